@@ -1,0 +1,123 @@
+"""The ViT is timm's: same names, same outputs; counts are the published ones."""
+
+from __future__ import annotations
+
+import pytest
+import timm
+import torch
+
+from vitssl import config
+from vitssl.backbones import layers
+from vitssl.backbones.vit import ViT
+
+
+def vit(size_px=32, **fields) -> ViT:
+    torch.manual_seed(0)
+    fields = {"name": "vit_pico", "patch_size": 8} | fields
+    return ViT(config.merge(config.Backbone, fields), size_px).eval()
+
+
+def timm_twin(ours: ViT, name: str, size_px: int, **options) -> torch.nn.Module:
+    twin = timm.create_model(name, img_size=size_px, num_classes=0, **options).eval()
+    twin.load_state_dict(ours.state_dict())
+    return twin
+
+
+@pytest.mark.parametrize(("name", "count"), [("vit_tiny", 5_524_416), ("vit_small", 21_665_664), ("vit_base", 85_798_656)])
+def test_parameter_counts_are_deits(name, count):
+    with torch.device("meta"):
+        assert sum(p.numel() for p in ViT(config.Backbone(name=name), 224).parameters()) == count
+
+
+@pytest.mark.parametrize(("name", "count"), [("vit_tiny", 5_486_592), ("vit_small", 21_590_016)])
+def test_fixed_positions_are_not_parameters(name, count):
+    ours = vit(224, name=name, patch_size=16, positions="sincos")
+    assert sum(p.numel() for p in ours.parameters()) == count
+    assert ours.pos_embed.shape == (1, 197, ours.embed_dim)
+
+
+@pytest.mark.parametrize(("size_px", "patch"), [(224, 16), (96, 16), (32, 4)])
+def test_outputs_equal_timms(size_px, patch):
+    ours = vit(size_px, name="vit_tiny", patch_size=patch)
+    twin = timm_twin(ours, "vit_tiny_patch16_224", size_px, patch_size=patch)
+    images_BCHW = torch.randn(2, 3, size_px, size_px)
+    features = ours(ours.embed(images_BCHW), blocks=(0, 11))
+    expected = twin.forward_features(images_BCHW)
+    assert torch.equal(torch.cat([features.prefix_BPD, features.tokens_BND], 1), expected)
+    assert torch.equal(ours.norm(features.stages[11][0]), expected)
+    first = twin.forward_intermediates(images_BCHW, indices=[0], intermediates_only=True, output_fmt="NLC")[0]
+    assert torch.equal(features.stages[0][0][:, 1:], first)
+
+
+def test_unfused_attention_gives_the_same():
+    ours, images_BCHW = vit(), torch.randn(2, 3, 32, 32)
+    fused = ours(ours.embed(images_BCHW)).tokens_BND
+    layers.set_fused_attention(ours, False)
+    assert torch.allclose(ours(ours.embed(images_BCHW)).tokens_BND, fused, atol=1e-5)
+
+
+def test_keep_drops_tokens_before_the_first_block():
+    """Against a loop that feeds each image's kept tokens through the blocks by itself."""
+    ours, images_BCHW = vit(), torch.randn(3, 3, 32, 32)
+    keep_BM = torch.stack([torch.randperm(16)[:5] for _ in range(3)])
+    embedded = ours.embed(images_BCHW)
+    features = ours(embedded, keep_BM)
+    for b in range(3):
+        tokens = torch.cat([ours.cls_token[0] + ours.pos_embed[0, :1], embedded.tokens[b, keep_BM[b]]])[None]
+        for block in ours.blocks:
+            tokens = block(tokens)
+        tokens = ours.norm(tokens)
+        assert torch.allclose(features.tokens_BND[b], tokens[0, 1:], atol=1e-5)
+        assert torch.allclose(features.prefix_BPD[b], tokens[0, :1], atol=1e-5)
+
+
+def test_keeping_all_in_any_order_changes_nothing_but_the_order():
+    ours, images_BCHW = vit(), torch.randn(1, 3, 32, 32)
+    order = torch.randperm(16)[None]
+    embedded = ours.embed(images_BCHW)
+    assert torch.allclose(ours(embedded, order).tokens_BND, ours(embedded).tokens_BND[:, order[0]], atol=1e-5)
+
+
+def test_sincos_positions_have_maes_values():
+    """papers: each row's sum of squares is D / 2; columns come first, rows second (MAE's released code)."""
+    table_ND = layers.sincos_positions((14, 14), 192)
+    assert torch.allclose(table_ND.square().sum(1), torch.tensor(96.0))
+    row0_col1, row1_col0 = table_ND[1], table_ND[14]
+    assert [round(x, 6) for x in (row0_col1[0].item(), row0_col1[96].item())] == [0.841471, 0.0]
+    assert [round(x, 6) for x in (row1_col0[0].item(), row1_col0[96].item())] == [0.0, 0.841471]
+    assert table_ND.sum().item() == pytest.approx(17277.554, abs=0.01)
+
+
+def test_other_image_sizes_resize_the_positions():
+    ours = vit(32)
+    features = ours(ours.embed(torch.randn(1, 3, 64, 64)))
+    assert features.grid == (8, 8) and features.tokens_BND.shape == (1, 64, 96)
+    constant_ND = torch.ones(16, 96)
+    assert torch.allclose(layers.resize_positions(constant_ND, (4, 4), (8, 8)), torch.ones(64, 96))
+
+
+def test_adapt_resizes_learned_positions_and_keeps_fixed_ones():
+    small, large = vit(32), vit(64)
+    state = {f"backbone.{k}": v for k, v in small.state_dict().items()}
+    adapted = large.adapt(state, "backbone.")["backbone.pos_embed"]
+    assert adapted.shape == (1, 65, 96)
+    assert torch.equal(adapted[:, :1], small.pos_embed[:, :1])
+    fixed = vit(64, positions="sincos")
+    assert torch.equal(fixed.adapt(state, "backbone.")["backbone.pos_embed"], fixed.pos_embed)
+
+
+def test_layer_ids_run_from_the_embedding_to_the_norm():
+    ours = vit()
+    ids = {name: ours.layer_id(name) for name, _ in ours.named_parameters()}
+    assert {ids[n] for n in ("cls_token", "pos_embed", "patch_embed.proj.weight")} == {0}
+    assert (ids["blocks.0.norm1.weight"], ids["blocks.3.mlp.fc2.bias"], ids["norm.weight"]) == (1, 4, 4)
+
+
+@pytest.mark.parametrize("how", ["trunc_normal", "xavier"])
+def test_init_touches_every_parameter_and_has_the_stated_scale(how):
+    ours = vit(init=how)
+    qkv = ours.blocks[0].attn.qkv.weight
+    expected = 0.02 if how == "trunc_normal" else (2 / sum(qkv.shape)) ** 0.5
+    assert qkv.std().item() == pytest.approx(expected, rel=0.05)
+    assert all(torch.isfinite(p).all() for p in ours.parameters())
+    assert ours.blocks[0].mlp.fc1.bias.abs().max() == 0

@@ -1,0 +1,47 @@
+"""Shared by all tests: a tiny Run, and digits shards built once."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # two busy cores: more threads only fight
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from vitssl import config
+
+torch.set_num_threads(1)
+
+TINY = {
+    "data": {"image_size": 8, "eval_crop": 1.0, "normalize": "half", "views": {"main": {"scale": [0.5, 1.0], "hflip": 0.0}}},
+    "backbone": {"name": "vit_pico", "embed_dim": 32, "depth": 2, "num_heads": 2, "patch_size": 2},
+    "optim": {"batch_size": 32, "lr_rule": "none"},
+    "loop": {"epochs": 2, "warmup_epochs": 0.5, "threads": 1, "device": "cpu"},
+}
+MAE = {"objectives.mae": {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2}}
+SSAT = {"objectives.classify": {"weight": 0.1}, **MAE, "objectives.mae.weight": 0.9}
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards of scikit-learn's digits: 1,347 + 450 images of 8 px."""
+    from vitssl.data import shards
+
+    folder = tmp_path_factory.mktemp("shards") / "digits"
+    shards.build("digits", folder, workers=1, progress=False)
+    return folder
+
+
+@pytest.fixture
+def make_run(tmp_path: Path):
+    """A tiny Run from layers over TINY; its shards folder need not exist."""
+
+    def make(*layers, shards="nowhere") -> config.Run:
+        run = config.merge(config.Run, TINY, {"data.shards": str(shards), "data.cache_dir": str(tmp_path / "cache")}, *layers)
+        config.check(run)
+        return run
+
+    return make

@@ -1,0 +1,131 @@
+"""Every mistake is one line that names the field; the identity is what defines the result."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vitssl import config
+from vitssl.config import ConfigError, Run
+
+BASE = {"data.shards": "shards/x", "objectives.classify": {}}
+PACKAGE = Path(config.__file__).parent
+
+
+def make(*layers) -> Run:
+    run = config.merge(Run, BASE, *layers, where="sweeps/x.yaml")
+    config.check(run, where="sweeps/x.yaml")
+    return run
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        (["optim.lrr=1"], ["optim.lrr", "lr"]),
+        (["optim.lr=fast"], ["optim.lr", "fast"]),
+        (["loop.epochs=1.5"], ["loop.epochs", "1.5"]),
+        ({"objectives.mae": True}, ["objectives.mae", "{}"]),
+        ({"objectives.mea": {}}, ["objectives.mea", "mae"]),
+        ({"objectives.classify": None}, ["objectives", "none is on"]),
+        ({"data.shards": "???"}, ["data.shards", "not set"]),
+        (["backbone.name=vit_hug"], ["backbone.name", "vit_huge"[:7]]),
+        (["backbone.patch_size=15"], ["backbone.patch_size", "224"]),
+        (["backbone.num_heads=5"], ["backbone.num_heads", "192"]),
+        (["backbone.embed_dim=30", "backbone.positions=sincos", "backbone.num_heads=3"], ["backbone.positions", "30"]),
+        (["objectives.mae.mask_ratio=1.0"], ["objectives.mae.mask_ratio"]),
+        (["objectives.mae.decoder_heads=7"], ["objectives.mae.decoder_dim", "7"]),
+        (["objectives.classify.view=second"], ["objectives.classify.view", "second"]),
+        (["objectives.classify.weight=-1"], ["objectives.classify.weight"]),
+        (["objectives.classify.label_smoothing=1"], ["label_smoothing"]),
+        (["data.images.fraction=2"], ["data.images.fraction"]),
+        (["data.images.fraction=0.5", "data.images.per_class=5"], ["data.images", "exactly one"]),
+        (["data.labels.seed=1"], ["data.labels", "exactly one"]),
+        (["data.val_fraction=1.0"], ["data.val_fraction"]),
+        (["data.views.main.hflip=2"], ["data.views.main.hflip"]),
+        (["data.views.main.scale=[0.5]"], ["data.views.main.scale"]),
+        (["data.views.main.auto_augment=rnd"], ["data.views.main.auto_augment"]),
+        (["data.views.main.color_jitter=[0.4]"], ["data.views.main.color_jitter"]),
+        (["optim.betas=[0.9]"], ["optim.betas"]),
+        (["optim.layer_decay=0"], ["optim.layer_decay"]),
+        (["optim.clip=global", "optim.clip_norm=0"], ["optim.clip_norm"]),
+        (["loop.schedule_epochs=50"], ["loop.schedule_epochs", "100"]),
+        (["loop.warmup_epochs=100"], ["loop.warmup_epochs"]),
+        (["loop.ema_decay=1"], ["loop.ema_decay"]),
+        (["backbone.frozen=true", "objectives.mae.weight=1"], ["backbone.frozen"]),
+        (["init_objectives=[mae]"], ["init_objectives", "mae"]),
+    ],
+)
+def test_a_mistake_is_one_line_naming_file_and_field(layer, words):
+    with pytest.raises(ConfigError) as caught:
+        make(layer)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith("sweeps/x.yaml")
+    assert all(word in message for word in words), message
+
+
+def test_later_layers_win_and_dotted_keys_nest():
+    run = make({"optim": {"lr": 1.0}, "optim.batch_size": 8}, ["optim.lr=0.5"])
+    assert (run.optim.lr, run.optim.batch_size) == (0.5, 8)
+    assert make({"objectives": {"mae.decoder_dim": 64}, "objectives.mae.weight": 2}).objectives.mae.decoder_dim == 64
+
+
+def test_an_exponent_without_a_dot_is_a_number():
+    assert make(["optim.lr=1e-3"]).optim.lr == 1e-3
+
+
+def test_save_and_load_give_the_same_run(tmp_path):
+    run = make(["objectives.mae.weight=0.9", "data.images.per_class=5"])
+    config.save(run, tmp_path)
+    assert config.load(tmp_path) == run
+    assert "decoder_depth: 8" in (tmp_path / "run.yaml").read_text(), "defaults are explicit"
+
+
+def test_load_names_a_folder_without_a_run(tmp_path):
+    with pytest.raises(ConfigError, match=r"run\.yaml does not exist"):
+        config.load(tmp_path)
+
+
+@pytest.mark.parametrize("layer", [["data.workers=9"], ["data.shards=elsewhere"], ["loop.log_every=1"], ["backbone.fused_attention=false"]])
+def test_identity_ignores_what_does_not_change_the_result(layer):
+    assert config.identity(make(layer)) == config.identity(make())
+
+
+@pytest.mark.parametrize("layer", [["seed=1"], ["data.sha256=ab"], ["optim.lr=1"], ["objectives.mae.weight=1"], ["loop.max_steps=5"]])
+def test_identity_sees_what_does(layer):
+    assert config.identity(make(layer)) != config.identity(make())
+
+
+@pytest.mark.parametrize(
+    ("rule", "batch", "expected"),
+    [("none", 64, 1e-3), ("batch/256", 64, 2.5e-4), ("batch/256", 512, 2e-3), ("batch/512", 1024, 2e-3), ("sqrt_batch", 256, 4e-3)],
+)
+def test_learning_rate_rules(rule, batch, expected):
+    run = make([f"optim.lr_rule={rule}", f"optim.batch_size={batch}"])
+    assert config.scaled_lr(run.optim, 1e-3) == pytest.approx(expected)
+
+
+def _schema(kind: type = Run):
+    """(dataclass, field) of everything below ``kind``."""
+    hints = {k: v for k, v in vars(config).items() if isinstance(v, type) and dataclasses.is_dataclass(v)}
+    return [(cls, f.name) for cls in hints.values() for f in dataclasses.fields(cls)]
+
+
+def test_every_field_is_read_somewhere():
+    """An option that nothing reads is a lie; attribute reads outside config.py, or inside its functions, count."""
+    read = set()
+    for path in [*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "jobs").rglob("*.py")]:
+        tree = ast.parse(path.read_text())
+        read |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)}
+    unread = [f"{cls.__name__}.{name}" for cls, name in _schema() if name not in read]
+    assert not unread
+
+
+def test_the_config_needs_no_torch():
+    code = "import sys, vitssl.config; assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,79 @@
+"""Who may import whom (the architecture's layers), from the code's own syntax trees."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PARTS = {"vitssl.backbones": {"base", "layers"}, "vitssl.objectives": {"base"}}
+CORE = {"config", "dist", "log", "backbones", "data", "objectives"}
+MIDDLE = {"model", "state", "optim", "cost", "emissions"}
+# module or package -> the modules and packages of vitssl that it may import, besides its own parts
+ALLOWED = {
+    "config": set(),
+    "dist": {"config"},
+    "log": {"config", "dist"},
+    "backbones": {"config", "dist"},
+    "data": {"config", "dist", "log"},
+    "objectives": {"config", "dist", "backbones", "data"},
+    **{name: CORE | MIDDLE for name in MIDDLE},
+    "evaluate": CORE | MIDDLE,
+    "session": CORE | MIDDLE | {"evaluate"},
+    "train": CORE | MIDDLE | {"evaluate", "session"},
+    "bench": CORE | MIDDLE | {"evaluate", "session", "train"},
+    "report": {"config"},
+    "cli": None,  # anything, inside the function that needs it
+    "__init__": {"evaluate"},
+    "jobs": {"config", "report"},
+}
+FILES = sorted([*(ROOT / "vitssl").rglob("*.py"), *(ROOT / "jobs").rglob("*.py")])
+
+
+def imports(path: Path) -> set[str]:
+    """Full dotted names of everything imported from the project or from torch."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name for name in found if name.split(".")[0] in ("vitssl", "torch", "jobs")}
+
+
+def layer(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return "jobs" if parts[0] == "jobs" else parts[1]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_follow_the_layers(path):
+    own = layer(path)
+    assert own in ALLOWED, f"{path.name} has no row in the table of layers"
+    allowed = ALLOWED[own]
+    if allowed is None:
+        return
+    for name in imports(path):
+        head, *rest = name.split(".")
+        if head == "torch":
+            assert own not in ("config", "jobs", "report"), f"{own} must not import torch"
+        if head == "vitssl" and rest and rest[0] != "__version__":
+            assert rest[0] in allowed | {own}, f"{own} imports {name}"
+
+
+@pytest.mark.parametrize("package", sorted(PARTS))
+def test_no_backbone_or_objective_knows_another(package):
+    folder = ROOT / package.replace(".", "/")
+    concrete = {p.stem for p in folder.glob("*.py")} - PARTS[package] - {"__init__"}
+    for path in folder.glob("*.py"):
+        for name in imports(path):
+            if name.startswith(f"{package}."):
+                assert name.split(".")[2] not in concrete - {path.stem}, f"{path.name} imports {name}"
+
+
+def test_objectives_know_no_concrete_backbone():
+    for path in (ROOT / "vitssl" / "objectives").glob("*.py"):
+        named = {name.split(".")[2] for name in imports(path) if name.startswith("vitssl.backbones.")}
+        assert named <= PARTS["vitssl.backbones"], f"{path.name} imports {named}"

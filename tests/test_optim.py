@@ -1,0 +1,125 @@
+"""Groups, schedules, clipping and the moving average, by hand-counted values."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from vitssl import config, model, optim
+
+
+def test_groups_decay_matrices_and_tokens_only(make_run):
+    network = model.build(make_run({"objectives.mae": {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2}}), 10)
+    groups = optim.param_groups(network, network.backbone, config.Optim())
+    decayed = {id(p) for g in groups if g["decayed"] for p in g["params"]}
+    for name, parameter in network.named_parameters():
+        assert (id(parameter) in decayed) == (parameter.ndim >= 2), name
+    excused = optim.param_groups(network, network.backbone, config.Optim(no_decay=["pos_embed", "token"]))
+    names = {id(p): n for n, p in network.named_parameters()}
+    kept = {names[id(p)] for g in excused if g["decayed"] for p in g["params"]}
+    assert not {n for n in kept if "pos_embed" in n or "token" in n}
+    assert sum(len(g["params"]) for g in groups) == len(list(network.parameters()))
+
+
+def test_layer_decay_counts_from_the_head_down(make_run):
+    """L = 2 blocks: scales d^3 (embedding), d^2, d^1 (second block and norm), 1 (head)."""
+    network = model.build(make_run({"objectives.classify": {}}), 10)
+    groups = optim.param_groups(network, network.backbone, config.Optim(layer_decay=0.5))
+    names = {id(p): n for n, p in network.named_parameters()}
+    scales = {names[id(p)]: g["lr_scale"] for g in groups for p in g["params"]}
+    assert scales["backbone.cls_token"] == 0.125
+    assert scales["backbone.blocks.0.attn.qkv.weight"] == 0.25
+    assert scales["backbone.blocks.1.attn.qkv.weight"] == scales["backbone.norm.weight"] == 0.5
+    assert scales["objectives.classify.head.weight"] == 1.0
+
+
+def test_a_frozen_backbone_is_not_optimised(make_run):
+    network = model.build(make_run({"objectives.classify": {}, "backbone.frozen": True}), 10)
+    groups = optim.param_groups(network, network.backbone, config.Optim())
+    assert sum(p.numel() for g in groups for p in g["params"]) == 32 * 10 + 10
+    assert not network.train().backbone.training
+
+
+def schedule(make_run, **fields) -> optim.Schedule:
+    layers = {"loop": {"epochs": 10, "warmup_epochs": 2, "schedule_epochs": fields.pop("horizon", None)}, "objectives.classify": {}}
+    return optim.Schedule(make_run(layers, {"optim": {"lr": 1.0, "min_lr": 0.0, "weight_decay": 0.1} | fields}), steps_per_epoch=10)
+
+
+def test_warm_up_then_cosine(make_run):
+    s = schedule(make_run)
+    assert [s.lr(step) for step in (0, 10, 20)] == [0.0, 0.5, 1.0]
+    assert s.lr(60) == pytest.approx(0.5)
+    assert s.lr(100) == pytest.approx(0.0)
+    assert s.lr(40) == pytest.approx(0.5 * (1 + math.cos(math.pi / 4)))
+
+
+def test_a_longer_horizon_leaves_the_rate_high(make_run):
+    """Drloc's public code trains 101 of 300 epochs: at epoch 100 the cosine stands at 75 %."""
+    run = make_run({"objectives.classify": {}, "loop": {"epochs": 101, "schedule_epochs": 300, "warmup_epochs": 0}, "optim": {"lr": 1.0, "min_lr": 0.0}})
+    assert optim.Schedule(run, steps_per_epoch=1).lr(100) == pytest.approx(0.75)
+
+
+def test_scaling_may_include_the_low_ends(make_run):
+    rule = {"lr_rule": "batch/512", "batch_size": 1024, "warmup_lr": 1e-3, "min_lr": 1e-4}
+    plain, scaled = schedule(make_run, **rule), schedule(make_run, **rule, scale_all_lrs=True)
+    assert (plain.peak_lr, plain.warmup_lr, plain.min_lr) == (2.0, 1e-3, 1e-4)
+    assert (scaled.peak_lr, scaled.warmup_lr, scaled.min_lr) == (2.0, 2e-3, 2e-4)
+
+
+def test_weight_decay_cosine(make_run):
+    s = schedule(make_run, weight_decay=0.04, weight_decay_end=0.4)
+    assert [round(s.weight_decay(step), 6) for step in (0, 50, 100)] == [0.04, 0.22, 0.4]
+    assert schedule(make_run).weight_decay(77) == pytest.approx(0.1)
+
+
+def test_apply_sets_every_group(make_run):
+    network = model.build(make_run({"objectives.classify": {}}), 10)
+    cfg = config.Optim(layer_decay=0.5)
+    optimizer = optim.make(network, network.backbone, cfg)
+    schedule(make_run).apply(optimizer, 20)
+    assert {(g["lr"], g["weight_decay"]) for g in optimizer.param_groups} == {(x, w) for x in (0.125, 0.25, 0.5, 1.0) for w in (0.0, 0.1)}
+
+
+@pytest.mark.parametrize("how", ["none", "global", "tensor"])
+def test_clipping_equals_a_loop(how):
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2))
+    for p in network.parameters():
+        p.grad = torch.randn_like(p)
+    before = [p.grad.clone() for p in network.parameters()]
+    total = math.sqrt(sum(float(g.square().sum()) for g in before))
+    got = optim.clip_gradients(network, config.Optim(clip=how, clip_norm=1.0))
+    assert got.item() == pytest.approx(total, rel=1e-5)
+    for p, g in zip(network.parameters(), before, strict=True):
+        norm = {"none": 0.0, "global": total, "tensor": float(g.norm())}[how]
+        assert torch.allclose(p.grad, g / max(norm, 1.0), atol=1e-4)
+
+
+def test_moving_average_of_a_sequence():
+    network = torch.nn.BatchNorm1d(1)
+    ema = optim.Ema(network, 0.9)
+    value = 1.0
+    for target in (2.0, 3.0):
+        torch.nn.init.constant_(network.weight, target)
+        network.num_batches_tracked += 1
+        ema.update(network)
+        value = 0.9 * value + 0.1 * target
+    assert ema.average["weight"].item() == pytest.approx(value)
+    assert ema.average["num_batches_tracked"] == 2
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_one_step_equals_the_textbook(make_run, name):
+    network = torch.nn.Linear(2, 1, bias=False)
+    network.num_layers, network.layer_id = 0, lambda n: 0
+    optimizer = optim.make(network, network, config.Optim(name=name, momentum=0.9))
+    w, g = network.weight.detach().clone(), torch.tensor([[1.0, -2.0]])
+    for group in optimizer.param_groups:
+        group["lr"], group["weight_decay"] = 0.1, 0.01
+    network.weight.grad = g.clone()
+    optimizer.step()
+    adamw = w * (1 - 0.1 * 0.01) - 0.1 * g / (g.abs() + 1e-8)
+    sgd = w - 0.1 * (g + 0.01 * w)
+    assert torch.allclose(network.weight, adamw if name == "adamw" else sgd, atol=1e-6)

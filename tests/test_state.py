@@ -1,0 +1,91 @@
+"""Checkpoints are written whole or not at all; weights are taken over exactly as asked."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from vitssl import model, state
+from vitssl.config import ConfigError
+
+CLASSIFY = {"objectives.classify": {}}
+MAE = {"objectives.mae": {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2}}
+
+
+@pytest.fixture
+def pretrained(make_run, tmp_path):
+    network = model.build(make_run(MAE, {"seed": 7}), 10)
+    state.save(tmp_path / "last.pt", {"model": network.state_dict()})
+    return tmp_path, network
+
+
+def test_init_from_takes_the_backbone_and_nothing_else(make_run, pretrained):
+    folder, theirs = pretrained
+    run = make_run(CLASSIFY, {"init_from": str(folder)})
+    ours = model.build(run, 10)
+    head = ours.objectives["classify"].head.weight.clone()
+    state.init_from(ours, ours.backbone, run)
+    assert all(torch.equal(a, b) for a, b in zip(ours.backbone.state_dict().values(), theirs.backbone.state_dict().values(), strict=True))
+    assert torch.equal(ours.objectives["classify"].head.weight, head)
+
+
+def test_init_objectives_names_what_comes_along(make_run, pretrained):
+    folder, theirs = pretrained
+    run = make_run(MAE, {"init_from": str(folder / "last.pt"), "init_objectives": ["mae"]})
+    ours = model.build(run, 10)
+    state.init_from(ours, ours.backbone, run)
+    assert torch.equal(ours.objectives["mae"].mask_token, theirs.objectives["mae"].mask_token)
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        ({"backbone.depth": 3}, r"blocks\.2\..* is missing there"),
+        ({"backbone.depth": 1}, r"blocks\.1\..* is not part of this model"),
+        ({"backbone.mlp_ratio": 2.0}, r"fc1.* has shape \(128.*\) there and \(64"),
+        ({"init_objectives": ["classify"]}, r"objectives\.classify\.head\.bias is missing there"),
+    ],
+)
+def test_a_misfit_is_named_and_can_be_excused(make_run, pretrained, layer, words):
+    folder, _ = pretrained
+    run = make_run(CLASSIFY, {"init_from": str(folder)}, layer)
+    with pytest.raises(ConfigError, match=words):
+        state.init_from(model.build(run, 10), None or model.build(run, 10).backbone, run)
+    run = make_run(CLASSIFY, {"init_from": str(folder), "init_except": ["."]}, layer)
+    ours = model.build(run, 10)
+    state.init_from(ours, ours.backbone, run)
+
+
+def test_positions_are_resized_for_a_larger_image(make_run, pretrained):
+    folder, theirs = pretrained
+    run = make_run(CLASSIFY, {"init_from": str(folder), "data.image_size": 16})
+    ours = model.build(run, 10)
+    state.init_from(ours, ours.backbone, run)
+    assert ours.backbone.pos_embed.shape[1] == 65
+    assert torch.equal(ours.backbone.pos_embed[:, 0], theirs.backbone.pos_embed[:, 0])
+
+
+def test_a_missing_checkpoint_is_named(make_run, tmp_path):
+    run = make_run(CLASSIFY, {"init_from": str(tmp_path)})
+    network = model.build(run, 10)
+    with pytest.raises(ConfigError, match=r"last\.pt does not exist"):
+        state.init_from(network, network.backbone, run)
+
+
+def test_a_failed_write_leaves_the_old_checkpoint(tmp_path):
+    path = tmp_path / "last.pt"
+    state.save(path, {"step": 1})
+    with pytest.raises(AttributeError):
+        state.save(path, {"step": 2, "bad": lambda: 0})
+    assert state.read(path) == {"step": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["last.pt"]
+
+
+def test_a_checkpoint_cannot_run_code(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (print, ("ran",))
+
+    torch.save({"model": Evil()}, tmp_path / "last.pt")
+    with pytest.raises(Exception, match="[Ww]eights"):
+        state.read(tmp_path / "last.pt")

@@ -1,0 +1,70 @@
+"""Parts that more than one backbone or decoder uses: positions, initialisation, transformer blocks.
+
+Shapes: N tokens, D width.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from timm.layers import trunc_normal_
+from timm.models.vision_transformer import Block
+from torch import Tensor, nn
+
+
+def sincos_positions(grid: tuple[int, int], dim: int) -> Tensor:
+    """Fixed 2-D sine-cosine positions, (rows * columns, dim).
+
+    The first half encodes the column, the second the row, as MAE's released code does (its paper does not say); within
+    a half, sines come before cosines, with wavelengths from 2 pi to 10000 * 2 pi.
+    """
+    rows, columns = grid
+    omega = 10000.0 ** -(torch.arange(dim // 4, dtype=torch.float64) / (dim // 4))
+    row, column = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+    angles = [axis.reshape(-1, 1).double() * omega for axis in (column, row)]
+    return torch.cat([part for a in angles for part in (a.sin(), a.cos())], dim=1).float()
+
+
+def resize_positions(positions_ND: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
+    """Learned or fixed patch positions for another grid, by bicubic interpolation."""
+    if old == new:
+        return positions_ND
+    image = positions_ND.float().reshape(1, *old, -1).permute(0, 3, 1, 2)
+    resized = F.interpolate(image, size=new, mode="bicubic", antialias=True, align_corners=False)
+    return resized.flatten(2).transpose(1, 2)[0].to(positions_ND.dtype)
+
+
+def set_fused_attention(module: nn.Module, fused: bool) -> None:
+    """Switch every timm attention below ``module``: fused is fast, unfused can be counted, hooked and differentiated twice."""
+    for part in module.modules():
+        if hasattr(part, "fused_attn"):
+            part.fused_attn = fused
+
+
+def make_blocks(dim: int, depth: int, num_heads: int, mlp_ratio: float, qkv_bias: bool = True, drop_path: float = 0.0) -> nn.ModuleList:
+    """timm's pre-norm transformer blocks; drop-path grows linearly to ``drop_path``."""
+    rates = [drop_path * i / max(depth - 1, 1) for i in range(depth)]
+    norm = partial(nn.LayerNorm, eps=1e-6)
+    return nn.ModuleList(Block(dim, num_heads, mlp_ratio, qkv_bias=qkv_bias, norm_layer=norm, drop_path=rate) for rate in rates)
+
+
+def init_linear(module: nn.Module, how: str) -> None:
+    """timm's truncated normal (DeiT) or xavier-uniform (MAE) for every Linear below ``module``; biases zero."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            trunc_normal_(part.weight, std=0.02) if how == "trunc_normal" else nn.init.xavier_uniform_(part.weight)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+
+
+def init_patch_projection(projection: nn.Conv2d, how: str) -> None:
+    """The patch convolution: lecun-normal as timm, or MAE's xavier on the flattened weight (its bias keeps torch's default)."""
+    if how == "xavier":
+        nn.init.xavier_uniform_(projection.weight.view(projection.weight.shape[0], -1))
+    else:
+        fan_in = projection.weight[0].numel()
+        trunc_normal_(projection.weight, std=math.sqrt(1 / fan_in) / 0.87962566103423978)
+        nn.init.zeros_(projection.bias)

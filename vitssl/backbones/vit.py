@@ -1,0 +1,97 @@
+"""The Vision Transformer, on timm's modules and with timm's parameter names.
+
+Shapes: B images, C channels, H W pixels, N tokens, M kept tokens, P prefix tokens (one: cls), D width.
+"""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from timm.layers import PatchEmbed, trunc_normal_
+from torch import Tensor, nn
+
+from vitssl import config
+from vitssl.backbones import layers
+from vitssl.backbones.base import Backbone, Embedded, Features
+
+
+def build(cfg: config.Backbone, size_px: int) -> ViT:
+    return ViT(cfg, size_px)
+
+
+class ViT(Backbone):
+    """Dosovitskiy et al. 2021 in DeiT's sizes; any square image and patch size, learned or fixed sine-cosine positions.
+
+    With fixed positions ``pos_embed`` is a buffer, as it is not trained; the cls token's is zero.
+    """
+
+    num_prefix_tokens = 1
+
+    def __init__(self, cfg: config.Backbone, size_px: int):
+        super().__init__()
+        self.embed_dim, depth, num_heads = config.backbone_shape(cfg)
+        self.patch_size, self.num_layers = cfg.patch_size, depth
+        self.base_grid = self.grid(size_px)
+        self.patch_embed = PatchEmbed(size_px, cfg.patch_size, 3, self.embed_dim, strict_img_size=False)
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, self.embed_dim))
+        self._make_positions(cfg.positions)
+        self.blocks = layers.make_blocks(self.embed_dim, depth, num_heads, cfg.mlp_ratio, cfg.qkv_bias, cfg.drop_path)
+        self.norm = nn.LayerNorm(self.embed_dim, eps=1e-6)
+        self._init(cfg.init)
+        layers.set_fused_attention(self, cfg.fused_attention)
+
+    def _make_positions(self, kind: str) -> None:
+        num_tokens = 1 + self.base_grid[0] * self.base_grid[1]
+        if kind == "learned":
+            self.pos_embed = nn.Parameter(torch.zeros(1, num_tokens, self.embed_dim))
+        else:
+            patches = layers.sincos_positions(self.base_grid, self.embed_dim)
+            self.register_buffer("pos_embed", torch.cat([torch.zeros(1, self.embed_dim), patches])[None])
+
+    def _init(self, how: str) -> None:
+        layers.init_linear(self, how)
+        layers.init_patch_projection(self.patch_embed.proj, how)
+        # timm starts the cls token at almost zero, MAE at N(0, 0.02)
+        nn.init.normal_(self.cls_token, std=1e-6 if how == "trunc_normal" else 0.02)
+        if isinstance(self.pos_embed, nn.Parameter):
+            trunc_normal_(self.pos_embed, std=0.02)
+
+    def embed(self, images_BCHW: Tensor) -> Embedded:
+        """Patch tokens with their positions."""
+        grid = (int(images_BCHW.shape[-2]) // self.patch_size, int(images_BCHW.shape[-1]) // self.patch_size)
+        positions_ND = layers.resize_positions(self.pos_embed[0, 1:], self.base_grid, grid)
+        return Embedded(self.patch_embed(images_BCHW) + positions_ND, grid)
+
+    def forward(self, embedded: Embedded, keep_BM: Tensor | None = None, blocks: tuple[int, ...] = ()) -> Features:
+        tokens, grid = embedded
+        if keep_BM is not None:
+            tokens = tokens.gather(1, keep_BM[..., None].expand(-1, -1, self.embed_dim))
+        cls = (self.cls_token + self.pos_embed[:, :1]).expand(len(tokens), -1, -1)
+        tokens = torch.cat([cls, tokens], dim=1)
+        stages = {}
+        for i, block in enumerate(self.blocks):
+            tokens = block(tokens)
+            if i in blocks:
+                stages[i] = (tokens, grid)
+        tokens = self.norm(tokens)
+        return Features(tokens[:, :1], tokens[:, 1:], grid, stages)
+
+    def layer_id(self, name: str) -> int:
+        """0 for tokens, positions and the patch embedding; block i is i + 1; the final norm counts with the last block."""
+        block = re.match(r"blocks\.(\d+)\.", name)
+        if block:
+            return int(block[1]) + 1
+        return self.num_layers if name.startswith("norm.") else 0
+
+    def adapt(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+        """Learned positions are resized to this grid; fixed ones are this model's own."""
+        name = f"{prefix}pos_embed"
+        theirs = state.get(name)
+        if theirs is None or theirs.shape == self.pos_embed.shape or theirs.shape[-1] != self.embed_dim:
+            return state
+        if not isinstance(self.pos_embed, nn.Parameter):
+            return {**state, name: self.pos_embed}
+        side = round((theirs.shape[1] - 1) ** 0.5)
+        patches = layers.resize_positions(theirs[0, 1:], (side, side), self.base_grid)
+        return {**state, name: torch.cat([theirs[0, :1], patches])[None]}

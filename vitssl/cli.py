@@ -1,0 +1,134 @@
+"""``vitssl COMMAND``: parse, call, print; no logic. A user's mistake is one line and exit code 2."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    try:
+        return arguments.call(arguments) or 0
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("vitssl", description="Train Vision Transformers on scarce data; sweeps are run by jobs/submit.py.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _shards_parser(commands)
+    add = _command(commands, "evaluate", _evaluate, "accuracy of a finished run on a split of its data or of other shards")
+    add("folder", type=Path, help="run folder")
+    add("--shards", help="other shards with the same classes")
+    add("--split", default="test")
+    add = _command(commands, "predict", _predict, "class probabilities of image files")
+    add("folder", type=Path, help="run folder")
+    add("images", nargs="+", type=Path)
+    add = _command(commands, "cost", _cost, "MACs and parameters of a run, before or after it was trained")
+    add("run", type=Path, help="run folder or run.yaml")
+    add("--classes", type=int, help="number of classes, where the run's shards do not exist yet")
+    add("--json", action="store_true")
+    add = _command(commands, "report", _report, "tables, plots and pages of a sweep")
+    add("folder", type=Path, help="sweep folder, for example runs/quickstart")
+    add = _command(commands, "bench", _bench, "speed on this machine, as ratios measured side by side")
+    add("--images", type=Path, help="folder of class folders with images; default: the digits as 32-px JPEG files")
+    add("--only", default="", help="comma-separated names of the comparisons to make; default: all that this machine can")
+    add("--repeats", type=int, default=7, help="measured rounds per comparison")
+    add("--json", type=Path, help="write the figures there too")
+    return parser
+
+
+def _command(commands: argparse._SubParsersAction, name: str, call: object, help_text: str):
+    parser = commands.add_parser(name, help=help_text, description=help_text)
+    parser.set_defaults(call=call)
+    return parser.add_argument
+
+
+def _shards_parser(commands: argparse._SubParsersAction) -> None:
+    parser = commands.add_parser("shards", help="build, check or describe WebDataset shards")
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    add = _command(actions, "build", _shards_build, "write tar shards and index.json; goes on where an interrupted build stopped")
+    add("source", help="digits, folder:PATH, torchvision:NAME?root=PATH, idx:PATH, csv:FILE")
+    add("out", type=Path)
+    add("--workers", type=int, default=None, help="processes; default: one per core")
+    add = _command(actions, "verify", _shards_verify, "read every byte and decode every image")
+    add("folder", type=Path)
+    add = _command(actions, "info", _shards_info, "counts, classes, statistics")
+    add("folder", type=Path)
+
+
+def _shards_build(arguments: argparse.Namespace) -> None:
+    import os
+
+    from vitssl.data import shards
+
+    shards.build(arguments.source, arguments.out, workers=arguments.workers or os.cpu_count() or 1, progress=True)
+    print(shards.info(arguments.out))
+
+
+def _shards_verify(arguments: argparse.Namespace) -> None:
+    from vitssl.data import shards
+
+    shards.verify(arguments.folder)
+    print(f"{arguments.folder}: every shard and image is as it was written")
+
+
+def _shards_info(arguments: argparse.Namespace) -> None:
+    from vitssl.data import shards
+
+    print(shards.info(arguments.folder))
+
+
+def _evaluate(arguments: argparse.Namespace) -> None:
+    from vitssl.evaluate import evaluate_folder
+
+    print(json.dumps(evaluate_folder(arguments.folder, arguments.shards, arguments.split)))
+
+
+def _predict(arguments: argparse.Namespace) -> None:
+    from vitssl.evaluate import load
+
+    trained = load(arguments.folder)
+    for path, probabilities in zip(arguments.images, trained.predict(arguments.images), strict=True):
+        best = probabilities.topk(min(5, len(trained.classes)))
+        shown = "  ".join(f"{trained.classes[k]} {p:.3f}" for p, k in zip(best.values.tolist(), best.indices.tolist(), strict=True))
+        print(f"{path}  {shown}")
+
+
+def _cost(arguments: argparse.Namespace) -> None:
+    from vitssl import config, cost
+    from vitssl.data.index import load_index
+
+    folder = arguments.run if arguments.run.is_dir() else arguments.run.parent
+    run = config.load(folder)
+    classes = arguments.classes or len(load_index(run.data.shards).classes)
+    measured = cost.measure(run, classes)
+    print(json.dumps(measured) if arguments.json else cost.table(measured))
+
+
+def _report(arguments: argparse.Namespace) -> None:
+    from vitssl import report
+
+    page = report.write(arguments.folder)
+    print(report.summary(arguments.folder))
+    print(f"report: {page}")
+
+
+def _bench(arguments: argparse.Namespace) -> None:
+    from vitssl import bench
+
+    figures = bench.run(arguments.images, [n for n in arguments.only.split(",") if n], arguments.repeats)
+    print(bench.table(figures))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=1))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

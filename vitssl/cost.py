@@ -1,0 +1,124 @@
+"""MACs, parameters and activations of a Run (fvcore), and how fast it infers.
+
+fvcore counts a multiply-add once, as the papers' "GFLOPs" do, a LayerNorm as 5 per element, and knows no fused attention:
+everything is counted with the unfused one, on one image, with the Run's real masks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from fvcore.nn import ActivationCountAnalysis, FlopCountAnalysis
+from torch import Tensor, nn
+
+from vitssl import config, dist, model
+from vitssl.backbones.layers import set_fused_attention
+from vitssl.config import Objectives, Run
+from vitssl.data.batch import Batch
+
+
+class _Pass(nn.Module):
+    """Images to what is to be counted: one objective's training forward, all of them, or the prediction."""
+
+    def __init__(self, network: model.Model, batch: Batch, predict: bool):
+        super().__init__()
+        self.network, self.batch, self.predict = network, batch, predict
+
+    def forward(self, *views: Tensor) -> Tensor:
+        self.batch.views = dict(zip(self.batch.views, views, strict=True))
+        if not self.predict:
+            return self.network(self.batch, torch.zeros(()))[0]
+        logits = self.network.predict(self.batch)
+        return self.network.backbone(self.network.backbone.embed(views[0])).prefix_BPD if logits is None else logits
+
+
+def _batch(run: Run) -> Batch:
+    """One image (and its views) of the Run's sizes."""
+    views, targets = {}, {}
+    for name, view in config.views_of(run).items():
+        size = config.view_px(run.data, name)
+        views[name] = torch.zeros(view.count, 3, size, size)
+        targets[name] = torch.zeros(view.count, dtype=torch.int64)
+    return Batch(views, targets, torch.zeros(1, dtype=torch.int64), labelled=1.0)
+
+
+def _main_batch(run: Run) -> Batch:
+    size = run.data.image_size
+    return Batch({"main": torch.zeros(1, 3, size, size)}, {}, torch.zeros(1, dtype=torch.int64), labelled=0.0)
+
+
+def _count(kind: type, network: model.Model, batch: Batch, predict: bool) -> int:
+    analysis = kind(_Pass(network, batch, predict), tuple(batch.views.values()))
+    analysis.unsupported_ops_warnings(False).uncalled_modules_warnings(False).tracer_warnings("none")
+    return int(analysis.total())
+
+
+def measure(run: Run, num_classes: int) -> dict[str, Any]:
+    """Costs of one image.
+
+    ``macs_train_forward`` is the forward of a training step as run here, where passes share one patch embedding;
+    ``macs_passes`` counts each objective with an embedding of its own, as the papers do (SSAT's 1.26 + 0.43).
+    """
+    logging.getLogger("fvcore").setLevel(logging.ERROR)
+    network = _unfused(run, num_classes)
+    inference = [network.backbone, *(o for n, o in network.objectives.items() if n == "classify")]
+    passes = {}
+    for name, objective in config.active(run.objectives).items():
+        alone = dataclasses.replace(run, objectives=Objectives(**{name: objective}))
+        passes[name] = _count(FlopCountAnalysis, _unfused(alone, num_classes), _batch(alone), predict=False)
+    network.eval()
+    return {
+        "params_train": sum(p.numel() for p in network.parameters() if p.requires_grad),
+        "params_inference": sum(p.numel() for part in inference for p in part.parameters()),
+        "macs_train_forward": _count(FlopCountAnalysis, network, _batch(run), predict=False),
+        "macs_passes": passes,
+        "macs_inference": _count(FlopCountAnalysis, network, _main_batch(run), predict=True),
+        "activations_inference": _count(ActivationCountAnalysis, network, _main_batch(run), predict=True),
+        "precision": run.loop.precision,
+    }
+
+
+def _unfused(run: Run, num_classes: int) -> model.Model:
+    network = model.build(run, num_classes).eval()
+    set_fused_attention(network, False)
+    return network
+
+
+@torch.inference_mode()
+def throughput(network: model.Model, run: Run, device: torch.device, repeats: int = 5) -> dict[str, Any]:
+    """Median inference speed on ``device``, in the Run's precision."""
+    size, batch_size = run.data.image_size, 256 if device.type == "cuda" else 32
+    images_BCHW = torch.zeros(batch_size, 3, size, size, device=device)
+    batch = Batch({"main": images_BCHW}, {}, torch.zeros(batch_size, dtype=torch.int64, device=device), labelled=0.0)
+    was_training, times_s = network.training, []
+    network.eval()
+    for _ in range(repeats + 2):
+        begun = time.perf_counter()
+        with dist.autocast(device, run.loop.precision):
+            if network.predict(batch) is None:
+                network.backbone(network.backbone.embed(images_BCHW))
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        times_s.append(time.perf_counter() - begun)
+    network.train(was_training)
+    speed = batch_size / float(np.median(times_s[2:]))
+    return {"inference_images_per_s": speed, "inference_device": device.type, "inference_batch_size": batch_size}
+
+
+def table(measured: dict[str, Any]) -> str:
+    """``measure``'s figures as lines for people."""
+    passes = " + ".join(f"{macs / 1e9:.3f} ({name})" for name, macs in measured["macs_passes"].items())
+    rows = {
+        "parameters, training": f"{measured['params_train']:,}",
+        "parameters, inference": f"{measured['params_inference']:,}",
+        "GMACs, inference": f"{measured['macs_inference'] / 1e9:.4f}",
+        "GMACs, training forward as run": f"{measured['macs_train_forward'] / 1e9:.4f}",
+        "GMACs, each pass on its own": passes,
+        "activations, inference": f"{measured['activations_inference']:,}",
+    }
+    return "\n".join(f"{name:32}{value}" for name, value in rows.items())

@@ -1,0 +1,41 @@
+"""What the loader hands to the views, and what the views hand to the model.
+
+Shapes: B images of this rank's (micro-)batch, C channels, H W pixels, K classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+UNLABELLED = -1
+
+
+@dataclass
+class RawBatch:
+    """Decoded images on their way to the device, a slice of one global batch."""
+
+    images_BCHW: Tensor  # uint8 RGB, padded with zeros on the right and below to the largest image of the slice
+    sizes_B2: Tensor  # int64 (height, width) of each image before padding; on the CPU
+    labels_B: Tensor  # int64, UNLABELLED where there is none
+    index_B: Tensor  # int64 position of each image in the shards' index
+    step: int  # optimiser step, from 0
+    rows: slice  # of the global batch, that this slice holds
+    batch_size: int  # of the global batch
+    labelled: float  # labelled images of the global batch divided by its number of slices (ranks x accumulation)
+
+
+@dataclass
+class Batch:
+    """Named views of a slice of the global batch, on the device."""
+
+    views: dict[str, Tensor]  # name -> float (count * B, 3, H, W), normalised, copies of a view crop-major
+    targets: dict[str, Tensor]  # view name -> int64 (count * B,), or float (count * B, K) where mixup or cutmix is on
+    index_B: Tensor
+    labelled: float  # see RawBatch: what a mean over labelled images divides by, so that ranks average exactly
+
+    @property
+    def device(self) -> torch.device:
+        return self.index_B.device

@@ -1,0 +1,199 @@
+"""Every image of a data set decoded once, into one file on the node that all its jobs map into memory.
+
+The file is named by the content of the shards and by `cache_px`, and holds the pixels of all images one after the other,
+channels first; shapes and offsets follow from the index. Beside it lies a lock file: whoever builds holds it alone,
+whoever reads shares it, and what nobody holds may be evicted.
+
+Shapes: B images of a batch, N of the index, C channels (RGB), H W pixels.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from functools import cached_property, partial
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from vitssl.config import ConfigError, Data
+from vitssl.data import index as index_file, pool
+from vitssl.data.decode import resize, resized_sizes
+from vitssl.data.index import Index
+
+FOLDER_BUDGET = 4  # times data.cache_gb: what the caches of a folder may take together before old ones are evicted
+POOL_FROM = 4000  # images; fewer are decoded faster than processes start
+
+
+class Cache:
+    """Decoded images, read-only; in use, and so safe from eviction, until it is closed or forgotten."""
+
+    def __init__(self, path: Path, lock: IO, sizes_N2: np.ndarray):
+        self.path = path
+        self.sizes_N2 = sizes_N2
+        self.offsets_N = offsets(sizes_N2)[:-1]
+        self._lock = lock
+        self._bytes = np.memmap(path, np.uint8, mode="r")
+
+    @cached_property
+    def images_NCHW(self) -> np.ndarray | None:
+        """All images as one array, where they have one size."""
+        if (self.sizes_N2 != self.sizes_N2[0]).any():
+            return None
+        return self._bytes.reshape(len(self.sizes_N2), 3, *self.sizes_N2[0])
+
+    def read(self, positions: np.ndarray, out: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Images (B, C, H, W) uint8, padded on the right and below to the largest, and their sizes (B, 2).
+
+        Args:
+            out: flat uint8 memory of at least `padded_bytes(positions)` to write into.
+        """
+        sizes_B2 = self.sizes_N2[positions]
+        images_BCHW = padded(sizes_B2, out)
+        if self.images_NCHW is not None:
+            # "clip" because "raise" goes through a second buffer; the positions are from the index.
+            np.take(self.images_NCHW, positions, axis=0, out=images_BCHW, mode="clip")
+            return images_BCHW, sizes_B2
+        for image_CHW, offset, (height, width) in zip(images_BCHW, self.offsets_N[positions], sizes_B2):
+            pixels = self._bytes[offset : offset + 3 * height * width].reshape(3, height, width)
+            image_CHW[:, :height, :width] = pixels
+            image_CHW[:, height:] = 0
+            image_CHW[:, :height, width:] = 0
+        return images_BCHW, sizes_B2
+
+    def close(self) -> None:
+        self._lock.close()
+
+
+def offsets(sizes_N2: np.ndarray) -> np.ndarray:
+    """Where each decoded image starts, and at the end the total, in bytes (N + 1,)."""
+    return np.concatenate([[0], np.cumsum(3 * sizes_N2.prod(axis=1))])
+
+
+def padded(sizes_B2: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """Memory for images (B, C, H, W) of these sizes, not yet written; in ``out`` where that is given."""
+    shape = (len(sizes_B2), 3, *(int(side) for side in sizes_B2.max(axis=0)))
+    return np.empty(shape, np.uint8) if out is None else out[: int(np.prod(shape))].reshape(shape)
+
+
+def decoded_bytes(index: Index, data: Data) -> int:
+    """Size of the decoded data set, all splits, after resizing to `data.cache_px`."""
+    return int(offsets(resized_sizes(index.sizes_N2, data.cache_px))[-1])
+
+
+def default_folder(data: Data) -> Path:
+    """`data.cache_dir`, else $VITSSL_CACHE_DIR, else a folder of this user in $TMPDIR."""
+    named = data.cache_dir or os.environ.get("VITSSL_CACHE_DIR")
+    return Path(named) if named else Path(tempfile.gettempdir()) / f"vitssl-cache-{os.getuid()}"
+
+
+def open_cache(index: Index, data: Data, *, progress: bool = True) -> Cache:
+    """The cache of a data set, built first where it is missing or of the wrong size.
+
+    Of several processes one builds and the others wait. Old caches of the folder are evicted to make room.
+
+    Raises:
+        ValueError: a shard whose bytes are not those that were written; naming it.
+        ConfigError: no room, or no permission to write.
+    """
+    folder = default_folder(data)
+    path = folder / f"{index.sha256[:20]}-{data.cache_px or 'full'}.u8"
+    sizes_N2 = resized_sizes(index.sizes_N2, data.cache_px)
+    lock = _open_lock(path)
+    while True:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        if _valid(path, sizes_N2):
+            os.utime(path)
+            return Cache(path, lock, sizes_N2)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # Another process may have built it between the two locks, or evict it before the next.
+        if not _valid(path, sizes_N2):
+            _make_room(folder, path, data, int(offsets(sizes_N2)[-1]))
+            _build(index, path, sizes_N2, progress)
+
+
+def _open_lock(path: Path) -> IO:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return open(path.with_suffix(".lock"), "w")
+    except OSError as error:
+        raise ConfigError(f"data.cache_dir: cannot write in {path.parent} ({error.strerror}); name another folder") from None
+
+
+def _valid(path: Path, sizes_N2: np.ndarray) -> bool:
+    return path.is_file() and path.stat().st_size == offsets(sizes_N2)[-1]
+
+
+def _make_room(folder: Path, path: Path, data: Data, needed: int) -> None:
+    """Evict the caches that were opened longest ago, as far as nobody holds them, until ``needed`` bytes fit."""
+    others = _files(folder, except_for=path)
+    total = sum(size for _, size, _ in others)
+    for _, size, other in others:
+        if total + needed <= FOLDER_BUDGET * data.cache_gb * 1e9 and needed <= shutil.disk_usage(folder).free:
+            return
+        if _evict(other):
+            total -= size
+
+
+def _files(folder: Path, except_for: Path) -> list[tuple[float, int, Path]]:
+    """(time of last opening, bytes, path) of the caches and of what killed builds left, oldest first."""
+    found = []
+    for path in (*folder.glob("*.u8"), *folder.glob("*.tmp")):
+        with contextlib.suppress(FileNotFoundError):  # another job may evict it meanwhile
+            if path.stem != except_for.stem:
+                found.append((path.stat().st_mtime, path.stat().st_size, path))
+    return sorted(found)
+
+
+def _evict(path: Path) -> bool:
+    with _open_lock(path) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        path.unlink(missing_ok=True)
+        return True
+
+
+def _build(index: Index, path: Path, sizes_N2: np.ndarray, progress: bool) -> None:
+    temporary = path.with_suffix(".tmp")
+    try:
+        _reserve(temporary, int(offsets(sizes_N2)[-1]))
+        with pool.progress_bar(f"decoding {index.name}", len(index), progress) as advance:
+            workers = min(pool.cpu_count(), len(index.shards)) if len(index) >= POOL_FROM else 1
+            work = partial(_decode_shard, index, temporary, sizes_N2, offsets(sizes_N2))
+            pool.run(work, range(len(index.shards)), workers=workers, advance=advance)
+        with open(temporary, "rb") as stream:
+            os.fsync(stream.fileno())
+        os.rename(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _reserve(path: Path, size: int) -> None:
+    """Make a file of that size; a full disk shows here, not in the middle of decoding."""
+    try:
+        with open(path, "wb") as stream:
+            os.posix_fallocate(stream.fileno(), 0, size)
+    except OSError as error:
+        advice = "name another data.cache_dir, or lower data.cache_gb to stream the images"
+        raise ConfigError(f"data.cache_dir: no room for {size / 1e9:.1f} GB in {path.parent} ({error.strerror}); {advice}") from None
+
+
+def _decode_shard(index: Index, out: Path, sizes_N2: np.ndarray, starts: np.ndarray, number: int) -> int:
+    """Check one shard and write its images, decoded, to their places; returns how many."""
+    shard = index.shards[number]
+    path = index.folder / shard["name"]
+    if index_file.hash_file(path) != shard["sha256"]:
+        raise ValueError(f"{path}: altered, its sha256 is not the index's; build the shards again")
+    positions = np.flatnonzero(index.shard == number)
+    with open(path, "rb") as source, open(out, "r+b", buffering=0) as target:
+        target.seek(int(starts[positions[0]]))
+        for position in positions:
+            image = resize(index_file.read_image(source.fileno(), index, position), *sizes_N2[position])
+            target.write(np.ascontiguousarray(image.transpose(2, 0, 1)))
+    return len(positions)

@@ -1,0 +1,82 @@
+"""Encoded image to RGB pixels, and back. Everything that this package ever decodes goes through here.
+
+Shapes: H W pixels; images are uint8 RGB (H, W, 3).
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+
+import numpy as np
+from PIL import Image, ImageOps
+
+EXTENSIONS = {"JPEG": "jpg", "MPO": "jpg", "PNG": "png"}
+# What Pillow's decoders raise on damaged or hostile bytes.
+_BROKEN = (OSError, SyntaxError, ValueError, IndexError, TypeError, EOFError, struct.error, Image.DecompressionBombError)
+
+
+def decode(encoded: bytes, name: str) -> np.ndarray:
+    """An encoded image as RGB pixels (H, W, 3) uint8.
+
+    Turned upright by its EXIF orientation; grey, palette, CMYK and 16-bit images become RGB, transparency is dropped.
+
+    Raises:
+        ValueError: naming ``name``, when the bytes are not an image or the image is cut short.
+    """
+    try:
+        with Image.open(io.BytesIO(encoded)) as image:
+            return np.asarray(_rgb(ImageOps.exif_transpose(image)))
+    except _BROKEN as error:
+        raise ValueError(f"{name}: cannot be decoded as an image ({' '.join(str(error).split())})") from None
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I"):  # 16 bits per pixel, which convert() would clip at 255
+        return Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8)).convert("RGB")
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")
+    return image.convert("RGB")
+
+
+def extension(encoded: bytes) -> str:
+    """The file ending of an image that `decode` accepted, by its content: jpg, png, webp, ..."""
+    with Image.open(io.BytesIO(encoded)) as image:
+        assert image.format is not None
+        return EXTENSIONS.get(image.format, image.format.lower())
+
+
+def rgb_array(array: np.ndarray, name: str) -> np.ndarray:
+    """Pixels (H, W), (H, W, 1) or (H, W, 3) uint8 as RGB (H, W, 3).
+
+    Raises:
+        ValueError: naming ``name``, for another shape or type.
+    """
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    if array.dtype != np.uint8 or array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] != 3) or array.size == 0:
+        raise ValueError(f"{name}: {array.dtype} pixels of shape {array.shape}; expected uint8 (H, W) or (H, W, 3)")
+    return array if array.ndim == 3 else np.repeat(array[:, :, None], 3, axis=2)
+
+
+def encode_png(array: np.ndarray) -> bytes:
+    """Pixels (H, W) or (H, W, 3) uint8 as PNG, without loss."""
+    buffer = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(array.squeeze(2) if array.ndim == 3 and array.shape[2] == 1 else array)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def resized_sizes(sizes: np.ndarray, short_px: int | None) -> np.ndarray:
+    """(height, width) pairs (N, 2) after resizing the short side to ``short_px``, the long side rounded to a pixel."""
+    sizes = np.asarray(sizes, dtype=np.int64)
+    if short_px is None:
+        return sizes
+    short = sizes.min(axis=1, keepdims=True)
+    return (2 * sizes * short_px + short) // (2 * short)
+
+
+def resize(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """RGB pixels (H, W, 3) resized by Pillow's antialiased bicubic filter."""
+    if image.shape[:2] == (height, width):
+        return image
+    return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BICUBIC))

@@ -1,0 +1,152 @@
+"""Three ways to get at the pixels of a data set: from device memory, from the node's cache, or decoded as they are needed.
+
+All give the same images for the same positions. What `host_batches` returns is iterated in a background thread, `to_device`
+is called in the main one.
+
+Shapes: B images of a batch, C channels (RGB), H W pixels.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitssl.config import Data
+from vitssl.data import cache as cache_file, pool
+from vitssl.data.cache import Cache, open_cache, padded
+from vitssl.data.decode import resize, resized_sizes
+from vitssl.data.index import Index, read_image
+
+Positions = Callable[[], Iterator[np.ndarray]]
+
+
+class Images(Protocol):
+    def host_batches(self, positions: Positions) -> Iterator[tuple[Tensor, Tensor]]:
+        """For each array of positions what `to_device` needs, and the sizes (B, 2) of the images."""
+        ...
+
+    def to_device(self, host: Tensor) -> Tensor:
+        """Images (B, C, H, W) uint8 on the device."""
+        ...
+
+
+def open_images(index: Index, positions: np.ndarray, data: Data, device: torch.device) -> Images:
+    """The fastest way that the budgets of `data` allow to get at the images at ``positions``."""
+    size = cache_file.decoded_bytes(index, data)
+    if size > data.cache_gb * 1e9:
+        return Streamed(index, data, device)
+    decoded = open_cache(index, data)
+    if device.type == "cuda" and size <= data.device_cache_gb * 1e9 and decoded.images_NCHW is not None:
+        return OnDevice(decoded, positions, device)
+    return Cached(decoded, device)
+
+
+class OnDevice:
+    """The images at some positions in device memory; batches are gathered there."""
+
+    def __init__(self, decoded: Cache, positions: np.ndarray, device: torch.device):
+        assert decoded.images_NCHW is not None
+        self.device = device
+        self.images_NCHW = torch.from_numpy(decoded.images_NCHW[positions]).to(device)
+        self.size = torch.from_numpy(decoded.sizes_N2[0])
+        self.rows = np.full(len(decoded.sizes_N2), -1, dtype=np.int64)
+        self.rows[positions] = np.arange(len(positions))
+
+    def host_batches(self, positions: Positions) -> Iterator[tuple[Tensor, Tensor]]:
+        for chosen in positions():
+            yield pinned(torch.from_numpy(self.rows[chosen]), self.device), self.size.expand(len(chosen), 2)
+
+    def to_device(self, host: Tensor) -> Tensor:
+        return self.images_NCHW[host.to(self.device, non_blocking=True)]
+
+
+class Cached:
+    """Batches copied out of the node's cache."""
+
+    def __init__(self, decoded: Cache, device: torch.device):
+        self.decoded, self.device = decoded, device
+
+    def host_batches(self, positions: Positions) -> Iterator[tuple[Tensor, Tensor]]:
+        for chosen in positions():
+            height, width = self.decoded.sizes_N2[chosen].max(axis=0).tolist()
+            images_BCHW = torch.empty(len(chosen), 3, height, width, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
+            _, sizes_B2 = self.decoded.read(chosen, out=images_BCHW.numpy().reshape(-1))
+            yield images_BCHW, torch.from_numpy(sizes_B2)
+
+    def to_device(self, host: Tensor) -> Tensor:
+        return host.to(self.device, non_blocking=True)
+
+
+class Streamed:
+    """Batches read from the shards at random and decoded by `data.workers` processes, for data above the cache's budget."""
+
+    def __init__(self, index: Index, data: Data, device: torch.device):
+        self.device, self.workers = device, data.workers
+        self.decoder = _Decoder(index, data.cache_px)
+
+    def host_batches(self, positions: Positions) -> Iterator[tuple[Tensor, Tensor]]:
+        loader = torch.utils.data.DataLoader(
+            self.decoder,  # type: ignore[arg-type]
+            sampler=_Lazy(positions),
+            batch_size=None,
+            num_workers=self.workers,
+            collate_fn=_unchanged,
+            worker_init_fn=pool.quiet_worker,
+            generator=torch.Generator(),  # its own, so that the caller's random state is left alone
+        )
+        # Not a generator: the processes start here, in the main thread, where torch can watch over them.
+        return map(self._checked, iter(loader))
+
+    def _checked(self, decoded: tuple[np.ndarray, np.ndarray, str | None]) -> tuple[Tensor, Tensor]:
+        images_BCHW, sizes_B2, problem = decoded
+        if problem is not None:
+            raise ValueError(problem)
+        return pinned(torch.from_numpy(images_BCHW), self.device), torch.from_numpy(sizes_B2)
+
+    def to_device(self, host: Tensor) -> Tensor:
+        return host.to(self.device, non_blocking=True)
+
+
+class _Lazy(torch.utils.data.Sampler):
+    def __init__(self, positions: Positions):
+        self.positions = positions
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return self.positions()
+
+
+class _Decoder:
+    """What a worker process does: positions to a padded batch. Numpy arrays travel through pipes and need no /dev/shm."""
+
+    def __init__(self, index: Index, cache_px: int | None):
+        self.index = index
+        self.sizes_N2 = resized_sizes(index.sizes_N2, cache_px)
+        self.open = cache(lambda shard: os.open(index.folder / index.shards[shard]["name"], os.O_RDONLY))
+
+    def __getitem__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, str | None]:
+        """Images (B, C, H, W), sizes (B, 2), and what went wrong, in one line: the main process raises it."""
+        sizes_B2 = self.sizes_N2[positions]
+        images_BCHW = padded(sizes_B2)
+        images_BCHW.fill(0)
+        try:
+            for image_CHW, position, (height, width) in zip(images_BCHW, positions, sizes_B2):
+                descriptor = self.open(int(self.index.shard[position]))
+                image = resize(read_image(descriptor, self.index, position), height, width)
+                image_CHW[:, :height, :width] = image.transpose(2, 0, 1)
+        except (ValueError, OSError) as error:
+            return images_BCHW[:0], sizes_B2[:0], str(error)
+        return images_BCHW, sizes_B2, None
+
+
+def _unchanged(batch):
+    return batch
+
+
+def pinned(tensor: Tensor, device: torch.device) -> Tensor:
+    return tensor.pin_memory() if device.type == "cuda" else tensor

@@ -1,0 +1,159 @@
+"""The index of a folder of shards: what is where, so that one permutation serves cached and streamed data.
+
+`index.json` lists the shards in the order of the samples; a shard holds samples of one split.
+Legend: N samples of all splits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitssl.data.decode import decode
+
+FILE = "index.json"
+FORMAT = 1
+COLUMNS = {"offset": np.int64, "size": np.int64, "label": np.int64, "height": np.int64, "width": np.int64, "crc32": np.int64}
+
+
+@dataclass
+class Index:
+    """What `index.json` says. Arrays have one entry per sample, in the order of the shards."""
+
+    folder: Path
+    name: str
+    source: str  # fingerprint of the listing that the shards were built from
+    sha256: str  # of the content: independent of the name, the path and the time
+    classes: list[str]
+    mean: list[float]  # of the train split's pixels, RGB in [0, 1]
+    std: list[float]
+    shards: list[dict[str, Any]]  # name, split, images, bytes, sha256
+    offset: np.ndarray  # of the encoded image within the shard, bytes
+    size: np.ndarray  # of the encoded image, bytes
+    label: np.ndarray  # -1 where there is none
+    height: np.ndarray  # pixels
+    width: np.ndarray
+    crc32: np.ndarray  # of the encoded image
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    @cached_property
+    def splits(self) -> list[str]:
+        return list(dict.fromkeys(shard["split"] for shard in self.shards))
+
+    @cached_property
+    def shard(self) -> np.ndarray:
+        """Position in `shards` of each sample's shard."""
+        return np.repeat(np.arange(len(self.shards)), [shard["images"] for shard in self.shards])
+
+    @cached_property
+    def split(self) -> np.ndarray:
+        """Position in `splits` of each sample's split."""
+        return np.array([self.splits.index(shard["split"]) for shard in self.shards])[self.shard]
+
+    @property
+    def sizes_N2(self) -> np.ndarray:
+        """(height, width) of each sample."""
+        return np.stack([self.height, self.width], axis=1)
+
+    def where(self, splits: str) -> np.ndarray:
+        """Positions of the samples of splits joined by "+", in rising order.
+
+        Raises:
+            ValueError: a split that the shards do not have.
+        """
+        codes = []
+        for split in splits.split("+"):
+            if split not in self.splits:
+                raise ValueError(f"{self.folder}: there is no split {split!r}; it has {', '.join(self.splits)}")
+            codes.append(self.splits.index(split))
+        return np.flatnonzero(np.isin(self.split, codes))
+
+    def describe(self, position: int) -> str:
+        """Where a sample lies, for messages: shard file, offset and number in the index."""
+        shard = self.folder / self.shards[self.shard[position]]["name"]
+        return f"{shard}: image {position} at byte {self.offset[position]}"
+
+
+def to_json(index: Index) -> dict[str, Any]:
+    """The content of `index.json`, without the folder."""
+    columns = {name: getattr(index, name).tolist() for name in COLUMNS}
+    fields = ("name", "source", "sha256", "classes", "mean", "std", "shards")
+    return {"format": FORMAT} | {name: getattr(index, name) for name in fields} | {"samples": columns}
+
+
+def fingerprint(content: dict[str, Any]) -> str:
+    """sha256 over everything in `index.json` that is content: not the name, nor the listing it was built from."""
+    kept = {key: value for key, value in content.items() if key not in ("name", "source", "sha256")}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def read_index(folder: str | Path) -> Index:
+    """The index of a folder, checked in itself but not against the shard files; see `load_index`."""
+    path = Path(folder) / FILE
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise ValueError(f"{path} does not exist: write the shards with `vitssl shards build SOURCE {folder}`") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: damaged ({error}); build the shards again") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ValueError(f"{path}: not an index of format {FORMAT}; build the shards again")
+    if content.get("sha256") != fingerprint(content):
+        raise ValueError(f"{path}: altered, its content does not have the sha256 that it states; build the shards again")
+    columns = {name: np.array(content["samples"][name], dtype) for name, dtype in COLUMNS.items()}
+    fields = {name: content[name] for name in ("name", "source", "sha256", "classes", "mean", "std", "shards")}
+    return Index(folder=Path(folder), **fields, **columns)
+
+
+def load_index(folder: str | Path) -> Index:
+    """The index of a folder of shards, after a check that every shard is there in its full length.
+
+    Fast: shards are not read. `shards.verify` reads them, and so does building the cache.
+
+    Raises:
+        ValueError: naming the file that is missing, truncated or damaged.
+    """
+    index = read_index(folder)
+    for problem in size_problems(index):
+        raise ValueError(problem)
+    return index
+
+
+def size_problems(index: Index) -> list[str]:
+    """Shards that are missing or have another length than the index says, one line each."""
+    problems = []
+    for shard in index.shards:
+        path = index.folder / shard["name"]
+        if not path.is_file():
+            problems.append(f"{path}: missing; build the shards again")
+        elif (found := path.stat().st_size) != shard["bytes"]:
+            problems.append(f"{path}: truncated or altered, {found:,} bytes instead of {shard['bytes']:,}; build the shards again")
+    return problems
+
+
+def read_image(descriptor: int, index: Index, position: int) -> np.ndarray:
+    """RGB pixels (H, W, 3) of a sample, read at random from its open shard.
+
+    Raises:
+        ValueError: naming shard, position and offset, when its bytes are not those that were written, or not an image.
+    """
+    encoded = os.pread(descriptor, int(index.size[position]), int(index.offset[position]))
+    if zlib.crc32(encoded) != index.crc32[position]:
+        raise ValueError(f"{index.describe(position)}: altered, its bytes are not those that were written; build the shards again")
+    return decode(encoded, index.describe(position))
+
+
+def hash_file(path: Path) -> str:
+    """sha256 of a file's content."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,238 @@
+"""From shards to batches: which image comes when, in which slice of which global batch.
+
+The stream of images is one seeded permutation per epoch after the other, cut into global batches of equal size that may
+straddle epochs. It depends on the seed alone: ranks and accumulation only cut each global batch into contiguous slices.
+So a run goes on from any step without a stored state.
+
+Shapes: B images of a slice, N training images.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from vitssl.config import ConfigError, Data
+from vitssl.data.batch import RawBatch
+from vitssl.data.images import Images, open_images, pinned
+from vitssl.data.index import Index
+from vitssl.data.subset import Split
+
+PREFETCH = 4  # slices made ahead
+
+T = TypeVar("T")
+
+
+class Order:
+    """The endless stream of training images: for each epoch a permutation that depends on (seed, epoch) alone.
+
+    With ``repeats`` = r (repeated augmentation) an epoch takes the first ceil(N / r) images of its permutation, r adjacent
+    copies of each, cut to N.
+    """
+
+    def __init__(self, positions: np.ndarray, seed: int, repeats: int = 1):
+        self.positions, self.seed, self.repeats = positions, seed, repeats
+        self.epoch = lru_cache(maxsize=2)(self._epoch)
+
+    def _epoch(self, epoch: int) -> np.ndarray:
+        count = len(self.positions)
+        order = np.random.default_rng([self.seed, epoch]).permutation(count)
+        return self.positions[np.repeat(order[: -(-count // self.repeats)], self.repeats)[:count]]
+
+    def slice(self, start: int, stop: int) -> np.ndarray:
+        """Entries ``start`` to ``stop`` of the stream."""
+        count = len(self.positions)
+        epochs = range(start // count, -(-stop // count))
+        parts = [self.epoch(e)[max(start - e * count, 0) : stop - e * count] for e in epochs]
+        return np.concatenate(parts)
+
+
+@dataclass(frozen=True)
+class _Slice:
+    """One rank's part of a global batch, or of it what one forward takes."""
+
+    step: int
+    rows: slice
+    positions: np.ndarray
+    labelled: float
+
+
+class TrainLoader:
+    """Endless training batches of one rank.
+
+    Args:
+        split: its ``train`` positions are the data set, its ``labels`` what batches carry.
+        batch_size: images of a global batch, over all ranks and accumulated slices.
+        accumulate: slices of one rank per optimiser step.
+
+    Raises:
+        ConfigError: a global batch that does not divide evenly.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        split: Split,
+        data: Data,
+        *,
+        seed: int,
+        batch_size: int,
+        rank: int = 0,
+        world_size: int = 1,
+        accumulate: int = 1,
+        device: torch.device | str = "cpu",
+    ):
+        if batch_size % (world_size * accumulate):
+            parts = f"{world_size} GPUs x {accumulate} accumulated slices"
+            raise ConfigError(f"optim.batch_size: {batch_size} is not a multiple of {world_size * accumulate} ({parts})")
+        self.order = Order(split.train, seed, data.repeats)
+        self.labels = split.labels
+        self.batch_size, self.rank, self.world_size, self.accumulate = batch_size, rank, world_size, accumulate
+        self.device = torch.device(device)
+        self.images = open_images(index, split.train, data, self.device)
+
+    @property
+    def num_samples(self) -> int:
+        """Images of one epoch."""
+        return len(self.order.positions)
+
+    @property
+    def steps_per_epoch(self) -> float:
+        return self.num_samples / self.batch_size
+
+    def batches(self, start_step: int, stop_step: int) -> Iterator[list[RawBatch]]:
+        """For each step from ``start_step`` until before ``stop_step`` the rank's slices of the global batch.
+
+        Raises:
+            ValueError: a shard that cannot be read; naming it.
+        """
+        slices = _batches(self.images, lambda: self._slices(start_step, stop_step), self.labels, self.batch_size, self.device)
+        try:
+            for _ in range(start_step, stop_step):
+                yield list(islice(slices, self.accumulate))
+        finally:
+            slices.close()
+
+    def _slices(self, start_step: int, stop_step: int) -> Iterator[_Slice]:
+        count = self.world_size * self.accumulate
+        size = self.batch_size // count
+        for step in range(start_step, stop_step):
+            batch = self.order.slice(step * self.batch_size, (step + 1) * self.batch_size)
+            labelled = int((self.labels[batch] >= 0).sum()) / count
+            for part in range(self.rank * self.accumulate, (self.rank + 1) * self.accumulate):
+                rows = slice(part * size, (part + 1) * size)
+                yield _Slice(step, rows, batch[rows], labelled)
+
+
+class EvalLoader:
+    """Every image at ``positions`` once: rank r takes ``positions[r::world_size]``; the last batch may be short."""
+
+    def __init__(
+        self,
+        index: Index,
+        positions: np.ndarray,
+        labels: np.ndarray,
+        data: Data,
+        *,
+        batch_size: int,
+        rank: int = 0,
+        world_size: int = 1,
+        device: torch.device | str = "cpu",
+    ):
+        self.positions = positions[rank::world_size]
+        self.labels, self.batch_size, self.device = labels, batch_size, torch.device(device)
+        self.images = open_images(index, self.positions, data, self.device)
+
+    def __len__(self) -> int:
+        return -(-len(self.positions) // self.batch_size)
+
+    def __iter__(self) -> Iterator[RawBatch]:
+        return _batches(self.images, self._slices, self.labels, None, self.device)
+
+    def _slices(self) -> Iterator[_Slice]:
+        for step in range(len(self)):
+            chosen = self.positions[step * self.batch_size : (step + 1) * self.batch_size]
+            yield _Slice(step, slice(0, len(chosen)), chosen, float((self.labels[chosen] >= 0).sum()))
+
+
+def _batches(
+    images: Images, slices: Callable[[], Iterator[_Slice]], labels: np.ndarray, batch_size: int | None, device: torch.device
+) -> Generator[RawBatch]:
+    """RawBatches of slices, read ahead by a background thread that ends with this generator."""
+    # The slices are made twice: images may be decoded well ahead of the batch that they become part of.
+    pixels = images.host_batches(lambda: (part.positions for part in slices()))
+    with contextlib.closing(prefetch(_with_labels(slices(), pixels, labels, device), PREFETCH)) as stream:
+        for part, host, sizes_B2, labels_B, index_B in stream:
+            yield RawBatch(
+                images_BCHW=images.to_device(host),
+                sizes_B2=sizes_B2,
+                labels_B=labels_B.to(device, non_blocking=True),
+                index_B=index_B.to(device, non_blocking=True),
+                step=part.step,
+                rows=part.rows,
+                batch_size=batch_size or len(part.positions),
+                labelled=part.labelled,
+            )
+
+
+def _with_labels(slices: Iterator[_Slice], pixels: Iterator[tuple], labels: np.ndarray, device: torch.device) -> Generator[tuple]:
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # a new thread starts on GPU 0, whose memory pinning would then take
+    for part, (host, sizes_B2) in zip(slices, pixels):
+        labels_B, index_B = torch.from_numpy(labels[part.positions]), torch.from_numpy(part.positions)
+        yield part, host, sizes_B2, pinned(labels_B, device), pinned(index_B, device)
+
+
+def prefetch(items: Generator[T], depth: int) -> Generator[T]:
+    """The same items, made by a background thread that is at most ``depth`` ahead.
+
+    What goes wrong there is raised here. Closing the generator ends the thread and closes ``items``.
+    """
+    results: queue.Queue[tuple[str, Any]] = queue.Queue(depth)
+    stopped = threading.Event()
+    thread = threading.Thread(target=_fill, args=(items, results, stopped), daemon=True, name="vitssl-prefetch")
+    thread.start()
+    try:
+        while (result := results.get())[0] == "item":
+            yield result[1]
+        if result[0] == "error":
+            raise result[1]
+    finally:
+        stopped.set()
+        with contextlib.suppress(queue.Empty):  # the thread may be waiting for room
+            while True:
+                results.get_nowait()
+        thread.join()
+
+
+def _fill(items: Generator, results: queue.Queue, stopped: threading.Event) -> None:
+    with contextlib.closing(items):
+        try:
+            for item in items:
+                results.put(("item", item))
+                if stopped.is_set():
+                    return
+            results.put(("end", None))
+        except BaseException as error:  # whatever it is, the main thread raises it
+            results.put(("error", error))
+
+
+def measure(loader: TrainLoader, steps: int) -> float:
+    """Images per second that one rank's loader hands out over ``steps`` steps, after one that warms it up."""
+    stream = loader.batches(0, steps + 1)
+    next(stream)
+    start, images = time.perf_counter(), 0
+    for slices in stream:
+        images += sum(len(batch.index_B) for batch in slices)
+    if loader.device.type == "cuda":
+        torch.cuda.synchronize(loader.device)
+    return images / (time.perf_counter() - start)

@@ -1,0 +1,82 @@
+"""Run a function over many tasks in worker processes, with a progress bar."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+def cpu_count() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def run(function: Callable[[Any], Any], tasks: Iterable[Any], *, workers: int, advance: Callable[[Any], None]) -> None:
+    """Call ``function`` on every task, in any order, and ``advance`` on each result in this process.
+
+    With one worker everything happens in this process. The first exception stops the rest and is raised here; tasks that
+    are running are let finish, so that what they write is whole. At most twice as many tasks as workers are held at once.
+    Only tasks and results are pickled: what ``function`` is bound to reaches the workers through the fork.
+    """
+    if workers <= 1:
+        for task in tasks:
+            advance(function(task))
+        return
+    # Forked, so that a worker starts in milliseconds and does not import the caller's main module (and torch) again.
+    context = multiprocessing.get_context("fork")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(function,))
+    try:
+        tasks = iter(tasks)
+        pending = {pool.submit(_call, task) for task in itertools.islice(tasks, 2 * workers)}
+        while pending:
+            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            for future in done:
+                advance(future.result())
+            pending |= {pool.submit(_call, task) for task in itertools.islice(tasks, len(done))}
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _start(function: Callable[[Any], Any]) -> None:
+    global _function
+    _function = function
+    quiet_worker()
+
+
+def _call(task: Any) -> Any:
+    return _function(task)
+
+
+def quiet_worker(*_: Any) -> None:
+    """Make this worker process leave signals to its parent, and end with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_follow_parent, daemon=True).start()
+
+
+def _follow_parent() -> None:
+    # A parent that is killed outright tells nobody, and its workers would wait for work for ever.
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+@contextlib.contextmanager
+def progress_bar(title: str, total: int, show: bool) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr with the time left; gives the function that moves it on."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=not show) as progress:
+        task = progress.add_task(title, total=total)
+        yield lambda count: progress.advance(task, count)

@@ -1,0 +1,123 @@
+"""Crops, flips and resizing as two batched matrix products, and the affine warp.
+
+A resized crop is linear and separable: the output is ``rows @ image @ columns``, with one small matrix per image and axis that
+holds Pillow's antialiased kernel. Crop, flip and reflecting padding are only a matter of which row of the matrix goes where.
+
+Shapes: B images, C channels, H W source pixels, S output pixels per side, L source pixels along one axis, T taps of a kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+LEVELS = 255.0  # the highest pixel value
+
+
+def bilinear(x: Tensor) -> Tensor:
+    """The triangle, on [-1, 1]."""
+    return (1 - x.abs()).clamp(min=0)
+
+
+def bicubic(x: Tensor) -> Tensor:
+    """Keys' cubic with a = -1/2, as Pillow's, on [-2, 2]."""
+    x = x.abs().clamp(max=2)
+    inner = (1.5 * x - 2.5) * x * x + 1
+    outer = ((-0.5 * x + 2.5) * x - 4) * x + 2
+    return torch.where(x < 1, inner, outer)
+
+
+KERNELS: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {"bilinear": (bilinear, 1.0), "bicubic": (bicubic, 2.0)}
+
+
+class Window(NamedTuple):
+    """How one axis of each image is resampled; numpy arrays (B,), in pixels.
+
+    The part of the source from ``start`` of ``length`` is resized to ``resized`` pixels, as if cut out first; the output shows
+    those from ``offset`` on, reflected at both ends where it reaches beyond them.
+    """
+
+    start: np.ndarray
+    length: np.ndarray
+    resized: np.ndarray
+    offset: np.ndarray
+    flip: np.ndarray
+
+    def take(self, part: slice) -> Window:
+        return Window(*(values[part] for values in self))
+
+
+def to_device(array: np.ndarray, device: torch.device) -> Tensor:
+    """Copy without waiting for the device."""
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    if device.type == "cpu":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def _positions(resized_B1: Tensor, offset_B1: Tensor, flip_B1: Tensor, out_px: int) -> Tensor:
+    """(B, S): which pixel of the resized part each output pixel shows."""
+    place_S = torch.arange(out_px, device=resized_B1.device, dtype=resized_B1.dtype)
+    place_BS = torch.where(flip_B1 > 0, out_px - 1 - place_S, place_S) + offset_B1
+    last_B1 = resized_B1 - 1
+    return last_B1 - (last_B1 - place_BS.abs()).abs()
+
+
+def matrices(window: Window, source_px: int, out_px: int, interpolation: str, device: torch.device) -> Tensor:
+    """(B, S, L): the weights of the source pixels in each output pixel; every row sums to one."""
+    kernel, radius = KERNELS[interpolation]
+    packed = to_device(np.stack(window).astype(np.float32), device)
+    start_B1, length_B1, resized_B1, offset_B1, flip_B1 = packed[..., None].unbind(0)
+    scale_B1 = length_B1 / resized_B1
+    stretch_B1 = scale_B1.clamp(min=1)  # shrinking widens the kernel: Pillow's antialiasing
+    centre_BS = (_positions(resized_B1, offset_B1, flip_B1, out_px) + 0.5) * scale_B1
+    widest = float(np.maximum(window.length / window.resized, 1).max())
+    taps_T = torch.arange(int(np.ceil(2 * radius * widest)) + 1, device=device)
+    pixel_BST = (centre_BS - radius * stretch_B1).floor()[..., None] + taps_T
+    weight_BST = kernel((pixel_BST + 0.5 - centre_BS[..., None]) / stretch_B1[..., None])
+    weight_BST *= (pixel_BST >= 0) & (pixel_BST < length_B1[..., None])
+    weight_BST /= weight_BST.sum(-1, keepdim=True)
+    index_BST = (pixel_BST + start_B1[..., None]).clamp_(0, source_px - 1).long()
+    dense_BSL = torch.zeros(*centre_BS.shape, source_px, device=device)
+    return dense_BSL.scatter_add_(2, index_BST, weight_BST)  # taps outside the part weigh nothing, wherever they fall
+
+
+def resample(images_BCHW: Tensor, rows: Window, columns: Window, out_px: int, interpolation: str) -> Tensor:
+    """Resized crops, float (B, C, S, S) in [0, 255], not rounded.
+
+    Equal to Pillow's ``crop(...).resize(...)`` within one level: it rounds after each of the two passes.
+
+    Args:
+        images_BCHW: float in [0, 255], or uint8; what lies outside the windows is never read.
+        rows, columns: the vertical and the horizontal window.
+        interpolation: a name in ``KERNELS``.
+    """
+    B, C, H, W = images_BCHW.shape
+    device = images_BCHW.device
+    across_BLS = matrices(columns, W, out_px, interpolation, device).transpose(1, 2)
+    down_BSL = matrices(rows, H, out_px, interpolation, device)
+    narrow = torch.bmm(images_BCHW.reshape(B, C * H, W).float(), across_BLS).clamp_(0, LEVELS)
+    return torch.matmul(down_BSL[:, None], narrow.view(B, C, H, out_px)).clamp_(0, LEVELS)
+
+
+def warp(images_BCSS: Tensor, affine_B23: np.ndarray, fill_C: Tensor) -> Tensor:
+    """Each output pixel shows the source at ``affine @ (x, y, 1)``, bilinear, as Pillow's ``Image.transform``.
+
+    Args:
+        images_BCSS: float, square.
+        affine_B23: maps output to source places; in pixels from the upper left corner, pixel centres at .5.
+        fill_C: colour of the places outside of the source.
+    """
+    side = images_BCSS.shape[-1]
+    a_B23 = affine_B23.astype(np.float64)
+    shift_B2 = a_B23[:, :, 0] + a_B23[:, :, 1] - 1 + 2 * a_B23[:, :, 2] / side
+    theta_B23 = np.concatenate([a_B23[:, :, :2], shift_B2[:, :, None]], axis=2).astype(np.float32)
+    grid_BSS2 = F.affine_grid(to_device(theta_B23, images_BCSS.device), list(images_BCSS.shape), align_corners=False)
+    moved = F.grid_sample(images_BCSS, grid_BSS2, mode="bilinear", padding_mode="border", align_corners=False)
+    inside_BSS = (grid_BSS2.abs() <= 1).all(-1)
+    return torch.where(inside_BSS[:, None], moved, fill_C[:, None, None])

@@ -1,0 +1,288 @@
+"""Shards: a data set written once as WebDataset tar files and an index.
+
+Each tar holds samples of one split as two members, ``00000017.jpg`` (the original bytes of a file, or a PNG of an array) and
+``00000017.cls`` (the label in decimal, -1 where there is none). Nothing in a shard depends on the path, the time or the
+number of workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import io
+import json
+import os
+import shutil
+import tarfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitssl.data import decode, index as index_file, pool
+from vitssl.data.index import Index, load_index, read_index
+from vitssl.data.sources import Sample, Source, open_source
+
+__all__ = ["Index", "build", "info", "load_index", "verify"]
+
+IMAGES_PER_SHARD = 1000
+UNFINISHED = ".build"  # subfolder of what an unfinished build has done so far
+
+
+def build(
+    source: str, out: str | Path, *, workers: int | None = None, images_per_shard: int = IMAGES_PER_SHARD, progress: bool = True
+) -> Index:
+    """Write the shards and the index of a source into a folder.
+
+    Every image is decoded once, so that what cannot be read is found here. Shards are written under a temporary name and
+    renamed; `index.json` comes last and makes the folder complete. An interrupted build goes on where it was; on a complete
+    folder nothing is done. Two builds into one folder wait for each other.
+
+    Args:
+        source: see `vitssl.data.sources`.
+        workers: processes; None takes every core.
+
+    Raises:
+        ValueError: a source that cannot be opened or decoded, or a folder that holds another source; one line.
+    """
+    out = Path(out)
+    opened = open_source(source)
+    plan = {"source": _listing(opened), "images_per_shard": images_per_shard}
+    with _only_one(out):
+        if (out / index_file.FILE).exists():
+            return _complete(out, source, plan)
+        _start(out, source, plan)
+        jobs = list(_jobs(opened, out, images_per_shard))
+        _write_missing(opened, jobs, workers or pool.cpu_count(), progress)
+        index = _collect(opened, plan, out, jobs)
+        _write_atomically(out / index_file.FILE, json.dumps(index_file.to_json(index), separators=(",", ":")).encode())
+        shutil.rmtree(out / UNFINISHED)
+    return index
+
+
+def _listing(source: Source) -> str:
+    """Fingerprint of what a source holds, without reading files: names, labels, and sizes of files or pixels of arrays."""
+    digest = hashlib.sha256(json.dumps(source.classes).encode())
+    for split, (name, label, image) in source.samples():
+        size = os.path.getsize(image) if isinstance(image, str) else f"{image.shape} {zlib.crc32(np.ascontiguousarray(image))}"
+        digest.update(f"{split}\0{name}\0{label}\0{size}\n".encode())
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _only_one(out: Path) -> Iterator[None]:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = open(out / ".lock", "w")
+    except OSError as error:
+        raise ValueError(f"{out}: cannot write there ({error.strerror})") from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _complete(out: Path, source: str, plan: dict[str, Any]) -> Index:
+    index = load_index(out)
+    if index.source != plan["source"]:
+        raise ValueError(f"{out}: holds the shards of {index.name}, which differ from {source}; choose another folder")
+    return index
+
+
+def _start(out: Path, source: str, plan: dict[str, Any]) -> None:
+    path = out / UNFINISHED / "plan.json"
+    if path.exists():
+        if json.loads(path.read_text()) != plan:
+            raise ValueError(f"{out}: holds an unfinished build of other data than {source}; choose another folder or delete it")
+        return
+    if strangers := sorted(p.name for p in out.glob("*.tar")):
+        raise ValueError(f"{out}: already holds {strangers[0]}, which no build of ours left; choose another folder")
+    path.parent.mkdir(exist_ok=True)
+    _write_atomically(path, json.dumps(plan).encode())
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One shard: samples ``start`` to ``stop`` of a split."""
+
+    folder: Path
+    split: str
+    number: int
+    start: int
+    stop: int
+
+    @property
+    def tar(self) -> Path:
+        return self.folder / f"{self.split}-{self.number:06d}.tar"
+
+    @property
+    def record(self) -> Path:
+        return self.folder / UNFINISHED / f"{self.split}-{self.number:06d}.json"
+
+    def finished(self) -> bool:
+        return self.record.exists() and self.tar.exists() and self.tar.stat().st_size == json.loads(self.record.read_text())["bytes"]
+
+
+def _jobs(source: Source, out: Path, images_per_shard: int) -> Iterator[_Job]:
+    for split, samples in source.splits.items():
+        for number, start in enumerate(range(0, len(samples), images_per_shard)):
+            yield _Job(out, split, number, start, min(start + images_per_shard, len(samples)))
+
+
+def _write_missing(source: Source, jobs: list[_Job], workers: int, progress: bool) -> None:
+    missing = [job for job in jobs if not job.finished()]
+    tasks = ((job, [source.splits[job.split][i] for i in range(job.start, job.stop)]) for job in missing)
+    with pool.progress_bar(f"shards of {source.name}", sum(job.stop - job.start for job in jobs), progress) as advance:
+        advance(sum(job.stop - job.start for job in jobs) - sum(job.stop - job.start for job in missing))
+        pool.run(_write_shard, tasks, workers=min(workers, len(missing)), advance=advance)
+
+
+def _write_shard(task: tuple[_Job, list[Sample]]) -> int:
+    """Write one tar and, when it is in place, the record of what it holds. Returns the number of images."""
+    job, samples = task
+    rows, totals = [], np.zeros((3, 3), dtype=object)
+    temporary = job.record.with_suffix(".tar")
+    with open(temporary, "wb") as stream:
+        with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+            for i, sample in enumerate(samples, job.start):
+                encoded, pixels = _read(sample)
+                offset = _add(tar, f"{i:08d}.{decode.extension(encoded)}", encoded)
+                _add(tar, f"{i:08d}.cls", str(sample.label).encode())
+                rows.append((offset, len(encoded), sample.label, *pixels.shape[:2], zlib.crc32(encoded)))
+                totals += _totals(pixels)
+        stream.flush()
+        os.fsync(stream.fileno())
+    size, sha256 = temporary.stat().st_size, index_file.hash_file(temporary)
+    shard = {"name": job.tar.name, "split": job.split, "images": len(rows), "bytes": size, "sha256": sha256}
+    os.rename(temporary, job.tar)
+    _sync_folder(job.folder)
+    _write_atomically(job.record, json.dumps(shard | {"rows": rows, "totals": totals.tolist()}).encode())
+    return len(rows)
+
+
+def _read(sample: Sample) -> tuple[bytes, np.ndarray]:
+    """Encoded bytes to be stored, and RGB pixels, of a sample."""
+    if isinstance(sample.image, str):
+        encoded = Path(sample.image).read_bytes()
+        return encoded, decode.decode(encoded, sample.image)
+    return decode.encode_png(sample.image), decode.rgb_array(sample.image, sample.name)
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> int:
+    """Append a member; returns the offset of its content in the tar."""
+    member = tarfile.TarInfo(name)  # its owner and time are 0
+    member.size = len(content)
+    offset = tar.offset + tarfile.BLOCKSIZE
+    tar.addfile(member, io.BytesIO(content))
+    return offset
+
+
+def _totals(pixels: np.ndarray) -> np.ndarray:
+    """(number, sum, sum of squares) x RGB, in exact integers, so that the order of adding does not matter."""
+    flat = pixels.reshape(-1, 3)
+    levels = np.arange(256, dtype=np.int64)
+    counts = np.stack([np.bincount(flat[:, c], minlength=256) for c in range(3)], axis=1)
+    return np.array([counts.sum(0).tolist(), (levels @ counts).tolist(), (levels**2 @ counts).tolist()], dtype=object)
+
+
+def _collect(source: Source, plan: dict[str, Any], out: Path, jobs: list[_Job]) -> Index:
+    records = [json.loads(job.record.read_text()) for job in jobs]
+    rows = np.array([row for record in records for row in record.pop("rows")], dtype=np.int64)
+    columns = dict(zip(index_file.COLUMNS, rows.T.copy()))
+    totals = [np.array(record.pop("totals"), dtype=object) for record in records]
+    mean, std = _statistics(sum(t for t, record in zip(totals, records) if record["split"] == "train"))
+    index = Index(out, source.name, plan["source"], "", source.classes, mean, std, records, **columns)
+    index.sha256 = index_file.fingerprint(index_file.to_json(index))
+    return index
+
+
+def _statistics(totals: np.ndarray) -> tuple[list[float], list[float]]:
+    number, first, second = totals
+    mean = [float(s) / (int(n) * 255) for n, s in zip(number, first)]
+    std = [(int(n) * int(q) - int(s) ** 2) ** 0.5 / (int(n) * 255) for n, s, q in zip(number, first, second)]
+    return mean, std
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    with open(temporary, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.rename(temporary, path)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# ------------------------------------------------------------------------------------------------------ verify and info
+
+
+def verify(folder: str | Path, *, workers: int | None = None, progress: bool = True) -> list[str]:
+    """Read every shard again; one line for each that is missing, truncated or altered, and each image that is undecodable.
+
+    Raises:
+        ValueError: there is no index, or it is damaged.
+    """
+    index = read_index(folder)
+    problems: list[str] = index_file.size_problems(index)
+    with pool.progress_bar(f"verifying {index.name}", len(index.shards), progress) as advance:
+
+        def add(found: list[str]) -> None:
+            problems.extend(found)
+            advance(1)
+
+        workers = min(workers or pool.cpu_count(), len(index.shards))
+        pool.run(partial(_verify_shard, index), range(len(index.shards)), workers=workers, advance=add)
+    return sorted(set(problems))
+
+
+def _verify_shard(index: Index, number: int) -> list[str]:
+    shard = index.shards[number]
+    path = index.folder / shard["name"]
+    if not path.is_file() or path.stat().st_size != shard["bytes"]:
+        return []  # already said
+    problems = [] if index_file.hash_file(path) == shard["sha256"] else [f"{path}: altered, its sha256 is not the index's; build the shards again"]
+    with open(path, "rb") as stream:
+        for position in np.flatnonzero(index.shard == number):
+            try:
+                index_file.read_image(stream.fileno(), index, position)
+            except ValueError as error:
+                problems.append(str(error))
+    return problems
+
+
+def info(folder: str | Path) -> str:
+    """A table of what a folder of shards holds, for people."""
+    index = load_index(folder)
+    lines = [
+        f"{index.name}: {len(index):,} images, {len(index.classes)} classes, {len(index.shards)} shards",
+        f"folder   {index.folder}",
+        f"sha256   {index.sha256}",
+        f"mean     {' '.join(f'{m:.4f}' for m in index.mean)}   (train, RGB in [0, 1])",
+        f"std      {' '.join(f'{s:.4f}' for s in index.std)}",
+        "",
+        f"{'split':<12}{'images':>10}{'labelled':>10}{'per class':>14}{'pixels (h x w)':>24}{'MB':>10}",
+    ]
+    return "\n".join(lines + [_info_row(index, split) for split in index.splits])
+
+
+def _info_row(index: Index, split: str) -> str:
+    positions = index.where(split)
+    labels = index.label[positions]
+    counts = np.bincount(labels[labels >= 0], minlength=len(index.classes))
+    low, high = index.sizes_N2[positions].min(0), index.sizes_N2[positions].max(0)
+    pixels = f"{low[0]} x {low[1]}" if (low == high).all() else f"{low[0]}-{high[0]} x {low[1]}-{high[1]}"
+    per_class = f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()}-{counts.max()}"
+    megabytes = sum(shard["bytes"] for shard in index.shards if shard["split"] == split) / 1e6
+    return f"{split:<12}{len(positions):>10,}{(labels >= 0).sum():>10,}{per_class:>14}{pixels:>24}{megabytes:>10.1f}"

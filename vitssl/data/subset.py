@@ -1,0 +1,123 @@
+"""Which images a Run trains on, which of them keep their label, and what is held out.
+
+In this order: `data.images` thins out the images of `data.train_split`; `data.val_fraction` of what is left is held out;
+`data.labels` hides labels of the rest. Each draw ranks all images by one seeded permutation and takes the first of every
+class, so that with the same seed a smaller subset lies within a larger one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from vitssl.config import ConfigError, Data, Subset
+from vitssl.data.batch import UNLABELLED
+from vitssl.data.index import Index
+
+
+@dataclass
+class Split:
+    """Positions in the index, rising, and the labels that training may see."""
+
+    train: np.ndarray
+    labels: np.ndarray  # int64, of every image of the index; -1 where there is none or it is hidden from training
+    val: np.ndarray
+    test: np.ndarray
+
+
+def train_and_heldout(index: Index, data: Data, need_labels: bool) -> Split:
+    """Split the images of an index as `data` says.
+
+    Args:
+        need_labels: leave out training images without a label (a Run whose objectives all need one).
+
+    Raises:
+        ConfigError: a split that is not there, more images per class than a class has, or nothing left to train on.
+    """
+    images = _where(index, data.train_split, "data.train_split")
+    if data.images is not None:
+        images = take(index, images, data.images, "data.images")
+    val = _validation(index, images, data)
+    train = np.setdiff1d(images, val)
+    labels = index.label.copy()
+    if data.labels is not None:
+        labelled = train[labels[train] >= 0]
+        labels[np.setdiff1d(labelled, take(index, labelled, data.labels, "data.labels"))] = UNLABELLED
+    if need_labels:
+        train = train[labels[train] >= 0]
+    if not len(train):
+        raise ConfigError(f"data.train_split: no {'labelled ' * need_labels}images of {data.train_split} are left to train on")
+    return Split(train, labels, val, _test(index, data, images))
+
+
+def take(index: Index, positions: np.ndarray, subset: Subset, field: str) -> np.ndarray:
+    """The part of ``positions`` that a `Subset` names, rising.
+
+    A share of every class is rounded to the nearest image, at least one; unlabelled images count as one more class there.
+    A number per class leaves unlabelled images alone.
+
+    Raises:
+        ConfigError: naming ``field`` and the classes that have fewer than ``per_class``.
+    """
+    order = _shuffled(len(index), subset.seed, field, positions)
+    labels = index.label[order]
+    if subset.per_class is not None:
+        _check_per_class(index, labels, subset.per_class, field)
+        counts = {k: subset.per_class for k in range(len(index.classes))}
+        return np.sort(np.concatenate([_first(order, labels, counts), order[labels == UNLABELLED]]))
+    assert subset.fraction is not None
+    if not subset.balanced:
+        return np.sort(order[: _share(subset.fraction, len(order))])
+    counts = {k: _share(subset.fraction, n) for k, n in zip(*np.unique(labels, return_counts=True))}
+    return np.sort(_first(order, labels, counts))
+
+
+def _where(index: Index, splits: str, field: str) -> np.ndarray:
+    try:
+        return index.where(splits)
+    except ValueError as error:
+        raise ConfigError(f"{field}: {error}") from None
+
+
+def _validation(index: Index, images: np.ndarray, data: Data) -> np.ndarray:
+    """Stratified; at least one image of a class stays in training."""
+    if not data.val_fraction:
+        return np.empty(0, dtype=np.int64)
+    order = _shuffled(len(index), data.val_seed, "data.val_fraction", images[index.label[images] >= 0])
+    labels = index.label[order]
+    counts = {k: min(n - 1, _share(data.val_fraction, n)) for k, n in zip(*np.unique(labels, return_counts=True))}
+    if not sum(counts.values()):
+        raise ConfigError(f"data.val_fraction: {len(order)} labelled images in {len(counts)} classes leave none to hold out")
+    return np.sort(_first(order, labels, counts))
+
+
+def _test(index: Index, data: Data, images: np.ndarray) -> np.ndarray:
+    test = _where(index, data.test_split, "data.test_split")
+    if unlabelled := int((index.label[test] == UNLABELLED).sum()):
+        raise ConfigError(f"data.test_split: {unlabelled} of the {len(test)} images of {data.test_split} have no label")
+    if len(np.intersect1d(test, images)):
+        raise ConfigError(f"data.test_split: {data.test_split} shares images with data.train_split={data.train_split}")
+    return test
+
+
+def _shuffled(total: int, seed: int, field: str, positions: np.ndarray) -> np.ndarray:
+    """``positions`` in the order of a permutation of all ``total`` images that depends on the seed and the field alone."""
+    rank = np.random.default_rng([seed, *field.encode()]).permutation(total)
+    return positions[np.argsort(rank[positions])]
+
+
+def _share(fraction: float, count: int) -> int:
+    return max(1, int(fraction * count + 0.5))
+
+
+def _first(order: np.ndarray, labels: np.ndarray, counts: dict[int, int]) -> np.ndarray:
+    """The first ``counts[k]`` of each label ``k``."""
+    return np.concatenate([order[labels == label][:count] for label, count in counts.items()])
+
+
+def _check_per_class(index: Index, labels: np.ndarray, per_class: int, field: str) -> None:
+    counts = np.bincount(labels[labels >= 0], minlength=len(index.classes))
+    if short := [f"{name} ({count})" for name, count in zip(index.classes, counts) if count < per_class]:
+        more = f" and {len(short) - 5} more" if len(short) > 5 else ""
+        raise ConfigError(f"{field}.per_class: {per_class} is more than these classes have: {', '.join(short[:5])}{more}")

@@ -1,0 +1,88 @@
+"""torchvision's data sets: which splits they have, where they lie, and how to get at their original files."""
+
+from __future__ import annotations
+
+import http.client
+import inspect
+from pathlib import Path
+from urllib.parse import parse_qs
+
+DEFAULT_ROOT = Path("~/.cache/vitssl/torchvision")
+
+# split -> arguments of the parts that make it up
+_TRAIN_FLAG = {"train": [{"train": True}], "test": [{"train": False}]}
+_TRAIN_TEST = {"train": [{"split": "train"}], "test": [{"split": "test"}]}
+_TRAIN_VAL_TEST = {"train": [{"split": "train"}, {"split": "val"}], "test": [{"split": "test"}]}
+_TRAINVAL_TEST = {"train": [{"split": "trainval"}], "test": [{"split": "test"}]}
+_TRAIN_VAL = {"train": [{"split": "train"}], "test": [{"split": "val"}]}
+SETS = {
+    "CIFAR10": _TRAIN_FLAG,
+    "CIFAR100": _TRAIN_FLAG,
+    "MNIST": _TRAIN_FLAG,
+    "FashionMNIST": _TRAIN_FLAG,
+    "KMNIST": _TRAIN_FLAG,
+    "USPS": _TRAIN_FLAG,
+    "SVHN": _TRAIN_TEST,
+    "STL10": _TRAIN_TEST | {"unlabeled": [{"split": "unlabeled"}]},
+    "Flowers102": _TRAIN_VAL_TEST,  # the papers train on train + val, 2,040 images
+    "DTD": _TRAIN_VAL_TEST,
+    "FGVCAircraft": _TRAINVAL_TEST,
+    "OxfordIIITPet": _TRAINVAL_TEST,
+    "StanfordCars": _TRAIN_TEST,
+    "Food101": _TRAIN_TEST,
+    "GTSRB": _TRAIN_TEST,
+    "Imagenette": _TRAIN_VAL,
+    "ImageNet": _TRAIN_VAL,
+}
+
+
+def open_set(spec: str) -> tuple[str, list[str], dict[str, list]]:
+    """Name, class names and, for each split, the data sets that make it up, of ``NAME[?root=PATH]``.
+
+    A data set's items are (path of the original file where torchvision can tell it, else a PIL image; label).
+
+    Raises:
+        ValueError: an unknown name or option, or data that is neither there nor can be downloaded.
+    """
+    name, _, query = spec.partition("?")
+    options = parse_qs(query, keep_blank_values=True)
+    if name not in SETS:
+        raise ValueError(f"torchvision:{name}: not one of {', '.join(SETS)}")
+    if unknown := set(options) - {"root"}:
+        raise ValueError(f"torchvision:{spec}: unknown option {sorted(unknown)[0]!r}; only root=PATH is known")
+    root = Path(options.get("root", [DEFAULT_ROOT])[-1]).expanduser()
+    splits = {split: [_open(name, root, arguments) for arguments in parts] for split, parts in SETS[name].items()}
+    return name, _classes(splits), splits
+
+
+def _open(name: str, root: Path, arguments: dict):
+    from torchvision import datasets
+
+    cls = getattr(datasets, name)
+    parameters = inspect.signature(cls.__init__).parameters
+    if "loader" in parameters or "kwargs" in parameters:
+        arguments = arguments | {"loader": str}  # the path itself, so that the file's bytes are kept
+    try:
+        return cls(root, **arguments)
+    except (RuntimeError, FileNotFoundError):
+        return _download(cls, name, root, arguments)
+
+
+def _download(cls, name: str, root: Path, arguments: dict):
+    advice = f"where there is no network give a folder that has it: torchvision:{name}?root=PATH"
+    if "download" not in inspect.signature(cls.__init__).parameters:
+        raise ValueError(f"torchvision:{name}: not in {root}, and torchvision cannot download it; {advice}")
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        return cls(root, download=True, **arguments)
+    except (OSError, RuntimeError, ValueError, http.client.HTTPException) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"torchvision:{name}: not in {root}, and the download failed ({reason}); {advice}") from None
+
+
+def _classes(splits: dict[str, list]) -> list[str]:
+    first = splits["train"][0]
+    if names := getattr(first, "classes", None):
+        return [name if isinstance(name, str) else ", ".join(name) for name in names]
+    highest = max(int(first[i][1]) for i in range(len(first)))
+    return [str(k) for k in range(highest + 1)]

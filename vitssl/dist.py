@@ -1,0 +1,83 @@
+"""Ranks: who am I, sums over all of us, and agreeing to stop.
+
+Everything works unchanged in a single process without a process group.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def rank() -> int:
+    return int(os.environ.get("RANK", 0))
+
+
+def local_rank() -> int:
+    return int(os.environ.get("LOCAL_RANK", 0))
+
+
+def world_size() -> int:
+    return int(os.environ.get("WORLD_SIZE", 1))
+
+
+def is_main() -> bool:
+    return rank() == 0
+
+
+def device(name: str) -> torch.device:
+    """The device of this process for ``loop.device``.
+
+    Raises:
+        ValueError: cuda is asked for and there is none for this rank.
+    """
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ValueError("loop.device: cuda was asked for, but torch sees no GPU on this machine")
+    if local_rank() >= torch.cuda.device_count():
+        raise ValueError(f"loop.device: process {local_rank()} of this node has no GPU of its own ({torch.cuda.device_count()} visible)")
+    return torch.device("cuda", local_rank())
+
+
+def autocast(where: torch.device, precision: str) -> torch.autocast:
+    """The context of every forward: bfloat16 where the Run's precision says so."""
+    return torch.autocast(where.type, dtype=torch.bfloat16, enabled=precision == "bf16")
+
+
+def start(where: torch.device, timeout_s: float = 1800.0) -> None:
+    """Join the process group that torchrun describes, if there is one."""
+    if where.type == "cuda":
+        torch.cuda.set_device(where)
+    if world_size() == 1:
+        return
+    backend = "cpu:gloo,cuda:nccl" if where.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+
+
+def stop() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def barrier() -> None:
+    if dist.is_initialized():
+        all_sum(torch.zeros(1))
+
+
+def all_sum(tensor: Tensor) -> Tensor:
+    """Sum over ranks, in place; without gradient."""
+    if dist.is_initialized():
+        dist.all_reduce(tensor)
+    return tensor
+
+
+def all_max(tensor: Tensor) -> Tensor:
+    """Maximum over ranks, in place."""
+    if dist.is_initialized():
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+    return tensor

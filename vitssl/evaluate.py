@@ -1,0 +1,111 @@
+"""Accuracy of a model on a split, and a trained run as an object that predicts.
+
+Shapes: B images, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+
+from vitssl import config, dist, model, state
+from vitssl.config import ConfigError
+from vitssl.data.batch import UNLABELLED, Batch, RawBatch
+from vitssl.data.index import load_index
+from vitssl.data.loader import EvalLoader
+from vitssl.data.views import EvalView
+from vitssl.objectives.classify import top_k_correct
+
+
+@torch.no_grad()
+def accuracy(network: model.Model, batches: Iterable[RawBatch], view: Callable[[RawBatch], Batch], precision: str = "fp32") -> dict[str, float]:
+    """Top-1 and top-5 in percent and the mean cross-entropy over the labelled images of all ranks, each counted once."""
+    was_training = network.training
+    network.eval()
+    sums = torch.zeros(4, dtype=torch.float64)
+    for raw in batches:
+        batch = view(raw)
+        with dist.autocast(batch.device, precision):
+            logits_BK = network.predict(batch).float()
+        labels_B = raw.labels_B.to(batch.device)
+        known = labels_B != UNLABELLED
+        logits_BK, labels_B = logits_BK[known], labels_B[known]
+        loss = F.cross_entropy(logits_BK, labels_B, reduction="sum")
+        hits = [top_k_correct(logits_BK, labels_B, k).sum() for k in (1, 5)]
+        sums += torch.stack([*hits, loss, known.sum()]).double().cpu()
+    network.train(was_training)
+    top1, top5, loss, count = dist.all_sum(sums).tolist()
+    return {"top1": 100 * top1 / count, "top5": 100 * top5 / count, "loss": loss / count, "count": int(count)}
+
+
+class Trained:
+    """A finished run, ready to classify images.
+
+    Attributes:
+        run: its config.
+        classes: class names, in the order of the logits.
+        model: the network, in evaluation mode; ``model.backbone`` has timm's parameter names.
+    """
+
+    def __init__(self, folder: Path, checkpoint: str = state.LAST, device: str = "auto"):
+        self.run = config.load(folder)
+        if self.run.objectives.classify is None:
+            raise ConfigError(f"{folder}: this run has no classify objective, so it cannot predict classes; use .model.backbone")
+        saved = state.read(folder / checkpoint)
+        data = saved["data"]
+        self.classes: list[str] = data["classes"]
+        self.device = dist.device(device)
+        self.model = model.build(self.run, len(self.classes))
+        self.model.load_state_dict(saved["model"])
+        self.model.to(self.device).eval()
+        self.view = EvalView(self.run.data.image_size, self.run.data.eval_crop, data["mean"], data["std"], self.device)
+
+    @torch.no_grad()
+    def predict(self, images: list[str | Path | Image.Image]) -> Tensor:
+        """Class probabilities (B, K), on the CPU, of files or PIL images of any size."""
+        logits_BK = [self.model.predict(self.view(_raw(image))).float() for image in images]
+        return torch.cat(logits_BK).softmax(-1).cpu()
+
+
+def _raw(image: str | Path | Image.Image) -> RawBatch:
+    if not isinstance(image, Image.Image):
+        try:
+            image = Image.open(image)
+        except OSError as error:
+            raise ValueError(f"{image}: not an image that can be read ({error})") from None
+    pixels = torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)[None]
+    zero = torch.zeros(1, dtype=torch.int64)
+    return RawBatch(pixels, torch.tensor([pixels.shape[-2:]]), zero + UNLABELLED, zero, 0, slice(0, 1), 1, 0.0)
+
+
+def load(folder: str | Path, **options: Any) -> Trained:
+    """A trained run by its folder: ``vitssl.load("runs/quickstart/ssat-…").predict(["digit.png"])``.
+
+    Raises:
+        ConfigError: not a run folder, without a checkpoint, or trained without `classify`.
+    """
+    return Trained(Path(folder), **options)
+
+
+def evaluate_folder(folder: Path, shards: str | None = None, split: str = "test") -> dict[str, float]:
+    """Accuracy of a finished run on a split of its own shards or of others with the same classes.
+
+    Raises:
+        ConfigError: the classes differ, or there is no such split.
+    """
+    trained = load(folder)
+    index = load_index(shards or trained.run.data.shards)
+    if index.classes != trained.classes:
+        raise ConfigError(f"{index.folder}: its classes are not those that {folder} was trained on")
+    loader = EvalLoader(
+        index, index.where(split), index.label, trained.run.data,
+        batch_size=trained.run.optim.batch_size, rank=0, world_size=1, device=trained.device,
+    )  # fmt: skip
+    return accuracy(trained.model, loader, trained.view, trained.run.loop.precision)

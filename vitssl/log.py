@@ -1,0 +1,186 @@
+"""What a run says while it trains: metrics.jsonl (the record), a console line, TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from torch import Tensor
+
+from vitssl import __version__, dist
+
+QUIET_S = 30.0  # without a terminal, a line at least this often
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write atomically: a reader or a kill sees the old file or the new one."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    with partial.open("w") as file:
+        json.dump(value, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """The events of a metrics.jsonl; a last line that a kill cut off is left out."""
+    if not path.exists():
+        return []
+    lines = path.read_text().split("\n")
+    return [json.loads(line) for line in lines[:-1] if line]
+
+
+class Log:
+    """The main rank's log of one attempt; other ranks hold one that is silent.
+
+    On resume, what was written after the checkpoint's step is cut: those steps are trained again.
+    """
+
+    def __init__(self, folder: Path, step: int, total_steps: int, active: bool):
+        self.active = active
+        if not active:
+            return
+        self._path = folder / "metrics.jsonl"
+        self._cut(step)
+        self._file = self._path.open("a", buffering=1)
+        self._board = None
+        self._board_folder = folder / "tensorboard"
+        self._bar, self._name, self._said = _progress_bar(), folder.name, time.time()
+        self._task = self._bar.add_task(folder.name, total=total_steps, completed=step, note="")
+        self._bar.start()
+
+    def _cut(self, step: int) -> None:
+        # starts and ends of earlier attempts stay: they say what was spent
+        keep = [e for e in read_events(self._path) if e["step"] <= step or e["event"] in ("start", "end")]
+        partial = self._path.with_suffix(".partial")
+        partial.write_text("".join(json.dumps(e) + "\n" for e in keep))
+        partial.replace(self._path)
+
+    def event(self, kind: str, step: int, **values: Any) -> None:
+        """Append one line to metrics.jsonl, with the time."""
+        if not self.active:
+            return
+        self._file.write(json.dumps({"event": kind, "step": step, "time": time.time(), **values}) + "\n")
+        self._scalars(kind, step, values)
+
+    def _scalars(self, kind: str, step: int, values: dict[str, Any], prefix: str = "") -> None:
+        for name, value in values.items():
+            if isinstance(value, dict):
+                self._scalars(kind, step, value, f"{prefix}{name}/")
+            elif isinstance(value, float) and kind in ("train", "eval"):
+                self._writer().add_scalar(f"{kind}/{prefix}{name}", value, step)
+
+    def _writer(self) -> Any:
+        if self._board is None:
+            from torch.utils.tensorboard import SummaryWriter  # a second to import: only when there is something to write
+
+            self._board = SummaryWriter(str(self._board_folder))
+        return self._board
+
+    def advance(self, step: int, note: str) -> None:
+        """Move the progress bar to ``step``."""
+        if not self.active:
+            return
+        self._bar.update(self._task, completed=step, note=note)
+        if self._bar.disable and time.time() - self._said > QUIET_S:
+            self.say(f"{self._name}: {note}, {self._left()} left")
+
+    def _left(self) -> str:
+        left = self._bar.tasks[0].time_remaining
+        return "?" if left is None else f"{left / 60:.0f} min"
+
+    def say(self, text: str) -> None:
+        if self.active:
+            self._said = time.time()
+            self._bar.console.print(text, highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        if self.active:
+            self._bar.stop()
+            self._file.close()
+            if self._board is not None:
+                self._board.close()
+
+
+def _progress_bar() -> Progress:
+    # without a terminal (a batch job's log) the bar is off and `say` alone writes
+    console = Console(file=sys.stderr)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        TextColumn("{task.completed:.0f}/{task.total:.0f} steps"),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The file's content; empty where there is no such file."""
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """Where and with what this process runs, for the report's provenance."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_model()
+    versions = {package: metadata.version(package) for package in ("torch", "timm", "torchvision", "numpy")}
+    return {"device": name, "host": socket.gethostname(), "versions": {"vitssl": __version__, "python": platform.python_version(), **versions}}
+
+
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
+    return f"{names[0]} ({len(names)} CPUs)" if names else f"{platform.processor() or platform.machine()} ({os.cpu_count()} CPUs)"
+
+
+class Meter:
+    """Means since the last line of the log, kept on the device, and whether the newest loss was finite.
+
+    The loss of a step is looked at one step later, when it has long been computed: no step waits for the device.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, dict[str, Tensor]] = {}
+        self._steps, self._since = 0, time.time()
+        self._pending: Tensor | None = None
+
+    def add(self, values: dict[str, dict[str, Tensor]]) -> None:
+        for kind, terms in values.items():
+            mine = self._sums.setdefault(kind, {})
+            for name, value in terms.items():
+                mine[name] = mine.get(name, 0) + value
+        self._steps += 1
+        self._pending = values["loss"]["loss"].to("cpu", non_blocking=True)
+        self._event = torch.cuda.Event() if values["loss"]["loss"].is_cuda else None
+        if self._event:
+            self._event.record()
+
+    def finite(self) -> bool:
+        """Of the newest loss added; waits for it."""
+        if self._pending is None:
+            return True
+        if self._event:
+            self._event.synchronize()
+        return bool(torch.isfinite(self._pending))
+
+    def take(self, batch_size: int) -> dict[str, Any]:
+        """Means over steps and ranks since the last call, and images/s over all ranks."""
+        share = 1 / (self._steps * dist.world_size())
+        flat = [value for terms in self._sums.values() for value in terms.values()]
+        means = iter((dist.all_sum(torch.stack(flat).float()) * share).tolist())
+        values = {kind: {name: next(means) for name in terms} for kind, terms in self._sums.items()}
+        speed = self._steps * batch_size / (time.time() - self._since)
+        self._sums, self._steps, self._since = {}, 0, time.time()
+        return {**values.pop("loss"), **values, "images_per_s": speed}

@@ -1,0 +1,61 @@
+"""An objective: features and a batch to named loss terms; it owns its heads, decoder, teacher or centre.
+
+To add one: a dataclass in ``config.Objectives`` (and its row in ``config.NEEDS``), and a file here with a subclass of the
+same name in lower case. The Model, the loop and the launcher need no change.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from torch import Tensor, nn
+
+from vitssl.backbones.base import Backbone, Features
+from vitssl.data.batch import Batch
+
+if TYPE_CHECKING:
+    from vitssl.data.masks import Selection
+
+
+class Encode(Protocol):
+    """The step's backbone passes: each (view, selection) pair is computed once, whoever asks, however often."""
+
+    def __call__(self, view: str, keep: str | None = None) -> Features:
+        """The features of a view; with ``keep``, of the tokens that the named selection keeps."""
+
+    def selection(self, name: str) -> Selection:
+        """The selection that the objective of that name draws in this step, the same for all who ask."""
+
+    def images(self, view: str) -> Tensor:
+        """The view's images, (count * B, 3, H, W)."""
+
+    def add(self, view: str, images: Tensor) -> None:
+        """Register images that an objective makes (corrupted ones, say) under a name of its own."""
+
+
+class Objective(nn.Module):
+    """Base class. Every method but ``forward`` has a default."""
+
+    blocks: tuple[int, ...] = ()  # the backbone blocks whose output this objective reads
+
+    def select(self, batch_size: int, grid: tuple[int, int], like: Tensor) -> Selection:
+        """Draw the token selection that carries this objective's name (on ``like``'s device)."""
+        raise NotImplementedError(f"{type(self).__name__} draws no selection")
+
+    def forward(self, encode: Encode, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
+        """Unweighted scalar terms by name. ``progress`` in [0, 1] is a 0-dim tensor, so that compiled code sees no new constant."""
+        raise NotImplementedError
+
+    def weights(self, progress: Tensor) -> dict[str, float | Tensor]:
+        """The factor of each term in the total loss."""
+        raise NotImplementedError
+
+    def start(self, backbone: Backbone) -> None:  # noqa: B027
+        """Called once, after weights are initialised or loaded and before DDP: teachers copy the backbone here."""
+
+    def after_step(self, backbone: Backbone, progress: float) -> None:  # noqa: B027
+        """Called after every optimiser step: teachers move here."""
+
+    def predict(self, encode: Encode, batch: Batch) -> Tensor | None:
+        """Logits (B, K) for view "main", where the objective can classify."""
+        return None

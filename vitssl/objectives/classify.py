@@ -1,0 +1,69 @@
+"""Classification with cross-entropy.
+
+Shapes: B images, N tokens, D width, K classes.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitssl import config
+from vitssl.backbones import layers
+from vitssl.backbones.base import Backbone, Features
+from vitssl.data.batch import UNLABELLED, Batch
+from vitssl.objectives.base import Encode, Objective
+
+
+def soft_cross_entropy(logits_BK: Tensor, targets: Tensor, smoothing: float, labelled: float) -> Tensor:
+    """Sum of the labelled images' cross-entropies over ``labelled``.
+
+    Args:
+        logits_BK: scores.
+        targets: int64 (B,) with ``UNLABELLED`` for none, or float (B, K) rows whose mass is the labelled share of the image.
+        smoothing: label smoothing: this much of each target's mass is spread over all classes.
+        labelled: the number to divide by. The loader gives the mean count per slice of the global batch, so that the average
+            over ranks is the mean over the global batch even where ranks hold unequally many labels.
+    """
+    logp_BK = F.log_softmax(logits_BK.float(), dim=-1)
+    if targets.dim() == 1:
+        known = targets != UNLABELLED
+        picked = logp_BK.gather(1, targets.clamp(min=0)[:, None])[:, 0]
+        loss_B = -((1 - smoothing) * picked + smoothing * logp_BK.mean(-1)) * known
+    else:
+        mass_B = targets.sum(-1)
+        loss_B = -((1 - smoothing) * (targets * logp_BK).sum(-1) + smoothing * mass_B * logp_BK.mean(-1))
+    return loss_B.sum() / max(labelled, 1.0)
+
+
+class Classify(Objective):
+    """Linear head on the cls token or on the mean of the (normalised) patch tokens."""
+
+    def __init__(self, cfg: config.Classify, run: config.Run, backbone: Backbone, num_classes: int):
+        super().__init__()
+        self.cfg = cfg
+        self.head = nn.Linear(backbone.embed_dim, num_classes)
+        layers.init_linear(self, run.backbone.init)
+
+    def _logits(self, features: Features) -> Tensor:
+        pooled_BD = features.prefix_BPD[:, 0] if self.cfg.pool == "cls" else features.tokens_BND.mean(1)
+        return self.head(pooled_BD)
+
+    def forward(self, encode: Encode, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
+        logits_BK = self._logits(encode(self.cfg.view))
+        copies = len(logits_BK) // len(batch.index_B)
+        labelled = batch.labelled * copies
+        return {"classify": soft_cross_entropy(logits_BK, batch.targets[self.cfg.view], self.cfg.label_smoothing, labelled)}
+
+    def weights(self, progress: Tensor) -> dict[str, float | Tensor]:
+        return {"classify": self.cfg.weight}
+
+    def predict(self, encode: Encode, batch: Batch) -> Tensor:
+        return self._logits(encode("main"))
+
+
+def top_k_correct(logits_BK: Tensor, labels_B: Tensor, k: int) -> Tensor:
+    """(B,) bool: is the label among the k highest scores?"""
+    best_Bk = logits_BK.topk(min(k, logits_BK.shape[1]), dim=1).indices
+    return torch.any(best_Bk == labels_B[:, None], dim=1)

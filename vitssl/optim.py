@@ -1,0 +1,112 @@
+"""Parameter groups, layer decay and the schedules, which are functions of the step alone.
+
+Learning rate and weight decay of every group are set before each step, so a resumed run needs no scheduler state.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitssl import config
+from vitssl.backbones.base import Backbone
+from vitssl.config import Run, scaled_lr
+
+
+def param_groups(model: nn.Module, backbone: Backbone, cfg: config.Optim) -> list[dict[str, Any]]:
+    """Groups of equal (learning-rate scale, weight decay or none), in a fixed order.
+
+    Vectors and biases are never decayed, nor what ``optim.no_decay`` names; tokens and learned positions are, as in MAE's,
+    SSAT's and DINO's code. With layer decay d a parameter of layer i of L has the scale d ** (L + 1 - i); heads have 1.
+    """
+    groups: dict[tuple[float, bool], dict[str, Any]] = {}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        decayed = parameter.ndim >= 2 and not any(re.search(pattern, name) for pattern in cfg.no_decay)
+        layer = backbone.layer_id(name.removeprefix("backbone.")) if name.startswith("backbone.") else backbone.num_layers + 1
+        scale = cfg.layer_decay ** (backbone.num_layers + 1 - layer)
+        group = groups.setdefault((scale, decayed), {"params": [], "lr_scale": scale, "decayed": decayed})
+        group["params"].append(parameter)
+    return [groups[key] for key in sorted(groups)]
+
+
+def make(model: nn.Module, backbone: Backbone, cfg: config.Optim) -> torch.optim.Optimizer:
+    """The fused AdamW or SGD over ``param_groups``."""
+    groups = param_groups(model, backbone, cfg)
+    if cfg.name == "adamw":
+        return torch.optim.AdamW(groups, lr=0.0, betas=tuple(cfg.betas), weight_decay=0.0, fused=True)
+    return torch.optim.SGD(groups, lr=0.0, momentum=cfg.momentum, weight_decay=0.0, fused=True)
+
+
+class Schedule:
+    """Learning rate and weight decay at a step.
+
+    Linear warm-up over ``loop.warmup_epochs``, then half a cosine to ``min_lr`` over ``loop.schedule_epochs``, a horizon
+    that may lie beyond the epochs trained. Updated every step.
+    """
+
+    def __init__(self, run: Run, steps_per_epoch: float):
+        optim, loop = run.optim, run.loop
+        scale = (lambda lr: scaled_lr(optim, lr)) if optim.scale_all_lrs else (lambda lr: lr)
+        self.peak_lr = scaled_lr(optim, optim.lr)
+        self.min_lr, self.warmup_lr = scale(optim.min_lr), scale(optim.warmup_lr)
+        self.warmup_steps = loop.warmup_epochs * steps_per_epoch
+        self.horizon_steps = (loop.schedule_epochs or loop.epochs) * steps_per_epoch
+        self.decay_start = optim.weight_decay
+        self.decay_end = optim.weight_decay if optim.weight_decay_end is None else optim.weight_decay_end
+
+    def progress(self, step: int) -> float:
+        """Share of the horizon behind us, in [0, 1]."""
+        return min(step / self.horizon_steps, 1.0)
+
+    def lr(self, step: int) -> float:
+        if step < self.warmup_steps:
+            return self.warmup_lr + (self.peak_lr - self.warmup_lr) * step / self.warmup_steps
+        after = min((step - self.warmup_steps) / max(self.horizon_steps - self.warmup_steps, 1e-9), 1.0)
+        return _cosine(self.peak_lr, self.min_lr, after)
+
+    def weight_decay(self, step: int) -> float:
+        return _cosine(self.decay_start, self.decay_end, self.progress(step))
+
+    def apply(self, optimizer: torch.optim.Optimizer, step: int) -> None:
+        lr, decay = self.lr(step), self.weight_decay(step)
+        for group in optimizer.param_groups:
+            group["lr"] = lr * group["lr_scale"]
+            group["weight_decay"] = decay if group["decayed"] else 0.0
+
+
+def _cosine(start: float, end: float, share: float) -> float:
+    return end + (start - end) * 0.5 * (1 + math.cos(math.pi * share))
+
+
+def clip_gradients(model: nn.Module, cfg: config.Optim) -> Tensor:
+    """Clip by the global norm, or each tensor by its own (DINO, GMML); gives the global norm before clipping."""
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    norms = torch._foreach_norm(gradients)
+    total = torch.linalg.vector_norm(torch.stack(norms))
+    if cfg.clip == "global":
+        torch._foreach_mul_(gradients, (cfg.clip_norm / (total + 1e-6)).clamp(max=1.0))
+    elif cfg.clip == "tensor":
+        torch._foreach_mul_(gradients, [(cfg.clip_norm / (norm + 1e-6)).clamp(max=1.0) for norm in norms])
+    return total
+
+
+class Ema:
+    """A moving average of the model's floating-point state, moved once per optimiser step."""
+
+    def __init__(self, model: nn.Module, decay: float):
+        self.decay = decay
+        self.average = {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        for name, value in model.state_dict().items():
+            if value.dtype.is_floating_point:
+                self.average[name].lerp_(value, 1 - self.decay)
+            else:
+                self.average[name].copy_(value)

@@ -1,0 +1,176 @@
+"""One attempt at a run: everything the loop works with, how it starts, and what a checkpoint holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from vitssl import config, dist, model, optim, state
+from vitssl.config import ConfigError, Run
+from vitssl.data.batch import Batch, RawBatch
+from vitssl.data.loader import TrainLoader
+from vitssl.data.index import Index, load_index
+from vitssl.data.subset import Split, train_and_heldout
+from vitssl.data.views import TrainViews
+
+
+@dataclass
+class Progress:
+    """What a checkpoint holds besides tensors; plain values only."""
+
+    step: int = 0  # optimiser steps done
+    time_s: float = 0.0  # wall seconds of training, over all attempts
+    attempt: int = 0
+    best_test: dict[str, float] = field(default_factory=dict)  # best on the TEST set; only ever reported under that name
+    best_val: dict[str, float] = field(default_factory=dict)
+    selected: dict[str, float] = field(default_factory=dict)  # test accuracy at the best validation epoch
+    last: dict[str, dict[str, float]] = field(default_factory=dict)  # the newest evaluation
+
+
+class Session:
+    """Everything one attempt of a run works with."""
+
+    def __init__(self, folder: Path, run: Run):
+        self.folder, self.run = folder, run
+        self.device = dist.device(run.loop.device)
+        _set_numerics(run)
+        self.index = _open_data(run)
+        self.split = _split(self.index, run)
+        self.accumulate = _accumulation(run)
+        self.mean, self.std = config.statistics(run.data, self.index.mean, self.index.std)
+        self.loader = TrainLoader(
+            self.index, self.split, run.data, seed=run.seed, batch_size=run.optim.batch_size,
+            rank=dist.rank(), world_size=dist.world_size(), accumulate=self.accumulate, device=self.device,
+        )  # fmt: skip
+        self.views = TrainViews(
+            config.views_of(run), image_size=run.data.image_size, mean=self.mean, std=self.std,
+            num_classes=len(self.index.classes), seed=run.seed, device=self.device,
+        )  # fmt: skip
+        self.schedule = optim.Schedule(run, self.loader.steps_per_epoch)
+        self.total_steps = total_steps(run, self.loader.steps_per_epoch)
+        self.model = model.build(run, len(self.index.classes))
+        self.progress = Progress()
+
+    @property
+    def epoch(self) -> float:
+        return self.progress.step / self.loader.steps_per_epoch
+
+    @property
+    def epoch_ended(self) -> bool:
+        """Did the newest step hand out the last image of an epoch?"""
+        per_epoch = self.loader.steps_per_epoch
+        return int(self.epoch + 1e-9) > int((self.progress.step - 1) / per_epoch + 1e-9)
+
+    @property
+    def classifies(self) -> bool:
+        return self.run.objectives.classify is not None
+
+
+def total_steps(run: Run, steps_per_epoch: float) -> int:
+    """Optimiser steps of a run: enough to hand out every image ``epochs`` times."""
+    steps = int(np.ceil(round(run.loop.epochs * steps_per_epoch, 6)))
+    return steps if run.loop.max_steps is None else min(steps, run.loop.max_steps)
+
+
+def _set_numerics(run: Run) -> None:
+    torch.set_num_threads(run.loop.threads)
+    torch.backends.cuda.matmul.fp32_precision = "tf32" if run.loop.precision == "tf32" else "ieee"
+    torch.backends.cudnn.conv.fp32_precision = "tf32" if run.loop.precision == "tf32" else "ieee"
+
+
+def _open_data(run: Run) -> Index:
+    index = load_index(run.data.shards)
+    if run.data.sha256 not in (None, index.sha256):
+        raise ConfigError(f"data.shards: {run.data.shards} is not what this run was made for (data.sha256); build it again or make a new run")
+    return index
+
+
+def _split(index: Index, run: Run) -> Split:
+    need_labels = set(config.active(run.objectives)) <= config.NEEDS_LABELS
+    return train_and_heldout(index, run.data, need_labels)
+
+
+def _accumulation(run: Run) -> int:
+    """Slices per rank and step, so that none is larger than ``loop.micro_batch_size``."""
+    own = run.optim.batch_size / dist.world_size()
+    return int(np.ceil(own / (run.loop.micro_batch_size or own)))
+
+
+def start(session: Session) -> nn.Module:
+    """Weights, optimiser and DDP, restored from the folder's checkpoint if there is one; gives the module to call."""
+    run, network = session.run, session.model
+    last = session.folder / state.LAST
+    saved = state.read(last) if last.exists() else None
+    if saved is None and run.init_from:
+        state.init_from(network, network.backbone, run)
+    for objective in network.objectives.values():
+        objective.start(network.backbone)
+    network.to(session.device)
+    session.optimizer = optim.make(network, network.backbone, run.optim)
+    session.ema = optim.Ema(network, run.loop.ema_decay) if run.loop.ema_decay else None
+    wrapped = _wrap(session)
+    if saved is not None:
+        _restore(session, saved)
+    return wrapped
+
+
+def _wrap(session: Session) -> nn.Module:
+    """Compile and DDP, as asked.
+
+    DDP lays its buckets out anew after the first backward, which changes the order of sums. One discarded step at every
+    start makes a resumed run and an undisturbed one use the same buckets from their first real step on.
+    """
+    network = session.model
+    called = torch.compile(network) if session.run.loop.compile else network
+    if dist.world_size() == 1:
+        return called
+    device_ids = [session.device.index] if session.device.type == "cuda" else None
+    called = DistributedDataParallel(called, device_ids=device_ids, gradient_as_bucket_view=True)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    raw = next(session.loader.batches(0, 1))[0]
+    network.train()
+    forward(session, called, raw)[0].backward()
+    network.zero_grad(set_to_none=False)
+    network.load_state_dict(before)
+    return called
+
+
+def _restore(session: Session, saved: dict[str, Any]) -> None:
+    if saved["identity"] != config.identity(session.run):
+        raise ConfigError(f"{session.folder / state.LAST}: it belongs to another config; run.yaml was changed after training began")
+    session.model.load_state_dict(saved["model"])
+    session.optimizer.load_state_dict(saved["optimizer"])
+    if session.ema is not None:
+        session.ema.average = {name: value.to(session.device) for name, value in saved["ema"].items()}
+    session.progress = Progress(**saved["progress"])
+
+
+def save(session: Session) -> None:
+    """Write ``last.pt`` (main rank). Resuming needs no generator state: all noise is a function of (seed, step, rank)."""
+    if not dist.is_main():
+        return
+    content = {
+        "model": session.model.state_dict(),
+        "optimizer": session.optimizer.state_dict(),
+        "ema": session.ema.average if session.ema else None,
+        "progress": vars(session.progress),
+        "identity": config.identity(session.run),
+        "data": {"classes": session.index.classes, "mean": list(session.mean), "std": list(session.std)},
+    }
+    state.save(session.folder / state.LAST, content)
+    epoch = round(session.epoch)
+    if session.run.loop.keep_every and session.epoch_ended and epoch % session.run.loop.keep_every == 0:
+        state.save(session.folder / f"epoch-{epoch:04d}.pt", content)
+
+
+def forward(session: Session, called: nn.Module, raw: RawBatch) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+    batch: Batch = session.views(raw)
+    progress = torch.tensor(session.schedule.progress(raw.step), device=session.device)
+    with dist.autocast(session.device, session.run.loop.precision):
+        return called(batch, progress)

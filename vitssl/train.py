@@ -1,0 +1,302 @@
+"""The training loop, one for everything: ``python -m vitssl.train FOLDER``, alone or as a rank under torchrun.
+
+Start order: the folder's own last checkpoint, else ``init_from``, else scratch. Exit codes: 0 done (or done before),
+2 a mistake of the user's, 75 asked to stop with everything saved, other: failure.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from vitssl import config, cost, dist, emissions, optim, state
+from vitssl.config import ConfigError, Run
+from vitssl.data.batch import RawBatch
+from vitssl.data.loader import EvalLoader
+from vitssl.data.views import EvalView
+from vitssl.evaluate import accuracy
+from vitssl.log import Log, Meter, machine, read_json, write_json
+from vitssl.session import Session, forward, save, start
+
+STOPPED = 75  # EX_TEMPFAIL: to be continued
+
+
+class Diverged(RuntimeError):
+    """The loss is not finite."""
+
+
+class StopRequest:
+    """Somebody wants this run to stop: the launcher's stop file, or a signal.
+
+    Signals only set a flag, which is looked at between steps. A second one ends the process at once.
+    """
+
+    def __init__(self) -> None:
+        self._file = os.environ.get("VITSSL_STOP_FILE")
+        self._flagged = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._flag)
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN if self._file else self._flag)
+
+    def _flag(self, number: int, frame: Any) -> None:
+        if self._flagged:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        self._flagged = True
+
+    def __bool__(self) -> bool:
+        return self._flagged or (self._file is not None and os.path.exists(self._file))
+
+
+# ---------------------------------------------------------------------------------------------------------------- step
+
+
+def _seed_noise(run: Run, step: int, part: int) -> None:
+    """Masks, drop-path and the like are functions of (seed, step, part of the step, rank)."""
+    words = np.random.SeedSequence([run.seed, step, part, dist.rank()]).generate_state(2)
+    torch.manual_seed(int(words[0]) << 31 ^ int(words[1]))
+
+
+def train_step(session: Session, called: nn.Module, parts: list[RawBatch]) -> dict[str, dict[str, Tensor]]:
+    """One optimiser step over the accumulated slices; gives detached terms, averaged over the slices."""
+    run, step = session.run, session.progress.step
+    sums: dict[str, dict[str, Tensor]] = {"terms": {}, "weighted": {}}
+    for i, raw in enumerate(parts):
+        _seed_noise(run, step, i)
+        last = i == len(parts) - 1
+        silent = called.no_sync() if isinstance(called, DistributedDataParallel) and not last else nullcontext()
+        with silent:
+            total, terms, weighted = forward(session, called, raw)
+            (total / len(parts)).backward()
+        for kind, values in (("terms", terms), ("weighted", weighted)):
+            for name, value in values.items():
+                sums[kind][name] = sums[kind].get(name, 0) + value / len(parts)
+    norm = optim.clip_gradients(session.model, run.optim)
+    session.schedule.apply(session.optimizer, step)
+    session.optimizer.step()
+    session.optimizer.zero_grad(set_to_none=not isinstance(called, DistributedDataParallel))
+    session.progress.step += 1
+    for objective in session.model.objectives.values():
+        objective.after_step(session.model.backbone, session.schedule.progress(step))
+    if session.ema is not None:
+        session.ema.update(session.model)
+    return {**sums, "loss": {"loss": torch.stack(list(sums["weighted"].values())).sum(), "grad_norm": norm}}
+
+
+# ---------------------------------------------------------------------------------------------------------------- loop
+
+
+def fit(session: Session, called: nn.Module, log: Log) -> bool:
+    """Train until done or asked to stop. True when done; in both cases the state is saved.
+
+    Raises:
+        Diverged: the loss is not finite; ``diverged.pt`` holds the state, ``last.pt`` the newest checkpoint before it.
+    """
+    run, progress = session.run, session.progress
+    session.model.train()
+    stopping, meter = StopRequest(), Meter()
+    saved_at, begun = time.time(), time.time() - progress.time_s
+    for parts in session.loader.batches(progress.step, session.total_steps):
+        wants = [bool(stopping), dist.is_main() and time.time() - saved_at > 60 * run.loop.checkpoint_minutes, not meter.finite()]
+        stop, checkpoint, diverged = dist.all_max(torch.tensor(wants, dtype=torch.int32)).tolist()
+        if diverged:
+            _give_up(session, log)
+        if stop or checkpoint:
+            save(session)
+            saved_at = time.time()
+        if stop:
+            return False
+        meter.add(train_step(session, called, parts))
+        progress.time_s = time.time() - begun
+        if progress.step % run.loop.log_every == 0 or progress.step == session.total_steps:
+            _log_step(session, meter, log)
+        if _evaluation_due(session):
+            if not meter.finite():
+                _give_up(session, log)
+            evaluate(session, log)
+            session.model.train()
+        if run.loop.keep_every and session.epoch_ended:
+            save(session)
+    if not meter.finite():
+        _give_up(session, log)
+    save(session)
+    return True
+
+
+def _give_up(session: Session, log: Log) -> None:
+    step = session.progress.step
+    if dist.is_main():
+        state.save(session.folder / "diverged.pt", {"model": session.model.state_dict(), "optimizer": session.optimizer.state_dict(), "step": step})
+    log.event("end", step, attempt=session.progress.attempt, reason="diverged")
+    raise Diverged(
+        f"the loss was not finite at step {step} (epoch {session.epoch:.2f}); diverged.pt holds that state, last.pt the newest"
+        " checkpoint before it. A lower optim.lr, a longer loop.warmup_epochs or optim.clip: global may help"
+    )
+
+
+def _log_step(session: Session, meter: Meter, log: Log) -> None:
+    progress, schedule = session.progress, session.schedule
+    values = meter.take(session.run.optim.batch_size)
+    at = progress.step - 1
+    log.event("train", progress.step, epoch=session.epoch, lr=schedule.lr(at), weight_decay=schedule.weight_decay(at), **values)
+    terms = " ".join(f"{name} {value:.3f}" for name, value in values["terms"].items())
+    log.advance(progress.step, f"epoch {session.epoch:.1f}/{session.run.loop.epochs} {terms} {values['images_per_s']:.0f} img/s")
+
+
+def _evaluation_due(session: Session) -> bool:
+    if not session.classifies:
+        return False
+    if session.progress.step == session.total_steps:
+        return True
+    every = session.run.loop.eval_every
+    return bool(every) and session.epoch_ended and int(session.epoch + 1e-9) % every == 0
+
+
+def evaluate(session: Session, log: Log) -> None:
+    """Accuracy on the test split, on the held-out one if there is one, and with the averaged weights if they are kept."""
+    progress = session.progress
+    results = {"test": _accuracy_on(session, session.split.test)}
+    if len(session.split.val):
+        results["val"] = _accuracy_on(session, session.split.val)
+    if session.ema is not None:
+        own = {name: value.clone() for name, value in session.model.state_dict().items()}
+        session.model.load_state_dict(session.ema.average)
+        results["test_ema"] = _accuracy_on(session, session.split.test)
+        session.model.load_state_dict(own)
+    progress.last = results
+    _remember_best(session, results)
+    log.event("eval", progress.step, epoch=session.epoch, **results)
+    shown = ", ".join(f"{name} top-1 {result['top1']:.2f} %" for name, result in results.items())
+    log.say(f"{session.folder.name}: epoch {session.epoch:.4g}/{session.run.loop.epochs}: {shown}")
+
+
+def _accuracy_on(session: Session, positions: np.ndarray) -> dict[str, float]:
+    run = session.run
+    per_rank = max(1, run.optim.batch_size // (dist.world_size() * session.accumulate))
+    loader = EvalLoader(
+        session.index, positions, session.index.label, run.data, batch_size=per_rank,
+        rank=dist.rank(), world_size=dist.world_size(), device=session.device,
+    )  # fmt: skip
+    view = EvalView(run.data.image_size, run.data.eval_crop, session.mean, session.std, session.device)
+    return accuracy(session.model, loader, view, run.loop.precision)
+
+
+def _remember_best(session: Session, results: dict[str, dict[str, float]]) -> None:
+    progress, here = session.progress, {"epoch": session.epoch}
+    if results["test"]["top1"] > progress.best_test.get("top1", -1.0):
+        progress.best_test = results["test"] | here
+    if "val" in results and results["val"]["top1"] > progress.best_val.get("top1", -1.0):
+        progress.best_val, progress.selected = results["val"] | here, results["test"] | here
+        if dist.is_main():
+            state.save(session.folder / state.BEST, {"model": session.model.state_dict(), "data": {
+                "classes": session.index.classes, "mean": list(session.mean), "std": list(session.std)}})  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------------------------- run
+
+
+def run_folder(folder: Path) -> int:
+    """Train the Run in ``folder`` to its end, or until asked to stop; gives the exit code."""
+    if (folder / "done.json").exists():
+        return 0
+    run = config.load(folder)
+    job = read_json(folder / "job.json")
+    site = config.merge(config.Site, job.get("site", {}), where=str(folder / "job.json"))
+    dist.start(dist.device(run.loop.device))
+    attempt = _next_attempt(folder)
+    tracker = emissions.Tracker(folder, attempt, site, job.get("node_share")) if dist.local_rank() == 0 else nullcontext()
+    with tracker:
+        session = Session(folder, run)
+        called = start(session)
+        session.progress.attempt = attempt
+        log = Log(folder, session.progress.step, session.total_steps, active=dist.is_main())
+        log.event("start", session.progress.step, **_facts(session))
+        try:
+            done = fit(session, called, log)
+            log.event("end", session.progress.step, attempt=attempt, reason="done" if done else "stopped")
+        finally:
+            log.close()
+    if not done:
+        return STOPPED
+    if dist.is_main():
+        write_json(folder / "cost.json", cost.measure(run, len(session.index.classes)) | cost.throughput(session.model, run, session.device))
+        write_json(folder / "done.json", _summary(session))
+    return 0
+
+
+def _next_attempt(folder: Path) -> int:
+    """Attempts are numbered by the start events in the log; every rank sees the same number before the first is written."""
+    path = folder / "metrics.jsonl"
+    attempts = path.read_text().count('"event": "start"') if path.exists() else 0
+    dist.barrier()
+    return attempts
+
+
+def _facts(session: Session) -> dict[str, Any]:
+    run = session.run
+    return {
+        "attempt": session.progress.attempt, "world_size": dist.world_size(), "steps": session.total_steps,
+        "steps_per_epoch": session.loader.steps_per_epoch, "train_images": len(session.split.train), "lr": session.schedule.peak_lr,
+        "batch_size": run.optim.batch_size, "accumulate": session.accumulate, **machine(session.device),
+    }  # fmt: skip
+
+
+def _summary(session: Session) -> dict[str, Any]:
+    progress = session.progress
+    found = {"test": progress.last.get("test"), "test_best": progress.best_test or None}
+    if progress.best_val:
+        found |= {"val": progress.last["val"], "selected": progress.selected}
+    if "test_ema" in progress.last:
+        found["test_ema"] = progress.last["test_ema"]
+    hours = progress.time_s / 3600 * dist.world_size()
+    return {"step": progress.step, "epochs": session.epoch, "time_s": progress.time_s, "gpu_hours": hours, **found}
+
+
+class _ErrorFile:
+    """Leaves the last attempt's failure, in one line, where the report and the status command look for it."""
+
+    def __init__(self, folder: Path):
+        self._path = folder / "error.json"
+
+    def __enter__(self) -> None:
+        if dist.is_main():
+            self._path.unlink(missing_ok=True)
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
+        if error is not None and not isinstance(error, SystemExit) and self._path.parent.is_dir():
+            text = str(error).strip().split("\n")[0]
+            message = text if isinstance(error, ValueError | Diverged) else f"{type(error).__name__}: {text}"
+            write_json(self._path, {"message": message, "rank": dist.rank(), "time": time.time()})
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if argv is None else argv
+    if len(arguments) != 1:
+        print("usage: python -m vitssl.train RUN_FOLDER", file=sys.stderr)
+        return 2
+    folder = Path(arguments[0])
+    try:
+        with _ErrorFile(folder):
+            return run_folder(folder)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except Diverged as error:
+        print(f"error: {folder}: {error}", file=sys.stderr)
+        return 1
+    finally:
+        dist.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
