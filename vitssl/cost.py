@@ -9,17 +9,21 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
+import warnings
 from typing import Any
 
 import numpy as np
 import torch
-from fvcore.nn import ActivationCountAnalysis, FlopCountAnalysis
 from torch import Tensor, nn
 
 from vitssl import config, dist, model
 from vitssl.backbones.layers import set_fused_attention
 from vitssl.config import Objectives, Run
 from vitssl.data.batch import Batch
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", FutureWarning)  # fvcore's last release still calls torch.jit.script
+    from fvcore.nn import ActivationCountAnalysis, FlopCountAnalysis
 
 
 class _Pass(nn.Module):

@@ -16,6 +16,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor
+from torch.utils.tensorboard import SummaryWriter
 
 from vitssl import __version__, dist
 
@@ -53,8 +54,7 @@ class Log:
         self._path = folder / "metrics.jsonl"
         self._cut(step)
         self._file = self._path.open("a", buffering=1)
-        self._board = None
-        self._board_folder = folder / "tensorboard"
+        self._board = SummaryWriter(str(folder / "tensorboard"))
         self._bar, self._name, self._said = _progress_bar(), folder.name, time.time()
         self._task = self._bar.add_task(folder.name, total=total_steps, completed=step, note="")
         self._bar.start()
@@ -78,14 +78,7 @@ class Log:
             if isinstance(value, dict):
                 self._scalars(kind, step, value, f"{prefix}{name}/")
             elif isinstance(value, float) and kind in ("train", "eval"):
-                self._writer().add_scalar(f"{kind}/{prefix}{name}", value, step)
-
-    def _writer(self) -> Any:
-        if self._board is None:
-            from torch.utils.tensorboard import SummaryWriter  # a second to import: only when there is something to write
-
-            self._board = SummaryWriter(str(self._board_folder))
-        return self._board
+                self._board.add_scalar(f"{kind}/{prefix}{name}", value, step)
 
     def advance(self, step: int, note: str) -> None:
         """Move the progress bar to ``step``."""
@@ -108,8 +101,7 @@ class Log:
         if self.active:
             self._bar.stop()
             self._file.close()
-            if self._board is not None:
-                self._board.close()
+            self._board.close()
 
 
 def _progress_bar() -> Progress:

@@ -44,9 +44,16 @@ class StopRequest:
     def __init__(self) -> None:
         self._file = os.environ.get("VITSSL_STOP_FILE")
         self._flagged = False
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._flag)
-        signal.signal(signal.SIGUSR2, signal.SIG_IGN if self._file else self._flag)
+
+    def __enter__(self) -> StopRequest:
+        on_usr2 = signal.SIG_IGN if self._file else self._flag
+        handlers = {signal.SIGTERM: self._flag, signal.SIGINT: self._flag, signal.SIGUSR2: on_usr2}
+        self._before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _flag(self, number: int, frame: Any) -> None:
         if self._flagged:
@@ -96,7 +103,7 @@ def train_step(session: Session, called: nn.Module, parts: list[RawBatch]) -> di
 # ---------------------------------------------------------------------------------------------------------------- loop
 
 
-def fit(session: Session, called: nn.Module, log: Log) -> bool:
+def fit(session: Session, called: nn.Module, log: Log, stopping: StopRequest) -> bool:
     """Train until done or asked to stop. True when done; in both cases the state is saved.
 
     Raises:
@@ -104,8 +111,7 @@ def fit(session: Session, called: nn.Module, log: Log) -> bool:
     """
     run, progress = session.run, session.progress
     session.model.train()
-    stopping, meter = StopRequest(), Meter()
-    saved_at, begun = time.time(), time.time() - progress.time_s
+    meter, saved_at, begun = Meter(), time.time(), time.time() - progress.time_s
     for parts in session.loader.batches(progress.step, session.total_steps):
         wants = [bool(stopping), dist.is_main() and time.time() - saved_at > 60 * run.loop.checkpoint_minutes, not meter.finite()]
         stop, checkpoint, diverged = dist.all_max(torch.tensor(wants, dtype=torch.int32)).tolist()
@@ -177,7 +183,7 @@ def evaluate(session: Session, log: Log) -> None:
     _remember_best(session, results)
     log.event("eval", progress.step, epoch=session.epoch, **results)
     shown = ", ".join(f"{name} top-1 {result['top1']:.2f} %" for name, result in results.items())
-    log.say(f"{session.folder.name}: epoch {session.epoch:.4g}/{session.run.loop.epochs}: {shown}")
+    log.say(f"{session.folder.name}: epoch {int(session.epoch + 1e-9)}/{session.run.loop.epochs}: {shown}")
 
 
 def _accuracy_on(session: Session, positions: np.ndarray) -> dict[str, float]:
@@ -215,14 +221,14 @@ def run_folder(folder: Path) -> int:
     dist.start(dist.device(run.loop.device))
     attempt = _next_attempt(folder)
     tracker = emissions.Tracker(folder, attempt, site, job.get("node_share")) if dist.local_rank() == 0 else nullcontext()
-    with tracker:
+    with StopRequest() as stopping, tracker:
         session = Session(folder, run)
         called = start(session)
         session.progress.attempt = attempt
         log = Log(folder, session.progress.step, session.total_steps, active=dist.is_main())
         log.event("start", session.progress.step, **_facts(session))
         try:
-            done = fit(session, called, log)
+            done = fit(session, called, log, stopping)
             log.event("end", session.progress.step, attempt=attempt, reason="done" if done else "stopped")
         finally:
             log.close()

@@ -21,9 +21,10 @@ from typing import IO
 import numpy as np
 
 from vitssl.config import ConfigError, Data
-from vitssl.data import index as index_file, pool
+from vitssl.data import pool
 from vitssl.data.decode import resize, resized_sizes
-from vitssl.data.index import Index
+from vitssl.data.files import hash_file, move, open_lock
+from vitssl.data.index import REBUILD, Index, read_image
 
 FOLDER_BUDGET = 4  # times data.cache_gb: what the caches of a folder may take together before old ones are evicted
 POOL_FROM = 4000  # images; fewer are decoded faster than processes start
@@ -58,7 +59,7 @@ class Cache:
             # "clip" because "raise" goes through a second buffer; the positions are from the index.
             np.take(self.images_NCHW, positions, axis=0, out=images_BCHW, mode="clip")
             return images_BCHW, sizes_B2
-        for image_CHW, offset, (height, width) in zip(images_BCHW, self.offsets_N[positions], sizes_B2):
+        for image_CHW, offset, (height, width) in zip(images_BCHW, self.offsets_N[positions], sizes_B2, strict=True):
             pixels = self._bytes[offset : offset + 3 * height * width].reshape(3, height, width)
             image_CHW[:, :height, :width] = pixels
             image_CHW[:, height:] = 0
@@ -97,8 +98,7 @@ def open_cache(index: Index, data: Data, *, progress: bool = True) -> Cache:
     Of several processes one builds and the others wait. Old caches of the folder are evicted to make room.
 
     Raises:
-        ValueError: a shard whose bytes are not those that were written; naming it.
-        ConfigError: no room, or no permission to write.
+        ValueError: a shard whose bytes are not those that were written, naming it; no room or no permission to write.
     """
     folder = default_folder(data)
     path = folder / f"{index.sha256[:20]}-{data.cache_px or 'full'}.u8"
@@ -117,11 +117,7 @@ def open_cache(index: Index, data: Data, *, progress: bool = True) -> Cache:
 
 
 def _open_lock(path: Path) -> IO:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return open(path.with_suffix(".lock"), "w")
-    except OSError as error:
-        raise ConfigError(f"data.cache_dir: cannot write in {path.parent} ({error.strerror}); name another folder") from None
+    return open_lock(path.with_suffix(".lock"), "data.cache_dir")
 
 
 def _valid(path: Path, sizes_N2: np.ndarray) -> bool:
@@ -169,7 +165,7 @@ def _build(index: Index, path: Path, sizes_N2: np.ndarray, progress: bool) -> No
             pool.run(work, range(len(index.shards)), workers=workers, advance=advance)
         with open(temporary, "rb") as stream:
             os.fsync(stream.fileno())
-        os.rename(temporary, path)
+        move(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -188,12 +184,12 @@ def _decode_shard(index: Index, out: Path, sizes_N2: np.ndarray, starts: np.ndar
     """Check one shard and write its images, decoded, to their places; returns how many."""
     shard = index.shards[number]
     path = index.folder / shard["name"]
-    if index_file.hash_file(path) != shard["sha256"]:
-        raise ValueError(f"{path}: altered, its sha256 is not the index's; build the shards again")
+    if hash_file(path) != shard["sha256"]:
+        raise ValueError(f"{path}: altered, its sha256 is not the index's; {REBUILD}")
     positions = np.flatnonzero(index.shard == number)
     with open(path, "rb") as source, open(out, "r+b", buffering=0) as target:
         target.seek(int(starts[positions[0]]))
         for position in positions:
-            image = resize(index_file.read_image(source.fileno(), index, position), *sizes_N2[position])
+            image = resize(read_image(source.fileno(), index, position), *sizes_N2[position])
             target.write(np.ascontiguousarray(image.transpose(2, 0, 1)))
     return len(positions)

@@ -26,7 +26,8 @@ def decode(encoded: bytes, name: str) -> np.ndarray:
     """
     try:
         with Image.open(io.BytesIO(encoded)) as image:
-            return np.asarray(_rgb(ImageOps.exif_transpose(image)))
+            ImageOps.exif_transpose(image, in_place=True)
+            return np.asarray(_rgb(image))
     except _BROKEN as error:
         raise ValueError(f"{name}: cannot be decoded as an image ({' '.join(str(error).split())})") from None
 
@@ -36,7 +37,7 @@ def _rgb(image: Image.Image) -> Image.Image:
         return Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8)).convert("RGB")
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def extension(encoded: bytes) -> str:

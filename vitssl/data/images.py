@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from vitssl.config import Data
-from vitssl.data import cache as cache_file, pool
-from vitssl.data.cache import Cache, open_cache, padded
+from vitssl.data import pool
+from vitssl.data.cache import Cache, decoded_bytes, open_cache, padded
 from vitssl.data.decode import resize, resized_sizes
 from vitssl.data.index import Index, read_image
 
@@ -38,7 +38,7 @@ class Images(Protocol):
 
 def open_images(index: Index, positions: np.ndarray, data: Data, device: torch.device) -> Images:
     """The fastest way that the budgets of `data` allow to get at the images at ``positions``."""
-    size = cache_file.decoded_bytes(index, data)
+    size = decoded_bytes(index, data)
     if size > data.cache_gb * 1e9:
         return Streamed(index, data, device)
     decoded = open_cache(index, data)
@@ -135,7 +135,7 @@ class _Decoder:
         images_BCHW = padded(sizes_B2)
         images_BCHW.fill(0)
         try:
-            for image_CHW, position, (height, width) in zip(images_BCHW, positions, sizes_B2):
+            for image_CHW, position, (height, width) in zip(images_BCHW, positions, sizes_B2, strict=True):
                 descriptor = self.open(int(self.index.shard[position]))
                 image = resize(read_image(descriptor, self.index, position), height, width)
                 image_CHW[:, :height, :width] = image.transpose(2, 0, 1)
@@ -150,3 +150,9 @@ def _unchanged(batch):
 
 def pinned(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory() if device.type == "cuda" else tensor
+
+
+def resolved(device: torch.device | str) -> torch.device:
+    """The device with its number: plain "cuda" means this thread's current GPU, which in another thread is another one."""
+    device = torch.device(device)
+    return torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" and device.index is None else device

@@ -19,8 +19,10 @@ import numpy as np
 
 from vitssl.data.decode import decode
 
-FILE = "index.json"
+INDEX_FILE = "index.json"
 FORMAT = 1
+UNLABELLED = -1  # as in `vitssl.data.batch`, which needs torch; writing and listing shards does not
+REBUILD = "delete the folder and build the shards again"
 COLUMNS = {"offset": np.int64, "size": np.int64, "label": np.int64, "height": np.int64, "width": np.int64, "crc32": np.int64}
 
 
@@ -99,17 +101,17 @@ def fingerprint(content: dict[str, Any]) -> str:
 
 def read_index(folder: str | Path) -> Index:
     """The index of a folder, checked in itself but not against the shard files; see `load_index`."""
-    path = Path(folder) / FILE
+    path = Path(folder) / INDEX_FILE
     try:
         content = json.loads(path.read_text())
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist: write the shards with `vitssl shards build SOURCE {folder}`") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: damaged ({error}); build the shards again") from None
+        raise ValueError(f"{path}: damaged ({error}); {REBUILD}") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f"{path}: not an index of format {FORMAT}; build the shards again")
+        raise ValueError(f"{path}: not an index of format {FORMAT}; {REBUILD}")
     if content.get("sha256") != fingerprint(content):
-        raise ValueError(f"{path}: altered, its content does not have the sha256 that it states; build the shards again")
+        raise ValueError(f"{path}: altered, its content does not have the sha256 that it states; {REBUILD}")
     columns = {name: np.array(content["samples"][name], dtype) for name, dtype in COLUMNS.items()}
     fields = {name: content[name] for name in ("name", "source", "sha256", "classes", "mean", "std", "shards")}
     return Index(folder=Path(folder), **fields, **columns)
@@ -135,9 +137,9 @@ def size_problems(index: Index) -> list[str]:
     for shard in index.shards:
         path = index.folder / shard["name"]
         if not path.is_file():
-            problems.append(f"{path}: missing; build the shards again")
+            problems.append(f"{path}: missing; {REBUILD}")
         elif (found := path.stat().st_size) != shard["bytes"]:
-            problems.append(f"{path}: truncated or altered, {found:,} bytes instead of {shard['bytes']:,}; build the shards again")
+            problems.append(f"{path}: truncated or altered, {found:,} bytes instead of {shard['bytes']:,}; {REBUILD}")
     return problems
 
 
@@ -149,11 +151,5 @@ def read_image(descriptor: int, index: Index, position: int) -> np.ndarray:
     """
     encoded = os.pread(descriptor, int(index.size[position]), int(index.offset[position]))
     if zlib.crc32(encoded) != index.crc32[position]:
-        raise ValueError(f"{index.describe(position)}: altered, its bytes are not those that were written; build the shards again")
+        raise ValueError(f"{index.describe(position)}: altered, its bytes are not those that were written; {REBUILD}")
     return decode(encoded, index.describe(position))
-
-
-def hash_file(path: Path) -> str:
-    """sha256 of a file's content."""
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -9,10 +9,11 @@ Shapes: B images of a slice, N training images.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -23,7 +24,7 @@ import torch
 
 from vitssl.config import ConfigError, Data
 from vitssl.data.batch import RawBatch
-from vitssl.data.images import Images, open_images, pinned
+from vitssl.data.images import Images, open_images, pinned, resolved
 from vitssl.data.index import Index
 from vitssl.data.subset import Split
 
@@ -41,11 +42,11 @@ class Order:
 
     def __init__(self, positions: np.ndarray, seed: int, repeats: int = 1):
         self.positions, self.seed, self.repeats = positions, seed, repeats
-        self.epoch = lru_cache(maxsize=2)(self._epoch)
+        self.epoch = lru_cache(maxsize=4)(self._epoch)
 
     def _epoch(self, epoch: int) -> np.ndarray:
         count = len(self.positions)
-        order = np.random.default_rng([self.seed, epoch]).permutation(count)
+        order = np.random.default_rng([self.seed, epoch, *b"order"]).permutation(count)
         return self.positions[np.repeat(order[: -(-count // self.repeats)], self.repeats)[:count]]
 
     def slice(self, start: int, stop: int) -> np.ndarray:
@@ -97,7 +98,7 @@ class TrainLoader:
         self.order = Order(split.train, seed, data.repeats)
         self.labels = split.labels
         self.batch_size, self.rank, self.world_size, self.accumulate = batch_size, rank, world_size, accumulate
-        self.device = torch.device(device)
+        self.device = resolved(device)
         self.images = open_images(index, split.train, data, self.device)
 
     @property
@@ -116,11 +117,9 @@ class TrainLoader:
             ValueError: a shard that cannot be read; naming it.
         """
         slices = _batches(self.images, lambda: self._slices(start_step, stop_step), self.labels, self.batch_size, self.device)
-        try:
+        with contextlib.closing(slices):
             for _ in range(start_step, stop_step):
                 yield list(islice(slices, self.accumulate))
-        finally:
-            slices.close()
 
     def _slices(self, start_step: int, stop_step: int) -> Iterator[_Slice]:
         count = self.world_size * self.accumulate
@@ -149,7 +148,7 @@ class EvalLoader:
         device: torch.device | str = "cpu",
     ):
         self.positions = positions[rank::world_size]
-        self.labels, self.batch_size, self.device = labels, batch_size, torch.device(device)
+        self.labels, self.batch_size, self.device = labels, batch_size, resolved(device)
         self.images = open_images(index, self.positions, data, self.device)
 
     def __len__(self) -> int:
@@ -166,7 +165,7 @@ class EvalLoader:
 
 def _batches(
     images: Images, slices: Callable[[], Iterator[_Slice]], labels: np.ndarray, batch_size: int | None, device: torch.device
-) -> Generator[RawBatch]:
+) -> Generator[RawBatch, None, None]:
     """RawBatches of slices, read ahead by a background thread that ends with this generator."""
     # The slices are made twice: images may be decoded well ahead of the batch that they become part of.
     pixels = images.host_batches(lambda: (part.positions for part in slices()))
@@ -184,15 +183,17 @@ def _batches(
             )
 
 
-def _with_labels(slices: Iterator[_Slice], pixels: Iterator[tuple], labels: np.ndarray, device: torch.device) -> Generator[tuple]:
+def _with_labels(
+    slices: Iterator[_Slice], pixels: Iterator[tuple], labels: np.ndarray, device: torch.device
+) -> Generator[tuple, None, None]:
     if device.type == "cuda":
         torch.cuda.set_device(device)  # a new thread starts on GPU 0, whose memory pinning would then take
-    for part, (host, sizes_B2) in zip(slices, pixels):
+    for part, (host, sizes_B2) in zip(slices, pixels, strict=True):
         labels_B, index_B = torch.from_numpy(labels[part.positions]), torch.from_numpy(part.positions)
         yield part, host, sizes_B2, pinned(labels_B, device), pinned(index_B, device)
 
 
-def prefetch(items: Generator[T], depth: int) -> Generator[T]:
+def prefetch(items: Generator[T, None, None], depth: int) -> Generator[T, None, None]:
     """The same items, made by a background thread that is at most ``depth`` ahead.
 
     What goes wrong there is raised here. Closing the generator ends the thread and closes ``items``.
@@ -222,7 +223,7 @@ def _fill(items: Generator, results: queue.Queue, stopped: threading.Event) -> N
                 if stopped.is_set():
                     return
             results.put(("end", None))
-        except BaseException as error:  # whatever it is, the main thread raises it
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the main thread raises it
             results.put(("error", error))
 
 

@@ -88,9 +88,9 @@ def matrices(window: Window, source_px: int, out_px: int, interpolation: str, de
 
 
 def resample(images_BCHW: Tensor, rows: Window, columns: Window, out_px: int, interpolation: str) -> Tensor:
-    """Resized crops, float (B, C, S, S) in [0, 255], not rounded.
+    """Resized crops, float (B, C, S, S), whole numbers in [0, 255].
 
-    Equal to Pillow's ``crop(...).resize(...)`` within one level: it rounds after each of the two passes.
+    Equal to Pillow's ``crop(...).resize(...)`` within one level: Pillow rounds after the first of the two passes, too.
 
     Args:
         images_BCHW: float in [0, 255], or uint8; what lies outside the windows is never read.
@@ -102,22 +102,22 @@ def resample(images_BCHW: Tensor, rows: Window, columns: Window, out_px: int, in
     across_BLS = matrices(columns, W, out_px, interpolation, device).transpose(1, 2)
     down_BSL = matrices(rows, H, out_px, interpolation, device)
     narrow = torch.bmm(images_BCHW.reshape(B, C * H, W).float(), across_BLS).clamp_(0, LEVELS)
-    return torch.matmul(down_BSL[:, None], narrow.view(B, C, H, out_px)).clamp_(0, LEVELS)
+    return torch.matmul(down_BSL[:, None], narrow.view(B, C, H, out_px)).round_().clamp_(0, LEVELS)
 
 
-def warp(images_BCSS: Tensor, affine_B23: np.ndarray, fill_C: Tensor) -> Tensor:
-    """Each output pixel shows the source at ``affine @ (x, y, 1)``, bilinear, as Pillow's ``Image.transform``.
+def warp(images_BCSS: Tensor, affine_B23: Tensor, fill_C: Tensor) -> Tensor:
+    """Each output pixel shows the source at ``affine @ (x, y, 1)``: bilinear, rounded, as Pillow's ``Image.transform``.
 
     Args:
         images_BCSS: float, square.
         affine_B23: maps output to source places; in pixels from the upper left corner, pixel centres at .5.
         fill_C: colour of the places outside of the source.
     """
-    side = images_BCSS.shape[-1]
-    a_B23 = affine_B23.astype(np.float64)
-    shift_B2 = a_B23[:, :, 0] + a_B23[:, :, 1] - 1 + 2 * a_B23[:, :, 2] / side
-    theta_B23 = np.concatenate([a_B23[:, :, :2], shift_B2[:, :, None]], axis=2).astype(np.float32)
-    grid_BSS2 = F.affine_grid(to_device(theta_B23, images_BCSS.device), list(images_BCSS.shape), align_corners=False)
-    moved = F.grid_sample(images_BCSS, grid_BSS2, mode="bilinear", padding_mode="border", align_corners=False)
-    inside_BSS = (grid_BSS2.abs() <= 1).all(-1)
+    linear_B22, shift_B2 = affine_B23[..., :2], affine_B23[..., 2]
+    shift_B2 = linear_B22.sum(-1) - 1 + shift_B2 * (2 / images_BCSS.shape[-1])  # the same map where places run from -1 to 1
+    theta_B23 = torch.cat([linear_B22, shift_B2[..., None]], dim=-1)
+    grid_BSS2 = F.affine_grid(theta_B23, list(images_BCSS.shape), align_corners=False)
+    moved = F.grid_sample(images_BCSS, grid_BSS2, mode="bilinear", padding_mode="border", align_corners=False).round_()
+    x_BSS, y_BSS = grid_BSS2.abs().unbind(-1)
+    inside_BSS = torch.maximum(x_BSS, y_BSS) <= 1
     return torch.where(inside_BSS[:, None], moved, fill_C[:, None, None])

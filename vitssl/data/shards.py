@@ -7,25 +7,25 @@ number of workers.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import io
 import json
 import os
 import shutil
+import sys
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from vitssl.data import decode, index as index_file, pool
-from vitssl.data.index import Index, load_index, read_index
+from vitssl.data import decode, pool
+from vitssl.data.files import hash_file, move, open_lock, write_atomically
+from vitssl.data.index import COLUMNS, INDEX_FILE, REBUILD, Index, fingerprint, load_index, read_image, read_index, size_problems, to_json
 from vitssl.data.sources import Sample, Source, open_source
 
 __all__ = ["Index", "build", "info", "load_index", "verify"]
@@ -52,57 +52,52 @@ def build(
     """
     out = Path(out)
     opened = open_source(source)
-    plan = {"source": _listing(opened), "images_per_shard": images_per_shard}
-    with _only_one(out):
-        if (out / index_file.FILE).exists():
-            return _complete(out, source, plan)
-        _start(out, source, plan)
-        jobs = list(_jobs(opened, out, images_per_shard))
-        _write_missing(opened, jobs, workers or pool.cpu_count(), progress)
-        index = _collect(opened, plan, out, jobs)
-        _write_atomically(out / index_file.FILE, json.dumps(index_file.to_json(index), separators=(",", ":")).encode())
-        shutil.rmtree(out / UNFINISHED)
-    return index
+    listing = _digest(opened.samples(), opened.classes)
+    if index := _complete(out, source, listing):
+        return index
+    with open_lock(out / ".lock", "OUT") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if index := _complete(out, source, listing):  # another process built it while we waited
+            return index
+        _start(out, opened)
+        try:
+            return _build(opened, listing, out, images_per_shard, workers or pool.cpu_count(), progress)
+        except OSError as error:
+            raise ValueError(f"{out}: writing failed ({error.strerror}); build again when that is mended, what is done is kept") from None
 
 
-def _listing(source: Source) -> str:
-    """Fingerprint of what a source holds, without reading files: names, labels, and sizes of files or pixels of arrays."""
-    digest = hashlib.sha256(json.dumps(source.classes).encode())
-    for split, (name, label, image) in source.samples():
+def _digest(samples: Iterable[tuple[str, Sample]], classes: list[str]) -> str:
+    """Fingerprint of what a source lists, without reading files: names, labels, and sizes of files or pixels of arrays."""
+    digest = hashlib.sha256(json.dumps(classes).encode())
+    for split, (name, label, image) in samples:
         size = os.path.getsize(image) if isinstance(image, str) else f"{image.shape} {zlib.crc32(np.ascontiguousarray(image))}"
         digest.update(f"{split}\0{name}\0{label}\0{size}\n".encode())
     return digest.hexdigest()
 
 
-@contextlib.contextmanager
-def _only_one(out: Path) -> Iterator[None]:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock = open(out / ".lock", "w")
-    except OSError as error:
-        raise ValueError(f"{out}: cannot write there ({error.strerror})") from None
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _complete(out: Path, source: str, plan: dict[str, Any]) -> Index:
+def _complete(out: Path, source: str, listing: str) -> Index | None:
+    """The index of a folder that is complete."""
+    if not (out / INDEX_FILE).exists():
+        return None
     index = load_index(out)
-    if index.source != plan["source"]:
+    if index.source != listing:
         raise ValueError(f"{out}: holds the shards of {index.name}, which differ from {source}; choose another folder")
+    print(f"{out}: already holds all shards of {source}, nothing to do", file=sys.stderr)
     return index
 
 
-def _start(out: Path, source: str, plan: dict[str, Any]) -> None:
+def _start(out: Path, source: Source) -> None:
+    """Begin, or go on with, the build of a source in ``out``."""
     path = out / UNFINISHED / "plan.json"
+    plan = {"name": source.name, "classes": source.classes}
     if path.exists():
         if json.loads(path.read_text()) != plan:
-            raise ValueError(f"{out}: holds an unfinished build of other data than {source}; choose another folder or delete it")
+            raise ValueError(f"{out}: holds an unfinished build of other data than {source.name}; choose another folder or delete it")
         return
     if strangers := sorted(p.name for p in out.glob("*.tar")):
-        raise ValueError(f"{out}: already holds {strangers[0]}, which no build of ours left; choose another folder")
+        raise ValueError(f"{out}: already holds {strangers[0]}, which is not of this build; choose another folder")
     path.parent.mkdir(exist_ok=True)
-    _write_atomically(path, json.dumps(plan).encode())
+    write_atomically(path, json.dumps(plan).encode())
 
 
 @dataclass(frozen=True)
@@ -114,6 +109,7 @@ class _Job:
     number: int
     start: int
     stop: int
+    listing: str  # `_digest` of its samples
 
     @property
     def tar(self) -> Path:
@@ -124,21 +120,33 @@ class _Job:
         return self.folder / UNFINISHED / f"{self.split}-{self.number:06d}.json"
 
     def finished(self) -> bool:
-        return self.record.exists() and self.tar.exists() and self.tar.stat().st_size == json.loads(self.record.read_text())["bytes"]
+        if not (self.record.exists() and self.tar.exists()):
+            return False
+        record = json.loads(self.record.read_text())
+        return record["listing"] == self.listing and record["bytes"] == self.tar.stat().st_size
 
 
 def _jobs(source: Source, out: Path, images_per_shard: int) -> Iterator[_Job]:
     for split, samples in source.splits.items():
         for number, start in enumerate(range(0, len(samples), images_per_shard)):
-            yield _Job(out, split, number, start, min(start + images_per_shard, len(samples)))
+            stop = min(start + images_per_shard, len(samples))
+            listing = _digest(((split, samples[i]) for i in range(start, stop)), source.classes)
+            yield _Job(out, split, number, start, stop, listing)
 
 
-def _write_missing(source: Source, jobs: list[_Job], workers: int, progress: bool) -> None:
+def _build(source: Source, listing: str, out: Path, images_per_shard: int, workers: int, progress: bool) -> Index:
+    jobs = list(_jobs(source, out, images_per_shard))
     missing = [job for job in jobs if not job.finished()]
     tasks = ((job, [source.splits[job.split][i] for i in range(job.start, job.stop)]) for job in missing)
     with pool.progress_bar(f"shards of {source.name}", sum(job.stop - job.start for job in jobs), progress) as advance:
-        advance(sum(job.stop - job.start for job in jobs) - sum(job.stop - job.start for job in missing))
+        advance(sum(job.stop - job.start for job in jobs if job not in missing))
         pool.run(_write_shard, tasks, workers=min(workers, len(missing)), advance=advance)
+    for stranger in set(out.glob("*.tar")) - {job.tar for job in jobs}:  # the source has shrunk since the build began
+        stranger.unlink()
+    index = _collect(source, listing, out, jobs)
+    write_atomically(out / INDEX_FILE, json.dumps(to_json(index), separators=(",", ":")).encode())
+    shutil.rmtree(out / UNFINISHED)
+    return index
 
 
 def _write_shard(task: tuple[_Job, list[Sample]]) -> int:
@@ -156,18 +164,21 @@ def _write_shard(task: tuple[_Job, list[Sample]]) -> int:
                 totals += _totals(pixels)
         stream.flush()
         os.fsync(stream.fileno())
-    size, sha256 = temporary.stat().st_size, index_file.hash_file(temporary)
+    size, sha256 = temporary.stat().st_size, hash_file(temporary)
     shard = {"name": job.tar.name, "split": job.split, "images": len(rows), "bytes": size, "sha256": sha256}
-    os.rename(temporary, job.tar)
-    _sync_folder(job.folder)
-    _write_atomically(job.record, json.dumps(shard | {"rows": rows, "totals": totals.tolist()}).encode())
+    move(temporary, job.tar)
+    record = {"shard": shard, "bytes": size, "listing": job.listing, "rows": rows, "totals": totals.tolist()}
+    write_atomically(job.record, json.dumps(record).encode())
     return len(rows)
 
 
 def _read(sample: Sample) -> tuple[bytes, np.ndarray]:
     """Encoded bytes to be stored, and RGB pixels, of a sample."""
     if isinstance(sample.image, str):
-        encoded = Path(sample.image).read_bytes()
+        try:
+            encoded = Path(sample.image).read_bytes()
+        except OSError as error:
+            raise ValueError(f"{sample.image}: cannot be read ({error.strerror})") from None
         return encoded, decode.decode(encoded, sample.image)
     return decode.encode_png(sample.image), decode.rgb_array(sample.image, sample.name)
 
@@ -189,40 +200,24 @@ def _totals(pixels: np.ndarray) -> np.ndarray:
     return np.array([counts.sum(0).tolist(), (levels @ counts).tolist(), (levels**2 @ counts).tolist()], dtype=object)
 
 
-def _collect(source: Source, plan: dict[str, Any], out: Path, jobs: list[_Job]) -> Index:
+def _collect(source: Source, listing: str, out: Path, jobs: list[_Job]) -> Index:
     records = [json.loads(job.record.read_text()) for job in jobs]
-    rows = np.array([row for record in records for row in record.pop("rows")], dtype=np.int64)
-    columns = dict(zip(index_file.COLUMNS, rows.T.copy()))
-    totals = [np.array(record.pop("totals"), dtype=object) for record in records]
-    mean, std = _statistics(sum(t for t, record in zip(totals, records) if record["split"] == "train"))
-    index = Index(out, source.name, plan["source"], "", source.classes, mean, std, records, **columns)
-    index.sha256 = index_file.fingerprint(index_file.to_json(index))
+    shards = [record["shard"] for record in records]
+    rows = np.array([row for record in records for row in record["rows"]], dtype=np.int64)
+    totals = sum(np.array(record["totals"], dtype=object) for record in records if record["shard"]["split"] == "train")
+    mean, std = _statistics(totals)
+    columns = dict(zip(COLUMNS, rows.T.copy(), strict=True))
+    index = Index(out, source.name, listing, "", source.classes, mean, std, shards, **columns)
+    index.sha256 = fingerprint(to_json(index))
     return index
 
 
 def _statistics(totals: np.ndarray) -> tuple[list[float], list[float]]:
-    number, first, second = totals
-    mean = [float(s) / (int(n) * 255) for n, s in zip(number, first)]
-    std = [(int(n) * int(q) - int(s) ** 2) ** 0.5 / (int(n) * 255) for n, s, q in zip(number, first, second)]
+    mean, std = [], []
+    for number, first, second in totals.T.tolist():
+        mean.append(first / (255 * number))
+        std.append((number * second - first**2) ** 0.5 / (255 * number))
     return mean, std
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    with open(temporary, "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.rename(temporary, path)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # ------------------------------------------------------------------------------------------------------ verify and info
@@ -235,7 +230,7 @@ def verify(folder: str | Path, *, workers: int | None = None, progress: bool = T
         ValueError: there is no index, or it is damaged.
     """
     index = read_index(folder)
-    problems: list[str] = index_file.size_problems(index)
+    problems: list[str] = size_problems(index)
     with pool.progress_bar(f"verifying {index.name}", len(index.shards), progress) as advance:
 
         def add(found: list[str]) -> None:
@@ -252,11 +247,13 @@ def _verify_shard(index: Index, number: int) -> list[str]:
     path = index.folder / shard["name"]
     if not path.is_file() or path.stat().st_size != shard["bytes"]:
         return []  # already said
-    problems = [] if index_file.hash_file(path) == shard["sha256"] else [f"{path}: altered, its sha256 is not the index's; build the shards again"]
+    problems = []
+    if hash_file(path) != shard["sha256"]:
+        problems.append(f"{path}: altered, its sha256 is not the index's; {REBUILD}")
     with open(path, "rb") as stream:
         for position in np.flatnonzero(index.shard == number):
             try:
-                index_file.read_image(stream.fileno(), index, position)
+                read_image(stream.fileno(), index, position)
             except ValueError as error:
                 problems.append(str(error))
     return problems

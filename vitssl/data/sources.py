@@ -1,7 +1,7 @@
 """Where images come from: a source string names a data set, `open_source` lists its samples.
 
     digits                         scikit-learn's 8x8 grey digits
-    folder:PATH  or just PATH      PATH/train/<class>/..., PATH/test|val/<class>/...
+    folder:PATH  or just PATH      PATH/train/<class>/..., PATH/test|val/<class>/... and perhaps PATH/unlabeled/...
     torchvision:NAME[?root=PATH]   downloaded where the network allows
     idx:PATH                       a folder of MNIST-format files (train-images-idx3-ubyte[.gz], ...)
     csv:FILE                       columns path, label and, optionally, split
@@ -14,6 +14,7 @@ from __future__ import annotations
 import csv
 import gzip
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +23,10 @@ from typing import NamedTuple
 import numpy as np
 
 from vitssl.data import torchvision_sets
-from vitssl.data.batch import UNLABELLED
+from vitssl.data.index import UNLABELLED
 
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
-TEST_FOLDERS = ("test", "val", "valid", "validation")  # the first that exists is the test split
+HELD_OUT = ("test", "val", "valid")  # the first folder that exists is the test split, the next one the split "val"
 
 
 class Sample(NamedTuple):
@@ -70,9 +71,11 @@ def open_source(source: str) -> Source:
 
 
 def _check(opened: Source, source: str) -> None:
-    for split in ("train", "test"):
-        if not opened.splits.get(split):
-            raise ValueError(f"{source}: no images in split {split!r}; it has {', '.join(opened.splits) or 'no split'}")
+    if not opened.splits.get("train"):
+        raise ValueError(f"{source}: no images in split 'train'; it has {', '.join(opened.splits) or 'no images'}")
+    for split in opened.splits:
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", split):
+            raise ValueError(f"{source}: {split!r} is no name for a split; use letters, digits, _ and -")
 
 
 # -------------------------------------------------------------------------------------------------------------- digits
@@ -100,15 +103,15 @@ def _folder(path: str) -> Source:
         raise ValueError(f"folder:{path}: there is no such folder")
     if not (root / "train").is_dir():
         raise ValueError(f"folder:{path}: there is no {root / 'train'}; expected {path}/train/<class>/<image>")
-    test = next((name for name in TEST_FOLDERS if (root / name).is_dir()), None)
-    if test is None:
+    held_out = [name for name in HELD_OUT if (root / name).is_dir()]
+    if not held_out:
         raise ValueError(f"folder:{path}: no test split; expected {path}/test/<class>/<image> or {path}/val/<class>/<image>")
     classes = _subfolders(root / "train")
     if not classes:
         raise ValueError(f"folder:{path}: {root / 'train'} holds no class folders")
-    if unknown := sorted(set(_subfolders(root / test)) - set(classes)):
-        raise ValueError(f"folder:{path}: {root / test / unknown[0]} is a class that {root / 'train'} does not have")
-    splits = {"train": _class_folders(root, "train", classes), "test": _class_folders(root, test, classes)}
+    splits = {"train": _class_folders(root, "train", classes)}
+    for split, name in zip(("test", "val"), held_out, strict=False):
+        splits[split] = _class_folders(root, name, classes)
     if (root / "unlabeled").is_dir():
         splits["unlabeled"] = [Sample(name, UNLABELLED, str(root / name)) for name in _images(root, "unlabeled")]
     return Source(root.resolve().name, classes, splits)
@@ -119,6 +122,8 @@ def _subfolders(path: Path) -> list[str]:
 
 
 def _class_folders(root: Path, split: str, classes: list[str]) -> list[Sample]:
+    if unknown := sorted(set(_subfolders(root / split)) - set(classes)):
+        raise ValueError(f"{root / split / unknown[0]}: a class that {root / 'train'} does not have")
     samples = []
     for label, name in enumerate(classes):
         images = _images(root, f"{split}/{name}")
@@ -151,7 +156,7 @@ def _idx(path: str) -> Source:
         labels_file, labels = _idx_pair(root, prefixes, "labels")
         if images.ndim not in (3, 4) or labels.shape != images.shape[:1]:
             raise ValueError(f"{labels_file}: labels of shape {labels.shape} do not fit {images_file}, of shape {images.shape}")
-        splits[split] = [Sample(f"{images_file.name} {i}", int(k), image) for i, (k, image) in enumerate(zip(labels, images))]
+        splits[split] = [Sample(f"{images_file.name} {i}", int(k), image) for i, (k, image) in enumerate(zip(labels, images, strict=True))]
         if split == "train":
             highest = int(labels.max(initial=0))
         elif labels.max(initial=0) > highest:

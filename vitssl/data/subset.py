@@ -7,13 +7,13 @@ class, so that with the same seed a smaller subset lies within a larger one.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 
 from vitssl.config import ConfigError, Data, Subset
-from vitssl.data.batch import UNLABELLED
-from vitssl.data.index import Index
+from vitssl.data.index import UNLABELLED, Index
 
 
 @dataclass
@@ -69,7 +69,7 @@ def take(index: Index, positions: np.ndarray, subset: Subset, field: str) -> np.
     assert subset.fraction is not None
     if not subset.balanced:
         return np.sort(order[: _share(subset.fraction, len(order))])
-    counts = {k: _share(subset.fraction, n) for k, n in zip(*np.unique(labels, return_counts=True))}
+    counts = {k: _share(subset.fraction, n) for k, n in Counter(labels.tolist()).items()}
     return np.sort(_first(order, labels, counts))
 
 
@@ -86,7 +86,7 @@ def _validation(index: Index, images: np.ndarray, data: Data) -> np.ndarray:
         return np.empty(0, dtype=np.int64)
     order = _shuffled(len(index), data.val_seed, "data.val_fraction", images[index.label[images] >= 0])
     labels = index.label[order]
-    counts = {k: min(n - 1, _share(data.val_fraction, n)) for k, n in zip(*np.unique(labels, return_counts=True))}
+    counts = {k: min(n - 1, _share(data.val_fraction, n)) for k, n in Counter(labels.tolist()).items()}
     if not sum(counts.values()):
         raise ConfigError(f"data.val_fraction: {len(order)} labelled images in {len(counts)} classes leave none to hold out")
     return np.sort(_first(order, labels, counts))
@@ -118,6 +118,6 @@ def _first(order: np.ndarray, labels: np.ndarray, counts: dict[int, int]) -> np.
 
 def _check_per_class(index: Index, labels: np.ndarray, per_class: int, field: str) -> None:
     counts = np.bincount(labels[labels >= 0], minlength=len(index.classes))
-    if short := [f"{name} ({count})" for name, count in zip(index.classes, counts) if count < per_class]:
+    if short := [f"{name} ({count})" for name, count in zip(index.classes, counts, strict=True) if count < per_class]:
         more = f" and {len(short) - 5} more" if len(short) > 5 else ""
         raise ConfigError(f"{field}.per_class: {per_class} is more than these classes have: {', '.join(short[:5])}{more}")

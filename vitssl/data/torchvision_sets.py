@@ -36,6 +36,10 @@ SETS = {
 }
 
 
+# Sets that open their images themselves: where they keep the paths and labels, so that the files' bytes are kept.
+_FILES = {"OxfordIIITPet": ("_images", "_labels")}
+
+
 def open_set(spec: str) -> tuple[str, list[str], dict[str, list]]:
     """Name, class names and, for each split, the data sets that make it up, of ``NAME[?root=PATH]``.
 
@@ -63,9 +67,16 @@ def _open(name: str, root: Path, arguments: dict):
     if "loader" in parameters or "kwargs" in parameters:
         arguments = arguments | {"loader": str}  # the path itself, so that the file's bytes are kept
     try:
-        return cls(root, **arguments)
+        opened = cls(root, **arguments)
     except (RuntimeError, FileNotFoundError):
-        return _download(cls, name, root, arguments)
+        opened = _download(cls, name, root, arguments)
+    return _Files(opened, *_FILES[name]) if name in _FILES else opened
+
+
+class _Files(list):
+    def __init__(self, opened, paths: str, labels: str):
+        super().__init__(zip(map(str, getattr(opened, paths)), getattr(opened, labels), strict=True))
+        self.classes = opened.classes
 
 
 def _download(cls, name: str, root: Path, arguments: dict):

@@ -1,0 +1,198 @@
+"""Policies are timm's (and the AutoAugment paper's); a plan does to each image what a slow loop over Pillow's operations does."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.datasets import load_sample_images
+from timm.data import auto_augment as timm_ops
+from torchvision.transforms import AutoAugment, AutoAugmentPolicy
+
+from vitssl.config import ConfigError, View
+from vitssl.data import augment
+from vitssl.data.augment import ARGUMENTS, GEOMETRY, NONE, OPERATIONS, Plan, Policy, affine, color_touches, parse
+from vitssl.data.batch import RawBatch
+from vitssl.data.draws import Draws
+
+FILL = torch.tensor([120.0, 110.0, 100.0])
+TIMM = {"TranslateX": timm_ops.translate_x_rel, "TranslateY": timm_ops.translate_y_rel, "ShearX": timm_ops.shear_x, "ShearY": timm_ops.shear_y,
+        "Rotate": timm_ops.rotate, "Solarize": timm_ops.solarize, "Invert": timm_ops.invert, "Posterize": timm_ops.posterize,
+        "AutoContrast": timm_ops.auto_contrast, "Color": timm_ops.color}  # fmt: skip
+
+
+def draws(images: int, step: int = 0, seed: int = 0) -> Draws:
+    nothing = torch.zeros(images)
+    return Draws(seed, "main", 1, RawBatch(nothing, nothing, nothing, nothing, step, slice(0, images), images, 0.0))
+
+
+def photos(side: int) -> list[Image.Image]:
+    return [Image.fromarray(i).resize((side, side)) for i in load_sample_images().images]
+
+
+def batch(images: list[Image.Image]) -> torch.Tensor:
+    return torch.from_numpy(np.stack([np.array(i) for i in images])).permute(0, 3, 1, 2).float().contiguous()
+
+
+def plan(*steps: list[tuple[str, float] | None]) -> Plan:
+    """One list of (operation, argument) per image."""
+    names = [[OPERATIONS.index(s[0]) if s else NONE for s in image] for image in steps]
+    return Plan(np.array(names), np.array([[s[1] if s else 0.0 for s in image] for image in steps]))
+
+
+def carry_out(made: Plan, pixels: torch.Tensor) -> torch.Tensor:
+    for touch in made.touches(pixels.shape[-1], FILL):
+        touch.apply(pixels, slice(0, len(pixels)))
+    return pixels
+
+
+# -------------------------------------------------------------------------------------------------------------- policy
+
+
+def test_auto_augment_is_timms_table():
+    policy = parse("original")
+    theirs = [(op.name, op.prob, op.magnitude) for pair in timm_ops.auto_augment_policy_original(None) for op in pair]
+    assert policy.entries == theirs and policy.rows.tolist() == [[2 * i, 2 * i + 1] for i in range(25)]
+
+
+def test_cifar10_is_the_papers_table():
+    ours = [(OPERATIONS.index(ARGUMENTS[name][0]), p, m) for name, p, m in parse("cifar10").entries]
+    theirs = [step for pair in AutoAugment()._get_policies(AutoAugmentPolicy.CIFAR10) for step in pair]
+    assert len(ours) == len(theirs) == 50
+    for (operation, p, magnitude), (name, their_p, their_magnitude) in zip(ours, theirs, strict=True):
+        assert (OPERATIONS[operation], p) == (name, their_p)
+        assert their_magnitude in (magnitude, None)  # torchvision leaves out those without effect
+
+
+@pytest.mark.parametrize(("text", "increasing"), [("rand-m9-mstd0.5-inc1", True), ("rand-m7-n3-p0.7", False), ("rand", False)])
+def test_rand_augment_is_timms(text, increasing):
+    ours, theirs = parse(text), timm_ops.rand_augment_transform(text, {})
+    assert ours.independent and ours.rows.shape == (15, theirs.num_layers)
+    assert ours.entries == [(op.name, op.prob, op.magnitude) for op in theirs.ops]
+    assert {op.magnitude_std for op in theirs.ops} == {ours.magnitude_std}
+
+
+@pytest.mark.parametrize("text", ["rand-x3", "rand-m", "rand-m9-t1a", "originalr", "augmix-m3"])
+def test_unknown_policies_are_refused(text):
+    with pytest.raises(ConfigError, match="^auto_augment: .*none of"):
+        parse(text)
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_arguments_are_timms(name, monkeypatch):
+    their_argument = timm_ops.LEVEL_TO_ARG[name]
+    for sign in (-1, 1):
+        monkeypatch.setattr(random, "random", lambda sign=sign: 0.9 if sign < 0 else 0.1)
+        for magnitude in np.linspace(0, 10, 21):
+            ours = ARGUMENTS[name][1](np.array([magnitude / 10]), np.array([sign]))
+            if their_argument is not None:
+                assert ours[0] == pytest.approx(their_argument(magnitude, {})[0])
+
+
+def test_draws_follow_the_policy():
+    images = 30_000
+    made = parse("rand-m9-mstd0.5-inc1").draw(draws(images))
+    assert (made.operation_BT == NONE).mean() == pytest.approx(0.5, abs=0.01)
+    shares = [(made.operation_BT == k).mean() for k in range(len(OPERATIONS))]
+    assert shares == pytest.approx([1 / 30] * 15, abs=0.003)
+    degrees = made.argument_BT[made.operation_BT == OPERATIONS.index("Rotate")]
+    assert (degrees > 0).mean() == pytest.approx(0.5, abs=0.05) and np.abs(degrees).max() == 30  # magnitudes above 10 are cut
+    assert np.abs(degrees).mean() == pytest.approx(27, abs=0.3) and 0.9 < np.abs(degrees).std() < 1.6
+    same = made.operation_BT[:, 0] == made.operation_BT[:, 1]
+    assert same[made.operation_BT[:, 0] != NONE].mean() == pytest.approx(1 / 30, abs=0.006)  # steps are independent
+
+
+def test_auto_augment_draws_whole_rows():
+    made = Policy([("Invert", 1, 0), ("Equalize", 0.25, 0), ("Color", 1, 10), ("Color", 1, 0)], np.array([[0, 1], [2, 3]]), False).draw(draws(4000))
+    first, second = ([OPERATIONS[k] if k != NONE else None for k in column] for column in made.operation_BT.T)
+    assert set(zip(first, second, strict=True)) == {("Invert", "Equalize"), ("Invert", None), ("Color", "Color")}
+    assert first.count("Invert") / 4000 == pytest.approx(0.5, abs=0.04) and second.count("Equalize") / 4000 == pytest.approx(0.125, abs=0.03)
+    assert made.argument_BT[np.array(first) == "Color"] == pytest.approx(np.array([[1.9, 0.1]] * first.count("Color")))
+
+
+def test_uniform_magnitudes_above_a_std_of_100():
+    degrees = parse("rand-m8-mstd101-p1").draw(draws(20_000))
+    degrees = np.abs(degrees.argument_BT[degrees.operation_BT == OPERATIONS.index("Rotate")])
+    assert degrees.max() < 24 and np.histogram(degrees, 4, (0, 24))[0] / len(degrees) == pytest.approx([0.25] * 4, abs=0.03)
+
+
+# ------------------------------------------------------------------------------------------------------------ carrying out
+
+
+@pytest.mark.parametrize(("operation", "argument"), [(g, s * a) for g, a in zip(GEOMETRY, (27, 0.3, 0.2, 0.4, 0.45), strict=True) for s in (-1, 1)])
+def test_one_geometric_operation_equals_timms(operation, argument):
+    image = photos(64)[0]
+    ours = carry_out(plan([(operation, argument)]), batch([image]))
+    theirs = TIMM[operation](image, argument, resample=Image.Resampling.BILINEAR, fillcolor=tuple(int(f) for f in FILL))
+    assert (ours[0] - batch([theirs])[0]).abs().max() <= 1
+
+
+def test_colours_run_in_the_order_of_the_steps_on_the_right_images():
+    one, two = photos(40)
+    steps = [[("Solarize", 100), ("Invert", 0)], [("Invert", 0), ("Solarize", 100)], [None, ("AutoContrast", 0)], [None, None], [("Color", 0.3), ("Color", 1.6)]]
+    images = [one, one, two, two, one]
+    ours = carry_out(plan(*steps), batch(images))
+    for k, (image, row) in enumerate(zip(images, steps, strict=True)):
+        for step in row:
+            image = TIMM[step[0]](image, step[1]) if step else image
+        assert (ours[k] - batch([image])[0]).abs().max() <= 2, steps[k]
+    assert not torch.equal(ours[0], ours[1])
+
+
+def test_two_geometric_steps_are_one_map():
+    """Where nothing left the image in between, and up to the second interpolation that Pillow does and we do not."""
+    smooth = Image.fromarray(load_sample_images().images[1]).resize((8, 8)).resize((96, 96), Image.Resampling.BICUBIC)
+    ours = carry_out(plan([("Rotate", 20), ("ShearX", 0.2)]), batch([smooth]))[0]
+    theirs = smooth
+    for name, argument in (("Rotate", 20), ("ShearX", 0.2)):
+        theirs = TIMM[name](theirs, argument, resample=Image.Resampling.BILINEAR, fillcolor=(0, 0, 0))
+    difference = (ours - batch([theirs])[0])[:, 30:66, 30:66]
+    assert difference.abs().max() <= 4 and difference.abs().mean() < 1
+    swapped = carry_out(plan([("ShearX", 0.2), ("Rotate", 20)]), batch([smooth]))[0]
+    assert (ours - swapped).abs().max() > 20
+
+
+def test_affine_maps_compose_in_the_order_of_the_steps():
+    moved, turned = affine("TranslateX", np.array([0.25]), 8)[0], affine("Rotate", np.array([90]), 8)[0]
+    made, _ = plan([("TranslateX", 0.25), ("Rotate", 90)]).geometry(8)
+    assert made[0] == pytest.approx(moved @ turned)
+    assert made[0] @ [4, 4, 1] == pytest.approx([6, 4, 1])  # the centre shows what the translation put there
+
+
+def test_a_part_takes_its_own_rows():
+    whole, images = plan(*[[("Invert", 0)] if k % 3 == 0 else [("Posterize", k % 4)] for k in range(10)]), batch(photos(16) * 5)
+    expected = carry_out(whole, images.clone())
+    for touch in whole.touches(16, FILL):
+        for start in range(0, 10, 4):
+            touch.apply(images[start : start + 4], slice(start, start + 4))
+    assert torch.equal(images, expected)
+
+
+# --------------------------------------------------------------------------------------------------------------- jitter
+
+
+def test_jitter_is_in_torchvisions_ranges_and_its_order_changes_by_step():
+    view, orders = View(color_jitter=[0.4, 0.3, 0.2, 0.1], color_jitter_prob=0.8), set()
+    for step in range(30):
+        touches = list(color_touches(view, draws(500, step)))
+        orders.add(tuple(t.operation.__name__ for t in touches))
+        for touch in touches:
+            low, high = {"brightness": (0.6, 1.4), "contrast": (0.7, 1.3), "color": (0.8, 1.2), "hue": (-0.1, 0.1)}[touch.operation.__name__]
+            assert low <= touch.argument_B.min() < low + 0.02 and high - 0.02 < touch.argument_B.max() <= high
+            assert touch.chosen_B.mean() == pytest.approx(0.8, abs=0.1)
+    assert len(orders) > 10
+
+
+def test_only_what_is_asked_for_is_done():
+    assert list(color_touches(View(), draws(8))) == []
+    names = [t.operation.__name__ for t in color_touches(View(color_jitter=[0, 0.4, 0, 0], blur_prob=0.5, solarize_prob=0.2, grayscale_prob=0.2), draws(8))]
+    assert names == ["contrast", "grayscale", "gaussian_blur", "solarize"]
+    blur = next(color_touches(View(blur_prob=0.5, blur_sigma=[0.5, 1.5]), draws(2000)))
+    assert 0.5 <= blur.argument_B.min() < 0.52 and 1.48 < blur.argument_B.max() <= 1.5 and blur.chosen_B.mean() == pytest.approx(0.5, abs=0.05)
+
+
+def test_every_operation_has_a_timm_counterpart():
+    assert {operation for operation, _ in ARGUMENTS.values()} == set(OPERATIONS) == {*augment.GEOMETRY, *augment.color.OPS}

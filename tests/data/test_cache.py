@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vitssl.config import ConfigError, Data
+from vitssl.data import cache as cache_module
+from vitssl.data.cache import decoded_bytes, default_folder, open_cache
+from vitssl.data.decode import decode, resize
+from vitssl.data.index import Index
+
+
+@pytest.fixture
+def data(tmp_path) -> Data:
+    return Data(shards="unused", cache_dir=str(tmp_path / "cache"))
+
+
+def pixels(index: Index, position: int) -> np.ndarray:
+    """One image (H, W, 3), the slow way."""
+    shard = (index.folder / index.shards[index.shard[position]]["name"]).read_bytes()
+    start = int(index.offset[position])
+    return decode(shard[start : start + int(index.size[position])], "x")
+
+
+def files(data: Data, pattern: str = "*.u8") -> list[Path]:
+    return sorted(Path(data.cache_dir).glob(pattern))
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_cache_holds_every_image_padded_with_zeros(make_shards, data, ragged):
+    index = make_shards(ragged=ragged)
+    cache = open_cache(index, data, progress=False)
+    assert (cache.images_NCHW is None) == ragged
+    positions = np.array([16, 0, 3, 3, 11])
+    images_BCHW, sizes_B2 = cache.read(positions)
+    assert images_BCHW.shape == (5, 3, *index.sizes_N2[positions].max(0)) and images_BCHW.dtype == np.uint8
+    for image_CHW, (height, width), position in zip(images_BCHW, sizes_B2, positions, strict=True):
+        assert np.array_equal(image_CHW[:, :height, :width].transpose(1, 2, 0), pixels(index, position))
+        assert not image_CHW[:, height:].any() and not image_CHW[:, :, width:].any()
+
+
+def test_read_into_used_memory(make_shards, data):
+    index = make_shards()
+    cache = open_cache(index, data, progress=False)
+    memory = np.full(3 * 3 * 20 * 20, 255, np.uint8)
+    assert np.array_equal(cache.read(np.array([1, 2, 5]), out=memory)[0], cache.read(np.array([1, 2, 5]))[0])
+    assert np.shares_memory(cache.read(np.array([1]), out=memory)[0], memory)
+
+
+def test_cache_px_resizes_the_short_side_once(make_shards, data):
+    index = make_shards()
+    data = replace(data, cache_px=5)
+    images_BCHW, sizes_B2 = open_cache(index, data, progress=False).read(np.arange(len(index)))
+    assert (sizes_B2.min(1) == 5).all()
+    for position, (height, width) in enumerate(sizes_B2):
+        expected = resize(pixels(index, position), height, width)
+        assert np.array_equal(images_BCHW[position, :, :height, :width].transpose(1, 2, 0), expected)
+    assert decoded_bytes(index, data) == sum(3 * h * w for h, w in sizes_B2) == files(data)[0].stat().st_size
+
+
+def test_second_opening_reads_what_the_first_wrote(make_shards, data, monkeypatch):
+    index = make_shards()
+    open_cache(index, data, progress=False).close()
+    monkeypatch.setattr(cache_module, "_build", None)  # would fail if it were called
+    open_cache(index, data, progress=False)
+    with pytest.raises(TypeError):
+        open_cache(index, replace(data, cache_px=6), progress=False)
+
+
+def test_workers_write_the_same_file(make_shards, data, tmp_path, monkeypatch):
+    index = make_shards()
+    open_cache(index, data, progress=False)
+    monkeypatch.setattr(cache_module, "POOL_FROM", 1)
+    monkeypatch.setattr(cache_module.pool, "cpu_count", lambda: 3)
+    other = replace(data, cache_dir=str(tmp_path / "parallel"))
+    open_cache(index, other, progress=False)
+    assert files(other)[0].read_bytes() == files(data)[0].read_bytes()
+
+
+@pytest.mark.parametrize("size", [0, 100, 10**6])
+def test_cache_file_of_wrong_size_is_built_again(make_shards, data, size):
+    index = make_shards()
+    open_cache(index, data, progress=False).close()
+    whole = files(data)[0].read_bytes()
+    os.truncate(files(data)[0], size)
+    open_cache(index, data, progress=False)
+    assert files(data)[0].read_bytes() == whole
+
+
+def test_altered_shard_is_refused_and_leaves_nothing(make_shards, data):
+    index = make_shards()
+    shard = index.folder / "train-000001.tar"
+    content = bytearray(shard.read_bytes())
+    content[600] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(ValueError, match=r"train-000001\.tar: altered"):
+        open_cache(index, data, progress=False)
+    assert files(data) == files(data, "*.tmp") == []
+
+
+def _open(index: Index, data: Data, log: Path) -> None:
+    build = cache_module._build
+
+    def counted(*args):
+        with open(log, "a") as stream:
+            stream.write("built\n")
+        time.sleep(0.2)
+        build(*args)
+
+    cache_module._build = counted
+    assert np.array_equal(open_cache(index, data, progress=False).read(np.array([2]))[0][0].transpose(1, 2, 0), pixels(index, 2))
+
+
+def test_processes_at_once_build_it_once(make_shards, data, tmp_path):
+    index, log = make_shards(), tmp_path / "log"
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=_open, args=(index, data, log)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 4
+    assert log.read_text() == "built\n"
+
+
+def test_least_recently_opened_is_evicted_unless_in_use(make_shards, data, monkeypatch):
+    """Three sets of 12 x 10 px; the folder's budget holds two."""
+    sets = {n: make_shards(f"set{n}", ragged=False, train={"a": n}, test={"a": 1}) for n in (9, 10, 11)}
+    budget = 2 * 3 * 120 * 12 + 1
+    monkeypatch.setattr(cache_module, "FOLDER_BUDGET", budget / 1e9)
+    data = replace(data, cache_gb=1.0)
+
+    def opened(n: int):
+        time.sleep(0.02)  # so that file times differ
+        return open_cache(sets[n], data, progress=False)
+
+    def present() -> list[int]:
+        return sorted(n for n, index in sets.items() if any(f.name.startswith(index.sha256[:20]) for f in files(data)))
+
+    opened(9).close()
+    opened(10).close()
+    opened(9).close()  # 10 is now the one that was opened longest ago
+    opened(11).close()
+    assert present() == [9, 11]
+    held = opened(9)
+    opened(11).close()
+    opened(10).close()
+    assert present() == [9, 10]  # 9 is older than 11, but in use
+    assert held.read(np.array([0]))[0].any()
+
+
+def test_left_overs_of_killed_builds_are_evicted_first(make_shards, data, monkeypatch):
+    index = make_shards()
+    left_over = Path(data.cache_dir) / "0123-full.tmp"
+    left_over.parent.mkdir()
+    left_over.write_bytes(b"x" * 100)
+    monkeypatch.setattr(cache_module, "FOLDER_BUDGET", decoded_bytes(index, data) / (data.cache_gb * 1e9))
+    open_cache(index, data, progress=False)
+    assert not left_over.exists() and len(files(data)) == 1
+
+
+def test_full_disk_and_unwritable_folder_name_the_field(make_shards, data, tmp_path, monkeypatch):
+    index = make_shards()
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"data\.cache_dir: cannot write in .*/file"):
+        open_cache(index, replace(data, cache_dir=str(tmp_path / "file")), progress=False)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(ConfigError, match=r"data\.cache_dir: no room for .*No space left on device.*data\.cache_gb"):
+        open_cache(index, data, progress=False)
+    assert files(data, "*.tmp") == []
+
+
+def test_folder_is_named_by_field_then_environment_then_tmpdir(monkeypatch, tmp_path):
+    monkeypatch.delenv("VITSSL_CACHE_DIR", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert default_folder(Data(shards="x")).parent == tmp_path
+    monkeypatch.setenv("VITSSL_CACHE_DIR", "/scratch/a")
+    assert default_folder(Data(shards="x")) == Path("/scratch/a")
+    assert default_folder(Data(shards="x", cache_dir="/b")) == Path("/b")

@@ -1,0 +1,312 @@
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import webdataset
+from PIL import Image
+
+from vitssl.data import batch, shards
+from vitssl.data.index import COLUMNS, UNLABELLED, fingerprint, read_index
+from vitssl.data.sources import open_source
+
+
+def build(source: Path | str, out: Path, **options) -> shards.Index:
+    return shards.build(str(source), out, **{"workers": 1, "images_per_shard": 4, "progress": False} | options)
+
+
+def flip(path: Path, offset: int) -> None:
+    """Change one byte."""
+    with open(path, "r+b") as stream:
+        stream.seek(offset)
+        byte = stream.read(1)[0]
+        stream.seek(offset)
+        stream.write(bytes([byte ^ 0xFF]))
+
+
+# --------------------------------------------------------------------------------------------------------------- build
+
+
+def test_webdataset_reads_our_shards(make_shards, make_folder):
+    index = make_shards()
+    urls = [str(index.folder / shard["name"]) for shard in index.shards if shard["split"] == "train"]
+    assert [Path(url).name for url in urls] == ["train-000000.tar", "train-000001.tar", "train-000002.tar"]
+    read = webdataset.WebDataset(urls, shardshuffle=False).decode("rgb8").to_tuple("jpg;png", "cls")
+    samples = open_source(str(index.folder.parent / "pets")).splits["train"]
+    pairs = list(zip(read, samples, strict=True))
+    assert len(pairs) == 12
+    for (pixels, label), sample in pairs:
+        assert label == sample.label
+        assert np.array_equal(pixels, np.asarray(Image.open(sample.image).convert("RGB")))
+
+
+def test_original_bytes_are_kept_and_offsets_point_at_them(make_shards):
+    index = make_shards()
+    samples = [sample for _, sample in open_source(str(index.folder.parent / "pets")).samples()]
+    members = []
+    for shard in index.shards:
+        with tarfile.open(index.folder / shard["name"]) as tar:
+            members += [m for m in tar.getmembers() if not m.name.endswith(".cls")]
+            assert {(m.mtime, m.uid, m.uname) for m in tar.getmembers()} == {(0, 0, "")}
+    assert [m.offset_data for m in members] == index.offset.tolist()
+    for i, sample in enumerate(samples):
+        shard = (index.folder / index.shards[index.shard[i]]["name"]).read_bytes()
+        assert shard[index.offset[i] : index.offset[i] + index.size[i]] == Path(sample.image).read_bytes()
+        assert (index.width[i], index.height[i]) == Image.open(sample.image).size
+
+
+def test_arrays_are_stored_without_loss(digits):
+    index = shards.load_index(digits)
+    source = open_source("digits")
+    urls = [str(digits / shard["name"]) for shard in index.shards if shard["split"] == "test"]
+    read = list(webdataset.WebDataset(urls, shardshuffle=False).decode("l8").to_tuple("png", "cls"))
+    assert [label for _, label in read] == [s.label for s in source.splits["test"]]
+    assert all(np.array_equal(pixels, s.image) for (pixels, _), s in zip(read, source.splits["test"], strict=True))
+
+
+def test_index_of_digits_by_hand(digits):
+    index = shards.load_index(digits)
+    assert len(index) == 1797 and index.splits == ["train", "test"] and index.classes == [str(k) for k in range(10)]
+    assert [(s["name"], s["images"]) for s in index.shards] == [
+        ("train-000000.tar", 1000),
+        ("train-000001.tar", 347),
+        ("test-000000.tar", 450),
+    ]
+    assert index.where("train").tolist() == list(range(1347)) and index.where("test").tolist() == list(range(1347, 1797))
+    assert index.where("test+train").tolist() == list(range(1797))
+    pixels = np.stack([s.image for s in open_source("digits").splits["train"]]) / 255
+    np.testing.assert_allclose(index.mean, [pixels.mean()] * 3, rtol=1e-12)
+    np.testing.assert_allclose(index.std, [pixels.std()] * 3, rtol=1e-12)
+    with pytest.raises(ValueError, match="there is no split 'val'; it has train, test"):
+        index.where("train+val")
+
+
+def test_statistics_are_of_the_train_split_per_channel(make_shards):
+    index = make_shards()
+    samples = open_source(str(index.folder.parent / "pets")).splits["train"]
+    pixels = np.concatenate([np.asarray(Image.open(s.image)).reshape(-1, 3) for s in samples]) / 255
+    np.testing.assert_allclose(index.mean, pixels.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(index.std, pixels.std(0), rtol=1e-12)
+
+
+def test_unlabelled_images_have_label_minus_one(make_folder, tmp_path):
+    source = make_folder(train={"cat": 3}, test={"cat": 1}, unlabeled={"any": 2})
+    index = build(source, tmp_path / "out")
+    assert index.label[index.where("unlabeled")].tolist() == [-1, -1]
+    with tarfile.open(tmp_path / "out" / "unlabeled-000000.tar") as tar:
+        assert tar.extractfile("00000000.cls").read() == b"-1"
+    assert batch.UNLABELLED == UNLABELLED == -1
+
+
+def test_fingerprint_depends_on_content_alone(make_folder, tmp_path):
+    source = make_folder()
+    first = build(source, tmp_path / "one")
+    shutil.copytree(source, tmp_path / "elsewhere" / "renamed")  # new path, name and times
+    again = build(tmp_path / "elsewhere" / "renamed", tmp_path / "two", workers=2)
+    assert again.sha256 == first.sha256 and again.name != first.name
+    assert [s["sha256"] for s in again.shards] == [s["sha256"] for s in first.shards]
+
+    image = next((source / "train" / "cat").glob("*.png"))
+    pixels = np.array(Image.open(image))
+    pixels[0, 0, 0] ^= 1
+    Image.fromarray(pixels).save(image)
+    assert build(source, tmp_path / "pixel").sha256 != first.sha256
+    shutil.copytree(tmp_path / "elsewhere" / "renamed", tmp_path / "labels")
+    for split in ("train", "test"):
+        (tmp_path / "labels" / split / "dog").rename(tmp_path / "labels" / split / "wolf")
+    assert build(tmp_path / "labels", tmp_path / "names").sha256 != first.sha256
+
+
+def test_undecodable_image_is_named_and_mending_it_goes_on(make_folder, tmp_path):
+    source = make_folder()
+    broken = source / "train" / "dog" / "004.png"
+    whole = broken.read_bytes()
+    broken.write_bytes(whole[:100])
+    with pytest.raises(ValueError, match=r"train/dog/004\.png: cannot be decoded"):
+        build(source, tmp_path / "out")
+    first = tmp_path / "out" / "train-000000.tar"
+    inode = first.stat().st_ino
+    assert not (tmp_path / "out" / "index.json").exists()
+    broken.unlink()  # the source shrinks: shards after the broken image change, those before it stay
+    index = build(source, tmp_path / "out")
+    assert first.stat().st_ino == inode
+    assert index.sha256 == build(source, tmp_path / "undisturbed").sha256
+    assert sorted(p.name for p in (tmp_path / "out").glob("*.tar")) == sorted(s["name"] for s in index.shards)
+
+
+def test_second_build_does_nothing_and_another_source_is_refused(make_folder, tmp_path, capsys):
+    source, out = make_folder(), tmp_path / "out"
+    first = build(source, out)
+    times = {p: p.stat().st_mtime_ns for p in out.glob("*.*")}
+    assert build(source, out).sha256 == first.sha256
+    assert "nothing to do" in capsys.readouterr().err
+    assert {p: p.stat().st_mtime_ns for p in out.glob("*.*")} == times
+    with pytest.raises(ValueError, match="holds the shards of pets, which differ from digits"):
+        build("digits", out)
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "x.tar").touch()
+    with pytest.raises(ValueError, match=r"already holds x\.tar"):
+        build(source, tmp_path / "foreign")
+
+
+def start_build(source: Path, out: Path, workers: int) -> subprocess.Popen:
+    """A build in its own process group that has finished a shard or more and is far from the last."""
+    code = "import sys; from vitssl.data import shards; shards.build(*sys.argv[1:3], workers=int(sys.argv[3]), images_per_shard=1)"
+    command = [sys.executable, "-c", code, str(source), str(out), str(workers)]
+    process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL, cwd=Path(__file__).parents[2])
+    while len(list(out.glob("*.tar"))) < 1 + workers:
+        assert process.poll() is None
+        time.sleep(0.002)
+    return process
+
+
+@pytest.mark.parametrize(("how", "workers"), [(signal.SIGKILL, 1), (signal.SIGKILL, 2), (signal.SIGINT, 2)])
+def test_interrupted_build_goes_on(make_folder, tmp_path, how, workers):
+    source, out = make_folder(train={"cat": 150}, test={"cat": 1}), tmp_path / "out"
+    process = start_build(source, out, workers)
+    process.send_signal(how)  # to the parent alone: its workers must end by themselves
+    assert process.wait() != 0
+    assert not (out / "index.json").exists()
+    wait_for_group_to_end(process.pid)
+    finished = {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in out.glob("*.tar") if (out / ".build" / f"{p.stem}.json").exists()}
+    assert finished
+    index = build(source, out, images_per_shard=1)
+    assert {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in finished} == finished
+    assert shards.verify(out, workers=1, progress=False) == []
+    assert sorted(p.name for p in out.iterdir()) == sorted([".lock", "index.json", *(s["name"] for s in index.shards)])
+    with pytest.raises(ValueError, match="holds the shards of pets"):
+        build("digits", out)
+
+
+def wait_for_group_to_end(group: int) -> None:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.01)
+    raise AssertionError("the build's workers outlived it")
+
+
+def test_another_source_does_not_continue_an_unfinished_build(make_folder, tmp_path):
+    source = make_folder()
+    (source / "train" / "dog" / "000.png").write_bytes(b"")
+    with pytest.raises(ValueError, match="cannot be decoded"):
+        build(source, tmp_path / "out")
+    with pytest.raises(ValueError, match="unfinished build of other data than digits"):
+        build("digits", tmp_path / "out")
+
+
+def test_two_builds_at_once_write_one_set(make_folder, tmp_path):
+    source = make_folder(train={"cat": 60}, test={"cat": 4})
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=build, args=(source, tmp_path / "out")) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert shards.verify(tmp_path / "out", workers=1, progress=False) == []
+
+
+def test_building_needs_no_torch():
+    code = "import sys; from vitssl.data import cache, shards; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0
+
+
+# -------------------------------------------------------------------------------------------------- load, verify, info
+
+
+def rewrite(folder: Path, change) -> None:
+    """Change the content of index.json and give it a fitting fingerprint, as one who knows how would."""
+    path = folder / "index.json"
+    content = json.loads(path.read_text())
+    change(content)
+    content["sha256"] = fingerprint(content)
+    path.write_text(json.dumps(content))
+
+
+def test_index_survives_the_disk(make_shards):
+    built = make_shards()
+    read = shards.load_index(built.folder)
+    assert (read.name, read.sha256, read.classes, read.mean, read.std, read.shards) == (
+        built.name,
+        built.sha256,
+        built.classes,
+        built.mean,
+        built.std,
+        built.shards,
+    )
+    for column in COLUMNS:
+        assert np.array_equal(getattr(read, column), getattr(built, column))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda f: (f / "index.json").unlink(), r"index\.json does not exist: write the shards with"),
+        (lambda f: (f / "index.json").write_text("{"), r"index\.json: damaged"),
+        (lambda f: (f / "index.json").write_text("[]"), r"index\.json: not an index of format 1"),
+        (lambda f: (f / "index.json").write_text((f / "index.json").read_text().replace('"cat"', '"cow"')), r"index\.json: altered"),
+        (lambda f: (f / "train-000001.tar").unlink(), r"train-000001\.tar: missing"),
+        (lambda f: os.truncate(f / "train-000002.tar", 5000), r"train-000002\.tar: truncated .* 5,000 bytes instead of"),
+    ],
+)
+def test_load_names_what_is_damaged(make_shards, damage, message):
+    folder = make_shards().folder
+    damage(folder)
+    with pytest.raises(ValueError, match=message) as error:
+        shards.load_index(folder)
+    assert "\n" not in str(error.value)
+
+
+def test_verify_names_every_problem(make_shards):
+    index = make_shards()
+    assert shards.verify(index.folder, workers=2, progress=False) == []
+    (index.folder / "train-000000.tar").unlink()
+    os.truncate(index.folder / "train-000001.tar", 3000)
+    flip(index.folder / "test-000000.tar", int(index.offset[12]) + 30)
+    problems = shards.verify(index.folder, workers=1, progress=False)
+    patterns = ("test-000000.tar: altered, its sha256", "test-000000.tar: image 12 at byte 512: altered")
+    assert [any(p in problem for problem in problems) for p in patterns] == [True, True]
+    assert any("train-000000.tar: missing" in p for p in problems)
+    assert any("train-000001.tar: truncated" in p for p in problems)
+    assert len(problems) == 4
+
+
+def test_verify_finds_images_that_were_written_broken(make_shards):
+    index = make_shards()
+    tar = index.folder / "train-000000.tar"
+    start, size = int(index.offset[1]), int(index.size[1])
+    with open(tar, "r+b") as stream:
+        stream.seek(start)
+        stream.write(b"x" * size)
+
+    def cover_up(content):
+        content["samples"]["crc32"][1] = zlib.crc32(b"x" * size)
+        content["shards"][0]["sha256"] = shards.hash_file(tar)
+
+    rewrite(index.folder, cover_up)
+    assert read_index(index.folder).sha256 != index.sha256
+    problems = shards.verify(index.folder, workers=1, progress=False)
+    assert len(problems) == 1 and f"train-000000.tar: image 1 at byte {start}: cannot be decoded" in problems[0]
+
+
+def test_info_counts(make_folder, tmp_path):
+    build(make_folder(ragged=False, train={"cat": 7, "dog": 5}, test={"cat": 2, "dog": 2}), tmp_path / "out")
+    text = shards.info(tmp_path / "out").splitlines()
+    assert text[0] == "pets: 16 images, 2 classes, 4 shards"
+    assert text[-2].split() == ["train", "12", "12", "5-7", "12", "x", "10", text[-2].split()[-1]]
+    assert text[-1].split()[:4] == ["test", "4", "4", "2"]

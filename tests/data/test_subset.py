@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from vitssl.config import ConfigError, Data, Subset
+from vitssl.data.index import Index
+from vitssl.data.subset import train_and_heldout
+
+
+def make_index(train: list[int], test: list[int], unlabeled: int = 0) -> Index:
+    """An index with so many images of each class, in the order of the classes; nothing lies on the disk."""
+    labels = [k for k, n in enumerate(train) for _ in range(n)], [k for k, n in enumerate(test) for _ in range(n)], [-1] * unlabeled
+    parts = [{"name": s, "split": s, "images": len(part)} for s, part in zip(("train", "test", "unlabeled"), labels, strict=True) if part]
+    label = np.array([*labels[0], *labels[1], *labels[2]], dtype=np.int64)
+    columns = {name: np.ones_like(label) for name in ("offset", "size", "height", "width", "crc32")}
+    classes = [f"class {k}" for k in range(len(train))]
+    return Index("/shards", "x", "", "", classes, [0.5] * 3, [0.5] * 3, parts, label=label, **columns)
+
+
+INDEX = make_index([40, 20, 10], [4, 4, 4])
+
+
+def split(index: Index = INDEX, need_labels: bool = True, **fields):
+    return train_and_heldout(index, Data(shards="x", **fields), need_labels)
+
+
+def counts(index: Index, positions: np.ndarray) -> list[int]:
+    return np.bincount(index.label[positions] + 1, minlength=len(index.classes) + 1)[1:].tolist()
+
+
+def test_without_subsets_everything_is_used():
+    parts = split()
+    assert parts.train.tolist() == list(range(70)) and parts.test.tolist() == list(range(70, 82)) and len(parts.val) == 0
+    assert np.array_equal(parts.labels, INDEX.label)
+
+
+@pytest.mark.parametrize(
+    ("subset", "expected"),
+    [
+        (Subset(fraction=0.1), [4, 2, 1]),
+        (Subset(fraction=0.25), [10, 5, 3]),  # 2.5 is rounded up
+        (Subset(fraction=0.01), [1, 1, 1]),  # at least one
+        (Subset(fraction=1.0), [40, 20, 10]),
+        (Subset(per_class=10), [10, 10, 10]),
+    ],
+)
+def test_counts_by_hand(subset, expected):
+    assert counts(INDEX, split(images=subset).train) == expected
+    labelled = split(labels=subset, need_labels=False)
+    assert len(labelled.train) == 70
+    shown = labelled.train[labelled.labels[labelled.train] >= 0]
+    assert counts(INDEX, shown) == expected
+    assert np.array_equal(labelled.labels[shown], INDEX.label[shown])
+    assert counts(INDEX, split(labels=subset).train) == expected
+
+
+def test_plain_fraction_draws_from_all_alike():
+    totals = np.zeros(3)
+    for seed in range(200):
+        chosen = split(images=Subset(fraction=0.1, balanced=False, seed=seed)).train
+        assert len(chosen) == 7
+        totals += counts(INDEX, chosen)
+    # 1400 draws at 4/7, 2/7, 1/7; five standard deviations of the rarest are 65
+    assert np.abs(totals - [800, 400, 200]).max() < 65
+
+
+def test_same_seed_nests_and_other_seeds_differ():
+    for balanced in (True, False):
+        nested = [set(split(images=Subset(fraction=f, balanced=balanced)).train) for f in (0.1, 0.2, 0.5, 1.0)]
+        assert all(small < large for small, large in itertools.pairwise(nested))
+    small, large = (set(split(images=Subset(per_class=n)).train) for n in (3, 7))
+    assert small < large
+    again, other = (set(split(images=Subset(per_class=3, seed=seed)).train) for seed in (0, 1))
+    assert again == small and other != small
+
+
+def test_images_and_labels_are_drawn_apart():
+    images = split(images=Subset(fraction=0.2)).train
+    both = split(labels=Subset(fraction=0.2), need_labels=False)
+    assert set(images) != set(both.train[both.labels[both.train] >= 0])
+
+
+def test_images_thin_out_before_labels_are_hidden():
+    parts = split(images=Subset(per_class=8), labels=Subset(fraction=0.5), need_labels=False)
+    assert counts(INDEX, parts.train) == [8, 8, 8]
+    assert counts(INDEX, parts.train[parts.labels[parts.train] >= 0]) == [4, 4, 4]
+
+
+def test_validation_is_stratified_disjoint_and_keeps_its_labels():
+    parts = split(val_fraction=0.2, labels=Subset(per_class=1), need_labels=False)
+    assert counts(INDEX, parts.val) == [8, 4, 2] and counts(INDEX, parts.train) == [32, 16, 8]
+    assert not set(parts.val) & set(parts.train)
+    assert np.array_equal(parts.labels[parts.val], INDEX.label[parts.val])
+    assert np.array_equal(parts.labels[parts.test], INDEX.label[parts.test])
+    assert set(split(val_fraction=0.2, val_seed=1).val) != set(parts.val)
+
+
+def test_validation_comes_out_of_the_subset():
+    parts = split(images=Subset(per_class=10), val_fraction=0.3)
+    assert counts(INDEX, parts.train) == [7, 7, 7] and counts(INDEX, parts.val) == [3, 3, 3]
+
+
+def test_a_class_of_one_image_is_not_held_out():
+    index = make_index([1, 10], [1, 1])
+    parts = split(index, val_fraction=0.5)
+    assert counts(index, parts.val) == [0, 5] and counts(index, parts.train) == [1, 5]
+
+
+def test_unlabelled_images():
+    index = make_index([10, 10], [2, 2], unlabeled=40)
+    fields = {"train_split": "train+unlabeled"}
+    assert len(split(index, need_labels=False, **fields).train) == 60
+    assert len(split(index, need_labels=True, **fields).train) == 20
+    thinned = split(index, need_labels=False, images=Subset(fraction=0.5), **fields)
+    assert counts(index, thinned.train) == [5, 5] and (index.label[thinned.train] == -1).sum() == 20
+    few = split(index, need_labels=False, images=Subset(per_class=2), **fields)
+    assert counts(index, few.train) == [2, 2] and (index.label[few.train] == -1).sum() == 40
+    # the labelled images of a subset do not depend on whether unlabelled ones are there too
+    assert set(split(index, images=Subset(per_class=2)).train) < set(few.train)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"images": Subset(per_class=15)}, r"data\.images\.per_class: 15 is more than these classes have: class 2 \(10\)"),
+        ({"labels": Subset(per_class=30)}, r"data\.labels\.per_class: 30 .*: class 1 \(20\), class 2 \(10\)"),
+        ({"labels": Subset(per_class=10), "val_fraction": 0.1}, r"class 2 \(9\)"),
+        ({"train_split": "train+unlabeled"}, r"data\.train_split: .*no split 'unlabeled'; it has train, test"),
+        ({"test_split": "val"}, r"data\.test_split: .*no split 'val'"),
+        ({"test_split": "train"}, r"data\.test_split: train shares images with data\.train_split=train"),
+    ],
+)
+def test_errors_name_field_and_class(fields, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        split(**fields)
+    assert "\n" not in str(error.value)
+
+
+def test_nothing_to_train_on_or_to_hold_out():
+    index = make_index([1, 1], [1, 1], unlabeled=5)
+    with pytest.raises(ConfigError, match=r"data\.train_split: no labelled images of unlabeled are left"):
+        split(index, train_split="unlabeled")
+    with pytest.raises(ConfigError, match=r"data\.val_fraction: 2 labelled images in 2 classes leave none"):
+        split(index, val_fraction=0.5)
+    with pytest.raises(ConfigError, match=r"data\.test_split: 5 of the 5 images of unlabeled have no label"):
+        split(index, test_split="unlabeled")

@@ -1,0 +1,224 @@
+"""The loop: resume to the bit, equal results for any number of ranks, loud failures."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from vitssl import config, train
+from vitssl.log import read_events
+
+ROOT = Path(__file__).parent.parent
+CLASSIFY = {"objectives.classify": {}}
+MAE = {"objectives.mae": {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2}}
+SSAT = {"objectives": {"classify": {"weight": 0.1}, "mae": {**MAE["objectives.mae"], "weight": 0.9}}}
+DROP = {"backbone.drop_path": 0.1}  # noise from torch's generators too
+LONG = {"loop": {"epochs": 2, "log_every": 1, "eval_every": 0}}
+
+
+@pytest.fixture
+def folder(make_run, digits, tmp_path):
+    """Save a Run over the digits into a new run folder."""
+
+    def make(name: str, *layers) -> Path:
+        config.save(make_run(*layers, shards=digits), tmp_path / name)
+        return tmp_path / name
+
+    return make
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return torch.load(folder / "last.pt", weights_only=True)["model"]
+
+
+def same(a: Path, b: Path) -> bool:
+    left, right = weights(a), weights(b)
+    return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
+
+
+def start_ranks(folder: Path, ranks: int, **env: str) -> list[subprocess.Popen]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    common = {**os.environ, "PYTHONPATH": str(ROOT), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), **env}
+    command = [sys.executable, "-m", "vitssl.train", str(folder)]
+    return [subprocess.Popen(command, env={**common, "RANK": str(r), "LOCAL_RANK": str(r)}, stderr=subprocess.PIPE, text=True) for r in range(ranks)]
+
+
+def run_ranks(folder: Path, ranks: int, **env: str) -> list[int]:
+    processes = start_ranks(folder, ranks, **env)
+    errors = [p.communicate(timeout=120)[1] for p in processes]
+    codes = [p.returncode for p in processes]
+    assert set(codes) <= {0, train.STOPPED}, errors[0]
+    return codes
+
+
+def wait_for_step(folder: Path, step: int) -> None:
+    end = time.time() + 60
+    while not any(e["step"] >= step for e in read_events(folder / "metrics.jsonl")):
+        assert time.time() < end, "training did not get that far"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_stopped_in_mid_epoch_and_resumed_equals_undisturbed_to_the_bit(folder, tmp_path, ranks):
+    whole, parts = folder("whole", SSAT, DROP, LONG), folder("parts", SSAT, DROP, LONG)
+    run_ranks(whole, ranks)
+    stop = tmp_path / "stop"
+    processes = start_ranks(parts, ranks, VITSSL_STOP_FILE=str(stop))
+    wait_for_step(parts, 10)
+    stop.touch()
+    assert {p.wait(60) for p in processes} == {train.STOPPED}
+    at = json.loads((parts / "metrics.jsonl").read_text().splitlines()[-1])["step"]
+    assert at >= 10 and at % 42 and not (parts / "done.json").exists()
+    stop.unlink()
+    assert set(run_ranks(parts, ranks, VITSSL_STOP_FILE=str(stop))) == {0}
+    assert same(whole, parts)
+    steps = [e["step"] for e in read_events(parts / "metrics.jsonl") if e["event"] == "train"]
+    assert steps == list(range(1, len(steps) + 1)), "every step is logged once"
+    assert json.loads((parts / "done.json").read_text())["test"]["count"] == 450, "every test image is counted once"
+
+
+def test_killed_loses_at_most_the_checkpoint_period(folder):
+    often = {"loop.checkpoint_minutes": 1e-9}
+    whole, killed = folder("whole", SSAT, DROP, LONG), folder("killed", SSAT, DROP, LONG, often)
+    assert train.main([str(whole)]) == 0
+    (process,) = start_ranks(killed, 1)
+    wait_for_step(killed, 30)
+    process.kill()
+    process.wait(10)
+    saved = torch.load(killed / "last.pt", weights_only=True)["progress"]["step"]
+    assert saved >= 28
+    assert train.main([str(killed)]) == 0
+    assert same(whole, killed)
+    assert not list(killed.glob(".last*")), "no half-written checkpoint stays behind"
+
+
+def test_a_signal_stops_a_single_process_with_its_state(folder):
+    run = folder("run", CLASSIFY, LONG)
+    (process,) = start_ranks(run, 1)
+    wait_for_step(run, 5)
+    process.send_signal(signal.SIGUSR2)
+    assert process.wait(30) == train.STOPPED
+    assert (run / "last.pt").exists()
+
+
+def test_ranks_and_accumulation_do_not_change_the_result(folder):
+    """A global batch is one batch: 1 process, 2 ranks, and 2 ranks x 2 slices give the same weights up to rounding."""
+    steps = {"loop": {"epochs": 2, "max_steps": 8}, "optim": {"name": "sgd", "lr": 0.1}, "data.labels": {"fraction": 0.5}}
+    clip = {"optim.clip": "global", "optim.clip_norm": 0.1}
+    both = {"objectives": {"classify": {}, "mae": {**MAE["objectives.mae"], "weight": 0.0}}}  # keeps the unlabelled images in
+    one, two, four = (folder(n, both, steps, clip, {"loop.micro_batch_size": m}) for n, m in (("one", None), ("two", None), ("four", 8)))
+    for path, ranks in ((one, 1), (two, 2), (four, 2)):
+        run_ranks(path, ranks)
+    expected = weights(one)
+    for path in (two, four):
+        got = weights(path)
+        assert all(torch.allclose(got[k], expected[k], atol=2e-5) for k in expected if "mae" not in k)
+
+
+def test_a_diverging_run_says_so_and_keeps_its_states(folder, capsys):
+    run = folder("run", CLASSIFY, LONG, {"optim": {"lr": 1e30, "name": "sgd"}})
+    assert train.main([str(run)]) == 1
+    assert "loss was not finite at step" in capsys.readouterr().err
+    assert "not finite" in json.loads((run / "error.json").read_text())["message"]
+    assert (run / "diverged.pt").exists() and not (run / "done.json").exists()
+
+
+def test_done_is_not_done_again(folder):
+    run = folder("run", CLASSIFY, {"loop": {"epochs": 1, "warmup_epochs": 0}})
+    assert train.main([str(run)]) == 0
+    before = {p.name: p.stat().st_mtime_ns for p in run.iterdir() if p.is_file()}
+    assert train.main([str(run)]) == 0
+    assert before == {p.name: p.stat().st_mtime_ns for p in run.iterdir() if p.is_file()}
+
+
+def test_other_shards_or_another_config_are_refused(folder, capsys):
+    run = folder("run", CLASSIFY, {"data.sha256": "0" * 64})
+    assert train.main([str(run)]) == 2
+    assert "data.sha256" in capsys.readouterr().err
+    run = folder("stopped", CLASSIFY, {"loop.max_steps": 3})
+    assert train.main([str(run)]) == 0
+    (run / "done.json").unlink()
+    config.save(config.merge(config.Run, config.OmegaConf.load(run / "run.yaml"), ["optim.lr=1"]), run)
+    assert train.main([str(run)]) == 2
+    assert "another config" in capsys.readouterr().err
+
+
+def test_validation_selects_and_the_average_is_evaluated(folder):
+    run = folder("run", CLASSIFY, {"data.val_fraction": 0.2, "loop": {"epochs": 3, "ema_decay": 0.9}})
+    assert train.main([str(run)]) == 0
+    done = json.loads((run / "done.json").read_text())
+    evals = [e for e in read_events(run / "metrics.jsonl") if e["event"] == "eval"]
+    best = max(evals, key=lambda e: e["val"]["top1"])
+    assert done["selected"]["top1"] == best["test"]["top1"]
+    assert done["test"]["top1"] == evals[-1]["test"]["top1"]
+    assert done["test_best"]["top1"] == max(e["test"]["top1"] for e in evals)
+    assert done["test_ema"]["count"] == 450
+    assert (run / "best.pt").exists()
+
+
+def test_a_loaded_run_predicts_as_it_was_evaluated(folder, digits):
+    import vitssl
+    from vitssl.evaluate import evaluate_folder
+
+    run = folder("run", CLASSIFY, {"loop.epochs": 3, "optim.lr": 3e-3})
+    assert train.main([str(run)]) == 0
+    assert evaluate_folder(run) == json.loads((run / "done.json").read_text())["test"]
+    from PIL import Image
+    from sklearn.datasets import load_digits
+
+    images = [Image.fromarray((image * 15.9375).astype("uint8")) for image in load_digits().images[:5]]
+    probabilities_BK = vitssl.load(run).predict(images)
+    assert probabilities_BK.shape == (5, 10)
+    assert torch.allclose(probabilities_BK.sum(1), torch.ones(5), atol=1e-5)
+
+
+def test_a_chain_starts_from_the_pretrained_backbone(folder):
+    parent = folder("pre", MAE, {"loop": {"epochs": 1, "warmup_epochs": 0}})
+    assert train.main([str(parent)]) == 0
+    assert json.loads((parent / "done.json").read_text())["test"] is None
+    child = folder("fine", CLASSIFY, {"init_from": str(parent), "loop.max_steps": 1, "optim": {"lr": 0.0, "min_lr": 0.0}})
+    assert train.main([str(child)]) == 0
+    theirs, ours = weights(parent), weights(child)
+    assert all(torch.equal(ours[k], theirs[k]) for k in ours if k.startswith("backbone."))
+
+
+def test_learning_happens(folder):
+    run = folder("run", CLASSIFY, {"loop": {"epochs": 15, "eval_every": 0}, "optim.lr": 3e-3})
+    assert train.main([str(run)]) == 0
+    assert json.loads((run / "done.json").read_text())["test"]["top1"] > 50
+
+
+@pytest.mark.parametrize("name", ["classify", "mae", "ssat"])
+def test_golden_loss_curve(folder, name):
+    """A change that should move these replaces them in the same commit (delete the file and run the test twice)."""
+    layers = {"classify": CLASSIFY, "mae": MAE, "ssat": SSAT}[name]
+    run = folder("run", layers, {"loop": {"epochs": 1, "max_steps": 12, "warmup_epochs": 0.2, "log_every": 1}})
+    assert train.main([str(run)]) == 0
+    losses = [e["loss"] for e in read_events(run / "metrics.jsonl") if e["event"] == "train"]
+    golden = ROOT / "tests" / "golden" / f"{name}.json"
+    if not golden.exists():
+        golden.parent.mkdir(exist_ok=True)
+        golden.write_text(json.dumps([round(loss, 5) for loss in losses]))
+        pytest.fail(f"wrote {golden.name}: there was no curve to compare with")
+    assert losses == pytest.approx(json.loads(golden.read_text()), abs=2e-3)
+
+
+def test_bfloat16_stays_near_fp32(folder):
+    curves = []
+    for precision in ("fp32", "bf16"):
+        run = folder(precision, SSAT, {"loop": {"max_steps": 6, "log_every": 1, "precision": precision}})
+        assert train.main([str(run)]) == 0
+        curves.append([e["loss"] for e in read_events(run / "metrics.jsonl") if e["event"] == "train"])
+    assert curves[0] == pytest.approx(curves[1], abs=0.03)
+    assert curves[0] != curves[1]

@@ -1,0 +1,264 @@
+"""RandAugment, AutoAugment and the colour augmentations: which image undergoes what is drawn on the CPU, then done on the device.
+
+Operations, magnitudes and policies are timm's, with two differences: the rotations, shears and translations of an image are put
+together into one affine map, done before the colour operations with one bilinear interpolation; and what left the image in one of
+them is not filled when the next brings it back.
+
+Shapes: B images, T steps of a policy (operations one after the other), E entries of a policy, C = 3 channels, S pixels per side.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from vitssl.config import ConfigError, View
+from vitssl.data import color
+from vitssl.data.draws import Draws
+from vitssl.data.resample import to_device, warp
+
+HIGHEST = 10.0  # magnitude
+NONE = -1
+GEOMETRY = ("Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY")
+OPERATIONS = (*GEOMETRY, *color.OPS)
+
+# timm's name -> operation, and its argument for a level in [0, 1] and a random sign
+ARGUMENTS: dict[str, tuple[str, Callable[[np.ndarray, np.ndarray], np.ndarray]]] = {
+    "AutoContrast": ("AutoContrast", lambda level, sign: level),
+    "Equalize": ("Equalize", lambda level, sign: level),
+    "Invert": ("Invert", lambda level, sign: level),
+    "Rotate": ("Rotate", lambda level, sign: sign * level * 30),  # degrees
+    "ShearX": ("ShearX", lambda level, sign: sign * level * 0.3),
+    "ShearY": ("ShearY", lambda level, sign: sign * level * 0.3),
+    "TranslateXRel": ("TranslateX", lambda level, sign: sign * level * 0.45),  # of the width
+    "TranslateYRel": ("TranslateY", lambda level, sign: sign * level * 0.45),
+    "Posterize": ("Posterize", lambda level, sign: np.floor(level * 4)),  # bits kept
+    "PosterizeIncreasing": ("Posterize", lambda level, sign: 4 - np.floor(level * 4)),
+    "PosterizeOriginal": ("Posterize", lambda level, sign: 4 + np.floor(level * 4)),
+    "Solarize": ("Solarize", lambda level, sign: np.floor(level * 256)),  # lowest inverted pixel value
+    "SolarizeIncreasing": ("Solarize", lambda level, sign: 256 - np.floor(level * 256)),
+    "SolarizeAdd": ("SolarizeAdd", lambda level, sign: np.floor(level * 110)),
+}
+for _name in ("Color", "Contrast", "Brightness", "Sharpness"):  # blend factors; 1 changes nothing
+    ARGUMENTS[_name] = (_name, lambda level, sign: level * 1.8 + 0.1)
+    ARGUMENTS[f"{_name}Increasing"] = (_name, lambda level, sign: np.maximum(1 + sign * level * 0.9, 0.1))
+
+RAND_AUGMENT = (
+    "AutoContrast", "Equalize", "Invert", "Rotate", "Posterize", "Solarize", "SolarizeAdd", "Color", "Contrast", "Brightness",
+    "Sharpness", "ShearX", "ShearY", "TranslateXRel", "TranslateYRel",
+)  # fmt: skip
+RAND_AUGMENT_INCREASING = tuple(f"{name}Increasing" if f"{name}Increasing" in ARGUMENTS else name for name in RAND_AUGMENT)
+
+# AutoAugment (Cubuk et al. 2019), Tables 9 and 7: operation, probability, magnitude, twice a line
+AUTO_AUGMENT = {
+    "original": """
+        PosterizeOriginal 0.4 8  Rotate 0.6 9
+        Solarize 0.6 5           AutoContrast 0.6 5
+        Equalize 0.8 8           Equalize 0.6 3
+        PosterizeOriginal 0.6 7  PosterizeOriginal 0.6 6
+        Equalize 0.4 7           Solarize 0.2 4
+        Equalize 0.4 4           Rotate 0.8 8
+        Solarize 0.6 3           Equalize 0.6 7
+        PosterizeOriginal 0.8 5  Equalize 1.0 2
+        Rotate 0.2 3             Solarize 0.6 8
+        Equalize 0.6 8           PosterizeOriginal 0.4 6
+        Rotate 0.8 8             Color 0.4 0
+        Rotate 0.4 9             Equalize 0.6 2
+        Equalize 0.0 7           Equalize 0.8 8
+        Invert 0.6 4             Equalize 1.0 8
+        Color 0.6 4              Contrast 1.0 8
+        Rotate 0.8 8             Color 1.0 2
+        Color 0.8 8              Solarize 0.8 7
+        Sharpness 0.4 7          Invert 0.6 8
+        ShearX 0.6 5             Equalize 1.0 9
+        Color 0.4 0              Equalize 0.6 3
+        Equalize 0.4 7           Solarize 0.2 4
+        Solarize 0.6 5           AutoContrast 0.6 5
+        Invert 0.6 4             Equalize 1.0 8
+        Color 0.6 4              Contrast 1.0 8
+        Equalize 0.8 8           Equalize 0.6 3""",
+    "cifar10": """
+        Invert 0.1 7             Contrast 0.2 6
+        Rotate 0.7 2             TranslateXRel 0.3 9
+        Sharpness 0.8 1          Sharpness 0.9 3
+        ShearY 0.5 8             TranslateYRel 0.7 9
+        AutoContrast 0.5 8       Equalize 0.9 2
+        ShearY 0.2 7             PosterizeOriginal 0.3 7
+        Color 0.4 3              Brightness 0.6 7
+        Sharpness 0.3 9          Brightness 0.7 9
+        Equalize 0.6 5           Equalize 0.5 1
+        Contrast 0.6 7           Sharpness 0.6 5
+        Color 0.7 7              TranslateXRel 0.5 8
+        Equalize 0.3 7           AutoContrast 0.4 8
+        TranslateYRel 0.4 3      Sharpness 0.2 6
+        Brightness 0.9 6         Color 0.2 8
+        Solarize 0.5 2           Invert 0.0 3
+        Equalize 0.2 0           AutoContrast 0.6 0
+        Equalize 0.2 8           Equalize 0.6 4
+        Color 0.9 9              Equalize 0.6 6
+        AutoContrast 0.8 4       Solarize 0.2 8
+        Brightness 0.1 3         Color 0.7 0
+        Solarize 0.4 5           AutoContrast 0.9 3
+        TranslateYRel 0.9 9      TranslateYRel 0.7 9
+        AutoContrast 0.9 2       Solarize 0.8 3
+        Equalize 0.8 8           Invert 0.1 3
+        TranslateYRel 0.7 9      AutoContrast 0.9 1""",
+}
+
+
+class Touch(NamedTuple):
+    """One operation on some of the images."""
+
+    operation: Callable[[Tensor, Tensor], Tensor]
+    chosen_B: np.ndarray  # bool
+    argument_B: np.ndarray  # (B, ...), one per image
+
+    def apply(self, images_BCSS: Tensor, part: slice) -> None:
+        """Work in place on the images of this part of the slice; the others are not looked at."""
+        chosen = np.flatnonzero(self.chosen_B[part])
+        if len(chosen):
+            rows = to_device(chosen, images_BCSS.device)
+            argument = to_device(self.argument_B[part][chosen].astype(np.float32), images_BCSS.device)
+            images_BCSS.index_copy_(0, rows, self.operation(images_BCSS.index_select(0, rows), argument))
+
+
+# -------------------------------------------------------------------------------------------------------------- policy
+
+
+class Plan(NamedTuple):
+    """What each image undergoes, in this order."""
+
+    operation_BT: np.ndarray  # index into OPERATIONS, or NONE
+    argument_BT: np.ndarray
+
+    def touches(self, side: int, fill_C: Tensor) -> Iterator[Touch]:
+        """First the geometry of all steps, then the colours step by step."""
+        map_B33, moved_B = self.geometry(side)
+        yield Touch(partial(warp, fill_C=fill_C), moved_B, map_B33[:, :2])
+        for operation_B, argument_B in zip(self.operation_BT.T, self.argument_BT.T, strict=True):
+            for operation in np.unique(operation_B[operation_B >= len(GEOMETRY)]):
+                yield Touch(color.OPS[OPERATIONS[operation]], operation_B == operation, argument_B)
+
+    def geometry(self, side: int) -> tuple[np.ndarray, np.ndarray]:
+        """The map of each image, (B, 3, 3), and whether there is one, (B,)."""
+        map_B33 = np.tile(np.eye(3), (len(self.operation_BT), 1, 1))
+        for operation_B, argument_B in zip(self.operation_BT.T, self.argument_BT.T, strict=True):
+            for index, name in enumerate(GEOMETRY):
+                own_B = operation_B == index
+                # a later operation looks into the result of the earlier ones: a place goes through its map first
+                map_B33[own_B] = map_B33[own_B] @ affine(name, argument_B[own_B], side)
+        return map_B33, np.isin(self.operation_BT, range(len(GEOMETRY))).any(1)
+
+
+def affine(operation: str, argument_B: np.ndarray, side: int) -> np.ndarray:
+    """(B, 3, 3): output place (x, y, 1) to source place, pixels from the upper left corner, as Pillow's rotate and transform."""
+    map_B33 = np.tile(np.eye(3), (len(argument_B), 1, 1))
+    if operation == "Rotate":
+        cos_B, sin_B, half = np.cos(np.deg2rad(argument_B)), np.sin(np.deg2rad(argument_B)), side / 2
+        map_B33[:, 0] = np.stack([cos_B, -sin_B, half * (1 - cos_B + sin_B)], axis=1)
+        map_B33[:, 1] = np.stack([sin_B, cos_B, half * (1 - sin_B - cos_B)], axis=1)
+        return map_B33
+    row, column, value_B = {
+        "ShearX": (0, 1, argument_B),
+        "ShearY": (1, 0, argument_B),
+        "TranslateX": (0, 2, argument_B * side),
+        "TranslateY": (1, 2, argument_B * side),
+    }[operation]
+    map_B33[:, row, column] = value_B
+    return map_B33
+
+
+class Policy(NamedTuple):
+    """Which entries an image may get. RandAugment draws an entry for every step, AutoAugment a row of entries for all steps."""
+
+    entries: list[tuple[str, float, float]]  # timm's operation name, probability, magnitude in [0, 10]
+    rows: np.ndarray  # int (rows, T), of entries
+    independent: bool  # a row for every step
+    magnitude_std: float = 0.0  # above 100: uniform in [0, magnitude], as timm
+
+    def draw(self, draws: Draws) -> Plan:
+        """Operations and arguments of every image."""
+        count, steps = self.rows.shape
+        which_BT, whether_BT, sign_BT = np.moveaxis(draws.uniform("auto_augment", steps, 3), -1, 0)
+        row_BT = (which_BT * count).astype(int)
+        entry_BT = self.rows[row_BT if self.independent else row_BT[:, :1], np.arange(steps)]
+        probability_E, magnitude_E = np.array([entry[1:] for entry in self.entries], dtype=float).T
+        chosen_BT = whether_BT < probability_E[entry_BT]
+        level_BT = self._noisy(magnitude_E[entry_BT], draws) / HIGHEST
+        operation_BT, argument_BT = np.full(entry_BT.shape, NONE), np.zeros(entry_BT.shape)
+        for entry, (name, _, _) in enumerate(self.entries):
+            own_BT = chosen_BT & (entry_BT == entry)
+            operation, argument = ARGUMENTS[name]
+            operation_BT[own_BT] = OPERATIONS.index(operation)
+            argument_BT[own_BT] = argument(level_BT[own_BT], np.where(sign_BT[own_BT] < 0.5, -1, 1))
+        return Plan(operation_BT, argument_BT)
+
+    def _noisy(self, magnitude_BT: np.ndarray, draws: Draws) -> np.ndarray:
+        steps = magnitude_BT.shape[1]
+        if self.magnitude_std > 100:
+            return magnitude_BT * draws.uniform("auto_augment/magnitude", steps)
+        return np.clip(magnitude_BT + self.magnitude_std * draws.normal("auto_augment/magnitude", steps), 0, HIGHEST)
+
+
+def parse(text: str) -> Policy:
+    """The policy of ``rand-m9-mstd0.5-inc1`` and the like, ``original`` or ``cifar10``.
+
+    Raises:
+        ConfigError: an unknown name or section.
+    """
+    name, *sections = text.split("-")
+    if text in AUTO_AUGMENT:
+        return _auto_augment(AUTO_AUGMENT[text])
+    if name != "rand":
+        raise ConfigError(f"auto_augment: {text!r} is none of rand-m9-mstd0.5-inc1 (and the like), {', '.join(AUTO_AUGMENT)}")
+    options = {"m": HIGHEST, "mstd": 0.0, "inc": 0.0, "n": 2.0, "p": 0.5}  # timm's defaults
+    for section in sections:
+        match = re.fullmatch(r"([a-z]+)(\d+\.?\d*)", section)
+        if match is None or match[1] not in options:
+            raise ConfigError(f"auto_augment: {text!r}: {section!r} is none of {', '.join(options)} followed by a number")
+        options[match[1]] = float(match[2])
+    names = RAND_AUGMENT_INCREASING if options["inc"] else RAND_AUGMENT
+    rows = np.tile(np.arange(len(names))[:, None], int(options["n"]))
+    return Policy([(name, options["p"], options["m"]) for name in names], rows, True, options["mstd"])
+
+
+def _auto_augment(table: str) -> Policy:
+    words = table.split()
+    entries = [(name, float(p), float(m)) for name, p, m in zip(words[::3], words[1::3], words[2::3], strict=True)]
+    return Policy(entries, np.arange(len(entries)).reshape(-1, 2), independent=False)
+
+
+# --------------------------------------------------------------------------------------------------------------- colour
+
+
+def color_touches(view: View, draws: Draws) -> Iterator[Touch]:
+    """Colour jitter, grey, blur and solarisation, in this order (SimCLR, DINO).
+
+    As torchvision's, but the jitter's four operations come in one random order for all images of a step.
+    """
+    if view.color_jitter:
+        yield from _jitter(view, draws)
+    low, high = view.blur_sigma
+    for name, probability, operation, least, most in (
+        ("grayscale", view.grayscale_prob, color.grayscale, 0, 0),
+        ("blur", view.blur_prob, color.gaussian_blur, low, high),
+        ("solarize", view.solarize_prob, color.solarize, 128, 128),
+    ):
+        if probability > 0:
+            argument_B = least + (most - least) * draws.uniform(f"{name}/argument")
+            yield Touch(operation, draws.uniform(name) < probability, argument_B)
+
+
+def _jitter(view: View, draws: Draws) -> Iterator[Touch]:
+    chosen_B = draws.uniform("jitter") < view.color_jitter_prob
+    operations = (color.brightness, color.contrast, color.color, color.hue)
+    for i in draws.generator("jitter/order").permutation(len(operations)):
+        strength, operation = view.color_jitter[i], operations[i]
+        low, high = (-strength, strength) if operation is color.hue else (max(1 - strength, 0), 1 + strength)
+        if strength > 0:
+            yield Touch(operation, chosen_B, low + (high - low) * draws.uniform(f"jitter/{operation.__name__}"))

@@ -1,0 +1,220 @@
+"""Energy and CO2e of one attempt at a run, on one node, with codecarbon (offline).
+
+codecarbon measures whole machines. So there is exactly one ``Tracker`` per node and job whatever the number of ranks, it is
+told which GPUs are the job's, and the CPU and RAM energy of the node are apportioned by the job's share of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from vitssl.config import ConfigError, Site
+from vitssl.log import write_json
+
+FLUSH_S = 30.0  # a killed job loses at most this much of its record
+
+
+def estimate_kg(gpu_hours: float, power_w: float, kg_per_kwh: float) -> float:
+    """CO2e (kg) by the estimate of the SSAT paper's Table 3 (Lacoste et al. 2019): GPU-hours x board power x grid intensity."""
+    return gpu_hours * power_w / 1000 * kg_per_kwh
+
+
+def intensity_kg_per_kwh(site: Site) -> float:
+    """The grid's carbon intensity at ``site``: its own figure, else the one that codecarbon bundles for its country.
+
+    Raises:
+        ConfigError: no figure is bundled for the country's code (codecarbon itself would silently take a world average).
+    """
+    if site.intensity_kg_per_kwh is not None:
+        return site.intensity_kg_per_kwh
+    with _without_slurm():
+        from codecarbon.input import DataSource
+    mix = DataSource().get_global_energy_mix_data().get(site.country)
+    if mix is None:
+        raise ConfigError(
+            f"site.country: codecarbon knows no {site.country!r}; write an ISO 3166-1 alpha-3 code (USA) or set site.intensity_kg_per_kwh"
+        )
+    if not mix.get("carbon_intensity"):
+        raise ConfigError(f"site.country: codecarbon has no carbon intensity for {site.country}; set site.intensity_kg_per_kwh")
+    return mix["carbon_intensity"] / 1000
+
+
+def share_of_node(node_share: float | None) -> float:
+    """The job's share of this node's CPUs, in (0, 1]: as given, else what SLURM allotted, else all of it."""
+    if node_share is not None:
+        return node_share
+    allotted = os.environ.get("SLURM_CPUS_ON_NODE")
+    return min(1.0, int(allotted) / os.cpu_count()) if allotted else 1.0
+
+
+class Tracker:
+    """Context manager that records the energy of this process's node into ``emissions-<attempt>-<node>.json``.
+
+    Args:
+        folder: the run folder.
+        attempt: number of the attempt, from 0.
+        site: gives the country or the grid's intensity.
+        node_share: the job's share of the node's CPUs and RAM; None derives it from SLURM, 1 outside.
+        use_gpus: False for a job that computes on the CPU of a node with GPUs.
+        flush_s: seconds between two measurements, each of which is written at once.
+
+    Raises:
+        ConfigError: the country's carbon intensity is unknown (when made, before anything starts).
+        RuntimeError: codecarbon cannot measure here (when entered).
+    """
+
+    def __init__(
+        self, folder: Path, attempt: int, site: Site, node_share: float | None, *, use_gpus: bool = True, flush_s: float = FLUSH_S
+    ):
+        # SLURM's name of the node: several nodes of a test cluster share one host
+        self._node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+        self.path = Path(folder) / f"emissions-{attempt}-{self._node}.json"
+        self._attempt, self._country, self._flush_s = attempt, site.country, flush_s
+        self._intensity, self._share = intensity_kg_per_kwh(site), share_of_node(node_share)
+        self._gpus = visible_gpus() if use_gpus else []
+        self._lock = threading.Lock()  # codecarbon's timer and stop() both write
+
+    def __enter__(self) -> Tracker:
+        self._start_time = time.time()
+        with _without_slurm(), _quiet_codecarbon() as complaints:
+            self._tracker = self._make()
+            self._tracker.start()
+            self._tracker.flush()
+        if not self.path.is_file():
+            raise RuntimeError(f"codecarbon measured nothing on {self._node}: {'; '.join(complaints) or 'it gave no reason'}")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        with _quiet_codecarbon() as complaints:
+            self._tracker.stop()
+        if complaints:
+            warnings.warn(f"{self.path.name} lacks the last seconds of this attempt: {'; '.join(complaints)}", stacklevel=2)
+
+    def _make(self) -> Any:
+        from codecarbon import OfflineEmissionsTracker
+        from codecarbon.core.cpu import is_rapl_available
+        from codecarbon.output_methods.base_output import BaseOutput
+
+        class Output(BaseOutput):
+            """codecarbon calls `live_out` at every measurement and `out` at a flush and at the end."""
+
+            out = live_out = staticmethod(lambda total, delta: self._write(total))
+
+        # every setting that bears on the numbers is given, so that no codecarbon configuration of the user's changes them
+        tracker = OfflineEmissionsTracker(
+            country_iso_code=self._country, force_carbon_intensity_g_co2e_kwh=self._intensity * 1000, tracking_mode="machine",
+            gpu_ids=[gpu.index for gpu in self._gpus], measure_power_secs=self._flush_s, api_call_interval=1, pue=1.0,
+            force_cpu_power=None, force_ram_power=None, allow_multiple_runs=True, output_methods=[], output_handlers=[Output()],
+            emissions_endpoint=None, log_level="warning",
+        )  # fmt: skip
+        self._cpu_power_source = "rapl" if is_rapl_available() else "tdp"
+        return tracker
+
+    def _write(self, total: Any) -> None:
+        if self._gpus and not total.gpu_model:
+            raise RuntimeError(f"codecarbon finds none of this job's {len(self._gpus)} GPUs; it needs nvidia-smi on the PATH")
+        gpu_kwh = total.gpu_energy if self._gpus else 0.0
+        cpu_kwh, ram_kwh = total.cpu_energy * self._share, total.ram_energy * self._share
+        energy_kwh = gpu_kwh + cpu_kwh + ram_kwh
+        record = {
+            "attempt": self._attempt, "node": self._node, "start": self._start_time, "end": time.time(), "duration_s": total.duration,
+            "gpus": len(self._gpus), "gpu_names": [gpu.name for gpu in self._gpus], "gpu_uuids": [gpu.uuid for gpu in self._gpus],
+            "cpu_model": total.cpu_model, "gpu_kwh": gpu_kwh, "cpu_kwh": cpu_kwh, "ram_kwh": ram_kwh, "energy_kwh": energy_kwh,
+            "node_cpu_kwh": total.cpu_energy, "node_ram_kwh": total.ram_energy, "node_share": self._share,
+            "co2e_kg": energy_kwh * self._intensity, "intensity_kg_per_kwh": self._intensity, "country": self._country,
+            "cpu_power_source": self._cpu_power_source, "codecarbon": total.codecarbon_version,
+        }  # fmt: skip
+        with self._lock:
+            write_json(self.path, record)
+
+
+# ---------------------------------------------------------------------------------------------------- codecarbon's quirks
+
+
+@contextmanager
+def _without_slurm() -> Iterator[None]:
+    """Hide the SLURM job from codecarbon.
+
+    It would count the CPUs and the RAM of the whole job on every node instead of the node's, and where there is no `scontrol`
+    (in a container) it would measure nothing and say nothing. It reads these variables once, when it is imported.
+    """
+    hidden = {name: os.environ.pop(name) for name in ("SLURM_JOB_ID", "SLURM_JOBID") if name in os.environ}
+    try:
+        import codecarbon  # noqa: F401
+
+        yield
+    finally:
+        os.environ.update(hidden)
+
+
+@contextmanager
+def _quiet_codecarbon() -> Iterator[list[str]]:
+    """Silence codecarbon's log; gives the list that its complaints are collected in, for it swallows its own exceptions."""
+    logger, complaints = logging.getLogger("codecarbon"), []
+
+    def listen(record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            complaints.append(f"{type(error).__name__}: {error}")
+        return False
+
+    logger.addFilter(listen)
+    logger.setLevel(logging.WARNING)
+    try:
+        yield complaints
+    finally:
+        logger.removeFilter(listen)
+        logger.setLevel(logging.ERROR)
+
+
+# ----------------------------------------------------------------------------------------------------------------- GPUs
+
+
+@dataclass(frozen=True)
+class Gpu:
+    index: int  # NVML's, which codecarbon takes; its own matching by UUID drops the letter G and finds nothing (3.3.2)
+    uuid: str
+    name: str
+
+
+def visible_gpus() -> list[Gpu]:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves to this job; all of the node's where it is not set, none without NVIDIA's driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+    boards = [Gpu(i, pynvml.nvmlDeviceGetUUID(h), pynvml.nvmlDeviceGetName(h)) for i, h in enumerate(handles)]
+    return select_gpus(boards, os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def select_gpus(boards: list[Gpu], visible: str | None) -> list[Gpu]:
+    """Those of ``boards`` that ``visible`` names, by index or by the beginning of a UUID; as CUDA, it reads up to the first unknown one.
+
+    Raises:
+        ValueError: a MIG slice: NVML gives no energy of its own to it, and the board's belongs to others too.
+    """
+    if visible is None:
+        return boards
+    found = []
+    for name in (part.strip() for part in visible.split(",")):
+        if name.startswith("MIG-"):
+            raise ValueError(f"CUDA_VISIBLE_DEVICES: the energy of {name}, a slice of a board, cannot be measured; ask for whole GPUs")
+        match = [b for b in boards if name and (str(b.index) == name or (name.startswith("GPU-") and b.uuid.startswith(name)))]
+        if len(match) != 1:
+            break
+        found += match
+    return found

@@ -1,0 +1,193 @@
+"""A sweep folder as data: what its run folders hold, what every run cost, and how far it got.
+
+Reads JSON and YAML files only; works on a sweep that is half finished, or not begun.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vitssl import config
+from vitssl.config import ConfigError, Run, Site
+
+SILENT_S = 300.0  # a running attempt writes its energy twice a minute; after this long without, it is gone
+SUMMED = ("device_hours", "gpu_hours", "gpu_kwh", "cpu_kwh", "ram_kwh", "energy_kwh", "co2e_kg", "estimate_kg", "money")
+
+
+@dataclass
+class Arm:
+    """One row of the sweep file, with what the paper prints for it."""
+
+    name: str
+    row: str = ""  # of the paper's table
+    published: Any = None  # a number, or numbers by axis value
+    published_cost: dict[str, Any] | None = None
+    quoted: bool = False  # the paper only quotes this row from elsewhere
+    not_runnable: str | None = None  # why
+    note: str | None = None
+
+
+@dataclass
+class RunFolder:
+    """One run folder, read."""
+
+    path: Path
+    status: str  # done, failed, running, stopped (to be continued), interrupted (killed), waiting
+    error: str = ""
+    run: Run | None = None
+    job: dict[str, Any] = field(default_factory=dict)
+    cost: dict[str, Any] = field(default_factory=dict)
+    done: dict[str, Any] = field(default_factory=dict)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    emissions: list[dict[str, Any]] = field(default_factory=list)  # one per attempt and node
+    spent: dict[str, float] = field(default_factory=dict)  # SUMMED, over all attempts and nodes
+    site: Site = field(default_factory=Site)
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        """The events of one kind, in order."""
+        return [e for e in self.events if e["event"] == kind]
+
+    @property
+    def attempts(self) -> int:
+        return len({e["attempt"] for e in (*self.of("start"), *self.emissions)})
+
+    @property
+    def progress(self) -> str:
+        starts = self.of("start")
+        return f"step {self.events[-1]['step']} of {starts[-1]['steps']}" if starts else ""
+
+
+@dataclass
+class Cell:
+    """One arm at one point of the axes: the stages that its accuracy stands on, the last one carrying it."""
+
+    arm: str
+    axes: dict[str, Any]
+    stages: list[tuple[str, RunFolder]]
+
+    @property
+    def status(self) -> str:
+        """done when every stage is; otherwise that of the first stage that is not."""
+        return next((run.status for _, run in self.stages if run.status != "done"), "done")
+
+    @property
+    def last(self) -> RunFolder:
+        return self.stages[-1][1]
+
+    def result(self, kind: str, metric: str) -> float | None:
+        """`metric` (such as top1, in %) of one part of the last stage's done.json: test, test_ema, test_best, selected."""
+        return (self.last.done.get(kind) or {}).get(metric) if self.status == "done" else None
+
+
+@dataclass
+class Sweep:
+    folder: Path
+    facts: dict[str, Any]  # sweep.json
+    arms: list[Arm]
+    cells: list[Cell]
+    runs: dict[Path, RunFolder]  # each once, whatever the number of cells that stand on it
+
+    @property
+    def name(self) -> str:
+        return self.facts["name"]
+
+    @property
+    def on_gpu(self) -> bool:
+        return any(run.spent["gpu_hours"] > 0 for run in self.runs.values())
+
+
+def collect(folder: str | Path) -> Sweep:
+    """Read a sweep folder and every run folder that it names.
+
+    Raises:
+        ConfigError: there is no sweep.json.
+    """
+    folder = Path(folder)
+    path = folder / "sweep.json"
+    if not path.is_file():
+        raise ConfigError(f"{path} does not exist: this is not a sweep folder (runs/<sweep name>)")
+    facts = json.loads(path.read_text())
+    site = config.merge(Site, facts.get("site") or {}, where=str(path))
+    runs: dict[Path, RunFolder] = {}
+    cells = []
+    for cell in facts["cells"]:
+        stages = []
+        for stage in cell["stages"]:
+            place = folder / stage["folder"]
+            if place not in runs:
+                runs[place] = read_folder(place, site)
+            stages.append((stage["stage"], runs[place]))
+        cells.append(Cell(cell["arm"], cell["axes"], stages))
+    return Sweep(folder, facts, [Arm(**arm) for arm in facts["arms"]], cells, runs)
+
+
+def read_folder(path: Path, site: Site) -> RunFolder:
+    """One run folder; ``site`` is the sweep's, for a run that no launcher has described yet."""
+    job = _json(path / "job.json")
+    own = config.merge(Site, job["site"], where=str(path / "job.json")) if job.get("site") else site
+    emissions = [_json(p) for p in sorted(path.glob("emissions-*.json"))]
+    found = RunFolder(
+        path, "waiting", job=job, cost=_json(path / "cost.json"), done=_json(path / "done.json"), events=_events(path / "metrics.jsonl"),
+        run=config.load(path) if (path / "run.yaml").is_file() else None, emissions=emissions, spent=spent(emissions, own), site=own,
+    )  # fmt: skip
+    found.error = _json(path / "error.json").get("message", "")
+    found.status = _status(found)
+    return found
+
+
+def _status(run: RunFolder) -> str:
+    if run.done:
+        return "done"
+    if run.error:
+        return "failed"
+    if not run.events and not run.emissions:
+        return "waiting"
+    if run.events and run.events[-1]["event"] == "end":
+        return "stopped"
+    newest = max([e["time"] for e in run.events] + [e["end"] for e in run.emissions])
+    return "running" if time.time() - newest < SILENT_S else "interrupted"
+
+
+def total(folder: str | Path) -> dict[str, float]:
+    """Energy, CO2e and hours of a run folder, summed over every attempt and node, with the estimate and the money of its site."""
+    path = Path(folder)
+    site = config.merge(Site, _json(path / "job.json").get("site") or {}, where=str(path / "job.json"))
+    return spent([_json(p) for p in sorted(path.glob("emissions-*.json"))], site)
+
+
+def spent(emissions: Iterable[dict[str, Any]], site: Site) -> dict[str, float]:
+    """Sums over the records of attempts and nodes.
+
+    ``device_hours`` counts a node without GPUs as one device. The estimate is that of the SSAT paper's Table 3 (Lacoste et
+    al.): GPU-hours x board power x intensity; it and the money are about GPUs, so 0 without one.
+    """
+    sums = add([])
+    for record in emissions:
+        hours = record["duration_s"] / 3600
+        sums["device_hours"] += hours * max(1, record["gpus"])
+        sums["gpu_hours"] += hours * record["gpus"]
+        for name in ("gpu_kwh", "cpu_kwh", "ram_kwh", "energy_kwh", "co2e_kg"):
+            sums[name] += record[name]
+    sums["estimate_kg"] = sums["gpu_hours"] * site.gpu_power_w / 1000 * site.estimate_kg_per_kwh
+    sums["money"] = sums["gpu_hours"] * site.price_per_gpu_hour
+    return sums
+
+
+def add(parts: Iterable[dict[str, float]]) -> dict[str, float]:
+    parts = list(parts)
+    return {name: sum((part[name] for part in parts), 0.0) for name in SUMMED}
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def _events(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics.jsonl; the last one may be cut off where the job is writing or was killed."""
+    lines = path.read_text().split("\n")[:-1] if path.is_file() else []
+    return [json.loads(line) for line in lines if line]

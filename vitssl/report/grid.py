@@ -1,0 +1,109 @@
+"""The rows and columns of a sweep's tables: arms (and further axes) against the column axis, seeds gathered in each cell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import mean
+from typing import Any
+
+from vitssl.report.collect import SUMMED, Arm, Cell, Sweep, add
+from vitssl.report.stats import Difference, difference
+
+SEED = "seed"
+
+
+@dataclass
+class Row:
+    """One arm at one value of every row axis; its cells by column."""
+
+    arm: Arm
+    values: dict[str, Any]  # of the row axes
+    columns: dict[Any, list[Cell]]  # a cell per seed
+
+    @property
+    def cells(self) -> list[Cell]:
+        return [cell for cells in self.columns.values() for cell in cells]
+
+    @property
+    def done(self) -> list[Cell]:
+        return [cell for cell in self.cells if cell.status == "done"]
+
+
+@dataclass
+class Grid:
+    """A sweep laid out: rows against columns."""
+
+    sweep: Sweep
+    columns: list[Any]  # values of the column axis; [None] without one
+    row_axes: list[str]  # axes besides seed and the column axis that take several values
+    rows: list[Row]
+
+    def label(self, row: Row) -> str:
+        """The row's name; an arm that is the only one is not repeated in every row of a matrix."""
+        parts = [f"{axis} {value}" for axis, value in row.values.items()]
+        alone = len({r.arm.name for r in self.rows}) == 1
+        return ", ".join(parts if parts and alone else [row.arm.name, *parts])
+
+    def scores(self, row: Row, column: Any, kind: str | None = None) -> dict[Any, float]:
+        """Accuracy (%) by seed, of finished cells; ``kind`` None takes the sweep's metric."""
+        name, _, part = self.sweep.facts.get("metric", "top1").partition("_")
+        kind = kind or (f"test_{part}" if part else "test")
+        found = {cell.axes.get(SEED): cell.result(kind, name) for cell in row.columns.get(column, [])}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+    def published(self, row: Row, column: Any) -> float | None:
+        """The paper's number for this cell; it must be keyed by every axis that takes several values."""
+        value, left = row.arm.published, [column, *row.values.values()]
+        left = [str(v) for v in left if v is not None]
+        while isinstance(value, dict):
+            key = next((v for v in left if v in value), None)
+            if key is None:
+                return None
+            value = value[key]
+            left.remove(key)
+        unkeyed = left if row.values or len(self.columns) > 1 else []
+        return None if unkeyed else value
+
+    def baseline(self, row: Row) -> Row | None:
+        """The baseline arm's row at the same values of the row axes; None for the baseline itself."""
+        name = self.sweep.facts.get("baseline")
+        if name in (None, row.arm.name):
+            return None
+        return next((r for r in self.rows if r.arm.name == name and r.values == row.values), None)
+
+    def against_baseline(self, row: Row, column: Any) -> Difference | None:
+        base = self.baseline(row)
+        return difference(self.scores(row, column), self.scores(base, column)) if base else None
+
+
+def grid(sweep: Sweep) -> Grid:
+    """Lay out a sweep: the named axis as columns, seeds gathered, every other axis with several values as further rows."""
+    axis, axes = sweep.facts.get("columns"), sweep.facts.get("axes") or {}
+    row_axes = [name for name, values in axes.items() if name not in (SEED, axis) and len(values) > 1]
+    columns = list(axes.get(axis) or dict.fromkeys(c.axes.get(axis) for c in sweep.cells)) if axis else [None]
+    rows = []
+    for arm in sweep.arms:
+        mine = [cell for cell in sweep.cells if cell.arm == arm.name]
+        points = list(dict.fromkeys(tuple(cell.axes.get(a) for a in row_axes) for cell in mine)) or [()]
+        for point in points:
+            here = [cell for cell in mine if tuple(cell.axes.get(a) for a in row_axes) == point]
+            by_column = {c: [cell for cell in here if axis is None or cell.axes.get(axis) == c] for c in columns}
+            rows.append(Row(arm, dict(zip(row_axes, point, strict=False)), by_column))
+    return Grid(sweep, columns, row_axes, rows)
+
+
+def cost_of(cell: Cell) -> dict[str, float]:
+    """What one finished model cost: the sum over the stages that it stands on, all attempts included."""
+    return add(run.spent for _, run in cell.stages)
+
+
+def cost_per_model(cells: list[Cell]) -> dict[str, float] | None:
+    """Mean cost of a finished model; None when there is none."""
+    costs = [cost_of(cell) for cell in cells if cell.status == "done"]
+    return {name: mean(cost[name] for cost in costs) for name in SUMMED} if costs else None
+
+
+def measured(cells: list[Cell], *keys: str) -> list[Any]:
+    """Distinct values of the last stages' cost.json, in order."""
+    found = [cell.last.cost for cell in cells]
+    return list(dict.fromkeys(value for cost in found for key in keys if (value := cost.get(key)) is not None))
