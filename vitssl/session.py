@@ -171,6 +171,8 @@ def save(session: Session) -> None:
 
 def forward(session: Session, called: nn.Module, raw: RawBatch) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
     batch: Batch = session.views(raw)
-    progress = torch.tensor(session.schedule.progress(raw.step), device=session.device)
+    # tensors, not numbers: compiled code would be compiled anew for every value
+    progress = torch.full((), session.schedule.progress(raw.step), device=session.device)
+    batch.labelled = torch.full((), raw.labelled or 1.0, device=session.device)
     with dist.autocast(session.device, session.run.loop.precision):
         return called(batch, progress)

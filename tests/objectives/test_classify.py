@@ -47,7 +47,7 @@ def test_equals_torch_on_labels_and_the_loop_on_mixtures(smoothing):
 
 def test_a_batch_without_labels_costs_nothing_and_has_a_gradient():
     logits_BK = torch.randn(3, 5, requires_grad=True)
-    loss = soft_cross_entropy(logits_BK, torch.full((3,), -1), 0.1, labelled=0)
+    loss = soft_cross_entropy(logits_BK, torch.full((3,), -1), 0.1, labelled=1)
     loss.backward()
     assert loss.item() == 0 and logits_BK.grad.abs().max() == 0
 

@@ -34,7 +34,7 @@ class Batch:
     views: dict[str, Tensor]  # name -> float (count * B, 3, H, W), normalised, copies of a view crop-major
     targets: dict[str, Tensor]  # view name -> int64 (count * B,), or float (count * B, K) where mixup or cutmix is on
     index_B: Tensor
-    labelled: float  # see RawBatch: what a mean over labelled images divides by, so that ranks average exactly
+    labelled: float | Tensor  # see RawBatch: what a mean over labelled images divides by, so that ranks average exactly
 
     @property
     def device(self) -> torch.device:

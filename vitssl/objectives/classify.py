@@ -16,7 +16,7 @@ from vitssl.data.batch import UNLABELLED, Batch
 from vitssl.objectives.base import Encode, Objective
 
 
-def soft_cross_entropy(logits_BK: Tensor, targets: Tensor, smoothing: float, labelled: float) -> Tensor:
+def soft_cross_entropy(logits_BK: Tensor, targets: Tensor, smoothing: float, labelled: float | Tensor) -> Tensor:
     """Sum of the labelled images' cross-entropies over ``labelled``.
 
     Args:
@@ -34,7 +34,7 @@ def soft_cross_entropy(logits_BK: Tensor, targets: Tensor, smoothing: float, lab
     else:
         mass_B = targets.sum(-1)
         loss_B = -((1 - smoothing) * (targets * logp_BK).sum(-1) + smoothing * mass_B * logp_BK.mean(-1))
-    return loss_B.sum() / max(labelled, 1.0)
+    return loss_B.sum() / labelled
 
 
 class Classify(Objective):
