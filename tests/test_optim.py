@@ -57,7 +57,13 @@ def test_warm_up_then_cosine(make_run):
 
 def test_a_longer_horizon_leaves_the_rate_high(make_run):
     """Drloc's public code trains 101 of 300 epochs: at epoch 100 the cosine stands at 75 %."""
-    run = make_run({"objectives.classify": {}, "loop": {"epochs": 101, "schedule_epochs": 300, "warmup_epochs": 0}, "optim": {"lr": 1.0, "min_lr": 0.0}})
+    run = make_run(
+        {
+            "objectives.classify": {},
+            "loop": {"epochs": 101, "schedule_epochs": 300, "warmup_epochs": 0},
+            "optim": {"lr": 1.0, "min_lr": 0.0},
+        }
+    )
     assert optim.Schedule(run, steps_per_epoch=1).lr(100) == pytest.approx(0.75)
 
 

@@ -51,7 +51,10 @@ def start_ranks(folder: Path, ranks: int, **env: str) -> list[subprocess.Popen]:
         port = probe.getsockname()[1]
     common = {**os.environ, "PYTHONPATH": str(ROOT), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), **env}
     command = [sys.executable, "-m", "vitssl.train", str(folder)]
-    return [subprocess.Popen(command, env={**common, "RANK": str(r), "LOCAL_RANK": str(r)}, stderr=subprocess.PIPE, text=True) for r in range(ranks)]
+    return [
+        subprocess.Popen(command, env={**common, "RANK": str(r), "LOCAL_RANK": str(r)}, stderr=subprocess.PIPE, text=True)
+        for r in range(ranks)
+    ]
 
 
 def run_ranks(folder: Path, ranks: int, **env: str) -> list[int]:

@@ -238,7 +238,7 @@ def backbone_shape(backbone: Backbone) -> tuple[int, int, int]:
     """(embed_dim, depth, num_heads) with the overrides applied."""
     named = VIT_SIZES[backbone.name]
     own = (backbone.embed_dim, backbone.depth, backbone.num_heads)
-    return tuple(o if o is not None else n for o, n in zip(own, named))  # type: ignore[return-value]
+    return tuple(o if o is not None else n for o, n in zip(own, named, strict=True))  # type: ignore[return-value]
 
 
 def views_of(run: Run) -> dict[str, View]:

@@ -25,7 +25,9 @@ from vitssl.objectives.classify import top_k_correct
 
 
 @torch.no_grad()
-def accuracy(network: model.Model, batches: Iterable[RawBatch], view: Callable[[RawBatch], Batch], precision: str = "fp32") -> dict[str, float]:
+def accuracy(
+    network: model.Model, batches: Iterable[RawBatch], view: Callable[[RawBatch], Batch], precision: str = "fp32"
+) -> dict[str, float]:
     """Top-1 and top-5 in percent and the mean cross-entropy over the labelled images of all ranks, each counted once."""
     was_training = network.training
     network.eval()

@@ -128,12 +128,18 @@ def machine(device: torch.device) -> dict[str, Any]:
     """Where and with what this process runs, for the report's provenance."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_model()
     versions = {package: metadata.version(package) for package in ("torch", "timm", "torchvision", "numpy")}
-    return {"device": name, "host": socket.gethostname(), "versions": {"vitssl": __version__, "python": platform.python_version(), **versions}}
+    return {
+        "device": name,
+        "host": socket.gethostname(),
+        "versions": {"vitssl": __version__, "python": platform.python_version(), **versions},
+    }
 
 
 def _cpu_model() -> str:
     info = Path("/proc/cpuinfo")
-    names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
+    names = (
+        [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
+    )
     return f"{names[0]} ({len(names)} CPUs)" if names else f"{platform.processor() or platform.machine()} ({os.cpu_count()} CPUs)"
 
 
@@ -144,8 +150,8 @@ class Meter:
     """
 
     def __init__(self) -> None:
-        self._sums: dict[str, dict[str, Tensor]] = {}
-        self._steps, self._since = 0, time.time()
+        self._sums: dict[str, dict[str, Tensor]]
+        self.restart()
         self._pending: Tensor | None = None
 
     def add(self, values: dict[str, dict[str, Tensor]]) -> None:
@@ -154,8 +160,12 @@ class Meter:
             for name, value in terms.items():
                 mine[name] = mine.get(name, 0) + value
         self._steps += 1
-        self._pending = values["loss"]["loss"].to("cpu", non_blocking=True)
-        self._event = torch.cuda.Event() if values["loss"]["loss"].is_cuda else None
+        self._watch(values["loss"]["loss"])
+
+    def _watch(self, loss: Tensor) -> None:
+        # pinned memory, or the copy would wait for the device
+        self._pending = torch.empty((), pin_memory=loss.is_cuda).copy_(loss, non_blocking=True)
+        self._event = torch.cuda.Event() if loss.is_cuda else None
         if self._event:
             self._event.record()
 
@@ -174,5 +184,9 @@ class Meter:
         means = iter((dist.all_sum(torch.stack(flat).float()) * share).tolist())
         values = {kind: {name: next(means) for name in terms} for kind, terms in self._sums.items()}
         speed = self._steps * batch_size / (time.time() - self._since)
-        self._sums, self._steps, self._since = {}, 0, time.time()
+        self.restart()
         return {**values.pop("loss"), **values, "images_per_s": speed}
+
+    def restart(self) -> None:
+        """Begin a new line: what follows is not slowed down by what was done in between."""
+        self._sums, self._steps, self._since = {}, 0, time.time()

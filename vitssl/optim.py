@@ -97,7 +97,7 @@ def clip_gradients(model: nn.Module, cfg: config.Optim) -> Tensor:
 
 
 class Ema:
-    """A moving average of the model's floating-point state, moved once per optimiser step."""
+    """A moving average of the model's floating-point state, moved once per optimiser step; counters are copied."""
 
     def __init__(self, model: nn.Module, decay: float):
         self.decay = decay
@@ -105,8 +105,8 @@ class Ema:
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        for name, value in model.state_dict().items():
-            if value.dtype.is_floating_point:
-                self.average[name].lerp_(value, 1 - self.decay)
-            else:
-                self.average[name].copy_(value)
+        current = model.state_dict()
+        floating = [name for name, value in current.items() if value.dtype.is_floating_point]
+        torch._foreach_lerp_([self.average[n] for n in floating], [current[n] for n in floating], 1 - self.decay)
+        for name in current.keys() - set(floating):
+            self.average[name].copy_(current[name])

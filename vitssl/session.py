@@ -14,8 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from vitssl import config, dist, model, optim, state
 from vitssl.config import ConfigError, Run
 from vitssl.data.batch import Batch, RawBatch
-from vitssl.data.loader import TrainLoader
 from vitssl.data.index import Index, load_index
+from vitssl.data.loader import TrainLoader
 from vitssl.data.subset import Split, train_and_heldout
 from vitssl.data.views import TrainViews
 
@@ -87,7 +87,9 @@ def _set_numerics(run: Run) -> None:
 def _open_data(run: Run) -> Index:
     index = load_index(run.data.shards)
     if run.data.sha256 not in (None, index.sha256):
-        raise ConfigError(f"data.shards: {run.data.shards} is not what this run was made for (data.sha256); build it again or make a new run")
+        raise ConfigError(
+            f"data.shards: {run.data.shards} is not what this run was made for (data.sha256); build it again or make a new run"
+        )
     return index
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -33,11 +34,14 @@ def read(path: Path) -> dict[str, Any]:
     """A checkpoint, on the CPU; tensors and plain values only, so that a foreign file cannot run code.
 
     Raises:
-        ConfigError: no such file.
+        ConfigError: no such file, or one that is cut short or holds more than tensors and plain values.
     """
     if not path.is_file():
         raise ConfigError(f"{path} does not exist: there is no checkpoint to start from")
-    return torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, EOFError, RuntimeError) as error:
+        raise ConfigError(f"{path} is not a checkpoint that can be read ({str(error).splitlines()[0]})") from None
 
 
 def checkpoint_path(source: str) -> Path:

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from vitssl import config, cost, dist, emissions, optim, state
-from vitssl.config import ConfigError, Run
+from vitssl.config import Run
 from vitssl.data.batch import RawBatch
 from vitssl.data.loader import EvalLoader
 from vitssl.data.views import EvalView
@@ -113,8 +114,8 @@ def fit(session: Session, called: nn.Module, log: Log, stopping: StopRequest) ->
     session.model.train()
     meter, saved_at, begun = Meter(), time.time(), time.time() - progress.time_s
     for parts in session.loader.batches(progress.step, session.total_steps):
-        wants = [bool(stopping), dist.is_main() and time.time() - saved_at > 60 * run.loop.checkpoint_minutes, not meter.finite()]
-        stop, checkpoint, diverged = dist.all_max(torch.tensor(wants, dtype=torch.int32)).tolist()
+        period_over = dist.is_main() and time.time() - saved_at > 60 * run.loop.checkpoint_minutes
+        stop, checkpoint, diverged = _agree(bool(stopping), period_over, not meter.finite())
         if diverged:
             _give_up(session, log)
         if stop or checkpoint:
@@ -123,26 +124,38 @@ def fit(session: Session, called: nn.Module, log: Log, stopping: StopRequest) ->
         if stop:
             return False
         meter.add(train_step(session, called, parts))
-        progress.time_s = time.time() - begun
         if progress.step % run.loop.log_every == 0 or progress.step == session.total_steps:
             _log_step(session, meter, log)
         if _evaluation_due(session):
-            if not meter.finite():
-                _give_up(session, log)
+            _settle(session, meter, log)
             evaluate(session, log)
             session.model.train()
+            meter.restart()
+        progress.time_s = time.time() - begun
         if run.loop.keep_every and session.epoch_ended:
+            _settle(session, meter, log)
             save(session)
-    if not meter.finite():
-        _give_up(session, log)
+    _settle(session, meter, log)
     save(session)
     return True
+
+
+def _agree(*wants: bool) -> list[bool]:
+    """What any rank wants, all do, at the same step."""
+    return [bool(flag) for flag in dist.all_max(torch.tensor(wants, dtype=torch.int32)).tolist()]
+
+
+def _settle(session: Session, meter: Meter, log: Log) -> None:
+    """Nothing is saved or evaluated before the newest loss is known to be finite, on all ranks."""
+    if _agree(not meter.finite())[0]:
+        _give_up(session, log)
 
 
 def _give_up(session: Session, log: Log) -> None:
     step = session.progress.step
     if dist.is_main():
-        state.save(session.folder / "diverged.pt", {"model": session.model.state_dict(), "optimizer": session.optimizer.state_dict(), "step": step})
+        content = {"model": session.model.state_dict(), "optimizer": session.optimizer.state_dict(), "step": step}
+        state.save(session.folder / "diverged.pt", content)
     log.event("end", step, attempt=session.progress.attempt, reason="diverged")
     raise Diverged(
         f"the loss was not finite at step {step} (epoch {session.epoch:.2f}); diverged.pt holds that state, last.pt the newest"
@@ -235,7 +248,8 @@ def run_folder(folder: Path) -> int:
     if not done:
         return STOPPED
     if dist.is_main():
-        write_json(folder / "cost.json", cost.measure(run, len(session.index.classes)) | cost.throughput(session.model, run, session.device))
+        costs = cost.measure(run, len(session.index.classes)) | cost.throughput(session.model, run, session.device)
+        write_json(folder / "cost.json", costs)
         write_json(folder / "done.json", _summary(session))
     return 0
 
@@ -282,7 +296,8 @@ class _ErrorFile:
         if error is not None and not isinstance(error, SystemExit) and self._path.parent.is_dir():
             text = str(error).strip().split("\n")[0]
             message = text if isinstance(error, ValueError | Diverged) else f"{type(error).__name__}: {text}"
-            write_json(self._path, {"message": message, "rank": dist.rank(), "time": time.time()})
+            details = "".join(traceback.format_exception(error))
+            write_json(self._path, {"message": message, "rank": dist.rank(), "time": time.time(), "details": details})
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -294,7 +309,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with _ErrorFile(folder):
             return run_folder(folder)
-    except ConfigError as error:
+    except ValueError as error:  # something that the user can mend; error.json has the details
         print(f"error: {error}", file=sys.stderr)
         return 2
     except Diverged as error:

@@ -10,7 +10,10 @@ from vitssl.data.batch import Batch
 from vitssl.model import StepEncode
 from vitssl.objectives import mae
 
-SSAT = {"objectives.classify": {"weight": 0.1}, "objectives.mae": {"weight": 0.9, "decoder_dim": 16, "decoder_depth": 2, "decoder_heads": 2}}
+SSAT = {
+    "objectives.classify": {"weight": 0.1},
+    "objectives.mae": {"weight": 0.9, "decoder_dim": 16, "decoder_depth": 2, "decoder_heads": 2},
+}
 
 
 def batch_of(images_BCHW, labels_B=None) -> Batch:
