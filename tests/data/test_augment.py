@@ -13,15 +13,23 @@ from timm.data import auto_augment as timm_ops
 from torchvision.transforms import AutoAugment, AutoAugmentPolicy
 
 from vitssl.config import ConfigError, View
-from vitssl.data import augment
+from vitssl.data import color
 from vitssl.data.augment import ARGUMENTS, GEOMETRY, NONE, OPERATIONS, Plan, Policy, affine, color_touches, parse
 from vitssl.data.batch import RawBatch
 from vitssl.data.draws import Draws
 
 FILL = torch.tensor([120.0, 110.0, 100.0])
-TIMM = {"TranslateX": timm_ops.translate_x_rel, "TranslateY": timm_ops.translate_y_rel, "ShearX": timm_ops.shear_x, "ShearY": timm_ops.shear_y,
-        "Rotate": timm_ops.rotate, "Solarize": timm_ops.solarize, "Invert": timm_ops.invert, "Posterize": timm_ops.posterize,
-        "AutoContrast": timm_ops.auto_contrast, "Color": timm_ops.color}  # fmt: skip
+TIMM = {
+    "TranslateX": timm_ops.translate_x_rel,
+    "TranslateY": timm_ops.translate_y_rel,
+    "ShearX": timm_ops.shear_x,
+    "ShearY": timm_ops.shear_y,
+    "Rotate": timm_ops.rotate,
+    "Solarize": timm_ops.solarize,
+    "Color": timm_ops.color,
+    "Invert": lambda image, _: timm_ops.invert(image),
+    "AutoContrast": lambda image, _: timm_ops.auto_contrast(image),
+}
 
 
 def draws(images: int, step: int = 0, seed: int = 0) -> Draws:
@@ -77,7 +85,7 @@ def test_rand_augment_is_timms(text, increasing):
 
 @pytest.mark.parametrize("text", ["rand-x3", "rand-m", "rand-m9-t1a", "originalr", "augmix-m3"])
 def test_unknown_policies_are_refused(text):
-    with pytest.raises(ConfigError, match="^auto_augment: .*none of"):
+    with pytest.raises(ConfigError, match=r"^auto_augment: .*none of"):
         parse(text)
 
 
@@ -106,10 +114,12 @@ def test_draws_follow_the_policy():
 
 
 def test_auto_augment_draws_whole_rows():
-    made = Policy([("Invert", 1, 0), ("Equalize", 0.25, 0), ("Color", 1, 10), ("Color", 1, 0)], np.array([[0, 1], [2, 3]]), False).draw(draws(4000))
+    entries = [("Invert", 1, 0), ("Equalize", 0.25, 0), ("Color", 1, 10), ("Color", 1, 0)]
+    made = Policy(entries, np.array([[0, 1], [2, 3]]), independent=False).draw(draws(4000))
     first, second = ([OPERATIONS[k] if k != NONE else None for k in column] for column in made.operation_BT.T)
     assert set(zip(first, second, strict=True)) == {("Invert", "Equalize"), ("Invert", None), ("Color", "Color")}
-    assert first.count("Invert") / 4000 == pytest.approx(0.5, abs=0.04) and second.count("Equalize") / 4000 == pytest.approx(0.125, abs=0.03)
+    assert first.count("Invert") == pytest.approx(2000, abs=150)
+    assert second.count("Equalize") == pytest.approx(500, abs=100)
     assert made.argument_BT[np.array(first) == "Color"] == pytest.approx(np.array([[1.9, 0.1]] * first.count("Color")))
 
 
@@ -122,8 +132,10 @@ def test_uniform_magnitudes_above_a_std_of_100():
 # ------------------------------------------------------------------------------------------------------------ carrying out
 
 
-@pytest.mark.parametrize(("operation", "argument"), [(g, s * a) for g, a in zip(GEOMETRY, (27, 0.3, 0.2, 0.4, 0.45), strict=True) for s in (-1, 1)])
-def test_one_geometric_operation_equals_timms(operation, argument):
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize(("operation", "size"), list(zip(GEOMETRY, (27, 0.29, 0.17, 0.41, 0.45), strict=True)))
+def test_one_geometric_operation_equals_timms(operation, size, sign):
+    argument = sign * size
     image = photos(64)[0]
     ours = carry_out(plan([(operation, argument)]), batch([image]))
     theirs = TIMM[operation](image, argument, resample=Image.Resampling.BILINEAR, fillcolor=tuple(int(f) for f in FILL))
@@ -132,7 +144,8 @@ def test_one_geometric_operation_equals_timms(operation, argument):
 
 def test_colours_run_in_the_order_of_the_steps_on_the_right_images():
     one, two = photos(40)
-    steps = [[("Solarize", 100), ("Invert", 0)], [("Invert", 0), ("Solarize", 100)], [None, ("AutoContrast", 0)], [None, None], [("Color", 0.3), ("Color", 1.6)]]
+    solarize, invert = ("Solarize", 100), ("Invert", 0)
+    steps = [[solarize, invert], [invert, solarize], [None, ("AutoContrast", 0)], [None, None], [("Color", 0.3), ("Color", 1.6)]]
     images = [one, one, two, two, one]
     ours = carry_out(plan(*steps), batch(images))
     for k, (image, row) in enumerate(zip(images, steps, strict=True)):
@@ -176,11 +189,12 @@ def test_a_part_takes_its_own_rows():
 
 def test_jitter_is_in_torchvisions_ranges_and_its_order_changes_by_step():
     view, orders = View(color_jitter=[0.4, 0.3, 0.2, 0.1], color_jitter_prob=0.8), set()
+    ranges = {"brightness": (0.6, 1.4), "contrast": (0.7, 1.3), "color": (0.8, 1.2), "hue": (-0.1, 0.1)}
     for step in range(30):
         touches = list(color_touches(view, draws(500, step)))
         orders.add(tuple(t.operation.__name__ for t in touches))
         for touch in touches:
-            low, high = {"brightness": (0.6, 1.4), "contrast": (0.7, 1.3), "color": (0.8, 1.2), "hue": (-0.1, 0.1)}[touch.operation.__name__]
+            low, high = ranges[touch.operation.__name__]
             assert low <= touch.argument_B.min() < low + 0.02 and high - 0.02 < touch.argument_B.max() <= high
             assert touch.chosen_B.mean() == pytest.approx(0.8, abs=0.1)
     assert len(orders) > 10
@@ -188,11 +202,15 @@ def test_jitter_is_in_torchvisions_ranges_and_its_order_changes_by_step():
 
 def test_only_what_is_asked_for_is_done():
     assert list(color_touches(View(), draws(8))) == []
-    names = [t.operation.__name__ for t in color_touches(View(color_jitter=[0, 0.4, 0, 0], blur_prob=0.5, solarize_prob=0.2, grayscale_prob=0.2), draws(8))]
-    assert names == ["contrast", "grayscale", "gaussian_blur", "solarize"]
+    view = View(color_jitter=[0, 0.4, 0, 0], blur_prob=0.5, solarize_prob=0.2, grayscale_prob=0.2)
+    assert [t.operation.__name__ for t in color_touches(view, draws(8))] == ["contrast", "grayscale", "gaussian_blur", "solarize"]
+
+
+def test_blur_draws_a_sigma_per_image():
     blur = next(color_touches(View(blur_prob=0.5, blur_sigma=[0.5, 1.5]), draws(2000)))
-    assert 0.5 <= blur.argument_B.min() < 0.52 and 1.48 < blur.argument_B.max() <= 1.5 and blur.chosen_B.mean() == pytest.approx(0.5, abs=0.05)
+    assert 0.5 <= blur.argument_B.min() < 0.52 and 1.48 < blur.argument_B.max() <= 1.5
+    assert blur.chosen_B.mean() == pytest.approx(0.5, abs=0.05)
 
 
-def test_every_operation_has_a_timm_counterpart():
-    assert {operation for operation, _ in ARGUMENTS.values()} == set(OPERATIONS) == {*augment.GEOMETRY, *augment.color.OPS}
+def test_every_operation_can_be_drawn():
+    assert {operation for operation, _ in ARGUMENTS.values()} == set(OPERATIONS) == {*GEOMETRY, *color.OPS}

@@ -16,7 +16,7 @@ import torch
 from vitssl.config import ConfigError, Data, Subset
 from vitssl.data.cache import open_cache
 from vitssl.data.images import Cached, OnDevice, Streamed, open_images
-from vitssl.data.loader import EvalLoader, Order, TrainLoader, measure, prefetch
+from vitssl.data.loader import EvalLoader, Order, TrainLoader, prefetch
 from vitssl.data.subset import train_and_heldout
 
 CPU = torch.device("cpu")
@@ -150,12 +150,6 @@ def test_caller_random_state_is_left_alone(make_shards, data):
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_measure_counts_images(make_shards, data, monkeypatch):
-    clock = iter([10.0, 12.0])
-    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
-    assert measure(loader(make_shards(), data), 5) == 5 * 8 / 2
-
-
 # --------------------------------------------------------------------------------------------------------- eval loader
 
 
@@ -220,7 +214,7 @@ def test_shard_that_vanishes_while_streaming_is_named(make_shards, data):
 
 
 def test_killed_worker_does_not_hang(make_shards, data, monkeypatch):
-    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.2)  # seconds; 5 unless told
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.2)  # seconds, instead of 5
     index = make_shards()
     before = children()
     batches = loader(index, streaming(data, 2)).batches(0, 10**6)
@@ -261,7 +255,8 @@ from vitssl.data.loader import TrainLoader
 from vitssl.data.subset import train_and_heldout
 index = shards.load_index(sys.argv[1])
 data = Data(shards=sys.argv[1], cache_dir=sys.argv[2], cache_gb=float(sys.argv[3]), workers=2)
-for slices in TrainLoader(index, train_and_heldout(index, data, True), data, seed=0, batch_size=8).batches(0, 10**9):
+loader = TrainLoader(index, train_and_heldout(index, data, True), data, seed=0, batch_size=8)
+for slices in loader.batches(0, 10**9):
     print("going", flush=True)
 """
 

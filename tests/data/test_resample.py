@@ -8,7 +8,8 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from vitssl.data.resample import Window, bicubic, bilinear, matrices, resample, warp
+from vitssl.data import resample as resampling
+from vitssl.data.resample import Window, bicubic, bilinear, matrices, warp
 
 PILLOW = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
@@ -32,6 +33,10 @@ def pixels(image: Image.Image) -> torch.Tensor:
 
 def window(start, length, resized, offset=0, flip=False) -> Window:
     return Window(*np.broadcast_arrays(*(np.atleast_1d(v) for v in (start, length, resized, offset, flip))))
+
+
+def resample(images: torch.Tensor, rows: Window, columns: Window, side: int, interpolation: str) -> torch.Tensor:
+    return resampling.resample(images, rows, columns, interpolation, torch.full((len(images), 3, side, side), torch.nan))
 
 
 def test_kernels_at_known_places():

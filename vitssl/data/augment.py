@@ -205,22 +205,22 @@ class Policy(NamedTuple):
         return np.clip(magnitude_BT + self.magnitude_std * draws.normal("auto_augment/magnitude", steps), 0, HIGHEST)
 
 
-def parse(text: str) -> Policy:
+def parse(text: str, where: str = "") -> Policy:
     """The policy of ``rand-m9-mstd0.5-inc1`` and the like, ``original`` or ``cifar10``.
 
     Raises:
-        ConfigError: an unknown name or section.
+        ConfigError: an unknown name or section; ``where`` stands before the field's name.
     """
     name, *sections = text.split("-")
     if text in AUTO_AUGMENT:
         return _auto_augment(AUTO_AUGMENT[text])
     if name != "rand":
-        raise ConfigError(f"auto_augment: {text!r} is none of rand-m9-mstd0.5-inc1 (and the like), {', '.join(AUTO_AUGMENT)}")
+        raise ConfigError(f"{where}auto_augment: {text!r} is none of rand-m9-mstd0.5-inc1 (and the like), {', '.join(AUTO_AUGMENT)}")
     options = {"m": HIGHEST, "mstd": 0.0, "inc": 0.0, "n": 2.0, "p": 0.5}  # timm's defaults
     for section in sections:
         match = re.fullmatch(r"([a-z]+)(\d+\.?\d*)", section)
         if match is None or match[1] not in options:
-            raise ConfigError(f"auto_augment: {text!r}: {section!r} is none of {', '.join(options)} followed by a number")
+            raise ConfigError(f"{where}auto_augment: {text!r}: {section!r} is none of {', '.join(options)} followed by a number")
         options[match[1]] = float(match[2])
     names = RAND_AUGMENT_INCREASING if options["inc"] else RAND_AUGMENT
     rows = np.tile(np.arange(len(names))[:, None], int(options["n"]))

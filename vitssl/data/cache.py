@@ -14,6 +14,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+import weakref
 from functools import cached_property, partial
 from pathlib import Path
 from typing import IO
@@ -37,7 +38,7 @@ class Cache:
         self.path = path
         self.sizes_N2 = sizes_N2
         self.offsets_N = offsets(sizes_N2)[:-1]
-        self._lock = lock
+        self.close = weakref.finalize(self, lock.close)
         self._bytes = np.memmap(path, np.uint8, mode="r")
 
     @cached_property
@@ -51,7 +52,7 @@ class Cache:
         """Images (B, C, H, W) uint8, padded on the right and below to the largest, and their sizes (B, 2).
 
         Args:
-            out: flat uint8 memory of at least `padded_bytes(positions)` to write into.
+            out: flat uint8 memory to write into, large enough for the padded images.
         """
         sizes_B2 = self.sizes_N2[positions]
         images_BCHW = padded(sizes_B2, out)
@@ -65,9 +66,6 @@ class Cache:
             image_CHW[:, height:] = 0
             image_CHW[:, :height, width:] = 0
         return images_BCHW, sizes_B2
-
-    def close(self) -> None:
-        self._lock.close()
 
 
 def offsets(sizes_N2: np.ndarray) -> np.ndarray:
@@ -103,17 +101,19 @@ def open_cache(index: Index, data: Data, *, progress: bool = True) -> Cache:
     folder = default_folder(data)
     path = folder / f"{index.sha256[:20]}-{data.cache_px or 'full'}.u8"
     sizes_N2 = resized_sizes(index.sizes_N2, data.cache_px)
-    lock = _open_lock(path)
-    while True:
-        fcntl.flock(lock, fcntl.LOCK_SH)
-        if _valid(path, sizes_N2):
-            os.utime(path)
-            return Cache(path, lock, sizes_N2)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        # Another process may have built it between the two locks, or evict it before the next.
-        if not _valid(path, sizes_N2):
-            _make_room(folder, path, data, int(offsets(sizes_N2)[-1]))
-            _build(index, path, sizes_N2, progress)
+    with contextlib.ExitStack() as stack:
+        lock = stack.enter_context(_open_lock(path))
+        while True:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            if _valid(path, sizes_N2):
+                os.utime(path)
+                stack.pop_all()  # the lock is the cache's from here on
+                return Cache(path, lock, sizes_N2)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # Another process may have built it between the two locks, or evict it before the next.
+            if not _valid(path, sizes_N2):
+                _make_room(folder, path, data, int(offsets(sizes_N2)[-1]))
+                _build(index, path, sizes_N2, progress)
 
 
 def _open_lock(path: Path) -> IO:

@@ -9,8 +9,10 @@ Shapes: B images of a batch, C channels (RGB), H W pixels.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from functools import cache
+import weakref
+from collections.abc import Callable, Generator, Iterator
+from functools import lru_cache
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -23,12 +25,15 @@ from vitssl.data.cache import Cache, decoded_bytes, open_cache, padded
 from vitssl.data.decode import resize, resized_sizes
 from vitssl.data.index import Index, read_image
 
+OPEN_SHARDS = 256  # per process; a usual limit is 1,024 open files
+
 Positions = Callable[[], Iterator[np.ndarray]]
+HostBatches = Generator[tuple[Tensor, Tensor], None, None]
 
 
 class Images(Protocol):
-    def host_batches(self, positions: Positions) -> Iterator[tuple[Tensor, Tensor]]:
-        """For each array of positions what `to_device` needs, and the sizes (B, 2) of the images."""
+    def host_batches(self, positions: Positions) -> HostBatches:
+        """For each array of positions what `to_device` needs, and the sizes (B, 2) of the images. To be closed."""
         ...
 
     def to_device(self, host: Tensor) -> Tensor:
@@ -58,7 +63,7 @@ class OnDevice:
         self.rows = np.full(len(decoded.sizes_N2), -1, dtype=np.int64)
         self.rows[positions] = np.arange(len(positions))
 
-    def host_batches(self, positions: Positions) -> Iterator[tuple[Tensor, Tensor]]:
+    def host_batches(self, positions: Positions) -> HostBatches:
         for chosen in positions():
             yield pinned(torch.from_numpy(self.rows[chosen]), self.device), self.size.expand(len(chosen), 2)
 
@@ -72,7 +77,7 @@ class Cached:
     def __init__(self, decoded: Cache, device: torch.device):
         self.decoded, self.device = decoded, device
 
-    def host_batches(self, positions: Positions) -> Iterator[tuple[Tensor, Tensor]]:
+    def host_batches(self, positions: Positions) -> HostBatches:
         for chosen in positions():
             height, width = self.decoded.sizes_N2[chosen].max(axis=0).tolist()
             images_BCHW = torch.empty(len(chosen), 3, height, width, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
@@ -90,7 +95,7 @@ class Streamed:
         self.device, self.workers = device, data.workers
         self.decoder = _Decoder(index, data.cache_px)
 
-    def host_batches(self, positions: Positions) -> Iterator[tuple[Tensor, Tensor]]:
+    def host_batches(self, positions: Positions) -> HostBatches:
         loader = torch.utils.data.DataLoader(
             self.decoder,  # type: ignore[arg-type]
             sampler=_Lazy(positions),
@@ -100,14 +105,17 @@ class Streamed:
             worker_init_fn=pool.quiet_worker,
             generator=torch.Generator(),  # its own, so that the caller's random state is left alone
         )
-        # Not a generator: the processes start here, in the main thread, where torch can watch over them.
-        return map(self._checked, iter(loader))
+        # The processes start here, in the main thread, where torch can watch over them.
+        return self._checked(iter(loader))
 
-    def _checked(self, decoded: tuple[np.ndarray, np.ndarray, str | None]) -> tuple[Tensor, Tensor]:
-        images_BCHW, sizes_B2, problem = decoded
-        if problem is not None:
-            raise ValueError(problem)
-        return pinned(torch.from_numpy(images_BCHW), self.device), torch.from_numpy(sizes_B2)
+    def _checked(self, decoded: Iterator[tuple[np.ndarray, np.ndarray, str | None]]) -> HostBatches:
+        try:
+            for images_BCHW, sizes_B2, problem in decoded:
+                if problem is not None:
+                    raise ValueError(problem)
+                yield pinned(torch.from_numpy(images_BCHW), self.device), torch.from_numpy(sizes_B2)
+        finally:
+            del decoded  # ends the processes, also while an exception's traceback keeps this frame
 
     def to_device(self, host: Tensor) -> Tensor:
         return host.to(self.device, non_blocking=True)
@@ -121,13 +129,21 @@ class _Lazy(torch.utils.data.Sampler):
         return self.positions()
 
 
+class _Shard:
+    """An open shard, closed when it is forgotten."""
+
+    def __init__(self, path: Path):
+        self.descriptor = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self.descriptor)
+
+
 class _Decoder:
     """What a worker process does: positions to a padded batch. Numpy arrays travel through pipes and need no /dev/shm."""
 
     def __init__(self, index: Index, cache_px: int | None):
         self.index = index
         self.sizes_N2 = resized_sizes(index.sizes_N2, cache_px)
-        self.open = cache(lambda shard: os.open(index.folder / index.shards[shard]["name"], os.O_RDONLY))
+        self.shard = lru_cache(OPEN_SHARDS)(lambda number: _Shard(index.folder / index.shards[number]["name"]))
 
     def __getitem__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, str | None]:
         """Images (B, C, H, W), sizes (B, 2), and what went wrong, in one line: the main process raises it."""
@@ -136,8 +152,8 @@ class _Decoder:
         images_BCHW.fill(0)
         try:
             for image_CHW, position, (height, width) in zip(images_BCHW, positions, sizes_B2, strict=True):
-                descriptor = self.open(int(self.index.shard[position]))
-                image = resize(read_image(descriptor, self.index, position), height, width)
+                shard = self.shard(int(self.index.shard[position]))
+                image = resize(read_image(shard.descriptor, self.index, position), height, width)
                 image_CHW[:, :height, :width] = image.transpose(2, 0, 1)
         except (ValueError, OSError) as error:
             return images_BCHW[:0], sizes_B2[:0], str(error)

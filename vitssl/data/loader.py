@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,7 +23,7 @@ import torch
 
 from vitssl.config import ConfigError, Data
 from vitssl.data.batch import RawBatch
-from vitssl.data.images import Images, open_images, pinned, resolved
+from vitssl.data.images import HostBatches, Images, open_images, pinned, resolved
 from vitssl.data.index import Index
 from vitssl.data.subset import Split
 
@@ -110,8 +109,10 @@ class TrainLoader:
     def steps_per_epoch(self) -> float:
         return self.num_samples / self.batch_size
 
-    def batches(self, start_step: int, stop_step: int) -> Iterator[list[RawBatch]]:
+    def batches(self, start_step: int, stop_step: int) -> Generator[list[RawBatch], None, None]:
         """For each step from ``start_step`` until before ``stop_step`` the rank's slices of the global batch.
+
+        A thread (and, when streaming, processes) read ahead until the generator ends, is closed or forgotten.
 
         Raises:
             ValueError: a shard that cannot be read; naming it.
@@ -183,14 +184,13 @@ def _batches(
             )
 
 
-def _with_labels(
-    slices: Iterator[_Slice], pixels: Iterator[tuple], labels: np.ndarray, device: torch.device
-) -> Generator[tuple, None, None]:
+def _with_labels(slices: Iterator[_Slice], pixels: HostBatches, labels: np.ndarray, device: torch.device) -> Generator[tuple, None, None]:
     if device.type == "cuda":
         torch.cuda.set_device(device)  # a new thread starts on GPU 0, whose memory pinning would then take
-    for part, (host, sizes_B2) in zip(slices, pixels, strict=True):
-        labels_B, index_B = torch.from_numpy(labels[part.positions]), torch.from_numpy(part.positions)
-        yield part, host, sizes_B2, pinned(labels_B, device), pinned(index_B, device)
+    with contextlib.closing(pixels):
+        for part, (host, sizes_B2) in zip(slices, pixels, strict=True):
+            labels_B, index_B = torch.from_numpy(labels[part.positions]), torch.from_numpy(part.positions)
+            yield part, host, sizes_B2, pinned(labels_B, device), pinned(index_B, device)
 
 
 def prefetch(items: Generator[T, None, None], depth: int) -> Generator[T, None, None]:
@@ -225,15 +225,3 @@ def _fill(items: Generator, results: queue.Queue, stopped: threading.Event) -> N
             results.put(("end", None))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the main thread raises it
             results.put(("error", error))
-
-
-def measure(loader: TrainLoader, steps: int) -> float:
-    """Images per second that one rank's loader hands out over ``steps`` steps, after one that warms it up."""
-    stream = loader.batches(0, steps + 1)
-    next(stream)
-    start, images = time.perf_counter(), 0
-    for slices in stream:
-        images += sum(len(batch.index_B) for batch in slices)
-    if loader.device.type == "cuda":
-        torch.cuda.synchronize(loader.device)
-    return images / (time.perf_counter() - start)

@@ -87,22 +87,23 @@ def matrices(window: Window, source_px: int, out_px: int, interpolation: str, de
     return dense_BSL.scatter_add_(2, index_BST, weight_BST)  # taps outside the part weigh nothing, wherever they fall
 
 
-def resample(images_BCHW: Tensor, rows: Window, columns: Window, out_px: int, interpolation: str) -> Tensor:
-    """Resized crops, float (B, C, S, S), whole numbers in [0, 255].
+def resample(images_BCHW: Tensor, rows: Window, columns: Window, interpolation: str, out_BCSS: Tensor) -> Tensor:
+    """Resized crops, whole numbers in [0, 255], written to ``out_BCSS``.
 
     Equal to Pillow's ``crop(...).resize(...)`` within one level: Pillow rounds after the first of the two passes, too.
 
     Args:
-        images_BCHW: float in [0, 255], or uint8; what lies outside the windows is never read.
+        images_BCHW: float in [0, 255], or uint8; what lies outside the windows does not matter.
         rows, columns: the vertical and the horizontal window.
         interpolation: a name in ``KERNELS``.
+        out_BCSS: float, contiguous; fresh memory is what costs most on a CPU, so nothing else of its size is made.
     """
-    B, C, H, W = images_BCHW.shape
-    device = images_BCHW.device
-    across_BLS = matrices(columns, W, out_px, interpolation, device).transpose(1, 2)
-    down_BSL = matrices(rows, H, out_px, interpolation, device)
+    (B, C, H, W), side, device = images_BCHW.shape, out_BCSS.shape[-1], images_BCHW.device
+    across_BLS = matrices(columns, W, side, interpolation, device).transpose(1, 2)
+    down_BSL = matrices(rows, H, side, interpolation, device)
     narrow = torch.bmm(images_BCHW.reshape(B, C * H, W).float(), across_BLS).clamp_(0, LEVELS)
-    return torch.matmul(down_BSL[:, None], narrow.view(B, C, H, out_px)).round_().clamp_(0, LEVELS)
+    torch.bmm(down_BSL.repeat_interleave(C, dim=0, output_size=B * C), narrow.view(B * C, H, side), out=out_BCSS.view(B * C, side, side))
+    return out_BCSS.round_().clamp_(0, LEVELS)
 
 
 def warp(images_BCSS: Tensor, affine_B23: Tensor, fill_C: Tensor) -> Tensor:

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitssl.config import View
+from vitssl.config import ConfigError, View
 from vitssl.data.augment import Touch, color_touches, parse
 from vitssl.data.batch import Batch, RawBatch
 from vitssl.data.draws import Draws
 from vitssl.data.mix import erase, erased_boxes, mix, one_hot
 from vitssl.data.resample import LEVELS, Window, resample
 
-CHUNK_FLOATS = {"cpu": 8 * 3 * 224 * 224, "cuda": 256 * 3 * 224 * 224}  # what is worked on at a time: a CPU's cache is small
+CHUNK_FLOATS = {"cpu": 8 * 3 * 224 * 224, "cuda": 256 * 3 * 224 * 224}  # worked on at a time; a CPU's cache is small
 
 
 # ---------------------------------------------------------------------------------------------------------------- crop
@@ -80,37 +80,39 @@ def centre_windows(out_px: int, crop_share: float, sizes_B2: np.ndarray) -> tupl
     return _windows(nothing_B2, sizes_B2, resized_B2, offset_B2, nothing_B2)
 
 
-def _chunks(count: int, own: int, floats_each: int, device: torch.device) -> Iterator[slice]:
-    """Cut ``count`` images so that the working set stays small and none holds images of two copies of ``own`` images each."""
-    step = max(1, CHUNK_FLOATS["cpu" if device.type == "cpu" else "cuda"] // floats_each)
-    for first in range(0, count, own):
-        for start in range(first, first + own, step):
-            yield slice(start, min(start + step, first + own))
+def _chunks(images_BCHW: Tensor, copies: int, side: int) -> Iterator[tuple[slice, slice]]:
+    """Rows of the output, and the images that they show, so few that the working set stays small."""
+    B, C, H, W = images_BCHW.shape
+    step = max(1, CHUNK_FLOATS[images_BCHW.device.type] // (C * max(side * side, H * W)))
+    for first in range(0, copies * B, B):
+        for start in range(0, B, step):
+            stop = min(start + step, B)
+            yield slice(first + start, first + stop), slice(start, stop)
 
 
 # --------------------------------------------------------------------------------------------------------------- views
 
 
 class _Normalize:
-    """[0, 255] to zero mean and unit variance, per channel."""
+    """[0, 255] to zero mean and unit variance, per channel, in place."""
 
     def __init__(self, mean: list[float], std: list[float], device: torch.device):
         self._mean_C11 = torch.tensor(mean, device=device)[:, None, None] * LEVELS
         self._inverse_std_C11 = 1 / (torch.tensor(std, device=device)[:, None, None] * LEVELS)
 
-    def __call__(self, images_BCSS: Tensor, out: Tensor) -> None:
-        torch.sub(images_BCSS, self._mean_C11, out=out).mul_(self._inverse_std_C11)
+    def __call__(self, images_BCSS: Tensor) -> None:
+        images_BCSS.sub_(self._mean_C11).mul_(self._inverse_std_C11)
 
 
 def _on_device(raw: RawBatch, device: torch.device) -> tuple[Tensor, ...]:
     return tuple(values.to(device, non_blocking=True) for values in (raw.images_BCHW, raw.labels_B, raw.index_B))
 
 
-def _resample(images_BCHW: Tensor, rows: Window, columns: Window, px: int, interpolation: str) -> Tensor:
+def _resample(images_BCHW: Tensor, rows: Window, columns: Window, interpolation: str, out_BCSS: Tensor) -> Tensor:
     """``resample`` without the source pixels that no image needs."""
     (top, rows), (left, columns) = (_tight(window) for window in (rows, columns))
     bottom, right = (int((window.start + window.length).max()) for window in (rows, columns))
-    return resample(images_BCHW[:, :, top : top + bottom, left : left + right], rows, columns, px, interpolation)
+    return resample(images_BCHW[:, :, top : top + bottom, left : left + right], rows, columns, interpolation, out_BCSS)
 
 
 def _tight(window: Window) -> tuple[int, Window]:
@@ -130,7 +132,7 @@ class TrainViews:
         device: where the views are made.
 
     Raises:
-        ConfigError: an ``auto_augment`` that does not exist.
+        ConfigError: an ``auto_augment`` that does not exist, a ``pad_px`` that is not less than the view's size.
     """
 
     def __init__(
@@ -138,7 +140,10 @@ class TrainViews:
         device: torch.device,
     ):  # fmt: skip
         self._views, self._image_size, self._num_classes, self._seed, self._device = views, image_size, num_classes, seed, device
-        self._policies = {name: parse(view.auto_augment) for name, view in views.items() if view.auto_augment}
+        self._policies = {name: parse(view.auto_augment, f"data.views.{name}.") for name, view in views.items() if view.auto_augment}
+        for name, view in views.items():
+            if view.crop == "pad" and view.pad_px >= (view.size or image_size):
+                raise ConfigError(f"data.views.{name}.pad_px: {view.pad_px} pixels cannot be reflected from a view that is no larger")
         self._normalize = _Normalize(mean, std, device)
         self._fill_C = (torch.tensor(mean, device=device) * LEVELS).round()
 
@@ -158,16 +163,15 @@ class TrainViews:
 
     def _make(self, name: str, view: View, draws: Draws, images_BCHW: Tensor, sizes_B2: np.ndarray) -> Tensor:
         """Crop, colour and normalise, a chunk at a time."""
-        B, px = len(images_BCHW), view.size or self._image_size
+        px = view.size or self._image_size
         rows, columns = crop_windows(view, px, draws, np.tile(sizes_B2, (view.count, 1)))
         touches = self._touches(name, view, draws, px)
-        made = torch.empty(view.count * B, 3, px, px, device=self._device)
-        for part in _chunks(len(made), B, 3 * max(px * px, images_BCHW[0, 0].numel()), self._device):
-            source = slice(part.start % B, part.start % B + part.stop - part.start)
-            pixels = _resample(images_BCHW[source], rows.take(part), columns.take(part), px, view.interpolation)
+        made = torch.empty(view.count * len(images_BCHW), 3, px, px, device=self._device)
+        for part, source in _chunks(images_BCHW, view.count, px):
+            pixels = _resample(images_BCHW[source], rows.take(part), columns.take(part), view.interpolation, made[part])
             for touch in touches:
                 touch.apply(pixels, part)
-            self._normalize(pixels, out=made[part])
+            self._normalize(pixels)
         return made
 
     def _touches(self, name: str, view: View, draws: Draws, px: int) -> list[Touch]:
@@ -192,9 +196,9 @@ class EvalView:
 
     def __call__(self, raw: RawBatch) -> Batch:
         images_BCHW, labels_B, index_B = _on_device(raw, self._device)
-        B, px = len(images_BCHW), self._image_size
+        px = self._image_size
         rows, columns = centre_windows(px, self._eval_crop, raw.sizes_B2.numpy())
-        made = torch.empty(B, 3, px, px, device=self._device)
-        for part in _chunks(B, B, 3 * max(px * px, images_BCHW[0, 0].numel()), self._device):
-            self._normalize(_resample(images_BCHW[part], rows.take(part), columns.take(part), px, "bicubic"), out=made[part])
+        made = torch.empty(len(images_BCHW), 3, px, px, device=self._device)
+        for part, source in _chunks(images_BCHW, 1, px):
+            self._normalize(_resample(images_BCHW[source], rows.take(part), columns.take(part), "bicubic", made[part]))
         return Batch({"main": made}, {"main": labels_B}, index_B, raw.labelled)

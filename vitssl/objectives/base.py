@@ -50,10 +50,10 @@ class Objective(nn.Module):
         """The factor of each term in the total loss."""
         raise NotImplementedError
 
-    def start(self, backbone: Backbone) -> None:  # noqa: B027
+    def start(self, backbone: Backbone) -> None:
         """Called once, after weights are initialised or loaded and before DDP: teachers copy the backbone here."""
 
-    def after_step(self, backbone: Backbone, progress: float) -> None:  # noqa: B027
+    def after_step(self, backbone: Backbone, progress: float) -> None:
         """Called after every optimiser step: teachers move here."""
 
     def predict(self, encode: Encode, batch: Batch) -> Tensor | None:

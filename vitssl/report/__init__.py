@@ -1,0 +1,50 @@
+"""Reports of sweeps: tables, plots and a page, from run folders alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vitssl.report import page, render, tables
+from vitssl.report.collect import collect, total
+from vitssl.report.grid import grid
+from vitssl.report.plots import plots
+from vitssl.report.reading import sentences
+
+__all__ = ["collect", "summary", "total", "write"]
+
+
+def write(sweep_folder: str | Path) -> Path:
+    """Write ``<sweep folder>/report/``: report.html, report.md, table.csv, table.tex and every plot as SVG and PNG.
+
+    Works at any time, for a sweep that is half finished or not begun. Gives the path of report.html.
+
+    Raises:
+        ConfigError: the folder holds no sweep.json.
+    """
+    laid_out = grid(collect(sweep_folder))
+    folder = Path(sweep_folder) / "report"
+    folder.mkdir(exist_ok=True)
+    made = plots(laid_out)
+    for name, (_, figure) in made.items():
+        figure.savefig(folder / f"{name}.png", dpi=200)
+        (folder / f"{name}.svg").write_text(page.svg(figure))
+    (folder / "report.md").write_text(page.markdown(laid_out, made))
+    (folder / "table.csv").write_text(render.numbers(laid_out))
+    (folder / "table.tex").write_text("\n".join(render.latex(table) for table in (tables.accuracy(laid_out), tables.cost(laid_out))))
+    (folder / "report.html").write_text(page.html(laid_out, made))
+    return folder / "report.html"
+
+
+def summary(sweep_folder: str | Path, width: int | None = None) -> str:
+    """The main tables, the differences and the reading as text for a terminal of ``width`` columns (None: the present one).
+
+    Raises:
+        ConfigError: the folder holds no sweep.json.
+    """
+    laid_out = grid(collect(sweep_folder))
+    shown = (
+        tables.accuracy(laid_out),
+        tables.differences(laid_out),
+        tables.cost(laid_out).without("M parameters, training", "M parameters, inference", "GMACs, inference"),
+    )
+    return render.terminal([table for table in shown if table is not None], sentences(laid_out), width)

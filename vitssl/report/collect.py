@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vitssl import config
-from vitssl.config import ConfigError, Run, Site
+from omegaconf import OmegaConf
+
+from vitssl.config import ConfigError, Site
 
 SILENT_S = 300.0  # a running attempt writes its energy twice a minute; after this long without, it is gone
 SUMMED = ("device_hours", "gpu_hours", "gpu_kwh", "cpu_kwh", "ram_kwh", "energy_kwh", "co2e_kg", "estimate_kg", "money")
@@ -39,7 +40,7 @@ class RunFolder:
     path: Path
     status: str  # done, failed, running, stopped (to be continued), interrupted (killed), waiting
     error: str = ""
-    run: Run | None = None
+    run: dict[str, Any] = field(default_factory=dict)  # run.yaml, every default explicit
     job: dict[str, Any] = field(default_factory=dict)
     cost: dict[str, Any] = field(default_factory=dict)
     done: dict[str, Any] = field(default_factory=dict)
@@ -112,7 +113,7 @@ def collect(folder: str | Path) -> Sweep:
     if not path.is_file():
         raise ConfigError(f"{path} does not exist: this is not a sweep folder (runs/<sweep name>)")
     facts = json.loads(path.read_text())
-    site = config.merge(Site, facts.get("site") or {}, where=str(path))
+    site = Site(**(facts.get("site") or {}))
     runs: dict[Path, RunFolder] = {}
     cells = []
     for cell in facts["cells"]:
@@ -129,11 +130,11 @@ def collect(folder: str | Path) -> Sweep:
 def read_folder(path: Path, site: Site) -> RunFolder:
     """One run folder; ``site`` is the sweep's, for a run that no launcher has described yet."""
     job = _json(path / "job.json")
-    own = config.merge(Site, job["site"], where=str(path / "job.json")) if job.get("site") else site
+    own = Site(**job["site"]) if job.get("site") else site
     emissions = [_json(p) for p in sorted(path.glob("emissions-*.json"))]
     found = RunFolder(
         path, "waiting", job=job, cost=_json(path / "cost.json"), done=_json(path / "done.json"), events=_events(path / "metrics.jsonl"),
-        run=config.load(path) if (path / "run.yaml").is_file() else None, emissions=emissions, spent=spent(emissions, own), site=own,
+        run=_yaml(path / "run.yaml"), emissions=emissions, spent=spent(emissions, own), site=own,
     )  # fmt: skip
     found.error = _json(path / "error.json").get("message", "")
     found.status = _status(found)
@@ -156,7 +157,7 @@ def _status(run: RunFolder) -> str:
 def total(folder: str | Path) -> dict[str, float]:
     """Energy, CO2e and hours of a run folder, summed over every attempt and node, with the estimate and the money of its site."""
     path = Path(folder)
-    site = config.merge(Site, _json(path / "job.json").get("site") or {}, where=str(path / "job.json"))
+    site = Site(**(_json(path / "job.json").get("site") or {}))
     return spent([_json(p) for p in sorted(path.glob("emissions-*.json"))], site)
 
 
@@ -185,6 +186,10 @@ def add(parts: Iterable[dict[str, float]]) -> dict[str, float]:
 
 def _json(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def _yaml(path: Path) -> dict[str, Any]:
+    return OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
 
 
 def _events(path: Path) -> list[dict[str, Any]]:

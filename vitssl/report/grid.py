@@ -44,6 +44,12 @@ class Grid:
         alone = len({r.arm.name for r in self.rows}) == 1
         return ", ".join(parts if parts and alone else [row.arm.name, *parts])
 
+    def name(self, column: Any) -> str:
+        """A column's name; a bare number says what it is."""
+        if column is None:
+            return ""
+        return str(column) if isinstance(column, str) else f"{self.sweep.facts['columns']} {column}"
+
     def scores(self, row: Row, column: Any, kind: str | None = None) -> dict[Any, float]:
         """Accuracy (%) by seed, of finished cells; ``kind`` None takes the sweep's metric."""
         name, _, part = self.sweep.facts.get("metric", "top1").partition("_")

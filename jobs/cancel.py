@@ -1,0 +1,65 @@
+"""Stop a sweep: `python jobs/cancel.py runs/quickstart`. Exactly this sweep's jobs; what is saved stays."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from jobs import cluster, local
+from jobs.status import runs_of
+from vitssl.config import ConfigError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit code: 0, or 2 for a mistake of the user's."""
+    parser = argparse.ArgumentParser(prog="jobs/cancel.py", description=__doc__)
+    parser.add_argument("sweep", type=Path, help="the sweep's folder, for example runs/quickstart")
+    try:
+        cancel(parser.parse_args(arguments).sweep)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def cancel(sweep: Path) -> None:
+    """End this sweep's SLURM jobs, the report's included, and ask its local launcher to stop.
+
+    Raises:
+        ConfigError: the folder is not a sweep's, or SLURM does not answer.
+    """
+    folders = [sweep / name for name in runs_of(sweep)]
+    pid = local.running(sweep)
+    if pid is not None:
+        os.kill(pid, signal.SIGTERM)
+        print(f"asked process {pid} to save and stop")
+    ids = _queued([*folders, sweep])
+    if ids:
+        cluster.output("scancel", *ids)
+        print(f"cancelled {len(ids)} jobs: {' '.join(ids)}")
+    if pid is None and not ids:
+        print(f"nothing of {sweep} is running or queued")
+
+
+def _queued(folders: list[Path]) -> list[str]:
+    if not shutil.which("squeue"):
+        return []
+    waiting, found = cluster.jobs(), []
+    for folder in folders:
+        job_id = cluster.job_id(folder)
+        if job_id in waiting:
+            # a job that is being cancelled must not requeue itself
+            (folder / "cancelled").touch()
+            found.append(job_id)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

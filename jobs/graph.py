@@ -1,0 +1,245 @@
+"""From a sweep to the graph of its Runs.
+
+Fields are merged in this order, later ones win:
+
+    the sweep's `defaults` < the arm's `defaults` < axis values < the stage < the command line
+
+A stage's own fields are the most specific of the file: `loop.epochs: 50` of a pretraining stays when an axis varies the epochs of
+everything else. Where a key starts with the name of a stage (`finetune.optim.lr`), in an axis or on the command line, it is for
+that stage alone, and wins over the stage's own fields too.
+
+A stage may start from an earlier stage of its arm (`init_from: pretrain`). Equal Runs are one node of the graph: their identity
+is the hash of what defines their result, their parent's identity included.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+import itertools
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jobs.sweep import Resources, Spec, unknown
+from vitssl.config import ConfigError, Data, Run, check, identity, load, merge
+
+# fields of a Run that name a checkpoint, and so may name an earlier stage of the same arm
+POINTERS = ("init_from",)
+
+
+@dataclass
+class Stage:
+    """One stage of one cell, merged and checked; `pointers` holds the stages that its fields name."""
+
+    name: str
+    run: Run
+    where: str
+    pointers: dict[str, str]
+
+
+@dataclass
+class Cell:
+    """One arm at one value of every axis."""
+
+    arm: str
+    axes: dict[str, Any]
+    stages: list[Stage]
+
+
+@dataclass
+class Job:
+    """A node of the graph: one Run to be done, once, in its folder."""
+
+    identity: str
+    run: Run
+    folder: Path
+    arm: str
+    stage: str
+    axes: dict[str, Any]
+    resources: Resources
+    parents: list[Job]
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+
+@dataclass
+class Graph:
+    """The jobs, parents before children, and the jobs that each cell of the report stands on."""
+
+    jobs: list[Job]
+    cells: list[tuple[Cell, list[Job]]]
+
+
+def cells(spec: Spec) -> list[Cell]:
+    """Every runnable arm at every combination of axis values, each stage merged and checked.
+
+    Raises:
+        ConfigError: the first mistake, naming the file and the field.
+    """
+    stages = {stage for arm in spec.arms.values() for stage in arm.stages}
+    _check_layers(spec, stages)
+    result = []
+    for arm, values in itertools.product(spec.arms, itertools.product(*spec.axes.values())):
+        labels = dict(zip(spec.axes, values, strict=True))
+        if spec.arms[arm].stages:
+            result.append(Cell(arm, labels, _merge_stages(spec, arm, labels, stages)))
+    if not result:
+        raise ConfigError(f"{spec.file}: arms: none of {', '.join(spec.arms) or 'them'} can run")
+    return result
+
+
+def _check_layers(spec: Spec, stages: set[str]) -> None:
+    """Each layer alone, so that the error names the place in the file and not the first cell that it touches."""
+    layers = {f"{spec.file}: defaults": spec.defaults, "command line": spec.overrides}
+    for axis, values in spec.axes.items():
+        layers |= {f"{spec.file}: axes.{axis}.{label}": fields for label, fields in values.items()}
+    for name, arm in spec.arms.items():
+        layers[f"{spec.file}: arms.{name}.defaults"] = arm.defaults
+        layers |= {f"{spec.file}: arms.{name}.stages.{stage}": fields for stage, fields in arm.stages.items()}
+    for where, layer in layers.items():
+        for part in (_for_stage(layer, None, stages), *(_for_stage(layer, stage, stages) for stage in stages)):
+            if part:
+                merge(Run, {"data": {"shards": "any"}}, _combined([part]), where=where)
+
+
+def _for_stage(layer: dict[str, Any], stage: str | None, stages: set[str]) -> dict[str, Any]:
+    """The fields of a layer that are for one stage alone; None: those for all stages."""
+    picked: dict[str, Any] = {}
+    for key, value in layer.items():
+        head, _, rest = str(key).partition(".")
+        if head not in stages:
+            picked |= {key: value} if stage is None else {}
+        elif head == stage:
+            picked |= {rest: value} if rest else value
+    return picked
+
+
+def _combined(layers: list[dict[str, Any]]) -> dict[str, Any]:
+    """Layers with dotted keys as one nested mapping. OmegaConf could, but merging each layer of each cell there takes minutes."""
+    result: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            *path, last = str(key).split(".")
+            part = result
+            for name in path:
+                if not isinstance(part.get(name), dict):
+                    part[name] = {}
+                part = part[name]
+            if isinstance(value, dict):
+                below = part.get(last)
+                value = _combined([below if isinstance(below, dict) else {}, value])
+            part[last] = value
+    return result
+
+
+def _merge_stages(spec: Spec, arm: str, labels: dict[str, Any], stages: set[str]) -> list[Stage]:
+    axes = [spec.axes[axis][label] for axis, label in labels.items()]
+    own, merged = spec.arms[arm], []
+    for name, fields in own.stages.items():
+        where = f"{spec.file}: arms.{arm}.stages.{name}"
+        layers = [spec.defaults, own.defaults, *(_for_stage(a, None, stages) for a in axes), fields]
+        layers += [*(_for_stage(a, name, stages) for a in axes), _for_stage(spec.overrides, None, stages)]
+        layers += [_for_stage(spec.overrides, name, stages)]
+        run = merge(Run, _combined(layers), where=where)
+        check(run, where=where)
+        _check_world(run, resources_of(spec, arm), where)
+        merged.append(Stage(name, run, where, _pointers(run, [s.name for s in merged], where)))
+    return merged
+
+
+def resources_of(spec: Spec, arm: str) -> Resources:
+    """The sweep's resources under the arm's own."""
+    return merge(Resources, dataclasses.asdict(spec.resources), spec.arms[arm].resources, where=f"{spec.file}: arms.{arm}.resources")
+
+
+def _check_world(run: Run, resources: Resources, where: str) -> None:
+    for name in ("nodes", "cpus_per_gpu", "hours"):
+        if getattr(resources, name) <= 0:
+            raise ConfigError(f"{where}: resources.{name}: {getattr(resources, name)} is not positive")
+    world = resources.nodes * max(1, resources.gpus_per_node)
+    if run.optim.batch_size % world:
+        raise ConfigError(
+            f"{where}: optim.batch_size: {run.optim.batch_size} is global and cannot be split evenly over "
+            f"resources.nodes x gpus_per_node = {world} processes"
+        )
+
+
+def _pointers(run: Run, earlier: list[str], where: str) -> dict[str, str]:
+    """{field: stage} of the fields that name an earlier stage; other values must be paths, and become absolute."""
+    pointers = {}
+    for name in POINTERS:
+        value = getattr(run, name)
+        if value in earlier:
+            pointers[name] = value
+        elif value is not None and not Path(value).exists():
+            raise ConfigError(f"{unknown(value, earlier, f'{where}.{name}')}; it is no earlier stage of the arm and no file or run folder")
+        elif value is not None:
+            setattr(run, name, str(Path(value).resolve()))
+    return pointers
+
+
+# --------------------------------------------------------------------------------------------------------------- link
+
+
+def link(spec: Spec, planned: list[Cell], folder: Path, fingerprint: Callable[[Data, str], str | None]) -> Graph:
+    """Merge equal Runs and give each its folder.
+
+    Args:
+        spec: the sweep.
+        planned: its cells.
+        folder: the sweep's folder; a run folder that exists there for an identity is found again, whatever its first part says.
+        fingerprint: the content hash of a Run's data, or None where it is not built yet.
+    """
+    jobs: dict[str, Job] = {}
+    result = []
+    for cell in planned:
+        done: dict[str, Job] = {}
+        for stage in cell.stages:
+            job = _job(spec, cell, stage, done, folder, fingerprint)
+            done[stage.name] = jobs.setdefault(job.identity, job)
+        result.append((cell, list(done.values())))
+    return Graph(list(jobs.values()), result)
+
+
+def _job(spec: Spec, cell: Cell, stage: Stage, done: dict[str, Job], folder: Path, fingerprint: Callable) -> Job:
+    run = copy.deepcopy(stage.run)
+    run.data.sha256 = fingerprint(run.data, stage.where)
+    hashed = copy.deepcopy(run)
+    hashed.data.sha256 = run.data.sha256 or f"not built yet: {run.data.shards}"
+    for name in POINTERS:
+        if name in stage.pointers:
+            parent = done[stage.pointers[name]]
+            setattr(run, name, str(parent.folder))
+            setattr(hashed, name, f"run:{parent.identity}")
+        elif getattr(run, name) is not None:
+            setattr(hashed, name, _content(Path(getattr(run, name))))
+    key = identity(hashed)
+    parents = list({id(done[s]): done[s] for s in stage.pointers.values()}.values())
+    return Job(key, run, _folder(folder, cell, stage, key), cell.arm, stage.name, cell.axes, resources_of(spec, cell.arm), parents)
+
+
+def _content(path: Path) -> str:
+    """What a checkpoint from outside the sweep is, whatever its path."""
+    if path.is_dir():
+        return f"run:{identity(load(path))}"
+    return f"file:{hashlib.sha256(path.read_bytes()).hexdigest()}"
+
+
+def _folder(sweep: Path, cell: Cell, stage: Stage, key: str) -> Path:
+    for known in sorted(sweep.glob(f"*-{key}")):
+        return known
+    stages = [stage.name] if len(cell.stages) > 1 else []
+    parts = [cell.arm, *stages, *(_short(axis, value) for axis, value in cell.axes.items()), key]
+    return sweep / "-".join(re.sub(r"[^A-Za-z0-9._]+", "_", part) for part in parts)
+
+
+def _short(axis: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return f"s{value}" if axis == "seed" else f"{axis.rsplit('.', 1)[-1]}{value}"

@@ -1,0 +1,277 @@
+"""The SLURM executor: arrays of equal jobs through submitit, chained by dependencies, a report at the end.
+
+Every array element runs `jobs.node.Node` once per node. What submitit and SLURM cannot do alone, a job that is killed outright
+going on from its checkpoint, is done by a trap in the batch script.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import shlex
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import submitit
+from rich.console import Console
+from submitit.helpers import clean_env, environment_variables
+
+from jobs import cluster
+from jobs.folders import Launch, error_of, is_done, write_json, write_run
+from jobs.graph import Graph, Job
+from jobs.node import REPORT_HOURS, WARNING_S, Node, Report, report_command
+from jobs.sweep import Resources
+from vitssl.config import ConfigError
+
+NO_CAP = 10**6  # of time-outs: a run may need more days than a partition grants
+WAIT_S = 5.0
+_PATH = 'export PYTHONPATH={}"${{PYTHONPATH:+:$PYTHONPATH}}"'
+
+
+@dataclass
+class Array:
+    """Jobs of equal resources that start together, and what they wait for."""
+
+    jobs: list[Job]
+    dependency: str | None = None
+    id: str = ""  # SLURM's, without an index
+
+
+def run(graph: Graph, launch: Launch, wait: bool, console: Console) -> int:
+    """Queue every job that is neither done nor queued, and the report. Exit code 1: waited, and not all is done."""
+    queued = _queued(graph)
+    todo = [job for job in graph.jobs if not is_done(job) and job.identity not in queued]
+    for job in todo:
+        write_run(job, launch)
+        for stale in ("error.json", "cancelled"):
+            (job.folder / stale).unlink(missing_ok=True)
+    arrays = []
+    with _outside_of_jobs():
+        for jobs in _groups(todo, queued):
+            arrays.append(_submit(jobs, arrays, queued, launch))
+        report = _submit_report(queued, launch)
+    console.print(_summary(graph, todo, arrays, queued), highlight=False)
+    console.print(f"Report: job {report}, {launch.sweep / 'report'}", soft_wrap=True, highlight=False)
+    console.print(f"Follow it with: python jobs/status.py {launch.sweep}", soft_wrap=True, highlight=False)
+    return _wait(graph, report, launch, console) if wait else 0
+
+
+def _summary(graph: Graph, todo: list[Job], arrays: list[Array], queued: dict[str, str]) -> str:
+    done = sum(is_done(job) for job in graph.jobs)
+    running = len(queued) - len(todo)
+    return f"{done} done before, {running} in the queue before, {len(todo)} submitted in {len(arrays)} arrays: " + (
+        ", ".join(f"{a.id} ({a.jobs[0].arm} {a.jobs[0].stage} x {len(a.jobs)})" for a in arrays) or "none"
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------- plan
+
+
+def _groups(todo: list[Job], queued: dict[str, str], limit: int | None = None) -> Iterator[list[Job]]:
+    """Split jobs into arrays: same arm and stage, same resources, same kind of waiting, at most SLURM's array size."""
+    groups: dict[Any, list[Job]] = {}
+    waiting = {job.identity for job in todo} | set(queued)
+    for job in todo:
+        kind = sum(parent.identity in waiting for parent in job.parents)
+        groups.setdefault((job.arm, job.stage, kind, dataclasses.astuple(job.resources)), []).append(job)
+    size = limit or cluster.max_array_size()
+    for jobs in groups.values():
+        for first in range(0, len(jobs), size):
+            yield from _aligned(jobs[first : first + size], todo, queued)
+
+
+def _aligned(jobs: list[Job], todo: list[Job], queued: dict[str, str]) -> Iterator[list[Job]]:
+    """The whole list where it can mirror its parents' array, element by element; else one list per set of parents."""
+    parents = [_pending(job, queued) for job in jobs]
+    if not any(parents) or _mirror(parents) is not None:
+        yield jobs
+        return
+    by_parents: dict[tuple[str, ...], list[Job]] = {}
+    for job, ids in zip(jobs, parents, strict=True):
+        by_parents.setdefault(tuple(ids), []).append(job)
+    yield from by_parents.values()
+
+
+def _pending(job: Job, queued: dict[str, str]) -> list[str]:
+    """SLURM's ids of the parents that are not done. Parents come first in a graph: what is not done is queued by now."""
+    return [queued[parent.identity] for parent in job.parents if not is_done(parent)]
+
+
+def _mirror(parents: list[list[str]]) -> str | None:
+    """The array whose elements 0, 1, 2, ... are the only parents of these jobs, in this order."""
+    if len(parents) < 2 or any(len(ids) != 1 for ids in parents):
+        return None
+    array = parents[0][0].split("_")[0]
+    return array if [ids[0] for ids in parents] == [f"{array}_{i}" for i in range(len(parents))] else None
+
+
+def _dependency(jobs: list[Job], queued: dict[str, str]) -> str | None:
+    parents = [_pending(job, queued) for job in jobs]
+    if not any(parents):
+        return None
+    # an element without a twin in the other array would be cancelled at once
+    if (array := _mirror(parents)) is not None:
+        return f"aftercorr:{array}"
+    return "afterok:" + ":".join(parents[0])
+
+
+# -------------------------------------------------------------------------------------------------------------- submit
+
+
+def _submit(jobs: list[Job], arrays: list[Array], queued: dict[str, str], launch: Launch) -> Array:
+    dependency = _dependency(jobs, queued)
+    executor = _executor(jobs, dependency, launch, write=True)
+    try:
+        submitted = executor.submit_array([Node(str(job.folder), launch.module) for job in jobs])
+    except submitit.core.utils.FailedJobError as error:
+        raise ConfigError(f"sbatch refused {jobs[0].name}: {' '.join(str(error).split())}") from None
+    for job, handle in zip(jobs, submitted, strict=True):
+        queued[job.identity] = handle.job_id
+        write_json(job.folder / cluster.JOB_FILE, {"job_id": handle.job_id})
+    return Array(jobs, dependency, submitted[0].job_id.split("_")[0])
+
+
+@contextmanager
+def _outside_of_jobs() -> Iterator[None]:
+    """Hide the variables of the job that this launcher may be in, which sbatch would take for options; but not the cluster's."""
+    kept = {name: os.environ[name] for name in ("SLURM_CONF",) if name in os.environ}
+    with clean_env(), environment_variables(**kept):
+        yield
+
+
+class _Executor(submitit.SlurmExecutor):
+    """submitit's; a dry run may be on a machine without SLURM."""
+
+    @classmethod
+    def affinity(cls) -> int:
+        return 2
+
+    def script(self, count: int) -> str:
+        """The batch script of an array, as submitit would write it."""
+        parameters = self.parameters | ({"map_count": count} if count > 1 else {})
+        return submitit.slurm.slurm._make_sbatch_string(command=self._submitit_command_str, folder=self.folder, **parameters)
+
+
+def _executor(jobs: list[Job], dependency: str | None, launch: Launch, write: bool) -> _Executor:
+    resources = jobs[0].resources
+    digest = hashlib.sha256("".join(job.identity for job in jobs).encode()).hexdigest()[:12]
+    listed = launch.sweep / "submitit" / f"folders-{digest}.txt"
+    if write:
+        listed.parent.mkdir(parents=True, exist_ok=True)
+        listed.write_text("".join(f"{job.folder}\n" for job in jobs))
+    executor = _Executor(launch.sweep / "submitit" / "%j", max_num_timeout=NO_CAP)
+    gpus = {"gpus_per_node": resources.gpus_per_node} if resources.gpus_per_node else {}
+    memory = {"mem": f"{round(resources.mem_gb * 1024)}MB"} if resources.mem_gb else {}
+    executor.update_parameters(
+        job_name=f"{launch.sweep.name}-{jobs[0].arm}-{jobs[0].stage}", time=round(resources.hours * 60), nodes=resources.nodes,
+        cpus_per_task=resources.cpus_per_gpu * max(1, resources.gpus_per_node), signal_delay_s=_warning_s(resources),
+        setup=_setup(launch, listed), **gpus, **memory, **_common(launch, dependency),
+    )  # fmt: skip
+    return executor
+
+
+def _warning_s(resources: Resources) -> int:
+    return min(WARNING_S, round(resources.hours * 3600 / 4))
+
+
+def _common(launch: Launch, dependency: str | None) -> dict[str, Any]:
+    site = launch.site
+    chosen = {"partition": site.partition, "account": site.account, "qos": site.qos, "constraint": site.constraint}
+    more: dict[str, Any] = {"chdir": str(launch.source), "requeue": True, **site.additional}
+    if dependency is not None:
+        more["kill-on-invalid-dep"] = "yes"
+    return {
+        **{key: value for key, value in chosen.items() if value is not None},
+        "ntasks_per_node": 1,
+        "dependency": dependency,
+        "additional_parameters": more,
+        "stderr_to_stdout": True,
+    }
+
+
+def _setup(launch: Launch, listed: Path) -> list[str]:
+    """The batch script's lines before srun: the site's, and the trap for jobs that are killed.
+
+    A killed job (its last attempt wrote a checkpoint, and it neither failed by itself nor was cancelled) is requeued. Where the
+    job is not RUNNING any more, SLURM has decided its fate already.
+    """
+    return [
+        *launch.site.setup,
+        *(f"export {name}={shlex.quote(value)}" for name, value in launch.site.env.items()),
+        'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"',
+        _PATH.format(shlex.quote(str(launch.source))),
+        f'run=$(sed -n "$((${{SLURM_ARRAY_TASK_ID:-0}} + 1))p" {shlex.quote(str(listed))})',
+        'begun="$run/.begun-$SLURM_JOB_ID"; touch "$begun"',
+        "go_on() {",
+        "  code=$?",
+        '  if [ "$code" -ne 0 ] && [ ! -e "$run/done.json" ] && [ ! -e "$run/error.json" ] && [ ! -e "$run/cancelled" ] &&',
+        '    [ "$run/last.pt" -nt "$begun" ] && [ "$(squeue -h -j "$SLURM_JOB_ID" -o %T)" = RUNNING ]; then',
+        '    echo "killed after progress: requeueing"; scontrol requeue "$SLURM_JOB_ID"',
+        "  fi",
+        '  rm -f "$begun"; exit "$code"',
+        "}",
+        "trap go_on EXIT",
+    ]
+
+
+def _submit_report(queued: dict[str, str], launch: Launch) -> str:
+    ids = ":".join(dict.fromkeys(job_id.split("_")[0] for job_id in queued.values()))
+    executor = _Executor(launch.sweep / "submitit" / "%j")
+    executor.update_parameters(
+        job_name=f"{launch.sweep.name}-report", time=round(60 * REPORT_HOURS), nodes=1, cpus_per_task=1,
+        setup=[*launch.site.setup, _PATH.format(shlex.quote(str(launch.source)))],
+        **_common(launch, f"afterany:{ids}" if ids else None),
+    )  # fmt: skip
+    job = executor.submit(Report(str(launch.sweep), launch.about() | {"source": str(launch.source)}))
+    write_json(launch.sweep / cluster.JOB_FILE, {"job_id": job.job_id})
+    return job.job_id
+
+
+# --------------------------------------------------------------------------------------------------------------- queue
+
+
+def _queued(graph: Graph) -> dict[str, str]:
+    """{identity: SLURM's id} of the jobs of this graph that are in the queue now."""
+    there = set(cluster.jobs())
+    known = {job.identity: cluster.job_id(job.folder) for job in graph.jobs if not is_done(job)}
+    return {identity: found for identity, found in known.items() if found in there}
+
+
+def _wait(graph: Graph, report: str, launch: Launch, console: Console) -> int:
+    """Wait for the report job, telling what becomes of the runs; then show the report."""
+    told: set[str] = set()
+    there = True
+    while there:
+        there = report in cluster.jobs()
+        for job in graph.jobs:
+            if job.identity not in told and (is_done(job) or error_of(job.folder)):
+                told.add(job.identity)
+                console.print(f"{job.name}: {'done' if is_done(job) else error_of(job.folder)}", highlight=False)
+        time.sleep(WAIT_S if there else 0)
+    about = launch.about() | {"source": str(launch.source)}
+    subprocess.run(report_command(launch.sweep, about), check=False, cwd=launch.source)
+    return 0 if all(is_done(job) for job in graph.jobs) else 1
+
+
+# -------------------------------------------------------------------------------------------------------------- dry run
+
+
+def show_scripts(graph: Graph, launch: Launch, console: Console) -> None:
+    """Print the batch script of every array that a submission would queue."""
+    queued: dict[str, str] = {}
+    todo = [job for job in graph.jobs if not is_done(job)]
+    launch.source = launch.sweep / "source" / "HASH"
+    for number, jobs in enumerate(_groups(todo, queued), start=1):
+        dependency = _dependency(jobs, queued)
+        for index, job in enumerate(jobs):
+            queued[job.identity] = f"JOB{number}_{index}" if len(jobs) > 1 else f"JOB{number}"
+        console.rule(f"JOB{number}: {jobs[0].arm} {jobs[0].stage} x {len(jobs)}")
+        for job in jobs:
+            console.print(f"# {job.folder}", soft_wrap=True, highlight=False)
+        print(_executor(jobs, dependency, launch, write=False).script(len(jobs)))

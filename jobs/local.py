@@ -1,0 +1,117 @@
+"""The local executor: the same graph and folders as on a cluster, one run after the other on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from jobs.folders import Launch, error_of, is_done, write_json, write_run
+from jobs.graph import Graph, Job
+from jobs.node import Place, report_command, start
+from vitssl.config import ConfigError
+
+PID_FILE = "local.json"
+
+
+class Stopper:
+    """Ctrl-C or SIGTERM: the first asks the current run to save and stop, the second ends it at once."""
+
+    def __init__(self, stop_file: Path):
+        self.stop_file = stop_file
+        self.asked = False
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __call__(self, number: int, frame: Any) -> None:
+        if self.asked and self.process is not None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.asked = True
+        self.stop_file.touch()
+
+
+def run(graph: Graph, launch: Launch, console: Console) -> bool:
+    """Run every job that is not done, parents first, then the report.
+
+    Returns:
+        True when every job is done; False when one failed or the user stopped the sweep.
+    """
+    with tempfile.TemporaryDirectory(prefix="vitssl-") as scratch, _alone(launch.sweep):
+        stopper = Stopper(Path(scratch) / "stop")
+        before = {number: signal.signal(number, stopper) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            for position, job in enumerate(graph.jobs, start=1):
+                if not stopper.asked:
+                    _one(job, f"[{position}/{len(graph.jobs)}] {job.name}", launch, stopper, console)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+    if stopper.asked:
+        console.print(f"Stopped; what was trained is saved. To go on: [bold]{launch.command}[/bold]", soft_wrap=True)
+        return False
+    about = launch.about() | {"source": str(launch.source)}
+    reported = subprocess.run(report_command(launch.sweep, about), check=False, cwd=launch.source).returncode == 0
+    return reported and all(is_done(job) for job in graph.jobs)
+
+
+def _one(job: Job, title: str, launch: Launch, stopper: Stopper, console: Console) -> None:
+    if is_done(job):
+        console.print(f"{title}: done before", highlight=False)
+        return
+    write_run(job, launch)
+    for parent in job.parents:
+        if not is_done(parent):
+            fail(job, f"not run: {parent.name}, which it starts from, is not done")
+            console.print(f"[red]{title}: not run[/red], because {parent.name}, which it starts from, is not done", highlight=False)
+            return
+    console.print(title, highlight=False)
+    stopper.stop_file.unlink(missing_ok=True)
+    # a session of its own: Ctrl-C in the terminal reaches this process alone, which then asks the run to stop
+    stopper.process = start(job.folder, Place(), stopper.stop_file, launch.module, start_new_session=True)
+    code = stopper.process.wait()
+    stopper.process = None
+    if not is_done(job) and not stopper.asked:
+        if error_of(job.folder) is None:
+            fail(job, f"training ended with exit code {code}")
+        console.print(f"[red]{title}: failed[/red]: {error_of(job.folder)}", highlight=False, markup=True)
+
+
+def fail(job: Job, message: str) -> None:
+    write_json(job.folder / "error.json", {"message": message})
+
+
+@contextmanager
+def _alone(sweep: Path) -> Iterator[None]:
+    """One local launcher per sweep at a time; its process is named in a file, for `jobs/cancel.py`."""
+    path = sweep / PID_FILE
+    if (pid := running(sweep)) is not None:
+        raise ConfigError(f"{sweep} is being run by process {pid} of this machine already; stop that with jobs/cancel.py {sweep}")
+    write_json(path, {"pid": os.getpid(), "host": socket.gethostname(), "born": _born(os.getpid())})
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def running(sweep: Path) -> int | None:
+    """The process that runs this sweep on this machine now."""
+    path = sweep / PID_FILE
+    if not path.exists():
+        return None
+    found = json.loads(path.read_text())
+    alive = found["host"] == socket.gethostname() and _born(found["pid"]) == found["born"]
+    return found["pid"] if alive else None
+
+
+def _born(pid: int) -> str | None:
+    """When a process was started, so that a number used again is not taken for it."""
+    found = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return found.stdout.strip() or None

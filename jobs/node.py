@@ -1,0 +1,211 @@
+"""What runs on a node: the command of one run, and the SLURM task that starts it, stops it when asked and requeues it.
+
+The task is outside of the container; torchrun and training are inside. This module and what it imports need neither torch nor
+anything of the container.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import submitit
+from submitit.helpers import DelayedSubmission
+
+from vitssl.config import Site, merge
+
+TRAINING = "vitssl.train"
+# a stopping worker saves first; torchrun's own 30 s would cut that off
+SHUTDOWN_S = 300
+# SLURM gives its warning this long before it kills: a step, a save, and SLURM's own 60 s of slack
+WARNING_S = 180
+REPORT_HOURS = 0.5
+
+
+def inside(site: Site, python: str, paths: list[Path]) -> list[str]:
+    """The words that start Python at a site: in its container, with these paths visible there, if it has one."""
+    if site.image is None:
+        return [python]
+    binds = [*site.binds, *(str(path) for path in dict.fromkeys(paths) if path.exists())]
+    return [*shlex.split(site.container), *(word for bind in binds for word in ("--bind", bind)), site.image, "python"]
+
+
+@dataclass
+class Place:
+    """Where among its peers a node stands."""
+
+    nodes: int = 1
+    host: str = "localhost"  # this node's name
+    head: str = "localhost"  # the first node's
+    job: int = 0  # SLURM's raw job id
+    restart: int = 0  # how often SLURM requeued the job
+
+    @property
+    def port(self) -> int:
+        """Of the rendezvous: below the ephemeral range (32768), and another one after a requeue."""
+        return 20000 + (7 * self.job + self.restart) % 12000
+
+
+def command(folder: Path, job: dict[str, Any], place: Place, stop_file: Path, module: str = TRAINING) -> list[str]:
+    """The command that trains the run in ``folder`` on one node."""
+    site, processes = _site(job), max(1, job["gpus_per_node"])
+    python = inside(site, sys.executable, [folder.parent, Path(job["source"]), stop_file.parent, *(Path(p) for p in job["binds"])])
+    if place.nodes == 1 and processes == 1:
+        return [*python, "-m", module, str(folder)]
+    rendezvous = ["--standalone"]
+    if place.nodes > 1:
+        rendezvous = ["--nnodes", str(place.nodes), "--rdzv-backend", "c10d", "--rdzv-id", f"{place.job}-{place.restart}"]
+        rendezvous += ["--rdzv-endpoint", f"{place.head}:{place.port}", "--local-addr", place.host]
+    launcher = ["-m", "torch.distributed.run", *rendezvous, "--nproc-per-node", str(processes), "--max-restarts", "0"]
+    return [*python, *launcher, "-m", module, str(folder)]
+
+
+def environment(job: dict[str, Any], stop_file: Path) -> dict[str, str]:
+    """The environment of a run: its own source first, the site's variables, and where to look for a request to stop."""
+    paths = [job["source"], *filter(None, [os.environ.get("PYTHONPATH")])]
+    own = {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "VITSSL_STOP_FILE": str(stop_file),
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SHUTDOWN_S),
+    }
+    return os.environ | _site(job).env | own
+
+
+def start(folder: Path, place: Place, stop_file: Path, module: str = TRAINING, **options: Any) -> subprocess.Popen[bytes]:
+    """Start the run of a folder on this node."""
+    job = json.loads((folder / "job.json").read_text())
+    stop_file.unlink(missing_ok=True)
+    return subprocess.Popen(
+        command(folder, job, place, stop_file, module), cwd=job["source"], env=environment(job, stop_file),
+        preexec_fn=_ignore_usr2, **options,
+    )  # fmt: skip
+
+
+def _ignore_usr2() -> None:
+    # SLURM may signal every process of the step; an ignored signal stays ignored through exec, a handler would not
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+
+
+def _site(job: dict[str, Any]) -> Site:
+    return merge(Site, job["site"], where="job.json: site")
+
+
+# ----------------------------------------------------------------------------------------------------- the SLURM tasks
+
+
+@dataclass
+class Node:
+    """A SLURM task: one per node of a run's job."""
+
+    folder: str
+    module: str = TRAINING
+
+    def __call__(self) -> str:
+        """Train until the run is done; when asked to stop, wait until it is saved, requeue the job and never return.
+
+        Raises:
+            RuntimeError: training failed.
+        """
+        folder, environment = Path(self.folder), submitit.JobEnvironment()
+        # an earlier attempt's result would be taken for this one's
+        environment.paths.result_pickle.unlink(missing_ok=True)
+        with tempfile.TemporaryDirectory(prefix="vitssl-") as scratch:
+            stop_file = Path(scratch) / "stop"
+            _on_stop_signals(stop_file)
+            code = _train(folder, _place(environment), stop_file, self.module)
+            if (folder / "done.json").exists():
+                return str(folder)
+            if stop_file.exists() and not (folder / "error.json").exists():
+                _leave(environment)
+        raise RuntimeError(_why(folder, code))
+
+    def checkpoint(self) -> DelayedSubmission:
+        """What submitit requeues if its own handler is met before ours is in place."""
+        return DelayedSubmission(self)
+
+
+def _place(environment: submitit.JobEnvironment) -> Place:
+    hosts = list(environment.hostnames)
+    restart = int(os.environ.get("SLURM_RESTART_COUNT", 0))
+    return Place(len(hosts), hosts[environment.node], hosts[0], int(environment.raw_job_id), restart)
+
+
+def _on_stop_signals(stop_file: Path) -> None:
+    """A stop signal leaves a file that all workers look for between steps; torchrun itself is never signalled."""
+
+    def request(number: int, frame: Any) -> None:
+        stop_file.touch()
+        # stays until the next step's end, or the end of the time that SLURM grants
+        signal.alarm(max(10, WARNING_S - 75))
+
+    def overdue(number: int, frame: Any) -> None:
+        raise TimeoutError
+
+    for number in (signal.SIGUSR2, signal.SIGTERM):
+        signal.signal(number, request)
+    signal.signal(signal.SIGALRM, overdue)
+
+
+def _train(folder: Path, place: Place, stop_file: Path, module: str) -> int | None:
+    """The exit code of training; None where it did not stop in the time that SLURM grants."""
+    log = folder / "log"
+    log.mkdir(exist_ok=True)
+    with (log / f"train-{place.job}-{place.restart}-{place.host}.txt").open("ab") as output:
+        process = start(folder, place, stop_file, module, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            return process.wait()
+        except TimeoutError:
+            return None
+        finally:
+            signal.alarm(0)
+
+
+def _leave(environment: submitit.JobEnvironment) -> None:
+    """Put the job back into the queue, if it is running and not being cancelled or requeued already, and wait for the end.
+
+    The exit code must not be 0, or the job's children would start.
+    """
+    if environment.node == 0 and state_of(environment.raw_job_id) == "RUNNING":
+        subprocess.run(["scontrol", "requeue", environment.job_id], check=True, timeout=60)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # SLURM ends this process when it requeues; nodes other than the first wait for that too
+    time.sleep(60)
+    sys.exit(75)
+
+
+def state_of(job_id: str) -> str:
+    """SLURM's state of a job, as `squeue` gives it; empty where it is gone."""
+    found = subprocess.run(["squeue", "-h", "-j", job_id, "-o", "%T"], capture_output=True, text=True, check=False, timeout=60)
+    return found.stdout.strip()
+
+
+def _why(folder: Path, code: int | None) -> str:
+    error = folder / "error.json"
+    reason = json.loads(error.read_text())["message"] if error.exists() else f"exit code {code}, see {folder / 'log'}"
+    return f"{folder.name} failed: {reason}"
+
+
+@dataclass
+class Report:
+    """The last job of a sweep: the report, whatever became of the runs."""
+
+    folder: str
+    job: dict[str, Any]  # as in job.json
+
+    def __call__(self) -> str:
+        subprocess.run(report_command(Path(self.folder), self.job), check=True, cwd=self.job["source"])
+        return self.folder
+
+
+def report_command(folder: Path, job: dict[str, Any]) -> list[str]:
+    """The command that prints and writes the report of a sweep's folder."""
+    return [*inside(_site(job), sys.executable, [folder, Path(job["source"])]), "-m", "vitssl.cli", "report", str(folder)]

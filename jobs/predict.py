@@ -1,0 +1,120 @@
+"""What a sweep will cost, before it is submitted: from MACs, images, and a measured or assumed throughput."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from jobs.folders import Launch, is_done
+from jobs.graph import Graph, Job
+from jobs.node import inside
+from jobs.shards import ROOT, num_images
+from vitssl.config import ConfigError, Run, load, save
+
+# forward and backward: 3 forwards of 2 floating-point operations per multiply-add
+FLOPS_PER_MAC = 6
+# share of a board's peak that small ViTs reach in plain PyTorch
+UTILISATION = 0.2
+# sustained, where neither the site nor an earlier run says: a middling board, and a few CPU cores
+ASSUMED_TFLOPS = {"gpu": 20.0, "cpu": 0.1}
+
+
+@dataclass
+class Prediction:
+    """The predicted cost of one run."""
+
+    name: str
+    macs: float  # of one training forward, per image
+    images: float  # over all epochs
+    gpu_hours: float
+    energy_kwh: float
+    co2e_kg: float
+    money: float
+    basis: str  # where the throughput comes from
+
+
+def sweep(graph: Graph, launch: Launch) -> list[Prediction]:
+    """Predict every run that is not done yet."""
+    measured = dict(_measured(launch.sweep.parent))
+    return [_one(job, launch, measured) for job in graph.jobs if not is_done(job)]
+
+
+def _one(job: Job, launch: Launch, measured: dict[str, float]) -> Prediction:
+    site, macs, images = launch.site, _macs(job, launch), _images(job.run)
+    per_gpu, basis = _throughput(job, launch, macs, measured)
+    hours = images / per_gpu / 3600
+    kwh = hours * site.gpu_power_w / 1000
+    kg = kwh * (site.intensity_kg_per_kwh or site.estimate_kg_per_kwh)
+    return Prediction(job.name, macs, images, hours, kwh, kg, hours * site.price_per_gpu_hour, basis)
+
+
+def _images(run: Run) -> float:
+    images = run.loop.epochs * num_images(run.data)
+    return images if run.loop.max_steps is None else min(images, run.loop.max_steps * run.optim.batch_size)
+
+
+def _throughput(job: Job, launch: Launch, macs: float, measured: dict[str, float]) -> tuple[float, str]:
+    """(images/s of one GPU or process, what that stands on)."""
+    if found := measured.get(_architecture(job.run)):
+        return found, "measured: the median of earlier runs of the same architecture in this runs folder"
+    if launch.site.gpu_tflops is not None:
+        flops = launch.site.gpu_tflops * 1e12 * UTILISATION
+        basis = f"assumed: {UTILISATION:.0%} of the {launch.site.gpu_tflops:g} TFLOP/s of the site's {launch.site.gpu or 'GPU'}"
+    else:
+        kind = "gpu" if job.resources.gpus_per_node and launch.executor == "slurm" else "cpu"
+        flops = ASSUMED_TFLOPS[kind] * 1e12
+        basis = f"assumed: {ASSUMED_TFLOPS[kind]:g} TFLOP/s sustained by one {kind.upper()} (set site.gpu_tflops, or run once)"
+    return flops / (FLOPS_PER_MAC * macs), basis
+
+
+# --------------------------------------------------------------------------------------------------------------- MACs
+
+
+def _architecture(run: Run) -> str:
+    """A hash of what the work per image depends on."""
+    views = {name: view["size"] for name, view in dataclasses.asdict(run.data.views).items() if view is not None}
+    parts = [run.data.image_size, views, dataclasses.asdict(run.backbone), dataclasses.asdict(run.objectives), run.loop.precision]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _macs(job: Job, launch: Launch) -> float:
+    """MACs of a training forward, counted once per architecture in the training environment and then cached."""
+    cache = launch.sweep.parent / ".cost" / f"{_architecture(job.run)}.json"
+    if not cache.exists():
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        cache.write_text(json.dumps(_count(job.run, launch)))
+    return json.loads(cache.read_text())["macs_train_forward"]
+
+
+def _count(run: Run, launch: Launch) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="vitssl-") as folder:
+        save(dataclasses.replace(run, init_from=None, init_objectives=[], init_except=[]), folder)
+        python = inside(launch.site, sys.executable, [ROOT, Path(folder), Path(run.data.shards)])
+        command = [*python, "-m", "vitssl.cli", "cost", f"{folder}/run.yaml", "--json"]
+        found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if found.returncode:
+        raise ConfigError(f"vitssl cost failed: {(found.stderr.strip().splitlines() or ['no message'])[-1]}")
+    return json.loads(found.stdout)
+
+
+# ---------------------------------------------------------------------------------------------------------- throughput
+
+
+def _measured(runs: Path) -> Iterator[tuple[str, float]]:
+    """(architecture, median images/s of one process) of the runs that are done."""
+    for done in sorted(runs.glob("*/*/done.json")):
+        lines = (done.parent / "metrics.jsonl").read_text().splitlines()
+        events = [json.loads(line) for line in lines]
+        world = [event["world_size"] for event in events if event["event"] == "start"]
+        speeds = [event["images_per_s"] for event in events if event["event"] == "train"]
+        if world and speeds:
+            yield _architecture(load(done.parent)), median(speeds) / world[-1]

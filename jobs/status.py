@@ -1,0 +1,134 @@
+"""What has become of a sweep: `python jobs/status.py runs/quickstart`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from jobs import cluster, local
+from jobs.folders import error_of
+from vitssl.config import ConfigError
+
+
+@dataclass
+class Status:
+    """One run, as its folder and the queue tell."""
+
+    name: str
+    stage: str
+    state: str
+    epoch: float | None = None
+    progress: float | None = None  # share of the steps done
+    left_s: float | None = None
+    top1: float | None = None
+    job_id: str | None = None
+    error: str | None = None
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit code: 0, or 2 for a mistake of the user's."""
+    parser = argparse.ArgumentParser(prog="jobs/status.py", description=__doc__)
+    parser.add_argument("sweep", type=Path, help="the sweep's folder, for example runs/quickstart")
+    try:
+        show(parser.parse_args(arguments).sweep, Console())
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def show(sweep: Path, console: Console) -> None:
+    """Print the table of a sweep's runs."""
+    table = Table(title=str(sweep), title_justify="left")
+    for column in ("run", "stage", "state", "epoch", "left", "top-1 %", "job"):
+        table.add_column(column, overflow="fold")
+    found = collect(sweep)
+    for s in found:
+        epoch = "" if s.epoch is None else f"{s.epoch:.1f} ({s.progress or 0:.0%})"
+        left = "" if s.left_s is None else f"{s.left_s / 60:.0f} min"
+        table.add_row(s.name, s.stage, s.state, epoch, left, "" if s.top1 is None else f"{s.top1:.2f}", s.job_id or "")
+    console.print(table)
+    for s in found:
+        if s.error is not None:
+            console.print(f"[red]{s.name}[/red]: {s.error}", highlight=False, soft_wrap=True)
+
+
+def collect(sweep: Path) -> list[Status]:
+    """The state of every run of a sweep, in the order of its cells.
+
+    Raises:
+        ConfigError: the folder is not a sweep's.
+    """
+    waiting = cluster.jobs() if shutil.which("squeue") else {}
+    here = local.running(sweep)
+    return [_status(sweep / folder, stage, waiting, here) for folder, stage in runs_of(sweep).items()]
+
+
+def runs_of(sweep: Path) -> dict[str, str]:
+    """{run folder: stage} of a sweep, each once."""
+    path = sweep / "sweep.json"
+    if not path.exists():
+        raise ConfigError(f"{path} does not exist: this is not a sweep's folder (runs/NAME)")
+    cells = json.loads(path.read_text())["cells"]
+    return {stage["folder"]: stage["stage"] for cell in cells for stage in cell["stages"]}
+
+
+def _status(folder: Path, stage: str, waiting: dict[str, str], here: int | None) -> Status:
+    job_id = cluster.job_id(folder)
+    status = Status(folder.name, stage, _state(folder, waiting.get(job_id or ""), here), error=error_of(folder), job_id=job_id)
+    events = _events(folder)
+    for event in events:
+        status.epoch = event.get("epoch", status.epoch)
+        if "test" in event:
+            status.top1 = event["test"]["top1"]
+    _estimate(status, events)
+    return status
+
+
+def _state(folder: Path, queued: str | None, here: int | None) -> str:
+    if (folder / "done.json").exists():
+        return "done"
+    if queued is not None:
+        return queued.lower()
+    if (folder / "error.json").exists():
+        return "failed"
+    if (folder / "cancelled").exists():
+        return "cancelled"
+    begun = (folder / "metrics.jsonl").exists()
+    if here is not None:
+        return "running" if begun else "waiting"
+    return "stopped" if begun else "not begun"
+
+
+def _events(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "metrics.jsonl"
+    # what a writer has not finished has no end of line
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return [json.loads(line) for line in lines if line]
+
+
+def _estimate(status: Status, events: list[dict[str, Any]]) -> None:
+    """Progress, and the time left at the pace of the newest attempt."""
+    starts = [event for event in events if event["event"] == "start"]
+    if not starts:
+        return
+    first, last, total = starts[-1], events[-1], starts[-1]["steps"]
+    status.progress = last["step"] / total
+    done = last["step"] - first["step"]
+    if status.state == "running" and done > 0:
+        status.left_s = (total - last["step"]) * (last["time"] - first["time"]) / done
+
+
+if __name__ == "__main__":
+    sys.exit(main())

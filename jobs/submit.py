@@ -1,0 +1,128 @@
+"""Run a sweep: `python jobs/submit.py sweeps/quickstart.yaml [key=value ...]`.
+
+On a cluster it queues the jobs and returns; elsewhere it runs them here, one after the other. The same command again keeps what
+is done and goes on with what is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+if __name__ == "__main__":
+    # run as a script, from anywhere: the project may not be installed
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from jobs import folders, graph, local, shards, show, smoke, sweep
+from jobs.node import TRAINING
+from vitssl.config import ConfigError, Site, merge
+
+SITES = Path(__file__).resolve().parent / "sites"
+
+
+def main(arguments: list[str] | None = None, module: str = TRAINING) -> int:
+    """Submit what the command line asks for; ``module`` is what `python -m` runs in each run folder.
+
+    Exit code: 0 done or queued, 1 a run failed or was stopped, 2 a mistake of the user's (nothing was queued).
+    """
+    options = _parser().parse_intermixed_args(arguments)
+    console = Console()
+    try:
+        return _submit(options, module, console)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="jobs/submit.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("sweep", type=Path, help="a YAML file, for example sweeps/quickstart.yaml")
+    add(
+        "overrides", nargs="*", metavar="key=value",
+        help="optim.lr=1e-3 for all Runs, finetune.optim.lr=1e-3 for a stage, axes.seed=[0,1], arms=[ssat], resources.nodes=2, name=X",
+    )  # fmt: skip
+    add("--dry-run", action="store_true", help="print every Run, what would be submitted and what it would cost; change nothing")
+    add("--executor", choices=("auto", "slurm", "local"), default="auto", help="auto: slurm where sbatch is found")
+    add("--wait", action="store_true", help="on SLURM: return when all is done, with the report's table")
+    add("--site", help="profile of the place: a file, or a name in jobs/sites")
+    add("--smoke", action="store_true", help="every arm for two steps on tiny data")
+    add("--all", action="store_true", help="the optional arms and axis values too")
+    add("--runs", type=Path, default=Path("runs"), help="folder of the run folders (default: runs)")
+    add("--use-current-source", action="store_true", help="runs that have begun go on with today's source, not their own")
+    return parser
+
+
+def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
+    overrides = sweep.parse_overrides(options.overrides)
+    spec = sweep.read(options.sweep, overrides, options.all)
+    executor = _executor(options.executor)
+    runs = options.runs.resolve()
+    if options.smoke:
+        spec = smoke.narrow(spec)
+    if executor == "local":
+        spec.resources.nodes = 1
+    site = read_site(options.site or spec.site, overrides.site)
+    planned = graph.cells(spec)
+    stages = [stage for cell in planned for stage in cell.stages]
+    if options.smoke:
+        for stage in stages:
+            stage.run = smoke.shrink(stage.run, spec, runs, stage.where)
+    missing = shards.prepare(stages)
+    if not options.dry_run:
+        shards.build(missing, site)
+    linked = graph.link(spec, planned, runs / spec.name, shards.fingerprint)
+    launch = folders.Launch(runs / spec.name, executor, site, Path(), options.use_current_source, module=module)
+    show.jobs(linked, spec, console)
+    if options.dry_run:
+        return _dry_run(linked, launch, missing, console)
+    return _launch(spec, linked, launch, options.wait, console)
+
+
+def _executor(asked: str) -> str:
+    if asked == "auto":
+        return "slurm" if shutil.which("sbatch") else "local"
+    if asked == "slurm" and not shutil.which("sbatch"):
+        raise ConfigError("command line: --executor slurm: there is no sbatch on this machine")
+    return asked
+
+
+def read_site(named: str | None, overrides: dict[str, Any]) -> Site:
+    """A site profile: a file, or a name in jobs/sites; None takes the defaults."""
+    if named is None:
+        return merge(Site, overrides, where="command line: site")
+    path = Path(named) if Path(named).suffix in (".yaml", ".yml") else SITES / f"{named}.yaml"
+    if not path.exists():
+        raise sweep.unknown(named, [p.stem for p in sorted(SITES.glob("*.yaml"))], "site: no such profile")
+    return merge(Site, sweep.load_yaml(path), overrides, where=str(path))
+
+
+def _dry_run(linked: graph.Graph, launch: folders.Launch, missing: dict[str, str], console: Console) -> int:
+    from jobs import launcher, predict
+
+    for folder, source in missing.items():
+        console.print(f"{folder} would be built from {source} first; identities and predictions hold only afterwards", soft_wrap=True)
+    if launch.executor == "slurm":
+        launcher.show_scripts(linked, launch, console)
+    if not missing:
+        show.predictions(predict.sweep(linked, launch), launch.site, console)
+    return 0
+
+
+def _launch(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, wait: bool, console: Console) -> int:
+    launch.source = folders.snapshot(launch.sweep)
+    folders.write_sweep(spec, linked, launch)
+    if launch.executor == "local":
+        return 0 if local.run(linked, launch, console) else 1
+    from jobs import launcher
+
+    return launcher.run(linked, launch, wait, console)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

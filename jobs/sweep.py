@@ -1,0 +1,247 @@
+"""A sweep file, read, checked and narrowed to what the command line asks for; `jobs.graph` makes Runs of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from vitssl.config import ConfigError, Run, merge
+
+RUN_FIELDS = {f.name for f in dataclasses.fields(Run)}
+
+
+@dataclass
+class Paper:
+    """What the sweep stands for."""
+
+    title: str = ""
+    table: str = ""
+    url: str = ""
+
+
+@dataclass
+class Resources:
+    """What one job asks for."""
+
+    nodes: int = 1
+    gpus_per_node: int = 1  # one process each; 0 is one process on the CPU
+    cpus_per_gpu: int = 8
+    mem_gb: Optional[float] = None  # per node; None takes the cluster's default
+    hours: float = 12.0  # a job that needs longer is stopped, requeued and goes on
+
+
+@dataclass
+class Arm:
+    """One row of the report: a chain of stages, or a row that the paper only quotes."""
+
+    row: str = ""  # its name in the paper's table
+    published: Any = None  # the paper's number, or one per value of the columns axis
+    published_cost: Optional[dict[str, Any]] = None  # {gmacs, gpu_hours, kg_co2e}, or one such per value of the columns axis
+    quoted: bool = False  # the paper took this number from elsewhere
+    not_runnable: Optional[str] = None  # why not
+    note: Optional[str] = None
+    optional: bool = False  # runs only when asked for
+    resources: dict[str, Any] = field(default_factory=dict)  # over the sweep's
+    defaults: dict[str, Any] = field(default_factory=dict)  # over the sweep's, for every stage
+    stages: dict[str, Any] = field(default_factory=dict)  # name -> fields; the last one carries the accuracy
+
+
+@dataclass
+class Spec:
+    """A sweep file, read and narrowed to what was asked for."""
+
+    name: str
+    file: str = ""
+    paper: Optional[Paper] = None
+    notes: list[str] = field(default_factory=list)
+    columns: Optional[str] = None
+    baseline: Optional[str] = None
+    metric: str = "top1"
+    site: Optional[str] = None
+    resources: Resources = field(default_factory=Resources)
+    defaults: dict[str, Any] = field(default_factory=dict)
+    smoke: dict[str, Any] = field(default_factory=dict)  # further fields of a `--smoke` run
+    arms: dict[str, Arm] = field(default_factory=dict)
+    axes: Any = field(default_factory=dict)  # name -> {label: fields}
+    overrides: dict[str, Any] = field(default_factory=dict)  # of Runs, from the command line
+
+
+@dataclass
+class Overrides:
+    """What the command line says, by what it is about."""
+
+    arms: Optional[list[str]] = None
+    axes: dict[str, list[Any]] = field(default_factory=dict)
+    resources: dict[str, Any] = field(default_factory=dict)
+    site: dict[str, Any] = field(default_factory=dict)
+    sweep: dict[str, Any] = field(default_factory=dict)
+    run: dict[str, Any] = field(default_factory=dict)
+
+
+def unknown(value: Any, known: Iterable[Any], what: str) -> ConfigError:
+    """The error for a name that is not there, with the nearest one that is."""
+    names = [str(k) for k in known]
+    near = difflib.get_close_matches(str(value), names, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(names) or 'nothing'}"
+    return ConfigError(f"{what}: {value!r} is not known; {hint}")
+
+
+# ------------------------------------------------------------------------------------------------------- command line
+
+
+def parse_overrides(arguments: list[str]) -> Overrides:
+    """Sort the command line's `key=value`.
+
+    Raises:
+        ConfigError: an argument without a key.
+    """
+    result = Overrides()
+    for argument in arguments:
+        key, equals, text = argument.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"command line: {argument!r} is not key=value")
+        try:
+            value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]  # type: ignore[index,call-overload]
+        except (yaml.YAMLError, OmegaConfBaseException):
+            raise ConfigError(f"command line: {key}: {text!r} is not a YAML value") from None
+        _file_under(result, key, value)
+    return result
+
+
+def _file_under(result: Overrides, key: str, value: Any) -> None:
+    head, _, rest = key.partition(".")
+    if key == "arms":
+        result.arms = _as_list(value)
+    elif head == "axes" and rest:
+        result.axes[rest] = _as_list(value)
+    elif head in ("resources", "site") and rest:
+        getattr(result, head)[rest] = value
+    elif key in ("name", "columns", "baseline", "metric"):
+        result.sweep[key] = value
+    else:
+        result.run[key] = value
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+# --------------------------------------------------------------------------------------------------------------- read
+
+
+def read(path: str | Path, overrides: Overrides | None = None, everything: bool = False) -> Spec:
+    """Read, check and narrow a sweep file.
+
+    Args:
+        path: the YAML file.
+        overrides: the command line.
+        everything: take the optional arms and axis values too.
+
+    Raises:
+        ConfigError: naming the file and the field.
+    """
+    overrides, where = overrides or Overrides(), str(path)
+    content = load_yaml(path)
+    axes, arms = content.pop("axes", None), content.get("arms")
+    published = {name: arm.pop("published", None) for name, arm in _mapping(arms, f"{where}: arms").items() if isinstance(arm, dict)}
+    if not isinstance(content.get("name"), str):
+        raise ConfigError(f"{where}: name: a sweep needs a name; it is the folder of its runs")
+    spec = merge(Spec, content, overrides.sweep, {"resources": overrides.resources}, where=where)
+    spec.file, spec.overrides = where, overrides.run
+    for name, value in published.items():
+        spec.arms[name].published = value
+    _check_arms(spec)
+    every_axis = {str(name): _axis(name, values, where) for name, values in _mapping(axes or {}, f"{where}: axes").items()}
+    _check_names(spec, every_axis)
+    spec.axes = {name: _pick_values(name, values, overrides.axes.get(name), everything, where) for name, values in every_axis.items()}
+    for name in overrides.axes:
+        if name not in every_axis:
+            raise unknown(name, every_axis, "command line: axes")
+    spec.arms = _pick_arms(spec, overrides.arms, everything)
+    return spec
+
+
+def load_yaml(path: str | Path) -> dict[str, Any]:
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such file") from None
+    except (yaml.YAMLError, OmegaConfBaseException, OSError) as error:
+        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None
+    return _mapping(content, str(path))
+
+
+def _mapping(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict) or (not value and where.endswith("arms")):
+        raise ConfigError(f"{where}: expected a mapping of names, found {value!r}")
+    return value
+
+
+def _check_arms(spec: Spec) -> None:
+    for name, arm in spec.arms.items():
+        where = f"{spec.file}: arms.{name}"
+        if not arm.stages and not (arm.quoted or arm.not_runnable):
+            raise ConfigError(f"{where}.stages: an arm needs a stage, for example {{train: {{objectives.classify: {{}}}}}}")
+        for stage, fields in arm.stages.items():
+            if stage in RUN_FIELDS:
+                raise ConfigError(f"{where}.stages.{stage}: a stage cannot have the name of a field of a Run")
+            arm.stages[stage] = {} if fields is None else _mapping(fields, f"{where}.stages.{stage}")
+
+
+def _axis(name: str, values: Any, where: str) -> dict[Any, dict[str, Any]]:
+    """{label: fields}: a list assigns each value to the field of the axis' name, a mapping names sets of fields."""
+    if isinstance(values, list) and values:
+        return {_label(value): {name: value} for value in values}
+    if isinstance(values, dict) and values:
+        return {key: _mapping({} if fields is None else fields, f"{where}: axes.{name}.{key}") for key, fields in values.items()}
+    raise ConfigError(f"{where}: axes.{name}: expected a list of values or a mapping of names to fields, found {values!r}")
+
+
+def _label(value: Any) -> Any:
+    return value if isinstance(value, (int, float, str, bool)) else str(value)
+
+
+def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
+    if spec.columns is not None and spec.columns not in axes:
+        raise unknown(spec.columns, axes, f"{spec.file}: columns")
+    if spec.baseline is not None and spec.baseline not in spec.arms:
+        raise unknown(spec.baseline, spec.arms, f"{spec.file}: baseline")
+    columns = [str(label) for label in axes.get(spec.columns or "", {})]
+    for name, arm in spec.arms.items():
+        if isinstance(arm.published, dict):
+            arm.published = {str(key): value for key, value in arm.published.items()}
+            for key in arm.published:
+                if key not in columns:
+                    raise unknown(key, columns, f"{spec.file}: arms.{name}.published")
+
+
+def _pick_values(name: str, values: dict[Any, dict], asked: list[Any] | None, everything: bool, where: str) -> dict[Any, dict[str, Any]]:
+    if asked is not None and all(fields == {name: label} for label, fields in values.items()):
+        return _axis(name, asked, where)
+    by_text = {str(label): label for label in values}
+    for label in asked or ():
+        if str(label) not in by_text:
+            raise unknown(label, by_text, f"command line: axes.{name}")
+    labels = [by_text[str(label)] for label in asked or ()]
+    if asked is None:
+        labels = [label for label, fields in values.items() if everything or not fields.get("optional", False)]
+    if not labels:
+        raise ConfigError(f"{where}: axes.{name}: every value is optional; choose with axes.{name}=[...]")
+    return {label: {k: v for k, v in values[label].items() if k != "optional"} for label in labels}
+
+
+def _pick_arms(spec: Spec, asked: list[str] | None, everything: bool) -> dict[str, Arm]:
+    for name in asked or ():
+        if name not in spec.arms:
+            raise unknown(name, spec.arms, "command line: arms")
+    if asked is not None:
+        return {str(name): spec.arms[name] for name in asked}
+    return {name: arm for name, arm in spec.arms.items() if everything or not arm.optional}

@@ -1,0 +1,186 @@
+"""Sweep folders as a launcher and its jobs would leave them, with numbers that tests choose."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vitssl import config
+from vitssl.config import Run, Site
+
+SITE = dataclasses.asdict(Site(name="cluster", gpu="RTX A5000", price_per_gpu_hour=0.5, currency="EUR", country="DEU"))
+STAGES = {
+    "scratch": [("train", {"objectives.classify": {}})],
+    "ssat": [
+        ("train", {"objectives.classify": {"weight": 0.1}, "objectives.mae": {"weight": 0.9, "decoder_depth": 2, "decoder_dim": 128}})
+    ],
+    "sslft": [("pretrain", {"objectives.mae": {}, "loop.epochs": 50}), ("finetune", {"objectives.classify": {}, "loop.epochs": 50})],
+}
+MACS = {"classify": 1_258_219_584, "mae": 425_600_000}
+PARAMS = {"classify": 5_526_346, "mae": 5_850_000}
+
+
+def _write(path: Path, value: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value))
+
+
+def record(attempt: int = 0, hours: float = 1.0, gpus: int = 1, node: str = "n1", **values: float) -> dict[str, Any]:
+    """One emissions file: per hour 0.2 kWh on each GPU, 0.04 kWh CPU, 0.01 kWh RAM; half of the node; 0.4 kg/kWh."""
+    gpu, cpu, ram = 0.2 * hours * gpus, 0.04 * hours, 0.01 * hours
+    found = {
+        "attempt": attempt, "node": node, "start": 0.0, "end": 3600 * hours, "duration_s": 3600 * hours, "gpus": gpus,
+        "gpu_names": ["RTX A5000"] * gpus,
+        "cpu_model": "EPYC", "gpu_kwh": gpu, "cpu_kwh": cpu, "ram_kwh": ram, "node_cpu_kwh": 2 * cpu, "node_ram_kwh": 2 * ram,
+        "node_share": 0.5,
+        "intensity_kg_per_kwh": 0.4, "country": "DEU", "cpu_power_source": "tdp", "codecarbon": "3.3.2",
+    } | values  # fmt: skip
+    energy = found["gpu_kwh"] + found["cpu_kwh"] + found["ram_kwh"]
+    return {"energy_kwh": energy, "co2e_kg": energy * found["intensity_kg_per_kwh"], **found}
+
+
+def _events(run: Run, top1: float | None, attempts: int, ended: bool) -> list[dict[str, Any]]:
+    epochs = run.loop.epochs if ended else run.loop.epochs // 2
+    versions = {"vitssl": "0.1.0", "python": "3.11.7", "torch": "2.14.1", "timm": "1.0.31"}
+    start = {
+        "event": "start", "time": 0.0, "world_size": 1, "accumulate": 1, "device": "NVIDIA RTX A5000", "host": "n1", "versions": versions,
+        "steps": 10 * run.loop.epochs, "lr": config.scaled_lr(run.optim, run.optim.lr), "batch_size": run.optim.batch_size,
+    }  # fmt: skip
+    events = [{**start, "attempt": a, "step": 0} for a in range(attempts)]
+    for epoch in range(1, epochs + 1):
+        past = 1 - math.exp(-5 * epoch / run.loop.epochs)
+        events.append(
+            {"event": "train", "step": 10 * epoch, "epoch": epoch, "time": 0.0, "loss": 2.3 - 1.9 * past, "terms": {}, "weighted": {}}
+        )
+        if top1 is not None:
+            test = {"top1": top1 * past, "top5": 99.0, "loss": 1.0, "count": 10_000}
+            events.append({"event": "eval", "step": 10 * epoch, "epoch": epoch, "time": 0.0, "test": test})
+    return [*events, {"event": "end", "attempt": attempts - 1, "step": 10 * epochs, "time": 0.0, "reason": "done"}] if ended else events
+
+
+def make_run(
+    folder: Path, layer: dict[str, Any], seed: int = 0, *, top1: float | None = 80.0, status: str = "done", site: dict | None = None,
+    records: list[dict[str, Any]] | None = None, shards: str = "shards/cifar10", done: dict[str, Any] | None = None,
+) -> None:  # fmt: skip
+    """One run folder: status done, failed, running or waiting (no job has started)."""
+    run = config.merge(Run, {"data.shards": shards, "seed": seed, "optim.batch_size": 64}, layer)
+    config.save(run, folder)
+    objectives = list(config.active(run.objectives))
+    _write(folder / "job.json", {"site": site or SITE, "source": "runs/x/source/0123456789ab", "node_share": 0.5})
+    if status == "waiting":
+        return
+    records = records if records is not None else [record(hours=run.loop.epochs / 100)]
+    for entry in records:
+        _write(folder / f"emissions-{entry['attempt']}-{entry['node']}.json", entry)
+    attempts = len({entry["attempt"] for entry in records})
+    events = _events(run, top1 if "classify" in objectives else None, attempts, status == "done")
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
+    if status == "failed":
+        _write(folder / "error.json", {"message": "loss is not finite at step 70 (optim.lr)", "time": 0.0})
+    if status != "done":
+        return
+    _write(folder / "cost.json", {
+        "params_train": max(PARAMS[o] for o in objectives), "params_inference": PARAMS["classify"],
+        "macs_train_forward": sum(MACS[o] for o in objectives), "macs_passes": {o: MACS[o] for o in objectives},
+        "macs_inference": MACS["classify"], "activations_inference": 1, "inference_images_per_s": 4000.0,
+        "inference_device": "cuda", "inference_batch_size": 256, "precision": "bf16",
+    })  # fmt: skip
+    test = {"top1": top1, "top5": 99.0, "loss": 1.0, "count": 10_000} if "classify" in objectives else None
+    best = {"top1": top1 + 0.3, "epoch": run.loop.epochs - 1} if test and top1 is not None else None
+    finished = {"step": 1, "epochs": run.loop.epochs, "time_s": 1.0, "gpu_hours": 1.0, "test": test, "test_best": best}
+    _write(folder / "done.json", finished | (done or {}))
+
+
+def make_sweep(
+    folder: Path, top1: dict[str, Any], axes: dict[str, list[Any]], *, arms: list[dict[str, Any]] | None = None,
+    columns: str | None = "data", baseline: str | None = "scratch",
+    make: dict[tuple, dict[str, Any]] | None = None, stages: dict[str, list] | None = None, **facts: Any,
+) -> Path:  # fmt: skip
+    """A sweep folder.
+
+    Args:
+        top1: accuracy by arm: a number, or a function of the axes.
+        make: more for ``make_run``, by (arm, *axis values); {"skip": True} leaves the folder out.
+        stages: by arm, as STAGES; an arm's name up to the first "_" is looked up.
+    """
+    stages, make = stages or STAGES, make or {}
+    cells = []
+    for arm, point in product(top1, product(*axes.values())):
+        at, value, listed = dict(zip(axes, point, strict=True)), top1[arm], []
+        kwargs = dict(make.get((arm, *point), {}))
+        skip = kwargs.pop("skip", False)
+        for name, layer in stages[arm.split("_")[0]]:
+            place = f"{arm}-{name}-" + "-".join(f"{v}" for v in point)
+            listed.append({"stage": name, "folder": place})
+            score = value(at) if isinstance(value, Callable) else value
+            if not skip:
+                make_run(folder / place, layer, at.get("seed", 0), top1=score, shards=f"shards/{at.get('data', 'cifar10')}", **kwargs)
+        cells.append({"arm": arm, "axes": at, "stages": listed})
+    blank = {"row": "", "published": None, "published_cost": None, "quoted": False, "not_runnable": None, "note": None}
+    given = [{**blank, **arm} for arm in (arms or [{"name": name} for name in top1])]
+    _write(folder / "sweep.json", {
+        "name": folder.name, "file": f"sweeps/{folder.name}.yaml", "paper": None, "notes": [], "columns": columns, "baseline": baseline,
+        "metric": "top1", "axes": axes, "arms": given, "cells": cells, "site": SITE, "resources": {},
+        "command": f"python jobs/submit.py sweeps/{folder.name}.yaml", "commit": "0123456789abcdef", "dirty": False,
+        "created": "2026-11-21T06:00:00+00:00", **facts,
+    })  # fmt: skip
+    return folder
+
+
+@pytest.fixture
+def sweep(tmp_path: Path):
+    """``make_sweep`` in a folder of this test's own."""
+
+    def made(*args: Any, name: str = "study", **kwargs: Any) -> Path:
+        return make_sweep(tmp_path / name, *args, **kwargs)
+
+    return made
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path):
+    """``make_run`` in a folder of this test's own; gives the folder."""
+
+    def made(layer: dict[str, Any] | None = None, **kwargs: Any) -> Path:
+        make_run(tmp_path / "run", layer or {"objectives.classify": {}}, **kwargs)
+        return tmp_path / "run"
+
+    return made
+
+
+@pytest.fixture
+def emissions_record():
+    return record
+
+
+PAPER = {"title": "Limited Data, Unlimited Potential", "table": "Table 3", "url": "https://arxiv.org/abs/2310.20704"}
+TABLE_3 = [  # name, row, CIFAR-10, CIFAR-100, GMACs, GPU-hours, kg
+    ("scratch", "Scratch", 79.47, 55.11, "1.26", 60, 5.96),
+    ("sslft_50_50", "(1) SSL+FT", 85.33, 60.43, "0.43+1.26", 55, 5.46),
+    ("sslft_50_100", "(2) SSL+FT", 86.48, 63.28, "0.43+1.26", 82, 8.15),
+    ("sslft_100_50", "(3) SSL+FT", 85.3, 60.3, "0.43+1.26", 74, 7.35),
+    ("sslft_100_100", "(4) SSL+FT", 88.72, 67.53, "0.43+1.26", 104, 10.33),
+    ("ssat", "Ours", 91.65, 69.64, "1.67", 78, 7.55),
+]
+
+
+@pytest.fixture
+def table_3(tmp_path: Path):
+    """The SSAT paper's Table 3 with three seeds: measured = published - 1 + a tenth of the seed."""
+
+    def made(**kwargs: Any) -> Path:
+        published = {name: {"cifar10": c10, "cifar100": c100} for name, _, c10, c100, *_ in TABLE_3}
+        costs = {name: {"gmacs": g, "gpu_hours": h, "kg_co2e": kg} for name, _, _, _, g, h, kg in TABLE_3}
+        arms = [{"name": n, "row": r, "published": published[n], "published_cost": costs[n]} for n, r, *_ in TABLE_3]
+        top1 = {n: lambda at, n=n: published[n][at["data"]] - 1 + 0.1 * at["seed"] for n in published}
+        axes = {"data": ["cifar10", "cifar100"], "seed": [0, 1, 2]}
+        return make_sweep(tmp_path / "ssat_vs_sslft", top1, axes, **{"arms": arms, "paper": PAPER, **kwargs})
+
+    return made

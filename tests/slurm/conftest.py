@@ -1,0 +1,67 @@
+"""A real SLURM cluster of four nodes on this machine, for the tests of this folder; skipped where its daemons are not installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from jobs import submit
+from tests.slurm.commands import sh, wait_for
+
+HERE = Path(__file__).parent
+SCRIPT = HERE / "slurm_local.sh"
+PATH = os.environ["PATH"] + os.pathsep + "/usr/sbin"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.slurm)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[None]:
+    """A running cluster, that all SLURM commands of the session find."""
+    if os.geteuid() != 0 or shutil.which("slurmctld", path=PATH) is None:
+        pytest.skip("needs root and SLURM's daemons (tests/slurm/slurm_local.sh install)")
+    folder = os.environ.get("SLURM_LOCAL_DIR", os.path.join(tempfile.gettempdir(), f"slurm-test-{os.getpid()}"))
+    kept = _script("status", folder).returncode == 0
+    assert _script("start", folder).returncode == 0, "the cluster did not start"
+    patch = pytest.MonkeyPatch()
+    patch.setenv("SLURM_CONF", f"{folder}/etc/slurm.conf")
+    patch.setenv("OMP_NUM_THREADS", "1")
+    patch.setenv("PYTHONPATH", str(HERE))  # the stand-in, for jobs
+    yield
+    patch.undo()
+    if not kept:
+        _script("clean", folder)
+
+
+def _script(*words: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["bash", str(SCRIPT), *words], stdin=subprocess.DEVNULL, timeout=300, check=False)
+
+
+@pytest.fixture
+def place(cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory; the sweep's jobs that a test leaves behind are cancelled."""
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    subprocess.run(["scancel", "--me"], check=True)
+    wait_for(lambda: not sh("squeue", "-h", "--me"))
+
+
+@pytest.fixture
+def standin(place: Path) -> Callable[..., Path]:
+    """Submit a sweep of stand-in runs: `standin(*arguments)` gives the sweep's folder."""
+
+    def submit_it(*arguments: str) -> Path:
+        assert submit.main([str(HERE / "standin.yaml"), "--executor", "slurm", *arguments], module="standin") == 0
+        return place / "runs" / "standin"
+
+    return submit_it

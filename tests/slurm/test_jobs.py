@@ -1,0 +1,134 @@
+"""How jobs start, stop and go on, on a real SLURM; training is a stand-in that counts steps (standin.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from jobs import cancel, cluster, launcher, status
+from tests.slurm.commands import sh, wait_for
+
+Standin = Callable[..., Path]
+
+
+def run_folder(sweep: Path, arm: str) -> Path:
+    (found,) = sweep.glob(f"{arm}-*")
+    return found
+
+
+def starts(folder: Path) -> list[int]:
+    path = folder / "starts.txt"
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+def history(folder: Path) -> list[str]:
+    """SLURM's end state of each incarnation of a run's job."""
+    return sh("sacct", "-X", "-n", "-P", "-D", "-j", cluster.job_id(folder), "-o", "State").split("\n")
+
+
+def begun(folder: Path) -> bool:
+    checkpoint = folder / "last.pt"
+    return checkpoint.exists() and int(checkpoint.read_text()) >= 5
+
+
+def is_done(folder: Path) -> bool:
+    return (folder / "done.json").exists()
+
+
+def test_arrays_and_chains_run_in_order_and_equal_runs_once(standin: Standin) -> None:
+    sweep = standin("axes.seed=[0,1,2]", "--wait")
+    folders = sorted(path.parent for path in sweep.glob("*/run.yaml"))
+    # 3 direct, 3 pretrained once for two chains, 6 fine-tuned
+    assert len(folders) == 12
+    assert all(starts(folder) == [0] and is_done(folder) for folder in folders)
+    ids = {cluster.job_id(folder) for folder in folders}
+    assert sorted(int(i.split("_")[1]) for i in ids) == [0] * 4 + [1] * 4 + [2] * 4  # four arrays of three
+
+
+def test_a_submitted_or_finished_run_is_not_submitted_again(standin: Standin, capsys) -> None:
+    standin("arms=[direct]", "axes.seed=[0,1]", "loop.max_steps=30")
+    capsys.readouterr()
+    sweep = standin("arms=[direct]", "axes.seed=[0,1]", "loop.max_steps=30")
+    assert "2 in the queue before, 0 submitted" in capsys.readouterr().out
+    wait_for(lambda: all(is_done(folder) for folder in sweep.glob("direct-*")))
+    wait_for(lambda: not sh("squeue", "-h", "--me"))
+    standin("arms=[direct]", "axes.seed=[0,1,2]", "loop.max_steps=30", "--wait")
+    assert "2 done before, 0 in the queue before, 1 submitted" in capsys.readouterr().out.replace("\n", " ")
+    assert [starts(folder) for folder in sweep.glob("direct-*")] == [[0]] * 3
+
+
+def test_a_failed_parent_leaves_nobody_pending(standin: Standin) -> None:
+    sweep = standin("arms=[chain]", "axes.seed=[13]")
+    wait_for(lambda: not sh("squeue", "-h", "--me"))
+    states = {s.stage: s for s in status.collect(sweep)}
+    assert states["pretrain"].state == "failed" and states["pretrain"].error == "thirteen is unlucky"
+    assert history(run_folder(sweep, "chain-pretrain")) == ["FAILED"]
+    assert history(run_folder(sweep, "chain-finetune"))[0].startswith("CANCELLED")
+    assert starts(run_folder(sweep, "chain-finetune")) == []
+
+
+def test_warned_before_the_time_limit_it_saves_and_goes_on(standin: Standin) -> None:
+    sweep = standin("arms=[chain]", "loop.max_steps=60")
+    pretrain, finetune = run_folder(sweep, "chain-pretrain"), run_folder(sweep, "chain-finetune")
+    wait_for(lambda: begun(pretrain))
+    # what SLURM sends before the time limit, and at preemption where the site asks for it
+    sh("scancel", "--signal", "USR2", cluster.job_id(pretrain))
+    wait_for(lambda: is_done(finetune))
+    first, second = starts(pretrain)
+    assert first == 0 and 5 <= second < 60
+    wait_for(lambda: history(pretrain) == ["REQUEUED", "COMPLETED"])
+
+
+def test_requeued_by_an_administrator_it_goes_on(standin: Standin) -> None:
+    folder = run_folder(standin("arms=[direct]", "loop.max_steps=60"), "direct")
+    wait_for(lambda: begun(folder))
+    sh("scontrol", "requeue", cluster.job_id(folder))
+    wait_for(lambda: is_done(folder))
+    assert starts(folder)[0] == 0 and 5 <= starts(folder)[-1] < 60
+    wait_for(lambda: history(folder) == ["REQUEUED", "COMPLETED"])
+
+
+def test_killed_outright_it_goes_on_and_its_child_waits(standin: Standin) -> None:
+    sweep = standin("arms=[chain]", "axes.seed=[0,1]", "loop.max_steps=60")
+    victim = next(folder for folder in sweep.glob("chain-pretrain-*") if "-s1-" in folder.name)
+    wait_for(lambda: begun(victim))
+    kill_task(victim)
+    wait_for(lambda: all(is_done(folder) for folder in sweep.glob("chain-finetune-*")))
+    assert starts(victim)[0] == 0 and starts(victim)[1] >= 5
+    wait_for(lambda: history(victim) == ["REQUEUED", "COMPLETED"])
+
+
+def kill_task(folder: Path) -> None:
+    """kill -9 of submitit's process, which holds everything of a run."""
+    pid = sh("pgrep", "-f", f"^[^ ]*python[^ ]* -m standin {folder}$").split()[0]
+    parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+    os.kill(int(parent), signal.SIGKILL)
+
+
+def test_cancelled_it_stays_cancelled(standin: Standin) -> None:
+    sweep = standin("arms=[chain]", "loop.max_steps=100")
+    other = standin("arms=[direct]", "name=other", "loop.max_steps=30").parent / "other"
+    folder = run_folder(sweep, "chain-pretrain")
+    wait_for(lambda: begun(folder))
+    cancel.cancel(sweep)
+    time.sleep(8)  # KillWait and the hold of a requeued job
+    assert history(folder) == ["CANCELLED by 0"]
+    assert {s.state for s in status.collect(sweep)} == {"cancelled"}
+    wait_for(lambda: is_done(run_folder(other, "direct")))
+
+
+def test_a_job_that_the_user_scancels_does_not_come_back(standin: Standin) -> None:
+    folder = run_folder(standin("arms=[direct]", "loop.max_steps=100"), "direct")
+    wait_for(lambda: begun(folder))
+    sh("scancel", cluster.job_id(folder))
+    time.sleep(8)
+    assert history(folder) == ["CANCELLED by 0"] and starts(folder) == [0]
+
+
+def test_arrays_are_no_longer_than_the_cluster_allows(cluster: None) -> None:
+    assert launcher.cluster.max_array_size() == 1001
+    assert json.dumps(sorted(launcher.cluster.jobs())) == "[]"

@@ -1,0 +1,82 @@
+"""Labels beside points, so placed that they overlap neither each other nor the points."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+from matplotlib.axes import Axes
+from matplotlib.transforms import Bbox
+
+SIZE_PT = 8.0
+# right, left, above, below and the corners, near first; in points
+AROUND = ((1, 0.4), (1, -1), (-1, 0.4), (-1, -1), (0, 1), (0, -1.4), (0, 1.8))
+OFFSETS = [(dx * r, dy * r) for r, (dx, dy) in product((7, 14, 22, 32), AROUND)]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A labelled point with its error bars (half lengths), in data coordinates."""
+
+    x: float
+    y: float
+    x_error: float
+    y_error: float
+    text: str
+    colour: str
+
+
+def place(axis: Axes, points: list[Point]) -> None:
+    """Annotate the points, far labels with a line to their point.
+
+    Greedy, from the top: for each label the first offset at which its box is inside the axes and clear of points, error bars and
+    labels; where there is none, the one that overlaps least.
+    """
+    axis.figure.canvas.draw()  # settles limits and layout
+    point_px, inside = axis.figure.dpi / 72, axis.get_window_extent()
+    taken = [box for point in points for box in _marks(axis, point, 4 * point_px)]
+    for point in sorted(points, key=lambda p: -p.y):
+        width, height = _size_px(axis, point.text)
+        centre = axis.transData.transform((point.x, point.y))
+        boxes = [_box(centre, dx * point_px, dy * point_px, width, height) for dx, dy in OFFSETS]
+        best = min(range(len(OFFSETS)), key=lambda i: _clash(boxes[i], taken, inside))  # the first among equals
+        taken.append(boxes[best])
+        _annotate(axis, point, *OFFSETS[best])
+
+
+def _annotate(axis: Axes, point: Point, dx: float, dy: float) -> None:
+    line = {"arrowstyle": "-", "color": point.colour, "linewidth": 0.5, "shrinkB": 3} if max(abs(dx), abs(dy)) > 14 else None
+    look = {"color": point.colour, "size": SIZE_PT, "ha": _side(dx), "va": "center", "arrowprops": line}
+    axis.annotate(point.text, (point.x, point.y), (dx, dy), textcoords="offset points", **look)
+
+
+def _marks(axis: Axes, point: Point, size_px: float) -> list[Bbox]:
+    """Boxes (px) of the marker and of both error bars."""
+    x, y = axis.transData.transform((point.x, point.y))
+    right, top = axis.transData.transform((point.x + point.x_error, point.y + point.y_error))
+    halves = [(size_px, size_px), (right - x + 2, size_px / 2), (size_px / 2, top - y + 2)]
+    return [Bbox.from_extents(x - w, y - h, x + w, y + h) for w, h in halves]
+
+
+def _side(dx: float) -> str:
+    return "center" if dx == 0 else "left" if dx > 0 else "right"
+
+
+def _size_px(axis: Axes, text: str) -> tuple[float, float]:
+    probe = axis.text(0, 0, text, size=SIZE_PT)
+    box = probe.get_window_extent()
+    probe.remove()
+    return box.width, box.height
+
+
+def _box(centre: tuple[float, float], dx: float, dy: float, width: float, height: float) -> Bbox:
+    left = centre[0] + dx - {"left": 0.0, "right": width, "center": width / 2}[_side(dx)]
+    return Bbox.from_bounds(left, centre[1] + dy - height / 2, width, height)
+
+
+def _clash(box: Bbox, taken: list[Bbox], inside: Bbox) -> float:
+    """Area (px²) shared with what is taken, and outside the axes."""
+    overlaps = (Bbox.intersection(box, other) for other in taken)
+    shared = sum(o.width * o.height for o in overlaps if o is not None)
+    within = Bbox.intersection(box, inside)
+    return shared + box.width * box.height - (within.width * within.height if within else 0.0)

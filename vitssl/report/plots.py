@@ -1,0 +1,231 @@
+"""The report's plots. Colours are Okabe and Ito's, told apart by the colour-blind; markers tell the arms apart in grey."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import mean
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from vitssl.report.collect import Cell, RunFolder
+from vitssl.report.grid import SEED, Grid, Row, cost_of, cost_per_model
+from vitssl.report.labels import Point, place
+from vitssl.report.stats import std
+from vitssl.report.tables import hours_name
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D", "#882255")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+COMPONENTS = {"gpu_kwh": ("GPU", "#0072B2", ""), "cpu_kwh": ("CPU", "#E69F00", "//"), "ram_kwh": ("RAM", "#009E73", "..")}
+STYLE = {
+    "svg.fonttype": "path", "svg.hashsalt": "vitssl", "font.size": 9, "axes.titlesize": 10,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+    "grid.color": "#e4e4e4", "grid.linewidth": 0.6, "axes.axisbelow": True, "axes.edgecolor": "#666666",
+    "legend.frameon": False, "figure.dpi": 150, "hatch.linewidth": 0.5,
+}  # fmt: skip
+Plot = tuple[str, Figure]  # what it shows, in one sentence, and the figure
+
+
+def plots(grid: Grid) -> dict[str, Plot]:
+    """By file name; only those that the sweep has data for."""
+    makers: dict[str, Callable[[Grid], Plot | None]] = {
+        "accuracy_vs_co2e": lambda g: _against_cost(g, "co2e_kg"),
+        "accuracy_vs_hours": lambda g: _against_cost(g, "device_hours"),
+        "accuracy_by_axis": _by_axis,
+        "learning_curves": _learning_curves,
+        "energy_by_component": _energy,
+    }
+    with rc_context(STYLE):
+        made = {name: make(grid) for name, make in makers.items()}
+    return {name: plot for name, plot in made.items() if plot}
+
+
+def style_of(grid: Grid, row: Row) -> dict[str, Any]:
+    i = grid.rows.index(row)
+    return {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
+
+
+def _panels(columns: list[Any]) -> tuple[Figure, np.ndarray]:
+    """One panel per column, at most four side by side."""
+    across = min(len(columns), 4)
+    down = -(-len(columns) // across)
+    figure = Figure(figsize=(5.2 if across == 1 else 3.6 * across, 3.4 * down), layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False).reshape(-1)
+    for spare in axes[len(columns) :]:
+        spare.set_visible(False)
+    return figure, axes
+
+
+# ---------------------------------------------------------------------------------------------------- accuracy and cost
+
+
+def _against_cost(grid: Grid, cost: str) -> Plot | None:
+    columns = [c for c in grid.columns if any(grid.scores(row, c) for row in grid.rows)]
+    if not columns:
+        return None
+    largest = max(cost_of(cell)[cost] for row in grid.rows for cell in row.done)
+    unit, scale = _unit(cost, largest, hours_name(grid.sweep))
+    figure, axes = _panels(columns)
+    for axis, column in zip(axes, columns, strict=False):
+        drawn = [(row, p) for row in grid.rows if (p := _points(grid, row, column, cost, scale))]
+        _scatter(grid, axis, drawn)
+        axis.set(title=grid.name(column), xlabel=unit, ylabel="top-1 accuracy, %", xlim=(0, None))
+        axis.margins(0.12, 0.16)
+        axis.set_xlim(left=0)
+        place(axis, [_label(grid, row, *points) for row, points in drawn])
+    what = "kg CO2e measured" if cost == "co2e_kg" else hours_name(grid.sweep)
+    return f"Accuracy against {what} of one model: means with ± one standard deviation over seeds; faint dots are single seeds.", figure
+
+
+def _unit(cost: str, largest: float, hours: str) -> tuple[str, float]:
+    """A unit that makes the figures readable, and the factor to it."""
+    if cost == "co2e_kg":
+        return ("g CO2e per model, measured", 1e3) if largest < 0.5 else ("kg CO2e per model, measured", 1.0)
+    return (f"{hours.replace('hours', 'minutes')} per model", 60.0) if largest < 1 else (f"{hours} per model", 1.0)
+
+
+def _points(grid: Grid, row: Row, column: Any, cost: str, scale: float) -> tuple[list[float], list[float]] | None:
+    """Cost and accuracy of every finished seed."""
+    scores = grid.scores(row, column)
+    cells = [c for c in row.columns.get(column, []) if c.axes.get(SEED) in scores and cost_of(c)["device_hours"]]
+    return ([cost_of(c)[cost] * scale for c in cells], [scores[c.axes.get(SEED)] for c in cells]) if cells else None
+
+
+def _label(grid: Grid, row: Row, x: list[float], y: list[float]) -> Point:
+    return Point(mean(x), mean(y), std(x) or 0.0, std(y) or 0.0, grid.label(row), style_of(grid, row)["color"])
+
+
+def _scatter(grid: Grid, axis: Axes, drawn: list[tuple[Row, tuple[list[float], list[float]]]]) -> None:
+    for row, (x, y) in drawn:
+        look = style_of(grid, row)
+        if len(x) > 1:
+            axis.scatter(x, y, s=8, alpha=0.35, linewidths=0, color=look["color"])
+        axis.errorbar(mean(x), mean(y), xerr=std(x), yerr=std(y), markersize=6, capsize=2.5, elinewidth=1, **look)
+
+
+def _by_axis(grid: Grid) -> Plot | None:
+    """A line per arm over a numeric axis, be it the columns or the rows."""
+    name = grid.sweep.facts.get("columns")
+    if name and _numeric(grid.columns):
+        lines = {grid.label(row): ([(c, grid.scores(row, c)) for c in grid.columns], style_of(grid, row)) for row in grid.rows}
+        panels = {"": lines}
+    else:
+        name = next((a for a in grid.row_axes if _numeric([r.values.get(a) for r in grid.rows if r.cells])), None)
+        if name is None:
+            return None
+        panels = {str(c) if c is not None else "": _row_lines(grid, name, c) for c in grid.columns}
+    figure, axes = _panels(list(panels))
+    for axis, (title, lines) in zip(axes, panels.items(), strict=False):
+        for label, (points, look) in lines.items():
+            _line(axis, label, points, look)
+        axis.set(title=title, xlabel=name, ylabel="top-1 accuracy, %")
+        axis.legend(fontsize=8)
+        _log_if_wide(axis, name, grid)
+    return f"Accuracy over {name}: mean ± one standard deviation over seeds.", figure
+
+
+def _log_if_wide(axis: Axes, name: str, grid: Grid) -> None:
+    values = grid.sweep.facts["axes"][name]
+    if min(values) > 0 and max(values) / min(values) >= 20:
+        axis.set_xscale("log")
+        axis.set_xticks(values, [f"{v:g}" for v in values])
+        axis.minorticks_off()
+
+
+def _numeric(values: list[Any]) -> bool:
+    return len(set(values)) > 1 and all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
+
+
+def _row_lines(grid: Grid, axis: str, column: Any) -> dict[str, tuple[list, dict[str, Any]]]:
+    lines: dict[str, tuple[list, dict[str, Any]]] = {}
+    for row in (r for r in grid.rows if r.cells):
+        others = [f"{a} {v}" for a, v in row.values.items() if a != axis]
+        points, _ = lines.setdefault(", ".join([row.arm.name, *others]), ([], style_of(grid, grid.rows[len(lines)])))
+        points.append((row.values[axis], grid.scores(row, column)))
+    return lines
+
+
+def _line(axis: Axes, label: str, points: list[tuple[float, dict]], look: dict[str, Any]) -> None:
+    known = sorted((x, list(scores.values())) for x, scores in points if scores)
+    if known:
+        x, values = zip(*known, strict=True)
+        errors = [std(v) or 0.0 for v in values]
+        axis.errorbar(x, [mean(v) for v in values], yerr=errors, label=label, markersize=5, capsize=2.5, linewidth=1.4, **look)
+
+
+# ------------------------------------------------------------------------------------------------------ learning curves
+
+
+def _learning_curves(grid: Grid) -> Plot | None:
+    columns = [c for c in grid.columns if any(run.events for row in grid.rows for cell in row.columns.get(c, []) for _, run in cell.stages)]
+    columns = columns[:3]
+    if not columns:
+        return None
+    figure = Figure(figsize=(7.6 if len(columns) == 1 else 3.9 * len(columns), 3.2 if len(columns) == 1 else 6.0), layout="constrained")
+    axes = figure.subplots(1, 2, squeeze=False).T if len(columns) == 1 else figure.subplots(2, len(columns), squeeze=False)
+    for i, column in enumerate(columns):
+        top, bottom = axes[0][i], axes[1][i]
+        for row in (r for r in grid.rows if any(run.events for c in r.cells for _, run in c.stages)):
+            _curves(top, bottom, row.columns.get(column, []), style_of(grid, row)["color"], grid.label(row))
+        top.set(title=grid.name(column), xlabel="epoch, over all stages", ylabel="test top-1, %")
+        bottom.set(title=grid.name(column) if len(columns) == 1 else None, xlabel="epoch, over all stages", ylabel="training loss")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 6), fontsize=8)
+    left_out = f" Only the first {len(columns)} columns." if len(columns) < len(grid.columns) else ""
+    return f"Learning curves, mean over seeds with ± one standard deviation; earlier stages of a chain are dashed.{left_out}", figure
+
+
+def _curves(top: Axes, bottom: Axes, cells: list[Cell], colour: str, label: str) -> None:
+    top.plot([], [], color=colour, label=label)  # in the legend even where a pretraining has no accuracy yet
+    for i in range(max((len(c.stages) for c in cells), default=0)):
+        runs = [(c.stages[i][1], _epochs_before(c, i)) for c in cells]
+        dashes = "--" if i < len(cells[0].stages) - 1 else "-"
+        _band(top, [_curve(run, before, "eval", lambda e: (e.get("test") or {}).get("top1")) for run, before in runs], colour, dashes)
+        _band(bottom, [_curve(run, before, "train", lambda e: e["loss"]) for run, before in runs], colour, dashes)
+
+
+def _epochs_before(cell: Cell, stage: int) -> float:
+    return sum(run.run["loop"]["epochs"] for _, run in cell.stages[:stage] if run.run)
+
+
+def _curve(run: RunFolder, before: float, kind: str, value: Callable[[dict], float | None]) -> tuple[list[float], list[float]]:
+    points = [(before + e["epoch"], v) for e in run.of(kind) if (v := value(e)) is not None]
+    return [x for x, _ in points], [y for _, y in points]
+
+
+def _band(axis: Axes, curves: list[tuple[list[float], list[float]]], colour: str, dashes: str) -> None:
+    """Mean and spread over seeds, as far as every seed has come."""
+    curves = [c for c in curves if c[0]]
+    if not curves:
+        return
+    length = min(len(x) for x, _ in curves)
+    x, y = curves[0][0][:length], np.array([y[:length] for _, y in curves])
+    centre, spread = y.mean(0), y.std(0, ddof=1) if len(y) > 1 else np.zeros(length)
+    axis.plot(x, centre, dashes, color=colour, linewidth=1.3)
+    axis.fill_between(x, centre - spread, centre + spread, color=colour, alpha=0.15, linewidth=0)
+
+
+# --------------------------------------------------------------------------------------------------------------- energy
+
+
+def _energy(grid: Grid) -> Plot | None:
+    known = [(grid.label(row), cost) for row in grid.rows if (cost := cost_per_model(row.cells)) and cost["energy_kwh"]]
+    if not known:
+        return None
+    labels, costs = zip(*reversed(known), strict=True)
+    unit, scale = ("Wh", 1e3) if max(c["energy_kwh"] for c in costs) < 0.5 else ("kWh", 1.0)
+    figure = Figure(figsize=(6.4, 0.9 + 0.38 * len(labels)), layout="constrained")
+    axis = figure.subplots()
+    left = np.zeros(len(labels))
+    for key, (name, colour, hatch) in COMPONENTS.items():
+        width = np.array([c[key] * scale for c in costs])
+        if width.any():
+            axis.barh(labels, width, left=left, color=colour, hatch=hatch, edgecolor="white", linewidth=0.5, height=0.62, label=name)
+        left += width
+    axis.grid(axis="y", visible=False)
+    axis.set_xlabel(f"{unit} per model")
+    axis.legend(ncols=3, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1.0))
+    return "Energy of one model by component, measured; CPU and RAM are the job's share of its node.", figure

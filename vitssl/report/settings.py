@@ -1,0 +1,115 @@
+"""What was run: the settings that tell the arms apart, those that all share, and where everything comes from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vitssl.config import Optim, scaled_lr
+from vitssl.report.collect import RunFolder
+from vitssl.report.grid import SEED, Grid
+from vitssl.report.tables import DASH, Entry, Table
+
+# differ by seed, place or machine, never by arm
+LEFT_OUT = ("seed", "init_from", "data.shards", "data.source", "data.sha256", "data.cache_dir")
+
+
+def flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """A run.yaml as dotted fields and values; what is off (None) is one field."""
+    if not isinstance(value, dict):
+        return {prefix: value}
+    fields = {}
+    for name, part in value.items():
+        fields |= flat(part, f"{prefix}.{name}" if prefix else name)
+    return fields
+
+
+def stages(grid: Grid) -> dict[str, RunFolder]:
+    """One run for each distinct (row, stage), by the name it has in the report; columns and seeds do not count."""
+    found: dict[str, RunFolder] = {}
+    for row in grid.rows:
+        for cell in row.cells[:1]:
+            for name, run in cell.stages:
+                alone = len(cell.stages) == 1
+                if run.run:
+                    found[grid.label(row) if alone else f"{grid.label(row)}: {name}"] = run
+    return found
+
+
+def settings(grid: Grid) -> tuple[Table | None, dict[str, str]]:
+    """The table of settings that differ between stages, and the settings that all share, by field."""
+    found = stages(grid)
+    if not found:
+        return None, {}
+    fields = {name: flat(run.run) for name, run in found.items()}
+    keys = [key for key in dict.fromkeys(k for f in fields.values() for k in f) if key not in LEFT_OUT]
+    # a value that is off in one stage may be a whole group of fields in another
+    shared = {k: _text(next(iter(fields.values())).get(k)) for k in keys if len({_text(f.get(k, DASH)) for f in fields.values()}) == 1}
+    rows = [[Entry("effective batch"), *(Entry(_batch(r)) for r in found.values())]]
+    rows += [[Entry("learning rate, scaled peak"), *(Entry(_rate(r.run)) for r in found.values())]]
+    rows += [[Entry(k), *(Entry(_text(f.get(k, DASH))) for f in fields.values())] for k in keys if k not in shared and not _group(k, keys)]
+    caption = "Effective batch, learning rate, and every field of the configuration in which the stages differ."
+    return Table("Settings", ["setting", *found], rows, caption, left=frozenset(range(len(found) + 1))), shared
+
+
+def _group(key: str, keys: list[str]) -> bool:
+    return any(k.startswith(f"{key}.") for k in keys)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "off"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return ", ".join(_text(v) for v in value) or "none" if isinstance(value, list) else str(value)
+
+
+def _batch(run: RunFolder) -> str:
+    """Images per optimiser step, and how they were spread."""
+    size, starts = run.run["optim"]["batch_size"], run.of("start")
+    if not starts:
+        return f"{size}"
+    ranks, slices = starts[-1]["world_size"], starts[-1].get("accumulate", 1)
+    spread = f"{ranks} process{'es' if ranks > 1 else ''}" + (f" x {slices} slices" if slices > 1 else "")
+    return f"{size} ({spread})"
+
+
+def _rate(run: dict[str, Any]) -> str:
+    optim = Optim(**run["optim"])
+    return f"{scaled_lr(optim, optim.lr):.3g} ({optim.lr:g}, {optim.lr_rule})"
+
+
+def provenance(grid: Grid) -> dict[str, str]:
+    """Where the numbers come from, as name and text."""
+    sweep = grid.sweep
+    facts, runs = sweep.facts, list(sweep.runs.values())
+    starts = [event for run in runs for event in run.of("start")]
+    records = [record for run in runs for record in run.emissions]
+    versions = [" · ".join(f"{k} {v}" for k, v in e["versions"].items()) for e in starts]
+    dirty = " with uncommitted changes" if facts.get("dirty") else ""
+    found = {
+        "command": [facts.get("command")],
+        "sweep file": [facts.get("file")],
+        "commit": [f"{facts['commit']}{dirty}" if facts.get("commit") else "not a git checkout"],
+        "submitted": [facts.get("created")],
+        "source snapshot": [run.job.get("source") for run in runs],
+        "hardware": [f"{e['device']}, {_devices(e)}" for e in starts],
+        "hosts": [e["host"] for e in starts],
+        "versions": versions,
+        "grid": [f"{r['country']}, {r['intensity_kg_per_kwh']:.3f} kg CO2e/kWh" for r in records],
+        "CPU power": [_power_source(r) for r in records],
+        "share of the node": [f"{r['node_share']:.0%} of its CPU and RAM energy" for r in records],
+        "axes": [f"{axis}: {', '.join(map(str, values))}" for axis, values in (facts.get("axes") or {}).items()],
+        "seeds": [", ".join(str(s) for s in dict.fromkeys(c.axes.get(SEED) for c in sweep.cells) if s is not None)],
+        "run folders": [str(sweep.folder.resolve())],
+    }
+    texts = {name: "; ".join(dict.fromkeys(str(v) for v in values if v)) for name, values in found.items()}
+    return {name: text for name, text in texts.items() if text}
+
+
+def _devices(start: dict[str, Any]) -> str:
+    return f"{start['world_size']} process{'es' if start['world_size'] > 1 else ''}"
+
+
+def _power_source(record: dict[str, Any]) -> str:
+    how = {"rapl": "measured by RAPL", "tdp": "estimated from the CPU's TDP and load"}[record["cpu_power_source"]]
+    return f"{how} (codecarbon {record['codecarbon']})"

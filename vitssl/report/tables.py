@@ -1,0 +1,252 @@
+"""The report's tables as data: what stands in every cell, and whether we measured it or the paper printed it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import groupby
+from statistics import mean
+from typing import Any
+
+from vitssl.report.collect import Cell, Sweep
+from vitssl.report.grid import Grid, Row, cost_per_model, measured
+from vitssl.report.stats import Difference, std
+
+DASH, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
+MEASURED, PUBLISHED, NOTE, BAD = "measured", "published", "note", "bad"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cell of a table."""
+
+    text: str = DASH
+    kind: str = MEASURED  # PUBLISHED: printed by the paper, set apart everywhere; BAD: failed; NOTE: neither
+
+
+@dataclass
+class Table:
+    title: str
+    header: list[str]
+    rows: list[list[Entry]]
+    caption: str = ""
+    groups: list[tuple[str, int]] = field(default_factory=list)  # (label, number of columns) above the header
+    left: frozenset[int] = frozenset({0})  # columns of text
+    best: set[tuple[int, int]] = field(default_factory=set)  # (row, column) of the best values
+
+    def pick(self, columns: list[int]) -> Table:
+        """The same table with these columns only."""
+        labels = [label for label, span in self.groups for _ in range(span)]
+        return Table(
+            self.title, [self.header[c] for c in columns], [[row[c] for c in columns] for row in self.rows], self.caption,
+            groups=[(label, len(list(run))) for label, run in groupby(labels[c] for c in columns)] if labels else [],
+            left=frozenset(i for i, c in enumerate(columns) if c in self.left),
+            best={(row, columns.index(c)) for row, c in self.best if c in columns},
+        )  # fmt: skip
+
+    def without(self, *names: str) -> Table:
+        """Without the columns of these names."""
+        return self.pick([c for c, name in enumerate(self.header) if name not in names])
+
+    def trimmed(self) -> Table:
+        """Without the columns in which nothing stands."""
+        full = [c for c in range(len(self.header)) if c == 0 or any(row[c].text != DASH for row in self.rows)]
+        return self.pick(full)
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """``digits`` significant digits, whole numbers from 1,000 on; a dash for None."""
+    if value is None:
+        return DASH
+    if abs(value) >= 10**digits:
+        return f"{value:,.0f}"
+    return f"{value:#.{digits}g}".rstrip(".") if value else "0"
+
+
+def signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", MINUS)
+
+
+def billions(macs: float) -> str:
+    """GMACs as the papers print them: two decimals, more for tiny models."""
+    return f"{macs / 1e9:.2f}" if macs >= 1e8 else number(macs / 1e9)
+
+
+def millions(count: float) -> str:
+    return f"{count / 1e6:.2f}" if count >= 1e5 else number(count / 1e6)
+
+
+def hours_name(sweep: Sweep) -> str:
+    return "GPU-hours" if sweep.on_gpu else "device-hours"
+
+
+def _joined(values: list[str]) -> str:
+    return " or ".join(dict.fromkeys(values)) or DASH
+
+
+# ------------------------------------------------------------------------------------------------------ the main tables
+
+
+def accuracy(grid: Grid) -> Table:
+    """Arms against columns: accuracy beside the paper's."""
+    header = ["top-1 %, mean ± std (seeds)", "paper", "difference"]
+    rows = [[Entry(grid.label(row)), Entry(row.arm.row or DASH, NOTE), *_accuracies(grid, row)] for row in grid.rows]
+    names = [(grid.name(column), 3) for column in grid.columns]
+    table = Table(
+        "Accuracy", ["arm", "paper's row", *header * len(grid.columns)], rows, caption=_accuracy_caption(grid),
+        groups=[("", 2), *names] if grid.columns != [None] else [], left=frozenset({0, 1}),
+        best={(row, 2 + 3 * i) for i, row in _ranks(grid).items() if row is not None},
+    )  # fmt: skip
+    return table.trimmed()
+
+
+def cost(grid: Grid) -> Table:
+    """Every arm's size, and what one model cost."""
+    rows = [[Entry(grid.label(row)), *_size(row), *_cost(row)] for row in grid.rows]
+    size = ["M parameters, training", "M parameters, inference", "GMACs, training forward", "GMACs, inference"]
+    spent = [hours_name(grid.sweep), "kWh", "kg CO2e measured", "kg CO2e estimate", currency(grid.sweep)]
+    groups = [("", 5), ("one model", 5), ("", 1)]
+    return Table("Size and cost", ["arm", *size, *spent, "images/s, inference"], rows, _cost_caption(grid), groups).trimmed()
+
+
+def _ranks(grid: Grid) -> dict[int, int | None]:
+    """Column number -> number of the row with the highest mean, where at least two rows have one."""
+    best: dict[int, int | None] = {}
+    for i, column in enumerate(grid.columns):
+        means = {r: mean(s.values()) for r, row in enumerate(grid.rows) if (s := grid.scores(row, column))}
+        best[i] = max(means, key=lambda r: means[r]) if len(means) > 1 else None
+    return best
+
+
+def currency(sweep: Sweep) -> str:
+    return next((run.site.currency for run in sweep.runs.values()), "USD")
+
+
+def _size(row: Row) -> list[Entry]:
+    cells = [c for c in row.cells if all(run.cost for _, run in c.stages)]
+    return [
+        Entry(_joined([_chain(c, "params_train", millions) for c in cells])),
+        Entry(_joined([millions(c.last.cost["params_inference"]) for c in cells])),
+        Entry(_joined([_chain(c, "macs_train_forward", billions) for c in cells])),
+        Entry(_joined([billions(c.last.cost["macs_inference"]) for c in cells])),
+    ]
+
+
+def _chain(cell: Cell, key: str, form: Any) -> str:
+    """One figure per stage, as the papers print a chain: 0.43 + 1.26."""
+    return " + ".join(form(run.cost[key]) for _, run in cell.stages)
+
+
+def _accuracies(grid: Grid, row: Row) -> list[Entry]:
+    entries = []
+    for column in grid.columns:
+        scores, paper = list(grid.scores(row, column).values()), grid.published(row, column)
+        dagger = "†" if row.arm.quoted else ""
+        entries.append(_accuracy(scores, row, column))
+        entries.append(Entry(f"{paper:.2f}{dagger}", PUBLISHED) if paper is not None else Entry())
+        entries.append(Entry(signed(mean(scores) - paper)) if scores and paper is not None else Entry())
+    return entries
+
+
+def _accuracy(scores: list[float], row: Row, column: Any) -> Entry:
+    cells = row.columns.get(column, [])
+    if not scores:
+        return _status_entry(row, cells)
+    seeds = f"{len(scores)}" if len(scores) == len(cells) else f"{len(scores)} of {len(cells)}"
+    return Entry(f"{plus_minus(scores)} ({seeds})")
+
+
+def plus_minus(values: list[float]) -> str:
+    spread = std(values)
+    return f"{mean(values):.2f}" + (f" ± {spread:.2f}" if spread is not None else "")
+
+
+def _status_entry(row: Row, cells: list[Cell]) -> Entry:
+    if row.arm.not_runnable:
+        return Entry("not runnable", NOTE)
+    counts = Counter(cell.status for cell in cells)
+    text = ", ".join(f"{status} ({n})" for status, n in counts.items())
+    if set(counts) == {"done"}:
+        return Entry("no accuracy", NOTE)  # a pretraining alone
+    return Entry(text or DASH, BAD if "failed" in counts else NOTE)
+
+
+def _cost(row: Row) -> list[Entry]:
+    speeds = measured(row.done, "inference_images_per_s")
+    speed = Entry(number(mean(speeds)) if speeds else DASH)
+    return [*_spending(cost_per_model(row.cells)), speed]
+
+
+def _spending(cost: dict[str, float] | None) -> list[Entry]:
+    """Hours, kWh, CO2e measured and estimated, money; what a CPU or a site without a price does not have stays a dash."""
+    if cost is None or not cost["device_hours"]:
+        return [Entry()] * 5
+    estimate, money = cost["estimate_kg"] or None, cost["money"] or None
+    return [Entry(number(v)) for v in (cost["device_hours"], cost["energy_kwh"], cost["co2e_kg"], estimate, money)]
+
+
+def _accuracy_caption(grid: Grid) -> str:
+    sweep, paper = grid.sweep, grid.sweep.facts.get("paper")
+    metric = sweep.facts.get("metric", "top1")
+    first = f"Accuracy ({metric}) on the test set after the last epoch: mean ± standard deviation over the seeds, their number in brackets."
+    source = f" Numbers in italics are printed in {paper['table']} of “{paper['title']}”, not measured here." if paper else ""
+    return first + source + (" † the paper only quotes this row." if any(arm.quoted for arm in sweep.arms) else "")
+
+
+def _cost_caption(grid: Grid) -> str:
+    many = " and columns" if len(grid.columns) > 1 else ""
+    size = "A chain's stages are joined by +. "
+    spent = f"One model: the mean over seeds{many} of the sum over the stages that it stands on, all attempts included. "
+    return size + spent + _estimate_note(grid.sweep)
+
+
+def _estimate_note(sweep: Sweep) -> str:
+    if not sweep.on_gpu:
+        return "No GPU was used: hours are of the one device, and the estimate by board power has no meaning."
+    sites = {(run.site.gpu_power_w, run.site.estimate_kg_per_kwh) for run in sweep.runs.values()}
+    factors = " or ".join(f"board power ({power_w:g} W) x {intensity:g}" for power_w, intensity in sorted(sites))
+    return f"Estimate: GPU-hours x {factors} kg/kWh, as the SSAT paper's Table 3."
+
+
+# -------------------------------------------------------------------------------------------------------- further tables
+
+
+def differences(grid: Grid) -> Table | None:
+    """Every arm minus the baseline, with a 95 % confidence interval over the seeds."""
+    rows = []
+    for row in grid.rows:
+        found = [grid.against_baseline(row, column) for column in grid.columns]
+        if any(found):
+            rows.append([Entry(grid.label(row)), *(Entry(_interval(d)) for d in found), Entry(_how(found), NOTE)])
+    if not rows:
+        return None
+    return Table(
+        f"Difference from {grid.sweep.facts['baseline']}", ["arm", *(grid.name(c) or "top-1" for c in grid.columns), "interval"], rows,
+        caption="Percentage points of accuracy, with the 95 % confidence interval by Student's t in brackets.",
+        left=frozenset({0, len(grid.columns) + 1}),
+    )  # fmt: skip
+
+
+def _interval(found: Difference | None) -> str:
+    if found is None:
+        return DASH
+    return signed(found.mean) + (f" [{signed(found.low)}, {signed(found.high)}]" if found.low is not None else "")
+
+
+def _how(found: list[Difference | None]) -> str:
+    return "; ".join(dict.fromkeys(d.how for d in found if d))
+
+
+def readings(grid: Grid) -> Table | None:
+    """Other accuracies of the same runs: what choosing the epoch on the test set or on held-out images would give."""
+    kinds = {"test_ema": "top-1 of averaged weights", "selected": "top-1 at the best validation epoch", "test_best": "best on the TEST set"}
+    kinds = {k: name for k, name in kinds.items() if any(grid.scores(r, c, k) for r in grid.rows for c in grid.columns)}
+    if not kinds:
+        return None
+    rows = []
+    for row in (r for r in grid.rows if r.done):
+        scores = [list(grid.scores(row, column, kind).values()) for column in grid.columns for kind in kinds]
+        rows.append([Entry(grid.label(row)), *(Entry(plus_minus(s) if s else DASH) for s in scores)])
+    groups = [("", 1), *((grid.name(c) or "accuracy", len(kinds)) for c in grid.columns)]
+    caption = "“Best on the TEST set” picks the epoch by the test images themselves and flatters every arm; no other number here does that."
+    return Table("Other readings of the same runs", ["arm", *list(kinds.values()) * len(grid.columns)], rows, caption, groups)
