@@ -174,7 +174,8 @@ def _leave(environment: submitit.JobEnvironment) -> None:
 
     The exit code must not be 0, or the job's children would start.
     """
-    if environment.node == 0 and state_of(environment.raw_job_id) == "RUNNING":
+    # not the raw id: of an array's last element, that is the whole array's
+    if environment.node == 0 and state_of(environment.job_id) == "RUNNING":
         subprocess.run(["scontrol", "requeue", environment.job_id], check=True, timeout=60)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # SLURM ends this process when it requeues; nodes other than the first wait for that too

@@ -50,6 +50,10 @@ def make(*layers) -> Run:
         (["data.views.main.scale=[0.5]"], ["data.views.main.scale"]),
         (["data.views.main.auto_augment=rnd"], ["data.views.main.auto_augment"]),
         (["data.views.main.color_jitter=[0.4]"], ["data.views.main.color_jitter"]),
+        (["data.views.main.auto_augment=rand-z1"], ["data.views.main.auto_augment"]),
+        (["data.views.main.crop=pad", "data.views.main.pad_px=224"], ["data.views.main.pad_px", "224"]),
+        (["seed=-1"], ["seed", "-1"]),
+        (["data.images.fraction=0.5", "data.images.seed=-1"], ["data.images.seed"]),
         (["optim.betas=[0.9]"], ["optim.betas"]),
         (["optim.layer_decay=0"], ["optim.layer_decay"]),
         (["optim.clip=global", "optim.clip_norm=0"], ["optim.clip_norm"]),
@@ -122,7 +126,8 @@ def test_every_field_is_read_somewhere():
     for path in [*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "jobs").rglob("*.py")]:
         tree = ast.parse(path.read_text())
         read |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)}
-    unread = [f"{cls.__name__}.{name}" for cls, name in _schema() if name not in read]
+    by_name = (config.Views, config.Objectives)  # walked by `config.views_of` and `config.active`
+    unread = [f"{cls.__name__}.{name}" for cls, name in _schema() if name not in read and cls not in by_name]
     assert not unread
 
 

@@ -73,11 +73,16 @@ def _shards_build(arguments: argparse.Namespace) -> None:
     print(shards.info(arguments.out))
 
 
-def _shards_verify(arguments: argparse.Namespace) -> None:
+def _shards_verify(arguments: argparse.Namespace) -> int:
     from vitssl.data import shards
 
-    shards.verify(arguments.folder)
+    problems = shards.verify(arguments.folder)
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    if problems:
+        return 2
     print(f"{arguments.folder}: every shard and image is as it was written")
+    return 0
 
 
 def _shards_info(arguments: argparse.Namespace) -> None:

@@ -428,15 +428,20 @@ def _data_problems(data: Data):
         yield f"data.val_fraction: {data.val_fraction} is not in [0, 1)"
     if not 0 < data.eval_crop <= 1:
         yield f"data.eval_crop: {data.eval_crop} is not in (0, 1]"
+    for name, seed in (("val_seed", data.val_seed), *((f"{n}.seed", s.seed) for n in ("images", "labels") if (s := getattr(data, n)))):
+        if seed < 0:
+            yield f"data.{name}: {seed} is negative"
     for name in ("repeats", "image_size"):
         if getattr(data, name) < 1:
             yield f"data.{name}: {getattr(data, name)} is less than 1"
     for f in dataclasses.fields(data.views):
         if (view := getattr(data.views, f.name)) is not None:
-            yield from _view_problems(f"data.views.{f.name}", view)
+            yield from _view_problems(f"data.views.{f.name}", view, view.size or data.image_size)
 
 
-def _view_problems(name: str, view: View):
+def _view_problems(name: str, view: View, size_px: int):
+    if view.crop == "pad" and not 0 <= view.pad_px < size_px:
+        yield f"{name}.pad_px: {view.pad_px} pixels cannot be reflected from a view of {size_px} px"
     if view.count < 1:
         yield f"{name}.count: {view.count} is less than 1"
     for key, low, high in (("scale", 0.0, 1.0), ("ratio", 0.0, 100.0), ("blur_sigma", 0.0, 100.0)):
@@ -450,7 +455,7 @@ def _view_problems(name: str, view: View):
             yield f"{name}.{f.name}: {getattr(view, f.name)} is negative"
     if view.color_jitter and len(view.color_jitter) != 4:
         yield f"{name}.color_jitter: {view.color_jitter} is not [brightness, contrast, saturation, hue]"
-    if view.auto_augment and not re.fullmatch(r"rand(-[a-z]+[\d.]+)*|original|cifar10", view.auto_augment):
+    if view.auto_augment and not re.fullmatch(r"rand(-(m|mstd|inc|n|p)\d+\.?\d*)*|original|cifar10", view.auto_augment):
         yield f"{name}.auto_augment: {view.auto_augment!r} is none of rand-m9-mstd0.5-inc1 (and the like), original, cifar10"
 
 
@@ -477,6 +482,7 @@ def _backbone_problems(run: Run):
 def _optim_problems(run: Run):
     optim, loop = run.optim, run.loop
     for name, value, low in (
+        ("seed", run.seed, 0),
         ("optim.batch_size", optim.batch_size, 1),
         ("optim.lr", optim.lr, 0),
         ("optim.weight_decay", optim.weight_decay, 0),

@@ -96,8 +96,8 @@ def _settings(grid: Grid) -> str:
 
 
 def _plot(name: str, caption: str, figure: Figure) -> str:
-    picture = svg(figure, prefix=f"{name}-")
-    return f'<figure class="plot" role="img" aria-label="{escape(caption)}"><div class="scroll">{picture}</div><figcaption>{escape(caption)}</figcaption></figure>\n'
+    picture = f'<div class="scroll">{svg(figure, prefix=f"{name}-")}</div>'
+    return f'<figure class="plot" role="img" aria-label="{escape(caption)}">{picture}<figcaption>{escape(caption)}</figcaption></figure>\n'
 
 
 def svg(figure: Figure, prefix: str = "") -> str:

@@ -1,0 +1,89 @@
+"""Sums over attempts and nodes, and what became of a run."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from vitssl.config import ConfigError, Site
+from vitssl.emissions import estimate_kg
+from vitssl.report import total
+from vitssl.report.collect import collect, read_folder
+from vitssl.report.grid import cost_of
+
+
+def test_attempts_and_nodes_add_up(run_folder, emissions_record):
+    """Two nodes of 2 GPUs for 1 h, then a second attempt of half an hour: 5 + ... = 6 GPU-hours in all."""
+    spec = [(0, 1.0, "n1"), (0, 1.0, "n2"), (1, 0.5, "n1"), (1, 0.5, "n2")]
+    folder = run_folder(records=[emissions_record(attempt=a, hours=h, gpus=2, node=n) for a, h, n in spec])
+    found = total(folder)
+    assert found["gpu_hours"] == found["device_hours"] == pytest.approx(6.0)
+    assert found["gpu_kwh"] == pytest.approx(6 * 0.2)
+    assert found["cpu_kwh"] == pytest.approx(3 * 0.04) and found["ram_kwh"] == pytest.approx(3 * 0.01)
+    assert found["energy_kwh"] == pytest.approx(1.2 + 0.12 + 0.03)
+    assert found["co2e_kg"] == pytest.approx(1.35 * 0.4)
+    assert found["money"] == pytest.approx(3.0)  # 0.5 a GPU-hour
+    assert found["estimate_kg"] == pytest.approx(6 * 0.230 * 0.432)
+    assert read_folder(folder, Site()).attempts == 2
+
+
+def test_estimate_is_the_trackers(run_folder, emissions_record):
+    found = total(run_folder(records=[emissions_record(hours=60)]))
+    assert round(found["estimate_kg"], 2) == 5.96 == round(estimate_kg(60, 230, 0.432), 2)
+
+
+def test_a_cpu_counts_device_hours_and_nothing_of_gpus(run_folder, emissions_record):
+    found = total(run_folder(records=[emissions_record(hours=2, gpus=0)]))
+    assert found["device_hours"] == 2
+    assert found["gpu_hours"] == found["gpu_kwh"] == found["estimate_kg"] == found["money"] == 0
+
+
+def test_an_empty_folder_costs_nothing(tmp_path):
+    assert set(total(tmp_path).values()) == {0.0}
+
+
+@pytest.mark.parametrize("status", ["done", "failed", "waiting"])
+def test_status(run_folder, status):
+    run = read_folder(run_folder(status=status), Site())
+    assert run.status == status
+    assert run.error == ("loss is not finite at step 70 (optim.lr)" if status == "failed" else "")
+
+
+def test_a_run_that_fell_silent_is_interrupted(run_folder, emissions_record):
+    now = time.time()
+    alive = read_folder(run_folder(status="running", records=[emissions_record(end=now - 60)]), Site())
+    assert (alive.status, alive.progress) == ("running", "step 500 of 1000")
+    assert read_folder(run_folder(status="running", records=[emissions_record(end=now - 3600)]), Site()).status == "interrupted"
+
+
+def test_a_run_asked_to_stop_is_stopped(run_folder):
+    folder = run_folder(status="running")
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"event": "end", "attempt": 0, "step": 500, "time": 0.0, "reason": "stopped"}) + "\n")
+    assert read_folder(folder, Site()).status == "stopped"
+
+
+def test_a_line_that_is_being_written_is_left_out(run_folder):
+    folder = run_folder()
+    events = read_folder(folder, Site()).events
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"event": "tra')
+    assert read_folder(folder, Site()).events == events
+
+
+def test_equal_runs_are_read_once_but_counted_for_every_arm(sweep):
+    folder = sweep({"sslft_a": 80.0, "sslft_b": 90.0}, {"seed": [0]}, columns=None)
+    facts = json.loads((folder / "sweep.json").read_text())
+    facts["cells"][1]["stages"][0] = facts["cells"][0]["stages"][0]  # one pretraining feeds both
+    (folder / "sweep.json").write_text(json.dumps(facts))
+    found = collect(folder)
+    assert len(found.cells) == 2 and len(found.runs) == 3
+    assert [cost_of(cell)["device_hours"] for cell in found.cells] == pytest.approx([1.0, 1.0])  # 0.5 h a stage
+    assert sum(run.spent["device_hours"] for run in found.runs.values()) == pytest.approx(1.5)
+
+
+def test_a_folder_without_sweep_json_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="sweep.json does not exist"):
+        collect(tmp_path)

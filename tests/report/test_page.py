@@ -1,0 +1,130 @@
+"""The files of a report: complete, self-contained, and readable in any state of the sweep."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+from matplotlib.figure import Figure
+
+from vitssl import report
+from vitssl.report import labels, plots
+from vitssl.report.collect import collect
+from vitssl.report.grid import grid
+
+VOID = {"meta", "br", "path", "use"}
+
+
+class Balanced(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+
+def test_a_report_has_every_file_and_needs_no_other(table_3):
+    page = report.write(table_3(notes=["55 h where the other rows imply 52"]))
+    names = {path.name for path in page.parent.iterdir()}
+    drawn = {
+        f"{n}.{e}" for n in ("accuracy_vs_co2e", "accuracy_vs_hours", "learning_curves", "energy_by_component") for e in ("svg", "png")
+    }
+    assert names == {"report.html", "report.md", "table.csv", "table.tex"} | drawn
+    text = page.read_text()
+    parser = Balanced()
+    parser.feed(text)
+    assert parser.open == []
+    assert "<script" not in text and not re.search(r'(src|href)="(?!#|https://arxiv)', text) and text.count("<svg") == 4
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', text)) <= set(ids)
+    assert "55 h where the other rows imply 52" in text and "kg CO2e estimate" in text
+
+
+def test_writing_twice_gives_the_same(table_3):
+    folder = table_3()
+    first = {p.name: p.read_bytes() for p in report.write(folder).parent.iterdir()}
+    second = {p.name: p.read_bytes() for p in report.write(folder).parent.iterdir()}
+    assert first == second
+
+
+def test_names_are_escaped(sweep):
+    page = report.write(sweep({"ssat": 80.0}, {"data": ["<b>&"], "seed": [0]}, notes=["a < b & c"]))
+    assert "a &lt; b &amp; c" in page.read_text() and "<b>" not in page.read_text()
+
+
+@pytest.mark.parametrize("status", ["waiting", "running", "failed"])
+def test_a_sweep_without_a_result_has_a_report(sweep, status):
+    make = {(arm, "cifar10", 0): {"status": status} for arm in ("scratch", "ssat")}
+    page = report.write(sweep({"scratch": 1.0, "ssat": 2.0}, {"data": ["cifar10"], "seed": [0]}, make=make))
+    assert "0 of 2 runs are done" in page.read_text()
+    assert (page.parent / "learning_curves.svg").exists() == (status != "waiting")
+    assert not (page.parent / "accuracy_vs_co2e.svg").exists()
+
+
+def test_on_a_cpu_hours_are_of_the_device_and_there_is_no_estimate(sweep, emissions_record):
+    make = {("scratch", 0): {"records": [emissions_record(gpus=0)]}}
+    text = report.write(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, make=make)).read_text()
+    assert "device-hours" in text and "GPU-hours" not in text.split("<main>")[1].split("Plots")[0]
+    assert "kg CO2e estimate" not in text.split("Cost in detail")[0]
+
+
+def test_a_numeric_axis_becomes_a_line(sweep):
+    """Two arms over a column axis, each seed's points averaged."""
+    axes = {"labels": [0.01, 0.1, 1.0], "seed": [0, 1]}
+    laid_out = grid(collect(sweep({"scratch": lambda at: 50 + at["labels"] + at["seed"], "ssat": 60.0}, axes, columns="labels")))
+    _, figure = plots.plots(laid_out)["accuracy_by_axis"]
+    axis = figure.axes[0]
+    assert axis.get_xscale() == "log" and axis.get_xlabel() == "labels"
+    drawn = {c.get_label(): c.lines[0].get_xydata().tolist() for c in axis.containers}
+    assert drawn["scratch"] == pytest.approx([[0.01, 50.51], [0.1, 50.6], [1.0, 51.5]])
+    assert [y for _, y in drawn["ssat"]] == [60.0] * 3
+
+
+def test_a_numeric_row_axis_becomes_a_line_in_every_column(sweep):
+    axes = {"data": ["x", "y"], "epochs": [10, 20], "seed": [0]}
+    laid_out = grid(collect(sweep({"ssat": lambda at: at["epochs"] + 5.0 * (at["data"] == "y")}, axes)))
+    _, figure = plots.plots(laid_out)["accuracy_by_axis"]
+    lines = [axis.containers[0].lines[0].get_xydata().tolist() for axis in figure.axes]
+    assert lines == [[[10, 10], [20, 20]], [[10, 15], [20, 25]]]
+
+
+def test_curves_are_means_over_seeds_as_far_as_all_have_come(sweep):
+    make = {("scratch", "cifar10", 1): {"status": "running"}}
+    laid_out = grid(collect(sweep({"scratch": lambda at: 80.0 + 2 * at["seed"]}, {"data": ["cifar10"], "seed": [0, 1]}, make=make)))
+    _, figure = plots.plots(laid_out)["learning_curves"]
+    curve = next(line for line in figure.axes[0].lines if len(line.get_xdata()))
+    first = laid_out.rows[0].cells[0].last.of("eval")[0]["test"]["top1"]
+    assert len(curve.get_xdata()) == 50  # the running seed is at half of its 100 epochs
+    assert curve.get_ydata()[0] == pytest.approx(first * 81 / 80)
+
+
+def test_labels_keep_clear_of_each_other():
+    figure = Figure(figsize=(4, 3), layout="constrained")
+    axis = figure.subplots()
+    axis.plot([0.0, 1.0], [0.0, 1.0], "o")
+    points = [labels.Point(0.5 + 0.02 * i, 0.5 + 0.01 * i, 0.01, 0.01, f"arm number {i}", "black") for i in range(5)]
+    labels.place(axis, points)
+    figure.canvas.draw()
+    boxes = [text.get_window_extent() for text in axis.texts]
+    assert len(boxes) == 5
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+
+
+def test_summary_is_for_the_terminal(table_3):
+    text = report.summary(table_3(), width=120)
+    assert "78.57 ± 0.10 (3)" in text and "GPU-hours" in text and "most accurate arm is ssat" in text
+    assert all(len(line) <= 120 for line in text.split("60 of 60")[0].splitlines())
+
+
+def test_a_report_needs_no_torch():
+    code = "import sys, vitssl.report; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=report.__path__[0] + "/../..").returncode == 0

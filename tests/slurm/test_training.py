@@ -1,0 +1,63 @@
+"""Real training on two nodes of a real SLURM: a sweep with a chain and its report; preempted in mid-epoch, equal to the bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from jobs import cluster, submit
+from tests.slurm.commands import sh, wait_for
+
+SWEEP = Path(__file__).parent / "tiny.yaml"
+
+
+def run_folder(sweep: Path, name: str) -> Path:
+    (found,) = sweep.glob(f"{name}-*")
+    return found
+
+
+def events(folder: Path, kind: str) -> list[dict]:
+    path = folder / "metrics.jsonl"
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return torch.load(folder / "last.pt", weights_only=True)["model"]
+
+
+@pytest.mark.usefixtures("place")
+def test_a_sweep_on_two_nodes_and_a_preempted_run_equal_to_an_undisturbed_one(place: Path) -> None:
+    assert submit.main([str(SWEEP), "--executor", "slurm", "--wait"]) == 0
+    sweep = place / "runs" / "tiny"
+    assert len(list(sweep.glob("*/done.json"))) == 4
+    assert (sweep / "report" / "report.html").exists()
+    undisturbed = run_folder(sweep, "sslft-pretrain-s0")
+    (start,) = events(undisturbed, "start")
+    assert start["world_size"] == 2
+    assert len(list(undisturbed.glob("emissions-0-*.json"))) == 2  # one tracker on each node
+
+    low = ["axes.seed=[0]", "name=low", "site.partition=gpu-preempt", "site.additional.nodelist='node1,node2'"]
+    assert submit.main([str(SWEEP), "--executor", "slurm", *low]) == 0
+    preempted = run_folder(place / "runs" / "low", "sslft-pretrain-s0")
+    assert preempted.name == undisturbed.name
+    total = start["steps"]
+    wait_for(lambda: any(event["step"] > 10 for event in events(preempted, "train")))
+    # a job of the better partition takes both nodes' processors
+    sh("sbatch", "--partition=gpu", "--nodelist=node1,node2", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=4", "--wrap", "sleep 1")
+    wait_for(lambda: (preempted / "done.json").exists(), timeout_s=120)
+
+    first, second = events(preempted, "start")
+    assert first["step"] == 0 and 10 < second["step"] < total
+    assert second["step"] % start["steps_per_epoch"], "stopped in mid-epoch"
+    assert events(preempted, "end")[0]["reason"] == "stopped"
+    expected, found = weights(undisturbed), weights(preempted)
+    assert expected.keys() == found.keys() and all(torch.equal(expected[name], found[name]) for name in expected)
+    wait_for(lambda: history(preempted) == ["REQUEUED", "COMPLETED"])
+
+
+def history(folder: Path) -> list[str]:
+    return sh("sacct", "-X", "-n", "-P", "-D", "-j", cluster.job_id(folder), "-o", "State").split("\n")
