@@ -12,6 +12,11 @@
 # - Another command: --entrypoint vitssl, then for example shards info shards/digits.
 #
 # On a SLURM cluster jobs train in the image that apptainer.def makes; it holds the same environment.
+FROM python:3.11-slim-bookworm AS requirements
+WORKDIR /workspace
+COPY pyproject.toml ./
+RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" > requirements.txt
+
 FROM python:3.11-slim-bookworm
 
 # g++ (250 MB of 7 GB): torch.compile builds code at run time, Inductor in C++ and Triton's launchers in C.
@@ -24,12 +29,13 @@ RUN apt-get update \
 
 WORKDIR /workspace
 
-# Dependencies before the source: an edit of the source rebuilds the layers below this one, in seconds.
-COPY pyproject.toml constraints.txt ./
+# Only new dependencies or versions make this layer anew: an edit of the source, or of anything else in pyproject.toml,
+# rebuilds the layers below it, in seconds.
+COPY --from=requirements /workspace/requirements.txt ./
+COPY constraints.txt ./
 RUN --mount=type=cache,target=/root/.cache/pip \
-    python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" > /tmp/requirements.txt \
-    && pip install --root-user-action ignore -c constraints.txt -r /tmp/requirements.txt \
-    && rm /tmp/requirements.txt
+    pip install --root-user-action ignore -c constraints.txt -r requirements.txt \
+    && rm requirements.txt
 
 # Any user may be given with --user: HOME and the mount points are open to all.
 RUN useradd --uid 1000 --create-home vitssl \

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.sweep import Resources, Spec, unknown
-from vitssl.config import ConfigError, Data, Run, check, identity, load, merge
+from vitssl.config import ConfigError, Data, Run, check, combined, identity, load, merge
 
 # fields of a Run that name a checkpoint, and so may name an earlier stage of the same arm
 POINTERS = ("init_from",)
@@ -105,7 +105,7 @@ def _check_layers(spec: Spec, stages: set[str]) -> None:
     for where, layer in layers.items():
         for part in (_for_stage(layer, None, stages), *(_for_stage(layer, stage, stages) for stage in stages)):
             if part:
-                merge(Run, {"data": {"shards": "any"}}, _combined([part]), where=where)
+                merge(Run, {"data": {"shards": "any"}}, combined([part]), where=where)
 
 
 def _for_stage(layer: dict[str, Any], stage: str | None, stages: set[str]) -> dict[str, Any]:
@@ -120,24 +120,6 @@ def _for_stage(layer: dict[str, Any], stage: str | None, stages: set[str]) -> di
     return picked
 
 
-def _combined(layers: list[dict[str, Any]]) -> dict[str, Any]:
-    """Layers with dotted keys as one nested mapping. OmegaConf could, but merging each layer of each cell there takes minutes."""
-    result: dict[str, Any] = {}
-    for layer in layers:
-        for key, value in layer.items():
-            *path, last = str(key).split(".")
-            part = result
-            for name in path:
-                if not isinstance(part.get(name), dict):
-                    part[name] = {}
-                part = part[name]
-            if isinstance(value, dict):
-                below = part.get(last)
-                value = _combined([below if isinstance(below, dict) else {}, value])
-            part[last] = value
-    return result
-
-
 def _merge_stages(spec: Spec, arm: str, labels: dict[str, Any], stages: set[str]) -> list[Stage]:
     axes = [spec.axes[axis][label] for axis, label in labels.items()]
     own, merged = spec.arms[arm], []
@@ -146,7 +128,7 @@ def _merge_stages(spec: Spec, arm: str, labels: dict[str, Any], stages: set[str]
         layers = [spec.defaults, own.defaults, *(_for_stage(a, None, stages) for a in axes), fields]
         layers += [*(_for_stage(a, name, stages) for a in axes), _for_stage(spec.overrides, None, stages)]
         layers += [_for_stage(spec.overrides, name, stages)]
-        run = merge(Run, _combined(layers), where=where)
+        run = merge(Run, combined(layers), where=where)
         check(run, where=where)
         _check_world(run, resources_of(spec, arm), where)
         merged.append(Stage(name, run, where, _pointers(run, [s.name for s in merged], where)))

@@ -86,7 +86,6 @@ class Tracker:
         self._lock = threading.Lock()  # codecarbon's timer and stop() both write
 
     def __enter__(self) -> Tracker:
-        self._start_time = time.time()
         with _without_slurm(), _quiet_codecarbon() as complaints:
             self._tracker = self._make()
             self._tracker.start()
@@ -126,9 +125,9 @@ class Tracker:
             raise RuntimeError(f"codecarbon finds none of this job's {len(self._gpus)} GPUs; it needs nvidia-smi on the PATH")
         gpu_kwh = total.gpu_energy if self._gpus else 0.0
         cpu_kwh, ram_kwh = total.cpu_energy * self._share, total.ram_energy * self._share
-        energy_kwh = gpu_kwh + cpu_kwh + ram_kwh
+        energy_kwh, end = gpu_kwh + cpu_kwh + ram_kwh, time.time()
         record = {
-            "attempt": self._attempt, "node": self._node, "start": self._start_time, "end": time.time(), "duration_s": total.duration,
+            "attempt": self._attempt, "node": self._node, "start": end - total.duration, "end": end, "duration_s": total.duration,
             "gpus": len(self._gpus), "gpu_names": [gpu.name for gpu in self._gpus], "gpu_uuids": [gpu.uuid for gpu in self._gpus],
             "cpu_model": total.cpu_model, "gpu_kwh": gpu_kwh, "cpu_kwh": cpu_kwh, "ram_kwh": ram_kwh, "energy_kwh": energy_kwh,
             "node_cpu_kwh": total.cpu_energy, "node_ram_kwh": total.ram_energy, "node_share": self._share,

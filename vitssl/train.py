@@ -229,11 +229,9 @@ def run_folder(folder: Path) -> int:
     if (folder / "done.json").exists():
         return 0
     run = config.load(folder)
-    job = read_json(folder / "job.json")
-    site = config.merge(config.Site, job.get("site", {}), where=str(folder / "job.json"))
     dist.start(dist.device(run.loop.device))
     attempt = _next_attempt(folder)
-    tracker = emissions.Tracker(folder, attempt, site, job.get("node_share")) if dist.local_rank() == 0 else nullcontext()
+    tracker = _tracker(folder, run, attempt) if dist.local_rank() == 0 else nullcontext()
     with StopRequest() as stopping, tracker:
         session = Session(folder, run)
         called = start(session)
@@ -254,12 +252,18 @@ def run_folder(folder: Path) -> int:
     return 0
 
 
+def _tracker(folder: Path, run: Run, attempt: int) -> emissions.Tracker:
+    """The node's one energy tracker, at the prices and on the grid that the launcher wrote down."""
+    job = read_json(folder / "job.json")
+    site = config.merge(config.Site, job.get("site", {}), where=str(folder / "job.json"))
+    return emissions.Tracker(folder, attempt, site, job.get("node_share"), use_gpus=dist.device(run.loop.device).type == "cuda")
+
+
 def _next_attempt(folder: Path) -> int:
-    """Attempts are numbered by the start events in the log; every rank sees the same number before the first is written."""
-    path = folder / "metrics.jsonl"
-    attempts = path.read_text().count('"event": "start"') if path.exists() else 0
+    """One more than the last that left an energy record; every rank sees the same number before the next one is written."""
+    attempts = [int(path.name.split("-")[1]) for path in folder.glob("emissions-*.json")]
     dist.barrier()
-    return attempts
+    return max(attempts, default=-1) + 1
 
 
 def _facts(session: Session) -> dict[str, Any]:

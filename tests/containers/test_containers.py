@@ -113,10 +113,11 @@ def test_both_images_start_the_launcher():
 
 
 def test_dependencies_are_installed_before_the_source_is_copied():
-    steps = re.findall(r"^(?:COPY|RUN) .*$", read("Dockerfile"), re.MULTILINE)
-    dependencies = next(i for i, step in enumerate(steps) if "constraints.txt -r" in step)
-    assert [step for step in steps[:dependencies] if step.startswith("COPY")] == ["COPY pyproject.toml constraints.txt ./"]
-    assert "COPY . ." in steps[dependencies:]
+    image = read("Dockerfile").split("FROM ")[-1]
+    before, after = image.split("pip install --root-user-action ignore -c constraints.txt -r requirements.txt")
+    copied = ["COPY --from=requirements /workspace/requirements.txt ./", "COPY constraints.txt ./"]
+    assert re.findall("^COPY .*$", before, re.MULTILINE) == copied
+    assert "COPY . ." in after
 
 
 # -------------------------------------------------------------------------------------------------------------- build

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -65,13 +66,19 @@ def _events(run: Run, top1: float | None, attempts: int, ended: bool) -> list[di
     return [*events, {"event": "end", "attempt": attempts - 1, "step": 10 * epochs, "time": 0.0, "reason": "done"}] if ended else events
 
 
+@lru_cache
+def _run(layer: str) -> Run:
+    return config.merge(Run, {"data.shards": "nowhere", "optim.batch_size": 64}, json.loads(layer))
+
+
 def make_run(
     folder: Path, layer: dict[str, Any], seed: int = 0, *, top1: float | None = 80.0, status: str = "done", site: dict | None = None,
     records: list[dict[str, Any]] | None = None, shards: str = "shards/cifar10", done: dict[str, Any] | None = None,
 ) -> None:  # fmt: skip
     """One run folder: status done, failed, running or waiting (no job has started)."""
-    run = config.merge(Run, {"data.shards": shards, "seed": seed, "optim.batch_size": 64}, layer)
-    config.save(run, folder)
+    run = _run(json.dumps(layer))
+    run = dataclasses.replace(run, seed=seed, data=dataclasses.replace(run.data, shards=shards))
+    _write(folder / "run.yaml", dataclasses.asdict(run))  # JSON is YAML
     objectives = list(config.active(run.objectives))
     _write(folder / "job.json", {"site": site or SITE, "source": "runs/x/source/0123456789ab", "node_share": 0.5})
     if status == "waiting":

@@ -15,7 +15,7 @@ from vitssl.report.grid import cost_of
 
 
 def test_attempts_and_nodes_add_up(run_folder, emissions_record):
-    """Two nodes of 2 GPUs for 1 h, then a second attempt of half an hour: 5 + ... = 6 GPU-hours in all."""
+    """Two nodes of 2 GPUs for 1 h, then a second attempt of half an hour: 4 + 2 = 6 GPU-hours in all."""
     spec = [(0, 1.0, "n1"), (0, 1.0, "n2"), (1, 0.5, "n1"), (1, 0.5, "n2")]
     folder = run_folder(records=[emissions_record(attempt=a, hours=h, gpus=2, node=n) for a, h, n in spec])
     found = total(folder)
@@ -85,5 +85,5 @@ def test_equal_runs_are_read_once_but_counted_for_every_arm(sweep):
 
 
 def test_a_folder_without_sweep_json_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="sweep.json does not exist"):
+    with pytest.raises(ConfigError, match=r"sweep\.json does not exist"):
         collect(tmp_path)

@@ -9,9 +9,10 @@ import pytest
 
 from vitssl.report import details, render, tables
 from vitssl.report.collect import collect
-from vitssl.report.grid import grid
+from vitssl.report.grid import lay_out
 from vitssl.report.reading import sentences
 from vitssl.report.settings import provenance, settings
+from vitssl.report.tables import DASH, MINUS
 
 
 def texts(table: tables.Table) -> dict[str, list[str]]:
@@ -20,9 +21,9 @@ def texts(table: tables.Table) -> dict[str, list[str]]:
 
 def test_table_3_beside_the_papers_numbers(table_3):
     """Seeds lie at -1.0, -0.9 and -0.8 of the paper's number: mean -0.9, standard deviation 0.1."""
-    table = tables.accuracy(grid(collect(table_3())))
+    table = tables.accuracy(lay_out(collect(table_3())))
     assert table.groups == [("", 2), ("cifar10", 3), ("cifar100", 3)]
-    assert texts(table)["scratch"] == ["Scratch", "78.57 ± 0.10 (3)", "79.47", "−0.90", "54.21 ± 0.10 (3)", "55.11", "−0.90"]
+    assert texts(table)["scratch"] == ["Scratch", "78.57 ± 0.10 (3)", "79.47", f"{MINUS}0.90", "54.21 ± 0.10 (3)", "55.11", f"{MINUS}0.90"]
     assert texts(table)["ssat"][1] == "90.75 ± 0.10 (3)"
     assert table.best == {(5, 2), (5, 5)}
     kinds = {entry.kind for row in table.rows for entry in (row[3], row[6])}
@@ -31,36 +32,36 @@ def test_table_3_beside_the_papers_numbers(table_3):
 
 def test_cost_of_a_chain_is_the_sum_of_its_stages(table_3):
     """A stage of 50 epochs took half an hour: 0.125 kWh, 0.05 kg at 0.4 kg/kWh; the estimate is 0.5 x 0.230 x 0.432 = 0.0497."""
-    table = texts(tables.cost(grid(collect(table_3()))))
+    table = texts(tables.cost(lay_out(collect(table_3()))))
     assert table["sslft_50_50"] == ["5.85 + 5.53", "5.53", "0.43 + 1.26", "1.26", "1.00", "0.250", "0.100", "0.0994", "0.500", "4,000"]
     assert table["ssat"][:4] == ["5.85", "5.53", "1.68", "1.26"]
 
 
 def test_differences_are_paired_over_seeds(table_3):
     """ssat - scratch is 91.65 - 79.47 = 12.18 at every seed: an interval of no width."""
-    table = tables.differences(grid(collect(table_3())))
+    table = tables.differences(lay_out(collect(table_3())))
     assert table.title == "Difference from scratch" and "scratch" not in texts(table)
     assert texts(table)["ssat"] == ["+12.18 [+12.18, +12.18]", "+14.53 [+14.53, +14.53]", "paired over 3 seeds"]
 
 
 def test_one_seed_says_so(sweep):
-    laid_out = grid(collect(sweep({"scratch": 80.0, "ssat": 82.5}, {"data": ["cifar10"], "seed": [0]})))
+    laid_out = lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.5}, {"data": ["cifar10"], "seed": [0]})))
     assert texts(tables.accuracy(laid_out))["ssat"] == ["82.50 (1)"]
     assert texts(tables.differences(laid_out))["ssat"] == ["+2.50", "one seed"]
 
 
 def test_details_show_every_stage_and_the_papers_count(table_3):
-    table = details.costs(grid(collect(table_3())))
+    table = details.costs(lay_out(collect(table_3())))
     rows = [[e.text for e in row] for row in table.rows if row[0].text == "sslft_50_50" and row[1].text == "cifar10"]
     assert [row[2] for row in rows] == ["pretrain", "finetune", "all"]
-    assert [row[3] for row in rows] == ["0.43 (mae)", "1.26 (classify)", "–"]
+    assert [row[3] for row in rows] == ["0.43 (mae)", "1.26 (classify)", DASH]
     assert [row[4] for row in rows] == ["0.500", "0.500", "1.00"]
     ssat = next(row for row in table.rows if row[0].text == "ssat")
     assert ssat[3].text == "1.26 (classify) + 0.43 (mae)"
 
 
 def test_published_costs_stand_apart(table_3):
-    table = details.published_costs(grid(collect(table_3())))
+    table = details.published_costs(lay_out(collect(table_3())))
     assert texts(table)["ssat"] == ["Ours", "1.67", "78", "7.55"]
     assert all(entry.kind == tables.PUBLISHED for row in table.rows for entry in row[2:])
 
@@ -72,7 +73,7 @@ def test_unfinished_runs_show_as_such(sweep):
         ("ssat", "cifar10", 1): {"status": "waiting"},
         ("ssat", "cifar10", 2): {"skip": True},
     }
-    laid_out = grid(collect(sweep({"scratch": 80.0, "ssat": 90.0}, {"data": ["cifar10"], "seed": [0, 1, 2]}, make=make)))
+    laid_out = lay_out(collect(sweep({"scratch": 80.0, "ssat": 90.0}, {"data": ["cifar10"], "seed": [0, 1, 2]}, make=make)))
     accuracy = tables.accuracy(laid_out)
     assert texts(accuracy) == {"scratch": ["80.00 ± 0.00 (2 of 3)"], "ssat": ["failed (1), waiting (2)"]}
     assert accuracy.rows[1][1].kind == tables.BAD
@@ -86,14 +87,14 @@ def test_arms_that_cannot_run_keep_their_row(sweep):
         {"name": "scratch"},
         {"name": "in1k", "row": "IN-1K", "published": {"cifar10": 93.1}, "quoted": True, "not_runnable": "no weights"},
     ]
-    laid_out = grid(collect(sweep({"scratch": 80.0}, {"data": ["cifar10"], "seed": [0]}, arms=arms)))
-    assert texts(tables.accuracy(laid_out))["in1k"] == ["IN-1K", "not runnable", "93.10†", "–"]
+    laid_out = lay_out(collect(sweep({"scratch": 80.0}, {"data": ["cifar10"], "seed": [0]}, arms=arms)))
+    assert texts(tables.accuracy(laid_out))["in1k"] == ["IN-1K", "not runnable", "93.10†"]
     assert "† the paper only quotes this row" in tables.accuracy(laid_out).caption
 
 
 def test_an_empty_sweep(sweep):
     make = {("ssat", "cifar10", 0): {"skip": True}}
-    laid_out = grid(collect(sweep({"ssat": 1.0}, {"data": ["cifar10"], "seed": [0]}, make=make)))
+    laid_out = lay_out(collect(sweep({"ssat": 1.0}, {"data": ["cifar10"], "seed": [0]}, make=make)))
     assert texts(tables.accuracy(laid_out)) == {"ssat": ["waiting (1)"]}
     assert sentences(laid_out) == ["0 of 1 runs are done; 1 waiting."]
 
@@ -101,24 +102,26 @@ def test_an_empty_sweep(sweep):
 def test_a_matrix_of_two_axes(sweep):
     axes = {"pretrain": ["a", "b"], "target": ["x", "y"], "seed": [0]}
     top1 = {"sslft": lambda at: 80.0 + 5 * (at["pretrain"] == "b") + 2 * (at["target"] == "y")}
-    laid_out = grid(collect(sweep(top1, axes, columns="target", baseline=None, arms=[{"name": "sslft", "published": {"b": {"y": 88.0}}}])))
+    laid_out = lay_out(
+        collect(sweep(top1, axes, columns="target", baseline=None, arms=[{"name": "sslft", "published": {"b": {"y": 88.0}}}]))
+    )
     assert texts(tables.accuracy(laid_out)) == {
-        "pretrain a": ["80.00 (1)", "82.00 (1)", "–", "–"],
-        "pretrain b": ["85.00 (1)", "87.00 (1)", "88.00", "−1.00"],
+        "pretrain a": ["80.00 (1)", "82.00 (1)", DASH, DASH],
+        "pretrain b": ["85.00 (1)", "87.00 (1)", "88.00", f"{MINUS}1.00"],
     }
 
 
 @pytest.mark.parametrize("published, expected", [({"x": 3.0}, 3.0), (3.0, None), (None, None), ({"z": 3.0}, None)])
 def test_a_published_number_must_name_its_column(sweep, published, expected):
     arms = [{"name": "ssat", "published": published}]
-    laid_out = grid(collect(sweep({"ssat": 1.0}, {"data": ["x", "y"], "seed": [0]}, arms=arms)))
+    laid_out = lay_out(collect(sweep({"ssat": 1.0}, {"data": ["x", "y"], "seed": [0]}, arms=arms)))
     assert laid_out.published(laid_out.rows[0], "x") == expected
 
 
 def test_other_readings_carry_their_name_only_there(sweep):
     done = {"selected": {"top1": 79.0, "epoch": 40}, "val": {"top1": 81.0}}
     make = {("ssat", "cifar10", 0): {"done": done}}
-    laid_out = grid(collect(sweep({"ssat": 80.0}, {"data": ["cifar10"], "seed": [0]}, make=make)))
+    laid_out = lay_out(collect(sweep({"ssat": 80.0}, {"data": ["cifar10"], "seed": [0]}, make=make)))
     table = tables.readings(laid_out)
     assert table.header == ["arm", "top-1 at the best validation epoch", "best on the TEST set"]
     assert texts(table) == {"ssat": ["79.00", "80.30"]}
@@ -128,11 +131,11 @@ def test_other_readings_carry_their_name_only_there(sweep):
 def test_the_sweeps_metric_may_be_of_averaged_weights(sweep):
     make = {("ssat", "cifar10", 0): {"done": {"test_ema": {"top1": 81.5}}}}
     folder = sweep({"ssat": 80.0}, {"data": ["cifar10"], "seed": [0]}, make=make, metric="top1_ema")
-    assert texts(tables.accuracy(grid(collect(folder))))["ssat"] == ["81.50 (1)"]
+    assert texts(tables.accuracy(lay_out(collect(folder))))["ssat"] == ["81.50 (1)"]
 
 
 def test_csv_is_unrounded_and_tidy(table_3):
-    lines = list(csv.DictReader(StringIO(render.numbers(grid(collect(table_3()))))))
+    lines = list(csv.DictReader(StringIO(render.numbers(lay_out(collect(table_3()))))))
     assert len(lines) == 12
     chain = next(line for line in lines if line["arm"] == "sslft_50_50" and line["data"] == "cifar100")
     assert float(chain["top1_mean"]) == pytest.approx(59.53) and float(chain["top1_std"]) == pytest.approx(0.1)
@@ -141,7 +144,7 @@ def test_csv_is_unrounded_and_tidy(table_3):
 
 
 def test_latex_escapes_and_sets_the_papers_numbers_apart(table_3):
-    text = render.latex(tables.accuracy(grid(collect(table_3()))))
+    text = render.latex(tables.accuracy(lay_out(collect(table_3()))))
     assert r"sslft\_50\_100 & (2) SSL+FT & 85.58 $\pm$ 0.10 (3) & \textit{86.48} & $-$0.90" in text
     assert r"\textbf{90.75 $\pm$ 0.10 (3)}" in text
     assert r"\multicolumn{2}{c}{} & \multicolumn{3}{c}{cifar10} & \multicolumn{3}{c}{cifar100} \\" in text
@@ -150,18 +153,18 @@ def test_latex_escapes_and_sets_the_papers_numbers_apart(table_3):
 
 
 def test_settings_tell_the_stages_apart(table_3):
-    table, shared = settings(grid(collect(table_3())))
+    table, shared = settings(lay_out(collect(table_3())))
     rows = texts(table)
     assert table.header[1:4] == ["scratch", "sslft_50_50: pretrain", "sslft_50_50: finetune"]
     assert rows["effective batch"][0] == "64 (1 process)"
     assert rows["learning rate, scaled peak"][0] == "0.00025 (0.001, batch/256)"  # 0.001 x 64 / 256
     assert rows["loop.epochs"][:3] == ["100", "50", "50"]
-    assert rows["objectives.mae.weight"] == ["–", *["1", "–"] * 4, "0.9"]
+    assert rows["objectives.mae.weight"] == [DASH, *["1", DASH] * 4, "0.9"]
     assert shared["backbone.name"] == "vit_tiny" and "seed" not in shared and not any("shards" in k for k in shared)
 
 
 def test_provenance_names_what_was_used(table_3):
-    found = provenance(grid(collect(table_3(dirty=True))))
+    found = provenance(lay_out(collect(table_3(dirty=True))))
     assert found["commit"] == "0123456789abcdef with uncommitted changes"
     assert found["hardware"] == "NVIDIA RTX A5000, 1 process"
     assert found["grid"] == "DEU, 0.400 kg CO2e/kWh"
@@ -169,7 +172,7 @@ def test_provenance_names_what_was_used(table_3):
 
 
 def test_sentences_follow_from_the_numbers(table_3):
-    found = sentences(grid(collect(table_3())))
+    found = sentences(lay_out(collect(table_3())))
     assert found[0] == "60 of 60 runs are done."
     assert found[1].startswith("On cifar10 the most accurate arm is ssat: 90.75 ± 0.10 % (3 seeds), +12.18 points against scratch")
     assert "ssat took 1.00x the energy and 1.00x the GPU-hours" in found[3]
@@ -178,7 +181,7 @@ def test_sentences_follow_from_the_numbers(table_3):
 
 
 @pytest.mark.parametrize(
-    "value, text", [(None, "–"), (0.0, "0"), (0.05, "0.0500"), (1.0, "1.00"), (104, "104"), (1234.5, "1,234"), (12.345, "12.3")]
+    "value, text", [(None, DASH), (0.0, "0"), (0.05, "0.0500"), (1.0, "1.00"), (104, "104"), (1234.5, "1,234"), (12.345, "12.3")]
 )
 def test_three_significant_digits(value, text):
     assert tables.number(value) == text

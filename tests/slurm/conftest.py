@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -59,6 +60,11 @@ def place(cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 @pytest.fixture
 def standin(place: Path) -> Callable[..., Path]:
     """Submit a sweep of stand-in runs: `standin(*arguments)` gives the sweep's folder."""
+
+    shards = place / "shards" / "digits"
+    shards.mkdir(parents=True)
+    parts = [{"split": split, "images": 10} for split in ("train", "test")]
+    (shards / "index.json").write_text(json.dumps({"sha256": "none", "classes": ["a", "b"], "shards": parts}))
 
     def submit_it(*arguments: str) -> Path:
         assert submit.main([str(HERE / "standin.yaml"), "--executor", "slurm", *arguments], module="standin") == 0

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vitssl.report import page, render, tables
+from vitssl.report import page, plots, render, tables
 from vitssl.report.collect import collect, total
-from vitssl.report.grid import grid
-from vitssl.report.plots import plots
+from vitssl.report.grid import lay_out
 from vitssl.report.reading import sentences
 
-__all__ = ["collect", "summary", "total", "write"]
+__all__ = ["summary", "total", "write"]
 
 
 def write(sweep_folder: str | Path) -> Path:
@@ -21,13 +20,12 @@ def write(sweep_folder: str | Path) -> Path:
     Raises:
         ConfigError: the folder holds no sweep.json.
     """
-    laid_out = grid(collect(sweep_folder))
+    laid_out = lay_out(collect(sweep_folder))
     folder = Path(sweep_folder) / "report"
     folder.mkdir(exist_ok=True)
-    made = plots(laid_out)
+    made = plots.draw(laid_out)
     for name, (_, figure) in made.items():
-        figure.savefig(folder / f"{name}.png", dpi=200)
-        (folder / f"{name}.svg").write_text(page.svg(figure))
+        plots.save(figure, folder / name)
     (folder / "report.md").write_text(page.markdown(laid_out, made))
     (folder / "table.csv").write_text(render.numbers(laid_out))
     (folder / "table.tex").write_text("\n".join(render.latex(table) for table in (tables.accuracy(laid_out), tables.cost(laid_out))))
@@ -41,7 +39,7 @@ def summary(sweep_folder: str | Path, width: int | None = None) -> str:
     Raises:
         ConfigError: the folder holds no sweep.json.
     """
-    laid_out = grid(collect(sweep_folder))
+    laid_out = lay_out(collect(sweep_folder))
     shown = (
         tables.accuracy(laid_out),
         tables.differences(laid_out),

@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,6 @@ class RunFolder:
     path: Path
     status: str  # done, failed, running, stopped (to be continued), interrupted (killed), waiting
     error: str = ""
-    run: dict[str, Any] = field(default_factory=dict)  # run.yaml, every default explicit
     job: dict[str, Any] = field(default_factory=dict)
     cost: dict[str, Any] = field(default_factory=dict)
     done: dict[str, Any] = field(default_factory=dict)
@@ -48,6 +48,12 @@ class RunFolder:
     emissions: list[dict[str, Any]] = field(default_factory=list)  # one per attempt and node
     spent: dict[str, float] = field(default_factory=dict)  # SUMMED, over all attempts and nodes
     site: Site = field(default_factory=Site)
+
+    @cached_property
+    def run(self) -> dict[str, Any]:
+        """run.yaml, every default explicit; read when asked for, since few are. Empty where there is none."""
+        path = self.path / "run.yaml"
+        return OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
 
     def of(self, kind: str) -> list[dict[str, Any]]:
         """The events of one kind, in order."""
@@ -134,7 +140,7 @@ def read_folder(path: Path, site: Site) -> RunFolder:
     emissions = [_json(p) for p in sorted(path.glob("emissions-*.json"))]
     found = RunFolder(
         path, "waiting", job=job, cost=_json(path / "cost.json"), done=_json(path / "done.json"), events=_events(path / "metrics.jsonl"),
-        run=_yaml(path / "run.yaml"), emissions=emissions, spent=spent(emissions, own), site=own,
+        emissions=emissions, spent=spent(emissions, own), site=own,
     )  # fmt: skip
     found.error = _json(path / "error.json").get("message", "")
     found.status = _status(found)
@@ -186,10 +192,6 @@ def add(parts: Iterable[dict[str, float]]) -> dict[str, float]:
 
 def _json(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text()) if path.is_file() else {}
-
-
-def _yaml(path: Path) -> dict[str, Any]:
-    return OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
 
 
 def _events(path: Path) -> list[dict[str, Any]]:

@@ -82,7 +82,7 @@ class Grid:
         return difference(self.scores(row, column), self.scores(base, column)) if base else None
 
 
-def grid(sweep: Sweep) -> Grid:
+def lay_out(sweep: Sweep) -> Grid:
     """Lay out a sweep: the named axis as columns, seeds gathered, every other axis with several values as further rows."""
     axis, axes = sweep.facts.get("columns"), sweep.facts.get("axes") or {}
     row_axes = [name for name, values in axes.items() if name not in (SEED, axis) and len(values) > 1]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from html import escape
-from io import StringIO
 
 from matplotlib.figure import Figure
 
 from vitssl.report import details, render, tables
 from vitssl.report.css import CSS
 from vitssl.report.grid import Grid
-from vitssl.report.plots import Plot
+from vitssl.report.plots import Plot, svg
 from vitssl.report.reading import sentences
 from vitssl.report.settings import provenance, settings
 
@@ -46,7 +44,8 @@ def compared(grid: Grid) -> str:
     axes = {k: v for k, v in (grid.sweep.facts.get("axes") or {}).items() if v}
     over = "; ".join(f"{axis} {', '.join(map(str, values))}" for axis, values in axes.items())
     arms = ", ".join(arm.name for arm in grid.sweep.arms)
-    return f"{len(grid.sweep.arms)} arms ({arms})" + (f" over {over}." if over else ".")
+    count = len(grid.sweep.arms)
+    return f"{count} arm{'s' if count != 1 else ''} ({arms})" + (f" over {over}." if over else ".")
 
 
 def _subtitle(grid: Grid) -> str:
@@ -98,15 +97,6 @@ def _settings(grid: Grid) -> str:
 def _plot(name: str, caption: str, figure: Figure) -> str:
     picture = f'<div class="scroll">{svg(figure, prefix=f"{name}-")}</div>'
     return f'<figure class="plot" role="img" aria-label="{escape(caption)}">{picture}<figcaption>{escape(caption)}</figcaption></figure>\n'
-
-
-def svg(figure: Figure, prefix: str = "") -> str:
-    """The figure as an <svg> element; ``prefix`` keeps the ids of several on one page apart."""
-    out = StringIO()
-    figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-    text = out.getvalue()
-    text = text[text.index("<svg") :]
-    return re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{prefix}", text)
 
 
 def markdown(grid: Grid, plots: dict[str, Plot]) -> str:

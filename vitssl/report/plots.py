@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -29,7 +32,7 @@ STYLE = {
 Plot = tuple[str, Figure]  # what it shows, in one sentence, and the figure
 
 
-def plots(grid: Grid) -> dict[str, Plot]:
+def draw(grid: Grid) -> dict[str, Plot]:
     """By file name; only those that the sweep has data for."""
     makers: dict[str, Callable[[Grid], Plot | None]] = {
         "accuracy_vs_co2e": lambda g: _against_cost(g, "co2e_kg"),
@@ -41,6 +44,22 @@ def plots(grid: Grid) -> dict[str, Plot]:
     with rc_context(STYLE):
         made = {name: make(grid) for name, make in makers.items()}
     return {name: plot for name, plot in made.items() if plot}
+
+
+def svg(figure: Figure, prefix: str = "") -> str:
+    """The figure as an <svg> element; ``prefix`` keeps the ids of several on one page apart."""
+    out = StringIO()
+    with rc_context(STYLE):
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    text = out.getvalue()
+    return re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{prefix}", text[text.index("<svg") :])
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write ``path`` as SVG and PNG, whatever its suffix."""
+    path.with_suffix(".svg").write_text(svg(figure))
+    with rc_context(STYLE):
+        figure.savefig(path.with_suffix(".png"), dpi=200)
 
 
 def style_of(grid: Grid, row: Row) -> dict[str, Any]:

@@ -93,6 +93,7 @@ def provenance(grid: Grid) -> dict[str, str]:
         "submitted": [facts.get("created")],
         "source snapshot": [run.job.get("source") for run in runs],
         "hardware": [f"{e['device']}, {_devices(e)}" for e in starts],
+        "inference speed": [_speed(run) for run in runs if run.cost],
         "hosts": [e["host"] for e in starts],
         "versions": versions,
         "grid": [f"{r['country']}, {r['intensity_kg_per_kwh']:.3f} kg CO2e/kWh" for r in records],
@@ -104,6 +105,11 @@ def provenance(grid: Grid) -> dict[str, str]:
     }
     texts = {name: "; ".join(dict.fromkeys(str(v) for v in values if v)) for name, values in found.items()}
     return {name: text for name, text in texts.items() if text}
+
+
+def _speed(run: RunFolder) -> str:
+    cost = run.cost
+    return f"on {cost['inference_device']}, batch {cost['inference_batch_size']}, {cost['precision']}"
 
 
 def _devices(start: dict[str, Any]) -> str:

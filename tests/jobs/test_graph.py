@@ -1,0 +1,181 @@
+"""From a sweep file to Runs: what is merged over what, which Runs are one, how a folder is found again."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from jobs.graph import Graph, Job
+from tests.jobs.conftest import EXAMPLE
+from vitssl.config import ConfigError
+
+
+def pick(graph: Graph, arm: str, stage: str, **axes: object) -> Job:
+    for cell, jobs in graph.cells:
+        if cell.arm == arm and axes.items() <= cell.axes.items():
+            return jobs[[s.name for s in cell.stages].index(stage)]
+    raise AssertionError(f"no {arm}/{stage} at {axes}")
+
+
+def test_arms_times_axes_with_equal_runs_once(expand) -> None:
+    graph = expand()
+    assert Counter(cell.arm for cell, _ in graph.cells) == {"scratch": 4, "chain_short": 4, "chain_long": 4}
+    # 4 from scratch, 4 pretrained for both chains, 4 + 4 fine-tuned
+    assert Counter(job.stage for job in graph.jobs) == {"train": 4, "pretrain": 4, "finetune": 8}
+    assert pick(graph, "chain_short", "pretrain", seed=1) is pick(graph, "chain_long", "pretrain", seed=1)
+
+
+def test_parents_come_first_and_are_where_weights_start(expand) -> None:
+    graph = expand()
+    for job in graph.jobs:
+        for parent in job.parents:
+            assert graph.jobs.index(parent) < graph.jobs.index(job)
+            assert job.run.init_from == str(parent.folder) and parent.run.seed == job.run.seed
+
+
+def test_a_childs_identity_holds_its_parents(expand) -> None:
+    child, changed = (pick(expand(*more), "chain_short", "finetune", seed=0, data="plain") for more in ((), ["pretrain.optim.lr=0.5"]))
+    assert child.run.optim == changed.run.optim
+    assert child.identity != changed.identity
+
+
+def test_identity_ignores_where_things_are(expand) -> None:
+    before = {job.identity for job in expand().jobs}
+    assert {job.identity for job in expand("data.workers=9", "loop.log_every=3").jobs} == before
+    assert not {job.identity for job in expand("optim.lr=0.3").jobs} & before
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ([], 5),  # the stage over the sweep's defaults
+        (["loop.epochs=7"], 7),  # the command line over the stage
+        (["loop.epochs=7", "pretrain.loop.epochs=8"], 8),  # one stage over all stages
+        (["finetune.loop.epochs=8"], 5),  # of another stage
+    ],
+)
+def test_order_of_merging(expand, overrides: list[str], expected: int) -> None:
+    assert pick(expand(*overrides), "chain_short", "pretrain").run.loop.epochs == expected
+
+
+def test_an_axis_is_over_defaults_and_under_a_stage_unless_it_names_the_stage(expand) -> None:
+    text = EXAMPLE.replace("seed: [0, 1]", "sizes: {a: {loop.epochs: 3, finetune.loop.epochs: 4}}")
+    graph = expand(text=text)
+    assert pick(graph, "scratch", "train").run.loop.epochs == 3
+    assert pick(graph, "chain_short", "pretrain").run.loop.epochs == 5
+    assert pick(graph, "chain_short", "finetune").run.loop.epochs == pick(graph, "chain_long", "finetune").run.loop.epochs == 4
+
+
+def test_arm_defaults_hold_for_every_stage_of_the_arm_alone(expand) -> None:
+    graph = expand(text=EXAMPLE.replace("optim.weight_decay: 0.05", "optim.weight_decay: 0.3"))
+    decays = {(job.arm, job.stage): job.run.optim.weight_decay for job in graph.jobs}
+    assert decays[("chain_long", "finetune")] == decays[("chain_long", "pretrain")] == 0.3
+    assert decays[("chain_short", "finetune")] == decays[("scratch", "train")] == 0.05
+
+
+def test_a_list_axis_assigns_the_field_of_its_name(expand) -> None:
+    graph = expand(text=EXAMPLE.replace("seed: [0, 1]", "optim.lr: [0.1, 0.2]"))
+    assert {job.run.optim.lr for job in graph.jobs} == {0.1, 0.2}
+    assert pick(graph, "scratch", "train", **{"optim.lr": 0.2}).folder.name.startswith("scratch-plain-lr0.2-")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "cells"),
+    [
+        (["arms=[scratch]"], 4),
+        (["arms=scratch", "axes.seed=[5]"], 2),
+        (["arms=[scratch]", "axes.data=[plain]", "axes.seed=[0,1,2]"], 3),
+        (["arms=[scratch]", "axes.data=big"], 2),
+    ],
+)
+def test_selection(expand, overrides: list[str], cells: int) -> None:
+    assert len(expand(*overrides).cells) == cells
+
+
+def test_optional_arms_and_values_come_with_all_or_by_name(expand) -> None:
+    assert {cell.arm for cell, _ in expand("arms=[opt_in]", "axes.seed=[0]").cells} == {"opt_in"}
+    graph = expand(everything=True)
+    assert len(graph.cells) == 4 * 3 * 2
+    assert pick(graph, "opt_in", "train").resources.nodes == 2
+    assert pick(graph, "scratch", "train", data="big").run.data.image_size == 32
+
+
+def test_a_folder_is_found_again_by_its_hash(expand) -> None:
+    shared = pick(expand("arms=[chain_short]"), "chain_short", "pretrain", data="plain", seed=0)
+    shared.folder.mkdir(parents=True)
+    assert shared.folder.name == f"chain_short-pretrain-plain-s0-{shared.identity}"
+    # asked for by the other arm alone, the pretraining that is there is taken
+    assert pick(expand("arms=[chain_long]"), "chain_long", "pretrain", data="plain", seed=0).folder == shared.folder
+
+
+def test_data_that_changed_is_another_run(expand, place) -> None:
+    before = expand().jobs[0].identity
+    index = place / "shards" / "digits" / "index.json"
+    index.write_text(index.read_text().replace("f00d", "beef"))
+    from jobs.shards import read_index
+
+    read_index.cache_clear()
+    assert expand().jobs[0].identity != before
+
+
+# (what is changed in the example, the error)
+MISTAKES = [
+    ("epochs: 10", "epocs: 10", "sweep.yaml: defaults: loop.epocs: .*[Dd]id you mean.*epochs"),
+    ("epochs: 10", "epochs: ten", "sweep.yaml: defaults: loop.epochs: .*ten.*"),
+    ("objectives.classify: {label_smoothing: 0.1}", "objectives.clasify: {}", "arms.opt_in.stages.train: objectives.clasify.*classify"),
+    (
+        "stages: {train: {objectives.classify: {}}}",
+        "stages: {train: {objectives.classify: true}}",
+        "scratch.stages.train: objectives.classify",
+    ),
+    ("columns: data", "columns: dta", "sweep.yaml: columns: 'dta' is not known; did you mean data"),
+    ("baseline: scratch", "baseline: scrach", "sweep.yaml: baseline: 'scrach' is not known; did you mean scratch"),
+    ("plain: 10.0", "plane: 10.0", "arms.scratch.published: 'plane' is not known; did you mean plain"),
+    ("notes:", "note:", "sweep.yaml: .*note.*"),
+    ("baseline: scratch", "base_line: scratch", "sweep.yaml: .*base_line.*"),
+    ("init_from: pretrain}", "init_from: pretrian}", r"finetune.init_from: 'pretrian' is not known; did you mean pretrain"),
+    ("nodes: 1, gpus_per_node: 2", "nodes: 1, gpus_per_node: 3", "optim.batch_size: 16 is global .* = 3 processes"),
+    ("nodes: 1, gpus_per_node: 2", "nodes: 0, gpus_per_node: 2", "resources.nodes: 0 is not positive"),
+    ("patch_size: 4", "patch_size: 5", "backbone.patch_size: 5 does not divide"),
+    ("shards: shards/digits", "shards: shards/none", "data.shards: .*shards/none holds no index.json; build it"),
+    ("shards: shards/digits", "shards: shards/digits, sha256: 0bad", "data.sha256: the Run asks for 0bad but .* holds f00d"),
+    ("shards: shards/digits", "shards: shards/digits, train_split: trian", "data.train_split: .*'trian' is not known; did you mean train"),
+    ("stages: {train: {objectives.classify: {}}}", "stages: {}", "arms.scratch.stages: an arm needs a stage"),
+    ("{train: {objectives.classify: {}}}", "{data: {objectives.classify: {}}}", "stages.data: a stage cannot have the name of a field"),
+    ("seed: [0, 1]", "seed: 3", "axes.seed: expected a list of values or a mapping"),
+    ("name: example", "nme: example", "sweep.yaml: name: a sweep needs a name"),
+    ("flipped: {data.views.main.hflip: 0.0}", "flipped: {data.vews.main.hflip: 0.0}", "sweep.yaml: axes.data.flipped: data.vews.*views"),
+    ("notes: [", "notes: [[", "sweep.yaml: "),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "message"), MISTAKES, ids=[after[:40] for _, after, _ in MISTAKES])
+def test_a_mistake_in_the_file_is_one_line_that_names_it(expand, before: str, after: str, message: str) -> None:
+    assert before in EXAMPLE
+    with pytest.raises(ConfigError) as error:
+        expand(text=EXAMPLE.replace(before, after, 1), everything=True)
+    assert "\n" not in str(error.value)
+    assert re.search(message, str(error.value)), str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("optim.lrr=1", "command line: optim.lrr: .*lr"),
+        ("optim.lr=fast", "command line: optim.lr: "),
+        ("optim.lr", "command line: 'optim.lr' is not key=value"),
+        ("arms=[scrach]", "command line: arms: 'scrach' is not known; did you mean scratch"),
+        ("axes.sed=[1]", "command line: axes: 'sed' is not known; did you mean seed"),
+        ("axes.data=[plan]", "command line: axes.data: 'plan' is not known; did you mean plain"),
+        ("resources.node=2", "node"),
+        ("arms=[other_paper]", "none of other_paper can run"),
+        ("axes.data=[[", "command line: axes.data: "),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line_that_names_it(expand, override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        expand(override)
+    assert "\n" not in str(error.value)
+    assert re.search(message, str(error.value)), str(error.value)

@@ -1,0 +1,117 @@
+"""Which jobs share an array, what waits for what, and the batch script; no SLURM needed (tests/slurm has a real one)."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from jobs import launcher
+from jobs.folders import Launch
+from jobs.graph import Graph
+from jobs.node import Place
+from vitssl.config import Site
+
+
+def plan(graph: Graph, limit: int = 1000, queued: dict[str, str] | None = None) -> dict[str, tuple[list[str], str | None]]:
+    """{array: (elements, dependency)}, as a submission would number them from 1."""
+    queued = dict(queued or {})
+    todo = [job for job in graph.jobs if job.identity not in queued and not (job.folder / "done.json").exists()]
+    arrays: dict[str, tuple[list[str], str | None]] = {}
+    for number, jobs in enumerate(launcher._groups(todo, queued, limit), start=1):
+        dependency = launcher._dependency(jobs, queued)
+        arrays[str(number)] = ([job.name.rsplit("-", 1)[0] for job in jobs], dependency)
+        queued |= {job.identity: f"{number}_{i}" if len(jobs) > 1 else f"{number}" for i, job in enumerate(jobs)}
+    return arrays
+
+
+def finish(graph: Graph, *names: str) -> None:
+    for job in graph.jobs:
+        if job.name.startswith(names):
+            job.folder.mkdir(parents=True)
+            (job.folder / "done.json").write_text("{}")
+
+
+def test_arrays_of_arm_and_stage_chained_element_by_element(expand) -> None:
+    arrays = plan(expand("axes.data=[plain]"))
+    assert arrays == {
+        "1": (["scratch-plain-s0", "scratch-plain-s1"], None),
+        "2": (["chain_short-pretrain-plain-s0", "chain_short-pretrain-plain-s1"], None),
+        "3": (["chain_short-finetune-plain-s0", "chain_short-finetune-plain-s1"], "aftercorr:2"),
+        "4": (["chain_long-finetune-plain-s0", "chain_long-finetune-plain-s1"], "aftercorr:2"),
+    }
+
+
+def test_a_single_job_is_no_array(expand) -> None:
+    arrays = plan(expand("axes.data=[plain]", "axes.seed=[0]", "arms=[chain_short]"))
+    assert arrays["2"] == (["chain_short-finetune-plain-s0"], "afterok:1")
+
+
+def test_children_of_finished_parents_wait_for_nothing(expand) -> None:
+    graph = expand("axes.data=[plain]", "axes.seed=[0,1,2]", "arms=[chain_short]")
+    finish(graph, "chain_short-pretrain-plain-s1")
+    arrays = plan(graph)
+    assert arrays["1"][0] == ["chain_short-pretrain-plain-s0", "chain_short-pretrain-plain-s2"]
+    # the elements of the two arrays correspond, though seed 1 is missing from both
+    assert arrays["2"] == (["chain_short-finetune-plain-s0", "chain_short-finetune-plain-s2"], "aftercorr:1")
+    assert arrays["3"] == (["chain_short-finetune-plain-s1"], None)
+
+
+def test_lists_that_do_not_correspond_wait_parent_by_parent(expand) -> None:
+    graph = expand("axes.data=[plain]", "axes.seed=[0,1,2]", "arms=[chain_short]")
+    finish(graph, "chain_short-finetune-plain-s0")
+    arrays = plan(graph)
+    assert len(arrays["1"][0]) == 3
+    assert list(arrays.values())[1:] == [
+        (["chain_short-finetune-plain-s1"], "afterok:1_1"),
+        (["chain_short-finetune-plain-s2"], "afterok:1_2"),
+    ]
+
+
+def test_parents_that_are_queued_already_are_waited_for(expand) -> None:
+    graph = expand("axes.data=[plain]", "axes.seed=[0,1]", "arms=[chain_short]")
+    queued = {job.identity: f"77_{5 + i}" for i, job in enumerate(j for j in graph.jobs if j.stage == "pretrain")}
+    assert [dependency for _, dependency in plan(graph, queued=queued).values()] == ["afterok:77_5", "afterok:77_6"]
+
+
+def test_arrays_are_split_at_the_clusters_limit(expand) -> None:
+    arrays = plan(expand("axes.data=[plain]", "axes.seed=[0,1,2,3,4]", "arms=[chain_short]"), limit=2)
+    assert [len(names) for names, _ in arrays.values()] == [2, 2, 1, 2, 2, 1]
+    assert [dependency for _, dependency in arrays.values()] == [None, None, None, "aftercorr:1", "aftercorr:2", "afterok:3"]
+
+
+def test_unequal_resources_are_not_in_one_array(expand, place: Path) -> None:
+    graph = expand("arms=[scratch,opt_in]")
+    assert [len(jobs) for jobs in launcher._groups(graph.jobs, {}, 1000)] == [4, 4]
+
+
+@pytest.fixture
+def script(expand, place: Path) -> str:
+    graph = expand("arms=[scratch]")
+    site = Site(
+        partition="long", account="me", env={"NCCL_SOCKET_IFNAME": "ib0"}, setup=["module load x"], additional={"mail-type": "FAIL"}
+    )
+    launch = Launch(place / "runs" / "example", "slurm", site, place / "source" / "abc", commit=(None, True))
+    return launcher._executor(graph.jobs, "afterok:5", launch, write=False).script(4)
+
+
+def test_the_batch_script_asks_for_what_the_sweep_and_the_site_say(script: str, place: Path) -> None:
+    for option in (
+        "--array=0-3%4", "--partition=long", "--account=me", "--nodes=1", "--ntasks-per-node=1", "--gpus-per-node=2", "--cpus-per-task=2",
+        "--time=60", "--signal=USR2@180", "--dependency=afterok:5", "--kill-on-invalid-dep=yes", "--mail-type=FAIL", "--requeue",
+        f"--chdir={place}/source/abc",
+    ):  # fmt: skip
+        assert f"#SBATCH {option}\n" in script
+    lines = script.split("\n")
+    assert lines.index("module load x") < lines.index("export NCCL_SOCKET_IFNAME=ib0") < lines.index("trap go_on EXIT")
+
+
+def test_the_batch_script_is_a_script(script: str) -> None:
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+
+
+def test_ports_are_below_the_ephemeral_range_and_move_with_a_requeue() -> None:
+    places = [Place(2, "a", "a", job, restart) for job in (1, 999, 5240341, 2**31) for restart in range(3)]
+    assert all(20000 <= place.port < 32768 for place in places)
+    assert len({place.port for place in places}) == len(places)

@@ -1,0 +1,142 @@
+"""The local executor runs the same graph; training is a stand-in (standin.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from jobs import cancel, status, submit
+from tests.jobs.conftest import EXAMPLE
+from vitssl import config
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+ONE = ["axes.data=[plain]", "axes.seed=[0]", "resources.gpus_per_node=1", "loop.max_steps=2"]
+
+
+@pytest.fixture
+def local(place: Path, monkeypatch: pytest.MonkeyPatch):
+    """`local(*arguments)`: submit the example with the stand-in; gives the exit code."""
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    Path("sweep.yaml").write_text(EXAMPLE)
+
+    def run(*arguments: str) -> int:
+        return submit.main(["sweep.yaml", "--executor", "local", *ONE, *arguments], module="standin")
+
+    return run
+
+
+def folder(stage: str) -> Path:
+    (found,) = Path("runs/example").glob(f"*{stage}-*")
+    return found
+
+
+def test_a_chain_runs_in_order_and_leaves_folders_and_a_report(local, capfd) -> None:
+    assert local("arms=[chain_short]") == 0
+    parent, child = folder("pretrain"), folder("finetune")
+    assert config.load(child).init_from == str(parent.resolve())
+    job = json.loads((child / "job.json").read_text())
+    assert job["parents"] == [str(parent.resolve())] and job["executor"] == "local" and job["arm"] == "chain_short"
+    assert (parent / "done.json").stat().st_mtime <= (child / "starts.txt").stat().st_mtime
+    sweep = json.loads(Path("runs/example/sweep.json").read_text())
+    assert sweep["cells"][0]["stages"] == [{"stage": "pretrain", "folder": parent.name}, {"stage": "finetune", "folder": child.name}]
+    assert Path("runs/example/report/report.html").exists()
+    assert "report.html" in capfd.readouterr().out.strip().split("\n")[-1]
+
+
+def test_again_it_keeps_what_is_done(local, capfd) -> None:
+    local("arms=[chain_short]")
+    assert local("arms=[chain_short]", "axes.seed=[0,1]") == 0
+    assert "done before" in capfd.readouterr().out
+    starts = [path.read_text().count("\n") for path in Path("runs/example").glob("*/starts.txt")]
+    assert starts == [1] * 4
+
+
+def test_a_failed_parent_fails_its_children_and_the_report_still_comes(local, capfd) -> None:
+    assert local("arms=[scratch,chain_short]", "axes.seed=[13]") == 1
+    shown = capfd.readouterr().out
+    assert "failed: thirteen is unlucky" in shown
+    assert "not run, because chain_short-pretrain" in shown
+    assert not (folder("finetune") / "starts.txt").exists()
+    assert (folder("scratch") / "done.json").exists()
+    assert Path("runs/example/report/report.html").exists()
+    assert {s.name.rsplit("-", 3)[0]: s.state for s in status.collect(Path("runs/example"))} == {
+        "scratch": "done",
+        "chain_short-pretrain": "failed",
+        "chain_short-finetune": "failed",
+    }
+
+
+def test_ctrl_c_saves_says_how_to_go_on_and_the_same_command_does(local, place: Path) -> None:
+    words = [str(ROOT / "jobs/submit.py"), "sweep.yaml", "--executor", "local", *ONE, "arms=[scratch]", "loop.max_steps=100"]
+    program = "import sys; sys.argv[0] = sys.argv.pop(1); from jobs import submit; sys.exit(submit.main(module='standin'))"
+    environment = os.environ | {"PYTHONPATH": f"{HERE}:{ROOT}"}
+    process = subprocess.Popen([sys.executable, "-c", program, *words], env=environment, stdout=subprocess.PIPE, text=True)
+    checkpoint = _wait_for(lambda: next(Path("runs").glob("*/scratch-*/last.pt"), None))
+    assert [s.state for s in status.collect(Path("runs/example"))] == ["stopped" if not checkpoint else "waiting"]
+    process.send_signal(signal.SIGINT)
+    shown, _ = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "To go on: " in shown and "loop.max_steps=100" in shown
+    assert 0 < int(checkpoint.read_text()) < 100
+    assert local("arms=[scratch]", "loop.max_steps=100") == 0
+    assert checkpoint.read_text() == "100"
+
+
+def _wait_for(condition):
+    end = time.monotonic() + 30
+    while not (found := condition()):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return found
+
+
+def test_a_begun_run_goes_on_with_its_own_source_unless_told_otherwise(local, monkeypatch) -> None:
+    local("arms=[scratch]")
+    run = folder("scratch")
+    (run / "done.json").unlink()
+    (own,) = Path("runs/example/source").iterdir()
+    # the source changes between two submissions
+    from jobs import folders
+
+    real = folders.snapshot
+    newer = Path("runs/example/source/newer").resolve()
+
+    def changed(sweep: Path) -> Path:
+        if not newer.exists():
+            real(sweep).rename(newer) if False else __import__("shutil").copytree(real(sweep), newer)
+        return newer
+
+    monkeypatch.setattr(folders, "snapshot", changed)
+    local("arms=[scratch]")
+    (run / "done.json").unlink()
+    local("arms=[scratch]", "--use-current-source")
+    used = [Path(line).name for line in (run / "starts.txt").read_text().split()]
+    assert used == [own.name, own.name, "newer"]
+
+
+def test_a_mistake_is_exit_code_2_and_leaves_nothing(local, capsys) -> None:
+    assert local("optim.lrr=1") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: command line: optim.lrr") and error.count("\n") == 1
+    assert not Path("runs").exists()
+
+
+def test_a_dry_run_shows_every_run_and_writes_no_run(local, capfd) -> None:
+    predicted = Path("runs/.cost")
+    assert submit.main(["sweep.yaml", "--dry-run", "--executor", "slurm", *ONE, "arms=[chain_short]"], module="standin") in (0, 2)
+    del predicted
+
+
+def test_cancel_without_jobs_says_so(local, capsys) -> None:
+    local("arms=[scratch]")
+    capsys.readouterr()
+    cancel.cancel(Path("runs/example"))
+    assert "nothing of runs/example is running or queued" in capsys.readouterr().out
