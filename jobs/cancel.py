@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import signal
 import sys
 from pathlib import Path
@@ -40,25 +39,16 @@ def cancel(sweep: Path) -> None:
     if pid is not None:
         os.kill(pid, signal.SIGTERM)
         print(f"asked process {pid} to save and stop")
-    ids = _queued([*folders, sweep])
+    ids = []
+    for folder in cluster.queued([*folders, sweep]):
+        # a job that is being cancelled must not requeue itself
+        (folder / "cancelled").touch()
+        ids.append(cluster.job_id(folder))
     if ids:
         cluster.output("scancel", *ids)
         print(f"cancelled {len(ids)} jobs: {' '.join(ids)}")
     if pid is None and not ids:
         print(f"nothing of {sweep} is running or queued")
-
-
-def _queued(folders: list[Path]) -> list[str]:
-    if not shutil.which("squeue"):
-        return []
-    waiting, found = cluster.jobs(), []
-    for folder in folders:
-        job_id = cluster.job_id(folder)
-        if job_id in waiting:
-            # a job that is being cancelled must not requeue itself
-            (folder / "cancelled").touch()
-            found.append(job_id)
-    return found
 
 
 if __name__ == "__main__":

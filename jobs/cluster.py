@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 from vitssl.config import ConfigError
@@ -22,6 +24,23 @@ def job_id(folder: Path) -> str | None:
     """SLURM's id of the newest job of a run, or of a sweep's report."""
     path = folder / JOB_FILE
     return json.loads(path.read_text())["job_id"] if path.exists() else None
+
+
+def queued(folders: Iterable[Path]) -> dict[Path, str]:
+    """{folder: state} of those whose newest job is pending or running; SLURM is asked only where one was ever submitted."""
+    known = {folder: found for folder in folders if (found := job_id(folder)) is not None}
+    waiting = jobs() if known else {}
+    return {folder: waiting[found] for folder, found in known.items() if found in waiting}
+
+
+def answers() -> bool:
+    """Is there a cluster here? SLURM's commands may be installed where none is."""
+    if shutil.which("sbatch") is None:
+        return False
+    try:
+        return subprocess.run(["scontrol", "ping"], capture_output=True, check=False, timeout=5).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def max_array_size() -> int:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.sweep import Resources, Spec, unknown
-from vitssl.config import ConfigError, Data, Run, check, combined, identity, load, merge
+from vitssl.config import ConfigError, Data, Run, check, identity, load, merge
 
 # fields of a Run that name a checkpoint, and so may name an earlier stage of the same arm
 POINTERS = ("init_from",)
@@ -118,6 +118,24 @@ def _for_stage(layer: dict[str, Any], stage: str | None, stages: set[str]) -> di
         elif head == stage:
             picked |= {rest: value} if rest else value
     return picked
+
+
+def combined(layers: list[dict[str, Any]]) -> dict[str, Any]:
+    """Layers with dotted keys as one nested mapping, later ones over earlier ones; OmegaConf's merge of each costs seconds."""
+    result: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            *path, last = str(key).split(".")
+            part = result
+            for name in path:
+                if not isinstance(part.get(name), dict):
+                    part[name] = {}
+                part = part[name]
+            if isinstance(value, dict):
+                below = part.get(last)
+                value = combined([below if isinstance(below, dict) else {}, value])
+            part[last] = value
+    return result
 
 
 def _merge_stages(spec: Spec, arm: str, labels: dict[str, Any], stages: set[str]) -> list[Stage]:

@@ -240,9 +240,8 @@ def _submit_report(queued: dict[str, str], launch: Launch) -> str:
 
 def _queued(graph: Graph) -> dict[str, str]:
     """{identity: SLURM's id} of the jobs of this graph that are in the queue now."""
-    there = set(cluster.jobs())
-    known = {job.identity: cluster.job_id(job.folder) for job in graph.jobs if not is_done(job)}
-    return {identity: found for identity, found in known.items() if found in there}
+    there = cluster.queued(job.folder for job in graph.jobs if not is_done(job))
+    return {job.identity: cluster.job_id(job.folder) for job in graph.jobs if job.folder in there}
 
 
 def _wait(graph: Graph, report: str, launch: Launch, console: Console) -> int:
@@ -269,7 +268,8 @@ def show_scripts(graph: Graph, launch: Launch, console: Console) -> None:
     queued: dict[str, str] = {}
     todo = [job for job in graph.jobs if not is_done(job)]
     launch.source = launch.sweep / "source" / "HASH"
-    for number, jobs in enumerate(_groups(todo, queued), start=1):
+    limit = None if cluster.answers() else 1000
+    for number, jobs in enumerate(_groups(todo, queued, limit), start=1):
         dependency = _dependency(jobs, queued)
         for index, job in enumerate(jobs):
             queued[job.identity] = f"JOB{number}_{index}" if len(jobs) > 1 else f"JOB{number}"

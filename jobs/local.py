@@ -64,15 +64,17 @@ def run(graph: Graph, launch: Launch, console: Console) -> bool:
 
 def _one(job: Job, title: str, launch: Launch, stopper: Stopper, console: Console) -> None:
     if is_done(job):
-        console.print(f"{title}: done before", highlight=False)
+        console.print(f"{title}: done before", highlight=False, soft_wrap=True)
         return
     write_run(job, launch)
     for parent in job.parents:
         if not is_done(parent):
             fail(job, f"not run: {parent.name}, which it starts from, is not done")
-            console.print(f"[red]{title}: not run[/red], because {parent.name}, which it starts from, is not done", highlight=False)
+            console.print(
+                f"[red]{title}: not run[/red], because {parent.name}, which it starts from, is not done", highlight=False, soft_wrap=True
+            )
             return
-    console.print(title, highlight=False)
+    console.print(title, highlight=False, soft_wrap=True)
     stopper.stop_file.unlink(missing_ok=True)
     # a session of its own: Ctrl-C in the terminal reaches this process alone, which then asks the run to stop
     stopper.process = start(job.folder, Place(), stopper.stop_file, launch.module, start_new_session=True)
@@ -81,7 +83,7 @@ def _one(job: Job, title: str, launch: Launch, stopper: Stopper, console: Consol
     if not is_done(job) and not stopper.asked:
         if error_of(job.folder) is None:
             fail(job, f"training ended with exit code {code}")
-        console.print(f"[red]{title}: failed[/red]: {error_of(job.folder)}", highlight=False, markup=True)
+        console.print(f"[red]{title}: failed[/red]: {error_of(job.folder)}", highlight=False, soft_wrap=True)
 
 
 def fail(job: Job, message: str) -> None:

@@ -48,7 +48,7 @@ def sweep(graph: Graph, launch: Launch) -> list[Prediction]:
     return [_one(job, launch, measured) for job in graph.jobs if not is_done(job)]
 
 
-def _one(job: Job, launch: Launch, measured: dict[str, float]) -> Prediction:
+def _one(job: Job, launch: Launch, measured: dict[str, tuple[float, str]]) -> Prediction:
     site, macs, images = launch.site, _macs(job, launch), _images(job.run)
     per_gpu, basis = _throughput(job, launch, macs, measured)
     hours = images / per_gpu / 3600
@@ -62,10 +62,12 @@ def _images(run: Run) -> float:
     return images if run.loop.max_steps is None else min(images, run.loop.max_steps * run.optim.batch_size)
 
 
-def _throughput(job: Job, launch: Launch, macs: float, measured: dict[str, float]) -> tuple[float, str]:
+def _throughput(job: Job, launch: Launch, macs: float, measured: dict[str, tuple[float, str]]) -> tuple[float, str]:
     """(images/s of one GPU or process, what that stands on)."""
-    if found := measured.get(_architecture(job.run)):
-        return found, "measured: the median of earlier runs of the same architecture in this runs folder"
+    found = measured.get(_architecture(job.run))
+    if found and (launch.site.gpu or "") in found[1]:
+        speed, device = found
+        return speed, f"measured: the median of earlier runs of the same architecture in this runs folder, on {device}"
     if launch.site.gpu_tflops is not None:
         flops = launch.site.gpu_tflops * 1e12 * UTILISATION
         basis = f"assumed: {UTILISATION:.0%} of the {launch.site.gpu_tflops:g} TFLOP/s of the site's {launch.site.gpu or 'GPU'}"
@@ -109,12 +111,12 @@ def _count(run: Run, launch: Launch) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------------- throughput
 
 
-def _measured(runs: Path) -> Iterator[tuple[str, float]]:
-    """(architecture, median images/s of one process) of the runs that are done."""
+def _measured(runs: Path) -> Iterator[tuple[str, tuple[float, str]]]:
+    """(architecture, (median images/s of one process, device)) of the runs that are done."""
     for done in sorted(runs.glob("*/*/done.json")):
         lines = (done.parent / "metrics.jsonl").read_text().splitlines()
         events = [json.loads(line) for line in lines]
-        world = [event["world_size"] for event in events if event["event"] == "start"]
+        starts = [event for event in events if event["event"] == "start"]
         speeds = [event["images_per_s"] for event in events if event["event"] == "train"]
-        if world and speeds:
-            yield _architecture(load(done.parent)), median(speeds) / world[-1]
+        if starts and speeds:
+            yield _architecture(load(done.parent)), (median(speeds) / starts[-1]["world_size"], starts[-1]["device"])

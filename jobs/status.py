@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,9 +69,9 @@ def collect(sweep: Path) -> list[Status]:
     Raises:
         ConfigError: the folder is not a sweep's.
     """
-    waiting = cluster.jobs() if shutil.which("squeue") else {}
-    here = local.running(sweep)
-    return [_status(sweep / folder, stage, waiting, here) for folder, stage in runs_of(sweep).items()]
+    folders = {sweep / folder: stage for folder, stage in runs_of(sweep).items()}
+    waiting, here = cluster.queued(folders), local.running(sweep)
+    return [_status(folder, stage, waiting, here) for folder, stage in folders.items()]
 
 
 def runs_of(sweep: Path) -> dict[str, str]:
@@ -86,7 +85,7 @@ def runs_of(sweep: Path) -> dict[str, str]:
 
 def _status(folder: Path, stage: str, waiting: dict[str, str], here: int | None) -> Status:
     job_id = cluster.job_id(folder)
-    status = Status(folder.name, stage, _state(folder, waiting.get(job_id or ""), here), error=error_of(folder), job_id=job_id)
+    status = Status(folder.name, stage, _state(folder, waiting.get(folder), here), error=error_of(folder), job_id=job_id)
     events = _events(folder)
     for event in events:
         status.epoch = event.get("epoch", status.epoch)

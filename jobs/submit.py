@@ -7,7 +7,6 @@ is done and goes on with what is not.
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ if __name__ == "__main__":
     # run as a script, from anywhere: the project may not be installed
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from jobs import folders, graph, local, shards, show, smoke, sweep
+from jobs import cluster, folders, graph, local, shards, show, smoke, sweep
 from jobs.node import TRAINING
 from vitssl.config import ConfigError, Site, merge
 
@@ -48,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         help="optim.lr=1e-3 for all Runs, finetune.optim.lr=1e-3 for a stage, axes.seed=[0,1], arms=[ssat], resources.nodes=2, name=X",
     )  # fmt: skip
     add("--dry-run", action="store_true", help="print every Run, what would be submitted and what it would cost; change nothing")
-    add("--executor", choices=("auto", "slurm", "local"), default="auto", help="auto: slurm where sbatch is found")
+    add("--executor", choices=("auto", "slurm", "local"), default="auto", help="auto: slurm where a cluster answers")
     add("--wait", action="store_true", help="on SLURM: return when all is done, with the report's table")
     add("--site", help="profile of the place: a file, or a name in jobs/sites")
     add("--smoke", action="store_true", help="every arm for two steps on tiny data")
@@ -61,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
 def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     overrides = sweep.parse_overrides(options.overrides)
     spec = sweep.read(options.sweep, overrides, options.all)
-    executor = _executor(options.executor)
+    executor = _executor(options.executor, options.dry_run)
     runs = options.runs.resolve()
     if options.smoke:
         spec = smoke.narrow(spec)
@@ -84,12 +83,13 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     return _launch(spec, linked, launch, options.wait, console)
 
 
-def _executor(asked: str) -> str:
-    if asked == "auto":
-        return "slurm" if shutil.which("sbatch") else "local"
-    if asked == "slurm" and not shutil.which("sbatch"):
-        raise ConfigError("command line: --executor slurm: there is no sbatch on this machine")
-    return asked
+def _executor(asked: str, dry_run: bool) -> str:
+    if asked == "local" or (asked == "slurm" and dry_run):
+        return asked
+    there = cluster.answers()
+    if asked == "slurm" and not there:
+        raise ConfigError("command line: --executor slurm: no SLURM cluster answers here (sbatch, scontrol ping)")
+    return "slurm" if there else "local"
 
 
 def read_site(named: str | None, overrides: dict[str, Any]) -> Site:

@@ -106,6 +106,16 @@ def test_killed_loses_at_most_the_checkpoint_period(folder):
     assert not list(killed.glob(".last*")), "no half-written checkpoint stays behind"
 
 
+def test_a_killed_rank_is_not_taken_for_a_failure_of_the_others(folder):
+    """Only a rank's own failure goes into error.json, which tells the launcher not to try again."""
+    run = folder("run", CLASSIFY, {"loop": {"epochs": 50, "log_every": 1, "eval_every": 0}})
+    processes = start_ranks(run, 2)
+    wait_for_step(run, 5)
+    processes[1].kill()
+    assert processes[0].wait(60) not in (0, 2, train.STOPPED)
+    assert not (run / "error.json").exists(), (run / "error.json").read_text()
+
+
 def test_a_signal_stops_a_single_process_with_its_state(folder):
     run = folder("run", CLASSIFY, LONG)
     (process,) = start_ranks(run, 1)

@@ -122,7 +122,7 @@ def _report(arguments: argparse.Namespace) -> None:
     from vitssl import report
 
     page = report.write(arguments.folder)
-    print(report.summary(arguments.folder))
+    print(report.summary(arguments.folder, width=None if sys.stdout.isatty() else 160))  # a log has no width of its own
     print(f"report: {page}")
 
 

@@ -64,6 +64,11 @@ def stop() -> None:
         dist.destroy_process_group()
 
 
+def lost_peer(error: BaseException) -> bool:
+    """Is this the end of another rank, seen from here? gloo raises plain RuntimeErrors that name their source file."""
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo/transport" in str(error))
+
+
 def barrier() -> None:
     if dist.is_initialized():
         all_sum(torch.zeros(1))

@@ -297,11 +297,14 @@ class _ErrorFile:
             self._path.unlink(missing_ok=True)
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
-        if error is not None and not isinstance(error, SystemExit) and self._path.parent.is_dir():
-            text = str(error).strip().split("\n")[0]
-            message = text if isinstance(error, ValueError | Diverged) else f"{type(error).__name__}: {text}"
-            details = "".join(traceback.format_exception(error))
-            write_json(self._path, {"message": message, "rank": dist.rank(), "time": time.time(), "details": details})
+        if error is None or not isinstance(error, Exception) or not self._path.parent.is_dir():
+            return
+        if dist.lost_peer(error):
+            return  # the rank that failed says why; where it was killed nobody does, and the launcher goes on from the checkpoint
+        text = str(error).strip().split("\n")[0]
+        message = text if isinstance(error, ValueError | Diverged) else f"{type(error).__name__}: {text}"
+        details = "".join(traceback.format_exception(error))
+        write_json(self._path, {"message": message, "rank": dist.rank(), "time": time.time(), "details": details})
 
 
 def main(argv: list[str] | None = None) -> int:

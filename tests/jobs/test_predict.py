@@ -1,0 +1,74 @@
+"""Predicted cost: MACs x images over a throughput, from the site, from an earlier run, or assumed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jobs import predict
+from jobs.folders import Launch
+from jobs.graph import Graph
+from vitssl.config import Site, Subset, save
+
+
+@pytest.fixture
+def graph(expand, place: Path) -> Graph:
+    graph = expand("arms=[scratch]", "axes.data=[plain]", "axes.seed=[0]")
+    cache = place / "runs" / ".cost"
+    cache.mkdir(parents=True)
+    (cache / f"{predict._architecture(graph.jobs[0].run)}.json").write_text(json.dumps({"macs_train_forward": 2e9}))
+    return graph
+
+
+def predict_one(graph: Graph, place: Path, site: Site) -> predict.Prediction:
+    launch = Launch(place / "runs" / "example", "slurm", site, place, commit=(None, True))
+    (found,) = predict.sweep(graph, launch)
+    return found
+
+
+def test_hand_computed_from_the_sites_peak(graph: Graph, place: Path) -> None:
+    site = Site(gpu_tflops=60.0, gpu_power_w=500.0, price_per_gpu_hour=3.0, intensity_kg_per_kwh=0.2)
+    found = predict_one(graph, place, site)
+    # 10 epochs of 100 images; 6 x 2 GFLOP each at 20 % of 60 TFLOP/s: 1,000 images/s
+    assert found.images == 1000
+    assert found.gpu_hours == pytest.approx(1 / 3600)
+    assert found.energy_kwh == pytest.approx(0.5 / 3600)
+    assert found.co2e_kg == pytest.approx(0.1 / 3600)
+    assert found.money == pytest.approx(3 / 3600)
+    assert found.basis.startswith("assumed: 20% of the 60 TFLOP/s")
+
+
+def test_an_earlier_run_of_the_architecture_is_better_than_an_assumption(graph: Graph, place: Path) -> None:
+    earlier = place / "runs" / "other" / "scratch-1"
+    save(graph.jobs[0].run, earlier)
+    (earlier / "done.json").write_text("{}")
+    events = [
+        {"event": "start", "world_size": 2, "device": "NVIDIA H200"},
+        *({"event": "train", "images_per_s": s} for s in (10, 500, 400)),
+    ]
+    (earlier / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    found = predict_one(graph, place, Site(gpu="H200", gpu_tflops=60.0))
+    assert found.gpu_hours == pytest.approx(1000 / 200 / 3600)
+    assert found.basis.startswith("measured") and found.basis.endswith("NVIDIA H200")
+    # of another board, it says nothing
+    assert predict_one(graph, place, Site(gpu="A100", gpu_tflops=60.0)).basis.startswith("assumed")
+
+
+def test_fewer_steps_or_images_cost_less(graph: Graph) -> None:
+    run = graph.jobs[0].run
+    run.loop.max_steps = 2
+    assert predict._images(run) == 32
+    run.loop.max_steps, run.data.images = None, Subset(fraction=0.25)
+    assert predict._images(run) == 250
+    run.data.images = Subset(per_class=7)
+    assert predict._images(run) == 10 * 2 * 7
+
+
+def test_what_is_done_costs_nothing_more(graph: Graph, place: Path) -> None:
+    folder = graph.jobs[0].folder
+    folder.mkdir(parents=True)
+    (folder / "done.json").write_text("{}")
+    (folder / "metrics.jsonl").touch()
+    assert predict.sweep(graph, Launch(place / "runs" / "example", "slurm", Site(), place, commit=(None, True))) == []
