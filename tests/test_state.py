@@ -81,6 +81,12 @@ def test_a_failed_write_leaves_the_old_checkpoint(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["last.pt"]
 
 
+def test_the_next_write_clears_away_what_a_kill_left_half_written(tmp_path):
+    (tmp_path / ".last.pt.123").write_bytes(b"half")
+    state.save(tmp_path / "last.pt", {"step": 1})
+    assert [p.name for p in tmp_path.iterdir()] == ["last.pt"]
+
+
 def test_a_checkpoint_cannot_run_code(tmp_path):
     class Evil:
         def __reduce__(self):

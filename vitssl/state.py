@@ -19,6 +19,8 @@ LAST, BEST = "last.pt", "best.pt"
 
 def save(path: Path, state: dict[str, Any]) -> None:
     """Write atomically and durably: after a crash or a full disk ``path`` holds the old state or the new one."""
+    for stale in path.parent.glob(f".{path.name}.*"):
+        stale.unlink()  # of an attempt that was killed while it wrote; there is one writer
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with partial.open("wb") as file:

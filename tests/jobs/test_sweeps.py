@@ -60,3 +60,8 @@ def test_the_papers_cost_stands_beside_imagenet_only() -> None:
     assert folders._published_cost(sweep.read(path).arms["ssat"], sweep.read(path)) is None
     spec = sweep.read(path, sweep.parse_overrides(["axes.data=imagenet"]))
     assert folders._published_cost(spec.arms["ssat"], spec) == {"gmacs": "1.67", "gpu_hours": 78, "kg_co2e": 7.55, "column": "imagenet"}
+
+
+def test_the_quickstart_compares_at_equal_epochs() -> None:
+    planned = cells(sweep.read(ROOT / "sweeps" / "quickstart.yaml"))
+    assert len({sum(stage.run.loop.epochs for stage in cell.stages) for cell in planned}) == 1
