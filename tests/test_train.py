@@ -139,6 +139,14 @@ def test_ranks_and_accumulation_do_not_change_the_result(folder):
         assert all(torch.allclose(got[k], expected[k], atol=2e-5) for k in expected if "mae" not in k)
 
 
+@pytest.mark.parametrize(("batch", "micro", "parts"), [(32, None, 1), (32, 32, 1), (32, 10, 4), (30, 8, 5), (7, 3, 7)])
+def test_slices_are_equal_and_no_larger_than_asked(make_run, batch, micro, parts):
+    from vitssl.session import _accumulation
+
+    run = make_run(CLASSIFY, {"optim.batch_size": batch, "loop.micro_batch_size": micro})
+    assert _accumulation(run) == parts
+
+
 def test_a_diverging_run_says_so_and_keeps_its_states(folder, capsys):
     run = folder("run", CLASSIFY, LONG, {"optim": {"lr": 1e30, "name": "sgd"}})
     assert train.main([str(run)]) == 1

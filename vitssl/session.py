@@ -99,9 +99,10 @@ def _split(index: Index, run: Run) -> Split:
 
 
 def _accumulation(run: Run) -> int:
-    """Slices per rank and step, so that none is larger than ``loop.micro_batch_size``."""
-    own = run.optim.batch_size / dist.world_size()
-    return int(np.ceil(own / (run.loop.micro_batch_size or own)))
+    """Equal slices per rank and step: the fewest that are no larger than ``loop.micro_batch_size``."""
+    own = max(1, run.optim.batch_size // dist.world_size())
+    largest = run.loop.micro_batch_size or own
+    return next(parts for parts in range(1, own + 1) if own % parts == 0 and own // parts <= largest)
 
 
 def start(session: Session) -> nn.Module:

@@ -149,5 +149,3 @@ OPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "Brightness": brightness,
     "Sharpness": sharpness,
 }
-
-
