@@ -79,11 +79,16 @@ def _groups(todo: list[Job], queued: dict[str, str], limit: int | None = None) -
     waiting = {job.identity for job in todo} | set(queued)
     for job in todo:
         kind = sum(parent.identity in waiting for parent in job.parents)
-        groups.setdefault((job.arm, job.stage, kind, dataclasses.astuple(job.resources)), []).append(job)
+        groups.setdefault((_depth(job), job.arm, job.stage, kind, dataclasses.astuple(job.resources)), []).append(job)
     size = limit or cluster.max_array_size()
-    for jobs in groups.values():
+    # parents first: a run that two arms share makes a later group the parent of an earlier one
+    for jobs in (groups[key] for key in sorted(groups, key=lambda key: key[0])):
         for first in range(0, len(jobs), size):
             yield from _aligned(jobs[first : first + size], todo, queued)
+
+
+def _depth(job: Job) -> int:
+    return 1 + max((_depth(parent) for parent in job.parents), default=-1)
 
 
 def _aligned(jobs: list[Job], todo: list[Job], queued: dict[str, str]) -> Iterator[list[Job]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
 from jobs.folders import Launch, error_of, is_done, write_json, write_run
 from jobs.graph import Graph, Job
@@ -55,7 +56,7 @@ def run(graph: Graph, launch: Launch, console: Console) -> bool:
             for number, handler in before.items():
                 signal.signal(number, handler)
     if stopper.asked:
-        console.print(f"Stopped; what was trained is saved. To go on: [bold]{launch.command}[/bold]", soft_wrap=True)
+        console.print(f"Stopped; what was trained is saved. To go on: [bold]{escape(launch.command)}[/bold]", soft_wrap=True)
         return False
     about = launch.about() | {"source": str(launch.source)}
     reported = subprocess.run(report_command(launch.sweep, about), check=False, cwd=launch.source).returncode == 0

@@ -55,7 +55,8 @@ def build(missing: dict[str, str], site: Site) -> None:
         print(f"{folder} does not exist yet: building it from {source}", flush=True)
         Path(folder).parent.mkdir(parents=True, exist_ok=True)
         local = source.partition(":")[2].partition("?")[0]
-        command = [*inside(site, sys.executable, [Path(folder).parent, Path(local or ".")]), "-m", "vitssl.cli", "shards", "build"]
+        paths = [Path(folder).parent, *([Path(local).resolve()] if local else [])]
+        command = [*inside(site, sys.executable, paths), "-m", "vitssl.cli", "shards", "build"]
         if subprocess.run([*command, source, folder], cwd=ROOT, check=False).returncode:
             raise ConfigError(f"data.source: building {folder} from {source} failed; nothing was queued")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two busy cores: more threads only fight
 
@@ -14,6 +15,8 @@ import torch
 from vitssl import config
 
 torch.set_num_threads(1)
+# what a shell starts in the background ignores Ctrl-C, and so would the processes that tests start and interrupt
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TINY = {
     "data": {"image_size": 8, "eval_crop": 1.0, "normalize": "half", "views": {"main": {"scale": [0.5, 1.0], "hflip": 0.0}}},

@@ -28,7 +28,7 @@ with Tracker(Path(sys.argv[1]), 0, Site(), None, flush_s=0.2) as tracker:
 
 
 def track(folder: Path, attempt: int = 0, share: float | None = None, seconds: float = 0.3, **site) -> dict:
-    with Tracker(folder, attempt, Site(**site), share, use_gpus=False) as tracker:
+    with Tracker(folder, attempt, Site(**site), share, gpus=0) as tracker:
         time.sleep(seconds)
     return json.loads(tracker.path.read_text())
 
@@ -58,7 +58,7 @@ def test_a_short_job_has_energy_and_adds_up(tmp_path):
 
 def test_two_jobs_share_one_node(tmp_path):
     """codecarbon gives either job the whole node; half of each is the node, once."""
-    halves = [Tracker(tmp_path, i, Site(), 0.5, use_gpus=False) for i in range(2)]
+    halves = [Tracker(tmp_path, i, Site(), 0.5, gpus=0) for i in range(2)]
     with halves[0], halves[1]:
         time.sleep(1.0)
     first, second = (json.loads(h.path.read_text()) for h in halves)

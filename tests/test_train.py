@@ -150,7 +150,7 @@ def test_slices_are_equal_and_no_larger_than_asked(make_run, batch, micro, parts
 def test_a_diverging_run_says_so_and_keeps_its_states(folder, capsys):
     run = folder("run", CLASSIFY, LONG, {"optim": {"lr": 1e30, "name": "sgd"}})
     assert train.main([str(run)]) == 1
-    assert "loss was not finite at step" in capsys.readouterr().err
+    assert "not finite by step" in capsys.readouterr().err
     assert "not finite" in json.loads((run / "error.json").read_text())["message"]
     assert (run / "diverged.pt").exists() and not (run / "done.json").exists()
 

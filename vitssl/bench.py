@@ -59,8 +59,10 @@ def run(images: Path | None, only: list[str], repeats: int) -> dict[str, Any]:
     threads = torch.get_num_threads()
     with tempfile.TemporaryDirectory() as scratch:
         root = images or _digits_as_jpeg(Path(scratch) / "images")
-        found = [known[name](Bench(root, Path(scratch), device, repeats)) for name in only or known]
-    torch.set_num_threads(threads)
+        found = []
+        for name in only or known:
+            found.append(known[name](Bench(root, Path(scratch), device, repeats)))
+            torch.set_num_threads(threads)
     device_name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {threads} threads"
     return {"device": device_name, "torch": torch.__version__, "timm": timm.__version__, "comparisons": [asdict(c) for c in found]}
 
@@ -173,20 +175,20 @@ def _digits_as_jpeg(root: Path) -> Path:
     return root
 
 
-def _loader(bench: Bench, **fields: Any) -> tuple[TrainLoader, Any]:
+def _loader(bench: Bench, device: torch.device, **fields: Any) -> tuple[TrainLoader, Any]:
     folder = bench.scratch / "shards"
     if not folder.exists():
         shards.build(f"folder:{bench.images}", folder, workers=1, progress=False)
     index = load_index(folder)
     data = config.merge(config.Data, {"shards": str(folder), "cache_dir": str(bench.scratch / "cache")}, fields)
     split = train_and_heldout(index, data, need_labels=True)
-    return TrainLoader(index, split, data, seed=0, batch_size=256, device=bench.device), index
+    return TrainLoader(index, split, data, seed=0, batch_size=256, device=device), index
 
 
 def loader(bench: Bench) -> Comparison:
     """Per core: our cached hand-out is one thread's memory copies, the rival's decoding is one thread's too."""
     torch.set_num_threads(1)
-    ours, _ = _loader(bench)
+    ours, _ = _loader(bench, torch.device("cpu"))
     folder = torchvision.datasets.ImageFolder(str(bench.images / "train"), transform=torchvision.transforms.PILToTensor())
     chosen = np.random.default_rng(0).permutation(len(folder))[:1024]
 
@@ -201,14 +203,13 @@ def loader(bench: Bench) -> Comparison:
 
 def _views_against_timm(bench: Bench, name: str, view: dict[str, Any], timm_options: dict[str, Any], what: str) -> Comparison:
     torch.set_num_threads(1)
-    ours, index = _loader(bench)
     on_cpu = torch.device("cpu")
+    ours, index = _loader(bench, on_cpu)
     views = TrainViews(
         {"main": config.merge(config.View, view)}, image_size=224, mean=index.mean, std=index.std,
         num_classes=len(index.classes), seed=0, device=on_cpu,
     )  # fmt: skip
     raw = next(ours.batches(0, 1))[0]
-    raw.images_BCHW = raw.images_BCHW.cpu()
     same = {"interpolation": "bicubic", "mean": index.mean, "std": index.std, "color_jitter": None}
     transform = create_transform(224, is_training=True, **same, **timm_options)
     pictures = [torchvision.transforms.functional.to_pil_image(image) for image in raw.images_BCHW]
@@ -240,7 +241,7 @@ def views_randaugment(bench: Bench) -> Comparison:
 def end_to_end(bench: Bench) -> Comparison:
     """ViT-S/16 in bf16 with loader, views and all, against the same step on one random batch; MFU of the former."""
     run = _vit_run(SCRATCH, {"backbone.name": "vit_small", "loop.precision": "bf16"})
-    source, index = _loader(bench)
+    source, index = _loader(bench, bench.device)
     step = _Step(bench, run, source.batch_size)
     augment = TrainViews(
         {"main": run.data.views.main}, image_size=224, mean=index.mean, std=index.std,

@@ -15,6 +15,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Optional
 
@@ -389,7 +390,8 @@ def check(run: Run, where: str = "") -> None:
         ConfigError: the first problem found, naming ``where`` and the field.
     """
     prefix = f"{where}: " if where else ""
-    for problem in (*_objective_problems(run), *_data_problems(run.data), *_backbone_problems(run), *_optim_problems(run)):
+    # lazily: a later check may rely on an earlier one
+    for problem in chain(_objective_problems(run), _data_problems(run.data), _backbone_problems(run), _optim_problems(run)):
         raise ConfigError(prefix + problem)
 
 
@@ -408,6 +410,12 @@ def _objective_problems(run: Run):
             yield f"objectives.{name}.weight: {objective.weight} is negative"
     if run.backbone.frozen and set(objectives) != {"classify"}:
         yield "backbone.frozen: only a classify Run (a probe) can train on a frozen backbone"
+    for name, patterns in (("init_except", run.init_except), ("optim.no_decay", run.optim.no_decay)):
+        for pattern in patterns:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                yield f"{name}: {pattern!r} is not a regular expression ({error})"
     for name in run.init_objectives:
         if name not in objectives:
             yield f"init_objectives: {name} is not an active objective; the Run has {', '.join(objectives)}"
@@ -420,11 +428,13 @@ def _term_problems(run: Run, objectives: Objectives):
     if mae := objectives.mae:
         if not 0 < mae.mask_ratio < 1:
             yield f"objectives.mae.mask_ratio: {mae.mask_ratio} is not between 0 and 1"
-        tokens = (view_px(run.data, mae.view) // run.backbone.patch_size) ** 2
+        patch_size = max(1, run.backbone.patch_size)  # 0 is refused further below
+        tokens = (view_px(run.data, mae.view) // patch_size) ** 2
         if int(tokens * (1 - mae.mask_ratio)) < 1:
             yield f"objectives.mae.mask_ratio: {mae.mask_ratio} keeps none of the {tokens} tokens; lower it or use smaller patches"
-        if mae.decoder_depth < 1:
-            yield f"objectives.mae.decoder_depth: {mae.decoder_depth} is less than 1"
+        for name in ("decoder_dim", "decoder_depth", "decoder_heads"):
+            if getattr(mae, name) < 1:
+                yield f"objectives.mae.{name}: {getattr(mae, name)} is less than 1"
         if mae.decoder_dim % mae.decoder_heads or mae.decoder_dim % 4:
             yield f"objectives.mae.decoder_dim: {mae.decoder_dim} must be a multiple of decoder_heads={mae.decoder_heads} and of 4"
 
@@ -447,6 +457,8 @@ def _data_problems(data: Data):
     for name, seed in (("val_seed", data.val_seed), *((f"{n}.seed", s.seed) for n in ("images", "labels") if (s := getattr(data, n)))):
         if seed < 0:
             yield f"data.{name}: {seed} is negative"
+    if data.workers < 0:
+        yield f"data.workers: {data.workers} is negative"
     for name in ("repeats", "image_size"):
         if getattr(data, name) < 1:
             yield f"data.{name}: {getattr(data, name)} is less than 1"
@@ -477,7 +489,8 @@ def _view_problems(name: str, view: View, size_px: int):
 
 def _backbone_problems(run: Run):
     backbone, (embed_dim, depth, num_heads) = run.backbone, backbone_shape(run.backbone)
-    for name, value in (("embed_dim", embed_dim), ("depth", depth), ("num_heads", num_heads)):
+    sizes = {"patch_size": backbone.patch_size, "embed_dim": embed_dim, "depth": depth, "num_heads": num_heads}
+    for name, value in sizes.items():
         if value < 1:
             yield f"backbone.{name}: {value} is less than 1"
             return
@@ -485,6 +498,8 @@ def _backbone_problems(run: Run):
         yield f"backbone.num_heads: {num_heads} does not divide embed_dim={embed_dim}"
     if backbone.positions == "sincos" and embed_dim % 4:
         yield f"backbone.positions: sincos needs an embed_dim that is a multiple of 4, not {embed_dim}"
+    if backbone.mlp_ratio <= 0:
+        yield f"backbone.mlp_ratio: {backbone.mlp_ratio} is not positive"
     if not 0 <= backbone.drop_path < 1:
         yield f"backbone.drop_path: {backbone.drop_path} is not in [0, 1)"
     for name in views_of(run):
@@ -502,6 +517,10 @@ def _optim_problems(run: Run):
         ("optim.batch_size", optim.batch_size, 1),
         ("optim.lr", optim.lr, 0),
         ("optim.weight_decay", optim.weight_decay, 0),
+        ("optim.min_lr", optim.min_lr, 0),
+        ("optim.warmup_lr", optim.warmup_lr, 0),
+        ("optim.momentum", optim.momentum, 0),
+        ("loop.checkpoint_minutes", loop.checkpoint_minutes, 0),
         ("loop.epochs", loop.epochs, 1),
         ("loop.warmup_epochs", loop.warmup_epochs, 0),
         ("loop.threads", loop.threads, 1),

@@ -25,6 +25,11 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", 1))
 
 
+def local_world_size() -> int:
+    """Processes of this node; each has a GPU of its own, the first ones that are visible."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+
+
 def is_main() -> bool:
     return rank() == 0
 

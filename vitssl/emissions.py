@@ -66,7 +66,7 @@ class Tracker:
         attempt: number of the attempt, from 0.
         site: gives the country or the grid's intensity.
         node_share: the job's share of the node's CPUs and RAM; None derives it from SLURM, 1 outside.
-        use_gpus: False for a job that computes on the CPU of a node with GPUs.
+        gpus: how many of the visible GPUs the job computes on, from the first; 0 on the CPU of a node with GPUs, None takes all.
         flush_s: seconds between two measurements, each of which is written at once.
 
     Raises:
@@ -75,14 +75,14 @@ class Tracker:
     """
 
     def __init__(
-        self, folder: Path, attempt: int, site: Site, node_share: float | None, *, use_gpus: bool = True, flush_s: float = FLUSH_S
+        self, folder: Path, attempt: int, site: Site, node_share: float | None, *, gpus: int | None = None, flush_s: float = FLUSH_S
     ):
         # SLURM's name of the node: several nodes of a test cluster share one host
         self._node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
         self.path = Path(folder) / f"emissions-{attempt}-{self._node}.json"
         self._attempt, self._country, self._flush_s = attempt, site.country, flush_s
         self._intensity, self._share = intensity_kg_per_kwh(site), share_of_node(node_share)
-        self._gpus = visible_gpus() if use_gpus else []
+        self._gpus = visible_gpus()[:gpus] if gpus != 0 else []
         self._lock = threading.Lock()  # codecarbon's timer and stop() both write
 
     def __enter__(self) -> Tracker:

@@ -44,6 +44,8 @@ def accuracy(
         sums += torch.stack([*hits, loss, known.sum()]).double().cpu()
     network.train(was_training)
     top1, top5, loss, count = dist.all_sum(sums).tolist()
+    if not count:
+        raise ConfigError("there is no labelled image to evaluate on")
     return {"top1": 100 * top1 / count, "top5": 100 * top5 / count, "loss": loss / count, "count": int(count)}
 
 

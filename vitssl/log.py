@@ -8,6 +8,7 @@ import platform
 import socket
 import sys
 import time
+from collections import deque
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -144,15 +145,15 @@ def _cpu_model() -> str:
 
 
 class Meter:
-    """Means since the last line of the log, kept on the device, and whether the newest loss was finite.
+    """Means since the last line of the log, kept on the device, and whether losses and gradients were finite.
 
-    The loss of a step is looked at one step later, when it has long been computed: no step waits for the device.
+    What a step gave is looked at one step later, when it has long been computed, so that no step waits for the device.
     """
 
     def __init__(self) -> None:
         self._sums: dict[str, dict[str, Tensor]]
         self.restart()
-        self._pending: Tensor | None = None
+        self._unseen: deque[tuple[Tensor, torch.cuda.Event | None]] = deque()
 
     def add(self, values: dict[str, dict[str, Tensor]]) -> None:
         for kind, terms in values.items():
@@ -160,22 +161,26 @@ class Meter:
             for name, value in terms.items():
                 mine[name] = mine.get(name, 0) + value
         self._steps += 1
-        self._watch(values["loss"]["loss"])
+        self._watch(sum(values["loss"].values()))
 
-    def _watch(self, loss: Tensor) -> None:
+    def _watch(self, value: Tensor) -> None:
         # pinned memory, or the copy would wait for the device
-        self._pending = torch.empty((), pin_memory=loss.is_cuda).copy_(loss, non_blocking=True)
-        self._event = torch.cuda.Event() if loss.is_cuda else None
-        if self._event:
-            self._event.record()
+        copy = torch.empty((), pin_memory=value.is_cuda).copy_(value, non_blocking=True)
+        event = torch.cuda.Event() if value.is_cuda else None
+        if event:
+            event.record()
+        self._unseen.append((copy, event))
 
-    def finite(self) -> bool:
-        """Of the newest loss added; waits for it."""
-        if self._pending is None:
-            return True
-        if self._event:
-            self._event.synchronize()
-        return bool(torch.isfinite(self._pending))
+    def finite(self, newest: bool = False) -> bool:
+        """Were all steps so far? The newest one is left to the next call, unless asked for: then this waits for it."""
+        while len(self._unseen) > (0 if newest else 1):
+            value, event = self._unseen[0]
+            if event:
+                event.synchronize()
+            if not torch.isfinite(value):
+                return False
+            self._unseen.popleft()
+        return True
 
     def take(self, batch_size: int) -> dict[str, Any]:
         """Means over steps and ranks since the last call, and images/s over all ranks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -145,13 +146,18 @@ def _wrap(session: Session) -> nn.Module:
 
 
 def _restore(session: Session, saved: dict[str, Any]) -> None:
-    if saved["identity"] != config.identity(session.run):
+    if saved["identity"] != _identity(session.run):
         raise ConfigError(f"{session.folder / state.LAST}: it belongs to another config; run.yaml was changed after training began")
     session.model.load_state_dict(saved["model"])
     session.optimizer.load_state_dict(saved["optimizer"])
     if session.ema is not None:
         session.ema.average = {name: value.to(session.device) for name, value in saved["ema"].items()}
     session.progress = Progress(**saved["progress"])
+
+
+def _identity(run: Run) -> str:
+    # without the parent's path: a runs folder may be moved, or be seen under another path in a container
+    return config.identity(dataclasses.replace(run, init_from=None))
 
 
 def save(session: Session) -> None:
@@ -163,7 +169,7 @@ def save(session: Session) -> None:
         "optimizer": session.optimizer.state_dict(),
         "ema": session.ema.average if session.ema else None,
         "progress": vars(session.progress),
-        "identity": config.identity(session.run),
+        "identity": _identity(session.run),
         "data": {"classes": session.index.classes, "mean": list(session.mean), "std": list(session.std)},
     }
     state.save(session.folder / state.LAST, content)

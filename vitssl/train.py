@@ -119,6 +119,7 @@ def fit(session: Session, called: nn.Module, log: Log, stopping: StopRequest) ->
         if diverged:
             _give_up(session, log)
         if stop or checkpoint:
+            _settle(session, meter, log)
             save(session)
             saved_at = time.time()
         if stop:
@@ -147,7 +148,7 @@ def _agree(*wants: bool) -> list[bool]:
 
 def _settle(session: Session, meter: Meter, log: Log) -> None:
     """Nothing is saved or evaluated before the newest loss is known to be finite, on all ranks."""
-    if _agree(not meter.finite())[0]:
+    if _agree(not meter.finite(newest=True))[0]:
         _give_up(session, log)
 
 
@@ -158,8 +159,8 @@ def _give_up(session: Session, log: Log) -> None:
         state.save(session.folder / "diverged.pt", content)
     log.event("end", step, attempt=session.progress.attempt, reason="diverged")
     raise Diverged(
-        f"the loss was not finite at step {step} (epoch {session.epoch:.2f}); diverged.pt holds that state, last.pt the newest"
-        " checkpoint before it. A lower optim.lr, a longer loop.warmup_epochs or optim.clip: global may help"
+        f"the loss or its gradient was not finite by step {step} (epoch {session.epoch:.2f}); diverged.pt holds that state, last.pt"
+        " the newest checkpoint before it. A lower optim.lr, a longer loop.warmup_epochs or optim.clip: global may help"
     )
 
 
@@ -256,7 +257,8 @@ def _tracker(folder: Path, run: Run, attempt: int) -> emissions.Tracker:
     """The node's one energy tracker, at the prices and on the grid that the launcher wrote down."""
     job = read_json(folder / "job.json")
     site = config.merge(config.Site, job.get("site", {}), where=str(folder / "job.json"))
-    return emissions.Tracker(folder, attempt, site, job.get("node_share"), use_gpus=dist.device(run.loop.device).type == "cuda")
+    gpus = dist.local_world_size() if dist.device(run.loop.device).type == "cuda" else 0
+    return emissions.Tracker(folder, attempt, site, job.get("node_share"), gpus=gpus)
 
 
 def _next_attempt(folder: Path) -> int:
