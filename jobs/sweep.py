@@ -113,6 +113,9 @@ def parse_overrides(arguments: list[str]) -> Overrides:
         except (yaml.YAMLError, OmegaConfBaseException):
             raise ConfigError(f"command line: {key}: {text!r} is not a YAML value") from None
         _file_under(result, key, value)
+    if "data.shards" in result.run:
+        # the file's source makes the file's shards: a mistyped folder must not be filled with another data set
+        result.run.setdefault("data.source", None)
     return result
 
 

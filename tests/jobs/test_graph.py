@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from jobs import sweep
 from jobs.graph import Graph, Job
 from tests.jobs.conftest import EXAMPLE
 from vitssl.config import ConfigError
@@ -179,3 +180,10 @@ def test_a_mistake_on_the_command_line_is_one_line_that_names_it(expand, overrid
         expand(override)
     assert "\n" not in str(error.value)
     assert re.search(message, str(error.value)), str(error.value)
+
+
+def test_shards_named_on_the_command_line_are_not_built_from_the_files_source() -> None:
+    """A mistyped folder must not be filled with another data set and trained on."""
+    assert sweep.parse_overrides(["data.shards=shards/photo"]).run["data.source"] is None
+    both = sweep.parse_overrides(["data.shards=shards/photo", "data.source=folder:photos"])
+    assert both.run["data.source"] == "folder:photos"
