@@ -52,14 +52,16 @@ class Backbone(nn.Module):
         return size_px // self.patch_size, size_px // self.patch_size
 
     def embed(self, images_BCHW: Tensor) -> Embedded:
-        """The first step, which passes over the same images share."""
+        """The first step, which passes over the same normalised (B, 3, H, W) images share."""
         raise NotImplementedError
 
     def forward(self, embedded: Embedded, keep_BM: Tensor | None = None, blocks: tuple[int, ...] = ()) -> Features:
-        """Args:
-        embedded: what ``embed`` gave.
-        keep_BM: indices into the output grid's tokens; the others are dropped before the first block.
-        blocks: the blocks (from 0) whose output is wanted in ``Features.stages``.
+        """Run the blocks and the final norm.
+
+        Args:
+            embedded: what ``embed`` gave.
+            keep_BM: int64 indices of the output grid's tokens to keep; the others are dropped before the first block.
+            blocks: the blocks (from 0) whose output is wanted in ``Features.stages``.
         """
         raise NotImplementedError
 
