@@ -14,7 +14,7 @@ from vitssl import config
 from vitssl.config import ConfigError, Run
 
 BASE = {"data.shards": "shards/x", "objectives.classify": {}}
-PACKAGE = Path(config.__file__).parent
+PACKAGE = Path(config.__file__).parents[1]
 
 
 def make(*layers) -> Run:
@@ -127,7 +127,7 @@ def _schema(kind: type = Run):
 
 
 def test_every_field_is_read_somewhere():
-    """An option that nothing reads is a lie; attribute reads outside config.py, or inside its functions, count."""
+    """An option that nothing reads is a lie; attribute reads outside the config, or inside its functions, count."""
     read = set()
     for path in [*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "jobs").rglob("*.py")]:
         tree = ast.parse(path.read_text())

@@ -95,8 +95,7 @@ def _open_data(run: Run) -> Index:
 
 
 def _split(index: Index, run: Run) -> Split:
-    need_labels = set(config.active(run.objectives)) <= config.NEEDS_LABELS
-    return train_and_heldout(index, run.data, need_labels)
+    return train_and_heldout(index, run.data, config.needs_labels(run))
 
 
 def _accumulation(run: Run) -> int:

@@ -1,7 +1,7 @@
 """An objective: features and a batch to named loss terms; it owns its heads, decoder, teacher or centre.
 
-To add one: a dataclass in ``config.Objectives`` (and its row in ``config.NEEDS``), and a file here with a subclass of the
-same name in lower case. The Model, the loop and the launcher need no change.
+To add one: a dataclass in `vitssl/config/objectives.py` that says what it needs, and a file here with a class of the same name.
+The Model, the loop and the launcher need no change.
 """
 
 from __future__ import annotations

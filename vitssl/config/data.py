@@ -1,0 +1,132 @@
+"""The fields of ``data``: which images, how few of them, and the views made of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, Optional
+
+from vitssl.config.base import free, less_than
+
+IMAGENET_STATISTICS = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+
+
+@dataclass
+class Subset:
+    """A seeded part of the training images: either a share of them or a number per class."""
+
+    fraction: Optional[float] = None  # in (0, 1]
+    per_class: Optional[int] = None
+    balanced: bool = True  # with `fraction`: the same share of every class; False draws from all images alike
+    seed: int = 0
+
+    def problems(self, name: str) -> Iterator[str]:
+        if (self.fraction is None) == (self.per_class is None):
+            yield f"{name}: set exactly one of fraction and per_class"
+        if self.fraction is not None and not 0 < self.fraction <= 1:
+            yield f"{name}.fraction: {self.fraction} is not in (0, 1]"
+        yield from less_than(1, self, name, "per_class")
+        yield from less_than(0, self, name, "seed")
+
+
+@dataclass
+class View:
+    """One named augmentation of the batch, made on the device. Magnitudes follow timm and torchvision."""
+
+    count: int = 1  # how many independent copies of this view per image (stacked crop-major)
+    size: Optional[int] = None  # pixels; None takes data.image_size
+    crop: Literal["random_resized", "pad", "resize"] = "random_resized"
+    scale: list[float] = field(default_factory=lambda: [0.08, 1.0])  # crop area / image area
+    ratio: list[float] = field(default_factory=lambda: [3 / 4, 4 / 3])  # crop width / crop height
+    pad_px: int = 4  # `crop: pad` resizes to `size`, pads by this much (reflecting) and crops back
+    interpolation: Literal["bilinear", "bicubic"] = "bicubic"
+    hflip: float = 0.5
+    auto_augment: str = ""  # timm's names: rand-m9-mstd0.5-inc1, original (AutoAugment, ImageNet); also cifar10
+    color_jitter: list[float] = field(default_factory=list)  # brightness, contrast, saturation, hue; empty = off
+    color_jitter_prob: float = 1.0
+    grayscale_prob: float = 0.0
+    blur_prob: float = 0.0
+    blur_sigma: list[float] = field(default_factory=lambda: [0.1, 2.0])  # pixels
+    solarize_prob: float = 0.0
+    erasing_prob: float = 0.0  # timm's RandomErasing, mode pixel, one box
+    mixup_alpha: float = 0.0
+    cutmix_alpha: float = 0.0
+    mix_prob: float = 1.0  # of mixing a batch at all, when mixup or cutmix is on
+    switch_prob: float = 0.5  # of cutmix rather than mixup, when both are on
+
+    def problems(self, name: str, size_px: int) -> Iterator[str]:
+        if self.crop == "pad" and not 0 <= self.pad_px < size_px:
+            yield f"{name}.pad_px: {self.pad_px} pixels cannot be reflected from a view of {size_px} px"
+        yield from less_than(1, self, name, "count", "size")
+        for key, low, high in (("scale", 0.0, 1.0), ("ratio", 0.0, 100.0), ("blur_sigma", 0.0, 100.0)):
+            pair = getattr(self, key)
+            if len(pair) != 2 or not low < pair[0] <= pair[1] <= high:
+                yield f"{name}.{key}: {pair} is not a rising pair of numbers in ({low:g}, {high:g}]"
+        for f in dataclasses.fields(self):
+            if (f.name.endswith("_prob") or f.name == "hflip") and not 0 <= getattr(self, f.name) <= 1:
+                yield f"{name}.{f.name}: {getattr(self, f.name)} is not a probability"
+            if f.name.endswith("_alpha") and getattr(self, f.name) < 0:
+                yield f"{name}.{f.name}: {getattr(self, f.name)} is negative"
+        if self.color_jitter and len(self.color_jitter) != 4:
+            yield f"{name}.color_jitter: {self.color_jitter} is not [brightness, contrast, saturation, hue]"
+        if self.auto_augment and not re.fullmatch(r"rand(-(m|mstd|inc|n|p)\d+\.?\d*)*|original|cifar10", self.auto_augment):
+            yield f"{name}.auto_augment: {self.auto_augment!r} is none of rand-m9-mstd0.5-inc1 (and the like), original, cifar10"
+
+
+@dataclass
+class Views:
+    main: View = field(default_factory=View)
+    second: Optional[View] = None
+    local: Optional[View] = None
+
+    def made(self) -> dict[str, View]:
+        """The views that are configured, by name, in the order of the fields."""
+        return {f.name: view for f in dataclasses.fields(self) if (view := getattr(self, f.name)) is not None}
+
+
+@dataclass
+class Data:
+    shards: str = free("???")  # folder written by `vitssl shards build`
+    source: Optional[str] = free(None)  # what the launcher builds `shards` from where the folder does not exist
+    sha256: Optional[str] = None  # fingerprint of the shards' content; the launcher fills it in, training verifies it
+    train_split: str = "train"  # splits joined by "+", as in train+unlabeled
+    test_split: str = "test"
+    images: Optional[Subset] = None  # fewer images, for every objective
+    labels: Optional[Subset] = None  # fewer labels: the other images stay, unlabelled
+    val_fraction: float = 0.0  # of the training images, held out and evaluated as "val"
+    val_seed: int = 0
+    repeats: int = 1  # repeated augmentation: copies of an image in a batch; an epoch keeps its number of samples
+    image_size: int = 224  # pixels
+    normalize: Literal["dataset", "imagenet", "half"] = "dataset"  # channel statistics
+    eval_crop: float = 0.875  # evaluation: resize the short side to image_size / eval_crop, centre-crop image_size
+    cache_px: Optional[int] = None  # resize the short side once, in the cache, to this many pixels
+    cache_gb: float = free(16.0)  # decoded sets up to this size are cached, larger ones are streamed
+    cache_dir: Optional[str] = free(None)  # node-local; None takes $TMPDIR
+    device_cache_gb: float = free(1.0)  # decoded sets up to this size live in GPU memory
+    workers: int = free(4)  # decoding processes, per GPU, when streaming
+    views: Views = field(default_factory=Views)
+
+    def problems(self) -> Iterator[str]:
+        for name in ("images", "labels"):
+            if (subset := getattr(self, name)) is not None:
+                yield from subset.problems(f"data.{name}")
+        if not 0 <= self.val_fraction < 1:
+            yield f"data.val_fraction: {self.val_fraction} is not in [0, 1)"
+        if not 0 < self.eval_crop <= 1:
+            yield f"data.eval_crop: {self.eval_crop} is not in (0, 1]"
+        yield from less_than(0, self, "data", "val_seed", "workers", "cache_gb", "device_cache_gb")
+        yield from less_than(1, self, "data", "repeats", "image_size", "cache_px")
+        for name, view in self.views.made().items():
+            yield from view.problems(f"data.views.{name}", view.size or self.image_size)
+
+
+def view_px(data: Data, view: str) -> int:
+    """Side of a view's square images, in pixels."""
+    return getattr(data.views, view).size or data.image_size
+
+
+def statistics(data: Data, mean: list[float], std: list[float]) -> tuple[list[float], list[float]]:
+    """Channel mean and std, in [0, 1] units, for ``data.normalize``; the arguments are the data set's own."""
+    return {"dataset": (mean, std), "imagenet": IMAGENET_STATISTICS, "half": ([0.5] * 3, [0.5] * 3)}[data.normalize]

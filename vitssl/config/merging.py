@@ -1,0 +1,104 @@
+"""YAML-like layers over a dataclass, and the Run of a run folder."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from vitssl.config.base import ConfigError
+from vitssl.config.run import Run, check
+
+
+def merge(schema: type, *layers: Any, where: str = "") -> Any:
+    """Merge YAML-like layers over a dataclass and return the filled dataclass.
+
+    Args:
+        schema: the dataclass, for example ``Run``.
+        layers: dicts (whose keys may be dotted paths), OmegaConf nodes or lists of ``key=value``; later ones win.
+        where: the file or the arm that the layers come from, for the error's first words.
+
+    Raises:
+        ConfigError: an unknown key, a wrong type or a missing value; one line that names the field.
+    """
+    prefix = f"{where}: " if where else ""
+    base = _schema(schema)
+    required: set[str] = set()  # `???` in a layer asks a later one for the value; OmegaConf would keep the default in silence
+    try:
+        for layer in layers:
+            node = OmegaConf.from_dotlist(layer) if isinstance(layer, list) else OmegaConf.create(undotted(layer))
+            _refuse_scalars(node, prefix)
+            asked = OmegaConf.missing_keys(node)
+            required = {key for key in required if OmegaConf.select(node, key) is None} | asked
+            base = OmegaConf.merge(base, node)
+        missing = sorted(OmegaConf.missing_keys(base) | required)
+        if missing:
+            raise ConfigError(f"{prefix}{missing[0]} is not set")
+        return OmegaConf.to_object(base)
+    except OmegaConfBaseException as error:
+        raise ConfigError(prefix + _one_line(error)) from None
+
+
+@functools.cache
+def _schema(schema: type) -> Any:
+    # half of the time that merging takes, and merging leaves it as it is
+    return OmegaConf.structured(schema)
+
+
+def undotted(layer: Any) -> Any:
+    """``{"loop.epochs": 50}`` as ``{"loop": {"epochs": 50}}``, at every depth; what is written twice is merged in order."""
+    if OmegaConf.is_config(layer):
+        layer = OmegaConf.to_container(layer)
+    if not isinstance(layer, dict):
+        return layer
+    merged: dict[str, Any] = {}
+    for key, value in layer.items():
+        nested = undotted(value)
+        for part in reversed(str(key).split(".")):
+            nested = {part: nested}
+        _update(merged, nested)
+    return merged
+
+
+def _update(into: dict[str, Any], new: dict[str, Any]) -> None:
+    for key, value in new.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            _update(into[key], value)
+        else:
+            into[key] = value
+
+
+def _refuse_scalars(node: Any, prefix: str) -> None:
+    """`objectives.mae: true` is a natural mistake and OmegaConf's message for it names no field."""
+    objectives = OmegaConf.select(node, "objectives", default=None)
+    if not OmegaConf.is_dict(objectives):
+        return
+    for name, value in objectives.items():
+        if value is not None and not OmegaConf.is_dict(value):
+            raise ConfigError(f"{prefix}objectives.{name}: {value!r} is not a set of fields; write {{}} for its defaults, null for off")
+
+
+def _one_line(error: OmegaConfBaseException) -> str:
+    text = re.sub(r"\s+(reference_type|object_type|full_key)[=:].*", "", " ".join(str(error).split()))
+    key = str(getattr(error, "full_key", None) or "")
+    return f"{key}: {text}" if key and not text.startswith(key) else text
+
+
+def load(folder: str | Path) -> Run:
+    """The Run of a run folder (its ``run.yaml``), checked."""
+    path = Path(folder) / "run.yaml"
+    if not path.is_file():
+        raise ConfigError(f"{path} does not exist: this is not a run folder")
+    run = merge(Run, OmegaConf.load(path), where=str(path))
+    check(run, where=str(path))
+    return run
+
+
+def save(run: Run, folder: str | Path) -> None:
+    """Write ``run.yaml`` with every default stored explicitly."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    OmegaConf.save(OmegaConf.structured(run), Path(folder) / "run.yaml")

@@ -1,0 +1,175 @@
+"""A Run: the one typed, validated description of one training job, and the checks that span its fields."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Literal, Optional
+
+from vitssl.config.backbones import OFFERS, Backbone
+from vitssl.config.base import ConfigError, free, less_than
+from vitssl.config.data import Data, View, view_px
+from vitssl.config.objectives import Objectives, active
+
+
+@dataclass
+class Optim:
+    name: Literal["adamw", "sgd"] = "adamw"
+    batch_size: int = 256  # images per optimiser step over all GPUs
+    lr: float = 1e-3  # base rate, before lr_rule
+    lr_rule: Literal["none", "batch/256", "batch/512", "sqrt_batch"] = "batch/256"  # sqrt_batch: sqrt(B) / 4 (LUT)
+    min_lr: float = 1e-6
+    warmup_lr: float = 0.0
+    scale_all_lrs: bool = False  # lr_rule scales min_lr and warmup_lr too
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
+    momentum: float = 0.9  # sgd
+    weight_decay: float = 0.05
+    weight_decay_end: Optional[float] = None  # cosine from weight_decay to this
+    no_decay: list[str] = field(default_factory=list)  # name patterns, besides vectors and biases
+    layer_decay: float = 1.0
+    clip: Literal["none", "global", "tensor"] = "none"
+    clip_norm: float = 1.0
+
+    def problems(self) -> Iterator[str]:
+        yield from less_than(1, self, "optim", "batch_size")
+        yield from less_than(0, self, "optim", "lr", "weight_decay", "weight_decay_end", "min_lr", "warmup_lr", "momentum")
+        if not 0 < self.layer_decay <= 1:
+            yield f"optim.layer_decay: {self.layer_decay} is not in (0, 1]"
+        if self.clip != "none" and self.clip_norm <= 0:
+            yield f"optim.clip_norm: {self.clip_norm} is not positive"
+        if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
+            yield f"optim.betas: {self.betas} is not a pair in [0, 1)"
+
+
+@dataclass
+class Loop:
+    epochs: int = 100
+    schedule_epochs: Optional[int] = None  # horizon of the cosine; None takes `epochs`
+    warmup_epochs: float = 5.0
+    max_steps: Optional[int] = None  # stop after so many optimiser steps, the schedule unchanged
+    micro_batch_size: Optional[int] = free(None)  # images per GPU and forward; more are accumulated
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    compile: bool = free(False)
+    ema_decay: Optional[float] = None  # also evaluates the moving average of the weights
+    device: Literal["auto", "cpu", "cuda"] = free("auto")
+    threads: int = free(2)  # CPU threads per process; part of what "equal to the bit" means
+    eval_every: int = free(1)  # epochs; 0 evaluates at the end only
+    log_every: int = free(10)  # steps
+    checkpoint_minutes: float = free(5.0)  # a killed run loses at most this
+    keep_every: int = free(0)  # epochs; also keep a checkpoint of its own, 0 = never
+
+    def problems(self) -> Iterator[str]:
+        yield from less_than(0, self, "loop", "checkpoint_minutes", "warmup_epochs", "eval_every", "keep_every")
+        yield from less_than(1, self, "loop", "epochs", "threads", "log_every", "max_steps", "micro_batch_size")
+        horizon = self.schedule_epochs or self.epochs
+        if horizon < self.epochs:
+            yield f"loop.schedule_epochs: {self.schedule_epochs} is shorter than loop.epochs={self.epochs}"
+        if self.warmup_epochs >= horizon:
+            yield f"loop.warmup_epochs: {self.warmup_epochs:g} leaves nothing of the {horizon} epochs to train"
+        if self.ema_decay is not None and not 0 < self.ema_decay < 1:
+            yield f"loop.ema_decay: {self.ema_decay} is not in (0, 1)"
+
+
+@dataclass
+class Run:
+    seed: int = 0
+    data: Data = field(default_factory=Data)
+    backbone: Backbone = field(default_factory=Backbone)
+    objectives: Objectives = field(default_factory=Objectives)
+    optim: Optim = field(default_factory=Optim)
+    loop: Loop = field(default_factory=Loop)
+    init_from: Optional[str] = None  # a run folder, a checkpoint file, or (in a sweep) a stage: where weights start
+    init_objectives: list[str] = field(default_factory=list)  # objectives that start from there too, besides the backbone
+    init_except: list[str] = field(default_factory=list)  # name patterns that may be missing, unexpected or of other shape
+
+
+def views_of(run: Run) -> dict[str, View]:
+    """The views that the active objectives read, by name, in the order of the fields.
+
+    A view that is configured but read by nobody is not made.
+    """
+    asked = {view for objective in active(run.objectives).values() for view in objective.views()}
+    return {name: view for name, view in run.data.views.made().items() if name in asked}
+
+
+def needs_labels(run: Run) -> bool:
+    """Is an image without a label of no use to this Run?"""
+    return all(objective.needs_labels for objective in active(run.objectives).values())
+
+
+def scaled_lr(optim: Optim, lr: float) -> float:
+    """``lr`` under the rule for the global batch size: B/256 (MAE), B/512 (DeiT), sqrt(B)/4 (LUT's code)."""
+    size = optim.batch_size
+    return lr * {"none": 1.0, "batch/256": size / 256, "batch/512": size / 512, "sqrt_batch": size**0.5 / 4}[optim.lr_rule]
+
+
+# ------------------------------------------------------------------------------------------------------------ identity
+
+
+def identity(run: Run) -> str:
+    """Hash (12 hex digits) of the fields that define the result."""
+    text = json.dumps(_defining(run), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _defining(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        fields = (f for f in dataclasses.fields(value) if f.metadata.get("identity", True))
+        return {f.name: _defining(getattr(value, f.name)) for f in fields}
+    if isinstance(value, list):
+        return [_defining(v) for v in value]
+    return value
+
+
+# -------------------------------------------------------------------------------------------------------------- checks
+
+
+def check(run: Run, where: str = "") -> None:
+    """Refuse impossible values and combinations.
+
+    Raises:
+        ConfigError: the first problem found, naming ``where`` and the field.
+    """
+    prefix = f"{where}: " if where else ""
+    # lazily: a later check may rely on an earlier one
+    parts = (_objective_problems(run), run.data.problems(), _backbone_problems(run), run.optim.problems(), run.loop.problems())
+    for problem in chain(less_than(0, run, "", "seed"), _pattern_problems(run), *parts):
+        raise ConfigError(prefix + problem)
+
+
+def _pattern_problems(run: Run) -> Iterator[str]:
+    for name, patterns in (("init_except", run.init_except), ("optim.no_decay", run.optim.no_decay)):
+        for pattern in patterns:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                yield f"{name}: {pattern!r} is not a regular expression ({error})"
+
+
+def _objective_problems(run: Run) -> Iterator[str]:
+    objectives, made = active(run.objectives), run.data.views.made()
+    if not objectives:
+        yield "objectives: none is on; set at least one, for example objectives.classify: {}"
+    for name, objective in objectives.items():
+        lacking = objective.needs - OFFERS[run.backbone.name]
+        if lacking:
+            yield f"objectives.{name}: backbone.name={run.backbone.name} does not offer {', '.join(sorted(lacking))}"
+        for view in objective.views():
+            if view not in made:
+                yield f"objectives.{name}.view: there is no data.views.{view}; the Run has {', '.join(sorted(made))}"
+        yield from objective.problems(f"objectives.{name}", run)
+    if run.backbone.frozen and set(objectives) != {"classify"}:
+        yield "backbone.frozen: only a classify Run (a probe) can train on a frozen backbone"
+    for name in run.init_objectives:
+        if name not in objectives:
+            yield f"init_objectives: {name} is not an active objective; the Run has {', '.join(objectives)}"
+
+
+def _backbone_problems(run: Run) -> Iterator[str]:
+    views = [(f"data.views.{name}", view_px(run.data, name)) for name in views_of(run)]
+    return run.backbone.problems([*views, ("data.image_size", run.data.image_size)])

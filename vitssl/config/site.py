@@ -1,0 +1,35 @@
+"""Where jobs run: the fields of a site profile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Optional
+
+
+@dataclass
+class Site:
+    """Where jobs run: the fields of a site profile (jobs/sites/*.yaml)."""
+
+    name: str = "local"
+    partition: Optional[str] = None
+    account: Optional[str] = None
+    qos: Optional[str] = None
+    constraint: Optional[str] = None
+    gpu: Optional[str] = None  # name of the board, for the predictions and the report
+    gpu_power_w: float = 230.0  # board power, for the estimate "GPU-hours x board power"
+    gpu_tflops: Optional[float] = None  # peak in the Run's precision, for predictions; None measures or assumes
+    price_per_gpu_hour: float = 0.0
+    currency: str = "USD"
+    country: str = "USA"  # ISO 3166-1 alpha-3, for the grid's carbon intensity
+    intensity_kg_per_kwh: Optional[float] = None  # overrides the country's
+    estimate_kg_per_kwh: float = 0.432  # of the estimate, as the SSAT paper's Table 3
+    image: Optional[str] = None  # container (.sif) that training runs in
+    container: str = "apptainer exec --nv"  # how to enter it
+    binds: list[str] = field(default_factory=list)
+    setup: list[str] = field(default_factory=list)  # shell lines before the job
+    env: dict[str, str] = field(default_factory=dict)
+    additional: dict[str, str] = field(default_factory=dict)  # further sbatch options
+
+    def estimate_kg(self, gpu_hours: float) -> float:
+        """CO2e (kg) by the estimate of the SSAT paper's Table 3 (Lacoste et al. 2019): GPU-hours x board power x grid intensity."""
+        return gpu_hours * self.gpu_power_w / 1000 * self.estimate_kg_per_kwh
