@@ -74,6 +74,7 @@ def _run(layer: str) -> Run:
 def make_run(
     folder: Path, layer: dict[str, Any], seed: int = 0, *, top1: float | None = 80.0, status: str = "done", site: dict | None = None,
     records: list[dict[str, Any]] | None = None, shards: str = "shards/cifar10", done: dict[str, Any] | None = None,
+    cost: dict[str, Any] | None = None,
 ) -> None:  # fmt: skip
     """One run folder: status done, failed, running or waiting (no job has started)."""
     run = _run(json.dumps(layer))
@@ -96,9 +97,9 @@ def make_run(
     _write(folder / "cost.json", {
         "params_train": max(PARAMS[o] for o in objectives), "params_inference": PARAMS["classify"],
         "macs_train_forward": sum(MACS[o] for o in objectives), "macs_passes": {o: MACS[o] for o in objectives},
-        "macs_inference": MACS["classify"], "activations_inference": 1, "inference_images_per_s": 4000.0,
+        "macs_inference": MACS["classify"], "activations_inference": 14_250_000, "inference_images_per_s": 4000.0,
         "inference_device": "cuda", "inference_batch_size": 256, "precision": "bf16",
-    })  # fmt: skip
+    } | (cost or {}))  # fmt: skip
     test = {"top1": top1, "top5": 99.0, "loss": 1.0, "count": 10_000} if "classify" in objectives else None
     best = {"top1": top1 + 0.3, "epoch": run.loop.epochs - 1} if test and top1 is not None else None
     finished = {"step": 1, "epochs": run.loop.epochs, "time_s": 1.0, "gpu_hours": 1.0, "test": test, "test_best": best}

@@ -8,7 +8,6 @@ import time
 import pytest
 
 from vitssl.config import ConfigError, Site
-from vitssl.emissions import estimate_kg
 from vitssl.report import total
 from vitssl.report.collect import collect, read_folder
 from vitssl.report.grid import cost_of
@@ -29,9 +28,9 @@ def test_attempts_and_nodes_add_up(run_folder, emissions_record):
     assert read_folder(folder, Site()).attempts == 2
 
 
-def test_estimate_is_the_trackers(run_folder, emissions_record):
+def test_the_estimate_is_the_sites(run_folder, emissions_record):
     found = total(run_folder(records=[emissions_record(hours=60)]))
-    assert round(found["estimate_kg"], 2) == 5.96 == round(estimate_kg(60, 230, 0.432), 2)
+    assert round(found["estimate_kg"], 2) == 5.96 == round(Site(gpu_power_w=230.0).estimate_kg(60), 2)
 
 
 def test_a_cpu_counts_device_hours_and_nothing_of_gpus(run_folder, emissions_record):

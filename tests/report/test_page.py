@@ -108,6 +108,28 @@ def test_curves_are_means_over_seeds_as_far_as_all_have_come(sweep):
     assert curve.get_ydata()[0] == pytest.approx(first * 81 / 80)
 
 
+def test_epochs_of_accuracy_and_loss_stand_above_each_other(sweep):
+    """A chain has a loss from epoch 1 of its 100, an accuracy from 51."""
+    laid_out = lay_out(collect(sweep({"sslft": 80.0}, {"seed": [0]}, columns=None, baseline=None)))
+    _, figure = plots.draw(laid_out)["learning_curves"]
+    top, bottom = figure.axes
+    assert top.lines[-1].get_xdata()[0] == 51 and top.get_xlim() == bottom.get_xlim() and top.get_xlim()[0] < 1
+
+
+def test_energy_is_drawn_for_every_column(sweep, emissions_record):
+    """1 h is 0.2 + 0.04 + 0.01 kWh; the bars of one column hold nothing of the other."""
+    hours = {("scratch", "x"): 1, ("ssat", "x"): 2, ("scratch", "y"): 60}
+    make = {(*place, 0): {"records": [emissions_record(hours=h)]} for place, h in hours.items()} | {("ssat", "y", 0): {"status": "waiting"}}
+    laid_out = lay_out(collect(sweep({"scratch": 80.0, "ssat": 90.0}, {"data": ["x", "y"], "seed": [0]}, make=make)))
+    _, figure = plots.draw(laid_out)["energy_by_component"]
+    drawn = [{(c.get_label(), round(bar.get_y() + 0.31)): bar.get_width() for c in axis.containers for bar in c} for axis in figure.axes]
+    assert [axis.get_title() for axis in figure.axes] == ["x", "y"]
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["scratch", "ssat"]
+    first = {("GPU", 0): 0.2, ("CPU", 0): 0.04, ("RAM", 0): 0.01, ("GPU", 1): 0.4, ("CPU", 1): 0.08, ("RAM", 1): 0.02}
+    assert drawn[0] == pytest.approx(first)
+    assert drawn[1] == pytest.approx({("GPU", 0): 12.0, ("CPU", 0): 2.4, ("RAM", 0): 0.6})
+
+
 def test_labels_keep_clear_of_each_other():
     figure = Figure(figsize=(4, 3), layout="constrained")
     axis = figure.subplots()
@@ -123,6 +145,7 @@ def test_labels_keep_clear_of_each_other():
 def test_summary_is_for_the_terminal(table_3):
     text = report.summary(table_3(), width=120)
     assert "78.57 ± 0.10 (3)" in text and "GPU-hours" in text and "most accurate arm is ssat" in text
+    assert "activations" not in text and "M parameters" not in text
     assert all(len(line) <= 120 for line in text.split("60 of 60")[0].splitlines())
 
 

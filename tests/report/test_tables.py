@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+import json
 from io import StringIO
 
 import pytest
 
 from vitssl.report import details, render, tables
 from vitssl.report.collect import collect
-from vitssl.report.grid import lay_out
+from vitssl.report.grid import Grid, lay_out
 from vitssl.report.reading import sentences
 from vitssl.report.settings import provenance, settings
 from vitssl.report.tables import DASH, MINUS
@@ -17,6 +18,11 @@ from vitssl.report.tables import DASH, MINUS
 
 def texts(table: tables.Table) -> dict[str, list[str]]:
     return {row[0].text: [entry.text for entry in row[1:]] for row in table.rows}
+
+
+def models(table: tables.Table) -> dict[tuple[str, str], list[str]]:
+    """Rows by arm and column."""
+    return {(row[0].text, row[1].text): [entry.text for entry in row[2:]] for row in table.rows}
 
 
 def test_table_3_beside_the_papers_numbers(table_3):
@@ -32,9 +38,57 @@ def test_table_3_beside_the_papers_numbers(table_3):
 
 def test_cost_of_a_chain_is_the_sum_of_its_stages(table_3):
     """A stage of 50 epochs took half an hour: 0.125 kWh, 0.05 kg at 0.4 kg/kWh; the estimate is 0.5 x 0.230 x 0.432 = 0.0497."""
-    table = texts(tables.cost(lay_out(collect(table_3()))))
-    assert table["sslft_50_50"] == ["5.85 + 5.53", "5.53", "0.43 + 1.26", "1.26", "1.00", "0.250", "0.100", "0.0994", "0.500", "4,000"]
-    assert table["ssat"][:4] == ["5.85", "5.53", "1.68", "1.26"]
+    table = models(tables.cost(lay_out(collect(table_3()))))
+    assert table["sslft_50_50", "cifar100"] == [
+        *["5.85 + 5.53", "5.53", "14.25", "0.43 + 1.26", "1.26"], *["1.00", "0.250", "0.100", "0.0994", "0.500", "4,000"]
+    ]  # fmt: skip
+    assert table["ssat", "cifar10"][:5] == ["5.85", "5.53", "14.25", "1.68", "1.26"]
+
+
+BIG = {"params_inference": 5_700_000, "activations_inference": 28_500_000, "macs_inference": 2_500_000_000}
+
+
+def two_columns(sweep, emissions_record, **kwargs) -> Grid:
+    """scratch and ssat: 1 and 2 h on cifar10, 60 and 82 h (mean of 80 and 84) on imagenet, whose models are larger."""
+    hours = {("scratch", "cifar10"): (1, 1), ("ssat", "cifar10"): (2, 2), ("scratch", "imagenet"): (60, 60), ("ssat", "imagenet"): (80, 84)}
+    make = {(*place, seed): {"records": [emissions_record(hours=h)]} for place, both in hours.items() for seed, h in enumerate(both)}
+    for seed, speed in enumerate((1000.0, 1400.0)):
+        make["ssat", "imagenet", seed]["cost"] = BIG | {"inference_images_per_s": speed}
+    axes = {"data": ["cifar10", "imagenet"], "seed": [0, 1]}
+    return lay_out(collect(sweep({"scratch": 80.0, "ssat": 90.0}, axes, make=make, **kwargs)))
+
+
+def test_size_and_cost_are_of_one_column(sweep, emissions_record):
+    """Means over the seeds of a column, never over columns: 82 h x 0.25 kWh = 20.5 kWh; x 0.4 = 8.2 kg; 82 x 0.230 x 0.432 = 8.15 kg."""
+    table = tables.cost(two_columns(sweep, emissions_record))
+    assert table.header[:3] == ["arm", "data", "M parameters, training"] and table.groups == [("", 7), ("one model", 5), ("", 1)]
+    assert [[e.text for e in row[:2]] for row in table.rows] == [
+        ["scratch", "cifar10"], ["ssat", "cifar10"], ["scratch", "imagenet"], ["ssat", "imagenet"]
+    ]  # fmt: skip
+    rows = models(table)
+    assert rows["ssat", "cifar10"][1:] == ["5.53", "14.25", "1.68", "1.26", "2.00", "0.500", "0.200", "0.199", "1.00", "4,000"]
+    assert rows["ssat", "imagenet"][1:] == ["5.70", "28.50", "1.68", "2.50", "82.0", "20.5", "8.20", "8.15", "41.0", "1,200"]
+
+
+@pytest.mark.parametrize("columns, axes", [(None, {"seed": [0]}), ("data", {"data": ["cifar10"], "seed": [0]})])
+def test_one_column_is_not_named_in_every_row(sweep, columns, axes):
+    laid_out = lay_out(collect(sweep({"scratch": 80.0}, axes, columns=columns)))
+    assert tables.cost(laid_out).header[:2] == ["arm", "M parameters, training"]
+    assert details.costs(laid_out).header[:2] == ["arm", "stage"]
+
+
+def test_speeds_are_averaged_over_seeds(sweep):
+    """Seeds at 4000, 4000 and 1000 images a second: 3000, not the 2500 of the distinct values."""
+    make = {("ssat", 2): {"cost": {"inference_images_per_s": 1000.0}}}
+    laid_out = lay_out(collect(sweep({"ssat": 80.0}, {"seed": [0, 1, 2]}, columns=None, make=make)))
+    assert texts(tables.cost(laid_out))["ssat"][-1] == "3,000"
+    assert float(next(csv.DictReader(StringIO(render.numbers(laid_out))))["inference_images_per_s"]) == 3000
+
+
+def test_cost_ratios_are_of_one_column(sweep, emissions_record):
+    found = sentences(two_columns(sweep, emissions_record))
+    assert "On cifar10, per model and against scratch, ssat took 2.00x the energy and 2.00x the GPU-hours." in found
+    assert "On imagenet, per model and against scratch, ssat took 1.37x the energy and 1.37x the GPU-hours." in found
 
 
 def test_differences_are_paired_over_seeds(table_3):
@@ -60,10 +114,34 @@ def test_details_show_every_stage_and_the_papers_count(table_3):
     assert ssat[3].text == "1.26 (classify) + 0.43 (mae)"
 
 
-def test_published_costs_stand_apart(table_3):
+def test_published_costs_without_a_column_stand_apart(table_3):
     table = details.published_costs(lay_out(collect(table_3())))
     assert texts(table)["ssat"] == ["Ours", "1.67", "78", "7.55"]
     assert all(entry.kind == tables.PUBLISHED for row in table.rows for entry in row[2:])
+    assert "tied to none of the models" in table.caption
+
+
+PRINTED = {"gmacs": "1.67", "gpu_hours": 78, "kg_co2e": 7.55, "column": "imagenet"}
+
+
+def test_published_costs_stand_beside_their_column(sweep, emissions_record):
+    """SSAT's two passes are 1.258 + 0.426 GMACs; 82 h, 8.15 kg by the estimate and 8.20 kg measured are imagenet's alone."""
+    arms = [{"name": "scratch", "row": "Scratch"}, {"name": "ssat", "row": "Ours", "published_cost": PRINTED}]
+    table = details.published_costs(two_columns(sweep, emissions_record, arms=arms))
+    assert texts(table) == {"ssat": ["Ours", "imagenet", "1.67", "1.68", "78", "82.0", "7.55", "8.15", "8.20"]}
+    assert [name for name, entry in zip(table.header, table.rows[0], strict=True) if entry.kind == tables.PUBLISHED] == [
+        "GMACs, paper", "GPU-hours, paper", "kg CO2e, paper"
+    ]  # fmt: skip
+    assert "on the same data" in table.caption
+
+
+def test_published_costs_wait_for_their_column(sweep):
+    """Where no model of the column has finished, the paper's numbers stand alone, whatever finished elsewhere."""
+    make = {("ssat", "imagenet", 0): {"status": "running"}}
+    axes = {"data": ["cifar10", "imagenet"], "seed": [0]}
+    laid_out = lay_out(collect(sweep({"ssat": 90.0}, axes, make=make, arms=[{"name": "ssat", "published_cost": PRINTED}])))
+    table = details.published_costs(laid_out)
+    assert texts(table) == {"ssat": ["imagenet", "1.67", "78", "7.55"]} and "tied to none of the models" in table.caption
 
 
 def test_unfinished_runs_show_as_such(sweep):
@@ -96,6 +174,7 @@ def test_an_empty_sweep(sweep):
     make = {("ssat", "cifar10", 0): {"skip": True}}
     laid_out = lay_out(collect(sweep({"ssat": 1.0}, {"data": ["cifar10"], "seed": [0]}, make=make)))
     assert texts(tables.accuracy(laid_out)) == {"ssat": ["waiting (1)"]}
+    assert tables.cost(laid_out).rows == details.costs(laid_out).rows == []
     assert sentences(laid_out) == ["0 of 1 runs are done; 1 waiting."]
 
 
@@ -140,6 +219,7 @@ def test_csv_is_unrounded_and_tidy(table_3):
     chain = next(line for line in lines if line["arm"] == "sslft_50_50" and line["data"] == "cifar100")
     assert float(chain["top1_mean"]) == pytest.approx(59.53) and float(chain["top1_std"]) == pytest.approx(0.1)
     assert float(chain["minus_paper"]) == pytest.approx(-0.9) and float(chain["minus_baseline"]) == pytest.approx(5.32)
+    assert chain["activations_inference"] == "14250000"
     assert chain["macs_train_forward"] == "425600000+1258219584" and float(chain["kg_co2e_measured"]) == pytest.approx(0.1)
 
 
@@ -163,6 +243,20 @@ def test_settings_tell_the_stages_apart(table_3):
     assert shared["backbone.name"] == "vit_tiny" and "seed" not in shared and not any("shards" in k for k in shared)
 
 
+def test_settings_name_the_columns_that_differ(sweep):
+    """A batch of 64 on one column and of 512 on the other; the rates are 0.001 x 64 / 256 and 0.001 x 512 / 256."""
+    folder = sweep({"scratch": 80.0, "ssat": 90.0}, {"data": ["cifar10", "imagenet"], "seed": [0]})
+    for arm in ("scratch", "ssat"):
+        path = folder / f"{arm}-train-imagenet-0" / "run.yaml"
+        run = json.loads(path.read_text())
+        run["optim"]["batch_size"] = 512
+        path.write_text(json.dumps(run))
+    table, shared = settings(lay_out(collect(folder)))
+    rows = texts(table)
+    assert rows["learning rate, scaled peak"] == ["cifar10: 0.00025 (0.001, batch/256); imagenet: 0.002 (0.001, batch/256)"] * 2
+    assert shared["optim.batch_size"] == "cifar10: 64; imagenet: 512" and shared["optim.lr"] == "0.001"
+
+
 def test_provenance_names_what_was_used(table_3):
     found = provenance(lay_out(collect(table_3(dirty=True))))
     assert found["commit"] == "0123456789abcdef with uncommitted changes"
@@ -175,9 +269,10 @@ def test_sentences_follow_from_the_numbers(table_3):
     found = sentences(lay_out(collect(table_3())))
     assert found[0] == "60 of 60 runs are done."
     assert found[1].startswith("On cifar10 the most accurate arm is ssat: 90.75 ± 0.10 % (3 seeds), +12.18 points against scratch")
-    assert "ssat took 1.00x the energy and 1.00x the GPU-hours" in found[3]
-    assert found[4].startswith("The mean distance from the paper's numbers is 0.90 points")
-    assert found[5] == "The whole sweep, each run counted once, took 36.0 GPU-hours, 9.00 kWh and 3.60 kg CO2e, 18.0 EUR."
+    assert [f.split(",")[0] for f in found[3:5]] == ["On cifar10", "On cifar100"]
+    assert found[4].endswith("ssat took 1.00x the energy and 1.00x the GPU-hours.")
+    assert found[5].startswith("The mean distance from the paper's numbers is 0.90 points")
+    assert found[6] == "The whole sweep, each run counted once, took 36.0 GPU-hours, 9.00 kWh and 3.60 kg CO2e, 18.0 EUR."
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,6 @@ def summary(sweep_folder: str | Path, width: int | None = None) -> str:
         ConfigError: the folder holds no sweep.json.
     """
     laid_out = lay_out(collect(sweep_folder))
-    shown = (
-        tables.accuracy(laid_out),
-        tables.differences(laid_out),
-        tables.cost(laid_out).without("M parameters, training", "M parameters, inference", "GMACs, inference"),
-    )
-    return render.terminal([table for table in shown if table is not None], sentences(laid_out), width)
+    size = ("M parameters, training", "M parameters, inference", "M activations, inference", "GMACs, inference")
+    found = (tables.accuracy(laid_out), tables.differences(laid_out), tables.cost(laid_out).without(*size))
+    return render.terminal([table for table in found if table and table.rows], sentences(laid_out), width)

@@ -5,7 +5,6 @@ Reads JSON and YAML files only; works on a sweep that is half finished, or not b
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from vitssl.config import ConfigError, Site
+from vitssl.files import read_events, read_json
 
 SILENT_S = 300.0  # a running attempt writes its energy twice a minute; after this long without, it is gone
 SUMMED = ("device_hours", "gpu_hours", "gpu_kwh", "cpu_kwh", "ram_kwh", "energy_kwh", "co2e_kg", "estimate_kg", "money")
@@ -118,7 +118,7 @@ def collect(folder: str | Path) -> Sweep:
     path = folder / "sweep.json"
     if not path.is_file():
         raise ConfigError(f"{path} does not exist: this is not a sweep folder (runs/<sweep name>)")
-    facts = json.loads(path.read_text())
+    facts = read_json(path)
     site = Site(**(facts.get("site") or {}))
     runs: dict[Path, RunFolder] = {}
     cells = []
@@ -135,14 +135,14 @@ def collect(folder: str | Path) -> Sweep:
 
 def read_folder(path: Path, site: Site) -> RunFolder:
     """One run folder; ``site`` is the sweep's, for a run that no launcher has described yet."""
-    job = _json(path / "job.json")
+    job = read_json(path / "job.json")
     own = Site(**job["site"]) if job.get("site") else site
-    emissions = [_json(p) for p in sorted(path.glob("emissions-*.json"))]
+    emissions = [read_json(p) for p in sorted(path.glob("emissions-*.json"))]
     found = RunFolder(
-        path, "waiting", job=job, cost=_json(path / "cost.json"), done=_json(path / "done.json"), events=_events(path / "metrics.jsonl"),
-        emissions=emissions, spent=spent(emissions, own), site=own,
+        path, "waiting", job=job, cost=read_json(path / "cost.json"), done=read_json(path / "done.json"),
+        events=read_events(path / "metrics.jsonl"), emissions=emissions, spent=spent(emissions, own), site=own,
     )  # fmt: skip
-    found.error = _json(path / "error.json").get("message", "")
+    found.error = read_json(path / "error.json").get("message", "")
     found.status = _status(found)
     return found
 
@@ -163,8 +163,8 @@ def _status(run: RunFolder) -> str:
 def total(folder: str | Path) -> dict[str, float]:
     """Energy, CO2e and hours of a run folder, summed over every attempt and node, with the estimate and the money of its site."""
     path = Path(folder)
-    site = Site(**(_json(path / "job.json").get("site") or {}))
-    return spent([_json(p) for p in sorted(path.glob("emissions-*.json"))], site)
+    site = Site(**(read_json(path / "job.json").get("site") or {}))
+    return spent([read_json(p) for p in sorted(path.glob("emissions-*.json"))], site)
 
 
 def spent(emissions: Iterable[dict[str, Any]], site: Site) -> dict[str, float]:
@@ -180,7 +180,7 @@ def spent(emissions: Iterable[dict[str, Any]], site: Site) -> dict[str, float]:
         sums["gpu_hours"] += hours * record["gpus"]
         for name in ("gpu_kwh", "cpu_kwh", "ram_kwh", "energy_kwh", "co2e_kg"):
             sums[name] += record[name]
-    sums["estimate_kg"] = sums["gpu_hours"] * site.gpu_power_w / 1000 * site.estimate_kg_per_kwh
+    sums["estimate_kg"] = site.estimate_kg(sums["gpu_hours"])
     sums["money"] = sums["gpu_hours"] * site.price_per_gpu_hour
     return sums
 
@@ -188,13 +188,3 @@ def spent(emissions: Iterable[dict[str, Any]], site: Site) -> dict[str, float]:
 def add(parts: Iterable[dict[str, float]]) -> dict[str, float]:
     parts = list(parts)
     return {name: sum((part[name] for part in parts), 0.0) for name in SUMMED}
-
-
-def _json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text()) if path.is_file() else {}
-
-
-def _events(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics.jsonl; the last one may be cut off where the job is writing or was killed."""
-    lines = path.read_text().split("\n")[:-1] if path.is_file() else []
-    return [json.loads(line) for line in lines if line]

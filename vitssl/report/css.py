@@ -34,8 +34,8 @@ table {
   border-collapse: collapse; font-size: .82rem; line-height: 1.35; font-variant-numeric: tabular-nums;
   border-top: 1.5px solid var(--ink); border-bottom: 1.5px solid var(--ink);
 }
-th, td { padding: .35rem .6rem; vertical-align: baseline; }
-thead th { font-weight: 600; vertical-align: bottom; max-width: 8.5rem; }
+th, td { padding: .35rem .5rem; vertical-align: baseline; }
+thead th { font-weight: 600; vertical-align: bottom; max-width: 7.25rem; }
 thead tr:last-child th { border-bottom: 1px solid var(--ink); }
 .groups th { text-align: center; font-weight: 600; color: var(--soft); padding-bottom: 0; }
 .groups th:not(:empty) { box-shadow: inset 0 -1px var(--line); }
@@ -43,7 +43,7 @@ thead tr:last-child th { border-bottom: 1px solid var(--ink); }
 .num { text-align: right; }
 td.num { white-space: nowrap; }
 td.left.note { min-width: 9rem; }
-td.left { max-width: 26rem; overflow-wrap: anywhere; }
+td.left { max-width: 26rem; overflow-wrap: break-word; }
 tbody th { font-weight: 600; white-space: nowrap; }
 tbody tr:nth-child(even) { background: var(--fill); }
 .published { color: var(--published); font-style: italic; font-family: Georgia, "Times New Roman", "DejaVu Serif", serif; }

@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-from vitssl.report.collect import Cell, RunFolder, Sweep, add
-from vitssl.report.grid import Grid, cost_per_model
-from vitssl.report.tables import BAD, DASH, MEASURED, NOTE, PUBLISHED, Entry, Table, billions, currency, hours_name, number
+from vitssl.report.collect import Arm, Cell, RunFolder, Sweep, add
+from vitssl.report.grid import Grid, cost_per_model, finished
+from vitssl.report.tables import BAD, DASH, MEASURED, NOTE, PUBLISHED, Entry, Table, billions, currency, hours_name, number, which
 
 
 def costs(grid: Grid) -> Table:
-    """What one model cost by column and stage, and what the paper prints."""
-    sweep, rows = grid.sweep, []
-    parts = ["kWh GPU", "kWh CPU", "kWh RAM", "kWh", "kg CO2e measured", "kg CO2e estimate", currency(sweep)]
-    for row in grid.rows:
-        for column in grid.columns:
-            cells = [c for c in row.columns.get(column, []) if c.status == "done"]
-            rows += _cost_rows(grid.label(row), grid.name(column), cells)
-    named = ["arm", "column", "stage"] if grid.columns != [None] else ["arm", "stage"]
-    header = [*named, "GMACs by pass, as the paper counts", hours_name(sweep), *parts]
-    if grid.columns == [None]:
-        rows = [[row[0], *row[2:]] for row in rows]
+    """What one model cost by column and stage."""
+    rows = [[*which(grid, row, column), *entries] for row, column, done in grid.models() for entries in _stage_costs(done)]
+    parts = ["kWh GPU", "kWh CPU", "kWh RAM", "kWh", "kg CO2e measured", "kg CO2e estimate", currency(grid.sweep)]
+    header = ["arm", grid.axis or "", "stage", "GMACs by pass, as the paper counts", hours_name(grid.sweep), *parts]
     caption = "Cost of one model, mean over its finished seeds; a chain's stages one by one, then together."
-    return Table("Cost in detail", header, rows, caption, left=frozenset(range(len(named) + 1)))
+    return Table("Cost in detail", header, rows, caption, left=frozenset(range(4))).trimmed()
 
 
-def _cost_rows(label: str, column: str, cells: list[Cell]) -> list[list[Entry]]:
-    if not cells:
-        return []
-    rows, count = [], len(cells)
-    for i, (name, run) in enumerate(cells[0].stages):
-        passes = " + ".join(f"{billions(macs)} ({kind})" for kind, macs in run.cost.get("macs_passes", {}).items())
-        spent = {k: v / count for k, v in add(cell.stages[i][1].spent for cell in cells).items()}
-        rows.append([Entry(label), Entry(column), Entry(name), Entry(passes or DASH), *_parts(spent)])
+def _stage_costs(done: list[Cell]) -> list[list[Entry]]:
+    """A line for each stage, and for a chain one of all together."""
+    rows, count = [], len(done)
+    for i, (name, run) in enumerate(done[0].stages):
+        passes = " + ".join(f"{billions(macs)} ({kind})" for kind, macs in run.cost["macs_passes"].items())
+        spent = {k: v / count for k, v in add(cell.stages[i][1].spent for cell in done).items()}
+        rows.append([Entry(name), Entry(passes), *_parts(spent)])
     if len(rows) > 1:
-        rows.append([Entry(label), Entry(column), Entry("all"), Entry(), *_parts(cost_per_model(cells) or {})])
+        rows.append([Entry("all"), Entry(), *_parts(cost_per_model(done) or {})])
     return rows
 
 
@@ -42,15 +34,43 @@ def _parts(cost: dict[str, float]) -> list[Entry]:
 
 
 def published_costs(grid: Grid) -> Table | None:
-    """What the paper prints for cost; it may belong to another data set, as the notes say."""
-    names = {"gmacs": "GMACs", "gpu_hours": "GPU-hours", "kg_co2e": "kg CO2e"}
+    """What the paper prints for cost, beside what the same arm took here where the column that it belongs to was run."""
     arms = [arm for arm in grid.sweep.arms if arm.published_cost]
     if not arms:
         return None
-    printed = [[Entry(str(arm.published_cost.get(n, DASH)), PUBLISHED) for n in names] for arm in arms]
-    rows = [[Entry(arm.name), Entry(arm.row or DASH, NOTE), *entries] for arm, entries in zip(arms, printed, strict=True)]
-    caption = "As the paper prints them, with its hardware and its data set (see the notes); compare with none of the numbers above."
-    return Table("The paper's costs", ["arm", "paper's row", *names.values()], rows, caption, left=frozenset({0, 1}))
+    models = [_tied_to(grid, arm) for arm in arms]
+    header = ["arm", "paper's row", grid.sweep.facts.get("columns") or ""]
+    header += ["GMACs, paper", "GMACs, here", "GPU-hours, paper", "GPU-hours, here"]
+    header += ["kg CO2e, paper", "kg CO2e, estimate here", "kg CO2e, measured here"]
+    rows = [_beside_the_paper(arm, cells) for arm, cells in zip(arms, models, strict=True)]
+    beside = (
+        "beside it what one model of the same arm took here on the same data: GMACs as the paper counts, every pass with a patch "
+        "embedding of its own; estimate and measurement as in Size and cost."
+    )
+    apart = "it is tied to none of the models that finished here, and may be of other data, so nothing measured stands beside it."
+    caption = f"In italics what the paper prints, on its own hardware; {beside if any(models) else apart}"
+    return Table("The paper's costs", header, rows, caption, left=frozenset({0, 1, 2})).trimmed()
+
+
+def _tied_to(grid: Grid, arm: Arm) -> list[Cell]:
+    """The finished models that a published cost stands for: those of the column that it names, unless a further axis splits the arm."""
+    named = (arm.published_cost or {}).get("column")
+    rows = [row for row in grid.rows if row.arm is arm and not row.values]
+    return [cell for row in rows for column, cells in row.columns.items() if str(column) == named for cell in finished(cells)]
+
+
+def _beside_the_paper(arm: Arm, cells: list[Cell]) -> list[Entry]:
+    printed, cost = arm.published_cost or {}, cost_per_model(cells) or {}
+    gmacs, gpu_hours, kg = (Entry(str(printed.get(name, DASH)), PUBLISHED) for name in ("gmacs", "gpu_hours", "kg_co2e"))
+    hours, estimate, measured = (Entry(number(cost.get(name) or None)) for name in ("gpu_hours", "estimate_kg", "co2e_kg"))
+    passes = Entry(_gmacs(cells[0]) if cells else DASH)
+    named = [Entry(arm.name), Entry(arm.row or DASH, NOTE), Entry(printed.get("column", DASH))]
+    return [*named, gmacs, passes, gpu_hours, hours, kg, estimate, measured]
+
+
+def _gmacs(cell: Cell) -> str:
+    """GMACs of a chain's stages, as the paper counts."""
+    return " + ".join(billions(sum(run.cost["macs_passes"].values())) for _, run in cell.stages)
 
 
 def runs(sweep: Sweep) -> Table:

@@ -26,7 +26,7 @@ class Row:
 
     @property
     def done(self) -> list[Cell]:
-        return [cell for cell in self.cells if cell.status == "done"]
+        return finished(self.cells)
 
 
 @dataclass
@@ -37,6 +37,16 @@ class Grid:
     columns: list[Any]  # values of the column axis; [None] without one
     row_axes: list[str]  # axes besides seed and the column axis that take several values
     rows: list[Row]
+
+    @property
+    def axis(self) -> str | None:
+        """The column axis, where it takes several values: the models of one arm then differ in data, size or cost."""
+        return self.sweep.facts["columns"] if len(self.columns) > 1 else None
+
+    def models(self) -> list[tuple[Row, Any, list[Cell]]]:
+        """Row, column and its finished seeds, which a mean cost is taken over; column by column, since arms compare within one."""
+        places = [(row, column) for column in self.columns for row in self.rows]
+        return [(row, column, done) for row, column in places if (done := finished(row.columns.get(column, [])))]
 
     def label(self, row: Row) -> str:
         """The row's name; an arm that is the only one is not repeated in every row of a matrix."""
@@ -98,6 +108,11 @@ def lay_out(sweep: Sweep) -> Grid:
     return Grid(sweep, columns, row_axes, rows)
 
 
+def finished(cells: list[Cell]) -> list[Cell]:
+    """The cells of which every stage is done; their cost.json is there."""
+    return [cell for cell in cells if cell.status == "done"]
+
+
 def cost_of(cell: Cell) -> dict[str, float]:
     """What one finished model cost: the sum over the stages that it stands on, all attempts included."""
     return add(run.spent for _, run in cell.stages)
@@ -105,11 +120,5 @@ def cost_of(cell: Cell) -> dict[str, float]:
 
 def cost_per_model(cells: list[Cell]) -> dict[str, float] | None:
     """Mean cost of a finished model; None when there is none."""
-    costs = [cost_of(cell) for cell in cells if cell.status == "done"]
+    costs = [cost_of(cell) for cell in finished(cells)]
     return {name: mean(cost[name] for cost in costs) for name in SUMMED} if costs else None
-
-
-def measured(cells: list[Cell], *keys: str) -> list[Any]:
-    """Distinct values of the last stages' cost.json, in order."""
-    found = [cell.last.cost for cell in cells]
-    return list(dict.fromkeys(value for cost in found for key in keys if (value := cost.get(key)) is not None))

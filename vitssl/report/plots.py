@@ -67,12 +67,12 @@ def style_of(grid: Grid, row: Row) -> dict[str, Any]:
     return {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
 
 
-def _panels(columns: list[Any]) -> tuple[Figure, np.ndarray]:
-    """One panel per column, at most four side by side."""
+def _panels(columns: list[Any], height: float = 3.4, share_y: bool = False) -> tuple[Figure, np.ndarray]:
+    """One panel per column, at most four side by side; ``height`` of each in inches."""
     across = min(len(columns), 4)
     down = -(-len(columns) // across)
-    figure = Figure(figsize=(5.2 if across == 1 else 3.6 * across, 3.4 * down), layout="constrained")
-    axes = figure.subplots(down, across, squeeze=False).reshape(-1)
+    figure = Figure(figsize=(5.2 if across == 1 else 3.6 * across, height * down), layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False, sharey=share_y).reshape(-1)
     for spare in axes[len(columns) :]:
         spare.set_visible(False)
     return figure, axes
@@ -95,8 +95,7 @@ def _against_cost(grid: Grid, cost: str) -> Plot | None:
         axis.margins(0.12, 0.16)
         axis.set_xlim(left=0)
         place(axis, [_label(grid, row, *points) for row, points in drawn])
-    what = "kg CO2e measured" if cost == "co2e_kg" else hours_name(grid.sweep)
-    return f"Accuracy against {what} of one model: means with ± one standard deviation over seeds; faint dots are single seeds.", figure
+    return f"Accuracy against {unit}: means with ± one standard deviation over seeds; faint dots are single seeds.", figure
 
 
 def _unit(cost: str, largest: float, hours: str) -> tuple[str, float]:
@@ -191,6 +190,7 @@ def _learning_curves(grid: Grid) -> Plot | None:
             _curves(top, bottom, row.columns.get(column, []), style_of(grid, row)["color"], grid.label(row))
         top.set(title=grid.name(column), xlabel="epoch, over all stages", ylabel="test top-1, %")
         bottom.set(title=grid.name(column) if len(columns) == 1 else None, xlabel="epoch, over all stages", ylabel="training loss")
+        top.set_xlim(bottom.get_xlim())  # a pretraining has a loss and no accuracy; the epochs stand above each other
     handles, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 6), fontsize=8)
     left_out = f" Only the first {len(columns)} columns." if len(columns) < len(grid.columns) else ""
@@ -231,20 +231,29 @@ def _band(axis: Axes, curves: list[tuple[list[float], list[float]]], colour: str
 
 
 def _energy(grid: Grid) -> Plot | None:
-    known = [(grid.label(row), cost) for row in grid.rows if (cost := cost_per_model(row.cells)) and cost["energy_kwh"]]
-    if not known:
+    costs = {(column, grid.label(row)): cost_per_model(done) or {} for row, column, done in grid.models()}
+    costs = {place: cost for place, cost in costs.items() if cost["energy_kwh"]}
+    if not costs:
         return None
-    labels, costs = zip(*reversed(known), strict=True)
-    unit, scale = ("Wh", 1e3) if max(c["energy_kwh"] for c in costs) < 0.5 else ("kWh", 1.0)
-    figure = Figure(figsize=(6.4, 0.9 + 0.38 * len(labels)), layout="constrained")
-    axis = figure.subplots()
-    left = np.zeros(len(labels))
-    for key, (name, colour, hatch) in COMPONENTS.items():
-        width = np.array([c[key] * scale for c in costs])
-        if width.any():
-            axis.barh(labels, width, left=left, color=colour, hatch=hatch, edgecolor="white", linewidth=0.5, height=0.62, label=name)
-        left += width
-    axis.grid(axis="y", visible=False)
-    axis.set_xlabel(f"{unit} per model")
-    axis.legend(ncols=3, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1.0))
+    columns = list(dict.fromkeys(column for column, _ in costs))
+    labels = [label for label in map(grid.label, grid.rows) if any(label == other for _, other in costs)]
+    unit, scale = ("Wh", 1e3) if max(cost["energy_kwh"] for cost in costs.values()) < 0.5 else ("kWh", 1.0)
+    figure, axes = _panels(columns, 1.1 + 0.38 * len(labels), share_y=True)
+    for axis, column in zip(axes, columns, strict=False):
+        _bars(axis, {i: costs[column, label] for i, label in enumerate(labels) if (column, label) in costs}, scale)
+        axis.set(title=grid.name(column), xlabel=f"{unit} per model")
+        axis.grid(axis="y", visible=False)
+    axes[0].set_yticks(range(len(labels)), labels)
+    axes[0].set_ylim(len(labels) - 0.5, -0.5)  # the first arm on top
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=3, fontsize=8)
     return "Energy of one model by component, measured; CPU and RAM are the job's share of its node.", figure
+
+
+def _bars(axis: Axes, costs: dict[int, dict[str, float]], scale: float) -> None:
+    """One bar by place on the axis, its components end to end."""
+    left = np.zeros(len(costs))
+    for key, (name, colour, hatch) in COMPONENTS.items():
+        width = np.array([cost[key] * scale for cost in costs.values()])
+        if width.any():
+            axis.barh(list(costs), width, left=left, color=colour, hatch=hatch, edgecolor="white", linewidth=0.5, height=0.62, label=name)
+        left += width

@@ -7,14 +7,15 @@ from statistics import mean
 from typing import Any
 
 from vitssl.report.collect import Sweep, add
-from vitssl.report.grid import Grid, Row, cost_per_model
+from vitssl.report.grid import Grid, cost_per_model
 from vitssl.report.tables import hours_name, number, plus_minus, signed
 
 
 def sentences(grid: Grid) -> list[str]:
     """In order: how far the sweep got, the best arm of every column, costs against the baseline, the paper, the total."""
     best = [_best(grid, column) for column in grid.columns]
-    found = [_progress(grid.sweep), *best, *_cost_ratios(grid), _against_paper(grid), _total(grid.sweep)]
+    costs = [_cost_ratios(grid, column) for column in grid.columns]
+    found = [_progress(grid.sweep), *best, *costs, _against_paper(grid), _total(grid.sweep)]
     return [sentence for sentence in found if sentence]
 
 
@@ -45,22 +46,17 @@ def _on(name: str) -> str:
     return f"On {name} " if name else "Overall "
 
 
-def _cost_ratios(grid: Grid) -> list[str]:
-    """One sentence for each row with a baseline, on measured energy and hours."""
+def _cost_ratios(grid: Grid, column: Any) -> str:
+    """Measured energy and hours of every arm against the baseline's."""
     found = []
     for row in grid.rows:
         base = grid.baseline(row)
-        own, other = cost_per_model(row.cells), cost_per_model(base.cells) if base else None
-        if own and other and other["energy_kwh"] and other["device_hours"] and _comparable(row, base):
+        own, other = (cost_per_model(r.columns.get(column, [])) if r else None for r in (row, base))
+        if own and other and other["energy_kwh"] and other["device_hours"]:
             energy, hours = own["energy_kwh"] / other["energy_kwh"], own["device_hours"] / other["device_hours"]
             found.append(f"{grid.label(row)} took {energy:.2f}x the energy and {hours:.2f}x the {hours_name(grid.sweep)}")
-    return [f"Per model and against {grid.sweep.facts['baseline']}, " + "; ".join(found) + "."] if found else []
-
-
-def _comparable(row: Row, base: Row | None) -> bool:
-    """Means over columns and seeds compare only where both arms have finished the same ones."""
-    assert base is not None
-    return Counter(str(c.axes) for c in row.done) == Counter(str(c.axes) for c in base.done)
+    where = f"On {name}, per" if (name := grid.name(column)) else "Per"
+    return f"{where} model and against {grid.sweep.facts['baseline']}, {'; '.join(found)}." if found else ""
 
 
 def _against_paper(grid: Grid) -> str:

@@ -11,7 +11,7 @@ import rich.table
 from rich.console import Console
 from rich.text import Text
 
-from vitssl.report.grid import Grid, Row, cost_per_model, measured
+from vitssl.report.grid import Grid, Row, cost_per_model, finished
 from vitssl.report.stats import std
 from vitssl.report.tables import BAD, DASH, MINUS, NOTE, PUBLISHED, Entry, Table, hours_name
 
@@ -131,27 +131,32 @@ def numbers(grid: Grid) -> str:
 
 def _line(grid: Grid, row: Row, column: object) -> dict[str, object]:
     cells = row.columns.get(column, [])
-    done = [c for c in cells if c.status == "done"]
+    done = finished(cells)
     scores, paper = list(grid.scores(row, column).values()), grid.published(row, column)
     found = grid.against_baseline(row, column)
     axis = {grid.sweep.facts["columns"]: column} if grid.sweep.facts.get("columns") else {}
     cost = cost_per_model(cells) or {}
-    params, macs, speeds = (measured(done, key) for key in ("params_inference", "macs_inference", "inference_images_per_s"))
     return {
         "arm": row.arm.name, "paper_row": row.arm.row, "quoted": row.arm.quoted, **row.values, **axis,
         "status": " ".join(dict.fromkeys(c.status for c in cells)) or row.arm.not_runnable or "",
         "seeds": len(scores), "top1_mean": mean(scores) if scores else None, "top1_std": std(scores),
         "paper_top1": paper, "minus_paper": mean(scores) - paper if scores and paper is not None else None,
         "minus_baseline": found and found.mean, "ci95_low": found and found.low, "ci95_high": found and found.high,
-        "interval": found and found.how, "params_train": _total(done, "params_train"), "params_inference": params[0] if params else None,
-        "macs_train_forward": _total(done, "macs_train_forward"), "macs_inference": macs[0] if macs else None,
+        "interval": found and found.how,
+        "params_train": _total(done, "params_train"), "params_inference": _inference(done, "params_inference"),
+        "activations_inference": _inference(done, "activations_inference"),
+        "macs_train_forward": _total(done, "macs_train_forward"), "macs_inference": _inference(done, "macs_inference"),
         hours_name(grid.sweep).replace("-", "_").lower(): cost.get("device_hours"), "gpu_kwh": cost.get("gpu_kwh"),
         "cpu_kwh": cost.get("cpu_kwh"), "ram_kwh": cost.get("ram_kwh"), "kwh": cost.get("energy_kwh"),
         "kg_co2e_measured": cost.get("co2e_kg"), "kg_co2e_estimate": cost.get("estimate_kg") or None, "money": cost.get("money") or None,
-        "inference_images_per_s": mean(speeds) if speeds else None,
+        "inference_images_per_s": mean(c.last.cost["inference_images_per_s"] for c in done) if done else None,
     }  # fmt: skip
 
 
 def _total(done: list, key: str) -> str | None:
     """A chain's stages joined by a plus, as the table shows them."""
-    return "+".join(str(run.cost[key]) for _, run in done[0].stages if key in run.cost) if done else None
+    return "+".join(str(run.cost[key]) for _, run in done[0].stages) if done else None
+
+
+def _inference(done: list, key: str) -> int | None:
+    return done[0].last.cost[key] if done else None

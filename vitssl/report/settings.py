@@ -23,15 +23,16 @@ def flat(value: Any, prefix: str = "") -> dict[str, Any]:
     return fields
 
 
-def stages(grid: Grid) -> dict[str, RunFolder]:
-    """One run for each distinct (row, stage), by the name it has in the report; columns and seeds do not count."""
-    found: dict[str, RunFolder] = {}
+def stages(grid: Grid) -> dict[str, dict[str, RunFolder]]:
+    """One run by column for each distinct (row, stage), by the name it has in the report; seeds do not count."""
+    found: dict[str, dict[str, RunFolder]] = {}
     for row in grid.rows:
-        for cell in row.cells[:1]:
-            for name, run in cell.stages:
-                alone = len(cell.stages) == 1
+        for column, cells in row.columns.items():
+            chain = cells[0].stages if cells else []
+            for name, run in chain:
                 if run.run:
-                    found[grid.label(row) if alone else f"{grid.label(row)}: {name}"] = run
+                    title = grid.label(row) if len(chain) == 1 else f"{grid.label(row)}: {name}"
+                    found.setdefault(title, {})[grid.name(column)] = run
     return found
 
 
@@ -40,15 +41,26 @@ def settings(grid: Grid) -> tuple[Table | None, dict[str, str]]:
     found = stages(grid)
     if not found:
         return None, {}
-    fields = {name: flat(run.run) for name, run in found.items()}
-    keys = [key for key in dict.fromkeys(k for f in fields.values() for k in f) if key not in LEFT_OUT]
+    fields = {name: {column: flat(run.run) for column, run in runs.items()} for name, runs in found.items()}
+    keys = list(dict.fromkeys(k for flats in fields.values() for f in flats.values() for k in f if k not in LEFT_OUT))
     # a value that is off in one stage may be a whole group of fields in another
-    shared = {k: _text(next(iter(fields.values())).get(k)) for k in keys if len({_text(f.get(k, DASH)) for f in fields.values()}) == 1}
-    rows = [[Entry("effective batch"), *(Entry(_batch(r)) for r in found.values())]]
-    rows += [[Entry("learning rate, scaled peak"), *(Entry(_rate(r.run)) for r in found.values())]]
-    rows += [[Entry(k), *(Entry(_text(f.get(k, DASH))) for f in fields.values())] for k in keys if k not in shared and not _group(k, keys)]
+    lines = {k: [_by_column({c: _text(f.get(k, DASH)) for c, f in flats.items()}) for flats in fields.values()] for k in keys}
+    shared = {k: line[0] for k, line in lines.items() if len(set(line)) == 1}
+    shown = {
+        "effective batch": [_by_column({c: _batch(r) for c, r in runs.items()}) for runs in found.values()],
+        "learning rate, scaled peak": [_by_column({c: _rate(r.run) for c, r in runs.items()}) for runs in found.values()],
+        **{k: line for k, line in lines.items() if k not in shared and not _group(k, keys)},
+    }
+    rows = [[Entry(name), *map(Entry, line)] for name, line in shown.items()]
     caption = "Effective batch, learning rate, and every field of the configuration in which the stages differ."
     return Table("Settings", ["setting", *found], rows, caption, left=frozenset(range(len(found) + 1))), shared
+
+
+def _by_column(texts: dict[str, str]) -> str:
+    """One text where the columns agree, else one for each."""
+    if len(set(texts.values())) == 1:
+        return next(iter(texts.values()))
+    return "; ".join(f"{column}: {text}" for column, text in texts.items())
 
 
 def _group(key: str, keys: list[str]) -> bool:

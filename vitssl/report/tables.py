@@ -9,7 +9,7 @@ from statistics import mean
 from typing import Any
 
 from vitssl.report.collect import Cell, Sweep
-from vitssl.report.grid import Grid, Row, cost_per_model, measured
+from vitssl.report.grid import Grid, Row, cost_per_model
 from vitssl.report.stats import Difference, std
 
 DASH, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
@@ -101,12 +101,20 @@ def accuracy(grid: Grid) -> Table:
 
 
 def cost(grid: Grid) -> Table:
-    """Every arm's size, and what one model cost."""
-    rows = [[Entry(grid.label(row)), *_size(row), *_cost(row)] for row in grid.rows]
-    size = ["M parameters, training", "M parameters, inference", "GMACs, training forward", "GMACs, inference"]
+    """Size of every arm's models and what one of them cost, apart for every column."""
+    rows = [[*which(grid, row, column), *_size(done), *_spending(done), _speed(done)] for row, column, done in grid.models()]
+    named = ["arm", grid.axis or ""]
+    size = ["M parameters, training", "M parameters, inference", "M activations, inference", "GMACs, training forward", "GMACs, inference"]
     spent = [hours_name(grid.sweep), "kWh", "kg CO2e measured", "kg CO2e estimate", currency(grid.sweep)]
-    groups = [("", 5), ("one model", 5), ("", 1)]
-    return Table("Size and cost", ["arm", *size, *spent, "images/s, inference"], rows, _cost_caption(grid), groups).trimmed()
+    return Table(
+        "Size and cost", [*named, *size, *spent, "images/s, inference"], rows, caption=_cost_caption(grid),
+        groups=[("", len(named) + len(size)), ("one model", len(spent)), ("", 1)], left=frozenset({0, 1}),
+    ).trimmed()  # fmt: skip
+
+
+def which(grid: Grid, row: Row, column: Any) -> list[Entry]:
+    """The text columns of a table of models: the arm, and its column where there are several."""
+    return [Entry(grid.label(row)), Entry(str(column) if grid.axis else DASH)]
 
 
 def _ranks(grid: Grid) -> dict[int, int | None]:
@@ -122,13 +130,13 @@ def currency(sweep: Sweep) -> str:
     return next((run.site.currency for run in sweep.runs.values()), "USD")
 
 
-def _size(row: Row) -> list[Entry]:
-    cells = [c for c in row.cells if all(run.cost for _, run in c.stages)]
+def _size(done: list[Cell]) -> list[Entry]:
     return [
-        Entry(_joined([_chain(c, "params_train", millions) for c in cells])),
-        Entry(_joined([millions(c.last.cost["params_inference"]) for c in cells])),
-        Entry(_joined([_chain(c, "macs_train_forward", billions) for c in cells])),
-        Entry(_joined([billions(c.last.cost["macs_inference"]) for c in cells])),
+        Entry(_joined([_chain(c, "params_train", millions) for c in done])),
+        Entry(_joined([millions(c.last.cost["params_inference"]) for c in done])),
+        Entry(_joined([millions(c.last.cost["activations_inference"]) for c in done])),
+        Entry(_joined([_chain(c, "macs_train_forward", billions) for c in done])),
+        Entry(_joined([billions(c.last.cost["macs_inference"]) for c in done])),
     ]
 
 
@@ -171,18 +179,17 @@ def _status_entry(row: Row, cells: list[Cell]) -> Entry:
     return Entry(text or DASH, BAD if "failed" in counts else NOTE)
 
 
-def _cost(row: Row) -> list[Entry]:
-    speeds = measured(row.done, "inference_images_per_s")
-    speed = Entry(number(mean(speeds)) if speeds else DASH)
-    return [*_spending(cost_per_model(row.cells)), speed]
-
-
-def _spending(cost: dict[str, float] | None) -> list[Entry]:
+def _spending(done: list[Cell]) -> list[Entry]:
     """Hours, kWh, CO2e measured and estimated, money; what a CPU or a site without a price does not have stays a dash."""
+    cost = cost_per_model(done)
     if cost is None or not cost["device_hours"]:
         return [Entry()] * 5
     estimate, money = cost["estimate_kg"] or None, cost["money"] or None
     return [Entry(number(v)) for v in (cost["device_hours"], cost["energy_kwh"], cost["co2e_kg"], estimate, money)]
+
+
+def _speed(done: list[Cell]) -> Entry:
+    return Entry(number(mean(c.last.cost["inference_images_per_s"] for c in done)))
 
 
 def _accuracy_caption(grid: Grid) -> str:
@@ -194,9 +201,8 @@ def _accuracy_caption(grid: Grid) -> str:
 
 
 def _cost_caption(grid: Grid) -> str:
-    many = " and columns" if len(grid.columns) > 1 else ""
-    size = "A chain's stages are joined by +. "
-    spent = f"One model: the mean over seeds{many} of the sum over the stages that it stands on, all attempts included. "
+    size = "A chain's stages are joined by +. Activations: the values that matrix products and convolutions put out for one image. "
+    spent = "One model: the mean over seeds of the sum over the stages that it stands on, all attempts included. "
     return size + spent + _estimate_note(grid.sweep)
 
 
