@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -10,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from vitssl.config import ConfigError
+from vitssl.files import read_json
 
 JOB_FILE = "slurm.json"
 
@@ -22,13 +22,15 @@ def jobs() -> dict[str, str]:
 
 def job_id(folder: Path) -> str | None:
     """SLURM's id of the newest job of a run, or of a sweep's report."""
-    path = folder / JOB_FILE
-    return json.loads(path.read_text())["job_id"] if path.exists() else None
+    return read_json(folder / JOB_FILE).get("job_id")
 
 
 def queued(folders: Iterable[Path]) -> dict[Path, str]:
-    """{folder: state} of those whose newest job is pending or running; SLURM is asked only where one was ever submitted."""
-    known = {folder: found for folder in folders if (found := job_id(folder)) is not None}
+    """{folder: state} of those whose newest job is pending or running; SLURM is asked only where one was ever submitted.
+
+    A machine without SLURM's commands (a laptop that looks at copied folders) knows of no queue.
+    """
+    known = {folder: found for folder in folders if (found := job_id(folder)) is not None and shutil.which("squeue")}
     waiting = jobs() if known else {}
     return {folder: waiting[found] for folder, found in known.items() if found in waiting}
 

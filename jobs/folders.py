@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import hashlib
 import json
 import os
@@ -10,20 +11,16 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from jobs.graph import Graph, Job
 from jobs.shards import ROOT
 from jobs.sweep import Arm, Spec
-from vitssl.config import Site, save
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write atomically."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(json.dumps(content, indent=1))
-    partial.replace(path)
+from vitssl.config import ConfigError, Run, Site, save, views_of
+from vitssl.files import hash_file, open_lock, read_json, write_json
 
 
 def is_done(job: Job) -> bool:
@@ -32,20 +29,44 @@ def is_done(job: Job) -> bool:
 
 def error_of(folder: Path) -> str | None:
     """The message of the last attempt's failure."""
-    path = folder / "error.json"
-    return json.loads(path.read_text())["message"] if path.exists() else None
+    return read_json(folder / "error.json").get("message")
+
+
+@contextmanager
+def locked(sweep: Path) -> Iterator[None]:
+    """One submission of a sweep at a time: a second one would not see what the first is about to queue.
+
+    Raises:
+        ConfigError: another one holds the lock.
+    """
+    with open_lock(sweep / ".submitting", "--runs") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"{sweep} is being submitted by another process; try again when that has ended") from None
+        yield
 
 
 # ----------------------------------------------------------------------------------------------------------- snapshot
 
 
-def snapshot(sweep: Path) -> Path:
-    """Copy vitssl/ and jobs/ to `source/<hash of their content>`, once per content."""
-    files = sorted(p for part in ("vitssl", "jobs") for p in (ROOT / part).rglob("*") if p.is_file() and "__pycache__" not in p.parts)
-    digest = hashlib.sha256()
+def source_files() -> list[Path]:
+    """The files of vitssl/ and jobs/."""
+    return sorted(p for part in ("vitssl", "jobs") for p in (ROOT / part).rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+
+
+def digest(files: list[Path]) -> str:
+    """sha256 of the project's files, names and content."""
+    result = hashlib.sha256()
     for file in files:
-        digest.update(f"{file.relative_to(ROOT)}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
-    target = sweep / "source" / digest.hexdigest()[:12]
+        result.update(f"{file.relative_to(ROOT)}\0{hash_file(file)}\n".encode())
+    return result.hexdigest()
+
+
+def snapshot(sweep: Path) -> Path:
+    """Copy the source to `source/<hash of its content>`, once per content."""
+    files = source_files()
+    target = sweep / "source" / digest(files)[:12]
     if not target.exists():
         partial = target.with_name(f".{target.name}.{os.getpid()}")
         for file in files:
@@ -80,7 +101,6 @@ class Launch:
     site: Site
     source: Path
     use_current_source: bool = False
-    node_share: float | None = None
     module: str = "vitssl.train"
     commit: tuple[str | None, bool] = dataclasses.field(default_factory=commit)
     command: str = dataclasses.field(default_factory=lambda: " ".join(["python", *sys.argv]))
@@ -99,13 +119,20 @@ def write_run(job: Job, launch: Launch) -> None:
         "arm": job.arm,
         "stage": job.stage,
         "axes": job.axes,
+        "architecture": architecture(job.run),
         "executor": launch.executor,
         "parents": [str(parent.folder) for parent in job.parents],
         "binds": _binds(job),
         "source": str(_source(job, launch)),
-        "node_share": launch.node_share,
     }
     write_json(job.folder / "job.json", content)
+
+
+def architecture(run: Run) -> str:
+    """A hash of what the work per image depends on: runs of one architecture have the same MACs and the same speed."""
+    views = {name: (view.count, view.size) for name, view in views_of(run).items()}
+    parts = [run.data.image_size, views, dataclasses.asdict(run.backbone), dataclasses.asdict(run.objectives), run.loop.precision]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _binds(job: Job) -> list[str]:
@@ -114,12 +141,9 @@ def _binds(job: Job) -> list[str]:
 
 
 def _source(job: Job, launch: Launch) -> Path:
-    path = job.folder / "job.json"
-    if path.exists() and (job.folder / "last.pt").exists() and not launch.use_current_source:
-        before = Path(json.loads(path.read_text())["source"])
-        if before.exists():
-            return before
-    return launch.source
+    before = read_json(job.folder / "job.json").get("source")
+    begun = before is not None and (job.folder / "last.pt").exists()
+    return Path(before) if begun and Path(before).exists() and not launch.use_current_source else launch.source
 
 
 # --------------------------------------------------------------------------------------------------------- sweep.json

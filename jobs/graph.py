@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.sweep import Resources, Spec, unknown
-from vitssl.config import ConfigError, Data, Run, check, identity, load, merge
+from vitssl.config import ConfigError, Run, check, identity, load, merge
 
 # fields of a Run that name a checkpoint, and so may name an earlier stage of the same arm
 POINTERS = ("init_from",)
@@ -159,9 +159,11 @@ def resources_of(spec: Spec, arm: str) -> Resources:
 
 
 def _check_world(run: Run, resources: Resources, where: str) -> None:
-    for name in ("nodes", "cpus_per_gpu", "hours"):
-        if getattr(resources, name) <= 0:
-            raise ConfigError(f"{where}: resources.{name}: {getattr(resources, name)} is not positive")
+    # SLURM counts minutes
+    for name, low in (("nodes", 1), ("gpus_per_node", 0), ("cpus_per_gpu", 1), ("hours", 1 / 60), ("mem_gb", 1 / 1024)):
+        value = getattr(resources, name)
+        if value is not None and value < low:
+            raise ConfigError(f"{where}: resources.{name}: {value:g} is less than {low:.2g}")
     world = resources.nodes * max(1, resources.gpus_per_node)
     if run.optim.batch_size % world:
         raise ConfigError(
@@ -187,7 +189,7 @@ def _pointers(run: Run, earlier: list[str], where: str) -> dict[str, str]:
 # --------------------------------------------------------------------------------------------------------------- link
 
 
-def link(spec: Spec, planned: list[Cell], folder: Path, fingerprint: Callable[[Data, str], str | None]) -> Graph:
+def link(spec: Spec, planned: list[Cell], folder: Path, fingerprint: Callable[[Run, str], str | None]) -> Graph:
     """Merge equal Runs and give each its folder.
 
     Args:
@@ -209,7 +211,7 @@ def link(spec: Spec, planned: list[Cell], folder: Path, fingerprint: Callable[[D
 
 def _job(spec: Spec, cell: Cell, stage: Stage, done: dict[str, Job], folder: Path, fingerprint: Callable) -> Job:
     run = copy.deepcopy(stage.run)
-    run.data.sha256 = fingerprint(run.data, stage.where)
+    run.data.sha256 = fingerprint(run, stage.where)
     hashed = copy.deepcopy(run)
     hashed.data.sha256 = run.data.sha256 or f"not built yet: {run.data.shards}"
     for name in POINTERS:

@@ -22,12 +22,13 @@ import submitit
 from rich.console import Console
 from submitit.helpers import clean_env, environment_variables
 
-from jobs import cluster
-from jobs.folders import Launch, error_of, is_done, write_json, write_run
+from jobs import cluster, local
+from jobs.folders import Launch, error_of, is_done, write_run
 from jobs.graph import Graph, Job
 from jobs.node import REPORT_HOURS, WARNING_S, Node, Report, report_command
 from jobs.sweep import Resources
 from vitssl.config import ConfigError
+from vitssl.files import write_json
 
 NO_CAP = 10**6  # of time-outs: a run may need more days than a partition grants
 WAIT_S = 5.0
@@ -43,23 +44,33 @@ class Array:
     id: str = ""  # SLURM's, without an index
 
 
-def run(graph: Graph, launch: Launch, wait: bool, console: Console) -> int:
-    """Queue every job that is neither done nor queued, and the report. Exit code 1: waited, and not all is done."""
+def run(graph: Graph, launch: Launch, console: Console) -> str:
+    """Queue every job that is neither done nor queued, and the report; gives the report's job id.
+
+    Raises:
+        ConfigError: SLURM refused a job, and nothing of this submission stays queued.
+    """
+    if (pid := local.running(launch.sweep)) is not None:
+        raise ConfigError(f"{launch.sweep} is being run by process {pid} of this machine; stop that with jobs/cancel.py {launch.sweep}")
     queued = _queued(graph)
     todo = [job for job in graph.jobs if not is_done(job) and job.identity not in queued]
     for job in todo:
         write_run(job, launch)
         for stale in ("error.json", "cancelled"):
             (job.folder / stale).unlink(missing_ok=True)
-    arrays = []
+    arrays: list[Array] = []
     with _outside_of_jobs():
-        for jobs in _groups(todo, queued):
-            arrays.append(_submit(jobs, arrays, queued, launch))
-        report = _submit_report(queued, launch)
+        try:
+            for jobs in _groups(todo, queued):
+                arrays.append(_submit(jobs, queued, launch))
+            report = _submit_report(queued, launch)
+        except submitit.core.utils.FailedJobError as error:
+            _take_back(arrays)
+            raise ConfigError(f"sbatch refused a job: {' '.join(str(error).split())}; nothing of this submission stays queued") from None
     console.print(_summary(graph, todo, arrays, queued), highlight=False)
     console.print(f"Report: job {report}, {launch.sweep / 'report'}", soft_wrap=True, highlight=False)
     console.print(f"Follow it with: python jobs/status.py {launch.sweep}", soft_wrap=True, highlight=False)
-    return _wait(graph, report, launch, console) if wait else 0
+    return report
 
 
 def _summary(graph: Graph, todo: list[Job], arrays: list[Array], queued: dict[str, str]) -> str:
@@ -129,13 +140,23 @@ def _dependency(jobs: list[Job], queued: dict[str, str]) -> str | None:
 # -------------------------------------------------------------------------------------------------------------- submit
 
 
-def _submit(jobs: list[Job], arrays: list[Array], queued: dict[str, str], launch: Launch) -> Array:
+def _drop_earlier_report(sweep: Path) -> None:
+    """An earlier submission's report that still waits would be a second one."""
+    if cluster.queued([sweep]).get(sweep) == "PENDING":
+        cluster.output("scancel", cluster.job_id(sweep))
+
+
+def _take_back(arrays: list[Array]) -> None:
+    for array in arrays:
+        cluster.output("scancel", array.id)
+        for job in array.jobs:
+            (job.folder / cluster.JOB_FILE).unlink()
+
+
+def _submit(jobs: list[Job], queued: dict[str, str], launch: Launch) -> Array:
     dependency = _dependency(jobs, queued)
     executor = _executor(jobs, dependency, launch, write=True)
-    try:
-        submitted = executor.submit_array([Node(str(job.folder), launch.module) for job in jobs])
-    except submitit.core.utils.FailedJobError as error:
-        raise ConfigError(f"sbatch refused {jobs[0].name}: {' '.join(str(error).split())}") from None
+    submitted = executor.submit_array([Node(str(job.folder), launch.module) for job in jobs])
     for job, handle in zip(jobs, submitted, strict=True):
         queued[job.identity] = handle.job_id
         write_json(job.folder / cluster.JOB_FILE, {"job_id": handle.job_id})
@@ -236,6 +257,7 @@ def _submit_report(queued: dict[str, str], launch: Launch) -> str:
         **_common(launch, f"afterany:{ids}" if ids else None),
     )  # fmt: skip
     job = executor.submit(Report(str(launch.sweep), launch.about() | {"source": str(launch.source)}))
+    _drop_earlier_report(launch.sweep)
     write_json(launch.sweep / cluster.JOB_FILE, {"job_id": job.job_id})
     return job.job_id
 
@@ -249,8 +271,8 @@ def _queued(graph: Graph) -> dict[str, str]:
     return {job.identity: cluster.job_id(job.folder) for job in graph.jobs if job.folder in there}
 
 
-def _wait(graph: Graph, report: str, launch: Launch, console: Console) -> int:
-    """Wait for the report job, telling what becomes of the runs; then show the report."""
+def wait_for(graph: Graph, report: str, launch: Launch, console: Console) -> int:
+    """Wait for the report job, telling what becomes of the runs; then show the report. Exit code 1: not all is done."""
     told: set[str] = set()
     there = True
     while there:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -16,10 +15,12 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from jobs.folders import Launch, error_of, is_done, write_json, write_run
+from jobs import cluster
+from jobs.folders import Launch, error_of, is_done, write_run
 from jobs.graph import Graph, Job
 from jobs.node import Place, report_command, start
 from vitssl.config import ConfigError
+from vitssl.files import read_json, write_json
 
 PID_FILE = "local.json"
 
@@ -45,6 +46,8 @@ def run(graph: Graph, launch: Launch, console: Console) -> bool:
     Returns:
         True when every job is done; False when one failed or the user stopped the sweep.
     """
+    if there := cluster.queued(job.folder for job in graph.jobs):
+        raise ConfigError(f"{len(there)} runs of {launch.sweep} are in SLURM's queue; end those first with jobs/cancel.py {launch.sweep}")
     with tempfile.TemporaryDirectory(prefix="vitssl-") as scratch, _alone(launch.sweep):
         stopper = Stopper(Path(scratch) / "stop")
         before = {number: signal.signal(number, stopper) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -106,10 +109,9 @@ def _alone(sweep: Path) -> Iterator[None]:
 
 def running(sweep: Path) -> int | None:
     """The process that runs this sweep on this machine now."""
-    path = sweep / PID_FILE
-    if not path.exists():
+    found = read_json(sweep / PID_FILE)
+    if not found:
         return None
-    found = json.loads(path.read_text())
     alive = found["host"] == socket.gethostname() and _born(found["pid"]) == found["born"]
     return found["pid"] if alive else None
 

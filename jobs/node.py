@@ -6,7 +6,6 @@ anything of the container.
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import signal
@@ -22,6 +21,7 @@ import submitit
 from submitit.helpers import DelayedSubmission
 
 from vitssl.config import Site, merge
+from vitssl.files import read_json
 
 TRAINING = "vitssl.train"
 # a stopping worker saves first; torchrun's own 30 s would cut that off
@@ -82,7 +82,7 @@ def environment(job: dict[str, Any], stop_file: Path) -> dict[str, str]:
 
 def start(folder: Path, place: Place, stop_file: Path, module: str = TRAINING, **options: Any) -> subprocess.Popen[bytes]:
     """Start the run of a folder on this node."""
-    job = json.loads((folder / "job.json").read_text())
+    job = read_json(folder / "job.json")
     stop_file.unlink(missing_ok=True)
     return subprocess.Popen(
         command(folder, job, place, stop_file, module), cwd=job["source"], env=environment(job, stop_file),
@@ -190,8 +190,7 @@ def state_of(job_id: str) -> str:
 
 
 def _why(folder: Path, code: int | None) -> str:
-    error = folder / "error.json"
-    reason = json.loads(error.read_text())["message"] if error.exists() else f"exit code {code}, see {folder / 'log'}"
+    reason = read_json(folder / "error.json").get("message", f"exit code {code}, see {folder / 'log'}")
     return f"{folder.name} failed: {reason}"
 
 

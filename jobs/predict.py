@@ -1,9 +1,11 @@
-"""What a sweep will cost, before it is submitted: from MACs, images, and a measured or assumed throughput."""
+"""What a sweep will cost, before it is submitted: from MACs, images, and a measured or assumed throughput.
+
+Runs whose shards are still to be built cannot be predicted, and are left out.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import subprocess
 import sys
@@ -14,16 +16,20 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from jobs.folders import Launch, is_done
+from jobs.folders import Launch, architecture, digest, is_done, source_files
 from jobs.graph import Graph, Job
 from jobs.node import inside
 from jobs.shards import ROOT, num_images
-from vitssl.config import ConfigError, Run, load, save
+from vitssl.config import ConfigError, Run, save
+from vitssl.emissions import intensity_kg_per_kwh
+from vitssl.files import read_events, read_json, write_json
 
 # forward and backward: 3 forwards of 2 floating-point operations per multiply-add
 FLOPS_PER_MAC = 6
 # share of a board's peak that small ViTs reach in plain PyTorch
 UTILISATION = 0.2
+# what a measured throughput holds for: architecture, executor, the site's GPU
+Key = tuple[str, str, str | None]
 # sustained, where neither the site nor an earlier run says: a middling board, and a few CPU cores
 ASSUMED_TFLOPS = {"gpu": 20.0, "cpu": 0.1}
 
@@ -45,27 +51,27 @@ class Prediction:
 def sweep(graph: Graph, launch: Launch) -> list[Prediction]:
     """Predict every run that is not done yet."""
     measured = dict(_measured(launch.sweep.parent))
-    return [_one(job, launch, measured) for job in graph.jobs if not is_done(job)]
+    return [_one(job, launch, measured) for job in graph.jobs if not is_done(job) and job.run.data.sha256 is not None]
 
 
-def _one(job: Job, launch: Launch, measured: dict[str, tuple[float, str]]) -> Prediction:
+def _one(job: Job, launch: Launch, measured: dict[Key, tuple[float, str]]) -> Prediction:
     site, macs, images = launch.site, _macs(job, launch), _images(job.run)
     per_gpu, basis = _throughput(job, launch, macs, measured)
     hours = images / per_gpu / 3600
     kwh = hours * site.gpu_power_w / 1000
-    kg = kwh * (site.intensity_kg_per_kwh or site.estimate_kg_per_kwh)
+    kg = kwh * intensity_kg_per_kwh(site)
     return Prediction(job.name, macs, images, hours, kwh, kg, hours * site.price_per_gpu_hour, basis)
 
 
 def _images(run: Run) -> float:
-    images = run.loop.epochs * num_images(run.data)
+    images = run.loop.epochs * num_images(run)
     return images if run.loop.max_steps is None else min(images, run.loop.max_steps * run.optim.batch_size)
 
 
-def _throughput(job: Job, launch: Launch, macs: float, measured: dict[str, tuple[float, str]]) -> tuple[float, str]:
+def _throughput(job: Job, launch: Launch, macs: float, measured: dict[Key, tuple[float, str]]) -> tuple[float, str]:
     """(images/s of one GPU or process, what that stands on)."""
-    found = measured.get(_architecture(job.run))
-    if found and (launch.site.gpu or "") in found[1]:
+    found = measured.get((architecture(job.run), launch.executor, launch.site.gpu))
+    if found is not None:
         speed, device = found
         return speed, f"measured: the median of earlier runs of the same architecture in this runs folder, on {device}"
     if launch.site.gpu_tflops is not None:
@@ -81,20 +87,13 @@ def _throughput(job: Job, launch: Launch, macs: float, measured: dict[str, tuple
 # --------------------------------------------------------------------------------------------------------------- MACs
 
 
-def _architecture(run: Run) -> str:
-    """A hash of what the work per image depends on."""
-    views = {name: view["size"] for name, view in dataclasses.asdict(run.data.views).items() if view is not None}
-    parts = [run.data.image_size, views, dataclasses.asdict(run.backbone), dataclasses.asdict(run.objectives), run.loop.precision]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
-
-
 def _macs(job: Job, launch: Launch) -> float:
-    """MACs of a training forward, counted once per architecture in the training environment and then cached."""
-    cache = launch.sweep.parent / ".cost" / f"{_architecture(job.run)}.json"
+    """MACs of a training forward, counted once per architecture and source in the training environment and then kept."""
+    cache = launch.sweep.parent / ".cost" / f"{architecture(job.run)}-{digest(source_files())[:12]}.json"
     if not cache.exists():
         cache.parent.mkdir(parents=True, exist_ok=True)
-        cache.write_text(json.dumps(_count(job.run, launch)))
-    return json.loads(cache.read_text())["macs_train_forward"]
+        write_json(cache, _count(job.run, launch))
+    return read_json(cache)["macs_train_forward"]
 
 
 def _count(run: Run, launch: Launch) -> dict[str, Any]:
@@ -111,12 +110,12 @@ def _count(run: Run, launch: Launch) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------------- throughput
 
 
-def _measured(runs: Path) -> Iterator[tuple[str, tuple[float, str]]]:
-    """(architecture, (median images/s of one process, device)) of the runs that are done."""
+def _measured(runs: Path) -> Iterator[tuple[Key, tuple[float, str]]]:
+    """((architecture, executor, site's GPU), (median images/s of one process, device)) of the runs that are done."""
     for done in sorted(runs.glob("*/*/done.json")):
-        lines = (done.parent / "metrics.jsonl").read_text().splitlines()
-        events = [json.loads(line) for line in lines]
+        job, events = read_json(done.parent / "job.json"), read_events(done.parent / "metrics.jsonl")
         starts = [event for event in events if event["event"] == "start"]
         speeds = [event["images_per_s"] for event in events if event["event"] == "train"]
-        if starts and speeds:
-            yield _architecture(load(done.parent)), (median(speeds) / starts[-1]["world_size"], starts[-1]["device"])
+        if starts and speeds and "architecture" in job:
+            key = (job["architecture"], job["executor"], job["site"]["gpu"])
+            yield key, (median(speeds) / starts[-1]["world_size"], starts[-1]["device"])

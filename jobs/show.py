@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from typing import Any
+
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from jobs.folders import error_of, is_done
 from jobs.graph import Graph, Job
 from jobs.predict import Prediction
 from jobs.sweep import Spec
-from vitssl.config import Site
+from vitssl.config import Run, Site
+from vitssl.emissions import intensity_kg_per_kwh
 
 
 def jobs(graph: Graph, spec: Spec, console: Console) -> None:
@@ -24,6 +30,30 @@ def jobs(graph: Graph, spec: Spec, console: Console) -> None:
     for name, arm in spec.arms.items():
         if not arm.stages:
             console.print(f"{name}: not run: {arm.not_runnable or 'a number that the paper quotes'}", highlight=False)
+
+
+def runs(graph: Graph, console: Console) -> None:
+    """The fields of every Run that are not the defaults: those that all share once, then each Run's own."""
+    defaults = _flat(dataclasses.asdict(Run()))
+    fields = {job.name: {k: v for k, v in _flat(dataclasses.asdict(job.run)).items() if defaults.get(k) != v} for job in graph.jobs}
+    first, *rest = fields.values()
+    shared = {k: v for k, v in first.items() if all(k in other and other[k] == v for other in rest)}
+    _print_fields("every run", shared, console)
+    for name, own in fields.items():
+        _print_fields(name, {k: v for k, v in own.items() if k not in shared}, console)
+
+
+def _flat(fields: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested fields under dotted names."""
+    flat = {}
+    for name, value in fields.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat
+
+
+def _print_fields(title: str, fields: dict[str, Any], console: Console) -> None:
+    words = (f"{name}={json.dumps(value) if isinstance(value, list) else value}" for name, value in fields.items())
+    console.print(f"[bold]{escape(title)}[/bold]: {escape(' '.join(words))}", soft_wrap=True, highlight=False)
 
 
 def state(job: Job) -> str:
@@ -49,7 +79,7 @@ def predictions(found: list[Prediction], site: Site, console: Console) -> None:
         console.print(f"Throughput: {basis}", highlight=False)
     console.print(
         f"Energy: GPU-hours x {site.gpu_power_w:g} W of board power, CPUs and memory not included; "
-        f"{(site.intensity_kg_per_kwh or site.estimate_kg_per_kwh):g} kg CO2e/kWh; "
+        f"{intensity_kg_per_kwh(site):.4g} kg CO2e/kWh; "
         f"{site.price_per_gpu_hour:g} {site.currency} per GPU-hour.",
         highlight=False,
     )

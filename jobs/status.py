@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ if __name__ == "__main__":
 from jobs import cluster, local
 from jobs.folders import error_of
 from vitssl.config import ConfigError
+from vitssl.files import read_events, read_json
 
 
 @dataclass
@@ -76,17 +76,16 @@ def collect(sweep: Path) -> list[Status]:
 
 def runs_of(sweep: Path) -> dict[str, str]:
     """{run folder: stage} of a sweep, each once."""
-    path = sweep / "sweep.json"
-    if not path.exists():
-        raise ConfigError(f"{path} does not exist: this is not a sweep's folder (runs/NAME)")
-    cells = json.loads(path.read_text())["cells"]
-    return {stage["folder"]: stage["stage"] for cell in cells for stage in cell["stages"]}
+    facts = read_json(sweep / "sweep.json")
+    if not facts:
+        raise ConfigError(f"{sweep / 'sweep.json'} does not exist: this is not a sweep's folder (runs/NAME)")
+    return {stage["folder"]: stage["stage"] for cell in facts["cells"] for stage in cell["stages"]}
 
 
 def _status(folder: Path, stage: str, waiting: dict[str, str], here: int | None) -> Status:
     job_id = cluster.job_id(folder)
     status = Status(folder.name, stage, _state(folder, waiting.get(folder), here), error=error_of(folder), job_id=job_id)
-    events = _events(folder)
+    events = read_events(folder / "metrics.jsonl")
     for event in events:
         status.epoch = event.get("epoch", status.epoch)
         if "test" in event:
@@ -108,13 +107,6 @@ def _state(folder: Path, queued: str | None, here: int | None) -> str:
     if here is not None:
         return "running" if begun else "waiting"
     return "stopped" if begun else "not begun"
-
-
-def _events(folder: Path) -> list[dict[str, Any]]:
-    path = folder / "metrics.jsonl"
-    # what a writer has not finished has no end of line
-    lines = path.read_text().split("\n")[:-1] if path.exists() else []
-    return [json.loads(line) for line in lines if line]
 
 
 def _estimate(status: Status, events: list[dict[str, Any]]) -> None:

@@ -20,6 +20,7 @@ if __name__ == "__main__":
 from jobs import cluster, folders, graph, local, shards, show, smoke, sweep
 from jobs.node import TRAINING
 from vitssl.config import ConfigError, Site, merge
+from vitssl.emissions import intensity_kg_per_kwh
 
 SITES = Path(__file__).resolve().parent / "sites"
 
@@ -46,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         "overrides", nargs="*", metavar="key=value",
         help="optim.lr=1e-3 for all Runs, finetune.optim.lr=1e-3 for a stage, axes.seed=[0,1], arms=[ssat], resources.nodes=2, name=X",
     )  # fmt: skip
-    add("--dry-run", action="store_true", help="print every Run, what would be submitted and what it would cost; change nothing")
+    add("--dry-run", action="store_true", help="print every Run, what would be submitted and what it would cost; submit and train nothing")
     add("--executor", choices=("auto", "slurm", "local"), default="auto", help="auto: slurm where a cluster answers")
     add("--wait", action="store_true", help="on SLURM: return when all is done, with the report's table")
     add("--site", help="profile of the place: a file, or a name in jobs/sites")
@@ -67,6 +68,7 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     if executor == "local":
         spec.resources.nodes = 1
     site = read_site(options.site or spec.site, overrides.site)
+    intensity_kg_per_kwh(site)  # an unknown country is refused here, not when the jobs start
     planned = graph.cells(spec)
     stages = [stage for cell in planned for stage in cell.stages]
     if options.smoke:
@@ -109,19 +111,26 @@ def _dry_run(linked: graph.Graph, launch: folders.Launch, missing: dict[str, str
         console.print(f"{folder} would be built from {source} first; identities and predictions hold only afterwards", soft_wrap=True)
     if launch.executor == "slurm":
         launcher.show_scripts(linked, launch, console)
-    if not missing:
-        show.predictions(predict.sweep(linked, launch), launch.site, console)
+    show.runs(linked, console)
+    show.predictions(predict.sweep(linked, launch), launch.site, console)
     return 0
 
 
 def _launch(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, wait: bool, console: Console) -> int:
-    launch.source = folders.snapshot(launch.sweep)
-    folders.write_sweep(spec, linked, launch)
     if launch.executor == "local":
+        _prepare(spec, linked, launch)
         return 0 if local.run(linked, launch, console) else 1
     from jobs import launcher
 
-    return launcher.run(linked, launch, wait, console)
+    with folders.locked(launch.sweep):
+        _prepare(spec, linked, launch)
+        report = launcher.run(linked, launch, console)
+    return launcher.wait_for(linked, report, launch, console) if wait else 0
+
+
+def _prepare(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch) -> None:
+    launch.source = folders.snapshot(launch.sweep)
+    folders.write_sweep(spec, linked, launch)
 
 
 if __name__ == "__main__":

@@ -14,21 +14,21 @@ import pytest
 
 from vitssl import emissions
 from vitssl.config import ConfigError, Site
-from vitssl.emissions import Gpu, Tracker, estimate_kg, intensity_kg_per_kwh, select_gpus, share_of_node
+from vitssl.emissions import Gpu, Tracker, intensity_kg_per_kwh, select_gpus, share_of_node
 
 RUN = """
 import sys, time
 from pathlib import Path
 from vitssl.config import Site
 from vitssl.emissions import Tracker
-with Tracker(Path(sys.argv[1]), 0, Site(), None, flush_s=0.2) as tracker:
+with Tracker(Path(sys.argv[1]), 0, Site(), flush_s=0.2) as tracker:
     print(tracker.path, flush=True)
     time.sleep(float(sys.argv[2]))
 """
 
 
-def track(folder: Path, attempt: int = 0, share: float | None = None, seconds: float = 0.3, **site) -> dict:
-    with Tracker(folder, attempt, Site(**site), share, gpus=0) as tracker:
+def track(folder: Path, attempt: int = 0, seconds: float = 0.3, **site) -> dict:
+    with Tracker(folder, attempt, Site(**site), gpus=0) as tracker:
         time.sleep(seconds)
     return json.loads(tracker.path.read_text())
 
@@ -44,7 +44,7 @@ def start_process(folder: Path, seconds: float, **env: str) -> subprocess.Popen:
 @pytest.mark.parametrize("gpu_hours, kg", [(60, 5.96), (55, 5.46), (82, 8.15), (74, 7.35), (104, 10.33), (78, 7.75)])
 def test_estimate_is_the_ssat_papers_table_3(gpu_hours, kg):
     """The paper's sixth row prints 7.55 beside its 78 hours; its own formula gives 7.75."""
-    assert round(estimate_kg(gpu_hours, 230, 0.432), 2) == kg
+    assert round(Site(gpu_power_w=230).estimate_kg(gpu_hours), 2) == kg
 
 
 def test_a_short_job_has_energy_and_adds_up(tmp_path):
@@ -56,9 +56,11 @@ def test_a_short_job_has_energy_and_adds_up(tmp_path):
     assert record["gpus"] == 0 and record["gpu_kwh"] == 0
 
 
-def test_two_jobs_share_one_node(tmp_path):
+def test_two_jobs_share_one_node(tmp_path, monkeypatch):
     """codecarbon gives either job the whole node; half of each is the node, once."""
-    halves = [Tracker(tmp_path, i, Site(), 0.5, gpus=0) for i in range(2)]
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "1")
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    halves = [Tracker(tmp_path, i, Site(), gpus=0) for i in range(2)]
     with halves[0], halves[1]:
         time.sleep(1.0)
     first, second = (json.loads(h.path.read_text()) for h in halves)
@@ -70,10 +72,19 @@ def test_two_jobs_share_one_node(tmp_path):
 
 def test_share_of_the_node(monkeypatch):
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "1")
-    assert share_of_node(None) == 1 / os.cpu_count()
-    assert share_of_node(0.25) == 0.25
+    assert share_of_node() == 1 / os.cpu_count()
     monkeypatch.delenv("SLURM_CPUS_ON_NODE")
-    assert share_of_node(None) == 1
+    assert share_of_node() == len(os.sched_getaffinity(0)) / os.cpu_count()
+
+
+def test_a_process_that_is_bound_to_some_cpus_counts_those():
+    """As by taskset, or a container's cpuset: several local sweeps side by side then share the node."""
+    code = (
+        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); from vitssl import emissions; print(emissions.share_of_node())"
+    )
+    env = {name: value for name, value in os.environ.items() if name != "SLURM_CPUS_ON_NODE"}
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+    assert float(found.stdout) == 1 / os.cpu_count()
 
 
 def test_a_killed_job_keeps_its_last_flush(tmp_path):
@@ -107,7 +118,7 @@ def test_slurm_job_without_scontrol_is_measured_quietly(tmp_path):
 def test_signal_handlers_and_environment_stay(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "123")
     before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)]
-    with Tracker(tmp_path, 0, Site(), None):
+    with Tracker(tmp_path, 0, Site()):
         assert os.environ["SLURM_JOB_ID"] == "123"
         assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)] == before
 
@@ -115,7 +126,7 @@ def test_signal_handlers_and_environment_stay(tmp_path, monkeypatch):
 @pytest.mark.parametrize("country", ["XXX", "us", "United States", "CAF"])
 def test_a_country_without_a_figure_is_refused(tmp_path, country):
     with pytest.raises(ConfigError, match=r"^site\.country: .*site\.intensity_kg_per_kwh"):
-        Tracker(tmp_path, 0, Site(country=country), None)
+        Tracker(tmp_path, 0, Site(country=country))
     assert not list(tmp_path.iterdir())
 
 
@@ -126,7 +137,7 @@ def test_the_sites_own_intensity_wins(tmp_path):
 
 
 def test_codecarbon_that_measures_nothing_is_an_error_with_its_reason(tmp_path):
-    tracker = Tracker(tmp_path / "gone", 0, Site(), None)
+    tracker = Tracker(tmp_path / "gone", 0, Site())
     with pytest.raises(RuntimeError, match=r"measured nothing .*FileNotFoundError: .*gone"):
         tracker.__enter__()
 
@@ -152,6 +163,6 @@ def test_user_configuration_of_codecarbon_changes_nothing(tmp_path, monkeypatch)
 def test_a_record_that_cannot_be_finished_warns(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
-    with pytest.warns(UserWarning, match=r"lacks the last seconds .*FileNotFoundError"), Tracker(folder, 0, Site(), None) as tracker:
+    with pytest.warns(UserWarning, match=r"lacks the last seconds .*FileNotFoundError"), Tracker(folder, 0, Site()) as tracker:
         tracker.path.unlink()
         folder.rmdir()

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from vitssl import config, train
-from vitssl.log import read_events
+from vitssl.files import read_events
 
 ROOT = Path(__file__).parent.parent
 CLASSIFY = {"objectives.classify": {}}
@@ -170,7 +171,7 @@ def test_other_shards_or_another_config_are_refused(folder, capsys):
     run = folder("stopped", CLASSIFY, {"loop.max_steps": 3})
     assert train.main([str(run)]) == 0
     (run / "done.json").unlink()
-    config.save(config.merge(config.Run, config.OmegaConf.load(run / "run.yaml"), ["optim.lr=1"]), run)
+    config.save(config.merge(config.Run, OmegaConf.load(run / "run.yaml"), ["optim.lr=1"]), run)
     assert train.main([str(run)]) == 2
     assert "another config" in capsys.readouterr().err
 

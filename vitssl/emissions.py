@@ -20,14 +20,9 @@ from types import TracebackType
 from typing import Any
 
 from vitssl.config import ConfigError, Site
-from vitssl.log import write_json
+from vitssl.files import write_json
 
 FLUSH_S = 30.0  # a killed job loses at most this much of its record
-
-
-def estimate_kg(gpu_hours: float, power_w: float, kg_per_kwh: float) -> float:
-    """CO2e (kg) by the estimate of the SSAT paper's Table 3 (Lacoste et al. 2019): GPU-hours x board power x grid intensity."""
-    return gpu_hours * power_w / 1000 * kg_per_kwh
 
 
 def intensity_kg_per_kwh(site: Site) -> float:
@@ -50,12 +45,10 @@ def intensity_kg_per_kwh(site: Site) -> float:
     return mix["carbon_intensity"] / 1000
 
 
-def share_of_node(node_share: float | None) -> float:
-    """The job's share of this node's CPUs, in (0, 1]: as given, else what SLURM allotted, else all of it."""
-    if node_share is not None:
-        return node_share
+def share_of_node() -> float:
+    """This job's share of its node's CPUs, in (0, 1]: what SLURM allotted, else those that this process may run on."""
     allotted = os.environ.get("SLURM_CPUS_ON_NODE")
-    return min(1.0, int(allotted) / os.cpu_count()) if allotted else 1.0
+    return min(1.0, (int(allotted) if allotted else len(os.sched_getaffinity(0))) / os.cpu_count())
 
 
 class Tracker:
@@ -65,7 +58,6 @@ class Tracker:
         folder: the run folder.
         attempt: number of the attempt, from 0.
         site: gives the country or the grid's intensity.
-        node_share: the job's share of the node's CPUs and RAM; None derives it from SLURM, 1 outside.
         gpus: how many of the visible GPUs the job computes on, from the first; 0 on the CPU of a node with GPUs, None takes all.
         flush_s: seconds between two measurements, each of which is written at once.
 
@@ -74,14 +66,12 @@ class Tracker:
         RuntimeError: codecarbon cannot measure here (when entered).
     """
 
-    def __init__(
-        self, folder: Path, attempt: int, site: Site, node_share: float | None, *, gpus: int | None = None, flush_s: float = FLUSH_S
-    ):
+    def __init__(self, folder: Path, attempt: int, site: Site, *, gpus: int | None = None, flush_s: float = FLUSH_S):
         # SLURM's name of the node: several nodes of a test cluster share one host
         self._node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
         self.path = Path(folder) / f"emissions-{attempt}-{self._node}.json"
         self._attempt, self._country, self._flush_s = attempt, site.country, flush_s
-        self._intensity, self._share = intensity_kg_per_kwh(site), share_of_node(node_share)
+        self._intensity, self._share = intensity_kg_per_kwh(site), share_of_node()
         self._gpus = visible_gpus()[:gpus] if gpus != 0 else []
         self._lock = threading.Lock()  # codecarbon's timer and stop() both write
 

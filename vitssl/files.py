@@ -1,11 +1,14 @@
-"""Files that are whole or not there."""
+"""Files that are whole or not there, and the JSON records of run folders."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+from vitssl.config import ConfigError
 
 
 def hash_file(path: Path) -> str:
@@ -16,7 +19,7 @@ def hash_file(path: Path) -> str:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file under a temporary name and move it into place; both survive a crash."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with open(temporary, "wb") as stream:
         stream.write(content)
         stream.flush()
@@ -38,10 +41,29 @@ def open_lock(path: Path, field: str) -> IO:
     """A file for `fcntl.flock`, its folder made where it is missing.
 
     Raises:
-        ValueError: naming ``field``, where the folder cannot be written.
+        ConfigError: naming ``field``, where the folder cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return open(path, "w")
     except OSError as error:
-        raise ValueError(f"{field}: cannot write in {path.parent} ({error.strerror}); name another folder") from None
+        raise ConfigError(f"{field}: cannot write in {path.parent} ({error.strerror}); name another folder") from None
+
+
+# ---------------------------------------------------------------------------------------------------------------- JSON
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write atomically: a reader or a kill sees the old file or the new one."""
+    write_atomically(path, json.dumps(value, indent=1).encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The file's content; empty where there is no such file."""
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics.jsonl; a last line that is being written, or that a kill cut off, is left out."""
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return [json.loads(line) for line in lines if line]

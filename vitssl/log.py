@@ -20,26 +20,9 @@ from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
 from vitssl import __version__, dist
+from vitssl.files import read_events
 
 QUIET_S = 30.0  # without a terminal, a line at least this often
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write atomically: a reader or a kill sees the old file or the new one."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    with partial.open("w") as file:
-        json.dump(value, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-
-
-def read_events(path: Path) -> list[dict[str, Any]]:
-    """The events of a metrics.jsonl; a last line that a kill cut off is left out."""
-    if not path.exists():
-        return []
-    lines = path.read_text().split("\n")
-    return [json.loads(line) for line in lines[:-1] if line]
 
 
 class Log:
@@ -118,11 +101,6 @@ def _progress_bar() -> Progress:
         TimeRemainingColumn(),
     )
     return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The file's content; empty where there is no such file."""
-    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def machine(device: torch.device) -> dict[str, Any]:

@@ -26,7 +26,8 @@ from vitssl.data.batch import RawBatch
 from vitssl.data.loader import EvalLoader
 from vitssl.data.views import EvalView
 from vitssl.evaluate import accuracy
-from vitssl.log import Log, Meter, machine, read_json, write_json
+from vitssl.files import read_json, write_json
+from vitssl.log import Log, Meter, machine
 from vitssl.session import Session, forward, save, start
 
 STOPPED = 75  # EX_TEMPFAIL: to be continued
@@ -258,7 +259,7 @@ def _tracker(folder: Path, run: Run, attempt: int) -> emissions.Tracker:
     job = read_json(folder / "job.json")
     site = config.merge(config.Site, job.get("site", {}), where=str(folder / "job.json"))
     gpus = dist.local_world_size() if dist.device(run.loop.device).type == "cuda" else 0
-    return emissions.Tracker(folder, attempt, site, job.get("node_share"), gpus=gpus)
+    return emissions.Tracker(folder, attempt, site, gpus=gpus)
 
 
 def _next_attempt(folder: Path) -> int:

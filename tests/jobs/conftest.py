@@ -6,10 +6,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from jobs import shards, sweep
 from jobs.graph import Graph, cells, link
+from vitssl.data.index import COLUMNS, Index, fingerprint, to_json
 
 EXAMPLE = Path(__file__).with_name("sweep.yaml").read_text()
 
@@ -20,10 +22,22 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "shards" / "digits"
     folder.mkdir(parents=True)
-    parts = [{"split": "train", "images": 60}, {"split": "train", "images": 40}, {"split": "test", "images": 20}]
-    (folder / "index.json").write_text(json.dumps({"sha256": "f00d", "classes": ["a", "b"], "shards": parts}))
-    shards.read_index.cache_clear()
+    write_index(folder, [("train", 60), ("train", 40), ("test", 20)])
     return tmp_path
+
+
+def write_index(folder: Path, parts: list[tuple[str, int]]) -> None:
+    """The index of empty shards: two classes in turn."""
+    listed = [{"name": f"{i}.tar", "split": split, "images": n, "bytes": 0, "sha256": ""} for i, (split, n) in enumerate(parts)]
+    for shard in listed:
+        (folder / shard["name"]).touch()
+    count = sum(n for _, n in parts)
+    columns = {name: np.arange(count) % 2 for name in COLUMNS}
+    index = Index(folder, "digits", "", "", ["a", "b"], [0.5] * 3, [0.5] * 3, listed, **columns)
+    content = to_json(index)
+    (folder / "index.json").write_text(json.dumps(content | {"sha256": fingerprint(content)}))
+    shards.index_of.cache_clear()
+    shards._COUNTED.clear()
 
 
 @pytest.fixture

@@ -1,4 +1,8 @@
-"""A training program without torch: takes `loop.max_steps` steps of 0.05 s. Seed 13 fails; a request to stop is heard."""
+"""A training program without torch, to test how jobs start, stop and go on: takes `loop.max_steps` steps, one every 0.1 s.
+
+Its checkpoint is `last.pt` with the number of steps; each attempt appends to `starts.txt` the step and the source that it began
+with. A pretraining with seed 13 fails. A request to stop is heard between steps.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +14,37 @@ from pathlib import Path
 
 from vitssl import config
 
+STEP_S = 0.1
+COST = {
+    "params_train": 2, "params_inference": 1, "activations_inference": 3, "macs_train_forward": 5, "macs_inference": 4,
+    "macs_passes": {"classify": 5}, "inference_images_per_s": 10.0, "inference_device": "cpu",
+    "inference_batch_size": 1, "precision": "fp32",
+}  # fmt: skip
+
 
 def main(folder: Path) -> int:
+    if (folder / "done.json").exists():
+        return 0
     run = config.load(folder)
-    with (folder / "starts.txt").open("a") as file:
-        file.write(os.environ["PYTHONPATH"].split(os.pathsep)[0] + "\n")
+    (folder / "error.json").unlink(missing_ok=True)
+    if run.init_from is not None:
+        assert (Path(run.init_from) / "done.json").exists(), "started before its parent was done"
     if run.seed == 13 and run.objectives.mae is not None:
         (folder / "error.json").write_text(json.dumps({"message": "thirteen is unlucky", "time": time.time()}))
         return 1
     checkpoint = folder / "last.pt"
     step = int(checkpoint.read_text()) if checkpoint.exists() else 0
+    with (folder / "starts.txt").open("a") as file:
+        file.write(f"{step} {os.environ['PYTHONPATH'].split(os.pathsep)[0]}\n")
     while step < run.loop.max_steps:
         if os.path.exists(os.environ["VITSSL_STOP_FILE"]):
             return 75
-        time.sleep(0.05)
+        time.sleep(STEP_S)
         step += 1
-        checkpoint.write_text(str(step))
+        partial = folder / "last.partial"
+        partial.write_text(str(step))
+        partial.replace(checkpoint)
+    (folder / "cost.json").write_text(json.dumps(COST))
     (folder / "done.json").write_text(json.dumps({"step": step, "test": None}))
     return 0
 

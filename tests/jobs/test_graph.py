@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from jobs import sweep
+from jobs import shards, sweep
 from jobs.graph import Graph, Job
-from tests.jobs.conftest import EXAMPLE
+from tests.jobs.conftest import EXAMPLE, write_index
 from vitssl.config import ConfigError
 
 
@@ -113,11 +113,7 @@ def test_a_folder_is_found_again_by_its_hash(expand) -> None:
 
 def test_data_that_changed_is_another_run(expand, place) -> None:
     before = expand().jobs[0].identity
-    index = place / "shards" / "digits" / "index.json"
-    index.write_text(index.read_text().replace("f00d", "beef"))
-    from jobs.shards import read_index
-
-    read_index.cache_clear()
+    write_index(place / "shards" / "digits", [("train", 101), ("test", 20)])
     assert expand().jobs[0].identity != before
 
 
@@ -138,10 +134,13 @@ MISTAKES = [
     ("baseline: scratch", "base_line: scratch", "sweep.yaml: .*base_line.*"),
     ("init_from: pretrain}", "init_from: pretrian}", r"finetune.init_from: 'pretrian' is not known; did you mean pretrain"),
     ("nodes: 1, gpus_per_node: 2", "nodes: 1, gpus_per_node: 3", "optim.batch_size: 16 is global .* = 3 processes"),
-    ("nodes: 1, gpus_per_node: 2", "nodes: 0, gpus_per_node: 2", "resources.nodes: 0 is not positive"),
+    ("hours: 1}", "hours: 0.005}", "resources.hours: 0.005 is less than 0.017"),
+    ("nodes: 1, gpus_per_node: 2", "nodes: 1, gpus_per_node: -1", "resources.gpus_per_node: -1 is less than 0"),
+    ("nodes: 1, gpus_per_node: 2", "nodes: 0, gpus_per_node: 2", "resources.nodes: 0 is less than 1"),
     ("patch_size: 4", "patch_size: 5", "backbone.patch_size: 5 does not divide"),
     ("shards: shards/digits", "shards: shards/none", "data.shards: .*shards/none holds no index.json; build it"),
-    ("shards: shards/digits", "shards: shards/digits, sha256: 0bad", "data.sha256: the Run asks for 0bad but .* holds f00d"),
+    ("shards: shards/digits", "shards: shards/digits, sha256: 0bad", "data.sha256: the Run asks for 0bad but .* holds [0-9a-f]{64}"),
+    ("image_size: 16}", "image_size: 16, images: {per_class: 51}}", r"data.images.per_class: 51 is more than these classes have: a \(50\)"),
     ("shards: shards/digits", "shards: shards/digits, train_split: trian", "data.train_split: .*'trian' is not known; did you mean train"),
     ("stages: {train: {objectives.classify: {}}}", "stages: {}", "arms.scratch.stages: an arm needs a stage"),
     ("{train: {objectives.classify: {}}}", "{data: {objectives.classify: {}}}", "stages.data: a stage cannot have the name of a field"),
@@ -180,6 +179,14 @@ def test_a_mistake_on_the_command_line_is_one_line_that_names_it(expand, overrid
         expand(override)
     assert "\n" not in str(error.value)
     assert re.search(message, str(error.value)), str(error.value)
+
+
+def test_paths_of_sources_are_the_users(place) -> None:
+    assert shards._anchored("folder:photos") == f"folder:{place}/photos"
+    assert shards._anchored("csv:/data/list.csv") == "csv:/data/list.csv"
+    assert shards._anchored("torchvision:CIFAR10?root=data") == f"torchvision:CIFAR10?root={place}/data"
+    assert [shards._anchored(source) for source in ("digits", "torchvision:CIFAR10")] == ["digits", "torchvision:CIFAR10"]
+    assert shards._existing(f"{place}/data/deep") == [place]
 
 
 def test_shards_named_on_the_command_line_are_not_built_from_the_files_source() -> None:

@@ -76,7 +76,7 @@ def test_a_failed_parent_fails_its_children_and_the_report_still_comes(local, ca
 
 
 def test_ctrl_c_saves_says_how_to_go_on_and_the_same_command_does(local, place: Path) -> None:
-    words = [str(ROOT / "jobs/submit.py"), "sweep.yaml", "--executor", "local", *ONE, "arms=[scratch]", "loop.max_steps=100"]
+    words = [str(ROOT / "jobs/submit.py"), "sweep.yaml", "--executor", "local", *ONE, "arms=[scratch]", "loop.max_steps=50"]
     program = "import sys; sys.argv[0] = sys.argv.pop(1); from jobs import submit; sys.exit(submit.main(module='standin'))"
     environment = os.environ | {"PYTHONPATH": f"{HERE}:{ROOT}"}
     process = subprocess.Popen([sys.executable, "-c", program, *words], env=environment, stdout=subprocess.PIPE, text=True)
@@ -85,10 +85,10 @@ def test_ctrl_c_saves_says_how_to_go_on_and_the_same_command_does(local, place: 
     process.send_signal(signal.SIGINT)
     shown, _ = process.communicate(timeout=30)
     assert process.returncode == 1
-    assert "To go on: " in shown and "loop.max_steps=100" in shown
-    assert 0 < int(checkpoint.read_text()) < 100
-    assert local("arms=[scratch]", "loop.max_steps=100") == 0
-    assert checkpoint.read_text() == "100"
+    assert "To go on: " in shown and "loop.max_steps=50" in shown
+    assert 0 < int(checkpoint.read_text()) < 50
+    assert local("arms=[scratch]", "loop.max_steps=50") == 0
+    assert checkpoint.read_text() == "50"
 
 
 def _wait_for(condition):
@@ -110,7 +110,7 @@ def test_a_begun_run_goes_on_with_its_own_source_unless_told_otherwise(local, mo
     local("arms=[scratch]")
     (run / "done.json").unlink()
     local("arms=[scratch]", "--use-current-source")
-    used = [Path(line).name for line in (run / "starts.txt").read_text().split()]
+    used = [Path(line.split()[1]).name for line in (run / "starts.txt").read_text().splitlines()]
     assert used == [own.name, own.name, "newer"]
 
 
@@ -121,6 +121,28 @@ def test_a_mistake_is_exit_code_2_and_leaves_nothing(local, capsys) -> None:
     assert not Path("runs").exists()
 
 
+def test_a_country_without_a_figure_is_refused_before_anything_runs(local, capsys) -> None:
+    assert local("site.country=XXX") == 2
+    assert capsys.readouterr().err.startswith("error: site.country: codecarbon knows no 'XXX'")
+    assert not Path("runs").exists()
+    assert local("arms=[scratch]", "site.country=XXX", "site.intensity_kg_per_kwh=0.1") == 0
+
+
+def test_a_sweep_that_is_being_submitted_is_left_alone(tmp_path) -> None:
+    refused = pytest.raises(config.ConfigError, match="is being submitted by another process")
+    with folders.locked(tmp_path / "sweep"), refused, folders.locked(tmp_path / "sweep"):
+        pass
+    with folders.locked(tmp_path / "sweep"):
+        pass
+
+
+def test_states_are_told_where_slurm_was_and_is_no_more(local, monkeypatch) -> None:
+    local("arms=[scratch]")
+    (folder("scratch") / "slurm.json").write_text('{"job_id": "7"}')
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    assert [s.state for s in status.collect(Path("runs/example"))] == ["done"]
+
+
 def test_a_dry_run_shows_every_run_its_script_and_cost_and_writes_no_run(local, capfd) -> None:
     build = [sys.executable, "-m", "vitssl.cli", "shards", "build", "digits", "shards/real"]
     subprocess.run(build, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
@@ -129,6 +151,7 @@ def test_a_dry_run_shows_every_run_its_script_and_cost_and_writes_no_run(local, 
     assert submit.main(words) == 0
     shown = capfd.readouterr().out
     assert shown.count("#!/bin/bash") == 2 and "--dependency=afterok:JOB1" in shown
+    assert "every run: " in shown and "optim.batch_size=16" in shown and "objectives.mae.mask_ratio=0.75" in shown
     assert "Predicted cost" in shown and "assumed: 20 TFLOP/s" in shown and "2 USD per GPU-hour" in " ".join(shown.split())
     assert not list(Path("runs").glob("example/*"))
 

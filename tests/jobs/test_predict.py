@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from jobs import predict
-from jobs.folders import Launch
+from jobs.folders import Launch, architecture, digest, source_files
 from jobs.graph import Graph
-from vitssl.config import Site, Subset, save
+from vitssl.config import Site, Subset
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def graph(expand, place: Path) -> Graph:
     graph = expand("arms=[scratch]", "axes.data=[plain]", "axes.seed=[0]")
     cache = place / "runs" / ".cost"
     cache.mkdir(parents=True)
-    (cache / f"{predict._architecture(graph.jobs[0].run)}.json").write_text(json.dumps({"macs_train_forward": 2e9}))
+    (cache / f"{architecture(graph.jobs[0].run)}-{digest(source_files())[:12]}.json").write_text(json.dumps({"macs_train_forward": 2e9}))
     return graph
 
 
@@ -42,8 +42,10 @@ def test_hand_computed_from_the_sites_peak(graph: Graph, place: Path) -> None:
 
 def test_an_earlier_run_of_the_architecture_is_better_than_an_assumption(graph: Graph, place: Path) -> None:
     earlier = place / "runs" / "other" / "scratch-1"
-    save(graph.jobs[0].run, earlier)
+    earlier.mkdir(parents=True)
     (earlier / "done.json").write_text("{}")
+    described = {"architecture": architecture(graph.jobs[0].run), "executor": "slurm", "site": {"gpu": "H200"}}
+    (earlier / "job.json").write_text(json.dumps(described))
     events = [
         {"event": "start", "world_size": 2, "device": "NVIDIA H200"},
         *({"event": "train", "images_per_s": s} for s in (10, 500, 400)),
@@ -60,10 +62,24 @@ def test_fewer_steps_or_images_cost_less(graph: Graph) -> None:
     run = graph.jobs[0].run
     run.loop.max_steps = 2
     assert predict._images(run) == 32
-    run.loop.max_steps, run.data.images = None, Subset(fraction=0.25)
-    assert predict._images(run) == 250
+    run.loop.max_steps, run.data.images = None, Subset(fraction=0.2)
+    assert predict._images(run) == 200
     run.data.images = Subset(per_class=7)
     assert predict._images(run) == 10 * 2 * 7
+    # a classifier cannot use the images whose label is hidden
+    run.data.labels = Subset(per_class=3)
+    assert predict._images(run) == 10 * 2 * 3
+
+
+def test_what_is_not_built_yet_is_not_predicted(graph: Graph, place: Path) -> None:
+    graph.jobs[0].run.data.sha256 = None
+    assert predict.sweep(graph, Launch(place / "runs" / "example", "slurm", Site(), place, commit=(None, True))) == []
+
+
+def test_another_number_of_crops_is_another_architecture(graph: Graph) -> None:
+    before = architecture(graph.jobs[0].run)
+    graph.jobs[0].run.data.views.main.count = 2
+    assert architecture(graph.jobs[0].run) != before
 
 
 def test_what_is_done_costs_nothing_more(graph: Graph, place: Path) -> None:

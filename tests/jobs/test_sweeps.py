@@ -49,7 +49,7 @@ def test_every_cell_expands(path: Path) -> None:
 def test_table_3_is_six_rows_and_four_schedules_share_two_pretrainings(tmp_path: Path) -> None:
     spec = sweep.read(ROOT / "sweeps" / "ssat_vs_sslft.yaml")
     assert list(spec.arms) == ["scratch", "sslft_50_50", "sslft_50_100", "sslft_100_50", "sslft_100_100", "ssat"]
-    graph = link(spec, cells(spec), tmp_path, lambda data, where: data.shards)
+    graph = link(spec, cells(spec), tmp_path, lambda run, where: run.data.shards)
     assert len(graph.cells) == 6 * 2 * 3
     stages = [job.stage for job in graph.jobs]
     assert (stages.count("train"), stages.count("pretrain"), stages.count("finetune")) == (12, 12, 24)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from jobs import submit
+from tests.jobs.conftest import write_index
 from tests.slurm.commands import sh, wait_for
 
 HERE = Path(__file__).parent
@@ -37,7 +37,7 @@ def cluster() -> Iterator[None]:
     patch = pytest.MonkeyPatch()
     patch.setenv("SLURM_CONF", f"{folder}/etc/slurm.conf")
     patch.setenv("OMP_NUM_THREADS", "1")
-    patch.setenv("PYTHONPATH", str(HERE))  # the stand-in, for jobs
+    patch.setenv("PYTHONPATH", str(HERE.parent / "jobs"))  # the stand-in, for jobs
     yield
     patch.undo()
     if not kept:
@@ -63,8 +63,7 @@ def standin(place: Path) -> Callable[..., Path]:
 
     shards = place / "shards" / "digits"
     shards.mkdir(parents=True)
-    parts = [{"split": split, "images": 10} for split in ("train", "test")]
-    (shards / "index.json").write_text(json.dumps({"sha256": "none", "classes": ["a", "b"], "shards": parts}))
+    write_index(shards, [("train", 10), ("test", 10)])
 
     def submit_it(*arguments: str) -> Path:
         assert submit.main([str(HERE / "standin.yaml"), "--executor", "slurm", *arguments], module="standin") == 0

@@ -1,15 +1,16 @@
-"""How jobs start, stop and go on, on a real SLURM; training is a stand-in that counts steps (standin.py)."""
+"""How jobs start, stop and go on, on a real SLURM; training is a stand-in that counts steps (tests/jobs/standin.py)."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from jobs import cancel, cluster, launcher, status
+from jobs import cancel, cluster, folders, launcher, status, submit
 from tests.slurm.commands import sh, wait_for
 
 Standin = Callable[..., Path]
@@ -22,7 +23,7 @@ def run_folder(sweep: Path, arm: str) -> Path:
 
 def starts(folder: Path) -> list[int]:
     path = folder / "starts.txt"
-    return [int(line) for line in path.read_text().split()] if path.exists() else []
+    return [int(line.split()[0]) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def history(folder: Path) -> list[str]:
@@ -47,6 +48,7 @@ def test_arrays_and_chains_run_in_order_and_equal_runs_once(standin: Standin) ->
     assert all(starts(folder) == [0] and is_done(folder) for folder in folders)
     ids = {cluster.job_id(folder) for folder in folders}
     assert sorted(int(i.split("_")[1]) for i in ids) == [0] * 4 + [1] * 4 + [2] * 4  # four arrays of three
+    assert (sweep / "report" / "report.html").exists()
 
 
 def test_a_submitted_or_finished_run_is_not_submitted_again(standin: Standin, capsys) -> None:
@@ -59,6 +61,28 @@ def test_a_submitted_or_finished_run_is_not_submitted_again(standin: Standin, ca
     standin("arms=[direct]", "axes.seed=[0,1,2]", "loop.max_steps=30", "--wait")
     assert "2 done before, 0 in the queue before, 1 submitted" in capsys.readouterr().out.replace("\n", " ")
     assert [starts(folder) for folder in sweep.glob("direct-*")] == [[0]] * 3
+
+
+def test_what_slurm_refuses_leaves_nothing_queued(standin: Standin, capsys) -> None:
+    words = [str(Path(__file__).with_name("standin.yaml")), "--executor", "slurm", "arms=[direct,too_large]", "loop.max_steps=100"]
+    assert submit.main(words, module="standin") == 2
+    assert re.search(r"sbatch refused a job: .*; nothing of this submission stays queued", capsys.readouterr().err)
+    wait_for(lambda: not sh("squeue", "-h", "--me"))
+    # and the arm that can run is not taken for queued
+    folder = run_folder(standin("arms=[direct]", "loop.max_steps=5"), "direct")
+    wait_for(lambda: is_done(folder))
+
+
+def test_a_second_submission_has_the_only_report_and_keeps_off_while_one_is_under_way(standin: Standin, capsys) -> None:
+    sweep = standin("arms=[direct]", "loop.max_steps=100")
+    standin("arms=[direct]", "loop.max_steps=100")
+    assert sh("squeue", "-h", "--me", "-o", "%j").split("\n").count("standin-report") == 1
+    words = [str(Path(__file__).with_name("standin.yaml")), "arms=[direct]", "loop.max_steps=100"]
+    with folders.locked(sweep):
+        assert submit.main([*words, "--executor", "slurm"], module="standin") == 2
+    assert submit.main([*words, "--executor", "local"], module="standin") == 2
+    shown = capsys.readouterr().err
+    assert "is being submitted by another process" in shown and "1 runs of" in shown and "are in SLURM's queue" in shown
 
 
 def test_a_failed_parent_leaves_nobody_pending(standin: Standin) -> None:

@@ -24,8 +24,8 @@ import numpy as np
 from vitssl.config import ConfigError, Data
 from vitssl.data import pool
 from vitssl.data.decode import resize, resized_sizes
-from vitssl.data.files import hash_file, move, open_lock
 from vitssl.data.index import REBUILD, Index, read_image
+from vitssl.files import hash_file, move, open_lock
 
 FOLDER_BUDGET = 4  # times data.cache_gb: what the caches of a folder may take together before old ones are evicted
 POOL_FROM = 4000  # images; fewer are decoded faster than processes start

@@ -24,9 +24,9 @@ from pathlib import Path
 import numpy as np
 
 from vitssl.data import decode, pool
-from vitssl.data.files import hash_file, move, open_lock, write_atomically
 from vitssl.data.index import COLUMNS, INDEX_FILE, REBUILD, Index, fingerprint, load_index, read_image, read_index, size_problems, to_json
 from vitssl.data.sources import Sample, Source, open_source
+from vitssl.files import hash_file, move, open_lock, write_atomically
 
 __all__ = ["Index", "build", "info", "load_index", "verify"]
 
