@@ -22,7 +22,7 @@ import submitit
 from rich.console import Console
 from submitit.helpers import clean_env, environment_variables
 
-from jobs import cluster, local
+from jobs import cluster
 from jobs.folders import Launch, error_of, is_done, write_run
 from jobs.graph import Graph, Job
 from jobs.node import REPORT_HOURS, WARNING_S, Node, Report, report_command
@@ -50,8 +50,6 @@ def run(graph: Graph, launch: Launch, console: Console) -> str:
     Raises:
         ConfigError: SLURM refused a job, and nothing of this submission stays queued.
     """
-    if (pid := local.running(launch.sweep)) is not None:
-        raise ConfigError(f"{launch.sweep} is being run by process {pid} of this machine; stop that with jobs/cancel.py {launch.sweep}")
     queued = _queued(graph)
     todo = [job for job in graph.jobs if not is_done(job) and job.identity not in queued]
     for job in todo:

@@ -15,7 +15,6 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from jobs import cluster
 from jobs.folders import Launch, error_of, is_done, write_run
 from jobs.graph import Graph, Job
 from jobs.node import Place, report_command, start
@@ -46,8 +45,6 @@ def run(graph: Graph, launch: Launch, console: Console) -> bool:
     Returns:
         True when every job is done; False when one failed or the user stopped the sweep.
     """
-    if there := cluster.queued(job.folder for job in graph.jobs):
-        raise ConfigError(f"{len(there)} runs of {launch.sweep} are in SLURM's queue; end those first with jobs/cancel.py {launch.sweep}")
     with tempfile.TemporaryDirectory(prefix="vitssl-") as scratch, _alone(launch.sweep):
         stopper = Stopper(Path(scratch) / "stop")
         before = {number: signal.signal(number, stopper) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -98,13 +95,22 @@ def fail(job: Job, message: str) -> None:
 def _alone(sweep: Path) -> Iterator[None]:
     """One local launcher per sweep at a time; its process is named in a file, for `jobs/cancel.py`."""
     path = sweep / PID_FILE
-    if (pid := running(sweep)) is not None:
-        raise ConfigError(f"{sweep} is being run by process {pid} of this machine already; stop that with jobs/cancel.py {sweep}")
+    refuse_running(sweep)
     write_json(path, {"pid": os.getpid(), "host": socket.gethostname(), "born": _born(os.getpid())})
     try:
         yield
     finally:
         path.unlink(missing_ok=True)
+
+
+def refuse_running(sweep: Path) -> None:
+    """One local launcher per sweep.
+
+    Raises:
+        ConfigError: naming the process that runs it on this machine now.
+    """
+    if (pid := running(sweep)) is not None:
+        raise ConfigError(f"{sweep} is being run by process {pid} of this machine; end that first with jobs/cancel.py {sweep}")
 
 
 def running(sweep: Path) -> int | None:

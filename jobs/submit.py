@@ -117,6 +117,7 @@ def _dry_run(linked: graph.Graph, launch: folders.Launch, missing: dict[str, str
 
 
 def _launch(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, wait: bool, console: Console) -> int:
+    _refuse_two_executors(linked, launch)
     if launch.executor == "local":
         _prepare(spec, linked, launch)
         return 0 if local.run(linked, launch, console) else 1
@@ -126,6 +127,13 @@ def _launch(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, wait:
         _prepare(spec, linked, launch)
         report = launcher.run(linked, launch, console)
     return launcher.wait_for(linked, report, launch, console) if wait else 0
+
+
+def _refuse_two_executors(linked: graph.Graph, launch: folders.Launch) -> None:
+    """One run must not be trained by this machine and by SLURM at once."""
+    local.refuse_running(launch.sweep)
+    if launch.executor == "local" and (there := cluster.queued(job.folder for job in linked.jobs)):
+        raise ConfigError(f"{len(there)} runs of {launch.sweep} are in SLURM's queue; end those first with jobs/cancel.py {launch.sweep}")
 
 
 def _prepare(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch) -> None:

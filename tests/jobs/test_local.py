@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from jobs import cancel, folders, status, submit
+from jobs.graph import Graph
 from tests.jobs.conftest import EXAMPLE
 from vitssl import config
 
@@ -81,6 +82,9 @@ def test_ctrl_c_saves_says_how_to_go_on_and_the_same_command_does(local, place: 
     environment = os.environ | {"PYTHONPATH": f"{HERE}:{ROOT}"}
     process = subprocess.Popen([sys.executable, "-c", program, *words], env=environment, stdout=subprocess.PIPE, text=True)
     checkpoint = _wait_for(lambda: next(Path("runs").glob("*/scratch-*/last.pt"), None))
+    for executor in ("local", "slurm"):  # nobody else takes it up meanwhile
+        with pytest.raises(config.ConfigError, match=f"being run by process {process.pid}"):
+            submit._refuse_two_executors(Graph([], []), folders.Launch(Path("runs/example"), executor, config.Site(), Path()))
     assert [s.state for s in status.collect(Path("runs/example"))] == ["waiting"]  # the stand-in writes no metrics
     process.send_signal(signal.SIGINT)
     shown, _ = process.communicate(timeout=30)

@@ -81,7 +81,7 @@ def make_run(
     run = dataclasses.replace(run, seed=seed, data=dataclasses.replace(run.data, shards=shards))
     _write(folder / "run.yaml", dataclasses.asdict(run))  # JSON is YAML
     objectives = list(config.active(run.objectives))
-    _write(folder / "job.json", {"site": site or SITE, "source": "runs/x/source/0123456789ab", "node_share": 0.5})
+    _write(folder / "job.json", {"site": site or SITE, "source": "runs/x/source/0123456789ab"})
     if status == "waiting":
         return
     records = records if records is not None else [record(hours=run.loop.epochs / 100)]
