@@ -83,8 +83,14 @@ def _one(job: Job, title: str, launch: Launch, stopper: Stopper, console: Consol
     stopper.process = None
     if not is_done(job) and not stopper.asked:
         if error_of(job.folder) is None:
-            fail(job, f"training ended with exit code {code}")
+            fail(job, _end(code))
         console.print(f"[red]{title}: failed[/red]: {error_of(job.folder)}", highlight=False, soft_wrap=True)
+
+
+def _end(code: int) -> str:
+    if code == -signal.SIGKILL:
+        return "training was killed, probably for lack of memory: lower loop.micro_batch_size or optim.batch_size"
+    return f"training ended with exit code {code}"
 
 
 def fail(job: Job, message: str) -> None:

@@ -88,7 +88,8 @@ def fingerprint(run: Run, where: str) -> str | None:
     """The content hash of a Run's shards; None where they are still to be built.
 
     Raises:
-        ConfigError: the Run asks for other content, for a split that is not there, or for more images than there are.
+        ConfigError: the Run asks for other content, for a split that is not there, or for more images than there are;
+            or its batch is larger than all of them.
     """
     folder = Path(run.data.shards)
     if not (folder / "index.json").exists():
@@ -101,10 +102,20 @@ def fingerprint(run: Run, where: str) -> str | None:
             if split not in index.splits:
                 raise unknown(split, index.splits, f"{where}: data.{field}: {folder}")
     try:
-        num_images(run)
+        images = num_images(run)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
+    if run.optim.batch_size > images * run.data.repeats:
+        raise ConfigError(f"{where}: optim.batch_size: {run.optim.batch_size} is more than the {images} images to train on; set it lower")
     return index.sha256
+
+
+def describe(run: Run) -> str:
+    """What a Run's shards hold, for people: a folder may be called otherwise than what was put into it."""
+    index = index_of(Path(run.data.shards))
+    counts = {split: sum(shard["images"] for shard in index.shards if shard["split"] == split) for split in index.splits}
+    listed = ", ".join(f"{count:,} {split}" for split, count in counts.items())
+    return f"{run.data.shards}: {index.name}, {len(index.classes)} classes, {listed} images"
 
 
 _COUNTED: dict[str, int] = {}

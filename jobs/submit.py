@@ -66,7 +66,7 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     if options.smoke:
         spec = smoke.narrow(spec)
     if executor == "local":
-        spec.resources.nodes = 1
+        spec.resources.nodes = min(1, spec.resources.nodes)
     site = read_site(options.site or spec.site, overrides.site)
     intensity_kg_per_kwh(site)  # an unknown country is refused here, not when the jobs start
     planned = graph.cells(spec)
@@ -80,6 +80,8 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     linked = graph.link(spec, planned, runs / spec.name, shards.fingerprint)
     launch = folders.Launch(runs / spec.name, executor, site, Path(), options.use_current_source, module=module)
     show.jobs(linked, spec, console)
+    for line in dict.fromkeys(shards.describe(job.run) for job in linked.jobs if job.run.data.sha256 is not None):
+        console.print(line, soft_wrap=True, highlight=False)
     if options.dry_run:
         return _dry_run(linked, launch, missing, console)
     return _launch(spec, linked, launch, options.wait, console)
@@ -96,6 +98,15 @@ def _executor(asked: str, dry_run: bool) -> str:
 
 def read_site(named: str | None, overrides: dict[str, Any]) -> Site:
     """A site profile: a file, or a name in jobs/sites; None takes the defaults."""
+    site = _merged_site(named, overrides)
+    for name in ("gpu_power_w", "gpu_tflops", "price_per_gpu_hour", "intensity_kg_per_kwh", "estimate_kg_per_kwh"):
+        value = getattr(site, name)
+        if value is not None and value < 0:
+            raise ConfigError(f"site.{name}: {value:g} is negative")
+    return site
+
+
+def _merged_site(named: str | None, overrides: dict[str, Any]) -> Site:
     if named is None:
         return merge(Site, overrides, where="command line: site")
     path = Path(named) if Path(named).suffix in (".yaml", ".yml") else SITES / f"{named}.yaml"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -158,6 +159,10 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
     if not isinstance(content.get("name"), str):
         raise ConfigError(f"{where}: name: a sweep needs a name; it is the folder of its runs")
     spec = merge(Spec, content, overrides.sweep, {"resources": overrides.resources}, where=where)
+    if not re.fullmatch(r"\w[\w.-]*", spec.name):
+        raise ConfigError(
+            f"{where}: name: {spec.name!r} cannot be the folder of its runs; use letters, digits, dots, dashes and underscores"
+        )
     spec.file, spec.overrides = where, overrides.run
     for name, value in published.items():
         spec.arms[name].published = value
@@ -201,6 +206,8 @@ def _check_arms(spec: Spec) -> None:
 
 def _axis(name: str, values: Any, where: str) -> dict[Any, dict[str, Any]]:
     """{label: fields}: a list assigns each value to the field of the axis' name, a mapping names sets of fields."""
+    if isinstance(values, list) and len({_label(value) for value in values}) < len(values):
+        raise ConfigError(f"{where}: axes.{name}: {values} names a value twice")
     if isinstance(values, list) and values:
         return {_label(value): {name: value} for value in values}
     if isinstance(values, dict) and values:

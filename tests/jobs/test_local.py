@@ -132,6 +132,16 @@ def test_a_country_without_a_figure_is_refused_before_anything_runs(local, capsy
     assert local("arms=[scratch]", "site.country=XXX", "site.intensity_kg_per_kwh=0.1") == 0
 
 
+def test_impossible_sites_are_refused(local, capsys) -> None:
+    assert local("site.gpu_power_w=-4") == 2
+    assert capsys.readouterr().err == "error: site.gpu_power_w: -4 is negative\n"
+
+
+def test_what_shards_hold_is_said(local, capfd) -> None:
+    local("arms=[scratch]")
+    assert "shards/digits: digits, 2 classes, 100 train, 20 test images" in capfd.readouterr().out
+
+
 def test_a_sweep_that_is_being_submitted_is_left_alone(tmp_path) -> None:
     refused = pytest.raises(config.ConfigError, match="is being submitted by another process")
     with folders.locked(tmp_path / "sweep"), refused, folders.locked(tmp_path / "sweep"):

@@ -64,7 +64,7 @@ def test_a_submitted_or_finished_run_is_not_submitted_again(standin: Standin, ca
 
 
 def test_what_slurm_refuses_leaves_nothing_queued(standin: Standin, capsys) -> None:
-    words = [str(Path(__file__).with_name("standin.yaml")), "--executor", "slurm", "arms=[direct,too_large]", "loop.max_steps=100"]
+    words = [str(Path(__file__).with_name("standin.yaml")), "--executor", "slurm", "arms=[direct,too_large]", "loop.max_steps=5"]
     assert submit.main(words, module="standin") == 2
     assert re.search(r"sbatch refused a job: .*; nothing of this submission stays queued", capsys.readouterr().err)
     wait_for(lambda: not sh("squeue", "-h", "--me"))

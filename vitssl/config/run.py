@@ -70,7 +70,7 @@ class Loop:
         if horizon < self.epochs:
             yield f"loop.schedule_epochs: {self.schedule_epochs} is shorter than loop.epochs={self.epochs}"
         if self.warmup_epochs >= horizon:
-            yield f"loop.warmup_epochs: {self.warmup_epochs:g} leaves nothing of the {horizon} epochs to train"
+            yield f"loop.warmup_epochs: {self.warmup_epochs:g} leaves nothing of the {horizon} epochs to train; lower it too"
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
             yield f"loop.ema_decay: {self.ema_decay} is not in (0, 1)"
 
