@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 from torchvision import datasets
 
-from vitssl.data.sources import open_source, read_idx
+from vitssl.data.arrays import read_idx
+from vitssl.data.sources import open_source
 
 
 def image_bytes(value: int = 0, format: str = "JPEG") -> bytes:

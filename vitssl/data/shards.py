@@ -24,11 +24,12 @@ from pathlib import Path
 import numpy as np
 
 from vitssl.data import decode, pool
+from vitssl.data.counts import comparison
 from vitssl.data.index import COLUMNS, INDEX_FILE, REBUILD, Index, fingerprint, load_index, read_image, read_index, size_problems, to_json
 from vitssl.data.sources import Sample, Source, open_source
 from vitssl.files import hash_file, move, open_lock, write_atomically
 
-__all__ = ["Index", "build", "info", "load_index", "verify"]
+__all__ = ["Index", "build", "info", "listing", "load_index", "verify"]
 
 IMAGES_PER_SHARD = 1000
 UNFINISHED = ".build"  # subfolder of what an unfinished build has done so far
@@ -73,6 +74,16 @@ def _digest(samples: Iterable[tuple[str, Sample]], classes: list[str]) -> str:
         size = os.path.getsize(image) if isinstance(image, str) else f"{image.shape} {zlib.crc32(np.ascontiguousarray(image))}"
         digest.update(f"{split}\0{name}\0{label}\0{size}\n".encode())
     return digest.hexdigest()
+
+
+def listing(source: str) -> str:
+    """Fingerprint of what a source lists now: `Index.source` of the shards that are built from it.
+
+    Raises:
+        ValueError: a source that cannot be opened; one line.
+    """
+    opened = open_source(source)
+    return _digest(opened.samples(), opened.classes)
 
 
 def _complete(out: Path, source: str, listing: str) -> Index | None:
@@ -262,12 +273,14 @@ def _verify_shard(index: Index, number: int) -> list[str]:
 def info(folder: str | Path) -> str:
     """A table of what a folder of shards holds, for people."""
     index = load_index(folder)
+    counts = comparison(index)
     lines = [
         f"{index.name}: {len(index):,} images, {len(index.classes)} classes, {len(index.shards)} shards",
         f"folder   {index.folder}",
         f"sha256   {index.sha256}",
         f"mean     {' '.join(f'{m:.4f}' for m in index.mean)}   (train, RGB in [0, 1])",
         f"std      {' '.join(f'{s:.4f}' for s in index.std)}",
+        *([f"counts   {counts}"] if counts else []),
         "",
         f"{'split':<12}{'images':>10}{'labelled':>10}{'per class':>14}{'pixels (h x w)':>24}{'MB':>10}",
     ]

@@ -1,18 +1,23 @@
 """Where images come from: a source string names a data set, `open_source` lists its samples.
 
-    digits                         scikit-learn's 8x8 grey digits
-    folder:PATH  or just PATH      PATH/train/<class>/..., PATH/test|val/<class>/... and perhaps PATH/unlabeled/...
-    torchvision:NAME[?root=PATH]   downloaded where the network allows
-    idx:PATH                       a folder of MNIST-format files (train-images-idx3-ubyte[.gz], ...)
-    csv:FILE                       columns path, label and, optionally, split
+    digits                          scikit-learn's 8x8 grey digits
+    folder:PATH  or just PATH       PATH/train/<class>/..., PATH/test|val/<class>/... and perhaps PATH/unlabeled/...
+    folder:PATH?classes=FILE        only the classes that FILE lists, one a line (ImageNet-100)
+    torchvision:NAME[?root=PATH]    downloaded where the network allows
+    list:PATH?train=FILE&test=FILE  lists of images and labels, in one of the layouts of `vitssl.data.lists`; further splits
+                                    likewise; images=FOLDER says where the images are, if not in PATH; train=CLASS:FILE adds a
+                                    list of the images of one class, in the folder of its name; a split may have several
+    cub:PATH                        the layout of CUB-200-2011 and NABirds
+    npz:FILE                        MedMNIST's arrays: train_images, train_labels, ...
+    idx:PATH                        a folder of MNIST-format files (train-images-idx3-ubyte[.gz], ...)
+    csv:FILE                        columns path, label and, optionally, split
 
-A sample's image is a path of a file, or its pixels; files are listed here and read by whoever writes the shards.
+What follows a "?" is relative to PATH, unless it is absolute. A sample's image is a path of a file, or its pixels; files are
+listed here and read by whoever writes the shards.
 """
 
 from __future__ import annotations
 
-import csv
-import gzip
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -22,11 +27,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitssl.data import torchvision_sets
+from vitssl.data import arrays, lists, torchvision_sets
 from vitssl.data.index import UNLABELLED
 
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 HELD_OUT = ("test", "val", "valid")  # the first folder that exists is the test split, the next one the split "val"
+Options = dict[str, list[str]]  # what follows the "?", by key
 
 
 class Sample(NamedTuple):
@@ -58,11 +64,11 @@ def open_source(source: str) -> Source:
     """
     kind, colon, rest = source.partition(":")
     if colon and kind in _KINDS:
-        opened = _KINDS[kind](rest)
+        opened = _open(kind, rest)
     elif source == "digits":
         opened = _digits()
     elif Path(source).is_dir():
-        opened = _folder(source)
+        opened = _folder(source, {})
     else:
         kinds = ", ".join(["digits", *(f"{kind}:..." for kind in _KINDS)])
         raise ValueError(f"source {source!r} is neither an existing folder nor one of {kinds}")
@@ -70,12 +76,33 @@ def open_source(source: str) -> Source:
     return opened
 
 
+def _open(kind: str, rest: str) -> Source:
+    call, known = _KINDS[kind]
+    path, _, query = rest.partition("?")
+    options: Options = {}
+    for option in filter(None, query.split("&")):
+        key, _, value = option.partition("=")
+        if known is not None and key not in known:
+            raise ValueError(f"{kind}:{rest}: unknown option {key!r}; known: {', '.join(known) or 'none'}")
+        if not value:
+            raise ValueError(f"{kind}:{rest}: option {key!r} has no value; write {key}=...")
+        options.setdefault(key, []).append(value)
+    return call(path, options)
+
+
 def _check(opened: Source, source: str) -> None:
-    if not opened.splits.get("train"):
-        raise ValueError(f"{source}: no images in split 'train'; it has {', '.join(opened.splits) or 'no images'}")
-    for split in opened.splits:
+    for split in ("train", *opened.splits):
+        if not opened.splits.get(split):
+            raise ValueError(f"{source}: no images in split {split!r}; it has {', '.join(opened.splits) or 'no images'}")
         if not re.fullmatch(r"[A-Za-z0-9_-]+", split):
             raise ValueError(f"{source}: {split!r} is no name for a split; use letters, digits, _ and -")
+
+
+def _existing(kind: str, path: str) -> Path:
+    root = Path(path).expanduser()
+    if not root.is_dir():
+        raise ValueError(f"{kind}:{root}: there is no such folder")
+    return root
 
 
 # -------------------------------------------------------------------------------------------------------------- digits
@@ -97,20 +124,21 @@ def _digits() -> Source:
 # -------------------------------------------------------------------------------------------------------------- folder
 
 
-def _folder(path: str) -> Source:
-    root = Path(path)
-    if not root.is_dir():
-        raise ValueError(f"folder:{path}: there is no such folder")
+def _folder(path: str, options: Options) -> Source:
+    root = _existing("folder", path)
     if not (root / "train").is_dir():
-        raise ValueError(f"folder:{path}: there is no {root / 'train'}; expected {path}/train/<class>/<image>")
+        raise ValueError(f"folder:{root}: there is no {root / 'train'}; expected {root}/train/<class>/<image>")
     held_out = [name for name in HELD_OUT if (root / name).is_dir()]
     if not held_out:
-        raise ValueError(f"folder:{path}: no test split; expected {path}/test/<class>/<image> or {path}/val/<class>/<image>")
-    classes = _subfolders(root / "train")
-    if not classes:
-        raise ValueError(f"folder:{path}: {root / 'train'} holds no class folders")
+        raise ValueError(f"folder:{root}: no test split; expected {root}/test/<class>/<image> or {root}/val/<class>/<image>")
+    present = _subfolders(root / "train")
+    if not present:
+        raise ValueError(f"folder:{root}: {root / 'train'} holds no class folders")
+    classes = _chosen(present, root, root / options["classes"][-1]) if "classes" in options else present
     splits = {"train": _class_folders(root, "train", classes)}
     for split, name in zip(("test", "val"), held_out, strict=False):
+        if unknown := sorted(set(_subfolders(root / name)) - set(present)):
+            raise ValueError(f"{root / name / unknown[0]}: a class that {root / 'train'} does not have")
         splits[split] = _class_folders(root, name, classes)
     if (root / "unlabeled").is_dir():
         splits["unlabeled"] = [Sample(name, UNLABELLED, str(root / name)) for name in _images(root, "unlabeled")]
@@ -121,9 +149,17 @@ def _subfolders(path: Path) -> list[str]:
     return sorted(entry.name for entry in os.scandir(path) if entry.is_dir() and not entry.name.startswith("."))
 
 
+def _chosen(present: list[str], root: Path, file: Path) -> list[str]:
+    """The classes that a file names, the first word of each line, in the order that they have among all."""
+    names = {line.split()[0] for line in lists.read_text(file).splitlines() if line.strip()}
+    if missing := sorted(names - set(present)):
+        raise ValueError(f"{file}: class {missing[0]!r} has no folder {root / 'train' / missing[0]}")
+    if not names:
+        raise ValueError(f"{file}: names no classes; expected one on each line")
+    return [name for name in present if name in names]
+
+
 def _class_folders(root: Path, split: str, classes: list[str]) -> list[Sample]:
-    if unknown := sorted(set(_subfolders(root / split)) - set(classes)):
-        raise ValueError(f"{root / split / unknown[0]}: a class that {root / 'train'} does not have")
     samples = []
     for label, name in enumerate(classes):
         images = _images(root, f"{split}/{name}")
@@ -143,85 +179,95 @@ def _images(root: Path, folder: str) -> list[str]:
     return sorted(found)
 
 
-# ----------------------------------------------------------------------------------------------------------- idx files
+# --------------------------------------------------------------------------------------------------------------- lists
 
 
-def _idx(path: str) -> Source:
-    root = Path(path)
-    if not root.is_dir():
-        raise ValueError(f"idx:{path}: there is no such folder")
-    splits, highest = {}, 0
-    for split, prefixes in (("train", ("train",)), ("test", ("t10k", "test"))):
-        images_file, images = _idx_pair(root, prefixes, "images")
-        labels_file, labels = _idx_pair(root, prefixes, "labels")
-        if images.ndim not in (3, 4) or labels.shape != images.shape[:1]:
-            raise ValueError(f"{labels_file}: labels of shape {labels.shape} do not fit {images_file}, of shape {images.shape}")
-        splits[split] = [Sample(f"{images_file.name} {i}", int(k), image) for i, (k, image) in enumerate(zip(labels, images, strict=True))]
-        if split == "train":
-            highest = int(labels.max(initial=0))
-        elif labels.max(initial=0) > highest:
-            raise ValueError(f"{labels_file}: class {labels.max()} does not occur in the train split")
-    return Source(root.resolve().name, [str(k) for k in range(highest + 1)], splits)
+def _list(path: str, options: Options) -> Source:
+    root = _existing("list", path)
+    if "train" not in options:
+        raise ValueError(f"list:{path}: no list for training; expected list:{path}?train=FILE&test=FILE")
+    splits = {split: items for split, items in options.items() if split != "images"}
+    rows = {split: [row for item in items for row in _listed(root, item)] for split, items in splits.items()}
+    return _from_rows(f"{root.resolve().name}/{Path(splits['train'][0]).stem}", root / options.get("images", ["."])[-1], rows)
 
 
-def _idx_pair(root: Path, prefixes: tuple[str, ...], what: str) -> tuple[Path, np.ndarray]:
-    for file in sorted(root.iterdir()):
-        stem = file.name.removesuffix(".gz").replace(".", "-")
-        if f"{what}-idx" in stem and any(f"{prefix}-{what}" in stem for prefix in prefixes):
-            return file, read_idx(file)
-    raise ValueError(f"idx:{root}: there is no {prefixes[0]}-{what}-idx?-ubyte[.gz]")
+def _listed(root: Path, item: str) -> list[lists.Row]:
+    name, colon, file = item.partition(":")
+    return lists.read_class_list(root / file, name) if colon else lists.read_list(root / item)
 
 
-def read_idx(file: Path) -> np.ndarray:
-    """The uint8 array of an idx file: two zero bytes, type 0x08, number of dimensions, big-endian sizes, data.
-
-    Raises:
-        ValueError: naming the file, when it is something else or cut short.
-    """
-    try:
-        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-    except (OSError, EOFError) as error:
-        raise ValueError(f"{file}: cannot be read ({error})") from None
-    if len(content) < 4 or content[:3] != b"\0\0\x08":
-        raise ValueError(f"{file}: not an idx file of unsigned bytes")
-    start = 4 + 4 * content[3]
-    shape = tuple(int(size) for size in np.frombuffer(content[4:start], ">u4"))
-    if len(shape) != content[3] or len(content) != start + int(np.prod(shape)):
-        raise ValueError(f"{file}: {len(content)} bytes do not hold an array of shape {shape}; the file is truncated or damaged")
-    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+def _cub(path: str, options: Options) -> Source:
+    root = _existing("cub", path)
+    return _from_rows(root.resolve().name, root / "images", lists.read_cub(root))
 
 
-# ----------------------------------------------------------------------------------------------------------------- csv
+def _csv(path: str, options: Options) -> Source:
+    file = Path(path).expanduser()
+    return _from_rows(file.stem, file.parent, lists.read_csv(file))
 
 
-def _csv(path: str) -> Source:
-    """Labels are class names, in sorted order (numbers by value); an empty label is unlabelled; no split means train."""
-    file = Path(path)
-    if not file.is_file():
-        raise ValueError(f"csv:{path}: there is no such file")
-    with open(file, newline="", encoding="utf-8-sig") as stream:
-        reader = csv.DictReader(stream)
-        if missing := {"path", "label"} - set(reader.fieldnames or ()):
-            raise ValueError(f"{file}: no column {sorted(missing)[0]!r}; expected path,label[,split]")
-        rows = [(line, row["path"], (row["label"] or "").strip(), row.get("split") or "train") for line, row in enumerate(reader, 2)]
-    classes = sorted({label for _, _, label, split in rows if split == "train" and label}, key=_natural)
-    labels = {"": UNLABELLED} | {name: k for k, name in enumerate(classes)}
-    splits: dict[str, list[Sample]] = {}
-    for line, name, label, split in rows:
-        if not (file.parent / name).is_file():
-            raise ValueError(f"{file}:{line}: there is no image {file.parent / name}")
-        if label not in labels:
-            raise ValueError(f"{file}:{line}: class {label!r} of split {split!r} does not occur in the train split")
-        splits.setdefault(split, []).append(Sample(name, labels[label], str(file.parent / name)))
-    return Source(file.stem, classes, splits)
+def _from_rows(name: str, root: Path, rows: dict[str, list[lists.Row]]) -> Source:
+    """The classes are those of the train split, in the order of their labels."""
+    names = _class_names(rows.get("train", []))
+    labels = {"": UNLABELLED} | {label: k for k, label in enumerate(names)}
+    splits = {split: [_sample(root, row, split, labels) for row in listed] for split, listed in rows.items()}
+    return Source(name, list(names.values()), splits)
+
+
+def _sample(root: Path, row: lists.Row, split: str, labels: dict[str, int]) -> Sample:
+    path = os.path.join(root, row.path)
+    if not os.path.isfile(path):
+        raise ValueError(f"{row.where}: there is no image {path}")
+    if row.label not in labels:
+        raise ValueError(f"{row.where}: class {row.label!r} of split {split!r} does not occur in the train split")
+    return Sample(row.path, labels[row.label], path)
+
+
+def _class_names(rows: list[lists.Row]) -> dict[str, str]:
+    """Name of each label, in the labels' order (numbers by value): the rows' names where they are one to one, else the label."""
+    names: dict[str, set[str]] = {}
+    for row in rows:
+        if row.label:
+            names.setdefault(row.label, set()).add(row.name)
+    unique = all(len(found) == 1 for found in names.values()) and len(set().union(*names.values())) == len(names)
+    return {label: min(names[label]) if unique else label for label in sorted(names, key=_natural)}
 
 
 def _natural(label: str) -> tuple:
-    return (0, int(label), "") if label.isdecimal() else (1, 0, label)
+    return (0, int(label), label) if label.isdecimal() else (1, 0, label)
 
 
-def _torchvision(spec: str) -> Source:
-    name, classes, splits = torchvision_sets.open_set(spec)
+# -------------------------------------------------------------------------------------------------------------- arrays
+
+
+def _idx(path: str, options: Options) -> Source:
+    root = _existing("idx", path)
+    return _from_arrays(root.resolve().name, f"idx:{path}", arrays.read_idx_folder(root))
+
+
+def _npz(path: str, options: Options) -> Source:
+    file = Path(path).expanduser()
+    return _from_arrays(file.stem, f"npz:{path}", arrays.read_npz(file))
+
+
+def _from_arrays(name: str, where: str, read: dict[str, arrays.Arrays]) -> Source:
+    """The classes are the numbers up to the highest of the train split."""
+    if "train" not in read:
+        raise ValueError(f"{where}: there is no train split; it has {', '.join(read) or 'no images'}")
+    highest = int(read["train"].labels.max(initial=0))
+    splits = {}
+    for split, (title, images, labels) in read.items():
+        if labels.max(initial=0) > highest:
+            raise ValueError(f"{where}: class {labels.max()} of split {split!r} does not occur in the train split")
+        splits[split] = [Sample(f"{title} {i}", int(k), image) for i, (k, image) in enumerate(zip(labels, images, strict=True))]
+    return Source(name, [str(k) for k in range(highest + 1)], splits)
+
+
+# --------------------------------------------------------------------------------------------------------- torchvision
+
+
+def _torchvision(name: str, options: Options) -> Source:
+    classes, splits = torchvision_sets.open_set(name, *options.get("root", [])[-1:])
     return Source(name, classes, {split: _Parts(split, parts) for split, parts in splits.items()})
 
 
@@ -244,4 +290,13 @@ class _Parts(Sequence):
         raise IndexError(i)
 
 
-_KINDS: dict[str, Callable[[str], Source]] = {"folder": _folder, "torchvision": _torchvision, "idx": _idx, "csv": _csv}
+# kind -> what opens it, and the options that it takes (None: any)
+_KINDS: dict[str, tuple[Callable[[str, Options], Source], tuple[str, ...] | None]] = {
+    "folder": (_folder, ("classes",)),
+    "torchvision": (_torchvision, ("root",)),
+    "list": (_list, None),
+    "cub": (_cub, ()),
+    "npz": (_npz, ()),
+    "idx": (_idx, ()),
+    "csv": (_csv, ()),
+}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import inspect
 from pathlib import Path
-from urllib.parse import parse_qs
 
 DEFAULT_ROOT = Path("~/.cache/vitssl/torchvision")
 
@@ -40,23 +39,19 @@ SETS = {
 _FILES = {"OxfordIIITPet": ("_images", "_labels")}
 
 
-def open_set(spec: str) -> tuple[str, list[str], dict[str, list]]:
-    """Name, class names and, for each split, the data sets that make it up, of ``NAME[?root=PATH]``.
+def open_set(name: str, root: str | Path = DEFAULT_ROOT) -> tuple[list[str], dict[str, list]]:
+    """Class names and, for each split, the data sets that make it up.
 
     A data set's items are (path of the original file where torchvision can tell it, else a PIL image; label).
 
     Raises:
-        ValueError: an unknown name or option, or data that is neither there nor can be downloaded.
+        ValueError: an unknown name, or data that is neither there nor can be downloaded.
     """
-    name, _, query = spec.partition("?")
-    options = parse_qs(query, keep_blank_values=True)
     if name not in SETS:
         raise ValueError(f"torchvision:{name}: not one of {', '.join(SETS)}")
-    if unknown := set(options) - {"root"}:
-        raise ValueError(f"torchvision:{spec}: unknown option {sorted(unknown)[0]!r}; only root=PATH is known")
-    root = Path(options.get("root", [DEFAULT_ROOT])[-1]).expanduser()
+    root = Path(root).expanduser()
     splits = {split: [_open(name, root, arguments) for arguments in parts] for split, parts in SETS[name].items()}
-    return name, _classes(splits), splits
+    return _classes(splits), splits
 
 
 def _open(name: str, root: Path, arguments: dict):

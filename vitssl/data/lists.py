@@ -1,0 +1,163 @@
+"""Lists of image files and their classes, in the layouts in which data sets are published.
+
+    text    a line for each image: its path, white space or a comma, its label (DomainNet, SoybeanLocal, Cotton80)
+    .json   a list of {"name": path, "label": class} (Chaoyang), or COCO's images, annotations and categories (iNaturalist)
+    .mat    arrays `file_list` and `labels` (Stanford Dogs)
+    CUB     images.txt, image_class_labels.txt, train_test_split.txt, classes.txt, each with an image's or class's id first
+
+Here lists are read, not images. Everything that is wrong with a list is a ValueError of one line that names the file.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    """One image of a list."""
+
+    where: str  # file and line, for messages
+    path: str  # relative to the folder of the images
+    label: str  # the class as the list writes it; "" is unlabelled
+    name: str  # what to call that class, if all images of it agree
+
+
+def read_list(file: Path) -> list[Row]:
+    """The images of a list file, whose layout follows from its ending."""
+    readers = {".json": _json_rows, ".mat": _mat_rows}
+    return list(readers.get(file.suffix.lower(), _text_rows)(file))
+
+
+def read_class_list(file: Path, name: str) -> list[Row]:
+    """The images of a class, in the folder of that name: a file name on each line (COVID-CT)."""
+    return [Row(where, f"{name}/{line}", name, name) for where, line in _lines(file)]
+
+
+def _lines(file: Path) -> Iterator[tuple[str, str]]:
+    """(file:number, stripped text) of each line that is not blank."""
+    for number, line in enumerate(read_text(file).split("\n"), 1):
+        if line.strip():
+            yield f"{file}:{number}", line.strip()
+
+
+def read_text(file: Path) -> str:
+    """The content of a list file.
+
+    Raises:
+        ValueError: no such file, or no text.
+    """
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ValueError(f"{file}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{file}: not a text file in UTF-8") from None
+
+
+def _text_rows(file: Path) -> Iterator[Row]:
+    for where, line in _lines(file):
+        match = re.fullmatch(r"(.+?)[\s,]+([^\s,]+)", line)
+        if not match:
+            raise ValueError(f"{where}: expected an image's path and its label, not {line!r}")
+        yield _row(where, *match.groups())
+
+
+def _row(where: str, path: str, label: str) -> Row:
+    """A row that names no class: a number is called after the folder of its images."""
+    return Row(where, path, label, PurePosixPath(path).parent.name if label.isdecimal() else label)
+
+
+def _json_rows(file: Path) -> Iterator[Row]:
+    try:
+        content = json.loads(read_text(file))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{file}: not JSON ({error})") from None
+    try:
+        yield from _coco_rows(file, content) if isinstance(content, dict) else _record_rows(file, content)
+    except (KeyError, TypeError):
+        raise ValueError(f"{file}: expected a list of {{name, label}}, or COCO's images, annotations and categories") from None
+
+
+def _record_rows(file: Path, content: list[dict]) -> Iterator[Row]:
+    for number, record in enumerate(content):
+        yield _row(f"{file}: entry {number}", record["name"], str(record["label"]))
+
+
+def _coco_rows(file: Path, content: dict) -> Iterator[Row]:
+    names = {category["id"]: str(category["name"]) for category in content["categories"]}
+    labels: dict[int, list[int]] = {}
+    for annotation in content["annotations"]:
+        labels.setdefault(annotation["image_id"], []).append(annotation["category_id"])
+    for image in content["images"]:
+        where, found = f"{file}: image {image['id']}", labels.get(image["id"], [])
+        if len(found) != 1 or found[0] not in names:
+            raise ValueError(f"{where}: expected one annotation with a known category, found the categories {found}")
+        yield Row(where, image["file_name"], str(found[0]), names[found[0]])
+
+
+def _mat_rows(file: Path) -> Iterator[Row]:
+    from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
+
+    try:
+        content = loadmat(file)
+        paths, labels = content["file_list"].ravel(), content["labels"].ravel()
+    except OSError as error:
+        raise ValueError(f"{file}: cannot be read ({error.strerror})") from None
+    except (KeyError, ValueError, NotImplementedError, MatReadError) as error:
+        raise ValueError(f"{file}: expected a MATLAB file with file_list and labels ({error})") from None
+    if len(paths) != len(labels):
+        raise ValueError(f"{file}: {len(paths)} entries in file_list but {len(labels)} in labels")
+    for number, (path, label) in enumerate(zip(paths, labels, strict=True)):
+        yield _row(f"{file}: entry {number}", str(path.item()), str(label))  # each path is a cell of its own
+
+
+# ----------------------------------------------------------------------------------------------------------------- CUB
+
+
+def read_cub(root: Path) -> dict[str, list[Row]]:
+    """Rows of the splits "train" and "test" of CUB-200-2011's layout, which NABirds shares; paths are relative to images/."""
+    paths, names = _by_id(root / "images.txt"), _by_id(root / "classes.txt")
+    labels, training = _by_id(root / "image_class_labels.txt"), _by_id(root / "train_test_split.txt")
+    splits: dict[str, list[Row]] = {"train": [], "test": []}
+    for image, path in paths.items():
+        label = _entry(labels, image, root / "image_class_labels.txt", "image")
+        name = _entry(names, label, root / "classes.txt", "class")
+        flag = _entry(training, image, root / "train_test_split.txt", "image")
+        if flag not in ("0", "1"):
+            raise ValueError(f"{root / 'train_test_split.txt'}: image {image}: expected 1 (training) or 0, not {flag!r}")
+        splits["train" if flag == "1" else "test"].append(Row(f"{root / 'images.txt'}: image {image}", path, label, name))
+    return splits
+
+
+def _by_id(file: Path) -> dict[str, str]:
+    """What follows the id on each line, by id."""
+    pairs = (line.partition(" ") for _, line in _lines(file))
+    return {key: value.strip() for key, _, value in pairs}
+
+
+def _entry(entries: dict[str, str], key: str, file: Path, what: str) -> str:
+    if key not in entries:
+        raise ValueError(f"{file}: no line for {what} {key}")
+    return entries[key]
+
+
+# ----------------------------------------------------------------------------------------------------------------- csv
+
+
+def read_csv(file: Path) -> dict[str, list[Row]]:
+    """Rows by split of a table with the columns path, label and, perhaps, split; without a split it is "train"."""
+    reader = csv.DictReader(io.StringIO(read_text(file)))
+    if missing := {"path", "label"} - set(reader.fieldnames or ()):
+        raise ValueError(f"{file}: no column {sorted(missing)[0]!r}; expected path,label[,split]")
+    splits: dict[str, list[Row]] = {}
+    for number, record in enumerate(reader, 2):
+        label = (record["label"] or "").strip()
+        splits.setdefault(record.get("split") or "train", []).append(Row(f"{file}:{number}", record["path"], label, label))
+    return splits
