@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two busy cores: more threads only fight
 
@@ -36,6 +37,14 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shards") / "digits"
     shards.build("digits", folder, workers=1, progress=False)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def compiled_code_is_forgotten():
+    """torch.compile gives a function up after eight recompilations, whichever tests made them."""
+    yield
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
 
 
 @pytest.fixture

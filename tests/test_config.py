@@ -39,7 +39,7 @@ def make(*layers) -> Run:
         (["backbone.embed_dim=30", "backbone.positions=sincos", "backbone.num_heads=3"], ["backbone.positions", "30"]),
         (["objectives.mae.mask_ratio=1.0"], ["objectives.mae.mask_ratio"]),
         (["objectives.mae.decoder_heads=7"], ["objectives.mae.decoder_dim", "7"]),
-        (["objectives.classify.view=second"], ["objectives.classify.view", "second"]),
+        (["objectives.classify.view=second"], ["objectives.classify", "data.views.second"]),
         (["objectives.classify.weight=-1"], ["objectives.classify.weight"]),
         (["objectives.classify.label_smoothing=1"], ["label_smoothing"]),
         (["data.images.fraction=2"], ["data.images.fraction"]),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+
 import pytest
+import timm
 import torch
 
 from vitssl import model, state
@@ -34,7 +37,7 @@ def test_init_objectives_names_what_comes_along(make_run, pretrained):
     run = make_run(MAE, {"init_from": str(folder / "last.pt"), "init_objectives": ["mae"]})
     ours = model.build(run, 10)
     state.init_from(ours, ours.backbone, run)
-    assert torch.equal(ours.objectives["mae"].mask_token, theirs.objectives["mae"].mask_token)
+    assert torch.equal(ours.objectives["mae"].decoder.mask_token, theirs.objectives["mae"].decoder.mask_token)
 
 
 @pytest.mark.parametrize(
@@ -63,6 +66,45 @@ def test_positions_are_resized_for_a_larger_image(make_run, pretrained):
     state.init_from(ours, ours.backbone, run)
     assert ours.backbone.pos_embed.shape[1] == 65
     assert torch.equal(ours.backbone.pos_embed[:, 0], theirs.backbone.pos_embed[:, 0])
+
+
+def test_a_token_for_masking_is_left_behind_or_starts_afresh(make_run, tmp_path):
+    simmim = {"objectives.mae": {"hide": "mask", "decoder": "pixel_shuffle"}}
+    theirs = model.build(make_run(simmim, {"seed": 7}), 10)
+    state.save(tmp_path / "last.pt", {"model": theirs.state_dict()})
+    run = make_run(CLASSIFY, {"init_from": str(tmp_path)})
+    ours = model.build(run, 10)
+    state.init_from(ours, ours.backbone, run)
+    assert torch.equal(ours.backbone.patch_embed.proj.weight, theirs.backbone.patch_embed.proj.weight)
+    state.save(tmp_path / "last.pt", {"model": ours.state_dict()})
+    again = model.build(make_run(simmim), 10)
+    state.init_from(again, again.backbone, make_run(simmim, {"init_from": str(tmp_path)}))
+    assert torch.equal(again.backbone.cls_token, theirs.backbone.cls_token)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda tensors: tensors,
+        lambda tensors: {"model": tensors, "args": argparse.Namespace(lr=1.0)},
+        lambda tensors: {"state_dict_ema": tensors, "epoch": 3},
+        lambda tensors: {"state_dict": {f"module.{k}": v for k, v in tensors.items()}},
+    ],
+    ids=["bare", "model", "state_dict_ema", "ddp"],
+)
+def test_a_foreign_file_is_read_without_its_classifier(make_run, tmp_path, wrap):
+    theirs = timm.create_model("vit_tiny_patch16_224", img_size=8, patch_size=2, embed_dim=32, depth=2, num_heads=2)
+    torch.save(wrap(theirs.state_dict()), tmp_path / "vit.pth")
+    run = make_run(CLASSIFY, {"init_from": str(tmp_path / "vit.pth")})
+    ours = model.build(run, 10)
+    state.init_from(ours, ours.backbone, run)
+    named = theirs.state_dict()
+    assert all(torch.equal(value, named[name]) for name, value in ours.backbone.state_dict().items())
+
+
+def test_released_weights_that_do_not_exist_are_one_line():
+    with pytest.raises(ConfigError, match="timm:deit_tinny: Unknown model"):
+        state.released("deit_tinny")
 
 
 def test_a_missing_checkpoint_is_named(make_run, tmp_path):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -90,4 +91,24 @@ def all_max(tensor: Tensor) -> Tensor:
     """Maximum over ranks, in place."""
     if dist.is_initialized():
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+    return tensor
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        parts = [torch.empty_like(tensor) for _ in range(world_size())]
+        dist.all_gather(parts, tensor)
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        # every rank's loss depends on every rank's rows; DDP's average over ranks then gives the gradient of the mean loss
+        return all_sum(gradient.clone(memory_format=torch.contiguous_format)).chunk(world_size())[rank()]
+
+
+def gather(tensor: Tensor) -> Tensor:
+    """The equally many rows of all ranks, in the order of ranks; the gradient is summed over ranks."""
+    if dist.is_initialized():
+        return _Gather.apply(tensor.contiguous())
     return tensor

@@ -10,7 +10,7 @@ import importlib
 import torch
 from torch import Tensor, nn
 
-from vitssl import config
+from vitssl import backbones, config
 from vitssl.backbones.base import Backbone, Embedded, Features
 from vitssl.config import Run
 from vitssl.data.batch import Batch
@@ -25,18 +25,22 @@ class StepEncode:
         self._model = model
         self._views = dict(batch.views)
         self._embedded: dict[str, Embedded] = {}
-        self._passes: dict[tuple[str, str | None], Features] = {}
+        self._passes: dict[tuple[str, str | None, str | None], Features] = {}
         self._selections: dict[str, Selection] = {}
 
-    def __call__(self, view: str, keep: str | None = None) -> Features:
-        if (view, keep) not in self._passes:
+    def __call__(self, view: str, keep: str | None = None, mask: str | None = None) -> Features:
+        if (view, keep, mask) not in self._passes:
             backbone = self._model.backbone
             with torch.set_grad_enabled(torch.is_grad_enabled() and not self._model.frozen):
                 if view not in self._embedded:
                     self._embedded[view] = backbone.embed(self._views[view])
-                indices = None if keep is None else self._draw(keep, view).keep_BM
-                self._passes[view, keep] = backbone(self._embedded[view], indices, self._model.blocks)
-        return self._passes[view, keep]
+                keep_BM = None if keep is None else self._draw(keep, view).keep_BM
+                mask_BN = None if mask is None else self._draw(mask, view).mask_BN
+                self._passes[view, keep, mask] = backbone(self._embedded[view], keep_BM, mask_BN, self._model.ends)
+        return self._passes[view, keep, mask]
+
+    def norm(self, tokens: Tensor) -> Tensor:
+        return self._model.backbone.norm(tokens)
 
     def _draw(self, name: str, view: str) -> Selection:
         if name not in self._selections:
@@ -64,7 +68,7 @@ class Model(nn.Module):
         super().__init__()
         self.backbone = backbone
         self.objectives = nn.ModuleDict(objectives)
-        self.blocks = tuple(sorted({block for objective in objectives.values() for block in objective.blocks}))
+        self.ends = tuple(sorted({end for objective in objectives.values() for end in objective.ends}))
         self.frozen = frozen
         backbone.requires_grad_(not frozen)
 
@@ -99,15 +103,15 @@ class Model(nn.Module):
 def build(run: Run, num_classes: int) -> Model:
     """The Run's model, on the CPU, initialised from ``run.seed`` whatever was drawn before.
 
-    The objective of field ``name`` is the class of its config dataclass's name in ``vitssl.objectives.name``; a backbone is
-    ``build`` of the module that its family is called after.
+    The objective of field ``name`` is the class of its config dataclass's name in ``vitssl.objectives.name``.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)
-        family = importlib.import_module(f"vitssl.backbones.{run.backbone.name.split('_')[0]}")
-        backbone = family.build(run.backbone, run.data.image_size)
+        active = config.active(run.objectives)
+        needs = {need for cfg in active.values() for need in cfg.needs()}
+        backbone = backbones.build(run.backbone, run.data.image_size, needs)
         objectives = {}
-        for name, cfg in config.active(run.objectives).items():
+        for name, cfg in active.items():
             kind = getattr(importlib.import_module(f"vitssl.objectives.{name}"), type(cfg).__name__)
             objectives[name] = kind(cfg, run, backbone, num_classes)
     return Model(backbone, objectives, frozen=run.backbone.frozen)

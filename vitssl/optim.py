@@ -36,18 +36,19 @@ def param_groups(model: nn.Module, backbone: Backbone, cfg: config.Optim) -> lis
 
 
 def make(model: nn.Module, backbone: Backbone, cfg: config.Optim) -> torch.optim.Optimizer:
-    """The fused AdamW or SGD over ``param_groups``."""
+    """AdamW or SGD over ``param_groups``, each in its fastest form that allows a parameter's first gradient to come later than others'."""
     groups = param_groups(model, backbone, cfg)
     if cfg.name == "adamw":
         return torch.optim.AdamW(groups, lr=0.0, betas=tuple(cfg.betas), weight_decay=0.0, fused=True)
-    return torch.optim.SGD(groups, lr=0.0, momentum=cfg.momentum, weight_decay=0.0, fused=True)
+    return torch.optim.SGD(groups, lr=0.0, momentum=cfg.momentum, weight_decay=0.0, foreach=True)
 
 
 class Schedule:
     """Learning rate and weight decay at a step.
 
     Linear warm-up over ``loop.warmup_epochs``, then half a cosine to ``min_lr`` over ``loop.schedule_epochs``, a horizon
-    that may lie beyond the epochs trained. Updated every step.
+    that may lie beyond the epochs trained; it counts from the end of the warm-up (``loop.warmup_prefix``) or from its beginning.
+    Updated every step.
     """
 
     def __init__(self, run: Run, steps_per_epoch: float):
@@ -56,6 +57,7 @@ class Schedule:
         self.peak_lr = scaled_lr(optim, optim.lr)
         self.min_lr, self.warmup_lr = scale(optim.min_lr), scale(optim.warmup_lr)
         self.warmup_steps = loop.warmup_epochs * steps_per_epoch
+        self.cosine_start = self.warmup_steps if loop.warmup_prefix else 0.0
         self.horizon_steps = (loop.schedule_epochs or loop.epochs) * steps_per_epoch
         self.decay_start = optim.weight_decay
         self.decay_end = optim.weight_decay if optim.weight_decay_end is None else optim.weight_decay_end
@@ -67,7 +69,7 @@ class Schedule:
     def lr(self, step: int) -> float:
         if step < self.warmup_steps:
             return self.warmup_lr + (self.peak_lr - self.warmup_lr) * step / self.warmup_steps
-        after = min((step - self.warmup_steps) / max(self.horizon_steps - self.warmup_steps, 1e-9), 1.0)
+        after = min((step - self.cosine_start) / max(self.horizon_steps - self.cosine_start, 1e-9), 1.0)
         return _cosine(self.peak_lr, self.min_lr, after)
 
     def weight_decay(self, step: int) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -110,8 +109,10 @@ def start(session: Session) -> nn.Module:
     run, network = session.run, session.model
     last = session.folder / state.LAST
     saved = state.read(last) if last.exists() else None
-    if saved is None and run.init_from:
-        state.init_from(network, network.backbone, run)
+    if saved is None:  # a run that goes on finds all weights in its own checkpoint, its teachers' too
+        if run.init_from:
+            state.init_from(network, network.backbone, run)
+        state.load_teachers(network, run, session.mean, session.std)
     for objective in network.objectives.values():
         objective.start(network.backbone)
     network.to(session.device)
@@ -155,8 +156,8 @@ def _restore(session: Session, saved: dict[str, Any]) -> None:
 
 
 def _identity(run: Run) -> str:
-    # without the parent's path: a runs folder may be moved, or be seen under another path in a container
-    return config.identity(dataclasses.replace(run, init_from=None))
+    # without the parents' paths: a runs folder may be moved, or be seen under another path in a container
+    return config.identity(config.unstarted(run))
 
 
 def save(session: Session) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import pickle
 import re
@@ -11,10 +12,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitssl import config
 from vitssl.backbones.base import Backbone
 from vitssl.config import ConfigError, Run
 
 LAST, BEST = "last.pt", "best.pt"
+EXTRAS = ("backbone.mask_token",)  # of a backbone: there only where an objective uses it
+
+
+def released(name: str) -> dict[str, Tensor]:
+    """The pretrained weights of a model of timm's hub.
+
+    Raises:
+        ConfigError: timm knows no such weights, or they cannot be downloaded here.
+    """
+    import timm
+
+    try:
+        return timm.create_model(name, pretrained=True).state_dict()
+    except (RuntimeError, OSError, ValueError) as error:
+        raise ConfigError(f"timm:{name}: {str(error).splitlines()[0]}") from None
 
 
 def save(path: Path, state: dict[str, Any]) -> None:
@@ -41,7 +58,8 @@ def read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"{path} does not exist: there is no checkpoint to start from")
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals([argparse.Namespace]):  # the papers' files hold their command line
+            return torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, EOFError, RuntimeError) as error:
         raise ConfigError(f"{path} is not a checkpoint that can be read ({str(error).splitlines()[0]})") from None
 
@@ -52,23 +70,72 @@ def checkpoint_path(source: str) -> Path:
     return path / LAST if path.is_dir() else path
 
 
+def weights(source: str) -> dict[str, Tensor]:
+    """The tensors of a checkpoint under this project's names, whoever wrote it.
+
+    Args:
+        source: a run folder, a checkpoint of this project, or a foreign file: a state dict, bare or under the key that the
+            released checkpoints of DeiT, MAE and Swin ("model") or T2T-ViT ("state_dict_ema") use.
+
+    Raises:
+        ConfigError: there is no such file, or it holds no tensors.
+    """
+    path = checkpoint_path(source)
+    content = read(path)
+    found = next((content[key] for key in ("model", "state_dict_ema", "state_dict") if key in content), content)
+    tensors = {name: value for name, value in found.items() if isinstance(value, Tensor)}
+    if not tensors:
+        raise ConfigError(f"{path} holds no weights")
+    if any(name.startswith("backbone.") for name in tensors):
+        return tensors
+    # a bare network, with or without DDP's prefix; its classifier belongs to other classes
+    bare = {name.removeprefix("module."): value for name, value in tensors.items()}
+    return {f"backbone.{name}": value for name, value in bare.items() if not name.startswith(("head.", "fc."))}
+
+
 def init_from(model: nn.Module, backbone: Backbone, run: Run) -> None:
     """Start the backbone, and the objectives named in ``run.init_objectives``, from another run's weights.
 
     Raises:
         ConfigError: a tensor is missing, unexpected or of another shape, and no pattern of ``run.init_except`` excuses it.
     """
-    path = checkpoint_path(run.init_from)
     wanted = ("backbone.", *(f"objectives.{name}." for name in run.init_objectives))
-    theirs = {k: v for k, v in read(path)["model"].items() if k.startswith(wanted)}
+    theirs = {k: v for k, v in weights(run.init_from).items() if k.startswith(wanted)}
     theirs = backbone.adapt(theirs, prefix="backbone.")
     ours = {k: v for k, v in model.state_dict().items() if k.startswith(wanted)}
     problems = _mismatches(ours, theirs)
-    excused = {name for name in problems if any(re.search(pattern, name) for pattern in run.init_except)}
+    excused = {name for name in problems if name in EXTRAS or any(re.search(pattern, name) for pattern in run.init_except)}
     if left := [f"{name} {what}" for name, what in problems.items() if name not in excused]:
         more = f" (and {len(left) - 1} more)" if len(left) > 1 else ""
-        raise ConfigError(f"init_from: {path}: {left[0]}{more}; name it in init_except if that is meant")
+        raise ConfigError(f"init_from: {checkpoint_path(run.init_from)}: {left[0]}{more}; name it in init_except if that is meant")
     model.load_state_dict({k: v for k, v in theirs.items() if k not in problems}, strict=False)
+
+
+def load_teachers(model: nn.Module, run: Run, mean: list[float], std: list[float]) -> None:
+    """Put trained weights into the networks that objectives only look at.
+
+    A field of an objective that names trained weights (``config.checkpoints``), such as objectives.locality.teacher, is the path
+    of such a network in the model too: a backbone, as ``<field>_backbone`` describes it.
+
+    Args:
+        model: whose teachers are filled.
+        run: its Run.
+        mean: channel mean of its images, which its teachers see as they are.
+        std: their channel standard deviation.
+
+    Raises:
+        ConfigError: a teacher's Run or checkpoint is not there, or it is another network, or trained on pixels of another scale.
+    """
+    for field, source in config.checkpoints(run.objectives, "objectives.").items():
+        path = checkpoint_path(source)
+        config.check_teacher(run, field, config.load(path.parent), where=str(path.parent))
+        content = read(path)
+        if content["data"]["mean"] != list(mean) or content["data"]["std"] != list(std):
+            raise ConfigError(f"{field}: {path} was trained on images of other channel statistics; set data.normalize alike for both Runs")
+        teacher: Backbone = model.get_submodule(field)
+        own = {name: value for name, value in content["model"].items() if name.startswith("backbone.") and name not in EXTRAS}
+        adapted = teacher.adapt(own, "backbone.")
+        teacher.load_state_dict({name.removeprefix("backbone."): value for name, value in adapted.items()})
 
 
 def _mismatches(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> dict[str, str]:

@@ -90,6 +90,8 @@ def train_step(session: Session, called: nn.Module, parts: list[RawBatch]) -> di
         for kind, values in (("terms", terms), ("weighted", weighted)):
             for name, value in values.items():
                 sums[kind][name] = sums[kind].get(name, 0) + value / len(parts)
+    for objective in session.model.objectives.values():
+        objective.before_step(session.schedule.progress(step))
     norm = optim.clip_gradients(session.model, run.optim)
     session.schedule.apply(session.optimizer, step)
     session.optimizer.step()

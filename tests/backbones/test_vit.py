@@ -11,10 +11,10 @@ from vitssl.backbones import layers
 from vitssl.backbones.vit import ViT
 
 
-def vit(size_px=32, **fields) -> ViT:
+def vit(size_px=32, needs=frozenset(), **fields) -> ViT:
     torch.manual_seed(0)
     fields = {"name": "vit_pico", "patch_size": 8} | fields
-    return ViT(config.merge(config.Backbone, fields), size_px).eval()
+    return ViT(config.merge(config.Backbone, fields), size_px, needs).eval()
 
 
 def timm_twin(ours: ViT, name: str, size_px: int, **options) -> torch.nn.Module:
@@ -41,7 +41,7 @@ def test_outputs_equal_timms(size_px, patch):
     ours = vit(size_px, name="vit_tiny", patch_size=patch)
     twin = timm_twin(ours, "vit_tiny_patch16_224", size_px, patch_size=patch)
     images_BCHW = torch.randn(2, 3, size_px, size_px)
-    features = ours(ours.embed(images_BCHW), blocks=(0, 11))
+    features = ours(ours.embed(images_BCHW), ends=(0, 11))
     expected = twin.forward_features(images_BCHW)
     assert torch.equal(torch.cat([features.prefix_BPD, features.tokens_BND], 1), expected)
     assert torch.equal(ours.norm(features.stages[11][0]), expected)
@@ -76,6 +76,37 @@ def test_keeping_all_in_any_order_changes_nothing_but_the_order():
     order = torch.randperm(16)[None]
     embedded = ours.embed(images_BCHW)
     assert torch.allclose(ours(embedded, order).tokens_BND, ours(embedded).tokens_BND[:, order[0]], atol=1e-5)
+
+
+def test_a_hidden_patch_becomes_the_mask_token_at_its_own_place():
+    """Against a loop that builds each image's tokens one by one."""
+    ours, images_BCHW = vit(needs={"mask"}), torch.randn(3, 3, 32, 32)
+    mask_BN = torch.rand(3, 16) < 0.6
+    embedded = ours.embed(images_BCHW)
+    features = ours(embedded, mask_BN=mask_BN, ends=(3,))
+    for b in range(3):
+        rows = [ours.cls_token[0, 0] + ours.pos_embed[0, 0]]
+        for n in range(16):
+            rows.append(ours.mask_token[0, 0] + ours.pos_embed[0, 1 + n] if mask_BN[b, n] else embedded.tokens[b, n])
+        tokens = torch.stack(rows)[None]
+        for block in ours.blocks:
+            tokens = block(tokens)
+        assert torch.allclose(features.stages[3][0][b], tokens[0], atol=1e-5)
+        assert torch.allclose(features.tokens_BND[b], ours.norm(tokens)[0, 1:], atol=1e-5)
+
+
+def test_hidden_pixels_have_no_influence():
+    ours, mask_BN = vit(needs={"mask"}), torch.zeros(1, 16, dtype=torch.bool)
+    mask_BN[0, [0, 5, 15]] = True
+    images_BCHW = torch.randn(1, 3, 32, 32, requires_grad=True)
+    ours(ours.embed(images_BCHW), mask_BN=mask_BN).tokens_BND.square().sum().backward()
+    influence_N = torch.nn.functional.max_pool2d(images_BCHW.grad.abs().amax(1), 8).flatten()
+    assert torch.equal(influence_N == 0, mask_BN[0])
+
+
+def test_there_is_a_mask_token_only_where_one_is_needed():
+    assert vit().mask_token is None and "mask_token" not in vit().state_dict()
+    assert vit(needs={"mask"}).mask_token.abs().min() > 0
 
 
 def test_sincos_positions_have_maes_values():

@@ -24,21 +24,21 @@ def batch_of(images_BCHW, labels_B=None) -> Batch:
 
 def slow_loss(network, images_BCHW, selection, normalize: bool) -> float:
     """Image by image, patch by patch: encode the visible ones, decode with mask tokens, compare the hidden ones."""
-    objective, backbone = network.objectives["mae"], network.backbone
-    p, side = backbone.patch_size, images_BCHW.shape[-1] // backbone.patch_size
+    decoder, backbone = network.objectives["mae"].decoder, network.backbone
+    p, side = backbone.stride, images_BCHW.shape[-1] // backbone.stride
     errors = []
     for b, image_CHW in enumerate(images_BCHW):
         keep = selection.keep_BM[b].tolist()
         embedded = backbone.embed(image_CHW[None])
         features = backbone(embedded, torch.tensor([keep]))
-        rows = [objective.decoder_embed(features.prefix_BPD[0, 0])]
+        rows = [decoder.embed(features.prefix_BPD[0, 0])]
         for n in range(side * side):
-            token = objective.decoder_embed(features.tokens_BND[0, keep.index(n)]) if n in keep else objective.mask_token[0, 0]
+            token = decoder.embed(features.tokens_BND[0, keep.index(n)]) if n in keep else decoder.mask_token[0, 0]
             rows.append(token)
-        tokens = torch.stack(rows)[None] + objective.decoder_pos_embed
-        for block in objective.decoder_blocks:
+        tokens = torch.stack(rows)[None] + decoder.pos_embed
+        for block in decoder.blocks:
             tokens = block(tokens)
-        prediction_NE = objective.decoder_pred(objective.decoder_norm(tokens))[0, 1:]
+        prediction_NE = decoder.pred(decoder.norm(tokens))[0, 1:]
         for n in range(side * side):
             if n in keep:
                 continue
@@ -67,11 +67,12 @@ def test_zero_prediction_closed_forms(make_run):
     """Normalised targets: (E-1)/E * var/(var+1e-6), here with E = 12 values a patch; a constant image gives 0."""
     targets_BNE = mae.normalize_patches(mae.patchify(torch.randn(2, 3, 8, 8), 2))
     mask_BN = torch.ones(2, 16)
-    assert mae.masked_mse(torch.zeros_like(targets_BNE), targets_BNE, mask_BN).item() == pytest.approx(11 / 12, abs=1e-4)
+    assert mae.masked_error(torch.zeros_like(targets_BNE), targets_BNE, mask_BN, "l2").item() == pytest.approx(11 / 12, abs=1e-4)
     constant_BNE = mae.normalize_patches(mae.patchify(torch.full((1, 3, 8, 8), 0.7), 2))
-    assert mae.masked_mse(torch.zeros_like(constant_BNE), constant_BNE, torch.ones(1, 16)).item() == 0
+    assert mae.masked_error(torch.zeros_like(constant_BNE), constant_BNE, torch.ones(1, 16), "l2").item() == 0
     patches_BNE = mae.normalize_patches(mae.patchify(torch.randn(1, 3, 224, 224), 16))
-    assert mae.masked_mse(torch.zeros_like(patches_BNE), patches_BNE, torch.ones(1, 196)).item() == pytest.approx(767 / 768, abs=1e-4)
+    error = mae.masked_error(torch.zeros_like(patches_BNE), patches_BNE, torch.ones(1, 196), "l2")
+    assert error.item() == pytest.approx(767 / 768, abs=1e-4)
 
 
 @pytest.mark.parametrize(("classes", "total"), [(10, 1.12909), (100, 1.35935)])
@@ -80,7 +81,7 @@ def test_ssat_total_at_zero_outputs(make_run, classes, total):
     run = make_run(SSAT, {"objectives.mae.normalize_targets": True, "data.image_size": 32, "backbone.patch_size": 16})
     network = model.build(run, classes).eval()
     for name, parameter in network.named_parameters():
-        if "head" in name or "decoder_pred" in name:
+        if "head" in name or "decoder.pred" in name:
             torch.nn.init.zeros_(parameter)
     got, _, weighted = network(batch_of(torch.randn(8, 3, 32, 32)), torch.zeros(()))
     assert got.item() == pytest.approx(total, abs=1e-4)
@@ -119,3 +120,44 @@ def test_embedding_is_shared_and_passes_are_made_once(make_run, monkeypatch):
     network.backbone.register_forward_hook(lambda *a: calls.append("pass"))
     network(batch_of(torch.randn(2, 3, 8, 8)), torch.zeros(()))
     assert calls == ["embed", "pass", "pass"]
+
+
+SIMMIM = {"objectives.mae": {"hide": "mask", "decoder": "pixel_shuffle", "loss": "l1"}}
+
+
+def test_simmim_is_the_mean_absolute_error_of_the_hidden_patches(make_run):
+    """A slow loop: every token's linear prediction against its own patch, hidden ones only (Xie et al. 2022)."""
+    network = model.build(make_run(SIMMIM), 10).eval()
+    objective, images_BCHW = network.objectives["mae"], torch.randn(3, 3, 8, 8)
+    encode = StepEncode(network, batch_of(images_BCHW))
+    loss = objective(encode, batch_of(images_BCHW), torch.zeros(()))["mae"]
+    mask_BN, tokens_BND = encode.selection("mae").mask_BN, encode("main", mask="mae").tokens_BND
+    errors = []
+    for b, n in mask_BN.nonzero().tolist():
+        r, c = n // 4, n % 4
+        target = torch.stack([images_BCHW[b, :, 2 * r + i, 2 * c + j] for i in range(2) for j in range(2)]).flatten()
+        errors.append((tokens_BND[b, n] @ objective.decoder.weight.T + objective.decoder.bias - target).abs().mean())
+    assert loss.item() == pytest.approx(torch.stack(errors).mean().item(), rel=1e-5)
+
+
+def test_a_hidden_patch_has_no_influence_on_any_token(make_run):
+    network = model.build(make_run(SIMMIM), 10).eval()
+    images_BCHW = torch.randn(2, 3, 8, 8)
+    torch.manual_seed(2)
+    encode = StepEncode(network, batch_of(images_BCHW))
+    tokens, mask_BN = encode("main", mask="mae").tokens_BND, encode.selection("mae").mask_BN
+    hidden = mae.unpatchify(mask_BN[..., None].expand(-1, -1, 12).float(), 2).bool()
+    changed = StepEncode(network, batch_of(torch.where(hidden, torch.randn_like(images_BCHW), images_BCHW)))
+    torch.manual_seed(2)
+    assert torch.equal(changed("main", mask="mae").tokens_BND, tokens)
+
+
+def test_swin_decoder_has_simmims_size(make_run):
+    """768 x 3072 + 3072 parameters for Swin-T."""
+    run = make_run({"objectives.mae": SIMMIM["objectives.mae"]})
+
+    class Swin:
+        embed_dim, stride = 768, 32
+
+    decoder = mae.PixelShuffle(run.objectives.mae, Swin(), (7, 7))
+    assert sum(p.numel() for p in decoder.parameters()) == 2_362_368

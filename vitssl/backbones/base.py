@@ -22,46 +22,60 @@ class Embedded(NamedTuple):
 class Features:
     """One pass through a backbone.
 
-    ``tokens`` and ``prefix`` went through the final norm; the entries of ``stages`` did not (``Backbone.norm`` does it).
+    ``tokens`` and ``prefix`` went through the final norm; the entries of ``stages`` did not (``Encode.norm`` does it).
     """
 
     prefix_BPD: Tensor
     tokens_BND: Tensor  # N, or M where the pass kept M tokens
     grid: tuple[int, int]  # of the N tokens: rows, columns
-    stages: dict[int, tuple[Tensor, tuple[int, int]]] = field(default_factory=dict)  # block -> (all tokens after it, grid)
+    stages: dict[int, tuple[Tensor, tuple[int, int]]] = field(default_factory=dict)  # end -> (all tokens there, grid of the patch tokens)
 
 
 class Backbone(nn.Module):
     """Images to named features, in two steps so that several passes share one patch embedding.
 
+    An *end* is a place whose features can be asked for: after every block of a plain backbone, after every stage of one that
+    shrinks its grid; the last one's are what the final norm gets.
+
     Attributes:
         embed_dim: width D of the output.
-        num_prefix_tokens: P.
-        patch_size: pixels per side of an output token.
+        num_prefix_tokens: P, of the output and of the ends that carry them (those of the output's width).
+        strides: pixels per side of a patch token at each end.
+        widths: D at each end.
         num_layers: depth for layer decay: ids run from 0 (embedding) to ``num_layers + 1`` (heads, not part of a backbone).
+        norm: the final norm, of tokens (..., D).
     """
 
     embed_dim: int
     num_prefix_tokens: int
-    patch_size: int
+    strides: tuple[int, ...]
+    widths: tuple[int, ...]
     num_layers: int
     norm: nn.Module
 
-    def grid(self, size_px: int) -> tuple[int, int]:
-        """Rows and columns of the output grid for a square image."""
-        return size_px // self.patch_size, size_px // self.patch_size
+    @property
+    def stride(self) -> int:
+        """Pixels per side of an output token."""
+        return self.strides[-1]
+
+    def grid(self, size_px: int, end: int = -1) -> tuple[int, int]:
+        """Rows and columns of the output grid (or of an end's) for a square image."""
+        return size_px // self.strides[end], size_px // self.strides[end]
 
     def embed(self, images_BCHW: Tensor) -> Embedded:
         """The first step, which passes over the same normalised (B, 3, H, W) images share."""
         raise NotImplementedError
 
-    def forward(self, embedded: Embedded, keep_BM: Tensor | None = None, blocks: tuple[int, ...] = ()) -> Features:
+    def forward(
+        self, embedded: Embedded, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None, ends: tuple[int, ...] = ()
+    ) -> Features:
         """Run the blocks and the final norm.
 
         Args:
             embedded: what ``embed`` gave.
-            keep_BM: int64 indices of the output grid's tokens to keep; the others are dropped before the first block.
-            blocks: the blocks (from 0) whose output is wanted in ``Features.stages``.
+            keep_BM: int64 indices of the output grid's tokens to keep; the others are dropped. Only where config says "keep".
+            mask_BN: bool, True = hidden: what of the output grid is replaced by a learned token. Only where config says "mask".
+            ends: the ends whose features are wanted in ``Features.stages``.
         """
         raise NotImplementedError
 
@@ -70,5 +84,5 @@ class Backbone(nn.Module):
         raise NotImplementedError
 
     def adapt(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-        """Fit another run's tensors to this backbone's image size (positions), where that is a matter of interpolation."""
+        """Fit other weights to this backbone: positions to its image size, names of foreign checkpoints to ours."""
         return state

@@ -62,11 +62,19 @@ class PaddedAttention(Attention):
         return self.proj(heads[..., : self.head_dim].transpose(1, 2).reshape(B, N, self.attn_dim))
 
 
-def make_blocks(dim: int, depth: int, num_heads: int, mlp_ratio: float, qkv_bias: bool = True, drop_path: float = 0.0) -> nn.ModuleList:
+def make_blocks(
+    dim: int,
+    depth: int,
+    num_heads: int,
+    mlp_ratio: float,
+    qkv_bias: bool = True,
+    drop_path: float = 0.0,
+    attention: type[Attention] = PaddedAttention,
+) -> nn.ModuleList:
     """timm's pre-norm transformer blocks; drop-path grows linearly to ``drop_path``."""
     rates = [drop_path * i / max(depth - 1, 1) for i in range(depth)]
     norm = partial(nn.LayerNorm, eps=1e-6)
-    make = partial(Block, dim, num_heads, mlp_ratio, qkv_bias=qkv_bias, norm_layer=norm, attn_layer=PaddedAttention)
+    make = partial(Block, dim, num_heads, mlp_ratio, qkv_bias=qkv_bias, norm_layer=norm, attn_layer=attention)
     return nn.ModuleList(make(drop_path=rate) for rate in rates)
 
 
@@ -79,8 +87,8 @@ def init_linear(module: nn.Module, how: str) -> None:
                 nn.init.zeros_(part.bias)
 
 
-def init_patch_projection(projection: nn.Conv2d, how: str) -> None:
-    """The patch convolution: lecun-normal as timm, or MAE's xavier on the flattened weight (its bias keeps torch's default)."""
+def init_patch_projection(projection: nn.Conv2d | nn.Linear, how: str) -> None:
+    """The layer from patch to token: lecun-normal as timm, or MAE's xavier on the flattened weight (its bias keeps torch's default)."""
     if how == "xavier":
         nn.init.xavier_uniform_(projection.weight.view(projection.weight.shape[0], -1))
     else:

@@ -6,6 +6,7 @@ Shapes: B images, C channels, H W pixels, N tokens, M kept tokens, P prefix toke
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 
 import torch
 from timm.layers import PatchEmbed, trunc_normal_
@@ -14,32 +15,44 @@ from torch import Tensor, nn
 from vitssl import config
 from vitssl.backbones import layers
 from vitssl.backbones.base import Backbone, Embedded, Features
+from vitssl.backbones.locality import LocalAttention, ShiftedPatches
 
 
-def build(cfg: config.Backbone, size_px: int) -> ViT:
-    return ViT(cfg, size_px)
+def build(cfg: config.Backbone, size_px: int, needs: Set[str] = frozenset()) -> ViT:
+    return ViT(cfg, size_px, needs)
 
 
 class ViT(Backbone):
     """Dosovitskiy et al. 2021 in DeiT's sizes; any square image and patch size, learned or fixed sine-cosine positions.
 
-    With fixed positions ``pos_embed`` is a buffer, as it is not trained; the cls token's is zero.
+    With fixed positions ``pos_embed`` is a buffer, as it is not trained; the cls token's is zero. With ``tokenizer: shifted`` and
+    ``attention: local`` it is SL-ViT (Lee et al. 2021).
     """
 
     num_prefix_tokens = 1
 
-    def __init__(self, cfg: config.Backbone, size_px: int):
+    def __init__(self, cfg: config.Backbone, size_px: int, needs: Set[str] = frozenset()):
         super().__init__()
-        self.embed_dim, depth, num_heads = config.backbone_shape(cfg)
-        self.patch_size, self.num_layers = cfg.patch_size, depth
+        size = config.size_of(cfg)
+        self.embed_dim, self.num_layers = size.embed_dim, size.depths[0]
+        self.strides, self.widths = (size.patch_size,) * self.num_layers, (self.embed_dim,) * self.num_layers
         self.base_grid = self.grid(size_px)
-        self.patch_embed = PatchEmbed(size_px, cfg.patch_size, 3, self.embed_dim, strict_img_size=False)
+        self.patch_embed = self._make_tokenizer(cfg.tokenizer, size_px)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, self.embed_dim))
+        self.mask_token = nn.Parameter(torch.zeros(1, 1, self.embed_dim)) if "mask" in needs else None
         self._make_positions(cfg.positions)
-        self.blocks = layers.make_blocks(self.embed_dim, depth, num_heads, cfg.mlp_ratio, cfg.qkv_bias, cfg.drop_path)
+        attention = LocalAttention if cfg.attention == "local" else layers.PaddedAttention
+        self.blocks = layers.make_blocks(
+            self.embed_dim, self.num_layers, size.num_heads, size.mlp_ratio, size.qkv_bias, cfg.drop_path, attention
+        )
         self.norm = nn.LayerNorm(self.embed_dim, eps=1e-6)
         self._init(cfg.init)
         layers.set_fused_attention(self, cfg.fused_attention)
+
+    def _make_tokenizer(self, kind: str, size_px: int) -> nn.Module:
+        if kind == "shifted":
+            return ShiftedPatches(self.stride, self.embed_dim)
+        return PatchEmbed(size_px, self.stride, 3, self.embed_dim, strict_img_size=False)
 
     def _make_positions(self, kind: str) -> None:
         num_tokens = 1 + self.base_grid[0] * self.base_grid[1]
@@ -56,15 +69,24 @@ class ViT(Backbone):
         nn.init.normal_(self.cls_token, std=1e-6 if how == "trunc_normal" else 0.02)
         if isinstance(self.pos_embed, nn.Parameter):
             trunc_normal_(self.pos_embed, std=0.02)
+        if self.mask_token is not None:
+            trunc_normal_(self.mask_token, std=0.02)
 
     def embed(self, images_BCHW: Tensor) -> Embedded:
         """Patch tokens with their positions."""
-        grid = (int(images_BCHW.shape[-2]) // self.patch_size, int(images_BCHW.shape[-1]) // self.patch_size)
-        positions_ND = layers.resize_positions(self.pos_embed[0, 1:], self.base_grid, grid)
-        return Embedded(self.patch_embed(images_BCHW) + positions_ND, grid)
+        grid = (int(images_BCHW.shape[-2]) // self.stride, int(images_BCHW.shape[-1]) // self.stride)
+        return Embedded(self.patch_embed(images_BCHW) + self._positions(grid), grid)
 
-    def forward(self, embedded: Embedded, keep_BM: Tensor | None = None, blocks: tuple[int, ...] = ()) -> Features:
+    def _positions(self, grid: tuple[int, int]) -> Tensor:
+        return layers.resize_positions(self.pos_embed[0, 1:], self.base_grid, grid)
+
+    def forward(
+        self, embedded: Embedded, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None, ends: tuple[int, ...] = ()
+    ) -> Features:
         tokens, grid = embedded
+        if mask_BN is not None:
+            hidden = (self.mask_token + self._positions(grid)).to(tokens.dtype)
+            tokens = torch.where(mask_BN[..., None], hidden, tokens)
         if keep_BM is not None:
             tokens = tokens.gather(1, keep_BM[..., None].expand(-1, -1, self.embed_dim))
         cls = (self.cls_token + self.pos_embed[:, :1]).expand(len(tokens), -1, -1)
@@ -72,7 +94,7 @@ class ViT(Backbone):
         stages = {}
         for i, block in enumerate(self.blocks):
             tokens = block(tokens)
-            if i in blocks:
+            if i in ends:
                 stages[i] = (tokens, grid)
         tokens = self.norm(tokens)
         return Features(tokens[:, :1], tokens[:, 1:], grid, stages)

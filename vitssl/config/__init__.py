@@ -8,43 +8,57 @@ Every field is in one of these: `run.py` (Run, Optim, Loop), `data.py`, `backbon
 profile of the place where jobs run.
 """
 
-from vitssl.config.backbones import OFFERS, VIT_SIZES, Backbone, backbone_shape
-from vitssl.config.base import ConfigError
+from vitssl.config.backbones import FAMILIES, SIZES, Backbone, module, offers, patch_px, size_of, stage_strides_px, stride_px
+from vitssl.config.base import ConfigError, assign, checkpoints, unstarted
 from vitssl.config.data import IMAGENET_STATISTICS, Data, Subset, View, Views, statistics, view_px
 from vitssl.config.merging import load, merge, save, undotted
-from vitssl.config.objectives import Classify, Mae, Objective, Objectives, active
-from vitssl.config.run import Loop, Optim, Run, check, identity, needs_labels, scaled_lr, views_of
+from vitssl.config.objectives import Classify, Dino, Drloc, Locality, Mae, Objective, Objectives, Simclr, active, horizon_epochs
+from vitssl.config.run import Loop, Optim, Run, check, check_teacher, identity, needs_labels, scaled_lr, views_of
 from vitssl.config.site import Site
 
 __all__ = [
+    "FAMILIES",
     "IMAGENET_STATISTICS",
-    "OFFERS",
-    "VIT_SIZES",
+    "SIZES",
     "Backbone",
     "Classify",
     "ConfigError",
     "Data",
+    "Dino",
+    "Drloc",
+    "Locality",
     "Loop",
     "Mae",
     "Objective",
     "Objectives",
     "Optim",
     "Run",
+    "Simclr",
     "Site",
     "Subset",
     "View",
     "Views",
     "active",
-    "backbone_shape",
+    "assign",
     "check",
+    "check_teacher",
+    "checkpoints",
+    "horizon_epochs",
     "identity",
     "load",
     "merge",
+    "module",
     "needs_labels",
+    "offers",
+    "patch_px",
     "save",
     "scaled_lr",
+    "size_of",
+    "stage_strides_px",
     "statistics",
+    "stride_px",
     "undotted",
+    "unstarted",
     "view_px",
     "views_of",
 ]

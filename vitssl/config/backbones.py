@@ -1,62 +1,202 @@
-"""The fields of ``backbone``, the named sizes, and what each backbone offers to objectives."""
+"""The fields of ``backbone``, the families and their named sizes, and what each offers to objectives."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Optional
+from typing import Literal, NamedTuple, Optional
 
 from vitssl.config.base import free
 
-# name -> (embed_dim, depth, num_heads); pico is ours, for demonstrations and tests
-VIT_SIZES = {
-    "vit_pico": (96, 4, 3),
-    "vit_tiny": (192, 12, 3),
-    "vit_small": (384, 12, 6),
-    "vit_base": (768, 12, 12),
-    "vit_large": (1024, 24, 16),
+
+class Size(NamedTuple):
+    """A named size. In staged families ``embed_dim`` and ``num_heads`` are the first stage's, and grow by the family's factors."""
+
+    embed_dim: int
+    depths: tuple[int, ...]  # blocks of each stage; plain families have one stage
+    num_heads: int = 1
+    mlp_ratio: float = 4.0
+    patch_size: int = 1  # pixels
+    qkv_bias: bool = True
+
+
+class Family(NamedTuple):
+    """A file of `vitssl/backbones/`: its sizes, the fields that it reads, what it can do, the widths and strides of its stages."""
+
+    sizes: dict[str, Size]
+    reads: frozenset[str]
+    offers: frozenset[str]  # cls: a class token; keep: passes on some of the tokens only; mask: passes with replaced tokens
+    widths: tuple[int, ...]  # of each stage, in units of embed_dim; a size has as many stages or fewer
+    strides: tuple[int, ...]  # pixels per side of a token of each stage, in units of patch_size
+
+
+def _family(sizes: dict[str, Size], reads: str, offers: str, widths: tuple[int, ...] = (1,), strides: tuple[int, ...] = (1,)) -> Family:
+    return Family(sizes, frozenset(reads.split()), frozenset(offers.split()), widths, strides)
+
+
+# pico sizes are ours, for demonstrations and tests
+FAMILIES = {
+    "vit": _family(
+        {
+            "vit_pico": Size(96, (4,), 3, patch_size=16),
+            "vit_tiny": Size(192, (12,), 3, patch_size=16),
+            "vit_small": Size(384, (12,), 6, patch_size=16),
+            "vit_base": Size(768, (12,), 12, patch_size=16),
+            "vit_large": Size(1024, (24,), 16, patch_size=16),
+        },
+        reads="patch_size positions embed_dim depth num_heads mlp_ratio qkv_bias drop_path init tokenizer attention",
+        offers="cls keep mask",
+    ),
+    "swin": _family(
+        {"swin_pico": Size(24, (1, 1, 2, 1), 1, patch_size=4), "swin_tiny": Size(96, (2, 2, 6, 2), 3, patch_size=4)},
+        reads="patch_size embed_dim depths num_heads mlp_ratio qkv_bias drop_path window_size relative_positions",
+        offers="mask",
+        widths=(1, 2, 4, 8),
+        strides=(1, 2, 4, 8),
+    ),
+    "cvt": _family(
+        {"cvt_pico": Size(16, (1, 1, 2), 1), "cvt_13": Size(64, (1, 2, 10), 1)},
+        reads="embed_dim depths num_heads mlp_ratio drop_path variant",
+        offers="keep",
+        widths=(1, 3, 6),
+        strides=(4, 8, 16),
+    ),
+    "t2t": _family(
+        {"t2t_pico": Size(96, (2,), 3, 3.0, qkv_bias=False), "t2t_vit_14": Size(384, (14,), 6, 3.0, qkv_bias=False)},
+        reads="embed_dim depth num_heads mlp_ratio qkv_bias drop_path attention_scale",
+        offers="cls",
+        strides=(16,),
+    ),
+    "resnet": _family(
+        {"resnet_pico": Size(8, (1, 1, 1, 1)), "resnet50": Size(64, (3, 4, 6, 3))},
+        reads="embed_dim depths drop_path",
+        offers="",
+        widths=(4, 8, 16, 32),
+        strides=(4, 8, 16, 32),
+    ),
+    "cifarresnet": _family(
+        {"resnet8": Size(16, (1, 1, 1)), "resnet56": Size(16, (9, 9, 9))},
+        reads="embed_dim depths",
+        offers="",
+        widths=(1, 2, 4),
+        strides=(1, 2, 4),
+    ),
 }
-# What a backbone can do. `cls`: a class token; `keep`: drop tokens before the first block.
-OFFERS = {name: {"cls", "keep"} for name in VIT_SIZES}
+SIZES = {name: size for family in FAMILIES.values() for name, size in family.sizes.items()}
 
 
 @dataclass
 class Backbone:
-    name: Literal["vit_pico", "vit_tiny", "vit_small", "vit_base", "vit_large"] = "vit_tiny"
-    patch_size: int = 16  # pixels
+    """What a family does not read is refused; None takes the named size's value."""
+
+    name: Literal[
+        "vit_pico", "vit_tiny", "vit_small", "vit_base", "vit_large", "swin_pico", "swin_tiny", "cvt_pico", "cvt_13",
+        "t2t_pico", "t2t_vit_14", "resnet_pico", "resnet50", "resnet8", "resnet56",
+    ] = "vit_tiny"  # fmt: skip
+    patch_size: Optional[int] = None  # pixels
     positions: Literal["learned", "sincos"] = "learned"
-    embed_dim: Optional[int] = None  # None takes the named size's
+    embed_dim: Optional[int] = None  # in staged families, of the first stage; the others keep their ratio to it
     depth: Optional[int] = None
-    num_heads: Optional[int] = None
-    mlp_ratio: float = 4.0
-    qkv_bias: bool = True
+    depths: Optional[list[int]] = None  # blocks of each stage
+    num_heads: Optional[int] = None  # in staged families, of the first stage
+    mlp_ratio: Optional[float] = None
+    qkv_bias: Optional[bool] = None
     drop_path: float = 0.0  # of the last block; the rate grows linearly from 0
     init: Literal["trunc_normal", "xavier"] = "trunc_normal"  # timm/DeiT's, or MAE's
+    tokenizer: Literal["patches", "shifted"] = "patches"  # shifted: shifted patch tokenization (SL-ViT)
+    attention: Literal["plain", "local"] = "plain"  # local: locality self-attention (SL-ViT)
+    window_size: Optional[int] = None  # tokens; 7
+    relative_positions: bool = True  # Swin's relative position bias
+    variant: Literal["microsoft", "drloc"] = "microsoft"  # CvT: the paper's authors' code, or the one that Drloc trained
+    attention_scale: Literal["head_dim", "embed_dim"] = "head_dim"  # of the logits, to the power -1/2; T2T's released weights: embed_dim
     frozen: bool = False  # a linear probe: no gradient, evaluation mode
     fused_attention: bool = free(True)
 
     def problems(self, sizes_px: Iterable[tuple[str, int]]) -> Iterator[str]:
         """``sizes_px``: (field, side in pixels) of all images that the backbone sees."""
-        embed_dim, depth, num_heads = backbone_shape(self)
-        for name, value in {"patch_size": self.patch_size, "embed_dim": embed_dim, "depth": depth, "num_heads": num_heads}.items():
-            if value < 1:
-                yield f"backbone.{name}: {value} is less than 1"
-                return
-        if embed_dim % num_heads:
-            yield f"backbone.num_heads: {num_heads} does not divide embed_dim={embed_dim}"
-        if self.positions == "sincos" and embed_dim % 4:
-            yield f"backbone.positions: sincos needs an embed_dim that is a multiple of 4, not {embed_dim}"
-        if self.mlp_ratio <= 0:
-            yield f"backbone.mlp_ratio: {self.mlp_ratio} is not positive"
+        yield from _unread(self)
+        yield from _impossible(self)
         if not 0 <= self.drop_path < 1:
             yield f"backbone.drop_path: {self.drop_path} is not in [0, 1)"
         for where, size_px in sizes_px:
-            if size_px % self.patch_size:
-                yield f"backbone.patch_size: {self.patch_size} does not divide the {size_px} px of {where}"
+            if size_px % stride_px(self):
+                yield f"backbone.{_token_size(self)} does not divide the {size_px} px of {where}"
 
 
-def backbone_shape(backbone: Backbone) -> tuple[int, int, int]:
-    """(embed_dim, depth, num_heads) with the overrides applied."""
-    named = VIT_SIZES[backbone.name]
-    own = (backbone.embed_dim, backbone.depth, backbone.num_heads)
-    return tuple(o if o is not None else n for o, n in zip(own, named, strict=True))  # type: ignore[return-value]
+def _token_size(backbone: Backbone) -> str:
+    """The field that sets the pixels per output token, and its value, for an error."""
+    if family(backbone).strides == (1,):
+        return f"patch_size: {patch_px(backbone)}"
+    return f"name: {backbone.name} has an output token per {stride_px(backbone)} px, which"
+
+
+def _unread(backbone: Backbone) -> Iterator[str]:
+    """A field that is set to other than its default and that the family does not read."""
+    reads = family(backbone).reads | {"name", "frozen", "fused_attention"}
+    for f in dataclasses.fields(backbone):
+        if f.name not in reads and getattr(backbone, f.name) != f.default:
+            yield f"backbone.{f.name}: {backbone.name} has no such choice; leave it out"
+
+
+def _impossible(backbone: Backbone) -> Iterator[str]:
+    """Sizes that no network has; the first problem hides the rest."""
+    size, staged = size_of(backbone), len(family(backbone).widths)
+    values = {"patch_size": size.patch_size, "embed_dim": size.embed_dim, "num_heads": size.num_heads}
+    values |= {"window_size": backbone.window_size or 7}
+    values |= {"depths" if staged > 1 else "depth": min(size.depths, default=0)}
+    for name, value in values.items():
+        if value < 1:
+            yield f"backbone.{name}: {value} is less than 1"
+            return
+    if len(size.depths) > staged:
+        yield f"backbone.depths: {backbone.name} has {staged} stages at most, not {len(size.depths)}"
+    if size.embed_dim % size.num_heads:
+        yield f"backbone.num_heads: {size.num_heads} does not divide embed_dim={size.embed_dim}"
+    if backbone.tokenizer == "shifted" and size.patch_size < 2:
+        yield f"backbone.patch_size: {size.patch_size} px cannot be shifted by half (tokenizer: shifted)"
+    if backbone.positions == "sincos" and size.embed_dim % 4:
+        yield f"backbone.positions: sincos needs an embed_dim that is a multiple of 4, not {size.embed_dim}"
+    if size.mlp_ratio <= 0:
+        yield f"backbone.mlp_ratio: {size.mlp_ratio} is not positive"
+
+
+def module(backbone: Backbone) -> str:
+    """The name of the family, and of its file in `vitssl/backbones/`."""
+    return next(name for name, found in FAMILIES.items() if backbone.name in found.sizes)
+
+
+def family(backbone: Backbone) -> Family:
+    return FAMILIES[module(backbone)]
+
+
+def size_of(backbone: Backbone) -> Size:
+    """The named size with the overrides applied."""
+    size = SIZES[backbone.name]
+    depths = backbone.depths if backbone.depth is None else [backbone.depth]
+    own = {name: getattr(backbone, name) for name in ("embed_dim", "num_heads", "mlp_ratio", "patch_size", "qkv_bias")}
+    own["depths"] = depths if depths is None else tuple(depths)
+    return size._replace(**{name: value for name, value in own.items() if value is not None})
+
+
+def patch_px(backbone: Backbone) -> int:
+    """Pixels per side of an input patch."""
+    return size_of(backbone).patch_size
+
+
+def stage_strides_px(backbone: Backbone) -> tuple[int, ...]:
+    """Pixels per side of a token of each stage; the last one's tokens are the output."""
+    strides = family(backbone).strides[: len(size_of(backbone).depths)]
+    return tuple(max(1, patch_px(backbone)) * stride for stride in strides)
+
+
+def stride_px(backbone: Backbone) -> int:
+    """Pixels per side of an output token."""
+    return stage_strides_px(backbone)[-1]
+
+
+def offers(backbone: Backbone) -> set[str]:
+    """What it can do for an objective."""
+    extra = {"cls"} if module(backbone) == "cvt" and backbone.variant == "microsoft" else set()
+    lost = {"keep", "mask"} if backbone.tokenizer == "shifted" else set()  # a token holds pixels of its neighbours
+    return (set(family(backbone).offers) | extra) - lost

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import field
 from typing import Any
@@ -14,6 +16,39 @@ class ConfigError(ValueError):
 def free(default: Any) -> Any:
     """A field that does not change the result (paths, workers, logging): it stays out of the Run's identity."""
     return field(default=default, metadata={"identity": False})
+
+
+def checkpoint() -> Any:
+    """A field that names trained weights: a run folder, a checkpoint file, or (in a sweep) an earlier stage of the arm."""
+    return field(default=None, metadata={"checkpoint": True})
+
+
+def checkpoints(part: Any, prefix: str = "") -> dict[str, str]:
+    """{dotted path: value} of the fields of a Run (or of a part of one) that name trained weights and are set."""
+    found: dict[str, str] = {}
+    for f in dataclasses.fields(part):
+        value = getattr(part, f.name)
+        if dataclasses.is_dataclass(value):
+            found |= checkpoints(value, f"{prefix}{f.name}.")
+        elif f.metadata.get("checkpoint") and value is not None:
+            found[prefix + f.name] = value
+    return found
+
+
+def assign(part: Any, path: str, value: Any) -> None:
+    """Set the field at a dotted path."""
+    *parents, last = path.split(".")
+    for name in parents:
+        part = getattr(part, name)
+    setattr(part, last, value)
+
+
+def unstarted(part: Any) -> Any:
+    """A copy of a Run without the names of trained weights, which are paths."""
+    bare = copy.deepcopy(part)
+    for path in checkpoints(part):
+        assign(bare, path, None)
+    return bare
 
 
 def less_than(low: float, part: Any, prefix: str, *names: str) -> Iterator[str]:

@@ -9,10 +9,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
+from operator import attrgetter
 from typing import Any, Literal, Optional
 
-from vitssl.config.backbones import OFFERS, Backbone
-from vitssl.config.base import ConfigError, free, less_than
+from vitssl.config.backbones import Backbone, offers
+from vitssl.config.base import ConfigError, checkpoint, free, less_than
 from vitssl.config.data import Data, View, view_px
 from vitssl.config.objectives import Objectives, active
 
@@ -51,6 +52,7 @@ class Loop:
     epochs: int = 100
     schedule_epochs: Optional[int] = None  # horizon of the cosine; None takes `epochs`
     warmup_epochs: float = 5.0
+    warmup_prefix: bool = True  # the cosine begins after the warm-up (MAE); False: with it, hidden by it until its end (timm's default)
     max_steps: Optional[int] = None  # stop after so many optimiser steps, the schedule unchanged
     micro_batch_size: Optional[int] = free(None)  # images per GPU and forward; more are accumulated
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
@@ -83,9 +85,17 @@ class Run:
     objectives: Objectives = field(default_factory=Objectives)
     optim: Optim = field(default_factory=Optim)
     loop: Loop = field(default_factory=Loop)
-    init_from: Optional[str] = None  # a run folder, a checkpoint file, or (in a sweep) a stage: where weights start
+    init_from: Optional[str] = checkpoint()  # where weights start
     init_objectives: list[str] = field(default_factory=list)  # objectives that start from there too, besides the backbone
     init_except: list[str] = field(default_factory=list)  # name patterns that may be missing, unexpected or of other shape
+
+
+# why a backbone cannot serve an objective
+LACKS = {
+    "cls": "has no class token; set pool: mean",
+    "keep": "cannot drop hidden tokens (hide: drop)",
+    "mask": "has no mask token (hide: mask)",
+}
 
 
 def views_of(run: Run) -> dict[str, View]:
@@ -142,6 +152,32 @@ def check(run: Run, where: str = "") -> None:
         raise ConfigError(prefix + problem)
 
 
+def check_teacher(run: Run, field: str, theirs: Run, where: str = "") -> None:
+    """The description of a teacher's network, in ``<field>_backbone``, is that of the teacher's own Run.
+
+    So a model can be built, counted and loaded without its teacher at hand.
+
+    Args:
+        run: the student's.
+        field: one of ``checkpoints(run)``, such as objectives.locality.teacher; others name no teacher, and pass.
+        theirs: the Run that this field stands for.
+        where: for the error's first words.
+
+    Raises:
+        ConfigError: they differ, in more than how the teacher was trained.
+    """
+    *path, last = field.split(".")
+    owner = attrgetter(".".join(path))(run) if path else run
+    ours = getattr(owner, f"{last}_backbone", None)
+    if ours is None:
+        return
+    for f in dataclasses.fields(ours):
+        own, other = getattr(ours, f.name), getattr(theirs.backbone, f.name)
+        if own != other and f.name not in ("drop_path", "init", "frozen", "fused_attention"):
+            prefix = f"{where}: " if where else ""
+            raise ConfigError(f"{prefix}{field}_backbone.{f.name}: {own} is not the teacher's; its own Run has backbone.{f.name}={other}")
+
+
 def _pattern_problems(run: Run) -> Iterator[str]:
     for name, patterns in (("init_except", run.init_except), ("optim.no_decay", run.optim.no_decay)):
         for pattern in patterns:
@@ -156,18 +192,23 @@ def _objective_problems(run: Run) -> Iterator[str]:
     if not objectives:
         yield "objectives: none is on; set at least one, for example objectives.classify: {}"
     for name, objective in objectives.items():
-        lacking = objective.needs - OFFERS[run.backbone.name]
-        if lacking:
-            yield f"objectives.{name}: backbone.name={run.backbone.name} does not offer {', '.join(sorted(lacking))}"
+        for lacking in sorted(objective.needs() - offers(run.backbone)):
+            yield f"objectives.{name}: {_lacks(run.backbone, lacking)}"
         for view in objective.views():
             if view not in made:
-                yield f"objectives.{name}.view: there is no data.views.{view}; the Run has {', '.join(sorted(made))}"
+                yield f"objectives.{name}: there is no data.views.{view}; the Run has {', '.join(sorted(made))}"
         yield from objective.problems(f"objectives.{name}", run)
     if run.backbone.frozen and set(objectives) != {"classify"}:
         yield "backbone.frozen: only a classify Run (a probe) can train on a frozen backbone"
     for name in run.init_objectives:
         if name not in objectives:
             yield f"init_objectives: {name} is not an active objective; the Run has {', '.join(objectives)}"
+
+
+def _lacks(backbone: Backbone, need: str) -> str:
+    if backbone.tokenizer == "shifted" and need in ("keep", "mask"):
+        return "backbone.tokenizer=shifted shows every token a part of its neighbours, hidden ones too; set patches"
+    return f"backbone.name={backbone.name} {LACKS[need]}"
 
 
 def _backbone_problems(run: Run) -> Iterator[str]:

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 class Encode(Protocol):
     """The step's backbone passes: each (view, selection) pair is computed once, whoever asks, however often."""
 
-    def __call__(self, view: str, keep: str | None = None) -> Features:
-        """The features of a view; with ``keep``, of the tokens that the named selection keeps."""
+    def __call__(self, view: str, keep: str | None = None, mask: str | None = None) -> Features:
+        """The features of a view; with ``keep`` of the tokens that the named selection keeps, with ``mask`` of all, the hidden replaced."""
+
+    def norm(self, tokens: Tensor) -> Tensor:
+        """The backbone's final norm, for the tokens of an end of its last width."""
 
     def selection(self, name: str) -> Selection:
         """The selection that the objective of that name draws in this step, the same for all who ask."""
@@ -34,9 +37,9 @@ class Encode(Protocol):
 
 
 class Objective(nn.Module):
-    """Base class. Every method but ``forward`` has a default."""
+    """Base class: made from (its config, the Run, the backbone, the number of classes). Every method but ``forward`` has a default."""
 
-    blocks: tuple[int, ...] = ()  # the backbone blocks whose output this objective reads
+    ends: tuple[int, ...] = ()  # the backbone's ends (`Backbone.widths`) whose features this objective reads
 
     def select(self, batch_size: int, grid: tuple[int, int], like: Tensor) -> Selection:
         """Draw the token selection that carries this objective's name (on ``like``'s device)."""
@@ -52,6 +55,9 @@ class Objective(nn.Module):
 
     def start(self, backbone: Backbone) -> None:
         """Called once, after weights are initialised or loaded and before DDP: teachers copy the backbone here."""
+
+    def before_step(self, progress: float) -> None:
+        """Called after every backward, before clipping: gradients that shall not be used are dropped here."""
 
     def after_step(self, backbone: Backbone, progress: float) -> None:
         """Called after every optimiser step: teachers move here."""

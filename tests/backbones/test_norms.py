@@ -1,0 +1,156 @@
+"""Batch norm over ranks is one process's batch norm over the whole batch."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
+
+from vitssl import dist
+from vitssl.backbones import norms
+
+SHARES = (5, 3)  # images of each rank: unequal, so that weighting by the count shows
+KINDS = {1: (nn.BatchNorm1d, norms.BatchNorm1d, (8, 6)), 2: (nn.BatchNorm2d, norms.BatchNorm2d, (8, 6, 4, 3))}
+
+
+def values(dims: int) -> Tensor:
+    """Channels of several scales, off zero."""
+    generator = torch.Generator().manual_seed(dims)
+    shape = KINDS[dims][2]
+    return torch.randn(shape, generator=generator) * torch.logspace(-1, 1, 6).view(1, 6, *[1] * (dims - 1) * 2) + 3
+
+
+def trained(norm: nn.Module, batches: list[Tensor]) -> dict[str, Tensor]:
+    """Outputs, gradients and statistics after some training steps on a loss that is a sum over images."""
+    with torch.no_grad():
+        for i, parameter in enumerate(norm.parameters()):
+            parameter.copy_(torch.linspace(-1.0, 2.0, 6) + i)
+    inputs = [batch.clone().requires_grad_() for batch in batches]
+    outputs = [norm(batch) for batch in inputs]
+    sum((output.sin() + 1).pow(3).sum() for output in outputs).backward()
+    found = {f"output{i}": output.detach() for i, output in enumerate(outputs)}
+    found |= {f"input{i}.grad": batch.grad for i, batch in enumerate(inputs)}
+    found |= {f"{name}.grad": parameter.grad for name, parameter in norm.named_parameters()}
+    return found | norm.state_dict()
+
+
+def _rank(rank: int, port: int, folder: Path) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
+    torch.set_num_threads(1)
+    dist.start(torch.device("cpu"))
+    found = {}
+    for dims, (_, ours, _) in KINDS.items():
+        own = values(dims).split(SHARES)[rank]
+        found[dims, "plain"] = trained(ours(6), [own, 2 * own])
+        found[dims, "compiled"] = trained(torch.compile(ours(6), backend="aot_eager", fullgraph=True), [own, 2 * own])
+        found[dims, "no affine"] = trained(ours(6, affine=False), [own])
+        with torch.autocast("cpu", torch.bfloat16):
+            found[dims, "bf16"] = trained(ours(6), [own.bfloat16()])
+        frozen = ours(6)
+        with norms.frozen_statistics(frozen):
+            found[dims, "frozen"] = trained(frozen, [own])
+    torch.save(found, folder / f"{rank}.pt")
+    dist.stop()
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
+    folder = tmp_path_factory.mktemp("ranks")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    torch.multiprocessing.spawn(_rank, (port, folder), nprocs=2)
+    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+
+
+def whole(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """What both ranks found as one process would: images side by side, parameters' gradients added, statistics alike."""
+    found = {}
+    for name in parts[0]:
+        pair = [part[name] for part in parts]
+        if name.startswith(("output", "input")):
+            found[name] = torch.cat(pair)
+        elif name.endswith(".grad"):
+            found[name] = sum(pair)
+        else:
+            assert torch.equal(*pair), f"{name} differs between ranks"
+            found[name] = pair[0]
+    return {name.removeprefix("_orig_mod."): value for name, value in found.items()}
+
+
+def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], **tolerances: float) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, msg=lambda text, name=name: f"{name}: {text}", **tolerances)
+
+
+@pytest.mark.parametrize("dims", KINDS)
+@pytest.mark.parametrize("how", ["plain", "compiled"])
+def test_two_ranks_equal_torchs_norm_of_the_whole_batch(two_ranks, dims, how):
+    torchs = KINDS[dims][0](6).double()
+    expected = trained(torchs, [values(dims).double(), 2 * values(dims).double()])
+    found = {
+        name: value.double() if value.is_floating_point() else value for name, value in whole([r[dims, how] for r in two_ranks]).items()
+    }
+    assert_close(found, expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("dims", KINDS)
+def test_two_ranks_without_parameters(two_ranks, dims):
+    expected = trained(KINDS[dims][0](6, affine=False), [values(dims)])
+    assert_close(whole([r[dims, "no affine"] for r in two_ranks]), expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("dims", KINDS)
+def test_bf16_values_have_float32_statistics(two_ranks, dims):
+    found = whole([r[dims, "bf16"] for r in two_ranks])
+    assert found["output0"].dtype == torch.bfloat16
+    rounded = values(dims).bfloat16().float()
+    expected = trained(KINDS[dims][0](6), [rounded])
+    for name in ("running_mean", "running_var"):
+        assert found[name].dtype == torch.float32
+        torch.testing.assert_close(found[name], expected[name])
+    torch.testing.assert_close(found["output0"].float(), expected["output0"], rtol=2**-8, atol=1e-3)
+
+
+@pytest.mark.parametrize("dims", KINDS)
+def test_frozen_statistics_normalise_by_the_batch_and_forget_it(two_ranks, dims):
+    torchs, ours, _ = KINDS[dims]
+    expected, untouched = trained(torchs(6), [values(dims)]), torchs(6).state_dict()
+    expected |= {name: untouched[name] for name in ("running_mean", "running_var", "num_batches_tracked")}
+    alone = ours(6)
+    with norms.frozen_statistics(alone):
+        assert_close(trained(alone, [values(dims)]), expected)
+    assert_close(whole([r[dims, "frozen"] for r in two_ranks]), expected, rtol=1e-4, atol=1e-3)
+    alone(values(dims))
+    assert alone.num_batches_tracked == 1, "the statistics stay frozen after the pass"
+
+
+@pytest.mark.parametrize("dims", KINDS)
+def test_one_process_equals_torch_to_the_bit(dims):
+    torchs, ours, _ = KINDS[dims]
+    twins = torchs(6), ours(6)
+    first, second = (trained(norm, [values(dims), 2 * values(dims)]) for norm in twins)
+    assert_close(second, first, rtol=0, atol=0)
+    left, right = (norm.eval()(values(dims)) for norm in twins)
+    assert torch.equal(left, right)
+
+
+def test_freezing_compiles_to_one_graph():
+    net = nn.Sequential(nn.Conv2d(3, 6, 1), norms.BatchNorm2d(6))
+
+    def step(images: Tensor) -> Tensor:
+        with norms.frozen_statistics(net):
+            masked = net(images * 0.5)
+        return masked.sum() + net(images).sum()
+
+    counter = CompileCounter()
+    compiled = torch.compile(step, backend=counter, fullgraph=True)
+    for _ in range(3):
+        compiled(torch.randn(2, 3, 4, 4))
+    assert (counter.frame_count, int(net[1].num_batches_tracked)) == (1, 3)

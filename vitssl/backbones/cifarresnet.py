@@ -1,0 +1,90 @@
+"""The residual networks for small images of He et al. 2016 (section 4.2), whose grid starts at the image's own size.
+
+Shapes: B images, C channels, H W pixels, N tokens, D width, h w rows and columns of a stage's map.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Set
+from itertools import pairwise
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitssl import config
+from vitssl.backbones import norms
+from vitssl.backbones.base import Backbone, Embedded, Features
+
+
+def build(cfg: config.Backbone, size_px: int, needs: Set[str] = frozenset()) -> CifarResNet:
+    return CifarResNet(cfg)
+
+
+def conv3x3(in_dim: int, dim: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(in_dim, dim, 3, stride=stride, padding=1, bias=False)
+
+
+class Block(nn.Module):
+    """Two convolutions beside a shortcut without parameters (the paper's option A): every second pixel, the new channels zero."""
+
+    def __init__(self, in_dim: int, dim: int, stride: int):
+        super().__init__()
+        self.stride, self.new_channels = stride, dim - in_dim
+        self.conv1, self.bn1 = conv3x3(in_dim, dim, stride), norms.BatchNorm2d(dim)
+        self.conv2, self.bn2 = conv3x3(dim, dim), norms.BatchNorm2d(dim)
+
+    def forward(self, map_BDhw: Tensor) -> Tensor:
+        residual = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(map_BDhw)))))
+        shortcut = F.pad(map_BDhw[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.new_channels))
+        return F.relu(residual + shortcut)
+
+
+class CifarResNet(Backbone):
+    """A convolution and three stages of blocks; the first block of the second and of the third stage halves the grid.
+
+    The tokens are the last map's pixels. There is no final norm.
+    """
+
+    num_prefix_tokens = 0
+
+    def __init__(self, cfg: config.Backbone):
+        super().__init__()
+        size = config.size_of(cfg)
+        self.strides = config.stage_strides_px(cfg)
+        factors = config.FAMILIES["cifarresnet"].widths[: len(size.depths)]
+        self.widths = tuple(size.embed_dim * factor for factor in factors)
+        self.depths, self.num_layers, self.embed_dim = size.depths, sum(size.depths), self.widths[-1]
+        self.conv1, self.bn1 = conv3x3(3, size.embed_dim), norms.BatchNorm2d(size.embed_dim)
+        widths, strides = (size.embed_dim, *self.widths), (1, *self.strides)
+        self.stages = nn.ModuleList()
+        for (in_dim, dim), (before, after), depth in zip(pairwise(widths), pairwise(strides), size.depths, strict=True):
+            first = Block(in_dim, dim, after // before)
+            self.stages.append(nn.Sequential(first, *(Block(dim, dim, 1) for _ in range(depth - 1))))
+        self.norm = nn.Identity()
+        for part in self.modules():
+            if isinstance(part, nn.Conv2d):
+                nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
+
+    def embed(self, images_BCHW: Tensor) -> Embedded:
+        """The map before the first stage, and the grid of the last one."""
+        H, W = int(images_BCHW.shape[-2]), int(images_BCHW.shape[-1])
+        return Embedded(F.relu(self.bn1(self.conv1(images_BCHW))), (H // self.stride, W // self.stride))
+
+    def forward(
+        self, embedded: Embedded, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None, ends: tuple[int, ...] = ()
+    ) -> Features:
+        assert keep_BM is None and mask_BN is None, "config lets no objective hide tokens of a convolutional network"
+        map_BDhw, stages = embedded.tokens, {}
+        for i, stage in enumerate(self.stages):
+            map_BDhw = stage(map_BDhw)
+            if i in ends:
+                grid = (int(map_BDhw.shape[-2]), int(map_BDhw.shape[-1]))
+                stages[i] = (map_BDhw.flatten(2).transpose(1, 2), grid)
+        tokens_BND = map_BDhw.flatten(2).transpose(1, 2)
+        return Features(tokens_BND[:, :0], tokens_BND, embedded.grid, stages)
+
+    def layer_id(self, name: str) -> int:
+        """0 for the first convolution; then the blocks count."""
+        block = re.match(r"stages\.(\d+)\.(\d+)\.", name)
+        return sum(self.depths[: int(block[1])]) + int(block[2]) + 1 if block else 0

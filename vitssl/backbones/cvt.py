@@ -1,0 +1,269 @@
+"""CvT, the convolutional vision transformer (Wu et al. 2021): stages of tokens on a shrinking grid, embedded by overlapping
+convolutions, whose queries, keys and values come from depth-wise convolutions.
+
+Shapes: B images, C channels, H W pixels, h w rows and columns of a stage's grid, N = h * w tokens, M those that a pass holds,
+P prefix tokens (the cls token, or none), D width, A heads, d width of a head.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Set
+from functools import partial
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from timm.layers import DropPath, Mlp, QuickGELU, trunc_normal_
+from torch import Tensor, nn
+
+from vitssl import config
+from vitssl.backbones import layers, norms
+from vitssl.backbones.base import Backbone, Embedded, Features
+
+
+def build(cfg: config.Backbone, size_px: int, needs: Set[str] = frozenset()) -> CvT:
+    return CvT(cfg)
+
+
+class ChannelNorm(nn.Module):
+    """LayerNorm with the epsilon outside the root, as Drloc's CvT has it."""
+
+    def __init__(self, dim: int, eps: float = 1e-5):
+        super().__init__()
+        self.eps = eps
+        self.weight, self.bias = nn.Parameter(torch.ones(dim)), nn.Parameter(torch.zeros(dim))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        std, mean = torch.std_mean(tokens.float(), dim=-1, correction=0, keepdim=True)
+        return (tokens - mean) / (std + self.eps) * self.weight + self.bias
+
+
+class Variant(NamedTuple):
+    """What distinguishes the public implementations."""
+
+    parts: tuple[str, ...]  # what shares a depth-wise convolution
+    padding: int  # of the first embedding
+    qkv_bias: bool
+    cls_token: bool  # and with it a norm at the end
+    wide_scale: bool  # logits are divided by the root of the whole width, not of a head's
+    norm: Callable[[int], nn.Module]
+    activation: type[nn.Module]
+
+
+VARIANTS = {
+    "microsoft": Variant(("q", "k", "v"), 2, True, True, True, partial(nn.LayerNorm, eps=1e-5), QuickGELU),
+    "drloc": Variant(("q", "kv"), 3, False, False, False, ChannelNorm, nn.GELU),
+}
+
+
+class Places(NamedTuple):
+    """Where the tokens of a pass lie on a grid."""
+
+    grid: tuple[int, int]  # rows, columns
+    index_BM: Tensor | None = None  # None: everywhere, row by row
+
+    def take(self, map_BDhw: Tensor) -> Tensor:
+        """The tokens (B, M, D) of a map."""
+        tokens_BND = map_BDhw.flatten(2).transpose(1, 2)
+        return tokens_BND if self.index_BM is None else tokens_BND.gather(1, self._index(tokens_BND))
+
+    def put(self, tokens_BMD: Tensor) -> Tensor:
+        """The map (B, D, h, w) of the tokens, zero elsewhere."""
+        if self.index_BM is not None:
+            empty = tokens_BMD.new_zeros(len(tokens_BMD), self.grid[0] * self.grid[1], tokens_BMD.shape[2])
+            tokens_BMD = empty.scatter(1, self._index(tokens_BMD), tokens_BMD)
+        return tokens_BMD.transpose(1, 2).unflatten(2, self.grid)
+
+    def _index(self, tokens: Tensor) -> Tensor:
+        return self.index_BM[..., None].expand(-1, -1, tokens.shape[2])
+
+
+def refine(keep_BM: Tensor | None, grid: tuple[int, int], factor: int) -> Places:
+    """The places that kept cells of ``grid`` (None: all) cover on a grid of ``factor`` times as many rows and columns."""
+    rows, columns = grid[0] * factor, grid[1] * factor
+    if keep_BM is None:
+        return Places((rows, columns))
+    within = torch.arange(factor, device=keep_BM.device)
+    row_BMf1 = ((keep_BM // grid[1]) * factor)[..., None, None] + within[:, None]
+    column_BM1f = ((keep_BM % grid[1]) * factor)[..., None, None] + within
+    return Places((rows, columns), (row_BMf1 * columns + column_BM1f).flatten(1))
+
+
+def key_places(keep_BM: Tensor | None, grid: tuple[int, int], factor: int) -> Places:
+    """Where a stage of ``factor`` times the output's ``grid`` has keys and values: at every second row and column.
+
+    A pass on kept cells has those within them, which see all of its tokens. The last stage has all: its keys have no cell
+    of their own, and few windows see no kept token (at MAE's ratio 0.75 ** 9 = 8 %).
+    """
+    if factor > 1:
+        return refine(keep_BM, grid, factor // 2)
+    return Places(((grid[0] + 1) // 2, (grid[1] + 1) // 2))
+
+
+class ConvEmbed(nn.Module):
+    """A map to the tokens of a coarser grid, by an overlapping convolution and a norm."""
+
+    def __init__(self, in_dim: int, dim: int, kernel: int, stride: int, padding: int, norm: nn.Module):
+        super().__init__()
+        self.proj = nn.Conv2d(in_dim, dim, kernel, stride, padding)
+        self.norm = norm
+
+    def forward(self, map_BCHW: Tensor, places: Places) -> Tensor:
+        return self.norm(places.take(self.proj(map_BCHW)))
+
+
+class ConvProjection(nn.Module):
+    """A depth-wise convolution and batch norm, whose statistics are of the places taken: hidden ones do not count."""
+
+    def __init__(self, dim: int, stride: int):
+        super().__init__()
+        self.conv = nn.Conv2d(dim, dim, 3, stride, padding=1, groups=dim, bias=False)
+        self.bn = norms.BatchNorm2d(dim)
+
+    def forward(self, map_BDhw: Tensor, places: Places) -> Tensor:
+        tokens_BMD = places.take(self.conv(map_BDhw))
+        return self.bn(tokens_BMD.transpose(1, 2)[..., None])[..., 0].transpose(1, 2)
+
+
+class ConvAttention(nn.Module):
+    """Attention whose queries, keys and values are convolved on the map, keys and values with stride 2 (section 3.2).
+
+    Prefix tokens skip the convolution.
+    """
+
+    def __init__(self, dim: int, num_heads: int, num_prefix_tokens: int, variant: Variant):
+        super().__init__()
+        self.parts, self.num_heads, self.num_prefix_tokens = variant.parts, num_heads, num_prefix_tokens
+        self.scale = (dim if variant.wide_scale else dim // num_heads) ** -0.5
+        self.fused_attn = True
+        for part in self.parts:
+            setattr(self, f"conv_proj_{part}", ConvProjection(dim, stride=1 if part == "q" else 2))
+            setattr(self, f"proj_{part}", nn.Linear(dim, len(part) * dim, bias=variant.qkv_bias))
+        self.proj = nn.Linear(dim, dim)
+
+    def forward(self, tokens: Tensor, places: Places, keys: Places) -> Tensor:
+        prefix_BPD, patches_BMD = tokens.tensor_split([self.num_prefix_tokens], dim=1)
+        map_BDhw = places.put(patches_BMD)
+        q, k, v = (heads for part in self.parts for heads in self._project(part, prefix_BPD, map_BDhw, places if part == "q" else keys))
+        if self.fused_attn:
+            out_BAMd = F.scaled_dot_product_attention(q, k, v, scale=self.scale)
+        else:
+            out_BAMd = (q * self.scale @ k.transpose(-2, -1)).softmax(-1) @ v
+        return self.proj(out_BAMd.transpose(1, 2).flatten(2))
+
+    def _project(self, part: str, prefix_BPD: Tensor, map_BDhw: Tensor, places: Places) -> Tensor:
+        """(letters of ``part``, B, A, P + M, d)."""
+        convolved = getattr(self, f"conv_proj_{part}")(map_BDhw, places)
+        projected = getattr(self, f"proj_{part}")(torch.cat([prefix_BPD, convolved], dim=1))
+        return projected.unflatten(2, (len(part), self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+
+
+class Block(nn.Module):
+    """A pre-norm transformer block."""
+
+    def __init__(self, dim: int, num_heads: int, mlp_ratio: float, num_prefix_tokens: int, drop_path: float, variant: Variant):
+        super().__init__()
+        self.norm1, self.norm2 = variant.norm(dim), variant.norm(dim)
+        self.attn = ConvAttention(dim, num_heads, num_prefix_tokens, variant)
+        self.mlp = Mlp(dim, int(dim * mlp_ratio), act_layer=variant.activation)
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, tokens: Tensor, places: Places, keys: Places) -> Tensor:
+        tokens = tokens + self.drop_path(self.attn(self.norm1(tokens), places, keys))
+        return tokens + self.drop_path(self.mlp(self.norm2(tokens)))
+
+
+class Stage(nn.Module):
+    """An embedding, perhaps a cls token before the patch tokens, and blocks."""
+
+    def __init__(self, patch_embed: ConvEmbed, blocks: list[Block], cls_token: nn.Parameter | None):
+        super().__init__()
+        self.patch_embed, self.blocks, self.cls_token = patch_embed, nn.ModuleList(blocks), cls_token
+
+    def forward(self, map_BCHW: Tensor, places: Places, keys: Places) -> Tensor:
+        tokens = self.patch_embed(map_BCHW, places)
+        if self.cls_token is not None:
+            tokens = torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens], dim=1)
+        for block in self.blocks:
+            tokens = block(tokens, places, keys)
+        return tokens
+
+
+class CvT(Backbone):
+    """Three stages or fewer; parameter names are those of the authors' code. Without positions, so for any image size.
+
+    ``variant: microsoft`` is the authors' code; ``drloc`` the other implementation that Drloc's authors trained: no cls token,
+    keys and values share a convolution, no norm at the end. Only the last stage has the cls token and drop-path.
+
+    A pass on kept tokens never sees a hidden pixel. As convolutions overlap, it starts from the image with the hidden cells
+    set to zero; in every stage it holds the tokens of the kept cells alone, and puts them on a zero map before each convolution,
+    which is what ConvMAE does in its convolutional stages. So hidden cells are no keys either: else most of the early stages'
+    attention would go to constants that no other pass knows.
+    """
+
+    def __init__(self, cfg: config.Backbone):
+        super().__init__()
+        size, family, variant = config.size_of(cfg), config.FAMILIES["cvt"], VARIANTS[cfg.variant]
+        self.depths = size.depths
+        self.strides = config.stage_strides_px(cfg)
+        factors = family.widths[: len(self.depths)]
+        self.widths = tuple(size.embed_dim * factor for factor in factors)
+        self.embed_dim, self.num_layers, self.num_prefix_tokens = self.widths[-1], sum(self.depths), int(variant.cls_token)
+        for i, factor in enumerate(factors):
+            setattr(self, f"stage{i}", self._make_stage(i, size.num_heads * factor, size.mlp_ratio, cfg.drop_path, variant))
+        self.norm = variant.norm(self.embed_dim) if variant.cls_token else nn.Identity()
+        if cfg.variant == "microsoft":  # Drloc's keeps PyTorch's initialisation
+            layers.init_linear(self, "trunc_normal")
+        layers.set_fused_attention(self, cfg.fused_attention)
+
+    def _make_stage(self, i: int, num_heads: int, mlp_ratio: float, drop_path: float, variant: Variant) -> Stage:
+        dim, last = self.widths[i], i == len(self.widths) - 1
+        shape = (3, dim, 7, 4, variant.padding) if i == 0 else (self.widths[i - 1], dim, 3, 2, 1)
+        embed = ConvEmbed(*shape, norm=variant.norm(dim))
+        prefix, top_rate = (self.num_prefix_tokens, drop_path) if last else (0, 0.0)
+        rates = [top_rate * j / max(self.depths[i] - 1, 1) for j in range(self.depths[i])]
+        blocks = [Block(dim, num_heads, mlp_ratio, prefix, rate, variant) for rate in rates]
+        return Stage(embed, blocks, nn.Parameter(trunc_normal_(torch.zeros(1, 1, dim), std=0.02)) if prefix else None)
+
+    def embed(self, images_BCHW: Tensor) -> Embedded:
+        """The images: what the first convolution sees depends on which tokens are kept."""
+        rows, columns = images_BCHW.shape[-2:]
+        return Embedded(images_BCHW, (int(rows) // self.stride, int(columns) // self.stride))
+
+    def forward(
+        self, embedded: Embedded, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None, ends: tuple[int, ...] = ()
+    ) -> Features:
+        """The earlier ends are full maps, zero at hidden places."""
+        images_BCHW, grid = embedded
+        if keep_BM is None:
+            tokens, stages = self._stages(images_BCHW, grid, None, ends)
+        else:
+            pixels = refine(keep_BM, grid, self.stride)
+            with norms.frozen_statistics(self):
+                tokens, stages = self._stages(pixels.put(pixels.take(images_BCHW)), grid, keep_BM, ends)
+        prefix_BPD, tokens_BMD = self.norm(tokens).tensor_split([self.num_prefix_tokens], dim=1)
+        return Features(prefix_BPD, tokens_BMD, grid, stages)
+
+    def _stages(
+        self, map_BCHW: Tensor, grid: tuple[int, int], keep_BM: Tensor | None, ends: tuple[int, ...]
+    ) -> tuple[Tensor, dict[int, tuple[Tensor, tuple[int, int]]]]:
+        """The last stage's tokens, and ``Features.stages``."""
+        stages = {}
+        for i, stride in enumerate(self.strides):
+            factor = self.stride // stride
+            places = refine(keep_BM, grid, factor)
+            tokens = getattr(self, f"stage{i}")(map_BCHW, places, key_places(keep_BM, grid, factor))
+            if factor > 1:
+                map_BCHW = places.put(tokens)
+            if i in ends:
+                stages[i] = (map_BCHW.flatten(2).transpose(1, 2) if factor > 1 else tokens, places.grid)
+        return tokens, stages
+
+    def layer_id(self, name: str) -> int:
+        """Blocks count from 1 through all stages; a stage's embedding and token go with the block before it, the norm with the last."""
+        stage = re.match(r"stage(\d)\.(?:blocks\.(\d+)\.)?", name)
+        if not stage:
+            return self.num_layers
+        before = sum(self.depths[: int(stage[1])])
+        return before if stage[2] is None else before + int(stage[2]) + 1

@@ -1,0 +1,58 @@
+"""SL-ViT's two parts (Lee et al. 2021, "Vision Transformer for Small-Size Datasets"), which give a ViT a sense of what is near.
+
+Shapes: B images, C channels, H W pixels, h heads, N tokens, D width, E values of a token's patches.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from timm.models.vision_transformer import Attention
+from torch import Tensor, nn
+
+
+def with_shifts(images_BCHW: Tensor, by_px: int) -> Tensor:
+    """(B, 5 * C, H, W): the images, then moved by so many pixels down-right, down-left, up-right and up-left; zeros move in."""
+    H, W = images_BCHW.shape[-2:]
+    padded = F.pad(images_BCHW, (by_px,) * 4)
+    moved = [padded[..., row : row + H, column : column + W] for row in (0, 2 * by_px) for column in (0, 2 * by_px)]
+    return torch.cat([images_BCHW, *moved], dim=1)
+
+
+class ShiftedPatches(nn.Module):
+    """Shifted patch tokenization (section 3.1): a token sees its patch in the image and in the image's four diagonal shifts by half
+    a patch, and so half of each neighbour. LayerNorm, then a linear layer."""
+
+    def __init__(self, patch_size: int, dim: int):
+        super().__init__()
+        self.patch_size = patch_size
+        values = 5 * 3 * patch_size**2
+        self.norm = nn.LayerNorm(values, eps=1e-6)
+        self.proj = nn.Linear(values, dim)
+
+    def forward(self, images_BCHW: Tensor) -> Tensor:
+        patches_BEN = F.unfold(with_shifts(images_BCHW, self.patch_size // 2), self.patch_size, stride=self.patch_size)
+        return self.proj(self.norm(patches_BEN.transpose(1, 2)))
+
+
+class LocalAttention(Attention):
+    """Locality self-attention (section 3.2): no token attends to itself, and every head learns its temperature.
+
+    ``scale`` holds the inverse temperatures, as in the authors' code; they start at timm's constant, head_dim ** -0.5.
+    """
+
+    def __init__(self, dim: int, num_heads: int, **options: object):
+        super().__init__(dim, num_heads, **options)
+        self.scale = nn.Parameter(torch.full((num_heads,), self.head_dim**-0.5))
+
+    def forward(self, tokens_BND: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        assert attn_mask is None and not is_causal, "the diagonal is the only mask"
+        B, N, _ = tokens_BND.shape
+        q, k, v = self.qkv(tokens_BND).reshape(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)
+        q = q * self.scale[:, None, None]
+        itself_NN = torch.eye(N, dtype=torch.bool, device=q.device)
+        if self.fused_attn:
+            heads_BhNd = F.scaled_dot_product_attention(q, k, v, attn_mask=~itself_NN, scale=1.0)
+        else:
+            heads_BhNd = (q @ k.transpose(-2, -1)).masked_fill(itself_NN, -torch.inf).softmax(-1) @ v
+        return self.proj(heads_BhNd.transpose(1, 2).reshape(B, N, self.attn_dim))

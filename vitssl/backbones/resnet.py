@@ -1,0 +1,95 @@
+"""ResNets of bottleneck blocks (He et al. 2016), on timm's modules and with timm's and torchvision's parameter names.
+
+Shapes: B images, C channels, H W pixels, N tokens of the last map, D width.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Set
+
+from timm.layers import DropPath
+from timm.models.resnet import Bottleneck, downsample_conv
+from torch import Tensor, nn
+
+from vitssl import config
+from vitssl.backbones import norms
+from vitssl.backbones.base import Backbone, Embedded, Features
+
+
+def build(cfg: config.Backbone, size_px: int, needs: Set[str] = frozenset()) -> ResNet:
+    return ResNet(cfg)
+
+
+class ResNet(Backbone):
+    """Of one to four stages, for images of any size; a token is a place of the last map. An end is a stage.
+
+    Its batch norms are those of the global batch. There is no final norm, and no class token.
+    """
+
+    num_prefix_tokens = 0
+
+    def __init__(self, cfg: config.Backbone):
+        super().__init__()
+        size = config.size_of(cfg)
+        self.depths, self.num_layers = size.depths, sum(size.depths)
+        self.strides = config.stage_strides_px(cfg)
+        inner = [size.embed_dim * 2**i for i in range(len(size.depths))]
+        self.widths = tuple(Bottleneck.expansion * dim for dim in inner)
+        self.embed_dim = self.widths[-1]
+        self.conv1 = nn.Conv2d(3, size.embed_dim, 7, stride=2, padding=3, bias=False)
+        self.bn1, self.act1 = norms.BatchNorm2d(size.embed_dim), nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
+        rates = iter([cfg.drop_path * i / max(self.num_layers - 1, 1) for i in range(self.num_layers)])
+        for i, (in_dim, dim, depth) in enumerate(zip((size.embed_dim, *self.widths), inner, size.depths, strict=False)):
+            self.add_module(f"layer{i + 1}", _stage(in_dim, dim, 1 if i == 0 else 2, [next(rates) for _ in range(depth)]))
+        self.norm = nn.Identity()
+        self._init()
+
+    def _init(self) -> None:
+        """timm's: He et al.'s normal, and every block begins as the identity (Goyal et al. 2017)."""
+        for part in self.modules():
+            if isinstance(part, nn.Conv2d):
+                nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
+            if isinstance(part, Bottleneck):
+                part.zero_init_last()
+
+    def embed(self, images_BCHW: Tensor) -> Embedded:
+        """The map after the stem, (B, embed_dim, H / 4, W / 4)."""
+        grid = (int(images_BCHW.shape[-2]) // self.stride, int(images_BCHW.shape[-1]) // self.stride)
+        return Embedded(self.maxpool(self.act1(self.bn1(self.conv1(images_BCHW)))), grid)
+
+    def forward(
+        self, embedded: Embedded, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None, ends: tuple[int, ...] = ()
+    ) -> Features:
+        assert keep_BM is None and mask_BN is None, "convolutions need all of the image"
+        features, grid = embedded
+        stages = {}
+        for i in range(len(self.depths)):
+            features = self.get_submodule(f"layer{i + 1}")(features)
+            if i in ends:
+                stages[i] = (_tokens(features), (features.shape[2], features.shape[3]))
+        tokens_BND = _tokens(features)
+        return Features(tokens_BND[:, :0], tokens_BND, grid, stages)
+
+    def layer_id(self, name: str) -> int:
+        """0 for the stem; blocks are counted through the stages."""
+        found = re.match(r"layer(\d+)\.(\d+)\.", name)
+        return sum(self.depths[: int(found[1]) - 1]) + int(found[2]) + 1 if found else 0
+
+
+def _stage(in_dim: int, dim: int, stride: int, drop_paths: list[float]) -> nn.Sequential:
+    """Blocks of inner width ``dim``; the first has the stride, and a projection beside it."""
+    out_dim, blocks = Bottleneck.expansion * dim, []
+    for i, rate in enumerate(drop_paths):
+        beside = None if i else downsample_conv(in_dim, out_dim, 1, stride, norm_layer=norms.BatchNorm2d)
+        drop_path = DropPath(rate) if rate else None
+        blocks.append(
+            Bottleneck(out_dim if i else in_dim, dim, 1 if i else stride, beside, norm_layer=norms.BatchNorm2d, drop_path=drop_path)
+        )
+    return nn.Sequential(*blocks)
+
+
+def _tokens(map_BDHW: Tensor) -> Tensor:
+    """(B, N, D), row by row."""
+    return map_BDHW.flatten(2).transpose(1, 2)

@@ -1,0 +1,205 @@
+"""The Swin Transformer, on timm's modules and with timm's parameter names.
+
+Shapes: B images, C channels, H W rows and columns of a stage's map, w windows of a map, N tokens (of a window, or of a map),
+A heads, d width of a head, D width.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Set
+
+import torch
+import torch.nn.functional as F
+from timm.layers import PatchEmbed, trunc_normal_
+from timm.models import swin_transformer as timm_swin
+from torch import Tensor, nn
+
+from vitssl import config
+from vitssl.backbones import layers
+from vitssl.backbones.base import Backbone, Embedded, Features
+
+WINDOW = 7  # tokens
+
+
+def build(cfg: config.Backbone, size_px: int, needs: Set[str] = frozenset()) -> Swin:
+    return Swin(cfg, size_px, needs)
+
+
+class WindowAttention(timm_swin.WindowAttention):
+    """timm's, with or without relative positions, and also for a map that is smaller than a window, without padding."""
+
+    def __init__(self, dim: int, num_heads: int, window: tuple[int, int], qkv_bias: bool, relative_positions: bool):
+        super().__init__(dim, num_heads, window_size=window, qkv_bias=qkv_bias)
+        if not relative_positions:
+            self.relative_position_bias_table = None
+
+    def forward(self, tokens_BwND: Tensor, mask: Tensor | None = None, grid: tuple[int, int] | None = None) -> Tensor:
+        """Attention within windows.
+
+        Args:
+            tokens_BwND: (B * w, N, D), the windows of an image one after the other.
+            mask: (w, N, N), added to the logits; None: w is 1 here.
+            grid: rows and columns of the N tokens, where they may be fewer than a window's.
+        """
+        bias_wANN = self._bias(grid or self.window_size)[None]
+        if mask is not None:
+            bias_wANN = bias_wANN + mask[:, None]
+        w, N = len(bias_wANN), tokens_BwND.shape[1]
+        # windows of different masks beside heads: the bias is the same for all images, and is not copied for each
+        qkv = self.qkv(tokens_BwND).view(-1, w, N, 3, self.num_heads, tokens_BwND.shape[2] // self.num_heads)
+        q, k, v = qkv.permute(3, 0, 1, 4, 2, 5).flatten(2, 3)
+        bias = bias_wANN.flatten(0, 1)
+        # a CPU has no fused gradient of the bias, and torch's stand-in is slower than what follows
+        if self.fused_attn and not (bias.is_cpu and bias.requires_grad):
+            out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias[None])
+        else:
+            out = (q * self.scale @ k.transpose(-2, -1) + bias).softmax(-1) @ v
+        return self.proj(out.unflatten(1, (w, -1)).transpose(2, 3).reshape(tokens_BwND.shape))
+
+    def _bias(self, grid: tuple[int, int]) -> Tensor:
+        """The relative position bias (A, N, N) of the tokens of a grid that is no larger than a window."""
+        rows, columns = grid
+        if self.relative_position_bias_table is None:
+            return self.qkv.weight.new_zeros(1, 1, 1).expand(self.num_heads, rows * columns, rows * columns)
+        index = self.relative_position_index.view(*self.window_size, *self.window_size)[:rows, :columns, :rows, :columns]
+        return self.relative_position_bias_table[index.reshape(-1)].view(rows * columns, rows * columns, -1).permute(2, 0, 1)
+
+
+class Block(timm_swin.SwinTransformerBlock):
+    """timm's, for maps of any size. A map that is no larger than a window is one, unshifted; others are padded to whole windows.
+
+    So it does with a map of any size what timm's block of the same window does that is made for that size.
+    """
+
+    def __init__(
+        self, dim: int, grid: tuple[int, int], num_heads: int, window: int, mlp_ratio: float, qkv_bias: bool, drop_path: float,
+        shifted: bool, relative_positions: bool,
+    ):  # fmt: skip
+        shift = window // 2 if shifted else 0
+        super().__init__(
+            dim, grid, num_heads, window_size=window, shift_size=shift, mlp_ratio=mlp_ratio, qkv_bias=qkv_bias, drop_path=drop_path
+        )
+        self.attn = WindowAttention(dim, num_heads, self.window_size, qkv_bias, relative_positions)
+        self.dynamic_mask = True  # from here on timm asks `get_attn_mask` in every pass
+
+    def get_attn_mask(self, x: Tensor | None = None, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Tensor | None:
+        """timm's mask of a padded, shifted map (w, N, N); that of the size the block was made for is kept."""
+        rows, columns = (-(-side // window) * window for side, window in zip(self.input_resolution, self.window_size, strict=True))
+        if x is not None and x.shape[1:3] == (rows, columns):
+            return self.attn_mask
+        return super().get_attn_mask(x, device, dtype)
+
+    def _attn(self, x: Tensor) -> Tensor:
+        grid = (x.shape[1], x.shape[2])
+        if grid[0] <= self.window_size[0] and grid[1] <= self.window_size[1]:
+            return self.attn(x.flatten(1, 2), grid=grid).view(x.shape)
+        return super()._attn(x)
+
+
+class Stage(nn.Module):
+    """Patch merging, where it is not the first, and blocks, of which every second one shifts its windows."""
+
+    def __init__(self, cfg: config.Backbone, index: int, grid: tuple[int, int], drop_paths: list[float]):
+        super().__init__()
+        size = config.size_of(cfg)
+        dim, num_heads = size.embed_dim * 2**index, size.num_heads * 2**index
+        self.downsample = timm_swin.PatchMerging(dim // 2, dim) if index else nn.Identity()
+        self.blocks = nn.Sequential(*[
+            Block(
+                dim, grid, num_heads, cfg.window_size or WINDOW, size.mlp_ratio, size.qkv_bias, drop_path,
+                shifted=i % 2 == 1, relative_positions=cfg.relative_positions,
+            )
+            for i, drop_path in enumerate(drop_paths)
+        ])  # fmt: skip
+
+    def forward(self, map_BHWD: Tensor) -> Tensor:
+        return self.blocks(self.downsample(map_BHWD))
+
+
+class Swin(Backbone):
+    """Liu et al. 2021, of one to four stages. An end is a stage: the output of its blocks, before the merging that follows.
+
+    A window larger than the map of the size it is made for shrinks to that map, with its table of relative positions, as in timm.
+    """
+
+    num_prefix_tokens = 0
+
+    def __init__(self, cfg: config.Backbone, size_px: int, needs: Set[str] = frozenset()):
+        super().__init__()
+        size = config.size_of(cfg)
+        self.depths, self.num_layers = size.depths, sum(size.depths)
+        self.strides = config.stage_strides_px(cfg)
+        self.widths = tuple(size.embed_dim * 2**i for i in range(len(size.depths)))
+        self.embed_dim = self.widths[-1]
+        self.patch_embed = PatchEmbed(
+            size_px, size.patch_size, 3, size.embed_dim, norm_layer=nn.LayerNorm, output_fmt="NHWC", strict_img_size=False
+        )
+        self.mask_token = nn.Parameter(torch.zeros(1, 1, 1, size.embed_dim)) if "mask" in needs else None
+        rates = iter([cfg.drop_path * i / max(self.num_layers - 1, 1) for i in range(self.num_layers)])
+        stages = [Stage(cfg, i, self.grid(size_px, end=i), [next(rates) for _ in range(n)]) for i, n in enumerate(size.depths)]
+        self.layers = nn.Sequential(*stages)
+        self.norm = nn.LayerNorm(self.embed_dim)
+        layers.init_linear(self, "trunc_normal")
+        if self.mask_token is not None:
+            trunc_normal_(self.mask_token, std=0.02)
+        layers.set_fused_attention(self, cfg.fused_attention)
+
+    def embed(self, images_BCHW: Tensor) -> Embedded:
+        """The map of patch embeddings (B, H, W, D) of the first stage."""
+        grid = (int(images_BCHW.shape[-2]) // self.stride, int(images_BCHW.shape[-1]) // self.stride)
+        return Embedded(self.patch_embed(images_BCHW), grid)
+
+    def forward(
+        self, embedded: Embedded, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None, ends: tuple[int, ...] = ()
+    ) -> Features:
+        assert keep_BM is None, "windows need all tokens"
+        tokens_BHWD, grid = embedded
+        if mask_BN is not None:
+            tokens_BHWD = torch.where(self._patches(mask_BN, grid), self.mask_token.to(tokens_BHWD.dtype), tokens_BHWD)
+        stages = {}
+        for i, stage in enumerate(self.layers):
+            tokens_BHWD = stage(tokens_BHWD)
+            if i in ends:
+                stages[i] = (tokens_BHWD.flatten(1, 2), (tokens_BHWD.shape[1], tokens_BHWD.shape[2]))
+        tokens_BND = self.norm(tokens_BHWD.flatten(1, 2))
+        return Features(tokens_BND[:, :0], tokens_BND, grid, stages)
+
+    def _patches(self, mask_BN: Tensor, grid: tuple[int, int]) -> Tensor:
+        """A mask of output tokens as one of patches, (B, H, W, 1)."""
+        (rows, columns), side = grid, self.strides[-1] // self.strides[0]
+        mask = mask_BN.view(-1, rows, 1, columns, 1).expand(-1, rows, side, columns, side)
+        return mask.reshape(-1, rows * side, columns * side, 1)
+
+    def layer_id(self, name: str) -> int:
+        """0 for patch embedding and mask token; blocks are counted through the stages; as in timm, a patch merging counts
+        with the block after it, and, as in our ViT, the final norm with the last block."""
+        found = re.match(r"layers\.(\d+)\.(?:blocks\.(\d+)|downsample)\.", name)
+        if found:
+            return sum(self.depths[: int(found[1])]) + int(found[2] or 0) + 1
+        return self.num_layers if name.startswith("norm.") else 0
+
+    def adapt(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+        """Tables of relative positions are resized to this model's windows; the names of Swin's authors become timm's.
+
+        Theirs count a patch merging with the stage before it, and hold index and mask buffers.
+        """
+        merging = re.compile(rf"{re.escape(prefix)}layers\.(\d+)\.downsample\.")
+        authors = f"{prefix}layers.0.downsample.norm.weight" in state
+        ours, adapted = {f"{prefix}{name}": value for name, value in self.state_dict().items()}, {}
+        for name, value in state.items():
+            if name.startswith(prefix) and name.endswith(("relative_position_index", "attn_mask")):
+                continue
+            if authors:
+                name = merging.sub(lambda found: f"{prefix}layers.{int(found[1]) + 1}.downsample.", name)
+            if name.endswith("relative_position_bias_table") and name in ours:
+                value = resize_table(value, len(ours[name]))
+            adapted[name] = value
+        return adapted
+
+
+def resize_table(table_LA: Tensor, length: int) -> Tensor:
+    """A square table of relative positions, (L, A), for windows of another size, by bicubic interpolation."""
+    old, new = (math.isqrt(n) for n in (len(table_LA), length))
+    return layers.resize_positions(table_LA, (old, old), (new, new))

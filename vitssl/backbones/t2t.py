@@ -1,0 +1,173 @@
+"""T2T-ViT, the tokens-to-token vision transformer (Yuan et al. 2021), with performers (Choromanski et al. 2021) among the tokens.
+
+Shapes: B images, C channels, H W pixels, h w rows and columns of a grid, N tokens, E values of an unfolded token, D width,
+m random features.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Set
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from timm.layers import trunc_normal_
+from timm.models.vision_transformer import Block
+from torch import Tensor, nn
+
+from vitssl import config
+from vitssl.backbones import layers
+from vitssl.backbones.base import Backbone, Embedded, Features
+
+TOKEN_DIM = 64  # of the token transformers, in all sizes
+
+
+def build(cfg: config.Backbone, size_px: int, needs: Set[str] = frozenset()) -> T2T:
+    return T2T(cfg)
+
+
+def sinusoid_positions(count: int, dim: int, device: torch.device | None = None) -> Tensor:
+    """Fixed 1-D positions (count, dim) of Vaswani et al. 2017: sines at even places, cosines at odd, wavelengths 2 pi to 20000 pi."""
+    position_N1 = torch.arange(count, dtype=torch.float64, device=device)[:, None]
+    angles = position_N1 * 10000.0 ** -(torch.arange(0, dim, 2, dtype=torch.float64, device=device) / dim)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, :dim].float()
+
+
+def soft_split(map_BCHW: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
+    """Overlapping windows as tokens (B, N, C * kernel * kernel)."""
+    return F.unfold(map_BCHW, kernel, padding=padding, stride=stride).transpose(1, 2)
+
+
+class TokenPerformer(nn.Module):
+    """One head of linear attention by positive orthogonal random features, and an MLP; (B, N, E) to (B, N, TOKEN_DIM).
+
+    As in the released code: the values are the skip connection, since the input is wider; queries and keys are not scaled;
+    half as many features m as dimensions; fixed directions of length sqrt(m), a buffer as they are not trained.
+    """
+
+    def __init__(self, in_dim: int, dropout: float = 0.1):
+        super().__init__()
+        features = TOKEN_DIM // 2
+        self.norm1 = nn.LayerNorm(in_dim)
+        self.kqv = nn.Linear(in_dim, 3 * TOKEN_DIM)
+        self.register_buffer("w", nn.init.orthogonal_(torch.empty(features, TOKEN_DIM)) * math.sqrt(features))
+        self.proj = nn.Linear(TOKEN_DIM, TOKEN_DIM)
+        self.drop = nn.Dropout(dropout)
+        self.norm2 = nn.LayerNorm(TOKEN_DIM)
+        self.mlp = nn.Sequential(nn.Linear(TOKEN_DIM, TOKEN_DIM), nn.GELU(), nn.Linear(TOKEN_DIM, TOKEN_DIM), nn.Dropout(dropout))
+
+    def forward(self, tokens_BNE: Tensor) -> Tensor:
+        k, q, v = self.kqv(self.norm1(tokens_BNE)).chunk(3, dim=-1)
+        # exponentials and sums over thousands of tokens are no work for bfloat16
+        with torch.autocast(v.device.type, enabled=False):
+            attended = self.attend(q.float(), k.float(), v.float())
+        tokens = v + self.drop(self.proj(attended))
+        return tokens + self.mlp(self.norm2(tokens))
+
+    def attend(self, q_BND: Tensor, k_BND: Tensor, v_BND: Tensor, eps: float = 1e-8) -> Tensor:
+        """Values averaged with weights phi(q) . phi(k), which stand for exp(q . k): Choromanski et al.'s Eq. 4, in O(N)."""
+        q_BNm, k_BNm = self.features(q_BND), self.features(k_BND)
+        total_BN1 = q_BNm @ k_BNm.sum(1)[..., None]
+        return q_BNm @ (k_BNm.transpose(1, 2) @ v_BND) / (total_BN1 + eps)
+
+    def features(self, x_BND: Tensor) -> Tensor:
+        """phi(x) = exp(w x - |x|^2 / 2) / sqrt(m), (B, N, m): their Lemma 1."""
+        return torch.exp(F.linear(x_BND, self.w) - x_BND.square().sum(-1, keepdim=True) / 2) / math.sqrt(len(self.w))
+
+
+class TokensToToken(nn.Module):
+    """Images to one token per 16 pixels: soft splits of strides 4, 2, 2 with a performer after the first two (section 3.1)."""
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.attention1 = TokenPerformer(3 * 7 * 7)
+        self.attention2 = TokenPerformer(TOKEN_DIM * 3 * 3)
+        self.project = nn.Linear(TOKEN_DIM * 3 * 3, dim)
+
+    def forward(self, images_BCHW: Tensor, grid: tuple[int, int]) -> Tensor:
+        tokens = self.attention1(soft_split(images_BCHW, 7, stride=4, padding=2))
+        tokens = self.attention2(self._split(tokens, (4 * grid[0], 4 * grid[1])))
+        return self.project(self._split(tokens, (2 * grid[0], 2 * grid[1])))
+
+    def _split(self, tokens_BND: Tensor, grid: tuple[int, int]) -> Tensor:
+        """The tokens of ``grid`` as those of one with half the rows and columns."""
+        return soft_split(tokens_BND.transpose(1, 2).unflatten(2, grid), 3, stride=2, padding=1)
+
+
+class Scale(nn.Module):
+    """Times a constant; has no parameters."""
+
+    def __init__(self, factor: float):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor
+
+
+class T2T(Backbone):
+    """T2T-ViT with performer token transformers; parameter names are those of the authors' released files.
+
+    ``attention_scale: embed_dim`` divides logits by the root of the whole width, as the released weights need.
+
+    Position n of the raster order has row n + 1 of the transformer's fixed table (row 0 is the cls token's) at any image size,
+    which is what the released code builds for that size; so nothing is resized.
+    """
+
+    num_prefix_tokens = 1
+
+    def __init__(self, cfg: config.Backbone):
+        super().__init__()
+        size = config.size_of(cfg)
+        self.embed_dim, self.num_layers = size.embed_dim, size.depths[0]
+        self.strides, self.widths = (config.stride_px(cfg),) * self.num_layers, (self.embed_dim,) * self.num_layers
+        self.tokens_to_token = TokensToToken(self.embed_dim)
+        self.cls_token = nn.Parameter(trunc_normal_(torch.zeros(1, 1, self.embed_dim), std=0.02))
+        rates = [cfg.drop_path * i / max(self.num_layers - 1, 1) for i in range(self.num_layers)]
+        # timm's block, with the released code's epsilon (torch's default)
+        make = partial(Block, self.embed_dim, size.num_heads, size.mlp_ratio, size.qkv_bias, norm_layer=nn.LayerNorm)
+        self.blocks = nn.ModuleList(make(drop_path=rate) for rate in rates)
+        if cfg.attention_scale == "embed_dim":
+            for block in self.blocks:
+                block.attn.q_norm = Scale(size.num_heads**-0.5)  # besides timm's head_dim**-0.5
+        self.norm = nn.LayerNorm(self.embed_dim)
+        layers.init_linear(self, "trunc_normal")
+        layers.set_fused_attention(self, cfg.fused_attention)
+
+    def embed(self, images_BCHW: Tensor) -> Embedded:
+        """Tokens with their positions."""
+        grid = (int(images_BCHW.shape[-2]) // self.stride, int(images_BCHW.shape[-1]) // self.stride)
+        positions = sinusoid_positions(1 + grid[0] * grid[1], self.embed_dim, images_BCHW.device)
+        return Embedded(self.tokens_to_token(images_BCHW, grid) + positions[1:], grid)
+
+    def forward(
+        self, embedded: Embedded, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None, ends: tuple[int, ...] = ()
+    ) -> Features:
+        """No passes on part of the tokens: overlapping windows carry hidden pixels into their neighbours."""
+        assert keep_BM is None and mask_BN is None, "config refuses objectives that need keep or mask"
+        tokens, grid = embedded
+        cls = (self.cls_token + sinusoid_positions(1, self.embed_dim, tokens.device)).expand(len(tokens), -1, -1)
+        tokens = torch.cat([cls, tokens], dim=1)
+        stages = {}
+        for i, block in enumerate(self.blocks):
+            tokens = block(tokens)
+            if i in ends:
+                stages[i] = (tokens, grid)
+        tokens = self.norm(tokens)
+        return Features(tokens[:, :1], tokens[:, 1:], grid, stages)
+
+    def layer_id(self, name: str) -> int:
+        """0 for the cls token and all of tokens-to-token; block i is i + 1; the final norm counts with the last block."""
+        block = re.match(r"blocks\.(\d+)\.", name)
+        if block:
+            return int(block[1]) + 1
+        return self.num_layers if name.startswith("norm.") else 0
+
+    def adapt(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+        """Drops the position table of the authors' files, if it is the fixed one."""
+        name = f"{prefix}pos_embed"
+        if name in state and torch.allclose(state[name][0].float(), sinusoid_positions(*state[name].shape[1:]), atol=1e-4):
+            return {key: value for key, value in state.items() if key != name}
+        return state
