@@ -1,0 +1,97 @@
+"""Self-distillation without labels, as DINO (Caron et al. 2021).
+
+Shapes: B images of this rank, D width, K prototypes, V views of the student (copies counted), G views of the teacher.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitssl import config, dist
+from vitssl.backbones.base import Backbone
+from vitssl.data.batch import Batch
+from vitssl.objectives.base import Encode, Objective
+from vitssl.objectives.heads import Prototypes, mlp, pooled
+from vitssl.objectives.losses import self_distillation
+from vitssl.objectives.teacher import Teacher
+
+
+class Head(nn.Module):
+    """An MLP to a bottleneck, whose direction is compared with the prototypes."""
+
+    def __init__(self, cfg: config.Dino, dim: int):
+        super().__init__()
+        self.mlp = mlp([dim, *[cfg.hidden_dim] * (cfg.layers - 1), cfg.bottleneck_dim], nn.GELU, cfg.batch_norm)
+        self.last_layer = Prototypes(cfg.bottleneck_dim, cfg.out_dim, cfg.norm_last_layer)
+
+    def forward(self, *views_BD: Tensor) -> Tensor:
+        """The scores (rows of all views, K); a batch norm sees one view at a time."""
+        bottleneck = torch.cat([self.mlp(view_BD) for view_BD in views_BD])
+        return self.last_layer(F.normalize(bottleneck.float(), dim=1))
+
+
+class Dino(Objective):
+    """The student's prototypes of every view follow those that a moving average of it gives the other global views."""
+
+    def __init__(self, cfg: config.Dino, run: config.Run, backbone: Backbone, num_classes: int):
+        super().__init__()
+        self.cfg, self.epochs = cfg, config.horizon_epochs(run)
+        self.teacher_is_loaded = "dino" in run.init_objectives
+        self.head = Head(cfg, backbone.embed_dim)
+        self.teacher = Teacher(backbone=backbone, head=self.head)
+        self.register_buffer("center", torch.zeros(cfg.out_dim))
+        # of the teacher's scores since the last step: the center must not move between the slices of a step
+        self.register_buffer("score_sum", torch.zeros(cfg.out_dim))
+        self.register_buffer("score_count", torch.zeros(()))
+
+    def forward(self, encode: Encode, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
+        B = len(batch.index_B)
+        student = self.head(*(pooled(encode(view), self.cfg.pool) for view in self.cfg.views()))
+        targets = self._targets(encode, progress)
+        loss = self_distillation(student.unflatten(0, (-1, B)), targets.unflatten(0, (-1, B)), self.cfg.student_temperature)
+        return {"dino": loss}
+
+    @torch.no_grad()
+    def _targets(self, encode: Encode, progress: Tensor) -> Tensor:
+        """The teacher's probabilities (G * B, K) for the global views."""
+        backbone, head = self.teacher["backbone"], self.teacher["head"]
+        images = [encode.images(view) for view in (self.cfg.view, self.cfg.second)]
+        scores = head(*(pooled(backbone(backbone.embed(view)), self.cfg.pool) for view in images))
+        if self.training:
+            self.score_sum += scores.sum(0)
+            self.score_count += len(scores)
+        return ((scores - self.center) / self.teacher_temperature(progress)).softmax(-1)
+
+    def teacher_temperature(self, progress: Tensor) -> Tensor:
+        """Linear over the warm-up's epochs, then constant."""
+        cfg, epochs = self.cfg, self.cfg.warmup_teacher_temperature_epochs
+        share = (progress * self.epochs / epochs).clamp(max=1.0) if epochs else torch.ones_like(progress)
+        return cfg.warmup_teacher_temperature + (cfg.teacher_temperature - cfg.warmup_teacher_temperature) * share
+
+    def teacher_momentum(self, progress: float) -> float:
+        """Half a cosine from the configured value to 1."""
+        return 1 - (1 - self.cfg.teacher_momentum) * (math.cos(math.pi * progress) + 1) / 2
+
+    def weights(self, progress: Tensor) -> dict[str, float | Tensor]:
+        return {"dino": self.cfg.weight}
+
+    def start(self, backbone: Backbone) -> None:
+        if not self.teacher_is_loaded:
+            self.teacher.follow(0.0, backbone=backbone, head=self.head)
+
+    def before_step(self, progress: float) -> None:
+        if progress * self.epochs + 1e-9 < self.cfg.freeze_last_layer_epochs:
+            # none rather than zero, which would leave weight decay and momentum
+            self.head.last_layer.zero_grad(set_to_none=True)
+
+    @torch.no_grad()
+    def after_step(self, backbone: Backbone, progress: float) -> None:
+        self.teacher.follow(self.teacher_momentum(progress), backbone=backbone, head=self.head)
+        mean_K = dist.all_sum(self.score_sum) / dist.all_sum(self.score_count)
+        self.center.lerp_(mean_K, 1 - self.cfg.center_momentum)
+        self.score_sum.zero_()
+        self.score_count.zero_()

@@ -1,0 +1,44 @@
+"""What objectives put on a backbone's features.
+
+Shapes: B images, P prefix tokens, N tokens, D width, K prototypes.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitssl.backbones import layers, norms
+from vitssl.backbones.base import Features
+
+
+def pooled(features: Features, pool: str) -> Tensor:
+    """(B, D): the class token, or the mean of the patch tokens; both after the final norm."""
+    return features.prefix_BPD[:, 0] if pool == "cls" else features.tokens_BND.mean(1)
+
+
+def mlp(widths: list[int], activation: type[nn.Module], batch_norm: bool) -> nn.Sequential:
+    """Linear layers from width to width; after all but the last, a batch norm if asked for (in place of the bias) and the activation."""
+    parts: list[nn.Module] = []
+    for i in range(len(widths) - 2):
+        parts += [nn.Linear(widths[i], widths[i + 1], bias=not batch_norm)]
+        parts += [norms.BatchNorm1d(widths[i + 1])] if batch_norm else []
+        parts += [activation()]
+    made = nn.Sequential(*parts, nn.Linear(widths[-2], widths[-1]))
+    layers.init_linear(made, "trunc_normal")
+    return made
+
+
+class Prototypes(nn.Module):
+    """Weight-normalised scores without bias: the cosines with K directions, times their lengths where these are trained."""
+
+    def __init__(self, dim: int, count: int, fixed_length: bool):
+        super().__init__()
+        self.weight_v = nn.Parameter(nn.Linear(dim, count, bias=False).weight.detach())
+        self.weight_g = nn.Parameter(torch.ones(count, 1), requires_grad=not fixed_length)
+
+    def forward(self, units_BD: Tensor) -> Tensor:
+        """(B, K), in float32: bfloat16's steps are too coarse for cosines that will be divided by a small temperature."""
+        with torch.autocast(units_BD.device.type, enabled=False):
+            return F.linear(units_BD.float(), F.normalize(self.weight_v, dim=1) * self.weight_g)

@@ -1,0 +1,66 @@
+"""Locality guidance (Li et al. 2022): the features of a transformer follow those of a small convolutional network.
+
+Shapes: B images, C channels, H W pixels, N tokens of a grid, D width, h w rows and columns of a grid.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitssl import backbones, config
+from vitssl.backbones.base import Backbone, Features
+from vitssl.data.batch import Batch
+from vitssl.objectives.base import Encode, Objective
+
+
+def feature_map(features: Features, end: int) -> Tensor:
+    """The patch tokens of an end as a map (B, D, h, w); tokens before them are prefix tokens, and have no place on it."""
+    tokens, grid = features.stages[end]
+    return tokens[:, tokens.shape[1] - grid[0] * grid[1] :].transpose(1, 2).unflatten(2, grid)
+
+
+def map_error(map_BDhw: Tensor, target_BDhw: Tensor) -> Tensor:
+    """Mean squared difference, on the larger of the two grids."""
+    larger = max(map_BDhw.shape[-2:], target_BDhw.shape[-2:])
+    ours, theirs = (F.interpolate(m.float(), larger, mode="bilinear", align_corners=False) for m in (map_BDhw, target_BDhw))
+    return (ours - theirs).square().mean()
+
+
+class Locality(Objective):
+    """Each chosen block's patch tokens, through a 1x1 convolution of their own, are to equal the map of a stage of the teacher.
+
+    The teacher is trained, and stays as it is. It sees the student's view, shrunk. Its weights come from the run that
+    ``teacher`` names (``state.load_teachers``) and are part of this run's checkpoints, which so can be continued and loaded alone.
+    """
+
+    def __init__(self, cfg: config.Locality, run: config.Run, backbone: Backbone, num_classes: int):
+        super().__init__()
+        self.cfg, self.ends = cfg, tuple(cfg.blocks)
+        self.teacher = backbones.build(cfg.teacher_backbone, cfg.teacher_px).requires_grad_(False).eval()
+        pairs = zip(cfg.blocks, cfg.stages, strict=True)
+        self.match = nn.ModuleList(nn.Conv2d(backbone.widths[block], self.teacher.widths[stage], 1) for block, stage in pairs)
+
+    def train(self, mode: bool = True) -> Locality:
+        """Training mode, but for the teacher."""
+        super().train(mode)
+        self.teacher.eval()
+        return self
+
+    def forward(self, encode: Encode, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
+        cfg, features = self.cfg, encode(self.cfg.view)
+        guide = self._guide(encode.images(cfg.view))
+        errors = [
+            map_error(match(feature_map(features, block)), feature_map(guide, stage))
+            for match, block, stage in zip(self.match, cfg.blocks, cfg.stages, strict=True)
+        ]
+        return {"locality": torch.stack(errors).sum()}
+
+    @torch.no_grad()
+    def _guide(self, images_BCHW: Tensor) -> Features:
+        shrunk_BCHW = F.interpolate(images_BCHW, (self.cfg.teacher_px,) * 2, mode="bilinear", align_corners=False)
+        return self.teacher(self.teacher.embed(shrunk_BCHW), ends=tuple(self.cfg.stages))
+
+    def weights(self, progress: Tensor) -> dict[str, float | Tensor]:
+        return {"locality": self.cfg.weight}

@@ -1,0 +1,46 @@
+"""Losses between the views of an image, in float32 whatever the precision of the step.
+
+Shapes: B images of this rank, D width, R rows of this rank, S rows of all ranks, V views of the student, G of the teacher, K prototypes.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def nt_xent(own_RD: Tensor, all_SD: Tensor, rank: int, temperature: float) -> Tensor:
+    """NT-Xent (Chen et al. 2020, Eq. 1): every row finds its partner among the rows of all ranks; mean over this rank's rows.
+
+    Args:
+        own_RD: unit vectors, a row for the first view of each image and then one for the second of each.
+        all_SD: the rows of all ranks, this one's being the ``rank``-th R of them.
+        rank: see there.
+        temperature: of the cosine similarities.
+    """
+    with torch.autocast(own_RD.device.type, enabled=False):
+        similarity_RS = own_RD.float() @ all_SD.float().T / temperature
+    R = len(own_RD)
+    row_R = torch.arange(R, device=own_RD.device)
+    similarity_RS = similarity_RS.scatter(1, rank * R + row_R[:, None], -torch.inf)  # no row is its own negative
+    return F.cross_entropy(similarity_RS, rank * R + (row_R + R // 2) % R)
+
+
+def self_distillation(student_VBK: Tensor, teacher_GBK: Tensor, temperature: float) -> Tensor:
+    """DINO (Caron et al. 2021, Eq. 3): cross-entropy, mean over images and pairs of a teacher's view and another one of the student.
+
+    Args:
+        student_VBK: scores, the teacher's views first.
+        teacher_GBK: probabilities.
+        temperature: of the student's scores.
+    """
+    V, B, _ = student_VBK.shape
+    G = len(teacher_GBK)
+    with torch.autocast(student_VBK.device.type, enabled=False):
+        scores_VBK = student_VBK.float() / temperature
+        # -sum_k p log softmax(s) = logsumexp(s) - p.s, so that no pair needs K values of its own
+        expected_BGV = teacher_GBK.float().transpose(0, 1) @ scores_VBK.permute(1, 2, 0)
+        entropy_BGV = scores_VBK.logsumexp(-1).T[:, None] - expected_BGV
+    others_GV = 1 - torch.eye(G, V, device=student_VBK.device)
+    return (entropy_BGV * others_GV).sum() / (B * G * (V - 1))

@@ -1,0 +1,41 @@
+"""Contrastive learning, as SimCLR (Chen et al. 2020).
+
+Shapes: B images of this rank, D width, R = 2B rows of this rank, S rows of all ranks.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitssl import config, dist
+from vitssl.backbones.base import Backbone
+from vitssl.data.batch import Batch
+from vitssl.objectives.base import Encode, Objective
+from vitssl.objectives.heads import mlp, pooled
+from vitssl.objectives.losses import nt_xent
+
+
+class Simclr(Objective):
+    """Two views of an image attract each other and repel all other images of the global batch.
+
+    The projection head has its batch norms after the hidden layers; its last layer is linear.
+    """
+
+    def __init__(self, cfg: config.Simclr, run: config.Run, backbone: Backbone, num_classes: int):
+        super().__init__()
+        self.cfg = cfg
+        self.head = mlp([backbone.embed_dim, *[cfg.hidden_dim] * (cfg.layers - 1), cfg.out_dim], nn.ReLU, cfg.batch_norm)
+
+    def forward(self, encode: Encode, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
+        features_RD = torch.cat([pooled(encode(view), self.cfg.pool) for view in self.cfg.views()])
+        # one view at a time: with both in one batch, a batch norm would tell each view about the other
+        projected_RD = torch.cat([self.head(view_BD) for view_BD in features_RD.chunk(2)])
+        own_RD = F.normalize(projected_RD.float(), dim=1)
+        # outside of training the ranks do not run side by side (one alone counts the costs)
+        all_SD, rank = (dist.gather(own_RD), dist.rank()) if self.training else (own_RD, 0)
+        return {"simclr": nt_xent(own_RD, all_SD, rank, self.cfg.temperature)}
+
+    def weights(self, progress: Tensor) -> dict[str, float | Tensor]:
+        return {"simclr": self.cfg.weight}
