@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.sweep import Resources, Spec
-from vitssl.config import ConfigError, Run, check, merge
+from vitssl.config import ConfigError, Run, check, checkpoints, merge, module
 
 SOURCE = "digits"
 # over the merged Run, where the part that holds the field is on
@@ -16,27 +16,41 @@ TINY: dict[str, Any] = {
     "data.sha256": None,
     "data.train_split": "train",
     "data.test_split": "test",
-    "data.images": {"per_class": 6},
+    "data.images": {"fraction": None, "per_class": 6},
     "data.labels.fraction": None,
     "data.labels.per_class": 2,
-    "data.image_size": 16,
+    "data.image_size": 64,
     "data.cache_px": None,
     "data.views.main.size": None,
     "data.views.second.size": None,
-    "data.views.local.size": 8,
-    "backbone.patch_size": 4,
-    "backbone.embed_dim": 48,
-    "backbone.depth": 2,
-    "backbone.num_heads": 3,
+    "data.views.local.size": 32,
     "objectives.mae.decoder_dim": 32,
     "objectives.mae.decoder_depth": 1,
     "objectives.mae.decoder_heads": 2,
+    "objectives.simclr.hidden_dim": 32,
+    "objectives.simclr.out_dim": 16,
+    "objectives.dino.hidden_dim": 32,
+    "objectives.dino.bottleneck_dim": 16,
+    "objectives.dino.out_dim": 64,
+    "objectives.drloc.pairs": 8,
+    "objectives.drloc.hidden_dim": 32,
+    "objectives.locality.blocks": [0, 0, 1],
+    "objectives.locality.stages": [0, 1, 2],
     "optim.batch_size": 16,
     "loop.max_steps": 2,
     "loop.micro_batch_size": None,
     "loop.compile": False,
     "loop.eval_every": 0,
     "loop.log_every": 1,
+}
+# by family
+BACKBONES: dict[str, dict[str, Any]] = {
+    "vit": {"patch_size": 8, "embed_dim": 48, "depth": 2, "num_heads": 3},
+    "swin": {"name": "swin_pico", "patch_size": 2, "embed_dim": 16, "depths": [1, 1, 2, 1], "num_heads": 1, "window_size": 4},
+    "cvt": {"name": "cvt_pico", "embed_dim": 16, "depths": None, "num_heads": 1},
+    "t2t": {"name": "t2t_pico", "embed_dim": 48, "depth": 2, "num_heads": 3},
+    "resnet": {"name": "resnet_pico", "embed_dim": None, "depths": None},
+    "cifarresnet": {"name": "resnet8", "embed_dim": None, "depths": None},
 }
 
 
@@ -55,6 +69,12 @@ def shrink(run: Run, spec: Spec, runs: Path, where: str) -> Run:
         ConfigError: the tiny Run is impossible; the sweep's `smoke` may set fields of its own.
     """
     tiny = {"data.shards": str(runs / ".smoke" / SOURCE)} | {k: v for k, v in TINY.items() if _has(run, k)}
+    networks = {"backbone": run.backbone}
+    if (guided := run.objectives.locality) is not None:
+        networks["objectives.locality.teacher_backbone"] = guided.teacher_backbone
+    tiny |= {f"{path}.{name}": value for path, network in networks.items() for name, value in BACKBONES[module(network)].items()}
+    # weights from outside of the sweep fit the full sizes only
+    tiny |= {name: None for name, value in checkpoints(run).items() if value.startswith("timm:") or Path(value).is_absolute()}
     try:
         small = merge(Run, dataclasses.asdict(run), tiny, {k: v for k, v in spec.smoke.items() if _has(run, k)}, where=where)
         check(small, where=where)

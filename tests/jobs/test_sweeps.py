@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs import folders, shards, smoke, sweep
+from jobs import folders, overrides, shards, smoke, sweep
 from jobs.graph import cells, link
 from vitssl import report, train
-from vitssl.config import Site
+from vitssl.config import Run, Site, identity
 
 ROOT = Path(__file__).resolve().parents[2]
 SWEEPS = sorted((ROOT / "sweeps").glob("*.yaml"))
@@ -58,10 +58,74 @@ def test_table_3_is_six_rows_and_four_schedules_share_two_pretrainings(tmp_path:
 def test_the_papers_cost_stands_beside_imagenet_only() -> None:
     path = ROOT / "sweeps" / "ssat_vs_sslft.yaml"
     assert folders._published_cost(sweep.read(path).arms["ssat"], sweep.read(path)) is None
-    spec = sweep.read(path, sweep.parse_overrides(["axes.data=imagenet"]))
+    spec = sweep.read(path, overrides.parse(["axes.data=imagenet"]))
     assert folders._published_cost(spec.arms["ssat"], spec) == {"gmacs": "1.67", "gpu_hours": 78, "kg_co2e": 7.55, "column": "imagenet"}
 
 
 def test_the_quickstart_compares_at_equal_epochs() -> None:
     planned = cells(sweep.read(ROOT / "sweeps" / "quickstart.yaml"))
     assert len({sum(stage.run.loop.epochs for stage in cell.stages) for cell in planned}) == 1
+
+
+def _run(name: str, arm: str, **axes: object) -> Run:
+    """The last stage of one cell, at seed 0."""
+    chosen = {"arms": arm, "axes.seed": 0, **{f"axes.{axis}": label for axis, label in axes.items()}}
+    spec = sweep.read(ROOT / "sweeps" / f"{name}.yaml", overrides.parse([f"{key}={value}" for key, value in chosen.items()]))
+    (cell,) = cells(spec)
+    return cell.stages[-1].run
+
+
+CIFAR10_SSAT = [
+    ("ssat_backbones", "vit_tiny_ssat", {"data": "cifar10"}),
+    ("ssat_tasks", "mae", {"data": "cifar10"}),
+    ("ssat_decoder", "ssat", {"data": "cifar10"}),
+    ("ssat_lambda", "ssat", {"data": "cifar10", "lambda": 0.1}),
+]
+CIFAR100_SCRATCH = [
+    ("ssat_backbones", "vit_tiny", {"data": "cifar100"}),
+    ("ssat_tasks", "scratch", {"data": "cifar100"}),
+    ("ssat_lambda", "ssat", {"data": "cifar100", "lambda": 1.0}),
+    ("ssat_epochs", "scratch", {"loop.epochs": 100}),
+]
+IMAGENET_SSAT = [("ssat_imagenet", "ssat", {"data": "imagenet", "backbone": "vit_tiny"}), ("ssat_subsets", "ssat", {"fraction": 1.0})]
+
+
+@pytest.mark.parametrize(
+    ("arm", "data", "others"),
+    [("ssat", "cifar10", CIFAR10_SSAT), ("scratch", "cifar100", CIFAR100_SCRATCH), ("ssat", "imagenet", IMAGENET_SSAT)],
+    ids=["cifar10_ssat", "cifar100_scratch", "imagenet_ssat"],
+)
+def test_a_number_that_several_tables_of_the_ssat_paper_print_is_one_run(arm: str, data: str, others: list) -> None:
+    table_3 = identity(_run("ssat_vs_sslft", arm, data=data))
+    assert {other[0]: identity(_run(other[0], other[1], **other[2])) for other in others} == {other[0]: table_3 for other in others}
+
+
+def test_the_rows_of_table_4_differ_in_the_auxiliary_task_alone() -> None:
+    rows = {}
+    for arm in ("simclr", "dino", "mae"):
+        run = _run("ssat_tasks", arm, data="cifar10")
+        assert getattr(run.objectives, arm).weight + run.objectives.classify.weight == pytest.approx(1)
+        setattr(run.objectives, arm, None)
+        run.data.views.second = run.data.views.local = None
+        rows[arm] = identity(run)
+    assert len(set(rows.values())) == 1
+
+
+def test_a_teacher_of_table_7_guides_both_rows(tmp_path: Path) -> None:
+    spec = sweep.read(ROOT / "sweeps" / "ssat_sota.yaml", overrides.parse(["arms=[guidance,guidance_ssat]"]))
+    jobs = link(spec, cells(spec), tmp_path, lambda run, where: run.data.shards).jobs
+    assert [job.stage for job in jobs].count("teacher") == 2 * 3
+    assert all(job.run.objectives.locality.teacher == str(job.parents[0].folder) for job in jobs if job.stage == "train")
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_every_published_number_has_a_cell(path: Path) -> None:
+    spec = sweep.read(path, everything=True)
+    labels = {str(label) for values in spec.axes.values() for label in values}
+    for name, arm in spec.arms.items():
+        left = [arm.published]
+        while left:
+            value = left.pop()
+            if isinstance(value, dict):
+                assert {str(key) for key in value} <= labels, name
+                left += value.values()
