@@ -6,7 +6,11 @@ Fields are merged in this order, later ones win:
 
 A stage's own fields are the most specific of the file: `loop.epochs: 50` of a pretraining stays when an axis varies the epochs of
 everything else. Where a key starts with the name of a stage (`finetune.optim.lr`), in an axis or on the command line, it is for
-that stage alone, and wins over the stage's own fields too.
+that stage alone, and wins over the stage's own fields too. On the command line, `arms.ssat.` before any of these makes it for that
+arm alone, and that wins over what is for all arms.
+
+`data.source` belongs to the `data.shards` beside it: a layer that sets shards without a source drops the source of the layers
+below, so that a mistyped folder is never filled with, nor compared to, another data set.
 
 A stage may start from an earlier stage of its arm (`init_from: pretrain`). Equal Runs are one node of the graph: their identity
 is the hash of what defines their result, their parent's identity included.
@@ -16,7 +20,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import hashlib
 import itertools
 import re
 from collections.abc import Callable
@@ -24,11 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.sweep import Resources, Spec, unknown
-from vitssl.config import ConfigError, Run, check, identity, load, merge
-
-# fields of a Run that name a checkpoint, and so may name an earlier stage of the same arm
-POINTERS = ("init_from",)
+from jobs.sweep import Resources, Spec, refuse_scalars, unknown
+from vitssl.config import ConfigError, Run, assign, check, check_teacher, checkpoints, identity, load, merge
+from vitssl.files import hash_file
 
 
 @dataclass
@@ -97,6 +98,7 @@ def cells(spec: Spec) -> list[Cell]:
 def _check_layers(spec: Spec, stages: set[str]) -> None:
     """Each layer alone, so that the error names the place in the file and not the first cell that it touches."""
     layers = {f"{spec.file}: defaults": spec.defaults, "command line": spec.overrides}
+    layers |= {f"command line: arms.{arm}": fields for arm, fields in spec.arm_overrides.items()}
     for axis, values in spec.axes.items():
         layers |= {f"{spec.file}: axes.{axis}.{label}": fields for label, fields in values.items()}
     for name, arm in spec.arms.items():
@@ -105,6 +107,7 @@ def _check_layers(spec: Spec, stages: set[str]) -> None:
     for where, layer in layers.items():
         for part in (_for_stage(layer, None, stages), *(_for_stage(layer, stage, stages) for stage in stages)):
             if part:
+                refuse_scalars(combined([part]), where)
                 merge(Run, {"data": {"shards": "any"}}, combined([part]), where=where)
 
 
@@ -144,13 +147,24 @@ def _merge_stages(spec: Spec, arm: str, labels: dict[str, Any], stages: set[str]
     for name, fields in own.stages.items():
         where = f"{spec.file}: arms.{arm}.stages.{name}"
         layers = [spec.defaults, own.defaults, *(_for_stage(a, None, stages) for a in axes), fields]
-        layers += [*(_for_stage(a, name, stages) for a in axes), _for_stage(spec.overrides, None, stages)]
-        layers += [_for_stage(spec.overrides, name, stages)]
-        run = merge(Run, combined(layers), where=where)
+        layers += [_for_stage(a, name, stages) for a in axes]
+        for overrides in (spec.overrides, spec.arm_overrides.get(arm, {})):
+            layers += [_for_stage(overrides, None, stages), _for_stage(overrides, name, stages)]
+        run = merge(Run, combined([_with_its_source(layer) for layer in layers]), where=where)
         check(run, where=where)
         _check_world(run, resources_of(spec, arm), where)
-        merged.append(Stage(name, run, where, _pointers(run, [s.name for s in merged], where)))
+        pointers = _pointers(run, [s.name for s in merged], where)
+        for field, stage in pointers.items():
+            check_teacher(run, field, next(s.run for s in merged if s.name == stage), where=where)
+        merged.append(Stage(name, run, where, pointers))
     return merged
+
+
+def _with_its_source(layer: dict[str, Any]) -> dict[str, Any]:
+    """A layer that sets `data.shards` and no `data.source` means shards that are there: it drops the source from below."""
+    data = combined([layer]).get("data")
+    alone = isinstance(data, dict) and "shards" in data and "source" not in data
+    return {**layer, "data.source": None} if alone else layer
 
 
 def resources_of(spec: Spec, arm: str) -> Resources:
@@ -173,16 +187,17 @@ def _check_world(run: Run, resources: Resources, where: str) -> None:
 
 
 def _pointers(run: Run, earlier: list[str], where: str) -> dict[str, str]:
-    """{field: stage} of the fields that name an earlier stage; other values must be paths, and become absolute."""
+    """{field: stage} of the fields that name an earlier stage; others name released weights or paths, which become absolute."""
     pointers = {}
-    for name in POINTERS:
-        value = getattr(run, name)
+    for name, value in checkpoints(run).items():
         if value in earlier:
             pointers[name] = value
-        elif value is not None and not Path(value).exists():
+        elif value.startswith("timm:"):
+            continue
+        elif "/" not in value and not Path(value).exists():  # whether a path is there, `weights.prepare` sees
             raise ConfigError(f"{unknown(value, earlier, f'{where}.{name}')}; it is no earlier stage of the arm and no file or run folder")
-        elif value is not None:
-            setattr(run, name, str(Path(value).resolve()))
+        else:
+            assign(run, name, str(Path(value).resolve()))
     return pointers
 
 
@@ -214,13 +229,13 @@ def _job(spec: Spec, cell: Cell, stage: Stage, done: dict[str, Job], folder: Pat
     run.data.sha256 = fingerprint(run, stage.where)
     hashed = copy.deepcopy(run)
     hashed.data.sha256 = run.data.sha256 or f"not built yet: {run.data.shards}"
-    for name in POINTERS:
+    for name, value in checkpoints(run).items():
         if name in stage.pointers:
             parent = done[stage.pointers[name]]
-            setattr(run, name, str(parent.folder))
-            setattr(hashed, name, f"run:{parent.identity}")
-        elif getattr(run, name) is not None:
-            setattr(hashed, name, _content(Path(getattr(run, name))))
+            assign(run, name, str(parent.folder))
+            assign(hashed, name, f"run:{parent.identity}")
+        else:
+            assign(hashed, name, _content(Path(value)))
     key = identity(hashed)
     parents = list({id(done[s]): done[s] for s in stage.pointers.values()}.values())
     return Job(key, run, _folder(folder, cell, stage, key), cell.arm, stage.name, cell.axes, resources_of(spec, cell.arm), parents)
@@ -228,9 +243,11 @@ def _job(spec: Spec, cell: Cell, stage: Stage, done: dict[str, Job], folder: Pat
 
 def _content(path: Path) -> str:
     """What a checkpoint from outside the sweep is, whatever its path."""
+    if not path.exists():
+        return f"not fetched yet: {path.name}"
     if path.is_dir():
         return f"run:{identity(load(path))}"
-    return f"file:{hashlib.sha256(path.read_bytes()).hexdigest()}"
+    return f"file:{hash_file(path)}"
 
 
 def _folder(sweep: Path, cell: Cell, stage: Stage, key: str) -> Path:

@@ -17,7 +17,7 @@ if __name__ == "__main__":
     # run as a script, from anywhere: the project may not be installed
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from jobs import cluster, folders, graph, local, shards, show, smoke, sweep
+from jobs import cluster, folders, graph, local, overrides, shards, show, smoke, sweep, weights
 from jobs.node import TRAINING
 from vitssl.config import ConfigError, Site, merge
 from vitssl.emissions import intensity_kg_per_kwh
@@ -45,7 +45,8 @@ def _parser() -> argparse.ArgumentParser:
     add("sweep", type=Path, help="a YAML file, for example sweeps/quickstart.yaml")
     add(
         "overrides", nargs="*", metavar="key=value",
-        help="optim.lr=1e-3 for all Runs, finetune.optim.lr=1e-3 for a stage, axes.seed=[0,1], arms=[ssat], resources.nodes=2, name=X",
+        help="optim.lr=1e-3 for all Runs, finetune.optim.lr=1e-3 for a stage, arms.ssat.optim.lr=1e-3 for an arm, "
+        "arms.sslft.finetune.optim.lr=1e-3 for a stage of an arm; axes.seed=[0,1], arms=[ssat], resources.nodes=2, name=X",
     )  # fmt: skip
     add("--dry-run", action="store_true", help="print every Run, what would be submitted and what it would cost; submit and train nothing")
     add("--executor", choices=("auto", "slurm", "local"), default="auto", help="auto: slurm where a cluster answers")
@@ -59,32 +60,37 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
-    overrides = sweep.parse_overrides(options.overrides)
-    spec = sweep.read(options.sweep, overrides, options.all)
+    asked = overrides.parse(options.overrides)
+    spec = sweep.read(options.sweep, asked, options.all)
     executor = _executor(options.executor, options.dry_run)
     runs = options.runs.resolve()
     if options.smoke:
         spec = smoke.narrow(spec)
     if executor == "local":
         spec.resources.nodes = min(1, spec.resources.nodes)
-    site = read_site(options.site or spec.site, overrides.site)
+    site = read_site(options.site or spec.site, asked.site)
     intensity_kg_per_kwh(site)  # an unknown country is refused here, not when the jobs start
     planned = graph.cells(spec)
     stages = [stage for cell in planned for stage in cell.stages]
     if options.smoke:
         for stage in stages:
             stage.run = smoke.shrink(stage.run, spec, runs, stage.where)
-    missing = shards.prepare(stages)
+    missing, unfetched = shards.prepare(stages), weights.prepare(stages)
     if not options.dry_run:
         shards.build(missing, site)
+        weights.fetch(unfetched, site)
     linked = graph.link(spec, planned, runs / spec.name, shards.fingerprint)
     launch = folders.Launch(runs / spec.name, executor, site, Path(), options.use_current_source, module=module)
+    if options.dry_run:
+        return _dry_run(spec, linked, launch, missing | unfetched, console)
+    _show(spec, linked, console)
+    return _launch(spec, linked, launch, options.wait, console)
+
+
+def _show(spec: sweep.Spec, linked: graph.Graph, console: Console) -> None:
     show.jobs(linked, spec, console)
     for line in dict.fromkeys(shards.describe(job.run) for job in linked.jobs if job.run.data.sha256 is not None):
         console.print(line, soft_wrap=True, highlight=False)
-    if options.dry_run:
-        return _dry_run(linked, launch, missing, console)
-    return _launch(spec, linked, launch, options.wait, console)
 
 
 def _executor(asked: str, dry_run: bool) -> str:
@@ -115,15 +121,19 @@ def _merged_site(named: str | None, overrides: dict[str, Any]) -> Site:
     return merge(Site, sweep.load_yaml(path), overrides, where=str(path))
 
 
-def _dry_run(linked: graph.Graph, launch: folders.Launch, missing: dict[str, str], console: Console) -> int:
+def _dry_run(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, missing: dict[str, str], console: Console) -> int:
+    """The totals first: a large sweep's tables and scripts are hundreds of lines."""
     from jobs import launcher, predict
 
+    found = predict.sweep(linked, launch)
+    show.summary(linked, found, launch, console)
     for folder, source in missing.items():
-        console.print(f"{folder} would be built from {source} first; identities and predictions hold only afterwards", soft_wrap=True)
+        console.print(f"{folder} would be made from {source} first; identities and predictions hold only afterwards", soft_wrap=True)
+    _show(spec, linked, console)
+    show.predictions(found, launch.site, console)
+    show.runs(linked, console)
     if launch.executor == "slurm":
         launcher.show_scripts(linked, launch, console)
-    show.runs(linked, console)
-    show.predictions(predict.sweep(linked, launch), launch.site, console)
     return 0
 
 

@@ -35,6 +35,9 @@ def _parser() -> argparse.ArgumentParser:
     add("run", type=Path, help="run folder or run.yaml")
     add("--classes", type=int, help="number of classes, where the run's shards do not exist yet")
     add("--json", action="store_true")
+    add = _command(commands, "weights", _weights, "download released weights into a file for init_from")
+    add("name", help="timm:NAME, for example timm:deit_tiny_patch16_224.fb_in1k")
+    add("out", type=Path)
     add = _command(commands, "report", _report, "tables, plots and pages of a sweep")
     add("folder", type=Path, help="sweep folder, for example runs/quickstart")
     add = _command(commands, "bench", _bench, "speed on this machine, as ratios measured side by side")
@@ -55,7 +58,7 @@ def _shards_parser(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser("shards", help="build, check or describe WebDataset shards")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     add = _command(actions, "build", _shards_build, "write tar shards and index.json; goes on where an interrupted build stopped")
-    add("source", help="digits, folder:PATH, torchvision:NAME?root=PATH, idx:PATH, csv:FILE")
+    add("source", help="digits, folder:PATH, torchvision:NAME, list:PATH?train=FILE&test=FILE, cub:PATH, npz:FILE, idx:PATH or csv:FILE")
     add("out", type=Path)
     add("--workers", type=int, default=None, help="processes; default: one per core")
     add = _command(actions, "verify", _shards_verify, "read every byte and decode every image")
@@ -110,12 +113,19 @@ def _predict(arguments: argparse.Namespace) -> None:
 def _cost(arguments: argparse.Namespace) -> None:
     from vitssl import config, cost
     from vitssl.data.index import load_index
+    from vitssl.evaluate import run_folder
 
-    folder = arguments.run if arguments.run.is_dir() else arguments.run.parent
-    run = config.load(folder)
+    run = config.load(run_folder(arguments.run))
     classes = arguments.classes or len(load_index(run.data.shards).classes)
     measured = cost.measure(run, classes)
     print(json.dumps(measured) if arguments.json else cost.table(measured))
+
+
+def _weights(arguments: argparse.Namespace) -> None:
+    from vitssl import state
+
+    state.save(arguments.out, {"model": state.released(arguments.name.removeprefix("timm:")), "source": arguments.name})
+    print(arguments.out)
 
 
 def _report(arguments: argparse.Namespace) -> None:

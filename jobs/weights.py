@@ -1,0 +1,49 @@
+"""Weights that come from outside of a sweep: files, run folders, and released ones (`timm:NAME`), fetched once at submission."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from jobs.graph import Stage
+from jobs.node import inside
+from jobs.shards import ROOT
+from vitssl.config import ConfigError, Site, assign, checkpoints
+
+RELEASED = "timm:"
+FOLDER = Path("weights")  # of the working directory, as shards/ is
+
+
+def prepare(stages: Iterable[Stage]) -> dict[str, str]:
+    """Put files in the place of released weights' names; gives {missing file: name}: compute nodes often have no internet.
+
+    Raises:
+        ConfigError: weights that are a file or a run folder, and are not there.
+    """
+    missing = {}
+    for stage in stages:
+        for field, value in checkpoints(stage.run).items():
+            if value.startswith(RELEASED):
+                file = (FOLDER / f"{value.removeprefix(RELEASED)}.pt").resolve()
+                assign(stage.run, field, str(file))
+                if not file.exists():
+                    missing[str(file)] = value
+            elif field not in stage.pointers and not Path(value).exists():
+                raise ConfigError(f"{stage.where}.{field}: there is no {value}; put the weights there, or name another file or run folder")
+    return missing
+
+
+def fetch(missing: dict[str, str], site: Site) -> None:
+    """Download in the foreground, in the site's container if it has one.
+
+    Raises:
+        ConfigError: one cannot be had; its own message stands above.
+    """
+    for file, name in missing.items():
+        print(f"{file} does not exist yet: fetching {name}", flush=True)
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        command = [*inside(site, sys.executable, [Path(file).parent]), "-m", "vitssl.cli", "weights", name, file]
+        if subprocess.run(command, cwd=ROOT, check=False).returncode:
+            raise ConfigError(f"init_from: {name} could not be fetched; put its file at {file}, or name another file; nothing was queued")
