@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from jobs.graph import Graph, Job
-from jobs.shards import ROOT
+from jobs.shards import ROOT, facts
 from jobs.sweep import Arm, Spec
-from vitssl.config import ConfigError, Run, Site, save, views_of
+from vitssl.config import ConfigError, Run, Site, checkpoints, save, unstarted, views_of
 from vitssl.files import hash_file, open_lock, read_json, write_json
+
+SOURCE = ("vitssl", "jobs")
 
 
 def is_done(job: Job) -> bool:
@@ -52,7 +55,7 @@ def locked(sweep: Path) -> Iterator[None]:
 
 def source_files() -> list[Path]:
     """The files of vitssl/ and jobs/."""
-    return sorted(p for part in ("vitssl", "jobs") for p in (ROOT / part).rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    return sorted(p for part in SOURCE for p in (ROOT / part).rglob("*") if p.is_file() and "__pycache__" not in p.parts)
 
 
 def digest(files: list[Path]) -> str:
@@ -78,11 +81,15 @@ def snapshot(sweep: Path) -> Path:
 
 
 def commit() -> tuple[str | None, bool]:
-    """The commit of the source and whether it was changed since; (None, True) outside of a git repository."""
+    """The commit of the source and whether it was changed since; (None, True) outside of a git repository.
+
+    A file that git does not know matters only where it may have a part in a run: not a user's list, log or data.
+    """
     if not (ROOT / ".git").exists() or shutil.which("git") is None:
         return None, True
-    sha = _git("rev-parse", "HEAD")
-    return sha or None, bool(_git("status", "--porcelain"))
+    changed = _git("status", "--porcelain", "--untracked-files=no")
+    new = _git("status", "--porcelain", "--untracked-files=all", "--", *SOURCE, "sweeps")
+    return _git("rev-parse", "HEAD") or None, bool(changed or new)
 
 
 def _git(*words: str) -> str:
@@ -103,7 +110,7 @@ class Launch:
     use_current_source: bool = False
     module: str = "vitssl.train"
     commit: tuple[str | None, bool] = dataclasses.field(default_factory=commit)
-    command: str = dataclasses.field(default_factory=lambda: " ".join(["python", *sys.argv]))
+    command: str = dataclasses.field(default_factory=lambda: shlex.join(["python", *sys.argv]))
 
     def about(self) -> dict[str, Any]:
         sha, dirty = self.commit
@@ -120,6 +127,7 @@ def write_run(job: Job, launch: Launch) -> None:
         "stage": job.stage,
         "axes": job.axes,
         "architecture": architecture(job.run),
+        "data": facts(job.run),
         "executor": launch.executor,
         "parents": [str(parent.folder) for parent in job.parents],
         "binds": _binds(job),
@@ -131,12 +139,13 @@ def write_run(job: Job, launch: Launch) -> None:
 def architecture(run: Run) -> str:
     """A hash of what the work per image depends on: runs of one architecture have the same MACs and the same speed."""
     views = {name: (view.count, view.size) for name, view in views_of(run).items()}
-    parts = [run.data.image_size, views, dataclasses.asdict(run.backbone), dataclasses.asdict(run.objectives), run.loop.precision]
+    bare = unstarted(run)
+    parts = [run.data.image_size, views, dataclasses.asdict(bare.backbone), dataclasses.asdict(bare.objectives), run.loop.precision]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _binds(job: Job) -> list[str]:
-    outside = [job.run.data.shards, job.run.init_from, job.run.data.cache_dir]
+    outside = [job.run.data.shards, *checkpoints(job.run).values(), job.run.data.cache_dir]
     return [path for path in outside if path is not None]
 
 
@@ -164,6 +173,7 @@ def write_sweep(spec: Spec, graph: Graph, launch: Launch) -> None:
         "file": spec.file,
         "paper": dataclasses.asdict(spec.paper) if spec.paper else None,
         "notes": spec.notes,
+        "overrides": spec.overridden(),
         "columns": spec.columns,
         "baseline": spec.baseline if spec.baseline in spec.arms else None,
         "metric": spec.metric,
@@ -177,7 +187,7 @@ def write_sweep(spec: Spec, graph: Graph, launch: Launch) -> None:
 
 
 def _arm(name: str, arm: Arm, spec: Spec) -> dict[str, Any]:
-    shown = {key: getattr(arm, key) for key in ("published", "quoted", "not_runnable", "note")}
+    shown = {key: getattr(arm, key) for key in ("published", "quoted", "not_runnable", "note", "baseline")}
     return {"name": name, "row": arm.row or name, **shown, "published_cost": _published_cost(arm, spec)}
 
 

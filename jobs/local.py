@@ -60,7 +60,18 @@ def run(graph: Graph, launch: Launch, console: Console) -> bool:
         return False
     about = launch.about() | {"source": str(launch.source)}
     reported = subprocess.run(report_command(launch.sweep, about), check=False, cwd=launch.source).returncode == 0
-    return reported and all(is_done(job) for job in graph.jobs)
+    if undone := [job for job in graph.jobs if not is_done(job)]:
+        _advise(f"{len(undone)} of {len(graph.jobs)} runs not done", launch, console)
+    return reported and not undone
+
+
+def _advise(what: str, launch: Launch, console: Console) -> None:
+    """What to type after a failure."""
+    command = f"[bold]{escape(launch.command)}[/bold]"
+    console.print(
+        f"{what}; why is said above and by `python jobs/status.py {launch.sweep}`. "
+        f"When it is mended, the same command goes on and keeps what is done: {command}", highlight=False, soft_wrap=True,
+    )  # fmt: skip
 
 
 def _one(job: Job, title: str, launch: Launch, stopper: Stopper, console: Console) -> None:

@@ -5,11 +5,11 @@ Runs whose shards are still to be built cannot be predicted, and are left out.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,7 @@ class Prediction:
     name: str
     macs: float  # of one training forward, per image
     images: float  # over all epochs
+    hours: float  # from start to end, on all of the run's GPUs
     gpu_hours: float
     energy_kwh: float
     co2e_kg: float
@@ -60,7 +61,35 @@ def _one(job: Job, launch: Launch, measured: dict[Key, tuple[float, str]]) -> Pr
     hours = images / per_gpu / 3600
     kwh = hours * site.gpu_power_w / 1000
     kg = kwh * intensity_kg_per_kwh(site)
-    return Prediction(job.name, macs, images, hours, kwh, kg, hours * site.price_per_gpu_hour, basis)
+    return Prediction(job.name, macs, images, hours / _processes(job), hours, kwh, kg, hours * site.price_per_gpu_hour, basis)
+
+
+def _processes(job: Job) -> int:
+    return job.resources.nodes * max(1, job.resources.gpus_per_node)
+
+
+def most_gpus(graph: Graph) -> int:
+    """How many GPUs the runs that are not done may hold at once; a run and what starts from it never run together.
+
+    Where a run has several parents it counts beside all but the first, so the true number may be smaller.
+    """
+    total, below = 0, Counter[str]()
+    for job in reversed([job for job in graph.jobs if not is_done(job)]):
+        held = max(job.resources.nodes * job.resources.gpus_per_node, below[job.identity])
+        waits_for = [parent.identity for parent in job.parents if not is_done(parent)]
+        if waits_for:
+            below[waits_for[0]] += held
+        else:
+            total += held
+    return total
+
+
+def longest_chain_hours(graph: Graph, found: list[Prediction]) -> float:
+    """From the first start to the last end, if nothing waits for anything but its parents."""
+    hours, ends = {p.name: p.hours for p in found}, {}
+    for job in graph.jobs:
+        ends[job.identity] = hours.get(job.name, 0.0) + max((ends[parent.identity] for parent in job.parents), default=0.0)
+    return max(ends.values(), default=0.0)
 
 
 def _images(run: Run) -> float:
@@ -98,7 +127,7 @@ def _macs(job: Job, launch: Launch) -> float:
 
 def _count(run: Run, launch: Launch) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="vitssl-") as folder:
-        save(dataclasses.replace(run, init_from=None, init_objectives=[], init_except=[]), folder)
+        save(run, folder)
         python = inside(launch.site, sys.executable, [ROOT, Path(folder), Path(run.data.shards)])
         command = [*python, "-m", "vitssl.cli", "cost", f"{folder}/run.yaml", "--json"]
         found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

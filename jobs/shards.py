@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import functools
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from jobs.graph import Stage
 from jobs.node import inside
-from jobs.sweep import unknown
-from vitssl.config import ConfigError, Run, Site, needs_labels
+from jobs.overrides import unknown
+from vitssl.config import ConfigError, Data, Run, Site, needs_labels
 from vitssl.data.index import Index, load_index
+from vitssl.data.shards import listing
 from vitssl.data.subset import train_and_heldout
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,33 +38,72 @@ def prepare(stages: Iterable[Stage]) -> dict[str, str]:
     """Make the paths of every stage's data absolute; gives {missing folder: source to build it from}.
 
     Raises:
-        ConfigError: shards that are missing and cannot be built.
+        ConfigError: shards that are missing and cannot be built, or that were built from another source than the Run's.
     """
     missing: dict[str, str] = {}
     for stage in stages:
         data = stage.run.data
         data.shards = str(Path(data.shards).expanduser().resolve())
         data.source = data.source and _anchored(data.source)
-        if not (Path(data.shards) / "index.json").exists():
-            if data.source is None:
-                raise ConfigError(
-                    f"{stage.where}: data.shards: {data.shards} holds no index.json; "
-                    f"build it with `vitssl shards build SOURCE {data.shards}` or set data.source"
-                )
-            missing[data.shards] = data.source
+        if (Path(data.shards) / "index.json").exists():
+            _refuse_other_source(data, stage.where)
+        elif data.source is None:
+            raise ConfigError(
+                f"{stage.where}: data.shards: {data.shards} holds no index.json; "
+                f"build it with `vitssl shards build SOURCE {data.shards}` or set data.source"
+            )
+        elif (other := missing.setdefault(data.shards, data.source)) != data.source:
+            raise ConfigError(f"{stage.where}: data.source: {data.shards} is to be built from {other} too; give each its own data.shards")
     return missing
 
 
-def _path_in(source: str) -> str:
-    """The path that a source names: folder:PATH, idx:PATH, csv:PATH or torchvision:NAME?root=PATH; empty where it names none."""
-    kind, _, rest = source.partition(":")
-    return rest.partition("?root=")[2] if kind == "torchvision" else rest
+def _refuse_other_source(data: Data, where: str) -> None:
+    if data.source is None:
+        return
+    try:
+        same = _was_built_from(Path(data.shards), data.source)
+    except ValueError as error:
+        raise ConfigError(f"{where}: data.source: {error}; data.source=null takes the shards as they are") from None
+    if not same:
+        raise ConfigError(
+            f"{where}: data.source: {data.shards} was built from other data ({index_of(Path(data.shards)).name}) than {data.source} lists; "
+            "set data.shards to a new folder to build that one, or data.source=null to train on what is there"
+        )
+
+
+@functools.cache
+def _was_built_from(folder: Path, source: str) -> bool:
+    """Files that are here are listed again, wherever they lie now; a set to be downloaded, and files that are gone, go by their name."""
+    index, path = index_of(folder), _parts(source)[1]
+    if path and not source.startswith("torchvision:") and Path(path).exists():
+        return listing(source) == index.source
+    return index.name in _names(source)
+
+
+def _names(source: str) -> set[str]:
+    """What the shards of a source may be called (`vitssl.data.sources.Source.name`), without opening it."""
+    path, _, options = (source.partition(":")[2] or source).partition("?")
+    if option := re.search(r"(?:^|&)train=([^&]*)", options):
+        return {f"{Path(path).name}/{Path(option[1]).stem}"}
+    return {Path(path).name, Path(path).stem}
+
+
+def _parts(source: str) -> tuple[str, str, str]:
+    """What stands before, in and after the path of KIND:PATH?OPTIONS, PATH, or torchvision:NAME?root=PATH; all may be empty."""
+    kind, colon, rest = source.partition(":")
+    if kind == "torchvision":
+        before, option, path = source.partition("?root=")
+        return before + option, path, ""
+    if not colon:
+        return ("", "", source) if source == "digits" else ("", source, "")
+    path, option, after = rest.partition("?")
+    return kind + colon, path, option + after
 
 
 def _anchored(source: str) -> str:
     """The source with its path made absolute: it is the user's, while shards are built from within the project."""
-    path = _path_in(source)
-    return source.removesuffix(path) + str(Path(path).expanduser().resolve()) if path else source
+    before, path, after = _parts(source)
+    return f"{before}{Path(path).expanduser().resolve()}{after}" if path else source
 
 
 def build(missing: dict[str, str], site: Site) -> None:
@@ -73,7 +115,7 @@ def build(missing: dict[str, str], site: Site) -> None:
     for folder, source in missing.items():
         print(f"{folder} does not exist yet: building it from {source}", flush=True)
         Path(folder).parent.mkdir(parents=True, exist_ok=True)
-        paths = [Path(folder).parent, *_existing(_path_in(source))]
+        paths = [Path(folder).parent, *_existing(_parts(source)[1])]
         command = [*inside(site, sys.executable, paths), "-m", "vitssl.cli", "shards", "build"]
         if subprocess.run([*command, source, folder], cwd=ROOT, check=False).returncode:
             raise ConfigError(f"data.source: building {folder} from {source} failed; nothing was queued")
@@ -118,7 +160,17 @@ def describe(run: Run) -> str:
     return f"{run.data.shards}: {index.name}, {len(index.classes)} classes, {listed} images"
 
 
-_COUNTED: dict[str, int] = {}
+def facts(run: Run) -> dict[str, Any]:
+    """What a Run's data are, for its folder: a report reads no shards."""
+    index, counts = index_of(Path(run.data.shards)), _counts(run)
+    sizes = index.sizes_N2
+    return {
+        "name": index.name, "classes": len(index.classes), "sha256": index.sha256, **counts,
+        "smallest_px": sizes.min(0).tolist(), "largest_px": sizes.max(0).tolist(),
+    }  # fmt: skip
+
+
+_COUNTED: dict[str, dict[str, int]] = {}
 
 
 def num_images(run: Run) -> int:
@@ -127,8 +179,16 @@ def num_images(run: Run) -> int:
     Raises:
         ConfigError: `data` asks for what the shards do not have.
     """
+    return _counts(run)["train_images"]
+
+
+def _counts(run: Run) -> dict[str, int]:
     need_labels = needs_labels(run)
     key = f"{run.data}{need_labels}"
     if key not in _COUNTED:
-        _COUNTED[key] = len(train_and_heldout(index_of(Path(run.data.shards)), run.data, need_labels).train)
+        split = train_and_heldout(index_of(Path(run.data.shards)), run.data, need_labels)
+        labelled = int((split.labels[split.train] >= 0).sum())
+        _COUNTED[key] = {
+            "train_images": len(split.train), "labelled_images": labelled, "val_images": len(split.val), "test_images": len(split.test)
+        }  # fmt: skip
     return _COUNTED[key]

@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from jobs.folders import error_of, is_done
+from jobs.folders import Launch, error_of, is_done
 from jobs.graph import Graph, Job
-from jobs.predict import Prediction
+from jobs.predict import Prediction, longest_chain_hours, most_gpus
 from jobs.sweep import Spec
-from vitssl.config import Run, Site
+from vitssl.config import Run, Site, checkpoints
 from vitssl.emissions import intensity_kg_per_kwh
 
 
@@ -22,11 +22,11 @@ def jobs(graph: Graph, spec: Spec, console: Console) -> None:
     """Every Run of the sweep: what it is, where it goes, what it starts from."""
     table = Table(title=f"{spec.name}: {len(graph.jobs)} runs for {len(graph.cells)} cells ({spec.file})", title_justify="left")
     for column in ("run", "stage", "epochs", "starts from", "state"):
-        table.add_column(column, overflow="fold")
+        table.add_column(column)
     for job in graph.jobs:
-        parents = ", ".join(parent.stage for parent in job.parents) or (job.run.init_from or "")
+        parents = ", ".join(parent.stage for parent in job.parents) or ", ".join(checkpoints(job.run).values())
         table.add_row(job.name, job.stage, str(job.run.loop.epochs), parents, state(job))
-    console.print(table)
+    print_table(table, console)
     for name, arm in spec.arms.items():
         if not arm.stages:
             console.print(f"{name}: not run: {arm.not_runnable or 'a number that the paper quotes'}", highlight=False)
@@ -64,26 +64,53 @@ def state(job: Job) -> str:
     return "begun" if (job.folder / "last.pt").exists() else "new"
 
 
+def summary(graph: Graph, found: list[Prediction], launch: Launch, console: Console) -> None:
+    """The totals of a dry run: what is to be done, what that will cost, how much of the cluster it may take at once."""
+    todo, site = [job for job in graph.jobs if not is_done(job)], launch.site
+    hours, kwh, kg, money = (_shown(sum(values)) for values in zip((0.0,) * 4, *map(_amounts, found), strict=True))
+    left_out = f"; {len(todo) - len(found)} more cannot be predicted before their shards are built" if len(found) < len(todo) else ""
+    lines = [
+        f"{launch.sweep.name}: {len(todo)} of {len(graph.jobs)} runs are to be done; "
+        f"predicted for {len(found)}: {hours} GPU-hours, {kwh} kWh, {kg} kg CO2e, {money} {site.currency}{left_out}",
+        _duration(graph, todo, found, launch),
+        *(f"Throughput: {basis}" for basis in dict.fromkeys(p.basis for p in found)),
+        f"Energy: GPU-hours x {site.gpu_power_w:g} W of board power, CPUs and memory not included; "
+        f"{intensity_kg_per_kwh(site):.4g} kg CO2e/kWh; {site.price_per_gpu_hour:g} {site.currency} per GPU-hour",
+    ]
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def _duration(graph: Graph, todo: list[Job], found: list[Prediction], launch: Launch) -> str:
+    if launch.executor == "local":
+        return f"One run at a time: {_shown(sum(p.hours for p in found))} hours from start to end"
+    gpus, limits = most_gpus(graph), {job.name: job.resources.hours for job in todo}
+    longest, chain = _shown(max((p.hours for p in found), default=0.0)), _shown(longest_chain_hours(graph, found))
+    late = sum(p.hours > limits[p.name] for p in found)
+    requeued = f"; {late} need longer than resources.hours, and go on after a requeue" if late else ""
+    boards = f"{gpus} GPU{'s' if gpus != 1 else ''}"
+    return f"At most {boards} at once; {longest} hours for the longest run, {chain} for the longest chain of runs{requeued}"
+
+
 def predictions(found: list[Prediction], site: Site, console: Console) -> None:
-    """The predicted cost of what is not done yet, and what the prediction stands on."""
+    """The predicted cost of every run that is not done yet."""
     table = Table(title="Predicted cost of the runs that are not done", title_justify="left")
-    for column in ("run", "GMACs/image", "images", "GPU-hours", "kWh", "kg CO2e", site.currency):
+    for column in ("run", "GMACs/image", "images", "hours", "GPU-hours", "kWh", "kg CO2e", site.currency):
         table.add_column(column, justify="left" if column == "run" else "right")
     for p in found:
-        table.add_row(p.name, f"{p.macs / 1e9:.3f}", f"{p.images:,.0f}", *(f"{value:.3g}" for value in _amounts(p)))
-    totals = [sum(values) for values in zip(*(_amounts(p) for p in found), strict=True)] or [0.0] * 4
-    table.add_section()
-    table.add_row("total", "", "", *(f"{value:.3g}" for value in totals), style="bold")
-    console.print(table)
-    for basis in dict.fromkeys(p.basis for p in found):
-        console.print(f"Throughput: {basis}", highlight=False)
-    console.print(
-        f"Energy: GPU-hours x {site.gpu_power_w:g} W of board power, CPUs and memory not included; "
-        f"{intensity_kg_per_kwh(site):.4g} kg CO2e/kWh; "
-        f"{site.price_per_gpu_hour:g} {site.currency} per GPU-hour.",
-        highlight=False,
-    )
+        table.add_row(p.name, f"{p.macs / 1e9:.3f}", f"{p.images:,.0f}", *map(_shown, (p.hours, *_amounts(p))))
+    print_table(table, console)
 
 
 def _amounts(p: Prediction) -> tuple[float, float, float, float]:
     return p.gpu_hours, p.energy_kwh, p.co2e_kg, p.money
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def print_table(table: Table, console: Console) -> None:
+    """In its full width: a narrow terminal, or a pipe, wraps whole lines rather than the names of runs."""
+    needed = Console(width=10_000).measure(table).maximum
+    Console(file=console.file, width=max(needed, console.width), force_terminal=console.is_terminal).print(table)

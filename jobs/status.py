@@ -16,6 +16,7 @@ if __name__ == "__main__":
 
 from jobs import cluster, local
 from jobs.folders import error_of
+from jobs.show import print_table
 from vitssl.config import ConfigError
 from vitssl.files import read_events, read_json
 
@@ -51,13 +52,13 @@ def show(sweep: Path, console: Console) -> None:
     """Print the table of a sweep's runs."""
     table = Table(title=str(sweep), title_justify="left")
     for column in ("run", "stage", "state", "epoch", "left", "top-1 %", "job"):
-        table.add_column(column, overflow="fold")
+        table.add_column(column)
     found = collect(sweep)
     for s in found:
         epoch = "" if s.epoch is None else f"{s.epoch:.1f} ({s.progress or 0:.0%})"
         left = "" if s.left_s is None else f"{s.left_s / 60:.0f} min"
         table.add_row(s.name, s.stage, s.state, epoch, left, "" if s.top1 is None else f"{s.top1:.2f}", s.job_id or "")
-    console.print(table)
+    print_table(table, console)
     for s in found:
         if s.error is not None:
             console.print(f"[red]{s.name}[/red]: {s.error}", highlight=False, soft_wrap=True)

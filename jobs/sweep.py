@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
-from collections.abc import Iterable
+import typing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
@@ -14,9 +13,8 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from vitssl.config import ConfigError, Run, merge
-
-RUN_FIELDS = {f.name for f in dataclasses.fields(Run)}
+from jobs.overrides import RUN_FIELDS, Overrides, check, unknown
+from vitssl.config import ConfigError, Objectives, Run, merge
 
 
 @dataclass
@@ -49,6 +47,7 @@ class Arm:
     quoted: bool = False  # the paper took this number from elsewhere
     not_runnable: Optional[str] = None  # why not
     note: Optional[str] = None
+    baseline: Optional[str] = None  # the arm that differences are taken against; None: the sweep's
     optional: bool = False  # runs only when asked for
     resources: dict[str, Any] = field(default_factory=dict)  # over the sweep's
     defaults: dict[str, Any] = field(default_factory=dict)  # over the sweep's, for every stage
@@ -73,69 +72,11 @@ class Spec:
     arms: dict[str, Arm] = field(default_factory=dict)
     axes: Any = field(default_factory=dict)  # name -> {label: fields}
     overrides: dict[str, Any] = field(default_factory=dict)  # of Runs, from the command line
+    arm_overrides: dict[str, Any] = field(default_factory=dict)  # arm -> such of that arm alone
 
-
-@dataclass
-class Overrides:
-    """What the command line says, by what it is about."""
-
-    arms: Optional[list[str]] = None
-    axes: dict[str, list[Any]] = field(default_factory=dict)
-    resources: dict[str, Any] = field(default_factory=dict)
-    site: dict[str, Any] = field(default_factory=dict)
-    sweep: dict[str, Any] = field(default_factory=dict)
-    run: dict[str, Any] = field(default_factory=dict)
-
-
-def unknown(value: Any, known: Iterable[Any], what: str) -> ConfigError:
-    """The error for a name that is not there, with the nearest one that is."""
-    names = [str(k) for k in known]
-    near = difflib.get_close_matches(str(value), names, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(names) or 'nothing'}"
-    return ConfigError(f"{what}: {value!r} is not known; {hint}")
-
-
-# ------------------------------------------------------------------------------------------------------- command line
-
-
-def parse_overrides(arguments: list[str]) -> Overrides:
-    """Sort the command line's `key=value`.
-
-    Raises:
-        ConfigError: an argument without a key.
-    """
-    result = Overrides()
-    for argument in arguments:
-        key, equals, text = argument.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"command line: {argument!r} is not key=value")
-        try:
-            value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]  # type: ignore[index,call-overload]
-        except (yaml.YAMLError, OmegaConfBaseException):
-            raise ConfigError(f"command line: {key}: {text!r} is not a YAML value") from None
-        _file_under(result, key, value)
-    if "data.shards" in result.run:
-        # the file's source makes the file's shards: a mistyped folder must not be filled with another data set
-        result.run.setdefault("data.source", None)
-    return result
-
-
-def _file_under(result: Overrides, key: str, value: Any) -> None:
-    head, _, rest = key.partition(".")
-    if key == "arms":
-        result.arms = _as_list(value)
-    elif head == "axes" and rest:
-        result.axes[rest] = _as_list(value)
-    elif head in ("resources", "site") and rest:
-        getattr(result, head)[rest] = value
-    elif key in ("name", "columns", "baseline", "metric"):
-        result.sweep[key] = value
-    else:
-        result.run[key] = value
-
-
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+    def overridden(self) -> list[str]:
+        """The fields of Runs that the command line sets, as it writes them."""
+        return [*self.overrides, *(f"arms.{arm}.{key}" for arm, fields in self.arm_overrides.items() for key in fields)]
 
 
 # --------------------------------------------------------------------------------------------------------------- read
@@ -163,7 +104,7 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
         raise ConfigError(
             f"{where}: name: {spec.name!r} cannot be the folder of its runs; use letters, digits, dots, dashes and underscores"
         )
-    spec.file, spec.overrides = where, overrides.run
+    spec.file, spec.overrides, spec.arm_overrides = where, overrides.run, overrides.of_arm
     for name, value in published.items():
         spec.arms[name].published = value
     _check_arms(spec)
@@ -173,7 +114,9 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
     for name in overrides.axes:
         if name not in every_axis:
             raise unknown(name, every_axis, "command line: axes")
+    stages = {name: list(arm.stages) for name, arm in spec.arms.items()}
     spec.arms = _pick_arms(spec, overrides.arms, everything)
+    check(overrides, stages, spec.arms)
     return spec
 
 
@@ -185,6 +128,29 @@ def load_yaml(path: str | Path) -> dict[str, Any]:
     except (yaml.YAMLError, OmegaConfBaseException, OSError) as error:
         raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None
     return _mapping(content, str(path))
+
+
+def refuse_scalars(layer: dict[str, Any], where: str, schema: type = Run, prefix: str = "") -> None:
+    """`data.images=7` is a natural mistake, and OmegaConf's message for it names no field.
+
+    Args:
+        layer: fields of a Run, nested.
+        where: the file and the place in it, for the error.
+        schema: the dataclass that `layer` is of, and `prefix` where it stands in the Run.
+
+    Raises:
+        ConfigError: a value stands where a set of fields belongs; it names those fields.
+    """
+    types = typing.get_type_hints(schema)
+    for name, value in layer.items():
+        inner = next((t for t in (types.get(name), *typing.get_args(types.get(name))) if dataclasses.is_dataclass(t)), None)
+        if inner is None or value is None:
+            continue
+        if isinstance(value, dict):
+            refuse_scalars(value, where, inner, f"{prefix}{name}.")
+        elif schema is not Objectives:  # for those `merge` has an advice of its own
+            own = [f"{prefix}{name}.{f.name}" for f in dataclasses.fields(inner)]
+            raise ConfigError(f"{where}: {prefix}{name}: {value!r} is not a set of fields; set one of them, such as {own[0]} or {own[1]}")
 
 
 def _mapping(value: Any, where: str) -> dict[str, Any]:
@@ -226,6 +192,8 @@ def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
         raise unknown(spec.baseline, spec.arms, f"{spec.file}: baseline")
     columns = [str(label) for label in axes.get(spec.columns or "", {})]
     for name, arm in spec.arms.items():
+        if arm.baseline is not None and arm.baseline not in spec.arms:
+            raise unknown(arm.baseline, spec.arms, f"{spec.file}: arms.{name}.baseline")
         if isinstance(arm.published, dict):
             arm.published = {str(key): value for key, value in arm.published.items()}
             for key in arm.published:

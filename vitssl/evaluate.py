@@ -72,8 +72,15 @@ class Trained:
         self.view = EvalView(self.run.data.image_size, self.run.data.eval_crop, data["mean"], data["std"], self.device)
 
     @torch.no_grad()
-    def predict(self, images: list[str | Path | Image.Image]) -> Tensor:
-        """Class probabilities (B, K), on the CPU, of files or PIL images of any size."""
+    def predict(self, images: str | Path | Image.Image | Iterable[str | Path | Image.Image]) -> Tensor:
+        """Class probabilities (B, K), on the CPU, of files or PIL images of any size; of a single one, (1, K).
+
+        Raises:
+            ValueError: a file that is no image, or no images at all.
+        """
+        images = [images] if isinstance(images, str | Path | Image.Image) else list(images)
+        if not images:
+            raise ValueError("predict: there are no images; give at least one file or PIL image")
         logits_BK = [self.model.predict(self.view(_raw(image))).float() for image in images]
         return torch.cat(logits_BK).softmax(-1).cpu()
 
@@ -89,13 +96,29 @@ def _raw(image: str | Path | Image.Image) -> RawBatch:
     return RawBatch(pixels, torch.tensor([pixels.shape[-2:]]), zero + UNLABELLED, zero, 0, slice(0, 1), 1, 0.0)
 
 
+def run_folder(path: Path) -> Path:
+    """The folder of a run, from that folder or the run.yaml in it.
+
+    Raises:
+        ConfigError: it is a sweep's folder, or another file.
+    """
+    if path.name == "run.yaml" and path.is_file():
+        return path.parent
+    if path.is_file():
+        raise ConfigError(f"{path} is not a run; name a run folder (runs/<sweep>/<run>), or the run.yaml in it")
+    if (path / "sweep.json").is_file():
+        example = next((f", for example {found.parent}" for found in sorted(path.glob("*/run.yaml"))), "")
+        raise ConfigError(f"{path} is the folder of a whole sweep; name one of its runs{example}")
+    return path
+
+
 def load(folder: str | Path, **options: Any) -> Trained:
-    """A trained run by its folder: ``vitssl.load("runs/quickstart/ssat-…").predict(["digit.png"])``.
+    """A trained run by its folder: ``vitssl.load("runs/quickstart/ssat-…").predict("digit.png")``.
 
     Raises:
         ConfigError: not a run folder, without a checkpoint, or trained without `classify`.
     """
-    return Trained(Path(folder), **options)
+    return Trained(run_folder(Path(folder)), **options)
 
 
 def evaluate_folder(folder: Path, shards: str | None = None, split: str = "test") -> dict[str, float]:

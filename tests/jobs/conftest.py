@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jobs import shards, sweep
+from jobs import overrides, shards, sweep
 from jobs.graph import Graph, cells, link
 from vitssl.data.index import COLUMNS, Index, fingerprint, to_json
 
@@ -26,28 +26,29 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def write_index(folder: Path, parts: list[tuple[str, int]]) -> None:
+def write_index(folder: Path, parts: list[tuple[str, int]], name: str = "digits") -> None:
     """The index of empty shards: two classes in turn."""
     listed = [{"name": f"{i}.tar", "split": split, "images": n, "bytes": 0, "sha256": ""} for i, (split, n) in enumerate(parts)]
     for shard in listed:
         (folder / shard["name"]).touch()
     count = sum(n for _, n in parts)
     columns = {name: np.arange(count) % 2 for name in COLUMNS}
-    index = Index(folder, "digits", "", "", ["a", "b"], [0.5] * 3, [0.5] * 3, listed, **columns)
+    index = Index(folder, name, "", "", ["a", "b"], [0.5] * 3, [0.5] * 3, listed, **columns)
     content = to_json(index)
     (folder / "index.json").write_text(json.dumps(content | {"sha256": fingerprint(content)}))
     shards.index_of.cache_clear()
+    shards._was_built_from.cache_clear()
     shards._COUNTED.clear()
 
 
 @pytest.fixture
 def expand(place: Path) -> Callable[..., Graph]:
-    """`expand(*overrides, text=..., everything=...)`: the graph of a sweep file with this text."""
+    """`expand(*words, text=..., everything=...)`: the graph of a sweep file with this text."""
 
-    def make(*overrides: str, text: str = EXAMPLE, everything: bool = False) -> Graph:
+    def make(*words: str, text: str = EXAMPLE, everything: bool = False) -> Graph:
         path = Path("sweep.yaml")
         path.write_text(text)
-        spec = sweep.read(path, sweep.parse_overrides(list(overrides)), everything)
+        spec = sweep.read(path, overrides.parse(list(words)), everything)
         planned = cells(spec)
         shards.prepare(stage for cell in planned for stage in cell.stages)
         return link(spec, planned, place / "runs" / spec.name, shards.fingerprint)

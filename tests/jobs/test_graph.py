@@ -7,7 +7,6 @@ from collections import Counter
 
 import pytest
 
-from jobs import shards, sweep
 from jobs.graph import Graph, Job
 from tests.jobs.conftest import EXAMPLE, write_index
 from vitssl.config import ConfigError
@@ -82,6 +81,25 @@ def test_a_list_axis_assigns_the_field_of_its_name(expand) -> None:
     assert pick(graph, "scratch", "train", **{"optim.lr": 0.2}).folder.name.startswith("scratch-plain-lr0.2-")
 
 
+def test_an_arm_alone_and_a_stage_of_an_arm_alone(expand) -> None:
+    """What is said of an arm wins over what is said of all, whatever the order; the file's own path is understood too."""
+    words = ["arms.chain_long.loop.epochs=8", "arms.chain_long.finetune.loop.epochs=9", "loop.epochs=7"]
+    graph = expand(*words, "arms.scratch.stages.train.loop.epochs=6", "pretrain.loop.epochs=5")
+    epochs = {(cell.arm, job.stage): job.run.loop.epochs for cell, jobs in graph.cells for job in jobs}
+    assert epochs == {
+        ("scratch", "train"): 6,
+        ("chain_short", "pretrain"): 5,
+        ("chain_short", "finetune"): 7,
+        ("chain_long", "pretrain"): 8,
+        ("chain_long", "finetune"): 9,
+    }
+
+
+def test_a_stage_of_no_arm_that_runs_is_refused(expand) -> None:
+    with pytest.raises(ConfigError, match=r"finetune.optim.lr: finetune is a stage of none of the arms that run \(scratch\)"):
+        expand("arms=[scratch]", "finetune.optim.lr=1")
+
+
 @pytest.mark.parametrize(
     ("overrides", "cells"),
     [
@@ -127,12 +145,13 @@ MISTAKES = [
         "stages: {train: {objectives.classify: true}}",
         "scratch.stages.train: objectives.classify",
     ),
-    ("columns: data", "columns: dta", "sweep.yaml: columns: 'dta' is not known; did you mean data"),
-    ("baseline: scratch", "baseline: scrach", "sweep.yaml: baseline: 'scrach' is not known; did you mean scratch"),
-    ("plain: 10.0", "plane: 10.0", "arms.scratch.published: 'plane' is not known; did you mean plain"),
+    ("columns: data", "columns: dta", "sweep.yaml: columns: 'dta' is not known .did you mean data"),
+    ("baseline: scratch", "baseline: scrach", "sweep.yaml: baseline: 'scrach' is not known .did you mean scratch"),
+    ("resources: {nodes: 2}", "baseline: chian_long", "arms.opt_in.baseline: 'chian_long' is not known .did you mean chain_long"),
+    ("plain: 10.0", "plane: 10.0", "arms.scratch.published: 'plane' is not known .did you mean plain"),
     ("notes:", "note:", "sweep.yaml: .*note.*"),
     ("baseline: scratch", "base_line: scratch", "sweep.yaml: .*base_line.*"),
-    ("init_from: pretrain}", "init_from: pretrian}", r"finetune.init_from: 'pretrian' is not known; did you mean pretrain"),
+    ("init_from: pretrain}", "init_from: pretrian}", r"finetune.init_from: 'pretrian' is not known .did you mean pretrain\?.; it is no"),
     ("nodes: 1, gpus_per_node: 2", "nodes: 1, gpus_per_node: 3", "optim.batch_size: 16 is global .* = 3 processes"),
     ("batch_size: 16", "batch_size: 104", "optim.batch_size: 104 is more than the 100 images to train on"),
     ("name: example", "name: ../example", "sweep.yaml: name: '../example' cannot be the folder of its runs"),
@@ -144,13 +163,14 @@ MISTAKES = [
     ("shards: shards/digits", "shards: shards/none", "data.shards: .*shards/none holds no index.json; build it"),
     ("shards: shards/digits", "shards: shards/digits, sha256: 0bad", "data.sha256: the Run asks for 0bad but .* holds [0-9a-f]{64}"),
     ("image_size: 16}", "image_size: 16, images: {per_class: 51}}", r"data.images.per_class: 51 is more than these classes have: a \(50\)"),
-    ("shards: shards/digits", "shards: shards/digits, train_split: trian", "data.train_split: .*'trian' is not known; did you mean train"),
+    ("shards: shards/digits", "shards: shards/digits, train_split: trian", "data.train_split: .*'trian' is not known .did you mean train"),
     ("stages: {train: {objectives.classify: {}}}", "stages: {}", "arms.scratch.stages: an arm needs a stage"),
     ("{train: {objectives.classify: {}}}", "{data: {objectives.classify: {}}}", "stages.data: a stage cannot have the name of a field"),
     ("seed: [0, 1]", "seed: 3", "axes.seed: expected a list of values or a mapping"),
     ("name: example", "nme: example", "sweep.yaml: name: a sweep needs a name"),
     ("flipped: {data.views.main.hflip: 0.0}", "flipped: {data.vews.main.hflip: 0.0}", "sweep.yaml: axes.data.flipped: data.vews.*views"),
     ("notes: [", "notes: [[", "sweep.yaml: "),
+    ("image_size: 16}", "image_size: 16, images: 7}", "sweep.yaml: defaults: data.images: 7 is not a set of fields"),
 ]
 
 
@@ -169,12 +189,23 @@ def test_a_mistake_in_the_file_is_one_line_that_names_it(expand, before: str, af
         ("optim.lrr=1", "command line: optim.lrr: .*lr"),
         ("optim.lr=fast", "command line: optim.lr: "),
         ("optim.lr", "command line: 'optim.lr' is not key=value"),
-        ("arms=[scrach]", "command line: arms: 'scrach' is not known; did you mean scratch"),
-        ("axes.sed=[1]", "command line: axes: 'sed' is not known; did you mean seed"),
-        ("axes.data=[plan]", "command line: axes.data: 'plan' is not known; did you mean plain"),
+        ("arms=[scrach]", "command line: arms: 'scrach' is not known .did you mean scratch"),
+        ("axes.sed=[1]", "command line: axes: 'sed' is not known .did you mean seed"),
+        ("axes.data=[plan]", "command line: axes.data: 'plan' is not known .did you mean plain"),
         ("resources.node=2", "node"),
         ("arms=[other_paper]", "none of other_paper can run"),
         ("axes.data=[[", "command line: axes.data: "),
+        ("scratch.optim.lr=1", r"command line: scratch.optim.lr: scratch is an arm; write arms.scratch.optim.lr=\.\.\. for this arm alone"),
+        ("optmi.lr=1", "command line: optmi.lr: 'optmi' is not known .did you mean optim"),
+        ("arms.scrach.optim.lr=1", "command line: arms: 'scrach' is not known .did you mean scratch"),
+        ("arms.scratch.optim.lrr=1", "command line: arms.scratch: optim.lrr: "),
+        ("arms.scratch.finetune.seed=1", "command line: arms.scratch: 'finetune' is not known"),
+        ("arms.opt_in.optim.lr=1", r"command line: arms.opt_in: this arm does not run; choose it with arms=\[opt_in\]"),
+        ("arms.scratch=1", "command line: arms.scratch: name a field of the arm"),
+        ("data.images=7", "command line: data.images: 7 is not a set of fields; .* data.images.fraction or data.images.per_class"),
+        ("arms.scratch.data.images=7", "command line: arms.scratch: data.images: 7 is not a set of fields"),
+        ("finetune.data.views.main=0", "command line: data.views.main: 0 is not a set of fields; .* data.views.main.count"),
+        ("objectives.mae=true", "command line: objectives.mae: True is not a set of fields; write {} for its defaults"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line_that_names_it(expand, override: str, message: str) -> None:
@@ -182,18 +213,3 @@ def test_a_mistake_on_the_command_line_is_one_line_that_names_it(expand, overrid
         expand(override)
     assert "\n" not in str(error.value)
     assert re.search(message, str(error.value)), str(error.value)
-
-
-def test_paths_of_sources_are_the_users(place) -> None:
-    assert shards._anchored("folder:photos") == f"folder:{place}/photos"
-    assert shards._anchored("csv:/data/list.csv") == "csv:/data/list.csv"
-    assert shards._anchored("torchvision:CIFAR10?root=data") == f"torchvision:CIFAR10?root={place}/data"
-    assert [shards._anchored(source) for source in ("digits", "torchvision:CIFAR10")] == ["digits", "torchvision:CIFAR10"]
-    assert shards._existing(f"{place}/data/deep") == [place]
-
-
-def test_shards_named_on_the_command_line_are_not_built_from_the_files_source() -> None:
-    """A mistyped folder must not be filled with another data set and trained on."""
-    assert sweep.parse_overrides(["data.shards=shards/photo"]).run["data.source"] is None
-    both = sweep.parse_overrides(["data.shards=shards/photo", "data.source=folder:photos"])
-    assert both.run["data.source"] == "folder:photos"

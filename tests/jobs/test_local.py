@@ -65,6 +65,9 @@ def test_a_failed_parent_fails_its_children_and_the_report_still_comes(local, ca
     assert local("arms=[scratch,chain_short]", "axes.seed=[13]") == 1
     shown = capfd.readouterr().out
     assert "failed: thirteen is unlucky" in shown
+    advice = " ".join(shown.split())
+    assert "2 of 3 runs not done; why" in advice
+    assert "jobs/status.py" in advice and "the same command goes on and keeps what is done: python " in advice
     assert "not run, because chain_short-pretrain" in shown
     assert not (folder("finetune") / "starts.txt").exists()
     assert (folder("scratch") / "done.json").exists()
@@ -89,7 +92,7 @@ def test_ctrl_c_saves_says_how_to_go_on_and_the_same_command_does(local, place: 
     process.send_signal(signal.SIGINT)
     shown, _ = process.communicate(timeout=30)
     assert process.returncode == 1
-    assert "To go on: " in shown and "loop.max_steps=50" in shown
+    assert "To go on: " in shown and "loop.max_steps=50" in shown and "'axes.data=[plain]'" in shown  # as a shell wants it
     assert 0 < int(checkpoint.read_text()) < 50
     assert local("arms=[scratch]", "loop.max_steps=50") == 0
     assert checkpoint.read_text() == "50"
@@ -150,6 +153,32 @@ def test_a_sweep_that_is_being_submitted_is_left_alone(tmp_path) -> None:
         pass
 
 
+def test_what_git_does_not_know_matters_where_it_may_run(tmp_path, monkeypatch) -> None:
+    """A user's own list or log is no change of the source; a new module or sweep is, and so is any change of a file of git's."""
+    monkeypatch.setattr(folders, "ROOT", tmp_path)
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "README.md").write_text("first")
+    author = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for words in (["init", "-q"], ["add", "."], [*author, "commit", "-qm", "first"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    sha, dirty = folders.commit()
+    assert len(sha) == 40 and not dirty
+    (tmp_path / "todo.txt").touch()
+    assert folders.commit() == (sha, False)
+    (tmp_path / "sweeps" / "mine.yaml").touch()
+    assert folders.commit() == (sha, True)
+    (tmp_path / "sweeps" / "mine.yaml").unlink()
+    (tmp_path / "README.md").write_text("second")
+    assert folders.commit() == (sha, True)
+
+
+def test_what_a_report_needs_of_the_data_is_in_the_run_folder(local) -> None:
+    local("arms=[scratch]", "optim.lr=0.1", "arms.scratch.seed=3")
+    data = json.loads((folder("scratch") / "job.json").read_text())["data"]
+    assert (data["name"], data["classes"], data["train_images"], data["test_images"]) == ("digits", 2, 100, 20)
+    assert json.loads(Path("runs/example/sweep.json").read_text())["overrides"] == ["loop.max_steps", "optim.lr", "arms.scratch.seed"]
+
+
 def test_states_are_told_where_slurm_was_and_is_no_more(local, monkeypatch) -> None:
     local("arms=[scratch]")
     (folder("scratch") / "slurm.json").write_text('{"job_id": "7"}')
@@ -162,12 +191,30 @@ def test_a_dry_run_shows_every_run_its_script_and_cost_and_writes_no_run(local, 
     subprocess.run(build, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
     words = ["sweep.yaml", *ONE, "arms=[chain_short]", "data.shards=shards/real", "site.price_per_gpu_hour=2"]
     words += ["--dry-run", "--executor", "slurm"]
+    capfd.readouterr()
     assert submit.main(words) == 0
     shown = capfd.readouterr().out
     assert shown.count("#!/bin/bash") == 2 and "--dependency=afterok:JOB1" in shown
     assert "every run: " in shown and "optim.batch_size=16" in shown and "objectives.mae.mask_ratio=0.75" in shown
-    assert "Predicted cost" in shown and "assumed: 20 TFLOP/s" in shown and "2 USD per GPU-hour" in " ".join(shown.split())
+    assert "assumed: 20 TFLOP/s" in shown and "2 USD per GPU-hour" in shown
+    first = shown.splitlines()
+    assert first[0].startswith("example: 2 of 2 runs are to be done; predicted for 2: ") and first[0].endswith(" USD")
+    assert first[1].startswith("At most 1 GPU at once; ") and "for the longest run" in first[1]
+    costs = shown[shown.index("Predicted cost") :].splitlines()
+    assert "hours" in costs[2].split() and "total" not in shown
     assert not list(Path("runs").glob("example/*"))
+
+
+def test_a_pipe_does_not_break_the_names_of_runs(local, capfd) -> None:
+    arm = "an_arm_whose_name_alone_leaves_no_room_in_eighty_columns_for_what_stands_beside_it"
+    Path("sweep.yaml").write_text(EXAMPLE.replace("chain_short:", f"{arm}:"))
+    assert local(f"arms=[{arm}]") == 0
+    assert status.main(["runs/example"]) == 0
+    shown = capfd.readouterr().out
+    names = [folder.name for folder in Path("runs/example").glob(f"{arm}-*")]
+    assert len(names) == 2
+    for table in (shown.split("[1/2]")[0], shown.split("report.html")[-1]):
+        assert all(name in table for name in names)
 
 
 def test_cancel_without_jobs_says_so(local, capsys) -> None:

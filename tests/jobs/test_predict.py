@@ -34,6 +34,7 @@ def test_hand_computed_from_the_sites_peak(graph: Graph, place: Path) -> None:
     # 10 epochs of 100 images; 6 x 2 GFLOP each at 20 % of 60 TFLOP/s: 1,000 images/s
     assert found.images == 1000
     assert found.gpu_hours == pytest.approx(1 / 3600)
+    assert found.hours == pytest.approx(0.5 / 3600)  # two GPUs
     assert found.energy_kwh == pytest.approx(0.5 / 3600)
     assert found.co2e_kg == pytest.approx(0.1 / 3600)
     assert found.money == pytest.approx(3 / 3600)
@@ -88,3 +89,31 @@ def test_what_is_done_costs_nothing_more(graph: Graph, place: Path) -> None:
     (folder / "done.json").write_text("{}")
     (folder / "metrics.jsonl").touch()
     assert predict.sweep(graph, Launch(place / "runs" / "example", "slurm", Site(), place, commit=(None, True))) == []
+
+
+def test_the_most_gpus_are_those_of_runs_that_do_not_wait_for_each_other(expand) -> None:
+    """A seed and data set: scratch, and a pretraining for both chains: 2 + max(2, 2 + 2) GPUs, or 2 where one chain runs."""
+    one = ("axes.data=[plain]", "axes.seed=[0]")
+    assert predict.most_gpus(expand("arms=[chain_short]", *one)) == 2
+    assert predict.most_gpus(expand(*one)) == 6
+    assert predict.most_gpus(expand()) == 4 * 6
+    assert predict.most_gpus(expand("arms=[opt_in]", *one)) == 4  # on two nodes
+    graph = expand(*one)
+    for job in graph.jobs[:2]:  # scratch and the pretraining
+        job.folder.mkdir(parents=True)
+        (job.folder / "done.json").write_text("{}")
+    assert predict.most_gpus(graph) == 4
+
+
+def test_the_longest_chain_is_of_runs_that_wait_for_each_other(expand) -> None:
+    graph = expand("axes.data=[plain]", "axes.seed=[0]")
+    hours = {"scratch": 6.5, "chain_short-pretrain": 1.0, "chain_short-finetune": 2.0, "chain_long-finetune": 5.0}
+    found = [
+        predict.Prediction(job.name, 1.0, 1.0, value, value, 0.0, 0.0, 0.0, "")
+        for job in graph.jobs
+        for name, value in hours.items()
+        if job.name.startswith(name)
+    ]
+    assert predict.longest_chain_hours(graph, found) == 6.5
+    found[0].hours = 3.0
+    assert predict.longest_chain_hours(graph, found) == 6.0

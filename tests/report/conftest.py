@@ -47,8 +47,14 @@ def record(attempt: int = 0, hours: float = 1.0, gpus: int = 1, node: str = "n1"
     return {"energy_kwh": energy, "co2e_kg": energy * found["intensity_kg_per_kwh"], **found}
 
 
+def data_facts(name: str = "cifar10", **values: Any) -> dict[str, Any]:
+    """What the launcher tells of a run's data: 2,000 of CIFAR-10's images, all labelled."""
+    found = {"name": name, "classes": 10, "train_images": 2000, "labelled_images": 2000, "val_images": 0, "test_images": 10_000}
+    return found | {"smallest_px": [32, 32], "largest_px": [32, 32], "sha256": "0123456789abcdef" * 4} | values
+
+
 def _events(run: Run, top1: float | None, attempts: int, ended: bool) -> list[dict[str, Any]]:
-    epochs = run.loop.epochs if ended else run.loop.epochs // 2
+    epochs, objectives = run.loop.epochs if ended else run.loop.epochs // 2, config.active(run.objectives)
     versions = {"vitssl": "0.1.0", "python": "3.11.7", "torch": "2.14.1", "timm": "1.0.31"}
     start = {
         "event": "start", "time": 0.0, "world_size": 1, "accumulate": 1, "device": "NVIDIA RTX A5000", "host": "n1", "versions": versions,
@@ -58,7 +64,14 @@ def _events(run: Run, top1: float | None, attempts: int, ended: bool) -> list[di
     for epoch in range(1, epochs + 1):
         past = 1 - math.exp(-5 * epoch / run.loop.epochs)
         events.append(
-            {"event": "train", "step": 10 * epoch, "epoch": epoch, "time": 0.0, "loss": 2.3 - 1.9 * past, "terms": {}, "weighted": {}}
+            {
+                "event": "train",
+                "step": 10 * epoch,
+                "epoch": epoch,
+                "time": 0.0,
+                "loss": 2.3,
+                "terms": {o: 2.3 - 1.9 * past for o in objectives},
+            }
         )
         if top1 is not None:
             test = {"top1": top1 * past, "top5": 99.0, "loss": 1.0, "count": 10_000}
@@ -74,14 +87,15 @@ def _run(layer: str) -> Run:
 def make_run(
     folder: Path, layer: dict[str, Any], seed: int = 0, *, top1: float | None = 80.0, status: str = "done", site: dict | None = None,
     records: list[dict[str, Any]] | None = None, shards: str = "shards/cifar10", done: dict[str, Any] | None = None,
-    cost: dict[str, Any] | None = None,
+    cost: dict[str, Any] | None = None, data: dict[str, Any] | None = None,
 ) -> None:  # fmt: skip
     """One run folder: status done, failed, running or waiting (no job has started)."""
     run = _run(json.dumps(layer))
     run = dataclasses.replace(run, seed=seed, data=dataclasses.replace(run.data, shards=shards))
     _write(folder / "run.yaml", dataclasses.asdict(run))  # JSON is YAML
     objectives = list(config.active(run.objectives))
-    _write(folder / "job.json", {"site": site or SITE, "source": "runs/x/source/0123456789ab"})
+    described = data_facts(Path(shards).name, **(data or {}))
+    _write(folder / "job.json", {"site": site or SITE, "source": "runs/x/source/0123456789ab", "data": described})
     if status == "waiting":
         return
     records = records if records is not None else [record(hours=run.loop.epochs / 100)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
@@ -112,8 +113,43 @@ def test_epochs_of_accuracy_and_loss_stand_above_each_other(sweep):
     """A chain has a loss from epoch 1 of its 100, an accuracy from 51."""
     laid_out = lay_out(collect(sweep({"sslft": 80.0}, {"seed": [0]}, columns=None, baseline=None)))
     _, figure = plots.draw(laid_out)["learning_curves"]
-    top, bottom = figure.axes
-    assert top.lines[-1].get_xdata()[0] == 51 and top.get_xlim() == bottom.get_xlim() and top.get_xlim()[0] < 1
+    top, *losses = figure.axes
+    assert top.lines[-1].get_xdata()[0] == 51 and top.get_xlim()[0] < 1
+    assert all(axis.get_xlim() == top.get_xlim() for axis in losses)
+
+
+def test_each_objective_has_a_panel_of_its_own_loss(sweep):
+    """A classifier's loss is beside a classifier's and a reconstruction's beside a reconstruction's, before weights."""
+    top1 = {"scratch": 80.0, "sslft": 70.0, "ssat": 90.0}
+    laid_out = lay_out(collect(sweep(top1, {"data": ["x", "y"], "seed": [0]})))
+    _, figure = plots.draw(laid_out)["learning_curves"]
+    drawn = {}
+    for axis in figure.axes[::2]:  # of the first column
+        drawn[axis.get_ylabel()] = [(line.get_linestyle(), line.get_xdata()[0], round(line.get_ydata()[0], 2)) for line in axis.lines]
+    assert list(drawn) == ["test top-1, %", "training loss: classify", "training loss: mae"]
+    full, half = 2.3 - 1.9 * (1 - math.exp(-5 / 100)), 2.3 - 1.9 * (1 - math.exp(-5 / 50))
+    classify = [("-", 1, full), ("-", 51, half), ("-", 1, full)]  # scratch, the fine-tuning, ssat
+    assert drawn["training loss: classify"] == [(style, x, round(y, 2)) for style, x, y in classify]
+    assert drawn["training loss: mae"] == [("--", 1, round(half, 2)), ("-", 1, round(full, 2))]
+
+
+def test_a_single_evaluation_is_a_dot(sweep):
+    folder = sweep({"scratch": lambda at: 80.0 + 2 * at["seed"]}, {"data": ["cifar10"], "seed": [0, 1]})
+    for path in folder.glob("*/metrics.jsonl"):
+        lines = path.read_text().splitlines(keepends=True)
+        kept = [line for line in lines if '"eval"' not in line]
+        path.write_text("".join([*kept, next(line for line in reversed(lines) if '"eval"' in line)]))
+    _, figure = plots.draw(lay_out(collect(folder)))["learning_curves"]
+    (dot,) = figure.axes[0].containers
+    assert dot.lines[0].get_marker() == "o" and dot.lines[0].get_xdata().tolist() == [100]
+    assert dot.has_yerr
+
+
+def test_what_was_trained_alone_has_no_panel_for_accuracy(sweep):
+    stages = {"mae": [("pretrain", {"objectives.mae": {}})]}
+    laid_out = lay_out(collect(sweep({"mae": None}, {"seed": [0]}, columns=None, baseline=None, stages=stages)))
+    _, figure = plots.draw(laid_out)["learning_curves"]
+    assert [axis.get_ylabel() for axis in figure.axes] == ["training loss: mae"]
 
 
 def test_energy_is_drawn_for_every_column(sweep, emissions_record):

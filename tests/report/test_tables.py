@@ -102,6 +102,47 @@ def test_one_seed_says_so(sweep):
     laid_out = lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.5}, {"data": ["cifar10"], "seed": [0]})))
     assert texts(tables.accuracy(laid_out))["ssat"] == ["82.50 (1)"]
     assert texts(tables.differences(laid_out))["ssat"] == ["+2.50", "one seed"]
+    assert tables.accuracy(laid_out).best == set()
+    assert "On cifar10 no arm is named the most accurate, since every arm has a single seed." in sentences(laid_out)
+
+
+def test_an_arm_with_a_single_seed_leaves_the_others_unranked(sweep):
+    make = {("ssat", "cifar10", 1): {"status": "waiting"}}
+    laid_out = lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.5}, {"data": ["cifar10"], "seed": [0, 1]}, make=make)))
+    assert tables.accuracy(laid_out).best == set()
+    assert "On cifar10 no arm is named the most accurate, since ssat has a single seed." in sentences(laid_out)
+
+
+def test_a_lead_that_may_be_chance_is_called_so(sweep):
+    """ssat leads by 0, 1 and 2 points: mean 1, standard error 0.577, t(2) = 4.303: from -1.48 to 3.48."""
+    top1 = {"scratch": lambda at: 80.0, "ssat": lambda at: 80.0 + at["seed"], "sslft": 70.0}
+    folder = sweep(top1, {"data": ["cifar10"], "seed": [0, 1, 2]})
+    interval = f"paired over 3 seeds, 95 % interval {MINUS}1.48 to +3.48, which contains 0: this may be chance"
+    first = "On cifar10 the most accurate arm is ssat: 81.00 ± 1.00 % (3 seeds)"
+    assert sentences(lay_out(collect(folder)))[1] == f"{first}, +1.00 points against scratch ({interval})."
+    facts = json.loads((folder / "sweep.json").read_text())
+    (folder / "sweep.json").write_text(json.dumps(facts | {"baseline": "sslft"}))
+    found = sentences(lay_out(collect(folder)))[1]
+    assert found.startswith(f"{first}, +11.00 points against sslft (paired") and found.endswith(f"; +1.00 over scratch ({interval}).")
+
+
+def test_without_a_paper_nothing_is_the_papers(sweep):
+    laid_out = lay_out(collect(sweep({"ssat": 80.0}, {"seed": [0]}, columns=None, arms=[{"name": "ssat", "row": "SSAT"}])))
+    assert tables.accuracy(laid_out).header == ["arm", "in words", "top-1 %, mean ± std (seeds)"]
+
+
+def test_an_arm_may_have_a_baseline_of_its_own(sweep):
+    arms = [{"name": "swin"}, {"name": "swin_drloc", "baseline": "swin"}, {"name": "cvt"}, {"name": "cvt_drloc", "baseline": "cvt"}]
+    top1 = {"swin": 80.0, "swin_drloc": 82.5, "cvt": 88.0, "cvt_drloc": 89.0}
+    stages = {name: [("train", {"objectives": {"classify": {}}})] for name in ("swin", "cvt")}
+    laid_out = lay_out(collect(sweep(top1, {"data": ["cifar10"], "seed": [0, 1]}, arms=arms, baseline=None, stages=stages)))
+    table = tables.differences(laid_out)
+    assert table.title == "Difference from each arm's baseline"
+    assert texts(table) == {
+        "swin_drloc against swin": ["+2.50 [+2.50, +2.50]", "paired over 2 seeds"],
+        "cvt_drloc against cvt": ["+1.00 [+1.00, +1.00]", "paired over 2 seeds"],
+    }
+    assert any("89.00 ± 0.00 % (2 seeds), +1.00 points against cvt" in sentence for sentence in sentences(laid_out))
 
 
 def test_details_show_every_stage_and_the_papers_count(table_3):
@@ -220,7 +261,7 @@ def test_csv_is_unrounded_and_tidy(table_3):
     assert float(chain["top1_mean"]) == pytest.approx(59.53) and float(chain["top1_std"]) == pytest.approx(0.1)
     assert float(chain["minus_paper"]) == pytest.approx(-0.9) and float(chain["minus_baseline"]) == pytest.approx(5.32)
     assert chain["activations_inference"] == "14250000"
-    assert chain["macs_train_forward"] == "425600000+1258219584" and float(chain["kg_co2e_measured"]) == pytest.approx(0.1)
+    assert chain["macs_train_forward"] == "425600000+1258219584" and float(chain["kg_co2e_tracked"]) == pytest.approx(0.1)
 
 
 def test_latex_escapes_and_sets_the_papers_numbers_apart(table_3):
@@ -262,6 +303,7 @@ def test_provenance_names_what_was_used(table_3):
     assert found["commit"] == "0123456789abcdef with uncommitted changes"
     assert found["hardware"] == "NVIDIA RTX A5000, 1 process"
     assert found["grid"] == "DEU, 0.400 kg CO2e/kWh"
+    assert found["CPU power"] == "modelled from its TDP and load (no meter) (codecarbon 3.3.2)"
     assert found["share of the node"] == "50% of its CPU and RAM energy"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vitssl.report import page, plots, render, tables
+from vitssl.report import origin, page, plots, render, tables
 from vitssl.report.collect import collect, total
 from vitssl.report.grid import lay_out
 from vitssl.report.reading import sentences
@@ -42,4 +42,5 @@ def summary(sweep_folder: str | Path, width: int | None = None) -> str:
     laid_out = lay_out(collect(sweep_folder))
     size = ("M parameters, training", "M parameters, inference", "M activations, inference", "GMACs, inference")
     found = (tables.accuracy(laid_out), tables.differences(laid_out), tables.cost(laid_out).without(*size))
-    return render.terminal([table for table in found if table and table.rows], sentences(laid_out), width)
+    costs = [line for line in (origin.tracked(laid_out.sweep), origin.sites(laid_out.sweep)) if line]
+    return render.terminal([table for table in found if table and table.rows], [*sentences(laid_out), *costs], width)

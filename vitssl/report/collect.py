@@ -32,6 +32,7 @@ class Arm:
     quoted: bool = False  # the paper only quotes this row from elsewhere
     not_runnable: str | None = None  # why
     note: str | None = None
+    baseline: str | None = None  # the arm that it is compared with, where that is not the sweep's
 
 
 @dataclass
@@ -104,6 +105,12 @@ class Sweep:
         return self.facts["name"]
 
     @property
+    def currency(self) -> str | None:
+        """What the runs are paid in; None where in several currencies, whose sum would mean nothing."""
+        paid = {run.site.currency for run in self.runs.values() if run.site.price_per_gpu_hour}
+        return None if len(paid) > 1 else next(iter(paid), Site().currency)
+
+    @property
     def on_gpu(self) -> bool:
         return any(run.spent["gpu_hours"] > 0 for run in self.runs.values())
 
@@ -130,7 +137,11 @@ def collect(folder: str | Path) -> Sweep:
                 runs[place] = read_folder(place, site)
             stages.append((stage["stage"], runs[place]))
         cells.append(Cell(cell["arm"], cell["axes"], stages))
-    return Sweep(folder, facts, [Arm(**arm) for arm in facts["arms"]], cells, runs)
+    sweep = Sweep(folder, facts, [Arm(**arm) for arm in facts["arms"]], cells, runs)
+    if sweep.currency is None:
+        for run in runs.values():
+            run.spent["money"] = 0.0
+    return sweep
 
 
 def read_folder(path: Path, site: Site) -> RunFolder:

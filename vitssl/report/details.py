@@ -2,16 +2,54 @@
 
 from __future__ import annotations
 
+from vitssl.report import origin
 from vitssl.report.collect import Arm, Cell, RunFolder, Sweep, add
 from vitssl.report.grid import Grid, cost_per_model, finished
+from vitssl.report.settings import stages
 from vitssl.report.tables import BAD, DASH, MEASURED, NOTE, PUBLISHED, Entry, Table, billions, currency, hours_name, number, which
+
+
+def data(grid: Grid) -> Table | None:
+    """The set, its counts after subsets and its content, for every column; several lines where arms or stages differ in them."""
+    rows = [row for column in grid.columns for row in _data_of(grid, grid.name(column))]
+    if not rows:
+        return None
+    header = ["set", grid.axis or "", "used by", "classes", "training images", "labelled", "held out", "test images"]
+    header += ["px, stored", "px, trained", "sha256"]
+    caption = (
+        "Training images: what is left after data.images, data.val_fraction and, where a stage needs labels, data.labels. "
+        "Pixels are height x width as stored, and the side of the square that the model sees. sha256: its first 12 digits."
+    )
+    return Table("Data", header, rows, caption, left=frozenset({0, 1, 2, len(header) - 1})).trimmed()
+
+
+def _data_of(grid: Grid, column: str) -> list[list[Entry]]:
+    users: dict[tuple[str, ...], list[str]] = {}
+    for title, found in stages(grid).items():
+        if column in found and "data" in found[column].job:
+            users.setdefault(_data_facts(found[column]), []).append(title)
+    alone = len(users) == 1
+    return [
+        [Entry(name), Entry(column if grid.axis else DASH), Entry(DASH if alone else ", ".join(titles), NOTE), *map(Entry, rest)]
+        for (name, *rest), titles in users.items()
+    ]
+
+
+def _data_facts(run: RunFolder) -> tuple[str, ...]:
+    found = run.job["data"]
+    low, high = (" x ".join(map(str, found[name])) for name in ("smallest_px", "largest_px"))
+    train, labelled, val = found["train_images"], found["labelled_images"], found["val_images"]
+    return (
+        found["name"], str(found["classes"]), f"{train:,}", f"{labelled:,}" if labelled < train else DASH, f"{val:,}" if val else DASH,
+        f"{found['test_images']:,}", low if low == high else f"{low} to {high}", str(run.run["data"]["image_size"]), found["sha256"][:12],
+    )  # fmt: skip
 
 
 def costs(grid: Grid) -> Table:
     """What one model cost by column and stage."""
     rows = [[*which(grid, row, column), *entries] for row, column, done in grid.models() for entries in _stage_costs(done)]
-    parts = ["kWh GPU", "kWh CPU", "kWh RAM", "kWh", "kg CO2e measured", "kg CO2e estimate", currency(grid.sweep)]
-    header = ["arm", grid.axis or "", "stage", "GMACs by pass, as the paper counts", hours_name(grid.sweep), *parts]
+    parts = ["kWh GPU", "kWh CPU", "kWh RAM", "kWh", "kg CO2e tracked", "kg CO2e estimate", currency(grid.sweep)]
+    header = ["arm", grid.axis or "", "stage", "GMACs of each pass alone", hours_name(grid.sweep), *parts]
     caption = "Cost of one model, mean over its finished seeds; a chain's stages one by one, then together."
     return Table("Cost in detail", header, rows, caption, left=frozenset(range(4))).trimmed()
 
@@ -41,13 +79,13 @@ def published_costs(grid: Grid) -> Table | None:
     models = [_tied_to(grid, arm) for arm in arms]
     header = ["arm", "paper's row", grid.sweep.facts.get("columns") or ""]
     header += ["GMACs, paper", "GMACs, here", "GPU-hours, paper", "GPU-hours, here"]
-    header += ["kg CO2e, paper", "kg CO2e, estimate here", "kg CO2e, measured here"]
+    header += ["kg CO2e, paper", "kg CO2e, estimate here", "kg CO2e, tracked here"]
     rows = [_beside_the_paper(arm, cells) for arm, cells in zip(arms, models, strict=True)]
     beside = (
         "beside it what one model of the same arm took here on the same data: GMACs as the paper counts, every pass with a patch "
-        "embedding of its own; estimate and measurement as in Size and cost."
+        "embedding of its own; the estimate and what was tracked as in Size and cost."
     )
-    apart = "it is tied to none of the models that finished here, and may be of other data, so nothing measured stands beside it."
+    apart = "it is tied to none of the models that finished here, and may be of other data, so nothing of ours stands beside it."
     caption = f"In italics what the paper prints, on its own hardware; {beside if any(models) else apart}"
     return Table("The paper's costs", header, rows, caption, left=frozenset({0, 1, 2})).trimmed()
 
@@ -62,10 +100,10 @@ def _tied_to(grid: Grid, arm: Arm) -> list[Cell]:
 def _beside_the_paper(arm: Arm, cells: list[Cell]) -> list[Entry]:
     printed, cost = arm.published_cost or {}, cost_per_model(cells) or {}
     gmacs, gpu_hours, kg = (Entry(str(printed.get(name, DASH)), PUBLISHED) for name in ("gmacs", "gpu_hours", "kg_co2e"))
-    hours, estimate, measured = (Entry(number(cost.get(name) or None)) for name in ("gpu_hours", "estimate_kg", "co2e_kg"))
+    hours, estimate, tracked = (Entry(number(cost.get(name) or None)) for name in ("gpu_hours", "estimate_kg", "co2e_kg"))
     passes = Entry(_gmacs(cells[0]) if cells else DASH)
     named = [Entry(arm.name), Entry(arm.row or DASH, NOTE), Entry(printed.get("column", DASH))]
-    return [*named, gmacs, passes, gpu_hours, hours, kg, estimate, measured]
+    return [*named, gmacs, passes, gpu_hours, hours, kg, estimate, tracked]
 
 
 def _gmacs(cell: Cell) -> str:
@@ -74,17 +112,21 @@ def _gmacs(cell: Cell) -> str:
 
 
 def runs(sweep: Sweep) -> Table:
-    """Every run folder once, with how it ended and what all its attempts cost."""
-    rows = []
-    for path, run in sweep.runs.items():
-        users = [c for c in sweep.cells if any(r is run for _, r in c.stages)]
-        points = [", ".join([c.arm, *(f"{axis} {value}" for axis, value in c.axes.items())]) for c in users]
-        test = run.done.get("test") or {}
-        accuracy = Entry(f"{test['top1']:.2f}" if test else DASH)
-        spent = [Entry(number(run.spent[n] or None)) for n in ("device_hours", "energy_kwh", "co2e_kg")]
-        rows.append([Entry(path.name), Entry("; ".join(points), NOTE), _how_it_went(run), Entry(str(run.attempts)), accuracy, *spent])
-    header = ["run", "of", "status", "attempts", "top-1 %", hours_name(sweep), "kWh", "kg CO2e"]
-    return Table("Runs", header, rows, "Every run folder once, whatever the number of arms that stand on it.", left=frozenset({0, 1, 2}))
+    """Every run folder once, with how it ended and what all its attempts cost, and where if at several sites."""
+    header = ["run", "of", "status", "attempts", "top-1 %", hours_name(sweep), "kWh", "kg CO2e", "site"]
+    table = Table("Runs", header, [_run(sweep, path.name, run) for path, run in sweep.runs.items()], left=frozenset({0, 1, 2, 8}))
+    table.caption = "Every run folder once, whatever the number of arms that stand on it."
+    return table if origin.sites(sweep) else table.without("site")
+
+
+def _run(sweep: Sweep, name: str, run: RunFolder) -> list[Entry]:
+    users = [c for c in sweep.cells if any(r is run for _, r in c.stages)]
+    points = [", ".join([c.arm, *(f"{axis} {value}" for axis, value in c.axes.items())]) for c in users]
+    test = run.done.get("test") or {}
+    accuracy = Entry(f"{test['top1']:.2f}" if test else DASH)
+    spent = [Entry(number(run.spent[n] or None)) for n in ("device_hours", "energy_kwh", "co2e_kg")]
+    site = Entry(origin.site_of(run) if run.emissions else DASH, NOTE)
+    return [Entry(name), Entry("; ".join(points), NOTE), _how_it_went(run), Entry(str(run.attempts)), accuracy, *spent, site]
 
 
 def _how_it_went(run: RunFolder) -> Entry:

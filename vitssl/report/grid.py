@@ -80,11 +80,26 @@ class Grid:
         unkeyed = left if row.values or len(self.columns) > 1 else []
         return None if unkeyed else value
 
+    def ranking(self, column: Any) -> list[Row]:
+        """The rows by falling mean accuracy; none where fewer than two have one, or where one stands on a single seed."""
+        scores = [(row, found) for row in self.rows if (found := self.scores(row, column))]
+        if len(scores) < 2 or any(len(found) < 2 for _, found in scores):
+            return []
+        return [row for row, found in sorted(scores, key=lambda pair: -mean(pair[1].values()))]
+
+    def baseline_name(self, row: Row) -> str | None:
+        """The arm that a row is compared with; None for a baseline."""
+        name = row.arm.baseline or self.sweep.facts.get("baseline")
+        return None if name == row.arm.name else name
+
+    def baselines(self) -> str:
+        """The name of the arm that rows are compared with, for a heading."""
+        names = {name for row in self.rows if (name := self.baseline_name(row))}
+        return names.pop() if len(names) == 1 else "each arm's baseline"
+
     def baseline(self, row: Row) -> Row | None:
-        """The baseline arm's row at the same values of the row axes; None for the baseline itself."""
-        name = self.sweep.facts.get("baseline")
-        if name in (None, row.arm.name):
-            return None
+        """The baseline arm's row at the same values of the row axes; None for a baseline."""
+        name = self.baseline_name(row)
         return next((r for r in self.rows if r.arm.name == name and r.values == row.values), None)
 
     def against_baseline(self, row: Row, column: Any) -> Difference | None:

@@ -6,7 +6,7 @@ from html import escape
 
 from matplotlib.figure import Figure
 
-from vitssl.report import details, render, tables
+from vitssl.report import details, origin, render, tables
 from vitssl.report.css import CSS
 from vitssl.report.grid import Grid
 from vitssl.report.plots import Plot, svg
@@ -23,6 +23,7 @@ def html(grid: Grid, plots: dict[str, Plot]) -> str:
     sections = [
         _section("Results", _tables(tables.accuracy(grid), tables.differences(grid), tables.cost(grid))),
         _section("Reading", _list(sentences(grid)), "numbers"),
+        _section("Data", _tables(details.data(grid), titled=False)),
         _section("Plots", "".join(_plot(name, *plot) for name, plot in plots.items()), "plots"),
         _section("Cost in detail", _tables(details.costs(grid), details.published_costs(grid), titled=False)),
         _section("Other readings of the same runs", _tables(tables.readings(grid), titled=False)),
@@ -55,12 +56,13 @@ def _subtitle(grid: Grid) -> str:
 
 
 def notes(grid: Grid) -> list[str]:
-    """The sweep's notes, and what its arms say of themselves."""
+    """The sweep's notes, what its arms say of themselves, and what the command line made of it."""
     arms = grid.sweep.arms
     return [
         *grid.sweep.facts.get("notes", []),
         *(f"{arm.name}: not runnable: {arm.not_runnable}" for arm in arms if arm.not_runnable),
         *(f"{arm.name}: {arm.note}" for arm in arms if arm.note),
+        *filter(None, [origin.overridden(grid.sweep)]),
     ]
 
 
@@ -102,8 +104,8 @@ def _plot(name: str, caption: str, figure: Figure) -> str:
 def markdown(grid: Grid, plots: dict[str, Plot]) -> str:
     """report.md: the same page for places that show no HTML."""
     given = [
-        tables.accuracy(grid), tables.differences(grid), tables.cost(grid), details.costs(grid), details.published_costs(grid),
-        tables.readings(grid), details.runs(grid.sweep), settings(grid)[0],
+        tables.accuracy(grid), tables.differences(grid), tables.cost(grid), details.data(grid), details.costs(grid),
+        details.published_costs(grid), tables.readings(grid), details.runs(grid.sweep), settings(grid)[0],
     ]  # fmt: skip
     parts = [f"# {title(grid)}", compared(grid), "\n".join(f"- {line}" for line in sentences(grid))]
     parts += [f"## {t.title}\n\n{render.markdown(t)}" for t in given if t is not None and t.rows]

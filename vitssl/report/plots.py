@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from statistics import mean
@@ -13,10 +14,12 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from vitssl.report.collect import Cell, RunFolder
 from vitssl.report.grid import SEED, Grid, Row, cost_of, cost_per_model
 from vitssl.report.labels import Point, place
+from vitssl.report.origin import tracked
 from vitssl.report.stats import std
 from vitssl.report.tables import hours_name
 
@@ -29,7 +32,8 @@ STYLE = {
     "grid.color": "#e4e4e4", "grid.linewidth": 0.6, "axes.axisbelow": True, "axes.edgecolor": "#666666",
     "legend.frameon": False, "figure.dpi": 150, "hatch.linewidth": 0.5,
 }  # fmt: skip
-Plot = tuple[str, Figure]  # what it shows, in one sentence, and the figure
+Plot = tuple[str, Figure]  # what it shows, in words, and the figure
+Value = Callable[[dict[str, Any]], float | None]  # of an event of metrics.jsonl
 
 
 def draw(grid: Grid) -> dict[str, Plot]:
@@ -101,7 +105,7 @@ def _against_cost(grid: Grid, cost: str) -> Plot | None:
 def _unit(cost: str, largest: float, hours: str) -> tuple[str, float]:
     """A unit that makes the figures readable, and the factor to it."""
     if cost == "co2e_kg":
-        return ("g CO2e per model, measured", 1e3) if largest < 0.5 else ("kg CO2e per model, measured", 1.0)
+        return ("g CO2e per model, tracked", 1e3) if largest < 0.5 else ("kg CO2e per model, tracked", 1.0)
     return (f"{hours.replace('hours', 'minutes')} per model", 60.0) if largest < 1 else (f"{hours} per model", 1.0)
 
 
@@ -178,39 +182,72 @@ def _line(axis: Axes, label: str, points: list[tuple[float, dict]], look: dict[s
 
 
 def _learning_curves(grid: Grid) -> Plot | None:
-    columns = [c for c in grid.columns if any(run.events for row in grid.rows for cell in row.columns.get(c, []) for _, run in cell.stages)]
-    columns = columns[:3]
-    if not columns:
+    """Accuracy, and a panel for each term of the losses: weighted sums of different terms cannot be compared between arms."""
+    columns = [c for c in grid.columns if any(run.events for row in grid.rows for run in _runs(row, c))][:3]
+    curves = _curves_of([run for row in grid.rows for column in columns for run in _runs(row, column)])
+    if not curves:
         return None
-    figure = Figure(figsize=(7.6 if len(columns) == 1 else 3.9 * len(columns), 3.2 if len(columns) == 1 else 6.0), layout="constrained")
-    axes = figure.subplots(1, 2, squeeze=False).T if len(columns) == 1 else figure.subplots(2, len(columns), squeeze=False)
-    for i, column in enumerate(columns):
-        top, bottom = axes[0][i], axes[1][i]
-        for row in (r for r in grid.rows if any(run.events for c in r.cells for _, run in c.stages)):
-            _curves(top, bottom, row.columns.get(column, []), style_of(grid, row)["color"], grid.label(row))
-        top.set(title=grid.name(column), xlabel="epoch, over all stages", ylabel="test top-1, %")
-        bottom.set(title=grid.name(column) if len(columns) == 1 else None, xlabel="epoch, over all stages", ylabel="training loss")
-        top.set_xlim(bottom.get_xlim())  # a pretraining has a loss and no accuracy; the epochs stand above each other
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 6), fontsize=8)
+    rows = [row for row in grid.rows if any(run.events for column in columns for run in _runs(row, column))]
+    figure, axes = _curve_panels(len(curves), len(columns))
+    for own, column in zip(axes, columns, strict=True):
+        for axis, (name, (kind, value)) in zip(own, curves.items(), strict=True):
+            for row in rows:
+                _draw_curves(axis, row.columns.get(column, []), kind, value, style_of(grid, row)["color"])
+            axis.set(title=grid.name(column), xlabel="epoch, over all stages", ylabel=name)
+        limits = [axis.get_xlim() for axis in own]  # a pretraining has a loss and no accuracy; the epochs stand above each other
+        for axis in own:
+            axis.set_xlim(min(low for low, _ in limits), max(high for _, high in limits))
+    handles = [Line2D([], [], color=style_of(grid, row)["color"], label=grid.label(row)) for row in rows]
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 6), fontsize=8)
     left_out = f" Only the first {len(columns)} columns." if len(columns) < len(grid.columns) else ""
-    return f"Learning curves, mean over seeds with ± one standard deviation; earlier stages of a chain are dashed.{left_out}", figure
+    return (
+        "Learning curves, mean over seeds with ± one standard deviation: test accuracy, and each objective's training loss before its "
+        f"weight is applied. Earlier stages of a chain are dashed; a dot is a single evaluation.{left_out}"
+    ), figure
 
 
-def _curves(top: Axes, bottom: Axes, cells: list[Cell], colour: str, label: str) -> None:
-    top.plot([], [], color=colour, label=label)  # in the legend even where a pretraining has no accuracy yet
+def _runs(row: Row, column: Any) -> list[RunFolder]:
+    return [run for cell in row.columns.get(column, []) for _, run in cell.stages]
+
+
+def _curves_of(runs: list[RunFolder]) -> dict[str, tuple[str, Value]]:
+    """What there are curves of: a name for the axis, the kind of event, and the value in it."""
+    terms = dict.fromkeys(name for run in runs for event in run.of("train") for name in event["terms"])
+    losses: dict[str, tuple[str, Value]] = {f"training loss: {name}": ("train", partial(_term, name)) for name in terms}
+    return ({"test top-1, %": ("eval", _top1)} if any(run.of("eval") for run in runs) else {}) | losses
+
+
+def _top1(event: dict[str, Any]) -> float | None:
+    return (event.get("test") or {}).get("top1")
+
+
+def _term(name: str, event: dict[str, Any]) -> float | None:
+    return event["terms"].get(name)
+
+
+def _curve_panels(curves: int, columns: int) -> tuple[Figure, list[list[Axes]]]:
+    """The figure, and the panels of every column: below each other, or, of a single column, up to three side by side."""
+    across, down = (min(curves, 3), -(-curves // 3)) if columns == 1 else (columns, curves)
+    figure = Figure(figsize=(3.8 * across, 3.0 * down + 0.3), layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False)
+    if columns > 1:
+        return figure, [list(column) for column in axes.T]
+    for spare in axes.flat[curves:]:
+        spare.remove()
+    return figure, [list(axes.flat[:curves])]
+
+
+def _draw_curves(axis: Axes, cells: list[Cell], kind: str, value: Value, colour: str) -> None:
     for i in range(max((len(c.stages) for c in cells), default=0)):
-        runs = [(c.stages[i][1], _epochs_before(c, i)) for c in cells]
         dashes = "--" if i < len(cells[0].stages) - 1 else "-"
-        _band(top, [_curve(run, before, "eval", lambda e: (e.get("test") or {}).get("top1")) for run, before in runs], colour, dashes)
-        _band(bottom, [_curve(run, before, "train", lambda e: e["loss"]) for run, before in runs], colour, dashes)
+        _band(axis, [_curve(c.stages[i][1], _epochs_before(c, i), kind, value) for c in cells], colour, dashes)
 
 
 def _epochs_before(cell: Cell, stage: int) -> float:
     return sum(run.run["loop"]["epochs"] for _, run in cell.stages[:stage] if run.run)
 
 
-def _curve(run: RunFolder, before: float, kind: str, value: Callable[[dict], float | None]) -> tuple[list[float], list[float]]:
+def _curve(run: RunFolder, before: float, kind: str, value: Value) -> tuple[list[float], list[float]]:
     points = [(before + e["epoch"], v) for e in run.of(kind) if (v := value(e)) is not None]
     return [x for x, _ in points], [y for _, y in points]
 
@@ -223,6 +260,9 @@ def _band(axis: Axes, curves: list[tuple[list[float], list[float]]], colour: str
     length = min(len(x) for x, _ in curves)
     x, y = curves[0][0][:length], np.array([y[:length] for _, y in curves])
     centre, spread = y.mean(0), y.std(0, ddof=1) if len(y) > 1 else np.zeros(length)
+    if length == 1:  # a line would be invisible
+        axis.errorbar(x, centre, yerr=spread if spread.any() else None, color=colour, marker="o", markersize=5, capsize=2.5)
+        return
     axis.plot(x, centre, dashes, color=colour, linewidth=1.3)
     axis.fill_between(x, centre - spread, centre + spread, color=colour, alpha=0.15, linewidth=0)
 
@@ -246,7 +286,7 @@ def _energy(grid: Grid) -> Plot | None:
     axes[0].set_yticks(range(len(labels)), labels)
     axes[0].set_ylim(len(labels) - 0.5, -0.5)  # the first arm on top
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=3, fontsize=8)
-    return "Energy of one model by component, measured; CPU and RAM are the job's share of its node.", figure
+    return f"Energy of one model by component; CPU and RAM are the job's share of its node. {tracked(grid.sweep)}", figure
 
 
 def _bars(axis: Axes, costs: dict[int, dict[str, float]], scale: float) -> None:

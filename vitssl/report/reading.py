@@ -8,6 +8,7 @@ from typing import Any
 
 from vitssl.report.collect import Sweep, add
 from vitssl.report.grid import Grid, cost_per_model
+from vitssl.report.stats import Difference, difference
 from vitssl.report.tables import hours_name, number, plus_minus, signed
 
 
@@ -28,18 +29,32 @@ def _progress(sweep: Sweep) -> str:
 
 
 def _best(grid: Grid, column: Any) -> str:
-    means = {i: mean(s.values()) for i, row in enumerate(grid.rows) if (s := grid.scores(row, column))}
-    if len(means) < 2:
+    ranked = grid.ranking(column)
+    if not ranked:
+        return _unranked(grid, column)
+    first = list(grid.scores(ranked[0], column).values())
+    text = f"{_on(grid.name(column))}the most accurate arm is {grid.label(ranked[0])}: {plus_minus(first)} % ({len(first)} seeds)"
+    if versus := grid.against_baseline(ranked[0], column):
+        text += f", {signed(versus.mean)} points against {grid.baseline_name(ranked[0])} ({_interval(versus)})"
+    lead = difference(*(grid.scores(row, column) for row in ranked[:2]))
+    if lead and lead.contains_zero and ranked[1] != grid.baseline(ranked[0]):
+        text += f"; {signed(lead.mean)} over {grid.label(ranked[1])} ({_interval(lead)})"
+    return f"{text}."
+
+
+def _unranked(grid: Grid, column: Any) -> str:
+    """Why no arm is named, where several have an accuracy."""
+    counts = {grid.label(row): len(s) for row in grid.rows if (s := grid.scores(row, column))}
+    single = [label for label, count in counts.items() if count == 1]
+    if len(counts) < 2:
         return ""
-    row = grid.rows[max(means, key=lambda i: means[i])]
-    scores = list(grid.scores(row, column).values())
-    seeds = "one seed" if len(scores) == 1 else f"{len(scores)} seeds"
-    text = f"{_on(grid.name(column))}the most accurate arm is {grid.label(row)}: {plus_minus(scores)} % ({seeds})"
-    versus = grid.against_baseline(row, column)
-    if versus is None:
-        return f"{text}."
-    interval = f", 95 % interval {signed(versus.low)} to {signed(versus.high)}" if versus.low is not None else ""
-    return f"{text}, {signed(versus.mean)} points against {grid.sweep.facts['baseline']} ({versus.how}{interval})."
+    who = "every arm has" if len(single) == len(counts) else f"{', '.join(single)} {'have' if len(single) > 1 else 'has'}"
+    return f"{_on(grid.name(column))}no arm is named the most accurate, since {who} a single seed."
+
+
+def _interval(found: Difference) -> str:
+    zero = ", which contains 0: this may be chance" if found.contains_zero else ""
+    return f"{found.how}, 95 % interval {signed(found.low)} to {signed(found.high)}{zero}"
 
 
 def _on(name: str) -> str:
@@ -56,7 +71,7 @@ def _cost_ratios(grid: Grid, column: Any) -> str:
             energy, hours = own["energy_kwh"] / other["energy_kwh"], own["device_hours"] / other["device_hours"]
             found.append(f"{grid.label(row)} took {energy:.2f}x the energy and {hours:.2f}x the {hours_name(grid.sweep)}")
     where = f"On {name}, per" if (name := grid.name(column)) else "Per"
-    return f"{where} model and against {grid.sweep.facts['baseline']}, {'; '.join(found)}." if found else ""
+    return f"{where} model and against {grid.baselines()}, {'; '.join(found)}." if found else ""
 
 
 def _against_paper(grid: Grid) -> str:
@@ -80,6 +95,5 @@ def _total(sweep: Sweep) -> str:
     wasted = add(run.spent for run in sweep.runs.values() if run.status != "done")["energy_kwh"]
     rest = f", of which {number(wasted)} kWh in runs that are not done" if wasted else ""
     hours, energy, co2e = (number(spent[k]) for k in ("device_hours", "energy_kwh", "co2e_kg"))
-    currency = next(run.site.currency for run in sweep.runs.values())
-    money = f", {number(spent['money'])} {currency}" if spent["money"] else ""
+    money = f", {number(spent['money'])} {sweep.currency}" if spent["money"] else ""
     return f"The whole sweep, each run counted once, took {hours} {hours_name(sweep)}, {energy} kWh and {co2e} kg CO2e{money}{rest}."

@@ -7,10 +7,11 @@ from typing import Any
 from vitssl.config import Optim, scaled_lr
 from vitssl.report.collect import RunFolder
 from vitssl.report.grid import SEED, Grid
+from vitssl.report.origin import CPU_POWER
 from vitssl.report.tables import DASH, Entry, Table
 
 # differ by seed, place or machine, never by arm
-LEFT_OUT = ("seed", "init_from", "data.shards", "data.source", "data.sha256", "data.cache_dir")
+LEFT_OUT = ("seed", "init_from", "objectives.locality.teacher", "data.shards", "data.source", "data.sha256", "data.cache_dir")
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:
@@ -129,5 +130,4 @@ def _devices(start: dict[str, Any]) -> str:
 
 
 def _power_source(record: dict[str, Any]) -> str:
-    how = {"rapl": "measured by RAPL", "tdp": "estimated from the CPU's TDP and load"}[record["cpu_power_source"]]
-    return f"{how} (codecarbon {record['codecarbon']})"
+    return f"{CPU_POWER[record['cpu_power_source']]} (codecarbon {record['codecarbon']})"

@@ -20,6 +20,11 @@ class Difference:
     high: float | None
     how: str  # for people: what the interval stands on
 
+    @property
+    def contains_zero(self) -> bool:
+        """Does the interval leave open which of the two is better?"""
+        return self.low is not None and self.high is not None and self.low <= 0 <= self.high
+
 
 def std(values: list[float]) -> float | None:
     """Sample standard deviation (n - 1); None for fewer than two values."""

@@ -8,6 +8,7 @@ from itertools import groupby
 from statistics import mean
 from typing import Any
 
+from vitssl.report import origin
 from vitssl.report.collect import Cell, Sweep
 from vitssl.report.grid import Grid, Row, cost_per_model
 from vitssl.report.stats import Difference, std
@@ -91,11 +92,12 @@ def accuracy(grid: Grid) -> Table:
     """Arms against columns: accuracy beside the paper's."""
     header = ["top-1 %, mean ± std (seeds)", "paper", "difference"]
     rows = [[Entry(grid.label(row)), Entry(row.arm.row or DASH, NOTE), *_accuracies(grid, row)] for row in grid.rows]
+    row_name = "paper's row" if grid.sweep.facts.get("paper") else "in words"
     names = [(grid.name(column), 3) for column in grid.columns]
     table = Table(
-        "Accuracy", ["arm", "paper's row", *header * len(grid.columns)], rows, caption=_accuracy_caption(grid),
+        "Accuracy", ["arm", row_name, *header * len(grid.columns)], rows, caption=_accuracy_caption(grid),
         groups=[("", 2), *names] if grid.columns != [None] else [], left=frozenset({0, 1}),
-        best={(row, 2 + 3 * i) for i, row in _ranks(grid).items() if row is not None},
+        best={(row, 2 + 3 * i) for i, row in _best(grid).items()},
     )  # fmt: skip
     return table.trimmed()
 
@@ -105,7 +107,7 @@ def cost(grid: Grid) -> Table:
     rows = [[*which(grid, row, column), *_size(done), *_spending(done), _speed(done)] for row, column, done in grid.models()]
     named = ["arm", grid.axis or ""]
     size = ["M parameters, training", "M parameters, inference", "M activations, inference", "GMACs, training forward", "GMACs, inference"]
-    spent = [hours_name(grid.sweep), "kWh", "kg CO2e measured", "kg CO2e estimate", currency(grid.sweep)]
+    spent = [hours_name(grid.sweep), "kWh", "kg CO2e tracked", "kg CO2e estimate", currency(grid.sweep)]
     return Table(
         "Size and cost", [*named, *size, *spent, "images/s, inference"], rows, caption=_cost_caption(grid),
         groups=[("", len(named) + len(size)), ("one model", len(spent)), ("", 1)], left=frozenset({0, 1}),
@@ -117,17 +119,14 @@ def which(grid: Grid, row: Row, column: Any) -> list[Entry]:
     return [Entry(grid.label(row)), Entry(str(column) if grid.axis else DASH)]
 
 
-def _ranks(grid: Grid) -> dict[int, int | None]:
-    """Column number -> number of the row with the highest mean, where at least two rows have one."""
-    best: dict[int, int | None] = {}
-    for i, column in enumerate(grid.columns):
-        means = {r: mean(s.values()) for r, row in enumerate(grid.rows) if (s := grid.scores(row, column))}
-        best[i] = max(means, key=lambda r: means[r]) if len(means) > 1 else None
-    return best
+def _best(grid: Grid) -> dict[int, int]:
+    """Column number -> number of the row with the highest mean, where rows can be ranked."""
+    ranked = {i: grid.ranking(column) for i, column in enumerate(grid.columns)}
+    return {i: grid.rows.index(rows[0]) for i, rows in ranked.items() if rows}
 
 
 def currency(sweep: Sweep) -> str:
-    return next((run.site.currency for run in sweep.runs.values()), "USD")
+    return sweep.currency or "money"
 
 
 def _size(done: list[Cell]) -> list[Entry]:
@@ -180,7 +179,7 @@ def _status_entry(row: Row, cells: list[Cell]) -> Entry:
 
 
 def _spending(done: list[Cell]) -> list[Entry]:
-    """Hours, kWh, CO2e measured and estimated, money; what a CPU or a site without a price does not have stays a dash."""
+    """Hours, kWh, CO2e tracked and estimated, money; what a CPU or a site without a price does not have stays a dash."""
     cost = cost_per_model(done)
     if cost is None or not cost["device_hours"]:
         return [Entry()] * 5
@@ -197,13 +196,15 @@ def _accuracy_caption(grid: Grid) -> str:
     metric = sweep.facts.get("metric", "top1")
     first = f"Accuracy ({metric}) on the test set after the last epoch: mean ± standard deviation over the seeds, their number in brackets."
     source = f" Numbers in italics are printed in {paper['table']} of “{paper['title']}”, not measured here." if paper else ""
+    other = ", ".join(origin.other_data(sweep))
+    source += f" Its images are not those of these runs: the command line set {other}." if paper and other else ""
     return first + source + (" † the paper only quotes this row." if any(arm.quoted for arm in sweep.arms) else "")
 
 
 def _cost_caption(grid: Grid) -> str:
     size = "A chain's stages are joined by +. Activations: the values that matrix products and convolutions put out for one image. "
     spent = "One model: the mean over seeds of the sum over the stages that it stands on, all attempts included. "
-    return size + spent + _estimate_note(grid.sweep)
+    return " ".join(filter(None, (size + spent + _estimate_note(grid.sweep), origin.tracked(grid.sweep), origin.sites(grid.sweep))))
 
 
 def _estimate_note(sweep: Sweep) -> str:
@@ -223,11 +224,12 @@ def differences(grid: Grid) -> Table | None:
     for row in grid.rows:
         found = [grid.against_baseline(row, column) for column in grid.columns]
         if any(found):
-            rows.append([Entry(grid.label(row)), *(Entry(_interval(d)) for d in found), Entry(_how(found), NOTE)])
+            against = f" against {row.arm.baseline}" if row.arm.baseline else ""
+            rows.append([Entry(grid.label(row) + against), *(Entry(_interval(d)) for d in found), Entry(_how(found), NOTE)])
     if not rows:
         return None
     return Table(
-        f"Difference from {grid.sweep.facts['baseline']}", ["arm", *(grid.name(c) or "top-1" for c in grid.columns), "interval"], rows,
+        f"Difference from {grid.baselines()}", ["arm", *(grid.name(c) or "top-1" for c in grid.columns), "interval"], rows,
         caption="Percentage points of accuracy, with the 95 % confidence interval by Student's t in brackets.",
         left=frozenset({0, len(grid.columns) + 1}),
     )  # fmt: skip

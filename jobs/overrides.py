@@ -1,0 +1,117 @@
+"""The command line's `key=value`: what each is about, and whether anything of it will run."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from vitssl.config import ConfigError, Run
+
+RUN_FIELDS = {f.name for f in dataclasses.fields(Run)}
+
+
+@dataclass
+class Overrides:
+    """What the command line says, by what it is about."""
+
+    arms: list[str] | None = None
+    axes: dict[str, list[Any]] = field(default_factory=dict)
+    resources: dict[str, Any] = field(default_factory=dict)
+    site: dict[str, Any] = field(default_factory=dict)
+    sweep: dict[str, Any] = field(default_factory=dict)
+    run: dict[str, Any] = field(default_factory=dict)  # of all Runs, or of a stage's
+    of_arm: dict[str, dict[str, Any]] = field(default_factory=dict)  # as `run`, for one arm alone
+
+
+def unknown(value: Any, known: Iterable[Any], what: str) -> ConfigError:
+    """The error for a name that is not there, with the nearest one that is."""
+    names = [str(k) for k in known]
+    near = difflib.get_close_matches(str(value), names, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(names) or 'nothing'}"
+    return ConfigError(f"{what}: {value!r} is not known ({hint})")
+
+
+def parse(arguments: list[str]) -> Overrides:
+    """Sort the command line's `key=value`.
+
+    Raises:
+        ConfigError: an argument that names no field, or whose value is not YAML.
+    """
+    result = Overrides()
+    for argument in arguments:
+        key, equals, text = argument.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"command line: {argument!r} is not key=value")
+        try:
+            value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]  # type: ignore[index,call-overload]
+        except (yaml.YAMLError, OmegaConfBaseException):
+            raise ConfigError(f"command line: {key}: {text!r} is not a YAML value") from None
+        _file_under(result, key, value)
+    return result
+
+
+def _file_under(result: Overrides, key: str, value: Any) -> None:
+    head, _, rest = key.partition(".")
+    if key == "arms":
+        result.arms = _as_list(value)
+    elif head == "arms":
+        arm, _, name = rest.partition(".")
+        if not name:
+            raise ConfigError(f"command line: {key}: name a field of the arm, for example arms.{arm or 'ARM'}.optim.lr=1e-3")
+        # the file writes arms.ARM.stages.STAGE
+        result.of_arm.setdefault(arm, {})[name.removeprefix("stages.")] = value
+    elif head == "axes" and rest:
+        result.axes[rest] = _as_list(value)
+    elif head in ("resources", "site") and rest:
+        getattr(result, head)[rest] = value
+    elif key in ("name", "columns", "baseline", "metric"):
+        result.sweep[key] = value
+    else:
+        result.run[key] = value
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def check(asked: Overrides, stages: dict[str, list[str]], chosen: Iterable[str]) -> None:
+    """Every field that the command line sets is of a Run that is made.
+
+    Args:
+        asked: the command line.
+        stages: of every arm of the file.
+        chosen: the arms that run.
+
+    Raises:
+        ConfigError: naming the key, and what was probably meant.
+    """
+    running = {stage for arm in chosen for stage in stages[arm]}
+    for key in asked.run:
+        head, _, rest = key.partition(".")
+        if head in RUN_FIELDS | running:
+            continue
+        if head in stages:
+            raise ConfigError(f"command line: {key}: {head} is an arm; write arms.{head}.{rest or 'FIELD'}=... for this arm alone")
+        if any(head in names for names in stages.values()):
+            raise ConfigError(f"command line: {key}: {head} is a stage of none of the arms that run ({', '.join(chosen)})")
+        raise unknown(head, [*sorted(RUN_FIELDS), *running], f"command line: {key}")
+    for arm, fields in asked.of_arm.items():
+        _check_arm(arm, fields, stages, chosen)
+
+
+def _check_arm(arm: str, fields: dict[str, Any], stages: dict[str, list[str]], chosen: Iterable[str]) -> None:
+    if arm not in stages:
+        raise unknown(arm, stages, "command line: arms")
+    if arm not in chosen:
+        raise ConfigError(f"command line: arms.{arm}: this arm does not run; choose it with arms=[{arm}], or drop the field")
+    for key in fields:
+        head = key.partition(".")[0]
+        if head not in RUN_FIELDS and head not in stages[arm]:
+            raise unknown(head, [*sorted(RUN_FIELDS), *stages[arm]], f"command line: arms.{arm}")

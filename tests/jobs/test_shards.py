@@ -1,0 +1,129 @@
+"""A Run's source and the shards that are there: what is built from it, what is refused, what is taken as it is."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from jobs import shards
+from tests.jobs.conftest import EXAMPLE, write_index
+from vitssl.config import ConfigError, Data, Mae, Objectives, Run, Subset
+from vitssl.data.shards import build
+
+WITH_SOURCE = EXAMPLE.replace("data: {shards: shards/digits", "data: {source: digits, shards: shards/digits")
+
+
+def photos(root: Path, *names: str) -> Path:
+    """An image folder with two classes, each with the named images in both splits."""
+    for part in ("train/cat", "train/dog", "test/cat", "test/dog"):
+        (root / part).mkdir(parents=True)
+        for name in names:
+            Image.new("RGB", (4, 6)).save(root / part / f"{name}.png")
+    return root
+
+
+def was_built_from(folder: Path, source: str) -> bool:
+    shards._was_built_from.cache_clear()
+    return shards._was_built_from(folder, source)
+
+
+def test_shards_of_another_source_are_refused(expand, place: Path) -> None:
+    expand("data.source=digits")
+    with pytest.raises(ConfigError) as error:
+        expand("data.source=torchvision:CIFAR10")
+    assert str(error.value) == (
+        f"sweep.yaml: arms.scratch.stages.train: data.source: {place}/shards/digits was built from other data (digits) than "
+        "torchvision:CIFAR10 lists; set data.shards to a new folder to build that one, or data.source=null to train on what is there"
+    )
+    with pytest.raises(ConfigError, match="was built from other data"):
+        expand("data.source=torchvision:CIFAR10", "data.shards=shards/digits")
+    with pytest.raises(ConfigError, match="was built from other data"):
+        expand(text=WITH_SOURCE.replace("source: digits", "source: torchvision:CIFAR10"))
+
+
+def test_shards_named_alone_are_taken_as_they_are(expand, place: Path) -> None:
+    """`data.shards=OTHER` over a sweep with a source, on the command line, in an axis or for a stage: the source was for others."""
+    (place / "shards" / "mine").mkdir()
+    write_index(place / "shards" / "mine", [("train", 90), ("test", 20)], name="mine")
+    axis = WITH_SOURCE.replace("flipped: {data.views.main.hflip: 0.0}", "flipped: {data: {shards: shards/mine}}")
+    for words, text in (
+        (["data.shards=shards/mine"], WITH_SOURCE),
+        (["arms.scratch.data.shards=shards/mine"], WITH_SOURCE),
+        (["finetune.data.shards=shards/mine"], WITH_SOURCE),
+        ([], axis),
+    ):
+        data = [job.run.data for job in expand(*words, text=text).jobs]
+        assert {(Path(d.shards).name, d.source) for d in data} <= {("mine", None), ("digits", "digits")}
+        assert any(Path(d.shards).name == "mine" for d in data)
+
+
+def test_a_mistyped_folder_is_not_filled_with_the_files_source(expand) -> None:
+    with pytest.raises(ConfigError, match=r"shards/photo holds no index.json; build it"):
+        expand("data.shards=shards/photo", text=WITH_SOURCE)
+
+
+def test_one_folder_is_not_built_from_two_sources(expand) -> None:
+    text = EXAMPLE.replace("plain: {}", "plain: {data.shards: new, data.source: digits}")
+    text = text.replace("flipped: {data.views.main.hflip: 0.0}", "flipped: {data.shards: new, data.source: torchvision:MNIST}")
+    with pytest.raises(ConfigError, match=r"new is to be built from digits too; give each its own data.shards"):
+        expand(text=text)
+
+
+def test_a_source_is_the_same_wherever_it_lies(place: Path) -> None:
+    first = photos(place / "a" / "images", "x", "y")
+    build(f"folder:{first}", place / "shards" / "photos", workers=1, progress=False)
+    folder = place / "shards" / "photos"
+    assert was_built_from(folder, f"folder:{first}") and was_built_from(folder, str(first))
+    moved = first.rename(place / "renamed")
+    assert was_built_from(folder, f"folder:{moved}")
+    # of the same name, and others
+    assert not was_built_from(folder, f"folder:{photos(place / 'b' / 'images', 'x', 'z')}")
+    # what is gone goes by its name
+    shutil.rmtree(moved)
+    assert was_built_from(folder, f"folder:{first}") and not was_built_from(folder, f"folder:{moved}")
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "same"),
+    [
+        ("CIFAR10", "torchvision:CIFAR10", True),
+        ("CIFAR10", "torchvision:CIFAR10?root=data", True),
+        ("CIFAR10", "torchvision:CIFAR100?root=data", False),
+        ("digits", "digits", True),
+        ("photos", "digits", False),
+        ("table", "csv:/gone/table.csv", True),
+        ("domainnet/clipart_train", "list:/gone/domainnet?train=clipart_train.txt&test=clipart_test.txt", True),
+        ("domainnet/clipart_train", "list:/gone/domainnet?train=sketch_train.txt&test=sketch_test.txt", False),
+    ],
+)
+def test_what_is_not_here_goes_by_its_name(place: Path, name: str, source: str, same: bool) -> None:
+    (place / "data").mkdir()
+    write_index(place / "shards" / "digits", [("train", 10)], name=name)
+    assert was_built_from(place / "shards" / "digits", source) is same
+
+
+def test_a_source_that_cannot_be_listed_says_what_to_do(expand, place: Path) -> None:
+    (place / "photos").mkdir()
+    with pytest.raises(ConfigError, match=r"data.source: folder:.*photos.*expected.*; data.source=null takes the shards as they are"):
+        expand("data.source=folder:photos")
+
+
+def test_paths_of_sources_are_the_users(place: Path) -> None:
+    assert shards._anchored("folder:photos") == f"folder:{place}/photos"
+    assert shards._anchored("photos") == f"{place}/photos"
+    assert shards._anchored("csv:/data/list.csv") == "csv:/data/list.csv"
+    assert shards._anchored("folder:photos?classes=../few.txt") == f"folder:{place}/photos?classes=../few.txt"
+    assert shards._anchored("torchvision:CIFAR10?root=data") == f"torchvision:CIFAR10?root={place}/data"
+    assert [shards._anchored(source) for source in ("digits", "torchvision:CIFAR10")] == ["digits", "torchvision:CIFAR10"]
+    assert shards._existing(f"{place}/data/deep") == [place]
+
+
+def test_facts_are_after_subsets(place: Path) -> None:
+    """100 training images of two classes, 7 of each taken, of which a classifier may see 3 labels each."""
+    data = Data(shards=str(place / "shards" / "digits"), images=Subset(per_class=7), labels=Subset(per_class=3))
+    found = shards.facts(Run(data=data, objectives=Objectives(mae=Mae())))
+    assert (found["train_images"], found["labelled_images"], found["val_images"], found["test_images"]) == (14, 6, 0, 20)
+    assert (found["name"], found["classes"], found["smallest_px"], found["largest_px"]) == ("digits", 2, [0, 0], [1, 1])

@@ -1,0 +1,126 @@
+"""What the numbers stand on: the data of every column, what was measured and what modelled, whose prices."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from vitssl import report
+from vitssl.config import Site
+from vitssl.report import details, origin, render, tables
+from vitssl.report.collect import collect
+from vitssl.report.grid import lay_out
+from vitssl.report.reading import sentences
+
+
+def rows(table: tables.Table) -> list[dict[str, str]]:
+    return [dict(zip(table.header, (entry.text for entry in row), strict=True)) for row in table.rows]
+
+
+def test_the_data_of_every_column(sweep):
+    make = {("scratch", "svhn", 0): {"data": {"train_images": 500, "smallest_px": [20, 32], "largest_px": [300, 400]}}}
+    laid_out = lay_out(collect(sweep({"scratch": 80.0}, {"data": ["cifar10", "svhn"], "seed": [0]}, make=make)))
+    assert rows(details.data(laid_out)) == [
+        {
+            "set": "cifar10", "data": "cifar10", "classes": "10", "training images": "2,000", "test images": "10,000",
+            "px, stored": "32 x 32", "px, trained": "224", "sha256": "0123456789ab",
+        },
+        {
+            "set": "svhn", "data": "svhn", "classes": "10", "training images": "500", "test images": "10,000",
+            "px, stored": "20 x 32 to 300 x 400", "px, trained": "224", "sha256": "0123456789ab",
+        },
+    ]  # fmt: skip
+
+
+def test_stages_that_see_other_images_have_lines_of_their_own(sweep):
+    """Scarce labels: the pretraining sees all images, the fine-tuning those whose label it has."""
+    folder = sweep({"scratch": 80.0, "sslft": 90.0}, {"seed": [0]}, columns=None)
+    for name, count in (("scratch-train-0", 200), ("sslft-finetune-0", 200)):
+        path = folder / name / "job.json"
+        path.write_text(path.read_text().replace('_images": 2000', f'_images": {count}'))
+    path = folder / "sslft-pretrain-0" / "job.json"
+    path.write_text(path.read_text().replace('labelled_images": 2000', 'labelled_images": 200'))
+    found = [(row["used by"], row["training images"], row["labelled"]) for row in rows(details.data(lay_out(collect(folder))))]
+    assert found == [("scratch, sslft: finetune", "200", tables.DASH), ("sslft: pretrain", "2,000", "200")]
+
+
+def test_the_page_says_what_it_is_about_and_what_the_command_line_changed(table_3, tmp_path):
+    changed = {"notes": ["All 50,000 images."], "overrides": ["data.shards", "data.workers"]}
+    page = report.write(table_3(**changed))
+    said = "data.shards, data.workers were set on the command line; the notes above and the paper's numbers are the sweep file's."
+    for text in (page.read_text().replace("&#x27;", "'"), (page.parent / "report.md").read_text()):
+        assert text.index("All 50,000 images.") < text.index(said)
+        assert "0123456789ab" in text and "px, stored" in text
+        assert "Its images are not those of these runs: the command line set data.shards." in text
+
+
+@pytest.mark.parametrize(
+    ("facts", "text"),
+    [
+        ({}, ""),
+        ({"overrides": ["optim.lr"]}, "optim.lr was set on the command line."),
+        ({"overrides": ["optim.lr"], "notes": ["x"]}, "optim.lr was set on the command line; the notes above are the sweep file's."),
+    ],
+)
+def test_what_the_command_line_changed(sweep, facts, text):
+    assert origin.overridden(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, **facts))) == text
+
+
+@pytest.mark.parametrize(
+    ("gpus", "source", "text"),
+    [
+        (1, "tdp", "codecarbon: GPU measured by NVML; CPU modelled from its TDP and load (no meter); memory"),
+        (0, "rapl", "codecarbon: CPU measured by RAPL; memory"),
+    ],
+)
+def test_what_was_measured_and_what_modelled(sweep, emissions_record, gpus, source, text):
+    make = {("scratch", 0): {"records": [emissions_record(gpus=gpus, cpu_power_source=source)]}}
+    laid_out = lay_out(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, make=make)))
+    caption = tables.cost(laid_out).caption
+    assert text in caption and "; memory modelled from its size." in caption
+    assert ("NVML" in caption) == bool(gpus)
+    assert "kg CO2e tracked" in tables.cost(laid_out).header and "measured" not in " ".join(tables.cost(laid_out).header)
+
+
+def test_nodes_with_and_without_a_meter_are_counted(sweep, emissions_record):
+    make = {
+        ("scratch", 0): {"records": [emissions_record(node=n, cpu_power_source=s) for n, s in (("a", "rapl"), ("b", "tdp"), ("c", "tdp"))]}
+    }
+    found = origin.tracked(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, make=make)))
+    assert "CPU measured by RAPL, in 1 of 3 records, or modelled from its TDP and load (no meter), in 2 of 3 records" in found
+
+
+def two_sites(sweep, emissions_record, currency: str = "EUR"):
+    """Two seeds of an hour on one GPU: one at 0.4 kg/kWh and 0.5 EUR, one at 0.05 kg/kWh and 2 of some currency."""
+    sites = [Site(name="here", price_per_gpu_hour=0.5, currency="EUR"), Site(name="there", price_per_gpu_hour=2.0, currency=currency)]
+    records = [emissions_record(), emissions_record(intensity_kg_per_kwh=0.05)]
+    make = {("scratch", seed): {"site": dataclasses.asdict(sites[seed]), "records": [records[seed]]} for seed in (0, 1)}
+    return lay_out(collect(sweep({"scratch": 80.0}, {"seed": [0, 1]}, columns=None, make=make)))
+
+
+def test_runs_of_two_sites_say_so(sweep, emissions_record):
+    laid_out = two_sites(sweep, emissions_record)
+    said = (
+        "The runs come from 2 sites, and the CO2e and money of each are its own: "
+        "here (0.4 kg CO2e/kWh, 0.5 EUR per GPU-hour): 1 run; there (0.05 kg CO2e/kWh, 2 EUR per GPU-hour): 1 run."
+    )
+    assert tables.cost(laid_out).caption.endswith(said)
+    assert said in report.summary(laid_out.sweep.folder, width=200)
+    found = rows(details.runs(laid_out.sweep))
+    assert [row["site"].split()[0] for row in found] == ["here", "there"]
+    # 0.25 kWh each: 0.1 and 0.0125 kg
+    assert [row["kg CO2e"] for row in found] == ["0.100", "0.0125"]
+    assert rows(tables.cost(laid_out))[0]["EUR"] == "1.25"
+
+
+def test_one_site_needs_no_words(sweep):
+    laid_out = lay_out(collect(sweep({"scratch": 80.0}, {"seed": [0, 1]}, columns=None)))
+    assert origin.sites(laid_out.sweep) == "" and "site" not in details.runs(laid_out.sweep).header
+
+
+def test_currencies_are_not_added_up(sweep, emissions_record):
+    laid_out = two_sites(sweep, emissions_record, currency="USD")
+    assert not {"EUR", "USD", "money"} & set(tables.cost(laid_out).header)
+    assert "EUR" not in sentences(laid_out)[-1] and ",money" in render.numbers(laid_out)
+    assert origin.sites(laid_out.sweep).endswith("Money is left out, since the currencies differ.")

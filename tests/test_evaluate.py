@@ -1,0 +1,61 @@
+"""A trained run as an object that predicts, and what is said where something else than a run is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import vitssl
+from vitssl import cli, config, model, state
+from vitssl.config import Classify, ConfigError, Objectives, Run
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Path:
+    """The folder of a run in a sweep's folder, with a checkpoint of random weights for two classes."""
+    (tmp_path / "sweep.json").write_text("{}")
+    folder = tmp_path / "scratch-s0"
+    run = config.merge(Run, {"data": {"shards": "gone", "image_size": 16}, "backbone": {"name": "vit_pico", "patch_size": 8}})
+    run.objectives = Objectives(classify=Classify())
+    config.save(run, folder)
+    torch.manual_seed(0)
+    content = {"model": model.build(run, 2).state_dict(), "data": {"classes": ["a", "b"], "mean": [0.5] * 3, "std": [0.5] * 3}}
+    state.save(folder / state.LAST, content)
+    return folder
+
+
+def test_one_image_is_a_batch_of_one(trained: Path) -> None:
+    file = trained / "one.png"
+    Image.effect_noise((20, 20), 90).save(file)
+    run = vitssl.load(trained)
+    expected = run.predict([file])
+    assert expected.shape == (1, 2)
+    for single in (str(file), file, Image.open(file)):
+        assert torch.equal(run.predict(single), expected)
+    assert torch.equal(run.predict(path for path in (file, file)), expected.repeat(2, 1))
+
+
+def test_no_image_is_said(trained: Path) -> None:
+    with pytest.raises(ValueError, match=r"^predict: there are no images; give at least one file or PIL image$"):
+        vitssl.load(trained).predict([])
+
+
+@pytest.mark.parametrize("command", ["cost", "evaluate"])
+def test_a_sweeps_folder_is_no_run(trained: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([command, str(trained.parent)]) == 2
+    message = f"error: {trained.parent} is the folder of a whole sweep; name one of its runs, for example {trained}\n"
+    assert capsys.readouterr().err == message
+
+
+def test_a_run_is_named_by_its_folder_or_its_yaml(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["cost", str(trained / "run.yaml"), "--classes", "2"]) == 0
+    first = capsys.readouterr().out
+    assert cli.main(["cost", str(trained), "--classes", "2"]) == 0
+    assert capsys.readouterr().out == first
+    with pytest.raises(ConfigError, match=r"sweep.json is not a run; name a run folder \(runs/<sweep>/<run>\), or the run.yaml in it"):
+        vitssl.load(trained.parent / "sweep.json")
+    with pytest.raises(ConfigError, match=r"elsewhere/run.yaml does not exist: this is not a run folder"):
+        vitssl.load(trained / "elsewhere")

@@ -1,0 +1,61 @@
+"""What the report's numbers stand on: meters and models of energy, sites and their prices, changes on the command line."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from vitssl.report.collect import RunFolder, Sweep
+
+CPU_POWER = {"rapl": "measured by RAPL", "tdp": "modelled from its TDP and load (no meter)"}
+
+
+def overridden(sweep: Sweep) -> str:
+    """What the command line changed, and what on the page is the sweep file's all the same; empty where it changed nothing."""
+    fields = sweep.facts.get("overrides") or []
+    if not fields:
+        return ""
+    kept = [name for name, there in _file_only(sweep).items() if there]
+    changed = f"{', '.join(fields)} {'were' if len(fields) > 1 else 'was'} set on the command line"
+    return f"{changed}; {' and '.join(kept)} are the sweep file's." if kept else f"{changed}."
+
+
+def other_data(sweep: Sweep) -> list[str]:
+    """Those fields of the command line that change which images are seen."""
+    return [key for key in sweep.facts.get("overrides") or [] if re.search(r"(^|\.)data(\.(shards|source|images|labels|\w+_split)|$)", key)]
+
+
+def _file_only(sweep: Sweep) -> dict[str, bool]:
+    arms = sweep.arms
+    return {
+        "the notes above": bool(sweep.facts.get("notes") or any(arm.note for arm in arms)),
+        "the paper's numbers": any(arm.published is not None or arm.published_cost for arm in arms),
+    }
+
+
+def tracked(sweep: Sweep) -> str:
+    """What of the energy was measured and what modelled, as the emission files recorded; empty where there are none."""
+    records = [record for run in sweep.runs.values() for record in run.emissions]
+    if not records:
+        return ""
+    gpu = ["GPU measured by NVML"] if any(record["gpus"] for record in records) else []
+    counts = Counter(CPU_POWER[record["cpu_power_source"]] for record in records)
+    cpu = ", or ".join(f"{how}, in {n} of {len(records)} records" if len(counts) > 1 else how for how, n in counts.items())
+    return f"kWh and kg CO2e tracked by codecarbon: {'; '.join([*gpu, f'CPU {cpu}', 'memory modelled from its size'])}."
+
+
+def sites(sweep: Sweep) -> str:
+    """Where the runs were trained, if at several sites or prices; empty for one."""
+    counts = Counter(site_of(run) for run in sweep.runs.values() if run.emissions)
+    if len(counts) < 2:
+        return ""
+    listed = "; ".join(f"{site}: {n} run{'s' if n > 1 else ''}" for site, n in counts.items())
+    mixed = " Money is left out, since the currencies differ." if sweep.currency is None else ""
+    return f"The runs come from {len(counts)} sites, and the CO2e and money of each are its own: {listed}.{mixed}"
+
+
+def site_of(run: RunFolder) -> str:
+    """The site of a run that has begun, with the carbon intensity of the grid that its energy came from, and its price."""
+    kg = " and ".join(f"{value:.3g}" for value in sorted({r["intensity_kg_per_kwh"] for r in run.emissions}))
+    price = run.site.price_per_gpu_hour
+    return f"{run.site.name} ({kg} kg CO2e/kWh{f', {price:g} {run.site.currency} per GPU-hour' if price else ''})"
