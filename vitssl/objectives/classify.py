@@ -14,6 +14,7 @@ from vitssl.backbones import layers
 from vitssl.backbones.base import Backbone, Features
 from vitssl.data.batch import UNLABELLED, Batch
 from vitssl.objectives.base import Encode, Objective
+from vitssl.objectives.heads import pooled
 
 
 def soft_cross_entropy(logits_BK: Tensor, targets: Tensor, smoothing: float, labelled: float | Tensor) -> Tensor:
@@ -47,8 +48,7 @@ class Classify(Objective):
         layers.init_linear(self, run.backbone.init)
 
     def _logits(self, features: Features) -> Tensor:
-        pooled_BD = features.prefix_BPD[:, 0] if self.cfg.pool == "cls" else features.tokens_BND.mean(1)
-        return self.head(pooled_BD)
+        return self.head(pooled(features, self.cfg.pool))
 
     def forward(self, encode: Encode, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
         logits_BK = self._logits(encode(self.cfg.view))
