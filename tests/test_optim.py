@@ -67,6 +67,15 @@ def test_a_longer_horizon_leaves_the_rate_high(make_run):
     assert optim.Schedule(run, steps_per_epoch=1).lr(100) == pytest.approx(0.75)
 
 
+def test_the_cosine_may_begin_with_the_warm_up(make_run):
+    """Drloc's published log, 20 epochs of warm-up: 9.406e-5 at epoch 100 for a batch of 128."""
+    rates = {"lr": 5e-4, "min_lr": 5e-6, "warmup_lr": 5e-7, "lr_rule": "batch/512", "scale_all_lrs": True, "batch_size": 128}
+    loop = {"epochs": 101, "schedule_epochs": 300, "warmup_epochs": 20, "warmup_prefix": False}
+    s = optim.Schedule(make_run({"objectives.classify": {}, "loop": loop, "optim": rates}), steps_per_epoch=1)
+    assert s.lr(100) == pytest.approx(9.406e-5, abs=1e-8)
+    assert (s.lr(0), s.lr(10)) == pytest.approx((1.25e-7, (1.25e-4 + 1.25e-7) / 2))
+
+
 def test_scaling_may_include_the_low_ends(make_run):
     rule = {"lr_rule": "batch/512", "batch_size": 1024, "warmup_lr": 1e-3, "min_lr": 1e-4}
     plain, scaled = schedule(make_run, **rule), schedule(make_run, **rule, scale_all_lrs=True)

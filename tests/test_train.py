@@ -22,6 +22,17 @@ ROOT = Path(__file__).parent.parent
 CLASSIFY = {"objectives.classify": {}}
 MAE = {"objectives.mae": {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2}}
 SSAT = {"objectives": {"classify": {"weight": 0.1}, "mae": {**MAE["objectives.mae"], "weight": 0.9}}}
+SIMCLR = {
+    "objectives": {"classify": {"weight": 0.1}, "simclr": {"hidden_dim": 16, "out_dim": 8, "weight": 0.9}},
+    "data.views.second": {"scale": [0.5, 1.0]},
+}
+_DINO = {"hidden_dim": 16, "bottleneck_dim": 8, "out_dim": 12, "freeze_last_layer_epochs": 0.25, "weight": 0.9}
+DINO = {
+    "objectives": {"classify": {"weight": 0.1}, "dino": _DINO},
+    "data.views": {"second": {"scale": [0.5, 1.0]}, "local": {"size": 4, "count": 2}},
+}
+DRLOC = {"objectives": {"classify": {"pool": "mean"}, "drloc": {"pairs": 4, "hidden_dim": 16, "end_epoch": 1, "weight": 0.5}}}
+LAYERS = {"classify": CLASSIFY, "mae": MAE, "ssat": SSAT, "simclr": SIMCLR, "dino": DINO, "drloc": DRLOC}
 DROP = {"backbone.drop_path": 0.1}  # noise from torch's generators too
 LONG = {"loop": {"epochs": 2, "log_every": 1, "eval_every": 0}}
 
@@ -73,9 +84,9 @@ def wait_for_step(folder: Path, step: int) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_stopped_in_mid_epoch_and_resumed_equals_undisturbed_to_the_bit(folder, tmp_path, ranks):
-    whole, parts = folder("whole", SSAT, DROP, LONG), folder("parts", SSAT, DROP, LONG)
+@pytest.mark.parametrize(("name", "ranks"), [("ssat", 1), ("ssat", 2), ("ssat", 4), ("dino", 2)])
+def test_stopped_in_mid_epoch_and_resumed_equals_undisturbed_to_the_bit(folder, tmp_path, name, ranks):
+    whole, parts = folder("whole", LAYERS[name], DROP, LONG), folder("parts", LAYERS[name], DROP, LONG)
     run_ranks(whole, ranks)
     stop = tmp_path / "stop"
     processes = start_ranks(parts, ranks, VITSSL_STOP_FILE=str(stop))
@@ -90,6 +101,19 @@ def test_stopped_in_mid_epoch_and_resumed_equals_undisturbed_to_the_bit(folder, 
     steps = [e["step"] for e in read_events(parts / "metrics.jsonl") if e["event"] == "train"]
     assert steps == list(range(1, len(steps) + 1)), "every step is logged once"
     assert json.loads((parts / "done.json").read_text())["test"]["count"] == 450, "every test image is counted once"
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_steps_and_resumed_steps_equal_as_many_at_once(folder, tmp_path, monkeypatch, name):
+    whole, parts = (folder(n, LAYERS[name], DROP, {"loop": {"max_steps": 20, "eval_every": 0}}) for n in ("whole", "parts"))
+    assert train.main([str(whole)]) == 0
+    stop, step, taken = tmp_path / "stop", train.train_step, []
+    monkeypatch.setenv("VITSSL_STOP_FILE", str(stop))
+    monkeypatch.setattr(train, "train_step", lambda *args: taken.append(1) or (len(taken) == 7 and stop.touch()) or step(*args))
+    assert train.main([str(parts)]) == train.STOPPED and len(taken) == 7
+    stop.unlink()
+    assert train.main([str(parts)]) == 0 and len(taken) == 20
+    assert same(whole, parts)
 
 
 def test_killed_loses_at_most_the_checkpoint_period(folder):
@@ -138,6 +162,19 @@ def test_ranks_and_accumulation_do_not_change_the_result(folder):
     for path in (two, four):
         got = weights(path)
         assert all(torch.allclose(got[k], expected[k], atol=2e-5) for k in expected if "mae" not in k)
+
+
+@pytest.mark.parametrize(("name", "micro"), [("simclr", None), ("dino", 8)])
+def test_negatives_statistics_and_centres_are_the_global_batchs(folder, name, micro):
+    """Losses and weights of 2 ranks (and slices) are those of one process; the teacher and its centre are among the weights."""
+    steps = {"loop": {"epochs": 2, "max_steps": 14, "log_every": 1}, "optim": {"name": "sgd", "lr": 0.02}}
+    one, two = folder("one", LAYERS[name], steps), folder("two", LAYERS[name], steps, {"loop.micro_batch_size": micro})
+    assert train.main([str(one)]) == 0
+    run_ranks(two, 2)
+    losses = [[e["loss"] for e in read_events(path / "metrics.jsonl") if e["event"] == "train"] for path in (one, two)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    got, expected = weights(two), weights(one)
+    assert not [k for k in expected if "num_batches" not in k and not torch.allclose(got[k], expected[k], rtol=1e-4, atol=2e-5)]
 
 
 @pytest.mark.parametrize(("batch", "micro", "parts"), [(32, None, 1), (32, 32, 1), (32, 10, 4), (30, 8, 5), (7, 3, 7)])
@@ -221,11 +258,10 @@ def test_learning_happens(folder):
     assert json.loads((run / "done.json").read_text())["test"]["top1"] > 50
 
 
-@pytest.mark.parametrize("name", ["classify", "mae", "ssat"])
+@pytest.mark.parametrize("name", LAYERS)
 def test_golden_loss_curve(folder, name):
     """A change that should move these replaces them in the same commit (delete the file and run the test twice)."""
-    layers = {"classify": CLASSIFY, "mae": MAE, "ssat": SSAT}[name]
-    run = folder("run", layers, {"loop": {"epochs": 1, "max_steps": 12, "warmup_epochs": 0.2, "log_every": 1}})
+    run = folder("run", LAYERS[name], {"loop": {"epochs": 1, "max_steps": 12, "warmup_epochs": 0.2, "log_every": 1}})
     assert train.main([str(run)]) == 0
     losses = [e["loss"] for e in read_events(run / "metrics.jsonl") if e["event"] == "train"]
     golden = ROOT / "tests" / "golden" / f"{name}.json"

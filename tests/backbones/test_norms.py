@@ -47,7 +47,8 @@ def _rank(rank: int, port: int, folder: Path) -> None:
     for dims, (_, ours, _) in KINDS.items():
         own = values(dims).split(SHARES)[rank]
         found[dims, "plain"] = trained(ours(6), [own, 2 * own])
-        found[dims, "compiled"] = trained(torch.compile(ours(6), backend="aot_eager", fullgraph=True), [own, 2 * own])
+        if dims == 2:
+            found[dims, "compiled"] = trained(torch.compile(ours(6), backend="aot_eager", fullgraph=True), [own, 2 * own])
         found[dims, "no affine"] = trained(ours(6, affine=False), [own])
         with torch.autocast("cpu", torch.bfloat16):
             found[dims, "bf16"] = trained(ours(6), [own.bfloat16()])
@@ -89,8 +90,7 @@ def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], **tolera
         torch.testing.assert_close(found[name], value, msg=lambda text, name=name: f"{name}: {text}", **tolerances)
 
 
-@pytest.mark.parametrize("dims", KINDS)
-@pytest.mark.parametrize("how", ["plain", "compiled"])
+@pytest.mark.parametrize(("dims", "how"), [(1, "plain"), (2, "plain"), (2, "compiled")])
 def test_two_ranks_equal_torchs_norm_of_the_whole_batch(two_ranks, dims, how):
     torchs = KINDS[dims][0](6).double()
     expected = trained(torchs, [values(dims).double(), 2 * values(dims).double()])

@@ -1,0 +1,46 @@
+"""Collectives with gradient, on two real ranks."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import torch
+import torch.multiprocessing
+from torch._dynamo.testing import CompileCounter
+
+from vitssl import dist
+
+
+def _rank(rank: int, port: int, folder: str) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "RANK": str(rank)}
+    dist.start(torch.device("cpu"))
+    counter = CompileCounter()
+    found = {}
+    for name, gather in (("eager", dist.gather), ("compiled", torch.compile(dist.gather, backend=counter, fullgraph=True))):
+        own = (torch.arange(6.0).reshape(2, 3) + 10 * rank).requires_grad_()
+        rows = gather(own)
+        (rows * torch.arange(12.0).reshape(3, 4).T * (rank + 1)).sum().backward()  # whose gradient is not contiguous
+        found[name] = rows.detach(), own.grad
+    torch.save(found | {"frames": counter.frame_count}, f"{folder}/{rank}.pt")
+    dist.stop()
+
+
+def test_gathered_rows_and_their_gradient(tmp_path):
+    """The loss of rank r weighs row i with (r + 1) w_i: each rank gets 3 w of its own rows."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    torch.multiprocessing.spawn(_rank, (port, str(tmp_path)), nprocs=2)
+    weight = torch.arange(12.0).reshape(3, 4).T
+    for rank in (0, 1):
+        found = torch.load(tmp_path / f"{rank}.pt")
+        for rows, gradient in (found["eager"], found["compiled"]):
+            assert torch.equal(rows, torch.cat([torch.arange(6.0).reshape(2, 3), torch.arange(6.0).reshape(2, 3) + 10]))
+            assert torch.equal(gradient, 3 * weight[2 * rank : 2 * rank + 2])
+        assert found["frames"] == 1
+
+
+def test_alone_everything_is_its_own():
+    own = torch.randn(2, 3)
+    assert dist.gather(own) is own
