@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,15 @@ def ssat_step(bench: Bench) -> Comparison:
     ssat, scratch = (_Step(bench, _vit_run(layer), size) for layer in (SSAT, SCRATCH))
     note = f"SSAT step / scratch step, ViT-T/16 at 224 px, fp32, batch {size} (MACs: 1.315)"
     return bench.compare("ssat_step", "s", lambda: bench.seconds(ssat, times), lambda: bench.seconds(scratch, times), note)
+
+
+def drloc_step(bench: Bench, name: str, backbone: str, pooling: str) -> Comparison:
+    size, times = _step_batch(bench), 10 if bench.device.type == "cuda" else 1
+    alone = {"backbone": {"name": backbone, "positions": "learned"}, "objectives": {"classify": {"pool": "mean"}}}
+    joint = {"objectives.drloc": {"weight": 0.5, "pooling": pooling}}
+    drloc, classify = (_Step(bench, _vit_run(alone, layer), size) for layer in (joint, {}))
+    note = f"classify + drloc (64 pairs) step / classify step, {backbone} at 224 px, fp32, batch {size}"
+    return bench.compare(name, "s", lambda: bench.seconds(drloc, times), lambda: bench.seconds(classify, times), note)
 
 
 def timm_step(bench: Bench) -> Comparison:
@@ -295,6 +305,8 @@ def _peak(bench: Bench) -> float:
 
 COMPARISONS: dict[str, Callable[[Bench], Comparison]] = {
     "ssat_step": ssat_step,
+    "drloc_step_vit": partial(drloc_step, name="drloc_step_vit", backbone="vit_small", pooling="2x2"),
+    "drloc_step_swin": partial(drloc_step, name="drloc_step_swin", backbone="swin_tiny", pooling="none"),
     "timm_step": timm_step,
     "loader": loader,
     "views": views,
