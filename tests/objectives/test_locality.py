@@ -15,8 +15,8 @@ import vitssl
 from jobs import sweep
 from jobs.graph import cells
 from tests.conftest import TINY
+from tests.objectives.conftest import batch_of
 from vitssl import config, cost, model, state, train
-from vitssl.data.batch import Batch
 from vitssl.files import read_events, read_json
 from vitssl.model import StepEncode
 from vitssl.objectives.locality import map_error
@@ -27,11 +27,6 @@ TEACHER = {"backbone": CNN, "objectives.classify": {"pool": "mean"}}
 GUIDANCE = {"teacher": "somewhere", "teacher_backbone": {"name": "resnet8"}, "teacher_px": 8, "blocks": [0, 1, 1], "weight": 2.5}
 GUIDED = {"objectives": {"classify": {}, "locality": GUIDANCE}}
 LONG = {"loop": {"epochs": 1, "warmup_epochs": 0, "max_steps": 6, "log_every": 1, "eval_every": 0}}
-
-
-def batch_of(images_BCHW) -> Batch:
-    B = len(images_BCHW)
-    return Batch({"main": images_BCHW}, {"main": torch.arange(B) % 10}, torch.arange(B), float(B))
 
 
 def weight(i: int, j: int, old: int, new: int) -> float:
