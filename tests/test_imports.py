@@ -25,7 +25,8 @@ ALLOWED = {
     **{name: CORE | MIDDLE for name in MIDDLE},
     "evaluate": CORE | MIDDLE,
     "session": CORE | MIDDLE | {"evaluate"},
-    "train": CORE | MIDDLE | {"evaluate", "session"},
+    "stopping": set(),
+    "train": CORE | MIDDLE | {"evaluate", "session", "stopping"},
     "bench": CORE | MIDDLE | {"evaluate", "session", "train"},
     "report": {"config", "files"},
     "cli": None,  # anything, inside the function that needs it

@@ -6,8 +6,6 @@ Start order: the folder's own last checkpoint, else ``init_from``, else scratch.
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import time
 import traceback
@@ -29,42 +27,13 @@ from vitssl.evaluate import accuracy
 from vitssl.files import read_json, write_json
 from vitssl.log import Log, Meter, machine
 from vitssl.session import Session, forward, save, start
+from vitssl.stopping import StopRequest
 
 STOPPED = 75  # EX_TEMPFAIL: to be continued
 
 
 class Diverged(RuntimeError):
     """The loss is not finite."""
-
-
-class StopRequest:
-    """Somebody wants this run to stop: the launcher's stop file, or a signal.
-
-    Signals only set a flag, which is looked at between steps. A second one ends the process at once.
-    """
-
-    def __init__(self) -> None:
-        self._file = os.environ.get("VITSSL_STOP_FILE")
-        self._flagged = False
-
-    def __enter__(self) -> StopRequest:
-        on_usr2 = signal.SIG_IGN if self._file else self._flag
-        handlers = {signal.SIGTERM: self._flag, signal.SIGINT: self._flag, signal.SIGUSR2: on_usr2}
-        self._before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _flag(self, number: int, frame: Any) -> None:
-        if self._flagged:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        self._flagged = True
-
-    def __bool__(self) -> bool:
-        return self._flagged or (self._file is not None and os.path.exists(self._file))
 
 
 # ---------------------------------------------------------------------------------------------------------------- step
