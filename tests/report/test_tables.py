@@ -238,6 +238,21 @@ def test_a_published_number_must_name_its_column(sweep, published, expected):
     assert laid_out.published(laid_out.rows[0], "x") == expected
 
 
+@pytest.mark.parametrize(
+    ("axes", "expected"),
+    [
+        ({"pretrain": ["b"], "target": ["x", "y"]}, {"x": None, "y": 88.0}),
+        ({"pretrain": ["a", "b"], "target": ["y"]}, {"y": 88.0}),
+        ({"pretrain": ["b"], "target": ["y"]}, {"y": 88.0}),
+        ({"pretrain": ["a"], "target": ["y"]}, {"y": None}),
+    ],
+)
+def test_a_published_number_is_found_where_its_axes_are_narrowed(sweep, axes, expected):
+    arms = [{"name": "sslft", "published": {"b": {"y": 88.0}}}]
+    laid_out = lay_out(collect(sweep({"sslft": 80.0}, {**axes, "seed": [0]}, columns="target", baseline=None, arms=arms)))
+    assert {column: laid_out.published(laid_out.rows[-1], column) for column in laid_out.columns} == expected
+
+
 def test_other_readings_carry_their_name_only_there(sweep):
     done = {"selected": {"top1": 79.0, "epoch": 40}, "val": {"top1": 81.0}}
     make = {("ssat", "cifar10", 0): {"done": done}}

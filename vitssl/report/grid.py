@@ -69,16 +69,16 @@ class Grid:
 
     def published(self, row: Row, column: Any) -> float | None:
         """The paper's number for this cell; it must be keyed by every axis that takes several values."""
-        value, left = row.arm.published, [column, *row.values.values()]
-        left = [str(v) for v in left if v is not None]
+        value = row.arm.published
+        left = [str(v) for v in (*([column] if len(self.columns) > 1 else []), *row.values.values())]
+        narrowed = [str(values[0]) for axis, values in (self.sweep.facts.get("axes") or {}).items() if axis != SEED and len(values) == 1]
         while isinstance(value, dict):
-            key = next((v for v in left if v in value), None)
+            key = next((v for v in (*left, *narrowed) if v in value), None)
             if key is None:
                 return None
             value = value[key]
-            left.remove(key)
-        unkeyed = left if row.values or len(self.columns) > 1 else []
-        return None if unkeyed else value
+            (left if key in left else narrowed).remove(key)
+        return None if left else value
 
     def ranking(self, column: Any) -> list[Row]:
         """The rows by falling mean accuracy; none where fewer than two have one, or where one stands on a single seed."""
