@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from jobs.sweep import Resources, Spec
-from vitssl.config import ConfigError, Run, check, checkpoints, merge, module
+from vitssl.config import ConfigError, Objective, Run, check, checkpoints, merge, module, teachers
 
 SOURCE = "digits"
-# over the merged Run, where the part that holds the field is on
+# over the merged Run, where the part that holds the field is on and reads it
 TINY: dict[str, Any] = {
     "data.source": SOURCE,
     "data.sha256": None,
@@ -68,25 +68,23 @@ def shrink(run: Run, spec: Spec, runs: Path, where: str) -> Run:
     Raises:
         ConfigError: the tiny Run is impossible; the sweep's `smoke` may set fields of its own.
     """
-    tiny = {"data.shards": str(runs / ".smoke" / SOURCE)} | {k: v for k, v in TINY.items() if _has(run, k)}
-    networks = {"backbone": run.backbone}
-    if (guided := run.objectives.locality) is not None:
-        networks["objectives.locality.teacher_backbone"] = guided.teacher_backbone
+    tiny = {"data.shards": str(runs / ".smoke" / SOURCE)} | {k: v for k, v in TINY.items() if _reads(run, k)}
+    networks = {"backbone": run.backbone, **teachers(run)}
     tiny |= {f"{path}.{name}": value for path, network in networks.items() for name, value in BACKBONES[module(network)].items()}
     # weights from outside of the sweep fit the full sizes only
     tiny |= {name: None for name, value in checkpoints(run).items() if value.startswith("timm:") or Path(value).is_absolute()}
     try:
-        small = merge(Run, dataclasses.asdict(run), tiny, {k: v for k, v in spec.smoke.items() if _has(run, k)}, where=where)
+        small = merge(Run, dataclasses.asdict(run), tiny, {k: v for k, v in spec.smoke.items() if _reads(run, k)}, where=where)
         check(small, where=where)
     except ConfigError as error:
         raise ConfigError(f"{error} (in the --smoke form of this Run; the sweep's `smoke:` may set other fields)") from None
     return small
 
 
-def _has(run: Run, key: str) -> bool:
+def _reads(run: Run, key: str) -> bool:
     part: Any = run
     for name in key.split(".")[:-1]:
         part = getattr(part, name)
         if part is None:
             return False
-    return True
+    return not isinstance(part, Objective) or key.rpartition(".")[2] not in part.unread()

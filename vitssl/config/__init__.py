@@ -9,7 +9,7 @@ profile of the place where jobs run.
 """
 
 from vitssl.config.backbones import FAMILIES, SIZES, Backbone, module, offers, patch_px, size_of, stage_strides_px, stride_px
-from vitssl.config.base import ConfigError, assign, checkpoints, unstarted
+from vitssl.config.base import ConfigError, assign, checkpoint_fields, checkpoints, teachers, unstarted
 from vitssl.config.data import IMAGENET_STATISTICS, Data, Subset, View, Views, statistics, view_px
 from vitssl.config.merging import load, merge, save, undotted
 from vitssl.config.objectives import Classify, Dino, Drloc, Locality, Mae, Objective, Objectives, Simclr, active, horizon_epochs
@@ -42,6 +42,7 @@ __all__ = [
     "assign",
     "check",
     "check_teacher",
+    "checkpoint_fields",
     "checkpoints",
     "horizon_epochs",
     "identity",
@@ -57,6 +58,7 @@ __all__ = [
     "stage_strides_px",
     "statistics",
     "stride_px",
+    "teachers",
     "undotted",
     "unstarted",
     "view_px",

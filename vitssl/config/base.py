@@ -6,7 +6,8 @@ import copy
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import field
-from typing import Any
+from operator import attrgetter
+from typing import Any, get_args, get_type_hints
 
 
 class ConfigError(ValueError):
@@ -33,6 +34,30 @@ def checkpoints(part: Any, prefix: str = "") -> dict[str, str]:
         elif f.metadata.get("checkpoint") and value is not None:
             found[prefix + f.name] = value
     return found
+
+
+def checkpoint_fields(kind: type, prefix: str = "") -> set[str]:
+    """The dotted paths of all fields of a Run (or of a part of one) that may name trained weights."""
+    found: set[str] = set()
+    hints = get_type_hints(kind)
+    for f in dataclasses.fields(kind):
+        part = next((t for t in (hints[f.name], *get_args(hints[f.name])) if dataclasses.is_dataclass(t)), None)
+        if part is not None:
+            found |= checkpoint_fields(part, f"{prefix}{f.name}.")
+        elif f.metadata.get("checkpoint"):
+            found.add(prefix + f.name)
+    return found
+
+
+def teachers(part: Any) -> dict[str, Any]:
+    """{dotted path: description} of the networks of a Run's trained teachers: a checkpoint field's name and ``_backbone``."""
+    described = {}
+    for path in checkpoints(part):
+        *parents, last = path.split(".")
+        owner = attrgetter(".".join(parents))(part) if parents else part
+        if hasattr(owner, f"{last}_backbone"):
+            described[f"{path}_backbone"] = getattr(owner, f"{last}_backbone")
+    return described
 
 
 def assign(part: Any, path: str, value: Any) -> None:

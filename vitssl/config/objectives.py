@@ -45,9 +45,21 @@ class Objective:
         """The names of the views that it reads."""
         return [self.view]
 
+    def reads_output(self) -> bool:
+        """Does it read what comes out of the backbone's final norm? Where nothing does, the last layers would stay untrained."""
+        return True
+
+    def unread(self) -> dict[str, str]:
+        """{field that nothing reads as the other fields are: the value of another field that it belongs to}."""
+        return {}
+
     def problems(self, name: str, run: Run) -> Iterator[str]:
         """``name`` is the path of the field, such as objectives.mae."""
         yield from less_than(0, self, name, "weight")
+        defaults = type(self)()
+        for key, owner in self.unread().items():
+            if getattr(self, key) != getattr(defaults, key):
+                yield f"{name}.{key}: {getattr(self, key)} is read with {owner} only; leave it out"
 
 
 @dataclass
@@ -82,6 +94,10 @@ class Mae(Objective):
     def needs(self) -> set[str]:
         return {"keep"} if self.hide == "drop" else {"mask"}
 
+    def unread(self) -> dict[str, str]:
+        decoder = ("decoder_dim", "decoder_depth", "decoder_heads")
+        return dict.fromkeys(decoder, "decoder: transformer") if self.decoder == "pixel_shuffle" else {}
+
     def problems(self, name: str, run: Run) -> Iterator[str]:
         yield from super().problems(name, run)
         if not 0 < self.mask_ratio < 1:
@@ -115,10 +131,18 @@ class Drloc(Objective):
     reduction: Literal["sum", "mean"] = "sum"  # of l1, over the two coordinates: Eq. 2, or the code
     pooling: Literal["none", "2x2", "3x3"] = "none"  # of the grid: the paper's, or the code's 3x3 with stride 2 and padding
     features: Literal["raw", "normed"] = "raw"  # the last block's output, before or after the final norm
-    multi_scale: bool = False  # a head for every stage of the backbone
+    multi_scale: bool = False  # a head for the last block of every stage; the code reads after patch merging
     num_classes: Optional[int] = None  # per axis, for ce and cbr; None: what the grid needs
     warmup_epochs: float = 0.0  # the weight rises linearly from 0
     end_epoch: Optional[float] = None  # after the warm-up the weight falls linearly to 0 at this epoch; None: it stays
+
+    def reads_output(self) -> bool:
+        return self.features == "normed"
+
+    def unread(self) -> dict[str, str]:
+        if self.loss == "l1":
+            return {"num_classes": "loss: ce or cbr"}
+        return dict.fromkeys(("target", "reduction"), "loss: l1")
 
     def problems(self, name: str, run: Run) -> Iterator[str]:
         yield from super().problems(name, run)
@@ -126,8 +150,6 @@ class Drloc(Objective):
         yield from less_than(0, self, name, "warmup_epochs")
         if self.end_epoch is not None and self.end_epoch <= self.warmup_epochs:
             yield f"{name}.end_epoch: {self.end_epoch:g} is not after warmup_epochs={self.warmup_epochs:g}"
-        if self.features == "raw" and len(active(run.objectives)) == 1:
-            yield f"{name}.features: raw leaves the backbone's final norm untrained where drloc is alone; add classify, or set normed"
         if self.multi_scale and len(size_of(run.backbone).depths) < 2:
             yield f"{name}.multi_scale: {run.backbone.name} has one stage only"
         if self.multi_scale and self.features == "normed":
@@ -235,6 +257,9 @@ class Locality(Objective):
     teacher_px: int = 32  # the view is shrunk to this for the teacher
     blocks: list[int] = field(default_factory=lambda: [0, 6, 11])  # of the student, from 0
     stages: list[int] = field(default_factory=lambda: [0, 1, 2])  # of the teacher, one for each block
+
+    def reads_output(self) -> bool:
+        return False
 
     def problems(self, name: str, run: Run) -> Iterator[str]:
         yield from super().problems(name, run)

@@ -9,11 +9,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from operator import attrgetter
 from typing import Any, Literal, Optional
 
 from vitssl.config.backbones import Backbone, offers
-from vitssl.config.base import ConfigError, checkpoint, free, less_than
+from vitssl.config.base import ConfigError, checkpoint, free, less_than, teachers
 from vitssl.config.data import Data, View, view_px
 from vitssl.config.objectives import Objectives, active
 
@@ -93,8 +92,8 @@ class Run:
 # why a backbone cannot serve an objective
 LACKS = {
     "cls": "has no class token; set pool: mean",
-    "keep": "cannot drop hidden tokens (hide: drop)",
-    "mask": "has no mask token (hide: mask)",
+    "keep": "cannot drop hidden tokens; set hide: mask",
+    "mask": "has no mask token; set hide: drop",
 }
 
 
@@ -166,9 +165,7 @@ def check_teacher(run: Run, field: str, theirs: Run, where: str = "") -> None:
     Raises:
         ConfigError: they differ, in more than how the teacher was trained.
     """
-    *path, last = field.split(".")
-    owner = attrgetter(".".join(path))(run) if path else run
-    ours = getattr(owner, f"{last}_backbone", None)
+    ours = teachers(run).get(f"{field}_backbone")
     if ours is None:
         return
     for f in dataclasses.fields(ours):
@@ -198,6 +195,11 @@ def _objective_problems(run: Run) -> Iterator[str]:
             if view not in made:
                 yield f"objectives.{name}: there is no data.views.{view}; the Run has {', '.join(sorted(made))}"
         yield from objective.problems(f"objectives.{name}", run)
+    if objectives and not any(objective.reads_output() for objective in objectives.values()):
+        yield (
+            f"objectives.{name}: {' and '.join(objectives)} read what is within the backbone and leave its last layers untrained;"
+            " add one that reads its output, such as classify (drloc does with features: normed)"
+        )
     if run.backbone.frozen and set(objectives) != {"classify"}:
         yield "backbone.frozen: only a classify Run (a probe) can train on a frozen backbone"
     for name in run.init_objectives:
@@ -208,6 +210,8 @@ def _objective_problems(run: Run) -> Iterator[str]:
 def _lacks(backbone: Backbone, need: str) -> str:
     if backbone.tokenizer == "shifted" and need in ("keep", "mask"):
         return "backbone.tokenizer=shifted shows every token a part of its neighbours, hidden ones too; set patches"
+    if need in ("keep", "mask") and not {"keep", "mask"} & offers(backbone):
+        return f"backbone.name={backbone.name} can hide no tokens, neither by dropping them nor behind a mask token"
     return f"backbone.name={backbone.name} {LACKS[need]}"
 
 

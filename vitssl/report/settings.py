@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitssl.config import Optim, scaled_lr
+from vitssl.config import Optim, Run, checkpoint_fields, scaled_lr
 from vitssl.report.collect import RunFolder
 from vitssl.report.grid import SEED, Grid
 from vitssl.report.origin import CPU_POWER
 from vitssl.report.tables import DASH, Entry, Table
 
 # differ by seed, place or machine, never by arm
-LEFT_OUT = ("seed", "init_from", "objectives.locality.teacher", "data.shards", "data.source", "data.sha256", "data.cache_dir")
+LEFT_OUT = {"seed", "data.shards", "data.source", "data.sha256", "data.cache_dir", *checkpoint_fields(Run)}
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:
