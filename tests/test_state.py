@@ -102,6 +102,33 @@ def test_a_foreign_file_is_read_without_its_classifier(make_run, tmp_path, wrap)
     assert all(torch.equal(value, named[name]) for name, value in ours.backbone.state_dict().items())
 
 
+SWIN = {"img_size": 32, "embed_dim": 8, "depths": (1, 1, 2), "num_heads": (1, 2, 4), "window_size": 2}
+FAMILIES = {
+    "swin": ("swin_tiny_patch4_window7_224", SWIN, SWIN | {"name": "swin_pico", "num_heads": 1, "patch_size": 4, "depths": [1, 1, 2]}),
+    "resnet": ("resnet50", {}, {"name": "resnet50"}),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_file_of_timms_fits_its_family(make_run, tmp_path, family):
+    name, arguments, fields = FAMILIES[family]
+    theirs = timm.create_model(name, **arguments)
+    torch.save(theirs.state_dict(), tmp_path / "weights.pth")
+    fields = {field: value for field, value in fields.items() if field != "img_size"}
+    bare = {f"backbone.{field}": None for field in ("embed_dim", "depth", "num_heads", "patch_size")}
+    run = make_run(
+        {"objectives.classify.pool": "mean", "data.image_size": 32},
+        bare,
+        {"backbone": fields},
+        {"init_from": str(tmp_path / "weights.pth")},
+    )
+    ours = model.build(run, 10).eval()
+    state.init_from(ours, ours.backbone, run)
+    images_BCHW = torch.randn(2, 3, 32, 32)
+    pooled_BD = theirs.eval().forward_head(theirs.forward_features(images_BCHW), pre_logits=True)
+    assert torch.allclose(ours.backbone(ours.backbone.embed(images_BCHW)).tokens_BND.mean(1), pooled_BD, atol=1e-5)
+
+
 def test_released_weights_that_do_not_exist_are_one_line():
     with pytest.raises(ConfigError, match="timm:deit_tinny: Unknown model"):
         state.released("deit_tinny")

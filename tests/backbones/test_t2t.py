@@ -191,12 +191,14 @@ def released_names() -> set[str]:
 
 def test_names_are_those_of_the_released_file_whose_fixed_positions_are_dropped():
     with torch.device("meta"):
-        network = T2T(config.Backbone(name="t2t_vit_14"))
+        network, plain = (T2T(config.Backbone(name="t2t_vit_14", attention_scale=scale)) for scale in ("embed_dim", "head_dim"))
     theirs = {f"backbone.{name}": torch.zeros(()) for name in released_names()}
     theirs["backbone.pos_embed"] = t2t.sinusoid_positions(197, 384)[None]
     adapted = network.adapt(theirs, "backbone.")
     assert adapted.keys() == {f"backbone.{name}" for name in network.state_dict()}
     assert "backbone.pos_embed" in theirs
+    with pytest.raises(config.ConfigError, match=r"attention_scale: head_dim, but .* embed_dim; set that"):
+        plain.adapt(theirs, "backbone.")
 
 
 def test_positions_that_were_trained_are_not_dropped():

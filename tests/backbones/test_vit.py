@@ -134,7 +134,11 @@ def test_adapt_resizes_learned_positions_and_keeps_fixed_ones():
     assert adapted.shape == (1, 65, 96)
     assert torch.equal(adapted[:, :1], small.pos_embed[:, :1])
     fixed = vit(64, positions="sincos")
-    assert torch.equal(fixed.adapt(state, "backbone.")["backbone.pos_embed"], fixed.pos_embed)
+    from_fixed = {"backbone.pos_embed": vit(32, positions="sincos").pos_embed}
+    assert torch.equal(fixed.adapt(from_fixed, "backbone.")["backbone.pos_embed"], fixed.pos_embed)
+    for size_px in (32, 64):
+        with pytest.raises(config.ConfigError, match=r"backbone\.positions: sincos, but .* learned positions"):
+            vit(size_px, positions="sincos").adapt(state, "backbone.")
 
 
 def test_layer_ids_run_from_the_embedding_to_the_norm():

@@ -129,7 +129,8 @@ class T2T(Backbone):
         # timm's block, with the released code's epsilon (torch's default)
         make = partial(Block, self.embed_dim, size.num_heads, size.mlp_ratio, size.qkv_bias, norm_layer=nn.LayerNorm)
         self.blocks = nn.ModuleList(make(drop_path=rate) for rate in rates)
-        if cfg.attention_scale == "embed_dim":
+        self.attention_scale = cfg.attention_scale
+        if self.attention_scale == "embed_dim":
             for block in self.blocks:
                 block.attn.q_norm = Scale(size.num_heads**-0.5)  # besides timm's head_dim**-0.5
         self.norm = nn.LayerNorm(self.embed_dim)
@@ -166,8 +167,16 @@ class T2T(Backbone):
         return self.num_layers if name.startswith("norm.") else 0
 
     def adapt(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-        """Drops the position table of the authors' files, if it is the fixed one."""
+        """Drops the position table of the authors' files, by which they are known, if it is the fixed one.
+
+        Raises:
+            ConfigError: they were trained with another scale of the attention than this model has.
+        """
         name = f"{prefix}pos_embed"
-        if name in state and torch.allclose(state[name][0].float(), sinusoid_positions(*state[name].shape[1:]), atol=1e-4):
-            return {key: value for key, value in state.items() if key != name}
-        return state
+        if name not in state or not torch.allclose(state[name][0].float(), sinusoid_positions(*state[name].shape[1:]), atol=1e-4):
+            return state
+        if self.attention_scale != "embed_dim":
+            raise config.ConfigError(
+                f"backbone.attention_scale: {self.attention_scale}, but T2T-ViT's released weights were trained with embed_dim; set that"
+            )
+        return {key: value for key, value in state.items() if key != name}

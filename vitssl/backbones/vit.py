@@ -107,13 +107,21 @@ class ViT(Backbone):
         return self.num_layers if name.startswith("norm.") else 0
 
     def adapt(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-        """Learned positions are resized to this grid; fixed ones are this model's own."""
+        """Learned positions are resized to this grid; fixed ones are this model's own.
+
+        Raises:
+            ConfigError: the weights were trained with learned positions, and this model has fixed ones.
+        """
         name = f"{prefix}pos_embed"
         theirs = state.get(name)
-        if theirs is None or theirs.shape == self.pos_embed.shape or theirs.shape[-1] != self.embed_dim:
+        if theirs is None or theirs.shape[-1] != self.embed_dim:
             return state
-        if not isinstance(self.pos_embed, nn.Parameter):
-            return {**state, name: self.pos_embed}
         side = round((theirs.shape[1] - 1) ** 0.5)
+        if not isinstance(self.pos_embed, nn.Parameter):
+            if not torch.allclose(theirs[0, 1:].float(), layers.sincos_positions((side, side), self.embed_dim), atol=1e-3):
+                raise config.ConfigError("backbone.positions: sincos, but the weights to start from have learned positions; set learned")
+            return {**state, name: self.pos_embed}
+        if theirs.shape == self.pos_embed.shape:
+            return state
         patches = layers.resize_positions(theirs[0, 1:], (side, side), self.base_grid)
         return {**state, name: torch.cat([theirs[0, :1], patches])[None]}
