@@ -74,7 +74,9 @@ def test_bf16_gives_about_the_same_loss_in_float32(make_run, name):
 
 def test_the_cost_is_the_mlps(make_run):
     joint, alone = (cost.measure(make_run(layer), 10) for layer in (JOINT, {"objectives.classify": {}}))
-    assert joint["macs_train_forward"] - alone["macs_train_forward"] == 5 * (64 * 16 + 16 * 16 + 16 * 2)
+    mlp = 5 * (64 * 16 + 16 * 16 + 16 * 2)
+    assert joint["macs_train_forward"] - alone["macs_train_forward"] == mlp
+    assert joint["macs_passes"] == {"classify": alone["macs_train_forward"], "drloc": mlp}
     assert joint["params_inference"] == alone["params_inference"] and joint["macs_inference"] == alone["macs_inference"]
 
 

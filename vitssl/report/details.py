@@ -49,8 +49,11 @@ def costs(grid: Grid) -> Table:
     """What one model cost by column and stage."""
     rows = [[*which(grid, row, column), *entries] for row, column, done in grid.models() for entries in _stage_costs(done)]
     parts = ["kWh GPU", "kWh CPU", "kWh RAM", "kWh", "kg CO2e tracked", "kg CO2e estimate", currency(grid.sweep)]
-    header = ["arm", grid.axis or "", "stage", "GMACs of each pass alone", hours_name(grid.sweep), *parts]
-    caption = "Cost of one model, mean over its finished seeds; a chain's stages one by one, then together."
+    header = ["arm", grid.axis or "", "stage", "GMACs by objective", hours_name(grid.sweep), *parts]
+    caption = (
+        "Cost of one model, mean over its finished seeds; a chain's stages one by one, then together. GMACs are those of one image's "
+        "forward passes in training; an objective that shares another's pass counts by what it adds."
+    )
     return Table("Cost in detail", header, rows, caption, left=frozenset(range(4))).trimmed()
 
 
