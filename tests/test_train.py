@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,6 +11,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from tests.ranks import run_ranks, start_ranks
 from vitssl import config, train
 from vitssl.files import read_events
 
@@ -55,26 +52,6 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 def same(a: Path, b: Path) -> bool:
     left, right = weights(a), weights(b)
     return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
-
-
-def start_ranks(folder: Path, ranks: int, **env: str) -> list[subprocess.Popen]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    common = {**os.environ, "PYTHONPATH": str(ROOT), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), **env}
-    command = [sys.executable, "-m", "vitssl.train", str(folder)]
-    return [
-        subprocess.Popen(command, env={**common, "RANK": str(r), "LOCAL_RANK": str(r)}, stderr=subprocess.PIPE, text=True)
-        for r in range(ranks)
-    ]
-
-
-def run_ranks(folder: Path, ranks: int, **env: str) -> list[int]:
-    processes = start_ranks(folder, ranks, **env)
-    errors = [p.communicate(timeout=120)[1] for p in processes]
-    codes = [p.returncode for p in processes]
-    assert set(codes) <= {0, train.STOPPED}, errors[0]
-    return codes
 
 
 def wait_for_step(folder: Path, step: int) -> None:

@@ -16,6 +16,7 @@ from jobs import sweep
 from jobs.graph import cells
 from tests.conftest import TINY
 from tests.objectives.conftest import batch_of
+from tests.ranks import run_ranks
 from vitssl import config, cost, model, state, train
 from vitssl.files import read_events, read_json
 from vitssl.model import StepEncode
@@ -192,6 +193,18 @@ def test_a_chain_from_teacher_to_student(chain, monkeypatch, tmp_path):
     assert all(torch.equal(copied[name], theirs[f"backbone.{name}"]) for name in copied)
     terms = [event["terms"]["locality"] for event in read_events(whole / "metrics.jsonl") if event["event"] == "train"]
     assert len(terms) == 6 and terms[-1] < terms[0]
+
+
+def test_two_ranks_train_as_one(chain):
+    _, student = chain
+    sgd = {"optim": {"name": "sgd", "lr": 0.02}}
+    one, two = student("one", sgd), student("two", sgd)
+    assert train.main([str(one)]) == 0
+    run_ranks(two, 2)
+    left, right = (state.read(folder / state.LAST)["model"] for folder in (one, two))
+    assert not [name for name in left if not torch.allclose(left[name], right[name], rtol=1e-4, atol=2e-5)]
+    losses = [[event["terms"] for event in read_events(f / "metrics.jsonl") if event["event"] == "train"] for f in (one, two)]
+    assert len(losses[0]) == 6 and all(a == pytest.approx(b, abs=1e-5) for a, b in zip(*losses, strict=True))
 
 
 def test_a_student_is_loaded_and_evaluated_without_its_teacher(chain):

@@ -152,6 +152,51 @@ def test_a_hidden_patch_has_no_influence_on_any_token(make_run):
     assert torch.equal(changed("main", mask="mae").tokens_BND, tokens)
 
 
+STAGED = {"embed_dim": 8, "depth": None, "num_heads": 1, "patch_size": None}
+FUSING = {
+    "drop": {"backbone": {**STAGED, "name": "cvt_pico"}, "objectives.mae": {**SSAT["objectives.mae"], "hide": "drop", "fuse": True}},
+    "mask": {
+        "backbone": {**STAGED, "name": "swin_pico", "patch_size": 4, "depths": [1, 1, 2], "window_size": 2},
+        "objectives.mae": {"hide": "mask", "decoder": "pixel_shuffle", "fuse": True},
+    },
+}
+
+
+def slow_fusion(objective, backbone, features, keep_N: list[int], b: int) -> torch.Tensor:
+    """Place by place: the last stage's token, plus each earlier stage's cells of that place through their own weights; then the norm."""
+    tokens, (_, columns) = features.stages[len(backbone.strides) - 1]
+    rows, prefix = list(tokens[b, : backbone.num_prefix_tokens]), backbone.num_prefix_tokens
+    for m, n in enumerate(keep_N):
+        r, c = n // columns, n % columns
+        total = tokens[b, prefix + m]
+        for i, stride in enumerate(backbone.strides[:-1]):
+            cells, f, shrink = features.stages[i][0][b], backbone.stride // stride, objective.fusion.shrink[i]
+            total = total + shrink.bias
+            for y in range(f):
+                for x in range(f):
+                    total = total + shrink.weight[:, :, y, x] @ cells[(r * f + y) * columns * f + c * f + x]
+        rows.append(total)
+    return backbone.norm(torch.stack(rows))
+
+
+@pytest.mark.parametrize("hide", FUSING)
+def test_fusion_equals_the_slow_loop(make_run, hide):
+    """ConvMAE's multi-scale fusion (Gao et al. 2022, section 3.3) of an encoder of three stages; the classifier's pass has none of it."""
+    run = make_run({"data.image_size": 64, "objectives.classify.pool": "mean"}, FUSING[hide])
+    network = model.build(run, 10).eval()
+    objective, batch = network.objectives["mae"], batch_of(torch.randn(2, 3, 64, 64))
+    seen = []
+    objective.decoder.register_forward_hook(lambda module, arguments, output: seen.append(arguments[0]))
+    encode = StepEncode(network, batch)
+    objective(encode, batch, torch.zeros(()))
+    selection = encode.selection("mae")
+    features = encode("main", keep="mae") if hide == "drop" else encode("main", mask="mae")
+    for b in range(2):
+        keep_N = selection.keep_BM[b].tolist() if hide == "drop" else list(range(selection.mask_BN.shape[1]))
+        expected = slow_fusion(objective, network.backbone, features, keep_N, b)
+        assert torch.allclose(torch.cat([seen[0].prefix_BPD[b], seen[0].tokens_BND[b]]), expected, atol=1e-5)
+
+
 def test_swin_decoder_has_simmims_size(make_run):
     """768 x 3072 + 3072 parameters for Swin-T."""
     run = make_run({"objectives.mae": SIMMIM["objectives.mae"]})
