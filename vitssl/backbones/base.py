@@ -5,6 +5,7 @@ Shapes: B images, C channels, H W pixels, N tokens of the output grid, M kept to
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -86,3 +87,31 @@ class Backbone(nn.Module):
     def adapt(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
         """Fit other weights to this backbone: positions to its image size, names of foreign checkpoints to ours."""
         return state
+
+
+class Plain(Backbone):
+    """A class token and equal blocks, whose every block is an end.
+
+    Attributes:
+        blocks: of the transformer, called with tokens (B, 1 + N, D).
+    """
+
+    num_prefix_tokens = 1
+    blocks: nn.Module
+
+    def _transform(self, tokens: Tensor, grid: tuple[int, int], ends: tuple[int, ...]) -> Features:
+        """Blocks and final norm, of the class token and patch tokens behind it."""
+        stages = {}
+        for i, block in enumerate(self.blocks):
+            tokens = block(tokens)
+            if i in ends:
+                stages[i] = (tokens, grid)
+        tokens = self.norm(tokens)
+        return Features(tokens[:, :1], tokens[:, 1:], grid, stages)
+
+    def layer_id(self, name: str) -> int:
+        """0 for all that makes tokens; block i is i + 1; the final norm counts with the last block."""
+        block = re.match(r"blocks\.(\d+)\.", name)
+        if block:
+            return int(block[1]) + 1
+        return self.num_layers if name.startswith("norm.") else 0

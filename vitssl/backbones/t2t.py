@@ -7,7 +7,6 @@ m random features.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Set
 from functools import partial
 
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 
 from vitssl import config
 from vitssl.backbones import layers
-from vitssl.backbones.base import Backbone, Embedded, Features
+from vitssl.backbones.base import Embedded, Features, Plain
 
 TOKEN_DIM = 64  # of the token transformers, in all sizes
 
@@ -107,7 +106,7 @@ class Scale(nn.Module):
         return x * self.factor
 
 
-class T2T(Backbone):
+class T2T(Plain):
     """T2T-ViT with performer token transformers; parameter names are those of the authors' released files.
 
     ``attention_scale: embed_dim`` divides logits by the root of the whole width, as the released weights need.
@@ -115,8 +114,6 @@ class T2T(Backbone):
     Position n of the raster order has row n + 1 of the transformer's fixed table (row 0 is the cls token's) at any image size,
     which is what the released code builds for that size; so nothing is resized.
     """
-
-    num_prefix_tokens = 1
 
     def __init__(self, cfg: config.Backbone):
         super().__init__()
@@ -150,21 +147,7 @@ class T2T(Backbone):
         assert keep_BM is None and mask_BN is None, "config refuses objectives that need keep or mask"
         tokens, grid = embedded
         cls = (self.cls_token + sinusoid_positions(1, self.embed_dim, tokens.device)).expand(len(tokens), -1, -1)
-        tokens = torch.cat([cls, tokens], dim=1)
-        stages = {}
-        for i, block in enumerate(self.blocks):
-            tokens = block(tokens)
-            if i in ends:
-                stages[i] = (tokens, grid)
-        tokens = self.norm(tokens)
-        return Features(tokens[:, :1], tokens[:, 1:], grid, stages)
-
-    def layer_id(self, name: str) -> int:
-        """0 for the cls token and all of tokens-to-token; block i is i + 1; the final norm counts with the last block."""
-        block = re.match(r"blocks\.(\d+)\.", name)
-        if block:
-            return int(block[1]) + 1
-        return self.num_layers if name.startswith("norm.") else 0
+        return self._transform(torch.cat([cls, tokens], dim=1), grid, ends)
 
     def adapt(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
         """Drops the position table of the authors' files, by which they are known, if it is the fixed one.

@@ -5,7 +5,6 @@ Shapes: B images, C channels, H W pixels, N tokens, M kept tokens, P prefix toke
 
 from __future__ import annotations
 
-import re
 from collections.abc import Set
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from vitssl import config
 from vitssl.backbones import layers
-from vitssl.backbones.base import Backbone, Embedded, Features
+from vitssl.backbones.base import Embedded, Features, Plain
 from vitssl.backbones.locality import LocalAttention, ShiftedPatches
 
 
@@ -22,14 +21,12 @@ def build(cfg: config.Backbone, size_px: int, needs: Set[str] = frozenset()) -> 
     return ViT(cfg, size_px, needs)
 
 
-class ViT(Backbone):
+class ViT(Plain):
     """Dosovitskiy et al. 2021 in DeiT's sizes; any square image and patch size, learned or fixed sine-cosine positions.
 
     With fixed positions ``pos_embed`` is a buffer, as it is not trained; the cls token's is zero. With ``tokenizer: shifted`` and
     ``attention: local`` it is SL-ViT (Lee et al. 2021).
     """
-
-    num_prefix_tokens = 1
 
     def __init__(self, cfg: config.Backbone, size_px: int, needs: Set[str] = frozenset()):
         super().__init__()
@@ -90,21 +87,7 @@ class ViT(Backbone):
         if keep_BM is not None:
             tokens = tokens.gather(1, keep_BM[..., None].expand(-1, -1, self.embed_dim))
         cls = (self.cls_token + self.pos_embed[:, :1]).expand(len(tokens), -1, -1)
-        tokens = torch.cat([cls, tokens], dim=1)
-        stages = {}
-        for i, block in enumerate(self.blocks):
-            tokens = block(tokens)
-            if i in ends:
-                stages[i] = (tokens, grid)
-        tokens = self.norm(tokens)
-        return Features(tokens[:, :1], tokens[:, 1:], grid, stages)
-
-    def layer_id(self, name: str) -> int:
-        """0 for tokens, positions and the patch embedding; block i is i + 1; the final norm counts with the last block."""
-        block = re.match(r"blocks\.(\d+)\.", name)
-        if block:
-            return int(block[1]) + 1
-        return self.num_layers if name.startswith("norm.") else 0
+        return self._transform(torch.cat([cls, tokens], dim=1), grid, ends)
 
     def adapt(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
         """Learned positions are resized to this grid; fixed ones are this model's own.
