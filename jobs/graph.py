@@ -27,8 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jobs.overrides import check_axes, where_on
 from jobs.sweep import Resources, Spec, refuse_scalars, unknown
-from vitssl.config import ConfigError, Run, assign, check, check_teacher, checkpoints, identity, load, merge
+from vitssl.config import ConfigError, Run, active, assign, check, check_teacher, checkpoints, identity, load, merge
 from vitssl.files import hash_file
 
 
@@ -85,6 +86,8 @@ def cells(spec: Spec) -> list[Cell]:
     """
     stages = {stage for arm in spec.arms.values() for stage in arm.stages}
     _check_layers(spec, stages)
+    for arm in spec.arms:
+        _check_axes(spec, arm, stages)
     result = []
     for arm, values in itertools.product(spec.arms, itertools.product(*spec.axes.values())):
         labels = dict(zip(spec.axes, values, strict=True))
@@ -92,7 +95,27 @@ def cells(spec: Spec) -> list[Cell]:
             result.append(Cell(arm, labels, _merge_stages(spec, arm, labels, stages)))
     if not result:
         raise ConfigError(f"{spec.file}: arms: none of {', '.join(spec.arms) or 'them'} can run")
+    _check_objectives(spec, result, stages)
     return result
+
+
+def _check_axes(spec: Spec, arm: str, stages: set[str]) -> None:
+    said = _with_its_source(_for_stage(spec.overrides | spec.arm_overrides.get(arm, {}), None, stages))
+    axes = {axis: {label: flat(combined([fields])) for label, fields in values.items()} for axis, values in spec.axes.items()}
+    check_axes(said, axes)
+
+
+def _check_objectives(spec: Spec, made: list[Cell], stages: set[str]) -> None:
+    """A field of an objective that no Run has is a mistake: such fields switch none on."""
+    on = {name for cell in made for stage in cell.stages for name in active(stage.run.objectives)}
+    for overrides in (spec.overrides, *spec.arm_overrides.values()):
+        for key in overrides:
+            head, _, rest = key.partition(".")
+            name = (rest if head in stages else key).split(".")
+            if name[0] == "objectives" and len(name) > 2 and name[1] not in on:
+                raise ConfigError(
+                    f"command line: {key}: objectives.{name[1]} is on in none of these Runs; objectives.{name[1]}={{}} switches it on"
+                )
 
 
 def _check_layers(spec: Spec, stages: set[str]) -> None:
@@ -141,6 +164,14 @@ def combined(layers: list[dict[str, Any]]) -> dict[str, Any]:
     return result
 
 
+def flat(layer: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested mapping as dotted keys and values."""
+    found = {}
+    for key, value in layer.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
+    return found
+
+
 def _merge_stages(spec: Spec, arm: str, labels: dict[str, Any], stages: set[str]) -> list[Stage]:
     axes = [spec.axes[axis][label] for axis, label in labels.items()]
     own, merged = spec.arms[arm], []
@@ -149,7 +180,8 @@ def _merge_stages(spec: Spec, arm: str, labels: dict[str, Any], stages: set[str]
         layers = [spec.defaults, own.defaults, *(_for_stage(a, None, stages) for a in axes), fields]
         layers += [_for_stage(a, name, stages) for a in axes]
         for overrides in (spec.overrides, spec.arm_overrides.get(arm, {})):
-            layers += [_for_stage(overrides, None, stages), _for_stage(overrides, name, stages)]
+            for said in (_for_stage(overrides, None, stages), _for_stage(overrides, name, stages)):
+                layers.append(where_on(said, combined(layers)))
         run = merge(Run, combined([_with_its_source(layer) for layer in layers]), where=where)
         check(run, where=where)
         _check_world(run, resources_of(spec, arm), where)

@@ -106,6 +106,52 @@ def check(asked: Overrides, stages: dict[str, list[str]], chosen: Iterable[str])
         _check_arm(arm, fields, stages, chosen)
 
 
+def check_axes(keys: Iterable[str], axes: dict[str, dict[Any, dict[str, Any]]]) -> None:
+    """No two values of an axis become one, and none has a name that is not its value, by what the command line sets.
+
+    Args:
+        keys: the fields of all stages of an arm that it sets.
+        axes: name -> {label: {field: value}}, fields dotted.
+
+    Raises:
+        ConfigError: naming the field, and the axis that sets it too.
+    """
+    keys = set(keys)
+    for axis, values in axes.items():
+        left = [{name: value for name, value in fields.items() if not _sets(keys, name)} for fields in values.values()]
+        taken = sorted({key for fields in values.values() for name in fields for key in keys if _sets({key}, name)})
+        if not taken:
+            continue
+        if all(fields == {axis: label} for label, fields in values.items()):
+            raise ConfigError(f"command line: {taken[0]}: axes.{axis} sets it; write axes.{axis}=... instead")
+        if any(fields in left[:i] for i, fields in enumerate(left)):
+            names = ", ".join(map(str, values))
+            raise ConfigError(
+                f"command line: {taken[0]}: axes.{axis} sets it, and {names} would be the same; choose one with axes.{axis}=..."
+            )
+
+
+def _sets(keys: set[str], name: str) -> bool:
+    return any(name == key or name.startswith(f"{key}.") for key in keys)
+
+
+def where_on(fields: dict[str, Any], below: dict[str, Any]) -> dict[str, Any]:
+    """Those fields of a stage that apply to it: a field of an objective does where that objective is on, and switches none on.
+
+    Args:
+        fields: what the command line says of the stage, by dotted key; `objectives.mae: {}` is what switches one on.
+        below: what the sweep file says of it, nested.
+    """
+    on = {name for name, value in (below.get("objectives") or {}).items() if value is not None}
+    on |= {key.partition(".")[2] for key, value in fields.items() if value is not None and is_objective(key)}
+    return {key: value for key, value in fields.items() if not is_objective(key, field=True) or key.split(".")[1] in on}
+
+
+def is_objective(key: str, field: bool = False) -> bool:
+    """Is the key that of an objective (`objectives.mae`), or of a field of one (`objectives.mae.weight`)?"""
+    return key.startswith("objectives.") and (key.count(".") > 1) == field
+
+
 def _check_arm(arm: str, fields: dict[str, Any], stages: dict[str, list[str]], chosen: Iterable[str]) -> None:
     if arm not in stages:
         raise unknown(arm, stages, "command line: arms")

@@ -50,7 +50,7 @@ def prepare(stages: Iterable[Stage]) -> dict[str, str]:
         elif data.source is None:
             raise ConfigError(
                 f"{stage.where}: data.shards: {data.shards} holds no index.json; "
-                f"build it with `vitssl shards build SOURCE {data.shards}` or set data.source"
+                f"build it with `vitssl shards build SOURCE {data.shards}` (SOURCE: README, Data sets of the papers) or set data.source"
             )
         elif (other := missing.setdefault(data.shards, data.source)) != data.source:
             raise ConfigError(f"{stage.where}: data.source: {data.shards} is to be built from {other} too; give each its own data.shards")

@@ -69,9 +69,12 @@ def summary(graph: Graph, found: list[Prediction], launch: Launch, console: Cons
     todo, site = [job for job in graph.jobs if not is_done(job)], launch.site
     hours, kwh, kg, money = (_shown(sum(values)) for values in zip((0.0,) * 4, *map(_amounts, found), strict=True))
     left_out = f"; {len(todo) - len(found)} more cannot be predicted before their shards are built" if len(found) < len(todo) else ""
+    begins = f"{launch.sweep.name}: {len(todo)} of {len(graph.jobs)} runs are to be done"
+    if todo and not found:
+        console.print(f"{begins}; their cost cannot be predicted before their shards are built", soft_wrap=True, highlight=False)
+        return
     lines = [
-        f"{launch.sweep.name}: {len(todo)} of {len(graph.jobs)} runs are to be done; "
-        f"predicted for {len(found)}: {hours} GPU-hours, {kwh} kWh, {kg} kg CO2e, {money} {site.currency}{left_out}",
+        f"{begins}; predicted for {len(found)}: {hours} GPU-hours, {kwh} kWh, {kg} kg CO2e, {money} {site.currency}{left_out}",
         _duration(graph, todo, found, launch),
         *(f"Throughput: {basis}" for basis in dict.fromkeys(p.basis for p in found)),
         f"Energy: GPU-hours x {site.gpu_power_w:g} W of board power, CPUs and memory not included; "

@@ -10,7 +10,7 @@ from pathlib import Path
 from jobs.graph import Stage
 from jobs.node import inside
 from jobs.shards import ROOT
-from vitssl.config import ConfigError, Site, assign, checkpoints
+from vitssl.config import ConfigError, Site, assign, check_teacher, checkpoints, load
 
 RELEASED = "timm:"
 FOLDER = Path("weights")  # of the working directory, as shards/ is
@@ -20,7 +20,7 @@ def prepare(stages: Iterable[Stage]) -> dict[str, str]:
     """Put files in the place of released weights' names; gives {missing file: name}: compute nodes often have no internet.
 
     Raises:
-        ConfigError: weights that are a file or a run folder, and are not there.
+        ConfigError: weights that are a file or a run folder and are not there, or the folder of another network's run.
     """
     missing = {}
     for stage in stages:
@@ -32,6 +32,8 @@ def prepare(stages: Iterable[Stage]) -> dict[str, str]:
                     missing[str(file)] = value
             elif field not in stage.pointers and not Path(value).exists():
                 raise ConfigError(f"{stage.where}.{field}: there is no {value}; put the weights there, or name another file or run folder")
+            elif field not in stage.pointers and Path(value).is_dir():
+                check_teacher(stage.run, field, load(value), where=stage.where)
     return missing
 
 

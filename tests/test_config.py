@@ -140,3 +140,18 @@ def test_every_field_is_read_somewhere():
 def test_the_config_needs_no_torch():
     code = "import sys, vitssl.config; assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_is_off_has_no_part_in_the_identity(make_run):
+    """So that an objective that is new leaves the identity of finished runs alone, and they are found again."""
+    from vitssl.config.run import _defining
+
+    assert list(_defining(make_run({"objectives.classify": {}}))["objectives"]) == ["classify"]
+
+
+def test_weights_of_another_network_are_refused_unless_that_is_meant(make_run):
+    run, other = make_run({"objectives.classify": {}, "init_from": "x"}), make_run({"objectives.classify": {}, "backbone.depth": 3})
+    config.check_teacher(run, "init_from", run)
+    with pytest.raises(config.ConfigError, match=r"init_from: those weights are of a vit_pico of another size or kind"):
+        config.check_teacher(run, "init_from", other)
+    config.check_teacher(make_run({"objectives.classify": {}, "init_from": "x", "init_except": ["blocks"]}), "init_from", other)

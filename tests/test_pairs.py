@@ -78,7 +78,7 @@ def lacking(backbone: str, objective: str) -> str | None:
     if "fused" in objective and backbone not in STAGED:
         return "no earlier stages"
     if objective in ("locality alone", "drloc/raw alone", "drloc/raw, locality"):
-        return "leave its last layers untrained"
+        return "its last layers would stay untrained"
     if "all scales" in objective and backbone not in STAGED:
         return "one stage only"
     return None

@@ -7,6 +7,7 @@ import argparse
 import pytest
 import timm
 import torch
+from safetensors.torch import save_file
 
 from vitssl import model, state
 from vitssl.config import ConfigError
@@ -103,6 +104,23 @@ def test_a_foreign_file_is_read_without_its_classifier(make_run, tmp_path, wrap)
 
 
 SWIN = {"img_size": 32, "embed_dim": 8, "depths": (1, 1, 2), "num_heads": (1, 2, 4), "window_size": 2}
+
+
+def test_safetensors_are_read_whatever_the_files_name(make_run, tmp_path):
+    theirs = model.build(make_run(CLASSIFY, {"seed": 7}), 10).backbone
+    save_file(theirs.state_dict(), tmp_path / "weights.pt")
+    ours = model.build(make_run(CLASSIFY), 10)
+    state.init_from(ours, ours.backbone, make_run(CLASSIFY, {"init_from": str(tmp_path / "weights.pt")}))
+    assert all(torch.equal(a, b) for a, b in zip(ours.backbone.state_dict().values(), theirs.state_dict().values(), strict=True))
+
+
+@pytest.mark.parametrize("content", [b"not weights", b"", b"\x00" * 8 + b"{broken"])
+def test_what_is_no_checkpoint_is_one_line(tmp_path, content):
+    (tmp_path / "x.pt").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"x\.pt is not a checkpoint that can be read"):
+        state.read(tmp_path / "x.pt")
+
+
 FAMILIES = {
     "swin": ("swin_tiny_patch4_window7_224", SWIN, SWIN | {"name": "swin_pico", "num_heads": 1, "patch_size": 4, "depths": [1, 1, 2]}),
     "resnet": ("resnet50", {}, {"name": "resnet50"}),

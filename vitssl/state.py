@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from vitssl import config
@@ -59,9 +61,16 @@ def read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} does not exist: there is no checkpoint to start from")
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):  # the papers' files hold their command line
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, EOFError, RuntimeError) as error:
-        raise ConfigError(f"{path} is not a checkpoint that can be read ({str(error).splitlines()[0]})") from None
+            return load_file(path) if _is_safetensors(path) else torch.load(path, map_location="cpu", weights_only=True)
+    # a text file is a KeyError of pickle's
+    except (pickle.UnpicklingError, EOFError, RuntimeError, KeyError, SafetensorError) as error:
+        raise ConfigError(f"{path} is not a checkpoint that can be read ({(str(error) or type(error).__name__).splitlines()[0]})") from None
+
+
+def _is_safetensors(path: Path) -> bool:
+    """By content, as a fetched file may have any name: eight bytes of a length, then JSON."""
+    with path.open("rb") as file:
+        return file.read(9)[8:] == b"{"
 
 
 def checkpoint_path(source: str) -> Path:

@@ -95,6 +95,24 @@ def test_an_arm_alone_and_a_stage_of_an_arm_alone(expand) -> None:
     }
 
 
+@pytest.mark.parametrize(("words", "refused"), [(["axes.data=[plain,big]"], True), (["axes.data=big"], False), ([], False)])
+def test_values_of_an_axis_that_an_override_makes_equal_are_refused(expand, words, refused) -> None:
+    """plain sets nothing, big the size alone, flipped something else: one run would be counted twice."""
+    if refused:
+        with pytest.raises(ConfigError, match=r"data.image_size: axes.data sets it, and plain, big would be the same; choose one with"):
+            expand("data.image_size=16", *words)
+    else:
+        assert {job.run.data.image_size for job in expand("data.image_size=16", *words).jobs} == {16}
+
+
+def test_a_field_of_an_objective_applies_where_that_is_on_and_switches_none_on(expand) -> None:
+    graph = expand("objectives.mae.mask_ratio=0.5", "arms=[scratch,chain_short]")
+    assert {job.run.objectives.mae and job.run.objectives.mae.mask_ratio for job in graph.jobs} == {None, 0.5}
+    assert all((job.run.objectives.mae is not None) == (job.stage == "pretrain") for job in graph.jobs)
+    graph = expand("objectives.mae={}", "objectives.mae.mask_ratio=0.5", "arms=[scratch]")
+    assert {job.run.objectives.mae.mask_ratio for job in graph.jobs} == {0.5}
+
+
 def test_a_stage_of_no_arm_that_runs_is_refused(expand) -> None:
     with pytest.raises(ConfigError, match=r"finetune.optim.lr: finetune is a stage of none of the arms that run \(scratch\)"):
         expand("arms=[scratch]", "finetune.optim.lr=1")
@@ -205,6 +223,12 @@ def test_a_mistake_in_the_file_is_one_line_that_names_it(expand, before: str, af
         ("data.images=7", "command line: data.images: 7 is not a set of fields; .* data.images.fraction or data.images.per_class"),
         ("arms.scratch.data.images=7", "command line: arms.scratch: data.images: 7 is not a set of fields"),
         ("finetune.data.views.main=0", "command line: data.views.main: 0 is not a set of fields; .* data.views.main.count"),
+        ("seed=3", r"command line: seed: axes.seed sets it; write axes.seed=\.\.\. instead"),
+        ("arms.scratch.seed=3", "command line: seed: axes.seed sets it"),
+        (
+            "objectives.drloc.weight=0.5",
+            r"drloc.weight: objectives.drloc is on in none of these Runs; objectives.drloc=\{\} switches it on",
+        ),
         ("objectives.mae=true", "command line: objectives.mae: True is not a set of fields; write {} for its defaults"),
     ],
 )

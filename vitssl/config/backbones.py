@@ -132,11 +132,12 @@ def _token_size(backbone: Backbone) -> str:
 
 
 def _unread(backbone: Backbone) -> Iterator[str]:
-    """A field that is set to other than its default and that the family does not read."""
+    """The fields that are set to other than their default and that the family does not read."""
     reads = family(backbone).reads | {"name", "frozen", "fused_attention"}
-    for f in dataclasses.fields(backbone):
-        if f.name not in reads and getattr(backbone, f.name) != f.default:
-            yield f"backbone.{f.name}: {backbone.name} has no such choice; leave it out"
+    found = [f for f in dataclasses.fields(backbone) if f.name not in reads and getattr(backbone, f.name) != f.default]
+    if found:
+        names, unset = ", ".join(f.name for f in found), " ".join(f"{f.name}={'null' if f.default is None else f.default}" for f in found)
+        yield f"backbone.{names}: {backbone.name} has no such choice; leave it out, or unset it ({unset})"
 
 
 def _impossible(backbone: Backbone) -> Iterator[str]:

@@ -199,6 +199,8 @@ class Simclr(Objective):
         yield from less_than(1, self, name, "hidden_dim", "out_dim", "layers")
         if self.temperature <= 0:
             yield f"{name}.temperature: {self.temperature} is not positive"
+        if run.optim.batch_size < 2:
+            yield f"{name}: a batch of one image has no negatives; set optim.batch_size"
         copies = 2 if self.second == self.view else 1
         for view in self.views():
             if (count := getattr(run.data.views, view).count) != copies:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal, Optional
 
-from vitssl.config.backbones import Backbone, offers
+from vitssl.config.backbones import Backbone, module, offers, size_of
 from vitssl.config.base import ConfigError, checkpoint, free, less_than, teachers
 from vitssl.config.data import Data, View, view_px
 from vitssl.config.objectives import Objectives, active
@@ -129,7 +129,8 @@ def identity(run: Run) -> str:
 def _defining(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         fields = (f for f in dataclasses.fields(value) if f.metadata.get("identity", True))
-        return {f.name: _defining(getattr(value, f.name)) for f in fields}
+        # None is as good as not there: so an objective that is new and off leaves finished runs theirs
+        return {f.name: _defining(v) for f in fields if (v := getattr(value, f.name)) is not None}
     if isinstance(value, list):
         return [_defining(v) for v in value]
     return value
@@ -146,7 +147,14 @@ def check(run: Run, where: str = "") -> None:
     """
     prefix = f"{where}: " if where else ""
     # lazily: a later check may rely on an earlier one
-    parts = (_objective_problems(run), run.data.problems(), _backbone_problems(run), run.optim.problems(), run.loop.problems())
+    parts = (
+        _demands(run),
+        _backbone_problems(run),
+        _objective_problems(run),
+        run.data.problems(),
+        run.optim.problems(),
+        run.loop.problems(),
+    )
     for problem in chain(less_than(0, run, "", "seed"), _pattern_problems(run), *parts):
         raise ConfigError(prefix + problem)
 
@@ -158,21 +166,31 @@ def check_teacher(run: Run, field: str, theirs: Run, where: str = "") -> None:
 
     Args:
         run: the student's.
-        field: one of ``checkpoints(run)``, such as objectives.locality.teacher; others name no teacher, and pass.
+        field: one of ``checkpoints(run)``, such as objectives.locality.teacher; or init_from, whose network must be this Run's.
         theirs: the Run that this field stands for.
         where: for the error's first words.
 
     Raises:
         ConfigError: they differ, in more than how the teacher was trained.
     """
+    prefix = f"{where}: " if where else ""
+    if field == "init_from" and not run.init_except and _shape(run.backbone) != _shape(theirs.backbone):
+        raise ConfigError(
+            f"{prefix}init_from: those weights are of a {theirs.backbone.name} of another size or kind than this {run.backbone.name}"
+        )
     ours = teachers(run).get(f"{field}_backbone")
     if ours is None:
         return
     for f in dataclasses.fields(ours):
         own, other = getattr(ours, f.name), getattr(theirs.backbone, f.name)
         if own != other and f.name not in ("drop_path", "init", "frozen", "fused_attention"):
-            prefix = f"{where}: " if where else ""
             raise ConfigError(f"{prefix}{field}_backbone.{f.name}: {own} is not the teacher's; its own Run has backbone.{f.name}={other}")
+
+
+def _shape(backbone: Backbone) -> tuple[Any, ...]:
+    """What weights of one must share with the other's."""
+    size = size_of(backbone)
+    return module(backbone), size.embed_dim, size.depths, size.mlp_ratio, size.patch_size
 
 
 def _pattern_problems(run: Run) -> Iterator[str]:
@@ -184,7 +202,8 @@ def _pattern_problems(run: Run) -> Iterator[str]:
                 yield f"{name}: {pattern!r} is not a regular expression ({error})"
 
 
-def _objective_problems(run: Run) -> Iterator[str]:
+def _demands(run: Run) -> Iterator[str]:
+    """What the objectives ask of the backbone and of the data, before anything is said of them."""
     objectives, made = active(run.objectives), run.data.views.made()
     if not objectives:
         yield "objectives: none is on; set at least one, for example objectives.classify: {}"
@@ -194,11 +213,16 @@ def _objective_problems(run: Run) -> Iterator[str]:
         for view in objective.views():
             if view not in made:
                 yield f"objectives.{name}: there is no data.views.{view}; the Run has {', '.join(sorted(made))}"
+
+
+def _objective_problems(run: Run) -> Iterator[str]:
+    objectives = active(run.objectives)
+    for name, objective in objectives.items():
         yield from objective.problems(f"objectives.{name}", run)
     if objectives and not any(objective.reads_output() for objective in objectives.values()):
         yield (
-            f"objectives.{name}: {' and '.join(objectives)} read what is within the backbone and leave its last layers untrained;"
-            " add one that reads its output, such as classify (drloc does with features: normed)"
+            f"objectives.{name}: nothing reads the backbone's output, and its last layers would stay untrained;"
+            " add an objective that does, such as classify (drloc does with features: normed)"
         )
     if run.backbone.frozen and set(objectives) != {"classify"}:
         yield "backbone.frozen: only a classify Run (a probe) can train on a frozen backbone"

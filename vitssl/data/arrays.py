@@ -73,12 +73,15 @@ def read_npz(file: Path) -> dict[str, Arrays]:
     splits = {}
     try:
         with np.load(file) as content:
+            found = list(content.files)
             for key in (key for key in content.files if key.endswith("_images")):
                 split = key.removesuffix("_images")
                 splits[split] = Arrays(key, content[key], content[f"{split}_labels"])
     except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{file}: not MedMNIST's npz of train_images, train_labels, test_images, ... ({reason})") from None
+    if "train" not in splits:
+        raise ValueError(f"{file}: not MedMNIST's npz of train_images, train_labels, test_images, ...; it holds {', '.join(found)}")
     return {split: _checked(f"{file}: {split}_labels: ", arrays) for split, arrays in splits.items()}
 
 
