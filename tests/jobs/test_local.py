@@ -173,10 +173,14 @@ def test_what_git_does_not_know_matters_where_it_may_run(tmp_path, monkeypatch) 
 
 
 def test_what_a_report_needs_of_the_data_is_in_the_run_folder(local) -> None:
-    local("arms=[scratch]", "optim.lr=0.1", "arms.scratch.seed=3")
+    local("arms=[scratch]", "optim.lr=0.1", "arms.scratch.loop.threads=1")
     data = json.loads((folder("scratch") / "job.json").read_text())["data"]
     assert (data["name"], data["classes"], data["train_images"], data["test_images"]) == ("digits", 2, 100, 20)
-    assert json.loads(Path("runs/example/sweep.json").read_text())["overrides"] == ["loop.max_steps", "optim.lr", "arms.scratch.seed"]
+    assert json.loads(Path("runs/example/sweep.json").read_text())["overrides"] == [
+        "loop.max_steps",
+        "optim.lr",
+        "arms.scratch.loop.threads",
+    ]
 
 
 def test_states_are_told_where_slurm_was_and_is_no_more(local, monkeypatch) -> None:
