@@ -56,3 +56,12 @@ def test_pretraining_alone_infers_with_the_backbone():
     got = measured({"backbone.name": "vit_tiny", "objectives.mae": {"decoder_dim": 128, "decoder_depth": 2}}, 10)
     assert got["params_inference"] == 5_524_416
     assert got["macs_inference"] == vit_macs(197, 192, 12, 196, 768, 0)
+
+
+def test_an_objective_that_shares_a_pass_counts_by_what_it_adds(make_run):
+    """SimCLR beside classify: one more pass, of the other view, and the projection of both."""
+    simclr = {"objectives.simclr": {"hidden_dim": 16, "out_dim": 8}, "data.views.second": {"scale": [0.5, 1.0]}}
+    alone, joint = (cost.measure(make_run(*layers), 10) for layers in ([simclr], [simclr, {"objectives.classify": {}}]))
+    assert (
+        sum(joint["macs_passes"].values()) == joint["macs_train_forward"] < joint["macs_passes"]["classify"] + alone["macs_train_forward"]
+    )

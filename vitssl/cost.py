@@ -67,7 +67,7 @@ def measure(run: Run, num_classes: int) -> dict[str, Any]:
 
     ``macs_train_forward`` is the forward of a training step as run here, where passes share one patch embedding;
     ``macs_passes`` counts each objective with an embedding of its own, as the papers do (SSAT's 1.26 + 0.43); one that reads a
-    pass which another makes anyway (Drloc beside classify) counts by what it adds.
+    pass which another makes anyway (Drloc or SimCLR beside classify) counts by what it adds.
     """
     logging.getLogger("fvcore").setLevel(logging.ERROR)
     network = _unfused(run, num_classes)
@@ -89,8 +89,8 @@ def _passes(run: Run, num_classes: int) -> dict[str, int]:
     for name, objective in config.active(run.objectives).items():
         before, joint = joint, dataclasses.replace(run, objectives=dataclasses.replace(joint.objectives, **{name: objective}))
         made_before, made = made, _encoder_passes(joint, num_classes)
-        if made > made_before:
-            alone = dataclasses.replace(run, objectives=Objectives(**{name: objective}))
+        alone = dataclasses.replace(run, objectives=Objectives(**{name: objective}))
+        if made - made_before == _encoder_passes(alone, num_classes):
             found[name] = _train_forward(alone, num_classes)
         else:
             found[name] = _train_forward(joint, num_classes) - _train_forward(before, num_classes)
