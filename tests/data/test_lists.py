@@ -214,7 +214,7 @@ def test_npz_keeps_pixels_and_labels(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train_images": None}, "there is no train split; it has test"),
+        ({"train_images": None}, "test_images, ...; it holds"),
         ({"test_labels": None}, "not MedMNIST's npz of train_images, train_labels, test_images, ..."),
         ({"test_labels": np.array([[0], [2]])}, "class 2 of split 'test' does not occur in the train split"),
         ({"test_labels": np.array([[0], [-1]])}, "test_labels: -1 is no label"),
