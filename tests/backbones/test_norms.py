@@ -14,7 +14,6 @@ from torch._dynamo.testing import CompileCounter
 from vitssl import dist
 from vitssl.backbones import norms
 
-pytestmark = pytest.mark.xdist_group("norms")  # one pair of ranks serves all of them
 SHARES = (5, 3)  # images of each rank: unequal, so that weighting by the count shows
 KINDS = {1: (nn.BatchNorm1d, norms.BatchNorm1d, (8, 6)), 2: (nn.BatchNorm2d, norms.BatchNorm2d, (8, 6, 4, 3))}
 

@@ -22,7 +22,6 @@ from vitssl.files import read_events, read_json
 from vitssl.model import StepEncode
 from vitssl.objectives.locality import map_error
 
-pytestmark = pytest.mark.xdist_group("locality")  # one trained teacher serves all of them
 CNN = {"name": "resnet8", "patch_size": None, "embed_dim": None, "depth": None, "num_heads": None}
 TEACHER = {"backbone": CNN, "objectives.classify": {"pool": "mean"}}
 GUIDANCE = {"teacher": "somewhere", "teacher_backbone": {"name": "resnet8"}, "teacher_px": 8, "blocks": [0, 1, 1], "weight": 2.5}
