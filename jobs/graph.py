@@ -29,7 +29,7 @@ from typing import Any
 
 from jobs.overrides import check_axes, where_on
 from jobs.sweep import Resources, Spec, refuse_scalars, unknown
-from vitssl.config import ConfigError, Run, active, assign, check, check_teacher, checkpoints, identity, load, merge
+from vitssl.config import ConfigError, Run, active, assign, check, check_fits, checkpoints, dotted, identity, load, merge
 from vitssl.files import hash_file
 
 
@@ -101,7 +101,7 @@ def cells(spec: Spec) -> list[Cell]:
 
 def _check_axes(spec: Spec, arm: str, stages: set[str]) -> None:
     said = _with_its_source(_for_stage(spec.overrides | spec.arm_overrides.get(arm, {}), None, stages))
-    axes = {axis: {label: flat(combined([fields])) for label, fields in values.items()} for axis, values in spec.axes.items()}
+    axes = {axis: {label: dotted(combined([fields])) for label, fields in values.items()} for axis, values in spec.axes.items()}
     check_axes(said, axes)
 
 
@@ -164,14 +164,6 @@ def combined(layers: list[dict[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def flat(layer: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested mapping as dotted keys and values."""
-    found = {}
-    for key, value in layer.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
-    return found
-
-
 def _merge_stages(spec: Spec, arm: str, labels: dict[str, Any], stages: set[str]) -> list[Stage]:
     axes = [spec.axes[axis][label] for axis, label in labels.items()]
     own, merged = spec.arms[arm], []
@@ -187,7 +179,7 @@ def _merge_stages(spec: Spec, arm: str, labels: dict[str, Any], stages: set[str]
         _check_world(run, resources_of(spec, arm), where)
         pointers = _pointers(run, [s.name for s in merged], where)
         for field, stage in pointers.items():
-            check_teacher(run, field, next(s.run for s in merged if s.name == stage), where=where)
+            check_fits(run, field, next(s.run for s in merged if s.name == stage), where=where)
         merged.append(Stage(name, run, where, pointers))
     return merged
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import typing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
@@ -14,7 +13,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from jobs.overrides import RUN_FIELDS, Overrides, check, unknown
-from vitssl.config import ConfigError, Objectives, Run, merge
+from vitssl.config import ConfigError, Objectives, Run, merge, parts_of
 
 
 @dataclass
@@ -141,9 +140,9 @@ def refuse_scalars(layer: dict[str, Any], where: str, schema: type = Run, prefix
     Raises:
         ConfigError: a value stands where a set of fields belongs; it names those fields.
     """
-    types = typing.get_type_hints(schema)
+    parts = parts_of(schema)
     for name, value in layer.items():
-        inner = next((t for t in (types.get(name), *typing.get_args(types.get(name))) if dataclasses.is_dataclass(t)), None)
+        inner = parts.get(name)
         if inner is None or value is None:
             continue
         if isinstance(value, dict):

@@ -10,7 +10,7 @@ from pathlib import Path
 from jobs.graph import Stage
 from jobs.node import inside
 from jobs.shards import ROOT
-from vitssl.config import ConfigError, Site, assign, check_teacher, checkpoints, load
+from vitssl.config import ConfigError, Site, assign, check_fits, checkpoints, load
 
 RELEASED = "timm:"
 FOLDER = Path("weights")  # of the working directory, as shards/ is
@@ -33,7 +33,7 @@ def prepare(stages: Iterable[Stage]) -> dict[str, str]:
             elif field not in stage.pointers and not Path(value).exists():
                 raise ConfigError(f"{stage.where}.{field}: there is no {value}; put the weights there, or name another file or run folder")
             elif field not in stage.pointers and Path(value).is_dir():
-                check_teacher(stage.run, field, load(value), where=stage.where)
+                check_fits(stage.run, field, load(value), where=stage.where)
     return missing
 
 

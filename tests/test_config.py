@@ -151,7 +151,7 @@ def test_what_is_off_has_no_part_in_the_identity(make_run):
 
 def test_weights_of_another_network_are_refused_unless_that_is_meant(make_run):
     run, other = make_run({"objectives.classify": {}, "init_from": "x"}), make_run({"objectives.classify": {}, "backbone.depth": 3})
-    config.check_teacher(run, "init_from", run)
+    config.check_fits(run, "init_from", run)
     with pytest.raises(config.ConfigError, match=r"init_from: those weights are of a vit_pico of another size or kind"):
-        config.check_teacher(run, "init_from", other)
-    config.check_teacher(make_run({"objectives.classify": {}, "init_from": "x", "init_except": ["blocks"]}), "init_from", other)
+        config.check_fits(run, "init_from", other)
+    config.check_fits(make_run({"objectives.classify": {}, "init_from": "x", "init_except": ["blocks"]}), "init_from", other)

@@ -71,30 +71,31 @@ def measure(run: Run, num_classes: int) -> dict[str, Any]:
     """
     logging.getLogger("fvcore").setLevel(logging.ERROR)
     network = _unfused(run, num_classes)
+    train_forward, passes = _train_forwards(run, num_classes)
     inference = [network.backbone, *(o for n, o in network.objectives.items() if n == "classify")]
     return {
         "params_train": sum(p.numel() for p in network.parameters() if p.requires_grad),
         "params_inference": sum(p.numel() for part in inference for p in part.parameters()),
-        "macs_train_forward": _train_forward(run, num_classes),
-        "macs_passes": _passes(run, num_classes),
+        "macs_train_forward": train_forward,
+        "macs_passes": passes,
         "macs_inference": _count(FlopCountAnalysis, network, _main_batch(run), predict=True),
         "activations_inference": _count(ActivationCountAnalysis, network, _main_batch(run), predict=True),
         "precision": run.loop.precision,
     }
 
 
-def _passes(run: Run, num_classes: int) -> dict[str, int]:
+def _train_forwards(run: Run, num_classes: int) -> tuple[int, dict[str, int]]:
+    """The forward of a training step as run, and what of it stands for each objective (``macs_passes`` of ``measure``)."""
     found: dict[str, int] = {}
-    joint, made = dataclasses.replace(run, objectives=Objectives()), 0
+    joint, total, made = dataclasses.replace(run, objectives=Objectives()), 0, 0
     for name, objective in config.active(run.objectives).items():
-        before, joint = joint, dataclasses.replace(run, objectives=dataclasses.replace(joint.objectives, **{name: objective}))
+        joint = dataclasses.replace(run, objectives=dataclasses.replace(joint.objectives, **{name: objective}))
+        before, total = total, _train_forward(joint, num_classes)
         made_before, made = made, _encoder_passes(joint, num_classes)
         alone = dataclasses.replace(run, objectives=Objectives(**{name: objective}))
-        if made - made_before == _encoder_passes(alone, num_classes):
-            found[name] = _train_forward(alone, num_classes)
-        else:
-            found[name] = _train_forward(joint, num_classes) - _train_forward(before, num_classes)
-    return found
+        shares_no_pass = found and made - made_before == _encoder_passes(alone, num_classes)
+        found[name] = _train_forward(alone, num_classes) if shares_no_pass else total - before
+    return total, found
 
 
 def _encoder_passes(run: Run, num_classes: int) -> int:

@@ -137,7 +137,7 @@ def load_teachers(model: nn.Module, run: Run, mean: list[float], std: list[float
     """
     for field, source in config.checkpoints(run.objectives, "objectives.").items():
         path = checkpoint_path(source)
-        config.check_teacher(run, field, config.load(path.parent), where=str(path.parent))
+        config.check_fits(run, field, config.load(path.parent), where=str(path.parent))
         content = read(path)
         if content["data"]["mean"] != list(mean) or content["data"]["std"] != list(std):
             raise ConfigError(f"{field}: {path} was trained on images of other channel statistics; set data.normalize alike for both Runs")

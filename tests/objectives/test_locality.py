@@ -255,11 +255,11 @@ def test_how_the_teacher_was_trained_may_differ_and_what_it_computes_may_not(mak
     field = "objectives.locality.teacher"
     for same in ({}, {"drop_path": 0.1}, {"init": "xavier"}, {"fused_attention": False}):
         other = dataclasses.replace(theirs, backbone=dataclasses.replace(theirs.backbone, **same))
-        config.check_teacher(run, field, other)
+        config.check_fits(run, field, other)
     for differs in ({"name": "resnet56"}, {"embed_dim": 8}):
         other = dataclasses.replace(theirs, backbone=dataclasses.replace(theirs.backbone, **differs))
         with pytest.raises(config.ConfigError, match=r"^here: objectives\.locality\.teacher_backbone\."):
-            config.check_teacher(run, field, other, where="here")
+            config.check_fits(run, field, other, where="here")
 
 
 def test_the_launcher_refuses_another_teacher_before_anything_is_queued(tmp_path):

@@ -36,14 +36,20 @@ def checkpoints(part: Any, prefix: str = "") -> dict[str, str]:
     return found
 
 
+def parts_of(kind: type) -> dict[str, type]:
+    """{field: dataclass} of the fields that hold fields of their own, optional ones too."""
+    hints = {name: (hint, *get_args(hint)) for name, hint in get_type_hints(kind).items()}
+    found = {name: next((t for t in types if dataclasses.is_dataclass(t)), None) for name, types in hints.items()}
+    return {name: part for name, part in found.items() if part is not None}
+
+
 def checkpoint_fields(kind: type, prefix: str = "") -> set[str]:
     """The dotted paths of all fields of a Run (or of a part of one) that may name trained weights."""
     found: set[str] = set()
-    hints = get_type_hints(kind)
+    parts = parts_of(kind)
     for f in dataclasses.fields(kind):
-        part = next((t for t in (hints[f.name], *get_args(hints[f.name])) if dataclasses.is_dataclass(t)), None)
-        if part is not None:
-            found |= checkpoint_fields(part, f"{prefix}{f.name}.")
+        if f.name in parts:
+            found |= checkpoint_fields(parts[f.name], f"{prefix}{f.name}.")
         elif f.metadata.get("checkpoint"):
             found.add(prefix + f.name)
     return found

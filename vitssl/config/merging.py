@@ -64,6 +64,16 @@ def undotted(layer: Any) -> Any:
     return merged
 
 
+def dotted(value: Any, prefix: str = "") -> dict[str, Any]:
+    """The inverse of ``undotted``: a nested mapping as {dotted field: value}."""
+    if not isinstance(value, dict) or (prefix and not value):
+        return {prefix: value}
+    found: dict[str, Any] = {}
+    for name, part in value.items():
+        found |= dotted(part, f"{prefix}.{name}" if prefix else str(name))
+    return found
+
+
 def _update(into: dict[str, Any], new: dict[str, Any]) -> None:
     for key, value in new.items():
         if isinstance(value, dict) and isinstance(into.get(key), dict):

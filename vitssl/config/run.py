@@ -159,14 +159,14 @@ def check(run: Run, where: str = "") -> None:
         raise ConfigError(prefix + problem)
 
 
-def check_teacher(run: Run, field: str, theirs: Run, where: str = "") -> None:
-    """The description of a teacher's network, in ``<field>_backbone``, is that of the teacher's own Run.
+def check_fits(run: Run, field: str, theirs: Run, where: str = "") -> None:
+    """The network whose weights a field names is the one that this Run describes: its own, or in ``<field>_backbone`` a teacher's.
 
-    So a model can be built, counted and loaded without its teacher at hand.
+    So a model can be built, counted and loaded without its teacher at hand, and nothing is queued that cannot start.
 
     Args:
         run: the student's.
-        field: one of ``checkpoints(run)``, such as objectives.locality.teacher; or init_from, whose network must be this Run's.
+        field: one of ``checkpoints(run)``: init_from, where ``init_except`` may excuse what does not fit, or a teacher's.
         theirs: the Run that this field stands for.
         where: for the error's first words.
 

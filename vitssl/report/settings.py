@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitssl.config import Optim, Run, checkpoint_fields, scaled_lr
+from vitssl.config import Optim, Run, checkpoint_fields, dotted, scaled_lr
 from vitssl.report.collect import RunFolder
 from vitssl.report.grid import SEED, Grid
 from vitssl.report.origin import CPU_POWER
@@ -12,16 +12,6 @@ from vitssl.report.tables import DASH, Entry, Table
 
 # differ by seed, place or machine, never by arm
 LEFT_OUT = {"seed", "data.shards", "data.source", "data.sha256", "data.cache_dir", *checkpoint_fields(Run)}
-
-
-def flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """A run.yaml as dotted fields and values; what is off (None) is one field."""
-    if not isinstance(value, dict):
-        return {prefix: value}
-    fields = {}
-    for name, part in value.items():
-        fields |= flat(part, f"{prefix}.{name}" if prefix else name)
-    return fields
 
 
 def stages(grid: Grid) -> dict[str, dict[str, RunFolder]]:
@@ -42,7 +32,7 @@ def settings(grid: Grid) -> tuple[Table | None, dict[str, str]]:
     found = stages(grid)
     if not found:
         return None, {}
-    fields = {name: {column: flat(run.run) for column, run in runs.items()} for name, runs in found.items()}
+    fields = {name: {column: dotted(run.run) for column, run in runs.items()} for name, runs in found.items()}
     keys = list(dict.fromkeys(k for flats in fields.values() for f in flats.values() for k in f if k not in LEFT_OUT))
     # a value that is off in one stage may be a whole group of fields in another
     lines = {k: [_by_column({c: _text(f.get(k, DASH)) for c, f in flats.items()}) for flats in fields.values()] for k in keys}
