@@ -7,6 +7,7 @@ Shapes: B images, N tokens, M kept tokens, P prefix tokens, D width, E values of
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitssl import config
@@ -36,14 +37,15 @@ def unpatchify(patches_BNE: Tensor, patch_px: int) -> Tensor:
 def normalize_patches(patches_BNE: Tensor, eps: float = 1e-6) -> Tensor:
     """Each patch to mean 0 and unbiased variance 1 (the paper's normalised pixels)."""
     variance, mean = torch.var_mean(patches_BNE, dim=-1, keepdim=True)
-    return (patches_BNE - mean) / (variance + eps).sqrt()
+    return (patches_BNE - mean).div_((variance + eps).sqrt())
 
 
 def masked_error(prediction_BNE: Tensor, target_BNE: Tensor, mask_BN: Tensor, kind: str) -> Tensor:
     """Squared (l2) or absolute (l1) error: mean over a patch's values, then over the masked patches of all images."""
-    difference_BNE = prediction_BNE.float() - target_BNE
-    error_BNE = difference_BNE.square() if kind == "l2" else difference_BNE.abs()
-    return (error_BNE.mean(-1) * mask_BN).sum() / mask_BN.sum()
+    error = F.mse_loss if kind == "l2" else F.l1_loss
+    # this and the sum make one pass each over the step's largest tensor and one back; a mean's gradient would be written out
+    error_BN = error(prediction_BNE.float(), target_BNE, reduction="none").sum(-1)
+    return (error_BN * mask_BN).sum() / (mask_BN.sum() * target_BNE.shape[-1])
 
 
 class PixelShuffle(nn.Linear):
