@@ -1,0 +1,88 @@
+"""The GPU's path on a machine without one: fake tensors on a fake GPU, which refuse to meet the host's and to be read back.
+
+Fake tensors have a shape, a type and a device and no values. What they cannot show here is a backward pass, whose engine wants a driver.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorDeviceMismatchError, FakeTensorMode
+
+from tests.data.test_views import EVERYTHING, MEAN, STD, raw_batch
+from tests.test_pairs import ALLOWED, batch, make  # noqa: F401
+from vitssl import model, optim
+from vitssl.config import View
+from vitssl.data import views
+from vitssl.data.batch import Batch
+from vitssl.data.draws import Draws
+
+GPU = torch.device("cuda", 0)
+# each backbone and each objective at least once
+FIRST = {name: pair for position in (0, 1) for pair in reversed(ALLOWED) for name in [pair[position]]}
+COVER = sorted(set(FIRST.values()) | {pair for pair in ALLOWED if pair[1] in ("classify/mean", "ssat/mask")})
+
+
+def onto(mode: FakeTensorMode, network: nn.Module) -> None:
+    """Move parameters and buffers, and nothing else, as ``Module.to`` does, to the fake GPU."""
+    for part in network.modules():
+        for name, value in part.named_parameters(recurse=False):
+            part._parameters[name] = nn.Parameter(mode.from_tensor(value).to(GPU), requires_grad=value.requires_grad)
+        for name, value in part.named_buffers(recurse=False):
+            part._buffers[name] = mode.from_tensor(value).to(GPU)
+
+
+def test_a_fake_gpu_refuses_what_would_fail_or_wait_on_a_real_one():
+    with FakeTensorMode():
+        on_gpu = torch.ones(2, device=GPU)
+        with pytest.raises(FakeTensorDeviceMismatchError):
+            on_gpu + torch.arange(2)
+        with pytest.raises(DataDependentOutputException):
+            on_gpu.sum().item()
+
+
+@pytest.mark.parametrize(("backbone", "objective"), COVER)
+def test_a_step_stays_on_the_gpu(make, backbone, objective):  # noqa: F811
+    run = make(backbone, objective)
+    network = model.build(run, 10).train()
+    for part in network.objectives.values():
+        part.start(network.backbone)
+    with FakeTensorMode() as mode:
+        onto(mode, network)
+        made = batch()
+        moved = ({name: value.to(GPU) for name, value in named.items()} for named in (made.views, made.targets))
+        on_gpu = Batch(*moved, made.index_B.to(GPU), torch.full((), 4.0, device=GPU))
+        total, terms, weighted = network(on_gpu, torch.full((), 0.5, device=GPU))
+        assert {value.device for value in (total, *terms.values(), *weighted.values())} == {GPU}
+        for parameter in network.parameters():
+            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+        for part in network.objectives.values():
+            part.before_step(0.5)
+        assert optim.clip_gradients(network, run.optim).device == GPU
+        for part in network.objectives.values():
+            part.after_step(network.backbone, 0.5)
+
+
+VIEWS = {
+    "everything": EVERYTHING,
+    "autoaugment": View(auto_augment="original", erasing_prob=1.0, mixup_alpha=1.0, cutmix_alpha=1.0),
+    "pad": View(crop="pad", pad_px=2, interpolation="bilinear"),
+    "resize": View(crop="resize"),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_views_are_made_on_the_gpu(view, monkeypatch):
+    # what only a driver can do: pinned memory, a GPU's generator
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+    monkeypatch.setattr(Draws, "device_generator", lambda *_: torch.Generator())
+    raw = raw_batch()
+    sizes_B2 = raw.sizes_B2.numpy()  # read on the host before all else is fake
+    raw.sizes_B2 = SimpleNamespace(numpy=lambda: sizes_B2)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        make = views.TrainViews({"main": view}, image_size=24, mean=MEAN, std=STD, num_classes=4, seed=0, device=GPU)
+        made = make(raw)
+    assert made.views["main"].device == made.targets["main"].device == made.index_B.device == GPU
