@@ -24,10 +24,11 @@ ALLOWED = {
     "objectives": {"config", "dist", "backbones", "data"},
     **{name: CORE | MIDDLE for name in MIDDLE},
     "evaluate": CORE | MIDDLE,
-    "session": CORE | MIDDLE | {"evaluate"},
+    "memory": set(),
+    "session": CORE | MIDDLE | {"evaluate", "memory"},
     "stopping": set(),
     "train": CORE | MIDDLE | {"evaluate", "session", "stopping"},
-    "bench": CORE | MIDDLE | {"evaluate", "session", "train"},
+    "bench": CORE | MIDDLE | {"evaluate", "memory", "session", "train"},
     "report": {"config", "files"},
     "cli": None,  # anything, inside the function that needs it
     "__init__": {"evaluate"},

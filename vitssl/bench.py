@@ -24,7 +24,7 @@ from PIL import Image
 from timm.data import create_transform
 from torch import Tensor
 
-from vitssl import config, cost, dist, model, optim
+from vitssl import config, cost, dist, memory, model, optim
 from vitssl.config import Run
 from vitssl.data import shards
 from vitssl.data.batch import Batch
@@ -60,6 +60,8 @@ def run(images: Path | None, only: list[str], repeats: int) -> dict[str, Any]:
             raise ValueError(f"--only: {name} is not one of {', '.join(known)} (on this machine)")
     device = dist.device("auto")
     threads = torch.get_num_threads()
+    if device.type == "cpu":
+        memory.keep_freed()  # as training does
     with tempfile.TemporaryDirectory() as scratch:
         root = images or _digits_as_jpeg(Path(scratch) / "images")
         found = []

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vitssl import config, dist, model, optim, state
+from vitssl import config, dist, memory, model, optim, state
 from vitssl.config import ConfigError, Run
 from vitssl.data.batch import Batch, RawBatch
 from vitssl.data.index import Index, load_index
@@ -40,6 +40,8 @@ class Session:
         self.folder, self.run = folder, run
         self.device = dist.device(run.loop.device)
         _set_numerics(run)
+        if self.device.type == "cpu":
+            memory.keep_freed()
         self.index = _open_data(run)
         self.split = _split(self.index, run)
         self.accumulate = _accumulation(run)
