@@ -12,12 +12,33 @@ from pathlib import Path
 
 import pytest
 import torch
+from xdist.scheduler import LoadScopeScheduling
 
 from vitssl import config
 
 torch.set_num_threads(1)
 # what a shell starts in the background ignores Ctrl-C, and so would the processes that tests start and interrupt
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class Scheduling(LoadScopeScheduling):
+    """What a worker takes as one: the tests of one SLURM cluster, those of a file with shared fixtures, or one of the long sweeps."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::")[0]
+        if file.startswith("tests/slurm/"):
+            return "tests/slurm"
+        return nodeid if file == "tests/jobs/test_sweeps.py" else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling:
+    return Scheduling(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest that one worker takes comes first, or it would run alone at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/slurm/"))
+
 
 TINY = {
     "data": {"image_size": 8, "eval_crop": 1.0, "normalize": "half", "views": {"main": {"scale": [0.5, 1.0], "hflip": 0.0}}},
