@@ -166,7 +166,7 @@ def combined(layers: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _merge_stages(spec: Spec, arm: str, labels: dict[str, Any], stages: set[str]) -> list[Stage]:
     axes = [spec.axes[axis][label] for axis, label in labels.items()]
-    own, merged = spec.arms[arm], []
+    own, resources, merged = spec.arms[arm], resources_of(spec, arm), []
     for name, fields in own.stages.items():
         where = f"{spec.file}: arms.{arm}.stages.{name}"
         layers = [spec.defaults, own.defaults, *(_for_stage(a, None, stages) for a in axes), fields]
@@ -176,7 +176,7 @@ def _merge_stages(spec: Spec, arm: str, labels: dict[str, Any], stages: set[str]
                 layers.append(where_on(said, combined(layers)))
         run = merge(Run, combined([_with_its_source(layer) for layer in layers]), where=where)
         check(run, where=where)
-        _check_world(run, resources_of(spec, arm), where)
+        _check_world(run, resources, where)
         pointers = _pointers(run, [s.name for s in merged], where)
         for field, stage in pointers.items():
             check_fits(run, field, next(s.run for s in merged if s.name == stage), where=where)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from vitssl.config.base import ConfigError
 from vitssl.config.run import Run, check
@@ -35,10 +35,11 @@ def merge(schema: type, *layers: Any, where: str = "") -> Any:
             asked = OmegaConf.missing_keys(node)
             required = {key for key in required if OmegaConf.select(node, key) is None} | asked
             base = OmegaConf.merge(base, node)
-        missing = sorted(OmegaConf.missing_keys(base) | required)
-        if missing:
-            raise ConfigError(f"{prefix}{missing[0]} is not set")
+        if required:
+            raise ConfigError(f"{prefix}{min(required)} is not set")
         return OmegaConf.to_object(base)
+    except MissingMandatoryValue as error:
+        raise ConfigError(f"{prefix}{error.full_key} is not set") from None
     except OmegaConfBaseException as error:
         raise ConfigError(prefix + _one_line(error)) from None
 
