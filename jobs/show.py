@@ -14,13 +14,14 @@ from jobs.folders import Launch, error_of, is_done
 from jobs.graph import Graph, Job
 from jobs.predict import Prediction, longest_chain_hours, most_gpus
 from jobs.sweep import Spec
-from vitssl.config import Run, Site, checkpoints
+from vitssl.config import Run, Site, checkpoints, dotted
 from vitssl.emissions import intensity_kg_per_kwh
 
 
 def jobs(graph: Graph, spec: Spec, console: Console) -> None:
     """Every Run of the sweep: what it is, where it goes, what it starts from."""
-    table = Table(title=f"{spec.name}: {len(graph.jobs)} runs for {len(graph.cells)} cells ({spec.file})", title_justify="left")
+    counts = f"{_counted(len(graph.jobs), 'run')} for {_counted(len(graph.cells), 'cell')}"
+    table = Table(title=f"{spec.name}: {counts} ({spec.file})", title_justify="left")
     for column in ("run", "stage", "epochs", "starts from", "state"):
         table.add_column(column)
     for job in graph.jobs:
@@ -34,8 +35,8 @@ def jobs(graph: Graph, spec: Spec, console: Console) -> None:
 
 def runs(graph: Graph, console: Console) -> None:
     """The fields of every Run that are not the defaults: those that all share once, then each Run's own."""
-    defaults = _flat(dataclasses.asdict(Run()))
-    fields = {job.name: {k: v for k, v in _flat(dataclasses.asdict(job.run)).items() if defaults.get(k) != v} for job in graph.jobs}
+    defaults = dotted(dataclasses.asdict(Run()))
+    fields = {job.name: {k: v for k, v in dotted(dataclasses.asdict(job.run)).items() if defaults.get(k) != v} for job in graph.jobs}
     first, *rest = fields.values()
     shared = {k: v for k, v in first.items() if all(k in other and other[k] == v for other in rest)}
     _print_fields("every run", shared, console)
@@ -43,12 +44,8 @@ def runs(graph: Graph, console: Console) -> None:
         _print_fields(name, {k: v for k, v in own.items() if k not in shared}, console)
 
 
-def _flat(fields: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested fields under dotted names."""
-    flat = {}
-    for name, value in fields.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return flat
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _print_fields(title: str, fields: dict[str, Any], console: Console) -> None:
@@ -91,12 +88,13 @@ def _duration(graph: Graph, todo: list[Job], found: list[Prediction], launch: La
     longest, chain = _shown(max((p.hours for p in found), default=0.0)), _shown(longest_chain_hours(graph, found))
     late = sum(p.hours > limits[p.name] for p in found)
     requeued = f"; {late} need longer than resources.hours, and go on after a requeue" if late else ""
-    boards = f"{gpus} GPU{'s' if gpus != 1 else ''}"
-    return f"At most {boards} at once; {longest} hours for the longest run, {chain} for the longest chain of runs{requeued}"
+    return f"At most {_counted(gpus, 'GPU')} at once; {longest} hours for the longest run, {chain} for the longest chain of runs{requeued}"
 
 
 def predictions(found: list[Prediction], site: Site, console: Console) -> None:
-    """The predicted cost of every run that is not done yet."""
+    """The predicted cost of every run that is not done yet, where any can be predicted."""
+    if not found:
+        return
     table = Table(title="Predicted cost of the runs that are not done", title_justify="left")
     for column in ("run", "GMACs/image", "images", "hours", "GPU-hours", "kWh", "kg CO2e", site.currency):
         table.add_column(column, justify="left" if column == "run" else "right")
