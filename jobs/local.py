@@ -47,7 +47,9 @@ def run(graph: Graph, launch: Launch, console: Console) -> bool:
     """
     with tempfile.TemporaryDirectory(prefix="vitssl-") as scratch, _alone(launch.sweep):
         stopper = Stopper(Path(scratch) / "stop")
-        before = {number: signal.signal(number, stopper) for number in (signal.SIGINT, signal.SIGTERM)}
+        # a lost terminal too, unless nohup said that it does not matter
+        numbers = [signal.SIGINT, signal.SIGTERM, *([] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP])]
+        before = {number: signal.signal(number, stopper) for number in numbers}
         try:
             for position, job in enumerate(graph.jobs, start=1):
                 if not stopper.asked:

@@ -21,7 +21,7 @@ import submitit
 from submitit.helpers import DelayedSubmission
 
 from vitssl.config import Site, merge
-from vitssl.files import read_json
+from vitssl.files import read_json, write_json
 
 TRAINING = "vitssl.train"
 # a stopping worker saves first; torchrun's own 30 s would cut that off
@@ -119,18 +119,27 @@ class Node:
         # an earlier attempt's result would be taken for this one's
         environment.paths.result_pickle.unlink(missing_ok=True)
         with tempfile.TemporaryDirectory(prefix="vitssl-") as scratch:
-            stop_file = Path(scratch) / "stop"
+            stop_file, before = Path(scratch) / "stop", _saved(folder)
             _on_stop_signals(stop_file)
             code = _train(folder, _place(environment), stop_file, self.module)
             if (folder / "done.json").exists():
                 return str(folder)
             if stop_file.exists() and not (folder / "error.json").exists():
                 _leave(environment)
-        raise RuntimeError(_why(folder, code))
+        # where training could not say what is wrong: a container that does not start, a kill. After progress the batch script goes on
+        if environment.node == 0 and not (folder / "error.json").exists() and _saved(folder) == before:
+            write_json(folder / "error.json", {"message": f"exit code {code}, see {folder / 'log'}", "time": time.time()})
+        raise RuntimeError(_why(folder))
 
     def checkpoint(self) -> DelayedSubmission:
         """What submitit requeues if its own handler is met before ours is in place."""
         return DelayedSubmission(self)
+
+
+def _saved(folder: Path) -> float | None:
+    """When the newest checkpoint was written."""
+    last = folder / "last.pt"
+    return last.stat().st_mtime if last.exists() else None
 
 
 def _place(environment: submitit.JobEnvironment) -> Place:
@@ -189,9 +198,8 @@ def state_of(job_id: str) -> str:
     return found.stdout.strip()
 
 
-def _why(folder: Path, code: int | None) -> str:
-    reason = read_json(folder / "error.json").get("message", f"exit code {code}, see {folder / 'log'}")
-    return f"{folder.name} failed: {reason}"
+def _why(folder: Path) -> str:
+    return f"{folder.name} failed: {read_json(folder / 'error.json').get('message', f'see {folder}/log')}"
 
 
 @dataclass

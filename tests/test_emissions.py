@@ -166,3 +166,9 @@ def test_a_record_that_cannot_be_finished_warns(tmp_path):
     with pytest.warns(UserWarning, match=r"lacks the last seconds .*FileNotFoundError"), Tracker(folder, 0, Site()) as tracker:
         tracker.path.unlink()
         folder.rmdir()
+
+
+def test_gpus_that_nvml_does_not_show_are_not_taken_for_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(emissions, "visible_gpus", lambda: [emissions.Gpu(0, "GPU-0", "H100")])
+    with pytest.raises(ConfigError, match="shows 1 of this job's 4 GPUs"):
+        emissions.Tracker(tmp_path, 0, Site(), gpus=4)

@@ -117,10 +117,21 @@ def _unfused(run: Run, num_classes: int) -> model.Model:
     return network
 
 
-@torch.inference_mode()
 def throughput(network: model.Model, run: Run, device: torch.device, repeats: int = 5) -> dict[str, Any]:
-    """Median inference speed on ``device``, in the Run's precision."""
-    size, batch_size = run.data.image_size, 256 if device.type == "cuda" else 32
+    """Median inference speed on ``device``, in the Run's precision, with the largest batch up to 256 (a CPU: 32) that fits."""
+    batch_size = 256 if device.type == "cuda" else 32
+    while True:
+        try:
+            return _throughput(network, run, device, batch_size, repeats)
+        except torch.OutOfMemoryError:  # a finished training is not lost for the want of this figure
+            if batch_size == 1:
+                raise
+        batch_size //= 2
+
+
+@torch.inference_mode()
+def _throughput(network: model.Model, run: Run, device: torch.device, batch_size: int, repeats: int) -> dict[str, Any]:
+    size = run.data.image_size
     images_BCHW = torch.zeros(batch_size, 3, size, size, device=device)
     batch = Batch({"main": images_BCHW}, {}, torch.zeros(batch_size, dtype=torch.int64, device=device), labelled=0.0)
     was_training, times_s = network.training, []

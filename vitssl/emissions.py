@@ -62,7 +62,7 @@ class Tracker:
         flush_s: seconds between two measurements, each of which is written at once.
 
     Raises:
-        ConfigError: the country's carbon intensity is unknown (when made, before anything starts).
+        ConfigError: the country's carbon intensity is unknown, or GPUs cannot be measured (when made, before anything starts).
         RuntimeError: codecarbon cannot measure here (when entered).
     """
 
@@ -73,6 +73,11 @@ class Tracker:
         self._attempt, self._country, self._flush_s = attempt, site.country, flush_s
         self._intensity, self._share = intensity_kg_per_kwh(site), share_of_node()
         self._gpus = visible_gpus()[:gpus] if gpus != 0 else []
+        if len(self._gpus) < (gpus or 0):
+            raise ConfigError(
+                f"{self._node}: NVIDIA's NVML shows {len(self._gpus)} of this job's {gpus} GPUs, so their energy cannot be measured; "
+                "a container needs the driver's `utility` capability (NVIDIA_DRIVER_CAPABILITIES)"
+            )
         self._lock = threading.Lock()  # codecarbon's timer and stop() both write
 
     def __enter__(self) -> Tracker:

@@ -38,7 +38,7 @@ class Log:
         self._path = folder / "metrics.jsonl"
         self._cut(step)
         self._file = self._path.open("a", buffering=1)
-        self._board = SummaryWriter(str(folder / "tensorboard"))
+        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
         self._bar, self._name, self._said = _progress_bar(), folder.name, time.time()
         self._task = self._bar.add_task(folder.name, total=total_steps, completed=step, note="")
         self._bar.start()

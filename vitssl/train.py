@@ -6,10 +6,12 @@ Start order: the folder's own last checkpoint, else ``init_from``, else scratch.
 
 from __future__ import annotations
 
+import fcntl
 import sys
 import time
 import traceback
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +21,18 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from vitssl import config, cost, dist, emissions, optim, state
-from vitssl.config import Run
+from vitssl.config import ConfigError, Run
 from vitssl.data.batch import RawBatch
 from vitssl.data.loader import EvalLoader
 from vitssl.data.views import EvalView
 from vitssl.evaluate import accuracy
-from vitssl.files import read_json, write_json
+from vitssl.files import open_lock, read_json, write_json
 from vitssl.log import Log, Meter, machine
 from vitssl.session import Session, forward, save, start
 from vitssl.stopping import StopRequest
 
 STOPPED = 75  # EX_TEMPFAIL: to be continued
+LEAVING_S = 20.0  # a requeued job may start while the last attempt's process is on its way out
 
 
 class Diverged(RuntimeError):
@@ -198,10 +201,46 @@ def _remember_best(session: Session, results: dict[str, dict[str, float]]) -> No
 
 
 def run_folder(folder: Path) -> int:
-    """Train the Run in ``folder`` to its end, or until asked to stop; gives the exit code."""
+    """Train the Run in ``folder`` to its end, or until asked to stop; gives the exit code.
+
+    Raises:
+        ConfigError: a mistake of the user's, and another process that trains this run.
+    """
     if (folder / "done.json").exists():
         return 0
     run = config.load(folder)
+    _refuse_cpu(run, read_json(folder / "job.json"))
+    with _alone(folder) if dist.is_main() else nullcontext():
+        return _train(folder, run)
+
+
+def _refuse_cpu(run: Run, job: dict[str, Any]) -> None:
+    """A job that SLURM gave GPUs to does not go on for days without them."""
+    asked = job.get("gpus_per_node") if job.get("executor") == "slurm" else 0
+    if asked and run.loop.device == "auto" and dist.device("auto").type == "cpu":
+        raise ConfigError(
+            f"loop.device: this job asked SLURM for {asked} GPUs per node and torch sees none: a driver that is too old, or a container "
+            "that is entered without --nv? loop.device=cpu trains without"
+        )
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the run's folder, in which two processes would mix their checkpoints and records."""
+    end = time.monotonic() + LEAVING_S
+    with open_lock(folder / ".lock", str(folder)) as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise ConfigError(f"{folder}: another process trains this run; wait for it, or end it (`fuser {lock.name}`)") from None
+                time.sleep(0.5)
+        yield
+
+
+def _train(folder: Path, run: Run) -> int:
     dist.start(dist.device(run.loop.device))
     attempt = _next_attempt(folder)
     tracker = _tracker(folder, run, attempt) if dist.local_rank() == 0 else nullcontext()

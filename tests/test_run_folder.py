@@ -1,0 +1,61 @@
+"""What training refuses or survives around its run folder: a second trainer, a GPU that is not there, a full one at the end."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+
+import pytest
+import torch
+
+from vitssl import config, cost, model, train
+from vitssl.files import read_events
+
+CLASSIFY = {"objectives.classify": {}, "loop.max_steps": 2}
+
+
+@pytest.fixture
+def folder(make_run, digits, tmp_path):
+    def make(*layers):
+        config.save(make_run(CLASSIFY, *layers, shards=digits), tmp_path / "run")
+        return tmp_path / "run"
+
+    return make
+
+
+def test_two_processes_do_not_train_one_run(folder, monkeypatch, capsys):
+    run = folder()
+    monkeypatch.setattr(train, "LEAVING_S", 0.1)
+    with open(run / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert train.main([str(run)]) == 2
+        assert f"{run}: another process trains this run" in capsys.readouterr().err
+        assert not (run / "last.pt").exists()
+    assert train.main([str(run)]) == 0, "the lock went with its holder"
+    assert [e["event"] for e in read_events(run / "metrics.jsonl")].count("start") == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="wants a machine without a GPU")
+def test_a_slurm_job_with_gpus_does_not_train_on_a_cpu(folder, capsys):
+    run = folder({"loop.device": "auto"})
+    (run / "job.json").write_text(json.dumps({"executor": "slurm", "gpus_per_node": 4}))
+    assert train.main([str(run)]) == 2
+    assert "asked SLURM for 4 GPUs per node and torch sees none" in capsys.readouterr().err
+    (run / "job.json").write_text(json.dumps({"executor": "local", "gpus_per_node": 4}))
+    assert train.main([str(run)]) == 0
+
+
+def test_inference_is_timed_with_a_batch_that_fits(make_run, monkeypatch):
+    run = make_run(CLASSIFY)
+    network, seen = model.build(run, 10), []
+    predict = model.Model.predict
+
+    def small(self, batch):
+        seen.append(len(batch.index_B))
+        if len(batch.index_B) > 8:
+            raise torch.OutOfMemoryError("full")
+        return predict(self, batch)
+
+    monkeypatch.setattr(model.Model, "predict", small)
+    assert cost.throughput(network, run, torch.device("cpu"))["inference_batch_size"] == 8
+    assert list(dict.fromkeys(seen)) == [32, 16, 8]
