@@ -139,7 +139,7 @@ def fingerprint(run: Run, where: str) -> str | None:
     index = index_of(folder)
     if run.data.sha256 not in (None, index.sha256):
         raise ConfigError(f"{where}: data.sha256: the Run asks for {run.data.sha256} but {folder} holds {index.sha256}")
-    for field in ("train_split", "test_split"):
+    for field in ("train_split", "test_split") if run.objectives.classify else ("train_split",):
         for split in getattr(run.data, field).split("+"):
             if split not in index.splits:
                 raise unknown(split, index.splits, f"{where}: data.{field}: {folder}")
@@ -184,9 +184,10 @@ def num_images(run: Run) -> int:
 
 def _counts(run: Run) -> dict[str, int]:
     need_labels = needs_labels(run)
-    key = f"{run.data}{need_labels}"
+    evaluated = run.objectives.classify is not None
+    key = f"{run.data}{need_labels}{evaluated}"
     if key not in _COUNTED:
-        split = train_and_heldout(index_of(Path(run.data.shards)), run.data, need_labels)
+        split = train_and_heldout(index_of(Path(run.data.shards)), run.data, need_labels, evaluated)
         labelled = int((split.labels[split.train] >= 0).sum())
         _COUNTED[key] = {
             "train_images": len(split.train), "labelled_images": labelled, "val_images": len(split.val), "test_images": len(split.test)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -11,6 +12,7 @@ from PIL import Image
 import vitssl
 from vitssl import cli, config, model, state
 from vitssl.config import Classify, ConfigError, Objectives, Run
+from vitssl.data.decode import decode, resize, resized_sizes
 
 
 @pytest.fixture
@@ -36,6 +38,31 @@ def test_one_image_is_a_batch_of_one(trained: Path) -> None:
     for single in (str(file), file, Image.open(file)):
         assert torch.equal(run.predict(single), expected)
     assert torch.equal(run.predict(path for path in (file, file)), expected.repeat(2, 1))
+
+
+@pytest.mark.parametrize("cache_px", [None, 12])
+def test_images_are_decoded_as_for_training(trained: Path, cache_px: int | None) -> None:
+    """Upright, 16 bits scaled and not clipped, shrunk as in the cache."""
+    run = config.load(trained)
+    run.data.cache_px = cache_px
+    config.save(run, trained)
+    pixels = np.random.default_rng(0).integers(0, 2**16, (30, 20)).astype(np.uint16)
+    Image.fromarray(pixels).save(trained / "deep.png")
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    Image.effect_noise((40, 24), 90).save(trained / "turned.jpg", exif=turned)
+    network = vitssl.load(trained)
+    for name in ("deep.png", "turned.jpg"):
+        file = trained / name
+        array = decode(file.read_bytes(), name)
+        height, width = resized_sizes(np.array([array.shape[:2]]), cache_px)[0]
+        as_trained = Image.fromarray(resize(array, height, width))
+        network.run.data.cache_px = None
+        expected = network.predict(as_trained)
+        network.run.data.cache_px = cache_px
+        assert torch.equal(network.predict(file), expected)
+        assert torch.equal(network.predict(Image.open(file)), expected)
+    assert array.shape == (40, 24, 3)
 
 
 def test_no_image_is_said(trained: Path) -> None:

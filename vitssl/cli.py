@@ -68,11 +68,9 @@ def _shards_parser(commands: argparse._SubParsersAction) -> None:
 
 
 def _shards_build(arguments: argparse.Namespace) -> None:
-    import os
-
     from vitssl.data import shards
 
-    shards.build(arguments.source, arguments.out, workers=arguments.workers or os.cpu_count() or 1, progress=True)
+    shards.build(arguments.source, arguments.out, workers=arguments.workers, progress=True)
     print(shards.info(arguments.out))
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from vitssl import config, dist, model, state
 from vitssl.config import ConfigError
 from vitssl.data.batch import UNLABELLED, Batch, RawBatch
+from vitssl.data.decode import decode, resize, resized_sizes, upright
 from vitssl.data.index import load_index
 from vitssl.data.loader import EvalLoader
 from vitssl.data.views import EvalView
@@ -81,19 +82,24 @@ class Trained:
         images = [images] if isinstance(images, str | Path | Image.Image) else list(images)
         if not images:
             raise ValueError("predict: there are no images; give at least one file or PIL image")
-        logits_BK = [self.model.predict(self.view(_raw(image))).float() for image in images]
+        logits_BK = [self.model.predict(self.view(_raw(image, self.run.data.cache_px))).float() for image in images]
         return torch.cat(logits_BK).softmax(-1).cpu()
 
 
-def _raw(image: str | Path | Image.Image) -> RawBatch:
-    if not isinstance(image, Image.Image):
-        try:
-            image = Image.open(image)
-        except OSError as error:
-            raise ValueError(f"{image}: not an image that can be read ({error})") from None
-    pixels = torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)[None]
+def _raw(image: str | Path | Image.Image, cache_px: int | None) -> RawBatch:
+    """Decoded and resized as the cache does it, which training and evaluation read."""
+    pixels_HWC = upright(image) if isinstance(image, Image.Image) else _decoded(Path(image))
+    ((height, width),) = resized_sizes(np.array([pixels_HWC.shape[:2]]), cache_px)
+    pixels = torch.from_numpy(resize(pixels_HWC, height, width).copy()).permute(2, 0, 1)[None]
     zero = torch.zeros(1, dtype=torch.int64)
     return RawBatch(pixels, torch.tensor([pixels.shape[-2:]]), zero + UNLABELLED, zero, 0, slice(0, 1), 1, 0.0)
+
+
+def _decoded(path: Path) -> np.ndarray:
+    try:
+        return decode(path.read_bytes(), str(path))
+    except OSError as error:
+        raise ValueError(f"{path}: not an image that can be read ({error.strerror})") from None
 
 
 def run_folder(path: Path) -> Path:

@@ -96,7 +96,7 @@ def _open_data(run: Run) -> Index:
 
 
 def _split(index: Index, run: Run) -> Split:
-    return train_and_heldout(index, run.data, config.needs_labels(run))
+    return train_and_heldout(index, run.data, config.needs_labels(run), evaluated=run.objectives.classify is not None)
 
 
 def _accumulation(run: Run) -> int:

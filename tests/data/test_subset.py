@@ -147,3 +147,11 @@ def test_nothing_to_train_on_or_to_hold_out():
         split(index, val_fraction=0.5)
     with pytest.raises(ConfigError, match=r"data\.test_split: 5 of the 5 images of unlabeled have no label"):
         split(index, test_split="unlabeled")
+
+
+def test_who_does_not_classify_needs_no_test_split():
+    unlabelled = make_index([], [], unlabeled=6)
+    parts = train_and_heldout(unlabelled, Data(shards="x", train_split="unlabeled"), need_labels=False, evaluated=False)
+    assert parts.train.tolist() == list(range(6)) and len(parts.test) == 0
+    with pytest.raises(ConfigError, match=r"data\.test_split: 'test' is not known"):
+        train_and_heldout(unlabelled, Data(shards="x", train_split="unlabeled"), need_labels=False)

@@ -12,11 +12,12 @@ import time
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from jobs import cancel, folders, status, submit
 from jobs.graph import Graph
 from tests.jobs.conftest import EXAMPLE
-from vitssl import config
+from vitssl import cli, config
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -226,3 +227,20 @@ def test_cancel_without_jobs_says_so(local, capsys) -> None:
     capsys.readouterr()
     cancel.cancel(Path("runs/example"))
     assert "nothing of runs/example is running or queued" in capsys.readouterr().out
+
+
+def test_images_without_labels_or_a_test_split_are_enough_to_pretrain_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for i in range(12):
+        Image.effect_noise((8, 8), 50 + i).save(f"{i}.png")
+    Path("list.csv").write_text("path,label\n" + "".join(f"{i}.png,\n" for i in range(12)))
+    assert cli.main(["shards", "build", "csv:list.csv", "shards/u", "--workers", "1"]) == 0
+    assert "no classes" in capsys.readouterr().out
+    tiny = "backbone: {name: vit_pico, patch_size: 4}, optim.batch_size: 4, loop: {epochs: 1, warmup_epochs: 0, threads: 1, device: cpu}"
+    mae = "{objectives.mae: {decoder_dim: 16, decoder_depth: 1, decoder_heads: 2}}"
+    text = f"name: u\ndefaults: {{data: {{shards: shards/u, image_size: 8}}, {tiny}}}\narms: {{mae: {{stages: {{pretrain: {mae}}}}}}}\n"
+    Path("u.yaml").write_text(text)
+    assert submit.main(["u.yaml", "--executor", "local"]) == 0
+    Path("u.yaml").write_text(text.replace("objectives.mae", "objectives.classify: {}, objectives.mae"))
+    assert submit.main(["u.yaml", "--executor", "local"]) == 2
+    assert "shards/u: 'test' is not known (there is train)" in capsys.readouterr().err

@@ -32,6 +32,11 @@ def decode(encoded: bytes, name: str) -> np.ndarray:
         raise ValueError(f"{name}: cannot be decoded as an image ({' '.join(str(error).split())})") from None
 
 
+def upright(image: Image.Image) -> np.ndarray:
+    """An opened image as ``decode`` gives it; the image itself stays as it is."""
+    return np.asarray(_rgb(ImageOps.exif_transpose(image)))
+
+
 def _rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I"):  # 16 bits per pixel, which convert() would clip at 255
         return Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8)).convert("RGB")

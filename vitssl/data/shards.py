@@ -293,6 +293,6 @@ def _info_row(index: Index, split: str) -> str:
     counts = np.bincount(labels[labels >= 0], minlength=len(index.classes))
     low, high = index.sizes_N2[positions].min(0), index.sizes_N2[positions].max(0)
     pixels = f"{low[0]} x {low[1]}" if (low == high).all() else f"{low[0]}-{high[0]} x {low[1]}-{high[1]}"
-    per_class = f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()}-{counts.max()}"
+    per_class = "-".join(dict.fromkeys([f"{counts.min()}", f"{counts.max()}"])) if len(counts) else "no classes"
     megabytes = sum(shard["bytes"] for shard in index.shards if shard["split"] == split) / 1e6
     return f"{split:<12}{len(positions):>10,}{(labels >= 0).sum():>10,}{per_class:>14}{pixels:>24}{megabytes:>10.1f}"

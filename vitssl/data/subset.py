@@ -26,11 +26,12 @@ class Split:
     test: np.ndarray
 
 
-def train_and_heldout(index: Index, data: Data, need_labels: bool) -> Split:
+def train_and_heldout(index: Index, data: Data, need_labels: bool, evaluated: bool = True) -> Split:
     """Split the images of an index as `data` says.
 
     Args:
         need_labels: leave out training images without a label (a Run whose objectives all need one).
+        evaluated: the test split must be there, with labels (a Run that classifies).
 
     Raises:
         ConfigError: a split that is not there, more images per class than a class has, or nothing left to train on.
@@ -48,7 +49,7 @@ def train_and_heldout(index: Index, data: Data, need_labels: bool) -> Split:
         train = train[labels[train] >= 0]
     if not len(train):
         raise ConfigError(f"data.train_split: no {'labelled ' * need_labels}images of {data.train_split} are left to train on")
-    return Split(train, labels, val, _test(index, data, images))
+    return Split(train, labels, val, _test(index, data, images, evaluated))
 
 
 def take(index: Index, positions: np.ndarray, subset: Subset, field: str) -> np.ndarray:
@@ -92,9 +93,11 @@ def _validation(index: Index, images: np.ndarray, data: Data) -> np.ndarray:
     return np.sort(_first(order, labels, counts))
 
 
-def _test(index: Index, data: Data, images: np.ndarray) -> np.ndarray:
+def _test(index: Index, data: Data, images: np.ndarray, evaluated: bool) -> np.ndarray:
+    if not evaluated and data.test_split not in index.splits:
+        return np.empty(0, dtype=np.int64)
     test = _where(index, data.test_split, "data.test_split")
-    if unlabelled := int((index.label[test] == UNLABELLED).sum()):
+    if evaluated and (unlabelled := int((index.label[test] == UNLABELLED).sum())):
         raise ConfigError(f"data.test_split: {unlabelled} of the {len(test)} images of {data.test_split} have no label")
     if len(np.intersect1d(test, images)):
         raise ConfigError(f"data.test_split: {data.test_split} shares images with data.train_split={data.train_split}")
