@@ -21,6 +21,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -96,6 +97,7 @@ def cells(spec: Spec) -> list[Cell]:
     if not result:
         raise ConfigError(f"{spec.file}: arms: none of {', '.join(spec.arms) or 'them'} can run")
     _check_objectives(spec, result, stages)
+    _check_metric(spec, result)
     return result
 
 
@@ -116,6 +118,12 @@ def _check_objectives(spec: Spec, made: list[Cell], stages: set[str]) -> None:
                 raise ConfigError(
                     f"command line: {key}: objectives.{name[1]} is on in none of these Runs; objectives.{name[1]}={{}} switches it on"
                 )
+
+
+def _check_metric(spec: Spec, made: list[Cell]) -> None:
+    for cell in made:
+        if spec.metric.endswith("_ema") and cell.stages[-1].run.loop.ema_decay is None:
+            raise ConfigError(f"{spec.file}: metric: {spec.metric} is of averaged weights, and {cell.arm} has no loop.ema_decay")
 
 
 def _check_layers(spec: Spec, stages: set[str]) -> None:
@@ -200,8 +208,8 @@ def _check_world(run: Run, resources: Resources, where: str) -> None:
     # SLURM counts minutes
     for name, low in (("nodes", 1), ("gpus_per_node", 0), ("cpus_per_gpu", 1), ("hours", 1 / 60), ("mem_gb", 1 / 1024)):
         value = getattr(resources, name)
-        if value is not None and value < low:
-            raise ConfigError(f"{where}: resources.{name}: {value:g} is less than {low:.2g}")
+        if value is not None and not low <= value < math.inf:
+            raise ConfigError(f"{where}: resources.{name}: {value:g} is {'not finite' if value >= low else f'less than {low:.2g}'}")
     world = resources.nodes * max(1, resources.gpus_per_node)
     if run.optim.batch_size % world:
         raise ConfigError(

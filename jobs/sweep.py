@@ -6,7 +6,7 @@ import dataclasses
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Literal, Optional
 
 import yaml
 from omegaconf import OmegaConf
@@ -63,7 +63,7 @@ class Spec:
     notes: list[str] = field(default_factory=list)
     columns: Optional[str] = None
     baseline: Optional[str] = None
-    metric: str = "top1"
+    metric: Literal["top1", "top5", "top1_ema", "top5_ema"] = "top1"  # on the test set, after the last epoch
     site: Optional[str] = None
     resources: Resources = field(default_factory=Resources)
     defaults: dict[str, Any] = field(default_factory=dict)
@@ -95,6 +95,9 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
     overrides, where = overrides or Overrides(), str(path)
     content = load_yaml(path)
     axes, arms = content.pop("axes", None), content.get("arms")
+    _refuse_lists(content, where, ("paper", "resources", "defaults", "smoke"))
+    for name, arm in _mapping(arms, f"{where}: arms").items():
+        _refuse_lists(arm, f"{where}: arms.{name}", ("resources", "defaults", "stages"))
     published = {name: arm.pop("published", None) for name, arm in _mapping(arms, f"{where}: arms").items() if isinstance(arm, dict)}
     if not isinstance(content.get("name"), str):
         raise ConfigError(f"{where}: name: a sweep needs a name; it is the folder of its runs")
@@ -117,6 +120,13 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
     spec.arms = _pick_arms(spec, overrides.arms, everything)
     check(overrides, stages, spec.arms)
     return spec
+
+
+def _refuse_lists(part: Any, where: str, names: tuple[str, ...]) -> None:
+    """OmegaConf's message for a list where fields belong names neither."""
+    for name in names:
+        if isinstance(part, dict) and part.get(name) is not None:
+            _mapping(part[name], f"{where}{'.' if ': ' in where else ': '}{name}")
 
 
 def load_yaml(path: str | Path) -> dict[str, Any]:
@@ -167,6 +177,15 @@ def _check_arms(spec: Spec) -> None:
             if stage in RUN_FIELDS:
                 raise ConfigError(f"{where}.stages.{stage}: a stage cannot have the name of a field of a Run")
             arm.stages[stage] = {} if fields is None else _mapping(fields, f"{where}.stages.{stage}")
+        _check_published(arm.published, f"{where}.published")
+
+
+def _check_published(value: Any, where: str) -> None:
+    if isinstance(value, dict):
+        for key, part in value.items():
+            _check_published(part, f"{where}.{key}")
+    elif value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise ConfigError(f"{where}: {value!r} is not a number, nor a mapping of a column's values to numbers")
 
 
 def _axis(name: str, values: Any, where: str) -> dict[Any, dict[str, Any]]:

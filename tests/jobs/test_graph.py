@@ -189,6 +189,15 @@ MISTAKES = [
     ("flipped: {data.views.main.hflip: 0.0}", "flipped: {data.vews.main.hflip: 0.0}", "sweep.yaml: axes.data.flipped: data.vews.*views"),
     ("notes: [", "notes: [[", "sweep.yaml: "),
     ("image_size: 16}", "image_size: 16, images: 7}", "sweep.yaml: defaults: data.images: 7 is not a set of fields"),
+    ("stages: {train: {objectives.classify: {}}}", "stages: [train]", "sweep.yaml: arms.scratch.stages: expected a mapping"),
+    ("resources: {nodes: 1", "smoke: [1]\nresources: {nodes: 1", r"sweep.yaml: smoke: expected a mapping of names, found \[1\]"),
+    ("hours: 1}", "hours: .inf}", "resources.hours: inf is not finite"),
+    ("batch_size: 16}", "batch_size: 16, lr: .nan}", "optim.lr: nan is not a finite number"),
+    ("batch_size: 16}", "batch_size: 16, name: sgd, momentum: 1.5}", r"optim.momentum: 1.5 is not in \[0, 1\)"),
+    ("image_size: 16}", "image_size: 16, views.main.color_jitter: [-1, 0, 0, 0]}", "color_jitter: .* none negative"),
+    ("plain: 10.0", "plain: ten", "arms.scratch.published.plain: 'ten' is not a number"),
+    ("columns: data", "columns: data\nmetric: top7", "sweep.yaml: metric: .*'top7', expected one of"),
+    ("columns: data", "columns: data\nmetric: top1_ema", "metric: top1_ema is of averaged weights, and scratch has no loop.ema_decay"),
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import field
 from operator import attrgetter
@@ -83,9 +84,11 @@ def unstarted(part: Any) -> Any:
 
 
 def less_than(low: float, part: Any, prefix: str, *names: str) -> Iterator[str]:
-    """The problems of those fields of ``part`` that are set and less than ``low``."""
+    """The problems of those fields of ``part`` that are set and less than ``low``, infinite or not a number."""
     dotted = f"{prefix}." if prefix else ""
     for name in names:
         value = getattr(part, name)
         if value is not None and value < low:
             yield f"{dotted}{name}: {value} is less than {low}"
+        elif value is not None and not math.isfinite(value):
+            yield f"{dotted}{name}: {value} is not a finite number"

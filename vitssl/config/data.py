@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -67,10 +68,12 @@ class View:
         for f in dataclasses.fields(self):
             if (f.name.endswith("_prob") or f.name == "hflip") and not 0 <= getattr(self, f.name) <= 1:
                 yield f"{name}.{f.name}: {getattr(self, f.name)} is not a probability"
-            if f.name.endswith("_alpha") and getattr(self, f.name) < 0:
-                yield f"{name}.{f.name}: {getattr(self, f.name)} is negative"
-        if self.color_jitter and len(self.color_jitter) != 4:
-            yield f"{name}.color_jitter: {self.color_jitter} is not [brightness, contrast, saturation, hue]"
+            if f.name.endswith("_alpha"):
+                yield from less_than(0, self, name, f.name)
+        if self.color_jitter and (len(self.color_jitter) != 4 or not all(0 <= c < math.inf for c in self.color_jitter)):
+            yield f"{name}.color_jitter: {self.color_jitter} is not [brightness, contrast, saturation, hue], none negative"
+        elif self.color_jitter and self.color_jitter[3] > 0.5:
+            yield f"{name}.color_jitter: a hue of {self.color_jitter[3]} is more than 0.5, all the way round"
         if self.auto_augment and not re.fullmatch(r"rand(-(m|mstd|inc|n|p)\d+\.?\d*)*|original|cifar10", self.auto_augment):
             yield f"{name}.auto_augment: {self.auto_augment!r} is none of rand-m9-mstd0.5-inc1 (and the like), original, cifar10"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -37,10 +38,12 @@ class Optim:
 
     def problems(self) -> Iterator[str]:
         yield from less_than(1, self, "optim", "batch_size")
-        yield from less_than(0, self, "optim", "lr", "weight_decay", "weight_decay_end", "min_lr", "warmup_lr", "momentum")
+        yield from less_than(0, self, "optim", "lr", "weight_decay", "weight_decay_end", "min_lr", "warmup_lr")
+        if not 0 <= self.momentum < 1:
+            yield f"optim.momentum: {self.momentum} is not in [0, 1)"
         if not 0 < self.layer_decay <= 1:
             yield f"optim.layer_decay: {self.layer_decay} is not in (0, 1]"
-        if self.clip != "none" and self.clip_norm <= 0:
+        if self.clip != "none" and not 0 < self.clip_norm < math.inf:
             yield f"optim.clip_norm: {self.clip_norm} is not positive"
         if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
             yield f"optim.betas: {self.betas} is not a pair in [0, 1)"
