@@ -39,9 +39,9 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 
 # Any user may be given with --user: HOME and the mount points are open to all.
 RUN useradd --uid 1000 --create-home vitssl \
-    && mkdir runs shards \
-    && chown vitssl: runs shards \
-    && chmod 1777 runs shards /home/vitssl
+    && mkdir data runs shards weights \
+    && chown vitssl: data runs shards weights \
+    && chmod 1777 data runs shards weights /home/vitssl
 
 # Editable: the source that is installed is the source that the launcher takes its snapshots from.
 COPY . .
@@ -55,7 +55,9 @@ ENV NVIDIA_VISIBLE_DEVICES=all \
     HOME=/home/vitssl \
     USER=vitssl
 
-ARG REVISION=unknown
+# The commit, for reports: docker build --build-arg REVISION="$(git rev-parse HEAD)"
+ARG REVISION=
+ENV VITSSL_REVISION=${REVISION}
 LABEL org.opencontainers.image.title="vitssl" \
       org.opencontainers.image.description="Vision Transformers on scarce data: SSAT, SSL + fine-tuning and their kin, with their cost" \
       org.opencontainers.image.licenses="Apache-2.0" \

@@ -81,12 +81,14 @@ def snapshot(sweep: Path) -> Path:
 
 
 def commit() -> tuple[str | None, bool]:
-    """The commit of the source and whether it was changed since; (None, True) outside of a git repository.
+    """The commit of the source and whether it was changed since; outside of a git repository (None, True).
 
-    A file that git does not know matters only where it may have a part in a run: not a user's list, log or data.
+    An image of the source says its commit in VITSSL_REVISION. A file that git does not know matters only where it may have a part in
+    a run: not a user's list, log or data.
     """
     if not (ROOT / ".git").exists() or shutil.which("git") is None:
-        return None, True
+        revision = os.environ.get("VITSSL_REVISION") or None
+        return revision, revision is None
     changed = _git("status", "--porcelain", "--untracked-files=no")
     new = _git("status", "--porcelain", "--untracked-files=all", "--", *SOURCE, "sweeps")
     return _git("rev-parse", "HEAD") or None, bool(changed or new)
@@ -130,7 +132,8 @@ def write_run(job: Job, launch: Launch) -> None:
         "data": facts(job.run),
         "executor": launch.executor,
         "parents": [str(parent.folder) for parent in job.parents],
-        "binds": _binds(job),
+        "binds": [job.run.data.shards, *checkpoints(job.run).values()],
+        "cache_dir": job.run.data.cache_dir,
         "source": str(_source(job, launch)),
     }
     write_json(job.folder / "job.json", content)
@@ -142,11 +145,6 @@ def architecture(run: Run) -> str:
     bare = unstarted(run)
     parts = [run.data.image_size, views, dataclasses.asdict(bare.backbone), dataclasses.asdict(bare.objectives), run.loop.precision]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _binds(job: Job) -> list[str]:
-    outside = [job.run.data.shards, *checkpoints(job.run).values(), job.run.data.cache_dir]
-    return [path for path in outside if path is not None]
 
 
 def _source(job: Job, launch: Launch) -> Path:

@@ -190,7 +190,8 @@ def _executor(jobs: list[Job], dependency: str | None, launch: Launch, write: bo
         listed.parent.mkdir(parents=True, exist_ok=True)
         listed.write_text("".join(f"{job.folder}\n" for job in jobs))
     executor = _Executor(launch.sweep / "submitit" / "%j", max_num_timeout=NO_CAP)
-    gpus = {"gpus_per_node": resources.gpus_per_node} if resources.gpus_per_node else {}
+    kind = f"{launch.site.gpu_type}:" if launch.site.gpu_type else ""
+    gpus = {"gpus_per_node": f"{kind}{resources.gpus_per_node}"} if resources.gpus_per_node else {}
     memory = {"mem": f"{round(resources.mem_gb * 1024)}MB"} if resources.mem_gb else {}
     executor.update_parameters(
         job_name=f"{launch.sweep.name}-{jobs[0].arm}-{jobs[0].stage}", time=round(resources.hours * 60), nodes=resources.nodes,

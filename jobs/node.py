@@ -28,6 +28,8 @@ TRAINING = "vitssl.train"
 SHUTDOWN_S = 300
 # SLURM gives its warning this long before it kills: a step, a save, and SLURM's own 60 s of slack
 WARNING_S = 180
+# NFS remembers for up to a minute that a file was not there
+PATIENCE_S = 90
 REPORT_HOURS = 0.5
 
 
@@ -58,7 +60,7 @@ class Place:
 def command(folder: Path, job: dict[str, Any], place: Place, stop_file: Path, module: str = TRAINING) -> list[str]:
     """The command that trains the run in ``folder`` on one node."""
     site, processes = _site(job), max(1, job["gpus_per_node"])
-    python = inside(site, sys.executable, [folder.parent, Path(job["source"]), stop_file.parent, *(Path(p) for p in job["binds"])])
+    python = inside(site, sys.executable, [folder.parent, Path(job["source"]), stop_file.parent, *_outside(job, site)])
     if place.nodes == 1 and processes == 1:
         return [*python, "-m", module, str(folder)]
     rendezvous = ["--standalone"]
@@ -67,6 +69,14 @@ def command(folder: Path, job: dict[str, Any], place: Place, stop_file: Path, mo
         rendezvous += ["--rdzv-endpoint", f"{place.head}:{place.port}", "--local-addr", place.host]
     launcher = ["-m", "torch.distributed.run", *rendezvous, "--nproc-per-node", str(processes), "--max-restarts", "0"]
     return [*python, *launcher, "-m", module, str(folder)]
+
+
+def _outside(job: dict[str, Any], site: Site) -> list[Path]:
+    """What a run reads and writes beyond its sweep's folder. A cache folder of this node is made, so that a container can show it."""
+    cache = job["cache_dir"] or site.env.get("VITSSL_CACHE_DIR") or os.environ.get("VITSSL_CACHE_DIR")
+    if site.image is not None and cache is not None:
+        Path(cache).mkdir(parents=True, exist_ok=True)
+    return [Path(path) for path in (*job["binds"], cache) if path is not None]
 
 
 def environment(job: dict[str, Any], stop_file: Path) -> dict[str, str]:
@@ -122,7 +132,7 @@ class Node:
             stop_file, before = Path(scratch) / "stop", _saved(folder)
             _on_stop_signals(stop_file)
             code = _train(folder, _place(environment), stop_file, self.module)
-            if (folder / "done.json").exists():
+            if _is_done(folder, PATIENCE_S if code == 0 else 0):
                 return str(folder)
             if stop_file.exists() and not (folder / "error.json").exists():
                 _leave(environment)
@@ -134,6 +144,16 @@ class Node:
     def checkpoint(self) -> DelayedSubmission:
         """What submitit requeues if its own handler is met before ours is in place."""
         return DelayedSubmission(self)
+
+
+def _is_done(folder: Path, patience_s: float) -> bool:
+    """Is done.json there? On a node other than the one that wrote it, NFS may not show it for a while after training's end."""
+    end = time.monotonic() + patience_s
+    while "done.json" not in os.listdir(folder):
+        if time.monotonic() >= end:
+            return False
+        time.sleep(1)
+    return True
 
 
 def _saved(folder: Path) -> float | None:

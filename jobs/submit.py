@@ -37,6 +37,11 @@ def main(arguments: list[str] | None = None, module: str = TRAINING) -> int:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except (PermissionError, FileExistsError, NotADirectoryError) as error:
+        print(
+            f"error: {error.filename}: {error.strerror}; name folders that can be written: --runs, data.shards, weights/", file=sys.stderr
+        )
+        return 2
 
 
 def _parser() -> argparse.ArgumentParser:

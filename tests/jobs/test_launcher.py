@@ -90,7 +90,12 @@ def test_unequal_resources_are_not_in_one_array(expand, place: Path) -> None:
 def script(expand, place: Path) -> str:
     graph = expand("arms=[scratch]")
     site = Site(
-        partition="long", account="me", env={"NCCL_SOCKET_IFNAME": "ib0"}, setup=["module load x"], additional={"mail-type": "FAIL"}
+        partition="long",
+        gpu_type="a100",
+        account="me",
+        env={"NCCL_SOCKET_IFNAME": "ib0"},
+        setup=["module load x"],
+        additional={"mail-type": "FAIL"},
     )
     launch = Launch(place / "runs" / "example", "slurm", site, place / "source" / "abc", commit=(None, True))
     return launcher._executor(graph.jobs, "afterok:5", launch, write=False).script(4)
@@ -98,9 +103,9 @@ def script(expand, place: Path) -> str:
 
 def test_the_batch_script_asks_for_what_the_sweep_and_the_site_say(script: str, place: Path) -> None:
     for option in (
-        "--array=0-3%4", "--partition=long", "--account=me", "--nodes=1", "--ntasks-per-node=1", "--gpus-per-node=2", "--cpus-per-task=2",
-        "--time=60", "--signal=USR2@180", "--dependency=afterok:5", "--kill-on-invalid-dep=yes", "--mail-type=FAIL", "--requeue",
-        f"--chdir={place}/source/abc",
+        "--array=0-3%4", "--partition=long", "--account=me", "--nodes=1", "--ntasks-per-node=1", "--gpus-per-node=a100:2",
+        "--cpus-per-task=2", "--time=60", "--signal=USR2@180", "--dependency=afterok:5", "--kill-on-invalid-dep=yes", "--mail-type=FAIL",
+        "--requeue", f"--chdir={place}/source/abc",
     ):  # fmt: skip
         assert f"#SBATCH {option}\n" in script
     lines = script.split("\n")

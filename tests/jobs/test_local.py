@@ -171,6 +171,10 @@ def test_what_git_does_not_know_matters_where_it_may_run(tmp_path, monkeypatch) 
     (tmp_path / "sweeps" / "mine.yaml").unlink()
     (tmp_path / "README.md").write_text("second")
     assert folders.commit() == (sha, True)
+    shutil.rmtree(tmp_path / ".git")
+    assert folders.commit() == (None, True)
+    monkeypatch.setenv("VITSSL_REVISION", sha)  # an image says what it was made from
+    assert folders.commit() == (sha, False)
 
 
 def test_what_a_report_needs_of_the_data_is_in_the_run_folder(local) -> None:
@@ -244,3 +248,10 @@ def test_images_without_labels_or_a_test_split_are_enough_to_pretrain_on(tmp_pat
     Path("u.yaml").write_text(text.replace("objectives.mae", "objectives.classify: {}, objectives.mae"))
     assert submit.main(["u.yaml", "--executor", "local"]) == 2
     assert "shards/u: 'test' is not known (there is train)" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_is_said_in_one_line(local, place, capsys):
+    (place / "taken").write_text("")
+    assert local("--runs", "taken") == 2
+    error = capsys.readouterr().err
+    assert "taken" in error and "name folders that can be written" in error and error.count("\n") == 1

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -61,6 +62,27 @@ def test_a_submitted_or_finished_run_is_not_submitted_again(standin: Standin, ca
     standin("arms=[direct]", "axes.seed=[0,1,2]", "loop.max_steps=30", "--wait")
     assert "2 done before, 0 in the queue before, 1 submitted" in capsys.readouterr().out.replace("\n", " ")
     assert [starts(folder) for folder in sweep.glob("direct-*")] == [[0]] * 3
+
+
+CONTAINER = """#!/bin/bash
+# as `apptainer exec` is called: BINDS, an image, python, its words
+while [ "$1" = --bind ]; do echo "$2" >> "$0.binds"; shift 2; done
+[ "$1 $2" = "/images/vitssl.sif python" ] || exit 9
+exec %s "${@:3}"
+"""
+
+
+def test_runs_and_report_are_inside_the_sites_container_and_see_what_they_need(standin: Standin, place: Path) -> None:
+    container, cache = place / "container", place / "node" / "cache"
+    container.write_text(CONTAINER % sys.executable)
+    container.chmod(0o755)
+    Path("site.yaml").write_text(f"container: {container}\nimage: /images/vitssl.sif\nenv: {{VITSSL_CACHE_DIR: {cache}}}\n")
+    sweep = standin("arms=[direct,chain]", "--site", "site.yaml", "--wait")
+    assert all(is_done(path.parent) for path in sweep.glob("*/run.yaml"))
+    assert (sweep / "report" / "report.html").exists()
+    bound = set((place / "container.binds").read_text().splitlines())
+    pretrained = next(sweep.glob("chain-pretrain-*"))
+    assert {str(path) for path in (sweep, place / "shards" / "digits", pretrained, cache)} <= bound
 
 
 def test_what_slurm_refuses_leaves_nothing_queued(standin: Standin, capsys) -> None:

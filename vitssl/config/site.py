@@ -16,6 +16,7 @@ class Site:
     qos: Optional[str] = None
     constraint: Optional[str] = None
     gpu: Optional[str] = None  # name of the board, for the predictions and the report
+    gpu_type: Optional[str] = None  # SLURM's name of it, where a partition has several: --gpus-per-node=TYPE:N
     gpu_power_w: float = 230.0  # board power, for the estimate "GPU-hours x board power"
     gpu_tflops: Optional[float] = None  # peak in the Run's precision, for predictions; None measures or assumes
     price_per_gpu_hour: float = 0.0
