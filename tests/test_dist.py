@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import os
 import socket
+import time
+from pathlib import Path
 
 import torch
 import torch.multiprocessing
 from torch._dynamo.testing import CompileCounter
 
 from vitssl import dist
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def _rank(rank: int, port: int, folder: str) -> None:
@@ -28,10 +36,7 @@ def _rank(rank: int, port: int, folder: str) -> None:
 
 def test_gathered_rows_and_their_gradient(tmp_path):
     """The loss of rank r weighs row i with (r + 1) w_i: each rank gets 3 w of its own rows."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    torch.multiprocessing.spawn(_rank, (port, str(tmp_path)), nprocs=2)
+    torch.multiprocessing.spawn(_rank, (_free_port(), str(tmp_path)), nprocs=2)
     weight = torch.arange(12.0).reshape(3, 4).T
     for rank in (0, 1):
         found = torch.load(tmp_path / f"{rank}.pt")
@@ -39,6 +44,28 @@ def test_gathered_rows_and_their_gradient(tmp_path):
             assert torch.equal(rows, torch.cat([torch.arange(6.0).reshape(2, 3), torch.arange(6.0).reshape(2, 3) + 10]))
             assert torch.equal(gradient, 3 * weight[2 * rank : 2 * rank + 2])
         assert found["frames"] == 1
+
+
+def _late(rank: int, port: int, folder: str) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "RANK": str(rank)}
+    dist.start(torch.device("cpu"), timeout_s=1.0)
+    dist.barrier()
+    time.sleep(4 * rank)
+    dist.meet()
+    dist.barrier()
+    time.sleep(4 * rank)
+    try:
+        dist.barrier()
+        outcome = "waited"
+    except RuntimeError:
+        outcome = "gave up"
+    Path(folder, str(rank)).write_text(outcome)
+    os._exit(0)  # the group is broken
+
+
+def test_before_training_ranks_wait_longer_than_within_it(tmp_path):
+    torch.multiprocessing.spawn(_late, (_free_port(), str(tmp_path)), nprocs=2)
+    assert (tmp_path / "0").read_text() == "gave up"
 
 
 def test_alone_everything_is_its_own():

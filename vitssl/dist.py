@@ -80,6 +80,14 @@ def barrier() -> None:
         all_sum(torch.zeros(1))
 
 
+def meet(hours: float = 12.0) -> None:
+    """A barrier of long patience: before training one node may be busy for hours, decoding its images, and others not."""
+    if dist.is_initialized():
+        group = dist.new_group(backend="gloo", timeout=timedelta(hours=hours))
+        dist.all_reduce(torch.zeros(1), group=group)
+        dist.destroy_process_group(group)
+
+
 def all_sum(tensor: Tensor) -> Tensor:
     """Sum over ranks, in place; without gradient."""
     if dist.is_initialized():

@@ -246,6 +246,7 @@ def _train(folder: Path, run: Run) -> int:
     tracker = _tracker(folder, run, attempt) if dist.local_rank() == 0 else nullcontext()
     with StopRequest() as stopping, tracker:
         session = Session(folder, run)
+        dist.meet()
         called = start(session)
         session.progress.attempt = attempt
         log = Log(folder, session.progress.step, session.total_steps, active=dist.is_main())

@@ -117,6 +117,26 @@ def _open(index: Index, data: Data, log: Path) -> None:
     assert np.array_equal(open_cache(index, data, progress=False).read(np.array([2]))[0][0].transpose(1, 2, 0), pixels(index, 2))
 
 
+def _come_late(index, data):
+    """See the cache as it was before another process finished it, and go on from there."""
+    valid, seen = cache_module._valid, []
+    cache_module._valid = lambda *args: valid(*args) if seen else bool(seen.append(1))
+    open_cache(index, data, progress=False)
+
+
+def test_who_comes_late_does_not_wait_for_who_keeps_it_open(make_shards, data):
+    """A rank that waited here for another's end would wait for ever, as the other waits for it before the first step."""
+    index = make_shards()
+    kept = open_cache(index, data, progress=False)
+    late = multiprocessing.get_context("fork").Process(target=_come_late, args=(index, data))
+    late.start()
+    late.join(20)
+    stuck = late.is_alive()
+    late.kill()
+    assert not stuck and late.exitcode == 0
+    del kept
+
+
 def test_processes_at_once_build_it_once(make_shards, data, tmp_path):
     index, log = make_shards(), tmp_path / "log"
     context = multiprocessing.get_context("fork")

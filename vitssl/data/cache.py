@@ -12,8 +12,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import random
 import shutil
 import tempfile
+import time
 import weakref
 from functools import cached_property, partial
 from pathlib import Path
@@ -109,11 +111,26 @@ def open_cache(index: Index, data: Data, *, progress: bool = True) -> Cache:
                 os.utime(path)
                 stack.pop_all()  # the lock is the cache's from here on
                 return Cache(path, lock, sizes_N2)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not _promoted(lock):
+                continue
             # Another process may have built it between the two locks, or evict it before the next.
             if not _valid(path, sizes_N2):
                 _make_room(folder, path, data, int(offsets(sizes_N2)[-1]))
                 _build(index, path, sizes_N2, progress)
+
+
+def _promoted(lock: IO) -> bool:
+    """Turn a shared lock into the only one if nobody else has any; else give it up, after a moment that differs between processes.
+
+    Not to be waited for: whoever has the finished cache open keeps a shared lock for as long as it trains.
+    """
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        time.sleep(random.uniform(0.01, 0.1))
+        return False
 
 
 def _open_lock(path: Path) -> IO:
