@@ -1,0 +1,37 @@
+"""A whole run on a real GPU: loader, views, bf16, checkpoints, resume and NVML's energy, as training puts them together."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from tests.test_train import LAYERS, folder  # noqa: F401
+from vitssl import train
+from vitssl.files import read_events
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+LOOP = {"loop": {"device": "cuda", "precision": "bf16", "max_steps": 20, "eval_every": 0, "log_every": 1}}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_run_goes_on_where_it_stopped_and_is_measured(folder, tmp_path, monkeypatch, name):  # noqa: F811
+    parts = folder("parts", LAYERS[name], LOOP)
+    stop, step, taken = tmp_path / "stop", train.train_step, []
+    monkeypatch.setenv("VITSSL_STOP_FILE", str(stop))
+    monkeypatch.setattr(train, "train_step", lambda *args: taken.append(1) or (len(taken) == 7 and stop.touch()) or step(*args))
+    assert train.main([str(parts)]) == train.STOPPED and len(taken) == 7
+    stop.unlink()
+    assert train.main([str(parts)]) == 0 and len(taken) == 20
+    energy = [json.loads(path.read_text()) for path in sorted(parts.glob("emissions-*.json"))]
+    assert [record["gpus"] for record in energy] == [1, 1] and all(record["gpu_kwh"] > 0 for record in energy)
+    assert json.loads((parts / "cost.json").read_text())["inference_device"] == "cuda"
+
+
+def test_compiled_it_comes_out_nearly_as_without(folder):  # noqa: F811
+    fields = {"loop": {"precision": "fp32"}}
+    plain, compiled = (folder(f"compile_{on}", LAYERS["classify"], LOOP, fields, {"loop.compile": on}) for on in (False, True))
+    assert train.main([str(plain)]) == train.main([str(compiled)]) == 0
+    losses = [[e["loss"] for e in read_events(one / "metrics.jsonl") if e["event"] == "train"] for one in (plain, compiled)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-2)
