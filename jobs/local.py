@@ -17,7 +17,7 @@ from rich.markup import escape
 
 from jobs.folders import Launch, error_of, is_done, write_run
 from jobs.graph import Graph, Job
-from jobs.node import Place, report_command, start
+from jobs.node import MISTAKE, Place, report_command, start
 from vitssl.config import ConfigError
 from vitssl.files import read_json, write_json
 
@@ -95,9 +95,9 @@ def _one(job: Job, title: str, launch: Launch, stopper: Stopper, console: Consol
     code = stopper.process.wait()
     stopper.process = None
     if not is_done(job) and not stopper.asked:
-        if error_of(job.folder) is None:
+        if error_of(job.folder) is None and code != MISTAKE:
             fail(job, _end(code))
-        console.print(f"[red]{title}: failed[/red]: {error_of(job.folder)}", highlight=False, soft_wrap=True)
+        console.print(f"[red]{title}: failed[/red]: {error_of(job.folder) or 'see above'}", highlight=False, soft_wrap=True)
 
 
 def _end(code: int) -> str:

@@ -28,6 +28,7 @@ TRAINING = "vitssl.train"
 SHUTDOWN_S = 300
 # SLURM gives its warning this long before it kills: a step, a save, and SLURM's own 60 s of slack
 WARNING_S = 180
+MISTAKE = 2  # exit code of training that says itself what is wrong
 # NFS remembers for up to a minute that a file was not there
 PATIENCE_S = 90
 REPORT_HOURS = 0.5
@@ -137,7 +138,8 @@ class Node:
             if stop_file.exists() and not (folder / "error.json").exists():
                 _leave(environment)
         # where training could not say what is wrong: a container that does not start, a kill. After progress the batch script goes on
-        if environment.node == 0 and not (folder / "error.json").exists() and _saved(folder) == before:
+        unsaid = code != MISTAKE and not (folder / "error.json").exists()
+        if environment.node == 0 and unsaid and _saved(folder) == before:
             write_json(folder / "error.json", {"message": f"exit code {code}, see {folder / 'log'}", "time": time.time()})
         raise RuntimeError(_why(folder))
 

@@ -27,7 +27,8 @@ ALLOWED = {
     "memory": set(),
     "session": CORE | MIDDLE | {"evaluate", "memory"},
     "stopping": set(),
-    "train": CORE | MIDDLE | {"evaluate", "session", "stopping"},
+    "attempt": {"config", "dist", "emissions", "files"},
+    "train": CORE | MIDDLE | {"attempt", "evaluate", "session", "stopping"},
     "bench": CORE | MIDDLE | {"evaluate", "memory", "session", "train"},
     "report": {"config", "files"},
     "cli": None,  # anything, inside the function that needs it

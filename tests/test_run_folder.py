@@ -8,7 +8,7 @@ import json
 import pytest
 import torch
 
-from vitssl import config, cost, model, train
+from vitssl import attempt, config, cost, model, train
 from vitssl.files import read_events
 
 CLASSIFY = {"objectives.classify": {}, "loop.max_steps": 2}
@@ -25,12 +25,12 @@ def folder(make_run, digits, tmp_path):
 
 def test_two_processes_do_not_train_one_run(folder, monkeypatch, capsys):
     run = folder()
-    monkeypatch.setattr(train, "LEAVING_S", 0.1)
+    monkeypatch.setattr(attempt, "LEAVING_S", 0.1)
     with open(run / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert train.main([str(run)]) == 2
         assert f"{run}: another process trains this run" in capsys.readouterr().err
-        assert not (run / "last.pt").exists()
+        assert not (run / "last.pt").exists() and not (run / "error.json").exists(), "it is not the other's error"
     assert train.main([str(run)]) == 0, "the lock went with its holder"
     assert [e["event"] for e in read_events(run / "metrics.jsonl")].count("start") == 1
 

@@ -6,12 +6,9 @@ Start order: the folder's own last checkpoint, else ``init_from``, else scratch.
 
 from __future__ import annotations
 
-import fcntl
 import sys
 import time
-import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +17,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vitssl import config, cost, dist, emissions, optim, state
-from vitssl.config import ConfigError, Run
+from vitssl import attempt, config, cost, dist, optim, state
+from vitssl.attempt import Diverged
+from vitssl.config import Run
 from vitssl.data.batch import RawBatch
 from vitssl.data.loader import EvalLoader
 from vitssl.data.views import EvalView
 from vitssl.evaluate import accuracy
-from vitssl.files import open_lock, read_json, write_json
+from vitssl.files import read_json, write_json
 from vitssl.log import Log, Meter, machine
 from vitssl.session import Session, forward, save, start
 from vitssl.stopping import StopRequest
 
 STOPPED = 75  # EX_TEMPFAIL: to be continued
-LEAVING_S = 20.0  # a requeued job may start while the last attempt's process is on its way out
-
-
-class Diverged(RuntimeError):
-    """The loss is not finite."""
-
 
 # ---------------------------------------------------------------------------------------------------------------- step
 
@@ -209,51 +201,25 @@ def run_folder(folder: Path) -> int:
     if (folder / "done.json").exists():
         return 0
     run = config.load(folder)
-    _refuse_cpu(run, read_json(folder / "job.json"))
-    with _alone(folder) if dist.is_main() else nullcontext():
+    attempt.refuse_cpu(run, read_json(folder / "job.json"))
+    with attempt.alone(folder) if dist.is_main() else nullcontext():
         return _train(folder, run)
-
-
-def _refuse_cpu(run: Run, job: dict[str, Any]) -> None:
-    """A job that SLURM gave GPUs to does not go on for days without them."""
-    asked = job.get("gpus_per_node") if job.get("executor") == "slurm" else 0
-    if asked and run.loop.device == "auto" and dist.device("auto").type == "cpu":
-        raise ConfigError(
-            f"loop.device: this job asked SLURM for {asked} GPUs per node and torch sees none: a driver that is too old, or a container "
-            "that is entered without --nv? loop.device=cpu trains without"
-        )
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold the run's folder, in which two processes would mix their checkpoints and records."""
-    end = time.monotonic() + LEAVING_S
-    with open_lock(folder / ".lock", str(folder)) as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise ConfigError(f"{folder}: another process trains this run; wait for it, or end it (`fuser {lock.name}`)") from None
-                time.sleep(0.5)
-        yield
 
 
 def _train(folder: Path, run: Run) -> int:
     dist.start(dist.device(run.loop.device))
-    attempt = _next_attempt(folder)
-    tracker = _tracker(folder, run, attempt) if dist.local_rank() == 0 else nullcontext()
+    number = attempt.number(folder)
+    tracker = attempt.tracker(folder, run, number) if dist.local_rank() == 0 else nullcontext()
     with StopRequest() as stopping, tracker:
         session = Session(folder, run)
         dist.meet()
         called = start(session)
-        session.progress.attempt = attempt
+        session.progress.attempt = number
         log = Log(folder, session.progress.step, session.total_steps, active=dist.is_main())
         log.event("start", session.progress.step, **_facts(session))
         try:
             done = fit(session, called, log, stopping)
-            log.event("end", session.progress.step, attempt=attempt, reason="done" if done else "stopped")
+            log.event("end", session.progress.step, attempt=number, reason="done" if done else "stopped")
         finally:
             log.close()
     if not done:
@@ -263,21 +229,6 @@ def _train(folder: Path, run: Run) -> int:
         write_json(folder / "cost.json", costs)
         write_json(folder / "done.json", _summary(session))
     return 0
-
-
-def _tracker(folder: Path, run: Run, attempt: int) -> emissions.Tracker:
-    """The node's one energy tracker, at the prices and on the grid that the launcher wrote down."""
-    job = read_json(folder / "job.json")
-    site = config.merge(config.Site, job.get("site", {}), where=str(folder / "job.json"))
-    gpus = dist.local_world_size() if dist.device(run.loop.device).type == "cuda" else 0
-    return emissions.Tracker(folder, attempt, site, gpus=gpus)
-
-
-def _next_attempt(folder: Path) -> int:
-    """One more than the last that left an energy record; every rank sees the same number before the next one is written."""
-    attempts = [int(path.name.split("-")[1]) for path in folder.glob("emissions-*.json")]
-    dist.barrier()
-    return max(attempts, default=-1) + 1
 
 
 def _facts(session: Session) -> dict[str, Any]:
@@ -300,27 +251,6 @@ def _summary(session: Session) -> dict[str, Any]:
     return {"step": progress.step, "epochs": session.epoch, "time_s": progress.time_s, "gpu_hours": hours, **found}
 
 
-class _ErrorFile:
-    """Leaves the last attempt's failure, in one line, where the report and the status command look for it."""
-
-    def __init__(self, folder: Path):
-        self._path = folder / "error.json"
-
-    def __enter__(self) -> None:
-        if dist.is_main():
-            self._path.unlink(missing_ok=True)
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
-        if error is None or not isinstance(error, Exception) or not self._path.parent.is_dir():
-            return
-        if dist.lost_peer(error):
-            return  # the rank that failed says why; where it was killed nobody does, and the launcher goes on from the checkpoint
-        text = str(error).strip().split("\n")[0]
-        message = text if isinstance(error, ValueError | Diverged) else f"{type(error).__name__}: {text}"
-        details = "".join(traceback.format_exception(error))
-        write_json(self._path, {"message": message, "rank": dist.rank(), "time": time.time(), "details": details})
-
-
 def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     if len(arguments) != 1:
@@ -328,7 +258,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     folder = Path(arguments[0])
     try:
-        with _ErrorFile(folder):
+        with attempt.ErrorFile(folder):
             return run_folder(folder)
     except ValueError as error:  # something that the user can mend; error.json has the details
         print(f"error: {error}", file=sys.stderr)

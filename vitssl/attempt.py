@@ -1,0 +1,93 @@
+"""What surrounds an attempt at a run in its folder: a lock, the attempt's number, its energy tracker, why it failed."""
+
+from __future__ import annotations
+
+import fcntl
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from vitssl import config, dist, emissions
+from vitssl.config import ConfigError, Run
+from vitssl.files import open_lock, read_json, write_json
+
+LEAVING_S = 20.0  # a requeued job may start while the last attempt's process is on its way out
+
+
+class Diverged(RuntimeError):
+    """The loss is not finite."""
+
+
+class Busy(ConfigError):
+    """Another process trains this run; nothing of this one's shall show in the folder."""
+
+
+def refuse_cpu(run: Run, job: dict[str, Any]) -> None:
+    """A job that SLURM gave GPUs to does not go on for days without them."""
+    asked = job.get("gpus_per_node") if job.get("executor") == "slurm" else 0
+    if asked and run.loop.device == "auto" and dist.device("auto").type == "cpu":
+        raise ConfigError(
+            f"loop.device: this job asked SLURM for {asked} GPUs per node and torch sees none: a driver that is too old, or a container "
+            "that is entered without --nv? loop.device=cpu trains without"
+        )
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold the run's folder, in which two processes would mix their checkpoints and records.
+
+    Raises:
+        Busy: another process holds it, and did not leave within ``LEAVING_S``.
+    """
+    end = time.monotonic() + LEAVING_S
+    with open_lock(folder / ".lock", str(folder)) as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise Busy(f"{folder}: another process trains this run; wait for it, or end it (`fuser {lock.name}`)") from None
+                time.sleep(0.5)
+        yield
+
+
+def tracker(folder: Path, run: Run, attempt: int) -> emissions.Tracker:
+    """The node's one energy tracker, at the prices and on the grid that the launcher wrote down."""
+    job = read_json(folder / "job.json")
+    site = config.merge(config.Site, job.get("site", {}), where=str(folder / "job.json"))
+    gpus = dist.local_world_size() if dist.device(run.loop.device).type == "cuda" else 0
+    return emissions.Tracker(folder, attempt, site, gpus=gpus)
+
+
+def number(folder: Path) -> int:
+    """One more than the last that left an energy record; every rank sees the same number before the next one is written."""
+    attempts = [int(path.name.split("-")[1]) for path in folder.glob("emissions-*.json")]
+    dist.barrier()
+    return max(attempts, default=-1) + 1
+
+
+class ErrorFile:
+    """Leaves the last attempt's failure, in one line, where the report and the status command look for it."""
+
+    def __init__(self, folder: Path):
+        self._path = folder / "error.json"
+
+    def __enter__(self) -> None:
+        if dist.is_main():
+            self._path.unlink(missing_ok=True)
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
+        if error is None or not isinstance(error, Exception) or not self._path.parent.is_dir():
+            return
+        if isinstance(error, Busy):
+            return
+        if dist.lost_peer(error):
+            return  # the rank that failed says why; where it was killed nobody does, and the launcher goes on from the checkpoint
+        text = str(error).strip().split("\n")[0]
+        message = text if isinstance(error, ValueError | Diverged) else f"{type(error).__name__}: {text}"
+        details = "".join(traceback.format_exception(error))
+        write_json(self._path, {"message": message, "rank": dist.rank(), "time": time.time(), "details": details})
