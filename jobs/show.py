@@ -41,7 +41,8 @@ def runs(graph: Graph, console: Console) -> None:
     shared = {k: v for k, v in first.items() if all(k in other and other[k] == v for other in rest)}
     _print_fields("every run", shared, console)
     for name, own in fields.items():
-        _print_fields(name, {k: v for k, v in own.items() if k not in shared}, console)
+        if different := {k: v for k, v in own.items() if k not in shared}:
+            _print_fields(name, different, console)
 
 
 def _counted(number: int, what: str) -> str:

@@ -7,6 +7,7 @@ is done and goes on with what is not.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ def main(arguments: list[str] | None = None, module: str = TRAINING) -> int:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except (PermissionError, FileExistsError, NotADirectoryError) as error:
+    except (PermissionError, FileExistsError, FileNotFoundError, NotADirectoryError) as error:
         print(
             f"error: {error.filename}: {error.strerror}; name folders that can be written: --runs, data.shards, weights/", file=sys.stderr
         )
@@ -112,8 +113,8 @@ def read_site(named: str | None, overrides: dict[str, Any]) -> Site:
     site = _merged_site(named, overrides)
     for name in ("gpu_power_w", "gpu_tflops", "price_per_gpu_hour", "intensity_kg_per_kwh", "estimate_kg_per_kwh"):
         value = getattr(site, name)
-        if value is not None and value < 0:
-            raise ConfigError(f"site.{name}: {value:g} is negative")
+        if value is not None and not 0 <= value < math.inf:
+            raise ConfigError(f"site.{name}: {value:g} is {'negative' if value < 0 else 'not a finite number'}")
     return site
 
 

@@ -139,6 +139,8 @@ def test_a_country_without_a_figure_is_refused_before_anything_runs(local, capsy
 def test_impossible_sites_are_refused(local, capsys) -> None:
     assert local("site.gpu_power_w=-4") == 2
     assert capsys.readouterr().err == "error: site.gpu_power_w: -4 is negative\n"
+    assert local("site.price_per_gpu_hour=nan") == 2
+    assert capsys.readouterr().err == "error: site.price_per_gpu_hour: nan is not a finite number\n"
 
 
 def test_what_shards_hold_is_said(local, capfd) -> None:

@@ -9,7 +9,7 @@ import io
 import struct
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 EXTENSIONS = {"JPEG": "jpg", "MPO": "jpg", "PNG": "png"}
 # What Pillow's decoders raise on damaged or hostile bytes.
@@ -28,6 +28,8 @@ def decode(encoded: bytes, name: str) -> np.ndarray:
         with Image.open(io.BytesIO(encoded)) as image:
             ImageOps.exif_transpose(image, in_place=True)
             return np.asarray(_rgb(image))
+    except UnidentifiedImageError:
+        raise ValueError(f"{name}: cannot be decoded as an image (it is none of the formats that Pillow knows, or is damaged)") from None
     except _BROKEN as error:
         raise ValueError(f"{name}: cannot be decoded as an image ({' '.join(str(error).split())})") from None
 
