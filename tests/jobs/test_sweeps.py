@@ -21,14 +21,18 @@ OTHERS = [("cifar10_scarce_drloc", "axes.backbone=vit"), ("ssat_lambda", "axes.l
 
 
 @pytest.mark.parametrize(("name", "words"), [*((path.stem, "") for path in SWEEPS), *OTHERS])
-def test_every_arm_trains_evaluates_and_is_reported(name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_arm_trains_evaluates_and_is_reported(
+    name: str, words: str, tmp_path: Path, digits: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / ".smoke").mkdir()
+    (tmp_path / ".smoke" / "digits").symlink_to(digits)  # built and decoded once for all sweeps
     spec = smoke.narrow(sweep.read(ROOT / "sweeps" / f"{name}.yaml", overrides.parse(words.split()), everything=True))
     planned = cells(spec)
     for cell in planned:
         for stage in cell.stages:
             stage.run = smoke.shrink(stage.run, spec, tmp_path, stage.where)
-            stage.run.loop.threads, stage.run.loop.device, stage.run.data.cache_dir = 1, "cpu", str(tmp_path / "cache")
+            stage.run.loop.threads, stage.run.loop.device, stage.run.data.cache_dir = 1, "cpu", str(digits.with_name("cache"))
     shards.build(shards.prepare(stage for cell in planned for stage in cell.stages), Site())
     graph = link(spec, planned, tmp_path / spec.name, shards.fingerprint)
     launch = folders.Launch(tmp_path / spec.name, "local", Site(), ROOT, commit=(None, True))
