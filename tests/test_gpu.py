@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from tests.test_train import LAYERS, folder  # noqa: F401
+from tests.test_train import LAYERS, folder, in_two_parts  # noqa: F401
 from vitssl import train
 from vitssl.files import read_events
 
@@ -18,12 +18,7 @@ LOOP = {"loop": {"device": "cuda", "precision": "bf16", "max_steps": 20, "eval_e
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_run_goes_on_where_it_stopped_and_is_measured(folder, tmp_path, monkeypatch, name):  # noqa: F811
     parts = folder("parts", LAYERS[name], LOOP)
-    stop, step, taken = tmp_path / "stop", train.train_step, []
-    monkeypatch.setenv("VITSSL_STOP_FILE", str(stop))
-    monkeypatch.setattr(train, "train_step", lambda *args: taken.append(1) or (len(taken) == 7 and stop.touch()) or step(*args))
-    assert train.main([str(parts)]) == train.STOPPED and len(taken) == 7
-    stop.unlink()
-    assert train.main([str(parts)]) == 0 and len(taken) == 20
+    in_two_parts(parts, tmp_path, monkeypatch, steps=20)
     energy = [json.loads(path.read_text()) for path in sorted(parts.glob("emissions-*.json"))]
     assert [record["gpus"] for record in energy] == [1, 1] and all(record["gpu_kwh"] > 0 for record in energy)
     assert json.loads((parts / "cost.json").read_text())["inference_device"] == "cuda"

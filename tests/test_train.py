@@ -54,6 +54,16 @@ def same(a: Path, b: Path) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
 
 
+def in_two_parts(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """Train in this process, asked to stop in step 7, and go on to the end."""
+    stop, step, taken = tmp_path / "stop", train.train_step, []
+    monkeypatch.setenv("VITSSL_STOP_FILE", str(stop))
+    monkeypatch.setattr(train, "train_step", lambda *args: taken.append(1) or (len(taken) == 7 and stop.touch()) or step(*args))
+    assert train.main([str(folder)]) == train.STOPPED and len(taken) == 7
+    stop.unlink()
+    assert train.main([str(folder)]) == 0 and len(taken) == steps
+
+
 def wait_for_step(folder: Path, step: int) -> None:
     end = time.time() + 60
     while not any(e["step"] >= step for e in read_events(folder / "metrics.jsonl")):
@@ -84,12 +94,7 @@ def test_stopped_in_mid_epoch_and_resumed_equals_undisturbed_to_the_bit(folder, 
 def test_steps_and_resumed_steps_equal_as_many_at_once(folder, tmp_path, monkeypatch, name):
     whole, parts = (folder(n, LAYERS[name], DROP, {"loop": {"max_steps": 20, "eval_every": 0}}) for n in ("whole", "parts"))
     assert train.main([str(whole)]) == 0
-    stop, step, taken = tmp_path / "stop", train.train_step, []
-    monkeypatch.setenv("VITSSL_STOP_FILE", str(stop))
-    monkeypatch.setattr(train, "train_step", lambda *args: taken.append(1) or (len(taken) == 7 and stop.touch()) or step(*args))
-    assert train.main([str(parts)]) == train.STOPPED and len(taken) == 7
-    stop.unlink()
-    assert train.main([str(parts)]) == 0 and len(taken) == 20
+    in_two_parts(parts, tmp_path, monkeypatch, steps=20)
     assert same(whole, parts)
 
 
