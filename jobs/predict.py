@@ -1,6 +1,7 @@
 """What a sweep will cost, before it is submitted: from MACs, images, and a measured or assumed throughput.
 
-Runs whose shards are still to be built cannot be predicted, and are left out.
+Runs whose images are not known before their shards are built cannot be predicted, and are left out. What a CPU draws is not
+predicted: its runs have hours, and no energy, CO2e or money.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from typing import Any
 from jobs.folders import Launch, architecture, digest, is_done, source_files
 from jobs.graph import Graph, Job
 from jobs.node import inside
-from jobs.shards import ROOT, num_images
+from jobs.shards import ROOT, num_images, outlook
 from vitssl.config import ConfigError, Run, save
-from vitssl.emissions import intensity_kg_per_kwh
+from vitssl.emissions import intensity_kg_per_kwh, visible_gpus
 from vitssl.files import read_events, read_json, write_json
 
 # forward and backward: 3 forwards of 2 floating-point operations per multiply-add
@@ -31,7 +32,7 @@ UTILISATION = 0.2
 # what a measured throughput holds for: architecture, executor, the site's GPU
 Key = tuple[str, str, str | None]
 # sustained, where neither the site nor an earlier run says: a middling board, and a few CPU cores
-ASSUMED_TFLOPS = {"gpu": 20.0, "cpu": 0.1}
+GPU_TFLOPS, CPU_TFLOPS = 20.0, 0.1
 
 
 @dataclass
@@ -41,8 +42,8 @@ class Prediction:
     name: str
     macs: float  # of one training forward, per image
     images: float  # over all epochs
-    hours: float  # from start to end, on all of the run's GPUs
-    gpu_hours: float
+    hours: float  # from start to end, on all of the run's devices
+    gpu_hours: float  # as the three below: none on a CPU
     energy_kwh: float
     co2e_kg: float
     money: float
@@ -52,16 +53,23 @@ class Prediction:
 def sweep(graph: Graph, launch: Launch) -> list[Prediction]:
     """Predict every run that is not done yet."""
     measured = dict(_measured(launch.sweep.parent))
-    return [_one(job, launch, measured) for job in graph.jobs if not is_done(job) and job.run.data.sha256 is not None]
+    return [_one(job, launch, measured) for job in graph.jobs if not is_done(job) and outlook(job.run.data) is not None]
 
 
 def _one(job: Job, launch: Launch, measured: dict[Key, tuple[float, str]]) -> Prediction:
     site, macs, images = launch.site, _macs(job, launch), _images(job.run)
-    per_gpu, basis = _throughput(job, launch, macs, measured)
-    hours = images / per_gpu / 3600
-    kwh = hours * site.gpu_power_w / 1000
+    per_device, basis = _throughput(job, launch, macs, measured)
+    hours = images / per_device / 3600
+    gpu_hours = hours if _on_gpu(job, launch) else 0.0
+    kwh = gpu_hours * site.gpu_power_w / 1000
     kg = kwh * intensity_kg_per_kwh(site)
-    return Prediction(job.name, macs, images, hours / _processes(job), hours, kwh, kg, hours * site.price_per_gpu_hour, basis)
+    return Prediction(job.name, macs, images, hours / _processes(job), gpu_hours, kwh, kg, gpu_hours * site.price_per_gpu_hour, basis)
+
+
+def _on_gpu(job: Job, launch: Launch) -> bool:
+    if job.run.loop.device == "cpu" or not job.resources.gpus_per_node:
+        return False
+    return launch.executor == "slurm" or bool(visible_gpus())
 
 
 def _processes(job: Job) -> int:
@@ -98,18 +106,18 @@ def _images(run: Run) -> float:
 
 
 def _throughput(job: Job, launch: Launch, macs: float, measured: dict[Key, tuple[float, str]]) -> tuple[float, str]:
-    """(images/s of one GPU or process, what that stands on)."""
+    """(images/s of one process, what that stands on)."""
     found = measured.get((architecture(job.run), launch.executor, launch.site.gpu))
     if found is not None:
         speed, device = found
         return speed, f"measured: the median of earlier runs of the same architecture in this runs folder, on {device}"
-    if launch.site.gpu_tflops is not None:
+    if not _on_gpu(job, launch):
+        flops, basis = CPU_TFLOPS * 1e12, f"assumed: {CPU_TFLOPS:g} TFLOP/s sustained by a CPU's cores (run once, and it is measured)"
+    elif launch.site.gpu_tflops is None:
+        flops, basis = GPU_TFLOPS * 1e12, f"assumed: {GPU_TFLOPS:g} TFLOP/s sustained by one GPU (set site.gpu_tflops, or run once)"
+    else:
         flops = launch.site.gpu_tflops * 1e12 * UTILISATION
         basis = f"assumed: {UTILISATION:.0%} of the {launch.site.gpu_tflops:g} TFLOP/s of the site's {launch.site.gpu or 'GPU'}"
-    else:
-        kind = "gpu" if job.resources.gpus_per_node and launch.executor == "slurm" else "cpu"
-        flops = ASSUMED_TFLOPS[kind] * 1e12
-        basis = f"assumed: {ASSUMED_TFLOPS[kind]:g} TFLOP/s sustained by one {kind.upper()} (set site.gpu_tflops, or run once)"
     return flops / (FLOPS_PER_MAC * macs), basis
 
 
@@ -126,10 +134,12 @@ def _macs(job: Job, launch: Launch) -> float:
 
 
 def _count(run: Run, launch: Launch) -> dict[str, Any]:
+    index = outlook(run.data)
+    assert index is not None
     with tempfile.TemporaryDirectory(prefix="vitssl-") as folder:
         save(run, folder)
-        python = inside(launch.site, sys.executable, [ROOT, Path(folder), Path(run.data.shards)])
-        command = [*python, "-m", "vitssl.cli", "cost", f"{folder}/run.yaml", "--json"]
+        python = inside(launch.site, sys.executable, [ROOT, Path(folder)])
+        command = [*python, "-m", "vitssl.cli", "cost", f"{folder}/run.yaml", "--classes", str(len(index.classes)), "--json"]
         found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if found.returncode:
         raise ConfigError(f"vitssl cost failed: {(found.stderr.strip().splitlines() or ['no message'])[-1]}")

@@ -10,12 +10,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from jobs.graph import Stage
 from jobs.node import inside
 from jobs.overrides import unknown
 from vitssl.config import ConfigError, Data, Run, Site, needs_labels
-from vitssl.data.index import Index, load_index
+from vitssl.data import counts
+from vitssl.data.index import Index, load_index, unwritten
 from vitssl.data.shards import listing
+from vitssl.data.sources import open_source
 from vitssl.data.subset import train_and_heldout
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,6 +36,33 @@ def index_of(folder: Path) -> Index:
         return load_index(folder)
     except ValueError as error:
         raise ConfigError(f"data.shards: {error}") from None
+
+
+def outlook(data: Data) -> Index | None:
+    """What a Run's shards hold; where they are still to be built, what they will hold: by the counts printed of the data set, or
+    by its files if they are here. None where neither says it.
+
+    Raises:
+        ConfigError: shards, or files to build them from, that are damaged.
+    """
+    folder, source = Path(data.shards), data.source
+    if (folder / "index.json").exists():
+        return index_of(folder)
+    printed = counts.expected(folder)
+    if printed is not None and set(f"{data.train_split}+{data.test_split}".split("+")) <= set(printed.splits):
+        return printed
+    here = source == "digits" or (source and not source.startswith("torchvision:") and Path(_parts(source)[1]).exists())
+    return _listed(folder, source) if here else None
+
+
+@functools.cache
+def _listed(folder: Path, source: str) -> Index:
+    try:
+        opened = open_source(source)
+    except ValueError as error:
+        raise ConfigError(f"data.source: {error}") from None
+    labels = {split: np.array([sample.label for sample in samples]) for split, samples in opened.splits.items()}
+    return unwritten(folder, opened.name, opened.classes, labels)
 
 
 def prepare(stages: Iterable[Stage]) -> dict[str, str]:
@@ -133,11 +164,10 @@ def fingerprint(run: Run, where: str) -> str | None:
         ConfigError: the Run asks for other content, for a split that is not there, or for more images than there are;
             or its batch is larger than all of them.
     """
-    folder = Path(run.data.shards)
-    if not (folder / "index.json").exists():
+    folder, index = run.data.shards, outlook(run.data)
+    if index is None:
         return None
-    index = index_of(folder)
-    if run.data.sha256 not in (None, index.sha256):
+    if index.sha256 and run.data.sha256 not in (None, index.sha256):
         raise ConfigError(f"{where}: data.sha256: the Run asks for {run.data.sha256} but {folder} holds {index.sha256}")
     for field in ("train_split", "test_split") if run.objectives.classify else ("train_split",):
         for split in getattr(run.data, field).split("+"):
@@ -149,23 +179,26 @@ def fingerprint(run: Run, where: str) -> str | None:
         raise ConfigError(f"{where}: {error}") from None
     if run.optim.batch_size > images * run.data.repeats:
         raise ConfigError(f"{where}: optim.batch_size: {run.optim.batch_size} is more than the {images} images to train on; set it lower")
-    return index.sha256
+    return index.sha256 or None
 
 
 def describe(run: Run) -> str:
     """What a Run's shards hold, for people: a folder may be called otherwise than what was put into it."""
-    index = index_of(Path(run.data.shards))
-    counts = {split: sum(shard["images"] for shard in index.shards if shard["split"] == split) for split in index.splits}
-    listed = ", ".join(f"{count:,} {split}" for split, count in counts.items())
-    return f"{run.data.shards}: {index.name}, {len(index.classes)} classes, {listed} images"
+    index = outlook(run.data)
+    if index is None:
+        return f"{run.data.shards}: to be made from {run.data.source} first; what it will hold, and so the cost, is known only then"
+    images = {split: sum(shard["images"] for shard in index.shards if shard["split"] == split) for split in index.splits}
+    listed = ", ".join(f"{count:,} {split}" for split, count in images.items())
+    planned = "" if index.sha256 else f"to be made from {run.data.source} first, which also gives the runs their final names; expected: "
+    return f"{run.data.shards}: {planned}{index.name}, {len(index.classes)} classes, {listed} images"
 
 
 def facts(run: Run) -> dict[str, Any]:
     """What a Run's data are, for its folder: a report reads no shards."""
-    index, counts = index_of(Path(run.data.shards)), _counts(run)
+    index = index_of(Path(run.data.shards))
     sizes = index.sizes_N2
     return {
-        "name": index.name, "classes": len(index.classes), "sha256": index.sha256, **counts,
+        "name": index.name, "classes": len(index.classes), "sha256": index.sha256, **_counts(run),
         "smallest_px": sizes.min(0).tolist(), "largest_px": sizes.max(0).tolist(),
     }  # fmt: skip
 
@@ -187,7 +220,9 @@ def _counts(run: Run) -> dict[str, int]:
     evaluated = run.objectives.classify is not None
     key = f"{run.data}{need_labels}{evaluated}"
     if key not in _COUNTED:
-        split = train_and_heldout(index_of(Path(run.data.shards)), run.data, need_labels, evaluated)
+        index = outlook(run.data)
+        assert index is not None
+        split = train_and_heldout(index, run.data, need_labels, evaluated)
         labelled = int((split.labels[split.train] >= 0).sum())
         _COUNTED[key] = {
             "train_images": len(split.train), "labelled_images": labelled, "val_images": len(split.val), "test_images": len(split.test)

@@ -65,21 +65,28 @@ def state(job: Job) -> str:
 def summary(graph: Graph, found: list[Prediction], launch: Launch, console: Console) -> None:
     """The totals of a dry run: what is to be done, what that will cost, how much of the cluster it may take at once."""
     todo, site = [job for job in graph.jobs if not is_done(job)], launch.site
-    hours, kwh, kg, money = (_shown(sum(values)) for values in zip((0.0,) * 4, *map(_amounts, found), strict=True))
     left_out = f"; {len(todo) - len(found)} more cannot be predicted before their shards are built" if len(found) < len(todo) else ""
     begins = f"{launch.sweep.name}: {len(todo)} of {len(graph.jobs)} runs are to be done"
     if todo and not found:
         console.print(f"{begins}; their cost cannot be predicted before their shards are built", soft_wrap=True, highlight=False)
         return
+    on_gpu = any(p.gpu_hours for p in found)
     lines = [
-        f"{begins}; predicted for {len(found)}: {hours} GPU-hours, {kwh} kWh, {kg} kg CO2e, {money} {site.currency}{left_out}",
+        f"{begins}; predicted for {len(found)}: {_totals(found, site) if on_gpu else 'no GPU-hours, they run on CPUs'}{left_out}",
         _duration(graph, todo, found, launch),
         *(f"Throughput: {basis}" for basis in dict.fromkeys(p.basis for p in found)),
         f"Energy: GPU-hours x {site.gpu_power_w:g} W of board power, CPUs and memory not included; "
-        f"{intensity_kg_per_kwh(site):.4g} kg CO2e/kWh; {site.price_per_gpu_hour:g} {site.currency} per GPU-hour",
+        f"{intensity_kg_per_kwh(site):.4g} kg CO2e/kWh; {site.price_per_gpu_hour:g} {site.currency} per GPU-hour"
+        if on_gpu
+        else "Energy: what a CPU draws is not predicted; every run measures it",
     ]
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False)
+
+
+def _totals(found: list[Prediction], site: Site) -> str:
+    hours, kwh, kg, money = (_shown(sum(values)) for values in zip(*map(_amounts, found), strict=True))
+    return f"{hours} GPU-hours, {kwh} kWh, {kg} kg CO2e, {money} {site.currency}"
 
 
 def _duration(graph: Graph, todo: list[Job], found: list[Prediction], launch: Launch) -> str:
@@ -97,10 +104,13 @@ def predictions(found: list[Prediction], site: Site, console: Console) -> None:
     if not found:
         return
     table = Table(title="Predicted cost of the runs that are not done", title_justify="left")
-    for column in ("run", "GMACs/image", "images", "hours", "GPU-hours", "kWh", "kg CO2e", site.currency):
+    on_gpu = any(p.gpu_hours for p in found)
+    amounts = ("GPU-hours", "kWh", "kg CO2e", site.currency) if on_gpu else ()
+    for column in ("run", "GMACs/image", "images", "hours", *amounts):
         table.add_column(column, justify="left" if column == "run" else "right")
     for p in found:
-        table.add_row(p.name, f"{p.macs / 1e9:.3f}", f"{p.images:,.0f}", *map(_shown, (p.hours, *_amounts(p))))
+        cost = map(_shown, _amounts(p)) if on_gpu else ()
+        table.add_row(p.name, f"{p.macs / 1e9:.3f}", f"{p.images:,.0f}", _shown(p.hours), *cost)
     print_table(table, console)
 
 

@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("sweep", type=Path, help="a YAML file, for example sweeps/quickstart.yaml")
     add(
-        "overrides", nargs="*", metavar="key=value",
+        "overrides", nargs="*", default=[], metavar="key=value",  # without a default, argparse would say that one is required
         help="optim.lr=1e-3 for all Runs, finetune.optim.lr=1e-3 for a stage, arms.ssat.optim.lr=1e-3 for an arm, "
         "arms.sslft.finetune.optim.lr=1e-3 for a stage of an arm; axes.seed=[0,1], arms=[ssat], resources.nodes=2, name=X",
     )  # fmt: skip
@@ -88,14 +88,14 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     linked = graph.link(spec, planned, runs / spec.name, shards.fingerprint)
     launch = folders.Launch(runs / spec.name, executor, site, Path(), options.use_current_source, module=module)
     if options.dry_run:
-        return _dry_run(spec, linked, launch, missing | unfetched, console)
+        return _dry_run(spec, linked, launch, unfetched, console)
     _show(spec, linked, console)
     return _launch(spec, linked, launch, options.wait, console)
 
 
 def _show(spec: sweep.Spec, linked: graph.Graph, console: Console) -> None:
     show.jobs(linked, spec, console)
-    for line in dict.fromkeys(shards.describe(job.run) for job in linked.jobs if job.run.data.sha256 is not None):
+    for line in dict.fromkeys(shards.describe(job.run) for job in linked.jobs):
         console.print(line, soft_wrap=True, highlight=False)
 
 
@@ -127,14 +127,14 @@ def _merged_site(named: str | None, overrides: dict[str, Any]) -> Site:
     return merge(Site, sweep.load_yaml(path), overrides, where=str(path))
 
 
-def _dry_run(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, missing: dict[str, str], console: Console) -> int:
+def _dry_run(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, unfetched: dict[str, str], console: Console) -> int:
     """The totals first: a large sweep's tables and scripts are hundreds of lines."""
     from jobs import launcher, predict
 
     found = predict.sweep(linked, launch)
     show.summary(linked, found, launch, console)
-    for folder, source in missing.items():
-        console.print(f"{folder} would be made from {source} first; identities and predictions hold only afterwards", soft_wrap=True)
+    for file, name in unfetched.items():
+        console.print(f"{file} would be fetched from {name} first, which also gives the runs their final names", soft_wrap=True)
     _show(spec, linked, console)
     show.predictions(found, launch.site, console)
     show.runs(linked, console)

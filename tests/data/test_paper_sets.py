@@ -271,6 +271,9 @@ def test_the_table_says_what_shards_are_compared_with():
             assert {found[what] for found in printed.values() if what in found} == {number}, (name, what)
             assert (by == [counts.OWN]) == (star == "*"), (name, what)
         assert rows()[name][1] == ", ".join(papers[who] for who in printed if who != counts.OWN), name
+        index = counts.expected(f"shards/{name}")
+        assert counts.comparison(index).startswith("as printed in"), name
+        assert set(index.label[index.where("train")]) == set(range(len(index.classes))), name
         others = [number for found in printed.values() for what, number in found.items() if what not in ("train", "test", "classes")]
         assert all(f"{number:,} more" in rows()[name][2] for number in others), name
 

@@ -72,9 +72,31 @@ def test_fewer_steps_or_images_cost_less(graph: Graph) -> None:
     assert predict._images(run) == 10 * 2 * 3
 
 
-def test_what_is_not_built_yet_is_not_predicted(graph: Graph, place: Path) -> None:
-    graph.jobs[0].run.data.sha256 = None
+def test_what_is_not_built_yet_is_predicted_where_its_images_are_known(graph: Graph, place: Path) -> None:
+    data = graph.jobs[0].run.data
+    data.shards, data.source = str(place / "shards" / "CIFAR-10"), "torchvision:CIFAR10"
+    assert predict_one(graph, place, Site()).images == 10 * 50_000  # as printed
+    data.images = Subset(fraction=0.2)
+    assert predict_one(graph, place, Site()).images == 10 * 10_000
+    data.shards, data.source, data.images = str(place / "shards" / "new"), "digits", None
+    assert predict_one(graph, place, Site()).images == 10 * 1347  # as listed
+    data.source = "torchvision:CIFAR10"
     assert predict.sweep(graph, Launch(place / "runs" / "example", "slurm", Site(), place, commit=(None, True))) == []
+
+
+def test_a_cpu_has_hours_and_no_gpu_hours(graph: Graph, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(gpu_tflops=60.0, price_per_gpu_hour=3.0)
+    launch = Launch(place / "runs" / "example", "local", site, place, commit=(None, True))
+    monkeypatch.setattr(predict, "visible_gpus", lambda: ["board"])
+    (on_gpu,) = predict.sweep(graph, launch)
+    assert on_gpu.gpu_hours == pytest.approx(1 / 3600)
+    monkeypatch.setattr(predict, "visible_gpus", lambda: [])
+    (on_cpu,) = predict.sweep(graph, launch)
+    # 1,000 images of 6 x 2 GFLOP at 0.1 TFLOP/s, by two processes
+    assert on_cpu.hours == pytest.approx(120 / 3600 / 2) and "CPU" in on_cpu.basis
+    assert (on_cpu.gpu_hours, on_cpu.energy_kwh, on_cpu.co2e_kg, on_cpu.money) == (0, 0, 0, 0)
+    graph.jobs[0].run.loop.device = "cpu"
+    assert predict_one(graph, place, site).gpu_hours == 0
 
 
 def test_another_number_of_crops_is_another_architecture(graph: Graph) -> None:

@@ -121,6 +121,25 @@ def test_paths_of_sources_are_the_users(place: Path) -> None:
     assert shards._existing(f"{place}/data/deep") == [place]
 
 
+def test_a_dry_run_lists_the_files_that_shards_will_be_built_from(expand, place: Path) -> None:
+    source = photos(place / "images", "x", "y")
+    words = (f"data.source=folder:{source}", "data.shards=shards/new", "optim.batch_size=2", "data.image_size=16")
+    job = expand(*words).jobs[0]
+    assert job.run.data.sha256 is None and shards.num_images(job.run) == 4
+    assert shards.describe(job.run) == (
+        f"{place}/shards/new: to be made from folder:{source} first, which also gives the runs their final names; "
+        "expected: images, 2 classes, 4 train, 4 test images"
+    )
+    with pytest.raises(ConfigError, match=r"optim.batch_size: 8 is more than the 4 images to train on"):
+        expand(*words, "optim.batch_size=8")
+    (source / "train" / "z").mkdir()
+    shards._listed.cache_clear()
+    with pytest.raises(ConfigError, match=r"data.source: .*train/z: no images for class 'z'"):
+        expand(*words)
+    job.run.data.source = f"folder:{place}/not/here"
+    assert shards.outlook(job.run.data) is None
+
+
 def test_facts_are_after_subsets(place: Path) -> None:
     """100 training images of two classes, 7 of each taken, of which a classifier may see 3 labels each."""
     data = Data(shards=str(place / "shards" / "digits"), images=Subset(per_class=7), labels=Subset(per_class=3))

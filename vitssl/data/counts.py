@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
 import numpy as np
 
-from vitssl.data.index import Index
+from vitssl.data.index import UNLABELLED, Index, unwritten
 
 DRLOC, GMML, MASKED_TOKENS = "Drloc's Table 1", "GMML's Table 5", "the text of the masked tokens paper"
 OWN = "the set's own paper or page"
@@ -59,8 +60,7 @@ PRINTED: dict[str, dict[str, dict[str, int]]] = {
 
 def comparison(index: Index) -> str | None:
     """One line: whether shards have the counts that were printed, or what differs; None where the folder names no such set."""
-    named = {_bare(name): printed for name, printed in PRINTED.items()}
-    printed = named.get(_bare(os.path.basename(os.path.abspath(index.folder))))  # a link keeps its own name
+    printed = _printed(index.folder)
     if printed is None:
         return None
     found = _found(index)
@@ -72,6 +72,24 @@ def comparison(index: Index) -> str | None:
     ]
     sources = " and ".join(printed)
     return f"warning: not as printed; {'; '.join(differences)}" if differences else f"as printed in {sources}"
+
+
+def expected(folder: str | Path) -> Index | None:
+    """What shards that are not built yet will hold by the printed counts, with classes of equal size; None likewise."""
+    printed = _printed(folder)
+    if printed is None:
+        return None
+    images = {what: number for counts in printed.values() for what, number in counts.items()}
+    num_classes = images.pop("classes")
+    labels = {split: np.arange(number) % num_classes for split, number in images.items()}
+    if "unlabeled" in labels:
+        labels["unlabeled"][:] = UNLABELLED
+    return unwritten(folder, os.path.basename(folder), [str(k) for k in range(num_classes)], labels)
+
+
+def _printed(folder: str | Path) -> dict[str, dict[str, int]] | None:
+    named = {_bare(name): printed for name, printed in PRINTED.items()}
+    return named.get(_bare(os.path.basename(os.path.abspath(folder))))  # a link keeps its own name
 
 
 def _bare(name: str) -> str:

@@ -86,6 +86,14 @@ class Index:
         return f"{shard}: image {position} at byte {self.offset[position]}"
 
 
+def unwritten(folder: str | Path, name: str, classes: list[str], labels: dict[str, np.ndarray]) -> Index:
+    """The index of shards that are not written yet: its splits with the labels of their images, and nothing of the images themselves."""
+    shards = [{"name": "", "split": split, "images": len(of_split)} for split, of_split in labels.items()]
+    label = np.concatenate(list(labels.values()))
+    columns = {column: np.zeros(len(label), dtype) for column, dtype in COLUMNS.items()} | {"label": label}
+    return Index(Path(folder), name, source="", sha256="", classes=classes, mean=[], std=[], shards=shards, **columns)
+
+
 def to_json(index: Index) -> dict[str, Any]:
     """The content of `index.json`, without the folder."""
     columns = {name: getattr(index, name).tolist() for name in COLUMNS}
