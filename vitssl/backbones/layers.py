@@ -14,7 +14,7 @@ from timm.layers import trunc_normal_
 from timm.models.vision_transformer import Attention, Block
 from torch import Tensor, nn
 
-VECTOR = 16  # fp32 values in a CPU's widest vector
+from vitssl.backbones.narrow import NarrowAttention
 
 
 def sincos_positions(grid: tuple[int, int], dim: int) -> Tensor:
@@ -46,22 +46,6 @@ def set_fused_attention(module: nn.Module, fused: bool) -> None:
             part.fused_attn = fused
 
 
-class PaddedAttention(Attention):
-    """timm's attention, faster on a CPU for heads that are narrower than its vectors: they are padded with zeros, which add nothing.
-
-    So the fused kernel takes two thirds of its time on the 16 heads of 8 values of SSAT's decoder.
-    """
-
-    def forward(self, tokens_BND: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-        if not self.fused_attn or self.head_dim >= VECTOR or tokens_BND.device.type != "cpu":
-            return super().forward(tokens_BND, attn_mask, is_causal)
-        B, N, _ = tokens_BND.shape
-        qkv = self.qkv(tokens_BND).reshape(B, N, 3, self.num_heads, self.head_dim)
-        q, k, v = F.pad(qkv, (0, VECTOR - self.head_dim)).permute(2, 0, 3, 1, 4)
-        heads = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, is_causal=is_causal, scale=self.scale)
-        return self.proj(heads[..., : self.head_dim].transpose(1, 2).reshape(B, N, self.attn_dim))
-
-
 def make_blocks(
     dim: int,
     depth: int,
@@ -69,7 +53,7 @@ def make_blocks(
     mlp_ratio: float,
     qkv_bias: bool = True,
     drop_path: float = 0.0,
-    attention: type[Attention] = PaddedAttention,
+    attention: type[Attention] = NarrowAttention,
 ) -> nn.ModuleList:
     """timm's pre-norm transformer blocks; drop-path grows linearly to ``drop_path``."""
     rates = [drop_path * i / max(depth - 1, 1) for i in range(depth)]

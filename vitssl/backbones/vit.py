@@ -15,6 +15,7 @@ from vitssl import config
 from vitssl.backbones import layers
 from vitssl.backbones.base import Embedded, Features, Plain
 from vitssl.backbones.locality import LocalAttention, ShiftedPatches
+from vitssl.backbones.narrow import NarrowAttention
 
 
 def build(cfg: config.Backbone, size_px: int, needs: Set[str] = frozenset()) -> ViT:
@@ -38,7 +39,7 @@ class ViT(Plain):
         self.cls_token = nn.Parameter(torch.zeros(1, 1, self.embed_dim))
         self.mask_token = nn.Parameter(torch.zeros(1, 1, self.embed_dim)) if "mask" in needs else None
         self._make_positions(cfg.positions)
-        attention = LocalAttention if cfg.attention == "local" else layers.PaddedAttention
+        attention = LocalAttention if cfg.attention == "local" else NarrowAttention
         self.blocks = layers.make_blocks(
             self.embed_dim, self.num_layers, size.num_heads, size.mlp_ratio, size.qkv_bias, cfg.drop_path, attention
         )
