@@ -34,13 +34,13 @@ def cancel(sweep: Path) -> None:
     Raises:
         ConfigError: the folder is not a sweep's, or SLURM does not answer.
     """
-    folders = [sweep / name for name in runs_of(sweep)]
+    asked_for, before = runs_of(sweep)
     pid = local.running(sweep)
     if pid is not None:
         os.kill(pid, signal.SIGTERM)
         print(f"asked process {pid} to save and stop")
     ids = []
-    for folder in cluster.queued([*folders, sweep]):
+    for folder in cluster.queued([*asked_for, *before, sweep]):
         # a job that is being cancelled must not requeue itself
         (folder / "cancelled").touch()
         ids.append(cluster.job_id(folder))

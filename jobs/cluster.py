@@ -20,6 +20,14 @@ def jobs() -> dict[str, str]:
     return dict(line.split(maxsplit=1) for line in lines)
 
 
+def is_waiting(job: str) -> bool:
+    """Is this job pending or running? Where SLURM does not answer now, it is not known to have ended."""
+    try:
+        return job in jobs()
+    except ConfigError:
+        return True
+
+
 def job_id(folder: Path) -> str | None:
     """SLURM's id of the newest job of a run, or of a sweep's report."""
     return read_json(folder / JOB_FILE).get("job_id")

@@ -20,7 +20,7 @@ from typing import Any
 from jobs.graph import Graph, Job
 from jobs.shards import ROOT, facts
 from jobs.sweep import Arm, Spec
-from vitssl.config import ConfigError, Run, Site, checkpoints, save, unstarted, views_of
+from vitssl.config import ConfigError, Run, Site, active, checkpoints, save, unstarted, views_of
 from vitssl.files import hash_file, open_lock, read_json, write_json
 
 SOURCE = ("vitssl", "jobs")
@@ -143,7 +143,8 @@ def architecture(run: Run) -> str:
     """A hash of what the work per image depends on: runs of one architecture have the same MACs and the same speed."""
     views = {name: (view.count, view.size) for name, view in views_of(run).items()}
     bare = unstarted(run)
-    parts = [run.data.image_size, views, dataclasses.asdict(bare.backbone), dataclasses.asdict(bare.objectives), run.loop.precision]
+    objectives = {name: dataclasses.asdict(objective) | {"weight": None} for name, objective in active(bare.objectives).items()}
+    parts = [run.data.image_size, views, dataclasses.asdict(bare.backbone), objectives, run.loop.precision]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -85,7 +85,7 @@ def cells(spec: Spec) -> list[Cell]:
     Raises:
         ConfigError: the first mistake, naming the file and the field.
     """
-    stages = {stage for arm in spec.arms.values() for stage in arm.stages}
+    stages = set(spec.stages)
     _check_layers(spec, stages)
     for arm in spec.arms:
         _check_axes(spec, arm, stages)
@@ -200,7 +200,7 @@ def _with_its_source(layer: dict[str, Any]) -> dict[str, Any]:
 
 
 def resources_of(spec: Spec, arm: str) -> Resources:
-    """The sweep's resources under the arm's own."""
+    """The sweep's resources under the arm's own, which already hold the command line's."""
     return merge(Resources, dataclasses.asdict(spec.resources), spec.arms[arm].resources, where=f"{spec.file}: arms.{arm}.resources")
 
 

@@ -97,7 +97,7 @@ def _one(job: Job, title: str, launch: Launch, stopper: Stopper, console: Consol
     if not is_done(job) and not stopper.asked:
         if error_of(job.folder) is None and code != MISTAKE:
             fail(job, _end(code))
-        console.print(f"[red]{title}: failed[/red]: {error_of(job.folder) or 'see above'}", highlight=False, soft_wrap=True)
+        console.print(f"[red]{title}: failed[/red]: {escape(error_of(job.folder) or 'see above')}", highlight=False, soft_wrap=True)
 
 
 def _end(code: int) -> str:

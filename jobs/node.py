@@ -86,6 +86,7 @@ def environment(job: dict[str, Any], stop_file: Path) -> dict[str, str]:
     own = {
         "PYTHONPATH": os.pathsep.join(paths),
         "VITSSL_STOP_FILE": str(stop_file),
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as NVML numbers them, which measures their energy
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SHUTDOWN_S),
     }
     return os.environ | _site(job).env | own

@@ -28,6 +28,7 @@ class Overrides:
     sweep: dict[str, Any] = field(default_factory=dict)
     run: dict[str, Any] = field(default_factory=dict)  # of all Runs, or of a stage's
     of_arm: dict[str, dict[str, Any]] = field(default_factory=dict)  # as `run`, for one arm alone
+    arm_resources: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def unknown(value: Any, known: Iterable[Any], what: str) -> ConfigError:
@@ -65,6 +66,9 @@ def _file_under(result: Overrides, key: str, value: Any) -> None:
         arm, _, name = rest.partition(".")
         if not name:
             raise ConfigError(f"command line: {key}: name a field of the arm, for example arms.{arm or 'ARM'}.optim.lr=1e-3")
+        if name.startswith("resources."):
+            result.arm_resources.setdefault(arm, {})[name.removeprefix("resources.")] = value
+            return
         # the file writes arms.ARM.stages.STAGE
         result.of_arm.setdefault(arm, {})[name.removeprefix("stages.")] = value
     elif head == "axes" and rest:
@@ -102,8 +106,8 @@ def check(asked: Overrides, stages: dict[str, list[str]], chosen: Iterable[str])
         if any(head in names for names in stages.values()):
             raise ConfigError(f"command line: {key}: {head} is a stage of none of the arms that run ({', '.join(chosen)})")
         raise unknown(head, [*sorted(RUN_FIELDS), *running], f"command line: {key}")
-    for arm, fields in asked.of_arm.items():
-        _check_arm(arm, fields, stages, chosen)
+    for arm in asked.of_arm | asked.arm_resources:
+        _check_arm(arm, asked.of_arm.get(arm, {}), stages, chosen)
 
 
 def check_axes(keys: Iterable[str], axes: dict[str, dict[Any, dict[str, Any]]]) -> None:

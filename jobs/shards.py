@@ -65,8 +65,10 @@ def _listed(folder: Path, source: str) -> Index:
     return unwritten(folder, opened.name, opened.classes, labels)
 
 
-def prepare(stages: Iterable[Stage]) -> dict[str, str]:
+def prepare(stages: Iterable[Stage], dry_run: bool = False) -> dict[str, str]:
     """Make the paths of every stage's data absolute; gives {missing folder: source to build it from}.
+
+    A dry run goes on without shards that cannot be built, where what they will hold is printed.
 
     Raises:
         ConfigError: shards that are missing and cannot be built, or that were built from another source than the Run's.
@@ -78,6 +80,8 @@ def prepare(stages: Iterable[Stage]) -> dict[str, str]:
         data.source = data.source and _anchored(data.source)
         if (Path(data.shards) / "index.json").exists():
             _refuse_other_source(data, stage.where)
+        elif data.source is None and dry_run and outlook(data) is not None:
+            continue
         elif data.source is None:
             raise ConfigError(
                 f"{stage.where}: data.shards: {data.shards} holds no index.json; "
@@ -184,13 +188,14 @@ def fingerprint(run: Run, where: str) -> str | None:
 
 def describe(run: Run) -> str:
     """What a Run's shards hold, for people: a folder may be called otherwise than what was put into it."""
-    index = outlook(run.data)
+    folder, index = run.data.shards, outlook(run.data)
+    how = f"to be made from {run.data.source}" if run.data.source else f"not there yet (`vitssl shards build SOURCE {folder}`)"
     if index is None:
-        return f"{run.data.shards}: to be made from {run.data.source} first; what it will hold, and so the cost, is known only then"
+        return f"{folder}: {how}; what it will hold, and so the cost, is known only then"
     images = {split: sum(shard["images"] for shard in index.shards if shard["split"] == split) for split in index.splits}
     listed = ", ".join(f"{count:,} {split}" for split, count in images.items())
-    planned = "" if index.sha256 else f"to be made from {run.data.source} first, which also gives the runs their final names; expected: "
-    return f"{run.data.shards}: {planned}{index.name}, {len(index.classes)} classes, {listed} images"
+    planned = "" if index.sha256 else f"{how}, which also gives the runs their final names; expected: "
+    return f"{folder}: {planned}{index.name}, {len(index.classes)} classes, {listed} images"
 
 
 def facts(run: Run) -> dict[str, Any]:

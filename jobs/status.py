@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 if __name__ == "__main__":
@@ -61,7 +62,7 @@ def show(sweep: Path, console: Console) -> None:
     print_table(table, console)
     for s in found:
         if s.error is not None:
-            console.print(f"[red]{s.name}[/red]: {s.error}", highlight=False, soft_wrap=True)
+            console.print(f"[red]{s.name}[/red]: {escape(s.error)}", highlight=False, soft_wrap=True)
 
 
 def collect(sweep: Path) -> list[Status]:
@@ -70,17 +71,24 @@ def collect(sweep: Path) -> list[Status]:
     Raises:
         ConfigError: the folder is not a sweep's.
     """
-    folders = {sweep / folder: stage for folder, stage in runs_of(sweep).items()}
-    waiting, here = cluster.queued(folders), local.running(sweep)
-    return [_status(folder, stage, waiting, here) for folder, stage in folders.items()]
+    asked_for, before = runs_of(sweep)
+    waiting, here = cluster.queued(asked_for | before), local.running(sweep)
+    shown = asked_for | {folder: stage for folder, stage in before.items() if folder in waiting}
+    return [_status(folder, stage, waiting, here) for folder, stage in shown.items()]
 
 
-def runs_of(sweep: Path) -> dict[str, str]:
-    """{run folder: stage} of a sweep, each once."""
+def runs_of(sweep: Path) -> tuple[dict[Path, str], dict[Path, str]]:
+    """{run folder: stage} of a sweep's last submission, and of those before that it did not ask for: they may still be queued.
+
+    Raises:
+        ConfigError: the folder is not a sweep's.
+    """
     facts = read_json(sweep / "sweep.json")
     if not facts:
         raise ConfigError(f"{sweep / 'sweep.json'} does not exist: this is not a sweep's folder (runs/NAME)")
-    return {stage["folder"]: stage["stage"] for cell in facts["cells"] for stage in cell["stages"]}
+    asked_for = {sweep / stage["folder"]: stage["stage"] for cell in facts["cells"] for stage in cell["stages"]}
+    submitted = {path.parent: read_json(path)["stage"] for path in sorted(sweep.glob("*/job.json"))}
+    return asked_for, {folder: stage for folder, stage in submitted.items() if folder not in asked_for}
 
 
 def _status(folder: Path, stage: str, waiting: dict[str, str], here: int | None) -> Status:

@@ -73,15 +73,15 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     if options.smoke:
         spec = smoke.narrow(spec)
     if executor == "local":
-        spec.resources.nodes = min(1, spec.resources.nodes)
-    site = read_site(options.site or spec.site, asked.site)
+        sweep.on_one_node(spec)
+    site = read_site(options.site or spec.site or "local", asked.site)
     intensity_kg_per_kwh(site)  # an unknown country is refused here, not when the jobs start
     planned = graph.cells(spec)
     stages = [stage for cell in planned for stage in cell.stages]
     if options.smoke:
         for stage in stages:
             stage.run = smoke.shrink(stage.run, spec, runs, stage.where)
-    missing, unfetched = shards.prepare(stages), weights.prepare(stages)
+    missing, unfetched = shards.prepare(stages, options.dry_run), weights.prepare(stages)
     if not options.dry_run:
         shards.build(missing, site)
         weights.fetch(unfetched, site)
@@ -108,8 +108,8 @@ def _executor(asked: str, dry_run: bool) -> str:
     return "slurm" if there else "local"
 
 
-def read_site(named: str | None, overrides: dict[str, Any]) -> Site:
-    """A site profile: a file, or a name in jobs/sites; None takes the defaults."""
+def read_site(named: str, overrides: dict[str, Any]) -> Site:
+    """A site profile: a file, or a name in jobs/sites."""
     site = _merged_site(named, overrides)
     for name in ("gpu_power_w", "gpu_tflops", "price_per_gpu_hour", "intensity_kg_per_kwh", "estimate_kg_per_kwh"):
         value = getattr(site, name)
@@ -118,9 +118,7 @@ def read_site(named: str | None, overrides: dict[str, Any]) -> Site:
     return site
 
 
-def _merged_site(named: str | None, overrides: dict[str, Any]) -> Site:
-    if named is None:
-        return merge(Site, overrides, where="command line: site")
+def _merged_site(named: str, overrides: dict[str, Any]) -> Site:
     path = Path(named) if Path(named).suffix in (".yaml", ".yml") else SITES / f"{named}.yaml"
     if not path.exists():
         raise sweep.unknown(named, [p.stem for p in sorted(SITES.glob("*.yaml"))], "site: no such profile")

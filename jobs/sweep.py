@@ -8,12 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Optional
 
-import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
 from jobs.overrides import RUN_FIELDS, Overrides, check, unknown
-from vitssl.config import ConfigError, Objectives, Run, merge, parts_of
+from vitssl.config import ConfigError, Objectives, Run, merge, parts_of, read_yaml
 
 
 @dataclass
@@ -72,6 +68,7 @@ class Spec:
     axes: Any = field(default_factory=dict)  # name -> {label: fields}
     overrides: dict[str, Any] = field(default_factory=dict)  # of Runs, from the command line
     arm_overrides: dict[str, Any] = field(default_factory=dict)  # arm -> such of that arm alone
+    stages: list[str] = field(default_factory=list)  # of all arms of the file: an axis may set fields of one that does not run now
 
     def overridden(self) -> list[str]:
         """The fields of Runs that the command line sets, as it writes them."""
@@ -117,9 +114,19 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
         if name not in every_axis:
             raise unknown(name, every_axis, "command line: axes")
     stages = {name: list(arm.stages) for name, arm in spec.arms.items()}
+    spec.stages = list(dict.fromkeys(stage for names in stages.values() for stage in names))
     spec.arms = _pick_arms(spec, overrides.arms, everything)
     check(overrides, stages, spec.arms)
+    for name, arm in spec.arms.items():
+        arm.resources = {**arm.resources, **overrides.resources, **overrides.arm_resources.get(name, {})}
     return spec
+
+
+def on_one_node(spec: Spec) -> None:
+    """What asks for more nodes than this machine runs on one."""
+    for resources in (vars(spec.resources), *(arm.resources for arm in spec.arms.values())):
+        if isinstance(nodes := resources.get("nodes"), int):
+            resources["nodes"] = min(1, nodes)
 
 
 def _refuse_lists(part: Any, where: str, names: tuple[str, ...]) -> None:
@@ -130,13 +137,7 @@ def _refuse_lists(part: Any, where: str, names: tuple[str, ...]) -> None:
 
 
 def load_yaml(path: str | Path) -> dict[str, Any]:
-    try:
-        content = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such file") from None
-    except (yaml.YAMLError, OmegaConfBaseException, OSError) as error:
-        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None
-    return _mapping(content, str(path))
+    return _mapping(read_yaml(path), str(path))
 
 
 def refuse_scalars(layer: dict[str, Any], where: str, schema: type = Run, prefix: str = "") -> None:

@@ -33,8 +33,16 @@ def prepare(stages: Iterable[Stage]) -> dict[str, str]:
             elif field not in stage.pointers and not Path(value).exists():
                 raise ConfigError(f"{stage.where}.{field}: there is no {value}; put the weights there, or name another file or run folder")
             elif field not in stage.pointers and Path(value).is_dir():
+                _refuse_unfinished(Path(value), f"{stage.where}.{field}")
                 check_fits(stage.run, field, load(value), where=stage.where)
     return missing
+
+
+def _refuse_unfinished(folder: Path, where: str) -> None:
+    """What starts from a run that goes on would be another thing each time, under the same identity."""
+    load(folder)
+    if not (folder / "done.json").exists():
+        raise ConfigError(f"{where}: {folder} is not done; let it finish, or name the file of a state of it, such as {folder / 'last.pt'}")
 
 
 def fetch(missing: dict[str, str], site: Site) -> None:

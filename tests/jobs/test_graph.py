@@ -95,6 +95,27 @@ def test_an_arm_alone_and_a_stage_of_an_arm_alone(expand) -> None:
     }
 
 
+def test_an_axis_may_set_a_stage_of_an_arm_that_does_not_run(expand) -> None:
+    text = EXAMPLE.replace("flipped: {data.views.main.hflip: 0.0}", "flipped: {data.views.main.hflip: 0.0, finetune: {loop.epochs: 7}}")
+    assert {job.run.loop.epochs for job in expand("arms=[scratch]", text=text).jobs} == {10}
+    assert pick(expand(text=text), "chain_short", "finetune", data="flipped").run.loop.epochs == 7
+
+
+def test_the_command_lines_resources_win_over_an_arms_own(expand) -> None:
+    words = ("arms=[scratch,opt_in]", "axes.data=[plain]", "axes.seed=[0]")
+
+    def nodes(*more: str) -> list[tuple[int, float]]:
+        return [(job.resources.nodes, job.resources.hours) for job in expand(*words, *more).jobs]
+
+    assert nodes() == [(1, 1.0), (2, 1.0)]
+    assert nodes("resources.nodes=4") == [(4, 1.0), (4, 1.0)]
+    assert nodes("resources.nodes=4", "arms.opt_in.resources.nodes=8", "arms.scratch.resources.hours=2") == [(4, 2.0), (8, 1.0)]
+    with pytest.raises(ConfigError, match=r"command line: arms: 'opt' is not known \(did you mean opt_in"):
+        nodes("arms.opt.resources.nodes=8")
+    with pytest.raises(ConfigError, match=r"arms.opt_in.resources: .*node"):
+        nodes("arms.opt_in.resources.node=8")
+
+
 @pytest.mark.parametrize(("words", "refused"), [(["axes.data=[plain,big]"], True), (["axes.data=big"], False), ([], False)])
 def test_values_of_an_axis_that_an_override_makes_equal_are_refused(expand, words, refused) -> None:
     """plain sets nothing, big the size alone, flipped something else: one run would be counted twice."""

@@ -156,13 +156,15 @@ def kill_task(folder: Path) -> None:
 
 
 def test_cancelled_it_stays_cancelled(standin: Standin) -> None:
-    sweep = standin("arms=[chain]", "loop.max_steps=100")
+    sweep = standin("arms=[chain]", "axes.seed=[0,1]", "loop.max_steps=100")
+    standin("arms=[chain]", "axes.seed=[0]", "loop.max_steps=100")  # which no longer speaks of the other seed
     other = standin("arms=[direct]", "name=other", "loop.max_steps=30").parent / "other"
-    folder = run_folder(sweep, "chain-pretrain")
-    wait_for(lambda: begun(folder))
+    folders = [run_folder(sweep, f"chain-pretrain-s{seed}") for seed in (0, 1)]
+    wait_for(lambda: all(begun(folder) for folder in folders))
+    assert {Path(s.name).name for s in status.collect(sweep)} >= {folder.name for folder in folders}
     cancel.cancel(sweep)
     time.sleep(8)  # KillWait and the hold of a requeued job
-    assert history(folder) == ["CANCELLED by 0"]
+    assert [history(folder) for folder in folders] == [["CANCELLED by 0"]] * 2
     assert {s.state for s in status.collect(sweep)} == {"cancelled"}
     wait_for(lambda: is_done(run_folder(other, "direct")))
 
