@@ -67,7 +67,12 @@ def make(*layers) -> Run:
         (["loop.warmup_epochs=100"], ["loop.warmup_epochs"]),
         (["loop.ema_decay=1"], ["loop.ema_decay"]),
         (["backbone.frozen=true", "objectives.mae.weight=1"], ["backbone.frozen"]),
-        (["init_objectives=[mae]"], ["init_objectives", "mae"]),
+        (["init_from=x", "init_objectives=[mae]"], ["init_objectives", "mae"]),
+        (["init_objectives=[classify]"], ["init_objectives", "init_from only"]),
+        (["init_except=[head]"], ["init_except", "init_from only"]),
+        (["optim.clip_norm=3"], ["optim.clip_norm", "clip: global"]),
+        (["optim.momentum=0.5"], ["optim.momentum", "name: sgd"]),
+        (["optim.name=sgd", "optim.betas=[0.9,0.95]"], ["optim.betas", "name: adamw"]),
     ],
 )
 def test_a_mistake_is_one_line_naming_file_and_field(layer, words):
@@ -152,6 +157,9 @@ def test_what_is_off_has_no_part_in_the_identity(make_run):
 def test_weights_of_another_network_are_refused_unless_that_is_meant(make_run):
     run, other = make_run({"objectives.classify": {}, "init_from": "x"}), make_run({"objectives.classify": {}, "backbone.depth": 3})
     config.check_fits(run, "init_from", run)
-    with pytest.raises(config.ConfigError, match=r"init_from: those weights are of a vit_pico of another size or kind"):
-        config.check_fits(run, "init_from", other)
+    # shapes are the same with other heads, but what they mean is not
+    heads = make_run({"objectives.classify": {}, "backbone.num_heads": 2 * config.size_of(run.backbone).num_heads})
+    for different in (other, heads):
+        with pytest.raises(config.ConfigError, match=r"init_from: those weights are of a vit_pico of another size or kind"):
+            config.check_fits(run, "init_from", different)
     config.check_fits(make_run({"objectives.classify": {}, "init_from": "x", "init_except": ["blocks"]}), "init_from", other)

@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     add = _command(commands, "bench", _bench, "speed on this machine, as ratios measured side by side")
     add("--images", type=Path, help="folder of class folders with images; default: the digits as 32-px JPEG files")
     add("--only", default="", help="comma-separated names of the comparisons to make; default: all that this machine can")
-    add("--repeats", type=int, default=7, help="measured rounds per comparison")
+    add("--repeats", type=_positive, default=7, help="measured rounds per comparison")
     add("--json", type=Path, help="write the figures there too")
     return parser
 
@@ -52,6 +52,12 @@ def _command(commands: argparse._SubParsersAction, name: str, call: object, help
     parser = commands.add_parser(name, help=help_text, description=help_text)
     parser.set_defaults(call=call)
     return parser.add_argument
+
+
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number
 
 
 def _shards_parser(commands: argparse._SubParsersAction) -> None:
@@ -122,6 +128,7 @@ def _cost(arguments: argparse.Namespace) -> None:
 def _weights(arguments: argparse.Namespace) -> None:
     from vitssl import state
 
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
     state.save(arguments.out, {"model": state.released(arguments.name.removeprefix("timm:")), "source": arguments.name})
     print(arguments.out)
 

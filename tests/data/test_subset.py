@@ -122,6 +122,13 @@ def test_unlabelled_images():
     assert set(split(index, images=Subset(per_class=2)).train) < set(few.train)
 
 
+@pytest.mark.parametrize("labels", [Subset(fraction=0.1), Subset(per_class=1)])
+def test_of_unlabelled_images_no_labels_are_drawn(labels):
+    """A sweep that hides labels may pretrain on images that have none."""
+    parts = split(make_index([10, 10], [2, 2], unlabeled=40), need_labels=False, train_split="unlabeled", labels=labels)
+    assert len(parts.train) == 40
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

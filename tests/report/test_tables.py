@@ -211,6 +211,13 @@ def test_arms_that_cannot_run_keep_their_row(sweep):
     assert "† the paper only quotes this row" in tables.accuracy(laid_out).caption
 
 
+def test_a_spreadsheet_may_begin_with_an_arm_that_cannot_run(sweep):
+    arms = [{"name": "in1k", "not_runnable": "no weights"}, {"name": "scratch"}]
+    axes = {"optim.lr": [0.1, 0.2], "seed": [0]}
+    lines = list(csv.DictReader(StringIO(render.numbers(lay_out(collect(sweep({"scratch": 80.0}, axes, columns=None, arms=arms)))))))
+    assert [(line["arm"], line["optim.lr"]) for line in lines] == [("in1k", ""), ("scratch", "0.1"), ("scratch", "0.2")]
+
+
 def test_an_empty_sweep(sweep):
     make = {("ssat", "cifar10", 0): {"skip": True}}
     laid_out = lay_out(collect(sweep({"ssat": 1.0}, {"data": ["cifar10"], "seed": [0]}, make=make)))

@@ -92,3 +92,14 @@ def less_than(low: float, part: Any, prefix: str, *names: str) -> Iterator[str]:
             yield f"{dotted}{name}: {value} is less than {low}"
         elif value is not None and not math.isfinite(value):
             yield f"{dotted}{name}: {value} is not a finite number"
+
+
+def unread_problems(part: Any, prefix: str, owners: dict[str, str]) -> Iterator[str]:
+    """The problems of those fields of ``part`` that nothing reads as its others are, and that are set to other than their default.
+
+    ``owners`` names them, each with the value of another field that it belongs to.
+    """
+    dotted, defaults = f"{prefix}." if prefix else "", type(part)()
+    for name, owner in owners.items():
+        if (value := getattr(part, name)) != getattr(defaults, name):
+            yield f"{dotted}{name}: {value} is read with {owner} only; leave it out"

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
@@ -99,12 +100,26 @@ def _one_line(error: OmegaConfBaseException) -> str:
     return f"{key}: {text}" if key and not text.startswith(key) else text
 
 
+def read_yaml(path: str | Path) -> Any:
+    """The content of a YAML file.
+
+    Raises:
+        ConfigError: there is no such file, or it is not YAML.
+    """
+    try:
+        return OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such file") from None
+    except (yaml.YAMLError, OmegaConfBaseException, OSError) as error:
+        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None
+
+
 def load(folder: str | Path) -> Run:
     """The Run of a run folder (its ``run.yaml``), checked."""
     path = Path(folder) / "run.yaml"
     if not path.is_file():
         raise ConfigError(f"{path} does not exist: this is not a run folder")
-    run = merge(Run, OmegaConf.load(path), where=str(path))
+    run = merge(Run, read_yaml(path), where=str(path))
     check(run, where=str(path))
     return run
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional
 
 from vitssl.config.backbones import Backbone, family, size_of, stage_strides_px, stride_px
-from vitssl.config.base import checkpoint, less_than
+from vitssl.config.base import checkpoint, less_than, unread_problems
 from vitssl.config.data import view_px
 
 if TYPE_CHECKING:
@@ -56,10 +56,7 @@ class Objective:
     def problems(self, name: str, run: Run) -> Iterator[str]:
         """``name`` is the path of the field, such as objectives.mae."""
         yield from less_than(0, self, name, "weight")
-        defaults = type(self)()
-        for key, owner in self.unread().items():
-            if getattr(self, key) != getattr(defaults, key):
-                yield f"{name}.{key}: {getattr(self, key)} is read with {owner} only; leave it out"
+        yield from unread_problems(self, name, self.unread())
 
 
 @dataclass

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any, Literal, Optional
 
 from vitssl.config.backbones import Backbone, module, offers, size_of
-from vitssl.config.base import ConfigError, checkpoint, free, less_than, teachers
+from vitssl.config.base import ConfigError, checkpoint, free, less_than, teachers, unread_problems
 from vitssl.config.data import Data, View, view_px
 from vitssl.config.objectives import Objectives, active
 
@@ -45,6 +45,8 @@ class Optim:
             yield f"optim.layer_decay: {self.layer_decay} is not in (0, 1]"
         if self.clip != "none" and not 0 < self.clip_norm < math.inf:
             yield f"optim.clip_norm: {self.clip_norm} is not positive"
+        yield from unread_problems(self, "optim", {"momentum": "name: sgd"} if self.name == "adamw" else {"betas": "name: adamw"})
+        yield from unread_problems(self, "optim", {"clip_norm": "clip: global or tensor"} if self.clip == "none" else {})
         if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
             yield f"optim.betas: {self.betas} is not a pair in [0, 1)"
 
@@ -92,6 +94,8 @@ class Run:
     init_except: list[str] = field(default_factory=list)  # name patterns that may be missing, unexpected or of other shape
 
 
+# fields of a backbone that its weights do not depend on
+HOW_TRAINED = ("drop_path", "init", "frozen", "fused_attention")
 # why a backbone cannot serve an objective
 LACKS = {
     "cls": "has no class token; set pool: mean",
@@ -177,7 +181,7 @@ def check_fits(run: Run, field: str, theirs: Run, where: str = "") -> None:
         ConfigError: they differ, in more than how the teacher was trained.
     """
     prefix = f"{where}: " if where else ""
-    if field == "init_from" and not run.init_except and _shape(run.backbone) != _shape(theirs.backbone):
+    if field == "init_from" and not run.init_except and _network(run.backbone) != _network(theirs.backbone):
         raise ConfigError(
             f"{prefix}init_from: those weights are of a {theirs.backbone.name} of another size or kind than this {run.backbone.name}"
         )
@@ -186,14 +190,14 @@ def check_fits(run: Run, field: str, theirs: Run, where: str = "") -> None:
         return
     for f in dataclasses.fields(ours):
         own, other = getattr(ours, f.name), getattr(theirs.backbone, f.name)
-        if own != other and f.name not in ("drop_path", "init", "frozen", "fused_attention"):
+        if own != other and f.name not in HOW_TRAINED:
             raise ConfigError(f"{prefix}{field}_backbone.{f.name}: {own} is not the teacher's; its own Run has backbone.{f.name}={other}")
 
 
-def _shape(backbone: Backbone) -> tuple[Any, ...]:
-    """What weights of one must share with the other's."""
+def _network(backbone: Backbone) -> tuple[Any, ...]:
+    """What weights of one must share with the other's, in shape or in what they mean."""
     size = size_of(backbone)
-    return module(backbone), size.embed_dim, size.depths, size.mlp_ratio, size.patch_size
+    return module(backbone), size.embed_dim, size.depths, size.num_heads, size.mlp_ratio, size.patch_size, backbone.attention_scale
 
 
 def _pattern_problems(run: Run) -> Iterator[str]:
@@ -224,11 +228,13 @@ def _objective_problems(run: Run) -> Iterator[str]:
         yield from objective.problems(f"objectives.{name}", run)
     if objectives and not any(objective.reads_output() for objective in objectives.values()):
         yield (
-            f"objectives.{name}: nothing reads the backbone's output, and its last layers would stay untrained;"
+            "objectives: nothing reads the backbone's output, and its last layers would stay untrained;"
             " add an objective that does, such as classify (drloc does with features: normed)"
         )
     if run.backbone.frozen and set(objectives) != {"classify"}:
         yield "backbone.frozen: only a classify Run (a probe) can train on a frozen backbone"
+    if run.init_from is None:
+        yield from unread_problems(run, "", dict.fromkeys(("init_objectives", "init_except"), "init_from"))
     for name in run.init_objectives:
         if name not in objectives:
             yield f"init_objectives: {name} is not an active objective; the Run has {', '.join(objectives)}"

@@ -158,6 +158,8 @@ def read_csv(file: Path) -> dict[str, list[Row]]:
         raise ValueError(f"{file}: no column {sorted(missing)[0]!r}; expected path,label[,split]")
     splits: dict[str, list[Row]] = {}
     for number, record in enumerate(reader, 2):
+        if not record["path"]:
+            raise ValueError(f"{file}:{number}: no path; expected path,label[,split]")
         label = (record["label"] or "").strip()
         splits.setdefault(record.get("split") or "train", []).append(Row(f"{file}:{number}", record["path"], label, label))
     return splits

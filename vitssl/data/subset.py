@@ -44,7 +44,8 @@ def train_and_heldout(index: Index, data: Data, need_labels: bool, evaluated: bo
     labels = index.label.copy()
     if data.labels is not None:
         labelled = train[labels[train] >= 0]
-        labels[np.setdiff1d(labelled, take(index, labelled, data.labels, "data.labels"))] = UNLABELLED
+        seen = take(index, labelled, data.labels, "data.labels") if len(labelled) else labelled  # of unlabelled images none can be hidden
+        labels[np.setdiff1d(labelled, seen)] = UNLABELLED
     if need_labels:
         train = train[labels[train] >= 0]
     if not len(train):

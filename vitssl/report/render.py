@@ -123,7 +123,7 @@ def numbers(grid: Grid) -> str:
     """One line per row and column of the table, unrounded, for a spreadsheet."""
     lines = [_line(grid, row, column) for row in grid.rows for column in grid.columns]
     out = StringIO()
-    writer = csv.DictWriter(out, fieldnames=list(lines[0]) if lines else ["arm"], lineterminator="\n")
+    writer = csv.DictWriter(out, fieldnames=list(dict.fromkeys(key for line in lines for key in line)) or ["arm"], lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)
     return out.getvalue()
