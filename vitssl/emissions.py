@@ -199,14 +199,14 @@ def select_gpus(boards: list[Gpu], visible: str | None) -> list[Gpu]:
     """Those of ``boards`` that ``visible`` names, by index or by the beginning of a UUID; as CUDA, it reads up to the first unknown one.
 
     Raises:
-        ValueError: a MIG slice: NVML gives no energy of its own to it, and the board's belongs to others too.
+        ConfigError: a MIG slice: NVML gives no energy of its own to it, and the board's belongs to others too.
     """
     if visible is None:
         return boards
     found = []
     for name in (part.strip() for part in visible.split(",")):
         if name.startswith("MIG-"):
-            raise ValueError(f"CUDA_VISIBLE_DEVICES: the energy of {name}, a slice of a board, cannot be measured; ask for whole GPUs")
+            raise ConfigError(f"CUDA_VISIBLE_DEVICES: the energy of {name}, a slice of a board, cannot be measured; ask for whole GPUs")
         match = [b for b in boards if name and (str(b.index) == name or (name.startswith("GPU-") and b.uuid.startswith(name)))]
         if len(match) != 1:
             break

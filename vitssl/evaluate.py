@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +23,8 @@ from vitssl.data.loader import EvalLoader
 from vitssl.data.views import EvalView
 from vitssl.objectives.classify import top_k_correct
 
+EVALUATED_AT_ONCE = 256  # images; a training batch may have been that of many GPUs
+
 
 @torch.no_grad()
 def accuracy(
@@ -33,16 +34,17 @@ def accuracy(
     was_training = network.training
     network.eval()
     sums = torch.zeros(4, dtype=torch.float64)
+    on_device: list[Tensor] = []  # what is fetched batch by batch would make the device wait
     for raw in batches:
         batch = view(raw)
         with dist.autocast(batch.device, precision):
             logits_BK = network.predict(batch).float()
-        labels_B = raw.labels_B.to(batch.device)
-        known = labels_B != UNLABELLED
-        logits_BK, labels_B = logits_BK[known], labels_B[known]
-        loss = F.cross_entropy(logits_BK, labels_B, reduction="sum")
+        labels_B = raw.labels_B.to(batch.device, non_blocking=True)
+        loss = F.cross_entropy(logits_BK, labels_B, reduction="sum", ignore_index=UNLABELLED)
         hits = [top_k_correct(logits_BK, labels_B, k).sum() for k in (1, 5)]
-        sums += torch.stack([*hits, loss, known.sum()]).double().cpu()
+        on_device.append(torch.stack([*hits, loss, (labels_B != UNLABELLED).sum()]).double())
+    if on_device:
+        sums += torch.stack(on_device).sum(0).cpu()
     network.train(was_training)
     top1, top5, loss, count = dist.all_sum(sums).tolist()
     if not count:
@@ -118,13 +120,18 @@ def run_folder(path: Path) -> Path:
     return path
 
 
-def load(folder: str | Path, **options: Any) -> Trained:
+def load(folder: str | Path, checkpoint: str = state.LAST, device: str = "auto") -> Trained:
     """A trained run by its folder: ``vitssl.load("runs/quickstart/ssat-…").predict("digit.png")``.
+
+    Args:
+        folder: the run folder.
+        checkpoint: a file in it: the last state, ``best.pt`` of the held-out split, or one that ``loop.keep_every`` kept.
+        device: auto, cpu or cuda.
 
     Raises:
         ConfigError: not a run folder, without a checkpoint, or trained without `classify`.
     """
-    return Trained(run_folder(Path(folder)), **options)
+    return Trained(run_folder(Path(folder)), checkpoint, device)
 
 
 def evaluate_folder(folder: Path, shards: str | None = None, split: str = "test") -> dict[str, float]:
@@ -139,6 +146,6 @@ def evaluate_folder(folder: Path, shards: str | None = None, split: str = "test"
         raise ConfigError(f"{index.folder}: its classes are not those that {folder} was trained on")
     loader = EvalLoader(
         index, index.where(split), index.label, trained.run.data,
-        batch_size=trained.run.optim.batch_size, rank=0, world_size=1, device=trained.device,
+        batch_size=min(EVALUATED_AT_ONCE, trained.run.optim.batch_size), rank=0, world_size=1, device=trained.device,
     )  # fmt: skip
     return accuracy(trained.model, loader, trained.view, trained.run.loop.precision)

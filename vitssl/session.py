@@ -64,10 +64,16 @@ class Session:
         return self.progress.step / self.loader.steps_per_epoch
 
     @property
+    def epochs_done(self) -> int:
+        return self._epochs_at(self.progress.step)
+
+    @property
     def epoch_ended(self) -> bool:
         """Did the newest step hand out the last image of an epoch?"""
-        per_epoch = self.loader.steps_per_epoch
-        return int(self.epoch + 1e-9) > int((self.progress.step - 1) / per_epoch + 1e-9)
+        return self.epochs_done > self._epochs_at(self.progress.step - 1)
+
+    def _epochs_at(self, step: int) -> int:
+        return int(step / self.loader.steps_per_epoch + 1e-9)
 
     @property
     def classifies(self) -> bool:
@@ -82,8 +88,9 @@ def total_steps(run: Run, steps_per_epoch: float) -> int:
 
 def _set_numerics(run: Run) -> None:
     torch.set_num_threads(run.loop.threads)
-    torch.backends.cuda.matmul.fp32_precision = "tf32" if run.loop.precision == "tf32" else "ieee"
-    torch.backends.cudnn.conv.fp32_precision = "tf32" if run.loop.precision == "tf32" else "ieee"
+    # torch's newer fp32_precision flags make these and, in some versions, its compiler fail when they are read
+    torch.set_float32_matmul_precision("high" if run.loop.precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = run.loop.precision == "tf32"
 
 
 def _open_data(run: Run) -> Index:
@@ -137,7 +144,8 @@ def _wrap(session: Session) -> nn.Module:
     if dist.world_size() == 1:
         return called
     device_ids = [session.device.index] if session.device.type == "cuda" else None
-    called = DistributedDataParallel(called, device_ids=device_ids, gradient_as_bucket_view=True)
+    # buffers are equal on all ranks: fixed, or made of what all ranks gathered
+    called = DistributedDataParallel(called, device_ids=device_ids, gradient_as_bucket_view=True, broadcast_buffers=False)
     before = {name: value.clone() for name, value in network.state_dict().items()}
     raw = next(session.loader.batches(0, 1))[0]
     network.train()
@@ -175,9 +183,9 @@ def save(session: Session) -> None:
         "data": {"classes": session.index.classes, "mean": list(session.mean), "std": list(session.std)},
     }
     state.save(session.folder / state.LAST, content)
-    epoch = round(session.epoch)
-    if session.run.loop.keep_every and session.epoch_ended and epoch % session.run.loop.keep_every == 0:
-        state.save(session.folder / f"epoch-{epoch:04d}.pt", content)
+    keep_every, epochs = session.run.loop.keep_every, session.epochs_done
+    if keep_every and session.epoch_ended and epochs % keep_every == 0:
+        state.save(session.folder / f"epoch-{epochs:04d}.pt", content)
 
 
 def forward(session: Session, called: nn.Module, raw: RawBatch) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:

@@ -146,7 +146,7 @@ def _evaluation_due(session: Session) -> bool:
     if session.progress.step == session.total_steps:
         return True
     every = session.run.loop.eval_every
-    return bool(every) and session.epoch_ended and int(session.epoch + 1e-9) % every == 0
+    return bool(every) and session.epoch_ended and session.epochs_done % every == 0
 
 
 def evaluate(session: Session, log: Log) -> None:
@@ -164,7 +164,7 @@ def evaluate(session: Session, log: Log) -> None:
     _remember_best(session, results)
     log.event("eval", progress.step, epoch=session.epoch, **results)
     shown = ", ".join(f"{name} top-1 {result['top1']:.2f} %" for name, result in results.items())
-    log.say(f"{session.folder.name}: epoch {int(session.epoch + 1e-9)}/{session.run.loop.epochs}: {shown}")
+    log.say(f"{session.folder.name}: epoch {session.epochs_done}/{session.run.loop.epochs}: {shown}")
 
 
 def _accuracy_on(session: Session, positions: np.ndarray) -> dict[str, float]:
@@ -247,8 +247,7 @@ def _summary(session: Session) -> dict[str, Any]:
         found |= {"val": progress.last["val"], "selected": progress.selected}
     if "test_ema" in progress.last:
         found["test_ema"] = progress.last["test_ema"]
-    hours = progress.time_s / 3600 * dist.world_size()
-    return {"step": progress.step, "epochs": session.epoch, "time_s": progress.time_s, "gpu_hours": hours, **found}
+    return {"step": progress.step, "epochs": session.epoch, "time_s": progress.time_s, **found}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -259,16 +258,17 @@ def main(argv: list[str] | None = None) -> int:
     folder = Path(arguments[0])
     try:
         with attempt.ErrorFile(folder):
-            return run_folder(folder)
+            code = run_folder(folder)
     except ValueError as error:  # something that the user can mend; error.json has the details
         print(f"error: {error}", file=sys.stderr)
         return 2
     except Diverged as error:
         print(f"error: {folder}: {error}", file=sys.stderr)
         return 1
-    finally:
-        dist.stop()
+    dist.stop()
+    return code
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.excepthook = dist.leave_after_traceback
+    dist.leave(main())

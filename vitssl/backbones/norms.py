@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +23,9 @@ class _GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
     ``update_statistics`` belongs to `frozen_statistics`.
     """
 
-    update_statistics = True
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options)
+        self.update_statistics = True  # not of the class: compiled code would be compiled anew when it first becomes the instance's
 
     def forward(self, values: Tensor) -> Tensor:
         if not self.training or (dist.world_size() == 1 and self.update_statistics):

@@ -57,6 +57,7 @@ class OnDevice:
 
     def __init__(self, decoded: Cache, positions: np.ndarray, device: torch.device):
         assert decoded.images_NCHW is not None
+        self.decoded = decoded  # while it is held, no other job makes room in the cache by it
         self.device = device
         self.images_NCHW = torch.from_numpy(decoded.images_NCHW[positions]).to(device)
         self.size = torch.from_numpy(decoded.sizes_N2[0])
