@@ -15,7 +15,7 @@ import numpy as np
 from jobs.graph import Stage
 from jobs.node import inside
 from jobs.overrides import unknown
-from vitssl.config import ConfigError, Data, Run, Site, needs_labels
+from vitssl.config import ConfigError, Data, Run, Site, classifies, needs_labels
 from vitssl.data import counts
 from vitssl.data.index import Index, load_index, unwritten
 from vitssl.data.shards import listing
@@ -173,7 +173,7 @@ def fingerprint(run: Run, where: str) -> str | None:
         return None
     if index.sha256 and run.data.sha256 not in (None, index.sha256):
         raise ConfigError(f"{where}: data.sha256: the Run asks for {run.data.sha256} but {folder} holds {index.sha256}")
-    for field in ("train_split", "test_split") if run.objectives.classify else ("train_split",):
+    for field in ("train_split", "test_split") if classifies(run) else ("train_split",):
         for split in getattr(run.data, field).split("+"):
             if split not in index.splits:
                 raise unknown(split, index.splits, f"{where}: data.{field}: {folder}")
@@ -222,7 +222,7 @@ def num_images(run: Run) -> int:
 
 def _counts(run: Run) -> dict[str, int]:
     need_labels = needs_labels(run)
-    evaluated = run.objectives.classify is not None
+    evaluated = classifies(run)
     key = f"{run.data}{need_labels}{evaluated}"
     if key not in _COUNTED:
         index = outlook(run.data)

@@ -11,8 +11,10 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+import vitssl
 from tests.ranks import run_ranks, start_ranks
 from vitssl import config, train
+from vitssl.evaluate import evaluate_folder
 from vitssl.files import read_events
 
 ROOT = Path(__file__).parent.parent
@@ -206,12 +208,17 @@ def test_validation_selects_and_the_average_is_evaluated(folder):
     assert done["test_best"]["top1"] == max(e["test"]["top1"] for e in evals)
     assert done["test_ema"]["count"] == 450
     assert (run / "best.pt").exists()
+    assert evaluate_folder(run, ema=True) == done["test_ema"] != done["test"]
+
+
+def test_a_run_without_averaged_weights_says_so(folder):
+    run = folder("run", CLASSIFY, {"loop": {"epochs": 1, "warmup_epochs": 0, "max_steps": 1}})
+    assert train.main([str(run)]) == 0
+    with pytest.raises(config.ConfigError, match=r"last.pt: holds no averaged weights; training keeps them with loop.ema_decay"):
+        vitssl.load(run, ema=True)
 
 
 def test_a_loaded_run_predicts_as_it_was_evaluated(folder, digits):
-    import vitssl
-    from vitssl.evaluate import evaluate_folder
-
     run = folder("run", CLASSIFY, {"loop.epochs": 3, "optim.lr": 3e-3})
     assert train.main([str(run)]) == 0
     assert evaluate_folder(run) == json.loads((run / "done.json").read_text())["test"]

@@ -28,6 +28,7 @@ def _parser() -> argparse.ArgumentParser:
     add("folder", type=Path, help="run folder")
     add("--shards", help="other shards with the same classes")
     add("--split", default="test")
+    add("--ema", action="store_true", help="of the averaged weights, which a run with loop.ema_decay keeps")
     add = _command(commands, "predict", _predict, "class probabilities of image files")
     add("folder", type=Path, help="run folder")
     add("images", nargs="+", type=Path)
@@ -101,7 +102,7 @@ def _shards_info(arguments: argparse.Namespace) -> None:
 def _evaluate(arguments: argparse.Namespace) -> None:
     from vitssl.evaluate import evaluate_folder
 
-    print(json.dumps(evaluate_folder(arguments.folder, arguments.shards, arguments.split)))
+    print(json.dumps(evaluate_folder(arguments.folder, arguments.shards, arguments.split, arguments.ema)))
 
 
 def _predict(arguments: argparse.Namespace) -> None:

@@ -72,7 +72,7 @@ def measure(run: Run, num_classes: int) -> dict[str, Any]:
     logging.getLogger("fvcore").setLevel(logging.ERROR)
     network = _unfused(run, num_classes)
     train_forward, passes = _train_forwards(run, num_classes)
-    inference = [network.backbone, *(o for n, o in network.objectives.items() if n == "classify")]
+    inference = [network.backbone, *(network.objectives[n] for n, o in config.active(run.objectives).items() if o.classifies)]
     return {
         "params_train": sum(p.numel() for p in network.parameters() if p.requires_grad),
         "params_inference": sum(p.numel() for part in inference for p in part.parameters()),

@@ -21,7 +21,6 @@ from vitssl.data.decode import decode, resize, resized_sizes, upright
 from vitssl.data.index import load_index
 from vitssl.data.loader import EvalLoader
 from vitssl.data.views import EvalView
-from vitssl.objectives.classify import top_k_correct
 
 EVALUATED_AT_ONCE = 256  # images; a training batch may have been that of many GPUs
 
@@ -52,6 +51,12 @@ def accuracy(
     return {"top1": 100 * top1 / count, "top5": 100 * top5 / count, "loss": loss / count, "count": int(count)}
 
 
+def top_k_correct(logits_BK: Tensor, labels_B: Tensor, k: int) -> Tensor:
+    """(B,) bool: is the label among the k highest scores?"""
+    best_Bk = logits_BK.topk(min(k, logits_BK.shape[1]), dim=1).indices
+    return torch.any(best_Bk == labels_B[:, None], dim=1)
+
+
 class Trained:
     """A finished run, ready to classify images.
 
@@ -61,16 +66,18 @@ class Trained:
         model: the network, in evaluation mode; ``model.backbone`` has timm's parameter names.
     """
 
-    def __init__(self, folder: Path, checkpoint: str = state.LAST, device: str = "auto"):
+    def __init__(self, folder: Path, checkpoint: str = state.LAST, device: str = "auto", ema: bool = False):
         self.run = config.load(folder)
-        if self.run.objectives.classify is None:
+        if not config.classifies(self.run):
             raise ConfigError(f"{folder}: this run has no classify objective, so it cannot predict classes; use .model.backbone")
         saved = state.read(folder / checkpoint)
+        if ema and saved.get("ema") is None:
+            raise ConfigError(f"{folder / checkpoint}: holds no averaged weights; training keeps them with loop.ema_decay")
         data = saved["data"]
         self.classes: list[str] = data["classes"]
         self.device = dist.device(device)
         self.model = model.build(self.run, len(self.classes))
-        self.model.load_state_dict(saved["model"])
+        self.model.load_state_dict(saved["ema" if ema else "model"])
         self.model.to(self.device).eval()
         self.view = EvalView(self.run.data.image_size, self.run.data.eval_crop, data["mean"], data["std"], self.device)
 
@@ -120,27 +127,28 @@ def run_folder(path: Path) -> Path:
     return path
 
 
-def load(folder: str | Path, checkpoint: str = state.LAST, device: str = "auto") -> Trained:
+def load(folder: str | Path, checkpoint: str = state.LAST, device: str = "auto", ema: bool = False) -> Trained:
     """A trained run by its folder: ``vitssl.load("runs/quickstart/ssat-…").predict("digit.png")``.
 
     Args:
         folder: the run folder.
         checkpoint: a file in it: the last state, ``best.pt`` of the held-out split, or one that ``loop.keep_every`` kept.
         device: auto, cpu or cuda.
+        ema: take the moving average of the weights, which a run with ``loop.ema_decay`` keeps.
 
     Raises:
         ConfigError: not a run folder, without a checkpoint, or trained without `classify`.
     """
-    return Trained(run_folder(Path(folder)), checkpoint, device)
+    return Trained(run_folder(Path(folder)), checkpoint, device, ema)
 
 
-def evaluate_folder(folder: Path, shards: str | None = None, split: str = "test") -> dict[str, float]:
+def evaluate_folder(folder: Path, shards: str | None = None, split: str = "test", ema: bool = False) -> dict[str, float]:
     """Accuracy of a finished run on a split of its own shards or of others with the same classes.
 
     Raises:
         ConfigError: the classes differ, or there is no such split.
     """
-    trained = load(folder)
+    trained = load(folder, ema=ema)
     index = load_index(shards or trained.run.data.shards)
     if index.classes != trained.classes:
         raise ConfigError(f"{index.folder}: its classes are not those that {folder} was trained on")

@@ -76,8 +76,9 @@ class Session:
         return int(step / self.loader.steps_per_epoch + 1e-9)
 
     @property
-    def classifies(self) -> bool:
-        return self.run.objectives.classify is not None
+    def data_facts(self) -> dict[str, Any]:
+        """What a checkpoint must say of its data, for predictions without them."""
+        return {"classes": self.index.classes, "mean": list(self.mean), "std": list(self.std)}
 
 
 def total_steps(run: Run, steps_per_epoch: float) -> int:
@@ -103,7 +104,7 @@ def _open_data(run: Run) -> Index:
 
 
 def _split(index: Index, run: Run) -> Split:
-    return train_and_heldout(index, run.data, config.needs_labels(run), evaluated=run.objectives.classify is not None)
+    return train_and_heldout(index, run.data, config.needs_labels(run), evaluated=config.classifies(run))
 
 
 def _accumulation(run: Run) -> int:
@@ -180,7 +181,7 @@ def save(session: Session) -> None:
         "ema": session.ema.average if session.ema else None,
         "progress": vars(session.progress),
         "identity": _identity(session.run),
-        "data": {"classes": session.index.classes, "mean": list(session.mean), "std": list(session.std)},
+        "data": session.data_facts,
     }
     state.save(session.folder / state.LAST, content)
     keep_every, epochs = session.run.loop.keep_every, session.epochs_done

@@ -141,7 +141,7 @@ def _log_step(session: Session, meter: Meter, log: Log) -> None:
 
 
 def _evaluation_due(session: Session) -> bool:
-    if not session.classifies:
+    if not config.classifies(session.run):
         return False
     if session.progress.step == session.total_steps:
         return True
@@ -185,8 +185,7 @@ def _remember_best(session: Session, results: dict[str, dict[str, float]]) -> No
     if "val" in results and results["val"]["top1"] > progress.best_val.get("top1", -1.0):
         progress.best_val, progress.selected = results["val"] | here, results["test"] | here
         if dist.is_main():
-            state.save(session.folder / state.BEST, {"model": session.model.state_dict(), "data": {
-                "classes": session.index.classes, "mean": list(session.mean), "std": list(session.std)}})  # fmt: skip
+            state.save(session.folder / state.BEST, {"model": session.model.state_dict(), "data": session.data_facts})
 
 
 # ----------------------------------------------------------------------------------------------------------------- run

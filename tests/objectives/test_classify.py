@@ -10,7 +10,8 @@ import torch.nn.functional as F
 
 from vitssl import model
 from vitssl.data.batch import Batch
-from vitssl.objectives.classify import soft_cross_entropy, top_k_correct
+from vitssl.evaluate import top_k_correct
+from vitssl.objectives.classify import soft_cross_entropy
 
 
 def slow(logits_BK, targets_BK, smoothing):

@@ -33,6 +33,7 @@ def horizon_epochs(run: Run) -> int:
 class Objective:
     """What every objective has."""
 
+    classifies: ClassVar[bool] = False  # predicts classes, so that the Run is evaluated on the test split
     needs_labels: ClassVar[bool] = False  # where no other objective is active, unlabelled images are left out
     weight: float = 1.0
     view: str = "main"
@@ -61,6 +62,7 @@ class Objective:
 
 @dataclass
 class Classify(Objective):
+    classifies: ClassVar[bool] = True
     needs_labels: ClassVar[bool] = True
     pool: Pool = "cls"
     label_smoothing: float = 0.0

@@ -113,6 +113,11 @@ def views_of(run: Run) -> dict[str, View]:
     return {name: view for name, view in run.data.views.made().items() if name in asked}
 
 
+def classifies(run: Run) -> bool:
+    """Does this Run predict classes, so that it is evaluated?"""
+    return any(objective.classifies for objective in active(run.objectives).values())
+
+
 def needs_labels(run: Run) -> bool:
     """Is an image without a label of no use to this Run?"""
     return all(objective.needs_labels for objective in active(run.objectives).values())

@@ -5,7 +5,6 @@ Shapes: B images, N tokens, D width, K classes.
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -61,9 +60,3 @@ class Classify(Objective):
 
     def predict(self, encode: Encode, batch: Batch) -> Tensor:
         return self._logits(encode("main"))
-
-
-def top_k_correct(logits_BK: Tensor, labels_B: Tensor, k: int) -> Tensor:
-    """(B,) bool: is the label among the k highest scores?"""
-    best_Bk = logits_BK.topk(min(k, logits_BK.shape[1]), dim=1).indices
-    return torch.any(best_Bk == labels_B[:, None], dim=1)
