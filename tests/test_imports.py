@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PARTS = {"vitssl.backbones": {"base", "layers", "locality", "norms"}, "vitssl.objectives": {"base", "heads", "losses", "teacher"}}
+PARTS = {"vitssl.backbones": {"base", "layers", "locality", "narrow", "norms"}, "vitssl.objectives": {"base", "heads", "losses", "teacher"}}
 CORE = {"config", "files", "dist", "log", "backbones", "data", "objectives"}
 MIDDLE = {"model", "state", "optim", "cost", "emissions"}
 # module or package -> the modules and packages of vitssl that it may import, besides its own parts
