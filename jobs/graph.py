@@ -30,7 +30,7 @@ from typing import Any
 
 from jobs.overrides import check_axes, where_on
 from jobs.sweep import Resources, Spec, refuse_scalars, unknown
-from vitssl.config import ConfigError, Run, active, assign, check, check_fits, checkpoints, dotted, identity, load, merge
+from vitssl.config import ConfigError, Run, active, assign, check, check_fits, checkpoints, dotted, identity, load, merge, refuse_unread
 from vitssl.files import hash_file
 
 
@@ -184,6 +184,7 @@ def _merge_stages(spec: Spec, arm: str, labels: dict[str, Any], stages: set[str]
                 layers.append(where_on(said, combined(layers)))
         run = merge(Run, combined([_with_its_source(layer) for layer in layers]), where=where)
         check(run, where=where)
+        refuse_unread(run, where)
         _check_world(run, resources, where)
         pointers = _pointers(run, [s.name for s in merged], where)
         for field, stage in pointers.items():

@@ -66,6 +66,9 @@ def _file_under(result: Overrides, key: str, value: Any) -> None:
         arm, _, name = rest.partition(".")
         if not name:
             raise ConfigError(f"command line: {key}: name a field of the arm, for example arms.{arm or 'ARM'}.optim.lr=1e-3")
+        if name == "resources" and isinstance(value, dict):
+            result.arm_resources.setdefault(arm, {}).update(value)
+            return
         if name.startswith("resources."):
             result.arm_resources.setdefault(arm, {})[name.removeprefix("resources.")] = value
             return

@@ -39,8 +39,8 @@ def index_of(folder: Path) -> Index:
 
 
 def outlook(data: Data) -> Index | None:
-    """What a Run's shards hold; where they are still to be built, what they will hold: by the counts printed of the data set, or
-    by its files if they are here. None where neither says it.
+    """What a Run's shards hold; where they are still to be built, what they will hold: by the files that they are to be built from or,
+    if those are not here, by the counts printed of the set that the folder is named after. None where neither says it.
 
     Raises:
         ConfigError: shards, or files to build them from, that are damaged.
@@ -48,11 +48,11 @@ def outlook(data: Data) -> Index | None:
     folder, source = Path(data.shards), data.source
     if (folder / "index.json").exists():
         return index_of(folder)
+    if source == "digits" or (source and not source.startswith("torchvision:") and Path(_parts(source)[1]).exists()):
+        return _listed(folder, source)
     printed = counts.expected(folder)
-    if printed is not None and set(f"{data.train_split}+{data.test_split}".split("+")) <= set(printed.splits):
-        return printed
-    here = source == "digits" or (source and not source.startswith("torchvision:") and Path(_parts(source)[1]).exists())
-    return _listed(folder, source) if here else None
+    known = printed is not None and set(f"{data.train_split}+{data.test_split}".split("+")) <= set(printed.splits)
+    return printed if known else None
 
 
 @functools.cache
@@ -62,7 +62,7 @@ def _listed(folder: Path, source: str) -> Index:
     except ValueError as error:
         raise ConfigError(f"data.source: {error}") from None
     labels = {split: np.array([sample.label for sample in samples]) for split, samples in opened.splits.items()}
-    return unwritten(folder, opened.name, opened.classes, labels)
+    return unwritten(folder, f"{opened.name} (as listed)", opened.classes, labels)
 
 
 def prepare(stages: Iterable[Stage], dry_run: bool = False) -> dict[str, str]:
@@ -168,7 +168,11 @@ def fingerprint(run: Run, where: str) -> str | None:
         ConfigError: the Run asks for other content, for a split that is not there, or for more images than there are;
             or its batch is larger than all of them.
     """
-    folder, index = run.data.shards, outlook(run.data)
+    folder = run.data.shards
+    try:
+        index = outlook(run.data)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
     if index is None:
         return None
     if index.sha256 and run.data.sha256 not in (None, index.sha256):

@@ -67,8 +67,9 @@ def summary(graph: Graph, found: list[Prediction], launch: Launch, console: Cons
     todo, site = [job for job in graph.jobs if not is_done(job)], launch.site
     left_out = f"; {len(todo) - len(found)} more cannot be predicted before their shards are built" if len(found) < len(todo) else ""
     begins = f"{launch.sweep.name}: {len(todo)} of {len(graph.jobs)} runs are to be done"
-    if todo and not found:
-        console.print(f"{begins}; their cost cannot be predicted before their shards are built", soft_wrap=True, highlight=False)
+    if not found:
+        unknown = "; their cost cannot be predicted before their shards are built" if todo else ""
+        console.print(begins + unknown, soft_wrap=True, highlight=False)
         return
     on_gpu = any(p.gpu_hours for p in found)
     lines = [

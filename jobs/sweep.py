@@ -75,6 +75,9 @@ class Spec:
         return [*self.overrides, *(f"arms.{arm}.{key}" for arm, fields in self.arm_overrides.items() for key in fields)]
 
 
+_NOT_OF_THE_FILE = {"file", "overrides", "arm_overrides", "stages"}  # fields of a Spec that reading it fills in
+
+
 # --------------------------------------------------------------------------------------------------------------- read
 
 
@@ -96,6 +99,8 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
     for name, arm in _mapping(arms, f"{where}: arms").items():
         _refuse_lists(arm, f"{where}: arms.{name}", ("resources", "defaults", "stages"))
     published = {name: arm.pop("published", None) for name, arm in _mapping(arms, f"{where}: arms").items() if isinstance(arm, dict)}
+    for name in _NOT_OF_THE_FILE & content.keys():
+        raise unknown(name, [f.name for f in dataclasses.fields(Spec) if f.name not in _NOT_OF_THE_FILE], where)
     if not isinstance(content.get("name"), str):
         raise ConfigError(f"{where}: name: a sweep needs a name; it is the folder of its runs")
     spec = merge(Spec, content, overrides.sweep, {"resources": overrides.resources}, where=where)
@@ -118,7 +123,9 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
     spec.arms = _pick_arms(spec, overrides.arms, everything)
     check(overrides, stages, spec.arms)
     for name, arm in spec.arms.items():
-        arm.resources = {**arm.resources, **overrides.resources, **overrides.arm_resources.get(name, {})}
+        own = overrides.arm_resources.get(name, {})
+        merge(Resources, own, where=f"command line: arms.{name}.resources")
+        arm.resources = {**arm.resources, **overrides.resources, **own}
     return spec
 
 

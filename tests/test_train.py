@@ -125,6 +125,16 @@ def test_a_killed_rank_is_not_taken_for_a_failure_of_the_others(folder):
     assert not (run / "error.json").exists(), (run / "error.json").read_text()
 
 
+def test_a_rank_that_fails_says_why_and_the_others_end_too(folder):
+    run = folder("run", CLASSIFY, {"loop": {"epochs": 50, "log_every": 1, "eval_every": 0}})
+    (run / "metrics.jsonl").mkdir()  # which rank 0 alone writes
+    processes = start_ranks(run, 2)
+    errors = [process.communicate(timeout=60)[1] for process in processes]
+    assert [process.returncode for process in processes] == [1, 1]
+    assert "[rank0]: Traceback" in errors[0] and "IsADirectoryError" in errors[0] and "[rank1]: Traceback" in errors[1]
+    assert "IsADirectoryError" in json.loads((run / "error.json").read_text())["message"]
+
+
 def test_a_signal_stops_a_single_process_with_its_state(folder):
     run = folder("run", CLASSIFY, LONG)
     (process,) = start_ranks(run, 1)
@@ -214,7 +224,7 @@ def test_validation_selects_and_the_average_is_evaluated(folder):
 def test_a_run_without_averaged_weights_says_so(folder):
     run = folder("run", CLASSIFY, {"loop": {"epochs": 1, "warmup_epochs": 0, "max_steps": 1}})
     assert train.main([str(run)]) == 0
-    with pytest.raises(config.ConfigError, match=r"last.pt: holds no averaged weights; training keeps them with loop.ema_decay"):
+    with pytest.raises(config.ConfigError, match=r"last.pt: holds no averaged weights; a run with loop.ema_decay has them in last.pt"):
         vitssl.load(run, ema=True)
 
 

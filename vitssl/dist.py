@@ -65,6 +65,13 @@ def start(where: torch.device, timeout_s: float = 1800.0) -> None:
         return
     backend = "cpu:gloo,cuda:nccl" if where.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+    traceback_with_rank = sys.excepthook  # torch's, which it has just set; it prints when it returns
+
+    def print_and_leave(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        traceback_with_rank(kind, error, trace)
+        leave(1)
+
+    sys.excepthook = print_and_leave
 
 
 def leave(code: int) -> NoReturn:
@@ -74,13 +81,6 @@ def leave(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def leave_after_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """A ``sys.excepthook``."""
-    sys.__excepthook__(kind, error, trace)
-    if dist.is_initialized():
-        leave(1)
 
 
 def stop() -> None:

@@ -72,7 +72,7 @@ class Trained:
             raise ConfigError(f"{folder}: this run has no classify objective, so it cannot predict classes; use .model.backbone")
         saved = state.read(folder / checkpoint)
         if ema and saved.get("ema") is None:
-            raise ConfigError(f"{folder / checkpoint}: holds no averaged weights; training keeps them with loop.ema_decay")
+            raise ConfigError(f"{folder / checkpoint}: holds no averaged weights; a run with loop.ema_decay has them in {state.LAST}")
         data = saved["data"]
         self.classes: list[str] = data["classes"]
         self.device = dist.device(device)

@@ -145,8 +145,9 @@ def _wrap(session: Session) -> nn.Module:
     if dist.world_size() == 1:
         return called
     device_ids = [session.device.index] if session.device.type == "cuda" else None
-    # buffers are equal on all ranks: fixed, or made of what all ranks gathered
-    called = DistributedDataParallel(called, device_ids=device_ids, gradient_as_bucket_view=True, broadcast_buffers=False)
+    called = DistributedDataParallel(called, device_ids=device_ids, gradient_as_bucket_view=True)
+    # between steps buffers are equal on all ranks: fixed, or made of what all gathered (the argument of this name is deprecated)
+    called.broadcast_buffers = False
     before = {name: value.clone() for name, value in network.state_dict().items()}
     raw = next(session.loader.batches(0, 1))[0]
     network.train()

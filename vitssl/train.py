@@ -269,5 +269,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.excepthook = dist.leave_after_traceback
     dist.leave(main())

@@ -112,7 +112,7 @@ def test_the_command_lines_resources_win_over_an_arms_own(expand) -> None:
     assert nodes("resources.nodes=4", "arms.opt_in.resources.nodes=8", "arms.scratch.resources.hours=2") == [(4, 2.0), (8, 1.0)]
     with pytest.raises(ConfigError, match=r"command line: arms: 'opt' is not known \(did you mean opt_in"):
         nodes("arms.opt.resources.nodes=8")
-    with pytest.raises(ConfigError, match=r"arms.opt_in.resources: .*node"):
+    with pytest.raises(ConfigError, match=r"command line: arms.opt_in.resources: .*node"):
         nodes("arms.opt_in.resources.node=8")
 
 

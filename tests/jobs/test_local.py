@@ -60,6 +60,8 @@ def test_again_it_keeps_what_is_done(local, capfd) -> None:
     assert "done before" in capfd.readouterr().out
     starts = [path.read_text().count("\n") for path in Path("runs/example").glob("*/starts.txt")]
     assert starts == [1] * 4
+    assert local("arms=[chain_short]", "axes.seed=[0,1]", "--dry-run") == 0
+    assert capfd.readouterr().out.startswith("example: 0 of 4 runs are to be done\n")
 
 
 def test_a_failed_parent_fails_its_children_and_the_report_still_comes(local, capfd) -> None:

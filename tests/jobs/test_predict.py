@@ -105,6 +105,13 @@ def test_another_number_of_crops_is_another_architecture(graph: Graph) -> None:
     assert architecture(graph.jobs[0].run) != before
 
 
+def test_a_weight_and_a_seed_make_no_other_architecture(graph: Graph) -> None:
+    run = graph.jobs[0].run
+    before = architecture(run)
+    run.objectives.classify.weight, run.seed, run.optim.lr = 0.1, 5, 1.0
+    assert architecture(run) == before
+
+
 def test_what_is_done_costs_nothing_more(graph: Graph, place: Path) -> None:
     folder = graph.jobs[0].folder
     folder.mkdir(parents=True)

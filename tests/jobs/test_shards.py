@@ -128,7 +128,7 @@ def test_a_dry_run_lists_the_files_that_shards_will_be_built_from(expand, place:
     assert job.run.data.sha256 is None and shards.num_images(job.run) == 4
     assert shards.describe(job.run) == (
         f"{place}/shards/new: to be made from folder:{source}, which also gives the runs their final names; "
-        "expected: images, 2 classes, 4 train, 4 test images"
+        "expected: images (as listed), 2 classes, 4 train, 4 test images"
     )
     with pytest.raises(ConfigError, match=r"optim.batch_size: 8 is more than the 4 images to train on"):
         expand(*words, "optim.batch_size=8")

@@ -13,7 +13,7 @@ from vitssl.config.base import ConfigError, assign, checkpoint_fields, checkpoin
 from vitssl.config.data import IMAGENET_STATISTICS, Data, Subset, View, Views, statistics, view_px
 from vitssl.config.merging import dotted, load, merge, read_yaml, save, undotted
 from vitssl.config.objectives import Classify, Dino, Drloc, Locality, Mae, Objective, Objectives, Simclr, active, horizon_epochs
-from vitssl.config.run import Loop, Optim, Run, check, check_fits, classifies, identity, needs_labels, scaled_lr, views_of
+from vitssl.config.run import Loop, Optim, Run, check, check_fits, classifies, identity, needs_labels, refuse_unread, scaled_lr, views_of
 from vitssl.config.site import Site
 
 __all__ = [
@@ -56,6 +56,7 @@ __all__ = [
     "parts_of",
     "patch_px",
     "read_yaml",
+    "refuse_unread",
     "save",
     "scaled_lr",
     "size_of",

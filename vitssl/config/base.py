@@ -102,4 +102,4 @@ def unread_problems(part: Any, prefix: str, owners: dict[str, str]) -> Iterator[
     dotted, defaults = f"{prefix}." if prefix else "", type(part)()
     for name, owner in owners.items():
         if (value := getattr(part, name)) != getattr(defaults, name):
-            yield f"{dotted}{name}: {value} is read with {owner} only; leave it out"
+            yield f"{dotted}{name}: {value} is read with {owner} only; leave it out, or {getattr(defaults, name)!r}"

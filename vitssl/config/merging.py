@@ -110,7 +110,7 @@ def read_yaml(path: str | Path) -> Any:
         return OmegaConf.to_container(OmegaConf.load(path), resolve=True)
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such file") from None
-    except (yaml.YAMLError, OmegaConfBaseException, OSError) as error:
+    except (yaml.YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None
 
 

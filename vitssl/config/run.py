@@ -45,8 +45,6 @@ class Optim:
             yield f"optim.layer_decay: {self.layer_decay} is not in (0, 1]"
         if self.clip != "none" and not 0 < self.clip_norm < math.inf:
             yield f"optim.clip_norm: {self.clip_norm} is not positive"
-        yield from unread_problems(self, "optim", {"momentum": "name: sgd"} if self.name == "adamw" else {"betas": "name: adamw"})
-        yield from unread_problems(self, "optim", {"clip_norm": "clip: global or tensor"} if self.clip == "none" else {})
         if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
             yield f"optim.betas: {self.betas} is not a pair in [0, 1)"
 
@@ -171,6 +169,19 @@ def check(run: Run, where: str = "") -> None:
         raise ConfigError(prefix + problem)
 
 
+def refuse_unread(run: Run, where: str) -> None:
+    """Refuse what is set and has no effect, in a Run that is being planned: one that was made before is read as it is.
+
+    Raises:
+        ConfigError: the first such field, and what it belongs to.
+    """
+    optim = {"momentum": "name: sgd"} if run.optim.name == "adamw" else {"betas": "name: adamw"}
+    optim |= {"clip_norm": "clip: global or tensor"} if run.optim.clip == "none" else {}
+    start = {} if run.init_from else dict.fromkeys(("init_objectives", "init_except"), "init_from")
+    for problem in chain(unread_problems(run.optim, "optim", optim), unread_problems(run, "", start)):
+        raise ConfigError(f"{where}: {problem}")
+
+
 def check_fits(run: Run, field: str, theirs: Run, where: str = "") -> None:
     """The network whose weights a field names is the one that this Run describes: its own, or in ``<field>_backbone`` a teacher's.
 
@@ -186,10 +197,13 @@ def check_fits(run: Run, field: str, theirs: Run, where: str = "") -> None:
         ConfigError: they differ, in more than how the teacher was trained.
     """
     prefix = f"{where}: " if where else ""
-    if field == "init_from" and not run.init_except and _network(run.backbone) != _network(theirs.backbone):
-        raise ConfigError(
-            f"{prefix}init_from: those weights are of a {theirs.backbone.name} of another size or kind than this {run.backbone.name}"
-        )
+    if field == "init_from" and not run.init_except:
+        own, other = _network(run.backbone), _network(theirs.backbone)
+        for name in own:
+            if own[name] != other[name]:
+                raise ConfigError(
+                    f"{prefix}init_from: those weights are of a backbone of {name} {other[name]}, and this one has {own[name]}"
+                )
     ours = teachers(run).get(f"{field}_backbone")
     if ours is None:
         return
@@ -199,10 +213,10 @@ def check_fits(run: Run, field: str, theirs: Run, where: str = "") -> None:
             raise ConfigError(f"{prefix}{field}_backbone.{f.name}: {own} is not the teacher's; its own Run has backbone.{f.name}={other}")
 
 
-def _network(backbone: Backbone) -> tuple[Any, ...]:
+def _network(backbone: Backbone) -> dict[str, Any]:
     """What weights of one must share with the other's, in shape or in what they mean."""
-    size = size_of(backbone)
-    return module(backbone), size.embed_dim, size.depths, size.num_heads, size.mlp_ratio, size.patch_size, backbone.attention_scale
+    size, same = size_of(backbone), ("embed_dim", "depths", "num_heads", "mlp_ratio", "patch_size")
+    return {"family": module(backbone), **{name: getattr(size, name) for name in same}, "attention_scale": backbone.attention_scale}
 
 
 def _pattern_problems(run: Run) -> Iterator[str]:
@@ -238,8 +252,6 @@ def _objective_problems(run: Run) -> Iterator[str]:
         )
     if run.backbone.frozen and set(objectives) != {"classify"}:
         yield "backbone.frozen: only a classify Run (a probe) can train on a frozen backbone"
-    if run.init_from is None:
-        yield from unread_problems(run, "", dict.fromkeys(("init_objectives", "init_except"), "init_from"))
     for name in run.init_objectives:
         if name not in objectives:
             yield f"init_objectives: {name} is not an active objective; the Run has {', '.join(objectives)}"

@@ -84,7 +84,7 @@ def expected(folder: str | Path) -> Index | None:
     labels = {split: np.arange(number) % num_classes for split, number in images.items()}
     if "unlabeled" in labels:
         labels["unlabeled"][:] = UNLABELLED
-    return unwritten(folder, os.path.basename(folder), [str(k) for k in range(num_classes)], labels)
+    return unwritten(folder, f"{os.path.basename(folder)} (as printed)", [str(k) for k in range(num_classes)], labels)
 
 
 def _printed(folder: str | Path) -> dict[str, dict[str, int]] | None:
