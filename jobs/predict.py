@@ -128,6 +128,7 @@ def _macs(job: Job, launch: Launch) -> float:
     """MACs of a training forward, counted once per architecture and source in the training environment and then kept."""
     cache = launch.sweep.parent / ".cost" / f"{architecture(job.run)}-{digest(source_files())[:12]}.json"
     if not cache.exists():
+        print(f"counting the MACs of {job.name} ...", file=sys.stderr, flush=True)  # takes seconds, and a sweep may have a dozen networks
         cache.parent.mkdir(parents=True, exist_ok=True)
         write_json(cache, _count(job.run, launch))
     return read_json(cache)["macs_train_forward"]

@@ -32,6 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     add = _command(commands, "predict", _predict, "class probabilities of image files")
     add("folder", type=Path, help="run folder")
     add("images", nargs="+", type=Path)
+    add("--ema", action="store_true", help="by the averaged weights, which a run with loop.ema_decay keeps")
     add = _command(commands, "cost", _cost, "MACs and parameters of a run, before or after it was trained")
     add("run", type=Path, help="run folder or run.yaml")
     add("--classes", type=int, help="number of classes, where the run's shards do not exist yet")
@@ -108,7 +109,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 def _predict(arguments: argparse.Namespace) -> None:
     from vitssl.evaluate import load
 
-    trained = load(arguments.folder)
+    trained = load(arguments.folder, ema=arguments.ema)
     for path, probabilities in zip(arguments.images, trained.predict(arguments.images), strict=True):
         best = probabilities.topk(min(5, len(trained.classes)))
         shown = "  ".join(f"{trained.classes[k]} {p:.3f}" for p, k in zip(best.values.tolist(), best.indices.tolist(), strict=True))

@@ -247,7 +247,7 @@ def _objective_problems(run: Run) -> Iterator[str]:
         yield from objective.problems(f"objectives.{name}", run)
     if objectives and not any(objective.reads_output() for objective in objectives.values()):
         yield (
-            "objectives: nothing reads the backbone's output, and its last layers would stay untrained;"
+            f"objectives.{', '.join(objectives)}: nothing reads the backbone's output, and its last layers would stay untrained;"
             " add an objective that does, such as classify (drloc does with features: normed)"
         )
     if run.backbone.frozen and set(objectives) != {"classify"}:
