@@ -21,7 +21,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.overrides import check_axes, where_on
-from jobs.sweep import Resources, Spec, refuse_scalars, unknown
+from jobs.sweep import Resources, Spec, check_resources, refuse_scalars, unknown
 from vitssl.config import ConfigError, Run, active, assign, check, check_fits, checkpoints, dotted, identity, load, merge, refuse_unread
 from vitssl.files import hash_file
 
@@ -179,12 +178,14 @@ def _merge_stages(spec: Spec, arm: str, labels: dict[str, Any], stages: set[str]
         where = f"{spec.file}: arms.{arm}.stages.{name}"
         layers = [spec.defaults, own.defaults, *(_for_stage(a, None, stages) for a in axes), fields]
         layers += [_for_stage(a, name, stages) for a in axes]
+        of_file = len(layers)
         for overrides in (spec.overrides, spec.arm_overrides.get(arm, {})):
-            for said in (_for_stage(overrides, None, stages), _for_stage(overrides, name, stages)):
-                layers.append(where_on(said, combined(layers)))
+            for fields_said in (_for_stage(overrides, None, stages), _for_stage(overrides, name, stages)):
+                layers.append(where_on(fields_said, combined(layers)))
         run = merge(Run, combined([_with_its_source(layer) for layer in layers]), where=where)
-        check(run, where=where)
-        refuse_unread(run, where)
+        said = dotted(combined(layers[of_file:]))
+        check(run, where, said)
+        refuse_unread(run, where, said)
         _check_world(run, resources, where)
         pointers = _pointers(run, [s.name for s in merged], where)
         for field, stage in pointers.items():
@@ -202,15 +203,13 @@ def _with_its_source(layer: dict[str, Any]) -> dict[str, Any]:
 
 def resources_of(spec: Spec, arm: str) -> Resources:
     """The sweep's resources under the arm's own, which already hold the command line's."""
-    return merge(Resources, dataclasses.asdict(spec.resources), spec.arms[arm].resources, where=f"{spec.file}: arms.{arm}.resources")
+    where = f"{spec.file}: arms.{arm}.resources"
+    resources = merge(Resources, dataclasses.asdict(spec.resources), spec.arms[arm].resources, where=where)
+    check_resources(resources, where)
+    return resources
 
 
 def _check_world(run: Run, resources: Resources, where: str) -> None:
-    # SLURM counts minutes
-    for name, low in (("nodes", 1), ("gpus_per_node", 0), ("cpus_per_gpu", 1), ("hours", 1 / 60), ("mem_gb", 1 / 1024)):
-        value = getattr(resources, name)
-        if value is not None and not low <= value < math.inf:
-            raise ConfigError(f"{where}: resources.{name}: {value:g} is {'not finite' if value >= low else f'less than {low:.2g}'}")
     world = resources.nodes * max(1, resources.gpus_per_node)
     if run.optim.batch_size % world:
         raise ConfigError(

@@ -75,7 +75,6 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     if executor == "local":
         sweep.on_one_node(spec)
     site = read_site(options.site or spec.site or "local", asked.site)
-    intensity_kg_per_kwh(site)  # an unknown country is refused here, not when the jobs start
     planned = graph.cells(spec)
     stages = [stage for cell in planned for stage in cell.stages]
     if options.smoke:
@@ -109,20 +108,31 @@ def _executor(asked: str, dry_run: bool) -> str:
 
 
 def read_site(named: str, overrides: dict[str, Any]) -> Site:
-    """A site profile: a file, or a name in jobs/sites."""
-    site = _merged_site(named, overrides)
+    """A site profile: a file, or a name in jobs/sites, under the command line's fields.
+
+    Raises:
+        ConfigError: a field that is unknown or impossible, named with its place; not only when the jobs start.
+    """
+    path = _profile(named)
+    merge(Site, overrides, where="command line: site")
+    site = merge(Site, sweep.load_yaml(path), overrides, where=str(path))
     for name in ("gpu_power_w", "gpu_tflops", "price_per_gpu_hour", "intensity_kg_per_kwh", "estimate_kg_per_kwh"):
         value = getattr(site, name)
         if value is not None and not 0 <= value < math.inf:
-            raise ConfigError(f"site.{name}: {value:g} is {'negative' if value < 0 else 'not a finite number'}")
+            wrong = "negative" if value < 0 else "not a finite number"
+            raise ConfigError(f"{'command line' if name in overrides else path}: site.{name}: {value:g} is {wrong}")
+    try:
+        intensity_kg_per_kwh(site)
+    except ConfigError as error:
+        raise ConfigError(f"{'command line' if 'country' in overrides else path}: {error}") from None
     return site
 
 
-def _merged_site(named: str, overrides: dict[str, Any]) -> Site:
+def _profile(named: str) -> Path:
     path = Path(named) if Path(named).suffix in (".yaml", ".yml") else SITES / f"{named}.yaml"
     if not path.exists():
         raise sweep.unknown(named, [p.stem for p in sorted(SITES.glob("*.yaml"))], "site: no such profile")
-    return merge(Site, sweep.load_yaml(path), overrides, where=str(path))
+    return path
 
 
 def _dry_run(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, unfetched: dict[str, str], console: Console) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,17 +104,19 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
         raise unknown(name, [f.name for f in dataclasses.fields(Spec) if f.name not in _NOT_OF_THE_FILE], where)
     if not isinstance(content.get("name"), str):
         raise ConfigError(f"{where}: name: a sweep needs a name; it is the folder of its runs")
+    check_resources(merge(Resources, overrides.resources, where="command line: resources"), "command line: resources")
+    merge(Spec, {"name": "any"}, overrides.sweep, where="command line")
     spec = merge(Spec, content, overrides.sweep, {"resources": overrides.resources}, where=where)
+    check_resources(spec.resources, f"{where}: resources")
     if not re.fullmatch(r"\w[\w.-]*", spec.name):
-        raise ConfigError(
-            f"{where}: name: {spec.name!r} cannot be the folder of its runs; use letters, digits, dots, dashes and underscores"
-        )
+        place = _place("name", where, overrides)
+        raise ConfigError(f"{place}: name: {spec.name!r} cannot be the folder of its runs; use letters, digits, dots, dashes, underscores")
     spec.file, spec.overrides, spec.arm_overrides = where, overrides.run, overrides.of_arm
     for name, value in published.items():
         spec.arms[name].published = value
     _check_arms(spec)
     every_axis = {str(name): _axis(name, values, where) for name, values in _mapping(axes or {}, f"{where}: axes").items()}
-    _check_names(spec, every_axis)
+    _check_names(spec, every_axis, overrides)
     spec.axes = {name: _pick_values(name, values, overrides.axes.get(name), everything, where) for name, values in every_axis.items()}
     for name in overrides.axes:
         if name not in every_axis:
@@ -124,9 +127,22 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
     check(overrides, stages, spec.arms)
     for name, arm in spec.arms.items():
         own = overrides.arm_resources.get(name, {})
-        merge(Resources, own, where=f"command line: arms.{name}.resources")
+        check_resources(merge(Resources, own, where=f"command line: arms.{name}.resources"), f"command line: arms.{name}.resources")
         arm.resources = {**arm.resources, **overrides.resources, **own}
     return spec
+
+
+def check_resources(resources: Resources, where: str) -> None:
+    """Refuse what no job can ask for.
+
+    Raises:
+        ConfigError: the first such field, behind ``where``.
+    """
+    # SLURM counts minutes
+    for name, low in (("nodes", 1), ("gpus_per_node", 0), ("cpus_per_gpu", 1), ("hours", 1 / 60), ("mem_gb", 1 / 1024)):
+        value = getattr(resources, name)
+        if value is not None and not low <= value < math.inf:
+            raise ConfigError(f"{where}.{name}: {value:g} is {'not finite' if value >= low else f'less than {low:.2g}'}")
 
 
 def on_one_node(spec: Spec) -> None:
@@ -211,11 +227,16 @@ def _label(value: Any) -> Any:
     return value if isinstance(value, (int, float, str, bool)) else str(value)
 
 
-def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
+def _place(name: str, where: str, overrides: Overrides) -> str:
+    """Where a field of the sweep itself was set."""
+    return "command line" if name in overrides.sweep else where
+
+
+def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]], overrides: Overrides) -> None:
     if spec.columns is not None and spec.columns not in axes:
-        raise unknown(spec.columns, axes, f"{spec.file}: columns")
+        raise unknown(spec.columns, axes, f"{_place('columns', spec.file, overrides)}: columns")
     if spec.baseline is not None and spec.baseline not in spec.arms:
-        raise unknown(spec.baseline, spec.arms, f"{spec.file}: baseline")
+        raise unknown(spec.baseline, spec.arms, f"{_place('baseline', spec.file, overrides)}: baseline")
     columns = [str(label) for label in axes.get(spec.columns or "", {})]
     for name, arm in spec.arms.items():
         if arm.baseline is not None and arm.baseline not in spec.arms:

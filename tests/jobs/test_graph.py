@@ -240,7 +240,16 @@ def test_a_mistake_in_the_file_is_one_line_that_names_it(expand, before: str, af
         ("arms=[scrach]", "command line: arms: 'scrach' is not known .did you mean scratch"),
         ("axes.sed=[1]", "command line: axes: 'sed' is not known .did you mean seed"),
         ("axes.data=[plan]", "command line: axes.data: 'plan' is not known .did you mean plain"),
-        ("resources.node=2", "node"),
+        ("resources.node=2", "^command line: resources: node: .*'nodes'"),
+        ("resources.nodes=0", "^command line: resources.nodes: 0 is less than 1$"),
+        ("arms.scratch.resources.hours=-1", "^command line: arms.scratch.resources.hours: -1 is less than"),
+        ("optim.lr=-1", r"^command line: optim.lr: -1.0 is less than 0 .in sweep.yaml: arms.scratch.stages.train.$"),
+        ("arms.scratch.optim.clip_norm=3", r"^command line: optim.clip_norm: 3.0 is read with clip: .* .in sweep.yaml: arms.scratch."),
+        ("finetune.optim.momentum=-1", r"^command line: optim.momentum: -1.0 .*arms.chain_short.stages.finetune.$"),
+        ("columns=sed", "^command line: columns: 'sed' is not known .did you mean seed"),
+        ("baseline=scrach", "^command line: baseline: 'scrach' is not known"),
+        ("metric=top2", "^command line: metric: Invalid value 'top2'"),
+        ("name=a/b", "^command line: name: 'a/b' cannot be the folder"),
         ("arms=[other_paper]", "none of other_paper can run"),
         ("axes.data=[[", "command line: axes.data: "),
         ("scratch.optim.lr=1", r"command line: scratch.optim.lr: scratch is an arm; write arms.scratch.optim.lr=\.\.\. for this arm alone"),
@@ -267,3 +276,9 @@ def test_a_mistake_on_the_command_line_is_one_line_that_names_it(expand, overrid
         expand(override)
     assert "\n" not in str(error.value)
     assert re.search(message, str(error.value)), str(error.value)
+
+
+def test_what_the_file_says_is_not_blamed_on_the_command_line(expand) -> None:
+    """The batch stays the file's where the command line sets a rate."""
+    with pytest.raises(ConfigError, match=r"^sweep.yaml: arms.scratch.stages.train: optim.batch_size: 0 is less than 1$"):
+        expand("optim.lr=1", text=EXAMPLE.replace("batch_size: 16", "batch_size: 0"))
