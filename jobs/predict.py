@@ -7,6 +7,7 @@ predicted: its runs have hours, and no energy, CO2e or money.
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -20,13 +21,15 @@ from typing import Any
 from jobs.folders import Launch, architecture, digest, is_done, source_files
 from jobs.graph import Graph, Job
 from jobs.node import inside
-from jobs.shards import ROOT, num_images, outlook
-from vitssl.config import ConfigError, Run, save
+from jobs.shards import ROOT, image_counts, num_images, outlook
+from vitssl.config import ConfigError, Run, classifies, save
 from vitssl.emissions import intensity_kg_per_kwh, visible_gpus
 from vitssl.files import read_events, read_json, write_json
 
-# forward and backward: 3 forwards of 2 floating-point operations per multiply-add
-FLOPS_PER_MAC = 6
+# a training step is worth three forwards, each of 2 floating-point operations per multiply-add
+FORWARDS, FLOPS_PER_MAC = 3, 2
+# of every run, on all of its devices: imports, the device, the first batches
+START_S = 15.0
 # share of a board's peak that small ViTs reach in plain PyTorch
 UTILISATION = 0.2
 # what a measured throughput holds for: architecture, executor, the site's GPU
@@ -52,18 +55,20 @@ class Prediction:
 
 def sweep(graph: Graph, launch: Launch) -> list[Prediction]:
     """Predict every run that is not done yet."""
-    measured = dict(_measured(launch.sweep.parent))
-    return [_one(job, launch, measured) for job in graph.jobs if not is_done(job) and outlook(job.run.data) is not None]
+    todo = [job for job in graph.jobs if not is_done(job) and outlook(job.run.data) is not None]
+    costs, measured = _costs(todo, launch), dict(_measured(launch.sweep.parent))
+    return [_one(job, launch, costs[architecture(job.run)], measured) for job in todo]
 
 
-def _one(job: Job, launch: Launch, measured: dict[Key, tuple[float, str]]) -> Prediction:
-    site, macs, images = launch.site, _macs(job, launch), _images(job.run)
+def _one(job: Job, launch: Launch, cost: dict[str, Any], measured: dict[Key, tuple[float, str]]) -> Prediction:
+    site, images, macs, processes = launch.site, _images(job.run), cost["macs_train_forward"], _processes(job)
     per_device, basis = _throughput(job, launch, macs, measured)
-    hours = images / per_device / 3600
+    as_trained = images + _evaluated(job.run) * cost["macs_inference"] / (FORWARDS * macs)
+    hours = (as_trained / per_device + START_S * processes) / 3600
     gpu_hours = hours if _on_gpu(job, launch) else 0.0
     kwh = gpu_hours * site.gpu_power_w / 1000
     kg = kwh * intensity_kg_per_kwh(site)
-    return Prediction(job.name, macs, images, hours / _processes(job), gpu_hours, kwh, kg, gpu_hours * site.price_per_gpu_hour, basis)
+    return Prediction(job.name, macs, images, hours / processes, gpu_hours, kwh, kg, gpu_hours * site.price_per_gpu_hour, basis)
 
 
 def _on_gpu(job: Job, launch: Launch) -> bool:
@@ -105,6 +110,16 @@ def _images(run: Run) -> float:
     return images if run.loop.max_steps is None else min(images, run.loop.max_steps * run.optim.batch_size)
 
 
+def _evaluated(run: Run) -> float:
+    """Images that all evaluations see."""
+    if not classifies(run):
+        return 0.0
+    counts = image_counts(run)
+    epochs = _images(run) / counts["train_images"]
+    times = math.ceil(epochs / run.loop.eval_every) if run.loop.eval_every else 1
+    return times * (counts["val_images"] + counts["test_images"] * (1 if run.loop.ema_decay is None else 2))
+
+
 def _throughput(job: Job, launch: Launch, macs: float, measured: dict[Key, tuple[float, str]]) -> tuple[float, str]:
     """(images/s of one process, what that stands on)."""
     found = measured.get((architecture(job.run), launch.executor, launch.site.gpu))
@@ -118,33 +133,37 @@ def _throughput(job: Job, launch: Launch, macs: float, measured: dict[Key, tuple
     else:
         flops = launch.site.gpu_tflops * 1e12 * UTILISATION
         basis = f"assumed: {UTILISATION:.0%} of the {launch.site.gpu_tflops:g} TFLOP/s of the site's {launch.site.gpu or 'GPU'}"
-    return flops / (FLOPS_PER_MAC * macs), basis
+    return flops / (FORWARDS * FLOPS_PER_MAC * macs), basis
 
 
 # --------------------------------------------------------------------------------------------------------------- MACs
 
 
-def _macs(job: Job, launch: Launch) -> float:
-    """MACs of a training forward, counted once per architecture and source in the training environment and then kept."""
-    cache = launch.sweep.parent / ".cost" / f"{architecture(job.run)}-{digest(source_files())[:12]}.json"
-    if not cache.exists():
-        print(f"counting the MACs of {job.name} ...", file=sys.stderr, flush=True)  # takes seconds, and a sweep may have a dozen networks
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        write_json(cache, _count(job.run, launch))
-    return read_json(cache)["macs_train_forward"]
+def _costs(jobs: list[Job], launch: Launch) -> dict[str, dict[str, Any]]:
+    """{architecture: `vitssl.cost.measure`}, counted once per source and then kept; what is new in one process, which is slow to begin."""
+    source = digest(source_files())[:12]
+    files = {key: launch.sweep.parent / ".cost" / f"{key}-{source}.json" for key in map(architecture, (job.run for job in jobs))}
+    new = {architecture(job.run): job.run for job in reversed(jobs) if not files[architecture(job.run)].exists()}
+    if new:
+        print(f"counting the MACs of {len(new)} networks ...", file=sys.stderr, flush=True)
+        for key, cost in zip(new, _count(list(new.values()), launch), strict=True):
+            files[key].parent.mkdir(parents=True, exist_ok=True)
+            write_json(files[key], cost)
+    return {key: read_json(file) for key, file in files.items()}
 
 
-def _count(run: Run, launch: Launch) -> dict[str, Any]:
-    index = outlook(run.data)
-    assert index is not None
-    with tempfile.TemporaryDirectory(prefix="vitssl-") as folder:
-        save(run, folder)
-        python = inside(launch.site, sys.executable, [ROOT, Path(folder)])
-        command = [*python, "-m", "vitssl.cli", "cost", f"{folder}/run.yaml", "--classes", str(len(index.classes)), "--json"]
-        found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+def _count(runs: list[Run], launch: Launch) -> list[dict[str, Any]]:
+    """In the training environment: the launcher's own may have no torch."""
+    with tempfile.TemporaryDirectory(prefix="vitssl-") as scratch:
+        folders = [Path(scratch) / str(i) for i in range(len(runs))]
+        for run, folder in zip(runs, folders, strict=True):
+            save(run, folder)
+        classes = [str(len(index.classes)) for run in runs if (index := outlook(run.data)) is not None]
+        command = [*inside(launch.site, sys.executable, [ROOT, Path(scratch)]), "-m", "vitssl.cli", "cost", *map(str, folders)]
+        found = subprocess.run([*command, "--classes", *classes, "--json"], cwd=ROOT, capture_output=True, text=True, check=False)
     if found.returncode:
         raise ConfigError(f"vitssl cost failed: {(found.stderr.strip().splitlines() or ['no message'])[-1]}")
-    return json.loads(found.stdout)
+    return [json.loads(line) for line in found.stdout.splitlines()]
 
 
 # ---------------------------------------------------------------------------------------------------------- throughput

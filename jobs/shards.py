@@ -207,7 +207,7 @@ def facts(run: Run) -> dict[str, Any]:
     index = index_of(Path(run.data.shards))
     sizes = index.sizes_N2
     return {
-        "name": index.name, "classes": len(index.classes), "sha256": index.sha256, **_counts(run),
+        "name": index.name, "classes": len(index.classes), "sha256": index.sha256, **image_counts(run),
         "smallest_px": sizes.min(0).tolist(), "largest_px": sizes.max(0).tolist(),
     }  # fmt: skip
 
@@ -221,10 +221,15 @@ def num_images(run: Run) -> int:
     Raises:
         ConfigError: `data` asks for what the shards do not have.
     """
-    return _counts(run)["train_images"]
+    return image_counts(run)["train_images"]
 
 
-def _counts(run: Run) -> dict[str, int]:
+def image_counts(run: Run) -> dict[str, int]:
+    """A Run's images to train on, those of them with a label, those held out, and those to test on.
+
+    Raises:
+        ConfigError: as `num_images`.
+    """
     need_labels = needs_labels(run)
     evaluated = classifies(run)
     key = f"{run.data}{need_labels}{evaluated}"

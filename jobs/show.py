@@ -12,7 +12,7 @@ from rich.table import Table
 
 from jobs.folders import Launch, error_of, is_done
 from jobs.graph import Graph, Job
-from jobs.predict import Prediction, longest_chain_hours, most_gpus
+from jobs.predict import START_S, Prediction, longest_chain_hours, most_gpus
 from jobs.sweep import Spec
 from vitssl.config import Run, Site, checkpoints, dotted
 from vitssl.emissions import intensity_kg_per_kwh
@@ -76,8 +76,9 @@ def summary(graph: Graph, found: list[Prediction], launch: Launch, console: Cons
         f"{begins}; predicted for {len(found)}: {_totals(found, site) if on_gpu else 'no GPU-hours, they run on CPUs'}{left_out}",
         _duration(graph, todo, found, launch),
         *(f"Throughput: {basis}" for basis in dict.fromkeys(p.basis for p in found)),
+        f"Hours: training, its evaluations, and {START_S:g} s to start each run",
         f"Energy: GPU-hours x {site.gpu_power_w:g} W of board power, CPUs and memory not included; "
-        f"{intensity_kg_per_kwh(site):.4g} kg CO2e/kWh; {site.price_per_gpu_hour:g} {site.currency} per GPU-hour"
+        f"{intensity_kg_per_kwh(site):.4g} kg CO2e/kWh; {_price(site)}; by the site profile {site.name} (--site takes yours)"
         if on_gpu
         else "Energy: what a CPU draws is not predicted; every run measures it",
     ]
@@ -85,9 +86,13 @@ def summary(graph: Graph, found: list[Prediction], launch: Launch, console: Cons
         console.print(line, soft_wrap=True, highlight=False)
 
 
+def _price(site: Site) -> str:
+    return f"{site.price_per_gpu_hour:g} {site.currency} per GPU-hour" if site.price_per_gpu_hour else "no price per GPU-hour"
+
+
 def _totals(found: list[Prediction], site: Site) -> str:
-    hours, kwh, kg, money = (_shown(sum(values)) for values in zip(*map(_amounts, found), strict=True))
-    return f"{hours} GPU-hours, {kwh} kWh, {kg} kg CO2e, {money} {site.currency}"
+    totals = (sum(values) for values in zip(*(_amounts(p, site) for p in found), strict=True))
+    return ", ".join(f"{_shown(total)} {unit}" for total, unit in zip(totals, _units(site), strict=True))
 
 
 def _duration(graph: Graph, todo: list[Job], found: list[Prediction], launch: Launch) -> str:
@@ -106,17 +111,22 @@ def predictions(found: list[Prediction], site: Site, console: Console) -> None:
         return
     table = Table(title="Predicted cost of the runs that are not done", title_justify="left")
     on_gpu = any(p.gpu_hours for p in found)
-    amounts = ("GPU-hours", "kWh", "kg CO2e", site.currency) if on_gpu else ()
+    amounts = _units(site) if on_gpu else []
     for column in ("run", "GMACs/image", "images", "hours", *amounts):
         table.add_column(column, justify="left" if column == "run" else "right")
     for p in found:
-        cost = map(_shown, _amounts(p)) if on_gpu else ()
+        cost = map(_shown, _amounts(p, site)) if on_gpu else ()
         table.add_row(p.name, f"{p.macs / 1e9:.3f}", f"{p.images:,.0f}", _shown(p.hours), *cost)
     print_table(table, console)
 
 
-def _amounts(p: Prediction) -> tuple[float, float, float, float]:
-    return p.gpu_hours, p.energy_kwh, p.co2e_kg, p.money
+def _units(site: Site) -> list[str]:
+    return ["GPU-hours", "kWh", "kg CO2e", *([site.currency] if site.price_per_gpu_hour else [])]
+
+
+def _amounts(p: Prediction, site: Site) -> list[float]:
+    """In `_units`; money where the site has a price."""
+    return [p.gpu_hours, p.energy_kwh, p.co2e_kg, *([p.money] if site.price_per_gpu_hour else [])]
 
 
 def _shown(value: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +83,21 @@ def test_a_run_is_named_by_its_folder_or_its_yaml(trained: Path, capsys: pytest.
     first = capsys.readouterr().out
     assert cli.main(["cost", str(trained), "--classes", "2"]) == 0
     assert capsys.readouterr().out == first
+    assert cli.main(["cost", str(trained), str(trained), "--classes", "2", "3", "--json"]) == 0
+    two, three = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert three["params_train"] - two["params_train"] == vitssl.load(trained).model.backbone.embed_dim + 1
     with pytest.raises(ConfigError, match=r"sweep.json is not a run; name a run folder \(runs/<sweep>/<run>\), or the run.yaml in it"):
         vitssl.load(trained.parent / "sweep.json")
     with pytest.raises(ConfigError, match=r"elsewhere/run.yaml does not exist: this is not a run folder"):
         vitssl.load(trained / "elsewhere")
+
+
+def test_an_unfinished_run_is_said_to_be_one(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = trained / "one.png"
+    Image.effect_noise((20, 20), 90).save(file)
+    note = f"note: {trained} is not finished; these are the weights of its newest checkpoint\n"
+    assert cli.main(["predict", str(trained), str(file)]) == 0
+    assert capsys.readouterr().err == note
+    (trained / "done.json").write_text("{}")
+    assert cli.main(["predict", str(trained), str(file)]) == 0
+    assert capsys.readouterr().err == ""

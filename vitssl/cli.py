@@ -34,9 +34,9 @@ def _parser() -> argparse.ArgumentParser:
     add("images", nargs="+", type=Path)
     add("--ema", action="store_true", help="by the averaged weights, which a run with loop.ema_decay keeps")
     add = _command(commands, "cost", _cost, "MACs and parameters of a run, before or after it was trained")
-    add("run", type=Path, help="run folder or run.yaml")
-    add("--classes", type=int, help="number of classes, where the run's shards do not exist yet")
-    add("--json", action="store_true")
+    add("runs", nargs="+", type=Path, metavar="run", help="run folder or run.yaml")
+    add("--classes", type=int, nargs="+", help="number of classes of each, where the runs' shards do not exist yet")
+    add("--json", action="store_true", help="one line for each run")
     add = _command(commands, "weights", _weights, "download released weights into a file for init_from")
     add("name", help="timm:NAME, for example timm:deit_tiny_patch16_224.fb_in1k")
     add("out", type=Path)
@@ -104,16 +104,25 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     from vitssl.evaluate import evaluate_folder
 
     print(json.dumps(evaluate_folder(arguments.folder, arguments.shards, arguments.split, arguments.ema)))
+    _note_unfinished(arguments.folder)
 
 
 def _predict(arguments: argparse.Namespace) -> None:
     from vitssl.evaluate import load
 
     trained = load(arguments.folder, ema=arguments.ema)
+    _note_unfinished(arguments.folder)
     for path, probabilities in zip(arguments.images, trained.predict(arguments.images), strict=True):
         best = probabilities.topk(min(5, len(trained.classes)))
         shown = "  ".join(f"{trained.classes[k]} {p:.3f}" for p, k in zip(best.values.tolist(), best.indices.tolist(), strict=True))
         print(f"{path}  {shown}")
+
+
+def _note_unfinished(path: Path) -> None:
+    from vitssl.evaluate import run_folder
+
+    if not (run_folder(path) / "done.json").exists():
+        print(f"note: {path} is not finished; these are the weights of its newest checkpoint", file=sys.stderr)
 
 
 def _cost(arguments: argparse.Namespace) -> None:
@@ -121,10 +130,15 @@ def _cost(arguments: argparse.Namespace) -> None:
     from vitssl.data.index import load_index
     from vitssl.evaluate import run_folder
 
-    run = config.load(run_folder(arguments.run))
-    classes = arguments.classes or len(load_index(run.data.shards).classes)
-    measured = cost.measure(run, classes)
-    print(json.dumps(measured) if arguments.json else cost.table(measured))
+    runs = [config.load(run_folder(path)) for path in arguments.runs]
+    classes = arguments.classes or [len(load_index(run.data.shards).classes) for run in runs]
+    if len(classes) != len(runs):
+        raise config.ConfigError(f"--classes: {len(classes)} numbers for {len(runs)} runs")
+    for path, run, count in zip(arguments.runs, runs, classes, strict=True):
+        measured = cost.measure(run, count)
+        if len(runs) > 1 and not arguments.json:
+            print(f"{path}:")
+        print(json.dumps(measured) if arguments.json else cost.table(measured))
 
 
 def _weights(arguments: argparse.Namespace) -> None:

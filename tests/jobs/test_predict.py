@@ -10,7 +10,11 @@ import pytest
 from jobs import predict
 from jobs.folders import Launch, architecture, digest, source_files
 from jobs.graph import Graph
-from vitssl.config import Site, Subset
+from vitssl.config import Mae, Objectives, Site, Subset
+
+COST = {"macs_train_forward": 2e9, "macs_inference": 3e9}
+EVALUATIONS = 100  # 10 of 20 images: each half the work of a training image's 3 forwards of 2 GMACs
+STARTS_S = 2 * predict.START_S  # of two processes
 
 
 @pytest.fixture
@@ -18,7 +22,7 @@ def graph(expand, place: Path) -> Graph:
     graph = expand("arms=[scratch]", "axes.data=[plain]", "axes.seed=[0]")
     cache = place / "runs" / ".cost"
     cache.mkdir(parents=True)
-    (cache / f"{architecture(graph.jobs[0].run)}-{digest(source_files())[:12]}.json").write_text(json.dumps({"macs_train_forward": 2e9}))
+    (cache / f"{architecture(graph.jobs[0].run)}-{digest(source_files())[:12]}.json").write_text(json.dumps(COST))
     return graph
 
 
@@ -33,11 +37,12 @@ def test_hand_computed_from_the_sites_peak(graph: Graph, place: Path) -> None:
     found = predict_one(graph, place, site)
     # 10 epochs of 100 images; 6 x 2 GFLOP each at 20 % of 60 TFLOP/s: 1,000 images/s
     assert found.images == 1000
-    assert found.gpu_hours == pytest.approx(1 / 3600)
-    assert found.hours == pytest.approx(0.5 / 3600)  # two GPUs
-    assert found.energy_kwh == pytest.approx(0.5 / 3600)
-    assert found.co2e_kg == pytest.approx(0.1 / 3600)
-    assert found.money == pytest.approx(3 / 3600)
+    hours = (1.1 + STARTS_S) / 3600
+    assert found.gpu_hours == pytest.approx(hours)
+    assert found.hours == pytest.approx(hours / 2)  # two GPUs
+    assert found.energy_kwh == pytest.approx(hours / 2)
+    assert found.co2e_kg == pytest.approx(hours / 10)
+    assert found.money == pytest.approx(3 * hours)
     assert found.basis.startswith("assumed: 20% of the 60 TFLOP/s")
 
 
@@ -53,7 +58,7 @@ def test_an_earlier_run_of_the_architecture_is_better_than_an_assumption(graph: 
     ]
     (earlier / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     found = predict_one(graph, place, Site(gpu="H200", gpu_tflops=60.0))
-    assert found.gpu_hours == pytest.approx(1000 / 200 / 3600)
+    assert found.gpu_hours == pytest.approx(((1000 + EVALUATIONS) / 200 + STARTS_S) / 3600)
     assert found.basis.startswith("measured") and found.basis.endswith("NVIDIA H200")
     # of another board, it says nothing
     assert predict_one(graph, place, Site(gpu="A100", gpu_tflops=60.0)).basis.startswith("assumed")
@@ -70,6 +75,19 @@ def test_fewer_steps_or_images_cost_less(graph: Graph) -> None:
     # a classifier cannot use the images whose label is hidden
     run.data.labels = Subset(per_class=3)
     assert predict._images(run) == 10 * 2 * 3
+
+
+def test_evaluations_cost_what_they_see(graph: Graph) -> None:
+    run = graph.jobs[0].run  # 10 epochs, 100 training and 20 test images
+    assert predict._evaluated(run) == 10 * 20
+    run.loop.eval_every = 4
+    assert predict._evaluated(run) == 3 * 20  # after 4, 8, and at the end
+    run.loop.ema_decay = 0.9
+    assert predict._evaluated(run) == 3 * 40
+    run.data.val_fraction, run.loop.eval_every = 0.1, 0
+    assert predict._evaluated(run) == 10 + 40
+    run.objectives = Objectives(mae=Mae())
+    assert predict._evaluated(run) == 0
 
 
 def test_what_is_not_built_yet_is_predicted_where_its_images_are_known(graph: Graph, place: Path) -> None:
@@ -89,11 +107,11 @@ def test_a_cpu_has_hours_and_no_gpu_hours(graph: Graph, place: Path, monkeypatch
     launch = Launch(place / "runs" / "example", "local", site, place, commit=(None, True))
     monkeypatch.setattr(predict, "visible_gpus", lambda: ["board"])
     (on_gpu,) = predict.sweep(graph, launch)
-    assert on_gpu.gpu_hours == pytest.approx(1 / 3600)
+    assert on_gpu.gpu_hours == pytest.approx((1.1 + STARTS_S) / 3600)
     monkeypatch.setattr(predict, "visible_gpus", lambda: [])
     (on_cpu,) = predict.sweep(graph, launch)
     # 1,000 images of 6 x 2 GFLOP at 0.1 TFLOP/s, by two processes
-    assert on_cpu.hours == pytest.approx(120 / 3600 / 2) and "CPU" in on_cpu.basis
+    assert on_cpu.hours == pytest.approx((1.1 * 120 + STARTS_S) / 3600 / 2) and "CPU" in on_cpu.basis
     assert (on_cpu.gpu_hours, on_cpu.energy_kwh, on_cpu.co2e_kg, on_cpu.money) == (0, 0, 0, 0)
     graph.jobs[0].run.loop.device = "cpu"
     assert predict_one(graph, place, site).gpu_hours == 0
