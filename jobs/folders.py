@@ -112,11 +112,18 @@ class Launch:
     use_current_source: bool = False
     module: str = "vitssl.train"
     commit: tuple[str | None, bool] = dataclasses.field(default_factory=commit)
-    command: str = dataclasses.field(default_factory=lambda: shlex.join(["python", *sys.argv]))
+    command: str = dataclasses.field(default_factory=lambda: shlex.join(sys.orig_argv))
 
     def about(self) -> dict[str, Any]:
         sha, dirty = self.commit
         return {"site": dataclasses.asdict(self.site), "commit": sha, "dirty": dirty, "command": self.command}
+
+
+def status_command(sweep: Path) -> str:
+    """What to type to see how a sweep goes, by the same interpreter."""
+    script = ROOT / "jobs" / "status.py"
+    near = script.relative_to(Path.cwd()) if script.is_relative_to(Path.cwd()) else script
+    return shlex.join([sys.orig_argv[0], str(near), str(sweep)])
 
 
 def write_run(job: Job, launch: Launch) -> None:

@@ -23,7 +23,7 @@ from rich.console import Console
 from submitit.helpers import clean_env, environment_variables
 
 from jobs import cluster
-from jobs.folders import Launch, error_of, is_done, write_run
+from jobs.folders import Launch, error_of, is_done, status_command, write_run
 from jobs.graph import Graph, Job
 from jobs.node import REPORT_HOURS, WARNING_S, Node, Report, report_command
 from jobs.sweep import Resources
@@ -67,7 +67,7 @@ def run(graph: Graph, launch: Launch, console: Console) -> str:
             raise ConfigError(f"sbatch refused a job: {' '.join(str(error).split())}; nothing of this submission stays queued") from None
     console.print(_summary(graph, todo, arrays, queued), highlight=False)
     console.print(f"Report: job {report}, {launch.sweep / 'report'}", soft_wrap=True, highlight=False)
-    console.print(f"Follow it with: python jobs/status.py {launch.sweep}", soft_wrap=True, highlight=False)
+    console.print(f"Follow it with: {status_command(launch.sweep)}", soft_wrap=True, highlight=False)
     return report
 
 

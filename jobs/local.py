@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from jobs.folders import Launch, error_of, is_done, write_run
+from jobs.folders import Launch, error_of, is_done, status_command, write_run
 from jobs.graph import Graph, Job
 from jobs.node import MISTAKE, Place, report_command, start
 from vitssl.config import ConfigError
@@ -71,7 +71,7 @@ def _advise(what: str, launch: Launch, console: Console) -> None:
     """What to type after a failure."""
     command = f"[bold]{escape(launch.command)}[/bold]"
     console.print(
-        f"{what}; why is said above and by `python jobs/status.py {launch.sweep}`. "
+        f"{what}; why is said above and by `{status_command(launch.sweep)}`. "
         f"When it is mended, the same command goes on and keeps what is done: {command}", highlight=False, soft_wrap=True,
     )  # fmt: skip
 

@@ -96,7 +96,6 @@ def _status(folder: Path, stage: str, waiting: dict[str, str], here: int | None)
     status = Status(folder.name, stage, _state(folder, waiting.get(folder), here), error=error_of(folder), job_id=job_id)
     events = read_events(folder / "metrics.jsonl")
     for event in events:
-        status.epoch = event.get("epoch", status.epoch)
         if "test" in event:
             status.top1 = event["test"]["top1"]
     _estimate(status, events)
@@ -119,12 +118,12 @@ def _state(folder: Path, queued: str | None, here: int | None) -> str:
 
 
 def _estimate(status: Status, events: list[dict[str, Any]]) -> None:
-    """Progress, and the time left at the pace of the newest attempt."""
+    """How far the newest step is, and the time left at the pace of the newest attempt."""
     starts = [event for event in events if event["event"] == "start"]
     if not starts:
         return
     first, last, total = starts[-1], events[-1], starts[-1]["steps"]
-    status.progress = last["step"] / total
+    status.epoch, status.progress = last["step"] / first["steps_per_epoch"], last["step"] / total
     done = last["step"] - first["step"]
     if status.state == "running" and done > 0:
         status.left_s = (total - last["step"]) * (last["time"] - first["time"]) / done

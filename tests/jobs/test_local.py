@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -70,7 +71,8 @@ def test_a_failed_parent_fails_its_children_and_the_report_still_comes(local, ca
     assert "failed: thirteen is unlucky" in shown
     advice = " ".join(shown.split())
     assert "2 of 3 runs not done; why" in advice
-    assert "jobs/status.py" in advice and "the same command goes on and keeps what is done: python " in advice
+    typed = " ".join(shlex.join(sys.orig_argv).split())
+    assert "jobs/status.py" in advice and f"the same command goes on and keeps what is done: {typed}" in advice
     assert "not run, because chain_short-pretrain" in shown
     assert not (folder("finetune") / "starts.txt").exists()
     assert (folder("scratch") / "done.json").exists()
@@ -133,16 +135,16 @@ def test_a_mistake_is_exit_code_2_and_leaves_nothing(local, capsys) -> None:
 
 def test_a_country_without_a_figure_is_refused_before_anything_runs(local, capsys) -> None:
     assert local("site.country=XXX") == 2
-    assert capsys.readouterr().err.startswith("error: site.country: codecarbon knows no 'XXX'")
+    assert capsys.readouterr().err.startswith("error: command line: site.country: codecarbon knows no 'XXX'")
     assert not Path("runs").exists()
     assert local("arms=[scratch]", "site.country=XXX", "site.intensity_kg_per_kwh=0.1") == 0
 
 
 def test_impossible_sites_are_refused(local, capsys) -> None:
     assert local("site.gpu_power_w=-4") == 2
-    assert capsys.readouterr().err == "error: site.gpu_power_w: -4 is negative\n"
+    assert capsys.readouterr().err == "error: command line: site.gpu_power_w: -4 is negative\n"
     assert local("site.price_per_gpu_hour=nan") == 2
-    assert capsys.readouterr().err == "error: site.price_per_gpu_hour: nan is not a finite number\n"
+    assert capsys.readouterr().err == "error: command line: site.price_per_gpu_hour: nan is not a finite number\n"
 
 
 def test_what_shards_hold_is_said(local, capfd) -> None:
