@@ -34,7 +34,7 @@ def index_of(folder: Path) -> Index:
     """
     try:
         return load_index(folder)
-    except ValueError as error:
+    except ConfigError as error:
         raise ConfigError(f"data.shards: {error}") from None
 
 
@@ -59,7 +59,7 @@ def outlook(data: Data) -> Index | None:
 def _listed(folder: Path, source: str) -> Index:
     try:
         opened = open_source(source)
-    except ValueError as error:
+    except ConfigError as error:
         raise ConfigError(f"data.source: {error}") from None
     labels = {split: np.array([sample.label for sample in samples]) for split, samples in opened.splits.items()}
     return unwritten(folder, f"{opened.name} (as listed)", opened.classes, labels)
@@ -97,7 +97,7 @@ def _refuse_other_source(data: Data, where: str) -> None:
         return
     try:
         same = _was_built_from(Path(data.shards), data.source)
-    except ValueError as error:
+    except ConfigError as error:
         raise ConfigError(f"{where}: data.source: {error}; data.source=null takes the shards as they are") from None
     if not same:
         raise ConfigError(

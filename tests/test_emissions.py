@@ -149,7 +149,7 @@ def test_gpus_by_index_and_by_uuid():
     assert select_gpus(boards, "GPU-33aa, GPU-1") == [boards[3], boards[1]]
     assert select_gpus(boards, "1,-1,2") == [boards[1]]
     assert select_gpus(boards, "") == select_gpus(boards, "7") == select_gpus(boards, "GPU-") == []
-    with pytest.raises(ValueError, match="MIG-1"):
+    with pytest.raises(ConfigError, match="MIG-1"):
         select_gpus(boards, "MIG-1")
 
 

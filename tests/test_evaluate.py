@@ -67,7 +67,7 @@ def test_images_are_decoded_as_for_training(trained: Path, cache_px: int | None)
 
 
 def test_no_image_is_said(trained: Path) -> None:
-    with pytest.raises(ValueError, match=r"^predict: there are no images; give at least one file or PIL image$"):
+    with pytest.raises(ConfigError, match=r"^predict: there are no images; give at least one file or PIL image$"):
         vitssl.load(trained).predict([])
 
 

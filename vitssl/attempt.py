@@ -88,6 +88,6 @@ class ErrorFile:
         if dist.lost_peer(error):
             return  # the rank that failed says why; where it was killed nobody does, and the launcher goes on from the checkpoint
         text = str(error).strip().split("\n")[0]
-        message = text if isinstance(error, ValueError | Diverged) else f"{type(error).__name__}: {text}"
+        message = text if isinstance(error, ConfigError | Diverged) else f"{type(error).__name__}: {text}"
         details = "".join(traceback.format_exception(error))
         write_json(self._path, {"message": message, "rank": dist.rank(), "time": time.time(), "details": details})

@@ -25,7 +25,7 @@ from timm.data import create_transform
 from torch import Tensor
 
 from vitssl import config, cost, dist, memory, model, optim
-from vitssl.config import Run
+from vitssl.config import ConfigError, Run
 from vitssl.data import shards
 from vitssl.data.batch import Batch
 from vitssl.data.index import load_index
@@ -52,12 +52,12 @@ def run(images: Path | None, only: list[str], repeats: int) -> dict[str, Any]:
     """Make the comparisons named in ``only`` (all that this machine can, if empty).
 
     Raises:
-        ValueError: an unknown name.
+        ConfigError: an unknown name.
     """
     known = COMPARISONS if torch.cuda.is_available() else {k: v for k, v in COMPARISONS.items() if k not in NEED_GPU}
     for name in only:
         if name not in known:
-            raise ValueError(f"--only: {name} is not one of {', '.join(known)} (on this machine)")
+            raise ConfigError(f"--only: {name} is not one of {', '.join(known)} (on this machine)")
     device = dist.device("auto")
     threads = torch.get_num_threads()
     if device.type == "cpu":

@@ -7,12 +7,14 @@ import json
 import sys
 from pathlib import Path
 
+from vitssl.config import ConfigError
+
 
 def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         return arguments.call(arguments) or 0
-    except ValueError as error:
+    except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -15,6 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from vitssl.config import ConfigError
+
 
 def rank() -> int:
     return int(os.environ.get("RANK", 0))
@@ -41,14 +43,14 @@ def device(name: str) -> torch.device:
     """The device of this process for ``loop.device``.
 
     Raises:
-        ValueError: cuda is asked for and there is none for this rank.
+        ConfigError: cuda is asked for and there is none for this rank.
     """
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise ValueError("loop.device: cuda was asked for, but torch sees no GPU on this machine")
+        raise ConfigError("loop.device: cuda was asked for, but torch sees no GPU on this machine")
     if local_rank() >= torch.cuda.device_count():
-        raise ValueError(f"loop.device: process {local_rank()} of this node has no GPU of its own ({torch.cuda.device_count()} visible)")
+        raise ConfigError(f"loop.device: process {local_rank()} of this node has no GPU of its own ({torch.cuda.device_count()} visible)")
     return torch.device("cuda", local_rank())
 
 

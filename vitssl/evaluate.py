@@ -86,11 +86,11 @@ class Trained:
         """Class probabilities (B, K), on the CPU, of files or PIL images of any size; of a single one, (1, K).
 
         Raises:
-            ValueError: a file that is no image, or no images at all.
+            ConfigError: a file that is no image, or no images at all.
         """
         images = [images] if isinstance(images, str | Path | Image.Image) else list(images)
         if not images:
-            raise ValueError("predict: there are no images; give at least one file or PIL image")
+            raise ConfigError("predict: there are no images; give at least one file or PIL image")
         logits_BK = [self.model.predict(self.view(_raw(image, self.run.data.cache_px))).float() for image in images]
         return torch.cat(logits_BK).softmax(-1).cpu()
 
@@ -108,7 +108,7 @@ def _decoded(path: Path) -> np.ndarray:
     try:
         return decode(path.read_bytes(), str(path))
     except OSError as error:
-        raise ValueError(f"{path}: not an image that can be read ({error.strerror})") from None
+        raise ConfigError(f"{path}: not an image that can be read ({error.strerror})") from None
 
 
 def run_folder(path: Path) -> Path:

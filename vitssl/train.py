@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from vitssl import attempt, config, cost, dist, optim, state
 from vitssl.attempt import Diverged
-from vitssl.config import Run
+from vitssl.config import ConfigError, Run
 from vitssl.data.batch import RawBatch
 from vitssl.data.loader import EvalLoader
 from vitssl.data.views import EvalView
@@ -258,7 +258,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with attempt.ErrorFile(folder):
             code = run_folder(folder)
-    except ValueError as error:  # something that the user can mend; error.json has the details
+    except ConfigError as error:  # something that the user can mend; error.json has the details
         print(f"error: {error}", file=sys.stderr)
         return 2
     except Diverged as error:

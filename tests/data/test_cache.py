@@ -99,7 +99,7 @@ def test_altered_shard_is_refused_and_leaves_nothing(make_shards, data):
     content = bytearray(shard.read_bytes())
     content[600] ^= 1
     shard.write_bytes(content)
-    with pytest.raises(ValueError, match=r"train-000001\.tar: altered"):
+    with pytest.raises(ConfigError, match=r"train-000001\.tar: altered"):
         open_cache(index, data, progress=False)
     assert files(data) == files(data, "*.tmp") == []
 
@@ -188,7 +188,7 @@ def test_left_overs_of_killed_builds_are_evicted_first(make_shards, data, monkey
 def test_full_disk_and_unwritable_folder_name_the_field(make_shards, data, tmp_path, monkeypatch):
     index = make_shards()
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match=r"data\.cache_dir: cannot write in .*/file"):
+    with pytest.raises(ConfigError, match=r"data\.cache_dir: cannot write in .*/file"):
         open_cache(index, replace(data, cache_dir=str(tmp_path / "file")), progress=False)
 
     def full(*_):

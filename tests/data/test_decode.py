@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from vitssl.config import ConfigError
 from vitssl.data import decode
 
 
@@ -68,7 +69,7 @@ def test_exif_orientation_is_applied(orientation):
 @pytest.mark.parametrize("format", ["PNG", "JPEG"])
 def test_damaged_images_are_named(damage, format):
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8))
-    with pytest.raises(ValueError, match=r"^cat/1\.jpg: cannot be decoded") as error:
+    with pytest.raises(ConfigError, match=r"^cat/1\.jpg: cannot be decoded") as error:
         decode.decode(damage(encoded(image, format)), "cat/1.jpg")
     assert "\n" not in str(error.value)
 
@@ -83,7 +84,7 @@ def test_grey_arrays_become_rgb_and_others_are_refused():
     assert np.array_equal(decode.rgb_array(grey, "x"), decode.rgb_array(grey[:, :, None], "x"))
     assert np.array_equal(decode.rgb_array(grey, "x")[:, :, 2], grey)
     for wrong in (grey.astype(np.float32), np.zeros((3, 4, 5), np.uint8), np.zeros((0, 4), np.uint8)):
-        with pytest.raises(ValueError, match=r"^here: "):
+        with pytest.raises(ConfigError, match=r"^here: "):
             decode.rgb_array(wrong, "here")
 
 

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
+from vitssl.config import ConfigError
 from vitssl.data import shards
 from vitssl.data.sources import Source, open_source
 
@@ -27,7 +28,7 @@ def listed(opened: Source) -> dict[str, list[tuple[str, int]]]:
 
 
 def refused(source: str) -> str:
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ConfigError) as error:
         open_source(source)
     assert "\n" not in str(error.value)
     return str(error.value)
@@ -105,7 +106,7 @@ def test_options_are_checked(tmp_path):
 def test_an_undecodable_image_is_named_when_shards_are_built(tmp_path):
     write(tmp_path, train__txt="a/1.png 0\na/2.png 0\n")
     (tmp_path / "a" / "2.png").write_bytes(b"no image")
-    with pytest.raises(ValueError, match=r"a/2\.png: cannot be decoded"):
+    with pytest.raises(ConfigError, match=r"a/2\.png: cannot be decoded"):
         shards.build(f"list:{tmp_path}?train=train.txt&test=train.txt", tmp_path / "out", workers=1, progress=False)
 
 

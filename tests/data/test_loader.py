@@ -201,7 +201,7 @@ def test_altered_sample_is_named_in_the_main_process(make_shards, data, workers)
     with open(index.folder / "train-000001.tar", "r+b") as shard:
         shard.seek(start)
         shard.write(b"\0\0\0\0")
-    with pytest.raises(ValueError, match=rf"train-000001\.tar: image 5 at byte {start}: altered") as error:
+    with pytest.raises(ConfigError, match=rf"train-000001\.tar: image 5 at byte {start}: altered") as error:
         list(loader(index, streaming(data, workers)).batches(0, 3))
     assert "\n" not in str(error.value) and not threads()
 
@@ -209,7 +209,7 @@ def test_altered_sample_is_named_in_the_main_process(make_shards, data, workers)
 def test_shard_that_vanishes_while_streaming_is_named(make_shards, data):
     index = make_shards()
     (index.folder / "train-000002.tar").unlink()
-    with pytest.raises(ValueError, match=r"train-000002\.tar"):
+    with pytest.raises(ConfigError, match=r"train-000002\.tar"):
         list(loader(index, streaming(data, 1)).batches(0, 3))
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from vitssl.config import ConfigError
 from vitssl.data.masks import complement, random_keep
 
 
@@ -50,5 +51,5 @@ def test_complement_is_what_was_hidden():
 
 
 def test_a_ratio_that_keeps_nothing_is_refused():
-    with pytest.raises(ValueError, match=r"mask_ratio=0.9 keeps none of 4 tokens"):
+    with pytest.raises(ConfigError, match=r"mask_ratio=0.9 keeps none of 4 tokens"):
         random_keep(2, 4, 0.9)

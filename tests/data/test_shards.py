@@ -17,6 +17,7 @@ import pytest
 import webdataset
 from PIL import Image
 
+from vitssl.config import ConfigError
 from vitssl.data import batch, shards
 from vitssl.data.index import COLUMNS, UNLABELLED, fingerprint, read_index
 from vitssl.data.sources import open_source
@@ -88,7 +89,7 @@ def test_index_of_digits_by_hand(digits):
     pixels = np.stack([s.image for s in open_source("digits").splits["train"]]) / 255
     np.testing.assert_allclose(index.mean, [pixels.mean()] * 3, rtol=1e-12)
     np.testing.assert_allclose(index.std, [pixels.std()] * 3, rtol=1e-12)
-    with pytest.raises(ValueError, match="there is no split 'val'; it has train, test"):
+    with pytest.raises(ConfigError, match="there is no split 'val'; it has train, test"):
         index.where("train+val")
 
 
@@ -133,7 +134,7 @@ def test_undecodable_image_is_named_and_mending_it_goes_on(make_folder, tmp_path
     broken = source / "train" / "dog" / "004.png"
     whole = broken.read_bytes()
     broken.write_bytes(whole[:100])
-    with pytest.raises(ValueError, match=r"train/dog/004\.png: cannot be decoded"):
+    with pytest.raises(ConfigError, match=r"train/dog/004\.png: cannot be decoded"):
         build(source, tmp_path / "out")
     first = tmp_path / "out" / "train-000000.tar"
     inode = first.stat().st_ino
@@ -152,11 +153,11 @@ def test_second_build_does_nothing_and_another_source_is_refused(make_folder, tm
     assert build(source, out).sha256 == first.sha256
     assert "nothing to do" in capsys.readouterr().err
     assert {p: p.stat().st_mtime_ns for p in out.glob("*.*")} == times
-    with pytest.raises(ValueError, match="holds the shards of pets, which differ from digits"):
+    with pytest.raises(ConfigError, match="holds the shards of pets, which differ from digits"):
         build("digits", out)
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "x.tar").touch()
-    with pytest.raises(ValueError, match=r"already holds x\.tar"):
+    with pytest.raises(ConfigError, match=r"already holds x\.tar"):
         build(source, tmp_path / "foreign")
 
 
@@ -185,7 +186,7 @@ def test_interrupted_build_goes_on(make_folder, tmp_path, how):
     assert {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in finished} == finished
     assert shards.verify(out, workers=1, progress=False) == []
     assert sorted(p.name for p in out.iterdir()) == sorted([".lock", "index.json", *(s["name"] for s in index.shards)])
-    with pytest.raises(ValueError, match="holds the shards of pets"):
+    with pytest.raises(ConfigError, match="holds the shards of pets"):
         build("digits", out)
 
 
@@ -203,9 +204,9 @@ def wait_for_group_to_end(group: int) -> None:
 def test_another_source_does_not_continue_an_unfinished_build(make_folder, tmp_path):
     source = make_folder()
     (source / "train" / "dog" / "000.png").write_bytes(b"")
-    with pytest.raises(ValueError, match="cannot be decoded"):
+    with pytest.raises(ConfigError, match="cannot be decoded"):
         build(source, tmp_path / "out")
-    with pytest.raises(ValueError, match="unfinished build of other data than digits"):
+    with pytest.raises(ConfigError, match="unfinished build of other data than digits"):
         build("digits", tmp_path / "out")
 
 
@@ -267,7 +268,7 @@ def test_index_survives_the_disk(make_shards):
 def test_load_names_what_is_damaged(make_shards, damage, message):
     folder = make_shards().folder
     damage(folder)
-    with pytest.raises(ValueError, match=message) as error:
+    with pytest.raises(ConfigError, match=message) as error:
         shards.load_index(folder)
     assert "\n" not in str(error.value)
 

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 from torchvision import datasets
 
+from vitssl.config import ConfigError
 from vitssl.data.arrays import read_idx
 from vitssl.data.sources import open_source
 
@@ -95,15 +96,15 @@ def test_folder_errors_name_the_place(tmp_path, files, folders, message):
         touch(tmp_path / name)
     for name in folders:
         (tmp_path / name).mkdir(parents=True)
-    with pytest.raises(ValueError, match=message) as error:
+    with pytest.raises(ConfigError, match=message) as error:
         open_source(str(tmp_path))
     assert "\n" not in str(error.value)
 
 
 def test_unknown_sources_are_refused():
-    with pytest.raises(ValueError, match="'cifar' is neither an existing folder nor one of digits, folder"):
+    with pytest.raises(ConfigError, match="'cifar' is neither an existing folder nor one of digits, folder"):
         open_source("cifar")
-    with pytest.raises(ValueError, match="folder:/no/where: there is no such folder"):
+    with pytest.raises(ConfigError, match="folder:/no/where: there is no such folder"):
         open_source("folder:/no/where")
 
 
@@ -153,23 +154,23 @@ def test_idx_errors_name_the_file(tmp_path):
     images = tmp_path / "train-images-idx3-ubyte"
     whole = images.read_bytes()
     images.write_bytes(whole[:-1])
-    with pytest.raises(ValueError, match=r"train-images-idx3-ubyte: .* truncated"):
+    with pytest.raises(ConfigError, match=r"train-images-idx3-ubyte: .* truncated"):
         open_source(f"idx:{tmp_path}")
     images.write_bytes(b"\0\0\x0d" + whole[3:])
-    with pytest.raises(ValueError, match="train-images-idx3-ubyte: not an idx file of unsigned bytes"):
+    with pytest.raises(ConfigError, match="train-images-idx3-ubyte: not an idx file of unsigned bytes"):
         open_source(f"idx:{tmp_path}")
     images.write_bytes(idx_bytes(np.zeros((11, 7, 6), np.uint8)))
-    with pytest.raises(ValueError, match="train-labels-idx1-ubyte: labels of shape"):
+    with pytest.raises(ConfigError, match="train-labels-idx1-ubyte: labels of shape"):
         open_source(f"idx:{tmp_path}")
     images.unlink()
-    with pytest.raises(ValueError, match="there is no train-images"):
+    with pytest.raises(ConfigError, match="there is no train-images"):
         open_source(f"idx:{tmp_path}")
 
 
 def test_truncated_gzip_is_named(tmp_path):
     file = tmp_path / "x-idx1-ubyte.gz"
     file.write_bytes(gzip.compress(idx_bytes(np.zeros(1000, np.uint8)))[:-12])
-    with pytest.raises(ValueError, match=r"x-idx1-ubyte\.gz: cannot be read"):
+    with pytest.raises(ConfigError, match=r"x-idx1-ubyte\.gz: cannot be read"):
         read_idx(file)
 
 
@@ -206,7 +207,7 @@ def test_csv_with_splits_and_unlabelled(tmp_path):
     ],
 )
 def test_csv_errors(tmp_path, text, message):
-    with pytest.raises(ValueError, match=message) as error:
+    with pytest.raises(ConfigError, match=message) as error:
         open_source(write_csv(tmp_path, text))
     assert "\n" not in str(error.value)
 
@@ -290,15 +291,15 @@ def test_missing_set_without_network_says_what_to_do(tmp_path, monkeypatch):
         raise urllib.error.URLError("Network is unreachable")
 
     monkeypatch.setattr(datasets.CIFAR100, "download", no_network)
-    with pytest.raises(ValueError, match=r"CIFAR100: not in .*Network is unreachable.*CIFAR100\?root=PATH") as error:
+    with pytest.raises(ConfigError, match=r"CIFAR100: not in .*Network is unreachable.*CIFAR100\?root=PATH") as error:
         open_source(f"torchvision:CIFAR100?root={tmp_path}")
     assert "\n" not in str(error.value)
-    with pytest.raises(ValueError, match=r"ImageNet: not in .*cannot download it"):
+    with pytest.raises(ConfigError, match=r"ImageNet: not in .*cannot download it"):
         open_source(f"torchvision:ImageNet?root={tmp_path}")
 
 
 def test_unknown_set_and_option_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="torchvision:CIFAR: not one of CIFAR10, "):
+    with pytest.raises(ConfigError, match="torchvision:CIFAR: not one of CIFAR10, "):
         open_source("torchvision:CIFAR")
-    with pytest.raises(ValueError, match="unknown option 'rot'"):
+    with pytest.raises(ConfigError, match="unknown option 'rot'"):
         open_source(f"torchvision:CIFAR10?rot={tmp_path}")

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vitssl.config import ConfigError
+
 
 class Arrays(NamedTuple):
     """The images of one split."""
@@ -26,7 +28,7 @@ def read_idx_folder(root: Path) -> dict[str, Arrays]:
     """The splits "train" and "test" of a folder with MNIST's four files, gzipped or not.
 
     Raises:
-        ValueError: a file is missing, damaged, or does not fit its partner; one line.
+        ConfigError: a file is missing, damaged, or does not fit its partner; one line.
     """
     splits = {}
     for split, prefixes in (("train", ("train",)), ("test", ("t10k", "test"))):
@@ -40,25 +42,25 @@ def _idx_file(root: Path, prefixes: tuple[str, ...], what: str) -> Path:
         stem = file.name.removesuffix(".gz").replace(".", "-")
         if f"{what}-idx" in stem and any(f"{prefix}-{what}" in stem for prefix in prefixes):
             return file
-    raise ValueError(f"idx:{root}: there is no {prefixes[0]}-{what}-idx?-ubyte[.gz]")
+    raise ConfigError(f"idx:{root}: there is no {prefixes[0]}-{what}-idx?-ubyte[.gz]")
 
 
 def read_idx(file: Path) -> np.ndarray:
     """The uint8 array of an idx file: two zero bytes, type 0x08, number of dimensions, big-endian sizes, data.
 
     Raises:
-        ValueError: naming the file, when it is something else or cut short.
+        ConfigError: naming the file, when it is something else or cut short.
     """
     try:
         content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
     except (OSError, EOFError) as error:
-        raise ValueError(f"{file}: cannot be read ({error})") from None
+        raise ConfigError(f"{file}: cannot be read ({error})") from None
     if len(content) < 4 or content[:3] != b"\0\0\x08":
-        raise ValueError(f"{file}: not an idx file of unsigned bytes")
+        raise ConfigError(f"{file}: not an idx file of unsigned bytes")
     start = 4 + 4 * content[3]
     shape = tuple(int(size) for size in np.frombuffer(content[4:start], ">u4"))
     if len(shape) != content[3] or len(content) != start + int(np.prod(shape)):
-        raise ValueError(f"{file}: {len(content)} bytes do not hold an array of shape {shape}; the file is truncated or damaged")
+        raise ConfigError(f"{file}: {len(content)} bytes do not hold an array of shape {shape}; the file is truncated or damaged")
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
@@ -66,10 +68,10 @@ def read_npz(file: Path) -> dict[str, Arrays]:
     """The splits of MedMNIST's layout: arrays <split>_images and <split>_labels, (N,) or (N, 1), for train, val and test.
 
     Raises:
-        ValueError: another file, a damaged one, or arrays that do not fit; one line.
+        ConfigError: another file, a damaged one, or arrays that do not fit; one line.
     """
     if not file.is_file():
-        raise ValueError(f"{file}: there is no such file")
+        raise ConfigError(f"{file}: there is no such file")
     splits = {}
     try:
         with np.load(file) as content:
@@ -79,9 +81,9 @@ def read_npz(file: Path) -> dict[str, Arrays]:
                 splits[split] = Arrays(key, content[key], content[f"{split}_labels"])
     except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"{file}: not MedMNIST's npz of train_images, train_labels, test_images, ... ({reason})") from None
+        raise ConfigError(f"{file}: not MedMNIST's npz of train_images, train_labels, test_images, ... ({reason})") from None
     if "train" not in splits:
-        raise ValueError(f"{file}: not MedMNIST's npz of train_images, train_labels, test_images, ...; it holds {', '.join(found)}")
+        raise ConfigError(f"{file}: not MedMNIST's npz of train_images, train_labels, test_images, ...; it holds {', '.join(found)}")
     return {split: _checked(f"{file}: {split}_labels: ", arrays) for split, arrays in splits.items()}
 
 
@@ -90,9 +92,9 @@ def _checked(where: str, arrays: Arrays) -> Arrays:
     if labels.shape == (len(images), 1):
         labels = labels[:, 0]
     if images.ndim not in (3, 4) or images.dtype != np.uint8 or labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
-        raise ValueError(
+        raise ConfigError(
             f"{where}labels of shape {labels.shape} ({labels.dtype}) do not fit {name}, of shape {images.shape} ({images.dtype})"
         )
     if labels.min(initial=0) < 0:
-        raise ValueError(f"{where}{labels.min()} is no label; expected 0, 1, 2, ...")
+        raise ConfigError(f"{where}{labels.min()} is no label; expected 0, 1, 2, ...")
     return Arrays(name, images, labels)

@@ -98,7 +98,7 @@ def open_cache(index: Index, data: Data, *, progress: bool = True) -> Cache:
     Of several processes one builds and the others wait. Old caches of the folder are evicted to make room.
 
     Raises:
-        ValueError: a shard whose bytes are not those that were written, naming it; no room or no permission to write.
+        ConfigError: a shard whose bytes are not those that were written, naming it; no room or no permission to write.
     """
     folder = default_folder(data)
     path = folder / f"{index.sha256[:20]}-{data.cache_px or 'full'}.u8"
@@ -202,7 +202,7 @@ def _decode_shard(index: Index, out: Path, sizes_N2: np.ndarray, starts: np.ndar
     shard = index.shards[number]
     path = index.folder / shard["name"]
     if hash_file(path) != shard["sha256"]:
-        raise ValueError(f"{path}: altered, its sha256 is not the index's; {REBUILD}")
+        raise ConfigError(f"{path}: altered, its sha256 is not the index's; {REBUILD}")
     positions = np.flatnonzero(index.shard == number)
     with open(path, "rb") as source, open(out, "r+b", buffering=0) as target:
         target.seek(int(starts[positions[0]]))

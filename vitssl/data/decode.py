@@ -11,6 +11,8 @@ import struct
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from vitssl.config import ConfigError
+
 EXTENSIONS = {"JPEG": "jpg", "MPO": "jpg", "PNG": "png"}
 # What Pillow's decoders raise on damaged or hostile bytes.
 _BROKEN = (OSError, SyntaxError, ValueError, IndexError, TypeError, EOFError, struct.error, Image.DecompressionBombError)
@@ -22,16 +24,16 @@ def decode(encoded: bytes, name: str) -> np.ndarray:
     Turned upright by its EXIF orientation; grey, palette, CMYK and 16-bit images become RGB, transparency is dropped.
 
     Raises:
-        ValueError: naming ``name``, when the bytes are not an image or the image is cut short.
+        ConfigError: naming ``name``, when the bytes are not an image or the image is cut short.
     """
     try:
         with Image.open(io.BytesIO(encoded)) as image:
             ImageOps.exif_transpose(image, in_place=True)
             return np.asarray(_rgb(image))
     except UnidentifiedImageError:
-        raise ValueError(f"{name}: cannot be decoded as an image (it is none of the formats that Pillow knows, or is damaged)") from None
+        raise ConfigError(f"{name}: cannot be decoded as an image (it is none of the formats that Pillow knows, or is damaged)") from None
     except _BROKEN as error:
-        raise ValueError(f"{name}: cannot be decoded as an image ({' '.join(str(error).split())})") from None
+        raise ConfigError(f"{name}: cannot be decoded as an image ({' '.join(str(error).split())})") from None
 
 
 def upright(image: Image.Image) -> np.ndarray:
@@ -58,12 +60,12 @@ def rgb_array(array: np.ndarray, name: str) -> np.ndarray:
     """Pixels (H, W), (H, W, 1) or (H, W, 3) uint8 as RGB (H, W, 3).
 
     Raises:
-        ValueError: naming ``name``, for another shape or type.
+        ConfigError: naming ``name``, for another shape or type.
     """
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[:, :, 0]
     if array.dtype != np.uint8 or array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] != 3) or array.size == 0:
-        raise ValueError(f"{name}: {array.dtype} pixels of shape {array.shape}; expected uint8 (H, W) or (H, W, 3)")
+        raise ConfigError(f"{name}: {array.dtype} pixels of shape {array.shape}; expected uint8 (H, W) or (H, W, 3)")
     return array if array.ndim == 3 else np.repeat(array[:, :, None], 3, axis=2)
 
 

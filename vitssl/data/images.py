@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitssl.config import Data
+from vitssl.config import ConfigError, Data
 from vitssl.data import pool
 from vitssl.data.cache import Cache, decoded_bytes, open_cache, padded
 from vitssl.data.decode import resize, resized_sizes
@@ -113,7 +113,7 @@ class Streamed:
         try:
             for images_BCHW, sizes_B2, problem in decoded:
                 if problem is not None:
-                    raise ValueError(problem)
+                    raise ConfigError(problem)
                 yield pinned(torch.from_numpy(images_BCHW), self.device), torch.from_numpy(sizes_B2)
         finally:
             del decoded  # ends the processes, also while an exception's traceback keeps this frame
@@ -156,7 +156,7 @@ class _Decoder:
                 shard = self.shard(int(self.index.shard[position]))
                 image = resize(read_image(shard.descriptor, self.index, position), height, width)
                 image_CHW[:, :height, :width] = image.transpose(2, 0, 1)
-        except (ValueError, OSError) as error:
+        except (ConfigError, OSError) as error:
             return images_BCHW[:0], sizes_B2[:0], str(error)
         return images_BCHW, sizes_B2, None
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from vitssl.config import ConfigError
 from vitssl.data.decode import decode
 
 INDEX_FILE = "index.json"
@@ -71,12 +72,12 @@ class Index:
         """Positions of the samples of splits joined by "+", in rising order.
 
         Raises:
-            ValueError: a split that the shards do not have.
+            ConfigError: a split that the shards do not have.
         """
         codes = []
         for split in splits.split("+"):
             if split not in self.splits:
-                raise ValueError(f"{self.folder}: there is no split {split!r}; it has {', '.join(self.splits)}")
+                raise ConfigError(f"{self.folder}: there is no split {split!r}; it has {', '.join(self.splits)}")
             codes.append(self.splits.index(split))
         return np.flatnonzero(np.isin(self.split, codes))
 
@@ -113,13 +114,13 @@ def read_index(folder: str | Path) -> Index:
     try:
         content = json.loads(path.read_text())
     except FileNotFoundError:
-        raise ValueError(f"{path} does not exist: write the shards with `vitssl shards build SOURCE {folder}`") from None
+        raise ConfigError(f"{path} does not exist: write the shards with `vitssl shards build SOURCE {folder}`") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: damaged ({error}); {REBUILD}") from None
+        raise ConfigError(f"{path}: damaged ({error}); {REBUILD}") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f"{path}: not an index of format {FORMAT}; {REBUILD}")
+        raise ConfigError(f"{path}: not an index of format {FORMAT}; {REBUILD}")
     if content.get("sha256") != fingerprint(content):
-        raise ValueError(f"{path}: altered, its content does not have the sha256 that it states; {REBUILD}")
+        raise ConfigError(f"{path}: altered, its content does not have the sha256 that it states; {REBUILD}")
     columns = {name: np.array(content["samples"][name], dtype) for name, dtype in COLUMNS.items()}
     fields = {name: content[name] for name in ("name", "source", "sha256", "classes", "mean", "std", "shards")}
     return Index(folder=Path(folder), **fields, **columns)
@@ -131,11 +132,11 @@ def load_index(folder: str | Path) -> Index:
     Fast: shards are not read. `shards.verify` reads them, and so does building the cache.
 
     Raises:
-        ValueError: naming the file that is missing, truncated or damaged.
+        ConfigError: naming the file that is missing, truncated or damaged.
     """
     index = read_index(folder)
     for problem in size_problems(index):
-        raise ValueError(problem)
+        raise ConfigError(problem)
     return index
 
 
@@ -155,9 +156,9 @@ def read_image(descriptor: int, index: Index, position: int) -> np.ndarray:
     """RGB pixels (H, W, 3) of a sample, read at random from its open shard.
 
     Raises:
-        ValueError: naming shard, position and offset, when its bytes are not those that were written, or not an image.
+        ConfigError: naming shard, position and offset, when its bytes are not those that were written, or not an image.
     """
     encoded = os.pread(descriptor, int(index.size[position]), int(index.offset[position]))
     if zlib.crc32(encoded) != index.crc32[position]:
-        raise ValueError(f"{index.describe(position)}: altered, its bytes are not those that were written; {REBUILD}")
+        raise ConfigError(f"{index.describe(position)}: altered, its bytes are not those that were written; {REBUILD}")
     return decode(encoded, index.describe(position))

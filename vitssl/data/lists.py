@@ -5,7 +5,7 @@
     .mat    arrays `file_list` and `labels` (Stanford Dogs)
     CUB     images.txt, image_class_labels.txt, train_test_split.txt, classes.txt, each with an image's or class's id first
 
-Here lists are read, not images. Everything that is wrong with a list is a ValueError of one line that names the file.
+Here lists are read, not images. Everything that is wrong with a list is a ConfigError of one line that names the file.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
+
+from vitssl.config import ConfigError
 
 
 class Row(NamedTuple):
@@ -50,21 +52,21 @@ def read_text(file: Path) -> str:
     """The content of a list file.
 
     Raises:
-        ValueError: no such file, or no text.
+        ConfigError: no such file, or no text.
     """
     try:
         return file.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise ValueError(f"{file}: cannot be read ({error.strerror})") from None
+        raise ConfigError(f"{file}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
-        raise ValueError(f"{file}: not a text file in UTF-8") from None
+        raise ConfigError(f"{file}: not a text file in UTF-8") from None
 
 
 def _text_rows(file: Path) -> Iterator[Row]:
     for where, line in _lines(file):
         match = re.fullmatch(r"(.+?)[\s,]+([^\s,]+)", line)
         if not match:
-            raise ValueError(f"{where}: expected an image's path and its label, not {line!r}")
+            raise ConfigError(f"{where}: expected an image's path and its label, not {line!r}")
         yield _row(where, *match.groups())
 
 
@@ -77,11 +79,11 @@ def _json_rows(file: Path) -> Iterator[Row]:
     try:
         content = json.loads(read_text(file))
     except json.JSONDecodeError as error:
-        raise ValueError(f"{file}: not JSON ({error})") from None
+        raise ConfigError(f"{file}: not JSON ({error})") from None
     try:
         yield from _coco_rows(file, content) if isinstance(content, dict) else _record_rows(file, content)
     except (KeyError, TypeError):
-        raise ValueError(f"{file}: expected a list of {{name, label}}, or COCO's images, annotations and categories") from None
+        raise ConfigError(f"{file}: expected a list of {{name, label}}, or COCO's images, annotations and categories") from None
 
 
 def _record_rows(file: Path, content: list[dict]) -> Iterator[Row]:
@@ -97,7 +99,7 @@ def _coco_rows(file: Path, content: dict) -> Iterator[Row]:
     for image in content["images"]:
         where, found = f"{file}: image {image['id']}", labels.get(image["id"], [])
         if len(found) != 1 or found[0] not in names:
-            raise ValueError(f"{where}: expected one annotation with a known category, found the categories {found}")
+            raise ConfigError(f"{where}: expected one annotation with a known category, found the categories {found}")
         yield Row(where, image["file_name"], str(found[0]), names[found[0]])
 
 
@@ -109,11 +111,11 @@ def _mat_rows(file: Path) -> Iterator[Row]:
         content = loadmat(file)
         paths, labels = content["file_list"].ravel(), content["labels"].ravel()
     except OSError as error:
-        raise ValueError(f"{file}: cannot be read ({error.strerror})") from None
+        raise ConfigError(f"{file}: cannot be read ({error.strerror})") from None
     except (KeyError, ValueError, NotImplementedError, MatReadError) as error:
-        raise ValueError(f"{file}: expected a MATLAB file with file_list and labels ({error})") from None
+        raise ConfigError(f"{file}: expected a MATLAB file with file_list and labels ({error})") from None
     if len(paths) != len(labels):
-        raise ValueError(f"{file}: {len(paths)} entries in file_list but {len(labels)} in labels")
+        raise ConfigError(f"{file}: {len(paths)} entries in file_list but {len(labels)} in labels")
     for number, (path, label) in enumerate(zip(paths, labels, strict=True)):
         yield _row(f"{file}: entry {number}", str(path.item()), str(label))  # each path is a cell of its own
 
@@ -131,7 +133,7 @@ def read_cub(root: Path) -> dict[str, list[Row]]:
         name = _entry(names, label, root / "classes.txt", "class")
         flag = _entry(training, image, root / "train_test_split.txt", "image")
         if flag not in ("0", "1"):
-            raise ValueError(f"{root / 'train_test_split.txt'}: image {image}: expected 1 (training) or 0, not {flag!r}")
+            raise ConfigError(f"{root / 'train_test_split.txt'}: image {image}: expected 1 (training) or 0, not {flag!r}")
         splits["train" if flag == "1" else "test"].append(Row(f"{root / 'images.txt'}: image {image}", path, label, name))
     return splits
 
@@ -144,7 +146,7 @@ def _by_id(file: Path) -> dict[str, str]:
 
 def _entry(entries: dict[str, str], key: str, file: Path, what: str) -> str:
     if key not in entries:
-        raise ValueError(f"{file}: no line for {what} {key}")
+        raise ConfigError(f"{file}: no line for {what} {key}")
     return entries[key]
 
 
@@ -155,11 +157,11 @@ def read_csv(file: Path) -> dict[str, list[Row]]:
     """Rows by split of a table with the columns path, label and, perhaps, split; without a split it is "train"."""
     reader = csv.DictReader(io.StringIO(read_text(file)))
     if missing := {"path", "label"} - set(reader.fieldnames or ()):
-        raise ValueError(f"{file}: no column {sorted(missing)[0]!r}; expected path,label[,split]")
+        raise ConfigError(f"{file}: no column {sorted(missing)[0]!r}; expected path,label[,split]")
     splits: dict[str, list[Row]] = {}
     for number, record in enumerate(reader, 2):
         if not record["path"]:
-            raise ValueError(f"{file}:{number}: no path; expected path,label[,split]")
+            raise ConfigError(f"{file}:{number}: no path; expected path,label[,split]")
         label = (record["label"] or "").strip()
         splits.setdefault(record.get("split") or "train", []).append(Row(f"{file}:{number}", record["path"], label, label))
     return splits

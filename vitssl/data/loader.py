@@ -115,7 +115,7 @@ class TrainLoader:
         A thread (and, when streaming, processes) read ahead until the generator ends, is closed or forgotten.
 
         Raises:
-            ValueError: a shard that cannot be read; naming it.
+            ConfigError: a shard that cannot be read; naming it.
         """
         slices = _batches(self.images, lambda: self._slices(start_step, stop_step), self.labels, self.batch_size, self.device)
         with contextlib.closing(slices):

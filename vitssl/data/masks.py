@@ -10,6 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from vitssl.config import ConfigError
+
 
 class Selection(NamedTuple):
     """A named choice of tokens, the same number for every image."""
@@ -30,11 +32,11 @@ def random_keep(
     """Keep ``int(num_tokens * (1 - mask_ratio))`` tokens of each image, uniformly at random (MAE, He et al. 2022, section 3).
 
     Raises:
-        ValueError: nothing would be kept.
+        ConfigError: nothing would be kept.
     """
     kept = int(num_tokens * (1 - mask_ratio))
     if kept < 1:
-        raise ValueError(f"mask_ratio={mask_ratio} keeps none of {num_tokens} tokens; lower it or use smaller patches")
+        raise ConfigError(f"mask_ratio={mask_ratio} keeps none of {num_tokens} tokens; lower it or use smaller patches")
     noise_BN = torch.rand(batch_size, num_tokens, generator=generator, device=device)
     keep_BM = noise_BN.argsort(dim=1)[:, :kept]
     mask_BN = torch.ones_like(noise_BN).scatter(1, keep_BM, 0.0).bool()  # tracing (fvcore) knows no scatter of a bool

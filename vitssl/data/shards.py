@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vitssl.config import ConfigError
 from vitssl.data import decode, pool
 from vitssl.data.counts import comparison
 from vitssl.data.index import COLUMNS, INDEX_FILE, REBUILD, Index, fingerprint, load_index, read_image, read_index, size_problems, to_json
@@ -49,7 +50,7 @@ def build(
         workers: processes; None takes every core.
 
     Raises:
-        ValueError: a source that cannot be opened or decoded, or a folder that holds another source; one line.
+        ConfigError: a source that cannot be opened or decoded, or a folder that holds another source; one line.
     """
     out = Path(out)
     opened = open_source(source)
@@ -64,7 +65,7 @@ def build(
         try:
             return _build(opened, listing, out, images_per_shard, workers or pool.cpu_count(), progress)
         except OSError as error:
-            raise ValueError(f"{out}: writing failed ({error.strerror}); build again when that is mended, what is done is kept") from None
+            raise ConfigError(f"{out}: writing failed ({error.strerror}); build again when that is mended, what is done is kept") from None
 
 
 def _digest(samples: Iterable[tuple[str, Sample]], classes: list[str]) -> str:
@@ -80,7 +81,7 @@ def listing(source: str) -> str:
     """Fingerprint of what a source lists now: `Index.source` of the shards that are built from it.
 
     Raises:
-        ValueError: a source that cannot be opened; one line.
+        ConfigError: a source that cannot be opened; one line.
     """
     opened = open_source(source)
     return _digest(opened.samples(), opened.classes)
@@ -92,7 +93,7 @@ def _complete(out: Path, source: str, listing: str) -> Index | None:
         return None
     index = load_index(out)
     if index.source != listing:
-        raise ValueError(f"{out}: holds the shards of {index.name}, which differ from {source}; choose another folder")
+        raise ConfigError(f"{out}: holds the shards of {index.name}, which differ from {source}; choose another folder")
     print(f"{out}: already holds all shards of {source}, nothing to do", file=sys.stderr)
     return index
 
@@ -103,10 +104,10 @@ def _start(out: Path, source: Source) -> None:
     plan = {"name": source.name, "classes": source.classes}
     if path.exists():
         if json.loads(path.read_text()) != plan:
-            raise ValueError(f"{out}: holds an unfinished build of other data than {source.name}; choose another folder or delete it")
+            raise ConfigError(f"{out}: holds an unfinished build of other data than {source.name}; choose another folder or delete it")
         return
     if strangers := sorted(p.name for p in out.glob("*.tar")):
-        raise ValueError(f"{out}: already holds {strangers[0]}, which is not of this build; choose another folder")
+        raise ConfigError(f"{out}: already holds {strangers[0]}, which is not of this build; choose another folder")
     path.parent.mkdir(exist_ok=True)
     write_atomically(path, json.dumps(plan).encode())
 
@@ -189,7 +190,7 @@ def _read(sample: Sample) -> tuple[bytes, np.ndarray]:
         try:
             encoded = Path(sample.image).read_bytes()
         except OSError as error:
-            raise ValueError(f"{sample.image}: cannot be read ({error.strerror})") from None
+            raise ConfigError(f"{sample.image}: cannot be read ({error.strerror})") from None
         return encoded, decode.decode(encoded, sample.image)
     return decode.encode_png(sample.image), decode.rgb_array(sample.image, sample.name)
 
@@ -238,7 +239,7 @@ def verify(folder: str | Path, *, workers: int | None = None, progress: bool = T
     """Read every shard again; one line for each that is missing, truncated or altered, and each image that is undecodable.
 
     Raises:
-        ValueError: there is no index, or it is damaged.
+        ConfigError: there is no index, or it is damaged.
     """
     index = read_index(folder)
     problems: list[str] = size_problems(index)
@@ -265,7 +266,7 @@ def _verify_shard(index: Index, number: int) -> list[str]:
         for position in np.flatnonzero(index.shard == number):
             try:
                 read_image(stream.fileno(), index, position)
-            except ValueError as error:
+            except ConfigError as error:
                 problems.append(str(error))
     return problems
 

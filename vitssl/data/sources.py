@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vitssl.config import ConfigError
 from vitssl.data import arrays, lists, torchvision_sets
 from vitssl.data.index import UNLABELLED
 
@@ -60,7 +61,7 @@ def open_source(source: str) -> Source:
     """The data set that a source string names.
 
     Raises:
-        ValueError: no such source, a missing split, a class without images, labels that do not fit; one line.
+        ConfigError: no such source, a missing split, a class without images, labels that do not fit; one line.
     """
     kind, colon, rest = source.partition(":")
     if colon and kind in _KINDS:
@@ -71,7 +72,7 @@ def open_source(source: str) -> Source:
         opened = _folder(source, {})
     else:
         kinds = ", ".join(["digits", *(f"{kind}:..." for kind in _KINDS)])
-        raise ValueError(f"source {source!r} is neither an existing folder nor one of {kinds}")
+        raise ConfigError(f"source {source!r} is neither an existing folder nor one of {kinds}")
     _check(opened, source)
     return opened
 
@@ -83,9 +84,9 @@ def _open(kind: str, rest: str) -> Source:
     for option in filter(None, query.split("&")):
         key, _, value = option.partition("=")
         if known is not None and key not in known:
-            raise ValueError(f"{kind}:{rest}: unknown option {key!r}; known: {', '.join(known) or 'none'}")
+            raise ConfigError(f"{kind}:{rest}: unknown option {key!r}; known: {', '.join(known) or 'none'}")
         if not value:
-            raise ValueError(f"{kind}:{rest}: option {key!r} has no value; write {key}=...")
+            raise ConfigError(f"{kind}:{rest}: option {key!r} has no value; write {key}=...")
         options.setdefault(key, []).append(value)
     return call(path, options)
 
@@ -93,15 +94,15 @@ def _open(kind: str, rest: str) -> Source:
 def _check(opened: Source, source: str) -> None:
     for split in ("train", *opened.splits):
         if not opened.splits.get(split):
-            raise ValueError(f"{source}: no images in split {split!r}; it has {', '.join(opened.splits) or 'no images'}")
+            raise ConfigError(f"{source}: no images in split {split!r}; it has {', '.join(opened.splits) or 'no images'}")
         if not re.fullmatch(r"[A-Za-z0-9_-]+", split):
-            raise ValueError(f"{source}: {split!r} is no name for a split; use letters, digits, _ and -")
+            raise ConfigError(f"{source}: {split!r} is no name for a split; use letters, digits, _ and -")
 
 
 def _existing(kind: str, path: str) -> Path:
     root = Path(path).expanduser()
     if not root.is_dir():
-        raise ValueError(f"{kind}:{root}: there is no such folder")
+        raise ConfigError(f"{kind}:{root}: there is no such folder")
     return root
 
 
@@ -127,18 +128,18 @@ def _digits() -> Source:
 def _folder(path: str, options: Options) -> Source:
     root = _existing("folder", path)
     if not (root / "train").is_dir():
-        raise ValueError(f"folder:{root}: there is no {root / 'train'}; expected {root}/train/<class>/<image>")
+        raise ConfigError(f"folder:{root}: there is no {root / 'train'}; expected {root}/train/<class>/<image>")
     held_out = [name for name in HELD_OUT if (root / name).is_dir()]
     if not held_out:
-        raise ValueError(f"folder:{root}: no test split; expected {root}/test/<class>/<image> or {root}/val/<class>/<image>")
+        raise ConfigError(f"folder:{root}: no test split; expected {root}/test/<class>/<image> or {root}/val/<class>/<image>")
     present = _subfolders(root / "train")
     if not present:
-        raise ValueError(f"folder:{root}: {root / 'train'} holds no class folders")
+        raise ConfigError(f"folder:{root}: {root / 'train'} holds no class folders")
     classes = _chosen(present, root, root / options["classes"][-1]) if "classes" in options else present
     splits = {"train": _class_folders(root, "train", classes)}
     for split, name in zip(("test", "val"), held_out, strict=False):
         if unknown := sorted(set(_subfolders(root / name)) - set(present)):
-            raise ValueError(f"{root / name / unknown[0]}: a class that {root / 'train'} does not have")
+            raise ConfigError(f"{root / name / unknown[0]}: a class that {root / 'train'} does not have")
         splits[split] = _class_folders(root, name, classes)
     if (root / "unlabeled").is_dir():
         splits["unlabeled"] = [Sample(name, UNLABELLED, str(root / name)) for name in _images(root, "unlabeled")]
@@ -153,9 +154,9 @@ def _chosen(present: list[str], root: Path, file: Path) -> list[str]:
     """The classes that a file names, the first word of each line, in the order that they have among all."""
     names = {line.split()[0] for line in lists.read_text(file).splitlines() if line.strip()}
     if missing := sorted(names - set(present)):
-        raise ValueError(f"{file}: class {missing[0]!r} has no folder {root / 'train' / missing[0]}")
+        raise ConfigError(f"{file}: class {missing[0]!r} has no folder {root / 'train' / missing[0]}")
     if not names:
-        raise ValueError(f"{file}: names no classes; expected one on each line")
+        raise ConfigError(f"{file}: names no classes; expected one on each line")
     return [name for name in present if name in names]
 
 
@@ -164,7 +165,7 @@ def _class_folders(root: Path, split: str, classes: list[str]) -> list[Sample]:
     for label, name in enumerate(classes):
         images = _images(root, f"{split}/{name}")
         if not images:
-            raise ValueError(f"{root / split / name}: no images for class {name!r}; expected files ending in {' '.join(IMAGE_ENDINGS)}")
+            raise ConfigError(f"{root / split / name}: no images for class {name!r}; expected files ending in {' '.join(IMAGE_ENDINGS)}")
         samples += [Sample(image, label, str(root / image)) for image in images]
     return samples
 
@@ -185,7 +186,7 @@ def _images(root: Path, folder: str) -> list[str]:
 def _list(path: str, options: Options) -> Source:
     root = _existing("list", path)
     if "train" not in options:
-        raise ValueError(f"list:{path}: no list for training; expected list:{path}?train=FILE&test=FILE")
+        raise ConfigError(f"list:{path}: no list for training; expected list:{path}?train=FILE&test=FILE")
     splits = {split: items for split, items in options.items() if split != "images"}
     rows = {split: [row for item in items for row in _listed(root, item)] for split, items in splits.items()}
     return _from_rows(f"{root.resolve().name}/{Path(splits['train'][0]).stem}", root / options.get("images", ["."])[-1], rows)
@@ -217,9 +218,9 @@ def _from_rows(name: str, root: Path, rows: dict[str, list[lists.Row]]) -> Sourc
 def _sample(root: Path, row: lists.Row, split: str, labels: dict[str, int]) -> Sample:
     path = os.path.join(root, row.path)
     if not os.path.isfile(path):
-        raise ValueError(f"{row.where}: there is no image {path}")
+        raise ConfigError(f"{row.where}: there is no image {path}")
     if row.label not in labels:
-        raise ValueError(f"{row.where}: class {row.label!r} of split {split!r} does not occur in the train split")
+        raise ConfigError(f"{row.where}: class {row.label!r} of split {split!r} does not occur in the train split")
     return Sample(row.path, labels[row.label], path)
 
 
@@ -253,12 +254,12 @@ def _npz(path: str, options: Options) -> Source:
 def _from_arrays(name: str, where: str, read: dict[str, arrays.Arrays]) -> Source:
     """The classes are the numbers up to the highest of the train split."""
     if "train" not in read:
-        raise ValueError(f"{where}: there is no train split; it has {', '.join(read) or 'no images'}")
+        raise ConfigError(f"{where}: there is no train split; it has {', '.join(read) or 'no images'}")
     highest = int(read["train"].labels.max(initial=0))
     splits = {}
     for split, (title, images, labels) in read.items():
         if labels.max(initial=0) > highest:
-            raise ValueError(f"{where}: class {labels.max()} of split {split!r} does not occur in the train split")
+            raise ConfigError(f"{where}: class {labels.max()} of split {split!r} does not occur in the train split")
         splits[split] = [Sample(f"{title} {i}", int(k), image) for i, (k, image) in enumerate(zip(labels, images, strict=True))]
     return Source(name, [str(k) for k in range(highest + 1)], splits)
 

@@ -78,7 +78,7 @@ def take(index: Index, positions: np.ndarray, subset: Subset, field: str) -> np.
 def _where(index: Index, splits: str, field: str) -> np.ndarray:
     try:
         return index.where(splits)
-    except ValueError as error:
+    except ConfigError as error:
         raise ConfigError(f"{field}: {error}") from None
 
 

@@ -6,6 +6,8 @@ import http.client
 import inspect
 from pathlib import Path
 
+from vitssl.config import ConfigError
+
 DEFAULT_ROOT = Path("~/.cache/vitssl/torchvision")
 
 # split -> arguments of the parts that make it up
@@ -45,10 +47,10 @@ def open_set(name: str, root: str | Path = DEFAULT_ROOT) -> tuple[list[str], dic
     A data set's items are (path of the original file where torchvision can tell it, else a PIL image; label).
 
     Raises:
-        ValueError: an unknown name, or data that is neither there nor can be downloaded.
+        ConfigError: an unknown name, or data that is neither there nor can be downloaded.
     """
     if name not in SETS:
-        raise ValueError(f"torchvision:{name}: not one of {', '.join(SETS)}")
+        raise ConfigError(f"torchvision:{name}: not one of {', '.join(SETS)}")
     root = Path(root).expanduser()
     splits = {split: [_open(name, root, arguments) for arguments in parts] for split, parts in SETS[name].items()}
     return _classes(splits), splits
@@ -77,13 +79,13 @@ class _Files(list):
 def _download(cls, name: str, root: Path, arguments: dict):
     advice = f"where there is no network give a folder that has it: torchvision:{name}?root=PATH"
     if "download" not in inspect.signature(cls.__init__).parameters:
-        raise ValueError(f"torchvision:{name}: not in {root}, and torchvision cannot download it; {advice}")
+        raise ConfigError(f"torchvision:{name}: not in {root}, and torchvision cannot download it; {advice}")
     try:
         root.mkdir(parents=True, exist_ok=True)
         return cls(root, download=True, **arguments)
     except (OSError, RuntimeError, ValueError, http.client.HTTPException) as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"torchvision:{name}: not in {root}, and the download failed ({reason}); {advice}") from None
+        raise ConfigError(f"torchvision:{name}: not in {root}, and the download failed ({reason}); {advice}") from None
 
 
 def _classes(splits: dict[str, list]) -> list[str]:
