@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -137,9 +138,12 @@ def test_the_sites_own_intensity_wins(tmp_path):
 
 
 def test_codecarbon_that_measures_nothing_is_an_error_with_its_reason(tmp_path):
-    tracker = Tracker(tmp_path / "gone", 0, Site())
+    tracker, before = Tracker(tmp_path / "gone", 0, Site()), set(threading.enumerate())
     with pytest.raises(RuntimeError, match=r"measured nothing .*FileNotFoundError: .*gone"):
         tracker.__enter__()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(5)
+        assert not thread.is_alive()  # its timers are stopped
 
 
 def test_gpus_by_index_and_by_uuid():

@@ -85,6 +85,8 @@ class Tracker:
             self._tracker = self._make()
             self._tracker.start()
             self._tracker.flush()
+            if not self.path.is_file():
+                self._tracker.stop()  # or its timer would go on
         if not self.path.is_file():
             raise RuntimeError(f"codecarbon measured nothing on {self._node}: {'; '.join(complaints) or 'it gave no reason'}")
         return self
