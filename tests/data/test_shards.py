@@ -208,6 +208,8 @@ def test_another_source_does_not_continue_an_unfinished_build(make_folder, tmp_p
         build(source, tmp_path / "out")
     with pytest.raises(ConfigError, match="unfinished build of other data than digits"):
         build("digits", tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"out: holds an unfinished build; the same `vitssl shards build SOURCE .*` goes on with it$"):
+        shards.info(tmp_path / "out")
 
 
 def test_two_builds_at_once_write_one_set(make_folder, tmp_path):
@@ -311,3 +313,13 @@ def test_info_counts(make_folder, tmp_path):
     assert text[0] == "pets: 16 images, 2 classes, 4 shards"
     assert text[-2].split() == ["train", "12", "12", "5-7", "12", "x", "10", text[-2].split()[-1]]
     assert text[-1].split()[:4] == ["test", "4", "4", "2"]
+    assert not any(line.startswith("warning") for line in text)
+
+
+def test_a_set_without_a_test_split_is_said_to_be_one(make_folder, tmp_path):
+    images = sorted(make_folder().rglob("*.png"))[:3]
+    (tmp_path / "a.csv").write_text("path,label\n" + "".join(f"{path},pet\n" for path in images))
+    build(f"csv:{tmp_path / 'a.csv'}", tmp_path / "out")
+    assert (
+        "warning: there is no split called test; a Run needs data.test_split for its accuracy" in shards.info(tmp_path / "out").splitlines()
+    )

@@ -21,6 +21,7 @@ from vitssl.config import ConfigError
 from vitssl.data.decode import decode
 
 INDEX_FILE = "index.json"
+UNFINISHED = ".build"  # subfolder of what an unfinished build has done so far
 FORMAT = 1
 UNLABELLED = -1  # as in `vitssl.data.batch`, which needs torch; writing and listing shards does not
 REBUILD = "delete the folder and build the shards again"
@@ -114,6 +115,10 @@ def read_index(folder: str | Path) -> Index:
     try:
         content = json.loads(path.read_text())
     except FileNotFoundError:
+        if (path.parent / UNFINISHED).is_dir():
+            raise ConfigError(
+                f"{folder}: holds an unfinished build; the same `vitssl shards build SOURCE {folder}` goes on with it"
+            ) from None
         raise ConfigError(f"{path} does not exist: write the shards with `vitssl shards build SOURCE {folder}`") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: damaged ({error}); {REBUILD}") from None

@@ -26,14 +26,25 @@ import numpy as np
 from vitssl.config import ConfigError
 from vitssl.data import decode, pool
 from vitssl.data.counts import comparison
-from vitssl.data.index import COLUMNS, INDEX_FILE, REBUILD, Index, fingerprint, load_index, read_image, read_index, size_problems, to_json
+from vitssl.data.index import (
+    COLUMNS,
+    INDEX_FILE,
+    REBUILD,
+    UNFINISHED,
+    Index,
+    fingerprint,
+    load_index,
+    read_image,
+    read_index,
+    size_problems,
+    to_json,
+)
 from vitssl.data.sources import Sample, Source, open_source
 from vitssl.files import hash_file, move, open_lock, write_atomically
 
 __all__ = ["Index", "build", "info", "listing", "load_index", "verify"]
 
 IMAGES_PER_SHARD = 1000
-UNFINISHED = ".build"  # subfolder of what an unfinished build has done so far
 
 
 def build(
@@ -282,6 +293,7 @@ def info(folder: str | Path) -> str:
         f"mean     {' '.join(f'{m:.4f}' for m in index.mean)}   (train, RGB in [0, 1])",
         f"std      {' '.join(f'{s:.4f}' for s in index.std)}",
         *([f"counts   {counts}"] if counts else []),
+        *([] if "test" in index.splits else ["warning: there is no split called test; a Run needs data.test_split for its accuracy"]),
         "",
         f"{'split':<12}{'images':>10}{'labelled':>10}{'per class':>14}{'pixels (h x w)':>24}{'MB':>10}",
     ]
