@@ -86,9 +86,8 @@ class Model(nn.Module):
         weighted: dict[str, Tensor] = {}
         for objective in self.objectives.values():
             own = objective(encode, batch, progress)
-            weights = objective.weights(progress)
             terms |= own
-            weighted |= {name: weights[name] * term for name, term in own.items()}
+            weighted |= {name: objective.weight(name, progress) * term for name, term in own.items()}
         total = torch.stack(list(weighted.values())).sum()
         detached = ({k: v.detach() for k, v in d.items()} for d in (terms, weighted))
         return (total, *detached)

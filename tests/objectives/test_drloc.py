@@ -255,14 +255,14 @@ def test_weight_rises_and_falls_as_the_codes(make_run):
     objective = model.build(run, 10).objectives["drloc"]
     expected = {0: 0, 1: 0.025, 5: 0.125, 10: 0.25, 20: 0.5, 50: 0.4464, 99: 0.3589, 100: 0.3571, 300: 0}
     for epoch, weight in expected.items():
-        assert objective.weights(torch.tensor(epoch / 300))["drloc"].item() == pytest.approx(weight, abs=5e-5)
-    assert objective.weights(torch.tensor(10.5 / 300))["drloc"].item() == pytest.approx(0.2625, abs=1e-5)
+        assert objective.weight("drloc", torch.tensor(epoch / 300)).item() == pytest.approx(weight, abs=5e-5)
+    assert objective.weight("drloc", torch.tensor(10.5 / 300)).item() == pytest.approx(0.2625, abs=1e-5)
 
 
 def test_weight_without_a_schedule_is_constant_and_either_half_works_alone(make_run):
     def weight(progress: float, **fields) -> float:
         objective = model.build(make_run(JOINT, {"objectives.drloc": {"weight": 0.2, **fields}, "loop.epochs": 10}), 10).objectives["drloc"]
-        return float(objective.weights(torch.tensor(progress))["drloc"])
+        return float(objective.weight("drloc", torch.tensor(progress)))
 
     assert weight(0.0) == weight(1.0) == 0.2
     assert [round(weight(p, warmup_epochs=5), 4) for p in (0.0, 0.25, 0.5, 1.0)] == [0, 0.1, 0.2, 0.2]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor, nn
 
+from vitssl import config
 from vitssl.backbones.base import Backbone, Features
 from vitssl.data.batch import Batch
 
@@ -39,6 +40,7 @@ class Encode(Protocol):
 class Objective(nn.Module):
     """Base class: made from (its config, the Run, the backbone, the number of classes). Every method but ``forward`` has a default."""
 
+    cfg: config.Objective
     ends: tuple[int, ...] = ()  # the backbone's ends (`Backbone.widths`) whose features this objective reads
 
     def select(self, batch_size: int, grid: tuple[int, int], like: Tensor) -> Selection:
@@ -49,9 +51,9 @@ class Objective(nn.Module):
         """Unweighted scalar terms by name. ``progress`` in [0, 1] is a 0-dim tensor, so that compiled code sees no new constant."""
         raise NotImplementedError
 
-    def weights(self, progress: Tensor) -> dict[str, float | Tensor]:
-        """The factor of each term in the total loss."""
-        raise NotImplementedError
+    def weight(self, term: str, progress: Tensor) -> float | Tensor:
+        """The factor of a term in the total loss."""
+        return self.cfg.weight
 
     def start(self, backbone: Backbone) -> None:
         """Called once, after weights are initialised or loaded and before DDP: teachers copy the backbone here."""

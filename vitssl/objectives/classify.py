@@ -55,8 +55,5 @@ class Classify(Objective):
         labelled = batch.labelled * copies
         return {"classify": soft_cross_entropy(logits_BK, batch.targets[self.cfg.view], self.cfg.label_smoothing, labelled)}
 
-    def weights(self, progress: Tensor) -> dict[str, float | Tensor]:
-        return {"classify": self.cfg.weight}
-
     def predict(self, encode: Encode, batch: Batch) -> Tensor:
         return self._logits(encode("main"))

@@ -76,9 +76,6 @@ class Dino(Objective):
         """Half a cosine from the configured value to 1."""
         return 1 - (1 - self.cfg.teacher_momentum) * (math.cos(math.pi * progress) + 1) / 2
 
-    def weights(self, progress: Tensor) -> dict[str, float | Tensor]:
-        return {"dino": self.cfg.weight}
-
     def start(self, backbone: Backbone) -> None:
         if not self.teacher_is_loaded:
             self.teacher.follow(0.0, backbone=backbone, head=self.head)

@@ -153,8 +153,8 @@ class Drloc(Objective):
         classes_Bm2 = offsets_Bm2 + (side - 1 if cfg.signed else 0)
         return class_loss(prediction, classes_Bm2) if cfg.loss == "ce" else cycle_back_loss(prediction, classes_Bm2)
 
-    def weights(self, progress: Tensor) -> dict[str, float | Tensor]:
-        return dict.fromkeys(self.terms, self.cfg.weight * self._schedule(progress))
+    def weight(self, term: str, progress: Tensor) -> float | Tensor:
+        return self.cfg.weight * self._schedule(progress)
 
     def _schedule(self, progress: Tensor) -> float | Tensor:
         """Linear from 0 to 1 over ``warmup_epochs``, from there to 0 at ``end_epoch``.

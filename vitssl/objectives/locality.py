@@ -61,6 +61,3 @@ class Locality(Objective):
     def _guide(self, images_BCHW: Tensor) -> Features:
         shrunk_BCHW = F.interpolate(images_BCHW, (self.cfg.teacher_px,) * 2, mode="bilinear", align_corners=False)
         return self.teacher(self.teacher.embed(shrunk_BCHW), ends=tuple(self.cfg.stages))
-
-    def weights(self, progress: Tensor) -> dict[str, float | Tensor]:
-        return {"locality": self.cfg.weight}

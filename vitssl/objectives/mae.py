@@ -145,6 +145,3 @@ class Mae(Objective):
         if self.cfg.normalize_targets:
             target_BNE = normalize_patches(target_BNE)
         return {"mae": masked_error(self.decoder(features, selection), target_BNE, selection.mask_BN, self.cfg.loss)}
-
-    def weights(self, progress: Tensor) -> dict[str, float | Tensor]:
-        return {"mae": self.cfg.weight}

@@ -36,6 +36,3 @@ class Simclr(Objective):
         # outside of training the ranks do not run side by side (one alone counts the costs)
         all_SD, rank = (dist.gather(own_RD), dist.rank()) if self.training else (own_RD, 0)
         return {"simclr": nt_xent(own_RD, all_SD, rank, self.cfg.temperature)}
-
-    def weights(self, progress: Tensor) -> dict[str, float | Tensor]:
-        return {"simclr": self.cfg.weight}
