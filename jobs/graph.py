@@ -22,8 +22,9 @@ import copy
 import dataclasses
 import itertools
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,10 @@ class Stage:
     run: Run
     where: str
     pointers: dict[str, str]
+    said: list[str] = field(default_factory=list)  # what the command line set of it
+
+    def placed(self) -> AbstractContextManager[None]:
+        return placed(self.where, self.said)
 
 
 @dataclass
@@ -76,6 +81,24 @@ class Graph:
 
     jobs: list[Job]
     cells: list[tuple[Cell, list[Job]]]
+
+
+@contextmanager
+def placed(where: str, said: Collection[str]) -> Iterator[None]:
+    """Put a mistake, whose message begins with its field, behind the place where that was set: ``where``, or the command line.
+
+    Args:
+        where: the file and the place in it.
+        said: the fields that the command line set.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        wrong = str(error).partition(":")[0]
+        if any(wrong == name or wrong.startswith(f"{name}.") for name in said):
+            raise ConfigError(f"command line: {error} (in {where})") from None
+        changed = f" (the command line set {', '.join(said)})" if said else ""
+        raise ConfigError(f"{where}: {error}{changed}") from None
 
 
 def cells(spec: Spec) -> list[Cell]:
@@ -122,7 +145,7 @@ def _check_objectives(spec: Spec, made: list[Cell], stages: set[str]) -> None:
 def _check_metric(spec: Spec, made: list[Cell]) -> None:
     for cell in made:
         if spec.metric.endswith("_ema") and cell.stages[-1].run.loop.ema_decay is None:
-            raise ConfigError(f"{spec.file}: metric: {spec.metric} is of averaged weights, and {cell.arm} has no loop.ema_decay")
+            raise ConfigError(f"{spec.place('metric')}: metric: {spec.metric} is of averaged weights, and {cell.arm} has no loop.ema_decay")
 
 
 def _check_layers(spec: Spec, stages: set[str]) -> None:
@@ -130,15 +153,17 @@ def _check_layers(spec: Spec, stages: set[str]) -> None:
     layers = {f"{spec.file}: defaults": spec.defaults, "command line": spec.overrides}
     layers |= {f"command line: arms.{arm}": fields for arm, fields in spec.arm_overrides.items()}
     for axis, values in spec.axes.items():
-        layers |= {f"{spec.file}: axes.{axis}.{label}": fields for label, fields in values.items()}
+        place = spec.place(f"axes.{axis}")
+        layers |= {f"{place}: axes.{axis}.{label}": fields for label, fields in values.items()}
     for name, arm in spec.arms.items():
         layers[f"{spec.file}: arms.{name}.defaults"] = arm.defaults
         layers |= {f"{spec.file}: arms.{name}.stages.{stage}": fields for stage, fields in arm.stages.items()}
     for where, layer in layers.items():
-        for part in (_for_stage(layer, None, stages), *(_for_stage(layer, stage, stages) for stage in stages)):
-            if part:
-                refuse_scalars(combined([part]), where)
-                merge(Run, {"data": {"shards": "any"}}, combined([part]), where=where)
+        for stage in (None, *stages):
+            if part := _for_stage(layer, stage, stages):
+                place = where if stage is None else f"{where}: {stage}"
+                refuse_scalars(combined([part]), place)
+                merge(Run, {"data": {"shards": "any"}}, combined([part]), where=place)
 
 
 def _for_stage(layer: dict[str, Any], stage: str | None, stages: set[str]) -> dict[str, Any]:
@@ -173,6 +198,7 @@ def combined(layers: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _merge_stages(spec: Spec, arm: str, labels: dict[str, Any], stages: set[str]) -> list[Stage]:
     axes = [spec.axes[axis][label] for axis, label in labels.items()]
+    asked_axes = [fields for axis, fields in zip(labels, axes, strict=True) if f"axes.{axis}" in spec.said]
     own, resources, merged = spec.arms[arm], resources_of(spec, arm), []
     for name, fields in own.stages.items():
         where = f"{spec.file}: arms.{arm}.stages.{name}"
@@ -183,14 +209,15 @@ def _merge_stages(spec: Spec, arm: str, labels: dict[str, Any], stages: set[str]
             for fields_said in (_for_stage(overrides, None, stages), _for_stage(overrides, name, stages)):
                 layers.append(where_on(fields_said, combined(layers)))
         run = merge(Run, combined([_with_its_source(layer) for layer in layers]), where=where)
-        said = dotted(combined(layers[of_file:]))
-        check(run, where, said)
-        refuse_unread(run, where, said)
-        _check_world(run, resources, where)
-        pointers = _pointers(run, [s.name for s in merged], where)
-        for field, stage in pointers.items():
-            check_fits(run, field, next(s.run for s in merged if s.name == stage), where=where)
-        merged.append(Stage(name, run, where, pointers))
+        said = [*dotted(combined([*asked_axes, *layers[of_file:]])), *(key for key in spec.said if key.startswith("resources."))]
+        with placed(where, said):
+            check(run)
+            refuse_unread(run)
+            _check_world(run, resources)
+            pointers = _pointers(run, [s.name for s in merged])
+            for pointer, stage in pointers.items():
+                check_fits(run, pointer, next(s.run for s in merged if s.name == stage))
+        merged.append(Stage(name, run, where, pointers, said))
     return merged
 
 
@@ -209,16 +236,16 @@ def resources_of(spec: Spec, arm: str) -> Resources:
     return resources
 
 
-def _check_world(run: Run, resources: Resources, where: str) -> None:
+def _check_world(run: Run, resources: Resources) -> None:
     world = resources.nodes * max(1, resources.gpus_per_node)
     if run.optim.batch_size % world:
         raise ConfigError(
-            f"{where}: optim.batch_size: {run.optim.batch_size} is global and cannot be split evenly over "
+            f"optim.batch_size: {run.optim.batch_size} is global and cannot be split evenly over "
             f"resources.nodes x gpus_per_node = {world} processes"
         )
 
 
-def _pointers(run: Run, earlier: list[str], where: str) -> dict[str, str]:
+def _pointers(run: Run, earlier: list[str]) -> dict[str, str]:
     """{field: stage} of the fields that name an earlier stage; others name released weights or paths, which become absolute."""
     pointers = {}
     for name, value in checkpoints(run).items():
@@ -227,7 +254,7 @@ def _pointers(run: Run, earlier: list[str], where: str) -> dict[str, str]:
         elif value.startswith("timm:"):
             continue
         elif "/" not in value and not Path(value).exists():  # whether a path is there, `weights.prepare` sees
-            raise ConfigError(f"{unknown(value, earlier, f'{where}.{name}')}; it is no earlier stage of the arm and no file or run folder")
+            raise ConfigError(f"{unknown(value, earlier, name)}; it is no earlier stage of the arm and no file or run folder")
         else:
             assign(run, name, str(Path(value).resolve()))
     return pointers
@@ -236,7 +263,7 @@ def _pointers(run: Run, earlier: list[str], where: str) -> dict[str, str]:
 # --------------------------------------------------------------------------------------------------------------- link
 
 
-def link(spec: Spec, planned: list[Cell], folder: Path, fingerprint: Callable[[Run, str], str | None]) -> Graph:
+def link(spec: Spec, planned: list[Cell], folder: Path, fingerprint: Callable[[Run], str | None]) -> Graph:
     """Merge equal Runs and give each its folder.
 
     Args:
@@ -258,7 +285,8 @@ def link(spec: Spec, planned: list[Cell], folder: Path, fingerprint: Callable[[R
 
 def _job(spec: Spec, cell: Cell, stage: Stage, done: dict[str, Job], folder: Path, fingerprint: Callable) -> Job:
     run = copy.deepcopy(stage.run)
-    run.data.sha256 = fingerprint(run, stage.where)
+    with stage.placed():
+        run.data.sha256 = fingerprint(run)
     hashed = copy.deepcopy(run)
     hashed.data.sha256 = run.data.sha256 or f"not built yet: {run.data.shards}"
     for name, value in checkpoints(run).items():

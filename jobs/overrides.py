@@ -30,6 +30,11 @@ class Overrides:
     of_arm: dict[str, dict[str, Any]] = field(default_factory=dict)  # as `run`, for one arm alone
     arm_resources: dict[str, dict[str, Any]] = field(default_factory=dict)
 
+    def of_the_sweep(self) -> list[str]:
+        """The keys that are not of Runs, as they were written."""
+        of_arms = (f"arms.{arm}.resources.{name}" for arm, own in self.arm_resources.items() for name in own)
+        return [*self.sweep, *(f"axes.{axis}" for axis in self.axes), *(f"resources.{name}" for name in self.resources), *of_arms]
+
 
 def unknown(value: Any, known: Iterable[Any], what: str) -> ConfigError:
     """The error for a name that is not there, with the nearest one that is."""

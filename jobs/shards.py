@@ -75,33 +75,35 @@ def prepare(stages: Iterable[Stage], dry_run: bool = False) -> dict[str, str]:
     """
     missing: dict[str, str] = {}
     for stage in stages:
-        data = stage.run.data
-        data.shards = str(Path(data.shards).expanduser().resolve())
-        data.source = data.source and _anchored(data.source)
-        if (Path(data.shards) / "index.json").exists():
-            _refuse_other_source(data, stage.where)
-        elif data.source is None and dry_run and outlook(data) is not None:
-            continue
-        elif data.source is None:
-            raise ConfigError(
-                f"{stage.where}: data.shards: {data.shards} holds no index.json; "
-                f"build it with `vitssl shards build SOURCE {data.shards}` (SOURCE: README, Data sets of the papers) or set data.source"
-            )
-        elif (other := missing.setdefault(data.shards, data.source)) != data.source:
-            raise ConfigError(f"{stage.where}: data.source: {data.shards} is to be built from {other} too; give each its own data.shards")
+        with stage.placed():
+            _prepare(stage.run.data, missing, dry_run)
     return missing
 
 
-def _refuse_other_source(data: Data, where: str) -> None:
+def _prepare(data: Data, missing: dict[str, str], dry_run: bool) -> None:
+    data.shards = str(Path(data.shards).expanduser().resolve())
+    data.source = data.source and _anchored(data.source)
+    if (Path(data.shards) / "index.json").exists():
+        _refuse_other_source(data)
+    elif data.source is None and not (dry_run and outlook(data) is not None):
+        raise ConfigError(
+            f"data.shards: {data.shards} holds no index.json; "
+            f"build it with `vitssl shards build SOURCE {data.shards}` (SOURCE: README, Data sets of the papers) or set data.source"
+        )
+    elif data.source is not None and (other := missing.setdefault(data.shards, data.source)) != data.source:
+        raise ConfigError(f"data.source: {data.shards} is to be built from {other} too; give each its own data.shards")
+
+
+def _refuse_other_source(data: Data) -> None:
     if data.source is None:
         return
     try:
         same = _was_built_from(Path(data.shards), data.source)
     except ConfigError as error:
-        raise ConfigError(f"{where}: data.source: {error}; data.source=null takes the shards as they are") from None
+        raise ConfigError(f"data.source: {error}; data.source=null takes the shards as they are") from None
     if not same:
         raise ConfigError(
-            f"{where}: data.source: {data.shards} was built from other data ({index_of(Path(data.shards)).name}) than {data.source} lists; "
+            f"data.source: {data.shards} was built from other data ({index_of(Path(data.shards)).name}) than {data.source} lists; "
             "set data.shards to a new folder to build that one, or data.source=null to train on what is there"
         )
 
@@ -161,7 +163,7 @@ def _existing(path: str) -> list[Path]:
     return [next(p for p in (Path(path), *Path(path).parents) if p.exists())] if path else []
 
 
-def fingerprint(run: Run, where: str) -> str | None:
+def fingerprint(run: Run) -> str | None:
     """The content hash of a Run's shards; None where they are still to be built.
 
     Raises:
@@ -169,24 +171,18 @@ def fingerprint(run: Run, where: str) -> str | None:
             or its batch is larger than all of them.
     """
     folder = run.data.shards
-    try:
-        index = outlook(run.data)
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
+    index = outlook(run.data)
     if index is None:
         return None
     if index.sha256 and run.data.sha256 not in (None, index.sha256):
-        raise ConfigError(f"{where}: data.sha256: the Run asks for {run.data.sha256} but {folder} holds {index.sha256}")
+        raise ConfigError(f"data.sha256: the Run asks for {run.data.sha256} but {folder} holds {index.sha256}")
     for field in ("train_split", "test_split") if classifies(run) else ("train_split",):
         for split in getattr(run.data, field).split("+"):
             if split not in index.splits:
-                raise unknown(split, index.splits, f"{where}: data.{field}: {folder}")
-    try:
-        images = num_images(run)
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
+                raise unknown(split, index.splits, f"data.{field}: {folder}")
+    images = num_images(run)
     if run.optim.batch_size > images * run.data.repeats:
-        raise ConfigError(f"{where}: optim.batch_size: {run.optim.batch_size} is more than the {images} images to train on; set it lower")
+        raise ConfigError(f"optim.batch_size: {run.optim.batch_size} is more than the {images} images to train on; set it lower")
     return index.sha256 or None
 
 

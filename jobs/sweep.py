@@ -69,14 +69,19 @@ class Spec:
     axes: Any = field(default_factory=dict)  # name -> {label: fields}
     overrides: dict[str, Any] = field(default_factory=dict)  # of Runs, from the command line
     arm_overrides: dict[str, Any] = field(default_factory=dict)  # arm -> such of that arm alone
+    said: list[str] = field(default_factory=list)  # the command line's other keys: of the sweep, its axes and resources
     stages: list[str] = field(default_factory=list)  # of all arms of the file: an axis may set fields of one that does not run now
+
+    def place(self, key: str) -> str:
+        """Where a field of the sweep, an axis or a resource was set."""
+        return "command line" if key in self.said else self.file
 
     def overridden(self) -> list[str]:
         """The fields of Runs that the command line sets, as it writes them."""
         return [*self.overrides, *(f"arms.{arm}.{key}" for arm, fields in self.arm_overrides.items() for key in fields)]
 
 
-_NOT_OF_THE_FILE = {"file", "overrides", "arm_overrides", "stages"}  # fields of a Spec that reading it fills in
+_NOT_OF_THE_FILE = {"file", "overrides", "arm_overrides", "said", "stages"}  # fields of a Spec that reading it fills in
 
 
 # --------------------------------------------------------------------------------------------------------------- read
@@ -108,15 +113,15 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
     merge(Spec, {"name": "any"}, overrides.sweep, where="command line")
     spec = merge(Spec, content, overrides.sweep, {"resources": overrides.resources}, where=where)
     check_resources(spec.resources, f"{where}: resources")
+    spec.file, spec.overrides, spec.arm_overrides, spec.said = where, overrides.run, overrides.of_arm, overrides.of_the_sweep()
     if not re.fullmatch(r"\w[\w.-]*", spec.name):
-        place = _place("name", where, overrides)
-        raise ConfigError(f"{place}: name: {spec.name!r} cannot be the folder of its runs; use letters, digits, dots, dashes, underscores")
-    spec.file, spec.overrides, spec.arm_overrides = where, overrides.run, overrides.of_arm
+        words = "cannot be the folder of its runs; use letters, digits, dots, dashes and underscores"
+        raise ConfigError(f"{spec.place('name')}: name: {spec.name!r} {words}")
     for name, value in published.items():
         spec.arms[name].published = value
     _check_arms(spec)
     every_axis = {str(name): _axis(name, values, where) for name, values in _mapping(axes or {}, f"{where}: axes").items()}
-    _check_names(spec, every_axis, overrides)
+    _check_names(spec, every_axis)
     spec.axes = {name: _pick_values(name, values, overrides.axes.get(name), everything, where) for name, values in every_axis.items()}
     for name in overrides.axes:
         if name not in every_axis:
@@ -227,16 +232,11 @@ def _label(value: Any) -> Any:
     return value if isinstance(value, (int, float, str, bool)) else str(value)
 
 
-def _place(name: str, where: str, overrides: Overrides) -> str:
-    """Where a field of the sweep itself was set."""
-    return "command line" if name in overrides.sweep else where
-
-
-def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]], overrides: Overrides) -> None:
+def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
     if spec.columns is not None and spec.columns not in axes:
-        raise unknown(spec.columns, axes, f"{_place('columns', spec.file, overrides)}: columns")
+        raise unknown(spec.columns, axes, f"{spec.place('columns')}: columns")
     if spec.baseline is not None and spec.baseline not in spec.arms:
-        raise unknown(spec.baseline, spec.arms, f"{_place('baseline', spec.file, overrides)}: baseline")
+        raise unknown(spec.baseline, spec.arms, f"{spec.place('baseline')}: baseline")
     columns = [str(label) for label in axes.get(spec.columns or "", {})]
     for name, arm in spec.arms.items():
         if arm.baseline is not None and arm.baseline not in spec.arms:

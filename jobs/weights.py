@@ -10,7 +10,7 @@ from pathlib import Path
 from jobs.graph import Stage
 from jobs.node import inside
 from jobs.shards import ROOT
-from vitssl.config import ConfigError, Site, assign, check_fits, checkpoints, load
+from vitssl.config import ConfigError, Run, Site, assign, check_fits, checkpoints, load
 
 RELEASED = "timm:"
 FOLDER = Path("weights")  # of the working directory, as shards/ is
@@ -22,27 +22,33 @@ def prepare(stages: Iterable[Stage]) -> dict[str, str]:
     Raises:
         ConfigError: weights that are a file or a run folder and are not there, or the folder of another network's run.
     """
-    missing = {}
+    missing: dict[str, str] = {}
     for stage in stages:
         for field, value in checkpoints(stage.run).items():
-            if value.startswith(RELEASED):
-                file = (FOLDER / f"{value.removeprefix(RELEASED)}.pt").resolve()
-                assign(stage.run, field, str(file))
-                if not file.exists():
-                    missing[str(file)] = value
-            elif field not in stage.pointers and not Path(value).exists():
-                raise ConfigError(f"{stage.where}.{field}: there is no {value}; put the weights there, or name another file or run folder")
-            elif field not in stage.pointers and Path(value).is_dir():
-                _refuse_unfinished(Path(value), f"{stage.where}.{field}")
-                check_fits(stage.run, field, load(value), where=stage.where)
+            if field not in stage.pointers:
+                with stage.placed():
+                    _prepare(stage.run, field, value, missing)
     return missing
 
 
-def _refuse_unfinished(folder: Path, where: str) -> None:
+def _prepare(run: Run, field: str, value: str, missing: dict[str, str]) -> None:
+    if value.startswith(RELEASED):
+        file = (FOLDER / f"{value.removeprefix(RELEASED)}.pt").resolve()
+        assign(run, field, str(file))
+        if not file.exists():
+            missing[str(file)] = value
+    elif not Path(value).exists():
+        raise ConfigError(f"{field}: there is no {value}; put the weights there, or name another file or run folder")
+    elif Path(value).is_dir():
+        _refuse_unfinished(Path(value), field)
+        check_fits(run, field, load(value))
+
+
+def _refuse_unfinished(folder: Path, field: str) -> None:
     """What starts from a run that goes on would be another thing each time, under the same identity."""
     load(folder)
     if not (folder / "done.json").exists():
-        raise ConfigError(f"{where}: {folder} is not done; let it finish, or name the file of a state of it, such as {folder / 'last.pt'}")
+        raise ConfigError(f"{field}: {folder} is not done; let it finish, or name the file of a state of it, such as {folder / 'last.pt'}")
 
 
 def fetch(missing: dict[str, str], site: Site) -> None:

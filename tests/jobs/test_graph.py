@@ -190,7 +190,7 @@ MISTAKES = [
     ("plain: 10.0", "plane: 10.0", "arms.scratch.published: 'plane' is not known .did you mean plain"),
     ("notes:", "note:", "sweep.yaml: .*note.*"),
     ("baseline: scratch", "base_line: scratch", "sweep.yaml: .*base_line.*"),
-    ("init_from: pretrain}", "init_from: pretrian}", r"finetune.init_from: 'pretrian' is not known .did you mean pretrain\?.; it is no"),
+    ("init_from: pretrain}", "init_from: pretrian}", r"finetune: init_from: 'pretrian' is not known .did you mean pretrain\?.; it is no"),
     ("nodes: 1, gpus_per_node: 2", "nodes: 1, gpus_per_node: 3", "optim.batch_size: 16 is global .* = 3 processes"),
     ("batch_size: 16", "batch_size: 104", "optim.batch_size: 104 is more than the 100 images to train on"),
     ("name: example", "name: ../example", "sweep.yaml: name: '../example' cannot be the folder of its runs"),
@@ -246,6 +246,15 @@ def test_a_mistake_in_the_file_is_one_line_that_names_it(expand, before: str, af
         ("optim.lr=-1", r"^command line: optim.lr: -1.0 is less than 0 .in sweep.yaml: arms.scratch.stages.train.$"),
         ("arms.scratch.optim.clip_norm=3", r"^command line: optim.clip_norm: 3.0 is read with clip: .* .in sweep.yaml: arms.scratch."),
         ("finetune.optim.momentum=-1", r"^command line: optim.momentum: -1.0 .*arms.chain_short.stages.finetune.$"),
+        ("resources.gpus_per_node=3", r"optim.batch_size: 16 .* = 3 processes .the command line set resources.gpus_per_node.$"),
+        ("optim.batch_size=100000", r"^command line: optim.batch_size: 100000 is more than the 100 images"),
+        ("data.test_split=tset", r"^command line: data.test_split: .* 'tset' is not known .did you mean test"),
+        ("finetune.init_from=foo", r"^command line: init_from: 'foo' is not known"),
+        ("finetune.backbone.depth=3", r"arms.chain_short.stages.finetune: init_from: .*.the command line set backbone.depth.$"),
+        ("axes.seed=[a]", "^command line: axes.seed.a: seed: Value 'a'"),
+        ("axes.seed=-1", "^command line: seed: -1 is less than 0"),
+        ("finetune.optim.lr=abc", "^command line: finetune: optim.lr: Value 'abc'"),
+        ("metric=top1_ema", "^command line: metric: top1_ema is of averaged weights"),
         ("columns=sed", "^command line: columns: 'sed' is not known .did you mean seed"),
         ("baseline=scrach", "^command line: baseline: 'scrach' is not known"),
         ("metric=top2", "^command line: metric: Invalid value 'top2'"),
@@ -261,7 +270,7 @@ def test_a_mistake_in_the_file_is_one_line_that_names_it(expand, before: str, af
         ("arms.scratch=1", "command line: arms.scratch: name a field of the arm"),
         ("data.images=7", "command line: data.images: 7 is not a set of fields; .* data.images.fraction or data.images.per_class"),
         ("arms.scratch.data.images=7", "command line: arms.scratch: data.images: 7 is not a set of fields"),
-        ("finetune.data.views.main=0", "command line: data.views.main: 0 is not a set of fields; .* data.views.main.count"),
+        ("finetune.data.views.main=0", "command line: finetune: data.views.main: 0 is not a set of fields; .* data.views.main.count"),
         ("seed=3", r"command line: seed: axes.seed sets it; write axes.seed=\.\.\. instead"),
         ("arms.scratch.seed=3", "command line: seed: axes.seed sets it"),
         (
@@ -280,5 +289,7 @@ def test_a_mistake_on_the_command_line_is_one_line_that_names_it(expand, overrid
 
 def test_what_the_file_says_is_not_blamed_on_the_command_line(expand) -> None:
     """The batch stays the file's where the command line sets a rate."""
-    with pytest.raises(ConfigError, match=r"^sweep.yaml: arms.scratch.stages.train: optim.batch_size: 0 is less than 1$"):
+    with pytest.raises(
+        ConfigError, match=r"^sweep.yaml: arms.scratch.stages.train: optim.batch_size: 0 is less than 1 .the command line set optim.lr.$"
+    ):
         expand("optim.lr=1", text=EXAMPLE.replace("batch_size: 16", "batch_size: 0"))

@@ -35,8 +35,9 @@ def test_shards_of_another_source_are_refused(expand, place: Path) -> None:
     with pytest.raises(ConfigError) as error:
         expand("data.source=torchvision:CIFAR10")
     assert str(error.value) == (
-        f"sweep.yaml: arms.scratch.stages.train: data.source: {place}/shards/digits was built from other data (digits) than "
-        "torchvision:CIFAR10 lists; set data.shards to a new folder to build that one, or data.source=null to train on what is there"
+        f"command line: data.source: {place}/shards/digits was built from other data (digits) than "
+        "torchvision:CIFAR10 lists; set data.shards to a new folder to build that one, or data.source=null to train on what is there "
+        "(in sweep.yaml: arms.scratch.stages.train)"
     )
     with pytest.raises(ConfigError, match="was built from other data"):
         expand("data.source=torchvision:CIFAR10", "data.shards=shards/digits")

@@ -28,13 +28,13 @@ def test_released_weights_stand_for_a_file_that_is_fetched_where_it_is_missing(s
 
 
 def test_a_file_that_is_not_there_is_refused_with_its_field(stage):
-    with pytest.raises(ConfigError, match=r"x\.yaml: arms\.a\.stages\.train\.init_from: there is no missing\.pt"):
+    with pytest.raises(ConfigError, match=r"x\.yaml: arms\.a\.stages\.train: init_from: there is no missing\.pt"):
         weights.prepare([stage("missing.pt")])
 
 
 def test_a_run_that_goes_on_is_no_start(stage, make_run, tmp_path):
     save(make_run({"objectives.classify": {}}), tmp_path / "run")
-    with pytest.raises(ConfigError, match=r"stages\.train\.init_from: run is not done; let it finish, or name the file .* run/last\.pt"):
+    with pytest.raises(ConfigError, match=r"stages\.train: init_from: run is not done; let it finish, or name the file .* run/last\.pt"):
         weights.prepare([stage("run")])
     (tmp_path / "run" / "done.json").write_text("{}")
     assert weights.prepare([stage("run")]) == {}

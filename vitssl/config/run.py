@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal, Optional
@@ -149,17 +149,13 @@ def _defining(value: Any) -> Any:
 # -------------------------------------------------------------------------------------------------------------- checks
 
 
-def check(run: Run, where: str = "", said: Collection[str] = ()) -> None:
+def check(run: Run, where: str = "") -> None:
     """Refuse impossible values and combinations.
 
-    Args:
-        run: what is to be trained.
-        where: the file and the place in it, for the error's first words.
-        said: the dotted fields that the command line set.
-
     Raises:
-        ConfigError: the first problem found, naming the field and where it was set.
+        ConfigError: the first problem found, naming ``where`` and the field.
     """
+    prefix = f"{where}: " if where else ""
     # lazily: a later check may rely on an earlier one
     parts = (
         _demands(run),
@@ -170,13 +166,11 @@ def check(run: Run, where: str = "", said: Collection[str] = ()) -> None:
         run.loop.problems(),
     )
     for problem in chain(less_than(0, run, "", "seed"), _pattern_problems(run), *parts):
-        raise ConfigError(_placed(problem, where, said))
+        raise ConfigError(prefix + problem)
 
 
-def refuse_unread(run: Run, where: str, said: Collection[str] = ()) -> None:
+def refuse_unread(run: Run) -> None:
     """Refuse what is set and has no effect, in a Run that is being planned: one that was made before is read as it is.
-
-    Args: as `check`.
 
     Raises:
         ConfigError: the first such field, and what it belongs to.
@@ -185,15 +179,7 @@ def refuse_unread(run: Run, where: str, said: Collection[str] = ()) -> None:
     optim |= {"clip_norm": "clip: global or tensor"} if run.optim.clip == "none" else {}
     start = {} if run.init_from else dict.fromkeys(("init_objectives", "init_except"), "init_from")
     for problem in chain(unread_problems(run.optim, "optim", optim), unread_problems(run, "", start)):
-        raise ConfigError(_placed(problem, where, said))
-
-
-def _placed(problem: str, where: str, said: Collection[str]) -> str:
-    """A problem, which begins with its field, behind the place where that was set."""
-    field = problem.partition(":")[0]
-    if any(field == name or field.startswith(f"{name}.") for name in said):
-        return f"command line: {problem} (in {where})"
-    return f"{where}: {problem}" if where else problem
+        raise ConfigError(problem)
 
 
 def check_fits(run: Run, field: str, theirs: Run, where: str = "") -> None:
