@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -30,10 +29,10 @@ from vitssl.files import read_events, read_json, write_json
 FORWARDS, FLOPS_PER_MAC = 3, 2
 # of every run, on all of its devices: imports, the device, the first batches
 START_S = 15.0
-# share of a board's peak that small ViTs reach in plain PyTorch
-UTILISATION = 0.2
-# what a measured throughput holds for: architecture, executor, the site's GPU
-Key = tuple[str, str, str | None]
+# share of a board's peak that small ViTs reach in plain PyTorch: a careful guess
+UTILISATION = 0.1
+# what a measured throughput holds for: architecture, executor, on a GPU, the site's GPU
+Key = tuple[str, str, bool, str | None]
 # sustained, where neither the site nor an earlier run says: a middling board, and a few CPU cores
 GPU_TFLOPS, CPU_TFLOPS = 20.0, 0.1
 
@@ -56,7 +55,7 @@ class Prediction:
 def sweep(graph: Graph, launch: Launch) -> list[Prediction]:
     """Predict every run that is not done yet."""
     todo = [job for job in graph.jobs if not is_done(job) and outlook(job.run.data) is not None]
-    costs, measured = _costs(todo, launch), dict(_measured(launch.sweep.parent))
+    costs, measured = _costs(todo, launch), _measured(launch.sweep.parent)
     return [_one(job, launch, costs[architecture(job.run)], measured) for job in todo]
 
 
@@ -122,7 +121,7 @@ def _evaluated(run: Run) -> float:
 
 def _throughput(job: Job, launch: Launch, macs: float, measured: dict[Key, tuple[float, str]]) -> tuple[float, str]:
     """(images/s of one process, what that stands on)."""
-    found = measured.get((architecture(job.run), launch.executor, launch.site.gpu))
+    found = measured.get((architecture(job.run), launch.executor, _on_gpu(job, launch), launch.site.gpu))
     if found is not None:
         speed, device = found
         return speed, f"measured: the median of earlier runs of the same architecture in this runs folder, on {device}"
@@ -160,7 +159,7 @@ def _count(runs: list[Run], launch: Launch) -> list[dict[str, Any]]:
             save(run, folder)
         classes = [str(len(index.classes)) for run in runs if (index := outlook(run.data)) is not None]
         command = [*inside(launch.site, sys.executable, [ROOT, Path(scratch)]), "-m", "vitssl.cli", "cost", *map(str, folders)]
-        found = subprocess.run([*command, "--classes", *classes, "--json"], cwd=ROOT, capture_output=True, text=True, check=False)
+        found = subprocess.run([*command, "--classes", ",".join(classes), "--json"], cwd=ROOT, capture_output=True, text=True, check=False)
     if found.returncode:
         raise ConfigError(f"vitssl cost failed: {(found.stderr.strip().splitlines() or ['no message'])[-1]}")
     return [json.loads(line) for line in found.stdout.splitlines()]
@@ -169,12 +168,17 @@ def _count(runs: list[Run], launch: Launch) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------------------------------------------------- throughput
 
 
-def _measured(runs: Path) -> Iterator[tuple[Key, tuple[float, str]]]:
-    """((architecture, executor, site's GPU), (median images/s of one process, device)) of the runs that are done."""
+def _measured(runs: Path) -> dict[Key, tuple[float, str]]:
+    """{...: (images/s of one process, device)}: the median over the runs that are done, of each run's median."""
+    speeds: dict[Key, list[float]] = {}
+    devices: dict[Key, str] = {}
     for done in sorted(runs.glob("*/*/done.json")):
         job, events = read_json(done.parent / "job.json"), read_events(done.parent / "metrics.jsonl")
         starts = [event for event in events if event["event"] == "start"]
-        speeds = [event["images_per_s"] for event in events if event["event"] == "train"]
-        if starts and speeds and "architecture" in job:
-            key = (job["architecture"], job["executor"], job["site"]["gpu"])
-            yield key, (median(speeds) / starts[-1]["world_size"], starts[-1]["device"])
+        found = [event["images_per_s"] for event in events if event["event"] == "train"]
+        if starts and found and "architecture" in job:
+            on_gpu = read_json(done.parent / "cost.json").get("inference_device") == "cuda"
+            key = (job["architecture"], job["executor"], on_gpu, job["site"]["gpu"])
+            speeds.setdefault(key, []).append(median(found) / starts[-1]["world_size"])
+            devices[key] = starts[-1]["device"]
+    return {key: (median(values), devices[key]) for key, values in speeds.items()}

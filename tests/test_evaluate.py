@@ -81,9 +81,9 @@ def test_a_sweeps_folder_is_no_run(trained: Path, command: str, capsys: pytest.C
 def test_a_run_is_named_by_its_folder_or_its_yaml(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["cost", str(trained / "run.yaml"), "--classes", "2"]) == 0
     first = capsys.readouterr().out
-    assert cli.main(["cost", str(trained), "--classes", "2"]) == 0
+    assert cli.main(["cost", "--classes", "2", str(trained)]) == 0
     assert capsys.readouterr().out == first
-    assert cli.main(["cost", str(trained), str(trained), "--classes", "2", "3", "--json"]) == 0
+    assert cli.main(["cost", str(trained), str(trained), "--json", "--classes", "2,3"]) == 0
     two, three = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert three["params_train"] - two["params_train"] == vitssl.load(trained).model.backbone.embed_dim + 1
     with pytest.raises(ConfigError, match=r"sweep.json is not a run; name a run folder \(runs/<sweep>/<run>\), or the run.yaml in it"):

@@ -37,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--ema", action="store_true", help="by the averaged weights, which a run with loop.ema_decay keeps")
     add = _command(commands, "cost", _cost, "MACs and parameters of a run, before or after it was trained")
     add("runs", nargs="+", type=Path, metavar="run", help="run folder or run.yaml")
-    add("--classes", type=int, nargs="+", help="number of classes of each, where the runs' shards do not exist yet")
+    add("--classes", type=_numbers, help="comma-separated numbers of classes, one for each run, where their shards do not exist yet")
     add("--json", action="store_true", help="one line for each run")
     add = _command(commands, "weights", _weights, "download released weights into a file for init_from")
     add("name", help="timm:NAME, for example timm:deit_tiny_patch16_224.fb_in1k")
@@ -62,6 +62,10 @@ def _positive(text: str) -> int:
     if (number := int(text)) < 1:
         raise argparse.ArgumentTypeError(f"{text} is less than 1")
     return number
+
+
+def _numbers(text: str) -> list[int]:
+    return [_positive(part) for part in text.split(",")]
 
 
 def _shards_parser(commands: argparse._SubParsersAction) -> None:

@@ -33,9 +33,9 @@ def predict_one(graph: Graph, place: Path, site: Site) -> predict.Prediction:
 
 
 def test_hand_computed_from_the_sites_peak(graph: Graph, place: Path) -> None:
-    site = Site(gpu_tflops=60.0, gpu_power_w=500.0, price_per_gpu_hour=3.0, intensity_kg_per_kwh=0.2)
+    site = Site(gpu_tflops=120.0, gpu_power_w=500.0, price_per_gpu_hour=3.0, intensity_kg_per_kwh=0.2)
     found = predict_one(graph, place, site)
-    # 10 epochs of 100 images; 6 x 2 GFLOP each at 20 % of 60 TFLOP/s: 1,000 images/s
+    # 10 epochs of 100 images; 6 x 2 GFLOP each at 10 % of 120 TFLOP/s: 1,000 images/s
     assert found.images == 1000
     hours = (1.1 + STARTS_S) / 3600
     assert found.gpu_hours == pytest.approx(hours)
@@ -43,20 +43,25 @@ def test_hand_computed_from_the_sites_peak(graph: Graph, place: Path) -> None:
     assert found.energy_kwh == pytest.approx(hours / 2)
     assert found.co2e_kg == pytest.approx(hours / 10)
     assert found.money == pytest.approx(3 * hours)
-    assert found.basis.startswith("assumed: 20% of the 60 TFLOP/s")
+    assert found.basis.startswith("assumed: 10% of the 120 TFLOP/s")
 
 
 def test_an_earlier_run_of_the_architecture_is_better_than_an_assumption(graph: Graph, place: Path) -> None:
-    earlier = place / "runs" / "other" / "scratch-1"
-    earlier.mkdir(parents=True)
-    (earlier / "done.json").write_text("{}")
     described = {"architecture": architecture(graph.jobs[0].run), "executor": "slurm", "site": {"gpu": "H200"}}
-    (earlier / "job.json").write_text(json.dumps(described))
-    events = [
-        {"event": "start", "world_size": 2, "device": "NVIDIA H200"},
-        *({"event": "train", "images_per_s": s} for s in (10, 500, 400)),
-    ]
-    (earlier / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+
+    def earlier(name: str, device: str, *speeds: float) -> None:
+        folder = place / "runs" / "other" / name
+        folder.mkdir(parents=True)
+        events = [{"event": "start", "world_size": 2, "device": device}, *({"event": "train", "images_per_s": s} for s in speeds)]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+        content = {"done": {}, "job": described, "cost": {"inference_device": "cuda" if "NVIDIA" in device else "cpu"}}
+        for file, value in content.items():
+            (folder / f"{file}.json").write_text(json.dumps(value))
+
+    earlier("scratch-1", "NVIDIA H200", 10, 500, 400)
+    earlier("scratch-2", "NVIDIA H200", 1000, 1000)
+    earlier("scratch-3", "NVIDIA H200", 20)  # a busy node
+    earlier("scratch-4", "EPYC", 3)  # of the same cluster, without GPUs
     found = predict_one(graph, place, Site(gpu="H200", gpu_tflops=60.0))
     assert found.gpu_hours == pytest.approx(((1000 + EVALUATIONS) / 200 + STARTS_S) / 3600)
     assert found.basis.startswith("measured") and found.basis.endswith("NVIDIA H200")
@@ -103,7 +108,7 @@ def test_what_is_not_built_yet_is_predicted_where_its_images_are_known(graph: Gr
 
 
 def test_a_cpu_has_hours_and_no_gpu_hours(graph: Graph, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site = Site(gpu_tflops=60.0, price_per_gpu_hour=3.0)
+    site = Site(gpu_tflops=120.0, price_per_gpu_hour=3.0)
     launch = Launch(place / "runs" / "example", "local", site, place, commit=(None, True))
     monkeypatch.setattr(predict, "visible_gpus", lambda: ["board"])
     (on_gpu,) = predict.sweep(graph, launch)
