@@ -17,9 +17,9 @@ from rich.markup import escape
 
 from jobs.folders import Launch, error_of, is_done, status_command, write_run
 from jobs.graph import Graph, Job
-from jobs.node import MISTAKE, Place, report_command, start
+from jobs.node import Place, report_command, start
 from vitssl.config import ConfigError
-from vitssl.files import read_json, write_json
+from vitssl.files import busy_file, read_json, write_json
 
 PID_FILE = "local.json"
 
@@ -29,11 +29,12 @@ class Stopper:
 
     def __init__(self, stop_file: Path):
         self.stop_file = stop_file
-        self.asked = False
+        self.asked = self.killed = False
         self.process: subprocess.Popen[bytes] | None = None
 
     def __call__(self, number: int, frame: Any) -> None:
         if self.asked and self.process is not None:
+            self.killed = True
             os.killpg(self.process.pid, signal.SIGKILL)
         self.asked = True
         self.stop_file.touch()
@@ -58,7 +59,8 @@ def run(graph: Graph, launch: Launch, console: Console) -> bool:
             for number, handler in before.items():
                 signal.signal(number, handler)
     if stopper.asked:
-        console.print(f"Stopped; what was trained is saved. To go on: [bold]{escape(launch.command)}[/bold]", soft_wrap=True)
+        how = "Killed; the last checkpoint is kept" if stopper.killed else "Stopped; what was trained is saved"
+        console.print(f"{how}. To go on: [bold]{escape(launch.command)}[/bold]", soft_wrap=True)
         return False
     about = launch.about() | {"source": str(launch.source)}
     reported = subprocess.run(report_command(launch.sweep, about), check=False, cwd=launch.source).returncode == 0
@@ -89,13 +91,13 @@ def _one(job: Job, title: str, launch: Launch, stopper: Stopper, console: Consol
             )
             return
     console.print(title, highlight=False, soft_wrap=True)
-    stopper.stop_file.unlink(missing_ok=True)
+    busy_file(stopper.stop_file).unlink(missing_ok=True)
     # a session of its own: Ctrl-C in the terminal reaches this process alone, which then asks the run to stop
     stopper.process = start(job.folder, Place(), stopper.stop_file, launch.module, start_new_session=True)
     code = stopper.process.wait()
     stopper.process = None
     if not is_done(job) and not stopper.asked:
-        if error_of(job.folder) is None and code != MISTAKE:
+        if error_of(job.folder) is None and not busy_file(stopper.stop_file).exists():
             fail(job, _end(code))
         console.print(f"[red]{title}: failed[/red]: {escape(error_of(job.folder) or 'see above')}", highlight=False, soft_wrap=True)
 

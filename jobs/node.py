@@ -21,14 +21,13 @@ import submitit
 from submitit.helpers import DelayedSubmission
 
 from vitssl.config import Site, merge
-from vitssl.files import read_json, write_json
+from vitssl.files import busy_file, read_json, write_json
 
 TRAINING = "vitssl.train"
 # a stopping worker saves first; torchrun's own 30 s would cut that off
 SHUTDOWN_S = 300
 # SLURM gives its warning this long before it kills: a step, a save, and SLURM's own 60 s of slack
 WARNING_S = 180
-MISTAKE = 2  # exit code of training that says itself what is wrong
 # NFS remembers for up to a minute that a file was not there
 PATIENCE_S = 90
 REPORT_HOURS = 0.5
@@ -95,7 +94,6 @@ def environment(job: dict[str, Any], stop_file: Path) -> dict[str, str]:
 def start(folder: Path, place: Place, stop_file: Path, module: str = TRAINING, **options: Any) -> subprocess.Popen[bytes]:
     """Start the run of a folder on this node."""
     job = read_json(folder / "job.json")
-    stop_file.unlink(missing_ok=True)
     return subprocess.Popen(
         command(folder, job, place, stop_file, module), cwd=job["source"], env=environment(job, stop_file),
         preexec_fn=_ignore_usr2, **options,
@@ -138,8 +136,8 @@ class Node:
                 return str(folder)
             if stop_file.exists() and not (folder / "error.json").exists():
                 _leave(environment)
-        # where training could not say what is wrong: a container that does not start, a kill. After progress the batch script goes on
-        unsaid = code != MISTAKE and not (folder / "error.json").exists()
+            # training could not say what is wrong: a container that does not start, a kill. After progress the batch script goes on
+            unsaid = not busy_file(stop_file).exists() and not (folder / "error.json").exists()
         if environment.node == 0 and unsaid and _saved(folder) == before:
             write_json(folder / "error.json", {"message": f"exit code {code}, see {folder / 'log'}", "time": time.time()})
         raise RuntimeError(_why(folder))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,6 +15,24 @@ import torch.multiprocessing
 from torch._dynamo.testing import CompileCounter
 
 from vitssl import dist
+
+
+def test_a_rank_ends_with_the_torchrun_that_started_it() -> None:
+    """torchrun's ranks have sessions of their own; a kill of its process group leaves them."""
+    rank = "import time; from vitssl import dist; dist._end_with_parent(); print('ready', flush=True); time.sleep(60)"
+    agent = (
+        f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {rank!r}], start_new_session=True);"
+        " print(p.pid, flush=True); p.wait()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", agent], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    child = int(process.stdout.readline())
+    assert process.stdout.readline() == "ready\n"
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    end = time.monotonic() + 20
+    while Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text().split()[2]:
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def _free_port() -> int:

@@ -26,11 +26,14 @@ def folder(make_run, digits, tmp_path):
 def test_two_processes_do_not_train_one_run(folder, monkeypatch, capsys):
     run = folder()
     monkeypatch.setattr(attempt, "LEAVING_S", 0.1)
+    monkeypatch.setenv("VITSSL_STOP_FILE", str(run.parent / "scratch" / "stop"))
+    (run.parent / "scratch").mkdir()
     with open(run / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert train.main([str(run)]) == 2
         assert f"{run}: another process trains this run" in capsys.readouterr().err
         assert not (run / "last.pt").exists() and not (run / "error.json").exists(), "it is not the other's error"
+        assert [path.name for path in (run.parent / "scratch").iterdir()] == ["busy"], "its launcher knows, through torchrun too"
     assert train.main([str(run)]) == 0, "the lock went with its holder"
     assert [e["event"] for e in read_events(run / "metrics.jsonl")].count("start") == 1
 

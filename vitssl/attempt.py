@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import time
 import traceback
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import Any
 
 from vitssl import config, dist, emissions
 from vitssl.config import ConfigError, Run
-from vitssl.files import open_lock, read_json, write_json
+from vitssl.files import busy_file, open_lock, read_json, write_json
 
 LEAVING_S = 20.0  # a requeued job may start while the last attempt's process is on its way out
 
@@ -84,6 +85,8 @@ class ErrorFile:
         if error is None or not isinstance(error, Exception) or not self._path.parent.is_dir():
             return
         if isinstance(error, Busy):
+            if stop_file := os.environ.get("VITSSL_STOP_FILE"):
+                busy_file(Path(stop_file)).touch()
             return
         if dist.lost_peer(error):
             return  # the rank that failed says why; where it was killed nobody does, and the launcher goes on from the checkpoint

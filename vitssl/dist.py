@@ -5,7 +5,9 @@ Everything works unchanged in a single process without a process group.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import sys
 from datetime import timedelta
 from types import TracebackType
@@ -16,6 +18,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from vitssl.config import ConfigError
+
+PR_SET_PDEATHSIG = 1  # of prctl(2): the signal that this process gets when its parent ends
 
 
 def rank() -> int:
@@ -65,6 +69,7 @@ def start(where: torch.device, timeout_s: float = 1800.0) -> None:
         torch.cuda.set_device(where)
     if world_size() == 1:
         return
+    _end_with_parent()
     backend = "cpu:gloo,cuda:nccl" if where.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
     traceback_with_rank = sys.excepthook  # torch's, which it has just set; it prints when it returns
@@ -74,6 +79,11 @@ def start(where: torch.device, timeout_s: float = 1800.0) -> None:
         leave(1)
 
     sys.excepthook = print_and_leave
+
+
+def _end_with_parent() -> None:
+    """torchrun starts ranks in sessions of their own, which a kill of its process group does not reach: they would train on without it."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def leave(code: int) -> NoReturn:

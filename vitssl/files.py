@@ -50,6 +50,11 @@ def open_lock(path: Path, field: str) -> IO:
         raise ConfigError(f"{field}: cannot write in {path.parent} ({error.strerror}); name another folder") from None
 
 
+def busy_file(stop_file: Path) -> Path:
+    """What training leaves beside its launcher's stop file where another process trains its run: nothing shall show in the run's folder."""
+    return stop_file.with_name("busy")
+
+
 # ---------------------------------------------------------------------------------------------------------------- JSON
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from jobs import cancel, folders, status, submit
+from jobs import cancel, folders, node, status, submit
 from jobs.graph import Graph
 from tests.jobs.conftest import EXAMPLE
 from vitssl import cli, config
@@ -101,6 +101,39 @@ def test_ctrl_c_saves_says_how_to_go_on_and_the_same_command_does(local, place: 
     assert 0 < int(checkpoint.read_text()) < 50
     assert local("arms=[scratch]", "loop.max_steps=50") == 0
     assert checkpoint.read_text() == "50"
+
+
+def test_a_second_ctrl_c_kills_and_does_not_say_saved(local, place: Path) -> None:
+    words = [str(ROOT / "jobs/submit.py"), "sweep.yaml", "--executor", "local", *ONE, "arms=[scratch]", "loop.max_steps=50"]
+    # a run that hears no request: its stop file is another one
+    program = (
+        "import sys; sys.argv[0] = sys.argv.pop(1); import standin_deaf; "
+        "from jobs import submit; sys.exit(submit.main(module='standin_deaf'))"
+    )
+    Path("standin_deaf.py").write_text(
+        "import os, sys\nfrom pathlib import Path\nos.environ['VITSSL_STOP_FILE'] = '/nowhere'\nimport standin\n"
+        "if __name__ == '__main__':\n    sys.exit(standin.main(Path(sys.argv[1])))\n"
+    )
+    environment = os.environ | {"PYTHONPATH": f"{place}:{HERE}:{ROOT}"}
+    process = subprocess.Popen([sys.executable, "-c", program, *words], env=environment, stdout=subprocess.PIPE, text=True)
+    checkpoint = _wait_for(lambda: next(Path("runs").glob("*/scratch-*/last.pt"), None))
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    shown, _ = process.communicate(timeout=30)
+    assert process.returncode == 1 and "Killed; the last checkpoint is kept. To go on: " in shown and "saved" not in shown
+    assert 0 < int(checkpoint.read_text()) < 50
+
+
+def test_a_request_to_stop_before_a_run_begins_reaches_it(local, tmp_path: Path) -> None:
+    local("arms=[scratch]")
+    (folder("scratch") / "done.json").unlink()
+    (folder("scratch") / "last.pt").unlink()
+    stop_file = tmp_path / "stop"
+    stop_file.touch()
+    assert node.start(folder("scratch").resolve(), node.Place(), stop_file, "standin").wait(timeout=30) == 75
+    assert stop_file.exists() and not (folder("scratch") / "last.pt").exists()
 
 
 def _wait_for(condition):
