@@ -89,8 +89,8 @@ def test_grey_arrays_become_rgb_and_others_are_refused():
 
 
 def test_resized_sizes_by_hand():
-    sizes = np.array([[100, 200], [200, 100], [3, 10], [50, 50]])
-    assert decode.resized_sizes(sizes, 50).tolist() == [[50, 100], [100, 50], [50, 167], [50, 50]]
+    sizes = np.array([[100, 200], [200, 100], [60, 200], [50, 50], [3, 10]])
+    assert decode.resized_sizes(sizes, 50).tolist() == [[50, 100], [100, 50], [50, 167], [50, 50], [3, 10]]  # none is enlarged
     assert decode.resized_sizes(sizes, None) is sizes
 
 

@@ -104,7 +104,7 @@ class Data:
     image_size: int = 224  # pixels
     normalize: Literal["dataset", "imagenet", "half"] = "dataset"  # channel statistics
     eval_crop: float = 0.875  # evaluation: resize the short side to image_size / eval_crop, centre-crop image_size
-    cache_px: Optional[int] = None  # resize the short side once, in the cache, to this many pixels
+    cache_px: Optional[int] = None  # shrink images whose short side is longer to this many pixels, once, in the cache
     cache_gb: float = free(16.0)  # decoded sets up to this size are cached, larger ones are streamed
     cache_dir: Optional[str] = free(None)  # node-local; None takes $TMPDIR
     device_cache_gb: float = free(1.0)  # decoded sets up to this size live in GPU memory

@@ -77,12 +77,12 @@ def encode_png(array: np.ndarray) -> bytes:
 
 
 def resized_sizes(sizes: np.ndarray, short_px: int | None) -> np.ndarray:
-    """(height, width) pairs (N, 2) after resizing the short side to ``short_px``, the long side rounded to a pixel."""
+    """(height, width) pairs (N, 2) after shrinking the short side to ``short_px`` where it is longer, the long side rounded to a pixel."""
     sizes = np.asarray(sizes, dtype=np.int64)
     if short_px is None:
         return sizes
     short = sizes.min(axis=1, keepdims=True)
-    return (2 * sizes * short_px + short) // (2 * short)
+    return (2 * sizes * np.minimum(short, short_px) + short) // (2 * short)
 
 
 def resize(image: np.ndarray, height: int, width: int) -> np.ndarray:
