@@ -22,7 +22,7 @@ from vitssl.data.index import load_index
 from vitssl.data.loader import EvalLoader
 from vitssl.data.views import EvalView
 
-EVALUATED_AT_ONCE = 256  # images; a training batch may have been that of many GPUs
+EVALUATED_AT_ONCE = 128  # images of a rank: without gradients they need little room, whatever a training batch was
 
 
 @torch.no_grad()
@@ -154,6 +154,6 @@ def evaluate_folder(folder: Path, shards: str | None = None, split: str = "test"
         raise ConfigError(f"{index.folder}: its classes are not those that {folder} was trained on")
     loader = EvalLoader(
         index, index.where(split), index.label, trained.run.data,
-        batch_size=min(EVALUATED_AT_ONCE, trained.run.optim.batch_size), rank=0, world_size=1, device=trained.device,
+        batch_size=EVALUATED_AT_ONCE, rank=0, world_size=1, device=trained.device,
     )  # fmt: skip
     return accuracy(trained.model, loader, trained.view, trained.run.loop.precision)

@@ -23,7 +23,7 @@ from vitssl.config import ConfigError, Run
 from vitssl.data.batch import RawBatch
 from vitssl.data.loader import EvalLoader
 from vitssl.data.views import EvalView
-from vitssl.evaluate import accuracy
+from vitssl.evaluate import EVALUATED_AT_ONCE, accuracy
 from vitssl.files import read_json, write_json
 from vitssl.log import Log, Meter, machine
 from vitssl.session import Session, forward, save, start
@@ -169,9 +169,8 @@ def evaluate(session: Session, log: Log) -> None:
 
 def _accuracy_on(session: Session, positions: np.ndarray) -> dict[str, float]:
     run = session.run
-    per_rank = max(1, run.optim.batch_size // (dist.world_size() * session.accumulate))
     loader = EvalLoader(
-        session.index, positions, session.index.label, run.data, batch_size=per_rank,
+        session.index, positions, session.index.label, run.data, batch_size=EVALUATED_AT_ONCE,
         rank=dist.rank(), world_size=dist.world_size(), device=session.device,
     )  # fmt: skip
     view = EvalView(run.data.image_size, run.data.eval_crop, session.mean, session.std, session.device)
