@@ -21,7 +21,7 @@ from jobs.graph import Graph, Job
 from jobs.shards import ROOT, facts
 from jobs.sweep import Arm, Spec
 from vitssl.config import ConfigError, Run, Site, active, checkpoints, save, unstarted, views_of
-from vitssl.files import hash_file, open_lock, read_json, write_json
+from vitssl.files import flock, hash_file, open_lock, read_json, write_json
 
 SOURCE = ("vitssl", "jobs")
 
@@ -44,7 +44,7 @@ def locked(sweep: Path) -> Iterator[None]:
     """
     with open_lock(sweep / ".submitting", "--runs") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigError(f"{sweep} is being submitted by another process; try again when that has ended") from None
         yield

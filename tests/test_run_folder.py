@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 
@@ -62,3 +63,15 @@ def test_inference_is_timed_with_a_batch_that_fits(make_run, monkeypatch):
     monkeypatch.setattr(model.Model, "predict", small)
     assert cost.throughput(network, run, torch.device("cpu"))["inference_batch_size"] == 8
     assert list(dict.fromkeys(seen)) == [32, 16, 8]
+
+
+def test_a_file_system_without_locks_is_one_line(folder, monkeypatch, capsys):
+    def refuse(*_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    run = folder()
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert train.main([str(run)]) == 2
+    assert capsys.readouterr().err == (
+        f"error: {run}: files cannot be locked there (Function not implemented); name a folder of another file system\n"
+    )

@@ -13,7 +13,7 @@ from typing import Any
 
 from vitssl import config, dist, emissions
 from vitssl.config import ConfigError, Run
-from vitssl.files import busy_file, open_lock, read_json, write_json
+from vitssl.files import busy_file, flock, open_lock, read_json, write_json
 
 LEAVING_S = 20.0  # a requeued job may start while the last attempt's process is on its way out
 
@@ -47,7 +47,7 @@ def alone(folder: Path) -> Iterator[None]:
     with open_lock(folder / ".lock", str(folder)) as lock:
         while True:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if time.monotonic() > end:

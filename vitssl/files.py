@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -38,7 +39,7 @@ def move(temporary: Path, path: Path) -> None:
 
 
 def open_lock(path: Path, field: str) -> IO:
-    """A file for `fcntl.flock`, its folder made where it is missing.
+    """A file for `flock`, its folder made where it is missing.
 
     Raises:
         ConfigError: naming ``field``, where the folder cannot be written.
@@ -48,6 +49,22 @@ def open_lock(path: Path, field: str) -> IO:
         return open(path, "w")
     except OSError as error:
         raise ConfigError(f"{field}: cannot write in {path.parent} ({error.strerror}); name another folder") from None
+
+
+def flock(stream: IO, operation: int) -> None:
+    """`fcntl.flock`.
+
+    Raises:
+        BlockingIOError: another process holds it, where ``operation`` does not wait.
+        ConfigError: the file system has no locks (Lustre that is mounted without them).
+    """
+    try:
+        fcntl.flock(stream, operation)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        folder = Path(stream.name).parent
+        raise ConfigError(f"{folder}: files cannot be locked there ({error.strerror}); name a folder of another file system") from None
 
 
 def busy_file(stop_file: Path) -> Path:

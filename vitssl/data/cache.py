@@ -27,7 +27,7 @@ from vitssl.config import ConfigError, Data
 from vitssl.data import pool
 from vitssl.data.decode import resize, resized_sizes
 from vitssl.data.index import REBUILD, Index, read_image
-from vitssl.files import hash_file, move, open_lock
+from vitssl.files import flock, hash_file, move, open_lock
 
 FOLDER_BUDGET = 4  # times data.cache_gb: what the caches of a folder may take together before old ones are evicted
 POOL_FROM = 4000  # images; fewer are decoded faster than processes start
@@ -106,7 +106,7 @@ def open_cache(index: Index, data: Data, *, progress: bool = True) -> Cache:
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(_open_lock(path))
         while True:
-            fcntl.flock(lock, fcntl.LOCK_SH)
+            flock(lock, fcntl.LOCK_SH)
             if _valid(path, sizes_N2):
                 os.utime(path)
                 stack.pop_all()  # the lock is the cache's from here on
@@ -125,10 +125,10 @@ def _promoted(lock: IO) -> bool:
     Not to be waited for: whoever has the finished cache open keeps a shared lock for as long as it trains.
     """
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
     except BlockingIOError:
-        fcntl.flock(lock, fcntl.LOCK_UN)
+        flock(lock, fcntl.LOCK_UN)
         time.sleep(random.uniform(0.01, 0.1))
         return False
 
@@ -165,7 +165,7 @@ def _files(folder: Path, except_for: Path) -> list[tuple[float, int, Path]]:
 def _evict(path: Path) -> bool:
     with _open_lock(path) as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         path.unlink(missing_ok=True)

@@ -40,7 +40,7 @@ from vitssl.data.index import (
     to_json,
 )
 from vitssl.data.sources import Sample, Source, open_source
-from vitssl.files import hash_file, move, open_lock, write_atomically
+from vitssl.files import flock, hash_file, move, open_lock, write_atomically
 
 __all__ = ["Index", "build", "info", "listing", "load_index", "verify"]
 
@@ -69,7 +69,7 @@ def build(
     if index := _complete(out, source, listing):
         return index
     with open_lock(out / ".lock", "OUT") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        flock(lock, fcntl.LOCK_EX)
         if index := _complete(out, source, listing):  # another process built it while we waited
             return index
         _start(out, opened)
