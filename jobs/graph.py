@@ -212,7 +212,7 @@ def _merge_stages(spec: Spec, arm: str, labels: dict[str, Any], stages: set[str]
         said = [*dotted(combined([*asked_axes, *layers[of_file:]])), *(key for key in spec.said if key.startswith("resources."))]
         with placed(where, said):
             check(run)
-            refuse_unread(run)
+            refuse_unread(run, said)
             _check_world(run, resources)
             pointers = _pointers(run, [s.name for s in merged])
             for pointer, stage in pointers.items():

@@ -91,10 +91,29 @@ def test_a_mistake_is_one_line_naming_file_and_field(layer, words):
 )
 def test_what_has_no_effect_is_refused_in_a_plan_and_read_in_a_run_folder(make_run, tmp_path, layer, words):
     run = make_run({"objectives.classify": {}}, layer)
-    with pytest.raises(ConfigError, match=f"^here: {words}"):
-        config.refuse_unread(run, "here")
+    with pytest.raises(ConfigError, match=f"^{words}"):
+        config.refuse_unread(run)
     config.save(run, tmp_path)
     assert config.load(tmp_path) == run
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "owner"),
+    [
+        ("data.val_seed", 7, "a val_fraction"),
+        ("data.views.main.pad_px", 3, "crop: pad"),
+        ("data.views.main.color_jitter_prob", 0.5, "a color_jitter"),
+        ("data.views.main.blur_sigma", [1.0, 2.0], "a blur_prob"),
+        ("data.views.main.mix_prob", 0.5, "a mixup_alpha or cutmix_alpha"),
+        ("data.views.main.switch_prob", 0.1, "both mixup_alpha and cutmix_alpha"),
+        ("optim.warmup_lr", 0.1, "loop.warmup_epochs"),
+    ],
+)
+def test_what_has_no_effect_is_refused_on_the_command_line(make_run, field, value, owner):
+    run = make_run({"objectives.classify": {}, "loop.warmup_epochs": 0}, {field: value})
+    config.refuse_unread(run)  # a sweep may say it for its other arms
+    with pytest.raises(ConfigError, match=rf"^{field}: .* is read with {owner} only; leave it out, or "):
+        config.refuse_unread(run, [field])
 
 
 def test_later_layers_win_and_dotted_keys_nest():

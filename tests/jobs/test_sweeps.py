@@ -57,7 +57,7 @@ def test_every_cell_expands(path: Path) -> None:
 def test_table_3_is_six_rows_and_four_schedules_share_two_pretrainings(tmp_path: Path) -> None:
     spec = sweep.read(ROOT / "sweeps" / "ssat_vs_sslft.yaml")
     assert list(spec.arms) == ["scratch", "sslft_50_50", "sslft_50_100", "sslft_100_50", "sslft_100_100", "ssat"]
-    graph = link(spec, cells(spec), tmp_path, lambda run, where: run.data.shards)
+    graph = link(spec, cells(spec), tmp_path, lambda run: run.data.shards)
     assert len(graph.cells) == 6 * 2 * 3
     stages = [job.stage for job in graph.jobs]
     assert (stages.count("train"), stages.count("pretrain"), stages.count("finetune")) == (12, 12, 24)
@@ -121,7 +121,7 @@ def test_the_rows_of_table_4_differ_in_the_auxiliary_task_alone() -> None:
 
 def test_a_teacher_of_table_7_guides_both_rows(tmp_path: Path) -> None:
     spec = sweep.read(ROOT / "sweeps" / "ssat_sota.yaml", overrides.parse(["arms=[guidance,guidance_ssat]"]))
-    jobs = link(spec, cells(spec), tmp_path, lambda run, where: run.data.shards).jobs
+    jobs = link(spec, cells(spec), tmp_path, lambda run: run.data.shards).jobs
     assert [job.stage for job in jobs].count("teacher") == 2 * 3
     assert all(job.run.objectives.locality.teacher == str(job.parents[0].folder) for job in jobs if job.stage == "train")
 

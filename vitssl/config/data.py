@@ -57,6 +57,16 @@ class View:
     mix_prob: float = 1.0  # of mixing a batch at all, when mixup or cutmix is on
     switch_prob: float = 0.5  # of cutmix rather than mixup, when both are on
 
+    def unread(self) -> dict[str, str]:
+        """{field that nothing reads as the others are: what it belongs to}."""
+        mixed = bool(self.mixup_alpha) + bool(self.cutmix_alpha)
+        owners = {} if self.crop == "random_resized" else dict.fromkeys(("scale", "ratio"), "crop: random_resized")
+        owners |= {} if self.crop == "pad" else {"pad_px": "crop: pad"}
+        owners |= {} if self.color_jitter else {"color_jitter_prob": "a color_jitter"}
+        owners |= {} if self.blur_prob else {"blur_sigma": "a blur_prob"}
+        owners |= {} if mixed else {"mix_prob": "a mixup_alpha or cutmix_alpha"}
+        return owners if mixed == 2 else owners | {"switch_prob": "both mixup_alpha and cutmix_alpha"}
+
     def problems(self, name: str, size_px: int) -> Iterator[str]:
         if self.crop == "pad" and not 0 <= self.pad_px < size_px:
             yield f"{name}.pad_px: {self.pad_px} pixels cannot be reflected from a view of {size_px} px"
@@ -110,6 +120,10 @@ class Data:
     device_cache_gb: float = free(1.0)  # decoded sets up to this size live in GPU memory
     workers: int = free(4)  # decoding processes, per GPU, when streaming
     views: Views = field(default_factory=Views)
+
+    def unread(self) -> dict[str, str]:
+        """As `View.unread`."""
+        return {} if self.val_fraction else {"val_seed": "a val_fraction"}
 
     def problems(self) -> Iterator[str]:
         for name in ("images", "labels"):

@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal, Optional
@@ -35,6 +35,11 @@ class Optim:
     layer_decay: float = 1.0
     clip: Literal["none", "global", "tensor"] = "none"
     clip_norm: float = 1.0
+
+    def unread(self) -> dict[str, str]:
+        """{field that nothing reads as the others are: what it belongs to}."""
+        owners = {"momentum": "name: sgd"} if self.name == "adamw" else {"betas": "name: adamw"}
+        return owners if self.clip != "none" else owners | {"clip_norm": "clip: global or tensor"}
 
     def problems(self) -> Iterator[str]:
         yield from less_than(1, self, "optim", "batch_size")
@@ -169,17 +174,24 @@ def check(run: Run, where: str = "") -> None:
         raise ConfigError(prefix + problem)
 
 
-def refuse_unread(run: Run) -> None:
+def refuse_unread(run: Run, said: Collection[str] = ()) -> None:
     """Refuse what is set and has no effect, in a Run that is being planned: one that was made before is read as it is.
+
+    What a sweep says of views for all of its arms may be of no use in one that crops or mixes otherwise; ``said`` of that very
+    field, on the command line, it is a mistake too.
 
     Raises:
         ConfigError: the first such field, and what it belongs to.
     """
-    optim = {"momentum": "name: sgd"} if run.optim.name == "adamw" else {"betas": "name: adamw"}
-    optim |= {"clip_norm": "clip: global or tensor"} if run.optim.clip == "none" else {}
     start = {} if run.init_from else dict.fromkeys(("init_objectives", "init_except"), "init_from")
-    for problem in chain(unread_problems(run.optim, "optim", optim), unread_problems(run, "", start)):
+    for problem in chain(unread_problems(run.optim, "optim", run.optim.unread()), unread_problems(run, "", start)):
         raise ConfigError(problem)
+    warmup = {} if run.loop.warmup_epochs else {"warmup_lr": "loop.warmup_epochs"}
+    parts: list[tuple[Any, str, dict[str, str]]] = [(run.optim, "optim", warmup), (run.data, "data", run.data.unread())]
+    parts += [(view, f"data.views.{name}", view.unread()) for name, view in run.data.views.made().items()]
+    for problem in chain.from_iterable(unread_problems(*part) for part in parts):
+        if problem.partition(":")[0] in said:
+            raise ConfigError(problem)
 
 
 def check_fits(run: Run, field: str, theirs: Run, where: str = "") -> None:
