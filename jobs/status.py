@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,9 +73,18 @@ def collect(sweep: Path) -> list[Status]:
         ConfigError: the folder is not a sweep's.
     """
     asked_for, before = runs_of(sweep)
-    waiting, here = cluster.queued(asked_for | before), local.running(sweep)
+    waiting, here = _queued(asked_for | before), local.running(sweep)
     shown = asked_for | {folder: stage for folder, stage in before.items() if folder in waiting}
     return [_status(folder, stage, waiting, here) for folder, stage in shown.items()]
+
+
+def _queued(folders: Iterable[Path]) -> dict[Path, str]:
+    """SLURM's states; where it does not answer now, the folders still tell what is done, and the rest is unknown."""
+    try:
+        return cluster.queued(folders)
+    except ConfigError as error:
+        print(f"note: {error}; which runs are in SLURM's queue is unknown", file=sys.stderr)
+        return {folder: "unknown" for folder in folders if cluster.job_id(folder) is not None}
 
 
 def runs_of(sweep: Path) -> tuple[dict[Path, str], dict[Path, str]]:

@@ -234,6 +234,20 @@ def test_states_are_told_where_slurm_was_and_is_no_more(local, monkeypatch) -> N
     assert [s.state for s in status.collect(Path("runs/example"))] == ["done"]
 
 
+def test_what_folders_tell_is_shown_where_slurm_does_not_answer(local, tmp_path, monkeypatch, capsys) -> None:
+    local("arms=[scratch,chain_short]")
+    for run in Path("runs/example").glob("*-*/job.json"):
+        (run.parent / "slurm.json").write_text('{"job_id": "7"}')
+    (folder("finetune") / "done.json").unlink()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "squeue").write_text("#!/bin/sh\necho 'no controller' >&2\nexit 1\n")
+    (tmp_path / "bin" / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    capsys.readouterr()
+    assert sorted(s.state for s in status.collect(Path("runs/example"))) == ["done", "done", "unknown"]
+    assert capsys.readouterr().err == "note: squeue failed: no controller; which runs are in SLURM's queue is unknown\n"
+
+
 def test_a_dry_run_shows_every_run_its_script_and_cost_and_writes_no_run(local, capfd) -> None:
     build = [sys.executable, "-m", "vitssl.cli", "shards", "build", "digits", "shards/real"]
     subprocess.run(build, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
