@@ -116,6 +116,8 @@ def read_site(named: str, overrides: dict[str, Any]) -> Site:
     path = _profile(named)
     merge(Site, overrides, where="command line: site")
     site = merge(Site, sweep.load_yaml(path), overrides, where=str(path))
+    if site.gpu_tflops == 0:
+        raise ConfigError(f"{'command line' if 'gpu_tflops' in overrides else path}: site.gpu_tflops: 0 is no speed; leave it out")
     for name in ("gpu_power_w", "gpu_tflops", "price_per_gpu_hour", "intensity_kg_per_kwh", "estimate_kg_per_kwh"):
         value = getattr(site, name)
         if value is not None and not 0 <= value < math.inf:

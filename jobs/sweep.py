@@ -114,8 +114,8 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
     spec = merge(Spec, content, overrides.sweep, {"resources": overrides.resources}, where=where)
     check_resources(spec.resources, f"{where}: resources")
     spec.file, spec.overrides, spec.arm_overrides, spec.said = where, overrides.run, overrides.of_arm, overrides.of_the_sweep()
-    if not re.fullmatch(r"\w[\w.-]*", spec.name):
-        words = "cannot be the folder of its runs; use letters, digits, dots, dashes and underscores"
+    if not re.fullmatch(r"\w[\w.-]{0,99}", spec.name):
+        words = "cannot be the folder of its runs; use letters, digits, dots, dashes and underscores, a hundred at most"
         raise ConfigError(f"{spec.place('name')}: name: {spec.name!r} {words}")
     for name, value in published.items():
         spec.arms[name].published = value

@@ -64,7 +64,10 @@ def read(path: Path) -> dict[str, Any]:
             return load_file(path) if _is_safetensors(path) else torch.load(path, map_location="cpu", weights_only=True)
     # a text file is a KeyError of pickle's, a file that was cut short an OSError
     except (pickle.UnpicklingError, EOFError, OSError, RuntimeError, KeyError, SafetensorError) as error:
-        raise ConfigError(f"{path} is not a checkpoint that can be read ({(str(error) or type(error).__name__).splitlines()[0]})") from None
+        why = (str(error) or type(error).__name__).splitlines()[0]
+        if isinstance(error, pickle.UnpicklingError):
+            why = "it holds other things than tensors and plain values, or is another kind of file"  # torch gives advice on its arguments
+        raise ConfigError(f"{path} is not a checkpoint that can be read ({why})") from None
 
 
 def _is_safetensors(path: Path) -> bool:

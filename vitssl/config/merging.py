@@ -33,6 +33,7 @@ def merge(schema: type, *layers: Any, where: str = "") -> Any:
         for layer in layers:
             node = OmegaConf.from_dotlist(layer) if isinstance(layer, list) else OmegaConf.create(undotted(layer))
             _refuse_scalars(node, prefix)
+            _refuse_containers(base, node, prefix)
             asked = OmegaConf.missing_keys(node)
             required = {key for key in required if OmegaConf.select(node, key) is None} | asked
             base = OmegaConf.merge(base, node)
@@ -92,6 +93,19 @@ def _refuse_scalars(node: Any, prefix: str) -> None:
     for name, value in objectives.items():
         if value is not None and not OmegaConf.is_dict(value):
             raise ConfigError(f"{prefix}objectives.{name}: {value!r} is not a set of fields; write {{}} for its defaults, null for off")
+
+
+def _refuse_containers(base: Any, node: Any, prefix: str, path: str = "") -> None:
+    """A list is no mapping, nor a number a list: OmegaConf raises a TypeError of its own, or speaks of its classes."""
+    for name in node if OmegaConf.is_dict(node) else ():
+        field, value = f"{path}{name}", OmegaConf.select(node, str(name))
+        there = OmegaConf.select(base, str(name)) if name in base else None
+        if OmegaConf.is_list(there) and value is not None and not OmegaConf.is_list(value):
+            raise ConfigError(f"{prefix}{field}: {value!r} is not a list; write [...]")
+        if OmegaConf.is_dict(there) and OmegaConf.is_list(value):
+            raise ConfigError(f"{prefix}{field}: {value!r} is not a mapping of names; write {{name: value}}")
+        if OmegaConf.is_dict(there):
+            _refuse_containers(there, value, prefix, f"{field}.")
 
 
 def _one_line(error: OmegaConfBaseException) -> str:

@@ -161,6 +161,7 @@ def check(run: Run, where: str = "") -> None:
         ConfigError: the first problem found, naming ``where`` and the field.
     """
     prefix = f"{where}: " if where else ""
+    seeds = less_than(0, run, "", "seed") if run.seed < 2**63 else iter([f"seed: {run.seed} is more than 2**63 - 1"])
     # lazily: a later check may rely on an earlier one
     parts = (
         _demands(run),
@@ -170,7 +171,7 @@ def check(run: Run, where: str = "") -> None:
         run.optim.problems(),
         run.loop.problems(),
     )
-    for problem in chain(less_than(0, run, "", "seed"), _pattern_problems(run), *parts):
+    for problem in chain(seeds, _pattern_problems(run), *parts):
         raise ConfigError(prefix + problem)
 
 
