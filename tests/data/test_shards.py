@@ -323,3 +323,12 @@ def test_a_set_without_a_test_split_is_said_to_be_one(make_folder, tmp_path):
     assert (
         "warning: there is no split called test; a Run needs data.test_split for its accuracy" in shards.info(tmp_path / "out").splitlines()
     )
+
+
+def test_shards_do_not_go_among_the_images(make_folder, tmp_path):
+    source = make_folder()
+    before = sorted(source.rglob("*"))
+    for out in (source, source / "train", tmp_path / "way" / ".." / source.name):
+        with pytest.raises(ConfigError, match="holds the images themselves; choose another folder for their shards"):
+            build(source, out)
+    assert sorted(source.rglob("*")) == before

@@ -65,6 +65,7 @@ def build(
     """
     out = Path(out)
     opened = open_source(source)
+    _refuse_own_images(out, opened)
     listing = _digest(opened.samples(), opened.classes)
     if index := _complete(out, source, listing):
         return index
@@ -77,6 +78,12 @@ def build(
             return _build(opened, listing, out, images_per_shard, workers or pool.cpu_count(), progress)
         except OSError as error:
             raise ConfigError(f"{out}: writing failed ({error.strerror}); build again when that is mended, what is done is kept") from None
+
+
+def _refuse_own_images(out: Path, source: Source) -> None:
+    first = next((image for _, (_, _, image) in source.samples() if isinstance(image, str)), None)
+    if first is not None and Path(first).resolve().is_relative_to(out.resolve()):
+        raise ConfigError(f"{out}: holds the images themselves; choose another folder for their shards")
 
 
 def _digest(samples: Iterable[tuple[str, Sample]], classes: list[str]) -> str:
