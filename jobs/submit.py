@@ -38,10 +38,9 @@ def main(arguments: list[str] | None = None, module: str = TRAINING) -> int:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except (PermissionError, FileExistsError, FileNotFoundError, NotADirectoryError) as error:
-        print(
-            f"error: {error.filename}: {error.strerror}; name folders that can be written: --runs, data.shards, weights/", file=sys.stderr
-        )
+    except OSError as error:  # a full disk, a folder that nobody may write
+        advice = "name folders that can be written: --runs, data.shards, weights/"
+        print(f"error: {error.filename or options.runs}: {error.strerror}; {advice}", file=sys.stderr)
         return 2
 
 

@@ -21,11 +21,14 @@ def hash_file(path: Path) -> str:
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file under a temporary name and move it into place; both survive a crash."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    move(temporary, path)
+    try:
+        with open(temporary, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        move(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)  # of a full disk
 
 
 def move(temporary: Path, path: Path) -> None:
@@ -81,11 +84,26 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The file's content; empty where there is no such file."""
-    return json.loads(path.read_text()) if path.exists() else {}
+    """The file's content; empty where there is no such file.
+
+    Raises:
+        ConfigError: it is damaged.
+    """
+    return _parsed(path.read_text(), path) if path.exists() else {}
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics.jsonl; a last line that is being written, or that a kill cut off, is left out."""
+    """The lines of a metrics.jsonl; a last line that is being written, or that a kill cut off, is left out.
+
+    Raises:
+        ConfigError: another line is damaged.
+    """
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
-    return [json.loads(line) for line in lines if line]
+    return [_parsed(line, path) for line in lines if line]
+
+
+def _parsed(text: str, path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path}: damaged, not JSON ({error}); put it back as it was, or delete it") from None

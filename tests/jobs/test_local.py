@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -249,6 +250,25 @@ def test_what_folders_tell_is_shown_where_slurm_does_not_answer(local, tmp_path,
     capsys.readouterr()
     assert sorted(s.state for s in status.collect(Path("runs/example"))) == ["done", "done", "unknown"]
     assert capsys.readouterr().err == "note: squeue failed: no controller; which runs are in SLURM's queue is unknown\n"
+
+
+@pytest.mark.parametrize(("file", "text"), [("error.json", "{"), ("metrics.jsonl", '{"event": "start"\n{}\n'), ("job.json", "")])
+def test_a_damaged_record_is_one_line(local, capsys, file, text) -> None:
+    local("arms=[scratch]")
+    (folder("scratch") / file).write_text(text)
+    capsys.readouterr()
+    assert status.main(["runs/example"]) == cli.main(["report", "runs/example"]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 2 and all(f"{file}: damaged, not JSON" in line for line in errors)
+
+
+def test_a_full_disk_is_one_line(local, capsys, monkeypatch) -> None:
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "No space left on device", "runs/example/sweep.json")
+
+    monkeypatch.setattr(folders, "write_sweep", refuse)
+    assert local("arms=[scratch]") == 2
+    assert capsys.readouterr().err.startswith("error: runs/example/sweep.json: No space left on device; name folders that can be written")
 
 
 def test_a_dry_run_shows_every_run_its_script_and_cost_and_writes_no_run(local, capfd) -> None:

@@ -73,8 +73,8 @@ def build(
         flock(lock, fcntl.LOCK_EX)
         if index := _complete(out, source, listing):  # another process built it while we waited
             return index
-        _start(out, opened)
         try:
+            _start(out, opened)
             return _build(opened, listing, out, images_per_shard, workers or pool.cpu_count(), progress)
         except OSError as error:
             raise ConfigError(f"{out}: writing failed ({error.strerror}); build again when that is mended, what is done is kept") from None
