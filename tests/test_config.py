@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -183,7 +184,43 @@ def test_what_is_off_has_no_part_in_the_identity(make_run):
     """So that an objective that is new leaves the identity of finished runs alone, and they are found again."""
     from vitssl.config.run import _defining
 
-    assert list(_defining(make_run({"objectives.classify": {}}))["objectives"]) == ["classify"]
+    assert list(_defining(make_run({"objectives.classify": {}}), ())["objectives"]) == ["classify"]
+
+
+# of 2026-11: (fields, those that came later at what they were before, identity)
+FROZEN = {
+    "classify": ({"objectives.classify": {}}, {}, "04a7727e12a1"),
+    "mae": ({"objectives.mae": {}, "backbone.positions": "sincos"}, {}, "f32a0580145b"),
+    "dino": ({"objectives.dino": {}, "data.views.second": {}, "data.views.local": {"size": 96, "count": 8}}, {}, "b952d08ea116"),
+    "simclr": ({"objectives.simclr": {}, "data.views.second": {}}, {}, "9f72f92bb791"),
+    "drloc": (
+        {"objectives.classify.pool": "mean", "objectives.drloc": {}, "backbone": {"name": "cvt_13", "variant": "drloc"}}, {}, "ef2ba20783b9"
+    ),
+    "locality": ({"objectives.classify": {}, "objectives.locality": {"teacher": "x"}}, {}, "58a74237b0a0"),
+    "augmented": (
+        {"objectives.classify": {}, "data.views.main": {"auto_augment": "rand-m9-mstd0.5-inc1", "erasing_prob": 0.25}}, {}, "ab3b377cbeab"
+    ),
+    "sgd": ({"objectives.classify.pool": "mean", "optim.name": "sgd", "backbone.name": "resnet56"}, {}, "f16024ecd793"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_runs_that_were_made_keep_their_identity(name, tmp_path):
+    """A field that comes later retrains nothing: with what was before it a Run is found again, and an old run.yaml says so."""
+    fields, before, expected = FROZEN[name]
+    run = config.merge(Run, {"data.shards": "x"}, fields, before)
+    assert config.identity(run) == expected
+    config.save(run, tmp_path)
+    assert config.load(tmp_path) == run
+    content = config.read_yaml(tmp_path / "run.yaml")
+    (tmp_path / "run.yaml").write_text(json.dumps(_without_later(Run, content)))
+    assert config.identity(config.load(tmp_path)) == expected
+
+
+def _without_later(kind: type, content: dict) -> dict:
+    """What was written before the fields of ``kind`` that came later."""
+    parts, kept = config.parts_of(kind), {f.name for f in dataclasses.fields(kind) if "before" not in f.metadata}
+    return {k: _without_later(parts[k], v) if k in parts and isinstance(v, dict) else v for k, v in content.items() if k in kept}
 
 
 def test_weights_of_another_network_are_refused_unless_that_is_meant(make_run):

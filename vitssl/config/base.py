@@ -20,6 +20,31 @@ def free(default: Any) -> Any:
     return field(default=default, metadata={"identity": False})
 
 
+def later(default: Any, before: Any = None) -> Any:
+    """A field that came when runs had been made already, with ``before``; with it a Run keeps the identity that it had without the field.
+
+    Args:
+        default: what a Run has that does not set it.
+        before: what it was before there was a choice; None: the default.
+    """
+    metadata = {"before": default if before is None else before}
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def as_it_was(kind: type, content: dict[str, Any]) -> dict[str, Any]:
+    """What an older version wrote, every field of it, with the fields that came later at what they were before.
+
+    Args:
+        kind: the dataclass that it wrote.
+        content: its fields, as read from YAML.
+    """
+    parts = parts_of(kind)
+    filled = {f.name: f.metadata["before"] for f in dataclasses.fields(kind) if "before" in f.metadata} | content
+    return {name: as_it_was(parts[name], value) if name in parts and isinstance(value, dict) else value for name, value in filled.items()}
+
+
 def checkpoint() -> Any:
     """A field that names trained weights: a run folder, a checkpoint file, or (in a sweep) an earlier stage of the arm."""
     return field(default=None, metadata={"checkpoint": True})

@@ -11,7 +11,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from vitssl.config.base import ConfigError
+from vitssl.config.base import ConfigError, as_it_was
 from vitssl.config.run import Run, check
 
 
@@ -129,11 +129,12 @@ def read_yaml(path: str | Path) -> Any:
 
 
 def load(folder: str | Path) -> Run:
-    """The Run of a run folder (its ``run.yaml``), checked."""
+    """The Run of a run folder (its ``run.yaml``), checked; one of an older version as it was trained."""
     path = Path(folder) / "run.yaml"
     if not path.is_file():
         raise ConfigError(f"{path} does not exist: this is not a run folder")
-    run = merge(Run, read_yaml(path), where=str(path))
+    content = read_yaml(path)
+    run = merge(Run, as_it_was(Run, content) if isinstance(content, dict) else content, where=str(path))
     check(run, where=str(path))
     return run
 

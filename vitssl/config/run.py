@@ -137,18 +137,29 @@ def scaled_lr(optim: Optim, lr: float) -> float:
 
 def identity(run: Run) -> str:
     """Hash (12 hex digits) of the fields that define the result."""
-    text = json.dumps(_defining(run), sort_keys=True)
+    text = json.dumps(_defining(run, set(_without_effect(run))), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _defining(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        fields = (f for f in dataclasses.fields(value) if f.metadata.get("identity", True))
+def _defining(value: Any, without_effect: Collection[str], prefix: str = "") -> Any:
+    if not dataclasses.is_dataclass(value):
+        return [_defining(v, ()) for v in value] if isinstance(value, list) else value
+    result = {}
+    for f in dataclasses.fields(value):
+        own, path = getattr(value, f.name), f"{prefix}{f.name}"
         # None is as good as not there: so an objective that is new and off leaves finished runs theirs
-        return {f.name: _defining(v) for f in fields if (v := getattr(value, f.name)) is not None}
-    if isinstance(value, list):
-        return [_defining(v) for v in value]
-    return value
+        if own is None or not f.metadata.get("identity", True):
+            continue
+        if "before" in f.metadata and (own == f.metadata["before"] or path in without_effect):
+            continue
+        result[f.name] = _defining(own, without_effect, f"{path}.")
+    return result
+
+
+def _without_effect(run: Run) -> Iterator[str]:
+    """The dotted names of fields that came later (``base.later``) and do nothing in this Run."""
+    for name, view in run.data.views.made().items():
+        yield from (f"data.views.{name}.{field}" for field in view.unread())
 
 
 # -------------------------------------------------------------------------------------------------------------- checks
