@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch._dynamo.testing import CompileCounter
 
 from vitssl import dist
 from vitssl.backbones import norms
+from vitssl.config import ConfigError
 
 SHARES = (5, 3)  # images of each rank: unequal, so that weighting by the count shows
 KINDS = {1: (nn.BatchNorm1d, norms.BatchNorm1d, (8, 6)), 2: (nn.BatchNorm2d, norms.BatchNorm2d, (8, 6, 4, 3))}
@@ -52,6 +54,9 @@ def _rank(rank: int, port: int, folder: Path) -> None:
         found[dims, "no affine"] = trained(ours(6, affine=False), [own])
         with torch.autocast("cpu", torch.bfloat16):
             found[dims, "bf16"] = trained(ours(6), [own.bfloat16()])
+        per_gpu = ours(6)
+        norms.set_over_ranks(per_gpu, False)
+        found[dims, "per_gpu"] = trained(per_gpu, [own])
         frozen = ours(6)
         with norms.frozen_statistics(frozen):
             found[dims, "frozen"] = trained(frozen, [own])
@@ -129,6 +134,53 @@ def test_frozen_statistics_normalise_by_the_batch_and_forget_it(two_ranks, dims)
     assert_close(whole([r[dims, "frozen"] for r in two_ranks]), expected, rtol=1e-4, atol=1e-3)
     alone(values(dims))
     assert alone.num_batches_tracked == 1, "the statistics stay frozen after the pass"
+
+
+@pytest.mark.parametrize("dims", KINDS)
+def test_per_gpu_each_rank_normalises_by_its_images_and_all_keep_the_mean_of_the_statistics(two_ranks, dims):
+    expected = [trained(KINDS[dims][0](6), [own]) for own in values(dims).split(SHARES)]
+    for rank in range(2):
+        found = two_ranks[rank][dims, "per_gpu"]
+        running = {name for name in found if name.startswith("running")}
+        assert_close({n: found[n] for n in found.keys() - running}, {n: expected[rank][n] for n in found.keys() - running})
+        assert_close({n: found[n] for n in running}, {n: (expected[0][n] + expected[1][n]) / 2 for n in running})
+
+
+def test_one_value_per_channel_is_one_line():
+    for norm, single in ((norms.BatchNorm1d(6), torch.randn(1, 6)), (norms.BatchNorm2d(6), torch.randn(1, 6, 1, 1))):
+        with pytest.raises(ConfigError, match=r"^loop\.micro_batch_size: .*one value per channel"):
+            norm(single)
+        norm.eval()(single)
+
+
+@pytest.mark.parametrize("width_first", [False, True])
+def test_a_map_of_width_1_is_refused(width_first):
+    """torch's gradient of it is wrong on a CPU for some strides, of the map or of the gradient; the module has the smallest case."""
+    tokens_BMD = torch.randn(2, 3, 4)
+    map_BDM1 = tokens_BMD.transpose(1, 2)[..., None]
+    if width_first:
+        assert norms.BatchNorm2d(4)(map_BDM1.transpose(2, 3)).shape == (2, 4, 1, 3)  # height 1: right in all layouts
+    else:
+        with pytest.raises(AssertionError, match="normalise a matrix"):
+            norms.BatchNorm2d(4)(map_BDM1)
+
+
+@pytest.mark.parametrize("side", [1, 3])
+@pytest.mark.parametrize("layouts", list(itertools.product(("first", "last"), repeat=2)))
+def test_the_gradient_is_that_of_the_plain_formula_whatever_the_layouts(side, layouts):
+    """Of the map, and of the gradient that comes back."""
+    memory = {"first": torch.contiguous_format, "last": torch.channels_last}
+    values, gradient = (torch.randn(2, 4, side, side, dtype=torch.float64).contiguous(memory_format=memory[name]) for name in layouts)
+    values.requires_grad_()
+    centred = values - values.mean((0, 2, 3), keepdim=True)
+    plain = centred / (values.var((0, 2, 3), correction=0, keepdim=True) + 1e-5).sqrt()
+    (expected,) = torch.autograd.grad(plain, values, gradient)
+    for norm, shape in ((norms.BatchNorm2d(4), None), (norms.BatchNorm1d(4), (-1, 4))):
+        tokens = values if shape is None else values.permute(0, 2, 3, 1).reshape(shape)
+        normed = norm.double()(tokens)
+        if shape is not None:
+            normed = normed.view(2, side, side, 4).permute(0, 3, 1, 2)
+        torch.testing.assert_close(torch.autograd.grad(normed, values, gradient)[0], expected)
 
 
 @pytest.mark.parametrize("dims", KINDS)

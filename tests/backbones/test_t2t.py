@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 
-from vitssl import config, cost
+from vitssl import backbones, config, cost
 from vitssl.backbones import t2t
 from vitssl.backbones.t2t import T2T, TokenPerformer
 
@@ -220,7 +220,7 @@ class Classifier(nn.Module):
 
 def test_macs_at_224_px_are_the_published_4_8_g():
     logging.getLogger("fvcore").setLevel(logging.ERROR)
-    network = Classifier(T2T(config.Backbone(name="t2t_vit_14", fused_attention=False)), 1000).eval()
+    network = Classifier(backbones.build(config.Backbone(name="t2t_vit_14", fused_attention=False), 224), 1000).eval()
     analysis = cost.FlopCountAnalysis(network, torch.zeros(1, 3, 224, 224)).unsupported_ops_warnings(False).uncalled_modules_warnings(False)
     counted = analysis.tracer_warnings("none").by_operator()
     linear, matmul = 196 * 576 * 384 + 384 * 1000, 0

@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Set
 
 from vitssl import config
+from vitssl.backbones import layers, norms
 from vitssl.backbones.base import Backbone
 
 
@@ -18,4 +19,7 @@ def build(cfg: config.Backbone, size_px: int, needs: Set[str] = frozenset()) -> 
         needs: what the Run's objectives need of it (``config.Objective.needs``); parameters exist only where they are used.
     """
     family = importlib.import_module(f"vitssl.backbones.{config.module(cfg)}")
-    return family.build(cfg, size_px, needs)
+    backbone = family.build(cfg, size_px, needs)
+    layers.set_fused_attention(backbone, cfg.fused_attention)
+    norms.set_over_ranks(backbone, cfg.batch_norm == "global")
+    return backbone

@@ -35,7 +35,7 @@ class ChannelNorm(nn.Module):
         self.weight, self.bias = nn.Parameter(torch.ones(dim)), nn.Parameter(torch.zeros(dim))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        std, mean = torch.std_mean(tokens.float(), dim=-1, correction=0, keepdim=True)
+        std, mean = torch.std_mean(layers.upcast(tokens), dim=-1, correction=0, keepdim=True)
         return (tokens - mean) / (std + self.eps) * self.weight + self.bias
 
 
@@ -119,11 +119,12 @@ class ConvProjection(nn.Module):
     def __init__(self, dim: int, stride: int):
         super().__init__()
         self.conv = nn.Conv2d(dim, dim, 3, stride, padding=1, groups=dim, bias=False)
-        self.bn = norms.BatchNorm2d(dim)
+        self.bn = norms.BatchNorm1d(dim)
 
     def forward(self, map_BDhw: Tensor, places: Places) -> Tensor:
         tokens_BMD = places.take(self.conv(map_BDhw))
-        return self.bn(tokens_BMD.transpose(1, 2)[..., None])[..., 0].transpose(1, 2)
+        # as a matrix: of a map whose width is 1, torch may compute a wrong gradient (`norms`)
+        return self.bn(tokens_BMD.flatten(0, 1)).view(tokens_BMD.shape)
 
 
 class ConvAttention(nn.Module):
@@ -215,7 +216,6 @@ class CvT(Backbone):
         self.norm = variant.norm(self.embed_dim) if variant.cls_token else nn.Identity()
         if cfg.variant == "microsoft":  # Drloc's keeps PyTorch's initialisation
             layers.init_linear(self, "trunc_normal")
-        layers.set_fused_attention(self, cfg.fused_attention)
 
     def _make_stage(self, i: int, num_heads: int, mlp_ratio: float, drop_path: float, variant: Variant) -> Stage:
         dim, last = self.widths[i], i == len(self.widths) - 1
@@ -240,8 +240,7 @@ class CvT(Backbone):
             tokens, stages = self._stages(images_BCHW, grid, None, ends)
         else:
             pixels = refine(keep_BM, grid, self.stride)
-            with norms.frozen_statistics(self):
-                tokens, stages = self._stages(pixels.put(pixels.take(images_BCHW)), grid, keep_BM, ends)
+            tokens, stages = self._stages(pixels.put(pixels.take(images_BCHW)), grid, keep_BM, ends)
         prefix_BPD, tokens_BMD = self.norm(tokens).tensor_split([self.num_prefix_tokens], dim=1)
         return Features(prefix_BPD, tokens_BMD, grid, stages)
 

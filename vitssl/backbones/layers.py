@@ -17,6 +17,11 @@ from torch import Tensor, nn
 from vitssl.backbones.narrow import NarrowAttention
 
 
+def upcast(values: Tensor) -> Tensor:
+    """At least float32, for what bfloat16 is too coarse for; float64, in which gradients are checked, stays."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
 def sincos_positions(grid: tuple[int, int], dim: int) -> Tensor:
     """Fixed 2-D sine-cosine positions, (rows * columns, dim).
 

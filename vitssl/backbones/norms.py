@@ -1,6 +1,16 @@
 """Batch normalisation over the global batch: all ranks together, on any device (torch's SyncBatchNorm refuses the CPU).
 
 Shapes: R ranks, B images of this rank, C channels.
+
+torch 2.14's backward pass on a CPU is wrong, by the size of the gradient, for maps whose width is 1 and whose strides are not plainly
+those of channels first or channels last; the forward pass is right. The smallest case:
+
+    tokens = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
+    normed = F.batch_norm(tokens.transpose(1, 2)[..., None], None, None, training=True)  # strides (12, 1, 4, 1)
+    normed.backward(torch.randn(2, 4, 3, 1, dtype=torch.float64))  # compare with F.batch_norm of (6, 4): 100 % off
+
+torch takes the map for one of channels last (a side of 1 may have any stride) and its gradient for one of channels first, and walks
+through both alike. Tokens are normalised as a matrix, and `BatchNorm2d` refuses such maps.
 """
 
 from __future__ import annotations
@@ -14,43 +24,67 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitssl import dist
+from vitssl.backbones.layers import upcast
+from vitssl.config import ConfigError
 
 
 class _GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
     """torch's batch norm, whose mean and variance are those of all ranks' values; one process takes torch's own kernel.
 
     What it sees in training may differ in count between ranks. Statistics are float32 whatever the input's type.
-    ``update_statistics`` belongs to `frozen_statistics`.
+    ``over_ranks`` belongs to `set_over_ranks`, ``update_statistics`` to `frozen_statistics`.
+
+    Raises:
+        ConfigError: in training, a single value per channel.
     """
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
-        self.update_statistics = True  # not of the class: compiled code would be compiled anew when it first becomes the instance's
+        # not of the class: compiled code would be compiled anew when they first become the instance's
+        self.update_statistics, self.over_ranks = True, True
 
     def forward(self, values: Tensor) -> Tensor:
-        if not self.training or (dist.world_size() == 1 and self.update_statistics):
+        if not self.training:
             return super().forward(values)
         self._check_input_dim(values)
-        if dist.world_size() == 1:
-            return F.batch_norm(values, None, None, self.weight, self.bias, training=True, eps=self.eps)
+        alone = dist.world_size() == 1
+        if (alone or not self.over_ranks) and values.numel() == values.shape[1]:
+            raise ConfigError(
+                "loop.micro_batch_size: a batch norm gets one value per channel here, which has no variance; take more images"
+            )
+        if alone and self.update_statistics:
+            return super().forward(values)
+        if alone or not self.over_ranks:
+            return self._own(values)
+        return self._global(values)
+
+    def _own(self, values: Tensor) -> Tensor:
+        """By this rank's statistics. The running ones are the mean of all ranks', so that they are the same everywhere."""
+        if self.update_statistics and self.track_running_stats:
+            with torch.no_grad():
+                var_C, mean_C = torch.var_mean(upcast(values), _all_but_channels(values))
+                self._update(*dist.gather(torch.stack([mean_C, var_C])[None]).mean(0))
+        return F.batch_norm(values, None, None, self.weight, self.bias, training=True, eps=self.eps)
+
+    def _global(self, values: Tensor) -> Tensor:
         with torch.autocast(values.device.type, enabled=False):
-            mean_C, var_C, count = _moments(values.float())
+            mean_C, var_C, count = _moments(upcast(values))
             if self.update_statistics and self.track_running_stats:
-                self._update(mean_C.detach(), var_C.detach(), count)
+                self._update(mean_C.detach(), var_C.detach() * count / (count - 1))
             scale_C = (var_C + self.eps).rsqrt()
             if self.affine:
                 scale_C = scale_C * self.weight
-            centred = values.float() - _channels(mean_C, values)
+            centred = upcast(values) - _channels(mean_C, values)
             normed = centred * _channels(scale_C, values)
             return (normed + _channels(self.bias, values) if self.affine else normed).to(values.dtype)
 
-    def _update(self, mean_C: Tensor, var_C: Tensor, count: Tensor) -> None:
-        """The running statistics' step, with the unbiased variance, as torch's."""
+    def _update(self, mean_C: Tensor, unbiased_var_C: Tensor) -> None:
+        """The running statistics' step, as torch's."""
         assert self.momentum is not None, "an equal average over all steps is not supported"
         with torch.no_grad():
             self.num_batches_tracked += 1
             self.running_mean.lerp_(mean_C, self.momentum)
-            self.running_var.lerp_(var_C * count / (count - 1), self.momentum)
+            self.running_var.lerp_(unbiased_var_C, self.momentum)
 
 
 class BatchNorm1d(_GlobalBatchNorm, nn.BatchNorm1d):
@@ -60,12 +94,23 @@ class BatchNorm1d(_GlobalBatchNorm, nn.BatchNorm1d):
 class BatchNorm2d(_GlobalBatchNorm, nn.BatchNorm2d):
     """Of (B, C, height, width)."""
 
+    def forward(self, values: Tensor) -> Tensor:
+        assert values.shape[3] > 1 or values.shape[2] == 1, "a map of width 1 may get a wrong gradient: normalise a matrix (see above)"
+        return super().forward(values)
+
+
+def set_over_ranks(module: nn.Module, over_ranks: bool) -> None:
+    """Whose images the norms below ``module`` take the statistics of: all ranks', or (as nearly all public code) this rank's."""
+    for part in module.modules():
+        if isinstance(part, _GlobalBatchNorm):
+            part.over_ranks = over_ranks
+
 
 @contextmanager
 def frozen_statistics(module: nn.Module) -> Iterator[None]:
     """Within, every norm of this file below ``module`` still normalises by its batch in training, and forgets the batch.
 
-    For passes over masked images, which are not what the running statistics are kept for.
+    For passes over masked or altered images, where the running statistics are kept of whole ones.
     """
     parts = [part for part in module.modules() if isinstance(part, _GlobalBatchNorm)]
     for part in parts:
@@ -82,14 +127,17 @@ def _moments(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
     Each rank's own moments travel, so that no precision is lost where the mean is far from zero (Chan et al. 1983).
     """
-    dims = [d for d in range(values.dim()) if d != 1]
-    var_C, mean_C = torch.var_mean(values, dims, correction=0)
+    var_C, mean_C = torch.var_mean(values, _all_but_channels(values), correction=0)
     count = mean_C.new_full((1,), values.numel() // values.shape[1])
     moments = torch.cat([mean_C, var_C, count])
     mean_RC, var_RC, count_R = dist.gather(moments[None]).split([len(mean_C), len(var_C), 1], dim=1)
     share_R = count_R / count_R.sum()
     mean_C = (share_R * mean_RC).sum(0)
     return mean_C, (share_R * (var_RC + (mean_RC - mean_C).square())).sum(0), count_R.sum()
+
+
+def _all_but_channels(values: Tensor) -> list[int]:
+    return [d for d in range(values.dim()) if d != 1]
 
 
 def _channels(vector_C: Tensor, values: Tensor) -> Tensor:

@@ -144,7 +144,6 @@ class Swin(Backbone):
         layers.init_linear(self, "trunc_normal")
         if self.mask_token is not None:
             trunc_normal_(self.mask_token, std=0.02)
-        layers.set_fused_attention(self, cfg.fused_attention)
 
     def embed(self, images_BCHW: Tensor) -> Embedded:
         """The map of patch embeddings (B, H, W, D) of the first stage."""

@@ -61,7 +61,7 @@ class TokenPerformer(nn.Module):
         k, q, v = self.kqv(self.norm1(tokens_BNE)).chunk(3, dim=-1)
         # exponentials and sums over thousands of tokens are no work for bfloat16
         with torch.autocast(v.device.type, enabled=False):
-            attended = self.attend(q.float(), k.float(), v.float())
+            attended = self.attend(layers.upcast(q), layers.upcast(k), layers.upcast(v))
         tokens = v + self.drop(self.proj(attended))
         return tokens + self.mlp(self.norm2(tokens))
 
@@ -132,7 +132,6 @@ class T2T(Plain):
                 block.attn.q_norm = Scale(size.num_heads**-0.5)  # besides timm's head_dim**-0.5
         self.norm = nn.LayerNorm(self.embed_dim)
         layers.init_linear(self, "trunc_normal")
-        layers.set_fused_attention(self, cfg.fused_attention)
 
     def embed(self, images_BCHW: Tensor) -> Embedded:
         """Tokens with their positions."""

@@ -45,7 +45,6 @@ class ViT(Plain):
         )
         self.norm = nn.LayerNorm(self.embed_dim, eps=1e-6)
         self._init(cfg.init)
-        layers.set_fused_attention(self, cfg.fused_attention)
 
     def _make_tokenizer(self, kind: str, size_px: int) -> nn.Module:
         if kind == "shifted":

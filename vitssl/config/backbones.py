@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Optional
 
-from vitssl.config.base import free
+from vitssl.config.base import free, later
 
 
 class Size(NamedTuple):
@@ -57,7 +57,7 @@ FAMILIES = {
     ),
     "cvt": _family(
         {"cvt_pico": Size(16, (1, 1, 2), 1), "cvt_13": Size(64, (1, 2, 10), 1)},
-        reads="embed_dim depths num_heads mlp_ratio drop_path variant",
+        reads="embed_dim depths num_heads mlp_ratio drop_path variant batch_norm",
         offers="keep",
         widths=(1, 3, 6),
         strides=(4, 8, 16),
@@ -70,14 +70,14 @@ FAMILIES = {
     ),
     "resnet": _family(
         {"resnet_pico": Size(8, (1, 1, 1, 1)), "resnet50": Size(64, (3, 4, 6, 3))},
-        reads="embed_dim depths drop_path",
+        reads="embed_dim depths drop_path batch_norm",
         offers="",
         widths=(4, 8, 16, 32),
         strides=(4, 8, 16, 32),
     ),
     "cifarresnet": _family(
         {"resnet8": Size(16, (1, 1, 1)), "resnet56": Size(16, (9, 9, 9))},
-        reads="embed_dim depths",
+        reads="embed_dim depths batch_norm",
         offers="",
         widths=(1, 2, 4),
         strides=(1, 2, 4),
@@ -111,6 +111,9 @@ class Backbone:
     variant: Literal["microsoft", "drloc"] = "microsoft"  # CvT: the paper's authors' code, or the one that Drloc trained
     attention_scale: Literal["head_dim", "embed_dim"] = "head_dim"  # of the logits, to the power -1/2; T2T's released weights: embed_dim
     frozen: bool = False  # a linear probe: no gradient, evaluation mode
+    batch_norm: Literal["global", "per_gpu"] = later(
+        "global"
+    )  # whose images its statistics are of: all of a step's, or one GPU's (most code)
     fused_attention: bool = free(True)
 
     def problems(self, sizes_px: Iterable[tuple[str, int]]) -> Iterator[str]:

@@ -26,7 +26,7 @@ def soft_cross_entropy(logits_BK: Tensor, targets: Tensor, smoothing: float, lab
         labelled: the number to divide by. The loader gives the mean count per slice of the global batch, so that the average
             over ranks is the mean over the global batch even where ranks hold unequally many labels.
     """
-    logp_BK = F.log_softmax(logits_BK.float(), dim=-1)
+    logp_BK = F.log_softmax(layers.upcast(logits_BK), dim=-1)
     if targets.dim() == 1:
         known = targets != UNLABELLED
         picked = logp_BK.gather(1, targets.clamp(min=0)[:, None])[:, 0]

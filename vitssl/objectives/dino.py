@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitssl import config, dist
+from vitssl.backbones import layers
 from vitssl.backbones.base import Backbone
 from vitssl.data.batch import Batch
 from vitssl.objectives.base import Encode, Objective
@@ -31,7 +32,7 @@ class Head(nn.Module):
     def forward(self, *views_BD: Tensor) -> Tensor:
         """The scores (rows of all views, K); a batch norm sees one view at a time."""
         bottleneck = torch.cat([self.mlp(view_BD) for view_BD in views_BD])
-        return self.last_layer(F.normalize(bottleneck.float(), dim=1))
+        return self.last_layer(F.normalize(layers.upcast(bottleneck), dim=1))
 
 
 class Dino(Objective):

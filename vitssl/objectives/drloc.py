@@ -66,13 +66,13 @@ def regression_loss(prediction_Bm2: Tensor, targets_Bm2: Tensor, reduction: str)
 
     Eq. 2 adds up the images of a batch. As a mean over them, which the code takes too, the weight does not depend on the batch size.
     """
-    error_Bm2 = (prediction_Bm2.float() - targets_Bm2).abs()
+    error_Bm2 = (layers.upcast(prediction_Bm2) - targets_Bm2).abs()
     return error_Bm2.sum(-1).mean() if reduction == "sum" else error_Bm2.mean()
 
 
 def class_loss(logits_Bm2K: Tensor, classes_Bm2: Tensor) -> Tensor:
     """Cross-entropy of the offsets as classes, added up over the axes (the code's variant ``ce``)."""
-    return 2 * F.cross_entropy(logits_Bm2K.flatten(0, 2).float(), classes_Bm2.flatten())
+    return 2 * F.cross_entropy(layers.upcast(logits_Bm2K).flatten(0, 2), classes_Bm2.flatten())
 
 
 def cycle_back_loss(logits_Bm2K: Tensor, classes_Bm2: Tensor, eps: float = 1e-8) -> Tensor:
@@ -81,8 +81,8 @@ def cycle_back_loss(logits_Bm2K: Tensor, classes_Bm2: Tensor, eps: float = 1e-8)
     The softmax is a distribution over offsets. Its mean shall hit the target, by a squared error over its variance; a small
     term in the logarithm of the variance rewards being certain.
     """
-    share_Bm2K = logits_Bm2K.float().softmax(-1)
-    values_K = torch.arange(share_Bm2K.shape[-1], device=share_Bm2K.device, dtype=torch.float32)
+    share_Bm2K = layers.upcast(logits_Bm2K).softmax(-1)
+    values_K = torch.arange(share_Bm2K.shape[-1], device=share_Bm2K.device, dtype=share_Bm2K.dtype)
     mean_Bm2 = (share_Bm2K * values_K).sum(-1)
     variance_Bm2 = (share_Bm2K * (values_K - mean_Bm2[..., None]).square()).sum(-1)
     log_variance_Bm2 = (variance_Bm2 + eps).log()

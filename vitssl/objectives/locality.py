@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitssl import backbones, config
+from vitssl.backbones import layers
 from vitssl.backbones.base import Backbone, Features
 from vitssl.data.batch import Batch
 from vitssl.objectives.base import Encode, Objective
@@ -24,7 +25,7 @@ def feature_map(features: Features, end: int) -> Tensor:
 def map_error(map_BDhw: Tensor, target_BDhw: Tensor) -> Tensor:
     """Mean squared difference, on the larger of the two grids."""
     larger = max(map_BDhw.shape[-2:], target_BDhw.shape[-2:])
-    ours, theirs = (F.interpolate(m.float(), larger, mode="bilinear", align_corners=False) for m in (map_BDhw, target_BDhw))
+    ours, theirs = (F.interpolate(layers.upcast(m), larger, mode="bilinear", align_corners=False) for m in (map_BDhw, target_BDhw))
     return (ours - theirs).square().mean()
 
 

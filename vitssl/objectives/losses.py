@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitssl.backbones.layers import upcast
+
 
 def nt_xent(own_RD: Tensor, all_SD: Tensor, rank: int, temperature: float) -> Tensor:
     """NT-Xent (Chen et al. 2020, Eq. 1): every row finds its partner among the rows of all ranks; mean over this rank's rows.
@@ -20,7 +22,7 @@ def nt_xent(own_RD: Tensor, all_SD: Tensor, rank: int, temperature: float) -> Te
         temperature: of the cosine similarities.
     """
     with torch.autocast(own_RD.device.type, enabled=False):
-        similarity_RS = own_RD.float() @ all_SD.float().T / temperature
+        similarity_RS = upcast(own_RD) @ upcast(all_SD).T / temperature
     R = len(own_RD)
     row_R = torch.arange(R, device=own_RD.device)
     similarity_RS = similarity_RS.scatter(1, rank * R + row_R[:, None], -torch.inf)  # no row is its own negative
@@ -38,9 +40,9 @@ def self_distillation(student_VBK: Tensor, teacher_GBK: Tensor, temperature: flo
     V, B, _ = student_VBK.shape
     G = len(teacher_GBK)
     with torch.autocast(student_VBK.device.type, enabled=False):
-        scores_VBK = student_VBK.float() / temperature
+        scores_VBK = upcast(student_VBK) / temperature
         # -sum_k p log softmax(s) = logsumexp(s) - p.s, so that no pair needs K values of its own
-        expected_BGV = teacher_GBK.float().transpose(0, 1) @ scores_VBK.permute(1, 2, 0)
+        expected_BGV = upcast(teacher_GBK).transpose(0, 1) @ scores_VBK.permute(1, 2, 0)
         entropy_BGV = scores_VBK.logsumexp(-1).T[:, None] - expected_BGV
     others_GV = 1 - torch.eye(G, V, device=student_VBK.device)
     return (entropy_BGV * others_GV).sum() / (B * G * (V - 1))

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitssl import config, dist
+from vitssl.backbones import layers
 from vitssl.backbones.base import Backbone
 from vitssl.data.batch import Batch
 from vitssl.objectives.base import Encode, Objective
@@ -32,7 +33,7 @@ class Simclr(Objective):
         features_RD = torch.cat([pooled(encode(view), self.cfg.pool) for view in self.cfg.views()])
         # one view at a time: with both in one batch, a batch norm would tell each view about the other
         projected_RD = torch.cat([self.head(view_BD) for view_BD in features_RD.chunk(2)])
-        own_RD = F.normalize(projected_RD.float(), dim=1)
+        own_RD = F.normalize(layers.upcast(projected_RD), dim=1)
         # outside of training the ranks do not run side by side (one alone counts the costs)
         all_SD, rank = (dist.gather(own_RD), dist.rank()) if self.training else (own_RD, 0)
         return {"simclr": nt_xent(own_RD, all_SD, rank, self.cfg.temperature)}
