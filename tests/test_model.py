@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 from torch._dynamo.testing import CompileCounter
 
 from vitssl import model
+from vitssl.backbones.base import Backbone
 from vitssl.data.batch import Batch
+from vitssl.objectives.base import Objective
 
 MAE = {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2}
 OBJECTIVES = {
@@ -18,8 +21,8 @@ OBJECTIVES = {
 BACKBONES = [{"backbone.positions": "sincos", "backbone.init": "xavier"}, {"backbone.positions": "learned"}]
 
 
-def batch(B: int, labelled: float = 8.0) -> Batch:
-    return Batch({"main": torch.randn(B, 3, 8, 8)}, {"main": torch.arange(B) % 10}, torch.arange(B), torch.tensor(labelled))
+def batch(B: int, labelled: float = 8.0, px: int = 8) -> Batch:
+    return Batch({"main": torch.randn(B, 3, px, px)}, {"main": torch.arange(B) % 10}, torch.arange(B), torch.tensor(labelled))
 
 
 @pytest.mark.parametrize("backbone", BACKBONES)
@@ -34,6 +37,58 @@ def test_every_pair_takes_two_steps_and_every_parameter_gets_a_gradient_in_each(
         assert torch.isfinite(total) and terms.keys() == weighted.keys()
         assert not [n for n, p in network.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
         optimizer.step()
+
+
+class Corrupted(Objective):
+    """Looks at images that it makes itself, in a pass over them."""
+
+    whole_pass = False
+
+    def __init__(self, backbone: Backbone):
+        super().__init__()
+        self.head = nn.Linear(backbone.embed_dim, 3)
+
+    def forward(self, encode, batch, progress):
+        encode.add("noise", torch.randn_like(encode.images("main")))
+        return {"corrupted": self.head(encode("noise").tokens_BND).square().mean()}
+
+    def weight(self, term, progress):
+        return 1.0
+
+
+def convolutional(make_run, name: str, *layers) -> model.Model:
+    bare = {f"backbone.{name}": None for name in ("embed_dim", "depth", "num_heads", "patch_size")}
+    return model.build(make_run({"data.image_size": 32, "backbone.name": name, "objectives.classify.pool": "mean"}, bare, *layers), 10)
+
+
+def statistics_after(network: model.Model, images: Batch) -> dict[str, torch.Tensor]:
+    network.train()(images, torch.tensor(0.5))
+    return {name: value.clone() for name, value in network.backbone.named_buffers()}
+
+
+def test_running_statistics_are_of_whole_views_where_an_objective_sees_such(make_run):
+    """A classifier is evaluated with them, on images that nobody corrupted."""
+    images = batch(8, px=32)
+    plain, joint, alone = (convolutional(make_run, "resnet8") for _ in range(3))
+    joint = model.Model(joint.backbone, {"corrupted": Corrupted(joint.backbone), **joint.objectives})
+    alone = model.Model(alone.backbone, {"corrupted": Corrupted(alone.backbone)})
+    expected = statistics_after(plain, images)
+    assert all(torch.equal(value, expected[name]) for name, value in statistics_after(joint, images).items())
+    other = statistics_after(alone, images)
+    assert not torch.equal(other["bn1.running_mean"], expected["bn1.running_mean"]) and other["bn1.num_batches_tracked"] == 1
+
+
+@pytest.mark.parametrize("layer", [{"objectives.classify": None}, {}])
+def test_statistics_move_once_a_step_of_masked_passes_where_there_are_no_others(make_run, layer):
+    """A frozen probe on MAE's CvT would else see statistics that nothing ever trained."""
+    network = convolutional(make_run, "cvt_pico", {"objectives.mae": MAE}, layer)
+    found = statistics_after(network, batch(8, px=32))
+    assert {int(count) for name, count in found.items() if name.endswith("num_batches_tracked")} == {1}
+
+
+def test_unfused_attention_reaches_the_decoder(make_run):
+    network = model.build(make_run({"objectives": {"mae": MAE}, "backbone.fused_attention": False}), 10)
+    assert {part.fused_attn for part in network.modules() if hasattr(part, "fused_attn")} == {False}
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

@@ -6,11 +6,13 @@ Shapes: B images, N tokens, K classes.
 from __future__ import annotations
 
 import importlib
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from vitssl import backbones, config
+from vitssl.backbones import norms
 from vitssl.backbones.base import Backbone, Embedded, Features
 from vitssl.config import Run
 from vitssl.data.batch import Batch
@@ -19,11 +21,15 @@ from vitssl.objectives.base import Objective
 
 
 class StepEncode:
-    """The backbone passes of one step, memoised by view and selection name (``objectives.base.Encode``)."""
+    """The backbone passes of one step, memoised by view and selection name (``objectives.base.Encode``).
+
+    Batch norms keep running statistics of whole views, with which a classifier is evaluated: passes over masked images, and over those
+    that an objective made, leave them alone. Where no objective makes another pass (MAE alone), they are kept of those.
+    """
 
     def __init__(self, model: Model, batch: Batch):
         self._model = model
-        self._views = dict(batch.views)
+        self._views, self._given = dict(batch.views), frozenset(batch.views)
         self._embedded: dict[str, Embedded] = {}
         self._passes: dict[tuple[str, str | None, str | None], Features] = {}
         self._selections: dict[str, Selection] = {}
@@ -33,11 +39,16 @@ class StepEncode:
             backbone = self._model.backbone
             with torch.set_grad_enabled(torch.is_grad_enabled() and not self._model.frozen):
                 if view not in self._embedded:
-                    self._embedded[view] = backbone.embed(self._views[view])
+                    with self._statistics(whole=view in self._given):
+                        self._embedded[view] = backbone.embed(self._views[view])
                 keep_BM = None if keep is None else self._draw(keep, view).keep_BM
                 mask_BN = None if mask is None else self._draw(mask, view).mask_BN
-                self._passes[view, keep, mask] = backbone(self._embedded[view], keep_BM, mask_BN, self._model.ends)
+                with self._statistics(whole=view in self._given and keep is None and mask is None):
+                    self._passes[view, keep, mask] = backbone(self._embedded[view], keep_BM, mask_BN, self._model.ends)
         return self._passes[view, keep, mask]
+
+    def _statistics(self, whole: bool) -> AbstractContextManager[None]:
+        return nullcontext() if whole or not self._model.whole_pass else norms.frozen_statistics(self._model.backbone)
 
     def norm(self, tokens: Tensor) -> Tensor:
         return self._model.backbone.norm(tokens)
@@ -69,6 +80,7 @@ class Model(nn.Module):
         self.backbone = backbone
         self.objectives = nn.ModuleDict(objectives)
         self.ends = tuple(sorted({end for objective in objectives.values() for end in objective.ends}))
+        self.whole_pass = any(objective.whole_pass for objective in objectives.values())
         self.frozen = frozen
         backbone.requires_grad_(not frozen)
 

@@ -42,6 +42,7 @@ class Objective(nn.Module):
 
     cfg: config.Objective
     ends: tuple[int, ...] = ()  # the backbone's ends (`Backbone.widths`) whose features this objective reads
+    whole_pass: bool = True  # it makes a pass over a view as it is, nothing hidden or altered: of such, batch norms keep their statistics
 
     def select(self, batch_size: int, grid: tuple[int, int], like: Tensor) -> Selection:
         """Draw the token selection that carries this objective's name (on ``like``'s device)."""

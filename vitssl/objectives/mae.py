@@ -44,7 +44,7 @@ def masked_error(prediction_BNE: Tensor, target_BNE: Tensor, mask_BN: Tensor, ki
     """Squared (l2) or absolute (l1) error: mean over a patch's values, then over the masked patches of all images."""
     error = F.mse_loss if kind == "l2" else F.l1_loss
     # this and the sum make one pass each over the step's largest tensor and one back; a mean's gradient would be written out
-    error_BN = error(prediction_BNE.float(), target_BNE, reduction="none").sum(-1)
+    error_BN = error(layers.upcast(prediction_BNE), target_BNE, reduction="none").sum(-1)
     return (error_BN * mask_BN).sum() / (mask_BN.sum() * target_BNE.shape[-1])
 
 
@@ -122,6 +122,8 @@ class Fusion(nn.Module):
 class Mae(Objective):
     """The encoder sees a part of the patches, a decoder predicts the pixels of the hidden ones."""
 
+    whole_pass = False
+
     def __init__(self, cfg: config.Mae, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
         self.cfg, self.patch_px = cfg, backbone.stride
@@ -130,6 +132,7 @@ class Mae(Objective):
         self.ends = tuple(range(len(backbone.widths))) if cfg.fuse else ()
         kind = Transformer if cfg.decoder == "transformer" else PixelShuffle
         self.decoder = kind(cfg, backbone, grid)
+        layers.set_fused_attention(self.decoder, run.backbone.fused_attention)
 
     def select(self, batch_size: int, grid: tuple[int, int], like: Tensor) -> Selection:
         return random_keep(batch_size, grid[0] * grid[1], self.cfg.mask_ratio, device=like.device, name="mae")
