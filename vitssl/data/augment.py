@@ -1,7 +1,7 @@
 """RandAugment, AutoAugment and the colour augmentations: which image undergoes what is drawn on the CPU, then done on the device.
 
 Operations, magnitudes and policies are timm's, with two differences: the rotations, shears and translations of an image are put
-together into one affine map, done before the colour operations with one bilinear interpolation; and what left the image in one of
+together into one affine map, done before the colour operations with one interpolation; and what left the image in one of
 them is not filled when the next brings it back.
 
 Shapes: B images, T steps of a policy (operations one after the other), E entries of a policy, C = 3 channels, S pixels per side.
@@ -136,10 +136,10 @@ class Plan(NamedTuple):
     operation_BT: np.ndarray  # index into OPERATIONS, or NONE
     argument_BT: np.ndarray
 
-    def touches(self, side: int, fill_C: Tensor) -> Iterator[Touch]:
+    def touches(self, side: int, fill_C: Tensor, interpolation: str) -> Iterator[Touch]:
         """First the geometry of all steps, then the colours step by step."""
         map_B33, moved_B = self.geometry(side)
-        yield Touch(partial(warp, fill_C=fill_C), moved_B, map_B33[:, :2])
+        yield Touch(partial(warp, fill_C=fill_C, interpolation=interpolation), moved_B, map_B33[:, :2])
         for operation_B, argument_B in zip(self.operation_BT.T, self.argument_BT.T, strict=True):
             for operation in np.unique(operation_B[operation_B >= len(GEOMETRY)]):
                 yield Touch(color.OPS[OPERATIONS[operation]], operation_B == operation, argument_B)
