@@ -49,7 +49,10 @@ def make(*layers) -> Run:
         (["data.val_fraction=1.0"], ["data.val_fraction"]),
         (["data.views.main.hflip=2"], ["data.views.main.hflip"]),
         (["data.views.main.scale=[0.5]"], ["data.views.main.scale"]),
+        (["data.views.main.erasing_scale=[0.4,0.02]"], ["data.views.main.erasing_scale"]),
+        (["data.views.main.erasing_mode=rand"], ["data.views.main.erasing_mode", "rand"]),
         (["data.views.main.auto_augment=rnd"], ["data.views.main.auto_augment"]),
+        (["data.views.main.auto_augment_interpolation=nearest"], ["data.views.main.auto_augment_interpolation", "nearest"]),
         (["data.views.main.color_jitter=[0.4]"], ["data.views.main.color_jitter"]),
         (["data.views.main.auto_augment=rand-z1"], ["data.views.main.auto_augment"]),
         (["data.views.main.crop=pad", "data.views.main.pad_px=224"], ["data.views.main.pad_px", "224"]),
@@ -103,6 +106,9 @@ def test_what_has_no_effect_is_refused_in_a_plan_and_read_in_a_run_folder(make_r
     [
         ("data.val_seed", 7, "a val_fraction"),
         ("data.views.main.pad_px", 3, "crop: pad"),
+        ("data.views.main.auto_augment_interpolation", "bilinear", "an auto_augment"),
+        ("data.views.main.erasing_scale", [0.02, 0.4], "an erasing_prob"),
+        ("data.views.main.erasing_mode", "const", "an erasing_prob"),
         ("data.views.main.color_jitter_prob", 0.5, "a color_jitter"),
         ("data.views.main.blur_sigma", [1.0, 2.0], "a blur_prob"),
         ("data.views.main.mix_prob", 0.5, "a mixup_alpha or cutmix_alpha"),
@@ -198,7 +204,8 @@ FROZEN = {
     ),
     "locality": ({"objectives.classify": {}, "objectives.locality": {"teacher": "x"}}, {}, "58a74237b0a0"),
     "augmented": (
-        {"objectives.classify": {}, "data.views.main": {"auto_augment": "rand-m9-mstd0.5-inc1", "erasing_prob": 0.25}}, {}, "ab3b377cbeab"
+        {"objectives.classify": {}, "data.views.main": {"auto_augment": "rand-m9-mstd0.5-inc1", "erasing_prob": 0.25}},
+        {"data.views.main": {"auto_augment_interpolation": "bilinear"}}, "ab3b377cbeab",
     ),
     "sgd": ({"objectives.classify.pool": "mean", "optim.name": "sgd", "backbone.name": "resnet56"}, {}, "f16024ecd793"),
 }  # fmt: skip
@@ -215,6 +222,19 @@ def test_runs_that_were_made_keep_their_identity(name, tmp_path):
     content = config.read_yaml(tmp_path / "run.yaml")
     (tmp_path / "run.yaml").write_text(json.dumps(_without_later(Run, content)))
     assert config.identity(config.load(tmp_path)) == expected
+
+
+@pytest.mark.parametrize("without", ["auto_augment", "erasing_prob"])
+def test_a_later_field_counts_where_it_is_read(without):
+    view = {"auto_augment": "cifar10", "erasing_prob": 0.25}
+    changed = {
+        "auto_augment": {"auto_augment_interpolation": "bilinear"},
+        "erasing_prob": {"erasing_mode": "const", "erasing_scale": [0.02, 0.4]},
+    }
+    del view[without]
+    plain = make({"data.views.main": view})
+    for owner, fields in changed.items():
+        assert (config.identity(make({"data.views.main": view | fields})) == config.identity(plain)) == (owner == without)
 
 
 def _without_later(kind: type, content: dict) -> dict:

@@ -10,8 +10,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from torch import Tensor
 from vitssl import config, cost, dist, memory, model, optim
 from vitssl.config import ConfigError, Run
 from vitssl.data import shards
-from vitssl.data.batch import Batch
+from vitssl.data.batch import Batch, RawBatch
 from vitssl.data.index import load_index
 from vitssl.data.loader import TrainLoader
 from vitssl.data.sources import open_source
@@ -215,28 +216,38 @@ def loader(bench: Bench) -> Comparison:
     return bench.compare("loader", "images/s", hand_out, decode, "cached uint8 batches / ImageFolder + PIL decoding, one core each")
 
 
-def _views_against_timm(bench: Bench, name: str, view: dict[str, Any], timm_options: dict[str, Any], what: str) -> Comparison:
+RAND_AUGMENT = {"auto_augment": "rand-m9-mstd0.5-inc1", "erasing_prob": 0.25}
+
+
+def _batch(bench: Bench) -> tuple[RawBatch, Any]:
+    """A batch to make views of, and the index that it is from, on one core."""
     torch.set_num_threads(1)
-    on_cpu = torch.device("cpu")
-    ours, index = _loader(bench, on_cpu)
+    ours, index = _loader(bench, torch.device("cpu"))
+    return next(ours.batches(0, 1))[0], index
+
+
+def _made(bench: Bench, raw: RawBatch, index: Any, view: dict[str, Any]) -> Callable[[], float]:
+    """Images per second of a view of ours at 224 px; other random numbers each time."""
     views = TrainViews(
         {"main": config.merge(config.View, view)}, image_size=224, mean=index.mean, std=index.std,
-        num_classes=len(index.classes), seed=0, device=on_cpu,
+        num_classes=len(index.classes), seed=0, device=torch.device("cpu"),
     )  # fmt: skip
-    raw = next(ours.batches(0, 1))[0]
+    steps = count()
+    return lambda: len(raw.images_BCHW) / bench.seconds(lambda: views(replace(raw, step=next(steps))))
+
+
+def _views_against_timm(bench: Bench, name: str, view: dict[str, Any], timm_options: dict[str, Any], what: str) -> Comparison:
+    raw, index = _batch(bench)
     same = {"interpolation": "bicubic", "mean": index.mean, "std": index.std, "color_jitter": None}
     transform = create_transform(224, is_training=True, **same, **timm_options)
     pictures = [torchvision.transforms.functional.to_pil_image(image) for image in raw.images_BCHW]
     pictures = [p.crop((0, 0, int(w), int(h))) for p, (h, w) in zip(pictures, raw.sizes_B2, strict=True)]
 
-    def batched() -> float:
-        raw.step += 1
-        return len(pictures) / bench.seconds(lambda: views(raw))
-
     def pil() -> float:
         return len(pictures) / bench.seconds(lambda: torch.stack([transform(p) for p in pictures]))
 
-    return bench.compare(name, "images/s", batched, pil, f"{what} to 224 px / timm's PIL pipeline on the same images, one core each")
+    note = f"{what} to 224 px / timm's PIL pipeline on the same images, one core each"
+    return bench.compare(name, "images/s", _made(bench, raw, index, view), pil, note)
 
 
 def views(bench: Bench) -> Comparison:
@@ -244,9 +255,14 @@ def views(bench: Bench) -> Comparison:
 
 
 def views_randaugment(bench: Bench) -> Comparison:
-    policy = "rand-m9-mstd0.5-inc1"
-    ours, theirs = {"auto_augment": policy, "erasing_prob": 0.25}, {"auto_augment": policy, "re_prob": 0.25}
-    return _views_against_timm(bench, "views_randaugment", ours, theirs, "the same with RandAugment + erasing")
+    theirs = {"auto_augment": RAND_AUGMENT["auto_augment"], "re_prob": RAND_AUGMENT["erasing_prob"]}
+    return _views_against_timm(bench, "views_randaugment", RAND_AUGMENT, theirs, "the same with RandAugment + erasing")
+
+
+def views_bicubic(bench: Bench) -> Comparison:
+    raw, index = _batch(bench)
+    bicubic, bilinear = (_made(bench, raw, index, RAND_AUGMENT | {"auto_augment_interpolation": kind}) for kind in ("bicubic", "bilinear"))
+    return bench.compare("views_bicubic", "images/s", bicubic, bilinear, "RandAugment's geometry bicubic / bilinear, both ours, one core")
 
 
 # ----------------------------------------------------------------------------------------------------------------- GPU
@@ -313,6 +329,7 @@ COMPARISONS: dict[str, Callable[[Bench], Comparison]] = {
     "loader": loader,
     "views": views,
     "views_randaugment": views_randaugment,
+    "views_bicubic": views_bicubic,
     "end_to_end": end_to_end,
 }
 NEED_GPU = {"end_to_end"}

@@ -14,7 +14,7 @@ from torchvision.transforms import AutoAugment, AutoAugmentPolicy
 
 from vitssl.config import ConfigError, View
 from vitssl.data import color
-from vitssl.data.augment import ARGUMENTS, GEOMETRY, NONE, OPERATIONS, Plan, Policy, affine, color_touches, parse
+from vitssl.data.augment import ARGUMENTS, CIFAR_ARGUMENTS, GEOMETRY, NONE, OPERATIONS, Plan, Policy, affine, color_touches, parse
 from vitssl.data.batch import RawBatch
 from vitssl.data.draws import Draws
 
@@ -51,8 +51,8 @@ def plan(*steps: list[tuple[str, float] | None]) -> Plan:
     return Plan(np.array(names), np.array([[s[1] if s else 0.0 for s in image] for image in steps]))
 
 
-def carry_out(made: Plan, pixels: torch.Tensor) -> torch.Tensor:
-    for touch in made.touches(pixels.shape[-1], FILL):
+def carry_out(made: Plan, pixels: torch.Tensor, interpolation: str = "bilinear") -> torch.Tensor:
+    for touch in made.touches(pixels.shape[-1], FILL, interpolation):
         touch.apply(pixels, slice(0, len(pixels)))
     return pixels
 
@@ -73,6 +73,49 @@ def test_cifar10_is_the_papers_table():
     for (operation, p, magnitude), (name, their_p, their_magnitude) in zip(ours, theirs, strict=True):
         assert (OPERATIONS[operation], p) == (name, their_p)
         assert their_magnitude in (magnitude, None)  # torchvision leaves out those without effect
+
+
+# what SL-ViT's public code draws from: operation -> (argument at the magnitudes 0 and 9, whether its sign is drawn)
+CIFAR_RANGES = {
+    "ShearX": (0, 0.3, True),
+    "ShearY": (0, 0.3, True),
+    "TranslateX": (0, 150 / 331, True),
+    "TranslateY": (0, 150 / 331, True),
+    "Rotate": (0, 30, False),
+    "Posterize": (8, 4, False),
+    "Solarize": (256, 0, False),
+    **dict.fromkeys(("Color", "Contrast", "Brightness", "Sharpness"), (0, 0.9, True)),
+}
+
+
+def cifar_argument(operation: str, magnitude: int, sign: int) -> float:
+    first, last, signed = CIFAR_RANGES[operation]
+    value = float(np.linspace(first, last, 10)[magnitude]) * (sign if signed else 1)
+    return {"Posterize": round(value)}.get(operation, 1 + value if (first, last) == (0, 0.9) else value)
+
+
+def test_cifar10_has_ten_levels_for_each_operation():
+    policy = parse("cifar10")
+    for name, _, magnitude in policy.entries:
+        operation, argument = policy.arguments[name]
+        for sign in (-1, 1):
+            if operation in CIFAR_RANGES:
+                level, expected = np.array([magnitude / policy.highest]), cifar_argument(operation, int(magnitude), sign)
+                assert argument(level, np.array([sign])) == pytest.approx([expected]), (name, magnitude)
+    drawn = policy.draw(draws(30_000))
+    found = {name: np.unique(drawn.argument_BT[drawn.operation_BT == OPERATIONS.index(name)]).round(3).tolist() for name in CIFAR_RANGES}
+    assert found["Solarize"] == [28.444, 113.778, 170.667, 199.111] and found["Posterize"] == [5] and found["Rotate"] == [6.667]
+    assert found["Color"] == [0.1, 0.2, 0.3, 0.7, 1, 1.3, 1.7, 1.8, 1.9]
+    assert found["TranslateX"] == [-0.453, -0.403, 0.403, 0.453] and found["ShearY"] == [-0.267, -0.233, 0.233, 0.267]
+
+
+def test_cifar10_draws_signs_as_often_as_not():
+    made = parse("cifar10").draw(draws(40_000))
+    for name, neutral in (("TranslateY", 0), ("ShearY", 0), ("Sharpness", 1), ("Brightness", 1)):
+        argument = made.argument_BT[made.operation_BT == OPERATIONS.index(name)]
+        assert (argument > neutral).mean() == pytest.approx(0.5, abs=0.04)
+    shares = {name: (made.operation_BT == OPERATIONS.index(name)).sum() / 40_000 for name in ("Rotate", "Posterize", "Invert")}
+    assert shares == pytest.approx({"Rotate": 0.7 / 25, "Posterize": 0.3 / 25, "Invert": 0.2 / 25}, abs=0.004)
 
 
 @pytest.mark.parametrize(("text", "increasing"), [("rand-m9-mstd0.5-inc1", True), ("rand-m7-n3-p0.7", False), ("rand", False)])
@@ -142,6 +185,14 @@ def test_one_geometric_operation_equals_timms(operation, size, sign):
     assert (ours[0] - batch([theirs])[0]).abs().max() <= 1
 
 
+@pytest.mark.parametrize(("operation", "size"), list(zip(GEOMETRY, (27, 0.29, 0.17, 0.41, 0.45), strict=True)))
+def test_bicubic_geometry_is_closer_to_timms_than_bilinear(operation, size):
+    image = photos(64)[0]
+    theirs = batch([TIMM[operation](image, size, resample=Image.Resampling.BICUBIC, fillcolor=tuple(int(f) for f in FILL))])
+    away = {kind: (carry_out(plan([(operation, size)]), batch([image]), kind) - theirs).abs().mean() for kind in ("bicubic", "bilinear")}
+    assert away["bicubic"] < 1.2 and away["bicubic"] < 0.5 * away["bilinear"]
+
+
 def test_colours_run_in_the_order_of_the_steps_on_the_right_images():
     one, two = photos(40)
     solarize, invert = ("Solarize", 100), ("Invert", 0)
@@ -178,7 +229,7 @@ def test_affine_maps_compose_in_the_order_of_the_steps():
 def test_a_part_takes_its_own_rows():
     whole, images = plan(*[[("Invert", 0)] if k % 3 == 0 else [("Posterize", k % 4)] for k in range(10)]), batch(photos(16) * 5)
     expected = carry_out(whole, images.clone())
-    for touch in whole.touches(16, FILL):
+    for touch in whole.touches(16, FILL, "bilinear"):
         for start in range(0, 10, 4):
             touch.apply(images[start : start + 4], slice(start, start + 4))
     assert torch.equal(images, expected)
@@ -213,4 +264,5 @@ def test_blur_draws_a_sigma_per_image():
 
 
 def test_every_operation_can_be_drawn():
-    assert {operation for operation, _ in ARGUMENTS.values()} == set(OPERATIONS) == {*GEOMETRY, *color.OPS}
+    for arguments in (ARGUMENTS, CIFAR_ARGUMENTS):
+        assert {operation for operation, _ in arguments.values()} == set(OPERATIONS) == {*GEOMETRY, *color.OPS}

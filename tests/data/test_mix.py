@@ -82,7 +82,7 @@ def test_probabilities(view, mixed, cut):
 
 def test_erased_boxes_follow_timms_distribution():
     side = 200
-    boxes = erased_boxes(0.25, draws(20_000), side)
+    boxes = erased_boxes(View(erasing_prob=0.25), draws(20_000), side)
     assert len(boxes) / 20_000 == pytest.approx(0.25, abs=0.01)
     heights, widths = (np.array([box[axis].stop - box[axis].start for box in boxes]) for axis in (1, 2))
     areas, ratios = heights * widths / side**2, heights / widths
@@ -92,10 +92,29 @@ def test_erased_boxes_follow_timms_distribution():
     assert min(box[axis].start for box in boxes for axis in (1, 2)) == 0 and max(box[axis].stop for box in boxes for axis in (1, 2)) == side
 
 
+def test_erased_boxes_are_as_large_as_asked_for():
+    side, scale = 200, [0.1, 0.4]
+    boxes = erased_boxes(View(erasing_prob=1.0, erasing_scale=scale), draws(20_000), side)
+    areas = np.array([(rows.stop - rows.start) * (columns.stop - columns.start) for _, rows, columns in boxes]) / side**2
+    assert len(boxes) == 20_000 and 0.098 < areas.min() < 0.101 and 0.39 < areas.max() < 0.405
+    assert areas.mean() == pytest.approx(0.25, abs=0.01)  # nearly every first attempt fits
+
+
+def test_constant_erasing_leaves_the_mean_colour():
+    images = numbered(40, side=64) + 1
+    boxes = erased_boxes(View(erasing_prob=0.5, erasing_mode="const"), draws(40), 64)
+    generator = torch.Generator().manual_seed(0)
+    erase(images, boxes, "const", generator)
+    erased = torch.zeros(40, 64, 64, dtype=torch.bool)
+    for i, rows, columns in boxes:
+        erased[i, rows, columns] = True
+    assert torch.equal(images == 0, erased[:, None].expand_as(images)) and 0 < erased.sum() < erased.numel()
+
+
 def test_erasing_fills_the_boxes_with_noise_and_nothing_else():
     images = numbered(40, side=64)
-    boxes = erased_boxes(0.5, draws(40), 64)
-    erase(images, boxes, torch.Generator().manual_seed(0))
+    boxes = erased_boxes(View(erasing_prob=0.5), draws(40), 64)
+    erase(images, boxes, "pixel", torch.Generator().manual_seed(0))
     untouched, noise = numbered(40, side=64), []
     for i, rows, columns in boxes:
         noise.append(images[i, :, rows, columns].flatten())

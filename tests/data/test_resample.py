@@ -90,11 +90,38 @@ def test_every_output_pixel_is_a_weighted_mean_of_the_window_only():
     assert (weights[0, :, :2] == 0).all() and (weights[0, :, 7:] == 0).all() and (weights[1, :, 20:] == 0).all()
 
 
+def warped(image: Image.Image, affine: np.ndarray, interpolation: str, fill=(10, 200, 90)) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ours and Pillow's."""
+    ours = warp(pixels(image)[None], torch.tensor(affine[None], dtype=torch.float32), torch.tensor(fill).float(), interpolation)[0]
+    return ours, pixels(image.transform(image.size, Image.Transform.AFFINE, affine.ravel(), PILLOW[interpolation], fillcolor=fill))
+
+
+def affine(seed: int) -> np.ndarray:
+    return np.array([[1, 0, 0], [0, 1, 0]]) + np.random.default_rng(seed).normal(size=(2, 3)) * [0.3, 0.3, 8]
+
+
 @pytest.mark.parametrize("seed", range(4))
-def test_warp_equals_pillow(seed):
-    image, fill = photo(64, 64), (10, 200, 90)
-    affine = np.array([[1, 0, 0], [0, 1, 0]]) + np.random.default_rng(seed).normal(size=(2, 3)) * [0.3, 0.3, 8]
-    ours = warp(tensor(image)[:, :, :64, :64].float(), torch.tensor(affine[None], dtype=torch.float32), torch.tensor(fill).float())[0]
-    theirs = pixels(image.transform(image.size, Image.Transform.AFFINE, affine.ravel(), Image.Resampling.BILINEAR, fillcolor=fill))
+def test_bilinear_warp_equals_pillow(seed):
+    ours, theirs = warped(photo(64, 64), affine(seed), "bilinear")
     assert (ours - theirs).abs().max() <= 1
-    assert 0 < (theirs == torch.tensor(fill)[:, None, None]).all(0).float().mean() < 0.9  # the map shows some fill, and some image
+    assert 0 < (theirs == torch.tensor([10, 200, 90])[:, None, None]).all(0).float().mean() < 0.9  # some fill, and some image
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_bicubic_warp_is_near_pillows(seed):
+    """Torch's cubic is a = -3/4, Pillow's a = -1: they are the same where pixels are hit, and apart by some levels between them."""
+    ours, theirs = warped(photo(64, 64), affine(seed), "bicubic")
+    bilinear, _ = warped(photo(64, 64), affine(seed), "bilinear")
+    assert (ours - theirs).abs().mean() < 1.5 and (ours - theirs).abs().mean() < 0.5 * (bilinear - theirs).abs().mean()
+    assert (ours == ours.round()).all() and ours.min() >= 0 and ours.max() <= 255
+    fill = torch.tensor([10, 200, 90])[:, None, None]
+    assert torch.equal((ours == fill).all(0), (theirs == fill).all(0))
+
+
+def test_bicubic_warp_by_whole_pixels_moves_and_by_half_a_pixel_sharpens():
+    edge = Image.fromarray(np.repeat([[0] * 8 + [200] * 8], 16, axis=0).astype(np.uint8)).convert("RGB")
+    moved, _ = warped(edge, np.array([[1, 0, 3], [0, 1, 0]]), "bicubic")
+    assert torch.equal(moved[:, :, :13], pixels(edge)[:, :, 3:]) and (moved[0, :, 13:] == 10).all()
+    half, theirs = warped(edge, np.array([[1, 0, 0.5], [0, 1, 0]]), "bicubic")
+    a = torch.tensor([-0.75, -1.0]) / 8 * 200  # what the outer taps of Keys' cubic add, halfway
+    assert half[0, 0, 6:9].tolist() == [0, 100, int(200 - a[0])] and theirs[0, 0, 6:9].tolist() == [0, 100, 200 - a[1]]

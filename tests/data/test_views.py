@@ -129,7 +129,7 @@ def test_policies_and_colours_are_carried_out_on_the_crops():
     view = View(auto_augment="original", grayscale_prob=0.5)
     crops = levels(views(main=View())(raw_batch()).views["main"]).round()
     draws, fill = Draws(0, "main", 1, raw_batch()), (torch.tensor(MEAN) * 255).round()
-    touches = [*parse("original").draw(draws).touches(24, fill), *color_touches(view, draws)]
+    touches = [*parse("original").draw(draws).touches(24, fill, "bicubic"), *color_touches(view, draws)]
     for touch in touches:
         touch.apply(crops, ALL)
     assert len(touches) > 3 and torch.allclose(levels(views(main=view)(raw_batch()).views["main"]), crops, atol=0.01)

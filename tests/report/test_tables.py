@@ -320,6 +320,18 @@ def test_settings_name_the_columns_that_differ(sweep):
     assert shared["optim.batch_size"] == "cifar10: 64; imagenet: 512" and shared["optim.lr"] == "0.001"
 
 
+def test_settings_say_where_crops_are_cut_from_shrunk_images(sweep):
+    folder = sweep({"scratch": 80.0, "ssat": 90.0}, {"data": ["cifar10", "imagenet"], "seed": [0]})
+    assert "crops are cut from" not in texts(settings(lay_out(collect(folder)))[0])
+    for arm in ("scratch", "ssat"):
+        path = folder / f"{arm}-train-imagenet-0" / "run.yaml"
+        run = json.loads(path.read_text())
+        run["data"]["cache_px"] = 256
+        path.write_text(json.dumps(run))
+    line = "cifar10: the originals; imagenet: images shrunk to a short side of 256 px: small crops are coarser than of the originals"
+    assert texts(settings(lay_out(collect(folder)))[0])["crops are cut from"] == [line] * 2
+
+
 def test_provenance_names_what_was_used(table_3):
     found = provenance(lay_out(collect(table_3(dirty=True))))
     assert found["commit"] == "0123456789abcdef with uncommitted changes"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, Optional
 
-from vitssl.config.base import free, less_than
+from vitssl.config.base import free, later, less_than
 
 IMAGENET_STATISTICS = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
 
@@ -45,13 +45,16 @@ class View:
     interpolation: Literal["bilinear", "bicubic"] = "bicubic"
     hflip: float = 0.5
     auto_augment: str = ""  # timm's names: rand-m9-mstd0.5-inc1, original (AutoAugment, ImageNet); also cifar10
+    auto_augment_interpolation: Literal["bilinear", "bicubic"] = later("bicubic", before="bilinear")  # of its geometry
     color_jitter: list[float] = field(default_factory=list)  # brightness, contrast, saturation, hue; empty = off
     color_jitter_prob: float = 1.0
     grayscale_prob: float = 0.0
     blur_prob: float = 0.0
     blur_sigma: list[float] = field(default_factory=lambda: [0.1, 2.0])  # pixels
     solarize_prob: float = 0.0
-    erasing_prob: float = 0.0  # timm's RandomErasing, mode pixel, one box
+    erasing_prob: float = 0.0  # timm's RandomErasing, one box
+    erasing_scale: list[float] = later([0.02, 1 / 3])  # noqa: RUF009 - a new list each time; area of the box / image area
+    erasing_mode: Literal["pixel", "const"] = later("pixel")  # noise, or zero after normalising
     mixup_alpha: float = 0.0
     cutmix_alpha: float = 0.0
     mix_prob: float = 1.0  # of mixing a batch at all, when mixup or cutmix is on
@@ -62,6 +65,8 @@ class View:
         mixed = bool(self.mixup_alpha) + bool(self.cutmix_alpha)
         owners = {} if self.crop == "random_resized" else dict.fromkeys(("scale", "ratio"), "crop: random_resized")
         owners |= {} if self.crop == "pad" else {"pad_px": "crop: pad"}
+        owners |= {} if self.auto_augment else {"auto_augment_interpolation": "an auto_augment"}
+        owners |= {} if self.erasing_prob else dict.fromkeys(("erasing_scale", "erasing_mode"), "an erasing_prob")
         owners |= {} if self.color_jitter else {"color_jitter_prob": "a color_jitter"}
         owners |= {} if self.blur_prob else {"blur_sigma": "a blur_prob"}
         owners |= {} if mixed else {"mix_prob": "a mixup_alpha or cutmix_alpha"}
@@ -71,7 +76,7 @@ class View:
         if self.crop == "pad" and not 0 <= self.pad_px < size_px:
             yield f"{name}.pad_px: {self.pad_px} pixels cannot be reflected from a view of {size_px} px"
         yield from less_than(1, self, name, "count", "size")
-        for key, low, high in (("scale", 0.0, 1.0), ("ratio", 0.0, 100.0), ("blur_sigma", 0.0, 100.0)):
+        for key, low, high in (("scale", 0.0, 1.0), ("ratio", 0.0, 100.0), ("blur_sigma", 0.0, 100.0), ("erasing_scale", 0.0, 1.0)):
             pair = getattr(self, key)
             if len(pair) != 2 or not low < pair[0] <= pair[1] <= high:
                 yield f"{name}.{key}: {pair} is not a rising pair of numbers in ({low:g}, {high:g}]"

@@ -1,8 +1,8 @@
 """RandAugment, AutoAugment and the colour augmentations: which image undergoes what is drawn on the CPU, then done on the device.
 
-Operations, magnitudes and policies are timm's, with two differences: the rotations, shears and translations of an image are put
-together into one affine map, done before the colour operations with one bilinear interpolation; and what left the image in one of
-them is not filled when the next brings it back.
+Operations, magnitudes and policies are timm's, and for ``cifar10`` those of SL-ViT's public code, with two differences: the rotations,
+shears and translations of an image are put together into one affine map, done before the colour operations with one interpolation;
+and what left the image in one of them is not filled when the next brings it back.
 
 Shapes: B images, T steps of a policy (operations one after the other), E entries of a policy, C = 3 channels, S pixels per side.
 """
@@ -22,13 +22,14 @@ from vitssl.data import color
 from vitssl.data.draws import Draws
 from vitssl.data.resample import to_device, warp
 
-HIGHEST = 10.0  # magnitude
+HIGHEST, HIGHEST_CIFAR = 10.0, 9.0  # magnitudes
 NONE = -1
 GEOMETRY = ("Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY")
 OPERATIONS = (*GEOMETRY, *color.OPS)
 
 # timm's name -> operation, and its argument for a level in [0, 1] and a random sign
-ARGUMENTS: dict[str, tuple[str, Callable[[np.ndarray, np.ndarray], np.ndarray]]] = {
+Arguments = dict[str, tuple[str, Callable[[np.ndarray, np.ndarray], np.ndarray]]]
+ARGUMENTS: Arguments = {
     "AutoContrast": ("AutoContrast", lambda level, sign: level),
     "Equalize": ("Equalize", lambda level, sign: level),
     "Invert": ("Invert", lambda level, sign: level),
@@ -47,6 +48,16 @@ ARGUMENTS: dict[str, tuple[str, Callable[[np.ndarray, np.ndarray], np.ndarray]]]
 for _name in ("Color", "Contrast", "Brightness", "Sharpness"):  # blend factors; 1 changes nothing
     ARGUMENTS[_name] = (_name, lambda level, sign: level * 1.8 + 0.1)
     ARGUMENTS[f"{_name}Increasing"] = (_name, lambda level, sign: np.maximum(1 + sign * level * 0.9, 0.1))
+
+# The CIFAR-10 policy's ranges have ten equally spaced values, magnitudes 0 to 9
+CIFAR_ARGUMENTS = ARGUMENTS | {
+    "Rotate": ("Rotate", lambda level, sign: level * 30),  # counter-clockwise, always
+    "TranslateXRel": ("TranslateX", lambda level, sign: sign * level * 150 / 331),
+    "TranslateYRel": ("TranslateY", lambda level, sign: sign * level * 150 / 331),
+    "Posterize": ("Posterize", lambda level, sign: np.rint(8 - level * 4)),
+    "Solarize": ("Solarize", lambda level, sign: 256 - level * 256),
+}
+CIFAR_ARGUMENTS |= {_name: ARGUMENTS[f"{_name}Increasing"] for _name in ("Color", "Contrast", "Brightness", "Sharpness")}
 
 RAND_AUGMENT = (
     "AutoContrast", "Equalize", "Invert", "Rotate", "Posterize", "Solarize", "SolarizeAdd", "Color", "Contrast", "Brightness",
@@ -88,7 +99,7 @@ AUTO_AUGMENT = {
         Sharpness 0.8 1          Sharpness 0.9 3
         ShearY 0.5 8             TranslateYRel 0.7 9
         AutoContrast 0.5 8       Equalize 0.9 2
-        ShearY 0.2 7             PosterizeOriginal 0.3 7
+        ShearY 0.2 7             Posterize 0.3 7
         Color 0.4 3              Brightness 0.6 7
         Sharpness 0.3 9          Brightness 0.7 9
         Equalize 0.6 5           Equalize 0.5 1
@@ -136,10 +147,10 @@ class Plan(NamedTuple):
     operation_BT: np.ndarray  # index into OPERATIONS, or NONE
     argument_BT: np.ndarray
 
-    def touches(self, side: int, fill_C: Tensor) -> Iterator[Touch]:
+    def touches(self, side: int, fill_C: Tensor, interpolation: str) -> Iterator[Touch]:
         """First the geometry of all steps, then the colours step by step."""
         map_B33, moved_B = self.geometry(side)
-        yield Touch(partial(warp, fill_C=fill_C), moved_B, map_B33[:, :2])
+        yield Touch(partial(warp, fill_C=fill_C, interpolation=interpolation), moved_B, map_B33[:, :2])
         for operation_B, argument_B in zip(self.operation_BT.T, self.argument_BT.T, strict=True):
             for operation in np.unique(operation_B[operation_B >= len(GEOMETRY)]):
                 yield Touch(color.OPS[OPERATIONS[operation]], operation_B == operation, argument_B)
@@ -176,10 +187,12 @@ def affine(operation: str, argument_B: np.ndarray, side: int) -> np.ndarray:
 class Policy(NamedTuple):
     """Which entries an image may get. RandAugment draws an entry for every step, AutoAugment a row of entries for all steps."""
 
-    entries: list[tuple[str, float, float]]  # timm's operation name, probability, magnitude in [0, 10]
+    entries: list[tuple[str, float, float]]  # timm's operation name, probability, magnitude
     rows: np.ndarray  # int (rows, T), of entries
     independent: bool  # a row for every step
     magnitude_std: float = 0.0  # above 100: uniform in [0, magnitude], as timm
+    highest: float = HIGHEST  # magnitude
+    arguments: Arguments = ARGUMENTS
 
     def draw(self, draws: Draws) -> Plan:
         """Operations and arguments of every image."""
@@ -189,11 +202,11 @@ class Policy(NamedTuple):
         entry_BT = self.rows[row_BT if self.independent else row_BT[:, :1], np.arange(steps)]
         probability_E, magnitude_E = np.array([entry[1:] for entry in self.entries], dtype=float).T
         chosen_BT = whether_BT < probability_E[entry_BT]
-        level_BT = self._noisy(magnitude_E[entry_BT], draws) / HIGHEST
+        level_BT = self._noisy(magnitude_E[entry_BT], draws) / self.highest
         operation_BT, argument_BT = np.full(entry_BT.shape, NONE), np.zeros(entry_BT.shape)
         for entry, (name, _, _) in enumerate(self.entries):
             own_BT = chosen_BT & (entry_BT == entry)
-            operation, argument = ARGUMENTS[name]
+            operation, argument = self.arguments[name]
             operation_BT[own_BT] = OPERATIONS.index(operation)
             argument_BT[own_BT] = argument(level_BT[own_BT], np.where(sign_BT[own_BT] < 0.5, -1, 1))
         return Plan(operation_BT, argument_BT)
@@ -202,7 +215,7 @@ class Policy(NamedTuple):
         steps = magnitude_BT.shape[1]
         if self.magnitude_std > 100:
             return magnitude_BT * draws.uniform("auto_augment/magnitude", steps)
-        return np.clip(magnitude_BT + self.magnitude_std * draws.normal("auto_augment/magnitude", steps), 0, HIGHEST)
+        return np.clip(magnitude_BT + self.magnitude_std * draws.normal("auto_augment/magnitude", steps), 0, self.highest)
 
 
 def parse(text: str, where: str = "") -> Policy:
@@ -212,6 +225,8 @@ def parse(text: str, where: str = "") -> Policy:
         ConfigError: an unknown name or section; ``where`` stands before the field's name.
     """
     name, *sections = text.split("-")
+    if text == "cifar10":
+        return _auto_augment(AUTO_AUGMENT[text])._replace(highest=HIGHEST_CIFAR, arguments=CIFAR_ARGUMENTS)
     if text in AUTO_AUGMENT:
         return _auto_augment(AUTO_AUGMENT[text])
     if name != "rand":

@@ -155,7 +155,8 @@ class TrainViews:
             draws = Draws(self._seed, name, view.count, raw)
             made, targets = self._make(name, view, draws, images_BCHW, raw.sizes_B2.numpy()), labels_B.repeat(view.count)
             if view.erasing_prob > 0:
-                erase(made, erased_boxes(view.erasing_prob, draws, made.shape[-1]), draws.device_generator("erasing/noise", self._device))
+                boxes = erased_boxes(view, draws, made.shape[-1])
+                erase(made, boxes, view.erasing_mode, draws.device_generator("erasing/noise", self._device))
             if view.mixup_alpha > 0 or view.cutmix_alpha > 0:
                 targets = mix(view, made, one_hot(targets, self._num_classes), draws.generator("mix"))
             batch.views[name], batch.targets[name] = made, targets
@@ -176,7 +177,7 @@ class TrainViews:
 
     def _touches(self, name: str, view: View, draws: Draws, px: int) -> list[Touch]:
         policy = self._policies.get(name)
-        geometry_and_color = policy.draw(draws).touches(px, self._fill_C) if policy else ()
+        geometry_and_color = policy.draw(draws).touches(px, self._fill_C, view.auto_augment_interpolation) if policy else ()
         return [*geometry_and_color, *color_touches(view, draws)]
 
 

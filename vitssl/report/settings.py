@@ -40,11 +40,22 @@ def settings(grid: Grid) -> tuple[Table | None, dict[str, str]]:
     shown = {
         "effective batch": [_by_column({c: _batch(r) for c, r in runs.items()}) for runs in found.values()],
         "learning rate, scaled peak": [_by_column({c: _rate(r.run) for c, r in runs.items()}) for runs in found.values()],
+        **_crops(found),
         **{k: line for k, line in lines.items() if k not in shared and not _group(k, keys)},
     }
     rows = [[Entry(name), *map(Entry, line)] for name, line in shown.items()]
     caption = "Effective batch, learning rate, and every field of the configuration in which the stages differ."
     return Table("Settings", ["setting", *found], rows, caption, left=frozenset(range(len(found) + 1))), shared
+
+
+def _crops(found: dict[str, dict[str, RunFolder]]) -> dict[str, list[str]]:
+    """What the crops are cut from, where any run shrinks the images first."""
+    short = [{column: run.run["data"].get("cache_px") for column, run in runs.items()} for runs in found.values()]
+    if not any(px for columns in short for px in columns.values()):
+        return {}
+    shrunk = "images shrunk to a short side of {} px: small crops are coarser than of the originals"
+    lines = [{column: shrunk.format(px) if px else "the originals" for column, px in columns.items()} for columns in short]
+    return {"crops are cut from": [_by_column(line) for line in lines]}
 
 
 def _by_column(texts: dict[str, str]) -> str:
