@@ -197,7 +197,10 @@ def test_what_is_off_has_no_part_in_the_identity(make_run):
 FROZEN = {
     "classify": ({"objectives.classify": {}}, {}, "04a7727e12a1"),
     "mae": ({"objectives.mae": {}, "backbone.positions": "sincos"}, {}, "f32a0580145b"),
-    "dino": ({"objectives.dino": {}, "data.views.second": {}, "data.views.local": {"size": 96, "count": 8}}, {}, "b952d08ea116"),
+    "dino": (
+        {"objectives.dino": {}, "data.views.second": {}, "data.views.local": {"size": 96, "count": 8}},
+        {"backbone.interpolate_antialias": True}, "b952d08ea116",
+    ),
     "simclr": ({"objectives.simclr": {}, "data.views.second": {}}, {}, "9f72f92bb791"),
     "drloc": (
         {"objectives.classify.pool": "mean", "objectives.drloc": {}, "backbone": {"name": "cvt_13", "variant": "drloc"}}, {}, "ef2ba20783b9"

@@ -24,15 +24,39 @@ def test_groups_decay_matrices_and_tokens_only(make_run):
 
 
 def test_layer_decay_counts_from_the_head_down(make_run):
-    """L = 2 blocks: scales d^3 (embedding), d^2, d^1 (second block and norm), 1 (head)."""
+    """L = 2 blocks: scales d^3 (embedding), d^2, d^1 (second block), 1 (final norm, as in MAE's code, and head)."""
     network = model.build(make_run({"objectives.classify": {}}), 10)
     groups = optim.param_groups(network, network.backbone, config.Optim(layer_decay=0.5))
     names = {id(p): n for n, p in network.named_parameters()}
     scales = {names[id(p)]: g["lr_scale"] for g in groups for p in g["params"]}
     assert scales["backbone.cls_token"] == 0.125
     assert scales["backbone.blocks.0.attn.qkv.weight"] == 0.25
-    assert scales["backbone.blocks.1.attn.qkv.weight"] == scales["backbone.norm.weight"] == 0.5
-    assert scales["objectives.classify.head.weight"] == 1.0
+    assert scales["backbone.blocks.1.attn.qkv.weight"] == 0.5
+    assert scales["backbone.norm.weight"] == scales["objectives.classify.head.weight"] == 1.0
+
+
+def test_named_vectors_may_be_decayed_too(make_run):
+    network = model.build(make_run({"objectives.classify": {}}), 10)
+    groups = optim.param_groups(network, network.backbone, config.Optim(decay=[r"norm1\.", "norm2.*bias"], no_decay=["blocks.0.*bias"]))
+    names = {id(p): n for n, p in network.named_parameters()}
+    decayed = {names[id(p)] for g in groups if g["decayed"] for p in g["params"] if p.ndim == 1}
+    assert decayed == {f"backbone.blocks.{name}" for name in ("0.norm1.weight", "1.norm1.weight", "1.norm1.bias", "1.norm2.bias")}
+
+
+def test_nesterov_looks_ahead(make_run):
+    """v <- m v + g; a step of g + m v, where plain momentum steps by v (Sutskever et al. 2013, as torch has it)."""
+    network = model.build(make_run({"objectives.classify": {}}), 10)
+    cfg = config.Optim(name="sgd", nesterov=True, momentum=0.9, weight_decay=0.0)
+    optimizer, head = optim.make(network, network.backbone, cfg), network.objectives["classify"].head.bias
+    for group in optimizer.param_groups:
+        group["lr"] = 0.1
+    before, velocity, expected = head.detach().clone(), 0.0, 0.0
+    for gradient in (1.0, 2.0):
+        head.grad = torch.full_like(head, gradient)
+        optimizer.step()
+        velocity = 0.9 * velocity + gradient
+        expected += 0.1 * (gradient + 0.9 * velocity)
+    torch.testing.assert_close(before - head.detach(), torch.full_like(head, expected))
 
 
 def test_a_frozen_backbone_is_not_optimised(make_run):

@@ -20,14 +20,15 @@ from vitssl.config import Run, scaled_lr
 def param_groups(model: nn.Module, backbone: Backbone, cfg: config.Optim) -> list[dict[str, Any]]:
     """Groups of equal (learning-rate scale, weight decay or none), in a fixed order.
 
-    Vectors and biases are never decayed, nor what ``optim.no_decay`` names; tokens and learned positions are, as in MAE's,
-    SSAT's and DINO's code. With layer decay d a parameter of layer i of L has the scale d ** (L + 1 - i); heads have 1.
+    Vectors and biases are not decayed, unless ``optim.decay`` names them, nor what ``optim.no_decay`` names; tokens and learned
+    positions are, as in MAE's, SSAT's and DINO's code. With layer decay d a parameter of layer i of L has the scale d ** (L + 1 - i);
+    heads and the final norm have 1 (MAE's and BEiT's code; timm counts the norm with the last block).
     """
     groups: dict[tuple[float, bool], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        decayed = parameter.ndim >= 2 and not any(re.search(pattern, name) for pattern in cfg.no_decay)
+        decayed = (parameter.ndim >= 2 or _named(name, cfg.decay)) and not _named(name, cfg.no_decay)
         layer = backbone.layer_id(name.removeprefix("backbone.")) if name.startswith("backbone.") else backbone.num_layers + 1
         scale = cfg.layer_decay ** (backbone.num_layers + 1 - layer)
         group = groups.setdefault((scale, decayed), {"params": [], "lr_scale": scale, "decayed": decayed})
@@ -35,12 +36,16 @@ def param_groups(model: nn.Module, backbone: Backbone, cfg: config.Optim) -> lis
     return [groups[key] for key in sorted(groups)]
 
 
+def _named(name: str, patterns: list[str]) -> bool:
+    return any(re.search(pattern, name) for pattern in patterns)
+
+
 def make(model: nn.Module, backbone: Backbone, cfg: config.Optim) -> torch.optim.Optimizer:
     """AdamW or SGD over ``param_groups``, each in its fastest form that allows a parameter's first gradient to come later than others'."""
     groups = param_groups(model, backbone, cfg)
     if cfg.name == "adamw":
         return torch.optim.AdamW(groups, lr=0.0, betas=tuple(cfg.betas), weight_decay=0.0, fused=True)
-    return torch.optim.SGD(groups, lr=0.0, momentum=cfg.momentum, weight_decay=0.0, foreach=True)
+    return torch.optim.SGD(groups, lr=0.0, momentum=cfg.momentum, nesterov=cfg.nesterov, weight_decay=0.0, foreach=True)
 
 
 class Schedule:

@@ -17,8 +17,23 @@ def resnet(**fields) -> CifarResNet:
 
 @pytest.mark.parametrize(("name", "classes", "count"), [("resnet56", 10, 853_018), ("resnet56", 100, 858_868), ("resnet8", 10, 75_290)])
 def test_parameter_counts_with_shortcuts_that_have_none(name, classes, count):
-    """He et al.'s Table 6 says 0.85 M for 56 layers. Convolutions as shortcuts (option B) would make it 855,770."""
+    """He et al.'s Table 6 says 0.85 M for 56 layers."""
     assert sum(p.numel() for p in resnet(name=name).parameters()) + 65 * classes == count
+
+
+def test_parameter_count_with_convolutions_as_shortcuts():
+    """Option B, as the code of locality guidance has it: 16 x 32 + 32 x 64 weights and two batch norms more."""
+    assert sum(p.numel() for p in resnet(name="resnet56", shortcut="projection").parameters()) + 65 * 100 == 861_620
+
+
+@torch.no_grad()
+def test_a_projecting_block_equals_the_formula():
+    block = resnet(shortcut="projection").stages[1][0]
+    map_BDhw = torch.randn(2, 16, 8, 8)
+    inner = F.relu(block.bn1(block.conv1(map_BDhw)))
+    beside = F.batch_norm(F.conv2d(map_BDhw, block.shortcut[0].weight, stride=2), torch.zeros(32), torch.ones(32))
+    torch.testing.assert_close(block(map_BDhw), F.relu(block.bn2(block.conv2(inner)) + beside))
+    assert resnet(shortcut="projection").stages[0][0].shortcut is None, "where the width stays, so does the image"
 
 
 def test_it_has_56_layers_and_125_million_macs():

@@ -168,7 +168,7 @@ def test_layer_ids_run_through_the_stages():
     assert network.num_layers == 4
     assert [ids[f"stage{i}.patch_embed.proj.weight"] for i in range(3)] == [0, 1, 2] and ids["stage2.cls_token"] == 2
     blocks = ("stage0.blocks.0", "stage1.blocks.0", "stage2.blocks.0", "stage2.blocks.1")
-    assert [ids[f"{block}.mlp.fc1.bias"] for block in blocks] == [1, 2, 3, 4] and ids["norm.weight"] == 4
+    assert [ids[f"{block}.mlp.fc1.bias"] for block in blocks] == [1, 2, 3, 4] and ids["norm.weight"] == 5
 
 
 # ------------------------------------------------------------------------------------------------------- masked passes

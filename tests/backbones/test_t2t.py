@@ -163,7 +163,7 @@ def test_layer_ids_run_from_tokens_to_token_to_the_norm():
     network = backbone()
     ids = {name: network.layer_id(name) for name, _ in network.named_parameters()}
     assert {value for name, value in ids.items() if name.startswith(("tokens_to_token.", "cls_token"))} == {0}
-    assert (ids["blocks.0.norm1.weight"], ids["blocks.1.mlp.fc2.bias"], ids["norm.weight"]) == (1, 2, 2)
+    assert (ids["blocks.0.norm1.weight"], ids["blocks.1.mlp.fc2.bias"], ids["norm.weight"]) == (1, 2, 3)
 
 
 def test_drop_path_grows_to_the_last_block():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import timm
 import torch
+import torch.nn.functional as F
 
 from vitssl import config
 from vitssl.backbones import layers
@@ -124,7 +125,22 @@ def test_other_image_sizes_resize_the_positions():
     features = ours(ours.embed(torch.randn(1, 3, 64, 64)))
     assert features.grid == (8, 8) and features.tokens_BND.shape == (1, 64, 96)
     constant_ND = torch.ones(16, 96)
-    assert torch.allclose(layers.resize_positions(constant_ND, (4, 4), (8, 8)), torch.ones(64, 96))
+    assert torch.allclose(layers.resize_positions(constant_ND, (4, 4), (8, 8), antialias=True), torch.ones(64, 96))
+
+
+def test_positions_for_small_crops_keep_their_scale_unless_antialiased():
+    """DINO, DeiT and MAE resize without; timm's average over neighbours leaves little of random ones (14 x 14 to 6 x 6)."""
+    plain, averaged = (vit(112, interpolate_antialias=antialias) for antialias in (False, True))
+    averaged.load_state_dict(plain.state_dict())
+    spread = plain.pos_embed[0, 1:].std().item()
+    kept, shrunk = (network._positions((6, 6)).std().item() / spread for network in (plain, averaged))
+    assert kept == pytest.approx(0.86, abs=0.03) and shrunk == pytest.approx(0.365, abs=0.03)
+    image = plain.pos_embed[0, 1:].detach().T.reshape(1, 96, 14, 14)
+    expected = F.interpolate(image, size=(6, 6), mode="bicubic").flatten(2)[0].T
+    torch.testing.assert_close(plain._positions((6, 6)), expected)
+    state = {"backbone.pos_embed": plain.pos_embed.detach()}
+    small = vit(48).adapt(state, "backbone.")["backbone.pos_embed"][0, 1:]
+    torch.testing.assert_close(small, expected)
 
 
 def test_adapt_resizes_learned_positions_and_keeps_fixed_ones():
@@ -145,7 +161,7 @@ def test_layer_ids_run_from_the_embedding_to_the_norm():
     ours = vit()
     ids = {name: ours.layer_id(name) for name, _ in ours.named_parameters()}
     assert {ids[n] for n in ("cls_token", "pos_embed", "patch_embed.proj.weight")} == {0}
-    assert (ids["blocks.0.norm1.weight"], ids["blocks.3.mlp.fc2.bias"], ids["norm.weight"]) == (1, 4, 4)
+    assert (ids["blocks.0.norm1.weight"], ids["blocks.3.mlp.fc2.bias"], ids["norm.weight"]) == (1, 4, 5)
 
 
 @pytest.mark.parametrize("how", ["trunc_normal", "xavier"])
@@ -156,3 +172,4 @@ def test_init_touches_every_parameter_and_has_the_stated_scale(how):
     assert qkv.std().item() == pytest.approx(expected, rel=0.05)
     assert all(torch.isfinite(p).all() for p in ours.parameters())
     assert ours.blocks[0].mlp.fc1.bias.abs().max() == 0
+    assert vit(init=how, cls_token_std=0.5).cls_token.std().item() == pytest.approx(0.5, rel=0.3)

@@ -46,6 +46,12 @@ def test_equals_torch_on_labels_and_the_loop_on_mixtures(smoothing):
     assert got.item() == pytest.approx(slow(logits_BK, mixed_BK, smoothing) / 6, abs=1e-5)
 
 
+@pytest.mark.parametrize("std", [0.0, 2e-5, 0.01])
+def test_the_head_may_start_at_another_scale_or_at_zero(make_run, std):
+    head = model.build(make_run({"objectives.classify": {"init_std": std}}), 200).objectives["classify"].head
+    assert head.weight.std().item() == pytest.approx(std, rel=0.05) and head.bias.abs().max() == 0
+
+
 def test_a_batch_without_labels_costs_nothing_and_has_a_gradient():
     logits_BK = torch.randn(3, 5, requires_grad=True)
     loss = soft_cross_entropy(logits_BK, torch.full((3,), -1), 0.1, labelled=1)

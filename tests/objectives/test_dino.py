@@ -98,6 +98,17 @@ def test_parameters_of_the_papers_head():
     assert {name: p.numel() for name, p in head.last_layer.named_parameters()} == {"weight_v": 16_777_216, "weight_g": 65_536}
 
 
+def test_a_batch_norm_in_the_head_sees_all_crops_together():
+    """As in DINO's code, which puts all crops through the head at once."""
+    torch.manual_seed(0)
+    head = Head(config.Dino(hidden_dim=16, bottleneck_dim=8, out_dim=12, batch_norm=True), 4).train()
+    views = [torch.randn(6, 4), 5 + 3 * torch.randn(10, 4)]
+    together = head(torch.cat(views))
+    torch.testing.assert_close(head(*views), together)
+    apart = torch.cat([head(view) for view in views])
+    assert (apart - together).abs().max() > 0.05
+
+
 def test_scores_are_cosines_with_the_prototypes():
     head = Head(config.Dino(hidden_dim=16, bottleneck_dim=8, out_dim=12), 6)
     input_BD = torch.randn(5, 6)

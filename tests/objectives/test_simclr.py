@@ -68,6 +68,18 @@ def test_the_rows_of_two_ranks_average_to_the_whole_batch():
     assert torch.stack(losses).mean().item() == pytest.approx(slow_loss(views_VBD.flatten(0, 1), 0.2).item(), rel=1e-5)
 
 
+def test_googles_head(make_run):
+    """Three layers of the backbone's width; a batch norm after the last too, which centres and scales, and has no bias."""
+    google = {"hidden_dim": 32, "out_dim": 8, "layers": 3, "last_batch_norm": True}
+    head = model.build(make_run(SIMCLR, {"objectives.simclr": google}), 10).objectives["simclr"].head.train()
+    layers = 2 * (32 * 32 + 2 * 32) + 32 * 8 + 8
+    assert sum(p.numel() for p in head.parameters()) == layers
+    torch.nn.init.constant_(head[-1].weight, 3.0)
+    projected = head(torch.randn(64, 32))
+    torch.testing.assert_close(projected.mean(0), torch.zeros(8), atol=1e-5, rtol=0)
+    torch.testing.assert_close(projected.std(0, correction=0), torch.full((8,), 3.0), atol=1e-2, rtol=0)
+
+
 def test_the_objective_compares_normalised_projections(make_run):
     """And the batch norm sees one view at a time."""
     network = model.build(make_run(SIMCLR), 10).train()

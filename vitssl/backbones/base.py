@@ -46,7 +46,7 @@ class Backbone(nn.Module):
         num_prefix_tokens: P, of the output and of the ends that carry them (those of the output's width).
         strides: pixels per side of a patch token at each end.
         widths: D at each end.
-        num_layers: depth for layer decay: ids run from 0 (embedding) to ``num_layers + 1`` (heads, not part of a backbone).
+        num_layers: depth for layer decay: ids run from 0 (embedding) to ``num_layers + 1`` (the final norm, and heads).
         norm: the final norm, of tokens (..., D).
     """
 
@@ -113,8 +113,8 @@ class Plain(Backbone):
         return Features(tokens[:, :1], tokens[:, 1:], grid, stages)
 
     def layer_id(self, name: str) -> int:
-        """0 for all that makes tokens; block i is i + 1; the final norm counts with the last block."""
+        """0 for all that makes tokens; block i is i + 1; the final norm counts with the heads, as in MAE's code."""
         block = re.match(r"blocks\.(\d+)\.", name)
         if block:
             return int(block[1]) + 1
-        return self.num_layers if name.startswith("norm.") else 0
+        return self.num_layers + 1 if name.startswith("norm.") else 0

@@ -26,18 +26,26 @@ def conv3x3(in_dim: int, dim: int, stride: int = 1) -> nn.Conv2d:
 
 
 class Block(nn.Module):
-    """Two convolutions beside a shortcut without parameters (the paper's option A): every second pixel, the new channels zero."""
+    """Two convolutions beside a shortcut.
 
-    def __init__(self, in_dim: int, dim: int, stride: int):
+    Where the width grows, it has no parameters (the paper's option A: every second pixel, the new channels zero), or is a convolution
+    of one pixel with a batch norm (option B).
+    """
+
+    def __init__(self, in_dim: int, dim: int, stride: int, shortcut: str):
         super().__init__()
         self.stride, self.new_channels = stride, dim - in_dim
+        projects = shortcut == "projection" and dim > in_dim
+        convolution = nn.Conv2d(in_dim, dim, 1, stride, bias=False)
+        self.shortcut = nn.Sequential(convolution, norms.BatchNorm2d(dim)) if projects else None
         self.conv1, self.bn1 = conv3x3(in_dim, dim, stride), norms.BatchNorm2d(dim)
         self.conv2, self.bn2 = conv3x3(dim, dim), norms.BatchNorm2d(dim)
 
     def forward(self, map_BDhw: Tensor) -> Tensor:
         residual = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(map_BDhw)))))
-        shortcut = F.pad(map_BDhw[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.new_channels))
-        return F.relu(residual + shortcut)
+        if self.shortcut is not None:
+            return F.relu(residual + self.shortcut(map_BDhw))
+        return F.relu(residual + F.pad(map_BDhw[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.new_channels)))
 
 
 class CifarResNet(Backbone):
@@ -59,8 +67,8 @@ class CifarResNet(Backbone):
         widths, strides = (size.embed_dim, *self.widths), (1, *self.strides)
         self.stages = nn.ModuleList()
         for (in_dim, dim), (before, after), depth in zip(pairwise(widths), pairwise(strides), size.depths, strict=True):
-            first = Block(in_dim, dim, after // before)
-            self.stages.append(nn.Sequential(first, *(Block(dim, dim, 1) for _ in range(depth - 1))))
+            first = Block(in_dim, dim, after // before, cfg.shortcut)
+            self.stages.append(nn.Sequential(first, *(Block(dim, dim, 1, cfg.shortcut) for _ in range(depth - 1))))
         self.norm = nn.Identity()
         for part in self.modules():
             if isinstance(part, nn.Conv2d):

@@ -260,9 +260,9 @@ class CvT(Backbone):
         return tokens, stages
 
     def layer_id(self, name: str) -> int:
-        """Blocks count from 1 through all stages; a stage's embedding and token go with the block before it, the norm with the last."""
+        """Blocks count from 1 through all stages; a stage's embedding and token go with the block before it, the norm with the heads."""
         stage = re.match(r"stage(\d)\.(?:blocks\.(\d+)\.)?", name)
         if not stage:
-            return self.num_layers
+            return self.num_layers + 1
         before = sum(self.depths[: int(stage[1])])
         return before if stage[2] is None else before + int(stage[2]) + 1

@@ -72,11 +72,11 @@ class _GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
             if self.update_statistics and self.track_running_stats:
                 self._update(mean_C.detach(), var_C.detach() * count / (count - 1))
             scale_C = (var_C + self.eps).rsqrt()
-            if self.affine:
+            if self.weight is not None:
                 scale_C = scale_C * self.weight
             centred = upcast(values) - _channels(mean_C, values)
             normed = centred * _channels(scale_C, values)
-            return (normed + _channels(self.bias, values) if self.affine else normed).to(values.dtype)
+            return (normed if self.bias is None else normed + _channels(self.bias, values)).to(values.dtype)
 
     def _update(self, mean_C: Tensor, unbiased_var_C: Tensor) -> None:
         """The running statistics' step, as torch's."""

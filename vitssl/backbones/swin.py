@@ -132,7 +132,7 @@ class Swin(Backbone):
         self.depths, self.num_layers = size.depths, sum(size.depths)
         self.strides = config.stage_strides_px(cfg)
         self.widths = tuple(size.embed_dim * 2**i for i in range(len(size.depths)))
-        self.embed_dim = self.widths[-1]
+        self.embed_dim, self.antialias = self.widths[-1], cfg.interpolate_antialias
         self.patch_embed = PatchEmbed(
             size_px, size.patch_size, 3, size.embed_dim, norm_layer=nn.LayerNorm, output_fmt="NHWC", strict_img_size=False
         )
@@ -173,11 +173,11 @@ class Swin(Backbone):
 
     def layer_id(self, name: str) -> int:
         """0 for patch embedding and mask token; blocks are counted through the stages; as in timm, a patch merging counts
-        with the block after it, and, as in our ViT, the final norm with the last block."""
+        with the block after it; as in MAE's code, the final norm with the heads."""
         found = re.match(r"layers\.(\d+)\.(?:blocks\.(\d+)|downsample)\.", name)
         if found:
             return sum(self.depths[: int(found[1])]) + int(found[2] or 0) + 1
-        return self.num_layers if name.startswith("norm.") else 0
+        return self.num_layers + 1 if name.startswith("norm.") else 0
 
     def adapt(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
         """Tables of relative positions are resized to this model's windows; the names of Swin's authors become timm's.
@@ -193,12 +193,12 @@ class Swin(Backbone):
             if authors:
                 name = merging.sub(lambda found: f"{prefix}layers.{int(found[1]) + 1}.downsample.", name)
             if name.endswith("relative_position_bias_table") and name in ours:
-                value = resize_table(value, len(ours[name]))
+                value = resize_table(value, len(ours[name]), self.antialias)
             adapted[name] = value
         return adapted
 
 
-def resize_table(table_LA: Tensor, length: int) -> Tensor:
+def resize_table(table_LA: Tensor, length: int, antialias: bool) -> Tensor:
     """A square table of relative positions, (L, A), for windows of another size, by bicubic interpolation."""
     old, new = (math.isqrt(n) for n in (len(table_LA), length))
-    return layers.resize_positions(table_LA, (old, old), (new, new))
+    return layers.resize_positions(table_LA, (old, old), (new, new), antialias)

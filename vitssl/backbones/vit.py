@@ -39,12 +39,13 @@ class ViT(Plain):
         self.cls_token = nn.Parameter(torch.zeros(1, 1, self.embed_dim))
         self.mask_token = nn.Parameter(torch.zeros(1, 1, self.embed_dim)) if "mask" in needs else None
         self._make_positions(cfg.positions)
+        self.antialias = cfg.interpolate_antialias
         attention = LocalAttention if cfg.attention == "local" else NarrowAttention
         self.blocks = layers.make_blocks(
             self.embed_dim, self.num_layers, size.num_heads, size.mlp_ratio, size.qkv_bias, cfg.drop_path, attention
         )
         self.norm = nn.LayerNorm(self.embed_dim, eps=1e-6)
-        self._init(cfg.init)
+        self._init(cfg.init, cfg.cls_token_std)
 
     def _make_tokenizer(self, kind: str, size_px: int) -> nn.Module:
         if kind == "shifted":
@@ -59,11 +60,12 @@ class ViT(Plain):
             patches = layers.sincos_positions(self.base_grid, self.embed_dim)
             self.register_buffer("pos_embed", torch.cat([torch.zeros(1, self.embed_dim), patches])[None])
 
-    def _init(self, how: str) -> None:
+    def _init(self, how: str, cls_token_std: float | None) -> None:
         layers.init_linear(self, how)
         layers.init_patch_projection(self.patch_embed.proj, how)
         # timm starts the cls token at almost zero, MAE at N(0, 0.02)
-        nn.init.normal_(self.cls_token, std=1e-6 if how == "trunc_normal" else 0.02)
+        usual_std = 1e-6 if how == "trunc_normal" else 0.02
+        nn.init.normal_(self.cls_token, std=usual_std if cls_token_std is None else cls_token_std)
         if isinstance(self.pos_embed, nn.Parameter):
             trunc_normal_(self.pos_embed, std=0.02)
         if self.mask_token is not None:
@@ -75,7 +77,7 @@ class ViT(Plain):
         return Embedded(self.patch_embed(images_BCHW) + self._positions(grid), grid)
 
     def _positions(self, grid: tuple[int, int]) -> Tensor:
-        return layers.resize_positions(self.pos_embed[0, 1:], self.base_grid, grid)
+        return layers.resize_positions(self.pos_embed[0, 1:], self.base_grid, grid, self.antialias)
 
     def forward(
         self, embedded: Embedded, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None, ends: tuple[int, ...] = ()
@@ -106,5 +108,5 @@ class ViT(Plain):
             return {**state, name: self.pos_embed}
         if theirs.shape == self.pos_embed.shape:
             return state
-        patches = layers.resize_positions(theirs[0, 1:], (side, side), self.base_grid)
+        patches = layers.resize_positions(theirs[0, 1:], (side, side), self.base_grid, self.antialias)
         return {**state, name: torch.cat([theirs[0, :1], patches])[None]}

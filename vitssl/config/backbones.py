@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Optional
 
-from vitssl.config.base import free, later
+from vitssl.config.base import free, later, less_than
 
 
 class Size(NamedTuple):
@@ -45,12 +45,13 @@ FAMILIES = {
             "vit_base": Size(768, (12,), 12, patch_size=16),
             "vit_large": Size(1024, (24,), 16, patch_size=16),
         },
-        reads="patch_size positions embed_dim depth num_heads mlp_ratio qkv_bias drop_path init tokenizer attention",
+        reads="patch_size positions interpolate_antialias embed_dim depth num_heads mlp_ratio qkv_bias drop_path init cls_token_std"
+        " tokenizer attention",
         offers="cls keep mask",
     ),
     "swin": _family(
         {"swin_pico": Size(24, (1, 1, 2, 1), 1, patch_size=4), "swin_tiny": Size(96, (2, 2, 6, 2), 3, patch_size=4)},
-        reads="patch_size embed_dim depths num_heads mlp_ratio qkv_bias drop_path window_size relative_positions",
+        reads="patch_size embed_dim depths num_heads mlp_ratio qkv_bias drop_path window_size relative_positions interpolate_antialias",
         offers="mask",
         widths=(1, 2, 4, 8),
         strides=(1, 2, 4, 8),
@@ -77,7 +78,7 @@ FAMILIES = {
     ),
     "cifarresnet": _family(
         {"resnet8": Size(16, (1, 1, 1)), "resnet56": Size(16, (9, 9, 9))},
-        reads="embed_dim depths batch_norm",
+        reads="embed_dim depths shortcut batch_norm",
         offers="",
         widths=(1, 2, 4),
         strides=(1, 2, 4),
@@ -96,6 +97,7 @@ class Backbone:
     ] = "vit_tiny"  # fmt: skip
     patch_size: Optional[int] = None  # pixels
     positions: Literal["learned", "sincos"] = "learned"
+    interpolate_antialias: bool = later(False, before=True)  # of positions for another grid (timm: True; DINO, DeiT, MAE: False)
     embed_dim: Optional[int] = None  # in staged families, of the first stage; the others keep their ratio to it
     depth: Optional[int] = None
     depths: Optional[list[int]] = None  # blocks of each stage
@@ -104,12 +106,14 @@ class Backbone:
     qkv_bias: Optional[bool] = None
     drop_path: float = 0.0  # of the last block; the rate grows linearly from 0
     init: Literal["trunc_normal", "xavier"] = "trunc_normal"  # timm/DeiT's, or MAE's
+    cls_token_std: Optional[float] = None  # of its start; None: 1e-6 (timm), with xavier 0.02 (MAE); DINO and DeiT's first release: 0.02
     tokenizer: Literal["patches", "shifted"] = "patches"  # shifted: shifted patch tokenization (SL-ViT)
     attention: Literal["plain", "local"] = "plain"  # local: locality self-attention (SL-ViT)
     window_size: Optional[int] = None  # tokens; 7
     relative_positions: bool = True  # Swin's relative position bias
     variant: Literal["microsoft", "drloc"] = "microsoft"  # CvT: the paper's authors' code, or the one that Drloc trained
     attention_scale: Literal["head_dim", "embed_dim"] = "head_dim"  # of the logits, to the power -1/2; T2T's released weights: embed_dim
+    shortcut: Literal["identity", "projection"] = later("identity")  # of cifarresnet where the width grows: He et al.'s option A or B
     frozen: bool = False  # a linear probe: no gradient, evaluation mode
     batch_norm: Literal["global", "per_gpu"] = later(
         "global"
@@ -120,6 +124,7 @@ class Backbone:
         """``sizes_px``: (field, side in pixels) of all images that the backbone sees."""
         yield from _unread(self)
         yield from _impossible(self)
+        yield from less_than(0, self, "backbone", "cls_token_std")
         if not 0 <= self.drop_path < 1:
             yield f"backbone.drop_path: {self.drop_path} is not in [0, 1)"
         for where, size_px in sizes_px:
@@ -137,10 +142,11 @@ def _token_size(backbone: Backbone) -> str:
 def _unread(backbone: Backbone) -> Iterator[str]:
     """The fields that are set to other than their default and that the family does not read."""
     reads = family(backbone).reads | {"name", "frozen", "fused_attention"}
-    found = [f for f in dataclasses.fields(backbone) if f.name not in reads and getattr(backbone, f.name) != f.default]
+    unset = {f.name: (f.default, f.metadata.get("before", f.default)) for f in dataclasses.fields(backbone)}  # as an old run.yaml is read
+    found = [f for f in dataclasses.fields(backbone) if f.name not in reads and getattr(backbone, f.name) not in unset[f.name]]
     if found:
-        names, unset = ", ".join(f.name for f in found), " ".join(f"{f.name}={'null' if f.default is None else f.default}" for f in found)
-        yield f"backbone.{names}: {backbone.name} has no such choice; leave it out, or unset it ({unset})"
+        names, advice = ", ".join(f.name for f in found), " ".join(f"{f.name}={'null' if f.default is None else f.default}" for f in found)
+        yield f"backbone.{names}: {backbone.name} has no such choice; leave it out, or unset it ({advice})"
 
 
 def _impossible(backbone: Backbone) -> Iterator[str]:

@@ -11,7 +11,13 @@ from typing import Literal, Optional
 
 from vitssl.config.base import free, later, less_than
 
-IMAGENET_STATISTICS = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+# of channels, in [0, 1] units: (mean, std)
+STATISTICS = {
+    "imagenet": ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+    "half": ([0.5] * 3, [0.5] * 3),
+    # those of SSAT's and much other public code: the mean of the images' standard deviations, where the pixels' are 0.247 0.244 0.262
+    "cifar10": ([0.4914, 0.4822, 0.4465], [0.2023, 0.1994, 0.2010]),
+}
 
 
 @dataclass
@@ -117,7 +123,9 @@ class Data:
     val_seed: int = 0
     repeats: int = 1  # repeated augmentation: copies of an image in a batch; an epoch keeps its number of samples
     image_size: int = 224  # pixels
-    normalize: Literal["dataset", "imagenet", "half"] = "dataset"  # channel statistics
+    normalize: Literal["dataset", "imagenet", "half", "cifar10"] = "dataset"  # channel statistics: the shards' own, or well-known ones
+    mean: Optional[list[float]] = None  # channel statistics in place of those, in [0, 1] units; both or neither
+    std: Optional[list[float]] = None
     eval_crop: float = 0.875  # evaluation: resize the short side to image_size / eval_crop, centre-crop image_size
     cache_px: Optional[int] = None  # shrink images whose short side is longer to this many pixels, once, in the cache
     cache_gb: float = free(16.0)  # decoded sets up to this size are cached, larger ones are streamed
@@ -136,12 +144,21 @@ class Data:
                 yield from subset.problems(f"data.{name}")
         if not 0 <= self.val_fraction < 1:
             yield f"data.val_fraction: {self.val_fraction} is not in [0, 1)"
+        yield from self._statistics_problems()
         if not 0 < self.eval_crop <= 1:
             yield f"data.eval_crop: {self.eval_crop} is not in (0, 1]"
         yield from less_than(0, self, "data", "val_seed", "workers", "cache_gb", "device_cache_gb")
         yield from less_than(1, self, "data", "repeats", "image_size", "cache_px")
         for name, view in self.views.made().items():
             yield from view.problems(f"data.views.{name}", view.size or self.image_size)
+
+    def _statistics_problems(self) -> Iterator[str]:
+        for name, low in (("mean", 0.0), ("std", 1e-6)):
+            values = getattr(self, name)
+            if values is not None and (len(values) != 3 or not all(low <= v <= 1 for v in values)):
+                yield f"data.{name}: {values} is not three numbers (red, green, blue) between 0 and 1; pixels are 0 to 1 here"
+        if (self.mean is None) != (self.std is None):
+            yield "data.mean, data.std: set both or neither"
 
 
 def view_px(data: Data, view: str) -> int:
@@ -150,5 +167,7 @@ def view_px(data: Data, view: str) -> int:
 
 
 def statistics(data: Data, mean: list[float], std: list[float]) -> tuple[list[float], list[float]]:
-    """Channel mean and std, in [0, 1] units, for ``data.normalize``; the arguments are the data set's own."""
-    return {"dataset": (mean, std), "imagenet": IMAGENET_STATISTICS, "half": ([0.5] * 3, [0.5] * 3)}[data.normalize]
+    """Channel mean and std, in [0, 1] units, that images are normalised by; the arguments are the data set's own."""
+    if data.mean is not None and data.std is not None:
+        return data.mean, data.std
+    return STATISTICS.get(data.normalize, (mean, std))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional
 
 from vitssl.config.backbones import Backbone, family, size_of, stage_strides_px, stride_px
-from vitssl.config.base import checkpoint, less_than, unread_problems
+from vitssl.config.base import checkpoint, later, less_than, unread_problems
 from vitssl.config.data import view_px
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ class Classify(Objective):
     needs_labels: ClassVar[bool] = True
     pool: Pool = "cls"
     label_smoothing: float = 0.0
+    init_std: Optional[float] = None  # of the head's weights at the start: 0 (timm 0.4), 2e-5 (MAE), 0.01 (probes); None: as backbone.init
 
     def needs(self) -> set[str]:
         return _of_pool(self.pool)
@@ -74,6 +75,7 @@ class Classify(Objective):
         yield from super().problems(name, run)
         if not 0 <= self.label_smoothing < 1:
             yield f"{name}.label_smoothing: {self.label_smoothing} is not in [0, 1)"
+        yield from less_than(0, self, name, "init_std")
 
 
 @dataclass
@@ -181,10 +183,13 @@ class Simclr(Objective):
 
     second: str = "second"  # the other view; `view` itself where it has a count of 2
     pool: Pool = "cls"
-    hidden_dim: int = 2048  # of the projection head
+    # The head. The paper: one hidden layer, as wide as its ResNet-50's output. Google's code: layers 3, hidden_dim the backbone's width,
+    # last_batch_norm. These defaults, the paper's form with a batch norm after the hidden layer, are ours.
+    hidden_dim: int = 2048
     out_dim: int = 128
     layers: int = 2
-    batch_norm: bool = True
+    batch_norm: bool = True  # after the hidden layers
+    last_batch_norm: bool = later(False)  # after the last one too; neither has a bias
     temperature: float = 0.1
 
     def needs(self) -> set[str]:
@@ -219,7 +224,9 @@ class Dino(Objective):
     bottleneck_dim: int = 256
     out_dim: int = 65536  # prototypes
     layers: int = 3
-    batch_norm: bool = False
+    batch_norm: bool = (
+        False  # of the head, over all crops together; the teacher takes the running averages, where the code takes its batch's
+    )
     norm_last_layer: bool = True  # the prototypes' lengths are fixed
     freeze_last_layer_epochs: float = 1.0
     student_temperature: float = 0.1

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal, Optional
 
-from vitssl.config.backbones import Backbone, module, offers, size_of
-from vitssl.config.base import ConfigError, checkpoint, free, less_than, teachers, unread_problems
+from vitssl.config.backbones import Backbone, family, module, offers, size_of
+from vitssl.config.base import ConfigError, checkpoint, free, later, less_than, teachers, unread_problems
 from vitssl.config.data import Data, View, view_px
 from vitssl.config.objectives import Objectives, active
 
@@ -29,16 +29,18 @@ class Optim:
     scale_all_lrs: bool = False  # lr_rule scales min_lr and warmup_lr too
     betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
     momentum: float = 0.9  # sgd
+    nesterov: bool = later(False)  # sgd
     weight_decay: float = 0.05
     weight_decay_end: Optional[float] = None  # cosine from weight_decay to this
     no_decay: list[str] = field(default_factory=list)  # name patterns, besides vectors and biases
+    decay: list[str] = later([])  # noqa: RUF009 - a new list each time; name patterns of vectors and biases that are decayed
     layer_decay: float = 1.0
     clip: Literal["none", "global", "tensor"] = "none"
     clip_norm: float = 1.0
 
     def unread(self) -> dict[str, str]:
         """{field that nothing reads as the others are: what it belongs to}."""
-        owners = {"momentum": "name: sgd"} if self.name == "adamw" else {"betas": "name: adamw"}
+        owners = dict.fromkeys(("momentum", "nesterov"), "name: sgd") if self.name == "adamw" else {"betas": "name: adamw"}
         return owners if self.clip != "none" else owners | {"clip_norm": "clip: global or tensor"}
 
     def problems(self) -> Iterator[str]:
@@ -46,6 +48,8 @@ class Optim:
         yield from less_than(0, self, "optim", "lr", "weight_decay", "weight_decay_end", "min_lr", "warmup_lr")
         if not 0 <= self.momentum < 1:
             yield f"optim.momentum: {self.momentum} is not in [0, 1)"
+        if self.nesterov and not self.momentum:
+            yield "optim.nesterov: there is no momentum; set optim.momentum"
         if not 0 < self.layer_decay <= 1:
             yield f"optim.layer_decay: {self.layer_decay} is not in (0, 1]"
         if self.clip != "none" and not 0 < self.clip_norm < math.inf:
@@ -160,6 +164,26 @@ def _without_effect(run: Run) -> Iterator[str]:
     """The dotted names of fields that came later (``base.later``) and do nothing in this Run."""
     for name, view in run.data.views.made().items():
         yield from (f"data.views.{name}.{field}" for field in view.unread())
+    for path, backbone in _backbones(run):
+        if "interpolate_antialias" not in family(backbone).reads or (path == "backbone" and not _interpolates(run)):
+            yield f"{path}.interpolate_antialias"
+
+
+def _backbones(part: Any, prefix: str = "") -> Iterator[tuple[str, Backbone]]:
+    """The dotted paths of all networks that a Run describes, its own and its teachers'."""
+    for f in dataclasses.fields(part):
+        value = getattr(part, f.name)
+        if isinstance(value, Backbone):
+            yield f"{prefix}{f.name}", value
+        elif dataclasses.is_dataclass(value):
+            yield from _backbones(value, f"{prefix}{f.name}.")
+
+
+def _interpolates(run: Run) -> bool:
+    """May learned positions of another grid be met: those of the weights to start from, or those for a view of another size?"""
+    other_sizes = any(view_px(run.data, view) != run.data.image_size for view in views_of(run))
+    fixed = module(run.backbone) == "vit" and run.backbone.positions == "sincos"
+    return other_sizes or (run.init_from is not None and not fixed)
 
 
 # -------------------------------------------------------------------------------------------------------------- checks
@@ -244,7 +268,7 @@ def _network(backbone: Backbone) -> dict[str, Any]:
 
 
 def _pattern_problems(run: Run) -> Iterator[str]:
-    for name, patterns in (("init_except", run.init_except), ("optim.no_decay", run.optim.no_decay)):
+    for name, patterns in (("init_except", run.init_except), ("optim.no_decay", run.optim.no_decay), ("optim.decay", run.optim.decay)):
         for pattern in patterns:
             try:
                 re.compile(pattern)

@@ -6,6 +6,7 @@ Shapes: B images, N tokens, D width, K classes.
 from __future__ import annotations
 
 import torch.nn.functional as F
+from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 from vitssl import config
@@ -45,6 +46,8 @@ class Classify(Objective):
         self.cfg = cfg
         self.head = nn.Linear(backbone.embed_dim, num_classes)
         layers.init_linear(self, run.backbone.init)
+        if cfg.init_std is not None:
+            trunc_normal_(self.head.weight, std=cfg.init_std) if cfg.init_std else nn.init.zeros_(self.head.weight)
 
     def _logits(self, features: Features) -> Tensor:
         return self.head(pooled(features, self.cfg.pool))

@@ -30,8 +30,8 @@ class Head(nn.Module):
         self.last_layer = Prototypes(cfg.bottleneck_dim, cfg.out_dim, cfg.norm_last_layer)
 
     def forward(self, *views_BD: Tensor) -> Tensor:
-        """The scores (rows of all views, K); a batch norm sees one view at a time."""
-        bottleneck = torch.cat([self.mlp(view_BD) for view_BD in views_BD])
+        """The scores (rows of all views, K); a batch norm sees all views together, as in DINO's code."""
+        bottleneck = self.mlp(torch.cat(views_BD))
         return self.last_layer(F.normalize(layers.upcast(bottleneck), dim=1))
 
 

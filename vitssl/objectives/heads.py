@@ -18,14 +18,21 @@ def pooled(features: Features, pool: str) -> Tensor:
     return features.prefix_BPD[:, 0] if pool == "cls" else features.tokens_BND.mean(1)
 
 
-def mlp(widths: list[int], activation: type[nn.Module], batch_norm: bool) -> nn.Sequential:
-    """Linear layers from width to width; after all but the last, a batch norm if asked for (in place of the bias) and the activation."""
+def mlp(widths: list[int], activation: type[nn.Module], batch_norm: bool, last_batch_norm: bool = False) -> nn.Sequential:
+    """Linear layers from width to width; after all but the last, a batch norm if asked for (in place of the bias) and the activation.
+
+    With ``last_batch_norm`` there is one after the last too, and neither has a bias (SimCLR's code).
+    """
     parts: list[nn.Module] = []
     for i in range(len(widths) - 2):
         parts += [nn.Linear(widths[i], widths[i + 1], bias=not batch_norm)]
         parts += [norms.BatchNorm1d(widths[i + 1])] if batch_norm else []
         parts += [activation()]
-    made = nn.Sequential(*parts, nn.Linear(widths[-2], widths[-1]))
+    parts += [nn.Linear(widths[-2], widths[-1], bias=not last_batch_norm)]
+    if last_batch_norm:
+        parts += [norms.BatchNorm1d(widths[-1])]
+        parts[-1].register_parameter("bias", None)
+    made = nn.Sequential(*parts)
     layers.init_linear(made, "trunc_normal")
     return made
 

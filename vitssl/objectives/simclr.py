@@ -21,13 +21,15 @@ from vitssl.objectives.losses import nt_xent
 class Simclr(Objective):
     """Two views of an image attract each other and repel all other images of the global batch.
 
-    The projection head has its batch norms after the hidden layers; its last layer is linear.
+    The projection head has its batch norms after the hidden layers, and with ``last_batch_norm`` after the last one.
     """
 
     def __init__(self, cfg: config.Simclr, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
         self.cfg = cfg
-        self.head = mlp([backbone.embed_dim, *[cfg.hidden_dim] * (cfg.layers - 1), cfg.out_dim], nn.ReLU, cfg.batch_norm)
+        self.head = mlp(
+            [backbone.embed_dim, *[cfg.hidden_dim] * (cfg.layers - 1), cfg.out_dim], nn.ReLU, cfg.batch_norm, cfg.last_batch_norm
+        )
 
     def forward(self, encode: Encode, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
         features_RD = torch.cat([pooled(encode(view), self.cfg.pool) for view in self.cfg.views()])
