@@ -72,6 +72,12 @@ class Session:
         """Did the newest step hand out the last image of an epoch?"""
         return self.epochs_done > self._epochs_at(self.progress.step - 1)
 
+    @property
+    def epoch_kept(self) -> bool:
+        """Did the newest step end an epoch whose checkpoint stays (``loop.keep_every``)?"""
+        every = self.run.loop.keep_every
+        return bool(every) and self.epoch_ended and self.epochs_done % every == 0
+
     def _epochs_at(self, step: int) -> int:
         return int(step / self.loader.steps_per_epoch + 1e-9)
 
@@ -185,9 +191,8 @@ def save(session: Session) -> None:
         "data": session.data_facts,
     }
     state.save(session.folder / state.LAST, content)
-    keep_every, epochs = session.run.loop.keep_every, session.epochs_done
-    if keep_every and session.epoch_ended and epochs % keep_every == 0:
-        state.save(session.folder / f"epoch-{epochs:04d}.pt", content)
+    if session.epoch_kept:
+        state.save(session.folder / f"epoch-{session.epochs_done:04d}.pt", content)
 
 
 def forward(session: Session, called: nn.Module, raw: RawBatch) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:

@@ -100,7 +100,7 @@ def fit(session: Session, called: nn.Module, log: Log, stopping: StopRequest) ->
             session.model.train()
             meter.restart()
         progress.time_s = time.time() - begun
-        if run.loop.keep_every and session.epoch_ended:
+        if session.epoch_kept:
             _settle(session, meter, log)
             save(session)
     _settle(session, meter, log)
