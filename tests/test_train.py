@@ -205,6 +205,17 @@ def test_a_kept_checkpoint_and_the_end_are_all_that_keeping_saves(folder, monkey
     assert steps == {"epoch-0002.pt": 85, "epoch-0004.pt": 169, "last.pt": 211}
 
 
+def test_a_split_is_opened_once_for_all_evaluations(folder, monkeypatch):
+    from vitssl.data import loader
+
+    run = folder("run", CLASSIFY, {"data.val_fraction": 0.2, "loop": {"epochs": 2, "eval_every": 1, "ema_decay": 0.9}})
+    opened, open_images = [], loader.open_images
+    monkeypatch.setattr(loader, "open_images", lambda *args: opened.append(len(args[1])) or open_images(*args))
+    assert train.main([str(run)]) == 0
+    assert [e["event"] for e in read_events(run / "metrics.jsonl")].count("eval") == 2
+    assert sorted(opened) == [269, 450, 1078], "the held-out, the test and the training images"
+
+
 def test_other_shards_or_another_config_are_refused(folder, capsys):
     run = folder("run", CLASSIFY, {"data.sha256": "0" * 64})
     assert train.main([str(run)]) == 2

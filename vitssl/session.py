@@ -15,9 +15,10 @@ from vitssl import config, dist, memory, model, optim, state
 from vitssl.config import ConfigError, Run
 from vitssl.data.batch import Batch, RawBatch
 from vitssl.data.index import Index, load_index
-from vitssl.data.loader import TrainLoader
+from vitssl.data.loader import EvalLoader, TrainLoader
 from vitssl.data.subset import Split, train_and_heldout
 from vitssl.data.views import TrainViews
+from vitssl.evaluate import EVALUATED_AT_ONCE
 
 
 @dataclass
@@ -58,6 +59,7 @@ class Session:
         self.total_steps = total_steps(run, self.loader.steps_per_epoch)
         self.model = model.build(run, len(self.index.classes))
         self.progress = Progress()
+        self._eval_loaders: dict[str, EvalLoader] = {}
 
     @property
     def epoch(self) -> float:
@@ -80,6 +82,15 @@ class Session:
 
     def _epochs_at(self, step: int) -> int:
         return int(step / self.loader.steps_per_epoch + 1e-9)
+
+    def eval_loader(self, split: str) -> EvalLoader:
+        """Of "test" or "val". Made once: it may copy its images into GPU memory, where they stay for the next evaluation."""
+        if split not in self._eval_loaders:
+            self._eval_loaders[split] = EvalLoader(
+                self.index, getattr(self.split, split), self.index.label, self.run.data, batch_size=EVALUATED_AT_ONCE,
+                rank=dist.rank(), world_size=dist.world_size(), device=self.device,
+            )  # fmt: skip
+        return self._eval_loaders[split]
 
     @property
     def data_facts(self) -> dict[str, Any]:

@@ -167,6 +167,7 @@ def test_evaluation_sees_every_image_once(make_shards, data, world_size, workers
         assert all(len(b.index_B) == 2 for b in batches[:-1])
         indices = [i for batch in batches for i in batch.index_B.tolist()]
         assert indices == positions[rank::world_size].tolist()
+        assert [i for batch in part for i in batch.index_B.tolist()] == indices, "the next evaluation takes the same loader"
         assert all(b.labels_B.tolist() == index.label[b.index_B.numpy()].tolist() and b.labelled == len(b.index_B) for b in batches)
         seen += indices
     assert sorted(seen) == positions.tolist()
