@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.sweep import Resources, Spec
-from vitssl.config import ConfigError, Objective, Run, check, checkpoints, merge, module, teachers
+from vitssl.config import ConfigError, Objective, Run, check, checkpoints, dotted, merge, module, teachers
 
 SOURCE = "digits"
 # over the merged Run, where the part that holds the field is on and reads it
@@ -75,7 +75,9 @@ def shrink(run: Run, spec: Spec, runs: Path, where: str) -> Run:
     # weights from outside of the sweep fit the full sizes only
     tiny |= {name: None for name, value in checkpoints(run).items() if value.startswith("timm:") or Path(value).is_absolute()}
     try:
-        small = merge(Run, dataclasses.asdict(run), tiny, {k: v for k, v in spec.smoke.items() if _reads(run, k)}, where=where)
+        small = merge(Run, dataclasses.asdict(run), tiny, where=where)
+        own = {k: v for k, v in dotted(spec.smoke).items() if _reads(small, k)}
+        small = merge(Run, dataclasses.asdict(small), own, where=where)
         check(small, where=where)
     except ConfigError as error:
         raise ConfigError(f"{error} (in the --smoke form of this Run; the sweep's `smoke:` may set other fields)") from None
@@ -83,8 +85,11 @@ def shrink(run: Run, spec: Spec, runs: Path, where: str) -> Run:
 
 
 def _reads(run: Run, key: str) -> bool:
+    """Is the part that holds the field on, and does it read the field?"""
     part: Any = run
     for name in key.split(".")[:-1]:
+        if not hasattr(part, name):
+            return True  # merging refuses it, in one line
         part = getattr(part, name)
         if part is None:
             return False

@@ -12,22 +12,31 @@ from PIL import Image
 
 import vitssl
 from vitssl import cli, config, model, state
-from vitssl.config import Classify, ConfigError, Objectives, Run
+from vitssl.config import Classify, ConfigError, Mae, Objectives, Run
 from vitssl.data.decode import decode, resize, resized_sizes
 
 
-@pytest.fixture
-def trained(tmp_path: Path) -> Path:
-    """The folder of a run in a sweep's folder, with a checkpoint of random weights for two classes."""
-    (tmp_path / "sweep.json").write_text("{}")
-    folder = tmp_path / "scratch-s0"
-    run = config.merge(Run, {"data": {"shards": "gone", "image_size": 16}, "backbone": {"name": "vit_pico", "patch_size": 8}})
-    run.objectives = Objectives(classify=Classify())
+def save_run(folder: Path, objectives: Objectives, **backbone: object) -> Path:
+    """The folder of a run with a checkpoint of random weights for two classes."""
+    run = config.merge(Run, {"data": {"shards": "gone", "image_size": 16}, "backbone": {"name": "vit_pico", "patch_size": 8, **backbone}})
+    run.objectives = objectives
     config.save(run, folder)
     torch.manual_seed(0)
     content = {"model": model.build(run, 2).state_dict(), "data": {"classes": ["a", "b"], "mean": [0.5] * 3, "std": [0.5] * 3}}
     state.save(folder / state.LAST, content)
     return folder
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Path:
+    """The folder of a run in a sweep's folder, which classifies."""
+    (tmp_path / "sweep.json").write_text("{}")
+    return save_run(tmp_path / "scratch-s0", Objectives(classify=Classify()))
+
+
+@pytest.fixture
+def pretrained(tmp_path: Path) -> Path:
+    return save_run(tmp_path / "pretrain-s0", Objectives(mae=Mae(decoder_dim=16, decoder_depth=1, decoder_heads=2)))
 
 
 def test_one_image_is_a_batch_of_one(trained: Path) -> None:
@@ -66,9 +75,47 @@ def test_images_are_decoded_as_for_training(trained: Path, cache_px: int | None)
     assert array.shape == (40, 24, 3)
 
 
-def test_no_image_is_said(trained: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^predict: there are no images; give at least one file or PIL image$"):
-        vitssl.load(trained).predict([])
+@pytest.mark.parametrize("method", ["predict", "features"])
+def test_no_image_is_said(trained: Path, method: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{method}: there are no images; give at least one file or PIL image$"):
+        getattr(vitssl.load(trained), method)([])
+
+
+def test_features_are_what_the_head_reads(trained: Path) -> None:
+    images = [Image.effect_noise(size, 90) for size in ((20, 20), (31, 18), (16, 40))]
+    run = vitssl.load(trained)
+    features = run.features(images)
+    width = run.model.backbone.embed_dim
+    assert (features.prefix_BPD.shape, features.tokens_BND.shape, features.grid) == ((3, 1, width), (3, 4, width), (2, 2))
+    logits_BK = run.model.objectives["classify"].head(features.prefix_BPD[:, 0])
+    assert torch.allclose(logits_BK.softmax(-1), run.predict(images), atol=1e-6)
+    assert torch.equal(run.features(images[1]).tokens_BND, features.tokens_BND[1:2])
+
+
+def test_a_pretraining_run_gives_features_and_no_classes(pretrained: Path) -> None:
+    image = Image.effect_noise((20, 20), 90)
+    run = vitssl.load(pretrained)
+    assert run.features(image).tokens_BND.shape == (1, 4, run.model.backbone.embed_dim)
+    with pytest.raises(ConfigError) as error:
+        run.predict(image)
+    advice = "so it predicts no classes; vitssl.load(RUN).features(images) gives its features"
+    assert str(error.value) == f"{pretrained}: this run has no classify objective, {advice}"
+
+
+def test_a_backbone_without_a_class_token_has_no_prefix(tmp_path: Path) -> None:
+    folder = save_run(tmp_path / "swin-s0", Objectives(classify=Classify(pool="mean")), name="swin_pico", patch_size=2, window_size=2)
+    features = vitssl.load(folder).features(Image.effect_noise((20, 20), 90))
+    assert features.prefix_BPD.shape == (1, 0, features.tokens_BND.shape[-1]) and features.grid == (1, 1)
+
+
+@pytest.mark.parametrize("words", [["predict", "one.png"], ["evaluate"]])
+def test_the_commands_refuse_a_pretraining_run(pretrained: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    (pretrained / "done.json").write_text("{}")
+    command, *files = words
+    assert cli.main([command, str(pretrained), *files]) == 2
+    output = capsys.readouterr()
+    assert output.err.startswith(f"error: {pretrained}: this run has no classify objective") and output.err.count("\n") == 1
+    assert not output.out
 
 
 @pytest.mark.parametrize("command", ["cost", "evaluate"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +85,12 @@ def test_objectives_know_no_concrete_backbone():
     for path in (ROOT / "vitssl" / "objectives").glob("*.py"):
         named = {name.split(".")[2] for name in imports(path) if name.startswith("vitssl.backbones.")}
         assert named <= PARTS["vitssl.backbones"], f"{path.name} imports {named}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_module_is_importable(path):
+    """Some are imported only where they are needed; all that they ask of other packages is there."""
+    importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
 
 
 def test_the_launcher_and_the_report_run_without_torch():

@@ -217,6 +217,27 @@ def test_done_is_not_done_again(folder):
     assert before == {p.name: p.stat().st_mtime_ns for p in run.iterdir() if p.is_file()}
 
 
+def test_a_kept_checkpoint_and_the_end_are_all_that_keeping_saves(folder, monkeypatch):
+    run = folder("run", CLASSIFY, {"loop": {"epochs": 5, "keep_every": 2, "eval_every": 0}})
+    saved, save = [], train.save
+    monkeypatch.setattr(train, "save", lambda session: saved.append(session.epochs_done) or save(session))
+    assert train.main([str(run)]) == 0
+    assert saved == [2, 4, 5]
+    steps = {path.name: torch.load(path, weights_only=True)["progress"]["step"] for path in run.glob("*.pt")}
+    assert steps == {"epoch-0002.pt": 85, "epoch-0004.pt": 169, "last.pt": 211}
+
+
+def test_a_split_is_opened_once_for_all_evaluations(folder, monkeypatch):
+    from vitssl.data import loader
+
+    run = folder("run", CLASSIFY, {"data.val_fraction": 0.2, "loop": {"epochs": 2, "eval_every": 1, "ema_decay": 0.9}})
+    opened, open_images = [], loader.open_images
+    monkeypatch.setattr(loader, "open_images", lambda *args: opened.append(len(args[1])) or open_images(*args))
+    assert train.main([str(run)]) == 0
+    assert [e["event"] for e in read_events(run / "metrics.jsonl")].count("eval") == 2
+    assert sorted(opened) == [269, 450, 1078], "the held-out, the test and the training images"
+
+
 def test_other_shards_or_another_config_are_refused(folder, capsys):
     run = folder("run", CLASSIFY, {"data.sha256": "0" * 64})
     assert train.main([str(run)]) == 2

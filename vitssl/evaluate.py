@@ -1,11 +1,11 @@
-"""Accuracy of a model on a split, and a trained run as an object that predicts.
+"""Accuracy of a model on a split, and a trained run as an object that predicts and gives features.
 
-Shapes: B images, K classes.
+Shapes: B images, K classes, N tokens of the backbone's output grid, P prefix tokens, D width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitssl import config, dist, model, state
+from vitssl.backbones.base import Features
 from vitssl.config import ConfigError
 from vitssl.data.batch import UNLABELLED, Batch, RawBatch
 from vitssl.data.decode import decode, resize, resized_sizes, upright
@@ -22,6 +23,7 @@ from vitssl.data.index import load_index
 from vitssl.data.loader import EvalLoader
 from vitssl.data.views import EvalView
 
+OneImage = str | Path | Image.Image
 EVALUATED_AT_ONCE = 128  # images of a rank: without gradients they need little room, whatever a training batch was
 
 
@@ -58,18 +60,17 @@ def top_k_correct(logits_BK: Tensor, labels_B: Tensor, k: int) -> Tensor:
 
 
 class Trained:
-    """A finished run, ready to classify images.
+    """A trained run, ready to classify images or, also where it was only pretrained, to give their features.
 
     Attributes:
+        folder: its run folder.
         run: its config.
         classes: class names, in the order of the logits.
         model: the network, in evaluation mode; ``model.backbone`` has timm's parameter names.
     """
 
     def __init__(self, folder: Path, checkpoint: str = state.LAST, device: str = "auto", ema: bool = False):
-        self.run = config.load(folder)
-        if not config.classifies(self.run):
-            raise ConfigError(f"{folder}: this run has no classify objective, so it cannot predict classes; use .model.backbone")
+        self.folder, self.run = folder, config.load(folder)
         saved = state.read(folder / checkpoint)
         if ema and saved.get("ema") is None:
             raise ConfigError(f"{folder / checkpoint}: holds no averaged weights; a run with loop.ema_decay has them in {state.LAST}")
@@ -82,20 +83,50 @@ class Trained:
         self.view = EvalView(self.run.data.image_size, self.run.data.eval_crop, data["mean"], data["std"], self.device)
 
     @torch.no_grad()
-    def predict(self, images: str | Path | Image.Image | Iterable[str | Path | Image.Image]) -> Tensor:
+    def predict(self, images: OneImage | Iterable[OneImage]) -> Tensor:
         """Class probabilities (B, K), on the CPU, of files or PIL images of any size; of a single one, (1, K).
+
+        Raises:
+            ConfigError: a run without `classify`, a file that is no image, or no images at all.
+        """
+        self.must_classify()
+        logits_BK = [self.model.predict(batch).float() for batch in self._views(images, "predict")]
+        return torch.cat(logits_BK).softmax(-1).cpu()
+
+    @torch.no_grad()
+    def features(self, images: OneImage | Iterable[OneImage]) -> Features:
+        """What the backbone makes of files or PIL images of any size, on the CPU; of a single one, with B = 1.
+
+        ``tokens_BND`` (B, N, D) are the output grid's tokens, row by row, ``grid`` its rows and columns, and ``prefix_BPD`` (B, P, D)
+        the class token: P is 1, or 0 where the backbone has none. All went through the final norm. ``stages`` is empty.
 
         Raises:
             ConfigError: a file that is no image, or no images at all.
         """
-        images = [images] if isinstance(images, str | Path | Image.Image) else list(images)
+        backbone = self.model.backbone
+        passes = [backbone(backbone.embed(batch.views["main"])) for batch in self._views(images, "features")]
+        prefix_BPD, tokens_BND = (torch.cat(parts).cpu() for parts in zip(*((f.prefix_BPD, f.tokens_BND) for f in passes), strict=True))
+        return Features(prefix_BPD, tokens_BND, passes[0].grid)
+
+    def must_classify(self) -> None:
+        """Refuse a run whose logits are asked for and that has none.
+
+        Raises:
+            ConfigError: it has no classify objective.
+        """
+        if not config.classifies(self.run):
+            advice = "so it predicts no classes; vitssl.load(RUN).features(images) gives its features"
+            raise ConfigError(f"{self.folder}: this run has no classify objective, {advice}")
+
+    def _views(self, images: OneImage | Iterable[OneImage], method: str) -> Iterator[Batch]:
+        """Image by image, as evaluation sees it."""
+        images = [images] if isinstance(images, OneImage) else list(images)
         if not images:
-            raise ConfigError("predict: there are no images; give at least one file or PIL image")
-        logits_BK = [self.model.predict(self.view(_raw(image, self.run.data.cache_px))).float() for image in images]
-        return torch.cat(logits_BK).softmax(-1).cpu()
+            raise ConfigError(f"{method}: there are no images; give at least one file or PIL image")
+        return (self.view(_raw(image, self.run.data.cache_px)) for image in images)
 
 
-def _raw(image: str | Path | Image.Image, cache_px: int | None) -> RawBatch:
+def _raw(image: OneImage, cache_px: int | None) -> RawBatch:
     """Decoded and resized as the cache does it, which training and evaluation read."""
     pixels_HWC = upright(image) if isinstance(image, Image.Image) else _decoded(Path(image))
     ((height, width),) = resized_sizes(np.array([pixels_HWC.shape[:2]]), cache_px)
@@ -137,7 +168,7 @@ def load(folder: str | Path, checkpoint: str = state.LAST, device: str = "auto",
         ema: take the moving average of the weights, which a run with ``loop.ema_decay`` keeps.
 
     Raises:
-        ConfigError: not a run folder, without a checkpoint, or trained without `classify`.
+        ConfigError: not a run folder, or without a checkpoint.
     """
     return Trained(run_folder(Path(folder)), checkpoint, device, ema)
 
@@ -146,9 +177,10 @@ def evaluate_folder(folder: Path, shards: str | None = None, split: str = "test"
     """Accuracy of a finished run on a split of its own shards or of others with the same classes.
 
     Raises:
-        ConfigError: the classes differ, or there is no such split.
+        ConfigError: a run without `classify`, other classes, or no such split.
     """
     trained = load(folder, ema=ema)
+    trained.must_classify()
     index = load_index(shards or trained.run.data.shards)
     if index.classes != trained.classes:
         raise ConfigError(f"{index.folder}: its classes are not those that {folder} was trained on")

@@ -15,9 +15,10 @@ from vitssl import config, dist, memory, model, optim, state
 from vitssl.config import ConfigError, Run
 from vitssl.data.batch import Batch, RawBatch
 from vitssl.data.index import Index, load_index
-from vitssl.data.loader import TrainLoader
+from vitssl.data.loader import EvalLoader, TrainLoader
 from vitssl.data.subset import Split, train_and_heldout
 from vitssl.data.views import TrainViews
+from vitssl.evaluate import EVALUATED_AT_ONCE
 
 
 @dataclass
@@ -58,6 +59,7 @@ class Session:
         self.total_steps = total_steps(run, self.loader.steps_per_epoch)
         self.model = model.build(run, len(self.index.classes))
         self.progress = Progress()
+        self._eval_loaders: dict[str, EvalLoader] = {}
 
     @property
     def epoch(self) -> float:
@@ -72,8 +74,23 @@ class Session:
         """Did the newest step hand out the last image of an epoch?"""
         return self.epochs_done > self._epochs_at(self.progress.step - 1)
 
+    @property
+    def epoch_kept(self) -> bool:
+        """Did the newest step end an epoch whose checkpoint stays (``loop.keep_every``)?"""
+        every = self.run.loop.keep_every
+        return bool(every) and self.epoch_ended and self.epochs_done % every == 0
+
     def _epochs_at(self, step: int) -> int:
         return int(step / self.loader.steps_per_epoch + 1e-9)
+
+    def eval_loader(self, split: str) -> EvalLoader:
+        """Of "test" or "val". Made once: it may copy its images into GPU memory, where they stay for the next evaluation."""
+        if split not in self._eval_loaders:
+            self._eval_loaders[split] = EvalLoader(
+                self.index, getattr(self.split, split), self.index.label, self.run.data, batch_size=EVALUATED_AT_ONCE,
+                rank=dist.rank(), world_size=dist.world_size(), device=self.device,
+            )  # fmt: skip
+        return self._eval_loaders[split]
 
     @property
     def data_facts(self) -> dict[str, Any]:
@@ -185,9 +202,8 @@ def save(session: Session) -> None:
         "data": session.data_facts,
     }
     state.save(session.folder / state.LAST, content)
-    keep_every, epochs = session.run.loop.keep_every, session.epochs_done
-    if keep_every and session.epoch_ended and epochs % keep_every == 0:
-        state.save(session.folder / f"epoch-{epochs:04d}.pt", content)
+    if session.epoch_kept:
+        state.save(session.folder / f"epoch-{session.epochs_done:04d}.pt", content)
 
 
 def forward(session: Session, called: nn.Module, raw: RawBatch) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:

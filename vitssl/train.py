@@ -21,9 +21,8 @@ from vitssl import attempt, config, cost, dist, optim, state
 from vitssl.attempt import Diverged
 from vitssl.config import ConfigError, Run
 from vitssl.data.batch import RawBatch
-from vitssl.data.loader import EvalLoader
 from vitssl.data.views import EvalView
-from vitssl.evaluate import EVALUATED_AT_ONCE, accuracy
+from vitssl.evaluate import accuracy
 from vitssl.files import read_json, write_json
 from vitssl.log import Log, Meter, machine
 from vitssl.session import Session, forward, save, start
@@ -100,7 +99,7 @@ def fit(session: Session, called: nn.Module, log: Log, stopping: StopRequest) ->
             session.model.train()
             meter.restart()
         progress.time_s = time.time() - begun
-        if run.loop.keep_every and session.epoch_ended:
+        if session.epoch_kept:
             _settle(session, meter, log)
             save(session)
     _settle(session, meter, log)
@@ -152,13 +151,13 @@ def _evaluation_due(session: Session) -> bool:
 def evaluate(session: Session, log: Log) -> None:
     """Accuracy on the test split, on the held-out one if there is one, and with the averaged weights if they are kept."""
     progress = session.progress
-    results = {"test": _accuracy_on(session, session.split.test)}
+    results = {"test": _accuracy_on(session, "test")}
     if len(session.split.val):
-        results["val"] = _accuracy_on(session, session.split.val)
+        results["val"] = _accuracy_on(session, "val")
     if session.ema is not None:
         own = {name: value.clone() for name, value in session.model.state_dict().items()}
         session.model.load_state_dict(session.ema.average)
-        results["test_ema"] = _accuracy_on(session, session.split.test)
+        results["test_ema"] = _accuracy_on(session, "test")
         session.model.load_state_dict(own)
     progress.last = results
     _remember_best(session, results)
@@ -167,14 +166,10 @@ def evaluate(session: Session, log: Log) -> None:
     log.say(f"{session.folder.name}: epoch {session.epochs_done}/{session.run.loop.epochs}: {shown}")
 
 
-def _accuracy_on(session: Session, positions: np.ndarray) -> dict[str, float]:
-    run = session.run
-    loader = EvalLoader(
-        session.index, positions, session.index.label, run.data, batch_size=EVALUATED_AT_ONCE,
-        rank=dist.rank(), world_size=dist.world_size(), device=session.device,
-    )  # fmt: skip
-    view = EvalView(run.data.image_size, run.data.eval_crop, session.mean, session.std, session.device)
-    return accuracy(session.model, loader, view, run.loop.precision)
+def _accuracy_on(session: Session, split: str) -> dict[str, float]:
+    data = session.run.data
+    view = EvalView(data.image_size, data.eval_crop, session.mean, session.std, session.device)
+    return accuracy(session.model, session.eval_loader(split), view, session.run.loop.precision)
 
 
 def _remember_best(session: Session, results: dict[str, dict[str, float]]) -> None:

@@ -167,6 +167,7 @@ def test_evaluation_sees_every_image_once(make_shards, data, world_size, workers
         assert all(len(b.index_B) == 2 for b in batches[:-1])
         indices = [i for batch in batches for i in batch.index_B.tolist()]
         assert indices == positions[rank::world_size].tolist()
+        assert [i for batch in part for i in batch.index_B.tolist()] == indices, "the next evaluation takes the same loader"
         assert all(b.labels_B.tolist() == index.label[b.index_B.numpy()].tolist() and b.labelled == len(b.index_B) for b in batches)
         seen += indices
     assert sorted(seen) == positions.tolist()
@@ -247,7 +248,7 @@ def test_prefetch_stays_within_its_depth_and_raises_what_happened():
     assert taken == list(range(1, 10)) and not threads()
 
 
-INTERRUPTED = """
+ENDLESS = """
 import sys
 from vitssl.config import Data
 from vitssl.data import shards
@@ -261,9 +262,17 @@ for slices in loader.batches(0, 10**9):
 """
 
 
+def test_streaming_does_not_depend_on_how_python_starts_processes(make_shards, tmp_path):
+    """Python 3.14 starts them by a forkserver unless told otherwise."""
+    code = "import multiprocessing; multiprocessing.set_start_method('forkserver')" + ENDLESS.replace("10**9", "3")
+    command = [sys.executable, "-c", code, str(make_shards().folder), str(tmp_path / "cache"), "0.0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[2])
+    assert (done.returncode, done.stdout) == (0, 3 * "going\n"), done.stderr
+
+
 @pytest.mark.parametrize("cache_gb", [1.0, 0.0])
 def test_ctrl_c_ends_the_process(make_shards, tmp_path, cache_gb):
-    command = [sys.executable, "-c", INTERRUPTED, str(make_shards().folder), str(tmp_path / "cache"), str(cache_gb)]
+    command = [sys.executable, "-c", ENDLESS, str(make_shards().folder), str(tmp_path / "cache"), str(cache_gb)]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, cwd=Path(__file__).parents[2]
     )

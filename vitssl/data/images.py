@@ -102,6 +102,8 @@ class Streamed:
             sampler=_Lazy(positions),
             batch_size=None,
             num_workers=self.workers,
+            # forked, as in `pool`: the decoder is not pickled; torch takes a context only where there are workers
+            multiprocessing_context="fork" if self.workers else None,
             collate_fn=_unchanged,
             worker_init_fn=pool.quiet_worker,
             generator=torch.Generator(),  # its own, so that the caller's random state is left alone

@@ -1,0 +1,43 @@
+"""The fields that a sweep's `smoke:` sets of its tiny Runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jobs import smoke, sweep
+from jobs.graph import Stage, cells
+from tests.jobs.conftest import EXAMPLE
+from vitssl.config import ConfigError
+
+
+def tiny(place: Path, fields: str) -> dict[str, Stage]:
+    """The shrunk stages of the example, by arm and stage, with these further fields."""
+    (place / "sweep.yaml").write_text(f"{EXAMPLE}\nsmoke: {fields}\n")
+    spec = smoke.narrow(sweep.read("sweep.yaml"))
+    stages = {f"{cell.arm}.{stage.name}": stage for cell in cells(spec) for stage in cell.stages}
+    for stage in stages.values():
+        stage.run = smoke.shrink(stage.run, spec, place / "runs", stage.where)
+    return stages
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "{objectives: {mae: {decoder_dim: 16}}, data: {images: {per_class: 3}}}",
+        "{objectives.mae.decoder_dim: 16, data.images.per_class: 3}",
+    ],
+)
+def test_a_field_of_an_objective_applies_where_that_is_on(place: Path, fields: str) -> None:
+    runs = {name: stage.run for name, stage in tiny(place, fields).items()}
+    assert all(run.data.images.per_class == 3 for run in runs.values())
+    assert runs["chain_short.pretrain"].objectives.mae.decoder_dim == 16
+    for name in ("scratch.train", "chain_short.finetune"):
+        assert runs[name].objectives.mae is None
+
+
+@pytest.mark.parametrize("fields", ["{objectives: {maee: {decoder_dim: 16}}}", "{objectives.maee.decoder_dim: 16}"])
+def test_a_field_that_does_not_exist_is_refused(place: Path, fields: str) -> None:
+    with pytest.raises(ConfigError, match=r"sweep.yaml: arms.scratch.stages.train: .*'maee' not in 'Objectives'"):
+        tiny(place, fields)
