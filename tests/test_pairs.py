@@ -28,6 +28,7 @@ BACKBONES = {
     "t2t": {"name": "t2t_pico", "embed_dim": 32, "num_heads": 2},
     "resnet": {"name": "resnet_pico"},
     "cifarresnet": {"name": "resnet8", "embed_dim": 4},
+    "cifarresnet_projecting": {"name": "resnet8", "embed_dim": 4, "shortcut": "projection"},
 }  # fmt: skip
 MAE = {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2}
 DINO = {"hidden_dim": 16, "bottleneck_dim": 8, "out_dim": 12}
@@ -41,11 +42,15 @@ OBJECTIVES = {
     "mae/mask, fused": {"mae": MAE | {"hide": "mask", "fuse": True}},
     "mae/pixel_shuffle": {"mae": {"hide": "mask", "decoder": "pixel_shuffle"}},
     "simclr/cls": {"simclr": SIMCLR},
-    "simclr/mean": {"simclr": SIMCLR | {"pool": "mean"}},
+    "simclr/mean": {"simclr": SIMCLR | {"pool": "mean", "layers": 3, "last_batch_norm": True}},
     "dino/cls": {"dino": DINO},
-    "dino/mean": {"dino": DINO | {"pool": "mean"}},
+    "dino/mean": {"dino": DINO | {"pool": "mean", "batch_norm": True}},
     "drloc": {"classify": {"pool": "mean"}, "drloc": {"pairs": 4, "hidden_dim": 8}},
     "drloc/ce, all scales": {"classify": {"pool": "mean"}, "drloc": {"pairs": 4, "hidden_dim": 8, "loss": "ce", "multi_scale": True}},
+    "drloc/cbr": {
+        "classify": {"pool": "mean"},
+        "drloc": {"pairs": 4, "hidden_dim": 8, "loss": "cbr", "signed": True, "features": "normed"},
+    },
     "ssat/drop": {"classify": {"pool": "mean", "weight": 0.1}, "mae": MAE | {"weight": 0.9}},
     "ssat/mask": {"classify": {"pool": "mean", "weight": 0.1}, "mae": MAE | {"weight": 0.9, "hide": "mask"}},
     "ssat/dino": {"classify": {"pool": "mean", "weight": 0.1}, "dino": DINO | {"weight": 0.9, "pool": "mean"}},
@@ -56,10 +61,10 @@ OBJECTIVES["locality alone"] = {"locality": GUIDED}
 OBJECTIVES["drloc/raw alone"] = {"drloc": {"pairs": 4, "hidden_dim": 8}}
 OBJECTIVES["drloc/raw, locality"] = OBJECTIVES["drloc/raw alone"] | OBJECTIVES["locality alone"]
 OBJECTIVES["drloc/normed alone"] = {"drloc": {"pairs": 4, "hidden_dim": 8, "features": "normed"}}
-NO_CLS = {"swin", "swin_plain", "cvt_drloc", "resnet", "cifarresnet"}
+NO_CLS = {"swin", "swin_plain", "cvt_drloc", "resnet", "cifarresnet", "cifarresnet_projecting"}
 DROPPING = {"vit", "vit_sincos", "cvt", "cvt_drloc"}
 MASKING = {"vit", "vit_sincos", "swin", "swin_plain"}
-STAGED = {"swin", "swin_plain", "cvt", "cvt_drloc", "resnet", "cifarresnet"}
+STAGED = {"swin", "swin_plain", "cvt", "cvt_drloc", "resnet", "cifarresnet", "cifarresnet_projecting"}
 
 
 def lacking(backbone: str, objective: str) -> str | None:
