@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tests=(
     tests/test_imports.py                                  # of every module
-    tests/backbones/test_{vit,swin,resnet}.py              # timm
+    tests/backbones/test_{vit,swin,resnet,norms}.py        # timm, collectives
     tests/test_train.py::test_golden_loss_curve            # torch, tensorboard
     tests/test_evaluate.py                                 # pillow
     tests/test_state.py                                    # safetensors
@@ -28,3 +28,4 @@ python3 -m venv "$folder"
 "$folder/bin/pip" install --quiet uv
 "$folder/bin/uv" pip install --python "$folder/bin/python" --no-cache --resolution lowest-direct -e '.[test]'
 "$folder/bin/pytest" "${tests[@]}"
+"$folder/bin/pytest" tests/test_gradients.py -k cvt

@@ -240,6 +240,30 @@ def test_a_later_field_counts_where_it_is_read(without):
         assert (config.identity(make({"data.views.main": view | fields})) == config.identity(plain)) == (owner == without)
 
 
+# of 2026-11 too, computed otherwise then: layer decay of the final norm, DINO's batch norm, the magnitudes of a policy
+CORRECTED = {
+    "layer_decay": ({"objectives.classify": {}, "optim.layer_decay": 0.75}, "613a4d98103b"),
+    "dino": ({"objectives.dino.batch_norm": True, "data.views.second": {}, "data.views.local.size": 224}, "632023aaff70"),
+    "cifar10": ({"objectives.classify": {}, "data.views.main.auto_augment": "cifar10"}, "72bcabd4ae6c"),
+}
+
+
+@pytest.mark.parametrize("name", CORRECTED)
+def test_runs_that_were_computed_otherwise_are_not_taken_for_todays(name):
+    fields, then = CORRECTED[name]
+    former = {"data.views.main.auto_augment_interpolation": "bilinear"}
+    assert then not in {config.identity(config.merge(Run, {"data.shards": "x"}, fields, layer)) for layer in ({}, former)}
+
+
+def test_slices_are_part_of_the_identity_where_batch_norms_take_their_statistics():
+    def of(**fields) -> str:
+        return config.identity(make({"objectives": {"mae": None, "classify": {"pool": "mean"}}, "backbone": {"name": "resnet50"}}, fields))
+
+    assert of() == of(**{"loop.micro_batch_size": 16})
+    per_gpu = {"backbone.batch_norm": "per_gpu"}
+    assert len({of(), of(**per_gpu), of(**per_gpu, **{"loop.micro_batch_size": 16})}) == 3
+
+
 def _without_later(kind: type, content: dict) -> dict:
     """What was written before the fields of ``kind`` that came later."""
     parts, kept = config.parts_of(kind), {f.name for f in dataclasses.fields(kind) if "before" not in f.metadata}

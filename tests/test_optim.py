@@ -43,6 +43,12 @@ def test_named_vectors_may_be_decayed_too(make_run):
     assert decayed == {f"backbone.blocks.{name}" for name in ("0.norm1.weight", "1.norm1.weight", "1.norm1.bias", "1.norm2.bias")}
 
 
+def test_a_pattern_that_names_nothing_is_a_mistake(make_run):
+    network = model.build(make_run({"objectives.classify": {}}), 10)
+    with pytest.raises(config.ConfigError, match=r"optim\.decay: 'nrom' is in the name of no parameter"):
+        optim.param_groups(network, network.backbone, config.Optim(decay=["nrom"]))
+
+
 def test_nesterov_looks_ahead(make_run):
     """v <- m v + g; a step of g + m v, where plain momentum steps by v (Sutskever et al. 2013, as torch has it)."""
     network = model.build(make_run({"objectives.classify": {}}), 10)

@@ -45,10 +45,18 @@ def test_ssats_targets_have_the_mean_square_of_its_public_code(name):
         ours = config.statistics(run.data, [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616])
         view = EvalView(32, 1.0, *ours, torch.device("cpu"))(raw).views["main"]
         assert view.square().mean().item() == pytest.approx(theirs, rel=1e-5)
-        by_pixels = (
-            (images_BCHW / 255 - torch.tensor(ours[0])[:, None, None]) / torch.tensor([0.2470, 0.2435, 0.2616])[:, None, None]
-        ).square()
-        assert by_pixels.mean().item() / theirs == pytest.approx(0.644, abs=0.01)
+
+
+def test_every_other_sweep_with_ssat_on_cifar_10_says_that_its_statistics_are_the_pixels():
+    """Own recipes, or another code's, whose lambda acts otherwise."""
+    for path in SWEEPS.glob("*.yaml"):
+        spec = sweep.read(path, everything=True)
+        planned = [stage for cell in cells(spec) for stage in cell.stages if "cifar10" in stage.run.data.shards]
+        joint = [
+            s.run for s in planned if s.run.objectives.mae and s.run.objectives.classify and not s.run.objectives.mae.normalize_targets
+        ]
+        if any(run.data.normalize == "dataset" for run in joint):
+            assert any("acts" in note and "0.147" in note for note in spec.notes), path.name
 
 
 @pytest.mark.parametrize("name", ["drloc_scratch", "drloc_ablation", "drloc_in100_epochs", "drloc_variants"])

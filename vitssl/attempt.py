@@ -23,7 +23,7 @@ class Diverged(RuntimeError):
 
 
 class Busy(ConfigError):
-    """Another process trains this run; nothing of this one's shall show in the folder."""
+    """Another process trains this run; nothing of this one's is to show in the folder."""
 
 
 def refuse_cpu(run: Run, job: dict[str, Any]) -> None:

@@ -89,7 +89,7 @@ class Trained:
         Raises:
             ConfigError: a run without `classify`, a file that is no image, or no images at all.
         """
-        self.must_classify()
+        self._must_classify()
         logits_BK = [self.model.predict(batch).float() for batch in self._views(images, "predict")]
         return torch.cat(logits_BK).softmax(-1).cpu()
 
@@ -108,7 +108,7 @@ class Trained:
         prefix_BPD, tokens_BND = (torch.cat(parts).cpu() for parts in zip(*((f.prefix_BPD, f.tokens_BND) for f in passes), strict=True))
         return Features(prefix_BPD, tokens_BND, passes[0].grid)
 
-    def must_classify(self) -> None:
+    def _must_classify(self) -> None:
         """Refuse a run whose logits are asked for and that has none.
 
         Raises:
@@ -180,7 +180,7 @@ def evaluate_folder(folder: Path, shards: str | None = None, split: str = "test"
         ConfigError: a run without `classify`, other classes, or no such split.
     """
     trained = load(folder, ema=ema)
-    trained.must_classify()
+    trained._must_classify()
     index = load_index(shards or trained.run.data.shards)
     if index.classes != trained.classes:
         raise ConfigError(f"{index.folder}: its classes are not those that {folder} was trained on")

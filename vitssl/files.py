@@ -71,7 +71,7 @@ def flock(stream: IO, operation: int) -> None:
 
 
 def busy_file(stop_file: Path) -> Path:
-    """What training leaves beside its launcher's stop file where another process trains its run: nothing shall show in the run's folder."""
+    """What training leaves beside its launcher's stop file where another process trains its run: nothing is to show in the run's folder."""
     return stop_file.with_name("busy")
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vitssl import config
 from vitssl.backbones.base import Backbone
-from vitssl.config import Run, scaled_lr
+from vitssl.config import ConfigError, Run, scaled_lr
 
 
 def param_groups(model: nn.Module, backbone: Backbone, cfg: config.Optim) -> list[dict[str, Any]]:
@@ -23,7 +23,13 @@ def param_groups(model: nn.Module, backbone: Backbone, cfg: config.Optim) -> lis
     Vectors and biases are not decayed, unless ``optim.decay`` names them, nor what ``optim.no_decay`` names; tokens and learned
     positions are, as in MAE's, SSAT's and DINO's code. With layer decay d a parameter of layer i of L has the scale d ** (L + 1 - i);
     heads and the final norm have 1 (MAE's and BEiT's code; timm counts the norm with the last block).
+
+    Raises:
+        ConfigError: a pattern of ``optim.decay`` that matches no parameter.
     """
+    for pattern in cfg.decay:
+        if not any(re.search(pattern, name) for name, _ in model.named_parameters()):
+            raise ConfigError(f"optim.decay: {pattern!r} is in the name of no parameter, such as backbone.norm.weight")
     groups: dict[tuple[float, bool], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:

@@ -176,7 +176,10 @@ def _wrap(session: Session) -> nn.Module:
 
 def _restore(session: Session, saved: dict[str, Any]) -> None:
     if saved["identity"] != _identity(session.run):
-        raise ConfigError(f"{session.folder / state.LAST}: it belongs to another config; run.yaml was changed after training began")
+        raise ConfigError(
+            f"{session.folder / state.LAST}: it belongs to another config; run.yaml was changed after training began,"
+            " or a version of vitssl began it that computed this one otherwise"
+        )
     session.model.load_state_dict(saved["model"])
     session.optimizer.load_state_dict(saved["optimizer"])
     if session.ema is not None:

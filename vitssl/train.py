@@ -99,7 +99,7 @@ def fit(session: Session, called: nn.Module, log: Log, stopping: StopRequest) ->
             session.model.train()
             meter.restart()
         progress.time_s = time.time() - begun
-        if session.epoch_kept:
+        if session.epoch_kept and progress.step < session.total_steps:
             _settle(session, meter, log)
             save(session)
     _settle(session, meter, log)

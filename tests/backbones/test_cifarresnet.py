@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from vitssl import config, cost
-from vitssl.backbones.cifarresnet import CifarResNet
+from vitssl.backbones.cifarresnet import Block, CifarResNet
 
 
 def resnet(**fields) -> CifarResNet:
@@ -24,6 +24,17 @@ def test_parameter_counts_with_shortcuts_that_have_none(name, classes, count):
 def test_parameter_count_with_convolutions_as_shortcuts():
     """Option B, as the code of locality guidance has it: 16 x 32 + 32 x 64 weights and two batch norms more."""
     assert sum(p.numel() for p in resnet(name="resnet56", shortcut="projection").parameters()) + 65 * 100 == 861_620
+
+
+def test_a_shortcut_without_parameters_draws_nothing():
+    """Else networks of a seed would not start as they did before there was a choice."""
+    torch.manual_seed(0)
+    Block(4, 8, 2, "identity")
+    after = torch.rand(1)
+    torch.manual_seed(0)
+    for in_dim in (4, 8):
+        torch.nn.Conv2d(in_dim, 8, 3, bias=False)
+    assert torch.equal(after, torch.rand(1))
 
 
 @torch.no_grad()

@@ -253,13 +253,22 @@ def test_a_teachers_checkpoint_file_does_as_well(chain):
 def test_how_the_teacher_was_trained_may_differ_and_what_it_computes_may_not(make_run):
     run, theirs = make_run(GUIDED), make_run(TEACHER)
     field = "objectives.locality.teacher"
-    for same in ({}, {"drop_path": 0.1}, {"init": "xavier"}, {"fused_attention": False}):
+    for same in ({}, {"drop_path": 0.1}, {"init": "xavier"}, {"fused_attention": False}, {"batch_norm": "per_gpu"}):
         other = dataclasses.replace(theirs, backbone=dataclasses.replace(theirs.backbone, **same))
         config.check_fits(run, field, other)
     for differs in ({"name": "resnet56"}, {"embed_dim": 8}):
         other = dataclasses.replace(theirs, backbone=dataclasses.replace(theirs.backbone, **differs))
         with pytest.raises(config.ConfigError, match=r"^here: objectives\.locality\.teacher_backbone\."):
             config.check_fits(run, field, other, where="here")
+
+
+def test_a_teacher_of_an_older_version_is_still_one(make_run, tmp_path):
+    config.save(make_run(TEACHER), tmp_path)
+    written = (tmp_path / "run.yaml").read_text().splitlines()
+    (tmp_path / "run.yaml").write_text(
+        "\n".join(line for line in written if "interpolate_antialias" not in line and "shortcut" not in line)
+    )
+    config.check_fits(make_run(GUIDED), "objectives.locality.teacher", config.load(tmp_path))
 
 
 def test_the_launcher_refuses_another_teacher_before_anything_is_queued(tmp_path):

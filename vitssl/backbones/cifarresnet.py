@@ -35,9 +35,9 @@ class Block(nn.Module):
     def __init__(self, in_dim: int, dim: int, stride: int, shortcut: str):
         super().__init__()
         self.stride, self.new_channels = stride, dim - in_dim
-        projects = shortcut == "projection" and dim > in_dim
-        convolution = nn.Conv2d(in_dim, dim, 1, stride, bias=False)
-        self.shortcut = nn.Sequential(convolution, norms.BatchNorm2d(dim)) if projects else None
+        self.shortcut = None
+        if shortcut == "projection" and dim > in_dim:
+            self.shortcut = nn.Sequential(nn.Conv2d(in_dim, dim, 1, stride, bias=False), norms.BatchNorm2d(dim))
         self.conv1, self.bn1 = conv3x3(in_dim, dim, stride), norms.BatchNorm2d(dim)
         self.conv2, self.bn2 = conv3x3(dim, dim), norms.BatchNorm2d(dim)
 

@@ -43,7 +43,7 @@ def resize_positions(positions_ND: Tensor, old: tuple[int, int], new: tuple[int,
     """
     if old == new:
         return positions_ND
-    image = positions_ND.float().reshape(1, *old, -1).permute(0, 3, 1, 2)
+    image = upcast(positions_ND).reshape(1, *old, -1).permute(0, 3, 1, 2)
     resized = F.interpolate(image, size=new, mode="bicubic", antialias=antialias, align_corners=False)
     return resized.flatten(2).transpose(1, 2)[0].to(positions_ND.dtype)
 

@@ -1,5 +1,7 @@
 """Batch normalisation over the global batch: all ranks together, on any device (torch's SyncBatchNorm refuses the CPU).
 
+A backbone may also take each rank's own statistics (``set_over_ranks``), as most public code does.
+
 Shapes: R ranks, B images of this rank, C channels.
 
 torch 2.14's backward pass on a CPU is wrong, by the size of the gradient, for maps whose width is 1 and whose strides are not plainly
@@ -50,7 +52,8 @@ class _GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
         alone = dist.world_size() == 1
         if (alone or not self.over_ranks) and values.numel() == values.shape[1]:
             raise ConfigError(
-                "loop.micro_batch_size: a batch norm gets one value per channel here, which has no variance; take more images"
+                "optim.batch_size, loop.micro_batch_size: a batch norm gets one value per channel, which has no variance;"
+                " give each GPU more images"
             )
         if alone and self.update_statistics:
             return super().forward(values)

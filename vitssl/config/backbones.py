@@ -115,10 +115,15 @@ class Backbone:
     attention_scale: Literal["head_dim", "embed_dim"] = "head_dim"  # of the logits, to the power -1/2; T2T's released weights: embed_dim
     shortcut: Literal["identity", "projection"] = later("identity")  # of cifarresnet where the width grows: He et al.'s option A or B
     frozen: bool = False  # a linear probe: no gradient, evaluation mode
-    batch_norm: Literal["global", "per_gpu"] = later(
-        "global"
-    )  # whose images its statistics are of: all of a step's, or one GPU's (most code)
+    # Whose images its batch norms' statistics are of: all of a step's slice, or each GPU's own (most public code), so that the result
+    # depends on the number of GPUs and on loop.micro_batch_size. Those of objectives' heads are always global.
+    batch_norm: Literal["global", "per_gpu"] = later("global")
     fused_attention: bool = free(True)
+
+    def unread_later(self) -> Iterator[str]:
+        """The fields that came later (``base.later``) and that the family does not read."""
+        reads = family(self).reads
+        yield from (f.name for f in dataclasses.fields(self) if "before" in f.metadata and f.name not in reads)
 
     def problems(self, sizes_px: Iterable[tuple[str, int]]) -> Iterator[str]:
         """``sizes_px``: (field, side in pixels) of all images that the backbone sees."""
@@ -142,11 +147,10 @@ def _token_size(backbone: Backbone) -> str:
 def _unread(backbone: Backbone) -> Iterator[str]:
     """The fields that are set to other than their default and that the family does not read."""
     reads = family(backbone).reads | {"name", "frozen", "fused_attention"}
-    unset = {f.name: (f.default, f.metadata.get("before", f.default)) for f in dataclasses.fields(backbone)}  # as an old run.yaml is read
-    found = [f for f in dataclasses.fields(backbone) if f.name not in reads and getattr(backbone, f.name) not in unset[f.name]]
+    found = [f for f in dataclasses.fields(backbone) if f.name not in reads and getattr(backbone, f.name) != f.default]
     if found:
-        names, advice = ", ".join(f.name for f in found), " ".join(f"{f.name}={'null' if f.default is None else f.default}" for f in found)
-        yield f"backbone.{names}: {backbone.name} has no such choice; leave it out, or unset it ({advice})"
+        names, unset = ", ".join(f.name for f in found), " ".join(f"{f.name}={'null' if f.default is None else f.default}" for f in found)
+        yield f"backbone.{names}: {backbone.name} has no such choice; leave it out, or unset it ({unset})"
 
 
 def _impossible(backbone: Backbone) -> Iterator[str]:

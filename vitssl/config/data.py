@@ -136,7 +136,8 @@ class Data:
 
     def unread(self) -> dict[str, str]:
         """As `View.unread`."""
-        return {} if self.val_fraction else {"val_seed": "a val_fraction"}
+        owners = {} if self.val_fraction else {"val_seed": "a val_fraction"}
+        return owners if self.mean is None else owners | {"normalize": "no data.mean and data.std"}
 
     def problems(self) -> Iterator[str]:
         for name in ("images", "labels"):

@@ -11,8 +11,9 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from vitssl.config.backbones import Backbone
 from vitssl.config.base import ConfigError, as_it_was
-from vitssl.config.run import Run, check
+from vitssl.config.run import Run, backbones_of, check
 
 
 def merge(schema: type, *layers: Any, where: str = "") -> Any:
@@ -135,6 +136,9 @@ def load(folder: str | Path) -> Run:
         raise ConfigError(f"{path} does not exist: this is not a run folder")
     content = read_yaml(path)
     run = merge(Run, as_it_was(Run, content) if isinstance(content, dict) else content, where=str(path))
+    for _, backbone in backbones_of(run):
+        for name in backbone.unread_later():
+            setattr(backbone, name, getattr(Backbone, name))  # what a family does not read is at its default
     check(run, where=str(path))
     return run
 

@@ -224,9 +224,7 @@ class Dino(Objective):
     bottleneck_dim: int = 256
     out_dim: int = 65536  # prototypes
     layers: int = 3
-    batch_norm: bool = (
-        False  # of the head, over all crops together; the teacher takes the running averages, where the code takes its batch's
-    )
+    batch_norm: bool = False  # of the head, over all crops together; the teacher takes running averages (the code: its batch's)
     norm_last_layer: bool = True  # the prototypes' lengths are fixed
     freeze_last_layer_epochs: float = 1.0
     student_temperature: float = 0.1

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal, Optional
 
-from vitssl.config.backbones import Backbone, family, module, offers, size_of
+from vitssl.config.backbones import Backbone, module, offers, size_of
 from vitssl.config.base import ConfigError, checkpoint, free, later, less_than, teachers, unread_problems
 from vitssl.config.data import Data, View, view_px
 from vitssl.config.objectives import Objectives, active
@@ -102,7 +102,7 @@ class Run:
 
 
 # fields of a backbone that its weights do not depend on
-HOW_TRAINED = ("drop_path", "init", "frozen", "fused_attention")
+HOW_TRAINED = ("drop_path", "init", "cls_token_std", "interpolate_antialias", "batch_norm", "frozen", "fused_attention")
 # why a backbone cannot serve an objective
 LACKS = {
     "cls": "has no class token; set pool: mean",
@@ -141,8 +141,22 @@ def scaled_lr(optim: Optim, lr: float) -> float:
 
 def identity(run: Run) -> str:
     """Hash (12 hex digits) of the fields that define the result."""
-    text = json.dumps(_defining(run, set(_without_effect(run))), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    content = _defining(run, set(_without_effect(run)))
+    if corrected := [name for name, met in _corrections(run).items() if met]:
+        content["corrected"] = corrected
+    if run.backbone.batch_norm == "per_gpu" and run.loop.micro_batch_size is not None:
+        content["loop"]["micro_batch_size"] = run.loop.micro_batch_size  # the images of a batch norm
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _corrections(run: Run) -> dict[str, bool]:
+    """What earlier versions computed otherwise from the same fields, and whether this Run meets it: theirs are not taken for it."""
+    dino = run.objectives.dino
+    return {
+        "layer decay leaves the final norm alone": run.optim.layer_decay != 1,
+        "DINO's batch norm sees all crops": dino is not None and dino.batch_norm,
+        "magnitudes of AutoAugment for CIFAR": any(view.auto_augment == "cifar10" for view in views_of(run).values()),
+    }
 
 
 def _defining(value: Any, without_effect: Collection[str], prefix: str = "") -> Any:
@@ -164,23 +178,27 @@ def _without_effect(run: Run) -> Iterator[str]:
     """The dotted names of fields that came later (``base.later``) and do nothing in this Run."""
     for name, view in run.data.views.made().items():
         yield from (f"data.views.{name}.{field}" for field in view.unread())
-    for path, backbone in _backbones(run):
-        if "interpolate_antialias" not in family(backbone).reads or (path == "backbone" and not _interpolates(run)):
-            yield f"{path}.interpolate_antialias"
+    for path, backbone in backbones_of(run):
+        yield from (f"{path}.{field}" for field in backbone.unread_later())
+    if not _interpolates(run):
+        yield "backbone.interpolate_antialias"
 
 
-def _backbones(part: Any, prefix: str = "") -> Iterator[tuple[str, Backbone]]:
+def backbones_of(part: Any, prefix: str = "") -> Iterator[tuple[str, Backbone]]:
     """The dotted paths of all networks that a Run describes, its own and its teachers'."""
     for f in dataclasses.fields(part):
         value = getattr(part, f.name)
         if isinstance(value, Backbone):
             yield f"{prefix}{f.name}", value
         elif dataclasses.is_dataclass(value):
-            yield from _backbones(value, f"{prefix}{f.name}.")
+            yield from backbones_of(value, f"{prefix}{f.name}.")
 
 
 def _interpolates(run: Run) -> bool:
-    """May learned positions of another grid be met: those of the weights to start from, or those for a view of another size?"""
+    """May learned positions of another grid be met: those for a view of another size, or those of the weights to start from?
+
+    The grid of those weights is not known here, so that yes may be said where they are of the same one.
+    """
     other_sizes = any(view_px(run.data, view) != run.data.image_size for view in views_of(run))
     fixed = module(run.backbone) == "vit" and run.backbone.positions == "sincos"
     return other_sizes or (run.init_from is not None and not fixed)

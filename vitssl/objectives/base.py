@@ -60,7 +60,7 @@ class Objective(nn.Module):
         """Called once, after weights are initialised or loaded and before DDP: teachers copy the backbone here."""
 
     def before_step(self, progress: float) -> None:
-        """Called after every backward, before clipping: gradients that shall not be used are dropped here."""
+        """Called after every backward, before clipping: gradients that are not to be used are dropped here."""
 
     def after_step(self, backbone: Backbone, progress: float) -> None:
         """Called after every optimiser step: teachers move here."""

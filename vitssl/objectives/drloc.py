@@ -78,7 +78,7 @@ def class_loss(logits_Bm2K: Tensor, classes_Bm2: Tensor) -> Tensor:
 def cycle_back_loss(logits_Bm2K: Tensor, classes_Bm2: Tensor, eps: float = 1e-8) -> Tensor:
     """Cycle-back regression (the code's variant ``cbr``), added up over the axes.
 
-    The softmax is a distribution over offsets. Its mean shall hit the target, by a squared error over its variance; a small
+    The softmax is a distribution over offsets. Its mean is pulled to the target, by a squared error over its variance; a small
     term in the logarithm of the variance rewards being certain.
     """
     share_Bm2K = layers.upcast(logits_Bm2K).softmax(-1)

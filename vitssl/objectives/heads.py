@@ -31,7 +31,7 @@ def mlp(widths: list[int], activation: type[nn.Module], batch_norm: bool, last_b
     parts += [nn.Linear(widths[-2], widths[-1], bias=not last_batch_norm)]
     if last_batch_norm:
         parts += [norms.BatchNorm1d(widths[-1])]
-        parts[-1].register_parameter("bias", None)
+        parts[-1].register_parameter("bias", None)  # it scales and does not shift
     made = nn.Sequential(*parts)
     layers.init_linear(made, "trunc_normal")
     return made
