@@ -188,7 +188,7 @@ def test_the_config_needs_no_torch():
 
 def test_what_is_off_has_no_part_in_the_identity(make_run):
     """So that an objective that is new leaves the identity of finished runs alone, and they are found again."""
-    from vitssl.config.run import _defining
+    from vitssl.config.identity import _defining
 
     assert list(_defining(make_run({"objectives.classify": {}}), ())["objectives"]) == ["classify"]
 

@@ -11,9 +11,10 @@ profile of the place where jobs run.
 from vitssl.config.backbones import FAMILIES, SIZES, Backbone, module, offers, patch_px, size_of, stage_strides_px, stride_px
 from vitssl.config.base import ConfigError, assign, checkpoint_fields, checkpoints, parts_of, teachers, unstarted
 from vitssl.config.data import STATISTICS, Data, Subset, View, Views, statistics, view_px
+from vitssl.config.identity import identity
 from vitssl.config.merging import dotted, load, merge, read_yaml, save, undotted
 from vitssl.config.objectives import Classify, Dino, Drloc, Locality, Mae, Objective, Objectives, Simclr, active, horizon_epochs
-from vitssl.config.run import Loop, Optim, Run, check, check_fits, classifies, identity, needs_labels, refuse_unread, scaled_lr, views_of
+from vitssl.config.run import Loop, Optim, Run, check, check_fits, classifies, needs_labels, refuse_unread, scaled_lr, views_of
 from vitssl.config.site import Site
 
 __all__ = [

@@ -13,7 +13,8 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from vitssl.config.backbones import Backbone
 from vitssl.config.base import ConfigError, as_it_was
-from vitssl.config.run import Run, backbones_of, check
+from vitssl.config.identity import backbones_of
+from vitssl.config.run import Run, check
 
 
 def merge(schema: type, *layers: Any, where: str = "") -> Any:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import math
 import re
 from collections.abc import Collection, Iterator
@@ -134,74 +132,6 @@ def scaled_lr(optim: Optim, lr: float) -> float:
     """``lr`` under the rule for the global batch size: B/256 (MAE), B/512 (DeiT), sqrt(B)/4 (LUT's code)."""
     size = optim.batch_size
     return lr * {"none": 1.0, "batch/256": size / 256, "batch/512": size / 512, "sqrt_batch": size**0.5 / 4}[optim.lr_rule]
-
-
-# ------------------------------------------------------------------------------------------------------------ identity
-
-
-def identity(run: Run) -> str:
-    """Hash (12 hex digits) of the fields that define the result."""
-    content = _defining(run, set(_without_effect(run)))
-    if corrected := [name for name, met in _corrections(run).items() if met]:
-        content["corrected"] = corrected
-    if run.backbone.batch_norm == "per_gpu" and run.loop.micro_batch_size is not None:
-        content["loop"]["micro_batch_size"] = run.loop.micro_batch_size  # the images of a batch norm
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def _corrections(run: Run) -> dict[str, bool]:
-    """What earlier versions computed otherwise from the same fields, and whether this Run meets it: theirs are not taken for it."""
-    dino = run.objectives.dino
-    return {
-        "layer decay leaves the final norm alone": run.optim.layer_decay != 1,
-        "DINO's batch norm sees all crops": dino is not None and dino.batch_norm,
-        "magnitudes of AutoAugment for CIFAR": any(view.auto_augment == "cifar10" for view in views_of(run).values()),
-    }
-
-
-def _defining(value: Any, without_effect: Collection[str], prefix: str = "") -> Any:
-    if not dataclasses.is_dataclass(value):
-        return [_defining(v, ()) for v in value] if isinstance(value, list) else value
-    result = {}
-    for f in dataclasses.fields(value):
-        own, path = getattr(value, f.name), f"{prefix}{f.name}"
-        # None is as good as not there: so an objective that is new and off leaves finished runs theirs
-        if own is None or not f.metadata.get("identity", True):
-            continue
-        if "before" in f.metadata and (own == f.metadata["before"] or path in without_effect):
-            continue
-        result[f.name] = _defining(own, without_effect, f"{path}.")
-    return result
-
-
-def _without_effect(run: Run) -> Iterator[str]:
-    """The dotted names of fields that came later (``base.later``) and do nothing in this Run."""
-    for name, view in run.data.views.made().items():
-        yield from (f"data.views.{name}.{field}" for field in view.unread())
-    for path, backbone in backbones_of(run):
-        yield from (f"{path}.{field}" for field in backbone.unread_later())
-    if not _interpolates(run):
-        yield "backbone.interpolate_antialias"
-
-
-def backbones_of(part: Any, prefix: str = "") -> Iterator[tuple[str, Backbone]]:
-    """The dotted paths of all networks that a Run describes, its own and its teachers'."""
-    for f in dataclasses.fields(part):
-        value = getattr(part, f.name)
-        if isinstance(value, Backbone):
-            yield f"{prefix}{f.name}", value
-        elif dataclasses.is_dataclass(value):
-            yield from backbones_of(value, f"{prefix}{f.name}.")
-
-
-def _interpolates(run: Run) -> bool:
-    """May learned positions of another grid be met: those for a view of another size, or those of the weights to start from?
-
-    The grid of those weights is not known here, so that yes may be said where they are of the same one.
-    """
-    other_sizes = any(view_px(run.data, view) != run.data.image_size for view in views_of(run))
-    fixed = module(run.backbone) == "vit" and run.backbone.positions == "sincos"
-    return other_sizes or (run.init_from is not None and not fixed)
 
 
 # -------------------------------------------------------------------------------------------------------------- checks
