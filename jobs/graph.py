@@ -150,7 +150,7 @@ def _check_metric(spec: Spec, made: list[Cell]) -> None:
 
 def _check_layers(spec: Spec, stages: set[str]) -> None:
     """Each layer alone, so that the error names the place in the file and not the first cell that it touches."""
-    layers = {f"{spec.file}: defaults": spec.defaults, "command line": spec.overrides}
+    layers = {f"{spec.file}: defaults": spec.defaults, f"{spec.file}: smoke": spec.smoke, "command line": spec.overrides}
     layers |= {f"command line: arms.{arm}": fields for arm, fields in spec.arm_overrides.items()}
     for axis, values in spec.axes.items():
         place = spec.place(f"axes.{axis}")

@@ -88,8 +88,6 @@ def _reads(run: Run, key: str) -> bool:
     """Is the part that holds the field on, and does it read the field?"""
     part: Any = run
     for name in key.split(".")[:-1]:
-        if not hasattr(part, name):
-            return True  # merging refuses it, in one line
         part = getattr(part, name)
         if part is None:
             return False

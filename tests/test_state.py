@@ -114,7 +114,7 @@ def test_safetensors_are_read_whatever_the_files_name(make_run, tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(ours.backbone.state_dict().values(), theirs.state_dict().values(), strict=True))
 
 
-@pytest.mark.parametrize("content", [b"not weights", b"", b"\x00" * 8 + b"{broken"])
+@pytest.mark.parametrize("content", [b"not weights", b"", b"\x00" * 8 + b"{broken", b"seed: 0\n"])
 def test_what_is_no_checkpoint_is_one_line(tmp_path, content):
     (tmp_path / "x.pt").write_bytes(content)
     with pytest.raises(ConfigError, match=r"x\.pt is not a checkpoint that can be read"):

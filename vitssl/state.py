@@ -62,8 +62,8 @@ def read(path: Path) -> dict[str, Any]:
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):  # the papers' files hold their command line
             return load_file(path) if _is_safetensors(path) else torch.load(path, map_location="cpu", weights_only=True)
-    # a text file is a KeyError of pickle's, a file that was cut short an OSError
-    except (pickle.UnpicklingError, EOFError, OSError, RuntimeError, KeyError, SafetensorError) as error:
+    # a text file is a KeyError or an IndexError of pickle's, a file that was cut short an OSError
+    except (pickle.UnpicklingError, EOFError, OSError, RuntimeError, KeyError, IndexError, SafetensorError) as error:
         why = (str(error) or type(error).__name__).splitlines()[0]
         if isinstance(error, pickle.UnpicklingError):
             why = "it holds other things than tensors and plain values, or is another kind of file"  # torch gives advice on its arguments

@@ -37,7 +37,16 @@ def test_a_field_of_an_objective_applies_where_that_is_on(place: Path, fields: s
         assert runs[name].objectives.mae is None
 
 
-@pytest.mark.parametrize("fields", ["{objectives: {maee: {decoder_dim: 16}}}", "{objectives.maee.decoder_dim: 16}"])
-def test_a_field_that_does_not_exist_is_refused(place: Path, fields: str) -> None:
-    with pytest.raises(ConfigError, match=r"sweep.yaml: arms.scratch.stages.train: .*'maee' not in 'Objectives'"):
-        tiny(place, fields)
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ("{objectives: {maee: {decoder_dim: 16}}}", "'maee' not in 'Objectives'"),
+        ("{objectives.maee.decoder_dim: 16}", "'maee' not in 'Objectives'"),
+        ("{objectives: {simclr: {hidden_dm: 4}}}", "'hidden_dm' not in 'Simclr'"),  # which is on in no arm
+        ("{optim: 8}", "optim: 8 is not a set of fields"),
+    ],
+)
+def test_a_field_that_does_not_exist_is_refused_with_its_place_without_smoke_too(place: Path, fields: str, words: str) -> None:
+    (place / "sweep.yaml").write_text(f"{EXAMPLE}\nsmoke: {fields}\n")
+    with pytest.raises(ConfigError, match=f"sweep.yaml: smoke: .*{words}"):
+        cells(sweep.read("sweep.yaml"))

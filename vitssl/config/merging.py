@@ -112,6 +112,7 @@ def _refuse_containers(base: Any, node: Any, prefix: str, path: str = "") -> Non
 
 def _one_line(error: OmegaConfBaseException) -> str:
     text = re.sub(r"\s+(reference_type|object_type|full_key)[=:].*", "", " ".join(str(error).split()))
+    text = re.sub(r"Invalid value assigned: \w+ is not a ListConfig.*", "not a list; write [...]", text)
     key = str(getattr(error, "full_key", None) or "")
     return f"{key}: {text}" if key and not text.startswith(key) else text
 
