@@ -39,7 +39,8 @@ def resize_positions(positions_ND: Tensor, old: tuple[int, int], new: tuple[int,
     """Learned or fixed patch positions for another grid, by bicubic interpolation.
 
     On a smaller grid antialiasing (timm's) averages neighbours: random values shrink, from 14 x 14 to 6 x 6 to 0.37 of their standard
-    deviation, where they keep 0.86 without.
+    deviation, where they keep 0.86 without. DINO's code asks for a grid that is 0.1 larger (against rounding), which moves its places by
+    up to a fifth of a token there; that is not done here.
     """
     if old == new:
         return positions_ND
