@@ -53,8 +53,10 @@ def run(images: Path | None, only: list[str], repeats: int) -> dict[str, Any]:
     """Make the comparisons named in ``only`` (all that this machine can, if empty).
 
     Raises:
-        ConfigError: an unknown name.
+        ConfigError: an unknown name, or a folder that does not hold train/<class>/<image>.
     """
+    if images:
+        open_source(f"folder:{images}")  # before minutes of steps
     known = COMPARISONS if torch.cuda.is_available() else {k: v for k, v in COMPARISONS.items() if k not in NEED_GPU}
     for name in only:
         if name not in known:
