@@ -49,8 +49,8 @@ def test_ssats_targets_have_the_mean_square_of_its_public_code(name):
 
 def test_every_other_sweep_with_ssat_on_cifar_10_says_that_its_statistics_are_the_pixels():
     """Own recipes, or another code's, whose lambda acts otherwise."""
-    for path in SWEEPS.glob("*.yaml"):
-        spec = sweep.read(path, everything=True)
+    for path in (path for path in SWEEPS.glob("*.yaml") if "objectives.mae" in path.read_text() and "cifar10" in path.read_text()):
+        spec = sweep.read(path, overrides.parse(["axes.seed=0"]), everything=True)
         planned = [stage for cell in cells(spec) for stage in cell.stages if "cifar10" in stage.run.data.shards]
         joint = [
             s.run for s in planned if s.run.objectives.mae and s.run.objectives.classify and not s.run.objectives.mae.normalize_targets
