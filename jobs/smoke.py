@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.sweep import Resources, Spec
-from vitssl.config import ConfigError, Objective, Run, check, checkpoints, dotted, merge, module, teachers
+from vitssl.config import FAMILIES, ConfigError, ObjectiveConfig, Run, active, check, checkpoints, dotted, merge, module, teachers
 
 SOURCE = "digits"
 # over the merged Run, where the part that holds the field is on and reads it
@@ -24,33 +24,12 @@ TINY: dict[str, Any] = {
     "data.views.main.size": None,
     "data.views.second.size": None,
     "data.views.local.size": 32,
-    "objectives.mae.decoder_dim": 32,
-    "objectives.mae.decoder_depth": 1,
-    "objectives.mae.decoder_heads": 2,
-    "objectives.simclr.hidden_dim": 32,
-    "objectives.simclr.out_dim": 16,
-    "objectives.dino.hidden_dim": 32,
-    "objectives.dino.bottleneck_dim": 16,
-    "objectives.dino.out_dim": 64,
-    "objectives.drloc.pairs": 8,
-    "objectives.drloc.hidden_dim": 32,
-    "objectives.locality.blocks": [0, 0, 1],
-    "objectives.locality.stages": [0, 1, 2],
     "optim.batch_size": 16,
     "loop.max_steps": 2,
     "loop.micro_batch_size": None,
     "loop.compile": False,
     "loop.eval_every": 0,
     "loop.log_every": 1,
-}
-# by family; one that is not here stays as large as it is
-BACKBONES: dict[str, dict[str, Any]] = {
-    "vit": {"patch_size": 8, "embed_dim": 48, "depth": 2, "num_heads": 3},
-    "swin": {"name": "swin_pico", "patch_size": 2, "embed_dim": 16, "depths": [1, 1, 2, 1], "num_heads": 1, "window_size": 4},
-    "cvt": {"name": "cvt_pico", "embed_dim": 16, "depths": None, "num_heads": 1},
-    "t2t": {"name": "t2t_pico", "embed_dim": 48, "depth": 2, "num_heads": 3},
-    "resnet": {"name": "resnet_pico", "embed_dim": None, "depths": None},
-    "cifarresnet": {"name": "resnet8", "embed_dim": None, "depths": None},
 }
 
 
@@ -70,8 +49,8 @@ def shrink(run: Run, spec: Spec, runs: Path, where: str) -> Run:
         ConfigError: the tiny Run is impossible; the sweep's `smoke` may set fields of its own.
     """
     tiny = {"data.shards": str(runs / ".smoke" / SOURCE)} | {k: v for k, v in TINY.items() if _reads(run, k)}
-    networks = {"backbone": run.backbone, **teachers(run)}
-    tiny |= {f"{path}.{name}": value for path, network in networks.items() for name, value in BACKBONES.get(module(network), {}).items()}
+    tiny |= _fields({f"objectives.{name}": objective.smoke for name, objective in active(run.objectives).items()}, run)
+    tiny |= _fields({path: FAMILIES[module(network)].smoke for path, network in {"backbone": run.backbone, **teachers(run)}.items()}, run)
     # weights from outside of the sweep fit the full sizes only
     tiny |= {name: None for name, value in checkpoints(run).items() if value.startswith("timm:") or Path(value).is_absolute()}
     try:
@@ -84,6 +63,12 @@ def shrink(run: Run, spec: Spec, runs: Path, where: str) -> Run:
     return small
 
 
+def _fields(parts: dict[str, dict[str, Any]], run: Run) -> dict[str, Any]:
+    """The fields of parts of the Run by dotted name, as far as they are read."""
+    dotted_fields = {f"{path}.{name}": value for path, fields in parts.items() for name, value in fields.items()}
+    return {name: value for name, value in dotted_fields.items() if _reads(run, name)}
+
+
 def _reads(run: Run, key: str) -> bool:
     """Is the part that holds the field on, and does it read the field?"""
     part: Any = run
@@ -91,4 +76,4 @@ def _reads(run: Run, key: str) -> bool:
         part = getattr(part, name)
         if part is None:
             return False
-    return not isinstance(part, Objective) or key.rpartition(".")[2] not in part.unread()
+    return not isinstance(part, ObjectiveConfig) or key.rpartition(".")[2] not in part.unread()

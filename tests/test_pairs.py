@@ -107,7 +107,7 @@ def make(make_run):
 
 
 def test_every_family_is_here():
-    named = {config.module(config.Backbone(name=fields["name"])) for fields in BACKBONES.values()}
+    named = {config.module(config.BackboneConfig(name=fields["name"])) for fields in BACKBONES.values()}
     assert named == set(FAMILIES)
 
 

@@ -313,10 +313,21 @@ def test_learning_happens(folder):
     assert json.loads((run / "done.json").read_text())["test"]["top1"] > 50
 
 
-@pytest.mark.parametrize("name", LAYERS)
+def guided(folder) -> dict:
+    """Layers of a Run under locality guidance, by a teacher that was trained for two steps."""
+    network = {f"backbone.{name}": None for name in ("depth", "num_heads", "patch_size")} | {"backbone.name": "resnet8"}
+    teacher = folder("teacher", CLASSIFY, network, {"backbone.embed_dim": 4, "objectives.classify.pool": "mean", "loop.max_steps": 2})
+    assert train.main([str(teacher)]) == 0
+    described = {"name": "resnet8", "embed_dim": 4}
+    guidance = {"teacher": str(teacher), "teacher_backbone": described, "teacher_px": 8, "blocks": [0, 1], "stages": [1, 2]}
+    return {"objectives": {"classify": {}, "locality": guidance}}
+
+
+@pytest.mark.parametrize("name", [*LAYERS, "locality"])
 def test_golden_loss_curve(folder, name):
     """A change that should move these replaces them in the same commit (delete the file and run the test twice)."""
-    run = folder("run", LAYERS[name], {"loop": {"epochs": 1, "max_steps": 12, "warmup_epochs": 0.2, "log_every": 1}})
+    layers = LAYERS[name] if name in LAYERS else guided(folder)
+    run = folder("run", layers, {"loop": {"epochs": 1, "max_steps": 12, "warmup_epochs": 0.2, "log_every": 1}})
     assert train.main([str(run)]) == 0
     losses = [e["loss"] for e in read_events(run / "metrics.jsonl") if e["event"] == "train"]
     golden = ROOT / "tests" / "golden" / f"{name}.json"

@@ -114,15 +114,15 @@ class Model(nn.Module):
 def build(run: Run, num_classes: int) -> Model:
     """The Run's model, on the CPU, initialised from ``run.seed`` whatever was drawn before.
 
-    The objective of field ``name`` is the class of its config dataclass's name in ``vitssl.objectives.name``.
+    The objective of field ``name``, whose config is ``NameConfig``, is the class ``Name`` in ``vitssl.objectives.name``.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)
         active = config.active(run.objectives)
-        needs = {need for cfg in active.values() for need in cfg.needs()}
-        backbone = backbones.build(run.backbone, run.data.image_size, needs)
+        requires = {what for cfg in active.values() for what in cfg.requires()}
+        backbone = backbones.build(run.backbone, run.data.image_size, requires)
         objectives = {}
         for name, cfg in active.items():
-            kind = getattr(importlib.import_module(f"vitssl.objectives.{name}"), type(cfg).__name__)
+            kind = getattr(importlib.import_module(f"vitssl.objectives.{name}"), type(cfg).__name__.removesuffix("Config"))
             objectives[name] = kind(cfg, run, backbone, num_classes)
     return Model(backbone, objectives, frozen=run.backbone.frozen)

@@ -12,7 +12,7 @@ from vitssl.backbones.cifarresnet import Block, CifarResNet
 
 def resnet(**fields) -> CifarResNet:
     torch.manual_seed(0)
-    return CifarResNet(config.merge(config.Backbone, {"name": "resnet8"}, fields)).eval()
+    return CifarResNet(config.merge(config.BackboneConfig, {"name": "resnet8"}, fields)).eval()
 
 
 @pytest.mark.parametrize(("name", "classes", "count"), [("resnet56", 10, 853_018), ("resnet56", 100, 858_868), ("resnet8", 10, 75_290)])

@@ -21,7 +21,7 @@ VARIANTS = ("microsoft", "drloc")
 def backbone(variant="microsoft", **fields) -> CvT:
     """A small one in evaluation mode, with norms whose weights and statistics are not their initial ones."""
     torch.manual_seed(0)
-    network = CvT(config.merge(config.Backbone, {"name": "cvt_pico", "variant": variant} | fields)).eval()
+    network = CvT(config.merge(config.BackboneConfig, {"name": "cvt_pico", "variant": variant} | fields)).eval()
     for part in network.modules():
         if isinstance(part, nn.BatchNorm1d | nn.LayerNorm | ChannelNorm):
             nn.init.normal_(part.weight, 1, 0.3)
@@ -45,7 +45,7 @@ def count(network: nn.Module) -> int:
 )
 def test_parameters_are_the_published_ones_with_a_linear_head(variant, classes, total):
     with torch.device("meta"):
-        network = CvT(config.Backbone(name="cvt_13", variant=variant))
+        network = CvT(config.BackboneConfig(name="cvt_13", variant=variant))
     assert count(network) + (network.embed_dim + 1) * classes == total
     if variant == "microsoft":  # the paper prints 19.98 M: without its LayerNorms
         norms = sum(count(part) for part in network.modules() if isinstance(part, nn.LayerNorm))
@@ -318,7 +318,7 @@ def test_macs_at_224_px(variant):
     Drloc's variant has keys and values share a convolution, neither cls token nor final norm, and no LayerNorm that fvcore knows.
     """
     logging.getLogger("fvcore").setLevel(logging.ERROR)
-    network = Classifier(backbones.build(config.Backbone(name="cvt_13", variant=variant, fused_attention=False), 224), 1000).eval()
+    network = Classifier(backbones.build(config.BackboneConfig(name="cvt_13", variant=variant, fused_attention=False), 224), 1000).eval()
     analysis = cost.FlopCountAnalysis(network, torch.zeros(1, 3, 224, 224)).unsupported_ops_warnings(False).uncalled_modules_warnings(False)
     counted = analysis.tracer_warnings("none").by_operator()
     expected = macs_by_hand(int(variant == "microsoft"))

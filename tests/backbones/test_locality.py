@@ -17,7 +17,7 @@ SL = {"tokenizer": "shifted", "attention": "local"}
 
 def vit(**fields) -> ViT:
     torch.manual_seed(0)
-    return ViT(config.merge(config.Backbone, SMALL, fields), 32).eval()
+    return ViT(config.merge(config.BackboneConfig, SMALL, fields), 32).eval()
 
 
 @pytest.mark.parametrize(("fields", "count"), [({}, 2_692_426), (SL, 2_729_878)])

@@ -19,7 +19,7 @@ from vitssl.backbones.resnet import ResNet
 
 def make(**fields) -> ResNet:
     torch.manual_seed(0)
-    ours = ResNet(config.merge(config.Backbone, {"name": "resnet_pico", **fields}))
+    ours = ResNet(config.merge(config.BackboneConfig, {"name": "resnet_pico", **fields}))
     for name, parameter in ours.named_parameters():  # else every block is the identity
         if parameter.ndim == 1:
             nn.init.normal_(parameter, mean=float(name.endswith("weight")), std=0.3)
@@ -36,7 +36,7 @@ def tokens(map_BDHW: Tensor) -> Tensor:
 
 def test_parameter_counts_are_the_published_ones():
     with torch.device("meta"):
-        ours = ResNet(config.Backbone(name="resnet50"))
+        ours = ResNet(config.BackboneConfig(name="resnet50"))
     count = sum(p.numel() for p in ours.parameters())
     assert count + 2048 * 1000 + 1000 == 25_557_032
     assert (ours.embed_dim, ours.widths, ours.strides) == (2048, (256, 512, 1024, 2048), (4, 8, 16, 32))
@@ -90,7 +90,7 @@ def test_drop_path_grows_linearly_over_all_blocks():
 
 
 def test_blocks_begin_as_the_identity_and_convolutions_have_hes_scale():
-    ours = ResNet(config.Backbone(name="resnet50", depths=[1, 1, 1]))
+    ours = ResNet(config.BackboneConfig(name="resnet50", depths=[1, 1, 1]))
     assert all(part.bn3.weight.abs().max() == 0 for part in ours.modules() if isinstance(part, Bottleneck))
     weight = ours.layer3[0].conv2.weight
     assert weight.std().item() == pytest.approx((2 / (256 * 9)) ** 0.5, rel=0.05)
@@ -124,7 +124,7 @@ def test_bf16_keeps_float32_statistics():
 class _Logits(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.backbone, self.head = ResNet(config.Backbone(name="resnet50")).eval(), nn.Linear(2048, 1000)
+        self.backbone, self.head = ResNet(config.BackboneConfig(name="resnet50")).eval(), nn.Linear(2048, 1000)
 
     def forward(self, images_BCHW: Tensor) -> Tensor:
         return self.head(features(self.backbone, images_BCHW).tokens_BND.mean(1))

@@ -22,9 +22,9 @@ from vitssl.backbones.swin import Swin
 TINY = {"name": "swin_pico", "patch_size": 2, "embed_dim": 8, "depths": [2, 2], "num_heads": 2, "window_size": 4}  # token: 4 px
 
 
-def make(size_px=32, needs=frozenset(), **fields) -> Swin:
+def make(size_px=32, requires=frozenset(), **fields) -> Swin:
     torch.manual_seed(0)
-    ours = Swin(config.merge(config.Backbone, {**TINY, **fields}), size_px, needs).eval()
+    ours = Swin(config.merge(config.BackboneConfig, {**TINY, **fields}), size_px, requires).eval()
     for name, parameter in ours.named_parameters():  # attention and its tables matter
         if name.endswith(("table", "bias")):
             nn.init.normal_(parameter)
@@ -67,7 +67,7 @@ def close(found: Tensor, expected: Tensor) -> bool:
 
 def test_parameter_counts_are_the_published_ones():
     with torch.device("meta"):
-        ours = Swin(config.Backbone(name="swin_tiny"), 224)
+        ours = Swin(config.BackboneConfig(name="swin_tiny"), 224)
     count = sum(p.numel() for p in ours.parameters())
     assert count == 27_519_354
     assert count + 768 * 10 + 10 == 27_527_044  # Drloc's log, of ten classes
@@ -172,7 +172,7 @@ def test_without_relative_positions_there_are_no_tables():
 
 def test_the_mask_token_replaces_the_patches_of_hidden_cells():
     """Against a loop over patches: an 8 x 8 grid of masks, 16 x 16 patches."""
-    ours = make(32, needs={"mask"})
+    ours = make(32, requires={"mask"})
     nn.init.normal_(ours.mask_token)
     mask_BN = torch.rand(2, 64) < 0.5
     embedded = ours.embed(torch.randn(2, 3, 32, 32))
@@ -186,7 +186,7 @@ def test_the_mask_token_replaces_the_patches_of_hidden_cells():
 
 
 def test_hidden_pixels_change_nothing():
-    ours, images_BCHW = make(64, needs={"mask"}, depths=[1, 1, 2, 1]), torch.randn(1, 3, 64, 64)
+    ours, images_BCHW = make(64, requires={"mask"}, depths=[1, 1, 2, 1]), torch.randn(1, 3, 64, 64)
     mask_BN = torch.zeros(1, 16, dtype=torch.bool)
     mask_BN[0, 6] = True  # row 1, column 2 of cells of 16 px
     noise = torch.zeros_like(images_BCHW)
@@ -198,12 +198,12 @@ def test_hidden_pixels_change_nothing():
 
 def test_the_mask_token_exists_only_where_it_is_needed_and_has_simmims_scale():
     assert "mask_token" not in make().state_dict()
-    token = Swin(config.Backbone(name="swin_tiny", depths=[1]), 32, {"mask"}).mask_token
+    token = Swin(config.BackboneConfig(name="swin_tiny", depths=[1]), 32, {"mask"}).mask_token
     assert token.shape == (1, 1, 1, 96) and token.std().item() == pytest.approx(0.02, rel=0.3)
 
 
 def test_every_parameter_gets_a_gradient():
-    ours = make(32, needs={"mask"}, depths=[2, 1, 2], drop_path=0.1)
+    ours = make(32, requires={"mask"}, depths=[2, 1, 2], drop_path=0.1)
     mask_BN = torch.arange(16).remainder(2).bool().expand(2, -1)
     features(ours.train(), torch.randn(2, 3, 32, 32), mask_BN=mask_BN).tokens_BND.pow(3).sum().backward()
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in ours.parameters())
@@ -218,7 +218,10 @@ def test_drop_path_grows_linearly_over_all_blocks():
 def test_init_is_timms():
     """Weights of linear layers and tables N(0, 0.02), biases zero, the patch convolution torch's default."""
     torch.manual_seed(0)
-    ours, theirs = Swin(config.Backbone(name="swin_tiny", depths=[1, 1]), 56), SwinTransformer(img_size=56, depths=(1, 1), num_heads=(3, 6))
+    ours, theirs = (
+        Swin(config.BackboneConfig(name="swin_tiny", depths=[1, 1]), 56),
+        SwinTransformer(img_size=56, depths=(1, 1), num_heads=(3, 6)),
+    )
     expected = dict(theirs.named_parameters())
     for name, parameter in ours.named_parameters():
         assert parameter.std().item() == pytest.approx(expected[name].std().item(), rel=0.15, abs=1e-6), name
@@ -226,7 +229,7 @@ def test_init_is_timms():
 
 
 def test_layer_ids_count_blocks_through_the_stages():
-    ours = make(64, needs={"mask"}, depths=[2, 1, 2])
+    ours = make(64, requires={"mask"}, depths=[2, 1, 2])
     ids = {name: ours.layer_id(name) for name, _ in ours.named_parameters()}
     assert {ids[n] for n in ("mask_token", "patch_embed.proj.weight", "patch_embed.norm.bias")} == {0}
     blocks = [f"layers.{s}.blocks.{i}.norm1.weight" for s, i in ((0, 0), (0, 1), (1, 0), (2, 0), (2, 1))]
@@ -236,7 +239,7 @@ def test_layer_ids_count_blocks_through_the_stages():
 
 
 def test_two_sizes_compile_to_one_graph_that_is_not_compiled_again():
-    ours = make(32, needs={"mask"}).train()
+    ours = make(32, requires={"mask"}).train()
     counter = CompileCounter()
 
     @torch.compile(backend=counter, fullgraph=True)
@@ -250,7 +253,7 @@ def test_two_sizes_compile_to_one_graph_that_is_not_compiled_again():
 
 
 def test_bf16_is_close_to_float32():
-    ours, images_BCHW = make(24, needs={"mask"}), torch.randn(2, 3, 24, 24)
+    ours, images_BCHW = make(24, requires={"mask"}), torch.randn(2, 3, 24, 24)
     mask_BN = torch.rand(2, 36) < 0.5
     exact = features(ours, images_BCHW, mask_BN=mask_BN).tokens_BND
     with torch.autocast("cpu", torch.bfloat16):

@@ -18,7 +18,7 @@ from vitssl.backbones.t2t import T2T, TokenPerformer
 
 def backbone(**fields) -> T2T:
     torch.manual_seed(0)
-    return T2T(config.merge(config.Backbone, {"name": "t2t_pico"} | fields)).eval()
+    return T2T(config.merge(config.BackboneConfig, {"name": "t2t_pico"} | fields)).eval()
 
 
 def run(network: T2T, images_BCHW, ends=()):
@@ -28,7 +28,7 @@ def run(network: T2T, images_BCHW, ends=()):
 @pytest.mark.parametrize(("classes", "total"), [(1000, 21_465_806), (10, 21_084_656)])
 def test_trainable_parameters_are_the_published_ones_with_a_linear_head(classes, total):
     with torch.device("meta"):
-        network = T2T(config.Backbone(name="t2t_vit_14"))
+        network = T2T(config.BackboneConfig(name="t2t_vit_14"))
     assert sum(p.numel() for p in network.parameters()) + (network.embed_dim + 1) * classes == total
     assert {name: tuple(value.shape) for name, value in network.named_buffers()} == {
         "tokens_to_token.attention1.w": (32, 64),
@@ -191,7 +191,7 @@ def released_names() -> set[str]:
 
 def test_names_are_those_of_the_released_file_whose_fixed_positions_are_dropped():
     with torch.device("meta"):
-        network, plain = (T2T(config.Backbone(name="t2t_vit_14", attention_scale=scale)) for scale in ("embed_dim", "head_dim"))
+        network, plain = (T2T(config.BackboneConfig(name="t2t_vit_14", attention_scale=scale)) for scale in ("embed_dim", "head_dim"))
     theirs = {f"backbone.{name}": torch.zeros(()) for name in released_names()}
     theirs["backbone.pos_embed"] = t2t.sinusoid_positions(197, 384)[None]
     adapted = network.adapt(theirs, "backbone.")
@@ -220,7 +220,7 @@ class Classifier(nn.Module):
 
 def test_macs_at_224_px_are_the_published_4_8_g():
     logging.getLogger("fvcore").setLevel(logging.ERROR)
-    network = Classifier(backbones.build(config.Backbone(name="t2t_vit_14", fused_attention=False), 224), 1000).eval()
+    network = Classifier(backbones.build(config.BackboneConfig(name="t2t_vit_14", fused_attention=False), 224), 1000).eval()
     analysis = cost.FlopCountAnalysis(network, torch.zeros(1, 3, 224, 224)).unsupported_ops_warnings(False).uncalled_modules_warnings(False)
     counted = analysis.tracer_warnings("none").by_operator()
     linear, matmul = 196 * 576 * 384 + 384 * 1000, 0

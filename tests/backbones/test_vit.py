@@ -12,10 +12,10 @@ from vitssl.backbones import layers
 from vitssl.backbones.vit import ViT
 
 
-def vit(size_px=32, needs=frozenset(), **fields) -> ViT:
+def vit(size_px=32, requires=frozenset(), **fields) -> ViT:
     torch.manual_seed(0)
     fields = {"name": "vit_pico", "patch_size": 8} | fields
-    return ViT(config.merge(config.Backbone, fields), size_px, needs).eval()
+    return ViT(config.merge(config.BackboneConfig, fields), size_px, requires).eval()
 
 
 def timm_twin(ours: ViT, name: str, size_px: int, **options) -> torch.nn.Module:
@@ -27,7 +27,7 @@ def timm_twin(ours: ViT, name: str, size_px: int, **options) -> torch.nn.Module:
 @pytest.mark.parametrize(("name", "count"), [("vit_tiny", 5_524_416), ("vit_small", 21_665_664), ("vit_base", 85_798_656)])
 def test_parameter_counts_are_deits(name, count):
     with torch.device("meta"):
-        assert sum(p.numel() for p in ViT(config.Backbone(name=name), 224).parameters()) == count
+        assert sum(p.numel() for p in ViT(config.BackboneConfig(name=name), 224).parameters()) == count
 
 
 @pytest.mark.parametrize(("name", "count"), [("vit_tiny", 5_486_592), ("vit_small", 21_590_016)])
@@ -81,7 +81,7 @@ def test_keeping_all_in_any_order_changes_nothing_but_the_order():
 
 def test_a_hidden_patch_becomes_the_mask_token_at_its_own_place():
     """Against a loop that builds each image's tokens one by one."""
-    ours, images_BCHW = vit(needs={"mask"}), torch.randn(3, 3, 32, 32)
+    ours, images_BCHW = vit(requires={"mask"}), torch.randn(3, 3, 32, 32)
     mask_BN = torch.rand(3, 16) < 0.6
     embedded = ours.embed(images_BCHW)
     features = ours(embedded, mask_BN=mask_BN, ends=(3,))
@@ -97,7 +97,7 @@ def test_a_hidden_patch_becomes_the_mask_token_at_its_own_place():
 
 
 def test_hidden_pixels_have_no_influence():
-    ours, mask_BN = vit(needs={"mask"}), torch.zeros(1, 16, dtype=torch.bool)
+    ours, mask_BN = vit(requires={"mask"}), torch.zeros(1, 16, dtype=torch.bool)
     mask_BN[0, [0, 5, 15]] = True
     images_BCHW = torch.randn(1, 3, 32, 32, requires_grad=True)
     ours(ours.embed(images_BCHW), mask_BN=mask_BN).tokens_BND.square().sum().backward()
@@ -107,7 +107,7 @@ def test_hidden_pixels_have_no_influence():
 
 def test_there_is_a_mask_token_only_where_one_is_needed():
     assert vit().mask_token is None and "mask_token" not in vit().state_dict()
-    assert vit(needs={"mask"}).mask_token.abs().min() > 0
+    assert vit(requires={"mask"}).mask_token.abs().min() > 0
 
 
 def test_sincos_positions_have_maes_values():

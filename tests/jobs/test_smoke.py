@@ -42,7 +42,7 @@ def test_a_field_of_an_objective_applies_where_that_is_on(place: Path, fields: s
     [
         ("{objectives: {maee: {decoder_dim: 16}}}", "'maee' not in 'Objectives'"),
         ("{objectives.maee.decoder_dim: 16}", "'maee' not in 'Objectives'"),
-        ("{objectives: {simclr: {hidden_dm: 4}}}", "'hidden_dm' not in 'Simclr'"),  # which is on in no arm
+        ("{objectives: {simclr: {hidden_dm: 4}}}", "'hidden_dm' not in 'SimclrConfig'"),  # which is on in no arm
         ("{optim: 8}", "optim: 8 is not a set of fields"),
     ],
 )

@@ -93,7 +93,7 @@ def test_the_objective_equals_the_slow_loop_over_crops(make_run):
 
 
 def test_parameters_of_the_papers_head():
-    head = Head(config.Dino(), 384)
+    head = Head(config.DinoConfig(), 384)
     assert sum(p.numel() for p in head.mlp.parameters()) == 5_509_376
     assert {name: p.numel() for name, p in head.last_layer.named_parameters()} == {"weight_v": 16_777_216, "weight_g": 65_536}
 
@@ -101,7 +101,7 @@ def test_parameters_of_the_papers_head():
 def test_a_batch_norm_in_the_head_sees_all_crops_together():
     """As in DINO's code, which puts all crops through the head at once."""
     torch.manual_seed(0)
-    head = Head(config.Dino(hidden_dim=16, bottleneck_dim=8, out_dim=12, batch_norm=True), 4).train()
+    head = Head(config.DinoConfig(hidden_dim=16, bottleneck_dim=8, out_dim=12, batch_norm=True), 4).train()
     views = [torch.randn(6, 4), 5 + 3 * torch.randn(10, 4)]
     together = head(torch.cat(views))
     torch.testing.assert_close(head(*views), together)
@@ -110,12 +110,12 @@ def test_a_batch_norm_in_the_head_sees_all_crops_together():
 
 
 def test_scores_are_cosines_with_the_prototypes():
-    head = Head(config.Dino(hidden_dim=16, bottleneck_dim=8, out_dim=12), 6)
+    head = Head(config.DinoConfig(hidden_dim=16, bottleneck_dim=8, out_dim=12), 6)
     input_BD = torch.randn(5, 6)
     expected = F.cosine_similarity(head.mlp(input_BD)[:, None], head.last_layer.weight_v[None], dim=-1)
     torch.testing.assert_close(head(input_BD), expected)
     assert not head.last_layer.weight_g.requires_grad
-    free = Head(config.Dino(hidden_dim=16, bottleneck_dim=8, out_dim=12, norm_last_layer=False), 6).last_layer
+    free = Head(config.DinoConfig(hidden_dim=16, bottleneck_dim=8, out_dim=12, norm_last_layer=False), 6).last_layer
     torch.nn.init.constant_(free.weight_g, 3.0)
     free(F.normalize(torch.randn(5, 8))).square().sum().backward()
     assert free.weight_g.grad.abs().min() > 0

@@ -101,7 +101,7 @@ def test_pooling_equals_the_slow_loop_and_leaves_a_constant_map_alone(how):
 
 @pytest.mark.parametrize(("pooling", "side"), [("none", 14), ("2x2", 7), ("3x3", 7)])
 def test_config_knows_the_pooled_grid(pooling, side):
-    cfg = config.Drloc(pooling=pooling)
+    cfg = config.DrlocConfig(pooling=pooling)
     assert cfg.pooled(14) == side == drloc.pool(torch.zeros(1, 196, 1), (14, 14), pooling).shape[1] ** 0.5
 
 

@@ -1,7 +1,7 @@
 """What an objective may expect of any backbone.
 
 To add one: a family in `vitssl/config/backbones.py` (and the names of its sizes in `Backbone.name` there), and a file here named as
-the family, whose ``build(cfg, size_px, needs)`` gives the backbone. The Model, the loop and the launcher need no change.
+the family, whose ``build(cfg, size_px, requires)`` gives the backbone. The Model, the loop and the launcher need no change.
 
 Shapes: B images, C channels, H W pixels, N tokens of the output grid, M kept tokens, P prefix tokens, D width.
 """

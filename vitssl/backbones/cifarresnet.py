@@ -17,7 +17,7 @@ from vitssl.backbones import norms
 from vitssl.backbones.base import Backbone, Embedded, Features
 
 
-def build(cfg: config.Backbone, size_px: int, needs: Set[str] = frozenset()) -> CifarResNet:
+def build(cfg: config.BackboneConfig, size_px: int, requires: Set[str] = frozenset()) -> CifarResNet:
     return CifarResNet(cfg)
 
 
@@ -56,7 +56,7 @@ class CifarResNet(Backbone):
 
     num_prefix_tokens = 0
 
-    def __init__(self, cfg: config.Backbone):
+    def __init__(self, cfg: config.BackboneConfig):
         super().__init__()
         size = config.size_of(cfg)
         self.strides = config.stage_strides_px(cfg)

@@ -22,7 +22,7 @@ from vitssl.backbones import layers, norms
 from vitssl.backbones.base import Backbone, Embedded, Features
 
 
-def build(cfg: config.Backbone, size_px: int, needs: Set[str] = frozenset()) -> CvT:
+def build(cfg: config.BackboneConfig, size_px: int, requires: Set[str] = frozenset()) -> CvT:
     return CvT(cfg)
 
 
@@ -203,7 +203,7 @@ class CvT(Backbone):
     attention would go to constants that no other pass knows.
     """
 
-    def __init__(self, cfg: config.Backbone):
+    def __init__(self, cfg: config.BackboneConfig):
         super().__init__()
         size, family, variant = config.size_of(cfg), config.FAMILIES["cvt"], VARIANTS[cfg.variant]
         self.depths = size.depths

@@ -17,7 +17,7 @@ from vitssl.backbones import norms
 from vitssl.backbones.base import Backbone, Embedded, Features
 
 
-def build(cfg: config.Backbone, size_px: int, needs: Set[str] = frozenset()) -> ResNet:
+def build(cfg: config.BackboneConfig, size_px: int, requires: Set[str] = frozenset()) -> ResNet:
     return ResNet(cfg)
 
 
@@ -29,7 +29,7 @@ class ResNet(Backbone):
 
     num_prefix_tokens = 0
 
-    def __init__(self, cfg: config.Backbone):
+    def __init__(self, cfg: config.BackboneConfig):
         super().__init__()
         size = config.size_of(cfg)
         self.depths, self.num_layers = size.depths, sum(size.depths)

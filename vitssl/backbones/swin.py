@@ -23,8 +23,8 @@ from vitssl.backbones.base import Backbone, Embedded, Features
 WINDOW = 7  # tokens
 
 
-def build(cfg: config.Backbone, size_px: int, needs: Set[str] = frozenset()) -> Swin:
-    return Swin(cfg, size_px, needs)
+def build(cfg: config.BackboneConfig, size_px: int, requires: Set[str] = frozenset()) -> Swin:
+    return Swin(cfg, size_px, requires)
 
 
 class WindowAttention(timm_swin.WindowAttention):
@@ -101,7 +101,7 @@ class Block(timm_swin.SwinTransformerBlock):
 class Stage(nn.Module):
     """Patch merging, where it is not the first, and blocks, of which every second one shifts its windows."""
 
-    def __init__(self, cfg: config.Backbone, index: int, grid: tuple[int, int], drop_paths: list[float]):
+    def __init__(self, cfg: config.BackboneConfig, index: int, grid: tuple[int, int], drop_paths: list[float]):
         super().__init__()
         size = config.size_of(cfg)
         dim, num_heads = size.embed_dim * 2**index, size.num_heads * 2**index
@@ -126,7 +126,7 @@ class Swin(Backbone):
 
     num_prefix_tokens = 0
 
-    def __init__(self, cfg: config.Backbone, size_px: int, needs: Set[str] = frozenset()):
+    def __init__(self, cfg: config.BackboneConfig, size_px: int, requires: Set[str] = frozenset()):
         super().__init__()
         size = config.size_of(cfg)
         self.depths, self.num_layers = size.depths, sum(size.depths)
@@ -136,7 +136,7 @@ class Swin(Backbone):
         self.patch_embed = PatchEmbed(
             size_px, size.patch_size, 3, size.embed_dim, norm_layer=nn.LayerNorm, output_fmt="NHWC", strict_img_size=False
         )
-        self.mask_token = nn.Parameter(torch.zeros(1, 1, 1, size.embed_dim)) if "mask" in needs else None
+        self.mask_token = nn.Parameter(torch.zeros(1, 1, 1, size.embed_dim)) if "mask" in requires else None
         rates = iter([cfg.drop_path * i / max(self.num_layers - 1, 1) for i in range(self.num_layers)])
         stages = [Stage(cfg, i, self.grid(size_px, end=i), [next(rates) for _ in range(n)]) for i, n in enumerate(size.depths)]
         self.layers = nn.Sequential(*stages)

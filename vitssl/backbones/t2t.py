@@ -23,7 +23,7 @@ from vitssl.backbones.base import Embedded, Features, Plain
 TOKEN_DIM = 64  # of the token transformers, in all sizes
 
 
-def build(cfg: config.Backbone, size_px: int, needs: Set[str] = frozenset()) -> T2T:
+def build(cfg: config.BackboneConfig, size_px: int, requires: Set[str] = frozenset()) -> T2T:
     return T2T(cfg)
 
 
@@ -115,7 +115,7 @@ class T2T(Plain):
     which is what the released code builds for that size; so nothing is resized.
     """
 
-    def __init__(self, cfg: config.Backbone):
+    def __init__(self, cfg: config.BackboneConfig):
         super().__init__()
         size = config.size_of(cfg)
         self.embed_dim, self.num_layers = size.embed_dim, size.depths[0]

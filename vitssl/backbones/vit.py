@@ -18,8 +18,8 @@ from vitssl.backbones.locality import LocalAttention, ShiftedPatches
 from vitssl.backbones.narrow import NarrowAttention
 
 
-def build(cfg: config.Backbone, size_px: int, needs: Set[str] = frozenset()) -> ViT:
-    return ViT(cfg, size_px, needs)
+def build(cfg: config.BackboneConfig, size_px: int, requires: Set[str] = frozenset()) -> ViT:
+    return ViT(cfg, size_px, requires)
 
 
 class ViT(Plain):
@@ -29,7 +29,7 @@ class ViT(Plain):
     ``attention: local`` it is SL-ViT (Lee et al. 2021).
     """
 
-    def __init__(self, cfg: config.Backbone, size_px: int, needs: Set[str] = frozenset()):
+    def __init__(self, cfg: config.BackboneConfig, size_px: int, requires: Set[str] = frozenset()):
         super().__init__()
         size = config.size_of(cfg)
         self.embed_dim, self.num_layers = size.embed_dim, size.depths[0]
@@ -37,7 +37,7 @@ class ViT(Plain):
         self.base_grid = self.grid(size_px)
         self.patch_embed = self._make_tokenizer(cfg.tokenizer, size_px)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, self.embed_dim))
-        self.mask_token = nn.Parameter(torch.zeros(1, 1, self.embed_dim)) if "mask" in needs else None
+        self.mask_token = nn.Parameter(torch.zeros(1, 1, self.embed_dim)) if "mask" in requires else None
         self._make_positions(cfg.positions)
         self.antialias = cfg.interpolate_antialias
         attention = LocalAttention if cfg.attention == "local" else NarrowAttention

@@ -1,19 +1,19 @@
 """A Run: the one typed, validated description of one training job.
 
 Pretraining, joint training, fine-tuning and probing are values of a Run, never kinds of job. This package holds every field,
-what each backbone offers and what each objective needs, and the checks that span fields. It imports no torch, so that
+what each backbone can do and what each objective requires, and the checks that span fields. It imports no torch, so that
 a launcher on a login node can read, check and hash Runs without the training environment.
 
-Every field is in one of these: `run.py` (Run, Optim, Loop), `data.py`, `backbones.py`, `objectives.py`, and `site.py` for the
+Every field is in one of these: `run.py` (Run, Optim, Loop), `data.py`, `backbones.py`, a file of `objectives/`, and `site.py` for the
 profile of the place where jobs run.
 """
 
-from vitssl.config.backbones import FAMILIES, SIZES, Backbone, module, offers, patch_px, size_of, stage_strides_px, stride_px
+from vitssl.config.backbones import FAMILIES, SIZES, BackboneConfig, capabilities, module, patch_px, size_of, stage_strides_px, stride_px
 from vitssl.config.base import ConfigError, assign, checkpoint_fields, checkpoints, parts_of, teachers, unstarted
 from vitssl.config.data import STATISTICS, Data, Subset, View, Views, statistics, view_px
 from vitssl.config.identity import identity
 from vitssl.config.merging import dotted, load, merge, read_yaml, save, undotted
-from vitssl.config.objectives import Classify, Dino, Drloc, Locality, Mae, Objective, Objectives, Simclr, active, horizon_epochs
+from vitssl.config.objectives import ObjectiveConfig, Objectives, active, horizon_epochs
 from vitssl.config.run import Loop, Optim, Run, check, check_fits, classifies, needs_labels, refuse_unread, scaled_lr, views_of
 from vitssl.config.site import Site
 
@@ -21,26 +21,21 @@ __all__ = [
     "FAMILIES",
     "SIZES",
     "STATISTICS",
-    "Backbone",
-    "Classify",
+    "BackboneConfig",
     "ConfigError",
     "Data",
-    "Dino",
-    "Drloc",
-    "Locality",
     "Loop",
-    "Mae",
-    "Objective",
+    "ObjectiveConfig",
     "Objectives",
     "Optim",
     "Run",
-    "Simclr",
     "Site",
     "Subset",
     "View",
     "Views",
     "active",
     "assign",
+    "capabilities",
     "check",
     "check_fits",
     "checkpoint_fields",
@@ -53,7 +48,6 @@ __all__ = [
     "merge",
     "module",
     "needs_labels",
-    "offers",
     "parts_of",
     "patch_px",
     "read_yaml",

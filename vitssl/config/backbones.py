@@ -1,11 +1,11 @@
-"""The fields of ``backbone``, the families and their named sizes, and what each offers to objectives."""
+"""The fields of ``backbone``, the families and their named sizes, and what each can do for objectives."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Optional
+from typing import Any, Literal, NamedTuple, Optional
 
 from vitssl.config.base import free, later, less_than
 
@@ -26,13 +26,21 @@ class Family(NamedTuple):
 
     sizes: dict[str, Size]
     reads: frozenset[str]
-    offers: frozenset[str]  # cls: a class token; keep: passes on some of the tokens only; mask: passes with replaced tokens
+    capabilities: frozenset[str]  # cls: a class token; keep: passes on some of the tokens only; mask: passes with replaced tokens
     widths: tuple[int, ...]  # of each stage, in units of embed_dim; a size has as many stages or fewer
     strides: tuple[int, ...]  # pixels per side of a token of each stage, in units of patch_size
+    smoke: dict[str, Any]  # fields of its tiny form, which `jobs/submit.py --smoke` trains
 
 
-def _family(sizes: dict[str, Size], reads: str, offers: str, widths: tuple[int, ...] = (1,), strides: tuple[int, ...] = (1,)) -> Family:
-    return Family(sizes, frozenset(reads.split()), frozenset(offers.split()), widths, strides)
+def _family(
+    sizes: dict[str, Size],
+    reads: str,
+    capabilities: str,
+    smoke: dict[str, Any],
+    widths: tuple[int, ...] = (1,),
+    strides: tuple[int, ...] = (1,),
+) -> Family:
+    return Family(sizes, frozenset(reads.split()), frozenset(capabilities.split()), widths, strides, smoke)
 
 
 # pico sizes are ours, for demonstrations and tests
@@ -47,39 +55,45 @@ FAMILIES = {
         },
         reads="patch_size positions interpolate_antialias embed_dim depth num_heads mlp_ratio qkv_bias drop_path init cls_token_std"
         " tokenizer attention",
-        offers="cls keep mask",
+        capabilities="cls keep mask",
+        smoke={"patch_size": 8, "embed_dim": 48, "depth": 2, "num_heads": 3},
     ),
     "swin": _family(
         {"swin_pico": Size(24, (1, 1, 2, 1), 1, patch_size=4), "swin_tiny": Size(96, (2, 2, 6, 2), 3, patch_size=4)},
         reads="patch_size embed_dim depths num_heads mlp_ratio qkv_bias drop_path window_size relative_positions interpolate_antialias",
-        offers="mask",
+        capabilities="mask",
+        smoke={"name": "swin_pico", "patch_size": 2, "embed_dim": 16, "depths": [1, 1, 2, 1], "num_heads": 1, "window_size": 4},
         widths=(1, 2, 4, 8),
         strides=(1, 2, 4, 8),
     ),
     "cvt": _family(
         {"cvt_pico": Size(16, (1, 1, 2), 1), "cvt_13": Size(64, (1, 2, 10), 1)},
         reads="embed_dim depths num_heads mlp_ratio drop_path variant batch_norm",
-        offers="keep",
+        capabilities="keep",
+        smoke={"name": "cvt_pico", "embed_dim": 16, "depths": None, "num_heads": 1},
         widths=(1, 3, 6),
         strides=(4, 8, 16),
     ),
     "t2t": _family(
         {"t2t_pico": Size(96, (2,), 3, 3.0, qkv_bias=False), "t2t_vit_14": Size(384, (14,), 6, 3.0, qkv_bias=False)},
         reads="embed_dim depth num_heads mlp_ratio qkv_bias drop_path attention_scale",
-        offers="cls",
+        capabilities="cls",
+        smoke={"name": "t2t_pico", "embed_dim": 48, "depth": 2, "num_heads": 3},
         strides=(16,),
     ),
     "resnet": _family(
         {"resnet_pico": Size(8, (1, 1, 1, 1)), "resnet50": Size(64, (3, 4, 6, 3))},
         reads="embed_dim depths drop_path batch_norm",
-        offers="",
+        capabilities="",
+        smoke={"name": "resnet_pico", "embed_dim": None, "depths": None},
         widths=(4, 8, 16, 32),
         strides=(4, 8, 16, 32),
     ),
     "cifarresnet": _family(
         {"resnet8": Size(16, (1, 1, 1)), "resnet56": Size(16, (9, 9, 9))},
         reads="embed_dim depths shortcut batch_norm",
-        offers="",
+        capabilities="",
+        smoke={"name": "resnet8", "embed_dim": None, "depths": None},
         widths=(1, 2, 4),
         strides=(1, 2, 4),
     ),
@@ -88,7 +102,7 @@ SIZES = {name: size for family in FAMILIES.values() for name, size in family.siz
 
 
 @dataclass
-class Backbone:
+class BackboneConfig:
     """What a family does not read is refused; None takes the named size's value."""
 
     name: Literal[
@@ -137,14 +151,14 @@ class Backbone:
                 yield f"backbone.{_token_size(self)} does not divide the {size_px} px of {where}"
 
 
-def _token_size(backbone: Backbone) -> str:
+def _token_size(backbone: BackboneConfig) -> str:
     """The field that sets the pixels per output token, and its value, for an error."""
     if family(backbone).strides == (1,):
         return f"patch_size: {patch_px(backbone)}"
     return f"name: {backbone.name} has an output token per {stride_px(backbone)} px, which"
 
 
-def _unread(backbone: Backbone) -> Iterator[str]:
+def _unread(backbone: BackboneConfig) -> Iterator[str]:
     """The fields that are set to other than their default and that the family does not read."""
     reads = family(backbone).reads | {"name", "frozen", "fused_attention"}
     found = [f for f in dataclasses.fields(backbone) if f.name not in reads and getattr(backbone, f.name) != f.default]
@@ -153,7 +167,7 @@ def _unread(backbone: Backbone) -> Iterator[str]:
         yield f"backbone.{names}: {backbone.name} has no such choice; leave it out, or unset it ({unset})"
 
 
-def _impossible(backbone: Backbone) -> Iterator[str]:
+def _impossible(backbone: BackboneConfig) -> Iterator[str]:
     """Sizes that no network has; the first problem hides the rest."""
     size, staged = size_of(backbone), len(family(backbone).widths)
     values = {"patch_size": size.patch_size, "embed_dim": size.embed_dim, "num_heads": size.num_heads}
@@ -175,16 +189,16 @@ def _impossible(backbone: Backbone) -> Iterator[str]:
         yield f"backbone.mlp_ratio: {size.mlp_ratio} is not positive"
 
 
-def module(backbone: Backbone) -> str:
+def module(backbone: BackboneConfig) -> str:
     """The name of the family, and of its file in `vitssl/backbones/`."""
     return next(name for name, found in FAMILIES.items() if backbone.name in found.sizes)
 
 
-def family(backbone: Backbone) -> Family:
+def family(backbone: BackboneConfig) -> Family:
     return FAMILIES[module(backbone)]
 
 
-def size_of(backbone: Backbone) -> Size:
+def size_of(backbone: BackboneConfig) -> Size:
     """The named size with the overrides applied."""
     size = SIZES[backbone.name]
     depths = backbone.depths if backbone.depth is None else [backbone.depth]
@@ -193,24 +207,30 @@ def size_of(backbone: Backbone) -> Size:
     return size._replace(**{name: value for name, value in own.items() if value is not None})
 
 
-def patch_px(backbone: Backbone) -> int:
+def patch_px(backbone: BackboneConfig) -> int:
     """Pixels per side of an input patch."""
     return size_of(backbone).patch_size
 
 
-def stage_strides_px(backbone: Backbone) -> tuple[int, ...]:
+def stage_strides_px(backbone: BackboneConfig) -> tuple[int, ...]:
     """Pixels per side of a token of each stage; the last one's tokens are the output."""
     strides = family(backbone).strides[: len(size_of(backbone).depths)]
     return tuple(max(1, patch_px(backbone)) * stride for stride in strides)
 
 
-def stride_px(backbone: Backbone) -> int:
+def stride_px(backbone: BackboneConfig) -> int:
     """Pixels per side of an output token."""
     return stage_strides_px(backbone)[-1]
 
 
-def offers(backbone: Backbone) -> set[str]:
+def capabilities(backbone: BackboneConfig) -> set[str]:
     """What it can do for an objective."""
     extra = {"cls"} if module(backbone) == "cvt" and backbone.variant == "microsoft" else set()
     lost = {"keep", "mask"} if backbone.tokenizer == "shifted" else set()  # a token holds pixels of its neighbours
-    return (set(family(backbone).offers) | extra) - lost
+    return (set(family(backbone).capabilities) | extra) - lost
+
+
+def num_intermediates(backbone: BackboneConfig) -> int:
+    """How many places of a backbone give features (``out_indices``): the blocks of a plain one, the stages of a staged one."""
+    depths = size_of(backbone).depths
+    return depths[0] if len(family(backbone).widths) == 1 else len(depths)

@@ -12,7 +12,7 @@ import json
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from vitssl.config.backbones import Backbone, module
+from vitssl.config.backbones import BackboneConfig, module
 from vitssl.config.data import view_px
 from vitssl.config.run import Run, views_of
 
@@ -62,11 +62,11 @@ def _without_effect(run: Run) -> Iterator[str]:
         yield "backbone.interpolate_antialias"
 
 
-def backbones_of(part: Any, prefix: str = "") -> Iterator[tuple[str, Backbone]]:
+def backbones_of(part: Any, prefix: str = "") -> Iterator[tuple[str, BackboneConfig]]:
     """The dotted paths of all networks that a Run describes, its own and its teachers'."""
     for f in dataclasses.fields(part):
         value = getattr(part, f.name)
-        if isinstance(value, Backbone):
+        if isinstance(value, BackboneConfig):
             yield f"{prefix}{f.name}", value
         elif dataclasses.is_dataclass(value):
             yield from backbones_of(value, f"{prefix}{f.name}.")

@@ -11,7 +11,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from vitssl.config.backbones import Backbone
+from vitssl.config.backbones import BackboneConfig
 from vitssl.config.base import ConfigError, as_it_was
 from vitssl.config.identity import backbones_of
 from vitssl.config.run import Run, check
@@ -140,7 +140,7 @@ def load(folder: str | Path) -> Run:
     run = merge(Run, as_it_was(Run, content) if isinstance(content, dict) else content, where=str(path))
     for _, backbone in backbones_of(run):
         for name in backbone.unread_later():
-            setattr(backbone, name, getattr(Backbone, name))  # what a family does not read is at its default
+            setattr(backbone, name, getattr(BackboneConfig, name))  # what a family does not read is at its default
     check(run, where=str(path))
     return run
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal, Optional
 
-from vitssl.config.backbones import Backbone, module, offers, size_of
+from vitssl.config.backbones import BackboneConfig, capabilities, module, size_of
 from vitssl.config.base import ConfigError, checkpoint, free, later, less_than, teachers, unread_problems
 from vitssl.config.data import Data, View, view_px
 from vitssl.config.objectives import Objectives, active
@@ -90,7 +90,7 @@ class Loop:
 class Run:
     seed: int = 0
     data: Data = field(default_factory=Data)
-    backbone: Backbone = field(default_factory=Backbone)
+    backbone: BackboneConfig = field(default_factory=BackboneConfig)
     objectives: Objectives = field(default_factory=Objectives)
     optim: Optim = field(default_factory=Optim)
     loop: Loop = field(default_factory=Loop)
@@ -209,7 +209,7 @@ def check_fits(run: Run, field: str, theirs: Run, where: str = "") -> None:
             raise ConfigError(f"{prefix}{field}_backbone.{f.name}: {own} is not the teacher's; its own Run has backbone.{f.name}={other}")
 
 
-def _network(backbone: Backbone) -> dict[str, Any]:
+def _network(backbone: BackboneConfig) -> dict[str, Any]:
     """What weights of one must share with the other's, in shape or in what they mean."""
     size, same = size_of(backbone), ("embed_dim", "depths", "num_heads", "mlp_ratio", "patch_size")
     return {"family": module(backbone), **{name: getattr(size, name) for name in same}, "attention_scale": backbone.attention_scale}
@@ -230,7 +230,7 @@ def _demands(run: Run) -> Iterator[str]:
     if not objectives:
         yield "objectives: none is on; set at least one, for example objectives.classify: {}"
     for name, objective in objectives.items():
-        for lacking in sorted(objective.needs() - offers(run.backbone)):
+        for lacking in sorted(objective.requires() - capabilities(run.backbone)):
             yield f"objectives.{name}: {_lacks(run.backbone, lacking)}"
         for view in objective.views():
             if view not in made:
@@ -253,10 +253,10 @@ def _objective_problems(run: Run) -> Iterator[str]:
             yield f"init_objectives: {name} is not an active objective; the Run has {', '.join(objectives)}"
 
 
-def _lacks(backbone: Backbone, need: str) -> str:
+def _lacks(backbone: BackboneConfig, need: str) -> str:
     if backbone.tokenizer == "shifted" and need in ("keep", "mask"):
         return "backbone.tokenizer=shifted shows every token a part of its neighbours, hidden ones too; set patches"
-    if need in ("keep", "mask") and not {"keep", "mask"} & offers(backbone):
+    if need in ("keep", "mask") and not {"keep", "mask"} & capabilities(backbone):
         return f"backbone.name={backbone.name} can hide no tokens, neither by dropping them nor behind a mask token"
     return f"backbone.name={backbone.name} {LACKS[need]}"
 

@@ -1,7 +1,7 @@
 """An objective: features and a batch to named loss terms; it owns its heads, decoder, teacher or centre.
 
-To add one: a dataclass in `vitssl/config/objectives.py` that says what it needs, and a file here with a class of the same name.
-The Model, the loop and the launcher need no change.
+To add one: ``NameConfig`` in `vitssl/config/objectives/name.py` (its fields, what it requires, its checks), its import and field in the
+table there (`__init__.py`), and ``Name`` in `name.py` here. The Model, the loop and the launcher need no change.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Encode(Protocol):
 class Objective(nn.Module):
     """Base class: made from (its config, the Run, the backbone, the number of classes). Every method but ``forward`` has a default."""
 
-    cfg: config.Objective
+    cfg: config.ObjectiveConfig
     ends: tuple[int, ...] = ()  # the backbone's ends (`Backbone.widths`) whose features this objective reads
     whole_pass: bool = True  # it makes a pass over a view as it is, nothing hidden or altered: of such, batch norms keep their statistics
 

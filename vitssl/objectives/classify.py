@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from vitssl import config
 from vitssl.backbones import layers
 from vitssl.backbones.base import Backbone, Features
+from vitssl.config.objectives.classify import ClassifyConfig
 from vitssl.data.batch import UNLABELLED, Batch
 from vitssl.objectives.base import Encode, Objective
 from vitssl.objectives.heads import pooled
@@ -41,7 +42,7 @@ def soft_cross_entropy(logits_BK: Tensor, targets: Tensor, smoothing: float, lab
 class Classify(Objective):
     """Linear head on the cls token or on the mean of the (normalised) patch tokens."""
 
-    def __init__(self, cfg: config.Classify, run: config.Run, backbone: Backbone, num_classes: int):
+    def __init__(self, cfg: ClassifyConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
         self.cfg = cfg
         self.head = nn.Linear(backbone.embed_dim, num_classes)

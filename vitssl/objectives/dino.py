@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from vitssl import config, dist
 from vitssl.backbones import layers
 from vitssl.backbones.base import Backbone
+from vitssl.config.objectives.dino import DinoConfig
 from vitssl.data.batch import Batch
 from vitssl.objectives.base import Encode, Objective
 from vitssl.objectives.heads import Prototypes, mlp, pooled
@@ -24,7 +25,7 @@ from vitssl.objectives.teacher import Teacher
 class Head(nn.Module):
     """An MLP to a bottleneck, whose direction is compared with the prototypes."""
 
-    def __init__(self, cfg: config.Dino, dim: int):
+    def __init__(self, cfg: DinoConfig, dim: int):
         super().__init__()
         self.mlp = mlp([dim, *[cfg.hidden_dim] * (cfg.layers - 1), cfg.bottleneck_dim], nn.GELU, cfg.batch_norm)
         self.last_layer = Prototypes(cfg.bottleneck_dim, cfg.out_dim, cfg.norm_last_layer)
@@ -38,7 +39,7 @@ class Head(nn.Module):
 class Dino(Objective):
     """The student's prototypes of every view follow those that a moving average of it gives the other global views."""
 
-    def __init__(self, cfg: config.Dino, run: config.Run, backbone: Backbone, num_classes: int):
+    def __init__(self, cfg: DinoConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
         self.cfg, self.epochs = cfg, config.horizon_epochs(run)
         self.teacher_is_loaded = "dino" in run.init_objectives

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from vitssl import config
 from vitssl.backbones import layers
 from vitssl.backbones.base import Backbone, Features
+from vitssl.config.objectives.drloc import DrlocConfig
 from vitssl.data.batch import Batch
 from vitssl.objectives.base import Encode, Objective
 
@@ -116,7 +117,7 @@ class Drloc(Objective):
     It reads the pass that `classify` makes of the same view. Prefix tokens have no place on the grid and are left out.
     """
 
-    def __init__(self, cfg: config.Drloc, run: config.Run, backbone: Backbone, num_classes: int):
+    def __init__(self, cfg: DrlocConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
         self.cfg, self.horizon_epochs = cfg, config.horizon_epochs(run)
         last = len(backbone.widths) - 1

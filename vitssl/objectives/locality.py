@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from vitssl import backbones, config
 from vitssl.backbones import layers
 from vitssl.backbones.base import Backbone, Features
+from vitssl.config.objectives.locality import LocalityConfig
 from vitssl.data.batch import Batch
 from vitssl.objectives.base import Encode, Objective
 
@@ -36,7 +37,7 @@ class Locality(Objective):
     ``teacher`` names (``state.load_teachers``) and are part of this run's checkpoints, which so can be continued and loaded alone.
     """
 
-    def __init__(self, cfg: config.Locality, run: config.Run, backbone: Backbone, num_classes: int):
+    def __init__(self, cfg: LocalityConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
         self.cfg, self.ends = cfg, tuple(cfg.blocks)
         self.teacher = backbones.build(cfg.teacher_backbone, cfg.teacher_px).requires_grad_(False).eval()

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vitssl import config
 from vitssl.backbones import layers
 from vitssl.backbones.base import Backbone, Features
+from vitssl.config.objectives.mae import MaeConfig
 from vitssl.data.batch import Batch
 from vitssl.data.masks import Selection, random_keep
 from vitssl.objectives.base import Encode, Objective
@@ -51,7 +52,7 @@ def masked_error(prediction_BNE: Tensor, target_BNE: Tensor, mask_BN: Tensor, ki
 class PixelShuffle(nn.Linear):
     """SimMIM's decoder: one linear layer from every token to its own patch (a 1x1 convolution and a pixel shuffle)."""
 
-    def __init__(self, cfg: config.Mae, backbone: Backbone, grid: tuple[int, int]):
+    def __init__(self, cfg: MaeConfig, backbone: Backbone, grid: tuple[int, int]):
         super().__init__(backbone.embed_dim, backbone.stride**2 * 3)
         layers.init_linear(self, "trunc_normal")
 
@@ -62,7 +63,7 @@ class PixelShuffle(nn.Linear):
 class Transformer(nn.Module):
     """MAE's decoder: a small transformer over the visible tokens and mask tokens, which predicts the pixels of every patch."""
 
-    def __init__(self, cfg: config.Mae, backbone: Backbone, grid: tuple[int, int]):
+    def __init__(self, cfg: MaeConfig, backbone: Backbone, grid: tuple[int, int]):
         super().__init__()
         dim, prefix = cfg.decoder_dim, backbone.num_prefix_tokens
         self.embed = nn.Linear(backbone.embed_dim, dim)
@@ -124,7 +125,7 @@ class Mae(Objective):
 
     whole_pass = False
 
-    def __init__(self, cfg: config.Mae, run: config.Run, backbone: Backbone, num_classes: int):
+    def __init__(self, cfg: MaeConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
         self.cfg, self.patch_px = cfg, backbone.stride
         grid = backbone.grid(config.view_px(run.data, cfg.view))

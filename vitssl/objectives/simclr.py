@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from vitssl import config, dist
 from vitssl.backbones import layers
 from vitssl.backbones.base import Backbone
+from vitssl.config.objectives.simclr import SimclrConfig
 from vitssl.data.batch import Batch
 from vitssl.objectives.base import Encode, Objective
 from vitssl.objectives.heads import mlp, pooled
@@ -24,7 +25,7 @@ class Simclr(Objective):
     The projection head has its batch norms after the hidden layers, and with ``last_batch_norm`` after the last one.
     """
 
-    def __init__(self, cfg: config.Simclr, run: config.Run, backbone: Backbone, num_classes: int):
+    def __init__(self, cfg: SimclrConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
         self.cfg = cfg
         self.head = mlp(

@@ -1,0 +1,45 @@
+"""An objective stands in every list that wants it: the files that README's section Development names."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from jobs import graph, sweep
+from tests.test_pairs import OBJECTIVES
+from vitssl.config import ObjectiveConfig, Objectives, active, parts_of
+from vitssl.objectives.base import Objective
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = [f.name for f in dataclasses.fields(Objectives)]
+
+
+@cache
+def _of_sweeps() -> set[str]:
+    """The objectives that the project's sweeps train."""
+    specs = [sweep.read(path, everything=True) for path in sorted((ROOT / "sweeps").glob("*.yaml"))]
+    for spec in specs:
+        spec.axes = {name: dict([next(iter(values.items()))]) for name, values in spec.axes.items()}
+    return {name for spec in specs for cell in graph.cells(spec) for stage in cell.stages for name in active(stage.run.objectives)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_objective_has_its_files_and_its_place_in_every_list(name: str) -> None:
+    kind = parts_of(Objectives)[name]
+    assert issubclass(kind, ObjectiveConfig) and kind.__module__ == f"vitssl.config.objectives.{name}"
+    module = importlib.import_module(f"vitssl.objectives.{name}")
+    assert issubclass(getattr(module, kind.__name__.removesuffix("Config")), Objective)
+    assert (ROOT / "tests" / "objectives" / f"test_{name}.py").is_file()
+    assert any(name in objectives for objectives in OBJECTIVES.values()), "no line of tests/test_pairs.py trains it"
+    assert (ROOT / "tests" / "golden" / f"{name}.json").is_file(), "tests/test_train.py holds no curve of it"
+    assert name in _of_sweeps(), "no sweep trains it"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_smoke_size_is_of_its_own_fields(name: str) -> None:
+    kind = parts_of(Objectives)[name]
+    assert kind.smoke.keys() <= {f.name for f in dataclasses.fields(kind)}

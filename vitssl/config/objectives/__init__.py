@@ -1,0 +1,38 @@
+"""The fields of ``objectives``, one file each: what an objective may be told, and what it asks of a Run.
+
+Field ``name`` has its config here in ``name.py``; its module is the class of the same name without ``Config`` in
+`vitssl/objectives/name.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Optional
+
+from vitssl.config.objectives.base import ObjectiveConfig, horizon_epochs
+from vitssl.config.objectives.classify import ClassifyConfig
+from vitssl.config.objectives.dino import DinoConfig
+from vitssl.config.objectives.drloc import DrlocConfig
+from vitssl.config.objectives.locality import LocalityConfig
+from vitssl.config.objectives.mae import MaeConfig
+from vitssl.config.objectives.simclr import SimclrConfig
+
+__all__ = ["ObjectiveConfig", "Objectives", "active", "horizon_epochs"]
+
+
+@dataclass
+class Objectives:
+    """One optional field per objective; null is off."""
+
+    classify: Optional[ClassifyConfig] = None
+    mae: Optional[MaeConfig] = None
+    simclr: Optional[SimclrConfig] = None
+    dino: Optional[DinoConfig] = None
+    drloc: Optional[DrlocConfig] = None
+    locality: Optional[LocalityConfig] = None
+
+
+def active(objectives: Objectives) -> dict[str, ObjectiveConfig]:
+    """The objectives that are on, by name, in the order of the fields."""
+    return {f.name: v for f in dataclasses.fields(objectives) if (v := getattr(objectives, f.name)) is not None}

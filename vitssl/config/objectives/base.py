@@ -1,0 +1,56 @@
+"""What every objective's config has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from vitssl.config.base import less_than, unread_problems
+
+if TYPE_CHECKING:
+    from vitssl.config.run import Run
+
+Pool = Literal["cls", "mean"]
+
+
+def of_pool(pool: str) -> set[str]:
+    """What it requires of a backbone."""
+    return {"cls"} if pool == "cls" else set()
+
+
+def horizon_epochs(run: Run) -> int:
+    """Epochs over which schedules extend."""
+    return run.loop.schedule_epochs or run.loop.epochs
+
+
+@dataclass
+class ObjectiveConfig:
+    """What every objective has."""
+
+    classifies: ClassVar[bool] = False  # predicts classes, so that the Run is evaluated on the test split
+    needs_labels: ClassVar[bool] = False  # where no other objective is active, unlabelled images are left out
+    smoke: ClassVar[dict[str, Any]] = {}  # fields of its tiny form, which `jobs/submit.py --smoke` trains
+    weight: float = 1.0
+    view: str = "main"
+
+    def requires(self) -> set[str]:
+        """The capabilities that it requires of a backbone."""
+        return set()
+
+    def views(self) -> list[str]:
+        """The names of the views that it reads."""
+        return [self.view]
+
+    def reads_output(self) -> bool:
+        """Does it read what comes out of the backbone's final norm? Where nothing does, the last layers would stay untrained."""
+        return True
+
+    def unread(self) -> dict[str, str]:
+        """{field that nothing reads as the other fields are: the value of another field that it belongs to}."""
+        return {}
+
+    def problems(self, name: str, run: Run) -> Iterator[str]:
+        """``name`` is the path of the field, such as objectives.mae."""
+        yield from less_than(0, self, name, "weight")
+        yield from unread_problems(self, name, self.unread())

@@ -1,0 +1,55 @@
+"""The fields of ``objectives.dino``: self-distillation (DINO)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Optional
+
+from vitssl.config.base import less_than
+from vitssl.config.objectives.base import ObjectiveConfig, Pool, of_pool
+
+if TYPE_CHECKING:
+    from vitssl.config.run import Run
+
+
+@dataclass
+class DinoConfig(ObjectiveConfig):
+    """Self-distillation with multi-crop (Caron et al. 2021); the defaults are its ViT-S/16's."""
+
+    smoke: ClassVar[dict[str, Any]] = {"hidden_dim": 32, "bottleneck_dim": 16, "out_dim": 64}
+    second: str = "second"  # the other global view
+    local: Optional[str] = "local"  # view of small crops, for the student only; null: none
+    pool: Pool = "cls"
+    hidden_dim: int = 2048
+    bottleneck_dim: int = 256
+    out_dim: int = 65536  # prototypes
+    layers: int = 3
+    batch_norm: bool = False  # of the head, over all crops together; the teacher takes running averages (the code: its batch's)
+    norm_last_layer: bool = True  # the prototypes' lengths are fixed
+    freeze_last_layer_epochs: float = 1.0
+    student_temperature: float = 0.1
+    teacher_temperature: float = 0.04
+    warmup_teacher_temperature: float = 0.04
+    warmup_teacher_temperature_epochs: float = 0.0
+    center_momentum: float = 0.9
+    teacher_momentum: float = 0.996  # rises to 1 by a cosine
+
+    def requires(self) -> set[str]:
+        return of_pool(self.pool)
+
+    def views(self) -> list[str]:
+        return [self.view, self.second, *([self.local] if self.local else [])]
+
+    def problems(self, name: str, run: Run) -> Iterator[str]:
+        yield from super().problems(name, run)
+        yield from less_than(1, self, name, "hidden_dim", "bottleneck_dim", "out_dim", "layers")
+        yield from less_than(0, self, name, "freeze_last_layer_epochs", "warmup_teacher_temperature_epochs")
+        for key in ("student_temperature", "teacher_temperature", "warmup_teacher_temperature"):
+            if getattr(self, key) <= 0:
+                yield f"{name}.{key}: {getattr(self, key)} is not positive"
+        for key in ("center_momentum", "teacher_momentum"):
+            if not 0 <= getattr(self, key) <= 1:
+                yield f"{name}.{key}: {getattr(self, key)} is not in [0, 1]"
+        if len(set(self.views())) < len(self.views()):
+            yield f"{name}: its views must be different ones, not {', '.join(self.views())}"

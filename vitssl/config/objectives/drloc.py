@@ -1,0 +1,73 @@
+"""The fields of ``objectives.drloc``: dense relative localisation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional
+
+from vitssl.config.backbones import size_of, stage_strides_px, stride_px
+from vitssl.config.base import less_than
+from vitssl.config.data import view_px
+from vitssl.config.objectives.base import ObjectiveConfig
+
+if TYPE_CHECKING:
+    from vitssl.config.run import Run
+
+
+@dataclass
+class DrlocConfig(ObjectiveConfig):
+    """Dense relative localisation (Liu et al. 2021); the defaults are the paper's text."""
+
+    smoke: ClassVar[dict[str, Any]] = {"pairs": 8, "hidden_dim": 32}
+    pairs: int = 64  # per image
+    hidden_dim: int = 512  # of the MLP
+    loss: Literal["l1", "ce", "cbr"] = "l1"  # regression, classes, cycle-back regression
+    target: Literal["normalized", "raw"] = "normalized"  # of l1: offsets divided by the grid's side (paper), or in tokens (code)
+    signed: bool = False  # offsets keep their sign
+    reduction: Literal["sum", "mean"] = "sum"  # of l1, over the two coordinates: Eq. 2, or the code
+    pooling: Literal["none", "2x2", "3x3"] = "none"  # of the grid: the paper's, or the code's 3x3 with stride 2 and padding
+    features: Literal["raw", "normed"] = "raw"  # the last block's output, before or after the final norm
+    multi_scale: bool = False  # a head for the last block of every stage; the code reads after patch merging
+    num_classes: Optional[int] = None  # per axis, for ce and cbr; None: what the grid needs
+    warmup_epochs: float = 0.0  # the weight rises linearly from 0
+    end_epoch: Optional[float] = None  # after the warm-up the weight falls linearly to 0 at this epoch; None: it stays
+
+    def reads_output(self) -> bool:
+        return self.features == "normed"
+
+    def unread(self) -> dict[str, str]:
+        if self.loss == "l1":
+            return {"num_classes": "loss: ce or cbr"}
+        return dict.fromkeys(("target", "reduction"), "loss: l1")
+
+    def problems(self, name: str, run: Run) -> Iterator[str]:
+        yield from super().problems(name, run)
+        yield from less_than(1, self, name, "pairs", "hidden_dim", "num_classes")
+        yield from less_than(0, self, name, "warmup_epochs")
+        if self.end_epoch is not None and self.end_epoch <= self.warmup_epochs:
+            yield f"{name}.end_epoch: {self.end_epoch:g} is not after warmup_epochs={self.warmup_epochs:g}"
+        if self.multi_scale and len(size_of(run.backbone).depths) < 2:
+            yield f"{name}.multi_scale: {run.backbone.name} has one stage only"
+        if self.multi_scale and self.features == "normed":
+            yield f"{name}.features: the final norm does not fit earlier stages; with multi_scale set raw"
+        yield from self._grid_problems(name, run)
+
+    def _grid_problems(self, name: str, run: Run) -> Iterator[str]:
+        strides = stage_strides_px(run.backbone) if self.multi_scale else [stride_px(run.backbone)]
+        for stride in strides:
+            side = view_px(run.data, self.view) // stride
+            if self.pooling == "2x2" and side % 2:
+                yield f"{name}.pooling: 2x2 does not divide the {side} x {side} tokens"
+            if self.pooled(side) < 2:
+                yield f"{name}: a grid of one token has no pairs; {view_px(run.data, self.view)} px are {side} x {side} tokens"
+            if self.num_classes is not None and self.num_classes < self.num_offsets(side):
+                yield f"{name}.num_classes: {self.num_classes} is less than the {self.num_offsets(side)} offsets of the grid"
+
+    def pooled(self, side: int) -> int:
+        """The side of the grid after pooling."""
+        return {"none": side, "2x2": side // 2, "3x3": (side + 1) // 2}[self.pooling]
+
+    def num_offsets(self, side: int) -> int:
+        """How many different offsets of an axis there are on a grid of that side before pooling."""
+        return 2 * self.pooled(side) - 1 if self.signed else self.pooled(side)

@@ -1,0 +1,43 @@
+"""The fields of ``objectives.locality``: locality guidance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Optional
+
+from vitssl.config.backbones import BackboneConfig, num_intermediates
+from vitssl.config.base import checkpoint, less_than
+from vitssl.config.objectives.base import ObjectiveConfig
+
+if TYPE_CHECKING:
+    from vitssl.config.run import Run
+
+
+@dataclass
+class LocalityConfig(ObjectiveConfig):
+    """Features follow those of a small convolutional teacher (Li et al. 2022, locality guidance)."""
+
+    smoke: ClassVar[dict[str, Any]] = {"blocks": [0, 0, 1], "stages": [0, 1, 2]}
+    teacher: Optional[str] = checkpoint()
+    teacher_backbone: BackboneConfig = field(default_factory=lambda: BackboneConfig(name="resnet56"))  # as in the teacher's own run
+    teacher_px: int = 32  # the view is shrunk to this for the teacher
+    blocks: list[int] = field(default_factory=lambda: [0, 6, 11])  # of the student, from 0
+    stages: list[int] = field(default_factory=lambda: [0, 1, 2])  # of the teacher, one for each block
+
+    def reads_output(self) -> bool:
+        return False
+
+    def problems(self, name: str, run: Run) -> Iterator[str]:
+        yield from super().problems(name, run)
+        if self.teacher is None:
+            yield f"{name}.teacher: name the trained teacher: an earlier stage of the arm, a run folder"
+        yield from less_than(1, self, name, "teacher_px")
+        for problem in self.teacher_backbone.problems([(f"{name}.teacher_px", self.teacher_px)]):
+            yield f"{name}.teacher_{problem}"
+        if len(self.blocks) != len(self.stages) or not self.blocks:
+            yield f"{name}.stages: {self.stages} are not as many as blocks={self.blocks}"
+        for key, backbone in (("blocks", run.backbone), ("stages", self.teacher_backbone)):
+            asked, ends = getattr(self, key), num_intermediates(backbone)
+            if any(not 0 <= end < ends for end in asked):
+                yield f"{name}.{key}: {asked} are not all in 0 to {ends - 1}, what {backbone.name} has"

@@ -1,0 +1,58 @@
+"""The fields of ``objectives.mae``: masked image modelling (MAE, SimMIM, ConvMAE)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from vitssl.config.backbones import size_of, stride_px
+from vitssl.config.base import less_than
+from vitssl.config.data import view_px
+from vitssl.config.objectives.base import ObjectiveConfig
+
+if TYPE_CHECKING:
+    from vitssl.config.run import Run
+
+
+@dataclass
+class MaeConfig(ObjectiveConfig):
+    """MAE as released; with ``hide: mask``, ``decoder: pixel_shuffle`` and ``loss: l1`` SimMIM; with ``fuse`` ConvMAE."""
+
+    smoke: ClassVar[dict[str, Any]] = {"decoder_dim": 32, "decoder_depth": 1, "decoder_heads": 2}
+    mask_ratio: float = 0.75
+    hide: Literal["drop", "mask"] = "drop"  # hidden tokens are dropped, or replaced by a learned one
+    decoder: Literal["transformer", "pixel_shuffle"] = "transformer"
+    decoder_dim: int = 512  # these three: of the transformer
+    decoder_depth: int = 8
+    decoder_heads: int = 16
+    fuse: bool = False  # earlier stages' features join the last one's before the decoder (ConvMAE)
+    loss: Literal["l2", "l1"] = "l2"
+    normalize_targets: bool = False  # per-patch normalised pixels
+
+    def requires(self) -> set[str]:
+        return {"keep"} if self.hide == "drop" else {"mask"}
+
+    def unread(self) -> dict[str, str]:
+        decoder = ("decoder_dim", "decoder_depth", "decoder_heads")
+        return dict.fromkeys(decoder, "decoder: transformer") if self.decoder == "pixel_shuffle" else {}
+
+    def problems(self, name: str, run: Run) -> Iterator[str]:
+        yield from super().problems(name, run)
+        if not 0 < self.mask_ratio < 1:
+            yield f"{name}.mask_ratio: {self.mask_ratio} is not between 0 and 1"
+        tokens = (view_px(run.data, self.view) // stride_px(run.backbone)) ** 2
+        if int(tokens * (1 - self.mask_ratio)) < 1:
+            yield f"{name}.mask_ratio: {self.mask_ratio} keeps none of the {tokens} tokens; lower it or use smaller patches"
+        if self.fuse and len(size_of(run.backbone).depths) < 2:
+            yield f"{name}.fuse: {run.backbone.name} has no earlier stages to fuse"
+        yield from self._decoder_problems(name)
+
+    def _decoder_problems(self, name: str) -> Iterator[str]:
+        if self.decoder == "pixel_shuffle":
+            if self.hide == "drop":
+                yield f"{name}.decoder: pixel_shuffle decodes every token, and hide=drop drops the hidden ones; set {name}.hide=mask"
+            return
+        yield from less_than(1, self, name, "decoder_dim", "decoder_depth", "decoder_heads")
+        if self.decoder_dim % self.decoder_heads or self.decoder_dim % 4:
+            yield f"{name}.decoder_dim: {self.decoder_dim} must be a multiple of decoder_heads={self.decoder_heads} and of 4"

@@ -1,0 +1,50 @@
+"""The fields of ``objectives.simclr``: contrastive learning (SimCLR)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from vitssl.config.base import later, less_than
+from vitssl.config.objectives.base import ObjectiveConfig, Pool, of_pool
+
+if TYPE_CHECKING:
+    from vitssl.config.run import Run
+
+
+@dataclass
+class SimclrConfig(ObjectiveConfig):
+    """NT-Xent between two views of every image (Chen et al. 2020)."""
+
+    smoke: ClassVar[dict[str, Any]] = {"hidden_dim": 32, "out_dim": 16}
+    second: str = "second"  # the other view; `view` itself where it has a count of 2
+    pool: Pool = "cls"
+    # The head. The paper: one hidden layer, as wide as its ResNet-50's output. Google's code: layers 3, hidden_dim the backbone's width,
+    # last_batch_norm. These defaults, the paper's form with a batch norm after the hidden layer, are ours.
+    hidden_dim: int = 2048
+    out_dim: int = 128
+    layers: int = 2
+    batch_norm: bool = True  # after the hidden layers
+    last_batch_norm: bool = later(False)  # after the last one too; neither has a bias
+    temperature: float = 0.1
+
+    def requires(self) -> set[str]:
+        return of_pool(self.pool)
+
+    def views(self) -> list[str]:
+        return list(dict.fromkeys([self.view, self.second]))
+
+    def problems(self, name: str, run: Run) -> Iterator[str]:
+        yield from super().problems(name, run)
+        yield from less_than(1, self, name, "hidden_dim", "out_dim", "layers")
+        if self.temperature <= 0:
+            yield f"{name}.temperature: {self.temperature} is not positive"
+        if run.optim.batch_size < 2:
+            yield f"{name}: a batch of one image has no negatives; set optim.batch_size"
+        copies = 2 if self.second == self.view else 1
+        for view in self.views():
+            if (count := getattr(run.data.views, view).count) != copies:
+                yield f"{name}: data.views.{view}.count is {count}; two views are compared, so that it must be {copies}"
+        if run.loop.micro_batch_size is not None and run.loop.micro_batch_size < run.optim.batch_size:
+            yield f"{name}: loop.micro_batch_size may split the batch, whose images are the negatives; leave it out"
