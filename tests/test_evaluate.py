@@ -12,7 +12,9 @@ from PIL import Image
 
 import vitssl
 from vitssl import cli, config, model, state
-from vitssl.config import Classify, ConfigError, Mae, Objectives, Run
+from vitssl.config import ConfigError, Objectives, Run
+from vitssl.config.objectives.classify import ClassifyConfig
+from vitssl.config.objectives.mae import MaeConfig
 from vitssl.data.decode import decode, resize, resized_sizes
 
 
@@ -31,12 +33,12 @@ def save_run(folder: Path, objectives: Objectives, **backbone: object) -> Path:
 def trained(tmp_path: Path) -> Path:
     """The folder of a run in a sweep's folder, which classifies."""
     (tmp_path / "sweep.json").write_text("{}")
-    return save_run(tmp_path / "scratch-s0", Objectives(classify=Classify()))
+    return save_run(tmp_path / "scratch-s0", Objectives(classify=ClassifyConfig()))
 
 
 @pytest.fixture
 def pretrained(tmp_path: Path) -> Path:
-    return save_run(tmp_path / "pretrain-s0", Objectives(mae=Mae(decoder_dim=16, decoder_depth=1, decoder_heads=2)))
+    return save_run(tmp_path / "pretrain-s0", Objectives(mae=MaeConfig(decoder_dim=16, decoder_depth=1, decoder_heads=2)))
 
 
 def test_one_image_is_a_batch_of_one(trained: Path) -> None:
@@ -87,7 +89,8 @@ def test_features_are_what_the_head_reads(trained: Path) -> None:
     features = run.features(images)
     width = run.model.backbone.embed_dim
     assert (features.prefix_BPD.shape, features.tokens_BND.shape, features.grid) == ((3, 1, width), (3, 4, width), (2, 2))
-    logits_BK = run.model.objectives["classify"].head(features.prefix_BPD[:, 0])
+    head = run.model.objectives["classify"].head
+    logits_BK = torch.nn.functional.linear(features.prefix_BPD[:, 0], head.weight, head.bias)
     assert torch.allclose(logits_BK.softmax(-1), run.predict(images), atol=1e-6)
     assert torch.equal(run.features(images[1]).tokens_BND, features.tokens_BND[1:2])
 
@@ -103,18 +106,23 @@ def test_a_pretraining_run_gives_features_and_no_classes(pretrained: Path) -> No
 
 
 def test_a_backbone_without_a_class_token_has_no_prefix(tmp_path: Path) -> None:
-    folder = save_run(tmp_path / "swin-s0", Objectives(classify=Classify(pool="mean")), name="swin_pico", patch_size=2, window_size=2)
+    folder = save_run(tmp_path / "swin-s0", Objectives(classify=ClassifyConfig(pool="mean")), name="swin_pico", patch_size=2, window_size=2)
     features = vitssl.load(folder).features(Image.effect_noise((20, 20), 90))
     assert features.prefix_BPD.shape == (1, 0, features.tokens_BND.shape[-1]) and features.grid == (1, 1)
 
 
-@pytest.mark.parametrize("words", [["predict", "one.png"], ["evaluate"]])
-def test_the_commands_refuse_a_pretraining_run(pretrained: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(["predict", "one.png"], "this run has no classify"), (["evaluate"], "evaluate.type: the Run has no classify")],
+)
+def test_the_commands_refuse_a_pretraining_run(
+    pretrained: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     (pretrained / "done.json").write_text("{}")
     command, *files = words
     assert cli.main([command, str(pretrained), *files]) == 2
     output = capsys.readouterr()
-    assert output.err.startswith(f"error: {pretrained}: this run has no classify objective") and output.err.count("\n") == 1
+    assert output.err.startswith(f"error: {pretrained}: {message}") and output.err.count("\n") == 1
     assert not output.out
 
 

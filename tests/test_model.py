@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -11,6 +13,7 @@ from vitssl import model
 from vitssl.backbones.base import Backbone
 from vitssl.data.batch import Batch
 from vitssl.objectives.base import Objective
+from vitssl.objectives.masks import disjoint_masks, random_mask
 
 MAE = {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2}
 OBJECTIVES = {
@@ -48,9 +51,9 @@ class Corrupted(Objective):
         super().__init__()
         self.head = nn.Linear(backbone.embed_dim, 3)
 
-    def forward(self, encode, batch, progress):
-        encode.add("noise", torch.randn_like(encode.images("main")))
-        return {"corrupted": self.head(encode("noise").tokens_BND).square().mean()}
+    def forward(self, step, batch, progress):
+        step.add("noise", torch.randn_like(step.images("main")))
+        return {"corrupted": self.head(step.encode("noise").tokens_BND).square().mean()}
 
     def weight(self, term, progress):
         return 1.0
@@ -119,8 +122,42 @@ def test_a_step_s_masks_are_functions_of_the_seed_the_step_and_the_rank(make_run
 
     def mask(seed: int) -> torch.Tensor:
         torch.manual_seed(seed)
-        encode = model.StepEncode(network, batch(4))
-        encode("main", keep="mae")
-        return encode.selection("mae").mask_BN
+        masks: list = []
+        network.objectives["mae"].decoder.register_forward_hook(lambda module, arguments, output: masks.append(arguments[1]))
+        network(batch(4), torch.tensor(0.5))
+        return masks[0].mask_BN
 
     assert torch.equal(mask(1), mask(1)) and not torch.equal(mask(1), mask(2))
+
+
+class Disjoint(Objective):
+    """LUT's two passes: each view keeps a part of one permutation that the other does not."""
+
+    whole_pass = False
+
+    def forward(self, step, batch, progress):
+        self.masks = disjoint_masks(len(batch.index_B), math.prod(step.grid("main")), [4, 4])
+        self.kept = [step.encode(view, keep_BM=mask.keep_BM) for view, mask in zip(("main", "second"), self.masks, strict=True)]
+        return {"lut": sum(features.tokens_BND.square().mean() for features in self.kept)}
+
+
+def test_two_views_see_disjoint_tokens_of_one_permutation(make_run):
+    """Each pass is that of its view and of its mask: not those of another view's, as they were when masks had names."""
+    backbone = model.build(make_run({"objectives": {"mae": MAE}}), 10).backbone.eval()
+    objective = Disjoint()
+    views = batch(3)
+    views.views["second"] = torch.randn_like(views.views["main"])
+    objective(model.Model(backbone, {"lut": objective}).step(views), views, torch.tensor(0.5))
+    for view, mask, features in zip(("main", "second"), objective.masks, objective.kept, strict=True):
+        expected = backbone(backbone.embed(views.views[view]), mask.keep_BM).tokens_BND
+        assert torch.equal(features.tokens_BND, expected) and features.tokens_BND.shape[:2] == (3, 4)
+    shared = (~objective.masks[0].mask_BN) & (~objective.masks[1].mask_BN)
+    assert not shared.any()
+
+
+def test_a_pass_without_a_mask_is_made_once_and_one_with_a_mask_whenever_it_is_asked_for(make_run):
+    network = model.build(make_run({"objectives": {"mae": MAE}}), 10)
+    step = network.step(batch(3))
+    assert step.encode("main") is step.encode("main")
+    first, second = (step.encode("main", keep_BM=random_mask(3, 16, 0.75).keep_BM) for _ in range(2))
+    assert not torch.equal(first.tokens_BND, second.tokens_BND)

@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 import vitssl
 from tests.ranks import run_ranks, start_ranks
 from vitssl import config, train
+from vitssl.config.evals import ClassificationConfig
 from vitssl.evaluate import evaluate_folder
 from vitssl.files import read_events
 
@@ -274,7 +275,7 @@ def test_validation_selects_and_the_average_is_evaluated(folder):
     assert done["test_best"]["top1"] == max(e["test"]["top1"] for e in evals)
     assert done["test_ema"]["count"] == 450
     assert (run / "best.pt").exists()
-    assert evaluate_folder(run, ema=True) == done["test_ema"] != done["test"]
+    assert evaluate_folder(run, ClassificationConfig(weights="ema")) == done["test_ema"] != done["test"]
 
 
 def test_a_run_without_averaged_weights_says_so(folder):
@@ -287,7 +288,7 @@ def test_a_run_without_averaged_weights_says_so(folder):
 def test_a_loaded_run_predicts_as_it_was_evaluated(folder, digits):
     run = folder("run", CLASSIFY, {"loop.epochs": 3, "optim.lr": 3e-3})
     assert train.main([str(run)]) == 0
-    assert evaluate_folder(run) == json.loads((run / "done.json").read_text())["test"]
+    assert evaluate_folder(run, ClassificationConfig()) == json.loads((run / "done.json").read_text())["test"]
     from PIL import Image
     from sklearn.datasets import load_digits
 

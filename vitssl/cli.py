@@ -31,11 +31,15 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("vitssl", description="Train Vision Transformers on scarce data; sweeps are run by jobs/submit.py.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _shards_parser(commands)
-    add = _command(commands, "evaluate", _evaluate, "accuracy of a finished run on a split of its data or of other shards")
+    add = _command(commands, "evaluate", _evaluate, "what an evaluator finds in a run: its accuracy, or what its features are worth")
     add("folder", type=Path, help="run folder")
+    add("--type", default="classification", help="classification (the run's own classifier), knn or linear (on its features)")
     add("--shards", help="other shards with the same classes")
-    add("--split", default="test")
-    add("--ema", action="store_true", help="of the averaged weights, which a run with loop.ema_decay keeps")
+    add("--split", default="test", help="train, val (held out) or test as the run's data say, or a split of the shards")
+    add("--weights", default="model", help="model, ema (a run with loop.ema_decay keeps them) or teacher")
+    add("--ema", action="store_const", const="ema", dest="weights", help="the same as --weights ema")
+    add("--set", nargs="+", default=[], dest="fields", metavar="field=value", help="fields of the type, for example --type knn --set k=10")
+    add("--checkpoint", default="last.pt", help="a file of the run folder, for example best.pt")
     add = _command(commands, "predict", _predict, "class probabilities of image files")
     add("folder", type=Path, help="run folder")
     add("images", nargs="+", type=Path)
@@ -112,9 +116,12 @@ def _shards_info(arguments: argparse.Namespace) -> None:
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
+    from vitssl.config.evals import parse
     from vitssl.evaluate import evaluate_folder
 
-    print(json.dumps(evaluate_folder(arguments.folder, arguments.shards, arguments.split, arguments.ema)))
+    fields = {name: getattr(arguments, name) for name in ("type", "shards", "split", "weights")}
+    cfg = parse(arguments.type, fields, arguments.fields)
+    print(json.dumps(evaluate_folder(arguments.folder, cfg, arguments.checkpoint)))
     _note_unfinished(arguments.folder)
 
 

@@ -150,3 +150,14 @@ def gather(tensor: Tensor) -> Tensor:
     if dist.is_initialized():
         return _Gather.apply(tensor.contiguous())
     return tensor
+
+
+@torch.no_grad()
+def gather_rows(tensor: Tensor) -> Tensor:
+    """The rows of all ranks, of which each may hold another number, in the order of ranks; without gradient."""
+    if not dist.is_initialized():
+        return tensor
+    counts = gather(torch.tensor([len(tensor)], device=tensor.device)).tolist()
+    padded = tensor.new_zeros(max(counts), *tensor.shape[1:])
+    padded[: len(tensor)] = tensor
+    return torch.cat([part[:count] for part, count in zip(gather(padded).split(max(1, max(counts))), counts, strict=True)])

@@ -1,62 +1,30 @@
-"""Accuracy of a model on a split, and a trained run as an object that predicts and gives features.
+"""A trained run as an object that predicts, gives features and is evaluated.
 
 Shapes: B images, K classes, N tokens of the backbone's output grid, P prefix tokens, D width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from vitssl import config, dist, model, state
+from vitssl import config, dist, evaluators, model, state
 from vitssl.backbones.base import Features
 from vitssl.config import ConfigError
+from vitssl.config.evals import EvalConfig, evals_of
 from vitssl.data.batch import UNLABELLED, Batch, RawBatch
 from vitssl.data.decode import decode, resize, resized_sizes, upright
-from vitssl.data.index import load_index
-from vitssl.data.loader import EvalLoader
+from vitssl.data.index import Index, load_index
+from vitssl.data.subset import Split, train_and_heldout
 from vitssl.data.views import EvalView
+from vitssl.files import read_json, write_json
 
 OneImage = str | Path | Image.Image
-EVALUATED_AT_ONCE = 128  # images of a rank: without gradients they need little room, whatever a training batch was
-
-
-@torch.no_grad()
-def accuracy(
-    network: model.Model, batches: Iterable[RawBatch], view: Callable[[RawBatch], Batch], precision: str = "fp32"
-) -> dict[str, float]:
-    """Top-1 and top-5 in percent and the mean cross-entropy over the labelled images of all ranks, each counted once."""
-    was_training = network.training
-    network.eval()
-    sums = torch.zeros(4, dtype=torch.float64)
-    on_device: list[Tensor] = []  # what is fetched batch by batch would make the device wait
-    for raw in batches:
-        batch = view(raw)
-        with dist.autocast(batch.device, precision):
-            logits_BK = network.predict(batch).float()
-        labels_B = raw.labels_B.to(batch.device, non_blocking=True)
-        loss = F.cross_entropy(logits_BK, labels_B, reduction="sum", ignore_index=UNLABELLED)
-        hits = [top_k_correct(logits_BK, labels_B, k).sum() for k in (1, 5)]
-        on_device.append(torch.stack([*hits, loss, (labels_B != UNLABELLED).sum()]).double())
-    if on_device:
-        sums += torch.stack(on_device).sum(0).cpu()
-    network.train(was_training)
-    top1, top5, loss, count = dist.all_sum(sums).tolist()
-    if not count:
-        raise ConfigError("there is no labelled image to evaluate on")
-    return {"top1": 100 * top1 / count, "top5": 100 * top5 / count, "loss": loss / count, "count": int(count)}
-
-
-def top_k_correct(logits_BK: Tensor, labels_B: Tensor, k: int) -> Tensor:
-    """(B,) bool: is the label among the k highest scores?"""
-    best_Bk = logits_BK.topk(min(k, logits_BK.shape[1]), dim=1).indices
-    return torch.any(best_Bk == labels_B[:, None], dim=1)
 
 
 class Trained:
@@ -69,16 +37,19 @@ class Trained:
         model: the network, in evaluation mode; ``model.backbone`` has timm's parameter names.
     """
 
-    def __init__(self, folder: Path, checkpoint: str = state.LAST, device: str = "auto", ema: bool = False):
+    def __init__(self, folder: Path, checkpoint: str = state.LAST, device: str = "auto", weights: str = "model"):
         self.folder, self.run = folder, config.load(folder)
         saved = state.read(folder / checkpoint)
-        if ema and saved.get("ema") is None:
-            raise ConfigError(f"{folder / checkpoint}: holds no averaged weights; a run with loop.ema_decay has them in {state.LAST}")
         data = saved["data"]
         self.classes: list[str] = data["classes"]
         self.device = dist.device(device)
         self.model = model.build(self.run, len(self.classes))
-        self.model.load_state_dict(saved["ema" if ema else "model"])
+        self.model.load_state_dict(saved["model"])
+        self._averaged = saved.get("ema")
+        try:
+            self.model.load_state_dict(state.chosen(saved, weights), strict=weights != "teacher")
+        except ConfigError as error:
+            raise ConfigError(f"{folder / checkpoint}: {error}") from None
         self.model.to(self.device).eval()
         self.view = EvalView(self.run.data.image_size, self.run.data.eval_crop, data["mean"], data["std"], self.device)
 
@@ -98,15 +69,31 @@ class Trained:
         """What the backbone makes of files or PIL images of any size, on the CPU; of a single one, with B = 1.
 
         ``tokens_BND`` (B, N, D) are the output grid's tokens, row by row, ``grid`` its rows and columns, and ``prefix_BPD`` (B, P, D)
-        the class token: P is 1, or 0 where the backbone has none. All went through the final norm. ``stages`` is empty.
+        the class token: P is 1, or 0 where the backbone has none. All went through the final norm. ``intermediates`` is empty.
 
         Raises:
             ConfigError: a file that is no image, or no images at all.
         """
         backbone = self.model.backbone
         passes = [backbone(backbone.embed(batch.views["main"])) for batch in self._views(images, "features")]
-        prefix_BPD, tokens_BND = (torch.cat(parts).cpu() for parts in zip(*((f.prefix_BPD, f.tokens_BND) for f in passes), strict=True))
-        return Features(prefix_BPD, tokens_BND, passes[0].grid)
+        tokens = zip(*((f.prefix_BPD, f.tokens_BND, f.extra_BJD) for f in passes), strict=True)
+        return Features(*(torch.cat(parts).cpu() for parts in tokens), passes[0].grid)
+
+    def evaluate(self, evals: dict[str, EvalConfig]) -> dict[str, evaluators.Result]:
+        """The results of evaluators, by name, with all of their metrics.
+
+        Raises:
+            ConfigError: an evaluator that this run cannot have, or images that are not there.
+        """
+        subject = evaluators.Subject(self.model, self.run, self.classes, self.view, self._data, lambda: self._averaged)
+        return evaluators.evaluate(subject, evals, complete=True)
+
+    def _data(self) -> tuple[Index, Split]:
+        """The index of its shards, and its part of them."""
+        index = load_index(self.run.data.shards)
+        if index.classes != self.classes:
+            raise ConfigError(f"{index.folder}: its classes are not those that {self.folder} was trained on")
+        return index, train_and_heldout(index, self.run.data, config.needs_labels(self.run), evaluated=config.classifies(self.run))
 
     def _must_classify(self) -> None:
         """Refuse a run whose logits are asked for and that has none.
@@ -158,34 +145,61 @@ def run_folder(path: Path) -> Path:
     return path
 
 
-def load(folder: str | Path, checkpoint: str = state.LAST, device: str = "auto", ema: bool = False) -> Trained:
+def load(folder: str | Path, checkpoint: str = state.LAST, device: str = "auto", ema: bool = False, weights: str = "model") -> Trained:
     """A trained run by its folder: ``vitssl.load("runs/quickstart/ssat-…").predict("digit.png")``.
 
     Args:
         folder: the run folder.
         checkpoint: a file in it: the last state, ``best.pt`` of the held-out split, or one that ``loop.keep_every`` kept.
         device: auto, cpu or cuda.
-        ema: take the moving average of the weights, which a run with ``loop.ema_decay`` keeps.
+        ema: the same as ``weights="ema"``.
+        weights: model; ema, their moving average, which a run with ``loop.ema_decay`` keeps; or teacher, the backbone of an objective's
+            teacher.
 
     Raises:
         ConfigError: not a run folder, or without a checkpoint.
     """
-    return Trained(run_folder(Path(folder)), checkpoint, device, ema)
+    return Trained(run_folder(Path(folder)), checkpoint, device, "ema" if ema else weights)
 
 
-def evaluate_folder(folder: Path, shards: str | None = None, split: str = "test", ema: bool = False) -> dict[str, float]:
-    """Accuracy of a finished run on a split of its own shards or of others with the same classes.
+EVALS = "evals.json"  # in a run folder: what its configured evaluators found at the end, each with the fields that it had
+
+
+def missing_evals(run: config.Run, folder: Path) -> dict[str, EvalConfig]:
+    """The Run's configured evaluators whose results are not in its folder, or are of other fields."""
+    found = read_json(folder / EVALS)
+    return {name: cfg for name, cfg in evals_of(run).items() if found.get(name, {}).get("config") != cfg.defining()}
+
+
+def write_evals(folder: Path, evals: dict[str, EvalConfig], results: dict[str, evaluators.Result], epoch: float) -> None:
+    """Add the results of configured evaluators to ``evals.json``."""
+    new = {name: {"config": cfg.defining(), "epoch": epoch, "metrics": results[name].metrics} for name, cfg in evals.items()}
+    write_json(folder / EVALS, read_json(folder / EVALS) | new)
+
+
+def write_predictions(folder: Path, name: str, result: evaluators.Result, classes: list[str]) -> None:
+    """``predictions-NAME.npz``: labels, predicted classes and their probability, image by image, and the names of the classes."""
+    np.savez_compressed(folder / f"predictions-{name}.npz", classes=np.array(classes), **result.arrays)
+
+
+def evaluate_finished(folder: Path) -> None:
+    """Run the configured evaluators that a finished run does not have the results of yet."""
+    trained = load(folder)
+    if missing := missing_evals(trained.run, folder):
+        results = trained.evaluate(missing)
+        for name, result in results.items():
+            if result.arrays:
+                write_predictions(folder, name, result, trained.classes)
+        write_evals(folder, missing, results, read_json(folder / "done.json")["epochs"])
+
+
+def evaluate_folder(folder: Path, cfg: EvalConfig, checkpoint: str = state.LAST) -> dict[str, float]:
+    """The metrics that an evaluator finds in a finished run.
 
     Raises:
-        ConfigError: a run without `classify`, other classes, or no such split.
+        ConfigError: an evaluator that this run cannot have, other classes, or no such split.
     """
-    trained = load(folder, ema=ema)
-    trained._must_classify()
-    index = load_index(shards or trained.run.data.shards)
-    if index.classes != trained.classes:
-        raise ConfigError(f"{index.folder}: its classes are not those that {folder} was trained on")
-    loader = EvalLoader(
-        index, index.where(split), index.label, trained.run.data,
-        batch_size=EVALUATED_AT_ONCE, rank=0, world_size=1, device=trained.device,
-    )  # fmt: skip
-    return accuracy(trained.model, loader, trained.view, trained.run.loop.precision)
+    trained = load(folder, checkpoint)
+    for problem in cfg.problems("evaluate", trained.run):
+        raise ConfigError(f"{trained.folder}: {problem}")
+    return trained.evaluate({cfg.type: cfg})[cfg.type].metrics

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vitssl import config, dist, memory, model, optim, state
+from vitssl import config, dist, evaluators, memory, model, optim, state
 from vitssl.config import ConfigError, Run
+from vitssl.config.evals import EvalConfig, evals_of, own_evals
 from vitssl.data.batch import Batch, RawBatch
 from vitssl.data.index import Index, load_index
-from vitssl.data.loader import EvalLoader, TrainLoader
+from vitssl.data.loader import TrainLoader
 from vitssl.data.subset import Split, train_and_heldout
-from vitssl.data.views import TrainViews
-from vitssl.evaluate import EVALUATED_AT_ONCE
+from vitssl.data.views import EvalView, TrainViews
 
 
 @dataclass
@@ -59,7 +59,10 @@ class Session:
         self.total_steps = total_steps(run, self.loader.steps_per_epoch)
         self.model = model.build(run, len(self.index.classes))
         self.progress = Progress()
-        self._eval_loaders: dict[str, EvalLoader] = {}
+        view = EvalView(run.data.image_size, run.data.eval_crop, self.mean, self.std, self.device)
+        self.subject = evaluators.Subject(self.model, run, self.index.classes, view, lambda: (self.index, self.split), self._average)
+        self.own_evals = own_evals(run, heldout=len(self.split.val) > 0)
+        self.evals = self.own_evals | evals_of(run)
 
     @property
     def epoch(self) -> float:
@@ -83,14 +86,15 @@ class Session:
     def _epochs_at(self, step: int) -> int:
         return int(step / self.loader.steps_per_epoch + 1e-9)
 
-    def eval_loader(self, split: str) -> EvalLoader:
-        """Of "test" or "val". Made once: it may copy its images into GPU memory, where they stay for the next evaluation."""
-        if split not in self._eval_loaders:
-            self._eval_loaders[split] = EvalLoader(
-                self.index, getattr(self.split, split), self.index.label, self.run.data, batch_size=EVALUATED_AT_ONCE,
-                rank=dist.rank(), world_size=dist.world_size(), device=self.device,
-            )  # fmt: skip
-        return self._eval_loaders[split]
+    def evals_due(self) -> dict[str, EvalConfig]:
+        """The evaluators whose turn it is after the newest step."""
+        if self.progress.step == self.total_steps:
+            return self.evals
+        every = {name: self.run.loop.eval_every if cfg.every is None else cfg.every for name, cfg in self.evals.items()}
+        return {name: self.evals[name] for name, n in every.items() if n and self.epoch_ended and self.epochs_done % n == 0}
+
+    def _average(self) -> dict[str, Tensor] | None:
+        return None if self.ema is None else self.ema.average
 
     @property
     def data_facts(self) -> dict[str, Any]:

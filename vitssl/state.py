@@ -82,10 +82,36 @@ def checkpoint_path(source: str) -> Path:
     return path / LAST if path.is_dir() else path
 
 
-def weights(source: str) -> dict[str, Tensor]:
+TEACHER = re.compile(r"objectives\.\w+\.teacher\.backbone\.")  # where a teacher that follows the backbone is in a Model
+
+
+def chosen(content: dict[str, Any], which: str) -> dict[str, Tensor]:
+    """Of what a checkpoint of this project holds: the trained weights, their moving average, or a teacher's backbone alone.
+
+    Args:
+        content: the checkpoint.
+        which: model, ema or teacher.
+
+    Raises:
+        ConfigError: it holds none such.
+    """
+    if which == "model":
+        return content["model"]
+    if which == "ema":
+        if content.get("ema") is None:
+            raise ConfigError(f"holds no averaged weights; a run with loop.ema_decay has them in {LAST}")
+        return content["ema"]
+    found = {TEACHER.sub("backbone.", name): value for name, value in content["model"].items() if TEACHER.match(name)}
+    if not found:
+        raise ConfigError("holds no teacher that follows the backbone; a run with objectives.dino has one")
+    return found
+
+
+def weights(source: str, which: str = "model") -> dict[str, Tensor]:
     """The tensors of a checkpoint under this project's names, whoever wrote it.
 
     Args:
+        which: as in `chosen`; a foreign file has one network only, the model.
         source: a run folder, a checkpoint of this project, or a foreign file: a state dict, bare or under the key that the
             released checkpoints of DeiT, MAE and Swin ("model") or T2T-ViT ("state_dict_ema") use.
 
@@ -94,6 +120,13 @@ def weights(source: str) -> dict[str, Tensor]:
     """
     path = checkpoint_path(source)
     content = read(path)
+    if which != "model":
+        if "identity" not in content:
+            raise ConfigError(f"init_weights: {path} is not a checkpoint of a run, so it has no {which}; leave init_weights out")
+        try:
+            return chosen(content, which)
+        except ConfigError as error:
+            raise ConfigError(f"init_weights: {path} {error}") from None
     found = next((content[key] for key in ("model", "state_dict_ema", "state_dict") if key in content), content)
     tensors = {name: value for name, value in found.items() if isinstance(value, Tensor)}
     if not tensors:
@@ -112,8 +145,8 @@ def init_from(model: nn.Module, backbone: Backbone, run: Run) -> None:
         ConfigError: a tensor is missing, unexpected or of another shape, and no pattern of ``run.init_except`` excuses it.
     """
     wanted = ("backbone.", *(f"objectives.{name}." for name in run.init_objectives))
-    theirs = {k: v for k, v in weights(run.init_from).items() if k.startswith(wanted)}
-    theirs = backbone.adapt(theirs, prefix="backbone.")
+    theirs = {k: v for k, v in weights(run.init_from, run.init_weights).items() if k.startswith(wanted)}
+    theirs = backbone.convert_state_dict(theirs, prefix="backbone.")
     ours = {k: v for k, v in model.state_dict().items() if k.startswith(wanted)}
     problems = _mismatches(ours, theirs)
     excused = {name for name in problems if name in EXTRAS or any(re.search(pattern, name) for pattern in run.init_except)}
@@ -146,8 +179,8 @@ def load_teachers(model: nn.Module, run: Run, mean: list[float], std: list[float
             raise ConfigError(f"{field}: {path} was trained on images of other channel statistics; set data.normalize alike for both Runs")
         teacher: Backbone = model.get_submodule(field)
         own = {name: value for name, value in content["model"].items() if name.startswith("backbone.") and name not in EXTRAS}
-        adapted = teacher.adapt(own, "backbone.")
-        teacher.load_state_dict({name.removeprefix("backbone."): value for name, value in adapted.items()})
+        converted = teacher.convert_state_dict(own, "backbone.")
+        teacher.load_state_dict({name.removeprefix("backbone."): value for name, value in converted.items()})
 
 
 def _mismatches(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> dict[str, str]:

@@ -17,12 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vitssl import attempt, config, cost, dist, optim, state
+from vitssl import attempt, config, cost, dist, evaluators, optim, state
 from vitssl.attempt import Diverged
 from vitssl.config import ConfigError, Run
+from vitssl.config.evals import EvalConfig, evals_of
 from vitssl.data.batch import RawBatch
-from vitssl.data.views import EvalView
-from vitssl.evaluate import accuracy
+from vitssl.evaluate import evaluate_finished, missing_evals, write_evals, write_predictions
+from vitssl.evaluators import Result
 from vitssl.files import read_json, write_json
 from vitssl.log import Log, Meter, machine
 from vitssl.session import Session, forward, save, start
@@ -93,9 +94,9 @@ def fit(session: Session, called: nn.Module, log: Log, stopping: StopRequest) ->
         meter.add(train_step(session, called, parts))
         if progress.step % run.loop.log_every == 0 or progress.step == session.total_steps:
             _log_step(session, meter, log)
-        if _evaluation_due(session):
+        if due := session.evals_due():
             _settle(session, meter, log)
-            evaluate(session, log)
+            evaluate(session, log, due)
             session.model.train()
             meter.restart()
         progress.time_s = time.time() - begun
@@ -139,42 +140,31 @@ def _log_step(session: Session, meter: Meter, log: Log) -> None:
     log.advance(progress.step, f"epoch {session.epoch:.1f}/{session.run.loop.epochs} {terms} {values['images_per_s']:.0f} img/s")
 
 
-def _evaluation_due(session: Session) -> bool:
-    if not config.classifies(session.run):
-        return False
-    if session.progress.step == session.total_steps:
-        return True
-    every = session.run.loop.eval_every
-    return bool(every) and session.epoch_ended and session.epochs_done % every == 0
-
-
-def evaluate(session: Session, log: Log) -> None:
-    """Accuracy on the test split, on the held-out one if there is one, and with the averaged weights if they are kept."""
-    progress = session.progress
-    results = {"test": _accuracy_on(session, "test")}
-    if len(session.split.val):
-        results["val"] = _accuracy_on(session, "val")
-    if session.ema is not None:
-        own = {name: value.clone() for name, value in session.model.state_dict().items()}
-        session.model.load_state_dict(session.ema.average)
-        results["test_ema"] = _accuracy_on(session, "test")
-        session.model.load_state_dict(own)
+def evaluate(session: Session, log: Log, due: dict[str, EvalConfig]) -> None:
+    """Run evaluators; a classifying Run's own are its accuracy on the test split, on the held-out one and of averaged weights."""
+    progress, last = session.progress, session.progress.step == session.total_steps
+    found = evaluators.evaluate(session.subject, due, complete=last)
+    results = {name: result.metrics for name, result in found.items()}
     progress.last = results
     _remember_best(session, results)
     log.event("eval", progress.step, epoch=session.epoch, **results)
     shown = ", ".join(f"{name} top-1 {result['top1']:.2f} %" for name, result in results.items())
     log.say(f"{session.folder.name}: epoch {session.epochs_done}/{session.run.loop.epochs}: {shown}")
+    if last and dist.is_main():
+        _keep_evaluations(session, found)
 
 
-def _accuracy_on(session: Session, split: str) -> dict[str, float]:
-    data = session.run.data
-    view = EvalView(data.image_size, data.eval_crop, session.mean, session.std, session.device)
-    return accuracy(session.model, session.eval_loader(split), view, session.run.loop.precision)
+def _keep_evaluations(session: Session, found: dict[str, Result]) -> None:
+    """What reports read besides done.json: the configured evaluators' results, and the predictions behind confusion matrices."""
+    write_evals(session.folder, evals_of(session.run), found, session.epoch)
+    for name, result in found.items():
+        if result.arrays:
+            write_predictions(session.folder, name, result, session.index.classes)
 
 
 def _remember_best(session: Session, results: dict[str, dict[str, float]]) -> None:
     progress, here = session.progress, {"epoch": session.epoch}
-    if results["test"]["top1"] > progress.best_test.get("top1", -1.0):
+    if "test" in results and results["test"]["top1"] > progress.best_test.get("top1", -1.0):
         progress.best_test = results["test"] | here
     if "val" in results and results["val"]["top1"] > progress.best_val.get("top1", -1.0):
         progress.best_val, progress.selected = results["val"] | here, results["test"] | here
@@ -191,12 +181,15 @@ def run_folder(folder: Path) -> int:
     Raises:
         ConfigError: a mistake of the user's, and another process that trains this run.
     """
-    if (folder / "done.json").exists():
+    run, done = config.load(folder), (folder / "done.json").exists()
+    if done and not (dist.is_main() and missing_evals(run, folder)):
         return 0
-    run = config.load(folder)
     attempt.refuse_cpu(run, read_json(folder / "job.json"))
     with attempt.alone(folder) if dist.is_main() else nullcontext():
-        return _train(folder, run)
+        if not done:
+            return _train(folder, run)
+        evaluate_finished(folder)
+    return 0
 
 
 def _train(folder: Path, run: Run) -> int:

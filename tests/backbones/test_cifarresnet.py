@@ -86,13 +86,13 @@ def test_ends_are_the_stages_and_the_last_one_is_the_output():
             torch.nn.init.uniform_(part.running_var, 0.5, 2.0)
             torch.nn.init.normal_(part.running_mean)
             torch.nn.init.normal_(part.bias)
-    features = ours(ours.embed(images_BCHW), ends=(0, 1, 2))
+    features = ours(ours.embed(images_BCHW), out_indices=(0, 1, 2))
     assert (ours.strides, ours.widths, ours.embed_dim, ours.stride) == ((1, 2, 4), (16, 32, 64), 64, 4)
     for end, expected_BDhw in enumerate(slow(ours, images_BCHW)):
-        tokens_BND, grid = features.stages[end]
+        tokens_BND, grid = features.intermediates[end].tokens_BND, features.intermediates[end].grid
         assert grid == ours.grid(12, end) == tuple(expected_BDhw.shape[-2:]) and tokens_BND.shape[-1] == ours.widths[end]
         assert torch.allclose(tokens_BND.transpose(1, 2).unflatten(2, grid), expected_BDhw, atol=1e-4)
-    assert torch.equal(features.tokens_BND, features.stages[2][0]) and features.prefix_BPD.shape == (2, 0, 64)
+    assert torch.equal(features.tokens_BND, features.intermediates[2].sequence()) and features.prefix_BPD.shape == (2, 0, 64)
     assert features.grid == (3, 3)
 
 

@@ -32,8 +32,8 @@ def backbone(variant="microsoft", **fields) -> CvT:
     return network
 
 
-def run(network: CvT, images_BCHW, keep_BM=None, ends=()):
-    return network(network.embed(images_BCHW), keep_BM, ends=ends)
+def run(network: CvT, images_BCHW, keep_BM=None, out_indices=()):
+    return network(network.embed(images_BCHW), keep_BM, out_indices=out_indices)
 
 
 def count(network: nn.Module) -> int:
@@ -129,14 +129,15 @@ def test_channel_norm_has_the_epsilon_outside_the_root_and_a_gradient_for_consta
 @pytest.mark.parametrize("size_px", [32, 96])
 def test_ends_are_the_stages_before_the_final_norm(variant, P, size_px):
     network = backbone(variant)
-    features = run(network, torch.randn(2, 3, size_px, size_px), ends=(0, 1, 2))
-    for end, (tokens, grid) in features.stages.items():
+    features = run(network, torch.randn(2, 3, size_px, size_px), out_indices=(0, 1, 2))
+    for end, place in features.intermediates.items():
+        tokens, grid = place.sequence(), place.grid
         assert grid == network.grid(size_px, end)
         assert tokens.shape == (2, grid[0] * grid[1] + P * (end == 2), network.widths[end])
     assert features.grid == network.grid(size_px) and (network.num_prefix_tokens, features.prefix_BPD.shape[1]) == (P, P)
     out = torch.cat([features.prefix_BPD, features.tokens_BND], dim=1)
-    assert torch.equal(network.norm(features.stages[2][0]), out)
-    assert torch.equal(features.stages[2][0], out) == (variant == "drloc")  # which has no final norm
+    assert torch.equal(network.norm(features.intermediates[2].sequence()), out)
+    assert torch.equal(features.intermediates[2].sequence(), out) == (variant == "drloc")  # which has no final norm
 
 
 @pytest.mark.parametrize("depths", [[1], [2, 1]])
@@ -193,8 +194,8 @@ def test_hidden_pixels_reach_nothing_in_a_masked_pass(variant, training):
     images, others = torch.randn(3, 3, 64, 64), 100 * torch.randn(3, 3, 64, 64)
     results = []
     for hidden in (images, others, torch.full_like(images, torch.nan)):
-        features = run(network, torch.where(visible, images, hidden), keep_BM, ends=(0, 1, 2))
-        results.append([features.prefix_BPD, features.tokens_BND, *(tokens for tokens, _ in features.stages.values())])
+        features = run(network, torch.where(visible, images, hidden), keep_BM, out_indices=(0, 1, 2))
+        results.append([features.prefix_BPD, features.tokens_BND, *(place.sequence() for place in features.intermediates.values())])
     for other in results[1:]:
         assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
     full = run(network, images).tokens_BND
@@ -260,22 +261,22 @@ def test_a_masked_pass_equals_the_slow_one_on_full_maps(variant, size_px, kept):
 def test_keeping_all_in_any_order_changes_nothing_but_the_order(variant):
     network, images = backbone(variant), torch.randn(2, 3, 64, 64)
     keep_BM = some_keep(2, 16, 16)
-    full, kept = (run(network, images, keep, ends=(0, 1, 2)) for keep in (None, keep_BM))
+    full, kept = (run(network, images, keep, out_indices=(0, 1, 2)) for keep in (None, keep_BM))
     expected = full.tokens_BND.gather(1, keep_BM[..., None].expand_as(full.tokens_BND))
     torch.testing.assert_close(kept.tokens_BND, expected, atol=1e-5, rtol=1e-4)
     for end in (0, 1):
-        torch.testing.assert_close(kept.stages[end][0], full.stages[end][0], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(kept.intermediates[end].sequence(), full.intermediates[end].sequence(), atol=1e-5, rtol=1e-4)
 
 
 def test_early_ends_of_a_masked_pass_are_full_maps_zero_at_hidden_places():
     network, keep_BM = backbone(), some_keep(2, 16, 4)
-    features = run(network, torch.randn(2, 3, 64, 64), keep_BM, ends=(0, 1, 2))
+    features = run(network, torch.randn(2, 3, 64, 64), keep_BM, out_indices=(0, 1, 2))
     for end, factor in ((0, 4), (1, 2)):
         visible = visible_pixels(keep_BM, 4, factor).flatten(1).bool()
-        tokens, grid = features.stages[end]
+        tokens, grid = features.intermediates[end].sequence(), features.intermediates[end].grid
         assert grid == (4 * factor, 4 * factor) and tokens.shape == (2, 16 * factor**2, network.widths[end])
         assert tokens[~visible].abs().max() == 0 and tokens[visible].abs().sum(-1).min() > 0
-    assert features.stages[2][0].shape == (2, 1 + 4, network.embed_dim) and features.grid == (4, 4)
+    assert features.intermediates[2].sequence().shape == (2, 1 + 4, network.embed_dim) and features.grid == (4, 4)
 
 
 def test_batch_statistics_are_of_the_kept_places():
@@ -347,7 +348,9 @@ def test_compiles_to_one_graph_each_for_full_and_masked_passes(variant):
     network = backbone(variant, depths=[1, 1]).train()
     for keep_BM in (None, some_keep(2, 16, 4)):
         counter = CompileCounter()
-        compiled = torch.compile(lambda images, keep: run(network, images, keep, ends=(0, 1)).tokens_BND, backend=counter, fullgraph=True)
+        compiled = torch.compile(
+            lambda images, keep: run(network, images, keep, out_indices=(0, 1)).tokens_BND, backend=counter, fullgraph=True
+        )
         images = torch.randn(2, 3, 32, 32)
         for _ in range(2):
             got = compiled(images, keep_BM)

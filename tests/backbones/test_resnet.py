@@ -48,13 +48,13 @@ def test_outputs_and_statistics_equal_timms_resnet50(training):
     twin.load_state_dict(ours.state_dict())
     images_BCHW = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
-        found, (last, maps) = features(ours, images_BCHW, ends=(0, 1, 2, 3)), twin.forward_intermediates(images_BCHW)
+        found, (last, maps) = features(ours, images_BCHW, out_indices=(0, 1, 2, 3)), twin.forward_intermediates(images_BCHW)
     assert found.prefix_BPD.shape == (2, 0, 2048) and found.grid == (2, 2)
     assert torch.equal(found.tokens_BND, tokens(last))
-    assert torch.equal(ours.norm(found.stages[3][0]), found.tokens_BND)
+    assert torch.equal(ours.norm(found.intermediates[3].sequence()), found.tokens_BND)
     for end, map_BDHW in enumerate(maps[1:]):  # timm's first is the stem's
-        assert torch.equal(found.stages[end][0], tokens(map_BDHW))
-        assert found.stages[end][1] == map_BDHW.shape[2:] == ours.grid(64, end) and ours.widths[end] == map_BDHW.shape[1]
+        assert torch.equal(found.intermediates[end].sequence(), tokens(map_BDHW))
+        assert found.intermediates[end].grid == map_BDHW.shape[2:] == ours.grid(64, end) and ours.widths[end] == map_BDHW.shape[1]
     theirs = twin.state_dict()
     assert list(theirs) == list(ours.state_dict())
     assert all(torch.equal(value, theirs[name]) for name, value in ours.state_dict().items())

@@ -80,17 +80,17 @@ def test_logits_and_stages_of_swin_tiny_equal_timms():
     missing = twin.load_state_dict(ours.state_dict(), strict=False)
     assert missing.missing_keys == ["head.fc.weight", "head.fc.bias"] and not missing.unexpected_keys
     with torch.no_grad():
-        found = features(ours, images_BCHW, ends=(0, 1, 2, 3))
+        found = features(ours, images_BCHW, out_indices=(0, 1, 2, 3))
         last, maps = twin.forward_intermediates(images_BCHW)
         logits = twin(images_BCHW)
     assert found.tokens_BND.shape == (1, 49, 768) and found.prefix_BPD.shape == (1, 0, 768)
     assert close(found.tokens_BND, last.flatten(1, 2))
     assert close(twin.head.fc(found.tokens_BND.mean(1)), logits)
     for end, map_BDHW in enumerate(maps):
-        tokens_BND, grid = found.stages[end]
+        tokens_BND, grid = found.intermediates[end].tokens_BND, found.intermediates[end].grid
         assert grid == map_BDHW.shape[2:] == ours.grid(224, end) and ours.widths[end] == tokens_BND.shape[2]
         assert close(tokens_BND, map_BDHW.flatten(2).transpose(1, 2))
-    assert torch.equal(ours.norm(found.stages[3][0]), found.tokens_BND)
+    assert torch.equal(ours.norm(found.intermediates[3].sequence()), found.tokens_BND)
 
 
 @pytest.mark.parametrize("depths", [[1], [2, 3], [1, 2, 1], [2, 1, 1, 2]])
@@ -244,8 +244,8 @@ def test_two_sizes_compile_to_one_graph_that_is_not_compiled_again():
 
     @torch.compile(backend=counter, fullgraph=True)
     def step(images: Tensor, crops: Tensor, mask_BN: Tensor) -> Tensor:
-        whole = features(ours, images, mask_BN=mask_BN, ends=(0, 1))
-        return whole.tokens_BND.mean() + features(ours, crops).tokens_BND.mean() + whole.stages[0][0].mean()
+        whole = features(ours, images, mask_BN=mask_BN, out_indices=(0, 1))
+        return whole.tokens_BND.mean() + features(ours, crops).tokens_BND.mean() + whole.intermediates[0].sequence().mean()
 
     for _ in range(3):
         step(torch.randn(2, 3, 32, 32), torch.randn(4, 3, 8, 8), torch.rand(2, 64) < 0.5).backward()
@@ -299,7 +299,7 @@ def test_the_authors_names_become_timms():
         theirs[f"backbone.{name}"] = value
     theirs["backbone.layers.0.blocks.0.attn.relative_position_index"] = get_relative_position_index(4, 4)
     theirs["backbone.layers.1.blocks.1.attn_mask"] = torch.zeros(4, 16, 16)
-    adapted = ours.adapt(theirs, "backbone.")
+    adapted = ours.convert_state_dict(theirs, "backbone.")
     assert adapted.pop("other.layers.0.downsample.norm.weight") is not None
     assert {name.removeprefix("backbone."): id(value) for name, value in adapted.items()} == {
         name: id(theirs[key]) for name, key in zip(ours.state_dict(), [k for k in theirs if k.startswith("backbone.")], strict=False)
@@ -309,11 +309,11 @@ def test_the_authors_names_become_timms():
 def test_tables_of_other_windows_are_resized_and_nothing_else_is_touched():
     small, large = make(16), make(64, window_size=7)
     state = {f"backbone.{name}": value for name, value in small.state_dict().items()}
-    adapted = large.adapt(state, "backbone.")
+    adapted = large.convert_state_dict(state, "backbone.")
     assert {name: value.shape for name, value in adapted.items()} == {f"backbone.{n}": v.shape for n, v in large.state_dict().items()}
     untouched = [name for name in adapted if not name.endswith("table")]
     assert all(adapted[name] is state[name] for name in untouched)
-    assert all(value is state[name] for name, value in small.adapt(state, "backbone.").items())
+    assert all(value is state[name] for name, value in small.convert_state_dict(state, "backbone.").items())
 
 
 def test_resized_tables_keep_constants_symmetries_and_the_centre():

@@ -21,8 +21,8 @@ def backbone(**fields) -> T2T:
     return T2T(config.merge(config.BackboneConfig, {"name": "t2t_pico"} | fields)).eval()
 
 
-def run(network: T2T, images_BCHW, ends=()):
-    return network(network.embed(images_BCHW), ends=ends)
+def run(network: T2T, images_BCHW, out_indices=()):
+    return network(network.embed(images_BCHW), out_indices=out_indices)
 
 
 @pytest.mark.parametrize(("classes", "total"), [(1000, 21_465_806), (10, 21_084_656)])
@@ -113,12 +113,14 @@ def test_the_token_grids_shrink_by_four_two_and_two(size_px):
     network, seen = backbone(), []
     for part in (network.tokens_to_token.attention1, network.tokens_to_token.attention2, network.tokens_to_token.project):
         part.register_forward_hook(lambda part, inputs, out: seen.append((inputs[0].shape[1], inputs[0].shape[2])))
-    features = run(network, torch.randn(1, 3, size_px, size_px), ends=(0, 1))
+    features = run(network, torch.randn(1, 3, size_px, size_px), out_indices=(0, 1))
     side = size_px // 16
     assert seen == [((4 * side) ** 2, 147), ((2 * side) ** 2, 576), (side**2, 576)]
     assert features.grid == network.grid(size_px) == (side, side)
     out = torch.cat([features.prefix_BPD, features.tokens_BND], dim=1)
-    assert torch.equal(network.norm(features.stages[1][0]), out) and features.stages[0][0].shape == out.shape == (1, 1 + side**2, 96)
+    assert torch.equal(network.norm(features.intermediates[1].sequence()), out) and features.intermediates[
+        0
+    ].sequence().shape == out.shape == (1, 1 + side**2, 96)
 
 
 # ---------------------------------------------------------------------------------------------------------- transformer
@@ -194,16 +196,16 @@ def test_names_are_those_of_the_released_file_whose_fixed_positions_are_dropped(
         network, plain = (T2T(config.BackboneConfig(name="t2t_vit_14", attention_scale=scale)) for scale in ("embed_dim", "head_dim"))
     theirs = {f"backbone.{name}": torch.zeros(()) for name in released_names()}
     theirs["backbone.pos_embed"] = t2t.sinusoid_positions(197, 384)[None]
-    adapted = network.adapt(theirs, "backbone.")
+    adapted = network.convert_state_dict(theirs, "backbone.")
     assert adapted.keys() == {f"backbone.{name}" for name in network.state_dict()}
     assert "backbone.pos_embed" in theirs
     with pytest.raises(config.ConfigError, match=r"attention_scale: head_dim, but .* embed_dim; set that"):
-        plain.adapt(theirs, "backbone.")
+        plain.convert_state_dict(theirs, "backbone.")
 
 
 def test_positions_that_were_trained_are_not_dropped():
     trained = {"backbone.pos_embed": torch.randn(1, 17, 96)}
-    assert backbone().adapt(trained, "backbone.").keys() == trained.keys()
+    assert backbone().convert_state_dict(trained, "backbone.").keys() == trained.keys()
 
 
 # ----------------------------------------------------------------------------------------------- cost, precision, graph
@@ -246,7 +248,7 @@ def test_bfloat16_autocast_stays_close():
 def test_compiles_to_one_graph():
     torch._dynamo.reset()
     network, counter = backbone(), CompileCounter()
-    compiled = torch.compile(lambda images: run(network, images, ends=(0,)).tokens_BND, backend=counter, fullgraph=True)
+    compiled = torch.compile(lambda images: run(network, images, out_indices=(0,)).tokens_BND, backend=counter, fullgraph=True)
     for _ in range(2):
         images = torch.randn(2, 3, 32, 32)
         torch.testing.assert_close(compiled(images), run(network, images).tokens_BND)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import timm
 import torch
 import torch.nn.functional as F
+from timm.models.vision_transformer import VisionTransformer
+from torch import nn
 
 from vitssl import config
 from vitssl.backbones import layers
+from vitssl.backbones.base import Features
 from vitssl.backbones.vit import ViT
 
 
@@ -42,12 +47,12 @@ def test_outputs_equal_timms(size_px, patch):
     ours = vit(size_px, name="vit_tiny", patch_size=patch)
     twin = timm_twin(ours, "vit_tiny_patch16_224", size_px, patch_size=patch)
     images_BCHW = torch.randn(2, 3, size_px, size_px)
-    features = ours(ours.embed(images_BCHW), ends=(0, 11))
+    features = ours(ours.embed(images_BCHW), out_indices=(0, 11))
     expected = twin.forward_features(images_BCHW)
     assert torch.equal(torch.cat([features.prefix_BPD, features.tokens_BND], 1), expected)
-    assert torch.equal(ours.norm(features.stages[11][0]), expected)
+    assert torch.equal(ours.norm(features.intermediates[11].sequence()), expected)
     first = twin.forward_intermediates(images_BCHW, indices=[0], intermediates_only=True, output_fmt="NLC")[0]
-    assert torch.equal(features.stages[0][0][:, 1:], first)
+    assert torch.equal(features.intermediates[0].sequence()[:, 1:], first)
 
 
 def test_unfused_attention_gives_the_same():
@@ -84,7 +89,7 @@ def test_a_hidden_patch_becomes_the_mask_token_at_its_own_place():
     ours, images_BCHW = vit(requires={"mask"}), torch.randn(3, 3, 32, 32)
     mask_BN = torch.rand(3, 16) < 0.6
     embedded = ours.embed(images_BCHW)
-    features = ours(embedded, mask_BN=mask_BN, ends=(3,))
+    features = ours(embedded, mask_BN=mask_BN, out_indices=(3,))
     for b in range(3):
         rows = [ours.cls_token[0, 0] + ours.pos_embed[0, 0]]
         for n in range(16):
@@ -92,7 +97,7 @@ def test_a_hidden_patch_becomes_the_mask_token_at_its_own_place():
         tokens = torch.stack(rows)[None]
         for block in ours.blocks:
             tokens = block(tokens)
-        assert torch.allclose(features.stages[3][0][b], tokens[0], atol=1e-5)
+        assert torch.allclose(features.intermediates[3].sequence()[b], tokens[0], atol=1e-5)
         assert torch.allclose(features.tokens_BND[b], ours.norm(tokens)[0, 1:], atol=1e-5)
 
 
@@ -139,22 +144,22 @@ def test_positions_for_small_crops_keep_their_scale_unless_antialiased():
     expected = F.interpolate(image, size=(6, 6), mode="bicubic").flatten(2)[0].T
     torch.testing.assert_close(plain._positions((6, 6)), expected)
     state = {"backbone.pos_embed": plain.pos_embed.detach()}
-    small = vit(48).adapt(state, "backbone.")["backbone.pos_embed"][0, 1:]
+    small = vit(48).convert_state_dict(state, "backbone.")["backbone.pos_embed"][0, 1:]
     torch.testing.assert_close(small, expected)
 
 
 def test_adapt_resizes_learned_positions_and_keeps_fixed_ones():
     small, large = vit(32), vit(64)
     state = {f"backbone.{k}": v for k, v in small.state_dict().items()}
-    adapted = large.adapt(state, "backbone.")["backbone.pos_embed"]
+    adapted = large.convert_state_dict(state, "backbone.")["backbone.pos_embed"]
     assert adapted.shape == (1, 65, 96)
     assert torch.equal(adapted[:, :1], small.pos_embed[:, :1])
     fixed = vit(64, positions="sincos")
     from_fixed = {"backbone.pos_embed": vit(32, positions="sincos").pos_embed}
-    assert torch.equal(fixed.adapt(from_fixed, "backbone.")["backbone.pos_embed"], fixed.pos_embed)
+    assert torch.equal(fixed.convert_state_dict(from_fixed, "backbone.")["backbone.pos_embed"], fixed.pos_embed)
     for size_px in (32, 64):
         with pytest.raises(config.ConfigError, match=r"backbone\.positions: sincos, but .* learned positions"):
-            vit(size_px, positions="sincos").adapt(state, "backbone.")
+            vit(size_px, positions="sincos").convert_state_dict(state, "backbone.")
 
 
 def test_layer_ids_run_from_the_embedding_to_the_norm():
@@ -173,3 +178,77 @@ def test_init_touches_every_parameter_and_has_the_stated_scale(how):
     assert all(torch.isfinite(p).all() for p in ours.parameters())
     assert ours.blocks[0].mlp.fc1.bias.abs().max() == 0
     assert vit(init=how, cls_token_std=0.5).cls_token.std().item() == pytest.approx(0.5, rel=0.3)
+
+
+class Append(nn.Module):
+    """A learned token behind the patches, which is the mean of those."""
+
+    def forward(self, features: Features) -> Features:
+        extra_BJD = torch.cat([features.extra_BJD, features.tokens_BND.mean(1, keepdim=True)], dim=1)
+        return dataclasses.replace(features, extra_BJD=extra_BJD)
+
+
+def test_a_part_before_a_block_may_append_tokens_that_later_blocks_see():
+    """Before block 8: those before it are as without, its own and later ones are as of a sequence with one token more."""
+    torch.manual_seed(0)
+    network = vit(depth=12).eval()
+    images_BCHW = torch.randn(2, 3, 32, 32)
+    plain = network(network.embed(images_BCHW), out_indices=tuple(range(12)))
+    network.insert(Append(), before=8)
+    found = network(network.embed(images_BCHW), out_indices=tuple(range(12)))
+    for i in range(8):
+        assert torch.equal(found.intermediates[i].sequence(), plain.intermediates[i].sequence())
+    before = plain.intermediates[7]
+    tokens = torch.cat([before.sequence(), before.tokens_BND.mean(1, keepdim=True)], dim=1)
+    for i in range(8, 12):
+        tokens = network.blocks[i](tokens)
+        torch.testing.assert_close(found.intermediates[i].sequence(), tokens)
+        assert found.intermediates[i].extra_BJD.shape[1] == 1
+    normed = network.norm(tokens)
+    torch.testing.assert_close(found.tokens_BND, normed[:, 1:-1])
+    torch.testing.assert_close(found.extra_BJD, normed[:, -1:])
+    assert found.map().shape == (2, network.embed_dim, *found.grid) and found.map(11).shape == found.map().shape
+    torch.testing.assert_close(found.map()[1, :, 2, 3], found.tokens_BND[1, 2 * found.grid[1] + 3])
+
+
+def test_a_part_before_a_block_decays_and_is_saved_with_it():
+    network = vit(depth=12)
+    network.insert(nn.Linear(1, 1), before=8)
+    assert network.layer_id("inserted.8.weight") == network.layer_id("blocks.8.norm1.weight") == 9
+    with pytest.raises(AssertionError, match="no place for a part before block 12"):
+        network.insert(nn.Linear(1, 1), before=12)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_token_behind_the_attention_mask_has_no_influence(fused):
+    network = vit(depth=2).eval()
+    layers.set_fused_attention(network, fused)
+    T, hidden = 1 + network.base_grid[0] ** 2, 5
+    mask = torch.zeros(T, T)
+    mask[:hidden, hidden] = mask[hidden + 1 :, hidden] = -torch.inf  # only it itself may look at it
+    embedded = network.embed(torch.randn(2, 3, 32, 32))
+    changed = embedded._replace(tokens=embedded.tokens.clone())
+    changed.tokens[:, hidden - 1] += 1
+    found = [network(e, attn_mask=mask).sequence() for e in (embedded, changed)]
+    differs = (found[0] != found[1]).any(-1).any(0)
+    assert differs.nonzero().flatten().tolist() == [hidden]
+    assert (network(embedded).sequence() != network(changed).sequence()).any(-1).all(), "without it all see it"
+
+
+def test_registers_are_timms():
+    theirs = VisionTransformer(img_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3, reg_tokens=2, num_classes=0)
+    ours = vit(patch_size=8, embed_dim=48, depth=2, num_heads=3, reg_tokens=2)
+    ours.load_state_dict(theirs.state_dict())
+    images_BCHW = torch.randn(2, 3, 32, 32)
+    features = ours.eval()(ours.embed(images_BCHW))
+    torch.testing.assert_close(features.sequence(), theirs.eval().forward_features(images_BCHW), atol=1e-5, rtol=1e-5)
+    assert features.prefix_BPD.shape == (2, 3, 48) and ours.num_prefix_tokens == 3
+    larger = vit(64, patch_size=8, embed_dim=48, depth=2, num_heads=3, reg_tokens=2)
+    positions = larger.convert_state_dict({"pos_embed": theirs.pos_embed.detach()}, "")["pos_embed"]
+    assert positions.shape == larger.pos_embed.shape and torch.equal(positions[:, :3], theirs.pos_embed[:, :3])
+
+
+def test_images_need_not_be_square():
+    network = vit(32, positions="learned").eval()
+    features = network(network.embed(torch.randn(2, 3, 32, 64)))
+    assert features.grid == network.grid((32, 64)) and features.map().shape[2:] == features.grid

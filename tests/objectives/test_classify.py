@@ -7,10 +7,12 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from vitssl import model
+from vitssl.config import ConfigError
 from vitssl.data.batch import Batch
-from vitssl.evaluate import top_k_correct
+from vitssl.evaluators.metrics import top_k_correct
 from vitssl.objectives.classify import soft_cross_entropy
 
 
@@ -76,7 +78,99 @@ def test_pooling(make_run, pool):
     features = backbone(backbone.embed(images_BCHW))
     pooled_BD = features.prefix_BPD[:, 0] if pool == "cls" else sum(features.tokens_BND[:, n] for n in range(16)) / 16
     logits_BK = network.predict(Batch({"main": images_BCHW}, {}, torch.arange(2), 0.0))
-    assert torch.allclose(logits_BK, head(pooled_BD), atol=1e-6)
+    assert torch.allclose(logits_BK, F.linear(pooled_BD, head.weight, head.bias), atol=1e-6)
+
+
+def passed(network, images_BCHW):
+    """The output, and the tokens of both blocks after the final norm."""
+    backbone = network.backbone
+    features = backbone(backbone.embed(images_BCHW), out_indices=(0, 1))
+    return features, [backbone.norm(features.intermediates[i].sequence()) for i in (0, 1)]
+
+
+def test_several_heads_add_their_losses_and_average_their_logits(make_run):
+    """GMML's: a linear layer on the class token, and an MLP on the mean of the patch tokens."""
+    heads = {"extra_heads": [{"pool": "mean", "hidden_dim": 128}], "label_smoothing": 0.1}
+    network = model.build(make_run({"objectives.classify": heads}), 7).eval()
+    batch = Batch({"main": torch.randn(3, 3, 8, 8)}, {"main": torch.tensor([0, 1, -1])}, torch.arange(3), 2.0)
+    features, _ = passed(network, batch.views["main"])
+    classify = network.objectives["classify"]
+    mlp = nn.Sequential(classify.extra_heads[0].before.hidden, nn.GELU())
+    first = F.linear(features.prefix_BPD[:, 0], classify.head.weight, classify.head.bias)
+    second = F.linear(mlp(features.tokens_BND.mean(1)), classify.extra_heads[0].weight, classify.extra_heads[0].bias)
+    torch.testing.assert_close(network.predict(batch), (first + second) / 2)
+    expected = sum(soft_cross_entropy(logits, batch.targets["main"], 0.1, 2.0) for logits in (first, second))
+    torch.testing.assert_close(network(batch, torch.zeros(()))[1]["classify"], expected.detach())
+
+
+def test_sits_heads_read_a_special_token_each(make_run):
+    heads = {"activation": "tanh", "hidden_dim": 16, "extra_heads": [{"pool": "reg"}]}
+    network = model.build(make_run({"objectives.classify": heads, "backbone.reg_tokens": 1}), 7).eval()
+    images_BCHW = torch.randn(2, 3, 8, 8)
+    features, _ = passed(network, images_BCHW)
+    classify = network.objectives["classify"]
+    hidden = torch.tanh(classify.head.before.hidden(features.prefix_BPD[:, 0]))
+    logits = [F.linear(hidden, classify.head.weight, classify.head.bias)]
+    logits += [F.linear(features.prefix_BPD[:, 1], classify.extra_heads[0].weight, classify.extra_heads[0].bias)]
+    torch.testing.assert_close(network.predict(Batch({"main": images_BCHW}, {}, torch.arange(2), 0.0)), sum(logits) / 2)
+
+
+@pytest.mark.parametrize("pool", ["cls", "cls+mean"])
+def test_dinos_probe_concatenates_blocks(make_run, pool):
+    network = model.build(make_run({"objectives.classify": {"pool": pool, "blocks": 2}}), 7).eval()
+    images_BCHW, head = torch.randn(2, 3, 8, 8), network.objectives["classify"].head
+    _, blocks = passed(network, images_BCHW)
+    parts = [torch.cat([b[:, 0], b[:, 1:].mean(1)], 1) if "mean" in pool else b[:, 0] for b in blocks]
+    logits_BK = network.predict(Batch({"main": images_BCHW}, {}, torch.arange(2), 0.0))
+    torch.testing.assert_close(logits_BK, F.linear(torch.cat(parts, 1), head.weight, head.bias))
+
+
+def test_fc_norm_is_behind_the_mean(make_run):
+    """MAE's fine-tuning: the mean of tokens that no norm has seen, then a norm."""
+    network = model.build(make_run({"objectives.classify": {"pool": "mean", "norm": "fc"}}), 7)
+    images_BCHW, head = torch.randn(2, 3, 8, 8), network.objectives["classify"].head
+    last = network.backbone(network.backbone.embed(images_BCHW), out_indices=(1,)).intermediates[1].sequence()
+    expected = F.linear(network.backbone.norm(last[:, 1:].mean(1)), head.weight, head.bias)
+    batch = Batch({"main": images_BCHW}, {"main": torch.tensor([0, 1])}, torch.arange(2), 2.0)
+    torch.testing.assert_close(network.predict(batch), expected)
+    network(batch, torch.zeros(()))[0].backward()
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in network.parameters())
+
+
+def test_maes_probe_normalises_features_by_a_batch_norm_without_affine(make_run):
+    """On a frozen backbone: only the linear layer is trained; its input has mean 0 and variance 1 over the batch."""
+    run = make_run({"objectives.classify": {"norm": "batch", "init_std": 0.01}, "backbone.frozen": True})
+    network = model.build(run, 7).train()
+    assert [name for name, p in network.named_parameters() if p.requires_grad] == [
+        f"objectives.classify.head.{n}" for n in ("weight", "bias")
+    ]
+    batch = Batch({"main": torch.randn(8, 3, 8, 8)}, {"main": torch.arange(8) % 7}, torch.arange(8), 8.0)
+    classify, seen = network.objectives["classify"], []
+    classify.head.before.norm.register_forward_hook(lambda *found: seen.append(found[2]))
+    network(batch, torch.zeros(()))[0].backward()
+    assert seen[0].mean(0).abs().max() < 1e-5 and (seen[0].var(0, unbiased=False) - 1).abs().max() < 1e-2
+    features, _ = passed(network, batch.views["main"])
+    normed = F.batch_norm(features.prefix_BPD[:, 0], None, None, training=True, eps=1e-6)
+    expected = F.cross_entropy(F.linear(normed, classify.head.weight, classify.head.bias), batch.targets["main"])
+    torch.testing.assert_close(network.train()(batch, torch.zeros(()))[1]["classify"], expected.detach())
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"pool": "reg"}, "has no registers; set backbone.reg_tokens"),
+        ({"blocks": 3}, r"objectives\.classify\.blocks: 3 is more than the 2"),
+        ({"norm": "fc"}, r"objectives\.classify\.norm: fc stands behind the mean"),
+        (
+            {"extra_heads": [{"activation": "tanh"}]},
+            r"objectives\.classify\.extra_heads\[0\]\.activation: tanh is read with a hidden_dim only",
+        ),
+        ({"extra_heads": [{"pool": "reg"}]}, "has no registers"),
+    ],
+)
+def test_impossible_heads_are_refused(make_run, fields, message):
+    with pytest.raises(ConfigError, match=message):
+        make_run({"objectives.classify": fields})
 
 
 def test_top_k():

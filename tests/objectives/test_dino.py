@@ -7,11 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch._dynamo.testing import CompileCounter
 
-from vitssl import config, cost, model
+from vitssl import cost, model
 from vitssl.config import ConfigError
+from vitssl.config.objectives.dino import DinoConfig
 from vitssl.data.batch import Batch
 from vitssl.objectives.dino import Head
 from vitssl.objectives.losses import self_distillation
+from vitssl.objectives.teacher import rising_momentum
 
 DINO = {
     "objectives.dino": {"hidden_dim": 16, "bottleneck_dim": 8, "out_dim": 12},
@@ -93,7 +95,7 @@ def test_the_objective_equals_the_slow_loop_over_crops(make_run):
 
 
 def test_parameters_of_the_papers_head():
-    head = Head(config.DinoConfig(), 384)
+    head = Head(DinoConfig(), 384)
     assert sum(p.numel() for p in head.mlp.parameters()) == 5_509_376
     assert {name: p.numel() for name, p in head.last_layer.named_parameters()} == {"weight_v": 16_777_216, "weight_g": 65_536}
 
@@ -101,7 +103,7 @@ def test_parameters_of_the_papers_head():
 def test_a_batch_norm_in_the_head_sees_all_crops_together():
     """As in DINO's code, which puts all crops through the head at once."""
     torch.manual_seed(0)
-    head = Head(config.DinoConfig(hidden_dim=16, bottleneck_dim=8, out_dim=12, batch_norm=True), 4).train()
+    head = Head(DinoConfig(hidden_dim=16, bottleneck_dim=8, out_dim=12, batch_norm=True), 4).train()
     views = [torch.randn(6, 4), 5 + 3 * torch.randn(10, 4)]
     together = head(torch.cat(views))
     torch.testing.assert_close(head(*views), together)
@@ -110,12 +112,12 @@ def test_a_batch_norm_in_the_head_sees_all_crops_together():
 
 
 def test_scores_are_cosines_with_the_prototypes():
-    head = Head(config.DinoConfig(hidden_dim=16, bottleneck_dim=8, out_dim=12), 6)
+    head = Head(DinoConfig(hidden_dim=16, bottleneck_dim=8, out_dim=12), 6)
     input_BD = torch.randn(5, 6)
     expected = F.cosine_similarity(head.mlp(input_BD)[:, None], head.last_layer.weight_v[None], dim=-1)
     torch.testing.assert_close(head(input_BD), expected)
     assert not head.last_layer.weight_g.requires_grad
-    free = Head(config.DinoConfig(hidden_dim=16, bottleneck_dim=8, out_dim=12, norm_last_layer=False), 6).last_layer
+    free = Head(DinoConfig(hidden_dim=16, bottleneck_dim=8, out_dim=12, norm_last_layer=False), 6).last_layer
     torch.nn.init.constant_(free.weight_g, 3.0)
     free(F.normalize(torch.randn(5, 8))).square().sum().backward()
     assert free.weight_g.grad.abs().min() > 0
@@ -138,7 +140,7 @@ def test_the_last_layer_is_frozen_at_first(make_run):
 def test_the_teacher_moves_by_a_cosine_that_ends_at_one(make_run):
     network = model.build(make_run(DINO), 10)
     dino = network.objectives["dino"]
-    assert [dino.teacher_momentum(p) for p in (0.0, 0.5, 1.0)] == pytest.approx([0.996, 0.998, 1.0], abs=1e-12)
+    assert [rising_momentum(dino.cfg.teacher_momentum, p) for p in (0.0, 0.5, 1.0)] == pytest.approx([0.996, 0.998, 1.0], abs=1e-12)
     own = dino.teacher["backbone"].cls_token
     torch.nn.init.constant_(own, 1.0)
     torch.nn.init.constant_(network.backbone.cls_token, 2.0)

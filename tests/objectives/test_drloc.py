@@ -11,7 +11,8 @@ from fvcore.nn import FlopCountAnalysis
 from torch import nn
 
 from tests.objectives.conftest import batch_of
-from vitssl import config, model
+from vitssl import model
+from vitssl.config.objectives.drloc import DrlocConfig
 from vitssl.objectives import drloc
 
 JOINT = {"objectives.classify": {}, "objectives.drloc": {"pairs": 5, "hidden_dim": 16}}
@@ -101,7 +102,7 @@ def test_pooling_equals_the_slow_loop_and_leaves_a_constant_map_alone(how):
 
 @pytest.mark.parametrize(("pooling", "side"), [("none", 14), ("2x2", 7), ("3x3", 7)])
 def test_config_knows_the_pooled_grid(pooling, side):
-    cfg = config.DrlocConfig(pooling=pooling)
+    cfg = DrlocConfig(pooling=pooling)
     assert cfg.pooled(14) == side == drloc.pool(torch.zeros(1, 196, 1), (14, 14), pooling).shape[1] ** 0.5
 
 
@@ -161,8 +162,8 @@ def slow_loss(network, cfg, images_BCHW, places_Bm22) -> float:
     losses = []
     for b, image_CHW in enumerate(images_BCHW):
         last = len(backbone.widths) - 1
-        features = backbone(backbone.embed(image_CHW[None]), ends=(last,))
-        tokens_ND = features.stages[last][0][0, 1:] if cfg.features == "raw" else features.tokens_BND[0]
+        features = backbone(backbone.embed(image_CHW[None]), out_indices=(last,))
+        tokens_ND = features.intermediates[last].tokens_BND[0] if cfg.features == "raw" else features.tokens_BND[0]
         side = features.grid[0]
         if cfg.pooling != "none":
             tokens_ND = slow_pool(tokens_ND.T.unflatten(1, (side, side)), cfg.pooling)

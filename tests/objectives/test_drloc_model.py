@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -13,6 +14,7 @@ from tests.objectives.conftest import batch_of
 from tests.objectives.test_drloc import JOINT, VARIANTS
 from vitssl import config, cost, model
 from vitssl.backbones.base import Features
+from vitssl.backbones.layers import features_of
 from vitssl.objectives import drloc
 
 
@@ -25,13 +27,16 @@ def test_classify_and_drloc_share_one_pass(make_run, features):
     assert passes == ["pass"]
 
 
-def test_prefix_tokens_are_left_out(make_run):
+def test_prefix_and_extra_tokens_are_left_out(make_run):
     run = make_run(JOINT)
-    objective = model.build(run, 10).objectives["drloc"]
-    tokens = torch.cat([torch.full((2, 1, 32), math.nan), torch.randn(2, 16, 32)], dim=1)
-    features = Features(tokens[:, :1], tokens[:, 1:], (4, 4), {1: (tokens, (4, 4))})
-    loss = objective(lambda view: features, batch_of(torch.zeros(2, 3, 8, 8)), torch.zeros(()))["drloc"]
-    assert torch.isfinite(loss)
+    network = model.build(run, 10)
+    unseen = torch.full((2, 1, 32), math.nan)
+    features = Features(unseen, torch.randn(2, 16, 32), unseen, (4, 4))
+    features.intermediates = {1: dataclasses.replace(features)}
+    batch = batch_of(torch.zeros(2, 3, 8, 8))
+    step = network.step(batch)
+    step.encode = lambda view: features
+    assert torch.isfinite(network.objectives["drloc"](step, batch, torch.zeros(()))["drloc"])
 
 
 def test_raw_features_are_those_before_the_final_norm(make_run, drawn):
@@ -86,20 +91,22 @@ SWIN = {"name": "swin_pico", "patch_size": 2, "embed_dim": 8, "depth": None, "de
 
 
 class StagedFeatures:
-    """What an `encode` of a backbone with stages of 16 x 16, 8 x 8 and 4 x 4 tokens gives."""
+    """The step of a backbone with stages of 16 x 16, 8 x 8 and 4 x 4 tokens."""
 
     def __init__(self, widths):
-        self.stages = {i: (torch.randn(2, (16 >> i) ** 2, width, requires_grad=True), (16 >> i, 16 >> i)) for i, width in enumerate(widths)}
+        maps = [torch.randn(2, width, 16 >> i, 16 >> i, requires_grad=True) for i, width in enumerate(widths)]
+        self.maps, self.stages = maps, {i: features_of(map_BDHW) for i, map_BDHW in enumerate(maps)}
 
-    def __call__(self, view):
-        return Features(torch.zeros(2, 0, 32), self.stages[2][0], (4, 4), self.stages)
+    def encode(self, view):
+        last = self.stages[2]
+        return Features(last.prefix_BPD, last.tokens_BND, last.extra_BJD, last.grid, self.stages)
 
 
 class StagedBackbone:
     widths, strides = (8, 16, 32), (2, 4, 8)
 
-    def grid(self, size_px, end):
-        return size_px // self.strides[end], size_px // self.strides[end]
+    def grid(self, size_px, index):
+        return size_px // self.strides[index], size_px // self.strides[index]
 
 
 @pytest.mark.parametrize(("loss", "outputs"), [("l1", [2, 2, 2]), ("ce", [16, 8, 4])])
@@ -107,15 +114,15 @@ def test_multi_scale_has_a_head_for_every_stage(make_run, drawn, loss, outputs):
     run = make_run(JOINT, {"objectives.classify.pool": "mean"}, {"data.image_size": 32, "backbone": SWIN})
     run.objectives.drloc.multi_scale, run.objectives.drloc.loss = True, loss
     config.check(run)
-    objective, encode = drloc.Drloc(run.objectives.drloc, run, StagedBackbone(), 10), StagedFeatures((8, 16, 32))
-    assert objective.ends == (0, 1, 2)
+    objective, step = drloc.Drloc(run.objectives.drloc, run, StagedBackbone(), 10), StagedFeatures((8, 16, 32))
+    assert objective.out_indices == (0, 1, 2)
     sizes = [head.mlp[-1].out_features if head.axes is None else head.axes[0].out_features for head in objective.heads]
     assert sizes == outputs and [head.mlp[0].in_features for head in objective.heads] == [16, 32, 64]
-    terms = objective(encode, batch_of(torch.zeros(2, 3, 32, 32)), torch.zeros(()))
+    terms = objective(step, batch_of(torch.zeros(2, 3, 32, 32)), torch.zeros(()))
     assert list(terms) == ["drloc_stage0", "drloc_stage1", "drloc_stage2"]
     assert [places.max().item() < side for places, side in zip(drawn, (16, 8, 4), strict=True)] == [True] * 3
     sum(terms.values()).backward()
-    assert all(tokens.grad.abs().max() > 0 for tokens, _ in encode.stages.values())
+    assert all(map_BDHW.grad.abs().max() > 0 for map_BDHW in step.maps)
 
 
 def test_multi_scale_on_swin_takes_a_step(make_run):

@@ -19,7 +19,6 @@ from tests.objectives.conftest import batch_of
 from tests.ranks import run_ranks
 from vitssl import config, cost, model, state, train
 from vitssl.files import read_events, read_json
-from vitssl.model import StepEncode
 from vitssl.objectives.locality import map_error
 
 CNN = {"name": "resnet8", "patch_size": None, "embed_dim": None, "depth": None, "num_heads": None}
@@ -207,6 +206,7 @@ def test_two_ranks_train_as_one(chain):
 
 
 def test_a_student_is_loaded_and_evaluated_without_its_teacher(chain):
+    from vitssl.config.evals import ClassificationConfig
     from vitssl.evaluate import evaluate_folder
 
     teacher, student = chain
@@ -214,12 +214,12 @@ def test_a_student_is_loaded_and_evaluated_without_its_teacher(chain):
     assert train.main([str(folder)]) == 0
     shutil.rmtree(teacher)
     trained = vitssl.load(folder)
-    assert evaluate_folder(folder)["top1"] == read_json(folder / "done.json")["test"]["top1"]
+    assert evaluate_folder(folder, ClassificationConfig())["top1"] == read_json(folder / "done.json")["test"]["top1"]
     network = trained.model
     network.objectives["locality"].teacher = None  # so nothing of it can be used
     images_BCHW = torch.randn(2, 3, 8, 8)
     assert network.predict(batch_of(images_BCHW)).shape == (2, 10)
-    assert StepEncode(network, batch_of(images_BCHW))("main").stages.keys() == {0, 1}
+    assert network.step(batch_of(images_BCHW)).encode("main").intermediates.keys() == {0, 1}
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import torch
 
 from vitssl import model
 from vitssl.data.batch import Batch
-from vitssl.model import StepEncode
-from vitssl.objectives import mae
+from vitssl.objectives import patches
+from vitssl.objectives.decoders import LinearDecoder
+from vitssl.objectives.masks import TokenMask, random_mask
 
 SSAT = {
     "objectives.classify": {"weight": 0.1},
@@ -50,28 +51,34 @@ def slow_loss(network, images_BCHW, selection, normalize: bool) -> float:
     return torch.stack(errors).mean().item()
 
 
+def drawn(objective) -> list[TokenMask]:
+    """The masks that the objective will draw."""
+    masks = []
+    objective.decoder.register_forward_hook(lambda module, arguments, output: masks.append(arguments[1]))
+    return masks
+
+
 @pytest.mark.parametrize("normalize", [False, True])
 def test_loss_equals_the_slow_loop(make_run, normalize):
     run = make_run(SSAT, {"objectives.mae.normalize_targets": normalize})
     network = model.build(run, 10).eval()
     images_BCHW = torch.randn(3, 3, 8, 8)
     torch.manual_seed(5)
-    encode = StepEncode(network, batch_of(images_BCHW))
-    loss = network.objectives["mae"](encode, batch_of(images_BCHW), torch.zeros(()))["mae"]
-    selection = encode.selection("mae")
-    assert selection.mask_BN.sum(1).tolist() == [12, 12, 12]
-    assert loss.item() == pytest.approx(slow_loss(network, images_BCHW, selection, normalize), rel=1e-5)
+    batch, masks = batch_of(images_BCHW), drawn(network.objectives["mae"])
+    loss = network.objectives["mae"](network.step(batch), batch, torch.zeros(()))["mae"]
+    assert masks[0].mask_BN.sum(1).tolist() == [12, 12, 12]
+    assert loss.item() == pytest.approx(slow_loss(network, images_BCHW, masks[0], normalize), rel=1e-5)
 
 
 def test_zero_prediction_closed_forms(make_run):
     """Normalised targets: (E-1)/E * var/(var+1e-6), here with E = 12 values a patch; a constant image gives 0."""
-    targets_BNE = mae.normalize_patches(mae.patchify(torch.randn(2, 3, 8, 8), 2))
+    targets_BNE = patches.normalize_patches(patches.patchify(torch.randn(2, 3, 8, 8), 2))
     mask_BN = torch.ones(2, 16)
-    assert mae.masked_error(torch.zeros_like(targets_BNE), targets_BNE, mask_BN, "l2").item() == pytest.approx(11 / 12, abs=1e-4)
-    constant_BNE = mae.normalize_patches(mae.patchify(torch.full((1, 3, 8, 8), 0.7), 2))
-    assert mae.masked_error(torch.zeros_like(constant_BNE), constant_BNE, torch.ones(1, 16), "l2").item() == 0
-    patches_BNE = mae.normalize_patches(mae.patchify(torch.randn(1, 3, 224, 224), 16))
-    error = mae.masked_error(torch.zeros_like(patches_BNE), patches_BNE, torch.ones(1, 196), "l2")
+    assert patches.masked_error(torch.zeros_like(targets_BNE), targets_BNE, mask_BN, "l2").item() == pytest.approx(11 / 12, abs=1e-4)
+    constant_BNE = patches.normalize_patches(patches.patchify(torch.full((1, 3, 8, 8), 0.7), 2))
+    assert patches.masked_error(torch.zeros_like(constant_BNE), constant_BNE, torch.ones(1, 16), "l2").item() == 0
+    patches_BNE = patches.normalize_patches(patches.patchify(torch.randn(1, 3, 224, 224), 16))
+    error = patches.masked_error(torch.zeros_like(patches_BNE), patches_BNE, torch.ones(1, 196), "l2")
     assert error.item() == pytest.approx(767 / 768, abs=1e-4)
 
 
@@ -99,9 +106,9 @@ def test_lambda_at_its_ends(make_run):
 
 def test_patchify_is_row_major_with_channels_innermost_and_invertible():
     images_BCHW = torch.arange(3 * 4 * 4.0).reshape(1, 3, 4, 4)
-    patches_BNE = mae.patchify(images_BCHW, 2)
+    patches_BNE = patches.patchify(images_BCHW, 2)
     assert patches_BNE[0, 1, :6].tolist() == [2, 18, 34, 3, 19, 35]
-    assert torch.equal(mae.unpatchify(patches_BNE, 2), images_BCHW)
+    assert torch.equal(patches.unpatchify(patches_BNE, (2, 2), 2), images_BCHW)
 
 
 def test_gradient_reaches_every_parameter_and_the_hidden_patches_none_of_the_encoder(make_run):
@@ -129,9 +136,10 @@ def test_simmim_is_the_mean_absolute_error_of_the_hidden_patches(make_run):
     """A slow loop: every token's linear prediction against its own patch, hidden ones only (Xie et al. 2022)."""
     network = model.build(make_run(SIMMIM), 10).eval()
     objective, images_BCHW = network.objectives["mae"], torch.randn(3, 3, 8, 8)
-    encode = StepEncode(network, batch_of(images_BCHW))
-    loss = objective(encode, batch_of(images_BCHW), torch.zeros(()))["mae"]
-    mask_BN, tokens_BND = encode.selection("mae").mask_BN, encode("main", mask="mae").tokens_BND
+    batch, masks = batch_of(images_BCHW), drawn(objective)
+    loss = objective(network.step(batch), batch, torch.zeros(()))["mae"]
+    mask_BN = masks[0].mask_BN
+    tokens_BND = network.step(batch).encode("main", mask_BN=mask_BN).tokens_BND
     errors = []
     for b, n in mask_BN.nonzero().tolist():
         r, c = n // 4, n % 4
@@ -143,13 +151,11 @@ def test_simmim_is_the_mean_absolute_error_of_the_hidden_patches(make_run):
 def test_a_hidden_patch_has_no_influence_on_any_token(make_run):
     network = model.build(make_run(SIMMIM), 10).eval()
     images_BCHW = torch.randn(2, 3, 8, 8)
-    torch.manual_seed(2)
-    encode = StepEncode(network, batch_of(images_BCHW))
-    tokens, mask_BN = encode("main", mask="mae").tokens_BND, encode.selection("mae").mask_BN
-    hidden = mae.unpatchify(mask_BN[..., None].expand(-1, -1, 12).float(), 2).bool()
-    changed = StepEncode(network, batch_of(torch.where(hidden, torch.randn_like(images_BCHW), images_BCHW)))
-    torch.manual_seed(2)
-    assert torch.equal(changed("main", mask="mae").tokens_BND, tokens)
+    mask_BN = random_mask(2, 16, 0.75).mask_BN
+    hidden = patches.unpatchify(mask_BN[..., None].expand(-1, -1, 12).float(), (4, 4), 2).bool()
+    others = torch.where(hidden, torch.randn_like(images_BCHW), images_BCHW)
+    tokens = [network.step(batch_of(images)).encode("main", mask_BN=mask_BN).tokens_BND for images in (images_BCHW, others)]
+    assert torch.equal(*tokens)
 
 
 STAGED = {"embed_dim": 8, "depth": None, "num_heads": 1, "patch_size": None}
@@ -164,13 +170,13 @@ FUSING = {
 
 def slow_fusion(objective, backbone, features, keep_N: list[int], b: int) -> torch.Tensor:
     """Place by place: the last stage's token, plus each earlier stage's cells of that place through their own weights; then the norm."""
-    tokens, (_, columns) = features.stages[len(backbone.strides) - 1]
-    rows, prefix = list(tokens[b, : backbone.num_prefix_tokens]), backbone.num_prefix_tokens
+    last = features.intermediates[len(backbone.strides) - 1]
+    rows, columns = list(last.prefix_BPD[b]), last.grid[1]
     for m, n in enumerate(keep_N):
         r, c = n // columns, n % columns
-        total = tokens[b, prefix + m]
+        total = last.tokens_BND[b, m]
         for i, stride in enumerate(backbone.strides[:-1]):
-            cells, f, shrink = features.stages[i][0][b], backbone.stride // stride, objective.fusion.shrink[i]
+            cells, f, shrink = features.intermediates[i].tokens_BND[b], backbone.stride // stride, objective.fusion.shrink[i]
             total = total + shrink.bias
             for y in range(f):
                 for x in range(f):
@@ -187,22 +193,17 @@ def test_fusion_equals_the_slow_loop(make_run, hide):
     objective, batch = network.objectives["mae"], batch_of(torch.randn(2, 3, 64, 64))
     seen = []
     objective.decoder.register_forward_hook(lambda module, arguments, output: seen.append(arguments[0]))
-    encode = StepEncode(network, batch)
-    objective(encode, batch, torch.zeros(()))
-    selection = encode.selection("mae")
-    features = encode("main", keep="mae") if hide == "drop" else encode("main", mask="mae")
+    masks, step = drawn(objective), network.step(batch)
+    objective(step, batch, torch.zeros(()))
+    keep_BM, mask_BN = masks[0]
+    features = step.encode("main", keep_BM=keep_BM) if hide == "drop" else step.encode("main", mask_BN=mask_BN)
     for b in range(2):
-        keep_N = selection.keep_BM[b].tolist() if hide == "drop" else list(range(selection.mask_BN.shape[1]))
+        keep_N = keep_BM[b].tolist() if hide == "drop" else list(range(mask_BN.shape[1]))
         expected = slow_fusion(objective, network.backbone, features, keep_N, b)
         assert torch.allclose(torch.cat([seen[0].prefix_BPD[b], seen[0].tokens_BND[b]]), expected, atol=1e-5)
 
 
-def test_swin_decoder_has_simmims_size(make_run):
+def test_swin_decoder_has_simmims_size():
     """768 x 3072 + 3072 parameters for Swin-T."""
-    run = make_run({"objectives.mae": SIMMIM["objectives.mae"]})
-
-    class Swin:
-        embed_dim, stride = 768, 32
-
-    decoder = mae.PixelShuffle(run.objectives.mae, Swin(), (7, 7))
+    decoder = LinearDecoder(768, 32**2 * 3)
     assert sum(p.numel() for p in decoder.parameters()) == 2_362_368

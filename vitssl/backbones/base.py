@@ -1,9 +1,10 @@
 """What an objective may expect of any backbone.
 
-To add one: a family in `vitssl/config/backbones.py` (and the names of its sizes in `Backbone.name` there), and a file here named as
-the family, whose ``build(cfg, size_px, requires)`` gives the backbone. The Model, the loop and the launcher need no change.
+To add one: a family in `vitssl/config/backbones.py` (and the names of its sizes in ``BackboneConfig.name`` there), and a file here named
+as the family, whose ``build(cfg, size_px, requires)`` gives the backbone. The Model, the loop and the launcher need no change.
 
-Shapes: B images, C channels, H W pixels, N tokens of the output grid, M kept tokens, P prefix tokens, D width.
+Shapes: B images, C channels, H W pixels, N tokens of the output grid, M kept tokens, P prefix tokens, J extra tokens, D width,
+T = P + N + J tokens of a sequence.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 
@@ -19,33 +21,57 @@ class Embedded(NamedTuple):
     """Images after everything that does not depend on which tokens are kept."""
 
     tokens: Tensor
-    grid: tuple[int, int]  # of the backbone's output: rows, columns
+    grid: tuple[int, ...]  # of the backbone's output: rows, columns
 
 
 @dataclass
 class Features:
-    """One pass through a backbone.
+    """The tokens at the end of a pass through a backbone, or at one of its intermediate places.
 
-    ``tokens`` and ``prefix`` went through the final norm; the entries of ``stages`` did not (``Encode.norm`` does it).
+    Those at the end went through the final norm, the intermediate ones did not (`Step.norm` does it). Each image's sequence is
+    prefix tokens, patch tokens, extra tokens.
     """
 
-    prefix_BPD: Tensor
-    tokens_BND: Tensor  # N, or M where the pass kept M tokens
-    grid: tuple[int, int]  # of the N tokens: rows, columns
-    stages: dict[int, tuple[Tensor, tuple[int, int]]] = field(default_factory=dict)  # end -> (all tokens there, grid of the patch tokens)
+    prefix_BPD: Tensor  # class token and registers
+    tokens_BND: Tensor  # patch tokens, row by row; M where the pass kept M of the N
+    extra_BJD: Tensor  # learned tokens that the network appends behind the patches
+    grid: tuple[int, ...]  # of the N tokens: rows, columns
+    intermediates: dict[int, Features] = field(default_factory=dict)  # by ``out_indices``
+
+    @classmethod
+    def split(cls, sequence_BTD: Tensor, num_prefix_tokens: int, num_extra_tokens: int, grid: tuple[int, ...]) -> Features:
+        """The parts of a sequence."""
+        T = sequence_BTD.shape[1]
+        parts = sequence_BTD.tensor_split([num_prefix_tokens, T - num_extra_tokens], dim=1)
+        return cls(*parts, grid)
+
+    def sequence(self) -> Tensor:
+        """All tokens, (B, T, D)."""
+        parts = [part for part in (self.prefix_BPD, self.tokens_BND, self.extra_BJD) if part.shape[1]]
+        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+
+    def map(self, index: int | None = None) -> Tensor:
+        """The patch tokens on their grid, (B, D, H, W), or with a further axis where the grid has one.
+
+        Args:
+            index: of an intermediate; None: of these features.
+        """
+        if index is not None:
+            return self.intermediates[index].map()
+        return self.tokens_BND.transpose(1, 2).unflatten(2, self.grid)
 
 
 class Backbone(nn.Module):
-    """Images to named features, in two steps so that several passes share one patch embedding.
+    """Images to features, in two steps so that several passes share one patch embedding.
 
-    An *end* is a place whose features can be asked for: after every block of a plain backbone, after every stage of one that
-    shrinks its grid; the last one's are what the final norm gets.
+    An intermediate place is one whose features can be asked for by its index (timm's ``out_indices``): after every block of an isotropic
+    transformer, after every stage of a backbone that shrinks its grid; the last one's features are what the final norm gets.
 
     Attributes:
         embed_dim: width D of the output.
-        num_prefix_tokens: P, of the output and of the ends that carry them (those of the output's width).
-        strides: pixels per side of a patch token at each end.
-        widths: D at each end.
+        num_prefix_tokens: P, of the output and of the intermediate places that carry them (those of the output's width).
+        strides: pixels per side of a patch token at each intermediate place.
+        widths: D at each of them.
         num_layers: depth for layer decay: ids run from 0 (embedding) to ``num_layers + 1`` (the final norm, and heads).
         norm: the final norm, of tokens (..., D).
     """
@@ -62,16 +88,27 @@ class Backbone(nn.Module):
         """Pixels per side of an output token."""
         return self.strides[-1]
 
-    def grid(self, size_px: int, end: int = -1) -> tuple[int, int]:
-        """Rows and columns of the output grid (or of an end's) for a square image."""
-        return size_px // self.strides[end], size_px // self.strides[end]
+    def grid(self, size_px: int | tuple[int, int], index: int = -1) -> tuple[int, int]:
+        """Rows and columns of the output's grid, or of an intermediate place's.
+
+        Args:
+            size_px: height and width of the images, or the side of square ones.
+            index: of the intermediate place.
+        """
+        height, width = (size_px, size_px) if isinstance(size_px, int) else size_px
+        return height // self.strides[index], width // self.strides[index]
 
     def embed(self, images_BCHW: Tensor) -> Embedded:
         """The first step, which passes over the same normalised (B, 3, H, W) images share."""
         raise NotImplementedError
 
     def forward(
-        self, embedded: Embedded, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None, ends: tuple[int, ...] = ()
+        self,
+        embedded: Embedded,
+        keep_BM: Tensor | None = None,
+        mask_BN: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        out_indices: tuple[int, ...] = (),
     ) -> Features:
         """Run the blocks and the final norm.
 
@@ -79,7 +116,9 @@ class Backbone(nn.Module):
             embedded: what ``embed`` gave.
             keep_BM: int64 indices of the output grid's tokens to keep; the others are dropped. Only where config says "keep".
             mask_BN: bool, True = hidden: what of the output grid is replaced by a learned token. Only where config says "mask".
-            ends: the ends whose features are wanted in ``Features.stages``.
+            attn_mask: added to the logits of every attention, (T, T) or (B, 1, T, T): minus infinity where the token of the row may not
+                look at that of the column. Only where config says "attn_mask".
+            out_indices: the intermediate places whose features are wanted in ``Features.intermediates``.
         """
         raise NotImplementedError
 
@@ -87,34 +126,56 @@ class Backbone(nn.Module):
         """Depth of a parameter, by its name within the backbone, for layer-wise learning-rate decay."""
         raise NotImplementedError
 
-    def adapt(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    def convert_state_dict(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
         """Fit other weights to this backbone: positions to its image size, names of foreign checkpoints to ours."""
         return state
 
 
-class Plain(Backbone):
-    """A class token and equal blocks, whose every block is an end.
+class IsotropicTransformer(Backbone):
+    """Prefix tokens, patch tokens and blocks of one width; every block is an intermediate place.
 
     Attributes:
-        blocks: of the transformer, called with tokens (B, 1 + N, D).
+        blocks: of the transformer, called with tokens (B, T, D) and an attention mask.
+        inserted: parts that change the tokens on their way, by the number of the block that they come before.
     """
 
     num_prefix_tokens = 1
     blocks: nn.Module
 
-    def _transform(self, tokens: Tensor, grid: tuple[int, int], ends: tuple[int, ...]) -> Features:
-        """Blocks and final norm, of the class token and patch tokens behind it."""
-        stages = {}
+    def __init__(self) -> None:
+        super().__init__()
+        self.inserted = nn.ModuleDict()
+
+    def insert(self, part: nn.Module, before: int) -> None:
+        """Let ``part`` change the tokens before block ``before`` (from 0).
+
+        It is called with the `Features` there and gives those that the block gets: it may append extra tokens, which the blocks after it
+        see and ``Features.extra_BJD`` holds.
+        """
+        assert 0 <= before < self.num_layers and str(before) not in self.inserted, f"no place for a part before block {before}"
+        self.inserted[str(before)] = part
+
+    def _transform(self, tokens: Features, attn_mask: Tensor | None, out_indices: tuple[int, ...]) -> Features:
+        """Blocks and final norm."""
+        sequence, num_extra, intermediates = tokens.sequence(), 0, {}
         for i, block in enumerate(self.blocks):
-            tokens = block(tokens)
-            if i in ends:
-                stages[i] = (tokens, grid)
-        tokens = self.norm(tokens)
-        return Features(tokens[:, :1], tokens[:, 1:], grid, stages)
+            if str(i) in self.inserted:
+                changed = self.inserted[str(i)](self._split(sequence, num_extra, tokens.grid))
+                sequence, num_extra = changed.sequence(), changed.extra_BJD.shape[1]
+            sequence = block(sequence, attn_mask=attn_mask)
+            if i in out_indices:
+                intermediates[i] = self._split(sequence, num_extra, tokens.grid)
+        features = self._split(self.norm(sequence), num_extra, tokens.grid)
+        features.intermediates = intermediates
+        return features
+
+    def _split(self, sequence_BTD: Tensor, num_extra_tokens: int, grid: tuple[int, ...]) -> Features:
+        return Features.split(sequence_BTD, self.num_prefix_tokens, num_extra_tokens, grid)
 
     def layer_id(self, name: str) -> int:
-        """0 for all that makes tokens; block i is i + 1; the final norm counts with the heads, as in MAE's code."""
-        block = re.match(r"blocks\.(\d+)\.", name)
+        """0 for all that makes tokens; block i is i + 1, and so is what is inserted before it; the final norm counts with the heads, as
+        in MAE's code."""
+        block = re.match(r"(?:blocks|inserted)\.(\d+)\.", name)
         if block:
             return int(block[1]) + 1
         return self.num_layers + 1 if name.startswith("norm.") else 0

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from vitssl import config
 from vitssl.backbones import norms
 from vitssl.backbones.base import Backbone, Embedded, Features
+from vitssl.backbones.layers import features_of
 
 
 def build(cfg: config.BackboneConfig, size_px: int, requires: Set[str] = frozenset()) -> CifarResNet:
@@ -76,21 +77,26 @@ class CifarResNet(Backbone):
 
     def embed(self, images_BCHW: Tensor) -> Embedded:
         """The map before the first stage, and the grid of the last one."""
-        H, W = int(images_BCHW.shape[-2]), int(images_BCHW.shape[-1])
-        return Embedded(F.relu(self.bn1(self.conv1(images_BCHW))), (H // self.stride, W // self.stride))
+        grid = self.grid((int(images_BCHW.shape[-2]), int(images_BCHW.shape[-1])))
+        return Embedded(F.relu(self.bn1(self.conv1(images_BCHW))), grid)
 
     def forward(
-        self, embedded: Embedded, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None, ends: tuple[int, ...] = ()
+        self,
+        embedded: Embedded,
+        keep_BM: Tensor | None = None,
+        mask_BN: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        out_indices: tuple[int, ...] = (),
     ) -> Features:
-        assert keep_BM is None and mask_BN is None, "config lets no objective hide tokens of a convolutional network"
-        map_BDhw, stages = embedded.tokens, {}
+        assert keep_BM is None and mask_BN is None and attn_mask is None, "config lets no objective hide tokens of a convolutional network"
+        map_BDhw, intermediates = embedded.tokens, {}
         for i, stage in enumerate(self.stages):
             map_BDhw = stage(map_BDhw)
-            if i in ends:
-                grid = (int(map_BDhw.shape[-2]), int(map_BDhw.shape[-1]))
-                stages[i] = (map_BDhw.flatten(2).transpose(1, 2), grid)
-        tokens_BND = map_BDhw.flatten(2).transpose(1, 2)
-        return Features(tokens_BND[:, :0], tokens_BND, embedded.grid, stages)
+            if i in out_indices:
+                intermediates[i] = features_of(map_BDhw)
+        features = features_of(map_BDhw)
+        features.intermediates = intermediates
+        return features
 
     def layer_id(self, name: str) -> int:
         """0 for the first convolution; then the blocks count."""

@@ -228,36 +228,34 @@ class CvT(Backbone):
 
     def embed(self, images_BCHW: Tensor) -> Embedded:
         """The images: what the first convolution sees depends on which tokens are kept."""
-        rows, columns = images_BCHW.shape[-2:]
-        return Embedded(images_BCHW, (int(rows) // self.stride, int(columns) // self.stride))
+        return Embedded(images_BCHW, self.grid((int(images_BCHW.shape[-2]), int(images_BCHW.shape[-1]))))
 
     def forward(
-        self, embedded: Embedded, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None, ends: tuple[int, ...] = ()
+        self,
+        embedded: Embedded,
+        keep_BM: Tensor | None = None,
+        mask_BN: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        out_indices: tuple[int, ...] = (),
     ) -> Features:
-        """The earlier ends are full maps, zero at hidden places."""
-        images_BCHW, grid = embedded
-        if keep_BM is None:
-            tokens, stages = self._stages(images_BCHW, grid, None, ends)
-        else:
+        """The earlier intermediate features are full maps, zero at hidden places."""
+        assert mask_BN is None and attn_mask is None, "config lets no objective put a mask token here"
+        map_BCHW, grid = embedded
+        if keep_BM is not None:
             pixels = refine(keep_BM, grid, self.stride)
-            tokens, stages = self._stages(pixels.put(pixels.take(images_BCHW)), grid, keep_BM, ends)
-        prefix_BPD, tokens_BMD = self.norm(tokens).tensor_split([self.num_prefix_tokens], dim=1)
-        return Features(prefix_BPD, tokens_BMD, grid, stages)
-
-    def _stages(
-        self, map_BCHW: Tensor, grid: tuple[int, int], keep_BM: Tensor | None, ends: tuple[int, ...]
-    ) -> tuple[Tensor, dict[int, tuple[Tensor, tuple[int, int]]]]:
-        """The last stage's tokens, and ``Features.stages``."""
-        stages = {}
+            map_BCHW = pixels.put(pixels.take(map_BCHW))
+        intermediates = {}
         for i, stride in enumerate(self.strides):
             factor = self.stride // stride
             places = refine(keep_BM, grid, factor)
             tokens = getattr(self, f"stage{i}")(map_BCHW, places, key_places(keep_BM, grid, factor))
             if factor > 1:
                 map_BCHW = places.put(tokens)
-            if i in ends:
-                stages[i] = (map_BCHW.flatten(2).transpose(1, 2) if factor > 1 else tokens, places.grid)
-        return tokens, stages
+            if i in out_indices:
+                intermediates[i] = layers.features_of(map_BCHW) if factor > 1 else Features.split(tokens, self.num_prefix_tokens, 0, grid)
+        features = Features.split(self.norm(tokens), self.num_prefix_tokens, 0, grid)
+        features.intermediates = intermediates
+        return features
 
     def layer_id(self, name: str) -> int:
         """Blocks count from 1 through all stages; a stage's embedding and token go with the block before it, the norm with the heads."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from vitssl import config
 from vitssl.backbones import norms
 from vitssl.backbones.base import Backbone, Embedded, Features
+from vitssl.backbones.layers import features_of
 
 
 def build(cfg: config.BackboneConfig, size_px: int, requires: Set[str] = frozenset()) -> ResNet:
@@ -22,7 +23,7 @@ def build(cfg: config.BackboneConfig, size_px: int, requires: Set[str] = frozens
 
 
 class ResNet(Backbone):
-    """Of one to four stages, for images of any size; a token is a place of the last map. An end is a stage.
+    """Of one to four stages, for images of any size; a token is a place of the last map. An intermediate place is a stage.
 
     Its batch norms are those of the global batch. There is no final norm, and no class token.
     """
@@ -56,21 +57,26 @@ class ResNet(Backbone):
 
     def embed(self, images_BCHW: Tensor) -> Embedded:
         """The map after the stem, (B, embed_dim, H / 4, W / 4)."""
-        grid = (int(images_BCHW.shape[-2]) // self.stride, int(images_BCHW.shape[-1]) // self.stride)
+        grid = self.grid((int(images_BCHW.shape[-2]), int(images_BCHW.shape[-1])))
         return Embedded(self.maxpool(self.act1(self.bn1(self.conv1(images_BCHW)))), grid)
 
     def forward(
-        self, embedded: Embedded, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None, ends: tuple[int, ...] = ()
+        self,
+        embedded: Embedded,
+        keep_BM: Tensor | None = None,
+        mask_BN: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        out_indices: tuple[int, ...] = (),
     ) -> Features:
-        assert keep_BM is None and mask_BN is None, "convolutions need all of the image"
-        features, grid = embedded
-        stages = {}
+        assert keep_BM is None and mask_BN is None and attn_mask is None, "convolutions need all of the image"
+        map_BDHW, intermediates = embedded.tokens, {}
         for i in range(len(self.depths)):
-            features = self.get_submodule(f"layer{i + 1}")(features)
-            if i in ends:
-                stages[i] = (_tokens(features), (features.shape[2], features.shape[3]))
-        tokens_BND = _tokens(features)
-        return Features(tokens_BND[:, :0], tokens_BND, grid, stages)
+            map_BDHW = self.get_submodule(f"layer{i + 1}")(map_BDHW)
+            if i in out_indices:
+                intermediates[i] = features_of(map_BDHW)
+        features = features_of(map_BDHW)
+        features.intermediates = intermediates
+        return features
 
     def layer_id(self, name: str) -> int:
         """0 for the stem; blocks are counted through the stages."""
@@ -88,8 +94,3 @@ def _stage(in_dim: int, dim: int, stride: int, drop_paths: list[float]) -> nn.Se
             Bottleneck(out_dim if i else in_dim, dim, 1 if i else stride, beside, norm_layer=norms.BatchNorm2d, drop_path=drop_path)
         )
     return nn.Sequential(*blocks)
-
-
-def _tokens(map_BDHW: Tensor) -> Tensor:
-    """(B, N, D), row by row."""
-    return map_BDHW.flatten(2).transpose(1, 2)

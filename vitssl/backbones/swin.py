@@ -119,7 +119,7 @@ class Stage(nn.Module):
 
 
 class Swin(Backbone):
-    """Liu et al. 2021, of one to four stages. An end is a stage: the output of its blocks, before the merging that follows.
+    """Liu et al. 2021, of one to four stages. An intermediate place is a stage: the output of its blocks, before the merging that follows.
 
     A window larger than the map of the size it is made for shrinks to that map, with its table of relative positions, as in timm.
     """
@@ -138,7 +138,7 @@ class Swin(Backbone):
         )
         self.mask_token = nn.Parameter(torch.zeros(1, 1, 1, size.embed_dim)) if "mask" in requires else None
         rates = iter([cfg.drop_path * i / max(self.num_layers - 1, 1) for i in range(self.num_layers)])
-        stages = [Stage(cfg, i, self.grid(size_px, end=i), [next(rates) for _ in range(n)]) for i, n in enumerate(size.depths)]
+        stages = [Stage(cfg, i, self.grid(size_px, index=i), [next(rates) for _ in range(n)]) for i, n in enumerate(size.depths)]
         self.layers = nn.Sequential(*stages)
         self.norm = nn.LayerNorm(self.embed_dim)
         layers.init_linear(self, "trunc_normal")
@@ -147,23 +147,28 @@ class Swin(Backbone):
 
     def embed(self, images_BCHW: Tensor) -> Embedded:
         """The map of patch embeddings (B, H, W, D) of the first stage."""
-        grid = (int(images_BCHW.shape[-2]) // self.stride, int(images_BCHW.shape[-1]) // self.stride)
-        return Embedded(self.patch_embed(images_BCHW), grid)
+        return Embedded(self.patch_embed(images_BCHW), self.grid((int(images_BCHW.shape[-2]), int(images_BCHW.shape[-1]))))
 
     def forward(
-        self, embedded: Embedded, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None, ends: tuple[int, ...] = ()
+        self,
+        embedded: Embedded,
+        keep_BM: Tensor | None = None,
+        mask_BN: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        out_indices: tuple[int, ...] = (),
     ) -> Features:
-        assert keep_BM is None, "windows need all tokens"
+        assert keep_BM is None and attn_mask is None, "windows need all tokens"
         tokens_BHWD, grid = embedded
         if mask_BN is not None:
             tokens_BHWD = torch.where(self._patches(mask_BN, grid), self.mask_token.to(tokens_BHWD.dtype), tokens_BHWD)
-        stages = {}
+        intermediates = {}
         for i, stage in enumerate(self.layers):
             tokens_BHWD = stage(tokens_BHWD)
-            if i in ends:
-                stages[i] = (tokens_BHWD.flatten(1, 2), (tokens_BHWD.shape[1], tokens_BHWD.shape[2]))
-        tokens_BND = self.norm(tokens_BHWD.flatten(1, 2))
-        return Features(tokens_BND[:, :0], tokens_BND, grid, stages)
+            if i in out_indices:
+                intermediates[i] = Features.split(tokens_BHWD.flatten(1, 2), 0, 0, (tokens_BHWD.shape[1], tokens_BHWD.shape[2]))
+        features = Features.split(self.norm(tokens_BHWD.flatten(1, 2)), 0, 0, grid)
+        features.intermediates = intermediates
+        return features
 
     def _patches(self, mask_BN: Tensor, grid: tuple[int, int]) -> Tensor:
         """A mask of output tokens as one of patches, (B, H, W, 1)."""
@@ -179,14 +184,14 @@ class Swin(Backbone):
             return sum(self.depths[: int(found[1])]) + int(found[2] or 0) + 1
         return self.num_layers + 1 if name.startswith("norm.") else 0
 
-    def adapt(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    def convert_state_dict(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
         """Tables of relative positions are resized to this model's windows; the names of Swin's authors become timm's.
 
         Theirs count a patch merging with the stage before it, and hold index and mask buffers.
         """
         merging = re.compile(rf"{re.escape(prefix)}layers\.(\d+)\.downsample\.")
         authors = f"{prefix}layers.0.downsample.norm.weight" in state
-        ours, adapted = {f"{prefix}{name}": value for name, value in self.state_dict().items()}, {}
+        ours, converted = {f"{prefix}{name}": value for name, value in self.state_dict().items()}, {}
         for name, value in state.items():
             if name.startswith(prefix) and name.endswith(("relative_position_index", "attn_mask")):
                 continue
@@ -194,8 +199,8 @@ class Swin(Backbone):
                 name = merging.sub(lambda found: f"{prefix}layers.{int(found[1]) + 1}.downsample.", name)
             if name.endswith("relative_position_bias_table") and name in ours:
                 value = resize_table(value, len(ours[name]), self.antialias)
-            adapted[name] = value
-        return adapted
+            converted[name] = value
+        return converted
 
 
 def resize_table(table_LA: Tensor, length: int, antialias: bool) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from vitssl import config
 from vitssl.backbones import layers
-from vitssl.backbones.base import Embedded, Features, Plain
+from vitssl.backbones.base import Embedded, Features, IsotropicTransformer
 
 TOKEN_DIM = 64  # of the token transformers, in all sizes
 
@@ -106,7 +106,7 @@ class Scale(nn.Module):
         return x * self.factor
 
 
-class T2T(Plain):
+class T2T(IsotropicTransformer):
     """T2T-ViT with performer token transformers; parameter names are those of the authors' released files.
 
     ``attention_scale: embed_dim`` divides logits by the root of the whole width, as the released weights need.
@@ -135,20 +135,25 @@ class T2T(Plain):
 
     def embed(self, images_BCHW: Tensor) -> Embedded:
         """Tokens with their positions."""
-        grid = (int(images_BCHW.shape[-2]) // self.stride, int(images_BCHW.shape[-1]) // self.stride)
+        grid = self.grid((int(images_BCHW.shape[-2]), int(images_BCHW.shape[-1])))
         positions = sinusoid_positions(1 + grid[0] * grid[1], self.embed_dim, images_BCHW.device)
         return Embedded(self.tokens_to_token(images_BCHW, grid) + positions[1:], grid)
 
     def forward(
-        self, embedded: Embedded, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None, ends: tuple[int, ...] = ()
+        self,
+        embedded: Embedded,
+        keep_BM: Tensor | None = None,
+        mask_BN: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        out_indices: tuple[int, ...] = (),
     ) -> Features:
         """No passes on part of the tokens: overlapping windows carry hidden pixels into their neighbours."""
         assert keep_BM is None and mask_BN is None, "config refuses objectives that need keep or mask"
         tokens, grid = embedded
         cls = (self.cls_token + sinusoid_positions(1, self.embed_dim, tokens.device)).expand(len(tokens), -1, -1)
-        return self._transform(torch.cat([cls, tokens], dim=1), grid, ends)
+        return self._transform(Features(cls, tokens, tokens[:, :0], grid), attn_mask, out_indices)
 
-    def adapt(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    def convert_state_dict(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
         """Drops the position table of the authors' files, by which they are known, if it is the fixed one.
 
         Raises:

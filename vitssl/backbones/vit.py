@@ -1,10 +1,11 @@
 """The Vision Transformer, on timm's modules and with timm's parameter names.
 
-Shapes: B images, C channels, H W pixels, N tokens, M kept tokens, P prefix tokens (one: cls), D width.
+Shapes: B images, C channels, H W pixels, N tokens, M kept tokens, P prefix tokens (cls, then registers), D width.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Set
 
 import torch
@@ -13,20 +14,21 @@ from torch import Tensor, nn
 
 from vitssl import config
 from vitssl.backbones import layers
-from vitssl.backbones.base import Embedded, Features, Plain
-from vitssl.backbones.locality import LocalAttention, ShiftedPatches
+from vitssl.backbones.base import Embedded, Features, IsotropicTransformer
 from vitssl.backbones.narrow import NarrowAttention
+from vitssl.backbones.sl_vit import LocalAttention, ShiftedPatches
 
 
 def build(cfg: config.BackboneConfig, size_px: int, requires: Set[str] = frozenset()) -> ViT:
     return ViT(cfg, size_px, requires)
 
 
-class ViT(Plain):
+class ViT(IsotropicTransformer):
     """Dosovitskiy et al. 2021 in DeiT's sizes; any square image and patch size, learned or fixed sine-cosine positions.
 
-    With fixed positions ``pos_embed`` is a buffer, as it is not trained; the cls token's is zero. With ``tokenizer: shifted`` and
-    ``attention: local`` it is SL-ViT (Lee et al. 2021).
+    With fixed positions ``pos_embed`` is a buffer, as it is not trained; the prefix tokens' are zero. With ``reg_tokens`` there are more
+    prefix tokens than the class token, with positions, as timm's of that name (registers: Darcet et al. 2024; SiT has one). With
+    ``tokenizer: shifted`` and ``attention: local`` it is SL-ViT (Lee et al. 2021).
     """
 
     def __init__(self, cfg: config.BackboneConfig, size_px: int, requires: Set[str] = frozenset()):
@@ -36,7 +38,9 @@ class ViT(Plain):
         self.strides, self.widths = (size.patch_size,) * self.num_layers, (self.embed_dim,) * self.num_layers
         self.base_grid = self.grid(size_px)
         self.patch_embed = self._make_tokenizer(cfg.tokenizer, size_px)
+        self.num_prefix_tokens = 1 + cfg.reg_tokens
         self.cls_token = nn.Parameter(torch.zeros(1, 1, self.embed_dim))
+        self.reg_token = nn.Parameter(torch.zeros(1, cfg.reg_tokens, self.embed_dim)) if cfg.reg_tokens else None
         self.mask_token = nn.Parameter(torch.zeros(1, 1, self.embed_dim)) if "mask" in requires else None
         self._make_positions(cfg.positions)
         self.antialias = cfg.interpolate_antialias
@@ -53,12 +57,12 @@ class ViT(Plain):
         return PatchEmbed(size_px, self.stride, 3, self.embed_dim, strict_img_size=False)
 
     def _make_positions(self, kind: str) -> None:
-        num_tokens = 1 + self.base_grid[0] * self.base_grid[1]
         if kind == "learned":
+            num_tokens = self.num_prefix_tokens + math.prod(self.base_grid)
             self.pos_embed = nn.Parameter(torch.zeros(1, num_tokens, self.embed_dim))
         else:
             patches = layers.sincos_positions(self.base_grid, self.embed_dim)
-            self.register_buffer("pos_embed", torch.cat([torch.zeros(1, self.embed_dim), patches])[None])
+            self.register_buffer("pos_embed", torch.cat([torch.zeros(self.num_prefix_tokens, self.embed_dim), patches])[None])
 
     def _init(self, how: str, cls_token_std: float | None) -> None:
         layers.init_linear(self, how)
@@ -66,6 +70,8 @@ class ViT(Plain):
         # timm starts the cls token at almost zero, MAE at N(0, 0.02)
         usual_std = 1e-6 if how == "trunc_normal" else 0.02
         nn.init.normal_(self.cls_token, std=usual_std if cls_token_std is None else cls_token_std)
+        if self.reg_token is not None:
+            nn.init.normal_(self.reg_token, std=usual_std if cls_token_std is None else cls_token_std)
         if isinstance(self.pos_embed, nn.Parameter):
             trunc_normal_(self.pos_embed, std=0.02)
         if self.mask_token is not None:
@@ -73,14 +79,19 @@ class ViT(Plain):
 
     def embed(self, images_BCHW: Tensor) -> Embedded:
         """Patch tokens with their positions."""
-        grid = (int(images_BCHW.shape[-2]) // self.stride, int(images_BCHW.shape[-1]) // self.stride)
+        grid = self.grid((int(images_BCHW.shape[-2]), int(images_BCHW.shape[-1])))
         return Embedded(self.patch_embed(images_BCHW) + self._positions(grid), grid)
 
     def _positions(self, grid: tuple[int, int]) -> Tensor:
-        return layers.resize_positions(self.pos_embed[0, 1:], self.base_grid, grid, self.antialias)
+        return layers.resize_positions(self.pos_embed[0, self.num_prefix_tokens :], self.base_grid, grid, self.antialias)
 
     def forward(
-        self, embedded: Embedded, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None, ends: tuple[int, ...] = ()
+        self,
+        embedded: Embedded,
+        keep_BM: Tensor | None = None,
+        mask_BN: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        out_indices: tuple[int, ...] = (),
     ) -> Features:
         tokens, grid = embedded
         if mask_BN is not None:
@@ -88,10 +99,11 @@ class ViT(Plain):
             tokens = torch.where(mask_BN[..., None], hidden, tokens)
         if keep_BM is not None:
             tokens = tokens.gather(1, keep_BM[..., None].expand(-1, -1, self.embed_dim))
-        cls = (self.cls_token + self.pos_embed[:, :1]).expand(len(tokens), -1, -1)
-        return self._transform(torch.cat([cls, tokens], dim=1), grid, ends)
+        prefix = self.cls_token if self.reg_token is None else torch.cat([self.cls_token, self.reg_token], dim=1)
+        prefix_BPD = (prefix + self.pos_embed[:, : self.num_prefix_tokens]).expand(len(tokens), -1, -1)
+        return self._transform(Features(prefix_BPD, tokens, tokens[:, :0], grid), attn_mask, out_indices)
 
-    def adapt(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    def convert_state_dict(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
         """Learned positions are resized to this grid; fixed ones are this model's own.
 
         Raises:
@@ -101,12 +113,15 @@ class ViT(Plain):
         theirs = state.get(name)
         if theirs is None or theirs.shape[-1] != self.embed_dim:
             return state
-        side = round((theirs.shape[1] - 1) ** 0.5)
+        P = self.num_prefix_tokens
+        side = math.isqrt(theirs.shape[1] - P)
+        if side**2 != theirs.shape[1] - P:
+            return state  # of another number of prefix tokens
         if not isinstance(self.pos_embed, nn.Parameter):
-            if not torch.allclose(theirs[0, 1:].float(), layers.sincos_positions((side, side), self.embed_dim), atol=1e-3):
+            if not torch.allclose(theirs[0, P:].float(), layers.sincos_positions((side, side), self.embed_dim), atol=1e-3):
                 raise config.ConfigError("backbone.positions: sincos, but the weights to start from have learned positions; set learned")
             return {**state, name: self.pos_embed}
         if theirs.shape == self.pos_embed.shape:
             return state
-        patches = layers.resize_positions(theirs[0, 1:], (side, side), self.base_grid, self.antialias)
-        return {**state, name: torch.cat([theirs[0, :1], patches])[None]}
+        patches = layers.resize_positions(theirs[0, P:], (side, side), self.base_grid, self.antialias)
+        return {**state, name: torch.cat([theirs[0, :P], patches])[None]}

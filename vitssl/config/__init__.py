@@ -11,6 +11,7 @@ profile of the place where jobs run.
 from vitssl.config.backbones import FAMILIES, SIZES, BackboneConfig, capabilities, module, patch_px, size_of, stage_strides_px, stride_px
 from vitssl.config.base import ConfigError, assign, checkpoint_fields, checkpoints, parts_of, teachers, unstarted
 from vitssl.config.data import STATISTICS, Data, Subset, View, Views, statistics, view_px
+from vitssl.config.evals import evals_of
 from vitssl.config.identity import identity
 from vitssl.config.merging import dotted, load, merge, read_yaml, save, undotted
 from vitssl.config.objectives import ObjectiveConfig, Objectives, active, horizon_epochs
@@ -42,6 +43,7 @@ __all__ = [
     "checkpoints",
     "classifies",
     "dotted",
+    "evals_of",
     "horizon_epochs",
     "identity",
     "load",

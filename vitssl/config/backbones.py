@@ -26,7 +26,9 @@ class Family(NamedTuple):
 
     sizes: dict[str, Size]
     reads: frozenset[str]
-    capabilities: frozenset[str]  # cls: a class token; keep: passes on some of the tokens only; mask: passes with replaced tokens
+    capabilities: frozenset[
+        str
+    ]  # cls, reg: a class token, registers; keep: passes on some of the tokens only; mask: passes with replaced tokens; attn_mask
     widths: tuple[int, ...]  # of each stage, in units of embed_dim; a size has as many stages or fewer
     strides: tuple[int, ...]  # pixels per side of a token of each stage, in units of patch_size
     smoke: dict[str, Any]  # fields of its tiny form, which `jobs/submit.py --smoke` trains
@@ -54,8 +56,8 @@ FAMILIES = {
             "vit_large": Size(1024, (24,), 16, patch_size=16),
         },
         reads="patch_size positions interpolate_antialias embed_dim depth num_heads mlp_ratio qkv_bias drop_path init cls_token_std"
-        " tokenizer attention",
-        capabilities="cls keep mask",
+        " reg_tokens tokenizer attention",
+        capabilities="cls keep mask attn_mask",
         smoke={"patch_size": 8, "embed_dim": 48, "depth": 2, "num_heads": 3},
     ),
     "swin": _family(
@@ -77,7 +79,7 @@ FAMILIES = {
     "t2t": _family(
         {"t2t_pico": Size(96, (2,), 3, 3.0, qkv_bias=False), "t2t_vit_14": Size(384, (14,), 6, 3.0, qkv_bias=False)},
         reads="embed_dim depth num_heads mlp_ratio qkv_bias drop_path attention_scale",
-        capabilities="cls",
+        capabilities="cls attn_mask",
         smoke={"name": "t2t_pico", "embed_dim": 48, "depth": 2, "num_heads": 3},
         strides=(16,),
     ),
@@ -121,6 +123,7 @@ class BackboneConfig:
     drop_path: float = 0.0  # of the last block; the rate grows linearly from 0
     init: Literal["trunc_normal", "xavier"] = "trunc_normal"  # timm/DeiT's, or MAE's
     cls_token_std: Optional[float] = None  # of its start; None: 1e-6 (timm), with xavier 0.02 (MAE); DINO and DeiT's first release: 0.02
+    reg_tokens: int = later(0)  # further prefix tokens behind the class token, with positions (timm's name; registers)
     tokenizer: Literal["patches", "shifted"] = "patches"  # shifted: shifted patch tokenization (SL-ViT)
     attention: Literal["plain", "local"] = "plain"  # local: locality self-attention (SL-ViT)
     window_size: Optional[int] = None  # tokens; 7
@@ -143,7 +146,7 @@ class BackboneConfig:
         """``sizes_px``: (field, side in pixels) of all images that the backbone sees."""
         yield from _unread(self)
         yield from _impossible(self)
-        yield from less_than(0, self, "backbone", "cls_token_std")
+        yield from less_than(0, self, "backbone", "cls_token_std", "reg_tokens")
         if not 0 <= self.drop_path < 1:
             yield f"backbone.drop_path: {self.drop_path} is not in [0, 1)"
         for where, size_px in sizes_px:
@@ -226,7 +229,9 @@ def stride_px(backbone: BackboneConfig) -> int:
 def capabilities(backbone: BackboneConfig) -> set[str]:
     """What it can do for an objective."""
     extra = {"cls"} if module(backbone) == "cvt" and backbone.variant == "microsoft" else set()
+    extra |= {"reg"} if backbone.reg_tokens else set()
     lost = {"keep", "mask"} if backbone.tokenizer == "shifted" else set()  # a token holds pixels of its neighbours
+    lost |= {"attn_mask"} if backbone.attention == "local" else set()  # it has a mask already
     return (set(family(backbone).capabilities) | extra) - lost
 
 

@@ -17,6 +17,8 @@ class ConfigError(ValueError):
 
 def free(default: Any) -> Any:
     """A field that does not change the result (paths, workers, logging): it stays out of the Run's identity."""
+    if isinstance(default, dict):
+        return field(default_factory=lambda: dict(default), metadata={"identity": False})
     return field(default=default, metadata={"identity": False})
 
 

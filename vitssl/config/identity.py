@@ -14,6 +14,7 @@ from typing import Any
 
 from vitssl.config.backbones import BackboneConfig, module
 from vitssl.config.data import view_px
+from vitssl.config.objectives import active
 from vitssl.config.run import Run, views_of
 
 
@@ -56,6 +57,8 @@ def _without_effect(run: Run) -> Iterator[str]:
     """The dotted names of fields that came later (``base.later``) and do nothing in this Run."""
     for name, view in run.data.views.made().items():
         yield from (f"data.views.{name}.{field}" for field in view.unread())
+    for name, objective in active(run.objectives).items():
+        yield from (f"objectives.{name}.{field}" for field in objective.unread())
     for path, backbone in backbones_of(run):
         yield from (f"{path}.{field}" for field in backbone.unread_later())
     if not _interpolates(run):

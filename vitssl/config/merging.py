@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from pathlib import Path
@@ -14,6 +15,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from vitssl.config.backbones import BackboneConfig
 from vitssl.config.base import ConfigError, as_it_was
 from vitssl.config.identity import backbones_of
+from vitssl.config.objectives import active
 from vitssl.config.run import Run, check
 
 
@@ -141,6 +143,10 @@ def load(folder: str | Path) -> Run:
     for _, backbone in backbones_of(run):
         for name in backbone.unread_later():
             setattr(backbone, name, getattr(BackboneConfig, name))  # what a family does not read is at its default
+    for objective in active(run.objectives).values():
+        for f in dataclasses.fields(objective):
+            if "before" in f.metadata and f.name in objective.unread():
+                setattr(objective, f.name, f.default)
     check(run, where=str(path))
     return run
 

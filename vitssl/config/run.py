@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal, Optional
 
+from vitssl.config import evals
 from vitssl.config.backbones import BackboneConfig, capabilities, module, size_of
 from vitssl.config.base import ConfigError, checkpoint, free, later, less_than, teachers, unread_problems
 from vitssl.config.data import Data, View, view_px
@@ -94,7 +95,9 @@ class Run:
     objectives: Objectives = field(default_factory=Objectives)
     optim: Optim = field(default_factory=Optim)
     loop: Loop = field(default_factory=Loop)
+    evals: dict[str, Any] = free({})  # noqa: RUF009 - a new mapping each time; name -> fields of an evaluator (`evals.py`)
     init_from: Optional[str] = checkpoint()  # where weights start
+    init_weights: Literal["model", "ema", "teacher"] = later("model")  # which of that run's weights: ema of loop.ema_decay, a teacher's
     init_objectives: list[str] = field(default_factory=list)  # objectives that start from there too, besides the backbone
     init_except: list[str] = field(default_factory=list)  # name patterns that may be missing, unexpected or of other shape
 
@@ -104,8 +107,10 @@ HOW_TRAINED = ("drop_path", "init", "cls_token_std", "interpolate_antialias", "b
 # why a backbone cannot serve an objective
 LACKS = {
     "cls": "has no class token; set pool: mean",
+    "reg": "has no registers; set backbone.reg_tokens",
     "keep": "cannot drop hidden tokens; set hide: mask",
     "mask": "has no mask token; set hide: drop",
+    "attn_mask": "takes no attention mask",
 }
 
 
@@ -153,6 +158,7 @@ def check(run: Run, where: str = "") -> None:
         run.data.problems(),
         run.optim.problems(),
         run.loop.problems(),
+        evals.problems(run),
     )
     for problem in chain(seeds, _pattern_problems(run), *parts):
         raise ConfigError(prefix + problem)
@@ -167,7 +173,7 @@ def refuse_unread(run: Run, said: Collection[str] = ()) -> None:
     Raises:
         ConfigError: the first such field, and what it belongs to.
     """
-    start = {} if run.init_from else dict.fromkeys(("init_objectives", "init_except"), "init_from")
+    start = {} if run.init_from else dict.fromkeys(("init_weights", "init_objectives", "init_except"), "init_from")
     for problem in chain(unread_problems(run.optim, "optim", run.optim.unread()), unread_problems(run, "", start)):
         raise ConfigError(problem)
     warmup = {} if run.loop.warmup_epochs else {"warmup_lr": "loop.warmup_epochs"}
@@ -193,6 +199,13 @@ def check_fits(run: Run, field: str, theirs: Run, where: str = "") -> None:
         ConfigError: they differ, in more than how the teacher was trained.
     """
     prefix = f"{where}: " if where else ""
+    if field == "init_from":
+        if run.init_weights == "ema" and theirs.loop.ema_decay is None:
+            raise ConfigError(f"{prefix}init_weights: that run keeps no averaged weights; it has no loop.ema_decay")
+        if run.init_weights == "teacher" and not evals.has_teacher(theirs):
+            raise ConfigError(f"{prefix}init_weights: that run has no objective whose teacher follows the backbone")
+        if run.init_weights == "teacher" and run.init_objectives:
+            raise ConfigError(f"{prefix}init_objectives: a teacher is a backbone alone; leave it out with init_weights: teacher")
     if field == "init_from" and not run.init_except:
         own, other = _network(run.backbone), _network(theirs.backbone)
         for name in own:
@@ -212,7 +225,12 @@ def check_fits(run: Run, field: str, theirs: Run, where: str = "") -> None:
 def _network(backbone: BackboneConfig) -> dict[str, Any]:
     """What weights of one must share with the other's, in shape or in what they mean."""
     size, same = size_of(backbone), ("embed_dim", "depths", "num_heads", "mlp_ratio", "patch_size")
-    return {"family": module(backbone), **{name: getattr(size, name) for name in same}, "attention_scale": backbone.attention_scale}
+    return {
+        "family": module(backbone),
+        **{name: getattr(size, name) for name in same},
+        "attention_scale": backbone.attention_scale,
+        "reg_tokens": backbone.reg_tokens,
+    }
 
 
 def _pattern_problems(run: Run) -> Iterator[str]:

@@ -5,17 +5,19 @@ Shapes: B images, N tokens, D width, K classes.
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 from vitssl import config
 from vitssl.backbones import layers
-from vitssl.backbones.base import Backbone, Features
+from vitssl.backbones.base import Backbone
 from vitssl.config.objectives.classify import ClassifyConfig
 from vitssl.data.batch import UNLABELLED, Batch
-from vitssl.objectives.base import Encode, Objective
-from vitssl.objectives.heads import pooled
+from vitssl.objectives.base import Objective
+from vitssl.objectives.heads import ClassifierHead
+from vitssl.objectives.step import Step
 
 
 def soft_cross_entropy(logits_BK: Tensor, targets: Tensor, smoothing: float, labelled: float | Tensor) -> Tensor:
@@ -40,24 +42,31 @@ def soft_cross_entropy(logits_BK: Tensor, targets: Tensor, smoothing: float, lab
 
 
 class Classify(Objective):
-    """Linear head on the cls token or on the mean of the (normalised) patch tokens."""
+    """One linear head on the cls token or on the mean of the (normalised) patch tokens, or several heads."""
 
     def __init__(self, cfg: ClassifyConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
         self.cfg = cfg
-        self.head = nn.Linear(backbone.embed_dim, num_classes)
+        self.head = ClassifierHead(cfg, backbone, num_classes)
+        self.extra_heads = nn.ModuleList(ClassifierHead(extra, backbone, num_classes) for extra in cfg.extra_heads)
+        self.out_indices = tuple({index for head in self._heads() for index in head.out_indices})
         layers.init_linear(self, run.backbone.init)
         if cfg.init_std is not None:
-            trunc_normal_(self.head.weight, std=cfg.init_std) if cfg.init_std else nn.init.zeros_(self.head.weight)
+            for head in self._heads():
+                trunc_normal_(head.weight, std=cfg.init_std) if cfg.init_std else nn.init.zeros_(head.weight)
 
-    def _logits(self, features: Features) -> Tensor:
-        return self.head(pooled(features, self.cfg.pool))
+    def _heads(self) -> list[ClassifierHead]:
+        return [self.head, *self.extra_heads]
 
-    def forward(self, encode: Encode, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
-        logits_BK = self._logits(encode(self.cfg.view))
-        copies = len(logits_BK) // len(batch.index_B)
-        labelled = batch.labelled * copies
-        return {"classify": soft_cross_entropy(logits_BK, batch.targets[self.cfg.view], self.cfg.label_smoothing, labelled)}
+    def forward(self, step: Step, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
+        features = step.encode(self.cfg.view)
+        logits = [head(features, step) for head in self._heads()]
+        copies = len(logits[0]) // len(batch.index_B)
+        targets, labelled = batch.targets[self.cfg.view], batch.labelled * copies
+        losses = [soft_cross_entropy(logits_BK, targets, self.cfg.label_smoothing, labelled) for logits_BK in logits]
+        return {"classify": sum(losses[1:], start=losses[0])}
 
-    def predict(self, encode: Encode, batch: Batch) -> Tensor:
-        return self._logits(encode("main"))
+    def predict(self, step: Step, batch: Batch) -> Tensor:
+        features = step.encode("main")
+        logits = [head(features, step) for head in self._heads()]
+        return logits[0] if len(logits) == 1 else torch.stack(logits).mean(0)

@@ -5,8 +5,6 @@ Shapes: B images of this rank, D width, K prototypes, V views of the student (co
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,10 +14,11 @@ from vitssl.backbones import layers
 from vitssl.backbones.base import Backbone
 from vitssl.config.objectives.dino import DinoConfig
 from vitssl.data.batch import Batch
-from vitssl.objectives.base import Encode, Objective
+from vitssl.objectives.base import Objective
 from vitssl.objectives.heads import Prototypes, mlp, pooled
 from vitssl.objectives.losses import self_distillation
-from vitssl.objectives.teacher import Teacher
+from vitssl.objectives.step import Step
+from vitssl.objectives.teacher import Teacher, rising_momentum
 
 
 class Head(nn.Module):
@@ -44,24 +43,25 @@ class Dino(Objective):
         self.cfg, self.epochs = cfg, config.horizon_epochs(run)
         self.teacher_is_loaded = "dino" in run.init_objectives
         self.head = Head(cfg, backbone.embed_dim)
-        self.teacher = Teacher(backbone=backbone, head=self.head)
+        batch_statistics = ("head",) if cfg.teacher_batch_norm == "batch" else ()
+        self.teacher = Teacher(batch_statistics, backbone=backbone, head=self.head)
         self.register_buffer("center", torch.zeros(cfg.out_dim))
         # of the teacher's scores since the last step: the center must not move between the slices of a step
         self.register_buffer("score_sum", torch.zeros(cfg.out_dim))
         self.register_buffer("score_count", torch.zeros(()))
 
-    def forward(self, encode: Encode, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
+    def forward(self, step: Step, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
         B = len(batch.index_B)
-        student = self.head(*(pooled(encode(view), self.cfg.pool) for view in self.cfg.views()))
-        targets = self._targets(encode, progress)
+        student = self.head(*(pooled(step.encode(view), self.cfg.pool) for view in self.cfg.views()))
+        targets = self._targets(step, progress)
         loss = self_distillation(student.unflatten(0, (-1, B)), targets.unflatten(0, (-1, B)), self.cfg.student_temperature)
         return {"dino": loss}
 
     @torch.no_grad()
-    def _targets(self, encode: Encode, progress: Tensor) -> Tensor:
+    def _targets(self, step: Step, progress: Tensor) -> Tensor:
         """The teacher's probabilities (G * B, K) for the global views."""
         backbone, head = self.teacher["backbone"], self.teacher["head"]
-        images = [encode.images(view) for view in (self.cfg.view, self.cfg.second)]
+        images = [step.images(view) for view in (self.cfg.view, self.cfg.second)]
         scores = head(*(pooled(backbone(backbone.embed(view)), self.cfg.pool) for view in images))
         if self.training:
             self.score_sum += scores.sum(0)
@@ -74,13 +74,9 @@ class Dino(Objective):
         share = (progress * self.epochs / epochs).clamp(max=1.0) if epochs else torch.ones_like(progress)
         return cfg.warmup_teacher_temperature + (cfg.teacher_temperature - cfg.warmup_teacher_temperature) * share
 
-    def teacher_momentum(self, progress: float) -> float:
-        """Half a cosine from the configured value to 1."""
-        return 1 - (1 - self.cfg.teacher_momentum) * (math.cos(math.pi * progress) + 1) / 2
-
     def start(self, backbone: Backbone) -> None:
         if not self.teacher_is_loaded:
-            self.teacher.follow(0.0, backbone=backbone, head=self.head)
+            self.teacher.ema_update(0.0, backbone=backbone, head=self.head)
 
     def before_step(self, progress: float) -> None:
         if progress * self.epochs + 1e-9 < self.cfg.freeze_last_layer_epochs:
@@ -89,7 +85,7 @@ class Dino(Objective):
 
     @torch.no_grad()
     def after_step(self, backbone: Backbone, progress: float) -> None:
-        self.teacher.follow(self.teacher_momentum(progress), backbone=backbone, head=self.head)
+        self.teacher.ema_update(rising_momentum(self.cfg.teacher_momentum, progress), backbone=backbone, head=self.head)
         mean_K = dist.all_sum(self.score_sum) / dist.all_sum(self.score_count)
         self.center.lerp_(mean_K, 1 - self.cfg.center_momentum)
         self.score_sum.zero_()

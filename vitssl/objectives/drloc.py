@@ -18,7 +18,8 @@ from vitssl.backbones import layers
 from vitssl.backbones.base import Backbone, Features
 from vitssl.config.objectives.drloc import DrlocConfig
 from vitssl.data.batch import Batch
-from vitssl.objectives.base import Encode, Objective
+from vitssl.objectives.base import Objective
+from vitssl.objectives.step import Step
 
 
 def pool(tokens_BND: Tensor, grid: tuple[int, int], how: str) -> Tensor:
@@ -114,37 +115,30 @@ class Head(nn.Module):
 class Drloc(Objective):
     """A small MLP tells, from the embeddings of random pairs of tokens, how many rows and columns lie between them.
 
-    It reads the pass that `classify` makes of the same view. Prefix tokens have no place on the grid and are left out.
+    It reads the pass that `classify` makes of the same view, and its patch tokens alone: others have no place on the grid.
     """
 
     def __init__(self, cfg: DrlocConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
         self.cfg, self.horizon_epochs = cfg, config.horizon_epochs(run)
         last = len(backbone.widths) - 1
-        self.terms = {f"drloc_stage{i}": i for i in range(last + 1)} if cfg.multi_scale else {"drloc": last}  # name -> end
-        self.ends = tuple(self.terms.values()) if cfg.features == "raw" else ()
+        self.terms = {f"drloc_stage{i}": i for i in range(last + 1)} if cfg.multi_scale else {"drloc": last}  # name -> intermediate place
+        self.out_indices = tuple(self.terms.values()) if cfg.features == "raw" else ()
         size_px = config.view_px(run.data, cfg.view)
-        sides = [backbone.grid(size_px, end)[0] for end in self.terms.values()]
+        sides = [backbone.grid(size_px, index)[0] for index in self.terms.values()]
         classes = [None if cfg.loss == "l1" else cfg.num_classes or cfg.num_offsets(side) for side in sides]
-        widths = [backbone.widths[end] for end in self.terms.values()]
+        widths = [backbone.widths[index] for index in self.terms.values()]
         self.heads = nn.ModuleList(Head(width, cfg.hidden_dim, K) for width, K in zip(widths, classes, strict=True))
         # the code has this initialisation in Swin and T2T, torch's own in CvT, ViT and ResNet
         layers.init_linear(self, run.backbone.init)
 
-    def forward(self, encode: Encode, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
-        features = encode(self.cfg.view)
-        return {
-            name: self._loss(head, *self._tokens(features, end)) for head, (name, end) in zip(self.heads, self.terms.items(), strict=True)
-        }
+    def forward(self, step: Step, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
+        features = step.encode(self.cfg.view)
+        read = {name: features if self.cfg.features == "normed" else features.intermediates[index] for name, index in self.terms.items()}
+        return {name: self._loss(head, read[name]) for name, head in zip(self.terms, self.heads, strict=True)}
 
-    def _tokens(self, features: Features, end: int) -> tuple[Tensor, tuple[int, int]]:
-        """The patch tokens of an end, and their grid."""
-        if self.cfg.features == "normed":
-            return features.tokens_BND, features.grid
-        tokens, grid = features.stages[end]
-        return tokens[:, tokens.shape[1] - grid[0] * grid[1] :], grid
-
-    def _loss(self, head: nn.Module, tokens_BND: Tensor, grid: tuple[int, int]) -> Tensor:
+    def _loss(self, head: nn.Module, features: Features) -> Tensor:
+        tokens_BND, grid = features.tokens_BND, features.grid
         cfg, side = self.cfg, self.cfg.pooled(grid[0])
         places_Bm22 = draw_pairs(len(tokens_BND), side, cfg.pairs, tokens_BND.device)
         prediction = head(gather_pairs(pool(tokens_BND, grid, cfg.pooling), places_Bm22, side))

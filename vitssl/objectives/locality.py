@@ -14,13 +14,8 @@ from vitssl.backbones import layers
 from vitssl.backbones.base import Backbone, Features
 from vitssl.config.objectives.locality import LocalityConfig
 from vitssl.data.batch import Batch
-from vitssl.objectives.base import Encode, Objective
-
-
-def feature_map(features: Features, end: int) -> Tensor:
-    """The patch tokens of an end as a map (B, D, h, w); tokens before them are prefix tokens, and have no place on it."""
-    tokens, grid = features.stages[end]
-    return tokens[:, tokens.shape[1] - grid[0] * grid[1] :].transpose(1, 2).unflatten(2, grid)
+from vitssl.objectives.base import Objective
+from vitssl.objectives.step import Step
 
 
 def map_error(map_BDhw: Tensor, target_BDhw: Tensor) -> Tensor:
@@ -39,7 +34,7 @@ class Locality(Objective):
 
     def __init__(self, cfg: LocalityConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
-        self.cfg, self.ends = cfg, tuple(cfg.blocks)
+        self.cfg, self.out_indices = cfg, tuple(cfg.blocks)
         self.teacher = backbones.build(cfg.teacher_backbone, cfg.teacher_px).requires_grad_(False).eval()
         pairs = zip(cfg.blocks, cfg.stages, strict=True)
         self.match = nn.ModuleList(nn.Conv2d(backbone.widths[block], self.teacher.widths[stage], 1) for block, stage in pairs)
@@ -50,11 +45,11 @@ class Locality(Objective):
         self.teacher.eval()
         return self
 
-    def forward(self, encode: Encode, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
-        cfg, features = self.cfg, encode(self.cfg.view)
-        guide = self._guide(encode.images(cfg.view))
+    def forward(self, step: Step, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
+        cfg, features = self.cfg, step.encode(self.cfg.view)
+        guide = self._guide(step.images(cfg.view))
         errors = [
-            map_error(match(feature_map(features, block)), feature_map(guide, stage))
+            map_error(match(features.map(block)), guide.map(stage))
             for match, block, stage in zip(self.match, cfg.blocks, cfg.stages, strict=True)
         ]
         return {"locality": torch.stack(errors).sum()}
@@ -62,4 +57,4 @@ class Locality(Objective):
     @torch.no_grad()
     def _guide(self, images_BCHW: Tensor) -> Features:
         shrunk_BCHW = F.interpolate(images_BCHW, (self.cfg.teacher_px,) * 2, mode="bilinear", align_corners=False)
-        return self.teacher(self.teacher.embed(shrunk_BCHW), ends=tuple(self.cfg.stages))
+        return self.teacher(self.teacher.embed(shrunk_BCHW), out_indices=tuple(self.cfg.stages))

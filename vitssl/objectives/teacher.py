@@ -1,29 +1,46 @@
-"""The teacher of self-distillation: a moving average of the student."""
+"""The teacher of self-distillation: a moving average of the student, and the schedule of its momentum."""
 
 from __future__ import annotations
 
 import copy
+import math
+from collections.abc import Collection
 
 import torch
 from torch import nn
 
 
+def rising_momentum(start: float, progress: float) -> float:
+    """Half a cosine from ``start`` to 1, as ``progress`` goes from 0 to 1 (BYOL, DINO)."""
+    return 1 - (1 - start) * (math.cos(math.pi * progress) + 1) / 2
+
+
 class Teacher(nn.ModuleDict):
-    """Copies of the student's modules, by name; always in evaluation mode, and never trained.
+    """Copies of the student's modules, by name; in evaluation mode, and never trained.
 
     They belong to the objective's state, so that a resumed run goes on with them.
+
+    Args:
+        batch_statistics: the modules whose batch norms take their batch's statistics while the student trains (most public code); the
+            others take the running averages.
+        students: by name.
     """
 
-    def __init__(self, **students: nn.Module):
+    def __init__(self, batch_statistics: Collection[str] = (), **students: nn.Module):
+        self._batch_statistics = frozenset(batch_statistics)
         super().__init__({name: copy.deepcopy(student) for name, student in students.items()})
         self.requires_grad_(False).eval()
 
     def train(self, mode: bool = True) -> Teacher:
-        """Stays in evaluation mode, with no drop-path."""
-        return super().train(False)
+        """Stays in evaluation mode, with no drop-path, but for batch norms as described above."""
+        super().train(False)
+        for part in (part for name in self._batch_statistics for part in self[name].modules()):
+            if isinstance(part, nn.modules.batchnorm._BatchNorm):
+                part.train(mode)
+        return self
 
     @torch.no_grad()
-    def follow(self, momentum: float, **students: nn.Module) -> None:
+    def ema_update(self, momentum: float, **students: nn.Module) -> None:
         """Parameters become momentum x own + (1 - momentum) x the student's; buffers (a batch norm's averages) are copied.
 
         The objective's ``after_step`` calls it, once per optimiser step, and ``start`` with a momentum of 0.

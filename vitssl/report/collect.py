@@ -45,6 +45,7 @@ class RunFolder:
     job: dict[str, Any] = field(default_factory=dict)
     cost: dict[str, Any] = field(default_factory=dict)
     done: dict[str, Any] = field(default_factory=dict)
+    evals: dict[str, Any] = field(default_factory=dict)  # of the configured evaluators: their config, epoch and metrics, by name
     events: list[dict[str, Any]] = field(default_factory=list)
     emissions: list[dict[str, Any]] = field(default_factory=list)  # one per attempt and node
     spent: dict[str, float] = field(default_factory=dict)  # SUMMED, over all attempts and nodes
@@ -55,6 +56,10 @@ class RunFolder:
         """run.yaml, every default explicit; read when asked for, since few are. Empty where there is none."""
         path = self.path / "run.yaml"
         return OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
+
+    def metrics(self, evaluator: str) -> dict[str, float]:
+        """What an evaluator found in the end, by metric: one of the Run's own (test, val, test_ema) or a configured one."""
+        return self.done.get(evaluator) or self.evals.get(evaluator, {}).get("metrics") or {}
 
     def of(self, kind: str) -> list[dict[str, Any]]:
         """The events of one kind, in order."""
@@ -87,9 +92,9 @@ class Cell:
     def last(self) -> RunFolder:
         return self.stages[-1][1]
 
-    def result(self, kind: str, metric: str) -> float | None:
-        """`metric` (such as top1, in %) of one part of the last stage's done.json: test, test_ema, test_best, selected."""
-        return (self.last.done.get(kind) or {}).get(metric) if self.status == "done" else None
+    def result(self, evaluator: str, metric: str) -> float | None:
+        """`metric` (such as top1, in %) of the last stage: of an evaluator, or of test_best or selected."""
+        return self.last.metrics(evaluator).get(metric) if self.status == "done" else None
 
 
 @dataclass
@@ -150,8 +155,8 @@ def read_folder(path: Path, site: Site) -> RunFolder:
     own = Site(**job["site"]) if job.get("site") else site
     emissions = [read_json(p) for p in sorted(path.glob("emissions-*.json"))]
     found = RunFolder(
-        path, "waiting", job=job, cost=read_json(path / "cost.json"), done=read_json(path / "done.json"),
-        events=read_events(path / "metrics.jsonl"), emissions=emissions, spent=spent(emissions, own), site=own,
+        path, "waiting", job=job, cost=read_json(path / "cost.json"),
+        done=read_json(path / "done.json"), evals=read_json(path / "evals.json"), events=read_events(path / "metrics.jsonl"), emissions=emissions, spent=spent(emissions, own), site=own,
     )  # fmt: skip
     found.error = read_json(path / "error.json").get("message", "")
     found.status = _status(found)

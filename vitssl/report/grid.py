@@ -60,11 +60,18 @@ class Grid:
             return ""
         return str(column) if isinstance(column, str) else f"{self.sweep.facts['columns']} {column}"
 
+    @property
+    def metric(self) -> tuple[str, str]:
+        """The sweep's evaluator and its metric: ``top1`` stands for test/top1, ``top1_ema`` for test_ema/top1."""
+        evaluator, _, name = self.sweep.facts.get("metric", "top1").rpartition("/")
+        if evaluator:
+            return evaluator, name
+        return ("test_ema", name.removesuffix("_ema")) if name.endswith("_ema") else ("test", name)
+
     def scores(self, row: Row, column: Any, kind: str | None = None) -> dict[Any, float]:
         """Accuracy (%) by seed, of finished cells; ``kind`` None takes the sweep's metric."""
-        name, _, part = self.sweep.facts.get("metric", "top1").partition("_")
-        kind = kind or (f"test_{part}" if part else "test")
-        found = {cell.axes.get(SEED): cell.result(kind, name) for cell in row.columns.get(column, [])}
+        evaluator, metric = self.metric
+        found = {cell.axes.get(SEED): cell.result(kind or evaluator, metric) for cell in row.columns.get(column, [])}
         return {seed: value for seed, value in found.items() if value is not None}
 
     def published(self, row: Row, column: Any) -> float | None:

@@ -6,7 +6,7 @@ from html import escape
 
 from matplotlib.figure import Figure
 
-from vitssl.report import details, origin, render, tables
+from vitssl.report import details, evaluations, origin, render, tables
 from vitssl.report.css import CSS
 from vitssl.report.grid import Grid
 from vitssl.report.plots import Plot, svg
@@ -23,6 +23,7 @@ def html(grid: Grid, plots: dict[str, Plot]) -> str:
     sections = [
         _section("Results", _tables(tables.accuracy(grid), tables.differences(grid), tables.cost(grid))),
         _section("Reading", _list(sentences(grid)), "numbers"),
+        _section("Evaluations", _tables(evaluations.table(grid), evaluations.per_class(grid))),
         _section("Data", _tables(details.data(grid), titled=False)),
         _section("Plots", "".join(_plot(name, *plot) for name, plot in plots.items()), "plots"),
         _section("Cost in detail", _tables(details.costs(grid), details.published_costs(grid), titled=False)),
@@ -105,7 +106,8 @@ def markdown(grid: Grid, plots: dict[str, Plot]) -> str:
     """report.md: the same page for places that show no HTML."""
     given = [
         tables.accuracy(grid), tables.differences(grid), tables.cost(grid), details.data(grid), details.costs(grid),
-        details.published_costs(grid), tables.readings(grid), details.runs(grid.sweep), settings(grid)[0],
+        details.published_costs(grid),
+        evaluations.table(grid), evaluations.per_class(grid), tables.readings(grid), details.runs(grid.sweep), settings(grid)[0],
     ]  # fmt: skip
     parts = [f"# {title(grid)}", compared(grid), "\n".join(f"- {line}" for line in sentences(grid))]
     parts += [f"## {t.title}\n\n{render.markdown(t)}" for t in given if t is not None and t.rows]

@@ -17,11 +17,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from vitssl.report.collect import Cell, RunFolder
+from vitssl.report.evaluations import confusion_plot
 from vitssl.report.grid import SEED, Grid, Row, cost_of, cost_per_model
 from vitssl.report.labels import Point, place
 from vitssl.report.origin import tracked
 from vitssl.report.stats import std
-from vitssl.report.tables import hours_name
+from vitssl.report.tables import hours_name, metric_name
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D", "#882255")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -43,6 +44,7 @@ def draw(grid: Grid) -> dict[str, Plot]:
         "accuracy_vs_hours": lambda g: _against_cost(g, "device_hours"),
         "accuracy_by_axis": _by_axis,
         "learning_curves": _learning_curves,
+        "confusion": confusion_plot,
         "energy_by_component": _energy,
     }
     with rc_context(STYLE):
@@ -95,7 +97,7 @@ def _against_cost(grid: Grid, cost: str) -> Plot | None:
     for axis, column in zip(axes, columns, strict=False):
         drawn = [(row, p) for row in grid.rows if (p := _points(grid, row, column, cost, scale))]
         _scatter(grid, axis, drawn)
-        axis.set(title=grid.name(column), xlabel=unit, ylabel="top-1 accuracy, %", xlim=(0, None))
+        axis.set(title=grid.name(column), xlabel=unit, ylabel=metric_name(grid), xlim=(0, None))
         axis.margins(0.12, 0.16)
         axis.set_xlim(left=0)
         place(axis, [_label(grid, row, *points) for row, points in drawn])
@@ -143,7 +145,7 @@ def _by_axis(grid: Grid) -> Plot | None:
     for axis, (title, lines) in zip(axes, panels.items(), strict=False):
         for label, (points, look) in lines.items():
             _line(axis, label, points, look)
-        axis.set(title=title, xlabel=name, ylabel="top-1 accuracy, %")
+        axis.set(title=title, xlabel=name, ylabel=metric_name(grid))
         axis.legend(fontsize=8)
         _log_if_wide(axis, name, grid)
     return f"Accuracy over {name}: mean ± one standard deviation over seeds.", figure
@@ -214,11 +216,12 @@ def _curves_of(runs: list[RunFolder]) -> dict[str, tuple[str, Value]]:
     """What there are curves of: a name for the axis, the kind of event, and the value in it."""
     terms = dict.fromkeys(name for run in runs for event in run.of("train") for name in event["terms"])
     losses: dict[str, tuple[str, Value]] = {f"training loss: {name}": ("train", partial(_term, name)) for name in terms}
-    return ({"test top-1, %": ("eval", _top1)} if any(run.of("eval") for run in runs) else {}) | losses
+    named = dict.fromkeys(name for run in runs for event in run.of("eval") for name in ("test", *run.evals) if name in event)
+    return {f"{name} top-1, %": ("eval", partial(_top1, name)) for name in named} | losses
 
 
-def _top1(event: dict[str, Any]) -> float | None:
-    return (event.get("test") or {}).get("top1")
+def _top1(evaluator: str, event: dict[str, Any]) -> float | None:
+    return (event.get(evaluator) or {}).get("top1")
 
 
 def _term(name: str, event: dict[str, Any]) -> float | None:

@@ -33,7 +33,8 @@ def settings(grid: Grid) -> tuple[Table | None, dict[str, str]]:
     if not found:
         return None, {}
     fields = {name: {column: dotted(run.run) for column, run in runs.items()} for name, runs in found.items()}
-    keys = list(dict.fromkeys(k for flats in fields.values() for f in flats.values() for k in f if k not in LEFT_OUT))
+    names = dict.fromkeys(k for flats in fields.values() for f in flats.values() for k in f)
+    keys = [k for k in names if k not in LEFT_OUT and not k.startswith("evals")]  # those stand beside their results
     # a value that is off in one stage may be a whole group of fields in another
     lines = {k: [_by_column({c: _text(f.get(k, DASH)) for c, f in flats.items()}) for flats in fields.values()] for k in keys}
     shared = {k: line[0] for k, line in lines.items() if len(set(line)) == 1}

@@ -81,6 +81,18 @@ def hours_name(sweep: Sweep) -> str:
     return "GPU-hours" if sweep.on_gpu else "device-hours"
 
 
+METRICS = {
+    "top1": "top-1 %", "top5": "top-5 %", "balanced_accuracy": "balanced accuracy %", "macro_f1": "macro F1 %", "auc": "AUC %",
+    "ece": "ECE %", "loss": "NLL",
+}  # fmt: skip
+
+
+def metric_name(grid: Grid) -> str:
+    """Of the sweep's metric, and of its evaluator where that is not the accuracy on the test split."""
+    evaluator, metric = grid.metric
+    return METRICS[metric] if evaluator == "test" else f"{evaluator} {METRICS[metric]}"
+
+
 def _joined(values: list[str]) -> str:
     return " or ".join(dict.fromkeys(values)) or DASH
 
@@ -90,7 +102,7 @@ def _joined(values: list[str]) -> str:
 
 def accuracy(grid: Grid) -> Table:
     """Arms against columns: accuracy beside the paper's."""
-    header = ["top-1 %, mean ± std (seeds)", "paper", "difference"]
+    header = [f"{metric_name(grid)}, mean ± std (seeds)", "paper", "difference"]
     rows = [[Entry(grid.label(row)), Entry(row.arm.row or DASH, NOTE), *_accuracies(grid, row)] for row in grid.rows]
     row_name = "paper's row" if grid.sweep.facts.get("paper") else "in words"
     names = [(grid.name(column), 3) for column in grid.columns]
@@ -193,8 +205,7 @@ def _speed(done: list[Cell]) -> Entry:
 
 def _accuracy_caption(grid: Grid) -> str:
     sweep, paper = grid.sweep, grid.sweep.facts.get("paper")
-    metric = sweep.facts.get("metric", "top1")
-    first = f"Accuracy ({metric}) on the test set after the last epoch: mean ± standard deviation over the seeds, their number in brackets."
+    first = f"{metric_name(grid)} after the last epoch: mean ± standard deviation over the seeds, their number in brackets."
     source = f" Numbers in italics are printed in {paper['table']} of “{paper['title']}”, not measured here." if paper else ""
     other = ", ".join(origin.other_data(sweep))
     source += f" Its images are not those of these runs: the command line set {other}." if paper and other else ""
@@ -229,7 +240,7 @@ def differences(grid: Grid) -> Table | None:
     if not rows:
         return None
     return Table(
-        f"Difference from {grid.baselines()}", ["arm", *(grid.name(c) or "top-1" for c in grid.columns), "interval"], rows,
+        f"Difference from {grid.baselines()}", ["arm", *(grid.name(c) or metric_name(grid) for c in grid.columns), "interval"], rows,
         caption="Percentage points of accuracy, with the 95 % confidence interval by Student's t in brackets.",
         left=frozenset({0, len(grid.columns) + 1}),
     )  # fmt: skip

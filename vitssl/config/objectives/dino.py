@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Optional
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional
 
-from vitssl.config.base import less_than
+from vitssl.config.base import later, less_than
 from vitssl.config.objectives.base import ObjectiveConfig, Pool, of_pool
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 class DinoConfig(ObjectiveConfig):
     """Self-distillation with multi-crop (Caron et al. 2021); the defaults are its ViT-S/16's."""
 
+    has_teacher: ClassVar[bool] = True
     smoke: ClassVar[dict[str, Any]] = {"hidden_dim": 32, "bottleneck_dim": 16, "out_dim": 64}
     second: str = "second"  # the other global view
     local: Optional[str] = "local"  # view of small crops, for the student only; null: none
@@ -25,7 +26,10 @@ class DinoConfig(ObjectiveConfig):
     bottleneck_dim: int = 256
     out_dim: int = 65536  # prototypes
     layers: int = 3
-    batch_norm: bool = False  # of the head, over all crops together; the teacher takes running averages (the code: its batch's)
+    batch_norm: bool = False  # of the head, over all crops together
+    teacher_batch_norm: Literal["batch", "running"] = later(
+        "batch", before="running"
+    )  # whose statistics the teacher's take (the code: batch)
     norm_last_layer: bool = True  # the prototypes' lengths are fixed
     freeze_last_layer_epochs: float = 1.0
     student_temperature: float = 0.1
@@ -40,6 +44,9 @@ class DinoConfig(ObjectiveConfig):
 
     def views(self) -> list[str]:
         return [self.view, self.second, *([self.local] if self.local else [])]
+
+    def unread(self) -> dict[str, str]:
+        return {} if self.batch_norm else {"teacher_batch_norm": "batch_norm: true"}
 
     def problems(self, name: str, run: Run) -> Iterator[str]:
         yield from super().problems(name, run)

@@ -8,7 +8,7 @@ from torch._dynamo.testing import CompileCounter
 
 from vitssl import config
 from vitssl.backbones import layers
-from vitssl.backbones.locality import LocalAttention, ShiftedPatches, with_shifts
+from vitssl.backbones.sl_vit import LocalAttention, ShiftedPatches, with_shifts
 from vitssl.backbones.vit import ViT
 
 SMALL = {"name": "vit_tiny", "patch_size": 4, "depth": 9, "num_heads": 12, "mlp_ratio": 2.0, "qkv_bias": False}

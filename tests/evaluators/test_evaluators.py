@@ -1,0 +1,156 @@
+"""Evaluators in a Run: while training, of a finished run, from the command line; no weight and no identity changes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import vitssl
+from tests.ranks import run_ranks
+from vitssl import cli, config, train
+from vitssl.config import ConfigError
+from vitssl.files import read_events, read_json
+
+MAE = {"objectives.mae": {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2}}
+DINO = {
+    "objectives.dino": {"hidden_dim": 16, "bottleneck_dim": 8, "out_dim": 12, "teacher_momentum": 0.5},
+    "data.views": {"second": {}, "local": {"size": 4, "count": 2}},
+}
+SHORT = {"loop": {"epochs": 2, "eval_every": 1}, "data.images": {"per_class": 16}}
+KNN = {"evals.knn": {"type": "knn", "k": 5, "pool": "mean"}}
+
+
+@pytest.fixture
+def folder(make_run, digits, tmp_path):
+    def make(name: str, *layers) -> Path:
+        config.save(make_run(SHORT, *layers, shards=digits), tmp_path / name)
+        return tmp_path / name
+
+    return make
+
+
+def evaluations(folder: Path) -> list[dict]:
+    return [event for event in read_events(folder / "metrics.jsonl") if event["event"] == "eval"]
+
+
+def test_a_pretraining_is_followed_by_nearest_neighbours_and_a_probe(folder):
+    evals = {"evals": {**{"knn": KNN["evals.knn"]}, "probe": {"type": "linear", "every": 2}}}
+    run = folder("run", MAE, evals)
+    assert train.main([str(run)]) == 0
+    first, last = evaluations(run)
+    assert set(first) >= {"knn"} and "probe" not in first and first["knn"]["count"] == 450
+    found = read_json(run / "evals.json")
+    assert found["knn"]["metrics"] == last["knn"] and found["probe"]["metrics"] == last["probe"] and found["probe"]["epoch"] == 2
+    assert found["probe"]["metrics"]["top1"] > 30, "pixels alone tell digits apart"
+
+
+def test_adding_one_to_a_finished_run_evaluates_its_checkpoint_and_trains_nothing(folder, make_run, digits):
+    run, other = folder("run", MAE), folder("other", MAE, KNN)
+    assert config.identity(config.load(run)) == config.identity(config.load(other))
+    assert train.main([str(run)]) == 0 and train.main([str(other)]) == 0
+    before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
+    assert "evals.json" not in before
+    config.save(make_run(SHORT, MAE, KNN, shards=digits), run)
+    assert train.main([str(run)]) == 0
+    after = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
+    assert {name for name in after if after[name] != before.get(name)} == {"evals.json", "run.yaml"}
+    assert read_json(run / "evals.json") == read_json(other / "evals.json")
+    assert train.main([str(run)]) == 0
+    config.save(make_run(SHORT, MAE, KNN, {"evals.knn.k": 7}, shards=digits), run)
+    assert train.main([str(run)]) == 0
+    assert read_json(run / "evals.json")["knn"]["config"]["k"] == 7, "other fields are another question"
+
+
+def test_weights_are_left_alone(folder):
+    """The average's and the teacher's are looked at in between; the run ends as one without evaluators."""
+    evals = {"evals": {f"knn_{which}": {"type": "knn", "k": 5, "weights": which} for which in ("model", "ema", "teacher")}}
+    runs = [folder("with", DINO, {"loop.ema_decay": 0.9}, evals), folder("without", DINO, {"loop.ema_decay": 0.9})]
+    for run in runs:
+        assert train.main([str(run)]) == 0
+    ours, theirs = (torch.load(run / "last.pt", weights_only=True) for run in runs)
+    assert all(torch.equal(ours["model"][name], theirs["model"][name]) for name in ours["model"])
+    assert all(torch.equal(ours["ema"][name], theirs["ema"][name]) for name in ours["ema"])
+    found = read_json(runs[0] / "evals.json")
+    for which in ("model", "ema", "teacher"):
+        trained = vitssl.load(runs[0], weights=which)
+        assert trained.evaluate(config.evals_of(trained.run))["knn_model"].metrics == found[f"knn_{which}"]["metrics"]
+    assert len({vitssl.load(runs[0], weights=which).model.backbone.cls_token.sum().item() for which in ("model", "ema", "teacher")}) == 3
+
+
+def test_two_ranks_find_what_one_does(folder):
+    evals = {**KNN, "evals.probe": {"type": "linear"}, "objectives.classify": {}}
+    one, two = folder("one", evals), folder("two", evals)
+    assert train.main([str(one)]) == 0
+    for name in ("last.pt", "done.json", "evals.json"):
+        (two / name).write_bytes((one / name).read_bytes())
+    trained = read_json(one / "evals.json")
+    assert set(run_ranks(two, 2)) == {0}  # nothing to do
+    fresh = folder("fresh", evals, {"loop.max_steps": 1})
+    assert set(run_ranks(fresh, 2)) == {0}
+    again = vitssl.load(fresh)
+    found = read_json(fresh / "evals.json")
+    for name, result in again.evaluate(config.evals_of(again.run)).items():
+        assert found[name]["metrics"]["top1"] == pytest.approx(result.metrics["top1"], abs=0.5)
+        assert found[name]["metrics"]["count"] == 450
+    with np.load(fresh / "predictions-test.npz") as mine:
+        assert len(mine["labels"]) == 450 and list(mine["classes"]) == [str(k) for k in range(10)]
+    assert trained["knn"]["metrics"]["count"] == 450
+
+
+def test_a_classifier_s_last_evaluation_has_every_metric_and_its_predictions(folder):
+    run = folder("run", {"objectives.classify": {}})
+    assert train.main([str(run)]) == 0
+    first, last = evaluations(run)
+    assert set(first["test"]) == {"top1", "top5", "loss", "count"}
+    assert (
+        set(last["test"]) == {*first["test"], "balanced_accuracy", "macro_f1", "auc", "ece"}
+        and last["test"] == read_json(run / "done.json")["test"]
+    )
+    with np.load(run / "predictions-test.npz") as found:
+        assert 100 * (found["labels"] == found["predicted"]).mean() == pytest.approx(last["test"]["top1"])
+        assert found["confidence"].dtype == np.float32
+
+
+def test_the_command_line_evaluates_a_pretraining(folder, capsys):
+    run = folder("run", MAE, {"loop.max_steps": 1})
+    assert train.main([str(run)]) == 0
+    capsys.readouterr()
+    assert cli.main(["evaluate", str(run), "--type", "knn", "--set", "k=3", "pool=mean"]) == 0
+    assert json.loads(capsys.readouterr().out).keys() == {"top1", "top5", "count"}
+    assert cli.main(["evaluate", str(run)]) == 2
+    assert "has no classify objective, so it predicts no classes; knn and linear" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"type": "nearest"}, r"evals\.x\.type: 'nearest' is none of classification, knn, linear"),
+        ({"type": "knn", "kk": 1}, r"evals\.x: .*kk"),
+        ({"type": "knn", "k": 0}, r"evals\.x\.k: 0 is less than 1"),
+        ({"type": "knn", "weights": "ema"}, r"evals\.x\.weights: the Run keeps no averaged weights"),
+        ({"type": "knn", "weights": "teacher"}, r"evals\.x\.weights: no objective of the Run has a teacher"),
+        ({"type": "knn", "pool": "reg"}, r"evals\.x\.pool: backbone\.name=vit_pico has no reg token"),
+        ({"type": "linear", "blocks": 3}, r"evals\.x\.blocks: 3 is more than"),
+        ({}, r"evals\.x\.type: the Run has no classify objective"),
+        (7, r"evals\.x: 7 is not a set of fields"),
+    ],
+)
+def test_an_impossible_one_is_refused(make_run, fields, message):
+    with pytest.raises(ConfigError, match=message):
+        make_run(MAE, {"evals": {"x": fields}})
+
+
+def test_a_name_that_is_taken_is_refused_and_null_switches_one_off(make_run):
+    with pytest.raises(ConfigError, match=r"evals\.test: this name is taken"):
+        make_run(MAE, {"evals": {"test": {"type": "knn"}}})
+    assert config.evals_of(make_run(MAE, KNN, {"evals.knn": None})) == {}
+
+
+def test_more_neighbours_than_images_are_refused_when_the_run_is_evaluated(folder, capsys):
+    run = folder("run", MAE, KNN, {"evals.knn.k": 161, "loop.max_steps": 1})
+    assert train.main([str(run)]) == 2
+    assert "evals.knn: k: 161 is more than the 160 labelled training images" in capsys.readouterr().err

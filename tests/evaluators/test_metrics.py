@@ -1,0 +1,58 @@
+"""Metrics against slow loops and closed forms."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from vitssl.evaluators.metrics import area_under_curve, calibration_error, of_predictions, top_k_correct
+
+
+def some(K: int, N: int = 200) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    labels_N = rng.integers(0, K, N)
+    scores_NK = rng.normal(size=(N, K)) + 1.5 * np.eye(K)[labels_N]
+    probabilities_NK = np.exp(scores_NK) / np.exp(scores_NK).sum(1, keepdims=True)
+    return probabilities_NK.astype(np.float32), labels_N
+
+
+def test_top_k():
+    scores_BK = torch.tensor([[0.1, 0.9, 0.5], [0.9, 0.1, 0.5]])
+    assert top_k_correct(scores_BK, torch.tensor([1, 2]), 1).tolist() == [True, False]
+    assert top_k_correct(scores_BK, torch.tensor([2, 2]), 2).tolist() == [True, True]
+    assert top_k_correct(scores_BK, torch.tensor([0, 1]), 5).tolist() == [True, True]
+
+
+def test_calibration_error_equals_a_slow_loop():
+    probabilities_NK, labels_N = some(4)
+    confidence_N, correct_N = probabilities_NK.max(1), probabilities_NK.argmax(1) == labels_N
+    expected = 0.0
+    for i in range(15):
+        inside = [n for n in range(200) if i / 15 < confidence_N[n] <= (i + 1) / 15]
+        if inside:
+            gap = np.mean(correct_N[inside]) - np.mean(confidence_N[inside].astype(float))
+            expected += len(inside) / 200 * abs(gap)
+    assert calibration_error(confidence_N, correct_N) == pytest.approx(expected, abs=1e-7)
+    assert calibration_error(np.ones(4), np.array([True] * 4)) == 0 and calibration_error(np.ones(4), np.array([False] * 4)) == 1
+
+
+@pytest.mark.parametrize("K", [2, 4])
+def test_area_under_curve_is_the_share_of_pairs_in_the_right_order(K):
+    probabilities_NK, labels_N = some(K)
+    areas = []
+    for k in [1] if K == 2 else range(K):
+        inside, outside = probabilities_NK[labels_N == k, k], probabilities_NK[labels_N != k, k]
+        areas.append(np.mean([(a > b) + (a == b) / 2 for a in inside for b in outside]))
+    assert area_under_curve(probabilities_NK, labels_N) == pytest.approx(np.mean(areas))
+    labels_N[labels_N == 0] = 1
+    assert area_under_curve(probabilities_NK, labels_N) is None, "a class without an image has no curve"
+
+
+def test_balanced_accuracy_and_f1_by_hand():
+    """Three images of class 0, one of class 1; all are called 0 but one of the former."""
+    probabilities_NK = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]], dtype=np.float32)
+    found = of_predictions(probabilities_NK, np.array([0, 0, 0, 1]))
+    assert found["balanced_accuracy"] == pytest.approx(100 * (2 / 3 + 0) / 2)
+    assert found["macro_f1"] == pytest.approx(100 * (2 / 3 + 0) / 2)
+    assert found["auc"] == pytest.approx(100 * 2 / 3) and set(found) == {"balanced_accuracy", "macro_f1", "auc", "ece"}

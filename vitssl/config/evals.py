@@ -1,0 +1,151 @@
+"""The fields of ``evals``: named evaluators of a Run's weights. They never change these, and are no part of its identity.
+
+To add one: its dataclass here with a line in `KINDS`, and a class of the same name without ``Config`` in
+`vitssl/evaluators/<type>.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional
+
+from vitssl.config.backbones import capabilities, family, num_intermediates
+from vitssl.config.base import ConfigError, less_than
+from vitssl.config.objectives import active
+
+if TYPE_CHECKING:
+    from vitssl.config.run import Run
+
+# in metrics.jsonl and done.json these names are taken, by what a classifying Run is evaluated by anyway and by other fields
+RESERVED = ("test", "val", "test_ema", "test_best", "selected", "event", "step", "time", "epoch")
+
+
+@dataclass
+class EvalConfig:
+    """What every evaluator has."""
+
+    classifies: ClassVar[bool] = False  # by the Run's own classifier
+    type: str = "classification"
+    shards: Optional[str] = None  # others with the same classes; null: the Run's
+    split: str = "test"  # train, val (held out) or test as the Run's data say; another name: a split of the shards
+    weights: Literal["model", "ema", "teacher"] = "model"  # ema: of loop.ema_decay; teacher: of an objective that has one
+    every: Optional[int] = None  # epochs; null: loop.eval_every, 0: at the end only
+
+    def defining(self) -> dict[str, Any]:
+        """The fields that define the result."""
+        return {name: value for name, value in vars(self).items() if name != "every"}
+
+    def problems(self, name: str, run: Run) -> Iterator[str]:
+        """``name`` is the path of the field, such as evals.knn."""
+        yield from less_than(0, self, name, "every")
+        if self.weights == "ema" and run.loop.ema_decay is None:
+            yield f"{name}.weights: the Run keeps no averaged weights; set loop.ema_decay"
+        if self.weights == "teacher" and not has_teacher(run):
+            yield f"{name}.weights: no objective of the Run has a teacher that follows it"
+        if self.classifies and not any(objective.classifies for objective in active(run.objectives).values()):
+            yield f"{name}.type: the Run has no classify objective, so it predicts no classes; knn and linear look at its features"
+        if self.classifies and self.weights == "teacher":
+            yield f"{name}.weights: the classifier belongs to the student; knn and linear can look at a teacher's features"
+
+
+@dataclass
+class ClassificationConfig(EvalConfig):
+    """The Run's own classifier: top-1, top-5, loss, and after the last epoch the metrics that need all predictions."""
+
+    classifies: ClassVar[bool] = True
+    type: str = "classification"
+
+
+@dataclass
+class FeaturesConfig(EvalConfig):
+    """What evaluators of features have: they learn from the Run's labelled training images, without augmentation."""
+
+    pool: Optional[Literal["cls", "reg", "mean", "cls+mean"]] = None  # null: the class token where there is one, else the patches' mean
+    blocks: int = 1  # of the last so many blocks, concatenated
+
+    def pooled_by(self, run: Run) -> str:
+        return self.pool or ("cls" if "cls" in capabilities(run.backbone) else "mean")
+
+    def problems(self, name: str, run: Run) -> Iterator[str]:
+        yield from super().problems(name, run)
+        yield from less_than(1, self, name, "blocks")
+        staged = len(family(run.backbone).widths) > 1
+        if self.blocks > (1 if staged else num_intermediates(run.backbone)):
+            yield f"{name}.blocks: {self.blocks} is more than backbone.name={run.backbone.name} has of one width"
+        for token in {"cls", "reg"} & set((self.pool or "").split("+")) - capabilities(run.backbone):
+            yield f"{name}.pool: backbone.name={run.backbone.name} has no {token} token"
+
+
+@dataclass
+class KnnConfig(FeaturesConfig):
+    """Weighted nearest neighbours by cosine similarity (Wu et al. 2018, as in DINO's code)."""
+
+    type: str = "knn"
+    k: int = 20
+    temperature: float = 0.07
+
+    def problems(self, name: str, run: Run) -> Iterator[str]:
+        yield from super().problems(name, run)
+        yield from less_than(1, self, name, "k")
+        if self.temperature <= 0:
+            yield f"{name}.temperature: {self.temperature} is not positive"
+
+
+@dataclass
+class LinearConfig(FeaturesConfig):
+    """Logistic regression on standardised features, to its optimum."""
+
+    type: str = "linear"
+    l2: float = 1e-3  # penalty: l2 / 2 times the squared norm of the weights, beside the mean cross-entropy
+    max_iter: int = 200  # of L-BFGS
+
+    def problems(self, name: str, run: Run) -> Iterator[str]:
+        yield from super().problems(name, run)
+        yield from less_than(0, self, name, "l2")
+        yield from less_than(1, self, name, "max_iter")
+
+
+KINDS: dict[str, type[EvalConfig]] = {"classification": ClassificationConfig, "knn": KnnConfig, "linear": LinearConfig}
+
+
+def parse(name: str, fields: dict[str, Any], overrides: Sequence[str] = ()) -> EvalConfig:
+    """An evaluator from its fields, of which ``type`` says which others there are, and from further ones as ``key=value``.
+
+    Raises:
+        ConfigError: no such type or field; naming it.
+    """
+    from vitssl.config.merging import merge
+
+    if not isinstance(fields, dict):
+        raise ConfigError(f"evals.{name}: {fields!r} is not a set of fields; write {{type: knn}}, or null for off")
+    kind = fields.get("type", "classification")
+    if kind not in KINDS:
+        raise ConfigError(f"evals.{name}.type: {kind!r} is none of {', '.join(KINDS)}")
+    return merge(KINDS[kind], fields, list(overrides), where=f"evals.{name}")
+
+
+def evals_of(run: Run) -> dict[str, EvalConfig]:
+    """The evaluators that are on, by name."""
+    return {name: parse(name, fields) for name, fields in run.evals.items() if fields is not None}
+
+
+def own_evals(run: Run, heldout: bool) -> dict[str, EvalConfig]:
+    """What a classifying Run is evaluated by anyway: its accuracy on the test split, on held-out images, of averaged weights."""
+    if not any(objective.classifies for objective in active(run.objectives).values()):
+        return {}
+    found: dict[str, EvalConfig] = {"test": ClassificationConfig()}
+    found |= {"val": ClassificationConfig(split="val")} if heldout else {}
+    return found | ({"test_ema": ClassificationConfig(weights="ema")} if run.loop.ema_decay is not None else {})
+
+
+def has_teacher(run: Run) -> bool:
+    """Does a teacher follow the backbone, so that its weights can be taken?"""
+    return any(objective.has_teacher for objective in active(run.objectives).values())
+
+
+def problems(run: Run) -> Iterator[str]:
+    for name, evaluator in evals_of(run).items():
+        if name in RESERVED or not name.isidentifier():
+            yield f"evals.{name}: this name is taken or no plain word; choose another"
+        yield from evaluator.problems(f"evals.{name}", run)

@@ -1,0 +1,35 @@
+"""Evaluators: weights and a split to named metrics. They never change the weights. One file per type (`vitssl.config.evals.KINDS`)."""
+
+from __future__ import annotations
+
+import importlib
+
+from vitssl.config import ConfigError
+from vitssl.config.evals import EvalConfig
+from vitssl.evaluators.base import Evaluator, Result, Subject
+
+__all__ = ["Evaluator", "Result", "Subject", "build", "evaluate"]
+
+
+def build(cfg: EvalConfig) -> Evaluator:
+    """The evaluator of a config: the class named as it, without ``Config``, in the file of its type."""
+    kind = getattr(importlib.import_module(f"vitssl.evaluators.{cfg.type}"), type(cfg).__name__.removesuffix("Config"))
+    return kind(cfg)
+
+
+def evaluate(subject: Subject, evals: dict[str, EvalConfig], complete: bool) -> dict[str, Result]:
+    """Run evaluators, by name; all ranks together, and each gets the results of all.
+
+    Args:
+        subject: the network and its data.
+        evals: by name.
+        complete: also the metrics that need all predictions at once, which are for the end of a training.
+    """
+    results = {}
+    for name, cfg in evals.items():
+        try:
+            with subject.weights(cfg.weights):
+                results[name] = build(cfg).run(subject, complete)
+        except ConfigError as error:
+            raise ConfigError(f"evals.{name}: {error}") from None
+    return results

@@ -1,0 +1,176 @@
+"""What an evaluator gets, and what it gives.
+
+Shapes: B images, N images of a split, D width of the features, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitssl import dist, state
+from vitssl.backbones.base import Features
+from vitssl.config import ConfigError, Run
+from vitssl.config.evals import EvalConfig, FeaturesConfig
+from vitssl.data.batch import UNLABELLED, Batch
+from vitssl.data.index import Index, load_index
+from vitssl.data.loader import EvalLoader
+from vitssl.data.subset import Split
+from vitssl.data.views import EvalView
+from vitssl.model import Model
+from vitssl.objectives.heads import pooled_blocks
+
+EVALUATED_AT_ONCE = 128  # images of a rank: without gradients they need little room, whatever a training batch was
+
+
+@dataclass
+class Result:
+    """What an evaluator found.
+
+    Attributes:
+        metrics: by name; shares in percent.
+        arrays: of all images, in the order of the index, for figures and tables: labels, predicted (int64), confidence (float32).
+    """
+
+    metrics: dict[str, float]
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+class Evaluator:
+    """Made from its config."""
+
+    def __init__(self, cfg: EvalConfig):
+        self.cfg = cfg
+
+    def run(self, subject: Subject, complete: bool) -> Result:
+        """Evaluate the subject's present weights.
+
+        Raises:
+            ConfigError: the split is not there, or nothing of it has a label.
+        """
+        raise NotImplementedError
+
+
+class Subject:
+    """A network with some weights, and the images that it can be looked at with.
+
+    Args:
+        network: in whatever mode; evaluators leave it as they found it.
+        run: its Run.
+        classes: names, in the order of the logits.
+        view: how images are evaluated.
+        data: gives the index of the Run's shards, and which of their images are for training, held out and for testing; called where an
+            evaluator asks for them.
+        ema: gives the averaged weights, where the Run keeps such.
+    """
+
+    def __init__(
+        self, network: Model, run: Run, classes: list[str], view: EvalView, data: Callable[[], tuple[Index, Split]],
+        ema: Callable[[], dict[str, Tensor] | None] = lambda: None,
+    ):  # fmt: skip
+        self.network, self.run, self.classes, self.view, self._data, self._ema = network, run, classes, view, data, ema
+        self._loaders: dict[tuple[str | None, str], EvalLoader] = {}
+
+    def loader(self, split: str, shards: str | None = None) -> EvalLoader:
+        """The images of a split, this rank's part; kept, as it may hold them in GPU memory.
+
+        Raises:
+            ConfigError: there are no such shards or no such split of them, or they have other classes.
+        """
+        if (shards, split) not in self._loaders:
+            index, positions, labels = self._images(split, shards)
+            self._loaders[shards, split] = EvalLoader(
+                index, positions, labels, self.run.data, batch_size=EVALUATED_AT_ONCE,
+                rank=dist.rank(), world_size=dist.world_size(), device=self.device,
+            )  # fmt: skip
+        return self._loaders[shards, split]
+
+    def _images(self, split: str, shards: str | None) -> tuple[Index, np.ndarray, np.ndarray]:
+        if shards is None:
+            index, parts = self._data()
+            own = {"train": parts.train, "val": parts.val, "test": parts.test}.get(split, ())
+            if len(own):
+                return index, own, parts.labels if split == "train" else index.label
+        else:
+            index = load_index(shards)
+        if index.classes != self.classes:
+            raise ConfigError(f"{index.folder}: its classes are not those that this run was trained on")
+        return index, index.where(split), index.label
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.network.parameters()).device
+
+    def batches(self, cfg: EvalConfig, split: str | None = None) -> Iterator[tuple[Batch, Tensor]]:
+        """Views of the evaluator's split (or of the Run's own ``split``), and their labels on the device."""
+        for raw in self.loader(cfg.split, cfg.shards) if split is None else self.loader(split):
+            batch = self.view(raw)
+            yield batch, batch.targets["main"]
+
+    @torch.no_grad()
+    def features(self, cfg: FeaturesConfig, split: str | None = None) -> tuple[Tensor, Tensor]:
+        """Pooled features (N, D) and labels (N,) of this rank's labelled images of a split, as float32 on the device."""
+        backbone, pool = self.network.backbone, cfg.pooled_by(self.run)
+        last = len(backbone.widths)
+        places = tuple(range(last - cfg.blocks, last)) if cfg.blocks > 1 else ()
+        D = backbone.embed_dim * cfg.blocks * len(pool.split("+"))
+        found_BD, labels_B = [torch.empty(0, D, device=self.device)], [torch.empty(0, dtype=torch.int64, device=self.device)]
+        with evaluation_mode(self.network):
+            for batch, labels in self.batches(cfg, split):
+                with dist.autocast(self.device, self.run.loop.precision):
+                    features: Features = backbone(backbone.embed(batch.views["main"]), out_indices=places)
+                    found = pooled_blocks(features, backbone.norm, pool, places)
+                known = labels != UNLABELLED
+                found_BD.append(found.float()[known])
+                labels_B.append(labels[known])
+        return torch.cat(found_BD), torch.cat(labels_B)
+
+    @contextmanager
+    def weights(self, which: str) -> Iterator[None]:
+        """Within, the network has these weights.
+
+        Raises:
+            ConfigError: the Run has none such.
+        """
+        if which == "model":
+            yield
+            return
+        own = {name: value.clone() for name, value in self.network.state_dict().items()}
+        self.network.load_state_dict(state.chosen({"model": own, "ema": self._ema()}, which), strict=False)
+        try:
+            yield
+        finally:
+            self.network.load_state_dict(own)
+
+
+@contextmanager
+def evaluation_mode(network: Model) -> Iterator[None]:
+    was_training = network.training
+    network.eval()
+    try:
+        yield
+    finally:
+        network.train(was_training)
+
+
+def shares(sums: list[Tensor], names: tuple[str, ...]) -> dict[str, float]:
+    """Means over the images of all ranks.
+
+    Args:
+        sums: of batches, float64: one value for each of ``names``, then the number of images.
+        names: what begins with ``top`` becomes percent.
+
+    Raises:
+        ConfigError: there is no image.
+    """
+    total = torch.stack(sums).sum(0).cpu() if sums else torch.zeros(len(names) + 1, dtype=torch.float64)
+    *values, count = dist.all_sum(total).tolist()
+    if not count:
+        raise ConfigError("there is no labelled image to evaluate on")
+    scaled = {name: (100 if name.startswith("top") else 1) * value / count for name, value in zip(names, values, strict=True)}
+    return {**scaled, "count": int(count)}

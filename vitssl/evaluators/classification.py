@@ -1,0 +1,53 @@
+"""Accuracy of the Run's own classifier.
+
+Shapes: B images, N images of all ranks, K classes.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitssl import dist
+from vitssl.data.batch import UNLABELLED
+from vitssl.evaluators.base import Evaluator, Result, Subject, evaluation_mode, shares
+from vitssl.evaluators.metrics import of_predictions, top_k_correct
+
+
+class Classification(Evaluator):
+    """Top-1 and top-5 in percent and the mean cross-entropy (the negative log-likelihood) over the labelled images of all ranks, each
+    counted once; when complete, also what `metrics.of_predictions` gives."""
+
+    @torch.no_grad()
+    def run(self, subject: Subject, complete: bool) -> Result:
+        on_device: list[Tensor] = []  # what is fetched batch by batch would make the device wait
+        kept: list[tuple[Tensor, ...]] = []
+        with evaluation_mode(subject.network):
+            for batch, labels_B in subject.batches(self.cfg):
+                with dist.autocast(subject.device, subject.run.loop.precision):
+                    logits_BK = subject.network.predict(batch).float()
+                on_device.append(_sums(logits_BK, labels_B))
+                if complete:
+                    known_B = labels_B != UNLABELLED
+                    kept.append(tuple(values[known_B].cpu() for values in (batch.index_B, labels_B, logits_BK.softmax(1))))
+        metrics = shares(on_device, ("top1", "top5", "loss"))
+        if not complete:
+            return Result(metrics)
+        index_N, labels_N, probabilities_NK = _of_all_ranks(kept, len(subject.classes))
+        order_N = index_N.argsort()
+        labels_N, probabilities_NK = labels_N[order_N].numpy(), probabilities_NK[order_N].numpy()
+        arrays = {"labels": labels_N, "predicted": probabilities_NK.argmax(1), "confidence": probabilities_NK.max(1)}
+        return Result(metrics | of_predictions(probabilities_NK, labels_N), arrays)
+
+
+def _of_all_ranks(kept: list[tuple[Tensor, ...]], num_classes: int) -> list[Tensor]:
+    none = (torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64), torch.empty(0, num_classes))
+    return [dist.gather_rows(torch.cat(parts)) for parts in zip(none, *kept, strict=True)]
+
+
+def _sums(logits_BK: Tensor, labels_B: Tensor) -> Tensor:
+    """Hits among the first and the first five, cross-entropy, and number of labelled images."""
+    loss = F.cross_entropy(logits_BK, labels_B, reduction="sum", ignore_index=UNLABELLED)
+    hits = [top_k_correct(logits_BK, labels_B, k).sum() for k in (1, 5)]
+    return torch.stack([*hits, loss, (labels_B != UNLABELLED).sum()]).double()

@@ -1,0 +1,52 @@
+"""Weighted nearest neighbours on frozen features.
+
+Shapes: B test images, N training images, k neighbours, D width, K classes.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitssl import dist
+from vitssl.config import ConfigError
+from vitssl.config.evals import KnnConfig
+from vitssl.evaluators.base import Evaluator, Result, Subject, shares
+from vitssl.evaluators.metrics import top_k_correct
+
+TEST_AT_ONCE, TRAIN_AT_ONCE = 512, 65536  # rows and columns of the similarities that are held at a time
+
+
+def votes(test_BD: Tensor, train_ND: Tensor, labels_N: Tensor, k: int, temperature: float, num_classes: int) -> Tensor:
+    """(B, K): each of an image's k most similar training images votes for its class with exp(cosine / temperature).
+
+    Wu et al. 2018, section 3.4, as in DINO's code; relative to the nearest one's vote, so that no temperature overflows.
+    """
+    best_Bk, label_Bk = test_BD.new_empty(len(test_BD), 0), labels_N.new_empty(len(test_BD), 0)
+    test_BD = F.normalize(test_BD, dim=1)
+    for train, labels in zip(train_ND.split(TRAIN_AT_ONCE), labels_N.split(TRAIN_AT_ONCE), strict=True):
+        similarity = torch.cat([best_Bk, test_BD @ F.normalize(train, dim=1).T], dim=1)
+        label = torch.cat([label_Bk, labels.expand(len(test_BD), -1)], dim=1)
+        best_Bk, place = similarity.topk(min(k, similarity.shape[1]), dim=1)
+        label_Bk = label.gather(1, place)
+    weight_Bk = ((best_Bk - best_Bk[:, :1]) / temperature).exp()
+    return torch.zeros(len(test_BD), num_classes, device=test_BD.device).scatter_add_(1, label_Bk, weight_Bk)
+
+
+class Knn(Evaluator):
+    """Top-1 and top-5, in percent, of the votes of the labelled training images."""
+
+    cfg: KnnConfig
+
+    def run(self, subject: Subject, complete: bool) -> Result:
+        train_ND, labels_N = (dist.gather_rows(rows) for rows in subject.features(self.cfg, "train"))
+        if len(train_ND) < self.cfg.k:
+            raise ConfigError(f"k: {self.cfg.k} is more than the {len(train_ND)} labelled training images")
+        test_ND, test_labels_N = subject.features(self.cfg)
+        sums = []
+        for test_BD, labels_B in zip(test_ND.split(TEST_AT_ONCE), test_labels_N.split(TEST_AT_ONCE), strict=True):
+            votes_BK = votes(test_BD, train_ND, labels_N, self.cfg.k, self.cfg.temperature, len(subject.classes))
+            hits = [top_k_correct(votes_BK, labels_B, n).sum() for n in (1, 5)]
+            sums.append(torch.stack([*hits, torch.full_like(hits[0], len(labels_B))]).double())
+        return Result(shares(sums, ("top1", "top5")))

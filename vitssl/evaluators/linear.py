@@ -1,0 +1,58 @@
+"""A linear classifier on frozen features.
+
+Shapes: N images, D width, K classes.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitssl import dist
+from vitssl.config import ConfigError
+from vitssl.config.evals import LinearConfig
+from vitssl.evaluators.base import Evaluator, Result, Subject, shares
+from vitssl.evaluators.metrics import top_k_correct
+
+
+def standardised(train_ND: Tensor, *others: Tensor) -> list[Tensor]:
+    """All by the mean and standard deviation of the first: a batch norm without affine, over the whole training set."""
+    std_D, mean_D = torch.std_mean(train_ND, dim=0, correction=0)
+    return [(features - mean_D) / (std_D + 1e-6) for features in (train_ND, *others)]
+
+
+@torch.enable_grad()
+def logistic_regression(features_ND: Tensor, labels_N: Tensor, num_classes: int, l2: float, max_iter: int) -> nn.Linear:
+    """The minimum of mean cross-entropy + l2 / 2 times the squared norm of the weights, by L-BFGS over all images at once."""
+    layer = nn.Linear(features_ND.shape[1], num_classes, device=features_ND.device, dtype=features_ND.dtype)
+    for parameter in layer.parameters():
+        nn.init.zeros_(parameter)
+    optimizer = torch.optim.LBFGS(layer.parameters(), max_iter=max_iter, tolerance_grad=1e-6, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        value = F.cross_entropy(layer(features_ND), labels_N) + l2 / 2 * layer.weight.square().sum()
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+    return layer.requires_grad_(False)
+
+
+class Linear(Evaluator):
+    """Top-1 and top-5, in percent, and the mean cross-entropy of logistic regression on the labelled training images' features."""
+
+    cfg: LinearConfig
+
+    def run(self, subject: Subject, complete: bool) -> Result:
+        train_ND, train_labels_N = (dist.gather_rows(rows) for rows in subject.features(self.cfg, "train"))
+        if not len(train_ND):
+            raise ConfigError("there is no labelled training image to learn from")
+        test_ND, labels_N = subject.features(self.cfg)
+        train_ND, test_ND = standardised(train_ND, test_ND)
+        layer = logistic_regression(train_ND, train_labels_N, len(subject.classes), self.cfg.l2, self.cfg.max_iter)
+        logits_NK = layer(test_ND)
+        sums = [*(top_k_correct(logits_NK, labels_N, k).sum() for k in (1, 5)), F.cross_entropy(logits_NK, labels_N, reduction="sum")]
+        counted = torch.stack([*(value.double() for value in sums), torch.full_like(sums[-1], len(labels_N)).double()])
+        return Result(shares([counted], ("top1", "top5", "loss")))

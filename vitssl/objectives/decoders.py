@@ -1,0 +1,78 @@
+"""Decoders: a backbone's features to values of every patch.
+
+Shapes: B images, N tokens, M kept tokens, P prefix tokens, D width, E values of a patch.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from vitssl.backbones import layers
+from vitssl.backbones.base import Features
+from vitssl.objectives.masks import TokenMask
+
+
+class LinearDecoder(nn.Linear):
+    """SimMIM's: one linear layer from every token to its own patch (a 1x1 convolution and a pixel shuffle)."""
+
+    def __init__(self, in_dim: int, out_dim: int):
+        super().__init__(in_dim, out_dim)
+        layers.init_linear(self, "trunc_normal")
+
+    def forward(self, features: Features, mask: TokenMask) -> Tensor:  # type: ignore[override]
+        """Predicted patches (B, N, E)."""
+        return super().forward(features.tokens_BND)
+
+
+class TransformerDecoder(nn.Module):
+    """MAE's: a small transformer over the visible tokens and mask tokens.
+
+    Args:
+        in_dim: D of the features.
+        out_dim: E.
+        grid: of the N tokens.
+        num_prefix_tokens: P.
+        dim, depth, num_heads: of the decoder.
+        dropped: does the pass hold the kept tokens alone? Where the backbone sees the mask itself, every token comes from there.
+    """
+
+    def __init__(
+        self,
+        in_dim: int,
+        out_dim: int,
+        grid: tuple[int, int],
+        num_prefix_tokens: int,
+        *,
+        dim: int,
+        depth: int,
+        num_heads: int,
+        dropped: bool,
+    ):
+        super().__init__()
+        self.embed = nn.Linear(in_dim, dim)
+        self.mask_token = nn.Parameter(torch.zeros(1, 1, dim)) if dropped else None
+        positions = torch.cat([torch.zeros(num_prefix_tokens, dim), layers.sincos_positions(grid, dim)])
+        self.register_buffer("pos_embed", positions[None])
+        self.blocks = layers.make_blocks(dim, depth, num_heads, mlp_ratio=4.0)
+        self.norm = nn.LayerNorm(dim, eps=1e-6)
+        self.pred = nn.Linear(dim, out_dim)
+        layers.init_linear(self, "xavier")
+        if self.mask_token is not None:
+            nn.init.normal_(self.mask_token, std=0.02)
+
+    def forward(self, features: Features, mask: TokenMask) -> Tensor:
+        """Predicted patches (B, N, E)."""
+        P = features.prefix_BPD.shape[1]
+        tokens = torch.cat([self.embed(features.prefix_BPD), self._full(self.embed(features.tokens_BND), mask)], dim=1)
+        tokens = tokens + self.pos_embed
+        for block in self.blocks:
+            tokens = block(tokens)
+        return self.pred(self.norm(tokens[:, P:]))
+
+    def _full(self, visible: Tensor, mask: TokenMask) -> Tensor:
+        """All N tokens: the mask token stands at every hidden place."""
+        if self.mask_token is None:
+            return visible
+        tokens = self.mask_token.to(visible.dtype).expand(*mask.mask_BN.shape, -1)
+        return tokens.scatter(1, mask.keep_BM[..., None].expand(-1, -1, visible.shape[-1]), visible)

@@ -1,0 +1,90 @@
+"""One step as objectives see it: the views of a batch and the backbone's passes over them.
+
+Shapes: B images, C channels, H W pixels, N tokens, M kept tokens, T tokens of a sequence, D width.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+from vitssl.backbones import norms
+from vitssl.backbones.base import Backbone, Embedded, Features
+from vitssl.data.batch import Batch
+
+
+class Step:
+    """The passes of one training step, or of one prediction.
+
+    A pass over a view as it is, nothing hidden, is made once, whoever asks and however often; one under a mask whenever it is asked for,
+    as the mask belongs to who drew it. All passes over a view share its patch embedding.
+
+    Batch norms keep running statistics of whole views, with which a classifier is evaluated: passes over masked images, and over those
+    that an objective made, leave them alone. Where no objective makes another pass (MAE alone), they are kept of those.
+
+    Args:
+        backbone: the network.
+        batch: the views.
+        out_indices: the intermediate places whose features some objective reads.
+        whole_pass: does some objective make a pass over a view as it is?
+        frozen: the backbone is not trained.
+    """
+
+    def __init__(
+        self, backbone: Backbone, batch: Batch, *, out_indices: tuple[int, ...] = (), whole_pass: bool = True, frozen: bool = False
+    ):
+        self._backbone, self._out_indices, self._whole_pass, self._frozen = backbone, out_indices, whole_pass, frozen
+        self._views, self._given = dict(batch.views), frozenset(batch.views)
+        self._embedded: dict[str, Embedded] = {}
+        self._passes: dict[str, Features] = {}
+
+    def encode(
+        self, view: str, *, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None, attn_mask: Tensor | None = None
+    ) -> Features:
+        """The features of a view.
+
+        Args:
+            view: its name.
+            keep_BM: the tokens to keep, as ``TokenMask.keep_BM``; the others are dropped.
+            mask_BN: the tokens to hide behind a learned one, as ``TokenMask.mask_BN``.
+            attn_mask: who may look at whom, as `Backbone.forward` describes it.
+        """
+        as_it_is = keep_BM is None and mask_BN is None and attn_mask is None
+        if as_it_is and view in self._passes:
+            return self._passes[view]
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self._frozen):
+            embedded = self._embed(view)
+            with self._statistics(whole=view in self._given and as_it_is):
+                features = self._backbone(embedded, keep_BM, mask_BN, attn_mask, self._out_indices)
+        if as_it_is:
+            self._passes[view] = features
+        return features
+
+    def _embed(self, view: str) -> Embedded:
+        if view not in self._embedded:
+            with self._statistics(whole=view in self._given):
+                self._embedded[view] = self._backbone.embed(self._views[view])
+        return self._embedded[view]
+
+    def _statistics(self, whole: bool) -> AbstractContextManager[None]:
+        return nullcontext() if whole or not self._whole_pass else norms.frozen_statistics(self._backbone)
+
+    def norm(self, tokens: Tensor) -> Tensor:
+        """The backbone's final norm, for intermediate tokens (..., D) of its output's width."""
+        return self._backbone.norm(tokens)
+
+    def images(self, view: str) -> Tensor:
+        """The view's images, (count * B, 3, H, W)."""
+        return self._views[view]
+
+    def grid(self, view: str) -> tuple[int, int]:
+        """Rows and columns of the view's N tokens."""
+        height, width = self._views[view].shape[-2:]
+        return self._backbone.grid((int(height), int(width)))
+
+    def add(self, view: str, images_BCHW: Tensor) -> None:
+        """Register images that an objective makes (corrupted ones, say) as a view of another name."""
+        assert view not in self._views, f"view {view!r} exists already"
+        self._views[view] = images_BCHW

@@ -1,0 +1,165 @@
+"""What evaluators found besides the sweep's metric: their table, and confusion between classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from vitssl.config.evals import KINDS
+from vitssl.report.collect import Cell, RunFolder
+from vitssl.report.grid import Grid, Row
+from vitssl.report.tables import DASH, METRICS, NOTE, Entry, Table, plus_minus, which
+
+MOST_CLASSES, NAMED_CLASSES, MOST_PANELS = 100, 30, 6  # of a confusion matrix; those whose names fit beside it; panels of a figure
+
+
+def table(grid: Grid) -> Table | None:
+    """Every metric of every evaluator, by arm and stage; None where it is the main table over again."""
+    lines = [
+        ([*which(grid, row, column), Entry(stage), Entry(name), Entry(_fields(runs[0], name), NOTE)], [run.metrics(name) for run in runs])
+        for row, column, done in grid.models()
+        for stage, runs in _stages(done).items()
+        for name in _evaluators(runs[0])
+    ]
+    if not any(set(found[0]) & (METRICS.keys() - {"top1", "top5", "loss"}) or line[3].text != "test" for line, found in lines):
+        return None
+    rows = [[*line, *(_entry([f[metric] for f in found if metric in f]) for metric in METRICS)] for line, found in lines]
+    header = ["arm", grid.axis or "", "stage", "evaluator", "fields", *METRICS.values()]
+    caption = (
+        "After the last epoch of each stage, mean ± standard deviation over its finished seeds. test, val and test_ema are the run's own "
+        "classifier; knn and linear look at frozen features of the labelled training images, without augmentation. NLL: mean cross-entropy; "
+        "AUC: one class against the rest, averaged; ECE: 15 bins."
+    )
+    return Table("Evaluations", header, rows, caption, left=frozenset(range(5))).trimmed()
+
+
+def _stages(done: list[Cell]) -> dict[str, list[RunFolder]]:
+    """The finished seeds' runs of every stage, by its name."""
+    return {name: [cell.stages[i][1] for cell in done] for i, (name, _) in enumerate(done[0].stages)}
+
+
+def _evaluators(run: RunFolder) -> list[str]:
+    return [name for name in ("test", "val", "test_ema", *run.evals) if run.metrics(name)]
+
+
+def _fields(run: RunFolder, name: str) -> str:
+    """An evaluator's type, and what it was told of other than its defaults."""
+    if name not in run.evals:
+        return DASH
+    told = run.evals[name]["config"]
+    usual = KINDS[told["type"]]().defining()
+    return ", ".join([told["type"], *(f"{key} {value}" for key, value in told.items() if value != usual.get(key))])
+
+
+def _entry(values: list[float]) -> Entry:
+    return Entry(plus_minus(values)) if values else Entry()
+
+
+# ----------------------------------------------------------------------------------------------------------- confusion
+
+
+@dataclass
+class Confusion:
+    """Of one arm in one column.
+
+    Attributes:
+        classes: their names.
+        counts_KK: test images by class (row) and predicted class (column), mean over seeds.
+    """
+
+    classes: list[str]
+    counts_KK: np.ndarray
+
+    @property
+    def recall_K(self) -> np.ndarray:
+        return self.counts_KK.diagonal() / np.maximum(self.counts_KK.sum(1), 1e-9)
+
+    @property
+    def precision_K(self) -> np.ndarray:
+        return self.counts_KK.diagonal() / np.maximum(self.counts_KK.sum(0), 1e-9)
+
+    @property
+    def f1_K(self) -> np.ndarray:
+        return 2 * self.counts_KK.diagonal() / np.maximum(self.counts_KK.sum(0) + self.counts_KK.sum(1), 1e-9)
+
+
+def confusion(done: list[Cell], evaluator: str = "test") -> Confusion | None:
+    """Of finished seeds, from the predictions that their runs left; None where one left none."""
+    paths = [cell.last.path / f"predictions-{evaluator}.npz" for cell in done]
+    if not paths or not all(path.is_file() for path in paths):
+        return None
+    read = [_counts(path) for path in paths]
+    return Confusion(read[0][0], np.mean([counts_KK for _, counts_KK in read], axis=0))
+
+
+@cache
+def _counts(path: Path) -> tuple[list[str], np.ndarray]:
+    with np.load(path) as found:
+        classes, labels_N, predicted_N = found["classes"].tolist(), found["labels"], found["predicted"]
+    counts_KK = np.zeros((len(classes), len(classes)), dtype=np.int64)
+    np.add.at(counts_KK, (labels_N, predicted_N), 1)
+    return classes, counts_KK
+
+
+def per_class(grid: Grid) -> Table | None:
+    """Recall, precision and F1 of every class; of many classes those that are found least often."""
+    found = [(row, column, c) for row, column, done in grid.models() if (c := confusion(done)) is not None]
+    if not found:
+        return None
+    rows = [
+        [*which(grid, row, column), Entry(c.classes[k]), Entry(f"{c.counts_KK[k].sum():,.0f}"),
+         *(Entry(f"{100 * values_K[k]:.1f}") for values_K in (c.recall_K, c.precision_K, c.f1_K))]
+        for row, column, c in found
+        for k in _shown(c)
+    ]  # fmt: skip
+    header = ["arm", grid.axis or "", "class", "test images", "recall %", "precision %", "F1 %"]
+    many = f" Of more than {NAMED_CLASSES} classes, the ten of lowest recall." if len(rows) < sum(len(c.classes) for *_, c in found) else ""
+    caption = f"After the last epoch, of the counts over all finished seeds.{many}"
+    return Table("Classes", header, rows, caption, left=frozenset({0, 1, 2})).trimmed()
+
+
+def _shown(c: Confusion) -> list[int]:
+    K = len(c.classes)
+    return list(range(K)) if K <= NAMED_CLASSES else np.argsort(c.recall_K, kind="stable")[:10].tolist()
+
+
+def confusion_plot(grid: Grid) -> tuple[str, Figure] | None:
+    """Matrices of the first arms, as shares of each class; None for very many classes."""
+    found = [(row, column, c) for row, column, done in grid.models() if (c := confusion(done)) is not None]
+    found = [place for place in found if len(place[2].classes) <= MOST_CLASSES][:MOST_PANELS]
+    if not found:
+        return None
+    across = min(len(found), 3)
+    figure = Figure(figsize=(4.3 * across, 3.9 * -(-len(found) // across)), layout="constrained")
+    axes = figure.subplots(-(-len(found) // across), across, squeeze=False).reshape(-1)
+    for axis, (row, column, c) in zip(axes, found, strict=False):
+        _draw(axis, c, _title(grid, row, column))
+    for spare in axes[len(found) :]:
+        spare.set_visible(False)
+    return "Confusion: the share of each class's test images (row) that is taken for each class (column), mean over seeds, in %.", figure
+
+
+def _title(grid: Grid, row: Row, column: Any) -> str:
+    return f"{grid.label(row)}, {grid.name(column)}" if grid.axis else grid.label(row)
+
+
+def _draw(axis: Axes, c: Confusion, title: str) -> None:
+    K = len(c.classes)
+    share_KK = 100 * c.counts_KK / np.maximum(c.counts_KK.sum(1, keepdims=True), 1e-9)
+    axis.imshow(share_KK, cmap="Blues", vmin=0, vmax=100)
+    axis.grid(False)
+    axis.set(title=title, xlabel="predicted", ylabel="class")
+    if K > NAMED_CLASSES:
+        return
+    axis.set_xticks(range(K), c.classes, rotation=90, fontsize=7)
+    axis.set_yticks(range(K), c.classes, fontsize=7)
+    if K <= 15:
+        for (i, j), share in np.ndenumerate(share_KK):
+            if share >= 0.5:
+                axis.text(j, i, f"{share:.0f}", ha="center", va="center", fontsize=6, color="white" if share > 60 else "black")
