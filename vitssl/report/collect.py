@@ -156,7 +156,8 @@ def read_folder(path: Path, site: Site) -> RunFolder:
     emissions = [read_json(p) for p in sorted(path.glob("emissions-*.json"))]
     found = RunFolder(
         path, "waiting", job=job, cost=read_json(path / "cost.json"),
-        done=read_json(path / "done.json"), evals=read_json(path / "evals.json"), events=read_events(path / "metrics.jsonl"), emissions=emissions, spent=spent(emissions, own), site=own,
+        done=read_json(path / "done.json"), evals=read_json(path / "evals.json"),
+        events=read_events(path / "metrics.jsonl"), emissions=emissions, spent=spent(emissions, own), site=own,
     )  # fmt: skip
     found.error = read_json(path / "error.json").get("message", "")
     found.status = _status(found)

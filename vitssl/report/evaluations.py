@@ -32,7 +32,7 @@ def table(grid: Grid) -> Table | None:
     rows = [[*line, *(_entry([f[metric] for f in found if metric in f]) for metric in METRICS)] for line, found in lines]
     header = ["arm", grid.axis or "", "stage", "evaluator", "fields", *METRICS.values()]
     caption = (
-        "After the last epoch of each stage, mean ± standard deviation over its finished seeds. test, val and test_ema are the run's own "
+        "After the last epoch of each stage, mean ± standard deviation over finished seeds. test, val and test_ema are the run's own "
         "classifier; knn and linear look at frozen features of the labelled training images, without augmentation. NLL: mean cross-entropy; "
         "AUC: one class against the rest, averaged; ECE: 15 bins."
     )
