@@ -22,15 +22,16 @@ ALLOWED = {
     "log": {"config", "dist", "files"},
     "backbones": {"config", "dist"},
     "data": {"config", "dist", "log", "files"},
+    "views": {"config", "data"},
     "objectives": {"config", "dist", "backbones", "data"},
     **{name: CORE | MIDDLE for name in MIDDLE},
-    "evaluate": CORE | MIDDLE,
+    "evaluate": CORE | MIDDLE | {"views"},
     "memory": set(),
-    "session": CORE | MIDDLE | {"evaluate", "memory"},
+    "session": CORE | MIDDLE | {"evaluate", "memory", "views"},
     "stopping": set(),
     "attempt": {"config", "dist", "emissions", "files"},
-    "train": CORE | MIDDLE | {"attempt", "evaluate", "session", "stopping"},
-    "bench": CORE | MIDDLE | {"evaluate", "memory", "session", "train"},
+    "train": CORE | MIDDLE | {"attempt", "evaluate", "session", "stopping", "views"},
+    "bench": CORE | MIDDLE | {"evaluate", "memory", "session", "train", "views"},
     "report": {"config", "files"},
     "cli": None,  # anything, inside the function that needs it
     "__init__": {"evaluate"},
@@ -85,6 +86,12 @@ def test_objectives_know_no_concrete_backbone():
     for path in (ROOT / "vitssl" / "objectives").glob("*.py"):
         named = {name.split(".")[2] for name in imports(path) if name.startswith("vitssl.backbones.")}
         assert named <= PARTS["vitssl.backbones"], f"{path.name} imports {named}"
+
+
+def test_views_know_of_the_data_only_its_batches():
+    for path in (ROOT / "vitssl" / "views").glob("*.py"):
+        named = {".".join(name.split(".")[:3]) for name in imports(path) if name.startswith("vitssl.data")}
+        assert named <= {"vitssl.data.batch"}, f"{path.name} imports {named}"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))

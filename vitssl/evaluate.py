@@ -21,7 +21,7 @@ from vitssl.data.batch import UNLABELLED, Batch, RawBatch
 from vitssl.data.decode import decode, resize, resized_sizes, upright
 from vitssl.data.index import load_index
 from vitssl.data.loader import EvalLoader
-from vitssl.data.views import EvalView
+from vitssl.views import EvalView
 
 OneImage = str | Path | Image.Image
 EVALUATED_AT_ONCE = 128  # images of a rank: without gradients they need little room, whatever a training batch was

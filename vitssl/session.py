@@ -17,8 +17,8 @@ from vitssl.data.batch import Batch, RawBatch
 from vitssl.data.index import Index, load_index
 from vitssl.data.loader import EvalLoader, TrainLoader
 from vitssl.data.subset import Split, train_and_heldout
-from vitssl.data.views import TrainViews
 from vitssl.evaluate import EVALUATED_AT_ONCE
+from vitssl.views import TrainViews
 
 
 @dataclass

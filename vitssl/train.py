@@ -21,12 +21,12 @@ from vitssl import attempt, config, cost, dist, optim, state
 from vitssl.attempt import Diverged
 from vitssl.config import ConfigError, Run
 from vitssl.data.batch import RawBatch
-from vitssl.data.views import EvalView
 from vitssl.evaluate import accuracy
 from vitssl.files import read_json, write_json
 from vitssl.log import Log, Meter, machine
 from vitssl.session import Session, forward, save, start
 from vitssl.stopping import StopRequest
+from vitssl.views import EvalView
 
 STOPPED = 75  # EX_TEMPFAIL: to be continued
 

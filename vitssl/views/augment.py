@@ -18,9 +18,9 @@ import numpy as np
 from torch import Tensor
 
 from vitssl.config import ConfigError, View
-from vitssl.data import color
-from vitssl.data.draws import Draws
-from vitssl.data.resample import to_device, warp
+from vitssl.views import color
+from vitssl.views.random import Draws
+from vitssl.views.resample import to_device, warp
 
 HIGHEST, HIGHEST_CIFAR = 10.0, 9.0  # magnitudes
 NONE = -1

@@ -13,10 +13,12 @@ from sklearn.datasets import load_sample_images
 from torchvision.transforms import functional as tv
 
 from vitssl.config import ConfigError, View
-from vitssl.data.augment import color_touches, parse
 from vitssl.data.batch import RawBatch
-from vitssl.data.draws import Draws
-from vitssl.data.views import CHUNK_FLOATS, EvalView, TrainViews, crop_windows, random_resized
+from vitssl.views import EvalView, TrainViews
+from vitssl.views.augment import color_touches, parse
+from vitssl.views.crop import crop_windows, random_resized
+from vitssl.views.pipeline import CHUNK_FLOATS
+from vitssl.views.random import Draws
 
 MEAN, STD = [0.45, 0.5, 0.4], [0.2, 0.25, 0.3]
 CPU = torch.device("cpu")

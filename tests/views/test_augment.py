@@ -13,10 +13,10 @@ from timm.data import auto_augment as timm_ops
 from torchvision.transforms import AutoAugment, AutoAugmentPolicy
 
 from vitssl.config import ConfigError, View
-from vitssl.data import color
-from vitssl.data.augment import ARGUMENTS, CIFAR_ARGUMENTS, GEOMETRY, NONE, OPERATIONS, Plan, Policy, affine, color_touches, parse
 from vitssl.data.batch import RawBatch
-from vitssl.data.draws import Draws
+from vitssl.views import color
+from vitssl.views.augment import ARGUMENTS, CIFAR_ARGUMENTS, GEOMETRY, NONE, OPERATIONS, Plan, Policy, affine, color_touches, parse
+from vitssl.views.random import Draws
 
 FILL = torch.tensor([120.0, 110.0, 100.0])
 TIMM = {
