@@ -185,7 +185,7 @@ def test_every_field_is_read_somewhere():
     for path in [*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "jobs").rglob("*.py")]:
         tree = ast.parse(path.read_text())
         read |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)}
-    by_name = (config.Views, config.Objectives)  # walked by `config.views_of` and `config.active`
+    by_name = (config.Views, config.Objectives)  # walked by `config.active_views` and `config.active`
     unread = [f"{cls.__name__}.{name}" for cls, name in _schema() if name not in read and cls not in by_name]
     assert not unread
 

@@ -18,7 +18,7 @@ from vitssl import model, optim
 from vitssl.config import View
 from vitssl.data.batch import Batch
 from vitssl.views import TrainViews
-from vitssl.views.random import Draws
+from vitssl.views.random import StepRandom
 
 GPU = torch.device("cuda", 0)
 # each backbone and each objective at least once
@@ -78,7 +78,7 @@ VIEWS = {
 def test_views_are_made_on_the_gpu(view, monkeypatch):
     # what only a driver can do: pinned memory, a GPU's generator
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
-    monkeypatch.setattr(Draws, "device_generator", lambda *_: torch.Generator())
+    monkeypatch.setattr(StepRandom, "device_generator", lambda *_: torch.Generator())
     raw = raw_batch()
     sizes_B2 = raw.sizes_B2.numpy()  # read on the host before all else is fake
     raw.sizes_B2 = SimpleNamespace(numpy=lambda: sizes_B2)

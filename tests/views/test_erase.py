@@ -9,12 +9,12 @@ import torch
 from vitssl.config import View
 from vitssl.data.batch import RawBatch
 from vitssl.views.erase import erase, erased_boxes
-from vitssl.views.random import Draws
+from vitssl.views.random import StepRandom
 
 
-def draws(images: int) -> Draws:
+def step_random(images: int) -> StepRandom:
     nothing = torch.zeros(images)
-    return Draws(0, "main", 1, RawBatch(nothing, nothing, nothing, nothing, 0, slice(0, images), images, 0.0))
+    return StepRandom(0, "main", 1, RawBatch(nothing, nothing, nothing, nothing, 0, slice(0, images), images, 0.0))
 
 
 def numbered(images: int, side: int = 16) -> torch.Tensor:
@@ -24,7 +24,7 @@ def numbered(images: int, side: int = 16) -> torch.Tensor:
 
 def test_erased_boxes_follow_timms_distribution():
     side = 200
-    boxes = erased_boxes(View(erasing_prob=0.25), draws(20_000), side)
+    boxes = erased_boxes(View(erasing_prob=0.25), step_random(20_000), side)
     assert len(boxes) / 20_000 == pytest.approx(0.25, abs=0.01)
     heights, widths = (np.array([box[axis].stop - box[axis].start for box in boxes]) for axis in (1, 2))
     areas, ratios = heights * widths / side**2, heights / widths
@@ -36,7 +36,7 @@ def test_erased_boxes_follow_timms_distribution():
 
 def test_erased_boxes_are_as_large_as_asked_for():
     side, scale = 200, [0.1, 0.4]
-    boxes = erased_boxes(View(erasing_prob=1.0, erasing_scale=scale), draws(20_000), side)
+    boxes = erased_boxes(View(erasing_prob=1.0, erasing_scale=scale), step_random(20_000), side)
     areas = np.array([(rows.stop - rows.start) * (columns.stop - columns.start) for _, rows, columns in boxes]) / side**2
     assert len(boxes) == 20_000 and 0.098 < areas.min() < 0.101 and 0.39 < areas.max() < 0.405
     assert areas.mean() == pytest.approx(0.25, abs=0.01)  # nearly every first attempt fits
@@ -44,7 +44,7 @@ def test_erased_boxes_are_as_large_as_asked_for():
 
 def test_constant_erasing_leaves_the_mean_colour():
     images = numbered(40, side=64) + 1
-    boxes = erased_boxes(View(erasing_prob=0.5, erasing_mode="const"), draws(40), 64)
+    boxes = erased_boxes(View(erasing_prob=0.5, erasing_mode="const"), step_random(40), 64)
     generator = torch.Generator().manual_seed(0)
     erase(images, boxes, "const", generator)
     erased = torch.zeros(40, 64, 64, dtype=torch.bool)
@@ -55,7 +55,7 @@ def test_constant_erasing_leaves_the_mean_colour():
 
 def test_erasing_fills_the_boxes_with_noise_and_nothing_else():
     images = numbered(40, side=64)
-    boxes = erased_boxes(View(erasing_prob=0.5), draws(40), 64)
+    boxes = erased_boxes(View(erasing_prob=0.5), step_random(40), 64)
     erase(images, boxes, "pixel", torch.Generator().manual_seed(0))
     untouched, noise = numbered(40, side=64), []
     for i, rows, columns in boxes:

@@ -14,7 +14,7 @@ from vitssl.config.data import STATISTICS, Data, Subset, View, Views, statistics
 from vitssl.config.identity import identity
 from vitssl.config.merging import dotted, load, merge, read_yaml, save, undotted
 from vitssl.config.objectives import Classify, Dino, Drloc, Locality, Mae, Objective, Objectives, Simclr, active, horizon_epochs
-from vitssl.config.run import Loop, Optim, Run, check, check_fits, classifies, needs_labels, refuse_unread, scaled_lr, views_of
+from vitssl.config.run import Loop, Optim, Run, active_views, check, check_fits, classifies, needs_labels, refuse_unread, scaled_lr
 from vitssl.config.site import Site
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "View",
     "Views",
     "active",
+    "active_views",
     "assign",
     "check",
     "check_fits",
@@ -68,5 +69,4 @@ __all__ = [
     "undotted",
     "unstarted",
     "view_px",
-    "views_of",
 ]

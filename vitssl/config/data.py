@@ -105,7 +105,7 @@ class Views:
     second: Optional[View] = None
     local: Optional[View] = None
 
-    def made(self) -> dict[str, View]:
+    def enabled(self) -> dict[str, View]:
         """The views that are configured, by name, in the order of the fields."""
         return {f.name: view for f in dataclasses.fields(self) if (view := getattr(self, f.name)) is not None}
 
@@ -150,7 +150,7 @@ class Data:
             yield f"data.eval_crop: {self.eval_crop} is not in (0, 1]"
         yield from less_than(0, self, "data", "val_seed", "workers", "cache_gb", "device_cache_gb")
         yield from less_than(1, self, "data", "repeats", "image_size", "cache_px")
-        for name, view in self.views.made().items():
+        for name, view in self.views.enabled().items():
             yield from view.problems(f"data.views.{name}", view.size or self.image_size)
 
     def _statistics_problems(self) -> Iterator[str]:

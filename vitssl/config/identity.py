@@ -14,7 +14,7 @@ from typing import Any
 
 from vitssl.config.backbones import Backbone, module
 from vitssl.config.data import view_px
-from vitssl.config.run import Run, views_of
+from vitssl.config.run import Run, active_views
 
 
 def identity(run: Run) -> str:
@@ -33,7 +33,7 @@ def _corrections(run: Run) -> dict[str, bool]:
     return {
         "layer decay leaves the final norm alone": run.optim.layer_decay != 1,
         "DINO's batch norm sees all crops": dino is not None and dino.batch_norm,
-        "magnitudes of AutoAugment for CIFAR": any(view.auto_augment == "cifar10" for view in views_of(run).values()),
+        "magnitudes of AutoAugment for CIFAR": any(view.auto_augment == "cifar10" for view in active_views(run).values()),
     }
 
 
@@ -54,7 +54,7 @@ def _defining(value: Any, without_effect: Collection[str], prefix: str = "") -> 
 
 def _without_effect(run: Run) -> Iterator[str]:
     """The dotted names of fields that came later (``base.later``) and do nothing in this Run."""
-    for name, view in run.data.views.made().items():
+    for name, view in run.data.views.enabled().items():
         yield from (f"data.views.{name}.{field}" for field in view.unread())
     for path, backbone in backbones_of(run):
         yield from (f"{path}.{field}" for field in backbone.unread_later())
@@ -77,6 +77,6 @@ def _interpolates(run: Run) -> bool:
 
     The grid of those weights is not known here, so that yes may be said where they are of the same one.
     """
-    other_sizes = any(view_px(run.data, view) != run.data.image_size for view in views_of(run))
+    other_sizes = any(view_px(run.data, view) != run.data.image_size for view in active_views(run))
     fixed = module(run.backbone) == "vit" and run.backbone.positions == "sincos"
     return other_sizes or (run.init_from is not None and not fixed)

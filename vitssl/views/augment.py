@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vitssl.config import ConfigError, View
 from vitssl.views import color
-from vitssl.views.random import Draws
+from vitssl.views.random import StepRandom
 from vitssl.views.resample import to_device, warp
 
 HIGHEST, HIGHEST_CIFAR = 10.0, 9.0  # magnitudes
@@ -122,7 +122,7 @@ AUTO_AUGMENT = {
 }
 
 
-class Touch(NamedTuple):
+class ImageOp(NamedTuple):
     """One operation on some of the images."""
 
     operation: Callable[[Tensor, Tensor], Tensor]
@@ -141,19 +141,19 @@ class Touch(NamedTuple):
 # -------------------------------------------------------------------------------------------------------------- policy
 
 
-class Plan(NamedTuple):
+class SampledOps(NamedTuple):
     """What each image undergoes, in this order."""
 
     operation_BT: np.ndarray  # index into OPERATIONS, or NONE
     argument_BT: np.ndarray
 
-    def touches(self, side: int, fill_C: Tensor, interpolation: str) -> Iterator[Touch]:
+    def image_ops(self, side: int, fill_C: Tensor, interpolation: str) -> Iterator[ImageOp]:
         """First the geometry of all steps, then the colours step by step."""
         map_B33, moved_B = self.geometry(side)
-        yield Touch(partial(warp, fill_C=fill_C, interpolation=interpolation), moved_B, map_B33[:, :2])
+        yield ImageOp(partial(warp, fill_C=fill_C, interpolation=interpolation), moved_B, map_B33[:, :2])
         for operation_B, argument_B in zip(self.operation_BT.T, self.argument_BT.T, strict=True):
             for operation in np.unique(operation_B[operation_B >= len(GEOMETRY)]):
-                yield Touch(color.OPS[OPERATIONS[operation]], operation_B == operation, argument_B)
+                yield ImageOp(color.OPS[OPERATIONS[operation]], operation_B == operation, argument_B)
 
     def geometry(self, side: int) -> tuple[np.ndarray, np.ndarray]:
         """The map of each image, (B, 3, 3), and whether there is one, (B,)."""
@@ -194,28 +194,28 @@ class Policy(NamedTuple):
     highest: float = HIGHEST  # magnitude
     arguments: Arguments = ARGUMENTS
 
-    def draw(self, draws: Draws) -> Plan:
+    def sample(self, random: StepRandom) -> SampledOps:
         """Operations and arguments of every image."""
         count, steps = self.rows.shape
-        which_BT, whether_BT, sign_BT = np.moveaxis(draws.uniform("auto_augment", steps, 3), -1, 0)
+        which_BT, whether_BT, sign_BT = np.moveaxis(random.uniform("auto_augment", steps, 3), -1, 0)
         row_BT = (which_BT * count).astype(int)
         entry_BT = self.rows[row_BT if self.independent else row_BT[:, :1], np.arange(steps)]
         probability_E, magnitude_E = np.array([entry[1:] for entry in self.entries], dtype=float).T
         chosen_BT = whether_BT < probability_E[entry_BT]
-        level_BT = self._noisy(magnitude_E[entry_BT], draws) / self.highest
+        level_BT = self._noisy(magnitude_E[entry_BT], random) / self.highest
         operation_BT, argument_BT = np.full(entry_BT.shape, NONE), np.zeros(entry_BT.shape)
         for entry, (name, _, _) in enumerate(self.entries):
             own_BT = chosen_BT & (entry_BT == entry)
             operation, argument = self.arguments[name]
             operation_BT[own_BT] = OPERATIONS.index(operation)
             argument_BT[own_BT] = argument(level_BT[own_BT], np.where(sign_BT[own_BT] < 0.5, -1, 1))
-        return Plan(operation_BT, argument_BT)
+        return SampledOps(operation_BT, argument_BT)
 
-    def _noisy(self, magnitude_BT: np.ndarray, draws: Draws) -> np.ndarray:
+    def _noisy(self, magnitude_BT: np.ndarray, random: StepRandom) -> np.ndarray:
         steps = magnitude_BT.shape[1]
         if self.magnitude_std > 100:
-            return magnitude_BT * draws.uniform("auto_augment/magnitude", steps)
-        return np.clip(magnitude_BT + self.magnitude_std * draws.normal("auto_augment/magnitude", steps), 0, self.highest)
+            return magnitude_BT * random.uniform("auto_augment/magnitude", steps)
+        return np.clip(magnitude_BT + self.magnitude_std * random.normal("auto_augment/magnitude", steps), 0, self.highest)
 
 
 def parse(text: str, where: str = "") -> Policy:
@@ -251,13 +251,13 @@ def _auto_augment(table: str) -> Policy:
 # --------------------------------------------------------------------------------------------------------------- colour
 
 
-def color_touches(view: View, draws: Draws) -> Iterator[Touch]:
+def color_ops(view: View, random: StepRandom) -> Iterator[ImageOp]:
     """Colour jitter, grey, blur and solarisation, in this order (SimCLR, DINO).
 
     As torchvision's, but the jitter's four operations come in one random order for all images of a step.
     """
     if view.color_jitter:
-        yield from _jitter(view, draws)
+        yield from _jitter(view, random)
     low, high = view.blur_sigma
     for name, probability, operation, least, most in (
         ("grayscale", view.grayscale_prob, color.grayscale, 0, 0),
@@ -265,15 +265,15 @@ def color_touches(view: View, draws: Draws) -> Iterator[Touch]:
         ("solarize", view.solarize_prob, color.solarize, 128, 128),
     ):
         if probability > 0:
-            argument_B = least + (most - least) * draws.uniform(f"{name}/argument")
-            yield Touch(operation, draws.uniform(name) < probability, argument_B)
+            argument_B = least + (most - least) * random.uniform(f"{name}/argument")
+            yield ImageOp(operation, random.uniform(name) < probability, argument_B)
 
 
-def _jitter(view: View, draws: Draws) -> Iterator[Touch]:
-    chosen_B = draws.uniform("jitter") < view.color_jitter_prob
+def _jitter(view: View, random: StepRandom) -> Iterator[ImageOp]:
+    chosen_B = random.uniform("jitter") < view.color_jitter_prob
     operations = (color.brightness, color.contrast, color.color, color.hue)
-    for i in draws.generator("jitter/order").permutation(len(operations)):
+    for i in random.generator("jitter/order").permutation(len(operations)):
         strength, operation = view.color_jitter[i], operations[i]
         low, high = (-strength, strength) if operation is color.hue else (max(1 - strength, 0), 1 + strength)
         if strength > 0:
-            yield Touch(operation, chosen_B, low + (high - low) * draws.uniform(f"jitter/{operation.__name__}"))
+            yield ImageOp(operation, chosen_B, low + (high - low) * random.uniform(f"jitter/{operation.__name__}"))

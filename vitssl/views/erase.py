@@ -10,20 +10,20 @@ import torch
 from torch import Tensor
 
 from vitssl.config import View
-from vitssl.views.random import Draws
+from vitssl.views.random import StepRandom
 
 ERASED_RATIO = (0.3, 1 / 0.3)  # height / width
 
 
-def erased_boxes(view: View, draws: Draws, side: int) -> list[tuple[int, slice, slice]]:
+def erased_boxes(view: View, random: StepRandom, side: int) -> list[tuple[int, slice, slice]]:
     """Image, rows and columns of the boxes: the first of ten attempts (area uniform, ratio log-uniform) that is inside the image."""
-    unit_B10_2, place_B2 = draws.uniform("erasing/shape", 10, 2), draws.uniform("erasing/place", 2)
+    unit_B10_2, place_B2 = random.uniform("erasing/shape", 10, 2), random.uniform("erasing/place", 2)
     area_B10 = side**2 * np.interp(unit_B10_2[..., 0], (0, 1), view.erasing_scale)
     ratio_B10 = np.exp(np.interp(unit_B10_2[..., 1], (0, 1), np.log(ERASED_RATIO)))
     box_B10_2 = np.rint(np.stack([np.sqrt(area_B10 * ratio_B10), np.sqrt(area_B10 / ratio_B10)], axis=-1)).astype(int)
     fits_B10 = (box_B10_2 < side).all(-1)
     boxes = []
-    for i in np.flatnonzero((draws.uniform("erasing") < view.erasing_prob) & fits_B10.any(1)):
+    for i in np.flatnonzero((random.uniform("erasing") < view.erasing_prob) & fits_B10.any(1)):
         height, width = box_B10_2[i, fits_B10[i].argmax()]
         top, left = (int(u * (side - length + 1)) for u, length in zip(place_B2[i], (height, width), strict=True))
         boxes.append((int(i), slice(top, top + int(height)), slice(left, left + int(width))))

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from vitssl.config import ConfigError, View
 from vitssl.data.batch import Batch, RawBatch
-from vitssl.views.augment import Touch, color_touches, parse
+from vitssl.views.augment import ImageOp, color_ops, parse
 from vitssl.views.crop import centre_windows, crop_windows
 from vitssl.views.erase import erase, erased_boxes
 from vitssl.views.mix import mix, one_hot
-from vitssl.views.random import Draws
+from vitssl.views.random import StepRandom
 from vitssl.views.resample import LEVELS, Window, resample
 
 CHUNK_FLOATS = {"cpu": 8 * 3 * 224 * 224, "cuda": 256 * 3 * 224 * 224}  # worked on at a time; a CPU's cache is small
@@ -64,7 +64,7 @@ class TrainViews:
     """Make a Run's views.
 
     Args:
-        views: by name, ``config.views_of(run)``.
+        views: by name, ``config.active_views(run)``.
         image_size: pixels, of views without a ``size``.
         mean, std: RGB in [0, 1] units.
         num_classes: of the targets' rows, where mixup or cutmix is on.
@@ -92,33 +92,33 @@ class TrainViews:
         images_BCHW, labels_B, index_B = _on_device(raw, self._device)
         batch = Batch({}, {}, index_B, raw.labelled)
         for name, view in self._views.items():
-            draws = Draws(self._seed, name, view.count, raw)
-            made, targets = self._make(name, view, draws, images_BCHW, raw.sizes_B2.numpy()), labels_B.repeat(view.count)
+            random = StepRandom(self._seed, name, view.count, raw)
+            made, targets = self._make(name, view, random, images_BCHW, raw.sizes_B2.numpy()), labels_B.repeat(view.count)
             if view.erasing_prob > 0:
-                boxes = erased_boxes(view, draws, made.shape[-1])
-                erase(made, boxes, view.erasing_mode, draws.device_generator("erasing/noise", self._device))
+                boxes = erased_boxes(view, random, made.shape[-1])
+                erase(made, boxes, view.erasing_mode, random.device_generator("erasing/noise", self._device))
             if view.mixup_alpha > 0 or view.cutmix_alpha > 0:
-                targets = mix(view, made, one_hot(targets, self._num_classes), draws.generator("mix"))
+                targets = mix(view, made, one_hot(targets, self._num_classes), random.generator("mix"))
             batch.views[name], batch.targets[name] = made, targets
         return batch
 
-    def _make(self, name: str, view: View, draws: Draws, images_BCHW: Tensor, sizes_B2: np.ndarray) -> Tensor:
+    def _make(self, name: str, view: View, random: StepRandom, images_BCHW: Tensor, sizes_B2: np.ndarray) -> Tensor:
         """Crop, colour and normalise, a chunk at a time."""
         px = view.size or self._image_size
-        rows, columns = crop_windows(view, px, draws, np.tile(sizes_B2, (view.count, 1)))
-        touches = self._touches(name, view, draws, px)
+        rows, columns = crop_windows(view, px, random, np.tile(sizes_B2, (view.count, 1)))
+        image_ops = self._image_ops(name, view, random, px)
         made = torch.empty(view.count * len(images_BCHW), 3, px, px, device=self._device)
         for part, source in _chunks(images_BCHW, view.count, px):
             pixels = _resample(images_BCHW[source], rows.take(part), columns.take(part), view.interpolation, made[part])
-            for touch in touches:
-                touch.apply(pixels, part)
+            for image_op in image_ops:
+                image_op.apply(pixels, part)
             self._normalize(pixels)
         return made
 
-    def _touches(self, name: str, view: View, draws: Draws, px: int) -> list[Touch]:
+    def _image_ops(self, name: str, view: View, random: StepRandom, px: int) -> list[ImageOp]:
         policy = self._policies.get(name)
-        geometry_and_color = policy.draw(draws).touches(px, self._fill_C, view.auto_augment_interpolation) if policy else ()
-        return [*geometry_and_color, *color_touches(view, draws)]
+        geometry_and_color = policy.sample(random).image_ops(px, self._fill_C, view.auto_augment_interpolation) if policy else ()
+        return [*geometry_and_color, *color_ops(view, random)]
 
 
 class EvalView:
