@@ -57,7 +57,7 @@ def make(*layers) -> Run:
         (["data.views.main.auto_augment=rand-z1"], ["data.views.main.auto_augment"]),
         (["data.views.main.crop=pad", "data.views.main.pad_px=224"], ["data.views.main.pad_px", "224"]),
         (["seed=-1"], ["seed", "-1"]),
-        (["data.mean=0.5"], ["data.mean: not a list; write [...]"]),
+        (["data.mean=0.5"], ["data.mean: 0.5 is not a list; write [...]"]),
         (["data.mean=[0.5,0.5]", "data.std=[0.2,0.2,0.2]"], ["data.mean", "three numbers"]),
         (["data.mean=[0.5,0.5,0.5]", "data.std=[50,50,50]"], ["data.std", "pixels are 0 to 1 here"]),
         (["data.mean=[0.5,0.5,0.5]"], ["data.mean, data.std: set both or neither"]),
