@@ -12,10 +12,11 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 from torchvision.transforms import functional as tv
 
-from vitssl.config import ConfigError, View
+from vitssl.config import Blur, ColorOp, ColorStep, ConfigError, Gray, Jitter, Solarize, View
 from vitssl.data.batch import RawBatch
 from vitssl.views import EvalView, TrainViews
-from vitssl.views.augment import color_ops, parse
+from vitssl.views.augment import parse
+from vitssl.views.color_steps import color_ops
 from vitssl.views.crop import crop_windows, random_resized
 from vitssl.views.pipeline import CHUNK_FLOATS
 from vitssl.views.random import StepRandom
@@ -25,7 +26,13 @@ CPU = torch.device("cpu")
 RAGGED = [(40, 56), (32, 32), (90, 31), (25, 64), (48, 48), (33, 80), (61, 60), (30, 45)]
 ALL = slice(0, len(RAGGED))
 EVERYTHING = View(
-    auto_augment="rand-m9-mstd0.5-inc1", color_jitter=[0.4, 0.4, 0.2, 0.1], grayscale_prob=0.3, blur_prob=0.5, solarize_prob=0.3, count=2
+    auto_augment="rand-m9-mstd0.5-inc1",
+    color=[
+        ColorStep(jitter=Jitter(strength=[0.4, 0.4, 0.2, 0.1])),
+        ColorStep(gray=Gray(prob=0.3)),
+        ColorStep(one_of=[ColorOp(blur=Blur()), ColorOp(solarize=Solarize())]),
+    ],
+    count=2,
 )
 
 
@@ -128,10 +135,10 @@ def test_eval_view_equals_torchvision(size, share):
 
 
 def test_policies_and_colours_are_carried_out_on_the_crops():
-    view = View(auto_augment="original", grayscale_prob=0.5)
+    view = View(auto_augment="original", color=[ColorStep(gray=Gray(prob=0.5))])
     crops = levels(views(main=View())(raw_batch()).views["main"]).round()
     random, fill = StepRandom(0, "main", 1, raw_batch()), (torch.tensor(MEAN) * 255).round()
-    image_ops = [*parse("original").sample(random).image_ops(24, fill, "bicubic"), *color_ops(view, random)]
+    image_ops = [*parse("original").sample(random).image_ops(24, fill, "bicubic"), *color_ops(view.color, random)]
     for image_op in image_ops:
         image_op.apply(crops, ALL)
     assert len(image_ops) > 3 and torch.allclose(levels(views(main=view)(raw_batch()).views["main"]), crops, atol=0.01)
@@ -181,7 +188,7 @@ def test_one_augmentation_does_not_move_another():
     erased = views(main=View(erasing_prob=1.0))(raw_batch()).views["main"]
     same = (plain == erased).all(1)
     assert same.any((1, 2)).all() and (~same).any((1, 2)).all()  # the same crops, with a box of noise in each
-    solarized = levels(views(main=View(solarize_prob=1.0))(raw_batch()).views["main"])
+    solarized = levels(views(main=View(color=[ColorStep(solarize=Solarize())]))(raw_batch()).views["main"])
     torch.testing.assert_close(solarized, torch.where(levels(plain).round() < 128, levels(plain), 255 - levels(plain)), atol=0.01, rtol=0)
 
 

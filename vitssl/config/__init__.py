@@ -4,12 +4,13 @@ Pretraining, joint training, fine-tuning and probing are values of a Run, never 
 what each backbone offers and what each objective needs, and the checks that span fields. It imports no torch, so that
 a launcher on a login node can read, check and hash Runs without the training environment.
 
-Every field is in one of these: `run.py` (Run, Optim, Loop), `data.py`, `backbones.py`, `objectives.py`, and `site.py` for the
-profile of the place where jobs run.
+Every field is in one of these: `run.py` (Run, Optim, Loop), `data.py` and `color.py`, `backbones.py`, `objectives.py`, and `site.py`
+for the profile of the place where jobs run.
 """
 
 from vitssl.config.backbones import FAMILIES, SIZES, Backbone, module, offers, patch_px, size_of, stage_strides_px, stride_px
-from vitssl.config.base import ConfigError, assign, checkpoint_fields, checkpoints, parts_of, teachers, unstarted
+from vitssl.config.base import ConfigError, as_it_was, assign, checkpoint_fields, checkpoints, parts_of, teachers, unstarted
+from vitssl.config.color import Blur, ColorOp, ColorStep, Gray, Jitter, Solarize
 from vitssl.config.data import STATISTICS, Data, Subset, View, Views, statistics, view_px
 from vitssl.config.identity import identity
 from vitssl.config.merging import dotted, load, merge, read_yaml, save, undotted
@@ -22,11 +23,16 @@ __all__ = [
     "SIZES",
     "STATISTICS",
     "Backbone",
+    "Blur",
     "Classify",
+    "ColorOp",
+    "ColorStep",
     "ConfigError",
     "Data",
     "Dino",
     "Drloc",
+    "Gray",
+    "Jitter",
     "Locality",
     "Loop",
     "Mae",
@@ -36,11 +42,13 @@ __all__ = [
     "Run",
     "Simclr",
     "Site",
+    "Solarize",
     "Subset",
     "View",
     "Views",
     "active",
     "active_views",
+    "as_it_was",
     "assign",
     "check",
     "check_fits",

@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from vitssl.config.backbones import Backbone, module
-from vitssl.config.data import view_px
+from vitssl.config.color import without_steps
+from vitssl.config.data import View, view_px
 from vitssl.config.run import Run, active_views
 
 
@@ -49,7 +50,13 @@ def _defining(value: Any, without_effect: Collection[str], prefix: str = "") -> 
         if "before" in f.metadata and (own == f.metadata["before"] or path in without_effect):
             continue
         result[f.name] = _defining(own, without_effect, f"{path}.")
-    return result
+    return _before_steps(value, result) if isinstance(value, View) else result
+
+
+def _before_steps(view: View, content: dict[str, Any]) -> dict[str, Any]:
+    """What was hashed of a view before its colours were steps, where the fields of then can say them: such Runs are found again."""
+    fields = without_steps(view.color)
+    return {name: value for name, value in content.items() if name != "color"} | fields if fields else content
 
 
 def _without_effect(run: Run) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from vitssl.config import ConfigError, Site
+from vitssl.config import ConfigError, Run, Site, as_it_was
 from vitssl.files import read_events, read_json
 
 SILENT_S = 300.0  # a running attempt writes its energy twice a minute; after this long without, it is gone
@@ -54,7 +54,7 @@ class RunFolder:
     def run(self) -> dict[str, Any]:
         """run.yaml, every default explicit; read when asked for, since few are. Empty where there is none."""
         path = self.path / "run.yaml"
-        return OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
+        return as_it_was(Run, OmegaConf.to_container(OmegaConf.load(path))) if path.is_file() else {}
 
     def of(self, kind: str) -> list[dict[str, Any]]:
         """The events of one kind, in order."""

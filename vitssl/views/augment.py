@@ -1,4 +1,4 @@
-"""RandAugment, AutoAugment and the colour augmentations: which image undergoes what is drawn on the CPU, then done on the device.
+"""RandAugment and AutoAugment: which image undergoes what is drawn on the CPU, then done on the device.
 
 Operations, magnitudes and policies are timm's, and for ``cifar10`` those of SL-ViT's public code, with two differences: the rotations,
 shears and translations of an image are put together into one affine map, done before the colour operations with one interpolation;
@@ -17,10 +17,11 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from vitssl.config import ConfigError, View
+from vitssl.config import ConfigError
 from vitssl.views import color
+from vitssl.views.image_op import ImageOp
 from vitssl.views.random import StepRandom
-from vitssl.views.resample import to_device, warp
+from vitssl.views.resample import warp
 
 HIGHEST, HIGHEST_CIFAR = 10.0, 9.0  # magnitudes
 NONE = -1
@@ -120,25 +121,6 @@ AUTO_AUGMENT = {
         Equalize 0.8 8           Invert 0.1 3
         TranslateYRel 0.7 9      AutoContrast 0.9 1""",
 }
-
-
-class ImageOp(NamedTuple):
-    """One operation on some of the images."""
-
-    operation: Callable[[Tensor, Tensor], Tensor]
-    chosen_B: np.ndarray  # bool
-    argument_B: np.ndarray  # (B, ...), one per image
-
-    def apply(self, images_BCSS: Tensor, part: slice) -> None:
-        """Work in place on the images of this part of the slice; the others are not looked at."""
-        chosen = np.flatnonzero(self.chosen_B[part])
-        if len(chosen):
-            rows = to_device(chosen, images_BCSS.device)
-            argument = to_device(self.argument_B[part][chosen].astype(np.float32), images_BCSS.device)
-            images_BCSS.index_copy_(0, rows, self.operation(images_BCSS.index_select(0, rows), argument))
-
-
-# -------------------------------------------------------------------------------------------------------------- policy
 
 
 class SampledOps(NamedTuple):
@@ -246,34 +228,3 @@ def _auto_augment(table: str) -> Policy:
     words = table.split()
     entries = [(name, float(p), float(m)) for name, p, m in zip(words[::3], words[1::3], words[2::3], strict=True)]
     return Policy(entries, np.arange(len(entries)).reshape(-1, 2), independent=False)
-
-
-# --------------------------------------------------------------------------------------------------------------- colour
-
-
-def color_ops(view: View, random: StepRandom) -> Iterator[ImageOp]:
-    """Colour jitter, grey, blur and solarisation, in this order (SimCLR, DINO).
-
-    As torchvision's, but the jitter's four operations come in one random order for all images of a step.
-    """
-    if view.color_jitter:
-        yield from _jitter(view, random)
-    low, high = view.blur_sigma
-    for name, probability, operation, least, most in (
-        ("grayscale", view.grayscale_prob, color.grayscale, 0, 0),
-        ("blur", view.blur_prob, color.gaussian_blur, low, high),
-        ("solarize", view.solarize_prob, color.solarize, 128, 128),
-    ):
-        if probability > 0:
-            argument_B = least + (most - least) * random.uniform(f"{name}/argument")
-            yield ImageOp(operation, random.uniform(name) < probability, argument_B)
-
-
-def _jitter(view: View, random: StepRandom) -> Iterator[ImageOp]:
-    chosen_B = random.uniform("jitter") < view.color_jitter_prob
-    operations = (color.brightness, color.contrast, color.color, color.hue)
-    for i in random.generator("jitter/order").permutation(len(operations)):
-        strength, operation = view.color_jitter[i], operations[i]
-        low, high = (-strength, strength) if operation is color.hue else (max(1 - strength, 0), 1 + strength)
-        if strength > 0:
-            yield ImageOp(operation, chosen_B, low + (high - low) * random.uniform(f"jitter/{operation.__name__}"))

@@ -13,9 +13,11 @@ from torch import Tensor
 
 from vitssl.config import ConfigError, View
 from vitssl.data.batch import Batch, RawBatch
-from vitssl.views.augment import ImageOp, color_ops, parse
+from vitssl.views.augment import parse
+from vitssl.views.color_steps import color_ops
 from vitssl.views.crop import centre_windows, crop_windows
 from vitssl.views.erase import erase, erased_boxes
+from vitssl.views.image_op import ImageOp
 from vitssl.views.mix import mix, one_hot
 from vitssl.views.random import StepRandom
 from vitssl.views.resample import LEVELS, Window, resample
@@ -117,8 +119,8 @@ class TrainViews:
 
     def _image_ops(self, name: str, view: View, random: StepRandom, px: int) -> list[ImageOp]:
         policy = self._policies.get(name)
-        geometry_and_color = policy.sample(random).image_ops(px, self._fill_C, view.auto_augment_interpolation) if policy else ()
-        return [*geometry_and_color, *color_ops(view, random)]
+        of_policy = policy.sample(random).image_ops(px, self._fill_C, view.auto_augment_interpolation) if policy else ()
+        return [*of_policy, *color_ops(view.color, random)]
 
 
 class EvalView:
