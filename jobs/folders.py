@@ -20,7 +20,7 @@ from typing import Any
 from jobs.graph import Graph, Job
 from jobs.shards import ROOT, facts
 from jobs.sweep import Arm, Spec
-from vitssl.config import ConfigError, Run, Site, active, checkpoints, save, unstarted, views_of
+from vitssl.config import ConfigError, Run, Site, active, active_views, checkpoints, save, unstarted
 from vitssl.files import flock, hash_file, open_lock, read_json, write_json
 
 SOURCE = ("vitssl", "jobs")
@@ -148,7 +148,7 @@ def write_run(job: Job, launch: Launch) -> None:
 
 def architecture(run: Run) -> str:
     """A hash of what the work per image depends on: runs of one architecture have the same MACs and the same speed."""
-    views = {name: (view.count, view.size) for name, view in views_of(run).items()}
+    views = {name: (view.count, view.size) for name, view in active_views(run).items()}
     bare = unstarted(run)
     objectives = {name: dataclasses.asdict(objective) | {"weight": None} for name, objective in active(bare.objectives).items()}
     parts = [run.data.image_size, views, dataclasses.asdict(bare.backbone), objectives, run.loop.precision]

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.overrides import check_axes, where_on
-from jobs.sweep import Resources, Spec, check_resources, refuse_scalars, unknown
+from jobs.sweep import Resources, Spec, check_resources, unknown
 from vitssl.config import ConfigError, Run, active, assign, check, check_fits, checkpoints, dotted, identity, load, merge, refuse_unread
 from vitssl.files import hash_file
 
@@ -95,7 +95,7 @@ def placed(where: str, said: Collection[str]) -> Iterator[None]:
         yield
     except ConfigError as error:
         wrong = str(error).partition(":")[0]
-        if any(wrong == name or wrong.startswith(f"{name}.") for name in said):
+        if any(wrong == name or wrong.startswith((f"{name}.", f"{name}[")) for name in said):
             raise ConfigError(f"command line: {error} (in {where})") from None
         changed = f" (the command line set {', '.join(said)})" if said else ""
         raise ConfigError(f"{where}: {error}{changed}") from None
@@ -162,7 +162,6 @@ def _check_layers(spec: Spec, stages: set[str]) -> None:
         for stage in (None, *stages):
             if part := _for_stage(layer, stage, stages):
                 place = where if stage is None else f"{where}: {stage}"
-                refuse_scalars(combined([part]), place)
                 merge(Run, {"data": {"shards": "any"}}, combined([part]), where=place)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Optional
 
 from jobs.overrides import RUN_FIELDS, Overrides, check, unknown
-from vitssl.config import ConfigError, Objectives, Run, merge, parts_of, read_yaml
+from vitssl.config import ConfigError, merge, read_yaml
 
 
 @dataclass
@@ -166,29 +166,6 @@ def _refuse_lists(part: Any, where: str, names: tuple[str, ...]) -> None:
 
 def load_yaml(path: str | Path) -> dict[str, Any]:
     return _mapping(read_yaml(path), str(path))
-
-
-def refuse_scalars(layer: dict[str, Any], where: str, schema: type = Run, prefix: str = "") -> None:
-    """`data.images=7` is a natural mistake, and OmegaConf's message for it names no field.
-
-    Args:
-        layer: fields of a Run, nested.
-        where: the file and the place in it, for the error.
-        schema: the dataclass that `layer` is of, and `prefix` where it stands in the Run.
-
-    Raises:
-        ConfigError: a value stands where a set of fields belongs; it names those fields.
-    """
-    parts = parts_of(schema)
-    for name, value in layer.items():
-        inner = parts.get(name)
-        if inner is None or value is None:
-            continue
-        if isinstance(value, dict):
-            refuse_scalars(value, where, inner, f"{prefix}{name}.")
-        elif schema is not Objectives:  # for those `merge` has an advice of its own
-            own = [f"{prefix}{name}.{f.name}" for f in dataclasses.fields(inner)]
-            raise ConfigError(f"{where}: {prefix}{name}: {value!r} is not a set of fields; set one of them, such as {own[0]} or {own[1]}")
 
 
 def _mapping(value: Any, where: str) -> dict[str, Any]:

@@ -53,11 +53,39 @@ def make(*layers) -> Run:
         (["data.views.main.erasing_mode=rand"], ["data.views.main.erasing_mode", "rand"]),
         (["data.views.main.auto_augment=rnd"], ["data.views.main.auto_augment"]),
         (["data.views.main.auto_augment_interpolation=nearest"], ["data.views.main.auto_augment_interpolation", "nearest"]),
-        (["data.views.main.color_jitter=[0.4]"], ["data.views.main.color_jitter"]),
+        (["data.views.main.color=[{jitter: {strength: [0.4]}}]"], ["data.views.main.color[0].jitter.strength", "hue"]),
+        (["data.views.main.color=[gray, {jitter: {strength: [0, 0, 0, 0.6]}}]"], ["data.views.main.color[1].jitter.strength", "0.6"]),
+        (["data.views.main.color=[{jitter: [0.4, 0.4, 0.4, 0]}]"], ["data.views.main.color[0].jitter: [0.4", "jitter.strength"]),
+        (["data.views.main.color=[gray, {gray: {prob: 2}}]"], ["data.views.main.color[1].gray.prob: 2.0 is not a probability"]),
+        (["data.views.main.color=[gray, {gray: {prob: often}}]"], ["data.views.main.color[1].gray.prob: Value 'often'"]),
+        (["data.views.main.color=[{blur: {sigma: [2, 1]}}]"], ["data.views.main.color[0].blur.sigma", "rising"]),
+        (["data.views.main.color=[{solarize: {threshold: -1}}]"], ["data.views.main.color[0].solarize.threshold: -1 is less than 0"]),
+        (["data.views.main.color=[gray, blurr]"], ["data.views.main.color[1].blurr", "Did you mean: 'blur'"]),
+        (["data.views.main.color=[{blur: {radius: 2}}]"], ["data.views.main.color[0].blur.radius", "Key 'radius' not in 'Blur'"]),
+        (["data.views.main.color=[{one_of: [gray, {blur: {sigm: 2}}]}]"], ["data.views.main.color[0].one_of[1].blur.sigm", "sigma"]),
+        (["data.views.main.color=[{one_of: [gray, {blur: {prob: -1}}]}]"], ["data.views.main.color[0].one_of[1].blur.prob: -1.0"]),
+        (["data.views.main.color=[{one_of: [gray, {one_of: [blur]}]}]"], ["data.views.main.color[0].one_of[1].one_of", "ColorOp"]),
+        (["data.views.main.color=[{one_of: []}]"], ["data.views.main.color[0].one_of: there is nothing"]),
+        (["data.views.main.color=[{one_of: gray}]"], ["data.views.main.color[0].one_of: 'gray' is not a list; write [...]"]),
+        (["data.views.main.color=[{gray: {}, blur: {}}]"], ["data.views.main.color[0]: set exactly one of jitter, gray, blur"]),
+        (["data.views.main.color=[{gray: null}]"], ["data.views.main.color[0]: set exactly one of", "{} its defaults"]),
+        (["data.views.main.color=[gray, 3]"], ["data.views.main.color[1]: 3 is not one of jitter, gray, blur, solarize, one_of"]),
+        (["data.views.second.color=gray"], ["data.views.second.color: 'gray' is not a list; write [...]"]),
+        (["data.views.second.color={gray: {}}"], ["data.views.second.color: {'gray': {}} is not a list"]),
+        (["data.views.main.color_jitter=[0, 0, 0, 0]"], ["data.views.main.color_jitter", "data.views.main.color: [{jitter: {strength:"]),
+        (["data.views.main.color_jitter_prob=0.5"], ["data.views.main.color_jitter_prob", "data.views.main.color: [{jitter: {", "prob:"]),
+        (
+            {"data.views.second": {"grayscale_prob": 0.2}},
+            ["data.views.second.grayscale_prob", "data.views.second.color: [{gray: {prob: 0.2}}]"],
+        ),
+        (["data.views.main.blur_prob=0.5"], ["data.views.main.blur_prob", "data.views.main.color: [{blur: {prob: 0.5}}]"]),
+        (["data.views.main.blur_sigma=[1, 2]"], ["data.views.main.blur_sigma", "data.views.main.color: [{blur: {sigma:"]),
+        (["data.views.main.solarize_prob=0.2"], ["data.views.main.solarize_prob", "data.views.main.color: [{solarize: {prob: 0.2}}]"]),
+        (["data.views.main=3"], ["data.views.main: 3 is not a set of fields"]),
         (["data.views.main.auto_augment=rand-z1"], ["data.views.main.auto_augment"]),
         (["data.views.main.crop=pad", "data.views.main.pad_px=224"], ["data.views.main.pad_px", "224"]),
         (["seed=-1"], ["seed", "-1"]),
-        (["data.mean=0.5"], ["data.mean: not a list; write [...]"]),
+        (["data.mean=0.5"], ["data.mean: 0.5 is not a list; write [...]"]),
         (["data.mean=[0.5,0.5]", "data.std=[0.2,0.2,0.2]"], ["data.mean", "three numbers"]),
         (["data.mean=[0.5,0.5,0.5]", "data.std=[50,50,50]"], ["data.std", "pixels are 0 to 1 here"]),
         (["data.mean=[0.5,0.5,0.5]"], ["data.mean, data.std: set both or neither"]),
@@ -118,8 +146,6 @@ def test_what_has_no_effect_is_refused_in_a_plan_and_read_in_a_run_folder(make_r
         ("data.views.main.auto_augment_interpolation", "bilinear", "an auto_augment"),
         ("data.views.main.erasing_scale", [0.02, 0.4], "an erasing_prob"),
         ("data.views.main.erasing_mode", "const", "an erasing_prob"),
-        ("data.views.main.color_jitter_prob", 0.5, "a color_jitter"),
-        ("data.views.main.blur_sigma", [1.0, 2.0], "a blur_prob"),
         ("data.views.main.mix_prob", 0.5, "a mixup_alpha or cutmix_alpha"),
         ("data.views.main.switch_prob", 0.1, "both mixup_alpha and cutmix_alpha"),
         ("optim.warmup_lr", 0.1, "loop.warmup_epochs"),
@@ -185,7 +211,8 @@ def test_every_field_is_read_somewhere():
     for path in [*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "jobs").rglob("*.py")]:
         tree = ast.parse(path.read_text())
         read |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)}
-    by_name = (config.Views, config.Objectives)  # walked by `config.views_of` and `config.active`
+    # walked by `config.active_views`, `config.active` and `ColorOp.chosen`
+    by_name = (config.Views, config.Objectives, config.ColorOp, config.ColorStep)
     unread = [f"{cls.__name__}.{name}" for cls, name in _schema() if name not in read and cls not in by_name]
     assert not unread
 
@@ -234,6 +261,70 @@ def test_runs_that_were_made_keep_their_identity(name, tmp_path):
     content = config.read_yaml(tmp_path / "run.yaml")
     (tmp_path / "run.yaml").write_text(json.dumps(_without_later(Run, content)))
     assert config.identity(config.load(tmp_path)) == expected
+
+
+COLORS_OFF = {
+    "color_jitter": [], "color_jitter_prob": 1.0, "grayscale_prob": 0.0, "blur_prob": 0.0, "blur_sigma": [0.1, 2.0], "solarize_prob": 0.0,
+}  # fmt: skip
+# of 2026-11: (colours of a view as they were written then, as they are written now, identity of then)
+COLORS = {
+    "off": ({}, [], "04a7727e12a1"),
+    "dino": (
+        {"color_jitter": [0.4, 0.4, 0.2, 0.1], "color_jitter_prob": 0.8, "grayscale_prob": 0.2, "blur_prob": 0.1, "solarize_prob": 0.2},
+        [
+            {"jitter": {"strength": [0.4, 0.4, 0.2, 0.1], "prob": 0.8}}, {"gray": {"prob": 0.2}}, {"blur": {"prob": 0.1}},
+            {"solarize": {"prob": 0.2}},
+        ],
+        "515afbf73afd",
+    ),
+    "blurred": ({"blur_prob": 1.0, "blur_sigma": [0.5, 1.5]}, [{"blur": {"sigma": [0.5, 1.5]}}], "eadd0abf4257"),
+    "jittered": ({"color_jitter": [0.4, 0.4, 0.4, 0.0]}, ["jitter"], "5997a79fc839"),
+    "said and off": (
+        {"solarize_prob": 0.0, "blur_sigma": [1.0, 2.0], "color_jitter_prob": 0.5},
+        [{"jitter": {"strength": [], "prob": 0.5}}, {"blur": {"sigma": [1.0, 2.0], "prob": 0.0}}],
+        "5c5ec316c3b7",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COLORS)
+def test_colours_of_before_there_were_steps_mean_the_same_and_keep_their_identity(name, tmp_path):
+    before, now, expected = COLORS[name]
+    run = config.merge(Run, {"data.shards": "x", "objectives.classify": {}, "data.views.main.color": now})
+    assert config.identity(run) == expected
+    config.save(run, tmp_path)
+    content = config.read_yaml(tmp_path / "run.yaml")
+    main, off = (
+        content["data"]["views"]["main"],
+        {"color_jitter": [], "color_jitter_prob": 1.0, "grayscale_prob": 0.0, "solarize_prob": 0.0},
+    )
+    del main["color"]
+    main |= off | {"blur_prob": 0.0, "blur_sigma": [0.1, 2.0]} | before  # every field was written
+    (tmp_path / "run.yaml").write_text(json.dumps(content))
+    assert config.load(tmp_path) == run
+    run.data.views.second = run.data.views.main
+    content["data"]["views"]["second"] = main
+    (tmp_path / "run.yaml").write_text(json.dumps(content))
+    assert config.load(tmp_path) == run
+
+
+def test_steps_that_nothing_said_before_have_identities_of_their_own():
+    said = [[], ["gray"], ["blur"], ["solarize"], ["jitter"], ["jitter", "gray"], ["gray", "blur"]]
+    new = [
+        ["gray", "jitter"], ["blur", "gray"], ["gray", "gray"], ["gray", {"gray": {"prob": 0.5}}], [{"solarize": {"threshold": 100}}],
+        [{"one_of": ["gray"]}], [{"one_of": ["gray", "blur"]}], [{"one_of": ["blur", "gray"]}], [{"one_of": ["gray", {"blur.prob": 0.5}]}],
+    ]  # fmt: skip
+    assert len({config.identity(make({"data.views.main.color": color})) for color in (*said, *new)}) == len(said) + len(new)
+    # by their content, however it is spelt
+    spelt = (["gray", "jitter"], [{"gray": {}}, {"jitter": {"prob": 1, "strength": [0.4, 0.4, 0.4, 0]}}])
+    assert len({config.identity(make({"data.views.main.color": color})) for color in spelt}) == 1
+
+
+def test_a_list_of_steps_is_replaced_by_a_later_layer():
+    run = make({"data.views.main.color": ["gray", "blur"]}, {"data.views.main": {"color": [{"one_of": ["solarize", {"blur.prob": 0.5}]}]}})
+    assert run.data.views.main.color == [
+        config.ColorStep(one_of=[config.ColorOp(solarize=config.Solarize()), config.ColorOp(blur=config.Blur(prob=0.5))])
+    ]
 
 
 @pytest.mark.parametrize("without", ["auto_augment", "erasing_prob"])

@@ -12,13 +12,13 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorDeviceMismatchError, FakeTensorMode
 
-from tests.data.test_views import EVERYTHING, MEAN, STD, raw_batch
 from tests.test_pairs import ALLOWED, batch, make  # noqa: F401
+from tests.views.test_pipeline import EVERYTHING, MEAN, STD, raw_batch
 from vitssl import model, optim
 from vitssl.config import View
-from vitssl.data import views
 from vitssl.data.batch import Batch
-from vitssl.data.draws import Draws
+from vitssl.views import TrainViews
+from vitssl.views.random import StepRandom
 
 GPU = torch.device("cuda", 0)
 # each backbone and each objective at least once
@@ -78,11 +78,11 @@ VIEWS = {
 def test_views_are_made_on_the_gpu(view, monkeypatch):
     # what only a driver can do: pinned memory, a GPU's generator
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
-    monkeypatch.setattr(Draws, "device_generator", lambda *_: torch.Generator())
+    monkeypatch.setattr(StepRandom, "device_generator", lambda *_: torch.Generator())
     raw = raw_batch()
     sizes_B2 = raw.sizes_B2.numpy()  # read on the host before all else is fake
     raw.sizes_B2 = SimpleNamespace(numpy=lambda: sizes_B2)
     with FakeTensorMode(allow_non_fake_inputs=True):
-        make = views.TrainViews({"main": view}, image_size=24, mean=MEAN, std=STD, num_classes=4, seed=0, device=GPU)
+        make = TrainViews({"main": view}, image_size=24, mean=MEAN, std=STD, num_classes=4, seed=0, device=GPU)
         made = make(raw)
     assert made.views["main"].device == made.targets["main"].device == made.index_B.device == GPU

@@ -25,16 +25,17 @@ ALLOWED = {
     "log": {"config", "dist", "files"},
     "backbones": {"config", "dist"},
     "data": {"config", "dist", "log", "files"},
+    "views": {"config", "data"},
     "objectives": {"config", "dist", "backbones", "data"},
     **{name: CORE | MIDDLE for name in MIDDLE},
-    "evaluators": CORE | {"model", "state"},
-    "evaluate": CORE | MIDDLE | {"evaluators"},
+    "evaluators": CORE | {"model", "state", "views"},
+    "evaluate": CORE | MIDDLE | {"evaluators", "views"},
     "memory": set(),
-    "session": CORE | MIDDLE | {"evaluators", "memory"},
+    "session": CORE | MIDDLE | {"evaluators", "memory", "views"},
     "stopping": set(),
     "attempt": {"config", "dist", "emissions", "files"},
-    "train": CORE | MIDDLE | {"attempt", "evaluate", "evaluators", "session", "stopping"},
-    "bench": CORE | MIDDLE | {"evaluate", "memory", "session", "train"},
+    "train": CORE | MIDDLE | {"attempt", "evaluate", "evaluators", "session", "stopping", "views"},
+    "bench": CORE | MIDDLE | {"evaluate", "memory", "evaluators", "session", "train", "views"},
     "report": {"config", "files"},
     "cli": None,  # anything, inside the function that needs it
     "__init__": {"evaluate"},
@@ -89,6 +90,12 @@ def test_objectives_know_no_concrete_backbone():
     for path in (ROOT / "vitssl" / "objectives").glob("*.py"):
         named = {name.split(".")[2] for name in imports(path) if name.startswith("vitssl.backbones.")}
         assert named <= PARTS["vitssl.backbones"], f"{path.name} imports {named}"
+
+
+def test_views_know_of_the_data_only_its_batches():
+    for path in (ROOT / "vitssl" / "views").glob("*.py"):
+        named = {".".join(name.split(".")[:3]) for name in imports(path) if name.startswith("vitssl.data")}
+        assert named <= {"vitssl.data.batch"}, f"{path.name} imports {named}"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -13,7 +13,7 @@ from jobs.graph import cells
 from vitssl import config, model, optim
 from vitssl.config import Run
 from vitssl.data.batch import RawBatch
-from vitssl.data.views import EvalView
+from vitssl.views import EvalView
 
 SWEEPS = Path(__file__).resolve().parents[1] / "sweeps"
 SSAT_STATISTICS = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))  # of its public code, for CIFAR-10

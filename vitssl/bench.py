@@ -33,7 +33,7 @@ from vitssl.data.index import load_index
 from vitssl.data.loader import TrainLoader
 from vitssl.data.sources import open_source
 from vitssl.data.subset import train_and_heldout
-from vitssl.data.views import TrainViews
+from vitssl.views import TrainViews
 
 
 @dataclass

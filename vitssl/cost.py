@@ -44,7 +44,7 @@ class _Pass(nn.Module):
 def _batch(run: Run) -> Batch:
     """One image (and its views) of the Run's sizes."""
     views, targets = {}, {}
-    for name, view in config.views_of(run).items():
+    for name, view in config.active_views(run).items():
         size = config.view_px(run.data, name)
         views[name] = torch.zeros(view.count, 3, size, size)
         targets[name] = torch.zeros(view.count, dtype=torch.int64)

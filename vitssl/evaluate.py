@@ -21,8 +21,8 @@ from vitssl.data.batch import UNLABELLED, Batch, RawBatch
 from vitssl.data.decode import decode, resize, resized_sizes, upright
 from vitssl.data.index import Index, load_index
 from vitssl.data.subset import Split, train_and_heldout
-from vitssl.data.views import EvalView
 from vitssl.files import read_json, write_json
+from vitssl.views import EvalView
 
 OneImage = str | Path | Image.Image
 

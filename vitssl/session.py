@@ -18,7 +18,7 @@ from vitssl.data.batch import Batch, RawBatch
 from vitssl.data.index import Index, load_index
 from vitssl.data.loader import TrainLoader
 from vitssl.data.subset import Split, train_and_heldout
-from vitssl.data.views import EvalView, TrainViews
+from vitssl.views import EvalView, TrainViews
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Session:
             rank=dist.rank(), world_size=dist.world_size(), accumulate=self.accumulate, device=self.device,
         )  # fmt: skip
         self.views = TrainViews(
-            config.views_of(run), image_size=run.data.image_size, mean=self.mean, std=self.std,
+            config.active_views(run), image_size=run.data.image_size, mean=self.mean, std=self.std,
             num_classes=len(self.index.classes), seed=run.seed, device=self.device,
         )  # fmt: skip
         self.schedule = optim.Schedule(run, self.loader.steps_per_epoch)

@@ -332,6 +332,30 @@ def test_settings_say_where_crops_are_cut_from_shrunk_images(sweep):
     assert texts(settings(lay_out(collect(folder)))[0])["crops are cut from"] == [line] * 2
 
 
+def test_settings_show_colours_as_steps(sweep):
+    jitter, one_of = {"jitter": {"strength": [0.4, 0.4, 0.2, 0.1], "prob": 0.8}}, {"one_of": ["gray", "solarize", {"blur.prob": 0.5}]}
+    fields = {"scratch": {}, "lut": {"data.views.main.color": [jitter, {"gray.prob": 0.2}, one_of]}}
+    stages = {name: [("train", {"objectives.classify": {}, **own})] for name, own in fields.items()}
+    folder = sweep(dict.fromkeys(fields, 80.0), {"seed": [0]}, stages=stages, columns=None)
+    shown = "jitter 0.4 0.4 0.2 0.1 (p 0.8), gray (p 0.2), one of (gray, solarize 128, blur 0.1 2 (p 0.5))"
+    assert texts(settings(lay_out(collect(folder)))[0])["data.views.main.color"] == ["none", shown]
+
+
+def test_settings_of_an_older_version_are_shown_as_todays(sweep):
+    steps = [{"gray.prob": 0.2}]
+    stages = {name: [("train", {"objectives.classify": {}, "data.views.main.color": steps})] for name in ("scratch", "ssat")}
+    folder = sweep({"scratch": 80.0, "ssat": 90.0}, {"seed": [0]}, stages=stages, columns=None)
+    path = folder / "ssat-train-0" / "run.yaml"
+    run = json.loads(path.read_text())
+    view = run["data"]["views"]["main"]
+    del view["color"], view["erasing_mode"]
+    view |= {"color_jitter": [], "color_jitter_prob": 1.0, "grayscale_prob": 0.2, "blur_prob": 0.0, "blur_sigma": [0.1, 2.0]}
+    path.write_text(json.dumps(run))
+    table, shared = settings(lay_out(collect(folder)))
+    assert shared["data.views.main.color"] == "gray (p 0.2)" and shared["data.views.main.erasing_mode"] == "pixel"
+    assert not any("grayscale" in name or "blur" in name for name in (*texts(table), *shared))
+
+
 def test_provenance_names_what_was_used(table_3):
     found = provenance(lay_out(collect(table_3(dirty=True))))
     assert found["commit"] == "0123456789abcdef with uncommitted changes"

@@ -4,18 +4,19 @@ Pretraining, joint training, fine-tuning and probing are values of a Run, never 
 what each backbone can do and what each objective requires, and the checks that span fields. It imports no torch, so that
 a launcher on a login node can read, check and hash Runs without the training environment.
 
-Every field is in one of these: `run.py` (Run, Optim, Loop), `data.py`, `backbones.py`, a file of `objectives/`, and `site.py` for the
-profile of the place where jobs run.
+Every field is in one of these: `run.py` (Run, Optim, Loop), `data.py` and `color.py`, `backbones.py`, a file of `objectives/`,
+`evals.py`, and `site.py` for the profile of the place where jobs run.
 """
 
 from vitssl.config.backbones import FAMILIES, SIZES, BackboneConfig, capabilities, module, patch_px, size_of, stage_strides_px, stride_px
-from vitssl.config.base import ConfigError, assign, checkpoint_fields, checkpoints, parts_of, teachers, unstarted
+from vitssl.config.base import ConfigError, as_it_was, assign, checkpoint_fields, checkpoints, parts_of, teachers, unstarted
+from vitssl.config.color import Blur, ColorOp, ColorStep, Gray, Jitter, Solarize
 from vitssl.config.data import STATISTICS, Data, Subset, View, Views, statistics, view_px
 from vitssl.config.evals import evals_of
 from vitssl.config.identity import identity
 from vitssl.config.merging import dotted, load, merge, read_yaml, save, undotted
 from vitssl.config.objectives import ObjectiveConfig, Objectives, active, horizon_epochs
-from vitssl.config.run import Loop, Optim, Run, check, check_fits, classifies, needs_labels, refuse_unread, scaled_lr, views_of
+from vitssl.config.run import Loop, Optim, Run, active_views, check, check_fits, classifies, needs_labels, refuse_unread, scaled_lr
 from vitssl.config.site import Site
 
 __all__ = [
@@ -23,18 +24,26 @@ __all__ = [
     "SIZES",
     "STATISTICS",
     "BackboneConfig",
+    "Blur",
+    "ColorOp",
+    "ColorStep",
     "ConfigError",
     "Data",
+    "Gray",
+    "Jitter",
     "Loop",
     "ObjectiveConfig",
     "Objectives",
     "Optim",
     "Run",
     "Site",
+    "Solarize",
     "Subset",
     "View",
     "Views",
     "active",
+    "active_views",
+    "as_it_was",
     "assign",
     "capabilities",
     "check",
@@ -64,5 +73,4 @@ __all__ = [
     "undotted",
     "unstarted",
     "view_px",
-    "views_of",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import field
@@ -38,11 +39,13 @@ def later(default: Any, before: Any = None) -> Any:
 def as_it_was(kind: type, content: dict[str, Any]) -> dict[str, Any]:
     """What an older version wrote, every field of it, with the fields that came later at what they were before.
 
+    A dataclass whose fields were others has an ``as_now_written``: from such content to today's.
+
     Args:
         kind: the dataclass that it wrote.
         content: its fields, as read from YAML.
     """
-    parts = parts_of(kind)
+    parts, content = parts_of(kind), kind.as_now_written(content) if hasattr(kind, "as_now_written") else content
     filled = {f.name: f.metadata["before"] for f in dataclasses.fields(kind) if "before" in f.metadata} | content
     return {name: as_it_was(parts[name], value) if name in parts and isinstance(value, dict) else value for name, value in filled.items()}
 
@@ -64,11 +67,16 @@ def checkpoints(part: Any, prefix: str = "") -> dict[str, str]:
     return found
 
 
+@functools.cache
+def types_of(kind: type) -> dict[str, tuple[Any, ...]]:
+    """{field: its type}, with NoneType behind that of an optional one."""
+    hints = get_type_hints(kind)
+    return {name: get_args(hint) if type(None) in get_args(hint) else (hint,) for name, hint in hints.items()}
+
+
 def parts_of(kind: type) -> dict[str, type]:
     """{field: dataclass} of the fields that hold fields of their own, optional ones too."""
-    hints = {name: (hint, *get_args(hint)) for name, hint in get_type_hints(kind).items()}
-    found = {name: next((t for t in types if dataclasses.is_dataclass(t)), None) for name, types in hints.items()}
-    return {name: part for name, part in found.items() if part is not None}
+    return {name: types[0] for name, types in types_of(kind).items() if dataclasses.is_dataclass(types[0])}
 
 
 def checkpoint_fields(kind: type, prefix: str = "") -> set[str]:
@@ -119,6 +127,18 @@ def less_than(low: float, part: Any, prefix: str, *names: str) -> Iterator[str]:
             yield f"{dotted}{name}: {value} is less than {low}"
         elif value is not None and not math.isfinite(value):
             yield f"{dotted}{name}: {value} is not a finite number"
+
+
+def not_a_probability(name: str, value: float) -> Iterator[str]:
+    """The problem of a field that is not in [0, 1]."""
+    if not 0 <= value <= 1:
+        yield f"{name}: {value} is not a probability"
+
+
+def not_rising(name: str, pair: list[float], high: float) -> Iterator[str]:
+    """The problem of a field that is not a range in (0, high]."""
+    if len(pair) != 2 or not 0 < pair[0] <= pair[1] <= high:
+        yield f"{name}: {pair} is not a rising pair of numbers in (0, {high:g}]"
 
 
 def unread_problems(part: Any, prefix: str, owners: dict[str, str]) -> Iterator[str]:

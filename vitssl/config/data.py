@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal, Optional
+from typing import ClassVar, Literal, Optional
 
-from vitssl.config.base import free, later, less_than
+from vitssl.config.base import free, later, less_than, not_a_probability, not_rising
+from vitssl.config.color import BEFORE, ColorStep, with_steps
 
 # of channels, in [0, 1] units: (mean, std)
 STATISTICS = {
@@ -42,6 +42,8 @@ class Subset:
 class View:
     """One named augmentation of the batch, made on the device. Magnitudes follow timm and torchvision."""
 
+    NOW_WRITTEN: ClassVar[dict[str, str]] = BEFORE  # fields that it had -> what says the same now
+    as_now_written = staticmethod(with_steps)  # what an older version wrote -> today's fields
     count: int = 1  # how many independent copies of this view per image (stacked crop-major)
     size: Optional[int] = None  # pixels; None takes data.image_size
     crop: Literal["random_resized", "pad", "resize"] = "random_resized"
@@ -52,12 +54,8 @@ class View:
     hflip: float = 0.5
     auto_augment: str = ""  # timm's names: rand-m9-mstd0.5-inc1, original (AutoAugment, ImageNet); also cifar10
     auto_augment_interpolation: Literal["bilinear", "bicubic"] = later("bicubic", before="bilinear")  # of its geometry
-    color_jitter: list[float] = field(default_factory=list)  # brightness, contrast, saturation, hue; empty = off
-    color_jitter_prob: float = 1.0
-    grayscale_prob: float = 0.0
-    blur_prob: float = 0.0
-    blur_sigma: list[float] = field(default_factory=lambda: [0.1, 2.0])  # pixels
-    solarize_prob: float = 0.0
+    # in this order, and by name alone with its defaults: [{jitter: {strength: [0.4, 0.4, 0.2, 0.1], prob: 0.8}}, {one_of: [gray, blur]}]
+    color: list[ColorStep] = field(default_factory=list)
     erasing_prob: float = 0.0  # timm's RandomErasing, one box
     erasing_scale: list[float] = later([0.02, 1 / 3])  # noqa: RUF009 - a new list each time; area of the box / image area
     erasing_mode: Literal["pixel", "const"] = later("pixel")  # noise, or zero after normalising
@@ -73,8 +71,6 @@ class View:
         owners |= {} if self.crop == "pad" else {"pad_px": "crop: pad"}
         owners |= {} if self.auto_augment else {"auto_augment_interpolation": "an auto_augment"}
         owners |= {} if self.erasing_prob else dict.fromkeys(("erasing_scale", "erasing_mode"), "an erasing_prob")
-        owners |= {} if self.color_jitter else {"color_jitter_prob": "a color_jitter"}
-        owners |= {} if self.blur_prob else {"blur_sigma": "a blur_prob"}
         owners |= {} if mixed else {"mix_prob": "a mixup_alpha or cutmix_alpha"}
         return owners if mixed == 2 else owners | {"switch_prob": "both mixup_alpha and cutmix_alpha"}
 
@@ -82,19 +78,15 @@ class View:
         if self.crop == "pad" and not 0 <= self.pad_px < size_px:
             yield f"{name}.pad_px: {self.pad_px} pixels cannot be reflected from a view of {size_px} px"
         yield from less_than(1, self, name, "count", "size")
-        for key, low, high in (("scale", 0.0, 1.0), ("ratio", 0.0, 100.0), ("blur_sigma", 0.0, 100.0), ("erasing_scale", 0.0, 1.0)):
-            pair = getattr(self, key)
-            if len(pair) != 2 or not low < pair[0] <= pair[1] <= high:
-                yield f"{name}.{key}: {pair} is not a rising pair of numbers in ({low:g}, {high:g}]"
+        for key, high in (("scale", 1.0), ("ratio", 100.0), ("erasing_scale", 1.0)):
+            yield from not_rising(f"{name}.{key}", getattr(self, key), high)
         for f in dataclasses.fields(self):
-            if (f.name.endswith("_prob") or f.name == "hflip") and not 0 <= getattr(self, f.name) <= 1:
-                yield f"{name}.{f.name}: {getattr(self, f.name)} is not a probability"
+            if f.name.endswith("_prob") or f.name == "hflip":
+                yield from not_a_probability(f"{name}.{f.name}", getattr(self, f.name))
             if f.name.endswith("_alpha"):
                 yield from less_than(0, self, name, f.name)
-        if self.color_jitter and (len(self.color_jitter) != 4 or not all(0 <= c < math.inf for c in self.color_jitter)):
-            yield f"{name}.color_jitter: {self.color_jitter} is not [brightness, contrast, saturation, hue], none negative"
-        elif self.color_jitter and self.color_jitter[3] > 0.5:
-            yield f"{name}.color_jitter: a hue of {self.color_jitter[3]} is more than 0.5, all the way round"
+        for i, step in enumerate(self.color):
+            yield from step.problems(f"{name}.color[{i}]")
         if self.auto_augment and not re.fullmatch(r"rand(-(m|mstd|inc|n|p)\d+\.?\d*)*|original|cifar10", self.auto_augment):
             yield f"{name}.auto_augment: {self.auto_augment!r} is none of rand-m9-mstd0.5-inc1 (and the like), original, cifar10"
 
@@ -105,7 +97,7 @@ class Views:
     second: Optional[View] = None
     local: Optional[View] = None
 
-    def made(self) -> dict[str, View]:
+    def enabled(self) -> dict[str, View]:
         """The views that are configured, by name, in the order of the fields."""
         return {f.name: view for f in dataclasses.fields(self) if (view := getattr(self, f.name)) is not None}
 
@@ -150,7 +142,7 @@ class Data:
             yield f"data.eval_crop: {self.eval_crop} is not in (0, 1]"
         yield from less_than(0, self, "data", "val_seed", "workers", "cache_gb", "device_cache_gb")
         yield from less_than(1, self, "data", "repeats", "image_size", "cache_px")
-        for name, view in self.views.made().items():
+        for name, view in self.views.enabled().items():
             yield from view.problems(f"data.views.{name}", view.size or self.image_size)
 
     def _statistics_problems(self) -> Iterator[str]:

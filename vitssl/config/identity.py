@@ -13,9 +13,10 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from vitssl.config.backbones import BackboneConfig, module
-from vitssl.config.data import view_px
+from vitssl.config.color import without_steps
+from vitssl.config.data import View, view_px
 from vitssl.config.objectives import active
-from vitssl.config.run import Run, views_of
+from vitssl.config.run import Run, active_views
 
 
 def identity(run: Run) -> str:
@@ -34,7 +35,7 @@ def _corrections(run: Run) -> dict[str, bool]:
     return {
         "layer decay leaves the final norm alone": run.optim.layer_decay != 1,
         "DINO's batch norm sees all crops": dino is not None and dino.batch_norm,
-        "magnitudes of AutoAugment for CIFAR": any(view.auto_augment == "cifar10" for view in views_of(run).values()),
+        "magnitudes of AutoAugment for CIFAR": any(view.auto_augment == "cifar10" for view in active_views(run).values()),
     }
 
 
@@ -50,12 +51,18 @@ def _defining(value: Any, without_effect: Collection[str], prefix: str = "") -> 
         if "before" in f.metadata and (own == f.metadata["before"] or path in without_effect):
             continue
         result[f.name] = _defining(own, without_effect, f"{path}.")
-    return result
+    return _before_steps(value, result) if isinstance(value, View) else result
+
+
+def _before_steps(view: View, content: dict[str, Any]) -> dict[str, Any]:
+    """What was hashed of a view before its colours were steps, where the fields of then can say them: such Runs are found again."""
+    fields = without_steps(view.color)
+    return {name: value for name, value in content.items() if name != "color"} | fields if fields else content
 
 
 def _without_effect(run: Run) -> Iterator[str]:
     """The dotted names of fields that came later (``base.later``) and do nothing in this Run."""
-    for name, view in run.data.views.made().items():
+    for name, view in run.data.views.enabled().items():
         yield from (f"data.views.{name}.{field}" for field in view.unread())
     for name, objective in active(run.objectives).items():
         yield from (f"objectives.{name}.{field}" for field in objective.unread())
@@ -80,6 +87,6 @@ def _interpolates(run: Run) -> bool:
 
     The grid of those weights is not known here, so that yes may be said where they are of the same one.
     """
-    other_sizes = any(view_px(run.data, view) != run.data.image_size for view in views_of(run))
+    other_sizes = any(view_px(run.data, view) != run.data.image_size for view in active_views(run))
     fixed = module(run.backbone) == "vit" and run.backbone.positions == "sincos"
     return other_sizes or (run.init_from is not None and not fixed)

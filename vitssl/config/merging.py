@@ -6,14 +6,14 @@ import dataclasses
 import functools
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from vitssl.config.backbones import BackboneConfig
-from vitssl.config.base import ConfigError, as_it_was
+from vitssl.config.base import ConfigError, as_it_was, types_of
 from vitssl.config.identity import backbones_of
 from vitssl.config.objectives import active
 from vitssl.config.run import Run, check
@@ -35,9 +35,8 @@ def merge(schema: type, *layers: Any, where: str = "") -> Any:
     required: set[str] = set()  # `???` in a layer asks a later one for the value; OmegaConf would keep the default in silence
     try:
         for layer in layers:
-            node = OmegaConf.from_dotlist(layer) if isinstance(layer, list) else OmegaConf.create(undotted(layer))
-            _refuse_scalars(node, prefix)
-            _refuse_containers(base, node, prefix)
+            content = undotted(OmegaConf.from_dotlist(layer) if isinstance(layer, list) else layer)
+            node = OmegaConf.create(_spelled_out(schema, content, prefix))
             asked = OmegaConf.missing_keys(node)
             required = {key for key in required if OmegaConf.select(node, key) is None} | asked
             base = OmegaConf.merge(base, node)
@@ -89,34 +88,63 @@ def _update(into: dict[str, Any], new: dict[str, Any]) -> None:
             into[key] = value
 
 
-def _refuse_scalars(node: Any, prefix: str) -> None:
-    """`objectives.mae: true` is a natural mistake and OmegaConf's message for it names no field."""
-    objectives = OmegaConf.select(node, "objectives", default=None)
-    if not OmegaConf.is_dict(objectives):
-        return
-    for name, value in objectives.items():
-        if value is not None and not OmegaConf.is_dict(value):
-            raise ConfigError(f"{prefix}objectives.{name}: {value!r} is not a set of fields; write {{}} for its defaults, null for off")
+def _spelled_out(kind: type, layer: Any, prefix: str, path: str = "") -> Any:
+    """A layer whose parts and lists are such, with bare names in lists of parts as those parts.
+
+    What OmegaConf would refuse without a word of the place, or in words of its own classes, is refused here.
+    """
+    if not isinstance(layer, dict):
+        return layer
+    types, moved, result = types_of(kind), getattr(kind, "NOW_WRITTEN", {}), {}
+    for name, value in layer.items():
+        field = f"{path}{name}"
+        if name in moved:
+            raise ConfigError(f"{prefix}{field}: there is no such field any more; write {path}{moved[name]}")
+        said = name in types and value not in (None, "???")
+        result[name] = _of_type(types[name], value, prefix, field) if said else value
+    return result
 
 
-def _refuse_containers(base: Any, node: Any, prefix: str, path: str = "") -> None:
-    """A list is no mapping, nor a number a list: OmegaConf raises a TypeError of its own, or speaks of its classes."""
-    for name in node if OmegaConf.is_dict(node) else ():
-        field, value = f"{path}{name}", OmegaConf.select(node, str(name))
-        there = OmegaConf.select(base, str(name)) if name in base else None
-        if OmegaConf.is_list(there) and value is not None and not OmegaConf.is_list(value):
-            raise ConfigError(f"{prefix}{field}: {value!r} is not a list; write [...]")
-        if OmegaConf.is_dict(there) and OmegaConf.is_list(value):
-            raise ConfigError(f"{prefix}{field}: {value!r} is not a mapping of names; write {{name: value}}")
-        if OmegaConf.is_dict(there):
-            _refuse_containers(there, value, prefix, f"{field}.")
+def _of_type(types: tuple[Any, ...], value: Any, prefix: str, field: str) -> Any:
+    """The value of one field, spelled out."""
+    kind, origin = types[0], get_origin(types[0])
+    if dataclasses.is_dataclass(kind):
+        _refuse_scalar(types, value, prefix, field)
+        return _spelled_out(kind, value, prefix, f"{field}.")
+    if origin is list and not isinstance(value, list):
+        raise ConfigError(f"{prefix}{field}: {value!r} is not a list; write [...]")
+    if origin is dict and isinstance(value, list):
+        raise ConfigError(f"{prefix}{field}: {value!r} is not a mapping of names; write {{name: value}}")
+    if origin is list and dataclasses.is_dataclass(part := get_args(kind)[0]):
+        return [_element(part, item, prefix, f"{field}[{i}]") for i, item in enumerate(value)]
+    return value
 
 
-def _one_line(error: OmegaConfBaseException) -> str:
+def _refuse_scalar(types: tuple[Any, ...], value: Any, prefix: str, field: str) -> None:
+    """`objectives.mae: true` and `data.images: 7` are natural mistakes."""
+    if not isinstance(value, dict):
+        some = " or ".join(f"{field}.{f.name}" for f in dataclasses.fields(types[0])[:2])
+        words = "write {} for its defaults, null for off" if type(None) in types else "write {} for its defaults"
+        raise ConfigError(f"{prefix}{field}: {value!r} is not a set of fields; {words}, or set some, such as {some}")
+
+
+def _element(part: type, item: Any, prefix: str, field: str) -> dict[str, Any]:
+    """An element of a list of parts. OmegaConf's own errors would not say where it stands."""
+    if not isinstance(item, str | dict):
+        names = ", ".join(f.name for f in dataclasses.fields(part))
+        raise ConfigError(f"{prefix}{field}: {item!r} is not one of {names}; write such a name, or {{name: {{field: value}}}}")
+    item = _spelled_out(part, {item: {}} if isinstance(item, str) else undotted(item), prefix, f"{field}.")
+    try:
+        OmegaConf.merge(_schema(part), item)
+    except OmegaConfBaseException as error:
+        raise ConfigError(prefix + _one_line(error, f"{field}.")) from None
+    return item
+
+
+def _one_line(error: OmegaConfBaseException, path: str = "") -> str:
     text = re.sub(r"\s+(reference_type|object_type|full_key)[=:].*", "", " ".join(str(error).split()))
-    text = re.sub(r"Invalid value assigned: \w+ is not a ListConfig.*", "not a list; write [...]", text)
     key = str(getattr(error, "full_key", None) or "")
-    return f"{key}: {text}" if key and not text.startswith(key) else text
+    return f"{path}{key}: {text}" if key and not text.startswith(key) else f"{path}{text}"
 
 
 def read_yaml(path: str | Path) -> Any:

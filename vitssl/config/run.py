@@ -114,13 +114,13 @@ LACKS = {
 }
 
 
-def views_of(run: Run) -> dict[str, View]:
+def active_views(run: Run) -> dict[str, View]:
     """The views that the active objectives read, by name, in the order of the fields.
 
     A view that is configured but read by nobody is not made.
     """
     asked = {view for objective in active(run.objectives).values() for view in objective.views()}
-    return {name: view for name, view in run.data.views.made().items() if name in asked}
+    return {name: view for name, view in run.data.views.enabled().items() if name in asked}
 
 
 def classifies(run: Run) -> bool:
@@ -178,7 +178,7 @@ def refuse_unread(run: Run, said: Collection[str] = ()) -> None:
         raise ConfigError(problem)
     warmup = {} if run.loop.warmup_epochs else {"warmup_lr": "loop.warmup_epochs"}
     parts: list[tuple[Any, str, dict[str, str]]] = [(run.optim, "optim", warmup), (run.data, "data", run.data.unread())]
-    parts += [(view, f"data.views.{name}", view.unread()) for name, view in run.data.views.made().items()]
+    parts += [(view, f"data.views.{name}", view.unread()) for name, view in run.data.views.enabled().items()]
     for problem in chain.from_iterable(unread_problems(*part) for part in parts):
         if problem.partition(":")[0] in said:
             raise ConfigError(problem)
@@ -244,15 +244,15 @@ def _pattern_problems(run: Run) -> Iterator[str]:
 
 def _demands(run: Run) -> Iterator[str]:
     """What the objectives ask of the backbone and of the data, before anything is said of them."""
-    objectives, made = active(run.objectives), run.data.views.made()
+    objectives, enabled = active(run.objectives), run.data.views.enabled()
     if not objectives:
         yield "objectives: none is on; set at least one, for example objectives.classify: {}"
     for name, objective in objectives.items():
         for lacking in sorted(objective.requires() - capabilities(run.backbone)):
             yield f"objectives.{name}: {_lacks(run.backbone, lacking)}"
         for view in objective.views():
-            if view not in made:
-                yield f"objectives.{name}: there is no data.views.{view}; the Run has {', '.join(sorted(made))}"
+            if view not in enabled:
+                yield f"objectives.{name}: there is no data.views.{view}; the Run has {', '.join(sorted(enabled))}"
 
 
 def _objective_problems(run: Run) -> Iterator[str]:
@@ -280,5 +280,5 @@ def _lacks(backbone: BackboneConfig, need: str) -> str:
 
 
 def _backbone_problems(run: Run) -> Iterator[str]:
-    views = [(f"data.views.{name}", view_px(run.data, name)) for name in views_of(run)]
+    views = [(f"data.views.{name}", view_px(run.data, name)) for name in active_views(run)]
     return run.backbone.problems([*views, ("data.image_size", run.data.image_size)])

@@ -21,9 +21,9 @@ from vitssl.data.batch import UNLABELLED, Batch
 from vitssl.data.index import Index, load_index
 from vitssl.data.loader import EvalLoader
 from vitssl.data.subset import Split
-from vitssl.data.views import EvalView
 from vitssl.model import Model
 from vitssl.objectives.heads import pooled_blocks
+from vitssl.views import EvalView
 
 EVALUATED_AT_ONCE = 128  # images of a rank: without gradients they need little room, whatever a training batch was
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from vitssl.config import ConfigError, Site
+from vitssl.config import ConfigError, Run, Site, as_it_was
 from vitssl.files import read_events, read_json
 
 SILENT_S = 300.0  # a running attempt writes its energy twice a minute; after this long without, it is gone
@@ -55,7 +55,7 @@ class RunFolder:
     def run(self) -> dict[str, Any]:
         """run.yaml, every default explicit; read when asked for, since few are. Empty where there is none."""
         path = self.path / "run.yaml"
-        return OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
+        return as_it_was(Run, OmegaConf.to_container(OmegaConf.load(path))) if path.is_file() else {}
 
     def metrics(self, evaluator: str) -> dict[str, float]:
         """What an evaluator found in the end, by metric: one of the Run's own (test, val, test_ema) or a configured one."""

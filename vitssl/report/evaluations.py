@@ -33,8 +33,8 @@ def table(grid: Grid) -> Table | None:
     header = ["arm", grid.axis or "", "stage", "evaluator", "fields", *METRICS.values()]
     caption = (
         "After the last epoch of each stage, mean ± standard deviation over finished seeds. test, val and test_ema are the run's own "
-        "classifier; knn and linear look at frozen features of the labelled training images, without augmentation. NLL: mean cross-entropy; "
-        "AUC: one class against the rest, averaged; ECE: 15 bins."
+        "classifier; knn and linear look at frozen features of the labelled training images, without augmentation. "
+        "NLL: mean cross-entropy; AUC: one class against the rest, averaged; ECE: 15 bins."
     )
     return Table("Evaluations", header, rows, caption, left=frozenset(range(5))).trimmed()
 

@@ -75,7 +75,17 @@ def _text(value: Any) -> str:
         return "off"
     if isinstance(value, float):
         return f"{value:g}"
+    if isinstance(value, dict):
+        return " and ".join(_part(name, fields) for name, fields in value.items() if fields is not None)
     return ", ".join(_text(v) for v in value) or "none" if isinstance(value, list) else str(value)
+
+
+def _part(name: str, fields: Any) -> str:
+    """A step of a list of steps, such as a view's colours: jitter 0.4 0.4 0.2 0.1 (p 0.8)."""
+    if isinstance(fields, list):
+        return f"{name.replace('_', ' ')} ({_text(fields)})"
+    numbers = [_text(value).replace(",", "") for key, value in fields.items() if key != "prob"]
+    return " ".join([name, *numbers, *([] if fields["prob"] == 1 else [f"(p {fields['prob']:g})"])])
 
 
 def _batch(run: RunFolder) -> str:

@@ -17,7 +17,7 @@ import torch
 from vitssl.data.batch import RawBatch
 
 
-class Draws:
+class StepRandom:
     """Random numbers of one view and step, for the copies and rows that a slice of the global batch holds."""
 
     def __init__(self, seed: int, view: str, count: int, raw: RawBatch):

@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from vitssl.data import resample as resampling
-from vitssl.data.resample import Window, bicubic, bilinear, matrices, warp
+from vitssl.views import resample as resampling
+from vitssl.views.resample import Window, bicubic, bilinear, matrices, warp
 
 PILLOW = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 

@@ -1,4 +1,4 @@
-"""RandAugment, AutoAugment and the colour augmentations: which image undergoes what is drawn on the CPU, then done on the device.
+"""RandAugment and AutoAugment: which image undergoes what is drawn on the CPU, then done on the device.
 
 Operations, magnitudes and policies are timm's, and for ``cifar10`` those of SL-ViT's public code, with two differences: the rotations,
 shears and translations of an image are put together into one affine map, done before the colour operations with one interpolation;
@@ -17,10 +17,11 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from vitssl.config import ConfigError, View
-from vitssl.data import color
-from vitssl.data.draws import Draws
-from vitssl.data.resample import to_device, warp
+from vitssl.config import ConfigError
+from vitssl.views import color
+from vitssl.views.image_op import ImageOp
+from vitssl.views.random import StepRandom
+from vitssl.views.resample import warp
 
 HIGHEST, HIGHEST_CIFAR = 10.0, 9.0  # magnitudes
 NONE = -1
@@ -122,38 +123,19 @@ AUTO_AUGMENT = {
 }
 
 
-class Touch(NamedTuple):
-    """One operation on some of the images."""
-
-    operation: Callable[[Tensor, Tensor], Tensor]
-    chosen_B: np.ndarray  # bool
-    argument_B: np.ndarray  # (B, ...), one per image
-
-    def apply(self, images_BCSS: Tensor, part: slice) -> None:
-        """Work in place on the images of this part of the slice; the others are not looked at."""
-        chosen = np.flatnonzero(self.chosen_B[part])
-        if len(chosen):
-            rows = to_device(chosen, images_BCSS.device)
-            argument = to_device(self.argument_B[part][chosen].astype(np.float32), images_BCSS.device)
-            images_BCSS.index_copy_(0, rows, self.operation(images_BCSS.index_select(0, rows), argument))
-
-
-# -------------------------------------------------------------------------------------------------------------- policy
-
-
-class Plan(NamedTuple):
+class SampledOps(NamedTuple):
     """What each image undergoes, in this order."""
 
     operation_BT: np.ndarray  # index into OPERATIONS, or NONE
     argument_BT: np.ndarray
 
-    def touches(self, side: int, fill_C: Tensor, interpolation: str) -> Iterator[Touch]:
+    def image_ops(self, side: int, fill_C: Tensor, interpolation: str) -> Iterator[ImageOp]:
         """First the geometry of all steps, then the colours step by step."""
         map_B33, moved_B = self.geometry(side)
-        yield Touch(partial(warp, fill_C=fill_C, interpolation=interpolation), moved_B, map_B33[:, :2])
+        yield ImageOp(partial(warp, fill_C=fill_C, interpolation=interpolation), moved_B, map_B33[:, :2])
         for operation_B, argument_B in zip(self.operation_BT.T, self.argument_BT.T, strict=True):
             for operation in np.unique(operation_B[operation_B >= len(GEOMETRY)]):
-                yield Touch(color.OPS[OPERATIONS[operation]], operation_B == operation, argument_B)
+                yield ImageOp(color.OPS[OPERATIONS[operation]], operation_B == operation, argument_B)
 
     def geometry(self, side: int) -> tuple[np.ndarray, np.ndarray]:
         """The map of each image, (B, 3, 3), and whether there is one, (B,)."""
@@ -194,28 +176,28 @@ class Policy(NamedTuple):
     highest: float = HIGHEST  # magnitude
     arguments: Arguments = ARGUMENTS
 
-    def draw(self, draws: Draws) -> Plan:
+    def sample(self, random: StepRandom) -> SampledOps:
         """Operations and arguments of every image."""
         count, steps = self.rows.shape
-        which_BT, whether_BT, sign_BT = np.moveaxis(draws.uniform("auto_augment", steps, 3), -1, 0)
+        which_BT, whether_BT, sign_BT = np.moveaxis(random.uniform("auto_augment", steps, 3), -1, 0)
         row_BT = (which_BT * count).astype(int)
         entry_BT = self.rows[row_BT if self.independent else row_BT[:, :1], np.arange(steps)]
         probability_E, magnitude_E = np.array([entry[1:] for entry in self.entries], dtype=float).T
         chosen_BT = whether_BT < probability_E[entry_BT]
-        level_BT = self._noisy(magnitude_E[entry_BT], draws) / self.highest
+        level_BT = self._noisy(magnitude_E[entry_BT], random) / self.highest
         operation_BT, argument_BT = np.full(entry_BT.shape, NONE), np.zeros(entry_BT.shape)
         for entry, (name, _, _) in enumerate(self.entries):
             own_BT = chosen_BT & (entry_BT == entry)
             operation, argument = self.arguments[name]
             operation_BT[own_BT] = OPERATIONS.index(operation)
             argument_BT[own_BT] = argument(level_BT[own_BT], np.where(sign_BT[own_BT] < 0.5, -1, 1))
-        return Plan(operation_BT, argument_BT)
+        return SampledOps(operation_BT, argument_BT)
 
-    def _noisy(self, magnitude_BT: np.ndarray, draws: Draws) -> np.ndarray:
+    def _noisy(self, magnitude_BT: np.ndarray, random: StepRandom) -> np.ndarray:
         steps = magnitude_BT.shape[1]
         if self.magnitude_std > 100:
-            return magnitude_BT * draws.uniform("auto_augment/magnitude", steps)
-        return np.clip(magnitude_BT + self.magnitude_std * draws.normal("auto_augment/magnitude", steps), 0, self.highest)
+            return magnitude_BT * random.uniform("auto_augment/magnitude", steps)
+        return np.clip(magnitude_BT + self.magnitude_std * random.normal("auto_augment/magnitude", steps), 0, self.highest)
 
 
 def parse(text: str, where: str = "") -> Policy:
@@ -246,34 +228,3 @@ def _auto_augment(table: str) -> Policy:
     words = table.split()
     entries = [(name, float(p), float(m)) for name, p, m in zip(words[::3], words[1::3], words[2::3], strict=True)]
     return Policy(entries, np.arange(len(entries)).reshape(-1, 2), independent=False)
-
-
-# --------------------------------------------------------------------------------------------------------------- colour
-
-
-def color_touches(view: View, draws: Draws) -> Iterator[Touch]:
-    """Colour jitter, grey, blur and solarisation, in this order (SimCLR, DINO).
-
-    As torchvision's, but the jitter's four operations come in one random order for all images of a step.
-    """
-    if view.color_jitter:
-        yield from _jitter(view, draws)
-    low, high = view.blur_sigma
-    for name, probability, operation, least, most in (
-        ("grayscale", view.grayscale_prob, color.grayscale, 0, 0),
-        ("blur", view.blur_prob, color.gaussian_blur, low, high),
-        ("solarize", view.solarize_prob, color.solarize, 128, 128),
-    ):
-        if probability > 0:
-            argument_B = least + (most - least) * draws.uniform(f"{name}/argument")
-            yield Touch(operation, draws.uniform(name) < probability, argument_B)
-
-
-def _jitter(view: View, draws: Draws) -> Iterator[Touch]:
-    chosen_B = draws.uniform("jitter") < view.color_jitter_prob
-    operations = (color.brightness, color.contrast, color.color, color.hue)
-    for i in draws.generator("jitter/order").permutation(len(operations)):
-        strength, operation = view.color_jitter[i], operations[i]
-        low, high = (-strength, strength) if operation is color.hue else (max(1 - strength, 0), 1 + strength)
-        if strength > 0:
-            yield Touch(operation, chosen_B, low + (high - low) * draws.uniform(f"jitter/{operation.__name__}"))

@@ -1,4 +1,4 @@
-"""Policies are timm's (and the AutoAugment paper's); a plan does to each image what a slow loop over Pillow's operations does."""
+"""Policies are timm's (and the AutoAugment paper's); sampled operations do to each image what a slow loop over Pillow's does."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from sklearn.datasets import load_sample_images
 from timm.data import auto_augment as timm_ops
 from torchvision.transforms import AutoAugment, AutoAugmentPolicy
 
-from vitssl.config import ConfigError, View
-from vitssl.data import color
-from vitssl.data.augment import ARGUMENTS, CIFAR_ARGUMENTS, GEOMETRY, NONE, OPERATIONS, Plan, Policy, affine, color_touches, parse
+from vitssl.config import ConfigError
 from vitssl.data.batch import RawBatch
-from vitssl.data.draws import Draws
+from vitssl.views import color
+from vitssl.views.augment import ARGUMENTS, CIFAR_ARGUMENTS, GEOMETRY, NONE, OPERATIONS, Policy, SampledOps, affine, parse
+from vitssl.views.random import StepRandom
 
 FILL = torch.tensor([120.0, 110.0, 100.0])
 TIMM = {
@@ -32,9 +32,9 @@ TIMM = {
 }
 
 
-def draws(images: int, step: int = 0, seed: int = 0) -> Draws:
+def step_random(images: int, step: int = 0, seed: int = 0) -> StepRandom:
     nothing = torch.zeros(images)
-    return Draws(seed, "main", 1, RawBatch(nothing, nothing, nothing, nothing, step, slice(0, images), images, 0.0))
+    return StepRandom(seed, "main", 1, RawBatch(nothing, nothing, nothing, nothing, step, slice(0, images), images, 0.0))
 
 
 def photos(side: int) -> list[Image.Image]:
@@ -45,15 +45,15 @@ def batch(images: list[Image.Image]) -> torch.Tensor:
     return torch.from_numpy(np.stack([np.array(i) for i in images])).permute(0, 3, 1, 2).float().contiguous()
 
 
-def plan(*steps: list[tuple[str, float] | None]) -> Plan:
+def sampled(*steps: list[tuple[str, float] | None]) -> SampledOps:
     """One list of (operation, argument) per image."""
     names = [[OPERATIONS.index(s[0]) if s else NONE for s in image] for image in steps]
-    return Plan(np.array(names), np.array([[s[1] if s else 0.0 for s in image] for image in steps]))
+    return SampledOps(np.array(names), np.array([[s[1] if s else 0.0 for s in image] for image in steps]))
 
 
-def carry_out(made: Plan, pixels: torch.Tensor, interpolation: str = "bilinear") -> torch.Tensor:
-    for touch in made.touches(pixels.shape[-1], FILL, interpolation):
-        touch.apply(pixels, slice(0, len(pixels)))
+def carry_out(made: SampledOps, pixels: torch.Tensor, interpolation: str = "bilinear") -> torch.Tensor:
+    for image_op in made.image_ops(pixels.shape[-1], FILL, interpolation):
+        image_op.apply(pixels, slice(0, len(pixels)))
     return pixels
 
 
@@ -102,7 +102,7 @@ def test_cifar10_has_ten_levels_for_each_operation():
             if operation in CIFAR_RANGES:
                 level, expected = np.array([magnitude / policy.highest]), cifar_argument(operation, int(magnitude), sign)
                 assert argument(level, np.array([sign])) == pytest.approx([expected]), (name, magnitude)
-    drawn = policy.draw(draws(30_000))
+    drawn = policy.sample(step_random(30_000))
     found = {name: np.unique(drawn.argument_BT[drawn.operation_BT == OPERATIONS.index(name)]).round(3).tolist() for name in CIFAR_RANGES}
     assert found["Solarize"] == [28.444, 113.778, 170.667, 199.111] and found["Posterize"] == [5] and found["Rotate"] == [6.667]
     assert found["Color"] == [0.1, 0.2, 0.3, 0.7, 1, 1.3, 1.7, 1.8, 1.9]
@@ -110,7 +110,7 @@ def test_cifar10_has_ten_levels_for_each_operation():
 
 
 def test_cifar10_draws_signs_as_often_as_not():
-    made = parse("cifar10").draw(draws(40_000))
+    made = parse("cifar10").sample(step_random(40_000))
     for name, neutral in (("TranslateY", 0), ("ShearY", 0), ("Sharpness", 1), ("Brightness", 1)):
         argument = made.argument_BT[made.operation_BT == OPERATIONS.index(name)]
         assert (argument > neutral).mean() == pytest.approx(0.5, abs=0.04)
@@ -145,7 +145,7 @@ def test_arguments_are_timms(name, monkeypatch):
 
 def test_draws_follow_the_policy():
     images = 30_000
-    made = parse("rand-m9-mstd0.5-inc1").draw(draws(images))
+    made = parse("rand-m9-mstd0.5-inc1").sample(step_random(images))
     assert (made.operation_BT == NONE).mean() == pytest.approx(0.5, abs=0.01)
     shares = [(made.operation_BT == k).mean() for k in range(len(OPERATIONS))]
     assert shares == pytest.approx([1 / 30] * 15, abs=0.003)
@@ -158,7 +158,7 @@ def test_draws_follow_the_policy():
 
 def test_auto_augment_draws_whole_rows():
     entries = [("Invert", 1, 0), ("Equalize", 0.25, 0), ("Color", 1, 10), ("Color", 1, 0)]
-    made = Policy(entries, np.array([[0, 1], [2, 3]]), independent=False).draw(draws(4000))
+    made = Policy(entries, np.array([[0, 1], [2, 3]]), independent=False).sample(step_random(4000))
     first, second = ([OPERATIONS[k] if k != NONE else None for k in column] for column in made.operation_BT.T)
     assert set(zip(first, second, strict=True)) == {("Invert", "Equalize"), ("Invert", None), ("Color", "Color")}
     assert first.count("Invert") == pytest.approx(2000, abs=150)
@@ -167,7 +167,7 @@ def test_auto_augment_draws_whole_rows():
 
 
 def test_uniform_magnitudes_above_a_std_of_100():
-    degrees = parse("rand-m8-mstd101-p1").draw(draws(20_000))
+    degrees = parse("rand-m8-mstd101-p1").sample(step_random(20_000))
     degrees = np.abs(degrees.argument_BT[degrees.operation_BT == OPERATIONS.index("Rotate")])
     assert degrees.max() < 24 and np.histogram(degrees, 4, (0, 24))[0] / len(degrees) == pytest.approx([0.25] * 4, abs=0.03)
 
@@ -180,7 +180,7 @@ def test_uniform_magnitudes_above_a_std_of_100():
 def test_one_geometric_operation_equals_timms(operation, size, sign):
     argument = sign * size
     image = photos(64)[0]
-    ours = carry_out(plan([(operation, argument)]), batch([image]))
+    ours = carry_out(sampled([(operation, argument)]), batch([image]))
     theirs = TIMM[operation](image, argument, resample=Image.Resampling.BILINEAR, fillcolor=tuple(int(f) for f in FILL))
     assert (ours[0] - batch([theirs])[0]).abs().max() <= 1
 
@@ -189,7 +189,7 @@ def test_one_geometric_operation_equals_timms(operation, size, sign):
 def test_bicubic_geometry_is_closer_to_timms_than_bilinear(operation, size):
     image = photos(64)[0]
     theirs = batch([TIMM[operation](image, size, resample=Image.Resampling.BICUBIC, fillcolor=tuple(int(f) for f in FILL))])
-    away = {kind: (carry_out(plan([(operation, size)]), batch([image]), kind) - theirs).abs().mean() for kind in ("bicubic", "bilinear")}
+    away = {kind: (carry_out(sampled([(operation, size)]), batch([image]), kind) - theirs).abs().mean() for kind in ("bicubic", "bilinear")}
     assert away["bicubic"] < 1.2 and away["bicubic"] < 0.5 * away["bilinear"]
 
 
@@ -198,7 +198,7 @@ def test_colours_run_in_the_order_of_the_steps_on_the_right_images():
     solarize, invert = ("Solarize", 100), ("Invert", 0)
     steps = [[solarize, invert], [invert, solarize], [None, ("AutoContrast", 0)], [None, None], [("Color", 0.3), ("Color", 1.6)]]
     images = [one, one, two, two, one]
-    ours = carry_out(plan(*steps), batch(images))
+    ours = carry_out(sampled(*steps), batch(images))
     for k, (image, row) in enumerate(zip(images, steps, strict=True)):
         for step in row:
             image = TIMM[step[0]](image, step[1]) if step else image
@@ -209,58 +209,30 @@ def test_colours_run_in_the_order_of_the_steps_on_the_right_images():
 def test_two_geometric_steps_are_one_map():
     """Where nothing left the image in between, and up to the second interpolation that Pillow does and we do not."""
     smooth = Image.fromarray(load_sample_images().images[1]).resize((8, 8)).resize((96, 96), Image.Resampling.BICUBIC)
-    ours = carry_out(plan([("Rotate", 20), ("ShearX", 0.2)]), batch([smooth]))[0]
+    ours = carry_out(sampled([("Rotate", 20), ("ShearX", 0.2)]), batch([smooth]))[0]
     theirs = smooth
     for name, argument in (("Rotate", 20), ("ShearX", 0.2)):
         theirs = TIMM[name](theirs, argument, resample=Image.Resampling.BILINEAR, fillcolor=(0, 0, 0))
     difference = (ours - batch([theirs])[0])[:, 30:66, 30:66]
     assert difference.abs().max() <= 4 and difference.abs().mean() < 1
-    swapped = carry_out(plan([("ShearX", 0.2), ("Rotate", 20)]), batch([smooth]))[0]
+    swapped = carry_out(sampled([("ShearX", 0.2), ("Rotate", 20)]), batch([smooth]))[0]
     assert (ours - swapped).abs().max() > 20
 
 
 def test_affine_maps_compose_in_the_order_of_the_steps():
     moved, turned = affine("TranslateX", np.array([0.25]), 8)[0], affine("Rotate", np.array([90]), 8)[0]
-    made, _ = plan([("TranslateX", 0.25), ("Rotate", 90)]).geometry(8)
+    made, _ = sampled([("TranslateX", 0.25), ("Rotate", 90)]).geometry(8)
     assert made[0] == pytest.approx(moved @ turned)
     assert made[0] @ [4, 4, 1] == pytest.approx([6, 4, 1])  # the centre shows what the translation put there
 
 
 def test_a_part_takes_its_own_rows():
-    whole, images = plan(*[[("Invert", 0)] if k % 3 == 0 else [("Posterize", k % 4)] for k in range(10)]), batch(photos(16) * 5)
+    whole, images = sampled(*[[("Invert", 0)] if k % 3 == 0 else [("Posterize", k % 4)] for k in range(10)]), batch(photos(16) * 5)
     expected = carry_out(whole, images.clone())
-    for touch in whole.touches(16, FILL, "bilinear"):
+    for image_op in whole.image_ops(16, FILL, "bilinear"):
         for start in range(0, 10, 4):
-            touch.apply(images[start : start + 4], slice(start, start + 4))
+            image_op.apply(images[start : start + 4], slice(start, start + 4))
     assert torch.equal(images, expected)
-
-
-# --------------------------------------------------------------------------------------------------------------- jitter
-
-
-def test_jitter_is_in_torchvisions_ranges_and_its_order_changes_by_step():
-    view, orders = View(color_jitter=[0.4, 0.3, 0.2, 0.1], color_jitter_prob=0.8), set()
-    ranges = {"brightness": (0.6, 1.4), "contrast": (0.7, 1.3), "color": (0.8, 1.2), "hue": (-0.1, 0.1)}
-    for step in range(30):
-        touches = list(color_touches(view, draws(500, step)))
-        orders.add(tuple(t.operation.__name__ for t in touches))
-        for touch in touches:
-            low, high = ranges[touch.operation.__name__]
-            assert low <= touch.argument_B.min() < low + 0.02 and high - 0.02 < touch.argument_B.max() <= high
-            assert touch.chosen_B.mean() == pytest.approx(0.8, abs=0.1)
-    assert len(orders) > 10
-
-
-def test_only_what_is_asked_for_is_done():
-    assert list(color_touches(View(), draws(8))) == []
-    view = View(color_jitter=[0, 0.4, 0, 0], blur_prob=0.5, solarize_prob=0.2, grayscale_prob=0.2)
-    assert [t.operation.__name__ for t in color_touches(view, draws(8))] == ["contrast", "grayscale", "gaussian_blur", "solarize"]
-
-
-def test_blur_draws_a_sigma_per_image():
-    blur = next(color_touches(View(blur_prob=0.5, blur_sigma=[0.5, 1.5]), draws(2000)))
-    assert 0.5 <= blur.argument_B.min() < 0.52 and 1.48 < blur.argument_B.max() <= 1.5
-    assert blur.chosen_B.mean() == pytest.approx(0.5, abs=0.05)
 
 
 def test_every_operation_can_be_drawn():

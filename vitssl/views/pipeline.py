@@ -12,72 +12,17 @@ import torch
 from torch import Tensor
 
 from vitssl.config import ConfigError, View
-from vitssl.data.augment import Touch, color_touches, parse
 from vitssl.data.batch import Batch, RawBatch
-from vitssl.data.draws import Draws
-from vitssl.data.mix import erase, erased_boxes, mix, one_hot
-from vitssl.data.resample import LEVELS, Window, resample
+from vitssl.views.augment import parse
+from vitssl.views.color_steps import color_ops
+from vitssl.views.crop import centre_windows, crop_windows
+from vitssl.views.erase import erase, erased_boxes
+from vitssl.views.image_op import ImageOp
+from vitssl.views.mix import mix, one_hot
+from vitssl.views.random import StepRandom
+from vitssl.views.resample import LEVELS, Window, resample
 
 CHUNK_FLOATS = {"cpu": 8 * 3 * 224 * 224, "cuda": 256 * 3 * 224 * 224}  # worked on at a time; a CPU's cache is small
-
-
-# ---------------------------------------------------------------------------------------------------------------- crop
-
-
-def random_resized(view: View, draws: Draws, sizes_B2: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Upper left corners and sizes (height, width) of the crops, int (B, 2), as torchvision's RandomResizedCrop.
-
-    Ten attempts at an area (uniform) and an aspect ratio (log-uniform); then the largest centred crop within the ratios.
-    """
-    unit_B10_2 = draws.uniform("crop/shape", 10, 2)
-    area_B10 = np.prod(sizes_B2, axis=1)[:, None] * (view.scale[0] + (view.scale[1] - view.scale[0]) * unit_B10_2[..., 0])
-    low, high = np.log(view.ratio)
-    ratio_B10 = np.exp(low + (high - low) * unit_B10_2[..., 1])
-    crop_B10_2 = np.rint(np.stack([np.sqrt(area_B10 / ratio_B10), np.sqrt(area_B10 * ratio_B10)], axis=-1)).astype(int)
-    fits_B10 = ((crop_B10_2 > 0) & (crop_B10_2 <= sizes_B2[:, None])).all(-1)
-    first_B = fits_B10.argmax(1)
-    fits_B1 = fits_B10.any(1)[:, None]
-    crop_B2 = np.where(fits_B1, crop_B10_2[np.arange(len(first_B)), first_B], _central(view, sizes_B2))
-    corner_B2 = np.floor(draws.uniform("crop/place", 2) * (sizes_B2 - crop_B2 + 1)).astype(int)
-    return np.where(fits_B1, corner_B2, (sizes_B2 - crop_B2) // 2), crop_B2
-
-
-def _central(view: View, sizes_B2: np.ndarray) -> np.ndarray:
-    """The largest (height, width) whose aspect ratio is allowed."""
-    height_B, width_B = sizes_B2.T
-    low, high = view.ratio
-    return np.stack([np.minimum(height_B, np.rint(width_B / low)), np.minimum(width_B, np.rint(height_B * high))], axis=1).astype(int)
-
-
-def crop_windows(view: View, out_px: int, draws: Draws, sizes_B2: np.ndarray) -> tuple[Window, Window]:
-    """Windows of the rows and the columns for ``view.crop``, the flip included."""
-    nothing_B2 = np.zeros_like(sizes_B2)
-    corner_B2, crop_B2, resized_B2, offset_B2 = nothing_B2, sizes_B2, np.full_like(sizes_B2, out_px), nothing_B2
-    if view.crop == "random_resized":
-        corner_B2, crop_B2 = random_resized(view, draws, sizes_B2)
-    elif view.crop == "pad":
-        resized_B2 = short_side(sizes_B2, out_px)
-        offset_B2 = np.floor(draws.uniform("crop/place", 2) * (resized_B2 - out_px + 2 * view.pad_px + 1)).astype(int) - view.pad_px
-    flip_B2 = np.stack([nothing_B2[:, 0], draws.uniform("flip") < view.hflip], axis=1)
-    return _windows(corner_B2, crop_B2, resized_B2, offset_B2, flip_B2)
-
-
-def _windows(*fields_B2: np.ndarray) -> tuple[Window, Window]:
-    rows, columns = (Window(*(values[:, axis] for values in fields_B2)) for axis in (0, 1))
-    return rows, columns
-
-
-def short_side(sizes_B2: np.ndarray, px: int) -> np.ndarray:
-    """Sizes after torchvision's Resize of the short side; the long side is cut to whole pixels."""
-    return px * sizes_B2 // sizes_B2.min(axis=1, keepdims=True)
-
-
-def centre_windows(out_px: int, crop_share: float, sizes_B2: np.ndarray) -> tuple[Window, Window]:
-    """Resize the short side to ``out_px / crop_share``, cut out the centre: torchvision's Resize and CenterCrop, with their rounding."""
-    resized_B2 = short_side(sizes_B2, int(out_px / crop_share))
-    offset_B2 = np.rint((resized_B2 - out_px) / 2).astype(int)
-    nothing_B2 = np.zeros_like(sizes_B2)
-    return _windows(nothing_B2, sizes_B2, resized_B2, offset_B2, nothing_B2)
 
 
 def _chunks(images_BCHW: Tensor, copies: int, side: int) -> Iterator[tuple[slice, slice]]:
@@ -88,9 +33,6 @@ def _chunks(images_BCHW: Tensor, copies: int, side: int) -> Iterator[tuple[slice
         for start in range(0, B, step):
             stop = min(start + step, B)
             yield slice(first + start, first + stop), slice(start, stop)
-
-
-# --------------------------------------------------------------------------------------------------------------- views
 
 
 class _Normalize:
@@ -124,7 +66,7 @@ class TrainViews:
     """Make a Run's views.
 
     Args:
-        views: by name, ``config.views_of(run)``.
+        views: by name, ``config.active_views(run)``.
         image_size: pixels, of views without a ``size``.
         mean, std: RGB in [0, 1] units.
         num_classes: of the targets' rows, where mixup or cutmix is on.
@@ -152,33 +94,33 @@ class TrainViews:
         images_BCHW, labels_B, index_B = _on_device(raw, self._device)
         batch = Batch({}, {}, index_B, raw.labelled)
         for name, view in self._views.items():
-            draws = Draws(self._seed, name, view.count, raw)
-            made, targets = self._make(name, view, draws, images_BCHW, raw.sizes_B2.numpy()), labels_B.repeat(view.count)
+            random = StepRandom(self._seed, name, view.count, raw)
+            made, targets = self._make(name, view, random, images_BCHW, raw.sizes_B2.numpy()), labels_B.repeat(view.count)
             if view.erasing_prob > 0:
-                boxes = erased_boxes(view, draws, made.shape[-1])
-                erase(made, boxes, view.erasing_mode, draws.device_generator("erasing/noise", self._device))
+                boxes = erased_boxes(view, random, made.shape[-1])
+                erase(made, boxes, view.erasing_mode, random.device_generator("erasing/noise", self._device))
             if view.mixup_alpha > 0 or view.cutmix_alpha > 0:
-                targets = mix(view, made, one_hot(targets, self._num_classes), draws.generator("mix"))
+                targets = mix(view, made, one_hot(targets, self._num_classes), random.generator("mix"))
             batch.views[name], batch.targets[name] = made, targets
         return batch
 
-    def _make(self, name: str, view: View, draws: Draws, images_BCHW: Tensor, sizes_B2: np.ndarray) -> Tensor:
+    def _make(self, name: str, view: View, random: StepRandom, images_BCHW: Tensor, sizes_B2: np.ndarray) -> Tensor:
         """Crop, colour and normalise, a chunk at a time."""
         px = view.size or self._image_size
-        rows, columns = crop_windows(view, px, draws, np.tile(sizes_B2, (view.count, 1)))
-        touches = self._touches(name, view, draws, px)
+        rows, columns = crop_windows(view, px, random, np.tile(sizes_B2, (view.count, 1)))
+        image_ops = self._image_ops(name, view, random, px)
         made = torch.empty(view.count * len(images_BCHW), 3, px, px, device=self._device)
         for part, source in _chunks(images_BCHW, view.count, px):
             pixels = _resample(images_BCHW[source], rows.take(part), columns.take(part), view.interpolation, made[part])
-            for touch in touches:
-                touch.apply(pixels, part)
+            for image_op in image_ops:
+                image_op.apply(pixels, part)
             self._normalize(pixels)
         return made
 
-    def _touches(self, name: str, view: View, draws: Draws, px: int) -> list[Touch]:
+    def _image_ops(self, name: str, view: View, random: StepRandom, px: int) -> list[ImageOp]:
         policy = self._policies.get(name)
-        geometry_and_color = policy.draw(draws).touches(px, self._fill_C, view.auto_augment_interpolation) if policy else ()
-        return [*geometry_and_color, *color_touches(view, draws)]
+        of_policy = policy.sample(random).image_ops(px, self._fill_C, view.auto_augment_interpolation) if policy else ()
+        return [*of_policy, *color_ops(view.color, random)]
 
 
 class EvalView:

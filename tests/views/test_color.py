@@ -11,7 +11,7 @@ from sklearn.datasets import load_sample_images
 from timm.data import auto_augment as timm_ops
 from torchvision.transforms import functional as tv
 
-from vitssl.data import color
+from vitssl.views import color
 
 BATCH = 4
 

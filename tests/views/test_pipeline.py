@@ -12,18 +12,27 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 from torchvision.transforms import functional as tv
 
-from vitssl.config import ConfigError, View
-from vitssl.data.augment import color_touches, parse
+from vitssl.config import Blur, ColorOp, ColorStep, ConfigError, Gray, Jitter, Solarize, View
 from vitssl.data.batch import RawBatch
-from vitssl.data.draws import Draws
-from vitssl.data.views import CHUNK_FLOATS, EvalView, TrainViews, crop_windows, random_resized
+from vitssl.views import EvalView, TrainViews
+from vitssl.views.augment import parse
+from vitssl.views.color_steps import color_ops
+from vitssl.views.crop import crop_windows, random_resized
+from vitssl.views.pipeline import CHUNK_FLOATS
+from vitssl.views.random import StepRandom
 
 MEAN, STD = [0.45, 0.5, 0.4], [0.2, 0.25, 0.3]
 CPU = torch.device("cpu")
 RAGGED = [(40, 56), (32, 32), (90, 31), (25, 64), (48, 48), (33, 80), (61, 60), (30, 45)]
 ALL = slice(0, len(RAGGED))
 EVERYTHING = View(
-    auto_augment="rand-m9-mstd0.5-inc1", color_jitter=[0.4, 0.4, 0.2, 0.1], grayscale_prob=0.3, blur_prob=0.5, solarize_prob=0.3, count=2
+    auto_augment="rand-m9-mstd0.5-inc1",
+    color=[
+        ColorStep(jitter=Jitter(strength=[0.4, 0.4, 0.2, 0.1])),
+        ColorStep(gray=Gray(prob=0.3)),
+        ColorStep(one_of=[ColorOp(blur=Blur()), ColorOp(solarize=Solarize())]),
+    ],
+    count=2,
 )
 
 
@@ -60,9 +69,9 @@ def pixels(image: Image.Image) -> torch.Tensor:
 
 def test_random_resized_equals_a_slow_loop():
     view, sizes = View(scale=[0.3, 1.0], ratio=[0.5, 2.0]), np.array(RAGGED)
-    corners, crops = random_resized(view, Draws(0, "main", 1, raw_batch()), sizes)
-    draws = Draws(0, "main", 1, raw_batch())
-    shape, place = draws.uniform("crop/shape", 10, 2), draws.uniform("crop/place", 2)
+    corners, crops = random_resized(view, StepRandom(0, "main", 1, raw_batch()), sizes)
+    random = StepRandom(0, "main", 1, raw_batch())
+    shape, place = random.uniform("crop/shape", 10, 2), random.uniform("crop/place", 2)
     for k, (height, width) in enumerate(RAGGED):
         for area_u, ratio_u in shape[k]:
             area = height * width * (0.3 + 0.7 * area_u)
@@ -81,14 +90,14 @@ def test_random_resized_equals_a_slow_loop():
 )
 def test_without_a_fitting_attempt_the_centre_is_taken(size, crop, corner):
     view = View(scale=[3.0, 3.0])  # larger than any image
-    corners, crops = random_resized(view, Draws(0, "main", 1, raw_batch()), np.array([size] * len(RAGGED)))
+    corners, crops = random_resized(view, StepRandom(0, "main", 1, raw_batch()), np.array([size] * len(RAGGED)))
     assert (crops == crop).all() and (corners == corner).all()
 
 
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
 def test_train_view_equals_pillow(interpolation):
     view = View(interpolation=interpolation, scale=[0.1, 1.0])
-    rows, columns = crop_windows(view, 40, Draws(0, "main", 1, raw_batch()), np.array(RAGGED))
+    rows, columns = crop_windows(view, 40, StepRandom(0, "main", 1, raw_batch()), np.array(RAGGED))
     ours = levels(views(40, main=view)(raw_batch()).views["main"])
     assert ours.shape == (len(RAGGED), 3, 40, 40) and 0 < columns.flip.sum() < len(RAGGED)
     for k, image in enumerate(photos()):
@@ -101,7 +110,7 @@ def test_train_view_equals_pillow(interpolation):
 
 def test_pad_crops_equal_torchvision():
     view = View(crop="pad", pad_px=5, hflip=0.0)
-    rows, columns = crop_windows(view, 24, Draws(0, "main", 1, raw_batch()), np.array(RAGGED))
+    rows, columns = crop_windows(view, 24, StepRandom(0, "main", 1, raw_batch()), np.array(RAGGED))
     ours = levels(views(main=view)(raw_batch()).views["main"])
     for k, image in enumerate(photos()):
         padded = tv.pad(tv.resize(image, 24, tv.InterpolationMode.BICUBIC), 5, padding_mode="reflect")
@@ -126,13 +135,13 @@ def test_eval_view_equals_torchvision(size, share):
 
 
 def test_policies_and_colours_are_carried_out_on_the_crops():
-    view = View(auto_augment="original", grayscale_prob=0.5)
+    view = View(auto_augment="original", color=[ColorStep(gray=Gray(prob=0.5))])
     crops = levels(views(main=View())(raw_batch()).views["main"]).round()
-    draws, fill = Draws(0, "main", 1, raw_batch()), (torch.tensor(MEAN) * 255).round()
-    touches = [*parse("original").draw(draws).touches(24, fill, "bicubic"), *color_touches(view, draws)]
-    for touch in touches:
-        touch.apply(crops, ALL)
-    assert len(touches) > 3 and torch.allclose(levels(views(main=view)(raw_batch()).views["main"]), crops, atol=0.01)
+    random, fill = StepRandom(0, "main", 1, raw_batch()), (torch.tensor(MEAN) * 255).round()
+    image_ops = [*parse("original").sample(random).image_ops(24, fill, "bicubic"), *color_ops(view.color, random)]
+    for image_op in image_ops:
+        image_op.apply(crops, ALL)
+    assert len(image_ops) > 3 and torch.allclose(levels(views(main=view)(raw_batch()).views["main"]), crops, atol=0.01)
 
 
 # ------------------------------------------------------------------------------------------------------ random numbers
@@ -179,7 +188,7 @@ def test_one_augmentation_does_not_move_another():
     erased = views(main=View(erasing_prob=1.0))(raw_batch()).views["main"]
     same = (plain == erased).all(1)
     assert same.any((1, 2)).all() and (~same).any((1, 2)).all()  # the same crops, with a box of noise in each
-    solarized = levels(views(main=View(solarize_prob=1.0))(raw_batch()).views["main"])
+    solarized = levels(views(main=View(color=[ColorStep(solarize=Solarize())]))(raw_batch()).views["main"])
     torch.testing.assert_close(solarized, torch.where(levels(plain).round() < 128, levels(plain), 255 - levels(plain)), atol=0.01, rtol=0)
 
 

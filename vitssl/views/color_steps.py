@@ -1,0 +1,63 @@
+"""The steps of a view's ``color``: which image undergoes what is drawn on the CPU, then done on the device.
+
+Shapes: B images, all copies of a view.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from vitssl.config import Blur, ColorStep, Gray, Jitter, Solarize
+from vitssl.views import color
+from vitssl.views.image_op import ImageOp, Operation
+from vitssl.views.random import StepRandom
+
+JITTERED = (color.brightness, color.contrast, color.color, color.hue)  # as the strengths of a jitter
+
+
+def color_ops(steps: list[ColorStep], random: StepRandom) -> Iterator[ImageOp]:
+    """The operations of all steps, in order."""
+    met: Counter[str] = Counter()
+    for step in steps:
+        choices, choice_B = step.choices(), np.array(0)
+        if len(choices) > 1:
+            choice_B = (random.uniform(_purpose("one_of", met)) * len(choices)).astype(int)
+        for i, choice in enumerate(choices):
+            for name, op in choice.chosen().items():
+                purpose = _purpose(name, met)
+                chosen_B = (random.uniform(purpose) < op.prob) & (choice_B == i)
+                for operation, argument in _operations(op, purpose, random):
+                    yield ImageOp(operation, chosen_B, np.broadcast_to(argument, chosen_B.shape))
+
+
+def _purpose(name: str, met: Counter[str]) -> str:
+    """What the random numbers are for; an operation that comes again has others than the first time."""
+    name = {"gray": "grayscale"}.get(name, name)
+    met[name] += 1
+    return name if met[name] == 1 else f"{name}#{met[name]}"
+
+
+def _operations(op: Jitter | Gray | Blur | Solarize, purpose: str, random: StepRandom) -> Iterator[tuple[Operation, np.ndarray | float]]:
+    """Each with its argument, one per image or one for all."""
+    match op:
+        case Jitter():
+            yield from _jitter(op.strength, purpose, random)
+        case Gray():
+            yield color.grayscale, 0.0
+        case Blur():
+            low, high = op.sigma
+            yield color.gaussian_blur, low + (high - low) * random.uniform(f"{purpose}/argument")
+        case Solarize():
+            yield color.solarize, op.threshold
+
+
+def _jitter(strengths: list[float], purpose: str, random: StepRandom) -> Iterator[tuple[Operation, np.ndarray]]:
+    """As torchvision's, but in one random order for all images."""
+    for i in random.generator(f"{purpose}/order").permutation(len(strengths)):
+        strength, operation = strengths[i], JITTERED[i]
+        low, high = (-strength, strength) if operation is color.hue else (max(1 - strength, 0), 1 + strength)
+        if strength > 0:
+            yield operation, low + (high - low) * random.uniform(f"{purpose}/{operation.__name__}")
