@@ -16,6 +16,7 @@ TINY: dict[str, Any] = {
     "data.sha256": None,
     "data.train_split": "train",
     "data.test_split": "test",
+    "data.val_split": None,
     "data.images": {"fraction": None, "per_class": 6},
     "data.labels.fraction": None,
     "data.labels.per_class": 2,

@@ -103,6 +103,17 @@ def test_validation_comes_out_of_the_subset():
     assert counts(INDEX, parts.train) == [7, 7, 7] and counts(INDEX, parts.val) == [3, 3, 3]
 
 
+def test_a_split_of_the_shards_may_be_held_out():
+    """It is none of the training images, so that all of those are trained on."""
+    index = make_index([40, 20, 10], [4, 4, 4], unlabeled=7)
+    parts = split(index, val_split="unlabeled")
+    assert parts.val.tolist() == list(range(82, 89)) and counts(index, parts.train) == [40, 20, 10] and len(parts.test) == 12
+    with pytest.raises(ConfigError, match=r"data\.val_split: test shares images with data\.train_split or data\.test_split"):
+        split(index, val_split="test")
+    with pytest.raises(ConfigError, match=r"data\.val_split: .*nowhere"):
+        split(index, val_split="nowhere")
+
+
 def test_a_class_of_one_image_is_not_held_out():
     index = make_index([1, 10], [1, 1])
     parts = split(index, val_fraction=0.5)

@@ -111,7 +111,8 @@ class Data:
     test_split: str = "test"
     images: Optional[Subset] = None  # fewer images, for every objective
     labels: Optional[Subset] = None  # fewer labels: the other images stay, unlabelled
-    val_fraction: float = 0.0  # of the training images, held out and evaluated as "val"
+    val_split: Optional[str] = None  # held-out images for choosing the epoch, evaluated as "val": a split of the shards
+    val_fraction: float = 0.0  # or this share of the training images, which are then left out of training
     val_seed: int = 0
     repeats: int = 1  # repeated augmentation: copies of an image in a batch; an epoch keeps its number of samples
     image_size: int = 224  # pixels
@@ -137,6 +138,8 @@ class Data:
                 yield from subset.problems(f"data.{name}")
         if not 0 <= self.val_fraction < 1:
             yield f"data.val_fraction: {self.val_fraction} is not in [0, 1)"
+        if self.val_split is not None and self.val_fraction:
+            yield "data.val_split: data.val_fraction holds out images too; set one of the two"
         yield from self._statistics_problems()
         if not 0 < self.eval_crop <= 1:
             yield f"data.eval_crop: {self.eval_crop} is not in (0, 1]"

@@ -1,6 +1,7 @@
 """Which images a Run trains on, which of them keep their label, and what is held out.
 
-In this order: `data.images` thins out the images of `data.train_split`; `data.val_fraction` of what is left is held out;
+In this order: `data.images` thins out the images of `data.train_split`; `data.val_fraction` of what is left is held out, or
+`data.val_split` is, which is none of them;
 `data.labels` hides labels of the rest. Each draw ranks all images by one seeded permutation and takes the first of every
 class, so that with the same seed a smaller subset lies within a larger one.
 """
@@ -40,7 +41,7 @@ def train_and_heldout(index: Index, data: Data, need_labels: bool, evaluated: bo
     if data.images is not None:
         images = take(index, images, data.images, "data.images")
     val = _validation(index, images, data)
-    train = np.setdiff1d(images, val)
+    train = np.setdiff1d(images, val) if data.val_fraction else images
     labels = index.label.copy()
     if data.labels is not None:
         labelled = train[labels[train] >= 0]
@@ -50,7 +51,10 @@ def train_and_heldout(index: Index, data: Data, need_labels: bool, evaluated: bo
         train = train[labels[train] >= 0]
     if not len(train):
         raise ConfigError(f"data.train_split: no {'labelled ' * need_labels}images of {data.train_split} are left to train on")
-    return Split(train, labels, val, _test(index, data, images, evaluated))
+    test = _test(index, data, images, evaluated)
+    if data.val_split is not None and len(np.intersect1d(val, np.concatenate([images, test]))):
+        raise ConfigError(f"data.val_split: {data.val_split} shares images with data.train_split or data.test_split")
+    return Split(train, labels, val, test)
 
 
 def take(index: Index, positions: np.ndarray, subset: Subset, field: str) -> np.ndarray:
@@ -83,7 +87,9 @@ def _where(index: Index, splits: str, field: str) -> np.ndarray:
 
 
 def _validation(index: Index, images: np.ndarray, data: Data) -> np.ndarray:
-    """Stratified; at least one image of a class stays in training."""
+    """Those of ``data.val_split``, or a stratified share of ``images``, of which at least one of a class stays in training."""
+    if data.val_split is not None:
+        return _where(index, data.val_split, "data.val_split")
     if not data.val_fraction:
         return np.empty(0, dtype=np.int64)
     order = _shuffled(len(index), data.val_seed, "data.val_fraction", images[index.label[images] >= 0])
