@@ -29,8 +29,9 @@ from pathlib import Path
 from typing import Any
 
 from jobs.overrides import check_axes, where_on
-from jobs.sweep import Resources, Spec, check_resources, refuse_scalars, unknown
-from vitssl.config import ConfigError, Run, active, assign, check, check_fits, checkpoints, dotted, identity, load, merge, refuse_unread
+from jobs.sweep import Resources, Spec, check_resources, refuse_scalars
+from vitssl import config
+from vitssl.config import ConfigError, Run, active, assign, check_fits, checkpoints, dotted, identity, merge, unknown
 from vitssl.files import hash_file
 
 
@@ -42,10 +43,10 @@ class Stage:
     run: Run
     where: str
     pointers: dict[str, str]
-    said: list[str] = field(default_factory=list)  # what the command line set of it
+    cli_fields: list[str] = field(default_factory=list)  # those that the command line sets
 
-    def placed(self) -> AbstractContextManager[None]:
-        return placed(self.where, self.said)
+    def error_location(self) -> AbstractContextManager[None]:
+        return error_location(self.where, self.cli_fields)
 
 
 @dataclass
@@ -84,21 +85,22 @@ class Graph:
 
 
 @contextmanager
-def placed(where: str, said: Collection[str]) -> Iterator[None]:
-    """Put a mistake, whose message begins with its field, behind the place where that was set: ``where``, or the command line.
+def error_location(where: str, cli_fields: Collection[str]) -> Iterator[None]:
+    """Give a mistake the place where its field was set: ``where``, or the command line.
 
     Args:
         where: the file and the place in it.
-        said: the fields that the command line set.
+        cli_fields: the fields that the command line sets.
     """
     try:
         yield
     except ConfigError as error:
-        wrong = str(error).partition(":")[0]
-        if any(wrong == name or wrong.startswith(f"{name}.") for name in said):
-            raise ConfigError(f"command line: {error} (in {where})") from None
-        changed = f" (the command line set {', '.join(said)})" if said else ""
-        raise ConfigError(f"{where}: {error}{changed}") from None
+        # what has a place already is of another file, and so is its field
+        reason, wrong = (str(error), "") if error.place else (error.reason, error.field)
+        if any(wrong == name or wrong.startswith(f"{name}.") for name in cli_fields):
+            raise ConfigError(f"{reason} (in {where})", wrong, "command line") from None
+        changed = f" (the command line set {', '.join(cli_fields)})" if cli_fields else ""
+        raise ConfigError(f"{reason}{changed}", wrong, where) from None
 
 
 def cells(spec: Spec) -> list[Cell]:
@@ -209,15 +211,15 @@ def _merge_stages(spec: Spec, arm: str, labels: dict[str, Any], stages: set[str]
             for fields_said in (_for_stage(overrides, None, stages), _for_stage(overrides, name, stages)):
                 layers.append(where_on(fields_said, combined(layers)))
         run = merge(Run, combined([_with_its_source(layer) for layer in layers]), where=where)
-        said = [*dotted(combined([*asked_axes, *layers[of_file:]])), *(key for key in spec.said if key.startswith("resources."))]
-        with placed(where, said):
-            check(run)
-            refuse_unread(run, said)
+        cli_fields = [*dotted(combined([*asked_axes, *layers[of_file:]])), *(key for key in spec.said if key.startswith("resources."))]
+        with error_location(where, cli_fields):
+            config.check(run)
+            config.refuse_unread(run, cli_fields)
             _check_world(run, resources)
             pointers = _pointers(run, [s.name for s in merged])
             for pointer, stage in pointers.items():
                 check_fits(run, pointer, next(s.run for s in merged if s.name == stage))
-        merged.append(Stage(name, run, where, pointers, said))
+        merged.append(Stage(name, run, where, pointers, cli_fields))
     return merged
 
 
@@ -239,10 +241,8 @@ def resources_of(spec: Spec, arm: str) -> Resources:
 def _check_world(run: Run, resources: Resources) -> None:
     world = resources.nodes * max(1, resources.gpus_per_node)
     if run.optim.batch_size % world:
-        raise ConfigError(
-            f"optim.batch_size: {run.optim.batch_size} is global and cannot be split evenly over "
-            f"resources.nodes x gpus_per_node = {world} processes"
-        )
+        reason = f"{run.optim.batch_size} is global and cannot be split evenly over resources.nodes x gpus_per_node = {world} processes"
+        raise ConfigError(reason, "optim.batch_size")
 
 
 def _pointers(run: Run, earlier: list[str]) -> dict[str, str]:
@@ -254,7 +254,7 @@ def _pointers(run: Run, earlier: list[str]) -> dict[str, str]:
         elif value.startswith("timm:"):
             continue
         elif "/" not in value and not Path(value).exists():  # whether a path is there, `weights.prepare` sees
-            raise ConfigError(f"{unknown(value, earlier, name)}; it is no earlier stage of the arm and no file or run folder")
+            raise ConfigError(f"{unknown(value, earlier)}; it is no earlier stage of the arm and no file or run folder", name)
         else:
             assign(run, name, str(Path(value).resolve()))
     return pointers
@@ -285,7 +285,7 @@ def link(spec: Spec, planned: list[Cell], folder: Path, fingerprint: Callable[[R
 
 def _job(spec: Spec, cell: Cell, stage: Stage, done: dict[str, Job], folder: Path, fingerprint: Callable) -> Job:
     run = copy.deepcopy(stage.run)
-    with stage.placed():
+    with stage.error_location():
         run.data.sha256 = fingerprint(run)
     hashed = copy.deepcopy(run)
     hashed.data.sha256 = run.data.sha256 or f"not built yet: {run.data.shards}"
@@ -306,7 +306,7 @@ def _content(path: Path) -> str:
     if not path.exists():
         return f"not fetched yet: {path.name}"
     if path.is_dir():
-        return f"run:{identity(load(path))}"
+        return f"run:{identity(config.load(path))}"
     return f"file:{hash_file(path)}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +11,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from vitssl.config import ConfigError, Run
+from vitssl.config import ConfigError, Run, unknown
 
 RUN_FIELDS = {f.name for f in dataclasses.fields(Run)}
 
@@ -34,14 +33,6 @@ class Overrides:
         """The keys that are not of Runs, as they were written."""
         of_arms = (f"arms.{arm}.resources.{name}" for arm, own in self.arm_resources.items() for name in own)
         return [*self.sweep, *(f"axes.{axis}" for axis in self.axes), *(f"resources.{name}" for name in self.resources), *of_arms]
-
-
-def unknown(value: Any, known: Iterable[Any], what: str) -> ConfigError:
-    """The error for a name that is not there, with the nearest one that is."""
-    names = [str(k) for k in known]
-    near = difflib.get_close_matches(str(value), names, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(names) or 'nothing'}"
-    return ConfigError(f"{what}: {value!r} is not known ({hint})")
 
 
 def parse(arguments: list[str]) -> Overrides:

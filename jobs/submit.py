@@ -20,7 +20,7 @@ if __name__ == "__main__":
 
 from jobs import cluster, folders, graph, local, overrides, shards, show, smoke, sweep, weights
 from jobs.node import TRAINING
-from vitssl.config import ConfigError, Site, merge
+from vitssl.config import ConfigError, Site, merge, unknown
 from vitssl.emissions import intensity_kg_per_kwh
 
 SITES = Path(__file__).resolve().parent / "sites"
@@ -132,7 +132,7 @@ def read_site(named: str, overrides: dict[str, Any]) -> Site:
 def _profile(named: str) -> Path:
     path = Path(named) if Path(named).suffix in (".yaml", ".yml") else SITES / f"{named}.yaml"
     if not path.exists():
-        raise sweep.unknown(named, [p.stem for p in sorted(SITES.glob("*.yaml"))], "site: no such profile")
+        raise unknown(named, [p.stem for p in sorted(SITES.glob("*.yaml"))], "site: no such profile")
     return path
 
 

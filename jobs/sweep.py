@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Optional
 
-from jobs.overrides import RUN_FIELDS, Overrides, check, unknown
-from vitssl.config import ConfigError, Objectives, Run, merge, parts_of, read_yaml
+from jobs.overrides import RUN_FIELDS, Overrides, check
+from vitssl.config import ConfigError, Objectives, Run, merge, parts_of, read_yaml, unknown
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -60,7 +61,7 @@ def make(*layers) -> Run:
         (["data.mean=0.5"], ["data.mean: not a list; write [...]"]),
         (["data.mean=[0.5,0.5]", "data.std=[0.2,0.2,0.2]"], ["data.mean", "three numbers"]),
         (["data.mean=[0.5,0.5,0.5]", "data.std=[50,50,50]"], ["data.std", "pixels are 0 to 1 here"]),
-        (["data.mean=[0.5,0.5,0.5]"], ["data.mean, data.std: set both or neither"]),
+        (["data.mean=[0.5,0.5,0.5]"], ["data.mean: set data.std too, or neither"]),
         (["backbone.cls_token_std=-1"], ["backbone.cls_token_std"]),
         (["backbone.shortcut=projection"], ["backbone.shortcut", "no such choice"]),
         (["backbone.batch_norm=per_gpu"], ["backbone.batch_norm", "no such choice"]),
@@ -90,6 +91,15 @@ def test_a_mistake_is_one_line_naming_file_and_field(layer, words):
     assert "\n" not in message
     assert message.startswith("sweeps/x.yaml")
     assert all(word in message for word in words), message
+
+
+def test_an_error_has_parts_and_its_text_is_their_line():
+    with pytest.raises(ConfigError) as caught:
+        make(["optim.momentum=2"])
+    assert (caught.value.place, caught.value.field, caught.value.reason) == ("sweeps/x.yaml", "optim.momentum", "2.0 is not in [0, 1)")
+    for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):  # as from a worker process
+        assert str(error) == "sweeps/x.yaml: optim.momentum: 2.0 is not in [0, 1)"
+    assert str(ConfigError("no cluster answers")) == "no cluster answers"
 
 
 @pytest.mark.parametrize(

@@ -114,9 +114,8 @@ def _set_numerics(run: Run) -> None:
 def _open_data(run: Run) -> Index:
     index = load_index(run.data.shards)
     if run.data.sha256 not in (None, index.sha256):
-        raise ConfigError(
-            f"data.shards: {run.data.shards} is not what this run was made for (data.sha256); build it again or make a new run"
-        )
+        reason = f"{run.data.shards} is not what this run was made for (data.sha256); build it again or make a new run"
+        raise ConfigError(reason, "data.shards")
     return index
 
 
@@ -177,8 +176,9 @@ def _wrap(session: Session) -> nn.Module:
 def _restore(session: Session, saved: dict[str, Any]) -> None:
     if saved["identity"] != _identity(session.run):
         raise ConfigError(
-            f"{session.folder / state.LAST}: it belongs to another config; run.yaml was changed after training began,"
-            " or a version of vitssl began it that computed this one otherwise"
+            "it belongs to another config; run.yaml was changed after training began, or a version of vitssl began it that computed"
+            " this one otherwise",
+            place=str(session.folder / state.LAST),
         )
     session.model.load_state_dict(saved["model"])
     session.optimizer.load_state_dict(saved["optimizer"])

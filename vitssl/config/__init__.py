@@ -9,7 +9,7 @@ profile of the place where jobs run.
 """
 
 from vitssl.config.backbones import FAMILIES, SIZES, BackboneConfig, capabilities, module, patch_px, size_of, stage_strides_px, stride_px
-from vitssl.config.base import ConfigError, assign, checkpoint_fields, checkpoints, parts_of, teachers, unstarted
+from vitssl.config.base import ConfigError, assign, checkpoint_fields, checkpoints, parts_of, teachers, unknown, unstarted
 from vitssl.config.data import STATISTICS, Data, Subset, View, Views, statistics, view_px
 from vitssl.config.identity import identity
 from vitssl.config.merging import dotted, load, merge, read_yaml, save, undotted
@@ -60,6 +60,7 @@ __all__ = [
     "stride_px",
     "teachers",
     "undotted",
+    "unknown",
     "unstarted",
     "view_px",
     "views_of",

@@ -4,15 +4,44 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import difflib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import field
 from operator import attrgetter
-from typing import Any, get_args, get_type_hints
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 
 class ConfigError(ValueError):
-    """A mistake that the user can mend. The message is one line: what is wrong, which field, what to do."""
+    """A mistake that the user can fix: its text is one line, ``PLACE: FIELD: REASON``.
+
+    Args:
+        reason: what is wrong, and what to do.
+        field: the dotted path of the field at fault; empty where it is none.
+        place: the file and the place in it, or the command line; empty where it is not known yet.
+    """
+
+    def __init__(self, reason: str, field: str = "", place: str = "") -> None:
+        super().__init__(reason, field, place)
+        self.reason, self.field, self.place = reason, field, place
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.place, self.field, self.reason) if part)
+
+
+class Problem(NamedTuple):
+    """What a check finds: the dotted path of a field, and what is wrong with its value."""
+
+    field: str
+    reason: str
+
+
+def unknown(value: Any, known: Iterable[Any], field: str = "", place: str = "") -> ConfigError:
+    """The error for a name that is not there, with the nearest one that is."""
+    names = [str(k) for k in known]
+    near = difflib.get_close_matches(str(value), names, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(names) or 'nothing'}"
+    return ConfigError(f"{value!r} is not known ({hint})", field, place)
 
 
 def free(default: Any) -> Any:
@@ -108,18 +137,18 @@ def unstarted(part: Any) -> Any:
     return bare
 
 
-def less_than(low: float, part: Any, prefix: str, *names: str) -> Iterator[str]:
+def less_than(low: float, part: Any, prefix: str, *names: str) -> Iterator[Problem]:
     """The problems of those fields of ``part`` that are set and less than ``low``, infinite or not a number."""
     dotted = f"{prefix}." if prefix else ""
     for name in names:
         value = getattr(part, name)
         if value is not None and value < low:
-            yield f"{dotted}{name}: {value} is less than {low}"
+            yield Problem(f"{dotted}{name}", f"{value} is less than {low}")
         elif value is not None and not math.isfinite(value):
-            yield f"{dotted}{name}: {value} is not a finite number"
+            yield Problem(f"{dotted}{name}", f"{value} is not a finite number")
 
 
-def unread_problems(part: Any, prefix: str, owners: dict[str, str]) -> Iterator[str]:
+def unread_problems(part: Any, prefix: str, owners: dict[str, str]) -> Iterator[Problem]:
     """The problems of those fields of ``part`` that nothing reads as its others are, and that are set to other than their default.
 
     ``owners`` names them, each with the value of another field that it belongs to.
@@ -127,4 +156,4 @@ def unread_problems(part: Any, prefix: str, owners: dict[str, str]) -> Iterator[
     dotted, defaults = f"{prefix}." if prefix else "", type(part)()
     for name, owner in owners.items():
         if (value := getattr(part, name)) != getattr(defaults, name):
-            yield f"{dotted}{name}: {value} is read with {owner} only; leave it out, or {getattr(defaults, name)!r}"
+            yield Problem(f"{dotted}{name}", f"{value} is read with {owner} only; leave it out, or {getattr(defaults, name)!r}")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, Optional
 
-from vitssl.config.base import free, later, less_than
+from vitssl.config.base import Problem, free, later, less_than
 
 # of channels, in [0, 1] units: (mean, std)
 STATISTICS = {
@@ -29,11 +29,11 @@ class Subset:
     balanced: bool = True  # with `fraction`: the same share of every class; False draws from all images alike
     seed: int = 0
 
-    def problems(self, name: str) -> Iterator[str]:
+    def problems(self, name: str) -> Iterator[Problem]:
         if (self.fraction is None) == (self.per_class is None):
-            yield f"{name}: set exactly one of fraction and per_class"
+            yield Problem(name, "set exactly one of fraction and per_class")
         if self.fraction is not None and not 0 < self.fraction <= 1:
-            yield f"{name}.fraction: {self.fraction} is not in (0, 1]"
+            yield Problem(f"{name}.fraction", f"{self.fraction} is not in (0, 1]")
         yield from less_than(1, self, name, "per_class")
         yield from less_than(0, self, name, "seed")
 
@@ -78,25 +78,26 @@ class View:
         owners |= {} if mixed else {"mix_prob": "a mixup_alpha or cutmix_alpha"}
         return owners if mixed == 2 else owners | {"switch_prob": "both mixup_alpha and cutmix_alpha"}
 
-    def problems(self, name: str, size_px: int) -> Iterator[str]:
+    def problems(self, name: str, size_px: int) -> Iterator[Problem]:
         if self.crop == "pad" and not 0 <= self.pad_px < size_px:
-            yield f"{name}.pad_px: {self.pad_px} pixels cannot be reflected from a view of {size_px} px"
+            yield Problem(f"{name}.pad_px", f"{self.pad_px} pixels cannot be reflected from a view of {size_px} px")
         yield from less_than(1, self, name, "count", "size")
         for key, low, high in (("scale", 0.0, 1.0), ("ratio", 0.0, 100.0), ("blur_sigma", 0.0, 100.0), ("erasing_scale", 0.0, 1.0)):
             pair = getattr(self, key)
             if len(pair) != 2 or not low < pair[0] <= pair[1] <= high:
-                yield f"{name}.{key}: {pair} is not a rising pair of numbers in ({low:g}, {high:g}]"
+                yield Problem(f"{name}.{key}", f"{pair} is not a rising pair of numbers in ({low:g}, {high:g}]")
         for f in dataclasses.fields(self):
             if (f.name.endswith("_prob") or f.name == "hflip") and not 0 <= getattr(self, f.name) <= 1:
-                yield f"{name}.{f.name}: {getattr(self, f.name)} is not a probability"
+                yield Problem(f"{name}.{f.name}", f"{getattr(self, f.name)} is not a probability")
             if f.name.endswith("_alpha"):
                 yield from less_than(0, self, name, f.name)
         if self.color_jitter and (len(self.color_jitter) != 4 or not all(0 <= c < math.inf for c in self.color_jitter)):
-            yield f"{name}.color_jitter: {self.color_jitter} is not [brightness, contrast, saturation, hue], none negative"
+            yield Problem(f"{name}.color_jitter", f"{self.color_jitter} is not [brightness, contrast, saturation, hue], none negative")
         elif self.color_jitter and self.color_jitter[3] > 0.5:
-            yield f"{name}.color_jitter: a hue of {self.color_jitter[3]} is more than 0.5, all the way round"
+            yield Problem(f"{name}.color_jitter", f"a hue of {self.color_jitter[3]} is more than 0.5, all the way round")
         if self.auto_augment and not re.fullmatch(r"rand(-(m|mstd|inc|n|p)\d+\.?\d*)*|original|cifar10", self.auto_augment):
-            yield f"{name}.auto_augment: {self.auto_augment!r} is none of rand-m9-mstd0.5-inc1 (and the like), original, cifar10"
+            reason = f"{self.auto_augment!r} is none of rand-m9-mstd0.5-inc1 (and the like), original, cifar10"
+            yield Problem(f"{name}.auto_augment", reason)
 
 
 @dataclass
@@ -139,27 +140,28 @@ class Data:
         owners = {} if self.val_fraction else {"val_seed": "a val_fraction"}
         return owners if self.mean is None else owners | {"normalize": "no data.mean and data.std"}
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Iterator[Problem]:
         for name in ("images", "labels"):
             if (subset := getattr(self, name)) is not None:
                 yield from subset.problems(f"data.{name}")
         if not 0 <= self.val_fraction < 1:
-            yield f"data.val_fraction: {self.val_fraction} is not in [0, 1)"
+            yield Problem("data.val_fraction", f"{self.val_fraction} is not in [0, 1)")
         yield from self._statistics_problems()
         if not 0 < self.eval_crop <= 1:
-            yield f"data.eval_crop: {self.eval_crop} is not in (0, 1]"
+            yield Problem("data.eval_crop", f"{self.eval_crop} is not in (0, 1]")
         yield from less_than(0, self, "data", "val_seed", "workers", "cache_gb", "device_cache_gb")
         yield from less_than(1, self, "data", "repeats", "image_size", "cache_px")
         for name, view in self.views.made().items():
             yield from view.problems(f"data.views.{name}", view.size or self.image_size)
 
-    def _statistics_problems(self) -> Iterator[str]:
+    def _statistics_problems(self) -> Iterator[Problem]:
         for name, low in (("mean", 0.0), ("std", 1e-6)):
             values = getattr(self, name)
             if values is not None and (len(values) != 3 or not all(low <= v <= 1 for v in values)):
-                yield f"data.{name}: {values} is not three numbers (red, green, blue) between 0 and 1; pixels are 0 to 1 here"
+                yield Problem(f"data.{name}", f"{values} is not three numbers (red, green, blue) between 0 and 1; pixels are 0 to 1 here")
         if (self.mean is None) != (self.std is None):
-            yield "data.mean, data.std: set both or neither"
+            found, lacking = ("mean", "std") if self.std is None else ("std", "mean")
+            yield Problem(f"data.{found}", f"set data.{lacking} too, or neither")
 
 
 def view_px(data: Data, view: str) -> int:

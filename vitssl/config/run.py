@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any, Literal, Optional
 
 from vitssl.config.backbones import BackboneConfig, capabilities, module, size_of
-from vitssl.config.base import ConfigError, checkpoint, free, later, less_than, teachers, unread_problems
+from vitssl.config.base import ConfigError, Problem, checkpoint, free, later, less_than, teachers, unread_problems
 from vitssl.config.data import Data, View, view_px
 from vitssl.config.objectives import Objectives, active
 
@@ -41,19 +41,19 @@ class Optim:
         owners = dict.fromkeys(("momentum", "nesterov"), "name: sgd") if self.name == "adamw" else {"betas": "name: adamw"}
         return owners if self.clip != "none" else owners | {"clip_norm": "clip: global or tensor"}
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Iterator[Problem]:
         yield from less_than(1, self, "optim", "batch_size")
         yield from less_than(0, self, "optim", "lr", "weight_decay", "weight_decay_end", "min_lr", "warmup_lr")
         if not 0 <= self.momentum < 1:
-            yield f"optim.momentum: {self.momentum} is not in [0, 1)"
+            yield Problem("optim.momentum", f"{self.momentum} is not in [0, 1)")
         if self.nesterov and not self.momentum:
-            yield "optim.nesterov: there is no momentum; set optim.momentum"
+            yield Problem("optim.nesterov", "there is no momentum; set optim.momentum")
         if not 0 < self.layer_decay <= 1:
-            yield f"optim.layer_decay: {self.layer_decay} is not in (0, 1]"
+            yield Problem("optim.layer_decay", f"{self.layer_decay} is not in (0, 1]")
         if self.clip != "none" and not 0 < self.clip_norm < math.inf:
-            yield f"optim.clip_norm: {self.clip_norm} is not positive"
+            yield Problem("optim.clip_norm", f"{self.clip_norm} is not positive")
         if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
-            yield f"optim.betas: {self.betas} is not a pair in [0, 1)"
+            yield Problem("optim.betas", f"{self.betas} is not a pair in [0, 1)")
 
 
 @dataclass
@@ -74,16 +74,16 @@ class Loop:
     checkpoint_minutes: float = free(5.0)  # a killed run loses at most this
     keep_every: int = free(0)  # epochs; also keep a checkpoint of its own, 0 = never
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Iterator[Problem]:
         yield from less_than(0, self, "loop", "checkpoint_minutes", "warmup_epochs", "eval_every", "keep_every")
         yield from less_than(1, self, "loop", "epochs", "threads", "log_every", "max_steps", "micro_batch_size")
         horizon = self.schedule_epochs or self.epochs
         if horizon < self.epochs:
-            yield f"loop.schedule_epochs: {self.schedule_epochs} is shorter than loop.epochs={self.epochs}"
+            yield Problem("loop.schedule_epochs", f"{self.schedule_epochs} is shorter than loop.epochs={self.epochs}")
         if self.warmup_epochs >= horizon:
-            yield f"loop.warmup_epochs: {self.warmup_epochs:g} leaves nothing of the {horizon} epochs to train; lower it too"
+            yield Problem("loop.warmup_epochs", f"{self.warmup_epochs:g} leaves nothing of the {horizon} epochs to train; lower it too")
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
-            yield f"loop.ema_decay: {self.ema_decay} is not in (0, 1)"
+            yield Problem("loop.ema_decay", f"{self.ema_decay} is not in (0, 1)")
 
 
 @dataclass
@@ -143,8 +143,7 @@ def check(run: Run, where: str = "") -> None:
     Raises:
         ConfigError: the first problem found, naming ``where`` and the field.
     """
-    prefix = f"{where}: " if where else ""
-    seeds = less_than(0, run, "", "seed") if run.seed < 2**63 else iter([f"seed: {run.seed} is more than 2**63 - 1"])
+    seeds = less_than(0, run, "", "seed") if run.seed < 2**63 else iter([Problem("seed", f"{run.seed} is more than 2**63 - 1")])
     # lazily: a later check may rely on an earlier one
     parts = (
         _demands(run),
@@ -155,27 +154,27 @@ def check(run: Run, where: str = "") -> None:
         run.loop.problems(),
     )
     for problem in chain(seeds, _pattern_problems(run), *parts):
-        raise ConfigError(prefix + problem)
+        raise ConfigError(problem.reason, problem.field, where)
 
 
-def refuse_unread(run: Run, said: Collection[str] = ()) -> None:
+def refuse_unread(run: Run, cli_fields: Collection[str] = ()) -> None:
     """Refuse what is set and has no effect, in a Run that is being planned: one that was made before is read as it is.
 
-    What a sweep says of views for all of its arms may be of no use in one that crops or mixes otherwise; ``said`` of that very
-    field, on the command line, it is a mistake too.
+    What a sweep says of views for all of its arms may be of no use in one that crops or mixes otherwise; of
+    a field in ``cli_fields``, which the command line sets, it is a mistake too.
 
     Raises:
         ConfigError: the first such field, and what it belongs to.
     """
     start = {} if run.init_from else dict.fromkeys(("init_objectives", "init_except"), "init_from")
     for problem in chain(unread_problems(run.optim, "optim", run.optim.unread()), unread_problems(run, "", start)):
-        raise ConfigError(problem)
+        raise ConfigError(problem.reason, problem.field)
     warmup = {} if run.loop.warmup_epochs else {"warmup_lr": "loop.warmup_epochs"}
     parts: list[tuple[Any, str, dict[str, str]]] = [(run.optim, "optim", warmup), (run.data, "data", run.data.unread())]
     parts += [(view, f"data.views.{name}", view.unread()) for name, view in run.data.views.made().items()]
     for problem in chain.from_iterable(unread_problems(*part) for part in parts):
-        if problem.partition(":")[0] in said:
-            raise ConfigError(problem)
+        if problem.field in cli_fields:
+            raise ConfigError(problem.reason, problem.field)
 
 
 def check_fits(run: Run, field: str, theirs: Run, where: str = "") -> None:
@@ -192,21 +191,19 @@ def check_fits(run: Run, field: str, theirs: Run, where: str = "") -> None:
     Raises:
         ConfigError: they differ, in more than how the teacher was trained.
     """
-    prefix = f"{where}: " if where else ""
     if field == "init_from" and not run.init_except:
         own, other = _network(run.backbone), _network(theirs.backbone)
         for name in own:
             if own[name] != other[name]:
-                raise ConfigError(
-                    f"{prefix}init_from: those weights are of a backbone of {name} {other[name]}, and this one has {own[name]}"
-                )
+                raise ConfigError(f"those weights are of a backbone of {name} {other[name]}, and this one has {own[name]}", field, where)
     ours = teachers(run).get(f"{field}_backbone")
     if ours is None:
         return
     for f in dataclasses.fields(ours):
         own, other = getattr(ours, f.name), getattr(theirs.backbone, f.name)
         if own != other and f.name not in HOW_TRAINED:
-            raise ConfigError(f"{prefix}{field}_backbone.{f.name}: {own} is not the teacher's; its own Run has backbone.{f.name}={other}")
+            reason = f"{own} is not the teacher's; its own Run has backbone.{f.name}={other}"
+            raise ConfigError(reason, f"{field}_backbone.{f.name}", where)
 
 
 def _network(backbone: BackboneConfig) -> dict[str, Any]:
@@ -215,42 +212,40 @@ def _network(backbone: BackboneConfig) -> dict[str, Any]:
     return {"family": module(backbone), **{name: getattr(size, name) for name in same}, "attention_scale": backbone.attention_scale}
 
 
-def _pattern_problems(run: Run) -> Iterator[str]:
+def _pattern_problems(run: Run) -> Iterator[Problem]:
     for name, patterns in (("init_except", run.init_except), ("optim.no_decay", run.optim.no_decay), ("optim.decay", run.optim.decay)):
         for pattern in patterns:
             try:
                 re.compile(pattern)
             except re.error as error:
-                yield f"{name}: {pattern!r} is not a regular expression ({error})"
+                yield Problem(name, f"{pattern!r} is not a regular expression ({error})")
 
 
-def _demands(run: Run) -> Iterator[str]:
+def _demands(run: Run) -> Iterator[Problem]:
     """What the objectives ask of the backbone and of the data, before anything is said of them."""
     objectives, made = active(run.objectives), run.data.views.made()
     if not objectives:
-        yield "objectives: none is on; set at least one, for example objectives.classify: {}"
+        yield Problem("objectives", "none is on; set at least one, for example objectives.classify: {}")
     for name, objective in objectives.items():
         for lacking in sorted(objective.requires() - capabilities(run.backbone)):
-            yield f"objectives.{name}: {_lacks(run.backbone, lacking)}"
+            yield Problem(f"objectives.{name}", _lacks(run.backbone, lacking))
         for view in objective.views():
             if view not in made:
-                yield f"objectives.{name}: there is no data.views.{view}; the Run has {', '.join(sorted(made))}"
+                yield Problem(f"objectives.{name}", f"there is no data.views.{view}; the Run has {', '.join(sorted(made))}")
 
 
-def _objective_problems(run: Run) -> Iterator[str]:
+def _objective_problems(run: Run) -> Iterator[Problem]:
     objectives = active(run.objectives)
     for name, objective in objectives.items():
         yield from objective.problems(f"objectives.{name}", run)
     if objectives and not any(objective.reads_output() for objective in objectives.values()):
-        yield (
-            f"objectives.{', '.join(objectives)}: nothing reads the backbone's output, and its last layers would stay untrained;"
-            " add an objective that does, such as classify (drloc does with features: normed)"
-        )
+        reason = f"none of {', '.join(objectives)} reads the backbone's output, and its last layers would stay untrained; add one that does"
+        yield Problem("objectives", f"{reason}, such as classify (drloc does with features: normed)")
     if run.backbone.frozen and set(objectives) != {"classify"}:
-        yield "backbone.frozen: only a classify Run (a probe) can train on a frozen backbone"
+        yield Problem("backbone.frozen", "only a classify Run (a probe) can train on a frozen backbone")
     for name in run.init_objectives:
         if name not in objectives:
-            yield f"init_objectives: {name} is not an active objective; the Run has {', '.join(objectives)}"
+            yield Problem("init_objectives", f"{name} is not an active objective; the Run has {', '.join(objectives)}")
 
 
 def _lacks(backbone: BackboneConfig, need: str) -> str:
@@ -261,6 +256,6 @@ def _lacks(backbone: BackboneConfig, need: str) -> str:
     return f"backbone.name={backbone.name} {LACKS[need]}"
 
 
-def _backbone_problems(run: Run) -> Iterator[str]:
+def _backbone_problems(run: Run) -> Iterator[Problem]:
     views = [(f"data.views.{name}", view_px(run.data, name)) for name in views_of(run)]
-    return run.backbone.problems([*views, ("data.image_size", run.data.image_size)])
+    return run.backbone.problems("backbone", [*views, ("data.image_size", run.data.image_size)])

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from vitssl.config.base import less_than, unread_problems
+from vitssl.config.base import Problem, less_than, unread_problems
 
 if TYPE_CHECKING:
     from vitssl.config.run import Run
@@ -50,7 +50,7 @@ class ObjectiveConfig:
         """{field that nothing reads as the other fields are: the value of another field that it belongs to}."""
         return {}
 
-    def problems(self, name: str, run: Run) -> Iterator[str]:
+    def problems(self, name: str, run: Run) -> Iterator[Problem]:
         """``name`` is the path of the field, such as objectives.mae."""
         yield from less_than(0, self, name, "weight")
         yield from unread_problems(self, name, self.unread())

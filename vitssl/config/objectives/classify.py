@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Optional
 
-from vitssl.config.base import less_than
+from vitssl.config.base import Problem, less_than
 from vitssl.config.objectives.base import ObjectiveConfig, Pool, of_pool
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ class ClassifyConfig(ObjectiveConfig):
     def requires(self) -> set[str]:
         return of_pool(self.pool)
 
-    def problems(self, name: str, run: Run) -> Iterator[str]:
+    def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
         if not 0 <= self.label_smoothing < 1:
-            yield f"{name}.label_smoothing: {self.label_smoothing} is not in [0, 1)"
+            yield Problem(f"{name}.label_smoothing", f"{self.label_smoothing} is not in [0, 1)")
         yield from less_than(0, self, name, "init_std")
