@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Any
 
 from jobs.overrides import check_axes, where_on
-from jobs.sweep import Resources, Spec, check_resources, refuse_scalars
+from jobs.sweep import Resources, Spec, check_resources
 from vitssl import config
-from vitssl.config import ConfigError, Run, active, assign, check_fits, checkpoints, dotted, identity, merge, unknown
+from vitssl.config import ConfigError, Run, active, assign, check_fits, checkpoints, dotted, fill, identity, merge, nested, unknown
 from vitssl.files import hash_file
 
 
@@ -127,7 +127,7 @@ def cells(spec: Spec) -> list[Cell]:
 
 def _check_axes(spec: Spec, arm: str, stages: set[str]) -> None:
     said = _with_its_source(_for_stage(spec.overrides | spec.arm_overrides.get(arm, {}), None, stages))
-    axes = {axis: {label: dotted(combined([fields])) for label, fields in values.items()} for axis, values in spec.axes.items()}
+    axes = {axis: {label: dotted(nested(fields)) for label, fields in values.items()} for axis, values in spec.axes.items()}
     check_axes(said, axes)
 
 
@@ -164,8 +164,7 @@ def _check_layers(spec: Spec, stages: set[str]) -> None:
         for stage in (None, *stages):
             if part := _for_stage(layer, stage, stages):
                 place = where if stage is None else f"{where}: {stage}"
-                refuse_scalars(combined([part]), place)
-                merge(Run, {"data": {"shards": "any"}}, combined([part]), where=place)
+                fill(Run, nested(part), place)
 
 
 def _for_stage(layer: dict[str, Any], stage: str | None, stages: set[str]) -> dict[str, Any]:
@@ -180,24 +179,6 @@ def _for_stage(layer: dict[str, Any], stage: str | None, stages: set[str]) -> di
     return picked
 
 
-def combined(layers: list[dict[str, Any]]) -> dict[str, Any]:
-    """Layers with dotted keys as one nested mapping, later ones over earlier ones; OmegaConf's merge of each costs seconds."""
-    result: dict[str, Any] = {}
-    for layer in layers:
-        for key, value in layer.items():
-            *path, last = str(key).split(".")
-            part = result
-            for name in path:
-                if not isinstance(part.get(name), dict):
-                    part[name] = {}
-                part = part[name]
-            if isinstance(value, dict):
-                below = part.get(last)
-                value = combined([below if isinstance(below, dict) else {}, value])
-            part[last] = value
-    return result
-
-
 def _merge_stages(spec: Spec, arm: str, labels: dict[str, Any], stages: set[str]) -> list[Stage]:
     axes = [spec.axes[axis][label] for axis, label in labels.items()]
     asked_axes = [fields for axis, fields in zip(labels, axes, strict=True) if f"axes.{axis}" in spec.said]
@@ -209,9 +190,9 @@ def _merge_stages(spec: Spec, arm: str, labels: dict[str, Any], stages: set[str]
         of_file = len(layers)
         for overrides in (spec.overrides, spec.arm_overrides.get(arm, {})):
             for fields_said in (_for_stage(overrides, None, stages), _for_stage(overrides, name, stages)):
-                layers.append(where_on(fields_said, combined(layers)))
-        run = merge(Run, combined([_with_its_source(layer) for layer in layers]), where=where)
-        cli_fields = [*dotted(combined([*asked_axes, *layers[of_file:]])), *(key for key in spec.said if key.startswith("resources."))]
+                layers.append(where_on(fields_said, nested(*layers)))
+        run = merge(Run, *map(_with_its_source, layers), where=where)
+        cli_fields = [*dotted(nested(*asked_axes, *layers[of_file:])), *(key for key in spec.said if key.startswith("resources."))]
         with error_location(where, cli_fields):
             config.check(run)
             config.refuse_unread(run, cli_fields)
@@ -225,7 +206,7 @@ def _merge_stages(spec: Spec, arm: str, labels: dict[str, Any], stages: set[str]
 
 def _with_its_source(layer: dict[str, Any]) -> dict[str, Any]:
     """A layer that sets `data.shards` and no `data.source` means shards that are there: it drops the source from below."""
-    data = combined([layer]).get("data")
+    data = nested(layer).get("data")
     alone = isinstance(data, dict) and "shards" in data and "source" not in data
     return {**layer, "data.source": None} if alone else layer
 

@@ -7,11 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
-from vitssl.config import ConfigError, Run, unknown
+from vitssl.config import ConfigError, Run, read_value, unknown
 
 RUN_FIELDS = {f.name for f in dataclasses.fields(Run)}
 
@@ -46,11 +42,7 @@ def parse(arguments: list[str]) -> Overrides:
         key, equals, text = argument.partition("=")
         if not equals or not key:
             raise ConfigError(f"command line: {argument!r} is not key=value")
-        try:
-            value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]  # type: ignore[index,call-overload]
-        except (yaml.YAMLError, OmegaConfBaseException):
-            raise ConfigError(f"command line: {key}: {text!r} is not a YAML value") from None
-        _file_under(result, key, value)
+        _file_under(result, key, read_value(text, key, "command line"))
     return result
 
 

@@ -20,7 +20,7 @@ if __name__ == "__main__":
 
 from jobs import cluster, folders, graph, local, overrides, shards, show, smoke, sweep, weights
 from jobs.node import TRAINING
-from vitssl.config import ConfigError, Site, merge, unknown
+from vitssl.config import ConfigError, Site, merge, read_yaml, unknown
 from vitssl.emissions import intensity_kg_per_kwh
 
 SITES = Path(__file__).resolve().parent / "sites"
@@ -114,7 +114,7 @@ def read_site(named: str, overrides: dict[str, Any]) -> Site:
     """
     path = _profile(named)
     merge(Site, overrides, where="command line: site")
-    site = merge(Site, sweep.load_yaml(path), overrides, where=str(path))
+    site = merge(Site, read_yaml(path), overrides, where=str(path))
     if site.gpu_tflops == 0:
         raise ConfigError(f"{'command line' if 'gpu_tflops' in overrides else path}: site.gpu_tflops: 0 is no speed; leave it out")
     for name in ("gpu_power_w", "gpu_tflops", "price_per_gpu_hour", "intensity_kg_per_kwh", "estimate_kg_per_kwh"):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Optional
 
 from jobs.overrides import RUN_FIELDS, Overrides, check
-from vitssl.config import ConfigError, Objectives, Run, merge, parts_of, read_yaml, unknown
+from vitssl.config import ConfigError, merge, read_yaml, unknown
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Arm:
     optional: bool = False  # runs only when asked for
     resources: dict[str, Any] = field(default_factory=dict)  # over the sweep's
     defaults: dict[str, Any] = field(default_factory=dict)  # over the sweep's, for every stage
-    stages: dict[str, Any] = field(default_factory=dict)  # name -> fields; the last one carries the accuracy
+    stages: dict[str, Optional[dict[str, Any]]] = field(default_factory=dict)  # name -> fields; the last one carries the accuracy
 
 
 @dataclass
@@ -99,11 +99,8 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
         ConfigError: naming the file and the field.
     """
     overrides, where = overrides or Overrides(), str(path)
-    content = load_yaml(path)
+    content = read_yaml(path)
     axes, arms = content.pop("axes", None), content.get("arms")
-    _refuse_lists(content, where, ("paper", "resources", "defaults", "smoke"))
-    for name, arm in _mapping(arms, f"{where}: arms").items():
-        _refuse_lists(arm, f"{where}: arms.{name}", ("resources", "defaults", "stages"))
     published = {name: arm.pop("published", None) for name, arm in _mapping(arms, f"{where}: arms").items() if isinstance(arm, dict)}
     for name in _NOT_OF_THE_FILE & content.keys():
         raise unknown(name, [f.name for f in dataclasses.fields(Spec) if f.name not in _NOT_OF_THE_FILE], where)
@@ -157,40 +154,6 @@ def on_one_node(spec: Spec) -> None:
             resources["nodes"] = min(1, nodes)
 
 
-def _refuse_lists(part: Any, where: str, names: tuple[str, ...]) -> None:
-    """OmegaConf's message for a list where fields belong names neither."""
-    for name in names:
-        if isinstance(part, dict) and part.get(name) is not None:
-            _mapping(part[name], f"{where}{'.' if ': ' in where else ': '}{name}")
-
-
-def load_yaml(path: str | Path) -> dict[str, Any]:
-    return _mapping(read_yaml(path), str(path))
-
-
-def refuse_scalars(layer: dict[str, Any], where: str, schema: type = Run, prefix: str = "") -> None:
-    """`data.images=7` is a natural mistake, and OmegaConf's message for it names no field.
-
-    Args:
-        layer: fields of a Run, nested.
-        where: the file and the place in it, for the error.
-        schema: the dataclass that `layer` is of, and `prefix` where it stands in the Run.
-
-    Raises:
-        ConfigError: a value stands where a set of fields belongs; it names those fields.
-    """
-    parts = parts_of(schema)
-    for name, value in layer.items():
-        inner = parts.get(name)
-        if inner is None or value is None:
-            continue
-        if isinstance(value, dict):
-            refuse_scalars(value, where, inner, f"{prefix}{name}.")
-        elif schema is not Objectives:  # for those `merge` has an advice of its own
-            own = [f"{prefix}{name}.{f.name}" for f in dataclasses.fields(inner)]
-            raise ConfigError(f"{where}: {prefix}{name}: {value!r} is not a set of fields; set one of them, such as {own[0]} or {own[1]}")
-
-
 def _mapping(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict) or (not value and where.endswith("arms")):
         raise ConfigError(f"{where}: expected a mapping of names, found {value!r}")
@@ -205,7 +168,7 @@ def _check_arms(spec: Spec) -> None:
         for stage, fields in arm.stages.items():
             if stage in RUN_FIELDS:
                 raise ConfigError(f"{where}.stages.{stage}: a stage cannot have the name of a field of a Run")
-            arm.stages[stage] = {} if fields is None else _mapping(fields, f"{where}.stages.{stage}")
+            arm.stages[stage] = fields or {}
         _check_published(arm.published, f"{where}.published")
 
 

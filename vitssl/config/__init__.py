@@ -12,7 +12,7 @@ from vitssl.config.backbones import FAMILIES, SIZES, BackboneConfig, capabilitie
 from vitssl.config.base import ConfigError, assign, checkpoint_fields, checkpoints, parts_of, teachers, unknown, unstarted
 from vitssl.config.data import STATISTICS, Data, Subset, View, Views, statistics, view_px
 from vitssl.config.identity import identity
-from vitssl.config.merging import dotted, load, merge, read_yaml, save, undotted
+from vitssl.config.merging import dotted, fill, load, merge, nested, read_value, read_yaml, save
 from vitssl.config.objectives import ObjectiveConfig, Objectives, active, horizon_epochs
 from vitssl.config.run import Loop, Optim, Run, check, check_fits, classifies, needs_labels, refuse_unread, scaled_lr, views_of
 from vitssl.config.site import Site
@@ -42,14 +42,17 @@ __all__ = [
     "checkpoints",
     "classifies",
     "dotted",
+    "fill",
     "horizon_epochs",
     "identity",
     "load",
     "merge",
     "module",
     "needs_labels",
+    "nested",
     "parts_of",
     "patch_px",
+    "read_value",
     "read_yaml",
     "refuse_unread",
     "save",
@@ -59,7 +62,6 @@ __all__ = [
     "statistics",
     "stride_px",
     "teachers",
-    "undotted",
     "unknown",
     "unstarted",
     "view_px",

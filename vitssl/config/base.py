@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
+import functools
 import math
+import types
 from collections.abc import Iterable, Iterator
 from dataclasses import field
 from operator import attrgetter
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 
 class ConfigError(ValueError):
@@ -91,11 +93,21 @@ def checkpoints(part: Any, prefix: str = "") -> dict[str, str]:
     return found
 
 
+@functools.cache
+def hints_of(kind: type) -> dict[str, Any]:
+    """{field: type hint} of a dataclass."""
+    hints = get_type_hints(kind)
+    return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
+
+
+def options_of(hint: Any) -> tuple[Any, ...]:
+    """The types that a type hint allows: two for an optional one."""
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
 def parts_of(kind: type) -> dict[str, type]:
     """{field: dataclass} of the fields that hold fields of their own, optional ones too."""
-    hints = {name: (hint, *get_args(hint)) for name, hint in get_type_hints(kind).items()}
-    found = {name: next((t for t in types if dataclasses.is_dataclass(t)), None) for name, types in hints.items()}
-    return {name: part for name, part in found.items() if part is not None}
+    return {name: option for name, hint in hints_of(kind).items() for option in options_of(hint) if dataclasses.is_dataclass(option)}
 
 
 def checkpoint_fields(kind: type, prefix: str = "") -> set[str]:
