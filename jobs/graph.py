@@ -19,7 +19,6 @@ is the hash of what defines their result, their parent's identity included.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterator
@@ -28,10 +27,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs.overrides import check_axes, where_on
-from jobs.sweep import Resources, Spec, check_resources
+from jobs.overrides import CLI, layer, settings
+from jobs.sweep import Resources, Spec, resources
 from vitssl import config
-from vitssl.config import ConfigError, Run, active, assign, check_fits, checkpoints, dotted, fill, identity, merge, nested, unknown
+from vitssl.config import ConfigError, Run, active, assign, check_fits, checkpoints, dotted, identity, merge, nested, unknown
 from vitssl.files import hash_file
 
 
@@ -98,7 +97,7 @@ def error_location(where: str, cli_fields: Collection[str]) -> Iterator[None]:
         # what has a place already is of another file, and so is its field
         reason, wrong = (str(error), "") if error.place else (error.reason, error.field)
         if any(wrong == name or wrong.startswith(f"{name}.") for name in cli_fields):
-            raise ConfigError(f"{reason} (in {where})", wrong, "command line") from None
+            raise ConfigError(f"{reason} (in {where})", wrong, CLI) from None
         changed = f" (the command line set {', '.join(cli_fields)})" if cli_fields else ""
         raise ConfigError(f"{reason}{changed}", wrong, where) from None
 
@@ -107,101 +106,88 @@ def cells(spec: Spec) -> list[Cell]:
     """Every runnable arm at every combination of axis values, each stage merged and checked.
 
     Raises:
-        ConfigError: the first mistake, naming the file and the field.
+        ConfigError: the first mistake, naming the place and the field.
     """
-    stages = set(spec.stages)
-    _check_layers(spec, stages)
     for arm in spec.arms:
-        _check_axes(spec, arm, stages)
+        _check_axes(spec, arm)
     result = []
     for arm, values in itertools.product(spec.arms, itertools.product(*spec.axes.values())):
         labels = dict(zip(spec.axes, values, strict=True))
         if spec.arms[arm].stages:
-            result.append(Cell(arm, labels, _merge_stages(spec, arm, labels, stages)))
-    if not result:
-        raise ConfigError(f"{spec.file}: arms: none of {', '.join(spec.arms) or 'them'} can run")
-    _check_objectives(spec, result, stages)
+            result.append(Cell(arm, labels, _stages(spec, arm, labels)))
+    _check_objectives(spec, result)
     _check_metric(spec, result)
     return result
 
 
-def _check_axes(spec: Spec, arm: str, stages: set[str]) -> None:
-    said = _with_its_source(_for_stage(spec.overrides | spec.arm_overrides.get(arm, {}), None, stages))
-    axes = {axis: {label: dotted(nested(fields)) for label, fields in values.items()} for axis, values in spec.axes.items()}
-    check_axes(said, axes)
+def _check_axes(spec: Spec, arm: str) -> None:
+    """No two values of an axis become one, and none has a name that is not its value, by what the command line sets of an arm."""
+    said = [(s, *leaf) for s in spec.overrides.settings if s.arm in (None, arm) for leaf in _with_its_source(s.leaves).items()]
+
+    def set_by(stage: str | None, field: str) -> Iterator[str]:
+        """The command line's keys that set a field of an axis."""
+        for s, name, value in said:
+            if s.stage in (None, stage) and (field == name or (value != {} and field.startswith(f"{name}."))):
+                yield s.key
+
+    for axis, values in spec.axes.items():
+        fields = [{(s.stage, name): value for s in chosen for name, value in s.leaves.items()} for chosen in values.values()]
+        left = [{place: value for place, value in own.items() if not any(set_by(*place))} for own in fields]
+        taken = next((key for own in fields for place in own for key in set_by(*place)), None)
+        if taken and all(chosen == list(settings({axis: label})) for label, chosen in values.items()):
+            raise ConfigError(f"axes.{axis} sets it; write axes.{axis}=... instead", taken, CLI)
+        if taken and any(own in left[:i] for i, own in enumerate(left)):
+            names = ", ".join(map(str, values))
+            raise ConfigError(f"axes.{axis} sets it, and {names} would be the same; choose one with axes.{axis}=...", taken, CLI)
 
 
-def _check_objectives(spec: Spec, made: list[Cell], stages: set[str]) -> None:
+def _check_objectives(spec: Spec, made: list[Cell]) -> None:
     """A field of an objective that no Run has is a mistake: such fields switch none on."""
-    on = {name for cell in made for stage in cell.stages for name in active(stage.run.objectives)}
-    for overrides in (spec.overrides, *spec.arm_overrides.values()):
-        for key in overrides:
-            head, _, rest = key.partition(".")
-            name = (rest if head in stages else key).split(".")
-            if name[0] == "objectives" and len(name) > 2 and name[1] not in on:
-                raise ConfigError(
-                    f"command line: {key}: objectives.{name[1]} is on in none of these Runs; objectives.{name[1]}={{}} switches it on"
-                )
+    stages = [(cell.arm, stage) for cell in made for stage in cell.stages]
+    on = {(arm, stage.name, name) for arm, stage in stages for name in active(stage.run.objectives)}
+    on |= {(None, stage, name) for _, stage, name in on}
+    on |= {(arm, None, name) for arm, _, name in on}
+    for setting in spec.overrides.settings:
+        name = setting.objective
+        if name and (setting.arm, setting.stage, name) not in on:
+            reason = f"objectives.{name} is on in none of these Runs; objectives.{name}={{}} switches it on"
+            raise ConfigError(reason, setting.key, CLI)
 
 
 def _check_metric(spec: Spec, made: list[Cell]) -> None:
     for cell in made:
         if spec.metric.endswith("_ema") and cell.stages[-1].run.loop.ema_decay is None:
-            raise ConfigError(f"{spec.place('metric')}: metric: {spec.metric} is of averaged weights, and {cell.arm} has no loop.ema_decay")
+            raise ConfigError(f"{spec.metric} is of averaged weights, and {cell.arm} has no loop.ema_decay", "metric", spec.place("metric"))
 
 
-def _check_layers(spec: Spec, stages: set[str]) -> None:
-    """Each layer alone, so that the error names the place in the file and not the first cell that it touches."""
-    layers = {f"{spec.file}: defaults": spec.defaults, f"{spec.file}: smoke": spec.smoke, "command line": spec.overrides}
-    layers |= {f"command line: arms.{arm}": fields for arm, fields in spec.arm_overrides.items()}
-    for axis, values in spec.axes.items():
-        place = spec.place(f"axes.{axis}")
-        layers |= {f"{place}: axes.{axis}.{label}": fields for label, fields in values.items()}
-    for name, arm in spec.arms.items():
-        layers[f"{spec.file}: arms.{name}.defaults"] = arm.defaults
-        layers |= {f"{spec.file}: arms.{name}.stages.{stage}": fields for stage, fields in arm.stages.items()}
-    for where, layer in layers.items():
-        for stage in (None, *stages):
-            if part := _for_stage(layer, stage, stages):
-                place = where if stage is None else f"{where}: {stage}"
-                fill(Run, nested(part), place)
-
-
-def _for_stage(layer: dict[str, Any], stage: str | None, stages: set[str]) -> dict[str, Any]:
-    """The fields of a layer that are for one stage alone; None: those for all stages."""
-    picked: dict[str, Any] = {}
-    for key, value in layer.items():
-        head, _, rest = str(key).partition(".")
-        if head not in stages:
-            picked |= {key: value} if stage is None else {}
-        elif head == stage:
-            picked |= {rest: value} if rest else value
-    return picked
-
-
-def _merge_stages(spec: Spec, arm: str, labels: dict[str, Any], stages: set[str]) -> list[Stage]:
-    axes = [spec.axes[axis][label] for axis, label in labels.items()]
-    asked_axes = [fields for axis, fields in zip(labels, axes, strict=True) if f"axes.{axis}" in spec.said]
-    own, resources, merged = spec.arms[arm], resources_of(spec, arm), []
-    for name, fields in own.stages.items():
+def _stages(spec: Spec, arm: str, labels: dict[str, Any]) -> list[Stage]:
+    stages: list[Stage] = []
+    for name in spec.arms[arm].stages:
         where = f"{spec.file}: arms.{arm}.stages.{name}"
-        layers = [spec.defaults, own.defaults, *(_for_stage(a, None, stages) for a in axes), fields]
-        layers += [_for_stage(a, name, stages) for a in axes]
-        of_file = len(layers)
-        for overrides in (spec.overrides, spec.arm_overrides.get(arm, {})):
-            for fields_said in (_for_stage(overrides, None, stages), _for_stage(overrides, name, stages)):
-                layers.append(where_on(fields_said, nested(*layers)))
-        run = merge(Run, *map(_with_its_source, layers), where=where)
-        cli_fields = [*dotted(nested(*asked_axes, *layers[of_file:])), *(key for key in spec.said if key.startswith("resources."))]
+        merged, cli_fields = _merged(spec, arm, labels, name)
         with error_location(where, cli_fields):
+            run = merge(Run, merged)
             config.check(run)
             config.refuse_unread(run, cli_fields)
-            _check_world(run, resources)
-            pointers = _pointers(run, [s.name for s in merged])
+            _check_world(run, resources_of(spec, arm))
+            pointers = _pointers(run, [s.name for s in stages])
             for pointer, stage in pointers.items():
-                check_fits(run, pointer, next(s.run for s in merged if s.name == stage))
-        merged.append(Stage(name, run, where, pointers, cli_fields))
-    return merged
+                check_fits(run, pointer, next(s.run for s in stages if s.name == stage))
+        stages.append(Stage(name, run, where, pointers, cli_fields))
+    return stages
+
+
+def _merged(spec: Spec, arm: str, labels: dict[str, Any], stage: str) -> tuple[dict[str, Any], list[str]]:
+    """The layers of a stage, merged in the order that stands at the top of this file, and the fields that the command line sets of it."""
+    own, cli = spec.arms[arm], spec.overrides
+    axes = {axis: [layer(spec.axes[axis][label], None, of) for of in (None, stage)] for axis, label in labels.items()}
+    for_all, for_stage = ([both[i] for both in axes.values()] for i in (0, 1))
+    merged = nested(*map(_with_its_source, [spec.defaults, own.defaults, *for_all, own.stages[stage], *for_stage]))
+    said = [part for axis in axes if axis in cli.axes for part in axes[axis]]
+    for whose in itertools.product((None, arm), (None, stage)):
+        said.append(layer(cli.settings, *whose, below=merged))
+        merged = nested(merged, _with_its_source(said[-1]))
+    return merged, [*dotted(nested(*said)), *(f"resources.{name}" for of in (None, arm) for name in cli.resources.get(of, {}))]
 
 
 def _with_its_source(layer: dict[str, Any]) -> dict[str, Any]:
@@ -213,10 +199,7 @@ def _with_its_source(layer: dict[str, Any]) -> dict[str, Any]:
 
 def resources_of(spec: Spec, arm: str) -> Resources:
     """The sweep's resources under the arm's own, which already hold the command line's."""
-    where = f"{spec.file}: arms.{arm}.resources"
-    resources = merge(Resources, dataclasses.asdict(spec.resources), spec.arms[arm].resources, where=where)
-    check_resources(resources, where)
-    return resources
+    return resources(spec.file, f"arms.{arm}.resources", vars(spec.resources), spec.arms[arm].resources)
 
 
 def _check_world(run: Run, resources: Resources) -> None:

@@ -9,7 +9,7 @@ profile of the place where jobs run.
 """
 
 from vitssl.config.backbones import FAMILIES, SIZES, BackboneConfig, capabilities, module, patch_px, size_of, stage_strides_px, stride_px
-from vitssl.config.base import ConfigError, assign, checkpoint_fields, checkpoints, parts_of, teachers, unknown, unstarted
+from vitssl.config.base import ConfigError, Problem, assign, checkpoint_fields, checkpoints, parts_of, teachers, unknown, unstarted
 from vitssl.config.data import STATISTICS, Data, Subset, View, Views, statistics, view_px
 from vitssl.config.identity import identity
 from vitssl.config.merging import dotted, fill, load, merge, nested, read_value, read_yaml, save
@@ -28,6 +28,7 @@ __all__ = [
     "ObjectiveConfig",
     "Objectives",
     "Optim",
+    "Problem",
     "Run",
     "Site",
     "Subset",

@@ -41,11 +41,22 @@ def merge(schema: type, *layers: dict[str, Any] | list[str], where: str = "", fi
     Raises:
         ConfigError: an unknown key, a wrong type or a missing value; it names the field.
     """
-    filled = fill(schema, nested(*(_from_words(layer) if isinstance(layer, list) else layer for layer in layers)), where, field)
+    filled = fill(schema, *layers, where=where, field=field)
     for name, value in dotted(dataclasses.asdict(filled)).items():
         if value == UNSET:
             raise ConfigError("not set; give it a value", f"{field}.{name}" if field else name, where)
     return filled
+
+
+def fill(schema: type, *layers: Any, where: str = "", field: str = "") -> Any:
+    """As ``merge``, and leaves what is ``???``: something else may give it a value."""
+    mappings = [_from_words(layer) if isinstance(layer, list) else layer for layer in layers]
+    try:
+        for layer in mappings:  # alone, as a mapping over a number would hide it
+            _filled(schema, nested(layer) if isinstance(layer, dict) else layer, field)
+        return _filled(schema, nested(*mappings), field)
+    except ConfigError as error:
+        raise ConfigError(error.reason, error.field, where) from None
 
 
 def _from_words(words: list[str]) -> dict[str, Any]:
@@ -85,18 +96,6 @@ def dotted(value: Any, prefix: str = "") -> dict[str, Any]:
     for name, part in value.items():
         found |= dotted(part, f"{prefix}.{name}" if prefix else str(name))
     return found
-
-
-def fill(schema: type, layer: dict[str, Any], where: str = "", field: str = "") -> Any:
-    """A dataclass with the values of one nested layer, whose ``???`` are left: another layer may give them.
-
-    Raises:
-        ConfigError: as ``merge``.
-    """
-    try:
-        return _filled(schema, layer, field)
-    except ConfigError as error:
-        raise ConfigError(error.reason, error.field, where) from None
 
 
 def _filled(schema: type, layer: Any, path: str) -> Any:
