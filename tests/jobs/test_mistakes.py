@@ -119,6 +119,7 @@ def test_a_mistake_in_the_file_is_one_line_that_names_it(expand, before: str, af
         ("seed=3", r"command line: seed: axes.seed sets it; write axes.seed=\.\.\. instead"),
         ("arms.scratch.seed=3", "command line: arms.scratch.seed: axes.seed sets it"),
         ("finetune=3", "^command line: finetune: 3 is not a set of fields; .* finetune.seed or finetune.data$"),
+        ("finetune=[1]", r"^command line: finetune: \[1\] is not a set of fields"),
         ("finetune=null", "^command line: finetune: null is not a set of fields"),
         ("arms.scratch.stages.train=3", "^command line: arms.scratch.train: 3 is not a set of fields"),
         ("resources=2", "^command line: resources: name a field, for example resources.nodes=2$"),

@@ -41,7 +41,7 @@ def merge(schema: type, *layers: dict[str, Any] | list[str], where: str = "", fi
     Raises:
         ConfigError: an unknown key, a wrong type or a missing value; it names the field.
     """
-    filled = fill(schema, *layers, where=where, field=field)
+    filled = fill(schema, *(_from_words(layer) if isinstance(layer, list) else layer for layer in layers), where=where, field=field)
     for name, value in dotted(dataclasses.asdict(filled)).items():
         if value == UNSET:
             raise ConfigError("not set; give it a value", f"{field}.{name}" if field else name, where)
@@ -49,12 +49,11 @@ def merge(schema: type, *layers: dict[str, Any] | list[str], where: str = "", fi
 
 
 def fill(schema: type, *layers: Any, where: str = "", field: str = "") -> Any:
-    """As ``merge``, and leaves what is ``???``: something else may give it a value."""
-    mappings = [_from_words(layer) if isinstance(layer, list) else layer for layer in layers]
+    """As ``merge`` of mappings, and leaves what is ``???``: something else may give it a value."""
     try:
-        for layer in mappings:  # alone, as a mapping over a number would hide it
+        for layer in layers:  # alone, as a mapping over a number would hide it
             _filled(schema, nested(layer) if isinstance(layer, dict) else layer, field)
-        return _filled(schema, nested(*mappings), field)
+        return _filled(schema, nested(*layers), field)
     except ConfigError as error:
         raise ConfigError(error.reason, error.field, where) from None
 
