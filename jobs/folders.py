@@ -179,7 +179,7 @@ def write_sweep(spec: Spec, graph: Graph, launch: Launch) -> None:
         "file": spec.file,
         "paper": dataclasses.asdict(spec.paper) if spec.paper else None,
         "notes": spec.notes,
-        "overrides": spec.overridden(),
+        "overrides": list(dict.fromkeys(setting.key for setting in spec.overrides.settings)),
         "columns": spec.columns,
         "baseline": spec.baseline if spec.baseline in spec.arms else None,
         "metric": spec.metric,

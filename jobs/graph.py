@@ -19,7 +19,6 @@ is the hash of what defines their result, their parent's identity included.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterator
@@ -28,9 +27,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs.overrides import check_axes, where_on
-from jobs.sweep import Resources, Spec, check_resources, unknown
-from vitssl.config import ConfigError, Run, active, assign, check, check_fits, checkpoints, dotted, identity, load, merge, refuse_unread
+from jobs.overrides import CLI, layer, settings
+from jobs.sweep import Resources, Spec, resources
+from vitssl import config
+from vitssl.config import ConfigError, Run, active, assign, check_fits, checkpoints, dotted, identity, merge, nested, unknown
 from vitssl.files import hash_file
 
 
@@ -42,10 +42,10 @@ class Stage:
     run: Run
     where: str
     pointers: dict[str, str]
-    said: list[str] = field(default_factory=list)  # what the command line set of it
+    cli_fields: list[str] = field(default_factory=list)  # those that the command line sets
 
-    def placed(self) -> AbstractContextManager[None]:
-        return placed(self.where, self.said)
+    def error_location(self) -> AbstractContextManager[None]:
+        return error_location(self.where, self.cli_fields)
 
 
 @dataclass
@@ -84,164 +84,129 @@ class Graph:
 
 
 @contextmanager
-def placed(where: str, said: Collection[str]) -> Iterator[None]:
-    """Put a mistake, whose message begins with its field, behind the place where that was set: ``where``, or the command line.
+def error_location(where: str, cli_fields: Collection[str]) -> Iterator[None]:
+    """Give a mistake the place where its field was set: ``where``, or the command line.
 
     Args:
         where: the file and the place in it.
-        said: the fields that the command line set.
+        cli_fields: the fields that the command line sets.
     """
     try:
         yield
     except ConfigError as error:
-        wrong = str(error).partition(":")[0]
-        if any(wrong == name or wrong.startswith((f"{name}.", f"{name}[")) for name in said):
-            raise ConfigError(f"command line: {error} (in {where})") from None
-        changed = f" (the command line set {', '.join(said)})" if said else ""
-        raise ConfigError(f"{where}: {error}{changed}") from None
+        # what has a place already is of another file, and so is its field
+        reason, wrong = (str(error), "") if error.place else (error.reason, error.field)
+        if any(wrong == name or wrong.startswith((f"{name}.", f"{name}[")) for name in cli_fields):
+            raise ConfigError(f"{reason} (in {where})", wrong, CLI) from None
+        changed = f" (the command line set {', '.join(cli_fields)})" if cli_fields else ""
+        raise ConfigError(f"{reason}{changed}", wrong, where) from None
 
 
 def cells(spec: Spec) -> list[Cell]:
     """Every runnable arm at every combination of axis values, each stage merged and checked.
 
     Raises:
-        ConfigError: the first mistake, naming the file and the field.
+        ConfigError: the first mistake, naming the place and the field.
     """
-    stages = set(spec.stages)
-    _check_layers(spec, stages)
     for arm in spec.arms:
-        _check_axes(spec, arm, stages)
+        _check_axes(spec, arm)
     result = []
     for arm, values in itertools.product(spec.arms, itertools.product(*spec.axes.values())):
         labels = dict(zip(spec.axes, values, strict=True))
         if spec.arms[arm].stages:
-            result.append(Cell(arm, labels, _merge_stages(spec, arm, labels, stages)))
-    if not result:
-        raise ConfigError(f"{spec.file}: arms: none of {', '.join(spec.arms) or 'them'} can run")
-    _check_objectives(spec, result, stages)
+            result.append(Cell(arm, labels, _stages(spec, arm, labels)))
+    _check_objectives(spec, result)
     _check_metric(spec, result)
     return result
 
 
-def _check_axes(spec: Spec, arm: str, stages: set[str]) -> None:
-    said = _with_its_source(_for_stage(spec.overrides | spec.arm_overrides.get(arm, {}), None, stages))
-    axes = {axis: {label: dotted(combined([fields])) for label, fields in values.items()} for axis, values in spec.axes.items()}
-    check_axes(said, axes)
+def _check_axes(spec: Spec, arm: str) -> None:
+    """No two values of an axis become one, and none has a name that is not its value, by what the command line sets of an arm."""
+    said = [(s, *leaf) for s in spec.overrides.settings if s.arm in (None, arm) for leaf in _with_its_source(s.leaves).items()]
+
+    def set_by(stage: str | None, field: str) -> Iterator[str]:
+        """The command line's keys that set a field of an axis."""
+        for s, name, value in said:
+            if s.stage in (None, stage) and (field == name or (value != {} and field.startswith(f"{name}."))):
+                yield s.key
+
+    for axis, values in spec.axes.items():
+        fields = [{(s.stage, name): value for s in chosen for name, value in s.leaves.items()} for chosen in values.values()]
+        left = [{place: value for place, value in own.items() if not any(set_by(*place))} for own in fields]
+        taken = next((key for own in fields for place in own for key in set_by(*place)), None)
+        if taken and all(chosen == list(settings({axis: label})) for label, chosen in values.items()):
+            raise ConfigError(f"axes.{axis} sets it; write axes.{axis}=... instead", taken, CLI)
+        if taken and any(own in left[:i] for i, own in enumerate(left)):
+            names = ", ".join(map(str, values))
+            raise ConfigError(f"axes.{axis} sets it, and {names} would be the same; choose one with axes.{axis}=...", taken, CLI)
 
 
-def _check_objectives(spec: Spec, made: list[Cell], stages: set[str]) -> None:
+def _check_objectives(spec: Spec, made: list[Cell]) -> None:
     """A field of an objective that no Run has is a mistake: such fields switch none on."""
-    on = {name for cell in made for stage in cell.stages for name in active(stage.run.objectives)}
-    for overrides in (spec.overrides, *spec.arm_overrides.values()):
-        for key in overrides:
-            head, _, rest = key.partition(".")
-            name = (rest if head in stages else key).split(".")
-            if name[0] == "objectives" and len(name) > 2 and name[1] not in on:
-                raise ConfigError(
-                    f"command line: {key}: objectives.{name[1]} is on in none of these Runs; objectives.{name[1]}={{}} switches it on"
-                )
+    stages = [(cell.arm, stage) for cell in made for stage in cell.stages]
+    on = {(arm, stage.name, name) for arm, stage in stages for name in active(stage.run.objectives)}
+    on |= {(None, stage, name) for _, stage, name in on}
+    on |= {(arm, None, name) for arm, _, name in on}
+    for setting in spec.overrides.settings:
+        name = setting.objective
+        if name and (setting.arm, setting.stage, name) not in on:
+            reason = f"objectives.{name} is on in none of these Runs; objectives.{name}={{}} switches it on"
+            raise ConfigError(reason, setting.key, CLI)
 
 
 def _check_metric(spec: Spec, made: list[Cell]) -> None:
     for cell in made:
         if spec.metric.endswith("_ema") and cell.stages[-1].run.loop.ema_decay is None:
-            raise ConfigError(f"{spec.place('metric')}: metric: {spec.metric} is of averaged weights, and {cell.arm} has no loop.ema_decay")
+            raise ConfigError(f"{spec.metric} is of averaged weights, and {cell.arm} has no loop.ema_decay", "metric", spec.place("metric"))
 
 
-def _check_layers(spec: Spec, stages: set[str]) -> None:
-    """Each layer alone, so that the error names the place in the file and not the first cell that it touches."""
-    layers = {f"{spec.file}: defaults": spec.defaults, f"{spec.file}: smoke": spec.smoke, "command line": spec.overrides}
-    layers |= {f"command line: arms.{arm}": fields for arm, fields in spec.arm_overrides.items()}
-    for axis, values in spec.axes.items():
-        place = spec.place(f"axes.{axis}")
-        layers |= {f"{place}: axes.{axis}.{label}": fields for label, fields in values.items()}
-    for name, arm in spec.arms.items():
-        layers[f"{spec.file}: arms.{name}.defaults"] = arm.defaults
-        layers |= {f"{spec.file}: arms.{name}.stages.{stage}": fields for stage, fields in arm.stages.items()}
-    for where, layer in layers.items():
-        for stage in (None, *stages):
-            if part := _for_stage(layer, stage, stages):
-                place = where if stage is None else f"{where}: {stage}"
-                merge(Run, {"data": {"shards": "any"}}, combined([part]), where=place)
-
-
-def _for_stage(layer: dict[str, Any], stage: str | None, stages: set[str]) -> dict[str, Any]:
-    """The fields of a layer that are for one stage alone; None: those for all stages."""
-    picked: dict[str, Any] = {}
-    for key, value in layer.items():
-        head, _, rest = str(key).partition(".")
-        if head not in stages:
-            picked |= {key: value} if stage is None else {}
-        elif head == stage:
-            picked |= {rest: value} if rest else value
-    return picked
-
-
-def combined(layers: list[dict[str, Any]]) -> dict[str, Any]:
-    """Layers with dotted keys as one nested mapping, later ones over earlier ones; OmegaConf's merge of each costs seconds."""
-    result: dict[str, Any] = {}
-    for layer in layers:
-        for key, value in layer.items():
-            *path, last = str(key).split(".")
-            part = result
-            for name in path:
-                if not isinstance(part.get(name), dict):
-                    part[name] = {}
-                part = part[name]
-            if isinstance(value, dict):
-                below = part.get(last)
-                value = combined([below if isinstance(below, dict) else {}, value])
-            part[last] = value
-    return result
-
-
-def _merge_stages(spec: Spec, arm: str, labels: dict[str, Any], stages: set[str]) -> list[Stage]:
-    axes = [spec.axes[axis][label] for axis, label in labels.items()]
-    asked_axes = [fields for axis, fields in zip(labels, axes, strict=True) if f"axes.{axis}" in spec.said]
-    own, resources, merged = spec.arms[arm], resources_of(spec, arm), []
-    for name, fields in own.stages.items():
+def _stages(spec: Spec, arm: str, labels: dict[str, Any]) -> list[Stage]:
+    stages: list[Stage] = []
+    for name in spec.arms[arm].stages:
         where = f"{spec.file}: arms.{arm}.stages.{name}"
-        layers = [spec.defaults, own.defaults, *(_for_stage(a, None, stages) for a in axes), fields]
-        layers += [_for_stage(a, name, stages) for a in axes]
-        of_file = len(layers)
-        for overrides in (spec.overrides, spec.arm_overrides.get(arm, {})):
-            for fields_said in (_for_stage(overrides, None, stages), _for_stage(overrides, name, stages)):
-                layers.append(where_on(fields_said, combined(layers)))
-        run = merge(Run, combined([_with_its_source(layer) for layer in layers]), where=where)
-        said = [*dotted(combined([*asked_axes, *layers[of_file:]])), *(key for key in spec.said if key.startswith("resources."))]
-        with placed(where, said):
-            check(run)
-            refuse_unread(run, said)
-            _check_world(run, resources)
-            pointers = _pointers(run, [s.name for s in merged])
+        merged, cli_fields = _merged(spec, arm, labels, name)
+        with error_location(where, cli_fields):
+            run = merge(Run, merged)
+            config.check(run)
+            config.refuse_inactive_fields(run, cli_fields)
+            _check_world(run, resources_of(spec, arm))
+            pointers = _pointers(run, [s.name for s in stages])
             for pointer, stage in pointers.items():
-                check_fits(run, pointer, next(s.run for s in merged if s.name == stage))
-        merged.append(Stage(name, run, where, pointers, said))
-    return merged
+                check_fits(run, pointer, next(s.run for s in stages if s.name == stage))
+        stages.append(Stage(name, run, where, pointers, cli_fields))
+    return stages
+
+
+def _merged(spec: Spec, arm: str, labels: dict[str, Any], stage: str) -> tuple[dict[str, Any], list[str]]:
+    """The layers of a stage, merged in the order that stands at the top of this file, and the fields that the command line sets of it."""
+    own, cli = spec.arms[arm], spec.overrides
+    axes = {axis: [layer(spec.axes[axis][label], None, of) for of in (None, stage)] for axis, label in labels.items()}
+    for_all, for_stage = ([both[i] for both in axes.values()] for i in (0, 1))
+    merged = nested(*map(_with_its_source, [spec.defaults, own.defaults, *for_all, own.stages[stage], *for_stage]))
+    said = [part for axis in axes if axis in cli.axes for part in axes[axis]]
+    for whose in itertools.product((None, arm), (None, stage)):
+        said.append(layer(cli.settings, *whose, below=merged))
+        merged = nested(merged, _with_its_source(said[-1]))
+    return merged, [*dotted(nested(*said)), *(f"resources.{name}" for of in (None, arm) for name in cli.resources.get(of, {}))]
 
 
 def _with_its_source(layer: dict[str, Any]) -> dict[str, Any]:
     """A layer that sets `data.shards` and no `data.source` means shards that are there: it drops the source from below."""
-    data = combined([layer]).get("data")
+    data = nested(layer).get("data")
     alone = isinstance(data, dict) and "shards" in data and "source" not in data
     return {**layer, "data.source": None} if alone else layer
 
 
 def resources_of(spec: Spec, arm: str) -> Resources:
     """The sweep's resources under the arm's own, which already hold the command line's."""
-    where = f"{spec.file}: arms.{arm}.resources"
-    resources = merge(Resources, dataclasses.asdict(spec.resources), spec.arms[arm].resources, where=where)
-    check_resources(resources, where)
-    return resources
+    return resources(spec.file, f"arms.{arm}.resources", vars(spec.resources), spec.arms[arm].resources)
 
 
 def _check_world(run: Run, resources: Resources) -> None:
     world = resources.nodes * max(1, resources.gpus_per_node)
     if run.optim.batch_size % world:
-        raise ConfigError(
-            f"optim.batch_size: {run.optim.batch_size} is global and cannot be split evenly over "
-            f"resources.nodes x gpus_per_node = {world} processes"
-        )
+        reason = f"{run.optim.batch_size} is global and cannot be split evenly over resources.nodes x gpus_per_node = {world} processes"
+        raise ConfigError(reason, "optim.batch_size")
 
 
 def _pointers(run: Run, earlier: list[str]) -> dict[str, str]:
@@ -253,7 +218,7 @@ def _pointers(run: Run, earlier: list[str]) -> dict[str, str]:
         elif value.startswith("timm:"):
             continue
         elif "/" not in value and not Path(value).exists():  # whether a path is there, `weights.prepare` sees
-            raise ConfigError(f"{unknown(value, earlier, name)}; it is no earlier stage of the arm and no file or run folder")
+            raise ConfigError(f"{unknown(value, earlier)}; it is no earlier stage of the arm and no file or run folder", name)
         else:
             assign(run, name, str(Path(value).resolve()))
     return pointers
@@ -284,7 +249,7 @@ def link(spec: Spec, planned: list[Cell], folder: Path, fingerprint: Callable[[R
 
 def _job(spec: Spec, cell: Cell, stage: Stage, done: dict[str, Job], folder: Path, fingerprint: Callable) -> Job:
     run = copy.deepcopy(stage.run)
-    with stage.placed():
+    with stage.error_location():
         run.data.sha256 = fingerprint(run)
     hashed = copy.deepcopy(run)
     hashed.data.sha256 = run.data.sha256 or f"not built yet: {run.data.shards}"
@@ -305,7 +270,7 @@ def _content(path: Path) -> str:
     if not path.exists():
         return f"not fetched yet: {path.name}"
     if path.is_dir():
-        return f"run:{identity(load(path))}"
+        return f"run:{identity(config.load(path))}"
     return f"file:{hash_file(path)}"
 
 

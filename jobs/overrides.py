@@ -1,47 +1,100 @@
-"""The command line's `key=value`: what each is about, and whether anything of it will run."""
+"""What sets fields from outside of a Run's own place: the command line's `key=value`, and the values of a sweep's axes.
+
+    [arms.ARM.][STAGE.]FIELD    a field of Runs: of all, of one arm, of one stage, or of one stage of one arm (axes: all, or of one stage)
+    [arms.ARM.]resources.FIELD  what jobs ask for
+    site.FIELD                  where they run
+    axes.NAME=[...] arms=[...]  the part of the sweep that runs
+    name columns baseline metric
+
+What is not the path of a field may hold several: `resources={nodes: 2, hours: 1}`, `finetune={optim.lr: 1e-4}`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
-from vitssl.config import ConfigError, Run
+from vitssl.config import ConfigError, Run, dotted, fill, nested, read_value, unknown
 
 RUN_FIELDS = {f.name for f in dataclasses.fields(Run)}
+OF_THE_SWEEP = {"name", "columns", "baseline", "metric"}
+CLI = "command line"  # as an error's place
+
+
+class Setting(NamedTuple):
+    """A field of Runs and its value: in all arms and stages, or in those named."""
+
+    arm: str | None
+    stage: str | None
+    field: str
+    value: Any
+
+    @property
+    def whose(self) -> str:
+        """What stands before the field."""
+        return ".".join(part for part in (self.arm and f"arms.{self.arm}", self.stage) if part)
+
+    @property
+    def key(self) -> str:
+        """As the command line has it."""
+        return ".".join(part for part in (self.whose, self.field) if part)
+
+    @property
+    def leaves(self) -> dict[str, Any]:
+        """{dotted field: value} of all that it sets."""
+        return dotted(nested({self.field: self.value}))
+
+    @property
+    def objective(self) -> str | None:
+        """The objective whose field it sets; None where it sets another, or a whole objective."""
+        head, *rest = self.field.split(".")
+        return rest[0] if head == "objectives" and len(rest) > 1 else None
+
+    def check(self, stages: Collection[str], where: str) -> None:
+        """Raises a ConfigError where there is no such stage or field, or the value is of another type."""
+        if self.stage not in (None, *stages):
+            raise unknown(self.stage, [*sorted(RUN_FIELDS), *stages], self.key, where)
+        fill(Run, {self.field: self.value} if self.field else self.value, where=where, field=self.whose)
+
+
+def settings(fields: dict[str, Any], arm: str | None = None) -> Iterator[Setting]:
+    """What a mapping sets, whose keys are `[STAGE.]FIELD`."""
+    for key, value in fields.items():
+        head, _, rest = str(key).partition(".")
+        if head in RUN_FIELDS:
+            yield Setting(arm, None, str(key), value)
+        elif isinstance(value, dict) and not rest:
+            yield from (Setting(arm, head, str(name), part) for name, part in value.items())
+        else:
+            yield Setting(arm, head, rest, value)
+
+
+def layer(chosen: Iterable[Setting], arm: str | None, stage: str | None, below: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Those settings that are of exactly this arm and stage, as a layer of a Run.
+
+    Over the layers ``below`` a field of an objective applies where that objective is on, and switches none on:
+    that is what `objectives.mae={}` does.
+    """
+    own = [s for s in chosen if (s.arm, s.stage) == (arm, stage)]
+    if below is not None:
+        whole = nested(below, *({s.field: s.value} for s in own if s.objective is None))
+        on = {name for name, value in (whole.get("objectives") or {}).items() if value is not None}
+        own = [s for s in own if s.objective is None or s.objective in on]
+    return nested(*({s.field: s.value} for s in own))
 
 
 @dataclass
 class Overrides:
-    """What the command line says, by what it is about."""
+    """The command line, by what it is about."""
 
     arms: list[str] | None = None
     axes: dict[str, list[Any]] = field(default_factory=dict)
-    resources: dict[str, Any] = field(default_factory=dict)
+    resources: dict[str | None, dict[str, Any]] = field(default_factory=dict)  # arm, or None for all -> fields
     site: dict[str, Any] = field(default_factory=dict)
     sweep: dict[str, Any] = field(default_factory=dict)
-    run: dict[str, Any] = field(default_factory=dict)  # of all Runs, or of a stage's
-    of_arm: dict[str, dict[str, Any]] = field(default_factory=dict)  # as `run`, for one arm alone
-    arm_resources: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def of_the_sweep(self) -> list[str]:
-        """The keys that are not of Runs, as they were written."""
-        of_arms = (f"arms.{arm}.resources.{name}" for arm, own in self.arm_resources.items() for name in own)
-        return [*self.sweep, *(f"axes.{axis}" for axis in self.axes), *(f"resources.{name}" for name in self.resources), *of_arms]
-
-
-def unknown(value: Any, known: Iterable[Any], what: str) -> ConfigError:
-    """The error for a name that is not there, with the nearest one that is."""
-    names = [str(k) for k in known]
-    near = difflib.get_close_matches(str(value), names, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(names) or 'nothing'}"
-    return ConfigError(f"{what}: {value!r} is not known ({hint})")
+    settings: list[Setting] = field(default_factory=list)
 
 
 def parse(arguments: list[str]) -> Overrides:
@@ -53,47 +106,45 @@ def parse(arguments: list[str]) -> Overrides:
     result = Overrides()
     for argument in arguments:
         key, equals, text = argument.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"command line: {argument!r} is not key=value")
-        try:
-            value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]  # type: ignore[index,call-overload]
-        except (yaml.YAMLError, OmegaConfBaseException):
-            raise ConfigError(f"command line: {key}: {text!r} is not a YAML value") from None
-        _file_under(result, key, value)
+        if not equals or "" in key.split("."):
+            raise ConfigError(f"{argument!r} is not key=value", place=CLI)
+        _file_under(result, key, read_value(text, key, CLI))
     return result
 
 
 def _file_under(result: Overrides, key: str, value: Any) -> None:
-    head, _, rest = key.partition(".")
-    if key == "arms":
+    arm, name = None, key
+    if key.startswith("arms."):
+        arm, _, name = key.removeprefix("arms.").partition(".")
+        name = name.removeprefix("stages.")  # as the file has it
+    head, _, rest = name.partition(".")
+    example = {"": f"{key}.optim.lr=1e-3", "axes": "axes.seed=[0,1]", "resources": f"{key}.nodes=2", "site": "site.gpu=H200"}
+    if isinstance(value, dict) and not rest and head not in RUN_FIELDS | OF_THE_SWEEP:
+        for inner, part in value.items():
+            _file_under(result, f"{key}.{inner}", part)
+    elif head in example and not rest:
+        raise ConfigError(f"name a field, for example {example[head]}", key, CLI)
+    elif head == "resources":
+        result.resources.setdefault(arm, {})[rest] = value
+    elif arm is not None:
+        result.settings += settings({name: value}, arm)
+    elif key == "arms":
         result.arms = _as_list(value)
-    elif head == "arms":
-        arm, _, name = rest.partition(".")
-        if not name:
-            raise ConfigError(f"command line: {key}: name a field of the arm, for example arms.{arm or 'ARM'}.optim.lr=1e-3")
-        if name == "resources" and isinstance(value, dict):
-            result.arm_resources.setdefault(arm, {}).update(value)
-            return
-        if name.startswith("resources."):
-            result.arm_resources.setdefault(arm, {})[name.removeprefix("resources.")] = value
-            return
-        # the file writes arms.ARM.stages.STAGE
-        result.of_arm.setdefault(arm, {})[name.removeprefix("stages.")] = value
-    elif head == "axes" and rest:
+    elif head == "axes":
         result.axes[rest] = _as_list(value)
-    elif head in ("resources", "site") and rest:
-        getattr(result, head)[rest] = value
-    elif key in ("name", "columns", "baseline", "metric"):
+    elif head == "site":
+        result.site[rest] = value
+    elif key in OF_THE_SWEEP:
         result.sweep[key] = value
     else:
-        result.run[key] = value
+        result.settings += settings({name: value})
 
 
 def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def check(asked: Overrides, stages: dict[str, list[str]], chosen: Iterable[str]) -> None:
+def check(asked: Overrides, stages: dict[str, list[str]], chosen: Collection[str]) -> None:
     """Every field that the command line sets is of a Run that is made.
 
     Args:
@@ -104,72 +155,17 @@ def check(asked: Overrides, stages: dict[str, list[str]], chosen: Iterable[str])
     Raises:
         ConfigError: naming the key, and what was probably meant.
     """
-    running = {stage for arm in chosen for stage in stages[arm]}
-    for key in asked.run:
-        head, _, rest = key.partition(".")
-        if head in RUN_FIELDS | running:
-            continue
-        if head in stages:
-            raise ConfigError(f"command line: {key}: {head} is an arm; write arms.{head}.{rest or 'FIELD'}=... for this arm alone")
-        if any(head in names for names in stages.values()):
-            raise ConfigError(f"command line: {key}: {head} is a stage of none of the arms that run ({', '.join(chosen)})")
-        raise unknown(head, [*sorted(RUN_FIELDS), *running], f"command line: {key}")
-    for arm in asked.of_arm | asked.arm_resources:
-        _check_arm(arm, asked.of_arm.get(arm, {}), stages, chosen)
-
-
-def check_axes(keys: Iterable[str], axes: dict[str, dict[Any, dict[str, Any]]]) -> None:
-    """No two values of an axis become one, and none has a name that is not its value, by what the command line sets.
-
-    Args:
-        keys: the fields of all stages of an arm that it sets.
-        axes: name -> {label: {field: value}}, fields dotted.
-
-    Raises:
-        ConfigError: naming the field, and the axis that sets it too.
-    """
-    keys = set(keys)
-    for axis, values in axes.items():
-        left = [{name: value for name, value in fields.items() if not _sets(keys, name)} for fields in values.values()]
-        taken = sorted({key for fields in values.values() for name in fields for key in keys if _sets({key}, name)})
-        if not taken:
-            continue
-        if all(fields == {axis: label} for label, fields in values.items()):
-            raise ConfigError(f"command line: {taken[0]}: axes.{axis} sets it; write axes.{axis}=... instead")
-        if any(fields in left[:i] for i, fields in enumerate(left)):
-            names = ", ".join(map(str, values))
-            raise ConfigError(
-                f"command line: {taken[0]}: axes.{axis} sets it, and {names} would be the same; choose one with axes.{axis}=..."
-            )
-
-
-def _sets(keys: set[str], name: str) -> bool:
-    return any(name == key or name.startswith(f"{key}.") for key in keys)
-
-
-def where_on(fields: dict[str, Any], below: dict[str, Any]) -> dict[str, Any]:
-    """Those fields of a stage that apply to it: a field of an objective does where that objective is on, and switches none on.
-
-    Args:
-        fields: what the command line says of the stage, by dotted key; `objectives.mae: {}` is what switches one on.
-        below: what the sweep file says of it, nested.
-    """
-    on = {name for name, value in (below.get("objectives") or {}).items() if value is not None}
-    on |= {key.partition(".")[2] for key, value in fields.items() if value is not None and is_objective(key)}
-    return {key: value for key, value in fields.items() if not is_objective(key, field=True) or key.split(".")[1] in on}
-
-
-def is_objective(key: str, field: bool = False) -> bool:
-    """Is the key that of an objective (`objectives.mae`), or of a field of one (`objectives.mae.weight`)?"""
-    return key.startswith("objectives.") and (key.count(".") > 1) == field
-
-
-def _check_arm(arm: str, fields: dict[str, Any], stages: dict[str, list[str]], chosen: Iterable[str]) -> None:
-    if arm not in stages:
-        raise unknown(arm, stages, "command line: arms")
-    if arm not in chosen:
-        raise ConfigError(f"command line: arms.{arm}: this arm does not run; choose it with arms=[{arm}], or drop the field")
-    for key in fields:
-        head = key.partition(".")[0]
-        if head not in RUN_FIELDS and head not in stages[arm]:
-            raise unknown(head, [*sorted(RUN_FIELDS), *stages[arm]], f"command line: arms.{arm}")
+    for arm in (*asked.resources, *(setting.arm for setting in asked.settings)):
+        if arm is not None and arm not in stages:
+            raise unknown(arm, stages, f"arms.{arm}", CLI)
+        if arm is not None and arm not in chosen:
+            raise ConfigError(f"this arm does not run; choose it with arms=[{arm}], or drop the field", f"arms.{arm}", CLI)
+    running = list(dict.fromkeys(stage for arm in chosen for stage in stages[arm]))
+    for setting in asked.settings:
+        name, known = setting.stage, running if setting.arm is None else stages[setting.arm]
+        if name not in known and setting.arm is None and name in stages:
+            reason = f"{name} is an arm; write arms.{name}.{setting.field or 'FIELD'}=... for this arm alone"
+            raise ConfigError(reason, setting.key, CLI)
+        if name not in known and setting.arm is None and any(name in names for names in stages.values()):
+            raise ConfigError(f"{name} is a stage of none of the arms that run ({', '.join(chosen)})", setting.key, CLI)
+        setting.check(known, CLI)

@@ -14,8 +14,7 @@ import numpy as np
 
 from jobs.graph import Stage
 from jobs.node import inside
-from jobs.overrides import unknown
-from vitssl.config import ConfigError, Data, Run, Site, classifies, needs_labels
+from vitssl.config import ConfigError, Data, Run, Site, classifies, needs_labels, unknown
 from vitssl.data import counts
 from vitssl.data.index import Index, load_index, unwritten
 from vitssl.data.shards import listing
@@ -35,7 +34,7 @@ def index_of(folder: Path) -> Index:
     try:
         return load_index(folder)
     except ConfigError as error:
-        raise ConfigError(f"data.shards: {error}") from None
+        raise ConfigError(str(error), "data.shards") from None
 
 
 def outlook(data: Data) -> Index | None:
@@ -60,7 +59,7 @@ def _listed(folder: Path, source: str) -> Index:
     try:
         opened = open_source(source)
     except ConfigError as error:
-        raise ConfigError(f"data.source: {error}") from None
+        raise ConfigError(str(error), "data.source") from None
     labels = {split: np.array([sample.label for sample in samples]) for split, samples in opened.splits.items()}
     return unwritten(folder, f"{opened.name} (as listed)", opened.classes, labels)
 
@@ -75,7 +74,7 @@ def prepare(stages: Iterable[Stage], dry_run: bool = False) -> dict[str, str]:
     """
     missing: dict[str, str] = {}
     for stage in stages:
-        with stage.placed():
+        with stage.error_location():
             _prepare(stage.run.data, missing, dry_run)
     return missing
 
@@ -87,11 +86,12 @@ def _prepare(data: Data, missing: dict[str, str], dry_run: bool) -> None:
         _refuse_other_source(data)
     elif data.source is None and not (dry_run and outlook(data) is not None):
         raise ConfigError(
-            f"data.shards: {data.shards} holds no index.json; "
-            f"build it with `vitssl shards build SOURCE {data.shards}` (SOURCE: README, Data sets of the papers) or set data.source"
+            f"{data.shards} holds no index.json; "
+            f"build it with `vitssl shards build SOURCE {data.shards}` (SOURCE: README, Data sets of the papers) or set data.source",
+            "data.shards",
         )
     elif data.source is not None and (other := missing.setdefault(data.shards, data.source)) != data.source:
-        raise ConfigError(f"data.source: {data.shards} is to be built from {other} too; give each its own data.shards")
+        raise ConfigError(f"{data.shards} is to be built from {other} too; give each its own data.shards", "data.source")
 
 
 def _refuse_other_source(data: Data) -> None:
@@ -100,11 +100,12 @@ def _refuse_other_source(data: Data) -> None:
     try:
         same = _was_built_from(Path(data.shards), data.source)
     except ConfigError as error:
-        raise ConfigError(f"data.source: {error}; data.source=null takes the shards as they are") from None
+        raise ConfigError(f"{error}; data.source=null takes the shards as they are", "data.source") from None
     if not same:
         raise ConfigError(
-            f"data.source: {data.shards} was built from other data ({index_of(Path(data.shards)).name}) than {data.source} lists; "
-            "set data.shards to a new folder to build that one, or data.source=null to train on what is there"
+            f"{data.shards} was built from other data ({index_of(Path(data.shards)).name}) than {data.source} lists; "
+            "set data.shards to a new folder to build that one, or data.source=null to train on what is there",
+            "data.source",
         )
 
 
@@ -155,7 +156,7 @@ def build(missing: dict[str, str], site: Site) -> None:
         paths = [Path(folder).parent, *_existing(_parts(source)[1])]
         command = [*inside(site, sys.executable, paths), "-m", "vitssl.cli", "shards", "build"]
         if subprocess.run([*command, source, folder], cwd=ROOT, check=False).returncode:
-            raise ConfigError(f"data.source: building {folder} from {source} failed; nothing was queued")
+            raise ConfigError(f"building {folder} from {source} failed; nothing was queued", "data.source")
 
 
 def _existing(path: str) -> list[Path]:
@@ -175,14 +176,14 @@ def fingerprint(run: Run) -> str | None:
     if index is None:
         return None
     if index.sha256 and run.data.sha256 not in (None, index.sha256):
-        raise ConfigError(f"data.sha256: the Run asks for {run.data.sha256} but {folder} holds {index.sha256}")
+        raise ConfigError(f"the Run asks for {run.data.sha256} but {folder} holds {index.sha256}", "data.sha256")
     for field in ("train_split", "test_split") if classifies(run) else ("train_split",):
         for split in getattr(run.data, field).split("+"):
             if split not in index.splits:
-                raise unknown(split, index.splits, f"data.{field}: {folder}")
+                raise ConfigError(f"{folder}: {unknown(split, index.splits)}", f"data.{field}")
     images = num_images(run)
     if run.optim.batch_size > images * run.data.repeats:
-        raise ConfigError(f"optim.batch_size: {run.optim.batch_size} is more than the {images} images to train on; set it lower")
+        raise ConfigError(f"{run.optim.batch_size} is more than the {images} images to train on; set it lower", "optim.batch_size")
     return index.sha256 or None
 
 

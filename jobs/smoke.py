@@ -60,7 +60,8 @@ def shrink(run: Run, spec: Spec, runs: Path, where: str) -> Run:
         small = merge(Run, dataclasses.asdict(small), own, where=where)
         check(small, where=where)
     except ConfigError as error:
-        raise ConfigError(f"{error} (in the --smoke form of this Run; the sweep's `smoke:` may set other fields)") from None
+        reason = f"{error.reason} (in the --smoke form of this Run; the sweep's `smoke:` may set other fields)"
+        raise ConfigError(reason, error.field, error.place) from None
     return small
 
 
@@ -77,4 +78,4 @@ def _reads(run: Run, key: str) -> bool:
         part = getattr(part, name)
         if part is None:
             return False
-    return not isinstance(part, ObjectiveConfig) or key.rpartition(".")[2] not in part.unread()
+    return not isinstance(part, ObjectiveConfig) or key.rpartition(".")[2] not in part.inactive_fields()

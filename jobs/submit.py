@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ if __name__ == "__main__":
 
 from jobs import cluster, folders, graph, local, overrides, shards, show, smoke, sweep, weights
 from jobs.node import TRAINING
-from vitssl.config import ConfigError, Site, merge
+from jobs.overrides import CLI
+from vitssl.config import ConfigError, Problem, Site, merge, read_yaml, unknown
 from vitssl.emissions import intensity_kg_per_kwh
 
 SITES = Path(__file__).resolve().parent / "sites"
@@ -73,7 +75,7 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
         spec = smoke.narrow(spec)
     if executor == "local":
         sweep.on_one_node(spec)
-    site = read_site(options.site or spec.site or "local", asked.site)
+    site = read_site(options.site or spec.site or "local", asked.site, CLI if options.site else spec.file)
     planned = graph.cells(spec)
     stages = [stage for cell in planned for stage in cell.stages]
     if options.smoke:
@@ -102,38 +104,38 @@ def _executor(asked: str, dry_run: bool) -> str:
         return asked
     there = cluster.answers()
     if asked == "slurm" and not there:
-        raise ConfigError("command line: --executor slurm: no SLURM cluster answers here (sbatch, scontrol ping)")
+        raise ConfigError("no SLURM cluster answers here (sbatch, scontrol ping)", "--executor slurm", CLI)
     return "slurm" if there else "local"
 
 
-def read_site(named: str, overrides: dict[str, Any]) -> Site:
-    """A site profile: a file, or a name in jobs/sites, under the command line's fields.
+def read_site(named: str, overrides: dict[str, Any], where: str = CLI) -> Site:
+    """A site profile: a file, or a name in jobs/sites, under the command line's fields; ``where`` it was named.
 
     Raises:
         ConfigError: a field that is unknown or impossible, named with its place; not only when the jobs start.
     """
-    path = _profile(named)
-    merge(Site, overrides, where="command line: site")
-    site = merge(Site, sweep.load_yaml(path), overrides, where=str(path))
-    if site.gpu_tflops == 0:
-        raise ConfigError(f"{'command line' if 'gpu_tflops' in overrides else path}: site.gpu_tflops: 0 is no speed; leave it out")
-    for name in ("gpu_power_w", "gpu_tflops", "price_per_gpu_hour", "intensity_kg_per_kwh", "estimate_kg_per_kwh"):
-        value = getattr(site, name)
-        if value is not None and not 0 <= value < math.inf:
-            wrong = "negative" if value < 0 else "not a finite number"
-            raise ConfigError(f"{'command line' if name in overrides else path}: site.{name}: {value:g} is {wrong}")
-    try:
-        intensity_kg_per_kwh(site)
-    except ConfigError as error:
-        raise ConfigError(f"{'command line' if 'country' in overrides else path}: {error}") from None
+    path = Path(named) if Path(named).suffix in (".yaml", ".yml") else SITES / f"{named}.yaml"
+    if not path.exists():
+        raise unknown(named, [p.stem for p in sorted(SITES.glob("*.yaml"))], "site", where)
+    merge(Site, overrides, where=CLI, field="site")
+    site = merge(Site, read_yaml(path), overrides, where=str(path))
+    if problem := next(_site_problems(site), None):
+        name = problem.field.removeprefix("site.")
+        raise ConfigError(problem.reason, *((problem.field, CLI) if name in overrides else (name, str(path))))
     return site
 
 
-def _profile(named: str) -> Path:
-    path = Path(named) if Path(named).suffix in (".yaml", ".yml") else SITES / f"{named}.yaml"
-    if not path.exists():
-        raise sweep.unknown(named, [p.stem for p in sorted(SITES.glob("*.yaml"))], "site: no such profile")
-    return path
+def _site_problems(site: Site) -> Iterator[Problem]:
+    if site.gpu_tflops == 0:
+        yield Problem("site.gpu_tflops", "0 is no speed; leave it out")
+    for name in ("gpu_power_w", "gpu_tflops", "price_per_gpu_hour", "intensity_kg_per_kwh", "estimate_kg_per_kwh"):
+        value = getattr(site, name)
+        if value is not None and not 0 <= value < math.inf:
+            yield Problem(f"site.{name}", f"{value:g} is {'negative' if value < 0 else 'not a finite number'}")
+    try:
+        intensity_kg_per_kwh(site)
+    except ConfigError as error:
+        yield Problem(error.field, error.reason)
 
 
 def _dry_run(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, unfetched: dict[str, str], console: Console) -> int:

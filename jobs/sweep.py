@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Optional
 
-from jobs.overrides import RUN_FIELDS, Overrides, check, unknown
-from vitssl.config import ConfigError, merge, read_yaml
+from jobs.overrides import CLI, RUN_FIELDS, Overrides, Setting, check, settings
+from vitssl.config import ConfigError, Run, fill, merge, read_yaml, unknown
 
 
 @dataclass
@@ -47,15 +46,14 @@ class Arm:
     optional: bool = False  # runs only when asked for
     resources: dict[str, Any] = field(default_factory=dict)  # over the sweep's
     defaults: dict[str, Any] = field(default_factory=dict)  # over the sweep's, for every stage
-    stages: dict[str, Any] = field(default_factory=dict)  # name -> fields; the last one carries the accuracy
+    stages: dict[str, Optional[dict[str, Any]]] = field(default_factory=dict)  # name -> fields; the last one carries the accuracy
 
 
 @dataclass
-class Spec:
-    """A sweep file, read and narrowed to what was asked for."""
+class SweepFile:
+    """The fields of a sweep file."""
 
-    name: str
-    file: str = ""
+    name: str = ""  # of the folder of its runs
     paper: Optional[Paper] = None
     notes: list[str] = field(default_factory=list)
     columns: Optional[str] = None
@@ -66,22 +64,19 @@ class Spec:
     defaults: dict[str, Any] = field(default_factory=dict)
     smoke: dict[str, Any] = field(default_factory=dict)  # further fields of a `--smoke` run
     arms: dict[str, Arm] = field(default_factory=dict)
-    axes: Any = field(default_factory=dict)  # name -> {label: fields}
-    overrides: dict[str, Any] = field(default_factory=dict)  # of Runs, from the command line
-    arm_overrides: dict[str, Any] = field(default_factory=dict)  # arm -> such of that arm alone
-    said: list[str] = field(default_factory=list)  # the command line's other keys: of the sweep, its axes and resources
-    stages: list[str] = field(default_factory=list)  # of all arms of the file: an axis may set fields of one that does not run now
+    axes: dict[str, Any] = field(default_factory=dict)  # name -> values of the field of that name, or {label: fields}
+
+
+@dataclass
+class Spec(SweepFile):
+    """A sweep file, read and narrowed to what was asked for; its axes are name -> {label: settings}."""
+
+    file: str = ""
+    overrides: Overrides = field(default_factory=Overrides)
 
     def place(self, key: str) -> str:
-        """Where a field of the sweep, an axis or a resource was set."""
-        return "command line" if key in self.said else self.file
-
-    def overridden(self) -> list[str]:
-        """The fields of Runs that the command line sets, as it writes them."""
-        return [*self.overrides, *(f"arms.{arm}.{key}" for arm, fields in self.arm_overrides.items() for key in fields)]
-
-
-_NOT_OF_THE_FILE = {"file", "overrides", "arm_overrides", "said", "stages"}  # fields of a Spec that reading it fills in
+        """Where a field of the sweep, or `axes.NAME`, was set."""
+        return CLI if key in (*self.overrides.sweep, *(f"axes.{name}" for name in self.overrides.axes)) else self.file
 
 
 # --------------------------------------------------------------------------------------------------------------- read
@@ -98,56 +93,46 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
     Raises:
         ConfigError: naming the file and the field.
     """
-    overrides, where = overrides or Overrides(), str(path)
-    content = load_yaml(path)
-    axes, arms = content.pop("axes", None), content.get("arms")
-    _refuse_lists(content, where, ("paper", "resources", "defaults", "smoke"))
-    for name, arm in _mapping(arms, f"{where}: arms").items():
-        _refuse_lists(arm, f"{where}: arms.{name}", ("resources", "defaults", "stages"))
-    published = {name: arm.pop("published", None) for name, arm in _mapping(arms, f"{where}: arms").items() if isinstance(arm, dict)}
-    for name in _NOT_OF_THE_FILE & content.keys():
-        raise unknown(name, [f.name for f in dataclasses.fields(Spec) if f.name not in _NOT_OF_THE_FILE], where)
-    if not isinstance(content.get("name"), str):
-        raise ConfigError(f"{where}: name: a sweep needs a name; it is the folder of its runs")
-    check_resources(merge(Resources, overrides.resources, where="command line: resources"), "command line: resources")
-    merge(Spec, {"name": "any"}, overrides.sweep, where="command line")
-    spec = merge(Spec, content, overrides.sweep, {"resources": overrides.resources}, where=where)
-    check_resources(spec.resources, f"{where}: resources")
-    spec.file, spec.overrides, spec.arm_overrides, spec.said = where, overrides.run, overrides.of_arm, overrides.of_the_sweep()
-    if not re.fullmatch(r"\w[\w.-]{0,99}", spec.name):
-        words = "cannot be the folder of its runs; use letters, digits, dots, dashes and underscores, a hundred at most"
-        raise ConfigError(f"{spec.place('name')}: name: {spec.name!r} {words}")
+    cli, file = overrides or Overrides(), str(path)
+    content = read_yaml(path)
+    axes, published = content.pop("axes", None) or {}, _pop_published(content.get("arms"))  # their labels may hold dots
+    fill(SweepFile, cli.sweep, where=CLI)
+    for arm, own in cli.resources.items():
+        resources(CLI, f"arms.{arm}.resources" if arm else "resources", own)
+    read = fill(SweepFile, content, cli.sweep, {"resources": cli.resources.get(None, {})}, where=file)
+    spec = Spec(**vars(read), file=file, overrides=cli)
+    resources(file, "resources", vars(spec.resources))
     for name, value in published.items():
         spec.arms[name].published = value
     _check_arms(spec)
-    every_axis = {str(name): _axis(name, values, where) for name, values in _mapping(axes or {}, f"{where}: axes").items()}
+    every_axis = {str(name): _axis(name, values, file) for name, values in _mapping(axes, "axes", file).items()}
     _check_names(spec, every_axis)
-    spec.axes = {name: _pick_values(name, values, overrides.axes.get(name), everything, where) for name, values in every_axis.items()}
-    for name in overrides.axes:
+    for name in cli.axes:
         if name not in every_axis:
-            raise unknown(name, every_axis, "command line: axes")
+            raise unknown(name, every_axis, f"axes.{name}", CLI)
+    spec.axes = {name: _pick_values(name, values, spec, everything) for name, values in every_axis.items()}
     stages = {name: list(arm.stages) for name, arm in spec.arms.items()}
-    spec.stages = list(dict.fromkeys(stage for names in stages.values() for stage in names))
-    spec.arms = _pick_arms(spec, overrides.arms, everything)
-    check(overrides, stages, spec.arms)
+    spec.arms = _pick_arms(spec, everything)
+    check(cli, stages, spec.arms)
+    _check_layers(spec, list(dict.fromkeys(stage for names in stages.values() for stage in names)))
     for name, arm in spec.arms.items():
-        own = overrides.arm_resources.get(name, {})
-        check_resources(merge(Resources, own, where=f"command line: arms.{name}.resources"), f"command line: arms.{name}.resources")
-        arm.resources = {**arm.resources, **overrides.resources, **own}
+        arm.resources |= cli.resources.get(None, {}) | cli.resources.get(name, {})
     return spec
 
 
-def check_resources(resources: Resources, where: str) -> None:
-    """Refuse what no job can ask for.
+def resources(where: str, path: str, *layers: dict[str, Any]) -> Resources:
+    """What a job asks for, merged and checked.
 
     Raises:
-        ConfigError: the first such field, behind ``where``.
+        ConfigError: what no job can ask for, at ``where``, in fields of ``path``.
     """
+    merged = merge(Resources, *layers, where=where, field=path)
     # SLURM counts minutes
     for name, low in (("nodes", 1), ("gpus_per_node", 0), ("cpus_per_gpu", 1), ("hours", 1 / 60), ("mem_gb", 1 / 1024)):
-        value = getattr(resources, name)
+        value = getattr(merged, name)
         if value is not None and not low <= value < math.inf:
-            raise ConfigError(f"{where}.{name}: {value:g} is {'not finite' if value >= low else f'less than {low:.2g}'}")
+            raise ConfigError(f"{value:g} is {'not finite' if value >= low else f'less than {low:.2g}'}", f"{path}.{name}", where)
+    return merged
 
 
 def on_one_node(spec: Spec) -> None:
@@ -157,52 +142,62 @@ def on_one_node(spec: Spec) -> None:
             resources["nodes"] = min(1, nodes)
 
 
-def _refuse_lists(part: Any, where: str, names: tuple[str, ...]) -> None:
-    """OmegaConf's message for a list where fields belong names neither."""
-    for name in names:
-        if isinstance(part, dict) and part.get(name) is not None:
-            _mapping(part[name], f"{where}{'.' if ': ' in where else ': '}{name}")
+def _pop_published(arms: Any) -> dict[str, Any]:
+    found = arms if isinstance(arms, dict) else {}
+    return {str(name): arm.pop("published") for name, arm in found.items() if isinstance(arm, dict) and "published" in arm}
 
 
-def load_yaml(path: str | Path) -> dict[str, Any]:
-    return _mapping(read_yaml(path), str(path))
-
-
-def _mapping(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict) or (not value and where.endswith("arms")):
-        raise ConfigError(f"{where}: expected a mapping of names, found {value!r}")
+def _mapping(value: Any, path: str, file: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{value!r} is not a mapping of names; write {{name: value}}", path, file)
     return value
 
 
 def _check_arms(spec: Spec) -> None:
+    if not re.fullmatch(r"\w[\w.-]{0,99}", spec.name):
+        reason = f"{spec.name!r} cannot be the folder of its runs; use letters, digits, dots, dashes and underscores, a hundred at most"
+        raise ConfigError(reason if spec.name else "not set; it is the folder of the sweep's runs", "name", spec.place("name"))
     for name, arm in spec.arms.items():
-        where = f"{spec.file}: arms.{name}"
+        path = f"arms.{name}.stages"
         if not arm.stages and not (arm.quoted or arm.not_runnable):
-            raise ConfigError(f"{where}.stages: an arm needs a stage, for example {{train: {{objectives.classify: {{}}}}}}")
+            raise ConfigError("an arm needs a stage, for example {train: {objectives.classify: {}}}", path, spec.file)
         for stage, fields in arm.stages.items():
             if stage in RUN_FIELDS:
-                raise ConfigError(f"{where}.stages.{stage}: a stage cannot have the name of a field of a Run")
-            arm.stages[stage] = {} if fields is None else _mapping(fields, f"{where}.stages.{stage}")
-        _check_published(arm.published, f"{where}.published")
+                raise ConfigError("a stage cannot have the name of a field of a Run", f"{path}.{stage}", spec.file)
+            arm.stages[stage] = fields or {}
+        _check_published(arm.published, f"arms.{name}.published", spec.file)
 
 
-def _check_published(value: Any, where: str) -> None:
+def _check_published(value: Any, path: str, file: str) -> None:
     if isinstance(value, dict):
         for key, part in value.items():
-            _check_published(part, f"{where}.{key}")
+            _check_published(part, f"{path}.{key}", file)
     elif value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise ConfigError(f"{where}: {value!r} is not a number, nor a mapping of a column's values to numbers")
+        raise ConfigError(f"{value!r} is not a number, nor a mapping of a column's values to numbers", path, file)
 
 
-def _axis(name: str, values: Any, where: str) -> dict[Any, dict[str, Any]]:
+def _check_layers(spec: Spec, stages: list[str]) -> None:
+    """Each layer of the file alone, so that an error names its place and not the first cell that it touches."""
+    layers = {"defaults": spec.defaults, "smoke": spec.smoke}
+    for name, arm in spec.arms.items():
+        layers |= {f"arms.{name}.defaults": arm.defaults, **{f"arms.{name}.stages.{stage}": fields for stage, fields in arm.stages.items()}}
+    for path, fields in layers.items():
+        fill(Run, fields, where=f"{spec.file}: {path}")
+    for axis, values in spec.axes.items():
+        for label, setting in ((label, setting) for label, chosen in values.items() for setting in chosen):
+            setting.check(stages, f"{spec.place(f'axes.{axis}')}: axes.{axis}.{label}")
+
+
+def _axis(name: str, values: Any, file: str) -> dict[Any, dict[str, Any]]:
     """{label: fields}: a list assigns each value to the field of the axis' name, a mapping names sets of fields."""
+    path = f"axes.{name}"
     if isinstance(values, list) and len({_label(value) for value in values}) < len(values):
-        raise ConfigError(f"{where}: axes.{name}: {values} names a value twice")
+        raise ConfigError(f"{values} names a value twice", path, file)
     if isinstance(values, list) and values:
         return {_label(value): {name: value} for value in values}
     if isinstance(values, dict) and values:
-        return {key: _mapping({} if fields is None else fields, f"{where}: axes.{name}.{key}") for key, fields in values.items()}
-    raise ConfigError(f"{where}: axes.{name}: expected a list of values or a mapping of names to fields, found {values!r}")
+        return {key: _mapping({} if fields is None else fields, f"{path}.{key}", file) for key, fields in values.items()}
+    raise ConfigError(f"expected a list of values or a mapping of names to fields, found {values!r}", path, file)
 
 
 def _label(value: Any) -> Any:
@@ -211,39 +206,45 @@ def _label(value: Any) -> Any:
 
 def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
     if spec.columns is not None and spec.columns not in axes:
-        raise unknown(spec.columns, axes, f"{spec.place('columns')}: columns")
+        raise unknown(spec.columns, axes, "columns", spec.place("columns"))
     if spec.baseline is not None and spec.baseline not in spec.arms:
-        raise unknown(spec.baseline, spec.arms, f"{spec.place('baseline')}: baseline")
+        raise unknown(spec.baseline, spec.arms, "baseline", spec.place("baseline"))
     columns = [str(label) for label in axes.get(spec.columns or "", {})]
     for name, arm in spec.arms.items():
         if arm.baseline is not None and arm.baseline not in spec.arms:
-            raise unknown(arm.baseline, spec.arms, f"{spec.file}: arms.{name}.baseline")
+            raise unknown(arm.baseline, spec.arms, f"arms.{name}.baseline", spec.file)
         if isinstance(arm.published, dict):
             arm.published = {str(key): value for key, value in arm.published.items()}
             for key in arm.published:
                 if key not in columns:
-                    raise unknown(key, columns, f"{spec.file}: arms.{name}.published")
+                    raise unknown(key, columns, f"arms.{name}.published", spec.file)
 
 
-def _pick_values(name: str, values: dict[Any, dict], asked: list[Any] | None, everything: bool, where: str) -> dict[Any, dict[str, Any]]:
+def _pick_values(name: str, values: dict[Any, dict], spec: Spec, everything: bool) -> dict[Any, list[Setting]]:
+    asked = spec.overrides.axes.get(name)
     if asked is not None and all(fields == {name: label} for label, fields in values.items()):
-        return _axis(name, asked, where)
+        values = _axis(name, asked, CLI)
+        asked = list(values)
     by_text = {str(label): label for label in values}
     for label in asked or ():
         if str(label) not in by_text:
-            raise unknown(label, by_text, f"command line: axes.{name}")
+            raise unknown(label, by_text, f"axes.{name}", CLI)
     labels = [by_text[str(label)] for label in asked or ()]
     if asked is None:
         labels = [label for label, fields in values.items() if everything or not fields.get("optional", False)]
     if not labels:
-        raise ConfigError(f"{where}: axes.{name}: every value is optional; choose with axes.{name}=[...]")
-    return {label: {k: v for k, v in values[label].items() if k != "optional"} for label in labels}
+        raise ConfigError(f"no value is chosen; choose with axes.{name}=[...]", f"axes.{name}", spec.place(f"axes.{name}"))
+    return {label: list(settings({k: v for k, v in values[label].items() if k != "optional"})) for label in labels}
 
 
-def _pick_arms(spec: Spec, asked: list[str] | None, everything: bool) -> dict[str, Arm]:
+def _pick_arms(spec: Spec, everything: bool) -> dict[str, Arm]:
+    asked = spec.overrides.arms
     for name in asked or ():
         if name not in spec.arms:
-            raise unknown(name, spec.arms, "command line: arms")
-    if asked is not None:
-        return {str(name): spec.arms[name] for name in asked}
-    return {name: arm for name, arm in spec.arms.items() if everything or not arm.optional}
+            raise unknown(name, spec.arms, "arms", CLI)
+    if asked is None:
+        asked = [name for name, arm in spec.arms.items() if everything or not arm.optional]
+    if not any(spec.arms[name].stages for name in asked):
+        place = spec.file if spec.overrides.arms is None else CLI
+        raise ConfigError(f"none of {', '.join(asked)} can run" if asked else "there is none to run", "arms", place)
+    return {name: spec.arms[name] for name in asked}

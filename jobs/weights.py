@@ -26,7 +26,7 @@ def prepare(stages: Iterable[Stage]) -> dict[str, str]:
     for stage in stages:
         for field, value in checkpoints(stage.run).items():
             if field not in stage.pointers:
-                with stage.placed():
+                with stage.error_location():
                     _prepare(stage.run, field, value, missing)
     return missing
 
@@ -38,7 +38,7 @@ def _prepare(run: Run, field: str, value: str, missing: dict[str, str]) -> None:
         if not file.exists():
             missing[str(file)] = value
     elif not Path(value).exists():
-        raise ConfigError(f"{field}: there is no {value}; put the weights there, or name another file or run folder")
+        raise ConfigError(f"there is no {value}; put the weights there, or name another file or run folder", field)
     elif Path(value).is_dir():
         _refuse_unfinished(Path(value), field)
         check_fits(run, field, load(value))
@@ -48,7 +48,7 @@ def _refuse_unfinished(folder: Path, field: str) -> None:
     """What starts from a run that goes on would be another thing each time, under the same identity."""
     load(folder)
     if not (folder / "done.json").exists():
-        raise ConfigError(f"{field}: {folder} is not done; let it finish, or name the file of a state of it, such as {folder / 'last.pt'}")
+        raise ConfigError(f"{folder} is not done; let it finish, or name the file of a state of it, such as {folder / 'last.pt'}", field)
 
 
 def fetch(missing: dict[str, str], site: Site) -> None:
@@ -62,4 +62,4 @@ def fetch(missing: dict[str, str], site: Site) -> None:
         Path(file).parent.mkdir(parents=True, exist_ok=True)
         command = [*inside(site, sys.executable, [Path(file).parent]), "-m", "vitssl.cli", "weights", name, file]
         if subprocess.run(command, cwd=ROOT, check=False).returncode:
-            raise ConfigError(f"init_from: {name} could not be fetched; put its file at {file}, or name another file; nothing was queued")
+            raise ConfigError(f"{name} could not be fetched; put its file at {file}, or name another file; nothing was queued", "init_from")

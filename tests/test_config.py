@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -88,7 +89,7 @@ def make(*layers) -> Run:
         (["data.mean=0.5"], ["data.mean: 0.5 is not a list; write [...]"]),
         (["data.mean=[0.5,0.5]", "data.std=[0.2,0.2,0.2]"], ["data.mean", "three numbers"]),
         (["data.mean=[0.5,0.5,0.5]", "data.std=[50,50,50]"], ["data.std", "pixels are 0 to 1 here"]),
-        (["data.mean=[0.5,0.5,0.5]"], ["data.mean, data.std: set both or neither"]),
+        (["data.mean=[0.5,0.5,0.5]"], ["data.mean: set data.std too, or neither"]),
         (["backbone.cls_token_std=-1"], ["backbone.cls_token_std"]),
         (["backbone.shortcut=projection"], ["backbone.shortcut", "no such choice"]),
         (["backbone.batch_norm=per_gpu"], ["backbone.batch_norm", "no such choice"]),
@@ -120,6 +121,15 @@ def test_a_mistake_is_one_line_naming_file_and_field(layer, words):
     assert all(word in message for word in words), message
 
 
+def test_an_error_has_parts_and_its_text_is_their_line():
+    with pytest.raises(ConfigError) as caught:
+        make(["optim.momentum=2"])
+    assert (caught.value.place, caught.value.field, caught.value.reason) == ("sweeps/x.yaml", "optim.momentum", "2.0 is not in [0, 1)")
+    for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):  # as from a worker process
+        assert str(error) == "sweeps/x.yaml: optim.momentum: 2.0 is not in [0, 1)"
+    assert str(ConfigError("no cluster answers")) == "no cluster answers"
+
+
 @pytest.mark.parametrize(
     ("layer", "words"),
     [
@@ -133,7 +143,7 @@ def test_a_mistake_is_one_line_naming_file_and_field(layer, words):
 def test_what_has_no_effect_is_refused_in_a_plan_and_read_in_a_run_folder(make_run, tmp_path, layer, words):
     run = make_run({"objectives.classify": {}}, layer)
     with pytest.raises(ConfigError, match=f"^{words}"):
-        config.refuse_unread(run)
+        config.refuse_inactive_fields(run)
     config.save(run, tmp_path)
     assert config.load(tmp_path) == run
 
@@ -153,15 +163,69 @@ def test_what_has_no_effect_is_refused_in_a_plan_and_read_in_a_run_folder(make_r
 )
 def test_what_has_no_effect_is_refused_on_the_command_line(make_run, field, value, owner):
     run = make_run({"objectives.classify": {}, "loop.warmup_epochs": 0}, {field: value})
-    config.refuse_unread(run)  # a sweep may say it for its other arms
+    config.refuse_inactive_fields(run)  # a sweep may say it for its other arms
     with pytest.raises(ConfigError, match=rf"^{field}: .* is read with {owner} only; leave it out, or "):
-        config.refuse_unread(run, [field])
+        config.refuse_inactive_fields(run, [field])
 
 
 def test_later_layers_win_and_dotted_keys_nest():
     run = make({"optim": {"lr": 1.0}, "optim.batch_size": 8}, ["optim.lr=0.5"])
     assert (run.optim.lr, run.optim.batch_size) == (0.5, 8)
     assert make({"objectives": {"mae.decoder_dim": 64}, "objectives.mae.weight": 2}).objectives.mae.decoder_dim == 64
+
+
+def test_an_empty_mapping_leaves_what_is_there_and_null_takes_it_away():
+    there = {"objectives.mae": {"weight": 2}}
+    assert make(there, {"objectives.mae": {}}).objectives.mae.weight == 2
+    assert make(there, {"objectives.mae": None}).objectives.mae is None
+    assert make(there, {"objectives.mae": None}, {"objectives.mae": {}}).objectives.mae.weight == 1
+    with pytest.raises(ConfigError, match=r"^sweeps/x.yaml: data.shards: not set"):
+        make({"data.shards": "???"})
+    assert make({"data.shards": "???"}, {"data": {"shards": "y"}}).data.shards == "y"
+
+
+def test_dotted_is_the_inverse_of_nested():
+    layers = {"a.b": 1, "a": {"c.d": [2]}}, {"a.c": {}, "e": None}, {"a.b.f": {}}
+    assert config.nested(*layers) == {"a": {"b": {"f": {}}, "c": {"d": [2]}}, "e": None}
+    flat = config.dotted(config.nested(*layers))
+    assert flat == {"a.b.f": {}, "a.c.d": [2], "e": None} and config.nested(flat) == config.nested(*layers)
+
+
+@dataclasses.dataclass
+class Named:
+    """Names that the user chooses, each with fields, as a Run may have them."""
+
+    sets: dict[str, config.Subset] = dataclasses.field(default_factory=dict)
+    names: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+def test_names_that_the_user_chooses_hold_fields():
+    made = config.merge(Named, {"sets": {"few": {"per_class": "5"}}, "names.x": 1}, ["sets.few.seed=3", "sets.all={}"])
+    assert made == Named({"few": config.Subset(per_class=5, seed=3), "all": config.Subset()}, {"x": "1"})
+    for word, message in (
+        ("sets.few.per_clas=1", r"^here: sets\.few\.per_clas: 'per_clas' is not known \(did you mean per_class\?\)$"),
+        ("sets.few=1", r"^here: sets\.few: 1 is not a set of fields; .* such as sets\.few\.fraction or sets\.few\.per_class$"),
+        ("sets=[few]", r"^here: sets: \['few'\] is not a mapping of names; write \{name: value\}$"),
+        ("names.x=[1]", r"^here: names\.x: \[1\] is not text$"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            config.merge(Named, [word], where="here")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\n]", r"x\.yaml: line 2: not YAML: "),
+        ("a: 1\na: 2", r"x\.yaml: line 2: not YAML: found duplicate key a$"),
+        ("a: ${b}", r"x\.yaml: a: Interpolation key 'b' not found$"),
+        ("[a]", r"x\.yaml: \['a'\] is not a mapping of names"),
+    ],
+)
+def test_a_file_that_is_no_mapping_is_one_line_with_its_place(tmp_path, text, message):
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=message) as caught:
+        config.read_yaml(tmp_path / "x.yaml")
+    assert "\n" not in str(caught.value)
 
 
 def test_an_exponent_without_a_dot_is_a_number():

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 
 import vitssl
 from tests.ranks import run_ranks, start_ranks
@@ -259,7 +258,7 @@ def test_other_shards_or_another_config_are_refused(folder, capsys):
     run = folder("stopped", CLASSIFY, {"loop.max_steps": 3})
     assert train.main([str(run)]) == 0
     (run / "done.json").unlink()
-    config.save(config.merge(config.Run, OmegaConf.load(run / "run.yaml"), ["optim.lr=1"]), run)
+    config.save(config.merge(config.Run, config.read_yaml(run / "run.yaml"), ["optim.lr=1"]), run)
     assert train.main([str(run)]) == 2
     assert "another config" in capsys.readouterr().err
 

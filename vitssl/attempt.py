@@ -31,8 +31,9 @@ def refuse_cpu(run: Run, job: dict[str, Any]) -> None:
     asked = job.get("gpus_per_node") if job.get("executor") == "slurm" else 0
     if asked and run.loop.device == "auto" and dist.device("auto").type == "cpu":
         raise ConfigError(
-            f"loop.device: this job asked SLURM for {asked} GPUs per node and torch sees none: a driver that is too old, or a container "
-            "that is entered without --nv? loop.device=cpu trains without"
+            f"this job asked SLURM for {asked} GPUs per node and torch sees none: a driver that is too old, or a container that is entered"
+            " without --nv? loop.device=cpu trains without",
+            "loop.device",
         )
 
 
@@ -51,7 +52,8 @@ def alone(folder: Path) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > end:
-                    raise Busy(f"{folder}: another process trains this run; wait for it, or end it (`fuser {lock.name}`)") from None
+                    reason = f"another process trains this run; wait for it, or end it (`fuser {lock.name}`)"
+                    raise Busy(reason, place=str(folder)) from None
                 time.sleep(0.5)
         yield
 

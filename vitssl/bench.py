@@ -60,7 +60,7 @@ def run(images: Path | None, only: list[str], repeats: int) -> dict[str, Any]:
     known = COMPARISONS if torch.cuda.is_available() else {k: v for k, v in COMPARISONS.items() if k not in NEED_GPU}
     for name in only:
         if name not in known:
-            raise ConfigError(f"--only: {name} is not one of {', '.join(known)} (on this machine)")
+            raise ConfigError(f"{name} is not one of {', '.join(known)} (on this machine)", "--only")
     device = dist.device("auto")
     threads = torch.get_num_threads()
     if device.type == "cpu":

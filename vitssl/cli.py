@@ -151,7 +151,7 @@ def _cost(arguments: argparse.Namespace) -> None:
     runs = [config.load(run_folder(path)) for path in arguments.runs]
     classes = arguments.classes or [len(load_index(run.data.shards).classes) for run in runs]
     if len(classes) != len(runs):
-        raise config.ConfigError(f"--classes: {len(classes)} numbers for {len(runs)} runs")
+        raise config.ConfigError(f"{len(classes)} numbers for {len(runs)} runs", "--classes")
     for path, run, count in zip(arguments.runs, runs, classes, strict=True):
         measured = cost.measure(run, count)
         if len(runs) > 1 and not arguments.json:

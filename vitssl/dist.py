@@ -52,9 +52,9 @@ def device(name: str) -> torch.device:
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise ConfigError("loop.device: cuda was asked for, but torch sees no GPU on this machine")
+        raise ConfigError("cuda was asked for, but torch sees no GPU on this machine", "loop.device")
     if local_rank() >= torch.cuda.device_count():
-        raise ConfigError(f"loop.device: process {local_rank()} of this node has no GPU of its own ({torch.cuda.device_count()} visible)")
+        raise ConfigError(f"process {local_rank()} of this node has no GPU of its own ({torch.cuda.device_count()} visible)", "loop.device")
     return torch.device("cuda", local_rank())
 
 

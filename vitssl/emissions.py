@@ -37,11 +37,10 @@ def intensity_kg_per_kwh(site: Site) -> float:
         from codecarbon.input import DataSource
     mix = DataSource().get_global_energy_mix_data().get(site.country)
     if mix is None:
-        raise ConfigError(
-            f"site.country: codecarbon knows no {site.country!r}; write an ISO 3166-1 alpha-3 code (USA) or set site.intensity_kg_per_kwh"
-        )
+        reason = f"codecarbon knows no {site.country!r}; write an ISO 3166-1 alpha-3 code (USA) or set site.intensity_kg_per_kwh"
+        raise ConfigError(reason, "site.country")
     if not mix.get("carbon_intensity"):
-        raise ConfigError(f"site.country: codecarbon has no carbon intensity for {site.country}; set site.intensity_kg_per_kwh")
+        raise ConfigError(f"codecarbon has no carbon intensity for {site.country}; set site.intensity_kg_per_kwh", "site.country")
     return mix["carbon_intensity"] / 1000
 
 
@@ -208,7 +207,7 @@ def select_gpus(boards: list[Gpu], visible: str | None) -> list[Gpu]:
     found = []
     for name in (part.strip() for part in visible.split(",")):
         if name.startswith("MIG-"):
-            raise ConfigError(f"CUDA_VISIBLE_DEVICES: the energy of {name}, a slice of a board, cannot be measured; ask for whole GPUs")
+            raise ConfigError(f"the energy of {name}, a slice of a board, cannot be measured; ask for whole GPUs", "CUDA_VISIBLE_DEVICES")
         match = [b for b in boards if name and (str(b.index) == name or (name.startswith("GPU-") and b.uuid.startswith(name)))]
         if len(match) != 1:
             break

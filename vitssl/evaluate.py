@@ -201,5 +201,5 @@ def evaluate_folder(folder: Path, cfg: EvalConfig, checkpoint: str = state.LAST)
     """
     trained = load(folder, checkpoint)
     for problem in cfg.problems("evaluate", trained.run):
-        raise ConfigError(f"{trained.folder}: {problem}")
+        raise ConfigError(problem.reason, problem.field, str(trained.folder))
     return trained.evaluate({cfg.type: cfg})[cfg.type].metrics

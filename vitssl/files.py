@@ -51,7 +51,7 @@ def open_lock(path: Path, field: str) -> IO:
         path.parent.mkdir(parents=True, exist_ok=True)
         return open(path, "w")
     except OSError as error:
-        raise ConfigError(f"{field}: cannot write in {path.parent} ({error.strerror}); name another folder") from None
+        raise ConfigError(f"cannot write in {path.parent} ({error.strerror}); name another folder", field) from None
 
 
 def flock(stream: IO, operation: int) -> None:
@@ -67,7 +67,8 @@ def flock(stream: IO, operation: int) -> None:
         raise
     except OSError as error:
         folder = Path(stream.name).parent
-        raise ConfigError(f"{folder}: files cannot be locked there ({error.strerror}); name a folder of another file system") from None
+        reason = f"files cannot be locked there ({error.strerror}); name a folder of another file system"
+        raise ConfigError(reason, place=str(folder)) from None
 
 
 def busy_file(stop_file: Path) -> Path:
@@ -106,4 +107,4 @@ def _parsed(text: str, path: Path) -> dict[str, Any]:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise ConfigError(f"{path}: damaged, not JSON ({error}); put it back as it was, or delete it") from None
+        raise ConfigError(f"damaged, not JSON ({error}); put it back as it was, or delete it", place=str(path)) from None

@@ -29,7 +29,7 @@ def param_groups(model: nn.Module, backbone: Backbone, cfg: config.Optim) -> lis
     """
     for pattern in cfg.decay:
         if not any(re.search(pattern, name) for name, _ in model.named_parameters()):
-            raise ConfigError(f"optim.decay: {pattern!r} is in the name of no parameter, such as backbone.norm.weight")
+            raise ConfigError(f"{pattern!r} is in the name of no parameter, such as backbone.norm.weight", "optim.decay")
     groups: dict[tuple[float, bool], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:

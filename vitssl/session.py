@@ -118,9 +118,8 @@ def _set_numerics(run: Run) -> None:
 def _open_data(run: Run) -> Index:
     index = load_index(run.data.shards)
     if run.data.sha256 not in (None, index.sha256):
-        raise ConfigError(
-            f"data.shards: {run.data.shards} is not what this run was made for (data.sha256); build it again or make a new run"
-        )
+        reason = f"{run.data.shards} is not what this run was made for (data.sha256); build it again or make a new run"
+        raise ConfigError(reason, "data.shards")
     return index
 
 
@@ -179,10 +178,12 @@ def _wrap(session: Session) -> nn.Module:
 
 
 def _restore(session: Session, saved: dict[str, Any]) -> None:
-    if saved["identity"] != _identity(session.run):
+    # of an earlier schema it cannot be compared; its run.yaml is what it was begun with, as nobody has a reason to change it
+    if saved.get("schema") == config.SCHEMA and saved["identity"] != _identity(session.run):
         raise ConfigError(
-            f"{session.folder / state.LAST}: it belongs to another config; run.yaml was changed after training began,"
-            " or a version of vitssl began it that computed this one otherwise"
+            "it belongs to another config; run.yaml was changed after training began, or a version of vitssl began it that computed"
+            " this one otherwise",
+            place=str(session.folder / state.LAST),
         )
     session.model.load_state_dict(saved["model"])
     session.optimizer.load_state_dict(saved["optimizer"])
@@ -206,6 +207,7 @@ def save(session: Session) -> None:
         "ema": session.ema.average if session.ema else None,
         "progress": vars(session.progress),
         "identity": _identity(session.run),
+        "schema": config.SCHEMA,
         "data": session.data_facts,
     }
     state.save(session.folder / state.LAST, content)

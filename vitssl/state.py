@@ -152,7 +152,7 @@ def init_from(model: nn.Module, backbone: Backbone, run: Run) -> None:
     excused = {name for name in problems if name in EXTRAS or any(re.search(pattern, name) for pattern in run.init_except)}
     if left := [f"{name} {what}" for name, what in problems.items() if name not in excused]:
         more = f" (and {len(left) - 1} more)" if len(left) > 1 else ""
-        raise ConfigError(f"init_from: {checkpoint_path(run.init_from)}: {left[0]}{more}; name it in init_except if that is meant")
+        raise ConfigError(f"{checkpoint_path(run.init_from)}: {left[0]}{more}; name it in init_except if that is meant", "init_from")
     model.load_state_dict({k: v for k, v in theirs.items() if k not in problems}, strict=False)
 
 
@@ -176,7 +176,7 @@ def load_teachers(model: nn.Module, run: Run, mean: list[float], std: list[float
         config.check_fits(run, field, config.load(path.parent), where=str(path.parent))
         content = read(path)
         if content["data"]["mean"] != list(mean) or content["data"]["std"] != list(std):
-            raise ConfigError(f"{field}: {path} was trained on images of other channel statistics; set data.normalize alike for both Runs")
+            raise ConfigError(f"{path} was trained on images of other channel statistics; set data.normalize alike for both Runs", field)
         teacher: Backbone = model.get_submodule(field)
         own = {name: value for name, value in content["model"].items() if name.startswith("backbone.") and name not in EXTRAS}
         converted = teacher.convert_state_dict(own, "backbone.")

@@ -149,7 +149,7 @@ def test_per_gpu_each_rank_normalises_by_its_images_and_all_keep_the_mean_of_the
 
 def test_one_value_per_channel_is_one_line():
     for norm, single in ((norms.BatchNorm1d(6), torch.randn(1, 6)), (norms.BatchNorm2d(6), torch.randn(1, 6, 1, 1))):
-        with pytest.raises(ConfigError, match=r"^optim\.batch_size, loop\.micro_batch_size: .*one value per channel"):
+        with pytest.raises(ConfigError, match=r"^optim\.batch_size: .*one value per channel.*loop\.micro_batch_size"):
             norm(single)
         norm.eval()(single)
 

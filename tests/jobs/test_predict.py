@@ -10,7 +10,8 @@ import pytest
 from jobs import predict
 from jobs.folders import Launch, architecture, digest, source_files
 from jobs.graph import Graph
-from vitssl.config import Mae, Objectives, Site, Subset
+from vitssl.config import Objectives, Site, Subset
+from vitssl.config.objectives.mae import MaeConfig
 
 COST = {"macs_train_forward": 2e9, "macs_inference": 3e9}
 EVALUATIONS = 100  # 10 of 20 images: each half the work of a training image's 3 forwards of 2 GMACs
@@ -91,7 +92,7 @@ def test_evaluations_cost_what_they_see(graph: Graph) -> None:
     assert predict._evaluated(run) == 3 * 40
     run.data.val_fraction, run.loop.eval_every = 0.1, 0
     assert predict._evaluated(run) == 10 + 40
-    run.objectives = Objectives(mae=Mae())
+    run.objectives = Objectives(mae=MaeConfig())
     assert predict._evaluated(run) == 0
 
 

@@ -10,7 +10,8 @@ from PIL import Image
 
 from jobs import shards
 from tests.jobs.conftest import EXAMPLE, write_index
-from vitssl.config import ConfigError, Data, Mae, Objectives, Run, Subset
+from vitssl.config import ConfigError, Data, Objectives, Run, Subset
+from vitssl.config.objectives.mae import MaeConfig
 from vitssl.data.shards import build
 
 WITH_SOURCE = EXAMPLE.replace("data: {shards: shards/digits", "data: {source: digits, shards: shards/digits")
@@ -144,6 +145,6 @@ def test_a_dry_run_lists_the_files_that_shards_will_be_built_from(expand, place:
 def test_facts_are_after_subsets(place: Path) -> None:
     """100 training images of two classes, 7 of each taken, of which a classifier may see 3 labels each."""
     data = Data(shards=str(place / "shards" / "digits"), images=Subset(per_class=7), labels=Subset(per_class=3))
-    found = shards.facts(Run(data=data, objectives=Objectives(mae=Mae())))
+    found = shards.facts(Run(data=data, objectives=Objectives(mae=MaeConfig())))
     assert (found["train_images"], found["labelled_images"], found["val_images"], found["test_images"]) == (14, 6, 0, 20)
     assert (found["name"], found["classes"], found["smallest_px"], found["largest_px"]) == ("digits", 2, [0, 0], [1, 1])

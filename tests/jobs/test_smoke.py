@@ -40,9 +40,9 @@ def test_a_field_of_an_objective_applies_where_that_is_on(place: Path, fields: s
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ("{objectives: {maee: {decoder_dim: 16}}}", "'maee' not in 'Objectives'"),
-        ("{objectives.maee.decoder_dim: 16}", "'maee' not in 'Objectives'"),
-        ("{objectives: {simclr: {hidden_dm: 4}}}", "'hidden_dm' not in 'SimclrConfig'"),  # which is on in no arm
+        ("{objectives: {maee: {decoder_dim: 16}}}", "objectives.maee: 'maee' is not known .did you mean mae"),
+        ("{objectives.maee.decoder_dim: 16}", "objectives.maee: 'maee' is not known .did you mean mae"),
+        ("{objectives: {simclr: {hidden_dm: 4}}}", "objectives.simclr.hidden_dm: .*did you mean hidden_dim"),  # which is on in no arm
         ("{optim: 8}", "optim: 8 is not a set of fields"),
     ],
 )

@@ -52,8 +52,8 @@ class _GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
         alone = dist.world_size() == 1
         if (alone or not self.over_ranks) and values.numel() == values.shape[1]:
             raise ConfigError(
-                "optim.batch_size, loop.micro_batch_size: a batch norm gets one value per channel, which has no variance;"
-                " give each GPU more images"
+                "a batch norm gets one value per channel, which has no variance; give each GPU more images, with loop.micro_batch_size too",
+                "optim.batch_size",
             )
         if alone and self.update_statistics:
             return super().forward(values)

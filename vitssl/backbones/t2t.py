@@ -163,7 +163,6 @@ class T2T(IsotropicTransformer):
         if name not in state or not torch.allclose(state[name][0].float(), sinusoid_positions(*state[name].shape[1:]), atol=1e-4):
             return state
         if self.attention_scale != "embed_dim":
-            raise config.ConfigError(
-                f"backbone.attention_scale: {self.attention_scale}, but T2T-ViT's released weights were trained with embed_dim; set that"
-            )
+            reason = f"{self.attention_scale}, but T2T-ViT's released weights were trained with embed_dim; set that"
+            raise config.ConfigError(reason, "backbone.attention_scale")
         return {key: value for key, value in state.items() if key != name}

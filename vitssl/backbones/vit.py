@@ -119,7 +119,7 @@ class ViT(IsotropicTransformer):
             return state  # of another number of prefix tokens
         if not isinstance(self.pos_embed, nn.Parameter):
             if not torch.allclose(theirs[0, P:].float(), layers.sincos_positions((side, side), self.embed_dim), atol=1e-3):
-                raise config.ConfigError("backbone.positions: sincos, but the weights to start from have learned positions; set learned")
+                raise config.ConfigError("sincos, but the weights to start from have learned positions; set learned", "backbone.positions")
             return {**state, name: self.pos_embed}
         if theirs.shape == self.pos_embed.shape:
             return state

@@ -9,18 +9,30 @@ Every field is in one of these: `run.py` (Run, Optim, Loop), `data.py` and `colo
 """
 
 from vitssl.config.backbones import FAMILIES, SIZES, BackboneConfig, capabilities, module, patch_px, size_of, stage_strides_px, stride_px
-from vitssl.config.base import ConfigError, as_it_was, assign, checkpoint_fields, checkpoints, parts_of, teachers, unstarted
+from vitssl.config.base import (
+    ConfigError,
+    Problem,
+    as_it_was,
+    assign,
+    checkpoint_fields,
+    checkpoints,
+    parts_of,
+    teachers,
+    unknown,
+    unstarted,
+)
 from vitssl.config.color import Blur, ColorOp, ColorStep, Gray, Jitter, Solarize
 from vitssl.config.data import STATISTICS, Data, Subset, View, Views, statistics, view_px
 from vitssl.config.evals import evals_of
-from vitssl.config.identity import identity
-from vitssl.config.merging import dotted, load, merge, read_yaml, save, undotted
+from vitssl.config.identity import SCHEMA, identity
+from vitssl.config.merging import dotted, fill, load, merge, nested, read_value, read_yaml, save
 from vitssl.config.objectives import ObjectiveConfig, Objectives, active, horizon_epochs
-from vitssl.config.run import Loop, Optim, Run, active_views, check, check_fits, classifies, needs_labels, refuse_unread, scaled_lr
+from vitssl.config.run import Loop, Optim, Run, active_views, check, check_fits, classifies, needs_labels, refuse_inactive_fields, scaled_lr
 from vitssl.config.site import Site
 
 __all__ = [
     "FAMILIES",
+    "SCHEMA",
     "SIZES",
     "STATISTICS",
     "BackboneConfig",
@@ -35,6 +47,7 @@ __all__ = [
     "ObjectiveConfig",
     "Objectives",
     "Optim",
+    "Problem",
     "Run",
     "Site",
     "Solarize",
@@ -53,16 +66,19 @@ __all__ = [
     "classifies",
     "dotted",
     "evals_of",
+    "fill",
     "horizon_epochs",
     "identity",
     "load",
     "merge",
     "module",
     "needs_labels",
+    "nested",
     "parts_of",
     "patch_px",
+    "read_value",
     "read_yaml",
-    "refuse_unread",
+    "refuse_inactive_fields",
     "save",
     "scaled_lr",
     "size_of",
@@ -70,7 +86,7 @@ __all__ = [
     "statistics",
     "stride_px",
     "teachers",
-    "undotted",
+    "unknown",
     "unstarted",
     "view_px",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Optional
 
-from vitssl.config.base import free, later, less_than
+from vitssl.config.base import Problem, later, less_than, runtime_field
 
 
 class Size(NamedTuple):
@@ -123,54 +123,55 @@ class BackboneConfig:
     drop_path: float = 0.0  # of the last block; the rate grows linearly from 0
     init: Literal["trunc_normal", "xavier"] = "trunc_normal"  # timm/DeiT's, or MAE's
     cls_token_std: Optional[float] = None  # of its start; None: 1e-6 (timm), with xavier 0.02 (MAE); DINO and DeiT's first release: 0.02
-    reg_tokens: int = later(0)  # further prefix tokens behind the class token, with positions (timm's name; registers)
+    reg_tokens: int = 0  # further prefix tokens behind the class token, with positions (timm's name; registers)
     tokenizer: Literal["patches", "shifted"] = "patches"  # shifted: shifted patch tokenization (SL-ViT)
     attention: Literal["plain", "local"] = "plain"  # local: locality self-attention (SL-ViT)
     window_size: Optional[int] = None  # tokens; 7
     relative_positions: bool = True  # Swin's relative position bias
     variant: Literal["microsoft", "drloc"] = "microsoft"  # CvT: the paper's authors' code, or the one that Drloc trained
     attention_scale: Literal["head_dim", "embed_dim"] = "head_dim"  # of the logits, to the power -1/2; T2T's released weights: embed_dim
-    shortcut: Literal["identity", "projection"] = later("identity")  # of cifarresnet where the width grows: He et al.'s option A or B
+    shortcut: Literal["identity", "projection"] = "identity"  # of cifarresnet where the width grows: He et al.'s option A or B
     frozen: bool = False  # a linear probe: no gradient, evaluation mode
     # Whose images its batch norms' statistics are of: all of a step's slice, or each GPU's own (most public code), so that the result
     # depends on the number of GPUs and on loop.micro_batch_size. Those of objectives' heads are always global.
-    batch_norm: Literal["global", "per_gpu"] = later("global")
-    fused_attention: bool = free(True)
+    batch_norm: Literal["global", "per_gpu"] = "global"
+    fused_attention: bool = runtime_field(True)
 
-    def unread_later(self) -> Iterator[str]:
-        """The fields that came later (``base.later``) and that the family does not read."""
-        reads = family(self).reads
-        yield from (f.name for f in dataclasses.fields(self) if "before" in f.metadata and f.name not in reads)
+    def inactive_fields(self) -> dict[str, str]:
+        """{field that the family does not read: what it belongs to}."""
+        reads = family(self).reads | {"name", "frozen", "fused_attention"}
+        return {f.name: "a backbone that has such a choice" for f in dataclasses.fields(self) if f.name not in reads}
 
-    def problems(self, sizes_px: Iterable[tuple[str, int]]) -> Iterator[str]:
-        """``sizes_px``: (field, side in pixels) of all images that the backbone sees."""
-        yield from _unread(self)
-        yield from _impossible(self)
-        yield from less_than(0, self, "backbone", "cls_token_std", "reg_tokens")
+    def problems(self, name: str, sizes_px: Iterable[tuple[str, int]]) -> Iterator[Problem]:
+        """``name`` is the path of the field, such as backbone; ``sizes_px``: (field, side in pixels) of all images that it sees."""
+        yield from _unread(self, name)
+        yield from _impossible(self, name)
+        yield from less_than(0, self, name, "cls_token_std", "reg_tokens")
         if not 0 <= self.drop_path < 1:
-            yield f"backbone.drop_path: {self.drop_path} is not in [0, 1)"
+            yield Problem(f"{name}.drop_path", f"{self.drop_path} is not in [0, 1)")
         for where, size_px in sizes_px:
             if size_px % stride_px(self):
-                yield f"backbone.{_token_size(self)} does not divide the {size_px} px of {where}"
+                field, words = _token_size(self)
+                yield Problem(f"{name}.{field}", f"{words} does not divide the {size_px} px of {where}")
 
 
-def _token_size(backbone: BackboneConfig) -> str:
+def _token_size(backbone: BackboneConfig) -> tuple[str, str]:
     """The field that sets the pixels per output token, and its value, for an error."""
     if family(backbone).strides == (1,):
-        return f"patch_size: {patch_px(backbone)}"
-    return f"name: {backbone.name} has an output token per {stride_px(backbone)} px, which"
+        return "patch_size", str(patch_px(backbone))
+    return "name", f"{backbone.name} has an output token per {stride_px(backbone)} px, which"
 
 
-def _unread(backbone: BackboneConfig) -> Iterator[str]:
-    """The fields that are set to other than their default and that the family does not read."""
-    reads = family(backbone).reads | {"name", "frozen", "fused_attention"}
-    found = [f for f in dataclasses.fields(backbone) if f.name not in reads and getattr(backbone, f.name) != f.default]
-    if found:
-        names, unset = ", ".join(f.name for f in found), " ".join(f"{f.name}={'null' if f.default is None else f.default}" for f in found)
-        yield f"backbone.{names}: {backbone.name} has no such choice; leave it out, or unset it ({unset})"
+def _unread(backbone: BackboneConfig, path: str) -> Iterator[Problem]:
+    """The fields that are set to other than their default and that the family does not read; each says how to unset all of them."""
+    inactive = backbone.inactive_fields()
+    found = [f for f in dataclasses.fields(backbone) if f.name in inactive and getattr(backbone, f.name) != f.default]
+    unset = " ".join(f"{path}.{f.name}={'null' if f.default is None else f.default}" for f in found)
+    for f in found:
+        yield Problem(f"{path}.{f.name}", f"{backbone.name} has no such choice; leave it out, or unset what it has not: {unset}")
 
 
-def _impossible(backbone: BackboneConfig) -> Iterator[str]:
+def _impossible(backbone: BackboneConfig, path: str) -> Iterator[Problem]:
     """Sizes that no network has; the first problem hides the rest."""
     size, staged = size_of(backbone), len(family(backbone).widths)
     values = {"patch_size": size.patch_size, "embed_dim": size.embed_dim, "num_heads": size.num_heads}
@@ -178,18 +179,18 @@ def _impossible(backbone: BackboneConfig) -> Iterator[str]:
     values |= {"depths" if staged > 1 else "depth": min(size.depths, default=0)}
     for name, value in values.items():
         if value < 1:
-            yield f"backbone.{name}: {value} is less than 1"
+            yield Problem(f"{path}.{name}", f"{value} is less than 1")
             return
     if len(size.depths) > staged:
-        yield f"backbone.depths: {backbone.name} has {staged} stages at most, not {len(size.depths)}"
+        yield Problem(f"{path}.depths", f"{backbone.name} has {staged} stages at most, not {len(size.depths)}")
     if size.embed_dim % size.num_heads:
-        yield f"backbone.num_heads: {size.num_heads} does not divide embed_dim={size.embed_dim}"
+        yield Problem(f"{path}.num_heads", f"{size.num_heads} does not divide embed_dim={size.embed_dim}")
     if backbone.tokenizer == "shifted" and size.patch_size < 2:
-        yield f"backbone.patch_size: {size.patch_size} px cannot be shifted by half (tokenizer: shifted)"
+        yield Problem(f"{path}.patch_size", f"{size.patch_size} px cannot be shifted by half (tokenizer: shifted)")
     if backbone.positions == "sincos" and size.embed_dim % 4:
-        yield f"backbone.positions: sincos needs an embed_dim that is a multiple of 4, not {size.embed_dim}"
+        yield Problem(f"{path}.positions", f"sincos needs an embed_dim that is a multiple of 4, not {size.embed_dim}")
     if size.mlp_ratio <= 0:
-        yield f"backbone.mlp_ratio: {size.mlp_ratio} is not positive"
+        yield Problem(f"{path}.mlp_ratio", f"{size.mlp_ratio} is not positive")
 
 
 def module(backbone: BackboneConfig) -> str:

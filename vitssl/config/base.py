@@ -4,36 +4,58 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import difflib
 import functools
 import math
-from collections.abc import Iterator
+import types
+from collections.abc import Iterable, Iterator
 from dataclasses import field
 from operator import attrgetter
-from typing import Any, get_args, get_type_hints
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 
 class ConfigError(ValueError):
-    """A mistake that the user can mend. The message is one line: what is wrong, which field, what to do."""
+    """A mistake that the user can fix: its text is one line, ``PLACE: FIELD: REASON``.
+
+    Args:
+        reason: what is wrong, and what to do.
+        field: the dotted path of the field at fault; empty where it is none.
+        place: the file and the place in it, or the command line; empty where it is not known yet.
+    """
+
+    def __init__(self, reason: str, field: str = "", place: str = "") -> None:
+        super().__init__(reason, field, place)
+        self.reason, self.field, self.place = reason, field, place
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.place, self.field, self.reason) if part)
 
 
-def free(default: Any) -> Any:
+class Problem(NamedTuple):
+    """What a check finds: the dotted path of a field, and what is wrong with its value."""
+
+    field: str
+    reason: str
+
+
+def unknown(value: Any, known: Iterable[Any], field: str = "", place: str = "") -> ConfigError:
+    """The error for a name that is not there, with the nearest one that is."""
+    names = [str(k) for k in known]
+    near = difflib.get_close_matches(str(value), names, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(names) or 'nothing'}"
+    return ConfigError(f"{value!r} is not known ({hint})", field, place)
+
+
+def runtime_field(default: Any) -> Any:
     """A field that does not change the result (paths, workers, logging): it stays out of the Run's identity."""
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata={"identity": False})
     return field(default=default, metadata={"identity": False})
 
 
-def later(default: Any, before: Any = None) -> Any:
-    """A field that came when runs had been made already, with ``before``; with it a Run keeps the identity that it had without the field.
-
-    Args:
-        default: what a Run has that does not set it.
-        before: what it was before there was a choice; None: the default.
-    """
-    metadata = {"before": default if before is None else before}
-    if isinstance(default, list):
-        return field(default_factory=lambda: list(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
+def later(default: Any, before: Any) -> Any:
+    """A field that came when runs had been made already, whose default is not what those did: they are read with ``before``."""
+    return field(default=default, metadata={"before": before})
 
 
 def as_it_was(kind: type, content: dict[str, Any]) -> dict[str, Any]:
@@ -68,15 +90,20 @@ def checkpoints(part: Any, prefix: str = "") -> dict[str, str]:
 
 
 @functools.cache
-def types_of(kind: type) -> dict[str, tuple[Any, ...]]:
-    """{field: its type}, with NoneType behind that of an optional one."""
+def hints_of(kind: type) -> dict[str, Any]:
+    """{field: type hint} of a dataclass."""
     hints = get_type_hints(kind)
-    return {name: get_args(hint) if type(None) in get_args(hint) else (hint,) for name, hint in hints.items()}
+    return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
+
+
+def options_of(hint: Any) -> tuple[Any, ...]:
+    """The types that a type hint allows: two for an optional one."""
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
 def parts_of(kind: type) -> dict[str, type]:
     """{field: dataclass} of the fields that hold fields of their own, optional ones too."""
-    return {name: types[0] for name, types in types_of(kind).items() if dataclasses.is_dataclass(types[0])}
+    return {name: option for name, hint in hints_of(kind).items() for option in options_of(hint) if dataclasses.is_dataclass(option)}
 
 
 def checkpoint_fields(kind: type, prefix: str = "") -> set[str]:
@@ -118,30 +145,30 @@ def unstarted(part: Any) -> Any:
     return bare
 
 
-def less_than(low: float, part: Any, prefix: str, *names: str) -> Iterator[str]:
+def less_than(low: float, part: Any, prefix: str, *names: str) -> Iterator[Problem]:
     """The problems of those fields of ``part`` that are set and less than ``low``, infinite or not a number."""
     dotted = f"{prefix}." if prefix else ""
     for name in names:
         value = getattr(part, name)
         if value is not None and value < low:
-            yield f"{dotted}{name}: {value} is less than {low}"
+            yield Problem(f"{dotted}{name}", f"{value} is less than {low}")
         elif value is not None and not math.isfinite(value):
-            yield f"{dotted}{name}: {value} is not a finite number"
+            yield Problem(f"{dotted}{name}", f"{value} is not a finite number")
 
 
-def not_a_probability(name: str, value: float) -> Iterator[str]:
+def not_a_probability(name: str, value: float) -> Iterator[Problem]:
     """The problem of a field that is not in [0, 1]."""
     if not 0 <= value <= 1:
-        yield f"{name}: {value} is not a probability"
+        yield Problem(name, f"{value} is not a probability")
 
 
-def not_rising(name: str, pair: list[float], high: float) -> Iterator[str]:
+def not_rising(name: str, pair: list[float], high: float) -> Iterator[Problem]:
     """The problem of a field that is not a range in (0, high]."""
     if len(pair) != 2 or not 0 < pair[0] <= pair[1] <= high:
-        yield f"{name}: {pair} is not a rising pair of numbers in (0, {high:g}]"
+        yield Problem(name, f"{pair} is not a rising pair of numbers in (0, {high:g}]")
 
 
-def unread_problems(part: Any, prefix: str, owners: dict[str, str]) -> Iterator[str]:
+def inactive_problems(part: Any, prefix: str, owners: dict[str, str]) -> Iterator[Problem]:
     """The problems of those fields of ``part`` that nothing reads as its others are, and that are set to other than their default.
 
     ``owners`` names them, each with the value of another field that it belongs to.
@@ -149,4 +176,4 @@ def unread_problems(part: Any, prefix: str, owners: dict[str, str]) -> Iterator[
     dotted, defaults = f"{prefix}." if prefix else "", type(part)()
     for name, owner in owners.items():
         if (value := getattr(part, name)) != getattr(defaults, name):
-            yield f"{dotted}{name}: {value} is read with {owner} only; leave it out, or {getattr(defaults, name)!r}"
+            yield Problem(f"{dotted}{name}", f"{value} is read with {owner} only; leave it out, or {getattr(defaults, name)!r}")

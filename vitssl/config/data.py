@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Optional
 
-from vitssl.config.base import free, later, less_than, not_a_probability, not_rising
+from vitssl.config.base import Problem, later, less_than, not_a_probability, not_rising, runtime_field
 from vitssl.config.color import BEFORE, ColorStep, with_steps
 
 # of channels, in [0, 1] units: (mean, std)
@@ -29,11 +29,11 @@ class Subset:
     balanced: bool = True  # with `fraction`: the same share of every class; False draws from all images alike
     seed: int = 0
 
-    def problems(self, name: str) -> Iterator[str]:
+    def problems(self, name: str) -> Iterator[Problem]:
         if (self.fraction is None) == (self.per_class is None):
-            yield f"{name}: set exactly one of fraction and per_class"
+            yield Problem(name, "set exactly one of fraction and per_class")
         if self.fraction is not None and not 0 < self.fraction <= 1:
-            yield f"{name}.fraction: {self.fraction} is not in (0, 1]"
+            yield Problem(f"{name}.fraction", f"{self.fraction} is not in (0, 1]")
         yield from less_than(1, self, name, "per_class")
         yield from less_than(0, self, name, "seed")
 
@@ -57,14 +57,14 @@ class View:
     # in this order, and by name alone with its defaults: [{jitter: {strength: [0.4, 0.4, 0.2, 0.1], prob: 0.8}}, {one_of: [gray, blur]}]
     color: list[ColorStep] = field(default_factory=list)
     erasing_prob: float = 0.0  # timm's RandomErasing, one box
-    erasing_scale: list[float] = later([0.02, 1 / 3])  # noqa: RUF009 - a new list each time; area of the box / image area
-    erasing_mode: Literal["pixel", "const"] = later("pixel")  # noise, or zero after normalising
+    erasing_scale: list[float] = field(default_factory=lambda: [0.02, 1 / 3])  # area of the box / image area
+    erasing_mode: Literal["pixel", "const"] = "pixel"  # noise, or zero after normalising
     mixup_alpha: float = 0.0
     cutmix_alpha: float = 0.0
     mix_prob: float = 1.0  # of mixing a batch at all, when mixup or cutmix is on
     switch_prob: float = 0.5  # of cutmix rather than mixup, when both are on
 
-    def unread(self) -> dict[str, str]:
+    def inactive_fields(self) -> dict[str, str]:
         """{field that nothing reads as the others are: what it belongs to}."""
         mixed = bool(self.mixup_alpha) + bool(self.cutmix_alpha)
         owners = {} if self.crop == "random_resized" else dict.fromkeys(("scale", "ratio"), "crop: random_resized")
@@ -74,9 +74,9 @@ class View:
         owners |= {} if mixed else {"mix_prob": "a mixup_alpha or cutmix_alpha"}
         return owners if mixed == 2 else owners | {"switch_prob": "both mixup_alpha and cutmix_alpha"}
 
-    def problems(self, name: str, size_px: int) -> Iterator[str]:
+    def problems(self, name: str, size_px: int) -> Iterator[Problem]:
         if self.crop == "pad" and not 0 <= self.pad_px < size_px:
-            yield f"{name}.pad_px: {self.pad_px} pixels cannot be reflected from a view of {size_px} px"
+            yield Problem(f"{name}.pad_px", f"{self.pad_px} pixels cannot be reflected from a view of {size_px} px")
         yield from less_than(1, self, name, "count", "size")
         for key, high in (("scale", 1.0), ("ratio", 100.0), ("erasing_scale", 1.0)):
             yield from not_rising(f"{name}.{key}", getattr(self, key), high)
@@ -88,7 +88,8 @@ class View:
         for i, step in enumerate(self.color):
             yield from step.problems(f"{name}.color[{i}]")
         if self.auto_augment and not re.fullmatch(r"rand(-(m|mstd|inc|n|p)\d+\.?\d*)*|original|cifar10", self.auto_augment):
-            yield f"{name}.auto_augment: {self.auto_augment!r} is none of rand-m9-mstd0.5-inc1 (and the like), original, cifar10"
+            reason = f"{self.auto_augment!r} is none of rand-m9-mstd0.5-inc1 (and the like), original, cifar10"
+            yield Problem(f"{name}.auto_augment", reason)
 
 
 @dataclass
@@ -104,8 +105,8 @@ class Views:
 
 @dataclass
 class Data:
-    shards: str = free("???")  # folder written by `vitssl shards build`
-    source: Optional[str] = free(None)  # what the launcher builds `shards` from where the folder does not exist
+    shards: str = runtime_field("???")  # folder written by `vitssl shards build`
+    source: Optional[str] = runtime_field(None)  # what the launcher builds `shards` from where the folder does not exist
     sha256: Optional[str] = None  # fingerprint of the shards' content; the launcher fills it in, training verifies it
     train_split: str = "train"  # splits joined by "+", as in train+unlabeled
     test_split: str = "test"
@@ -121,40 +122,41 @@ class Data:
     std: Optional[list[float]] = None
     eval_crop: float = 0.875  # evaluation: resize the short side to image_size / eval_crop, centre-crop image_size
     cache_px: Optional[int] = None  # shrink images whose short side is longer to this many pixels, once, in the cache
-    cache_gb: float = free(16.0)  # decoded sets up to this size are cached, larger ones are streamed
-    cache_dir: Optional[str] = free(None)  # node-local; None takes $TMPDIR
-    device_cache_gb: float = free(1.0)  # decoded sets up to this size live in GPU memory
-    workers: int = free(4)  # decoding processes, per GPU, when streaming
+    cache_gb: float = runtime_field(16.0)  # decoded sets up to this size are cached, larger ones are streamed
+    cache_dir: Optional[str] = runtime_field(None)  # node-local; None takes $TMPDIR
+    device_cache_gb: float = runtime_field(1.0)  # decoded sets up to this size live in GPU memory
+    workers: int = runtime_field(4)  # decoding processes, per GPU, when streaming
     views: Views = field(default_factory=Views)
 
-    def unread(self) -> dict[str, str]:
+    def inactive_fields(self) -> dict[str, str]:
         """As `View.unread`."""
         owners = {} if self.val_fraction else {"val_seed": "a val_fraction"}
         return owners if self.mean is None else owners | {"normalize": "no data.mean and data.std"}
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Iterator[Problem]:
         for name in ("images", "labels"):
             if (subset := getattr(self, name)) is not None:
                 yield from subset.problems(f"data.{name}")
         if not 0 <= self.val_fraction < 1:
-            yield f"data.val_fraction: {self.val_fraction} is not in [0, 1)"
+            yield Problem("data.val_fraction", f"{self.val_fraction} is not in [0, 1)")
         if self.val_split is not None and self.val_fraction:
-            yield "data.val_split: data.val_fraction holds out images too; set one of the two"
+            yield Problem("data.val_split", "data.val_fraction holds out images too; set one of the two")
         yield from self._statistics_problems()
         if not 0 < self.eval_crop <= 1:
-            yield f"data.eval_crop: {self.eval_crop} is not in (0, 1]"
+            yield Problem("data.eval_crop", f"{self.eval_crop} is not in (0, 1]")
         yield from less_than(0, self, "data", "val_seed", "workers", "cache_gb", "device_cache_gb")
         yield from less_than(1, self, "data", "repeats", "image_size", "cache_px")
         for name, view in self.views.enabled().items():
             yield from view.problems(f"data.views.{name}", view.size or self.image_size)
 
-    def _statistics_problems(self) -> Iterator[str]:
+    def _statistics_problems(self) -> Iterator[Problem]:
         for name, low in (("mean", 0.0), ("std", 1e-6)):
             values = getattr(self, name)
             if values is not None and (len(values) != 3 or not all(low <= v <= 1 for v in values)):
-                yield f"data.{name}: {values} is not three numbers (red, green, blue) between 0 and 1; pixels are 0 to 1 here"
+                yield Problem(f"data.{name}", f"{values} is not three numbers (red, green, blue) between 0 and 1; pixels are 0 to 1 here")
         if (self.mean is None) != (self.std is None):
-            yield "data.mean, data.std: set both or neither"
+            found, lacking = ("mean", "std") if self.std is None else ("std", "mean")
+            yield Problem(f"data.{found}", f"set data.{lacking} too, or neither")
 
 
 def view_px(data: Data, view: str) -> int:

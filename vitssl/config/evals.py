@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional
 
 from vitssl.config.backbones import capabilities, family, num_intermediates
-from vitssl.config.base import ConfigError, less_than
+from vitssl.config.base import ConfigError, Problem, less_than
 from vitssl.config.objectives import active
 
 if TYPE_CHECKING:
@@ -36,17 +36,19 @@ class EvalConfig:
         """The fields that define the result."""
         return {name: value for name, value in vars(self).items() if name != "every"}
 
-    def problems(self, name: str, run: Run) -> Iterator[str]:
+    def problems(self, name: str, run: Run) -> Iterator[Problem]:
         """``name`` is the path of the field, such as evals.knn."""
         yield from less_than(0, self, name, "every")
         if self.weights == "ema" and run.loop.ema_decay is None:
-            yield f"{name}.weights: the Run keeps no averaged weights; set loop.ema_decay"
+            yield Problem(f"{name}.weights", "the Run keeps no averaged weights; set loop.ema_decay")
         if self.weights == "teacher" and not has_teacher(run):
-            yield f"{name}.weights: no objective of the Run has a teacher that follows it"
+            yield Problem(f"{name}.weights", "no objective of the Run has a teacher that follows it")
         if self.classifies and not any(objective.classifies for objective in active(run.objectives).values()):
-            yield f"{name}.type: the Run has no classify objective, so it predicts no classes; knn and linear look at its features"
+            yield Problem(
+                f"{name}.type", "the Run has no classify objective, so it predicts no classes; knn and linear look at its features"
+            )
         if self.classifies and self.weights == "teacher":
-            yield f"{name}.weights: the classifier belongs to the student; knn and linear can look at a teacher's features"
+            yield Problem(f"{name}.weights", "the classifier belongs to the student; knn and linear can look at a teacher's features")
 
 
 @dataclass
@@ -67,14 +69,14 @@ class FeaturesConfig(EvalConfig):
     def pooled_by(self, run: Run) -> str:
         return self.pool or ("cls" if "cls" in capabilities(run.backbone) else "mean")
 
-    def problems(self, name: str, run: Run) -> Iterator[str]:
+    def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
         yield from less_than(1, self, name, "blocks")
         staged = len(family(run.backbone).widths) > 1
         if self.blocks > (1 if staged else num_intermediates(run.backbone)):
-            yield f"{name}.blocks: {self.blocks} is more than backbone.name={run.backbone.name} has of one width"
+            yield Problem(f"{name}.blocks", f"{self.blocks} is more than backbone.name={run.backbone.name} has of one width")
         for token in {"cls", "reg"} & set((self.pool or "").split("+")) - capabilities(run.backbone):
-            yield f"{name}.pool: backbone.name={run.backbone.name} has no {token} token"
+            yield Problem(f"{name}.pool", f"backbone.name={run.backbone.name} has no {token} token")
 
 
 @dataclass
@@ -85,11 +87,11 @@ class KnnConfig(FeaturesConfig):
     k: int = 20
     temperature: float = 0.07
 
-    def problems(self, name: str, run: Run) -> Iterator[str]:
+    def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
         yield from less_than(1, self, name, "k")
         if self.temperature <= 0:
-            yield f"{name}.temperature: {self.temperature} is not positive"
+            yield Problem(f"{name}.temperature", f"{self.temperature} is not positive")
 
 
 @dataclass
@@ -100,7 +102,7 @@ class LinearConfig(FeaturesConfig):
     l2: float = 1e-3  # penalty: l2 / 2 times the squared norm of the weights, beside the mean cross-entropy
     max_iter: int = 200  # of L-BFGS
 
-    def problems(self, name: str, run: Run) -> Iterator[str]:
+    def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
         yield from less_than(0, self, name, "l2")
         yield from less_than(1, self, name, "max_iter")
@@ -118,11 +120,11 @@ def parse(name: str, fields: dict[str, Any], overrides: Sequence[str] = ()) -> E
     from vitssl.config.merging import merge
 
     if not isinstance(fields, dict):
-        raise ConfigError(f"evals.{name}: {fields!r} is not a set of fields; write {{type: knn}}, or null for off")
+        raise ConfigError(f"{fields!r} is not a set of fields; write {{type: knn}}, or null for off", f"evals.{name}")
     kind = fields.get("type", "classification")
     if kind not in KINDS:
-        raise ConfigError(f"evals.{name}.type: {kind!r} is none of {', '.join(KINDS)}")
-    return merge(KINDS[kind], fields, list(overrides), where=f"evals.{name}")
+        raise ConfigError(f"{kind!r} is none of {', '.join(KINDS)}", f"evals.{name}.type")
+    return merge(KINDS[kind], fields, list(overrides), field=f"evals.{name}")
 
 
 def evals_of(run: Run) -> dict[str, EvalConfig]:
@@ -144,8 +146,8 @@ def has_teacher(run: Run) -> bool:
     return any(objective.has_teacher for objective in active(run.objectives).values())
 
 
-def problems(run: Run) -> Iterator[str]:
+def problems(run: Run) -> Iterator[Problem]:
     for name, evaluator in evals_of(run).items():
         if name in RESERVED or not name.isidentifier():
-            yield f"evals.{name}: this name is taken or no plain word; choose another"
+            yield Problem(f"evals.{name}", "this name is taken or no plain word; choose another")
         yield from evaluator.problems(f"evals.{name}", run)

@@ -2,76 +2,92 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import functools
-import re
+import json
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf import BooleanNode, FloatNode, IntegerNode, OmegaConf, StringNode, ValidationError
+from omegaconf.errors import OmegaConfBaseException
 
-from vitssl.config.backbones import BackboneConfig
-from vitssl.config.base import ConfigError, as_it_was, types_of
-from vitssl.config.identity import backbones_of
-from vitssl.config.objectives import active
-from vitssl.config.run import Run, check
+from vitssl.config.base import ConfigError, as_it_was, hints_of, options_of, unknown
+from vitssl.config.run import Run, check, inactive_fields
+
+UNSET = "???"  # YAML's word for a value that another layer has to give
+SCALARS = {int: IntegerNode(), float: FloatNode(), bool: BooleanNode(), str: StringNode()}
+EXPECTED = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    list: "a list; write [...]",
+    dict: "a mapping of names; write {name: value}",
+}
 
 
-def merge(schema: type, *layers: Any, where: str = "") -> Any:
+def merge(schema: type, *layers: dict[str, Any] | list[str], where: str = "", field: str = "") -> Any:
     """Merge YAML-like layers over a dataclass and return the filled dataclass.
 
     Args:
         schema: the dataclass, for example ``Run``.
-        layers: dicts (whose keys may be dotted paths), OmegaConf nodes or lists of ``key=value``; later ones win.
-        where: the file or the arm that the layers come from, for the error's first words.
+        layers: mappings, nested or with dotted keys, or lists of ``key=value``; later ones win.
+        where: the file and the place in it that the layers come from, for an error.
+        field: the path of the dataclass in what the user wrote, for an error.
 
     Raises:
-        ConfigError: an unknown key, a wrong type or a missing value; one line that names the field.
+        ConfigError: an unknown key, a wrong type or a missing value; it names the field.
     """
-    prefix = f"{where}: " if where else ""
-    base = _schema(schema)
-    required: set[str] = set()  # `???` in a layer asks a later one for the value; OmegaConf would keep the default in silence
+    filled = fill(schema, *(_from_words(layer) if isinstance(layer, list) else layer for layer in layers), where=where, field=field)
+    for name, value in dotted(dataclasses.asdict(filled)).items():
+        if value == UNSET:
+            raise ConfigError("not set; give it a value", f"{field}.{name}" if field else name, where)
+    return filled
+
+
+def fill(schema: type, *layers: Any, where: str = "", field: str = "") -> Any:
+    """As ``merge`` of mappings, and leaves what is ``???``: something else may give it a value."""
     try:
-        for layer in layers:
-            content = undotted(OmegaConf.from_dotlist(layer) if isinstance(layer, list) else layer)
-            node = OmegaConf.create(_spelled_out(schema, content, prefix))
-            asked = OmegaConf.missing_keys(node)
-            required = {key for key in required if OmegaConf.select(node, key) is None} | asked
-            base = OmegaConf.merge(base, node)
-        if required:
-            raise ConfigError(f"{prefix}{min(required)} is not set")
-        return OmegaConf.to_object(base)
-    except MissingMandatoryValue as error:
-        raise ConfigError(f"{prefix}{error.full_key} is not set") from None
-    except OmegaConfBaseException as error:
-        raise ConfigError(prefix + _one_line(error)) from None
+        for layer in layers:  # alone, as a mapping over a number would hide it
+            _filled(schema, nested(layer) if isinstance(layer, dict) else layer, field)
+        return _filled(schema, nested(*layers), field)
+    except ConfigError as error:
+        raise ConfigError(error.reason, error.field, where) from None
 
 
-@functools.cache
-def _schema(schema: type) -> Any:
-    # half of the time that merging takes, and merging leaves it as it is
-    return OmegaConf.structured(schema)
+def _from_words(words: list[str]) -> dict[str, Any]:
+    pairs = (word.partition("=") for word in words)
+    return nested(*({key: read_value(text, key)} for key, _, text in pairs))
 
 
-def undotted(layer: Any) -> Any:
-    """``{"loop.epochs": 50}`` as ``{"loop": {"epochs": 50}}``, at every depth; what is written twice is merged in order."""
-    if OmegaConf.is_config(layer):
-        layer = OmegaConf.to_container(layer)
-    if not isinstance(layer, dict):
-        return layer
+def nested(*layers: dict[str, Any]) -> dict[str, Any]:
+    """Layers as one nested mapping, later ones over earlier ones; ``{"loop.epochs": 50}`` is ``{"loop": {"epochs": 50}}``, at every depth.
+
+    A mapping is merged into the one below it, so that ``{}`` leaves that as it is; another value, null too, takes the place of both.
+    """
     merged: dict[str, Any] = {}
-    for key, value in layer.items():
-        nested = undotted(value)
-        for part in reversed(str(key).split(".")):
-            nested = {part: nested}
-        _update(merged, nested)
+    for layer in layers:
+        _lay(layer, merged)
     return merged
 
 
+def _lay(layer: dict[str, Any], merged: dict[str, Any]) -> None:
+    for key, value in layer.items():
+        name, _, rest = str(key).partition(".")
+        if rest:
+            value = {rest: value}
+        if isinstance(value, dict):
+            if not isinstance(merged.get(name), dict):
+                merged[name] = {}
+            _lay(value, merged[name])
+        else:
+            merged[name] = value
+
+
 def dotted(value: Any, prefix: str = "") -> dict[str, Any]:
-    """The inverse of ``undotted``: a nested mapping as {dotted field: value}."""
+    """The inverse of ``nested``: a nested mapping as {dotted field: value}."""
     if not isinstance(value, dict) or (prefix and not value):
         return {prefix: value}
     found: dict[str, Any] = {}
@@ -80,85 +96,84 @@ def dotted(value: Any, prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _update(into: dict[str, Any], new: dict[str, Any]) -> None:
-    for key, value in new.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict):
-            _update(into[key], value)
-        else:
-            into[key] = value
-
-
-def _spelled_out(kind: type, layer: Any, prefix: str, path: str = "") -> Any:
-    """A layer whose parts and lists are such, with bare names in lists of parts as those parts.
-
-    What OmegaConf would refuse without a word of the place, or in words of its own classes, is refused here.
-    """
+def _filled(schema: type, layer: Any, path: str) -> Any:
+    hints, dot = hints_of(schema), f"{path}." if path else ""
     if not isinstance(layer, dict):
-        return layer
-    types, moved, result = types_of(kind), getattr(kind, "NOW_WRITTEN", {}), {}
-    for name, value in layer.items():
-        field = f"{path}{name}"
+        names = [f"{dot}{name}" for name in hints]
+        advice = "write {} for its defaults, null for off" if layer is True else f"set one of them, such as {' or '.join(names[:2])}"
+        raise ConfigError(f"{_shown(layer)} is not a set of fields; {advice}", path)
+    moved = getattr(schema, "NOW_WRITTEN", {})
+    for name in layer:
         if name in moved:
-            raise ConfigError(f"{prefix}{field}: there is no such field any more; write {path}{moved[name]}")
-        said = name in types and value not in (None, "???")
-        result[name] = _of_type(types[name], value, prefix, field) if said else value
-    return result
+            raise ConfigError(f"there is no such field any more; write {dot}{moved[name]}", f"{dot}{name}")
+        if name not in hints:
+            raise unknown(name, hints, f"{dot}{name}")
+    return schema(**{name: _converted(hints[name], value, f"{dot}{name}") for name, value in layer.items()})
 
 
-def _of_type(types: tuple[Any, ...], value: Any, prefix: str, field: str) -> Any:
-    """The value of one field, spelled out."""
-    kind, origin = types[0], get_origin(types[0])
+def _converted(hint: Any, value: Any, path: str) -> Any:
+    """The value of a field as its type; words are taken for numbers, and numbers for words, as OmegaConf does."""
+    options = options_of(hint)
+    if hint is Any or value == UNSET or (value is None and type(None) in options):
+        return value
+    kind, inner = get_origin(options[0]) or options[0], get_args(options[0])
     if dataclasses.is_dataclass(kind):
-        _refuse_scalar(types, value, prefix, field)
-        return _spelled_out(kind, value, prefix, f"{field}.")
-    if origin is list and not isinstance(value, list):
-        raise ConfigError(f"{prefix}{field}: {value!r} is not a list; write [...]")
-    if origin is dict and isinstance(value, list):
-        raise ConfigError(f"{prefix}{field}: {value!r} is not a mapping of names; write {{name: value}}")
-    if origin is list and dataclasses.is_dataclass(part := get_args(kind)[0]):
-        return [_element(part, item, prefix, f"{field}[{i}]") for i, item in enumerate(value)]
-    return value
+        return _filled(kind, value, path)
+    if kind is list and isinstance(value, list):
+        return [_converted(inner[0], _part(inner[0], part), f"{path}[{i}]") for i, part in enumerate(value)]
+    if kind is dict and isinstance(value, dict):
+        return {name: _converted(inner[1], part, f"{path}.{name}") for name, part in value.items()}
+    if kind is Literal and value in inner:
+        return value
+    if kind in SCALARS and value is not None:
+        with contextlib.suppress(ValidationError):
+            return SCALARS[kind].validate_and_convert(value)
+    expected = f"none of {', '.join(inner)}" if kind is Literal else f"not {EXPECTED[kind]}"
+    raise ConfigError(f"{_shown(value)} is {expected}", path)
 
 
-def _refuse_scalar(types: tuple[Any, ...], value: Any, prefix: str, field: str) -> None:
-    """`objectives.mae: true` and `data.images: 7` are natural mistakes."""
-    if not isinstance(value, dict):
-        some = " or ".join(f"{field}.{f.name}" for f in dataclasses.fields(types[0])[:2])
-        words = "write {} for its defaults, null for off" if type(None) in types else "write {} for its defaults"
-        raise ConfigError(f"{prefix}{field}: {value!r} is not a set of fields; {words}, or set some, such as {some}")
+def _part(hint: Any, value: Any) -> Any:
+    """An element of a list of parts: a bare name is that part with its defaults, as in ``color: [gray]``."""
+    return {value: {}} if dataclasses.is_dataclass(hint) and isinstance(value, str) else nested(value) if isinstance(value, dict) else value
 
 
-def _element(part: type, item: Any, prefix: str, field: str) -> dict[str, Any]:
-    """An element of a list of parts. OmegaConf's own errors would not say where it stands."""
-    if not isinstance(item, str | dict):
-        names = ", ".join(f.name for f in dataclasses.fields(part))
-        raise ConfigError(f"{prefix}{field}: {item!r} is not one of {names}; write such a name, or {{name: {{field: value}}}}")
-    item = _spelled_out(part, {item: {}} if isinstance(item, str) else undotted(item), prefix, f"{field}.")
-    try:
-        OmegaConf.merge(_schema(part), item)
-    except OmegaConfBaseException as error:
-        raise ConfigError(prefix + _one_line(error, f"{field}.")) from None
-    return item
+def _shown(value: Any) -> str:
+    """As YAML has it."""
+    return json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
 
 
-def _one_line(error: OmegaConfBaseException, path: str = "") -> str:
-    text = re.sub(r"\s+(reference_type|object_type|full_key)[=:].*", "", " ".join(str(error).split()))
-    key = str(getattr(error, "full_key", None) or "")
-    return f"{path}{key}: {text}" if key and not text.startswith(key) else f"{path}{text}"
-
-
-def read_yaml(path: str | Path) -> Any:
-    """The content of a YAML file.
+def read_value(text: str, field: str, where: str = "") -> Any:
+    """The value of ``field=text``.
 
     Raises:
-        ConfigError: there is no such file, or it is not YAML.
+        ConfigError: it is not YAML.
     """
     try:
-        return OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+        return OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]), resolve=True)["value"]  # type: ignore[index,call-overload]
+    except yaml.YAMLError:
+        raise ConfigError(f"{text!r} is not a YAML value", field, where) from None
+    except OmegaConfBaseException:
+        raise ConfigError(f"{text!r} names what is not there; variables are written ${{oc.env:HOME}}", field, where) from None
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """The content of a YAML file, a mapping.
+
+    Raises:
+        ConfigError: there is no such file, it is not YAML, or holds something else.
+    """
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
     except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such file") from None
+        raise ConfigError("there is no such file", place=str(path)) from None
+    except yaml.MarkedYAMLError as error:
+        line = f": line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ConfigError(f"not YAML: {error.problem}", place=f"{path}{line}") from None
     except (yaml.YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None
+        raise ConfigError(str(error).split("\n")[0], getattr(error, "full_key", None) or "", str(path)) from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{_shown(content)} is not a mapping of names; write name: value", place=str(path))
+    return content
 
 
 def load(folder: str | Path) -> Run:
@@ -167,16 +182,21 @@ def load(folder: str | Path) -> Run:
     if not path.is_file():
         raise ConfigError(f"{path} does not exist: this is not a run folder")
     content = read_yaml(path)
-    run = merge(Run, as_it_was(Run, content) if isinstance(content, dict) else content, where=str(path))
-    for _, backbone in backbones_of(run):
-        for name in backbone.unread_later():
-            setattr(backbone, name, getattr(BackboneConfig, name))  # what a family does not read is at its default
-    for objective in active(run.objectives).values():
-        for f in dataclasses.fields(objective):
-            if "before" in f.metadata and f.name in objective.unread():
-                setattr(objective, f.name, f.default)
+    run = merge(Run, as_it_was(Run, content), where=str(path))
+    run.uncorrected = "decay" not in content.get("optim", {})  # a field that came with the corrections
+    _forget_inactive(run)
     check(run, where=str(path))
     return run
+
+
+def _forget_inactive(run: Run) -> None:
+    """Fields that came later and have no effect in this Run are at their defaults: nobody set them."""
+    for path in inactive_fields(run):
+        *parents, name = path.split(".")
+        part = attrgetter(".".join(parents))(run) if parents else run
+        f = type(part).__dataclass_fields__[name]
+        if "before" in f.metadata:
+            setattr(part, name, f.default)
 
 
 def save(run: Run, folder: str | Path) -> None:

@@ -8,11 +8,12 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Literal, Optional
+from operator import attrgetter
+from typing import Any, ClassVar, Literal, Optional
 
 from vitssl.config import evals
 from vitssl.config.backbones import BackboneConfig, capabilities, module, size_of
-from vitssl.config.base import ConfigError, checkpoint, free, later, less_than, teachers, unread_problems
+from vitssl.config.base import ConfigError, Problem, checkpoint, inactive_problems, less_than, runtime_field, teachers
 from vitssl.config.data import Data, View, view_px
 from vitssl.config.objectives import Objectives, active
 
@@ -28,33 +29,33 @@ class Optim:
     scale_all_lrs: bool = False  # lr_rule scales min_lr and warmup_lr too
     betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
     momentum: float = 0.9  # sgd
-    nesterov: bool = later(False)  # sgd
+    nesterov: bool = False  # sgd
     weight_decay: float = 0.05
     weight_decay_end: Optional[float] = None  # cosine from weight_decay to this
     no_decay: list[str] = field(default_factory=list)  # name patterns, besides vectors and biases
-    decay: list[str] = later([])  # noqa: RUF009 - a new list each time; name patterns of vectors and biases that are decayed
+    decay: list[str] = field(default_factory=list)  # name patterns of vectors and biases that are decayed
     layer_decay: float = 1.0
     clip: Literal["none", "global", "tensor"] = "none"
     clip_norm: float = 1.0
 
-    def unread(self) -> dict[str, str]:
+    def inactive_fields(self) -> dict[str, str]:
         """{field that nothing reads as the others are: what it belongs to}."""
         owners = dict.fromkeys(("momentum", "nesterov"), "name: sgd") if self.name == "adamw" else {"betas": "name: adamw"}
         return owners if self.clip != "none" else owners | {"clip_norm": "clip: global or tensor"}
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Iterator[Problem]:
         yield from less_than(1, self, "optim", "batch_size")
         yield from less_than(0, self, "optim", "lr", "weight_decay", "weight_decay_end", "min_lr", "warmup_lr")
         if not 0 <= self.momentum < 1:
-            yield f"optim.momentum: {self.momentum} is not in [0, 1)"
+            yield Problem("optim.momentum", f"{self.momentum} is not in [0, 1)")
         if self.nesterov and not self.momentum:
-            yield "optim.nesterov: there is no momentum; set optim.momentum"
+            yield Problem("optim.nesterov", "there is no momentum; set optim.momentum")
         if not 0 < self.layer_decay <= 1:
-            yield f"optim.layer_decay: {self.layer_decay} is not in (0, 1]"
+            yield Problem("optim.layer_decay", f"{self.layer_decay} is not in (0, 1]")
         if self.clip != "none" and not 0 < self.clip_norm < math.inf:
-            yield f"optim.clip_norm: {self.clip_norm} is not positive"
+            yield Problem("optim.clip_norm", f"{self.clip_norm} is not positive")
         if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
-            yield f"optim.betas: {self.betas} is not a pair in [0, 1)"
+            yield Problem("optim.betas", f"{self.betas} is not a pair in [0, 1)")
 
 
 @dataclass
@@ -64,40 +65,41 @@ class Loop:
     warmup_epochs: float = 5.0
     warmup_prefix: bool = True  # the cosine begins after the warm-up (MAE); False: with it, hidden by it until its end (timm's default)
     max_steps: Optional[int] = None  # stop after so many optimiser steps, the schedule unchanged
-    micro_batch_size: Optional[int] = free(None)  # images per GPU and forward; more are accumulated
+    micro_batch_size: Optional[int] = runtime_field(None)  # images per GPU and forward; more are accumulated
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
-    compile: bool = free(False)
+    compile: bool = runtime_field(False)
     ema_decay: Optional[float] = None  # also evaluates the moving average of the weights
-    device: Literal["auto", "cpu", "cuda"] = free("auto")
-    threads: int = free(2)  # CPU threads per process; part of what "equal to the bit" means
-    eval_every: int = free(1)  # epochs; 0 evaluates at the end only
-    log_every: int = free(10)  # steps
-    checkpoint_minutes: float = free(5.0)  # a killed run loses at most this
-    keep_every: int = free(0)  # epochs; also keep a checkpoint of its own, 0 = never
+    device: Literal["auto", "cpu", "cuda"] = runtime_field("auto")
+    threads: int = runtime_field(2)  # CPU threads per process; part of what "equal to the bit" means
+    eval_every: int = runtime_field(1)  # epochs; 0 evaluates at the end only
+    log_every: int = runtime_field(10)  # steps
+    checkpoint_minutes: float = runtime_field(5.0)  # a killed run loses at most this
+    keep_every: int = runtime_field(0)  # epochs; also keep a checkpoint of its own, 0 = never
 
-    def problems(self) -> Iterator[str]:
+    def problems(self) -> Iterator[Problem]:
         yield from less_than(0, self, "loop", "checkpoint_minutes", "warmup_epochs", "eval_every", "keep_every")
         yield from less_than(1, self, "loop", "epochs", "threads", "log_every", "max_steps", "micro_batch_size")
         horizon = self.schedule_epochs or self.epochs
         if horizon < self.epochs:
-            yield f"loop.schedule_epochs: {self.schedule_epochs} is shorter than loop.epochs={self.epochs}"
+            yield Problem("loop.schedule_epochs", f"{self.schedule_epochs} is shorter than loop.epochs={self.epochs}")
         if self.warmup_epochs >= horizon:
-            yield f"loop.warmup_epochs: {self.warmup_epochs:g} leaves nothing of the {horizon} epochs to train; lower it too"
+            yield Problem("loop.warmup_epochs", f"{self.warmup_epochs:g} leaves nothing of the {horizon} epochs to train; lower it too")
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
-            yield f"loop.ema_decay: {self.ema_decay} is not in (0, 1)"
+            yield Problem("loop.ema_decay", f"{self.ema_decay} is not in (0, 1)")
 
 
 @dataclass
 class Run:
+    uncorrected: ClassVar[bool] = False  # read from a folder of a version that computed some of it otherwise (`identity`)
     seed: int = 0
     data: Data = field(default_factory=Data)
     backbone: BackboneConfig = field(default_factory=BackboneConfig)
     objectives: Objectives = field(default_factory=Objectives)
     optim: Optim = field(default_factory=Optim)
     loop: Loop = field(default_factory=Loop)
-    evals: dict[str, Any] = free({})  # noqa: RUF009 - a new mapping each time; name -> fields of an evaluator (`evals.py`)
+    evals: dict[str, Any] = runtime_field({})  # noqa: RUF009 - a new mapping each time; name -> fields of an evaluator (`evals.py`)
     init_from: Optional[str] = checkpoint()  # where weights start
-    init_weights: Literal["model", "ema", "teacher"] = later("model")  # which of that run's weights: ema of loop.ema_decay, a teacher's
+    init_weights: Literal["model", "ema", "teacher"] = "model"  # which of that run's weights: ema of loop.ema_decay, a teacher's
     init_objectives: list[str] = field(default_factory=list)  # objectives that start from there too, besides the backbone
     init_except: list[str] = field(default_factory=list)  # name patterns that may be missing, unexpected or of other shape
 
@@ -148,8 +150,7 @@ def check(run: Run, where: str = "") -> None:
     Raises:
         ConfigError: the first problem found, naming ``where`` and the field.
     """
-    prefix = f"{where}: " if where else ""
-    seeds = less_than(0, run, "", "seed") if run.seed < 2**63 else iter([f"seed: {run.seed} is more than 2**63 - 1"])
+    seeds = less_than(0, run, "", "seed") if run.seed < 2**63 else iter([Problem("seed", f"{run.seed} is more than 2**63 - 1")])
     # lazily: a later check may rely on an earlier one
     parts = (
         _demands(run),
@@ -161,27 +162,36 @@ def check(run: Run, where: str = "") -> None:
         evals.problems(run),
     )
     for problem in chain(seeds, _pattern_problems(run), *parts):
-        raise ConfigError(prefix + problem)
+        raise ConfigError(problem.reason, problem.field, where)
 
 
-def refuse_unread(run: Run, said: Collection[str] = ()) -> None:
+def inactive_fields(run: Run) -> dict[str, str]:
+    """{dotted field that has no effect in this Run: what it belongs to}."""
+    start = {} if run.init_from else dict.fromkeys(("init_weights", "init_objectives", "init_except"), "init_from")
+    warmup = {} if run.loop.warmup_epochs else {"warmup_lr": "loop.warmup_epochs"}
+    parts = {"": start, "optim.": run.optim.inactive_fields() | warmup, "data.": run.data.inactive_fields()}
+    parts |= {f"data.views.{name}.": view.inactive_fields() for name, view in run.data.views.enabled().items()}
+    parts |= {f"objectives.{name}.": objective.inactive_fields() for name, objective in active(run.objectives).items()}
+    parts |= {f"{path}.": backbone.inactive_fields() for path, backbone in {"backbone": run.backbone, **teachers(run)}.items()}
+    return {f"{prefix}{name}": owner for prefix, owners in parts.items() for name, owner in owners.items()}
+
+
+def refuse_inactive_fields(run: Run, cli_fields: Collection[str] = ()) -> None:
     """Refuse what is set and has no effect, in a Run that is being planned: one that was made before is read as it is.
 
-    What a sweep says of views for all of its arms may be of no use in one that crops or mixes otherwise; ``said`` of that very
-    field, on the command line, it is a mistake too.
+    What a sweep says of views for all of its arms may be of no use in one that crops or mixes otherwise; of
+    a field in ``cli_fields``, which the command line sets, it is a mistake too.
 
     Raises:
         ConfigError: the first such field, and what it belongs to.
     """
-    start = {} if run.init_from else dict.fromkeys(("init_weights", "init_objectives", "init_except"), "init_from")
-    for problem in chain(unread_problems(run.optim, "optim", run.optim.unread()), unread_problems(run, "", start)):
-        raise ConfigError(problem)
-    warmup = {} if run.loop.warmup_epochs else {"warmup_lr": "loop.warmup_epochs"}
-    parts: list[tuple[Any, str, dict[str, str]]] = [(run.optim, "optim", warmup), (run.data, "data", run.data.unread())]
-    parts += [(view, f"data.views.{name}", view.unread()) for name, view in run.data.views.enabled().items()]
-    for problem in chain.from_iterable(unread_problems(*part) for part in parts):
-        if problem.partition(":")[0] in said:
-            raise ConfigError(problem)
+    for path, owner in inactive_fields(run).items():
+        shared = path.startswith("data.") or path == "optim.warmup_lr"
+        *parents, name = path.split(".")
+        part = attrgetter(".".join(parents))(run) if parents else run
+        if not shared or path in cli_fields:
+            for problem in inactive_problems(part, ".".join(parents), {name: owner}):
+                raise ConfigError(problem.reason, problem.field)
 
 
 def check_fits(run: Run, field: str, theirs: Run, where: str = "") -> None:
@@ -198,28 +208,26 @@ def check_fits(run: Run, field: str, theirs: Run, where: str = "") -> None:
     Raises:
         ConfigError: they differ, in more than how the teacher was trained.
     """
-    prefix = f"{where}: " if where else ""
     if field == "init_from":
         if run.init_weights == "ema" and theirs.loop.ema_decay is None:
-            raise ConfigError(f"{prefix}init_weights: that run keeps no averaged weights; it has no loop.ema_decay")
+            raise ConfigError("that run keeps no averaged weights; it has no loop.ema_decay", "init_weights", where)
         if run.init_weights == "teacher" and not evals.has_teacher(theirs):
-            raise ConfigError(f"{prefix}init_weights: that run has no objective whose teacher follows the backbone")
+            raise ConfigError("that run has no objective whose teacher follows the backbone", "init_weights", where)
         if run.init_weights == "teacher" and run.init_objectives:
-            raise ConfigError(f"{prefix}init_objectives: a teacher is a backbone alone; leave it out with init_weights: teacher")
+            raise ConfigError("a teacher is a backbone alone; leave it out with init_weights: teacher", "init_objectives", where)
     if field == "init_from" and not run.init_except:
         own, other = _network(run.backbone), _network(theirs.backbone)
         for name in own:
             if own[name] != other[name]:
-                raise ConfigError(
-                    f"{prefix}init_from: those weights are of a backbone of {name} {other[name]}, and this one has {own[name]}"
-                )
+                raise ConfigError(f"those weights are of a backbone of {name} {other[name]}, and this one has {own[name]}", field, where)
     ours = teachers(run).get(f"{field}_backbone")
     if ours is None:
         return
     for f in dataclasses.fields(ours):
         own, other = getattr(ours, f.name), getattr(theirs.backbone, f.name)
         if own != other and f.name not in HOW_TRAINED:
-            raise ConfigError(f"{prefix}{field}_backbone.{f.name}: {own} is not the teacher's; its own Run has backbone.{f.name}={other}")
+            reason = f"{own} is not the teacher's; its own Run has backbone.{f.name}={other}"
+            raise ConfigError(reason, f"{field}_backbone.{f.name}", where)
 
 
 def _network(backbone: BackboneConfig) -> dict[str, Any]:
@@ -233,42 +241,40 @@ def _network(backbone: BackboneConfig) -> dict[str, Any]:
     }
 
 
-def _pattern_problems(run: Run) -> Iterator[str]:
+def _pattern_problems(run: Run) -> Iterator[Problem]:
     for name, patterns in (("init_except", run.init_except), ("optim.no_decay", run.optim.no_decay), ("optim.decay", run.optim.decay)):
         for pattern in patterns:
             try:
                 re.compile(pattern)
             except re.error as error:
-                yield f"{name}: {pattern!r} is not a regular expression ({error})"
+                yield Problem(name, f"{pattern!r} is not a regular expression ({error})")
 
 
-def _demands(run: Run) -> Iterator[str]:
+def _demands(run: Run) -> Iterator[Problem]:
     """What the objectives ask of the backbone and of the data, before anything is said of them."""
     objectives, enabled = active(run.objectives), run.data.views.enabled()
     if not objectives:
-        yield "objectives: none is on; set at least one, for example objectives.classify: {}"
+        yield Problem("objectives", "none is on; set at least one, for example objectives.classify: {}")
     for name, objective in objectives.items():
         for lacking in sorted(objective.requires() - capabilities(run.backbone)):
-            yield f"objectives.{name}: {_lacks(run.backbone, lacking)}"
+            yield Problem(f"objectives.{name}", _lacks(run.backbone, lacking))
         for view in objective.views():
             if view not in enabled:
-                yield f"objectives.{name}: there is no data.views.{view}; the Run has {', '.join(sorted(enabled))}"
+                yield Problem(f"objectives.{name}", f"there is no data.views.{view}; the Run has {', '.join(sorted(enabled))}")
 
 
-def _objective_problems(run: Run) -> Iterator[str]:
+def _objective_problems(run: Run) -> Iterator[Problem]:
     objectives = active(run.objectives)
     for name, objective in objectives.items():
         yield from objective.problems(f"objectives.{name}", run)
     if objectives and not any(objective.reads_output() for objective in objectives.values()):
-        yield (
-            f"objectives.{', '.join(objectives)}: nothing reads the backbone's output, and its last layers would stay untrained;"
-            " add an objective that does, such as classify (drloc does with features: normed)"
-        )
+        reason = f"none of {', '.join(objectives)} reads the backbone's output, and its last layers would stay untrained; add one that does"
+        yield Problem("objectives", f"{reason}, such as classify (drloc does with features: normed)")
     if run.backbone.frozen and set(objectives) != {"classify"}:
-        yield "backbone.frozen: only a classify Run (a probe) can train on a frozen backbone"
+        yield Problem("backbone.frozen", "only a classify Run (a probe) can train on a frozen backbone")
     for name in run.init_objectives:
         if name not in objectives:
-            yield f"init_objectives: {name} is not an active objective; the Run has {', '.join(objectives)}"
+            yield Problem("init_objectives", f"{name} is not an active objective; the Run has {', '.join(objectives)}")
 
 
 def _lacks(backbone: BackboneConfig, need: str) -> str:
@@ -279,6 +285,6 @@ def _lacks(backbone: BackboneConfig, need: str) -> str:
     return f"backbone.name={backbone.name} {LACKS[need]}"
 
 
-def _backbone_problems(run: Run) -> Iterator[str]:
+def _backbone_problems(run: Run) -> Iterator[Problem]:
     views = [(f"data.views.{name}", view_px(run.data, name)) for name in active_views(run)]
-    return run.backbone.problems([*views, ("data.image_size", run.data.image_size)])
+    return run.backbone.problems("backbone", [*views, ("data.image_size", run.data.image_size)])

@@ -194,7 +194,7 @@ def _reserve(path: Path, size: int) -> None:
             os.posix_fallocate(stream.fileno(), 0, size)
     except OSError as error:
         advice = "name another data.cache_dir, or lower data.cache_gb to stream the images"
-        raise ConfigError(f"data.cache_dir: no room for {size / 1e9:.1f} GB in {path.parent} ({error.strerror}); {advice}") from None
+        raise ConfigError(f"no room for {size / 1e9:.1f} GB in {path.parent} ({error.strerror}); {advice}", "data.cache_dir") from None
 
 
 def _decode_shard(index: Index, out: Path, sizes_N2: np.ndarray, starts: np.ndarray, number: int) -> int:

@@ -93,7 +93,7 @@ class TrainLoader:
     ):
         if batch_size % (world_size * accumulate):
             parts = f"{world_size} GPUs x {accumulate} accumulated slices"
-            raise ConfigError(f"optim.batch_size: {batch_size} is not a multiple of {world_size * accumulate} ({parts})")
+            raise ConfigError(f"{batch_size} is not a multiple of {world_size * accumulate} ({parts})", "optim.batch_size")
         self.order = Order(split.train, seed, data.repeats)
         self.labels = split.labels
         self.batch_size, self.rank, self.world_size, self.accumulate = batch_size, rank, world_size, accumulate

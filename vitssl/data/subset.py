@@ -50,10 +50,10 @@ def train_and_heldout(index: Index, data: Data, need_labels: bool, evaluated: bo
     if need_labels:
         train = train[labels[train] >= 0]
     if not len(train):
-        raise ConfigError(f"data.train_split: no {'labelled ' * need_labels}images of {data.train_split} are left to train on")
+        raise ConfigError(f"no {'labelled ' * need_labels}images of {data.train_split} are left to train on", "data.train_split")
     test = _test(index, data, images, evaluated)
     if data.val_split is not None and len(np.intersect1d(val, np.concatenate([images, test]))):
-        raise ConfigError(f"data.val_split: {data.val_split} shares images with data.train_split or data.test_split")
+        raise ConfigError(f"{data.val_split} shares images with data.train_split or data.test_split", "data.val_split")
     return Split(train, labels, val, test)
 
 
@@ -83,7 +83,7 @@ def _where(index: Index, splits: str, field: str) -> np.ndarray:
     try:
         return index.where(splits)
     except ConfigError as error:
-        raise ConfigError(f"{field}: {error}") from None
+        raise ConfigError(str(error), field) from None
 
 
 def _validation(index: Index, images: np.ndarray, data: Data) -> np.ndarray:
@@ -96,7 +96,7 @@ def _validation(index: Index, images: np.ndarray, data: Data) -> np.ndarray:
     labels = index.label[order]
     counts = {k: min(n - 1, _share(data.val_fraction, n)) for k, n in Counter(labels.tolist()).items()}
     if not sum(counts.values()):
-        raise ConfigError(f"data.val_fraction: {len(order)} labelled images in {len(counts)} classes leave none to hold out")
+        raise ConfigError(f"{len(order)} labelled images in {len(counts)} classes leave none to hold out", "data.val_fraction")
     return np.sort(_first(order, labels, counts))
 
 
@@ -105,9 +105,9 @@ def _test(index: Index, data: Data, images: np.ndarray, evaluated: bool) -> np.n
         return np.empty(0, dtype=np.int64)
     test = _where(index, data.test_split, "data.test_split")
     if evaluated and (unlabelled := int((index.label[test] == UNLABELLED).sum())):
-        raise ConfigError(f"data.test_split: {unlabelled} of the {len(test)} images of {data.test_split} have no label")
+        raise ConfigError(f"{unlabelled} of the {len(test)} images of {data.test_split} have no label", "data.test_split")
     if len(np.intersect1d(test, images)):
-        raise ConfigError(f"data.test_split: {data.test_split} shares images with data.train_split={data.train_split}")
+        raise ConfigError(f"{data.test_split} shares images with data.train_split={data.train_split}", "data.test_split")
     return test
 
 
@@ -130,4 +130,4 @@ def _check_per_class(index: Index, labels: np.ndarray, per_class: int, field: st
     counts = np.bincount(labels[labels >= 0], minlength=len(index.classes))
     if short := [f"{name} ({count})" for name, count in zip(index.classes, counts, strict=True) if count < per_class]:
         more = f" and {len(short) - 5} more" if len(short) > 5 else ""
-        raise ConfigError(f"{field}.per_class: {per_class} is more than these classes have: {', '.join(short[:5])}{more}")
+        raise ConfigError(f"{per_class} is more than these classes have: {', '.join(short[:5])}{more}", f"{field}.per_class")

@@ -212,12 +212,14 @@ def parse(text: str, where: str = "") -> Policy:
     if text in AUTO_AUGMENT:
         return _auto_augment(AUTO_AUGMENT[text])
     if name != "rand":
-        raise ConfigError(f"{where}auto_augment: {text!r} is none of rand-m9-mstd0.5-inc1 (and the like), {', '.join(AUTO_AUGMENT)}")
+        reason = f"{text!r} is none of rand-m9-mstd0.5-inc1 (and the like), {', '.join(AUTO_AUGMENT)}"
+        raise ConfigError(reason, f"{where}auto_augment")
     options = {"m": HIGHEST, "mstd": 0.0, "inc": 0.0, "n": 2.0, "p": 0.5}  # timm's defaults
     for section in sections:
         match = re.fullmatch(r"([a-z]+)(\d+\.?\d*)", section)
         if match is None or match[1] not in options:
-            raise ConfigError(f"{where}auto_augment: {text!r}: {section!r} is none of {', '.join(options)} followed by a number")
+            reason = f"{text!r}: {section!r} is none of {', '.join(options)} followed by a number"
+            raise ConfigError(reason, f"{where}auto_augment")
         options[match[1]] = float(match[2])
     names = RAND_AUGMENT_INCREASING if options["inc"] else RAND_AUGMENT
     rows = np.tile(np.arange(len(names))[:, None], int(options["n"]))

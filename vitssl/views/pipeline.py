@@ -85,7 +85,7 @@ class TrainViews:
         self._policies = {name: parse(view.auto_augment, f"data.views.{name}.") for name, view in views.items() if view.auto_augment}
         for name, view in views.items():
             if view.crop == "pad" and view.pad_px >= (view.size or image_size):
-                raise ConfigError(f"data.views.{name}.pad_px: {view.pad_px} pixels cannot be reflected from a view that is no larger")
+                raise ConfigError(f"{view.pad_px} pixels cannot be reflected from a view that is no larger", f"data.views.{name}.pad_px")
         self._normalize = _Normalize(mean, std, device)
         self._fill_C = (torch.tensor(mean, device=device) * LEVELS).round()
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from vitssl.config.base import less_than, unread_problems
+from vitssl.config.base import Problem, inactive_problems, less_than
 
 if TYPE_CHECKING:
     from vitssl.config.run import Run
@@ -47,11 +47,11 @@ class ObjectiveConfig:
         """Does it read what comes out of the backbone's final norm? Where nothing does, the last layers would stay untrained."""
         return True
 
-    def unread(self) -> dict[str, str]:
+    def inactive_fields(self) -> dict[str, str]:
         """{field that nothing reads as the other fields are: the value of another field that it belongs to}."""
         return {}
 
-    def problems(self, name: str, run: Run) -> Iterator[str]:
+    def problems(self, name: str, run: Run) -> Iterator[Problem]:
         """``name`` is the path of the field, such as objectives.mae."""
         yield from less_than(0, self, name, "weight")
-        yield from unread_problems(self, name, self.unread())
+        yield from inactive_problems(self, name, self.inactive_fields())

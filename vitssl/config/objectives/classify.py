@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, Optional
 
 from vitssl.config.backbones import family, num_intermediates
-from vitssl.config.base import later, less_than, unread_problems
+from vitssl.config.base import Problem, inactive_problems, less_than
 from vitssl.config.objectives.base import ObjectiveConfig
 
 if TYPE_CHECKING:
@@ -19,26 +19,30 @@ class HeadConfig:
     """What a classifier's head reads, and what stands before its last linear layer."""
 
     pool: Literal["cls", "reg", "mean", "cls+mean"] = "cls"  # class token, mean of the registers, or of the patch tokens; + concatenates
-    blocks: int = later(1)  # of the last so many blocks, each after the final norm, concatenated (DINO's probe: 4)
-    norm: Literal["none", "batch", "fc"] = later("none")  # batch: without affine (MAE's probe); fc: the final norm, moved behind the mean
+    blocks: int = 1  # of the last so many blocks, each after the final norm, concatenated (DINO's probe: 4)
+    norm: Literal["none", "batch", "fc"] = "none"  # batch: without affine (MAE's probe); fc: the final norm, moved behind the mean
     hidden_dim: Optional[int] = None  # of a hidden layer; null: none
-    activation: Literal["gelu", "tanh"] = later("gelu")  # of the hidden layer: GMML's, SiT's
+    activation: Literal["gelu", "tanh"] = "gelu"  # of the hidden layer: GMML's, SiT's
 
     def requires(self) -> set[str]:
         return {"cls", "reg"} & set(self.pool.split("+"))
 
-    def unread(self) -> dict[str, str]:
+    def inactive_fields(self) -> dict[str, str]:
         return {} if self.hidden_dim else {"activation": "a hidden_dim"}
 
-    def head_problems(self, name: str, run: Run) -> Iterator[str]:
+    def head_problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from less_than(1, self, name, "hidden_dim", "blocks")
         staged = len(family(run.backbone).widths) > 1
         if staged and (self.blocks > 1 or self.norm == "fc"):
-            yield f"{name}.{'blocks' if self.blocks > 1 else 'norm'}: {run.backbone.name} has stages, whose final norm fits the last alone"
+            yield Problem(
+                f"{name}.{'blocks' if self.blocks > 1 else 'norm'}", f"{run.backbone.name} has stages, whose final norm fits the last alone"
+            )
         elif self.blocks > num_intermediates(run.backbone):
-            yield f"{name}.blocks: {self.blocks} is more than the {num_intermediates(run.backbone)} of backbone.name={run.backbone.name}"
+            yield Problem(
+                f"{name}.blocks", f"{self.blocks} is more than the {num_intermediates(run.backbone)} of backbone.name={run.backbone.name}"
+            )
         if self.norm == "fc" and (self.pool != "mean" or self.blocks > 1):
-            yield f"{name}.norm: fc stands behind the mean of the last block's patch tokens; set pool: mean and blocks: 1"
+            yield Problem(f"{name}.norm", "fc stands behind the mean of the last block's patch tokens; set pool: mean and blocks: 1")
 
 
 @dataclass
@@ -49,17 +53,17 @@ class ClassifyConfig(HeadConfig, ObjectiveConfig):
     needs_labels: ClassVar[bool] = True
     label_smoothing: float = 0.0
     init_std: Optional[float] = None  # of the heads' last weights: 0 (timm 0.4), 2e-5 (MAE), 0.01 (probes); None: as backbone.init
-    extra_heads: list[HeadConfig] = later([])  # noqa: RUF009 - a new list each time
+    extra_heads: list[HeadConfig] = field(default_factory=list)
 
     def requires(self) -> set[str]:
         return super().requires().union(*(head.requires() for head in self.extra_heads))
 
-    def problems(self, name: str, run: Run) -> Iterator[str]:
+    def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from ObjectiveConfig.problems(self, name, run)
         if not 0 <= self.label_smoothing < 1:
-            yield f"{name}.label_smoothing: {self.label_smoothing} is not in [0, 1)"
+            yield Problem(f"{name}.label_smoothing", f"{self.label_smoothing} is not in [0, 1)")
         yield from less_than(0, self, name, "init_std")
         yield from self.head_problems(name, run)
         for i, head in enumerate(self.extra_heads):
             yield from head.head_problems(f"{name}.extra_heads[{i}]", run)
-            yield from unread_problems(head, f"{name}.extra_heads[{i}]", head.unread())
+            yield from inactive_problems(head, f"{name}.extra_heads[{i}]", head.inactive_fields())

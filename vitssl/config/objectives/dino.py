@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional
 
-from vitssl.config.base import later, less_than
+from vitssl.config.base import Problem, later, less_than
 from vitssl.config.objectives.base import ObjectiveConfig, Pool, of_pool
 
 if TYPE_CHECKING:
@@ -45,18 +45,18 @@ class DinoConfig(ObjectiveConfig):
     def views(self) -> list[str]:
         return [self.view, self.second, *([self.local] if self.local else [])]
 
-    def unread(self) -> dict[str, str]:
+    def inactive_fields(self) -> dict[str, str]:
         return {} if self.batch_norm else {"teacher_batch_norm": "batch_norm: true"}
 
-    def problems(self, name: str, run: Run) -> Iterator[str]:
+    def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
         yield from less_than(1, self, name, "hidden_dim", "bottleneck_dim", "out_dim", "layers")
         yield from less_than(0, self, name, "freeze_last_layer_epochs", "warmup_teacher_temperature_epochs")
         for key in ("student_temperature", "teacher_temperature", "warmup_teacher_temperature"):
             if getattr(self, key) <= 0:
-                yield f"{name}.{key}: {getattr(self, key)} is not positive"
+                yield Problem(f"{name}.{key}", f"{getattr(self, key)} is not positive")
         for key in ("center_momentum", "teacher_momentum"):
             if not 0 <= getattr(self, key) <= 1:
-                yield f"{name}.{key}: {getattr(self, key)} is not in [0, 1]"
+                yield Problem(f"{name}.{key}", f"{getattr(self, key)} is not in [0, 1]")
         if len(set(self.views())) < len(self.views()):
-            yield f"{name}: its views must be different ones, not {', '.join(self.views())}"
+            yield Problem(name, f"its views must be different ones, not {', '.join(self.views())}")

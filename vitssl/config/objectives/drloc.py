@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional
 
 from vitssl.config.backbones import size_of, stage_strides_px, stride_px
-from vitssl.config.base import less_than
+from vitssl.config.base import Problem, less_than
 from vitssl.config.data import view_px
 from vitssl.config.objectives.base import ObjectiveConfig
 
@@ -36,33 +36,33 @@ class DrlocConfig(ObjectiveConfig):
     def reads_output(self) -> bool:
         return self.features == "normed"
 
-    def unread(self) -> dict[str, str]:
+    def inactive_fields(self) -> dict[str, str]:
         if self.loss == "l1":
             return {"num_classes": "loss: ce or cbr"}
         return dict.fromkeys(("target", "reduction"), "loss: l1")
 
-    def problems(self, name: str, run: Run) -> Iterator[str]:
+    def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
         yield from less_than(1, self, name, "pairs", "hidden_dim", "num_classes")
         yield from less_than(0, self, name, "warmup_epochs")
         if self.end_epoch is not None and self.end_epoch <= self.warmup_epochs:
-            yield f"{name}.end_epoch: {self.end_epoch:g} is not after warmup_epochs={self.warmup_epochs:g}"
+            yield Problem(f"{name}.end_epoch", f"{self.end_epoch:g} is not after warmup_epochs={self.warmup_epochs:g}")
         if self.multi_scale and len(size_of(run.backbone).depths) < 2:
-            yield f"{name}.multi_scale: {run.backbone.name} has one stage only"
+            yield Problem(f"{name}.multi_scale", f"{run.backbone.name} has one stage only")
         if self.multi_scale and self.features == "normed":
-            yield f"{name}.features: the final norm does not fit earlier stages; with multi_scale set raw"
+            yield Problem(f"{name}.features", "the final norm does not fit earlier stages; with multi_scale set raw")
         yield from self._grid_problems(name, run)
 
-    def _grid_problems(self, name: str, run: Run) -> Iterator[str]:
+    def _grid_problems(self, name: str, run: Run) -> Iterator[Problem]:
         strides = stage_strides_px(run.backbone) if self.multi_scale else [stride_px(run.backbone)]
         for stride in strides:
             side = view_px(run.data, self.view) // stride
             if self.pooling == "2x2" and side % 2:
-                yield f"{name}.pooling: 2x2 does not divide the {side} x {side} tokens"
+                yield Problem(f"{name}.pooling", f"2x2 does not divide the {side} x {side} tokens")
             if self.pooled(side) < 2:
-                yield f"{name}: a grid of one token has no pairs; {view_px(run.data, self.view)} px are {side} x {side} tokens"
+                yield Problem(name, f"a grid of one token has no pairs; {view_px(run.data, self.view)} px are {side} x {side} tokens")
             if self.num_classes is not None and self.num_classes < self.num_offsets(side):
-                yield f"{name}.num_classes: {self.num_classes} is less than the {self.num_offsets(side)} offsets of the grid"
+                yield Problem(f"{name}.num_classes", f"{self.num_classes} is less than the {self.num_offsets(side)} offsets of the grid")
 
     def pooled(self, side: int) -> int:
         """The side of the grid after pooling."""

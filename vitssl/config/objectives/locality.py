@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
 from vitssl.config.backbones import BackboneConfig, num_intermediates
-from vitssl.config.base import checkpoint, less_than
+from vitssl.config.base import Problem, checkpoint, less_than
 from vitssl.config.objectives.base import ObjectiveConfig
 
 if TYPE_CHECKING:
@@ -28,16 +28,15 @@ class LocalityConfig(ObjectiveConfig):
     def reads_output(self) -> bool:
         return False
 
-    def problems(self, name: str, run: Run) -> Iterator[str]:
+    def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
         if self.teacher is None:
-            yield f"{name}.teacher: name the trained teacher: an earlier stage of the arm, a run folder"
+            yield Problem(f"{name}.teacher", "name the trained teacher: an earlier stage of the arm, a run folder")
         yield from less_than(1, self, name, "teacher_px")
-        for problem in self.teacher_backbone.problems([(f"{name}.teacher_px", self.teacher_px)]):
-            yield f"{name}.teacher_{problem}"
+        yield from self.teacher_backbone.problems(f"{name}.teacher_backbone", [(f"{name}.teacher_px", self.teacher_px)])
         if len(self.blocks) != len(self.stages) or not self.blocks:
-            yield f"{name}.stages: {self.stages} are not as many as blocks={self.blocks}"
+            yield Problem(f"{name}.stages", f"{self.stages} are not as many as blocks={self.blocks}")
         for key, backbone in (("blocks", run.backbone), ("stages", self.teacher_backbone)):
             asked, ends = getattr(self, key), num_intermediates(backbone)
             if any(not 0 <= end < ends for end in asked):
-                yield f"{name}.{key}: {asked} are not all in 0 to {ends - 1}, what {backbone.name} has"
+                yield Problem(f"{name}.{key}", f"{asked} are not all in 0 to {ends - 1}, what {backbone.name} has")

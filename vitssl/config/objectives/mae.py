@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from vitssl.config.backbones import size_of, stride_px
-from vitssl.config.base import less_than
+from vitssl.config.base import Problem, less_than
 from vitssl.config.data import view_px
 from vitssl.config.objectives.base import ObjectiveConfig
 
@@ -33,26 +33,27 @@ class MaeConfig(ObjectiveConfig):
     def requires(self) -> set[str]:
         return {"keep"} if self.hide == "drop" else {"mask"}
 
-    def unread(self) -> dict[str, str]:
+    def inactive_fields(self) -> dict[str, str]:
         decoder = ("decoder_dim", "decoder_depth", "decoder_heads")
         return dict.fromkeys(decoder, "decoder: transformer") if self.decoder == "pixel_shuffle" else {}
 
-    def problems(self, name: str, run: Run) -> Iterator[str]:
+    def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
         if not 0 < self.mask_ratio < 1:
-            yield f"{name}.mask_ratio: {self.mask_ratio} is not between 0 and 1"
+            yield Problem(f"{name}.mask_ratio", f"{self.mask_ratio} is not between 0 and 1")
         tokens = (view_px(run.data, self.view) // stride_px(run.backbone)) ** 2
         if int(tokens * (1 - self.mask_ratio)) < 1:
-            yield f"{name}.mask_ratio: {self.mask_ratio} keeps none of the {tokens} tokens; lower it or use smaller patches"
+            yield Problem(f"{name}.mask_ratio", f"{self.mask_ratio} keeps none of the {tokens} tokens; lower it or use smaller patches")
         if self.fuse and len(size_of(run.backbone).depths) < 2:
-            yield f"{name}.fuse: {run.backbone.name} has no earlier stages to fuse"
+            yield Problem(f"{name}.fuse", f"{run.backbone.name} has no earlier stages to fuse")
         yield from self._decoder_problems(name)
 
-    def _decoder_problems(self, name: str) -> Iterator[str]:
+    def _decoder_problems(self, name: str) -> Iterator[Problem]:
         if self.decoder == "pixel_shuffle":
             if self.hide == "drop":
-                yield f"{name}.decoder: pixel_shuffle decodes every token, and hide=drop drops the hidden ones; set {name}.hide=mask"
+                reason = f"pixel_shuffle decodes every token, and hide=drop drops the hidden ones; set {name}.hide=mask"
+                yield Problem(f"{name}.decoder", reason)
             return
         yield from less_than(1, self, name, "decoder_dim", "decoder_depth", "decoder_heads")
         if self.decoder_dim % self.decoder_heads or self.decoder_dim % 4:
-            yield f"{name}.decoder_dim: {self.decoder_dim} must be a multiple of decoder_heads={self.decoder_heads} and of 4"
+            yield Problem(f"{name}.decoder_dim", f"{self.decoder_dim} must be a multiple of decoder_heads={self.decoder_heads} and of 4")

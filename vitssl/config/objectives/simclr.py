@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vitssl.config.base import later, less_than
+from vitssl.config.base import Problem, less_than
 from vitssl.config.objectives.base import ObjectiveConfig, Pool, of_pool
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class SimclrConfig(ObjectiveConfig):
     out_dim: int = 128
     layers: int = 2
     batch_norm: bool = True  # after the hidden layers
-    last_batch_norm: bool = later(False)  # after the last one too; neither has a bias
+    last_batch_norm: bool = False  # after the last one too; neither has a bias
     temperature: float = 0.1
 
     def requires(self) -> set[str]:
@@ -35,16 +35,16 @@ class SimclrConfig(ObjectiveConfig):
     def views(self) -> list[str]:
         return list(dict.fromkeys([self.view, self.second]))
 
-    def problems(self, name: str, run: Run) -> Iterator[str]:
+    def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
         yield from less_than(1, self, name, "hidden_dim", "out_dim", "layers")
         if self.temperature <= 0:
-            yield f"{name}.temperature: {self.temperature} is not positive"
+            yield Problem(f"{name}.temperature", f"{self.temperature} is not positive")
         if run.optim.batch_size < 2:
-            yield f"{name}: a batch of one image has no negatives; set optim.batch_size"
+            yield Problem(name, "a batch of one image has no negatives; set optim.batch_size")
         copies = 2 if self.second == self.view else 1
         for view in self.views():
             if (count := getattr(run.data.views, view).count) != copies:
-                yield f"{name}: data.views.{view}.count is {count}; two views are compared, so that it must be {copies}"
+                yield Problem(name, f"data.views.{view}.count is {count}; two views are compared, so that it must be {copies}")
         if run.loop.micro_batch_size is not None and run.loop.micro_batch_size < run.optim.batch_size:
-            yield f"{name}: loop.micro_batch_size may split the batch, whose images are the negatives; leave it out"
+            yield Problem(name, "loop.micro_batch_size may split the batch, whose images are the negatives; leave it out")

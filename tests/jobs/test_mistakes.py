@@ -1,0 +1,150 @@
+"""Every mistake in a sweep file or on the command line is one line that names the place, the field and what to do."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.jobs.conftest import EXAMPLE
+from vitssl.config import ConfigError
+
+# (what is changed in the example, the error)
+MISTAKES = [
+    ("epochs: 10", "epocs: 10", "sweep.yaml: defaults: loop.epocs: .*[Dd]id you mean.*epochs"),
+    ("epochs: 10", "epochs: ten", "sweep.yaml: defaults: loop.epochs: .*ten.*"),
+    ("objectives.classify: {label_smoothing: 0.1}", "objectives.clasify: {}", "arms.opt_in.stages.train: objectives.clasify.*classify"),
+    (
+        "stages: {train: {objectives.classify: {}}}",
+        "stages: {train: {objectives.classify: true}}",
+        "scratch.stages.train: objectives.classify",
+    ),
+    ("columns: data", "columns: dta", "sweep.yaml: columns: 'dta' is not known .did you mean data"),
+    ("baseline: scratch", "baseline: scrach", "sweep.yaml: baseline: 'scrach' is not known .did you mean scratch"),
+    ("resources: {nodes: 2}", "baseline: chian_long", "arms.opt_in.baseline: 'chian_long' is not known .did you mean chain_long"),
+    ("plain: 10.0", "plane: 10.0", "arms.scratch.published: 'plane' is not known .did you mean plain"),
+    ("notes:", "note:", "sweep.yaml: .*note.*"),
+    ("baseline: scratch", "base_line: scratch", "sweep.yaml: .*base_line.*"),
+    ("init_from: pretrain}", "init_from: pretrian}", r"finetune: init_from: 'pretrian' is not known .did you mean pretrain\?.; it is no"),
+    ("nodes: 1, gpus_per_node: 2", "nodes: 1, gpus_per_node: 3", "optim.batch_size: 16 is global .* = 3 processes"),
+    ("batch_size: 16", "batch_size: 104", "optim.batch_size: 104 is more than the 100 images to train on"),
+    ("name: example", "name: ../example", "sweep.yaml: name: '../example' cannot be the folder of its runs"),
+    ("seed: [0, 1]", "seed: [0, 0]", r"sweep.yaml: axes.seed: \[0, 0\] names a value twice"),
+    ("hours: 1}", "hours: 0.005}", "resources.hours: 0.005 is less than 0.017"),
+    ("nodes: 1, gpus_per_node: 2", "nodes: 1, gpus_per_node: -1", "resources.gpus_per_node: -1 is less than 0"),
+    ("nodes: 1, gpus_per_node: 2", "nodes: 0, gpus_per_node: 2", "resources.nodes: 0 is less than 1"),
+    ("patch_size: 4", "patch_size: 5", "backbone.patch_size: 5 does not divide"),
+    ("shards: shards/digits", "shards: shards/none", "data.shards: .*shards/none holds no index.json; build it"),
+    ("shards: shards/digits", "shards: shards/digits, sha256: 0bad", "data.sha256: the Run asks for 0bad but .* holds [0-9a-f]{64}"),
+    ("image_size: 16}", "image_size: 16, images: {per_class: 51}}", r"data.images.per_class: 51 is more than these classes have: a \(50\)"),
+    ("shards: shards/digits", "shards: shards/digits, train_split: trian", "data.train_split: .*'trian' is not known .did you mean train"),
+    ("stages: {train: {objectives.classify: {}}}", "stages: {}", "arms.scratch.stages: an arm needs a stage"),
+    ("{train: {objectives.classify: {}}}", "{data: {objectives.classify: {}}}", "stages.data: a stage cannot have the name of a field"),
+    ("seed: [0, 1]", "seed: 3", "axes.seed: expected a list of values or a mapping"),
+    ("name: example", "nme: example", "sweep.yaml: nme: 'nme' is not known .did you mean name"),
+    ("flipped: {data.views.main.hflip: 0.0}", "flipped: {data.vews.main.hflip: 0.0}", "sweep.yaml: axes.data.flipped: data.vews.*views"),
+    ("notes: [", "notes: [[", "sweep.yaml: "),
+    ("image_size: 16}", "image_size: 16, images: 7}", "sweep.yaml: defaults: data.images: 7 is not a set of fields"),
+    ("stages: {train: {objectives.classify: {}}}", "stages: [train]", "sweep.yaml: arms.scratch.stages: .* is not a mapping of names"),
+    ("resources: {nodes: 1", "smoke: [1]\nresources: {nodes: 1", r"sweep.yaml: smoke: \[1\] is not a mapping of names; write {name"),
+    ("hours: 1}", "hours: .inf}", "resources.hours: inf is not finite"),
+    ("{nodes: 1, gpus_per_node: 2, cpus_per_gpu: 1, hours: 1}", "2", "^sweep.yaml: resources: 2 is not a set of fields; set one"),
+    ("seed: [0, 1]", "v: {a: {finetune: 3}, b: {}}", "^sweep.yaml: axes.v.a: finetune: 3 is not a set of fields"),
+    ("seed: [0, 1]", "v: {a: {finetun.seed: 3}, b: {}}", "^sweep.yaml: axes.v.a: finetun.seed: .*did you mean finetune"),
+    ("columns: data", "columns: data\nsmoke: {finetune.optim.lr: 8}", "^sweep.yaml: smoke: finetune: 'finetune' is not known"),
+    ("columns: data", "columns: data\noverrides: {}", "^sweep.yaml: overrides: 'overrides' is not known"),
+    ("name: example", "", "^sweep.yaml: name: not set; it is the folder of the sweep's runs"),
+    ("batch_size: 16}", "batch_size: 16, lr: .nan}", "optim.lr: nan is not a finite number"),
+    ("batch_size: 16}", "batch_size: 16, name: sgd, momentum: 1.5}", r"optim.momentum: 1.5 is not in \[0, 1\)"),
+    ("image_size: 16}", "image_size: 16, views.main.color_jitter: [-1, 0, 0, 0]}", "color_jitter: .* none negative"),
+    ("plain: 10.0", "plain: ten", "arms.scratch.published.plain: 'ten' is not a number"),
+    ("columns: data", "columns: data\nmetric: top7", "sweep.yaml: metric: 'top7' is none of top1, top5"),
+    ("columns: data", "columns: data\nmetric: top1_ema", "metric: top1_ema is of averaged weights, and scratch has no loop.ema_decay"),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "message"), MISTAKES, ids=[after[:40] for _, after, _ in MISTAKES])
+def test_a_mistake_in_the_file_is_one_line_that_names_it(expand, before: str, after: str, message: str) -> None:
+    assert before in EXAMPLE
+    with pytest.raises(ConfigError) as error:
+        expand(text=EXAMPLE.replace(before, after, 1), everything=True)
+    assert "\n" not in str(error.value)
+    assert re.search(message, str(error.value)), str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("optim.lrr=1", "command line: optim.lrr: .*lr"),
+        ("optim.lr=fast", "command line: optim.lr: "),
+        ("optim.lr", "command line: 'optim.lr' is not key=value"),
+        ("arms=[scrach]", "command line: arms: 'scrach' is not known .did you mean scratch"),
+        ("axes.sed=[1]", "command line: axes.sed: 'sed' is not known .did you mean seed"),
+        ("axes.data=[plan]", "command line: axes.data: 'plan' is not known .did you mean plain"),
+        ("resources.node=2", "^command line: resources.node: 'node' is not known .did you mean nodes"),
+        ("resources.nodes=0", "^command line: resources.nodes: 0 is less than 1$"),
+        ("arms.scratch.resources.hours=-1", "^command line: arms.scratch.resources.hours: -1 is less than"),
+        ("optim.lr=-1", r"^command line: optim.lr: -1.0 is less than 0 .in sweep.yaml: arms.scratch.stages.train.$"),
+        ("arms.scratch.optim.clip_norm=3", r"^command line: optim.clip_norm: 3.0 is read with clip: .* .in sweep.yaml: arms.scratch."),
+        ("finetune.optim.momentum=-1", r"^command line: optim.momentum: -1.0 .*arms.chain_short.stages.finetune.$"),
+        ("resources.gpus_per_node=3", r"optim.batch_size: 16 .* = 3 processes .the command line set resources.gpus_per_node.$"),
+        ("optim.batch_size=100000", r"^command line: optim.batch_size: 100000 is more than the 100 images"),
+        ("data.test_split=tset", r"^command line: data.test_split: .* 'tset' is not known .did you mean test"),
+        ("finetune.init_from=foo", r"^command line: init_from: 'foo' is not known"),
+        ("finetune.backbone.depth=3", r"arms.chain_short.stages.finetune: init_from: .*.the command line set backbone.depth.$"),
+        ("axes.seed=[a]", "^command line: axes.seed.a: seed: 'a' is not a whole number$"),
+        ("axes.seed=-1", "^command line: seed: -1 is less than 0"),
+        ("finetune.optim.lr=abc", "^command line: finetune.optim.lr: 'abc' is not a number$"),
+        ("metric=top1_ema", "^command line: metric: top1_ema is of averaged weights"),
+        ("axes.seed=99999999999999999999", "^command line: seed: 99999999999999999999 is more than"),
+        ("optim.betas={a: 1}", r"^command line: optim.betas: {'a': 1} is not a list; write \[...\]$"),
+        ("optim.betas=0.9", r"^command line: optim.betas: 0.9 is not a list"),
+        (f"name={'x' * 300}", "^command line: name: 'x+' cannot be the folder of its runs"),
+        ("columns=sed", "^command line: columns: 'sed' is not known .did you mean seed"),
+        ("baseline=scrach", "^command line: baseline: 'scrach' is not known"),
+        ("metric=top2", "^command line: metric: 'top2' is none of top1, top5"),
+        ("name=a/b", "^command line: name: 'a/b' cannot be the folder"),
+        ("arms=[other_paper]", "none of other_paper can run"),
+        ("axes.data=[[", "command line: axes.data: "),
+        ("scratch.optim.lr=1", r"command line: scratch.optim.lr: scratch is an arm; write arms.scratch.optim.lr=\.\.\. for this arm alone"),
+        ("optmi.lr=1", "command line: optmi.lr: 'optmi' is not known .did you mean optim"),
+        ("arms.scrach.optim.lr=1", "command line: arms.scrach: 'scrach' is not known .did you mean scratch"),
+        ("arms.scratch.optim.lrr=1", "^command line: arms.scratch.optim.lrr: 'lrr' is not known .did you mean lr"),
+        ("arms.scratch.finetune.seed=1", "command line: arms.scratch.finetune.seed: 'finetune' is not known"),
+        ("arms.opt_in.optim.lr=1", r"command line: arms.opt_in: this arm does not run; choose it with arms=\[opt_in\]"),
+        ("arms.scratch=1", "command line: arms.scratch: name a field, for example arms.scratch.optim.lr=1e-3"),
+        ("data.images=7", "command line: data.images: 7 is not a set of fields; .* data.images.fraction or data.images.per_class"),
+        ("arms.scratch.data.images=7", "command line: arms.scratch.data.images: 7 is not a set of fields"),
+        ("finetune.data.views.main=0", "command line: finetune.data.views.main: 0 is not a set .* finetune.data.views.main.count"),
+        ("seed=3", r"command line: seed: axes.seed sets it; write axes.seed=\.\.\. instead"),
+        ("arms.scratch.seed=3", "command line: arms.scratch.seed: axes.seed sets it"),
+        ("finetune=3", "^command line: finetune: 3 is not a set of fields; .* finetune.seed or finetune.data$"),
+        ("finetune=[1]", r"^command line: finetune: \[1\] is not a set of fields"),
+        ("finetune=null", "^command line: finetune: null is not a set of fields"),
+        ("arms.scratch.stages.train=3", "^command line: arms.scratch.train: 3 is not a set of fields"),
+        ("resources=2", "^command line: resources: name a field, for example resources.nodes=2$"),
+        ("axes=3", "^command line: axes: name a field, for example axes.seed=.0,1.$"),
+        ("optim..lr=1", "^command line: 'optim..lr=1' is not key=value$"),
+        ("arms=[]", "^command line: arms: there is none to run$"),
+        ("loop.epochs=???", "^command line: loop.epochs: not set; give it a value .in sweep.yaml: arms.scratch.stages.train.$"),
+        ("finetune.objectives.mae.weight=1", "^command line: finetune.objectives.mae.weight: objectives.mae is on in none of these Runs"),
+        (
+            "objectives.drloc.weight=0.5",
+            r"drloc.weight: objectives.drloc is on in none of these Runs; objectives.drloc=\{\} switches it on",
+        ),
+        ("objectives.mae=true", "command line: objectives.mae: true is not a set of fields; write {} for its defaults"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line_that_names_it(expand, override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        expand(override)
+    assert "\n" not in str(error.value)
+    assert re.search(message, str(error.value)), str(error.value)
+
+
+def test_what_the_file_says_is_not_blamed_on_the_command_line(expand) -> None:
+    """The batch stays the file's where the command line sets a rate."""
+    with pytest.raises(
+        ConfigError, match=r"^sweep.yaml: arms.scratch.stages.train: optim.batch_size: 0 is less than 1 .the command line set optim.lr.$"
+    ):
+        expand("optim.lr=1", text=EXAMPLE.replace("batch_size: 16", "batch_size: 0"))
