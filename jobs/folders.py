@@ -17,17 +17,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from jobs.graph import Graph, Job
 from jobs.shards import ROOT, facts
 from jobs.sweep import Arm, Spec
-from vitssl.config import ConfigError, Run, Site, active, active_views, checkpoints, save, unstarted
+from vitssl.config import SCHEMA, ConfigError, Run, Site, active, active_views, checkpoints, read_yaml, save, unstarted
+from vitssl.config.evals import pending
 from vitssl.files import flock, hash_file, open_lock, read_json, write_json
 
 SOURCE = ("vitssl", "jobs")
 
 
-def is_done(job: Job) -> bool:
+def is_trained(job: Job) -> bool:
+    """Can others start from it?"""
     return (job.folder / "done.json").exists()
+
+
+def is_done(job: Job) -> bool:
+    """Is it trained, and are the results of all its evaluators there?"""
+    return is_trained(job) and not pending(job.run, read_json(job.folder / "evals.json"))
 
 
 def error_of(folder: Path) -> str | None:
@@ -127,10 +136,21 @@ def status_command(sweep: Path) -> str:
 
 
 def write_run(job: Job, launch: Launch) -> None:
-    """Write `run.yaml` and `job.json`. A run that has begun goes on with the source that it began with."""
+    """Write `run.yaml` and `job.json`.
+
+    A run that has begun goes on with the source that it began with, and with a `run.yaml` that this source can read. Of one that is
+    trained `job.json` stays, but for how it is evaluated now.
+    """
+    before, source = read_json(job.folder / "job.json"), _source(job, launch)
+    begun_otherwise = source != launch.source
+    known = read_yaml(job.folder / "run.yaml") if begun_otherwise else None
     save(job.run, job.folder)
+    if known is not None:
+        OmegaConf.save(OmegaConf.create(_as_known(known, read_yaml(job.folder / "run.yaml"))), job.folder / "run.yaml")
     content = launch.about() | dataclasses.asdict(job.resources)
     content |= {
+        "identity": job.identity,
+        "schema": SCHEMA,
         "name": job.name,
         "arm": job.arm,
         "stage": job.stage,
@@ -141,9 +161,17 @@ def write_run(job: Job, launch: Launch) -> None:
         "parents": [str(parent.folder) for parent in job.parents],
         "binds": [job.run.data.shards, *checkpoints(job.run).values()],
         "cache_dir": job.run.data.cache_dir,
-        "source": str(_source(job, launch)),
+        "source": str(source),
     }
-    write_json(job.folder / "job.json", content)
+    write_json(job.folder / "job.json", before | {"evaluation": content} if before and is_trained(job) else content)
+
+
+def _as_known(known: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """The fields of an older `run.yaml`, and no others, with the values that they have now."""
+    return {
+        name: _as_known(value, now[name]) if isinstance(value, dict) and isinstance(now.get(name), dict) else now.get(name, value)
+        for name, value in known.items()
+    }
 
 
 def architecture(run: Run) -> str:
@@ -157,7 +185,7 @@ def architecture(run: Run) -> str:
 
 def _source(job: Job, launch: Launch) -> Path:
     before = read_json(job.folder / "job.json").get("source")
-    begun = before is not None and (job.folder / "last.pt").exists()
+    begun = before is not None and (job.folder / "last.pt").exists() and not is_trained(job)
     return Path(before) if begun and Path(before).exists() and not launch.use_current_source else launch.source
 
 

@@ -19,6 +19,7 @@ is the hash of what defines their result, their parent's identity included.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterator
@@ -27,11 +28,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jobs.existing import content_of, run_folders
 from jobs.overrides import CLI, layer, settings
 from jobs.sweep import Resources, Spec, resources
 from vitssl import config
 from vitssl.config import ConfigError, Run, active, assign, check_fits, checkpoints, dotted, identity, merge, nested, unknown
-from vitssl.files import hash_file
+from vitssl.config.evals import evals_of, metric_parts, own_evals
 
 
 @dataclass
@@ -155,9 +157,20 @@ def _check_objectives(spec: Spec, made: list[Cell]) -> None:
 
 
 def _check_metric(spec: Spec, made: list[Cell]) -> None:
+    """The last stage of every arm has the evaluator that accuracies are taken of."""
+    try:
+        evaluator, metric = metric_parts(spec.metric)
+    except ConfigError as error:
+        raise ConfigError(error.reason, "metric", spec.place("metric")) from None
     for cell in made:
-        if spec.metric.endswith("_ema") and cell.stages[-1].run.loop.ema_decay is None:
-            raise ConfigError(f"{spec.metric} is of averaged weights, and {cell.arm} has no loop.ema_decay", "metric", spec.place("metric"))
+        run = cell.stages[-1].run
+        known = own_evals(run, heldout=bool(run.data.val_split or run.data.val_fraction)) | evals_of(run)
+        if evaluator not in known:
+            has = "its Run has no loop.ema_decay" if evaluator == "test_ema" else f"it has {', '.join(known) or 'none'}"
+            raise ConfigError(f"{spec.metric}: {cell.arm} has no evaluator {evaluator}; {has}", "metric", spec.place("metric"))
+        if metric not in known[evaluator].METRICS:
+            has = ", ".join(known[evaluator].METRICS)
+            raise ConfigError(f"{spec.metric}: an evaluator of type {known[evaluator].type} gives {has}", "metric", spec.place("metric"))
 
 
 def _stages(spec: Spec, arm: str, labels: dict[str, Any]) -> list[Stage]:
@@ -237,17 +250,17 @@ def link(spec: Spec, planned: list[Cell], folder: Path, fingerprint: Callable[[R
         fingerprint: the content hash of a Run's data, or None where it is not built yet.
     """
     jobs: dict[str, Job] = {}
-    result = []
+    existing, result = run_folders(folder), []
     for cell in planned:
         done: dict[str, Job] = {}
         for stage in cell.stages:
-            job = _job(spec, cell, stage, done, folder, fingerprint)
+            job = _job(spec, cell, stage, done, folder, existing, fingerprint)
             done[stage.name] = jobs.setdefault(job.identity, job)
         result.append((cell, list(done.values())))
     return Graph(list(jobs.values()), result)
 
 
-def _job(spec: Spec, cell: Cell, stage: Stage, done: dict[str, Job], folder: Path, fingerprint: Callable) -> Job:
+def _job(spec: Spec, cell: Cell, stage: Stage, done: dict[str, Job], sweep: Path, existing: dict[str, Path], fingerprint: Callable) -> Job:
     run = copy.deepcopy(stage.run)
     with stage.error_location():
         run.data.sha256 = fingerprint(run)
@@ -259,27 +272,20 @@ def _job(spec: Spec, cell: Cell, stage: Stage, done: dict[str, Job], folder: Pat
             assign(run, name, str(parent.folder))
             assign(hashed, name, f"run:{parent.identity}")
         else:
-            assign(hashed, name, _content(Path(value)))
+            assign(hashed, name, content_of(Path(value)))
     key = identity(hashed)
     parents = list({id(done[s]): done[s] for s in stage.pointers.values()}.values())
-    return Job(key, run, _folder(folder, cell, stage, key), cell.arm, stage.name, cell.axes, resources_of(spec, cell.arm), parents)
+    folder, resources = existing.get(key) or sweep / _name(cell, stage, key), resources_of(spec, cell.arm)
+    if (folder / "done.json").exists():  # what is left to do, if anything, is to evaluate it
+        resources = dataclasses.replace(resources, nodes=1, gpus_per_node=min(1, resources.gpus_per_node))
+    return Job(key, run, folder, cell.arm, stage.name, cell.axes, resources, parents)
 
 
-def _content(path: Path) -> str:
-    """What a checkpoint from outside the sweep is, whatever its path."""
-    if not path.exists():
-        return f"not fetched yet: {path.name}"
-    if path.is_dir():
-        return f"run:{identity(config.load(path))}"
-    return f"file:{hash_file(path)}"
-
-
-def _folder(sweep: Path, cell: Cell, stage: Stage, key: str) -> Path:
-    for known in sorted(sweep.glob(f"*-{key}")):
-        return known
+def _name(cell: Cell, stage: Stage, key: str) -> str:
+    """Of a run's folder."""
     stages = [stage.name] if len(cell.stages) > 1 else []
     parts = [cell.arm, *stages, *(_short(axis, value) for axis, value in cell.axes.items()), key]
-    return sweep / "-".join(re.sub(r"[^A-Za-z0-9._]+", "_", part) for part in parts)
+    return "-".join(re.sub(r"[^A-Za-z0-9._]+", "_", part) for part in parts)
 
 
 def _short(axis: str, value: Any) -> str:

@@ -23,7 +23,7 @@ from rich.console import Console
 from submitit.helpers import clean_env, environment_variables
 
 from jobs import cluster
-from jobs.folders import Launch, error_of, is_done, status_command, write_run
+from jobs.folders import Launch, error_of, is_done, is_trained, status_command, write_run
 from jobs.graph import Graph, Job
 from jobs.node import REPORT_HOURS, WARNING_S, Node, Report, report_command
 from jobs.sweep import Resources
@@ -114,7 +114,7 @@ def _aligned(jobs: list[Job], todo: list[Job], queued: dict[str, str]) -> Iterat
 
 def _pending(job: Job, queued: dict[str, str]) -> list[str]:
     """SLURM's ids of the parents that are not done. Parents come first in a graph: what is not done is queued by now."""
-    return [queued[parent.identity] for parent in job.parents if not is_done(parent)]
+    return [queued[parent.identity] for parent in job.parents if not is_trained(parent)]
 
 
 def _mirror(parents: list[list[str]]) -> str | None:

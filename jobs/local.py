@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from jobs.folders import Launch, error_of, is_done, status_command, write_run
+from jobs.folders import Launch, error_of, is_done, is_trained, status_command, write_run
 from jobs.graph import Graph, Job
 from jobs.node import Place, report_command, start
 from vitssl.config import ConfigError
@@ -84,7 +84,7 @@ def _one(job: Job, title: str, launch: Launch, stopper: Stopper, console: Consol
         return
     write_run(job, launch)
     for parent in job.parents:
-        if not is_done(parent):
+        if not is_trained(parent):
             fail(job, f"not run: {parent.name}, which it starts from, is not done")
             console.print(
                 f"[red]{title}: not run[/red], because {parent.name}, which it starts from, is not done", highlight=False, soft_wrap=True

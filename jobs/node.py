@@ -94,6 +94,7 @@ def environment(job: dict[str, Any], stop_file: Path) -> dict[str, str]:
 def start(folder: Path, place: Place, stop_file: Path, module: str = TRAINING, **options: Any) -> subprocess.Popen[bytes]:
     """Start the run of a folder on this node."""
     job = read_json(folder / "job.json")
+    job |= job.get("evaluation", {})  # of a run that is trained: by another source, on one GPU
     return subprocess.Popen(
         command(folder, job, place, stop_file, module), cwd=job["source"], env=environment(job, stop_file),
         preexec_fn=_ignore_usr2, **options,

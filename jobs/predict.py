@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from jobs.folders import Launch, architecture, digest, is_done, source_files
+from jobs.folders import Launch, architecture, digest, is_trained, source_files
 from jobs.graph import Graph, Job
 from jobs.node import inside
 from jobs.shards import ROOT, image_counts, num_images, outlook
@@ -54,7 +54,7 @@ class Prediction:
 
 def sweep(graph: Graph, launch: Launch) -> list[Prediction]:
     """Predict every run that is not done yet."""
-    todo = [job for job in graph.jobs if not is_done(job) and outlook(job.run.data) is not None]
+    todo = [job for job in graph.jobs if not is_trained(job) and outlook(job.run.data) is not None]
     costs, measured = _costs(todo, launch), _measured(launch.sweep.parent)
     return [_one(job, launch, costs[architecture(job.run)], measured) for job in todo]
 
@@ -86,9 +86,9 @@ def most_gpus(graph: Graph) -> int:
     Where a run has several parents it counts beside all but the first, so the true number may be smaller.
     """
     total, below = 0, Counter[str]()
-    for job in reversed([job for job in graph.jobs if not is_done(job)]):
+    for job in reversed([job for job in graph.jobs if not is_trained(job)]):
         held = max(job.resources.nodes * job.resources.gpus_per_node, below[job.identity])
-        waits_for = [parent.identity for parent in job.parents if not is_done(parent)]
+        waits_for = [parent.identity for parent in job.parents if not is_trained(parent)]
         if waits_for:
             below[waits_for[0]] += held
         else:

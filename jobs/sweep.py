@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Optional
+from typing import Any, Optional
 
 from jobs.overrides import CLI, RUN_FIELDS, Overrides, Setting, check, settings
 from vitssl.config import ConfigError, Run, fill, merge, read_yaml, unknown
@@ -58,7 +58,7 @@ class SweepFile:
     notes: list[str] = field(default_factory=list)
     columns: Optional[str] = None
     baseline: Optional[str] = None
-    metric: Literal["top1", "top5", "top1_ema", "top5_ema"] = "top1"  # on the test set, after the last epoch
+    metric: str = "top1"  # after the last epoch, on the test set (top1, top5, top1_ema) or of an evaluator (knn/top1, test/macro_f1)
     site: Optional[str] = None
     resources: Resources = field(default_factory=Resources)
     defaults: dict[str, Any] = field(default_factory=dict)

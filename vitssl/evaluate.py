@@ -16,7 +16,7 @@ from torch import Tensor
 from vitssl import config, dist, evaluators, model, state
 from vitssl.backbones.base import Features
 from vitssl.config import ConfigError
-from vitssl.config.evals import EvalConfig, evals_of
+from vitssl.config.evals import EvalConfig, pending
 from vitssl.data.batch import UNLABELLED, Batch, RawBatch
 from vitssl.data.decode import decode, resize, resized_sizes, upright
 from vitssl.data.index import Index, load_index
@@ -165,12 +165,6 @@ def load(folder: str | Path, checkpoint: str = state.LAST, device: str = "auto",
 EVALS = "evals.json"  # in a run folder: what its configured evaluators found at the end, each with the fields that it had
 
 
-def missing_evals(run: config.Run, folder: Path) -> dict[str, EvalConfig]:
-    """The Run's configured evaluators whose results are not in its folder, or are of other fields."""
-    found = read_json(folder / EVALS)
-    return {name: cfg for name, cfg in evals_of(run).items() if found.get(name, {}).get("config") != cfg.defining()}
-
-
 def write_evals(folder: Path, evals: dict[str, EvalConfig], results: dict[str, evaluators.Result], epoch: float) -> None:
     """Add the results of configured evaluators to ``evals.json``."""
     new = {name: {"config": cfg.defining(), "epoch": epoch, "metrics": results[name].metrics} for name, cfg in evals.items()}
@@ -185,7 +179,7 @@ def write_predictions(folder: Path, name: str, result: evaluators.Result, classe
 def evaluate_finished(folder: Path) -> None:
     """Run the configured evaluators that a finished run does not have the results of yet."""
     trained = load(folder)
-    if missing := missing_evals(trained.run, folder):
+    if missing := pending(trained.run, read_json(folder / EVALS)):
         results = trained.evaluate(missing)
         for name, result in results.items():
             if result.arrays:

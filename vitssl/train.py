@@ -20,9 +20,9 @@ from torch.nn.parallel import DistributedDataParallel
 from vitssl import attempt, config, cost, dist, evaluators, optim, state
 from vitssl.attempt import Diverged
 from vitssl.config import ConfigError, Run
-from vitssl.config.evals import EvalConfig, evals_of
+from vitssl.config.evals import EvalConfig, evals_of, pending
 from vitssl.data.batch import RawBatch
-from vitssl.evaluate import evaluate_finished, missing_evals, write_evals, write_predictions
+from vitssl.evaluate import EVALS, evaluate_finished, write_evals, write_predictions
 from vitssl.evaluators import Result
 from vitssl.files import read_json, write_json
 from vitssl.log import Log, Meter, machine
@@ -182,7 +182,7 @@ def run_folder(folder: Path) -> int:
         ConfigError: a mistake of the user's, and another process that trains this run.
     """
     run, done = config.load(folder), (folder / "done.json").exists()
-    if done and not (dist.is_main() and missing_evals(run, folder)):
+    if done and not (dist.is_main() and pending(run, read_json(folder / EVALS))):
         return 0
     attempt.refuse_cpu(run, read_json(folder / "job.json"))
     with attempt.alone(folder) if dist.is_main() else nullcontext():

@@ -8,6 +8,7 @@ import pytest
 
 from jobs.graph import Graph, Job
 from tests.jobs.conftest import EXAMPLE, write_index
+from vitssl import config
 from vitssl.config import ConfigError
 
 
@@ -197,10 +198,33 @@ def test_optional_arms_and_values_come_with_all_or_by_name(expand) -> None:
 
 def test_a_folder_is_found_again_by_its_hash(expand) -> None:
     shared = pick(expand("arms=[chain_short]"), "chain_short", "pretrain", data="plain", seed=0)
-    shared.folder.mkdir(parents=True)
+    config.save(shared.run, shared.folder)
     assert shared.folder.name == f"chain_short-pretrain-plain-s0-{shared.identity}"
     # asked for by the other arm alone, the pretraining that is there is taken
     assert pick(expand("arms=[chain_long]"), "chain_long", "pretrain", data="plain", seed=0).folder == shared.folder
+
+
+def test_folders_of_an_earlier_schema_are_found_by_what_they_hold(expand) -> None:
+    """A chain whose folders have other hashes in their names, moved to another place since it was made."""
+    parent, child = (pick(expand("arms=[chain_short]"), "chain_short", s, data="plain", seed=0) for s in ("pretrain", "finetune"))
+    former = {job.stage: job.folder.with_name(f"former-{job.stage}-0123456789ab") for job in (parent, child)}
+    child.run.init_from = f"/elsewhere/{former[parent.stage].name}"
+    for job in (parent, child):
+        config.save(job.run, former[job.stage])
+    graph = expand("arms=[chain_short]")
+    for job in (parent, child):
+        assert pick(graph, "chain_short", job.stage, data="plain", seed=0).folder == former[job.stage]
+    other = expand("arms=[chain_short]", "pretrain.optim.lr=0.5")  # the parent's rate changes the child too
+    assert not {job.folder for job in other.jobs} & set(former.values())
+
+
+def test_a_folder_that_cannot_be_read_is_told_and_not_taken(expand, capsys) -> None:
+    job = expand().jobs[0]
+    config.save(job.run, job.folder)
+    (job.folder / "run.yaml").write_text("loop: {epocs: 3}")
+    graph = expand()
+    assert f"note: {job.folder.name} is not taken for a run of this sweep: {job.folder}/run.yaml: loop.epocs" in capsys.readouterr().err
+    assert graph.jobs[0].folder == job.folder, "its name is what a new run's is"
 
 
 def test_data_that_changed_is_another_run(expand, place) -> None:

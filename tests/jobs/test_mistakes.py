@@ -56,10 +56,31 @@ MISTAKES = [
     ("name: example", "", "^sweep.yaml: name: not set; it is the folder of the sweep's runs"),
     ("batch_size: 16}", "batch_size: 16, lr: .nan}", "optim.lr: nan is not a finite number"),
     ("batch_size: 16}", "batch_size: 16, name: sgd, momentum: 1.5}", r"optim.momentum: 1.5 is not in \[0, 1\)"),
-    ("image_size: 16}", "image_size: 16, views.main.color_jitter: [-1, 0, 0, 0]}", "color_jitter: .* none negative"),
+    (
+        "image_size: 16}",
+        "image_size: 16, views.main.color: [gray, {jitter: {strength: [-1, 0, 0, 0]}}]}",
+        r"data.views.main.color\[1\].jitter.strength: .* none negative",
+    ),
+    (
+        "image_size: 16}",
+        "image_size: 16, views.main.blur_prob: 0.5}",
+        r"sweep.yaml: defaults: data.views.main.blur_prob: there is no such field any more; write data.views.main.color: \[{blur: {prob",
+    ),
+    (
+        "image_size: 16}",
+        "image_size: 16, views.main.color: [blurr]}",
+        r"sweep.yaml: defaults: data.views.main.color\[0\].blurr: .*mean blur",
+    ),
+    ("image_size: 16}", "image_size: 16, views.main.color: [3]}", r"sweep.yaml: defaults: data.views.main.color\[0\]: 3 is not a set of"),
+    ("columns: data", "columns: data\nmetric: knn/top1", "sweep.yaml: metric: knn/top1: scratch has no evaluator knn; it has test"),
+    ("columns: data", "columns: data\nmetric: test/loss", "sweep.yaml: metric: 'test/loss' is none of top1, top5, balanced_accuracy"),
     ("plain: 10.0", "plain: ten", "arms.scratch.published.plain: 'ten' is not a number"),
     ("columns: data", "columns: data\nmetric: top7", "sweep.yaml: metric: 'top7' is none of top1, top5"),
-    ("columns: data", "columns: data\nmetric: top1_ema", "metric: top1_ema is of averaged weights, and scratch has no loop.ema_decay"),
+    (
+        "columns: data",
+        "columns: data\nmetric: top1_ema",
+        "metric: top1_ema: scratch has no evaluator test_ema; .* no loop.ema",
+    ),
 ]
 
 
@@ -95,7 +116,7 @@ def test_a_mistake_in_the_file_is_one_line_that_names_it(expand, before: str, af
         ("axes.seed=[a]", "^command line: axes.seed.a: seed: 'a' is not a whole number$"),
         ("axes.seed=-1", "^command line: seed: -1 is less than 0"),
         ("finetune.optim.lr=abc", "^command line: finetune.optim.lr: 'abc' is not a number$"),
-        ("metric=top1_ema", "^command line: metric: top1_ema is of averaged weights"),
+        ("metric=top1_ema", "^command line: metric: top1_ema: scratch has no evaluator test_ema"),
         ("axes.seed=99999999999999999999", "^command line: seed: 99999999999999999999 is more than"),
         ("optim.betas={a: 1}", r"^command line: optim.betas: {'a': 1} is not a list; write \[...\]$"),
         ("optim.betas=0.9", r"^command line: optim.betas: 0.9 is not a list"),

@@ -106,6 +106,12 @@ def parts_of(kind: type) -> dict[str, type]:
     return {name: option for name, hint in hints_of(kind).items() for option in options_of(hint) if dataclasses.is_dataclass(option)}
 
 
+def element_types_of(kind: type) -> dict[str, type]:
+    """{field: dataclass} of the fields that hold a list of parts."""
+    lists = {name: option for name, hint in hints_of(kind).items() for option in options_of(hint) if get_origin(option) is list}
+    return {name: inner for name, hint in lists.items() if dataclasses.is_dataclass(inner := get_args(hint)[0])}
+
+
 def checkpoint_fields(kind: type, prefix: str = "") -> set[str]:
     """The dotted paths of all fields of a Run (or of a part of one) that may name trained weights."""
     found: set[str] = set()

@@ -26,6 +26,7 @@ class EvalConfig:
     """What every evaluator has."""
 
     classifies: ClassVar[bool] = False  # by the Run's own classifier
+    METRICS: ClassVar[tuple[str, ...]] = ("top1", "top5")  # of which more is better, so that arms can be ranked by them
     type: str = "classification"
     shards: Optional[str] = None  # others with the same classes; null: the Run's
     split: str = "test"  # train, val (held out) or test as the Run's data say; another name: a split of the shards
@@ -56,6 +57,7 @@ class ClassificationConfig(EvalConfig):
     """The Run's own classifier: top-1, top-5, loss, and after the last epoch the metrics that need all predictions."""
 
     classifies: ClassVar[bool] = True
+    METRICS: ClassVar[tuple[str, ...]] = ("top1", "top5", "balanced_accuracy", "macro_f1", "auc")
     type: str = "classification"
 
 
@@ -144,6 +146,25 @@ def own_evals(run: Run, heldout: bool) -> dict[str, EvalConfig]:
 def has_teacher(run: Run) -> bool:
     """Does a teacher follow the backbone, so that its weights can be taken?"""
     return any(objective.has_teacher for objective in active(run.objectives).values())
+
+
+def pending(run: Run, recorded: dict[str, Any]) -> dict[str, EvalConfig]:
+    """The configured evaluators whose results are not in a run folder's ``evals.json``, or are of other fields there."""
+    return {name: cfg for name, cfg in evals_of(run).items() if recorded.get(name, {}).get("config") != cfg.defining()}
+
+
+def metric_parts(metric: str) -> tuple[str, str]:
+    """Evaluator and metric of ``knn/top1``; ``top1`` stands for test/top1, ``top1_ema`` for test_ema/top1.
+
+    Raises:
+        ConfigError: no evaluator has such a metric.
+    """
+    evaluator, _, name = metric.rpartition("/")
+    if not evaluator:
+        evaluator, name = ("test_ema", name.removesuffix("_ema")) if name.endswith("_ema") else ("test", name)
+    if name not in ClassificationConfig.METRICS:
+        raise ConfigError(f"{metric!r} is none of {', '.join(ClassificationConfig.METRICS)}, nor an evaluator's, such as knn/top1")
+    return evaluator, name
 
 
 def problems(run: Run) -> Iterator[Problem]:

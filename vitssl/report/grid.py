@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
+from vitssl.config.evals import metric_parts
 from vitssl.report.collect import SUMMED, Arm, Cell, Sweep, add
 from vitssl.report.stats import Difference, difference
 
@@ -62,11 +63,8 @@ class Grid:
 
     @property
     def metric(self) -> tuple[str, str]:
-        """The sweep's evaluator and its metric: ``top1`` stands for test/top1, ``top1_ema`` for test_ema/top1."""
-        evaluator, _, name = self.sweep.facts.get("metric", "top1").rpartition("/")
-        if evaluator:
-            return evaluator, name
-        return ("test_ema", name.removesuffix("_ema")) if name.endswith("_ema") else ("test", name)
+        """The evaluator that the sweep's accuracies are of, and its metric."""
+        return metric_parts(self.sweep.facts.get("metric", "top1"))
 
     def scores(self, row: Row, column: Any, kind: str | None = None) -> dict[Any, float]:
         """Accuracy (%) by seed, of finished cells; ``kind`` None takes the sweep's metric."""

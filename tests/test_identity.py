@@ -1,0 +1,169 @@
+"""A Run's identity: finished runs are found again, whatever version wrote them; what changes the result changes it, and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vitssl import config
+from vitssl.config import Run
+from vitssl.config.evals import KINDS
+from vitssl.files import read_json
+
+GOLDEN = Path(__file__).parent / "golden"
+OLD_VIEW = {"auto_augment_interpolation": "bilinear"}  # what runs did before the field came, where they did not say otherwise
+GLOBAL = [
+    {"jitter": {"strength": [0.4, 0.4, 0.2, 0.1], "prob": 0.8}}, {"gray": {"prob": 0.2}}, {"blur": {"prob": 0.1}},
+    {"solarize": {"prob": 0.2}},
+]  # fmt: skip
+# tests/golden/runs holds their run.yaml as the version of 2026-11-22 wrote it: the fields as a sweep says them now, and their identity
+FROZEN: dict[str, tuple[dict[str, Any], str]] = {
+    "classify": ({"objectives.classify": {}}, "a410616dd6ce"),
+    "mae": ({"objectives.mae": {}, "backbone.positions": "sincos"}, "91df7d510bbe"),
+    "dino": (
+        {
+            "objectives.dino": {}, "backbone.interpolate_antialias": True, "data.views.second": {"color": GLOBAL},
+            "data.views.local": {"size": 96, "count": 8, "color": [{"blur": {"prob": 0.5, "sigma": [0.5, 1.5]}}]},
+        }, "15009fef5769",
+    ),
+    "simclr": ({"objectives.simclr": {}, "data.views.second": {}, "loop.ema_decay": 0.99}, "c93564afa6ca"),
+    "drloc": ({"objectives": {"classify.pool": "mean", "drloc": {}}, "backbone": {"name": "cvt_13", "variant": "drloc"}}, "f887d9010f3e"),
+    "locality": ({"objectives.classify": {}, "objectives.locality": {"teacher": "x"}}, "47179679b160"),
+    "augmented": (
+        {"objectives.classify": {}, "data.views.main": OLD_VIEW | {"auto_augment": "rand-m9-mstd0.5-inc1", "erasing_prob": 0.25}},
+        "e8d3b84e78c8",
+    ),
+    "sgd": ({"objectives.classify.pool": "mean", "optim.name": "sgd", "backbone.name": "resnet56"}, "4b181e375410"),
+    "layer_decay": ({"objectives.classify": {}, "optim.layer_decay": 0.75}, "34cee53f87bb"),
+    "dino_batch_norm": (
+        {"objectives.dino": {"batch_norm": True, "teacher_batch_norm": "running"}, "data.views": {"second": {}, "local.size": 224}},
+        "dce04214d3f7",
+    ),
+    "cifar10": ({"objectives.classify": {}, "data.views.main.auto_augment": "cifar10"}, "7c1565cc33ef"),
+}  # fmt: skip
+# fields that this version had and those before it had not: theirs were computed as these defaults say, but for the last three of FROZEN
+CAME_LAST = {
+    "optim": ["nesterov", "decay"], "data": ["mean", "std"],
+    "backbone": ["interpolate_antialias", "cls_token_std", "shortcut", "batch_norm"],
+}  # fmt: skip
+
+
+def make(*layers: dict[str, Any]) -> Run:
+    return config.merge(Run, {"data.shards": "x"}, *layers)
+
+
+def old(name: str, tmp_path: Path, *, before: bool = False) -> Run:
+    """The Run of a folder of the version of 2026-11-22, or of one before it."""
+    content = config.read_yaml(GOLDEN / "runs" / f"{name}.yaml")
+    for part, fields in CAME_LAST.items() if before else ():
+        for field in fields:
+            del content[part][field]
+    (tmp_path / "run.yaml").write_text(json.dumps(content))
+    return config.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_a_finished_run_is_found_again_by_what_its_run_yaml_says(name, tmp_path):
+    fields, expected = FROZEN[name]
+    run = make(fields)
+    assert config.identity(run) == expected == config.identity(old(name, tmp_path))
+    config.save(run, tmp_path / "new")
+    assert config.load(tmp_path / "new") == run and config.identity(config.load(tmp_path / "new")) == expected
+
+
+@pytest.mark.parametrize("name", [*list(FROZEN)[:3], "drloc", "sgd"])
+def test_one_of_an_older_version_too(name, tmp_path):
+    assert config.identity(old(name, tmp_path, before=True)) == FROZEN[name][1]
+
+
+@pytest.mark.parametrize("name", ["layer_decay", "dino_batch_norm", "cifar10"])
+def test_runs_that_older_versions_computed_otherwise_are_not_taken_for_todays(name, tmp_path):
+    """Layer decay of the final norm, DINO's batch norm, the magnitudes of a policy."""
+    assert config.identity(old(name, tmp_path, before=True)) != FROZEN[name][1]
+
+
+def test_no_default_changes_without_the_schema():
+    """What differs from the defaults would say something else: raise SCHEMA in config/identity.py, and write the file anew by deleting it.
+
+    A new field has to stand there too.
+    """
+    golden, now = GOLDEN / "defaults.json", {"schema": config.SCHEMA, "fields": _defaults(Run)}
+    if not golden.exists():
+        golden.write_text(json.dumps(now, indent=1) + "\n")
+        pytest.fail(f"wrote {golden.name}: there was none to compare with")
+    assert now == read_json(golden)
+
+
+def _defaults(kind: type) -> dict[str, Any]:
+    """{class.field: default} of all parts of a Run whose fields are in its identity."""
+    found = {}
+    for f in dataclasses.fields(kind):
+        if f.metadata.get("identity", True):
+            value = f.default if f.default is not dataclasses.MISSING else f.default_factory()
+            found[f"{kind.__name__}.{f.name}"] = type(value).__name__ if dataclasses.is_dataclass(value) else value
+    for part in {*config.parts_of(kind).values(), *config.element_types_of(kind).values()}:
+        found |= _defaults(part)
+    return dict(sorted(found.items()))
+
+
+def test_the_default_settings_hash_to_almost_nothing(make_run):
+    """So that a field that is new leaves the identity of finished runs alone."""
+    from vitssl.config.identity import _differing
+
+    assert _differing(make({"objectives.classify": {}}), Run()) == {"objectives": {"classify": {}}}
+
+
+def test_evaluators_and_what_belongs_to_a_machine_have_no_part_in_it():
+    plain = config.identity(make({"objectives.classify": {}}))
+    for fields in ({f"evals.{kind}.type": kind for kind in KINDS}, {"loop.threads": 7, "data.workers": 0, "data.shards": "y"}):
+        assert config.identity(make({"objectives.classify": {}}, fields)) == plain
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"optim.momentum": 0.5},  # of SGD
+        {"optim.clip_norm": 2.0},  # nothing is clipped
+        {"data.val_seed": 3},
+        {"data.views.main.pad_px": 2},
+        {"objectives.classify.activation": "tanh"},
+        {"backbone.interpolate_antialias": True},  # all images are of one size
+    ],
+)
+def test_a_field_without_effect_has_no_part_in_it(fields):
+    assert config.identity(make({"objectives.classify": {}}, fields)) == config.identity(make({"objectives.classify": {}}))
+
+
+@pytest.mark.parametrize("without", ["auto_augment", "erasing_prob"])
+def test_a_field_counts_where_it_is_read(without):
+    view = {"auto_augment": "cifar10", "erasing_prob": 0.25}
+    changed = {"auto_augment": OLD_VIEW, "erasing_prob": {"erasing_mode": "const", "erasing_scale": [0.02, 0.4]}}
+    del view[without]
+    plain = make({"objectives.classify": {}, "data.views.main": view})
+    for owner, fields in changed.items():
+        other = make({"objectives.classify": {}, "data.views.main": view | fields})
+        assert (config.identity(other) == config.identity(plain)) == (owner == without)
+
+
+def test_slices_are_part_of_it_where_batch_norms_take_their_statistics():
+    def of(**fields) -> str:
+        return config.identity(make({"objectives.classify.pool": "mean", "backbone.name": "resnet50"}, fields))
+
+    assert of() == of(**{"loop.micro_batch_size": 16})
+    per_gpu = {"backbone.batch_norm": "per_gpu"}
+    assert len({of(), of(**per_gpu), of(**per_gpu, **{"loop.micro_batch_size": 16})}) == 3
+
+
+def test_steps_of_a_views_colour_count_by_their_content():
+    colors = [
+        [], ["gray"], ["blur"], ["solarize"], ["jitter"], ["jitter", "gray"], ["gray", "blur"], ["gray", "jitter"], ["gray", "gray"],
+        ["gray", {"gray": {"prob": 0.5}}], [{"solarize": {"threshold": 100}}], [{"one_of": ["gray"]}], [{"one_of": ["gray", "blur"]}],
+        [{"one_of": ["blur", "gray"]}], [{"one_of": ["gray", {"blur.prob": 0.5}]}],
+    ]  # fmt: skip
+    assert len({config.identity(make({"data.views.main.color": color})) for color in colors}) == len(colors)
+    spelt = (["gray", "jitter"], [{"gray": {}}, {"jitter": {"prob": 1, "strength": [0.4, 0.4, 0.4, 0]}}])
+    assert len({config.identity(make({"data.views.main.color": color})) for color in spelt}) == 1
