@@ -17,7 +17,7 @@ from rich.markup import escape
 
 from jobs.folders import Launch, error_of, is_done, is_trained, status_command, write_run
 from jobs.graph import Graph, Job
-from jobs.node import Place, report_command, start
+from jobs.node import NodeInfo, report_command, start
 from vitssl.config import ConfigError
 from vitssl.files import busy_file, read_json, write_json
 
@@ -90,10 +90,10 @@ def _one(job: Job, title: str, launch: Launch, stopper: Stopper, console: Consol
                 f"[red]{title}: not run[/red], because {parent.name}, which it starts from, is not done", highlight=False, soft_wrap=True
             )
             return
-    console.print(title, highlight=False, soft_wrap=True)
+    console.print(f"{title}: trained before; evaluating it" if is_trained(job) else title, highlight=False, soft_wrap=True)
     busy_file(stopper.stop_file).unlink(missing_ok=True)
     # a session of its own: Ctrl-C in the terminal reaches this process alone, which then asks the run to stop
-    stopper.process = start(job.folder, Place(), stopper.stop_file, launch.module, start_new_session=True)
+    stopper.process = start(job.folder, NodeInfo(), stopper.stop_file, launch.module, start_new_session=True)
     code = stopper.process.wait()
     stopper.process = None
     if not is_done(job) and not stopper.asked:

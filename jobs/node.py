@@ -33,7 +33,7 @@ PATIENCE_S = 90
 REPORT_HOURS = 0.5
 
 
-def inside(site: Site, python: str, paths: list[Path]) -> list[str]:
+def container_command(site: Site, python: str, paths: list[Path]) -> list[str]:
     """The words that start Python at a site: in its container, with these paths visible there, if it has one."""
     if site.image is None:
         return [python]
@@ -42,7 +42,7 @@ def inside(site: Site, python: str, paths: list[Path]) -> list[str]:
 
 
 @dataclass
-class Place:
+class NodeInfo:
     """Where among its peers a node stands."""
 
     nodes: int = 1
@@ -57,16 +57,16 @@ class Place:
         return 20000 + (7 * self.job + self.restart) % 12000
 
 
-def command(folder: Path, job: dict[str, Any], place: Place, stop_file: Path, module: str = TRAINING) -> list[str]:
+def command(folder: Path, job: dict[str, Any], node: NodeInfo, stop_file: Path, module: str = TRAINING) -> list[str]:
     """The command that trains the run in ``folder`` on one node."""
     site, processes = _site(job), max(1, job["gpus_per_node"])
-    python = inside(site, sys.executable, [folder.parent, Path(job["source"]), stop_file.parent, *_outside(job, site)])
-    if place.nodes == 1 and processes == 1:
+    python = container_command(site, sys.executable, [folder.parent, Path(job["source"]), stop_file.parent, *_outside(job, site)])
+    if node.nodes == 1 and processes == 1:
         return [*python, "-m", module, str(folder)]
     rendezvous = ["--standalone"]
-    if place.nodes > 1:
-        rendezvous = ["--nnodes", str(place.nodes), "--rdzv-backend", "c10d", "--rdzv-id", f"{place.job}-{place.restart}"]
-        rendezvous += ["--rdzv-endpoint", f"{place.head}:{place.port}", "--local-addr", place.host]
+    if node.nodes > 1:
+        rendezvous = ["--nnodes", str(node.nodes), "--rdzv-backend", "c10d", "--rdzv-id", f"{node.job}-{node.restart}"]
+        rendezvous += ["--rdzv-endpoint", f"{node.head}:{node.port}", "--local-addr", node.host]
     launcher = ["-m", "torch.distributed.run", *rendezvous, "--nproc-per-node", str(processes), "--max-restarts", "0"]
     return [*python, *launcher, "-m", module, str(folder)]
 
@@ -91,12 +91,12 @@ def environment(job: dict[str, Any], stop_file: Path) -> dict[str, str]:
     return os.environ | _site(job).env | own
 
 
-def start(folder: Path, place: Place, stop_file: Path, module: str = TRAINING, **options: Any) -> subprocess.Popen[bytes]:
+def start(folder: Path, node: NodeInfo, stop_file: Path, module: str = TRAINING, **options: Any) -> subprocess.Popen[bytes]:
     """Start the run of a folder on this node."""
     job = read_json(folder / "job.json")
     job |= job.get("evaluation", {})  # of a run that is trained: by another source, on one GPU
     return subprocess.Popen(
-        command(folder, job, place, stop_file, module), cwd=job["source"], env=environment(job, stop_file),
+        command(folder, job, node, stop_file, module), cwd=job["source"], env=environment(job, stop_file),
         preexec_fn=_ignore_usr2, **options,
     )  # fmt: skip
 
@@ -132,7 +132,7 @@ class Node:
         with tempfile.TemporaryDirectory(prefix="vitssl-") as scratch:
             stop_file, before = Path(scratch) / "stop", _saved(folder)
             _on_stop_signals(stop_file)
-            code = _train(folder, _place(environment), stop_file, self.module)
+            code = _train(folder, _node_info(environment), stop_file, self.module)
             if _is_done(folder, PATIENCE_S if code == 0 else 0):
                 return str(folder)
             if stop_file.exists() and not (folder / "error.json").exists():
@@ -164,10 +164,10 @@ def _saved(folder: Path) -> float | None:
     return last.stat().st_mtime if last.exists() else None
 
 
-def _place(environment: submitit.JobEnvironment) -> Place:
+def _node_info(environment: submitit.JobEnvironment) -> NodeInfo:
     hosts = list(environment.hostnames)
     restart = int(os.environ.get("SLURM_RESTART_COUNT", 0))
-    return Place(len(hosts), hosts[environment.node], hosts[0], int(environment.raw_job_id), restart)
+    return NodeInfo(len(hosts), hosts[environment.node], hosts[0], int(environment.raw_job_id), restart)
 
 
 def _on_stop_signals(stop_file: Path) -> None:
@@ -186,12 +186,12 @@ def _on_stop_signals(stop_file: Path) -> None:
     signal.signal(signal.SIGALRM, overdue)
 
 
-def _train(folder: Path, place: Place, stop_file: Path, module: str) -> int | None:
+def _train(folder: Path, node: NodeInfo, stop_file: Path, module: str) -> int | None:
     """The exit code of training; None where it did not stop in the time that SLURM grants."""
     log = folder / "log"
     log.mkdir(exist_ok=True)
-    with (log / f"train-{place.job}-{place.restart}-{place.host}.txt").open("ab") as output:
-        process = start(folder, place, stop_file, module, stdout=output, stderr=subprocess.STDOUT)
+    with (log / f"train-{node.job}-{node.restart}-{node.host}.txt").open("ab") as output:
+        process = start(folder, node, stop_file, module, stdout=output, stderr=subprocess.STDOUT)
         try:
             return process.wait()
         except TimeoutError:
@@ -238,4 +238,4 @@ class Report:
 
 def report_command(folder: Path, job: dict[str, Any]) -> list[str]:
     """The command that prints and writes the report of a sweep's folder."""
-    return [*inside(_site(job), sys.executable, [folder, Path(job["source"])]), "-m", "vitssl.cli", "report", str(folder)]
+    return [*container_command(_site(job), sys.executable, [folder, Path(job["source"])]), "-m", "vitssl.cli", "report", str(folder)]

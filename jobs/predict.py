@@ -19,8 +19,8 @@ from typing import Any
 
 from jobs.folders import Launch, architecture, digest, is_trained, source_files
 from jobs.graph import Graph, Job
-from jobs.node import inside
-from jobs.shards import ROOT, image_counts, num_images, outlook
+from jobs.node import container_command
+from jobs.shards import ROOT, expected_index, image_counts, num_images
 from vitssl.config import ConfigError, Run, classifies, save
 from vitssl.emissions import intensity_kg_per_kwh, visible_gpus
 from vitssl.files import read_events, read_json, write_json
@@ -54,7 +54,7 @@ class Prediction:
 
 def sweep(graph: Graph, launch: Launch) -> list[Prediction]:
     """Predict every run that is not done yet."""
-    todo = [job for job in graph.jobs if not is_trained(job) and outlook(job.run.data) is not None]
+    todo = [job for job in graph.jobs if not is_trained(job) and expected_index(job.run.data) is not None]
     costs, measured = _costs(todo, launch), _measured(launch.sweep.parent)
     return [_one(job, launch, costs[architecture(job.run)], measured) for job in todo]
 
@@ -157,8 +157,8 @@ def _count(runs: list[Run], launch: Launch) -> list[dict[str, Any]]:
         folders = [Path(scratch) / str(i) for i in range(len(runs))]
         for run, folder in zip(runs, folders, strict=True):
             save(run, folder)
-        classes = [str(len(index.classes)) for run in runs if (index := outlook(run.data)) is not None]
-        command = [*inside(launch.site, sys.executable, [ROOT, Path(scratch)]), "-m", "vitssl.cli", "cost", *map(str, folders)]
+        classes = [str(len(index.classes)) for run in runs if (index := expected_index(run.data)) is not None]
+        command = [*container_command(launch.site, sys.executable, [ROOT, Path(scratch)]), "-m", "vitssl.cli", "cost", *map(str, folders)]
         found = subprocess.run([*command, "--classes", ",".join(classes), "--json"], cwd=ROOT, capture_output=True, text=True, check=False)
     if found.returncode:
         raise ConfigError(f"vitssl cost failed: {(found.stderr.strip().splitlines() or ['no message'])[-1]}")

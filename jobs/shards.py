@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from jobs.graph import Stage
-from jobs.node import inside
+from jobs.node import container_command
 from vitssl.config import ConfigError, Data, Run, Site, classifies, needs_labels, unknown
-from vitssl.data import counts
+from vitssl.data import paper_counts
 from vitssl.data.index import Index, load_index, unwritten
 from vitssl.data.shards import listing
 from vitssl.data.sources import open_source
@@ -37,7 +37,7 @@ def index_of(folder: Path) -> Index:
         raise ConfigError(str(error), "data.shards") from None
 
 
-def outlook(data: Data) -> Index | None:
+def expected_index(data: Data) -> Index | None:
     """What a Run's shards hold; where they are still to be built, what they will hold: by the files that they are to be built from or,
     if those are not here, by the counts printed of the set that the folder is named after. None where neither says it.
 
@@ -49,7 +49,7 @@ def outlook(data: Data) -> Index | None:
         return index_of(folder)
     if source == "digits" or (source and not source.startswith("torchvision:") and Path(_parts(source)[1]).exists()):
         return _listed(folder, source)
-    printed = counts.expected(folder)
+    printed = paper_counts.expected(folder)
     known = printed is not None and set(f"{data.train_split}+{data.test_split}".split("+")) <= set(printed.splits)
     return printed if known else None
 
@@ -84,7 +84,7 @@ def _prepare(data: Data, missing: dict[str, str], dry_run: bool) -> None:
     data.source = data.source and _anchored(data.source)
     if (Path(data.shards) / "index.json").exists():
         _refuse_other_source(data)
-    elif data.source is None and not (dry_run and outlook(data) is not None):
+    elif data.source is None and not (dry_run and expected_index(data) is not None):
         raise ConfigError(
             f"{data.shards} holds no index.json; "
             f"build it with `vitssl shards build SOURCE {data.shards}` (SOURCE: README, Data sets of the papers) or set data.source",
@@ -154,7 +154,7 @@ def build(missing: dict[str, str], site: Site) -> None:
         print(f"{folder} does not exist yet: building it from {source}", flush=True)
         Path(folder).parent.mkdir(parents=True, exist_ok=True)
         paths = [Path(folder).parent, *_existing(_parts(source)[1])]
-        command = [*inside(site, sys.executable, paths), "-m", "vitssl.cli", "shards", "build"]
+        command = [*container_command(site, sys.executable, paths), "-m", "vitssl.cli", "shards", "build"]
         if subprocess.run([*command, source, folder], cwd=ROOT, check=False).returncode:
             raise ConfigError(f"building {folder} from {source} failed; nothing was queued", "data.source")
 
@@ -172,7 +172,7 @@ def fingerprint(run: Run) -> str | None:
             or its batch is larger than all of them.
     """
     folder = run.data.shards
-    index = outlook(run.data)
+    index = expected_index(run.data)
     if index is None:
         return None
     if index.sha256 and run.data.sha256 not in (None, index.sha256):
@@ -189,7 +189,7 @@ def fingerprint(run: Run) -> str | None:
 
 def describe(run: Run) -> str:
     """What a Run's shards hold, for people: a folder may be called otherwise than what was put into it."""
-    folder, index = run.data.shards, outlook(run.data)
+    folder, index = run.data.shards, expected_index(run.data)
     how = f"to be made from {run.data.source}" if run.data.source else f"not there yet (`vitssl shards build SOURCE {folder}`)"
     if index is None:
         return f"{folder}: {how}; what it will hold, and so the cost, is known only then"
@@ -231,7 +231,7 @@ def image_counts(run: Run) -> dict[str, int]:
     evaluated = classifies(run)
     key = f"{run.data}{need_labels}{evaluated}"
     if key not in _COUNTED:
-        index = outlook(run.data)
+        index = expected_index(run.data)
         assert index is not None
         split = train_and_heldout(index, run.data, need_labels, evaluated)
         labelled = int((split.labels[split.train] >= 0).sum())

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from jobs.folders import Launch, error_of, is_done
+from jobs.folders import Launch, error_of, is_done, is_trained
 from jobs.graph import Graph, Job
 from jobs.predict import START_S, Prediction, longest_chain_hours, most_gpus
 from jobs.sweep import Spec
@@ -59,6 +59,8 @@ def state(job: Job) -> str:
         return "done"
     if error_of(job.folder) is not None:
         return "failed before"
+    if is_trained(job):
+        return "to evaluate"
     return "begun" if (job.folder / "last.pt").exists() else "new"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from jobs.graph import Stage
-from jobs.node import inside
+from jobs.node import container_command
 from jobs.shards import ROOT
 from vitssl.config import ConfigError, Run, Site, assign, check_fits, checkpoints, load
 
@@ -60,6 +60,6 @@ def fetch(missing: dict[str, str], site: Site) -> None:
     for file, name in missing.items():
         print(f"{file} does not exist yet: fetching {name}", flush=True)
         Path(file).parent.mkdir(parents=True, exist_ok=True)
-        command = [*inside(site, sys.executable, [Path(file).parent]), "-m", "vitssl.cli", "weights", name, file]
+        command = [*container_command(site, sys.executable, [Path(file).parent]), "-m", "vitssl.cli", "weights", name, file]
         if subprocess.run(command, cwd=ROOT, check=False).returncode:
             raise ConfigError(f"{name} could not be fetched; put its file at {file}, or name another file; nothing was queued", "init_from")

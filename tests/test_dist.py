@@ -72,7 +72,7 @@ def _late(rank: int, port: int, folder: str) -> None:
     dist.start(torch.device("cpu"), timeout_s=1.0)
     dist.barrier()
     time.sleep(4 * rank)
-    dist.meet()
+    dist.barrier(timeout_h=12)
     dist.barrier()
     time.sleep(4 * rank)
     try:

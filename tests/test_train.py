@@ -196,7 +196,7 @@ def test_negatives_statistics_and_centres_are_the_global_batchs(folder, name, mi
 
 @pytest.mark.parametrize(("batch", "micro", "parts"), [(32, None, 1), (32, 32, 1), (32, 10, 4), (30, 8, 5), (7, 3, 7)])
 def test_slices_are_equal_and_no_larger_than_asked(make_run, batch, micro, parts):
-    from vitssl.session import _accumulation
+    from vitssl.train_state import _accumulation
 
     run = make_run(CLASSIFY, {"optim.batch_size": batch, "loop.micro_batch_size": micro})
     assert _accumulation(run) == parts
@@ -222,7 +222,7 @@ def test_done_is_not_done_again(folder):
 def test_a_kept_checkpoint_and_the_end_are_all_that_keeping_saves(folder, monkeypatch, epochs, expected):
     run = folder("run", CLASSIFY, {"loop": {"epochs": epochs, "keep_every": 2, "eval_every": 0}})
     saved, save = [], train.save
-    monkeypatch.setattr(train, "save", lambda session: saved.append(session.epochs_done) or save(session))
+    monkeypatch.setattr(train, "save", lambda train_state: saved.append(train_state.epochs_done) or save(train_state))
     assert train.main([str(run)]) == 0
     assert saved == expected
     steps = {path.name: torch.load(path, weights_only=True)["progress"]["step"] for path in run.glob("*.pt")}

@@ -76,7 +76,7 @@ def start(where: torch.device, timeout_s: float = 1800.0) -> None:
 
     def print_and_leave(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         traceback_with_rank(kind, error, trace)
-        leave(1)
+        hard_exit(1)
 
     sys.excepthook = print_and_leave
 
@@ -86,7 +86,7 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def leave(code: int) -> NoReturn:
+def hard_exit(code: int) -> NoReturn:
     """End this process, without the goodbyes of a process group that is still there: NCCL's would wait for ranks that wait for this one."""
     if not dist.is_initialized():
         sys.exit(code)
@@ -105,15 +105,18 @@ def lost_peer(error: BaseException) -> bool:
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo/transport" in str(error))
 
 
-def barrier() -> None:
-    if dist.is_initialized():
+def barrier(timeout_h: float | None = None) -> None:
+    """Wait until all ranks are here.
+
+    Args:
+        timeout_h: longer than the process group's: before training one node may decode images for hours, and others not.
+    """
+    if not dist.is_initialized():
+        return
+    if timeout_h is None:
         all_sum(torch.zeros(1))
-
-
-def meet(hours: float = 12.0) -> None:
-    """A barrier of long patience: before training one node may be busy for hours, decoding its images, and others not."""
-    if dist.is_initialized():
-        group = dist.new_group(backend="gloo", timeout=timedelta(hours=hours))
+    else:
+        group = dist.new_group(backend="gloo", timeout=timedelta(hours=timeout_h))
         dist.all_reduce(torch.zeros(1), group=group)
         dist.destroy_process_group(group)
 

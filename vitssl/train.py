@@ -26,8 +26,8 @@ from vitssl.evaluate import EVALS, evaluate_finished, write_evals, write_predict
 from vitssl.evaluators import Result
 from vitssl.files import read_json, write_json
 from vitssl.log import Log, Meter, machine
-from vitssl.session import Session, forward, save, start
 from vitssl.stopping import StopRequest
+from vitssl.train_state import TrainState, forward, save, start
 
 STOPPED = 75  # EX_TEMPFAIL: to be continued
 
@@ -40,71 +40,71 @@ def _seed_noise(run: Run, step: int, part: int) -> None:
     torch.manual_seed(int(words[0]) << 31 ^ int(words[1]))
 
 
-def train_step(session: Session, called: nn.Module, parts: list[RawBatch]) -> dict[str, dict[str, Tensor]]:
+def train_step(train_state: TrainState, ddp_model: nn.Module, micro_batches: list[RawBatch]) -> dict[str, dict[str, Tensor]]:
     """One optimiser step over the accumulated slices; gives detached terms, averaged over the slices."""
-    run, step = session.run, session.progress.step
+    run, step = train_state.run, train_state.progress.step
     sums: dict[str, dict[str, Tensor]] = {"terms": {}, "weighted": {}}
-    for i, raw in enumerate(parts):
+    for i, raw in enumerate(micro_batches):
         _seed_noise(run, step, i)
-        last = i == len(parts) - 1
-        silent = called.no_sync() if isinstance(called, DistributedDataParallel) and not last else nullcontext()
-        with silent:
-            total, terms, weighted = forward(session, called, raw)
-            (total / len(parts)).backward()
+        last = i == len(micro_batches) - 1
+        sync_context = ddp_model.no_sync() if isinstance(ddp_model, DistributedDataParallel) and not last else nullcontext()
+        with sync_context:
+            total, terms, weighted = forward(train_state, ddp_model, raw)
+            (total / len(micro_batches)).backward()
         for kind, values in (("terms", terms), ("weighted", weighted)):
             for name, value in values.items():
-                sums[kind][name] = sums[kind].get(name, 0) + value / len(parts)
-    for objective in session.model.objectives.values():
-        objective.before_step(session.schedule.progress(step))
-    norm = optim.clip_gradients(session.model, run.optim)
-    session.schedule.apply(session.optimizer, step)
-    session.optimizer.step()
-    session.optimizer.zero_grad(set_to_none=not isinstance(called, DistributedDataParallel))
-    session.progress.step += 1
-    for objective in session.model.objectives.values():
-        objective.after_step(session.model.backbone, session.schedule.progress(step))
-    if session.ema is not None:
-        session.ema.update(session.model)
+                sums[kind][name] = sums[kind].get(name, 0) + value / len(micro_batches)
+    for objective in train_state.model.objectives.values():
+        objective.before_step(train_state.schedule.progress(step))
+    norm = optim.clip_gradients(train_state.model, run.optim)
+    train_state.schedule.apply(train_state.optimizer, step)
+    train_state.optimizer.step()
+    train_state.optimizer.zero_grad(set_to_none=not isinstance(ddp_model, DistributedDataParallel))
+    train_state.progress.step += 1
+    for objective in train_state.model.objectives.values():
+        objective.after_step(train_state.model.backbone, train_state.schedule.progress(step))
+    if train_state.ema is not None:
+        train_state.ema.update(train_state.model)
     return {**sums, "loss": {"loss": torch.stack(list(sums["weighted"].values())).sum(), "grad_norm": norm}}
 
 
 # ---------------------------------------------------------------------------------------------------------------- loop
 
 
-def fit(session: Session, called: nn.Module, log: Log, stopping: StopRequest) -> bool:
+def fit(train_state: TrainState, ddp_model: nn.Module, log: Log, stopping: StopRequest) -> bool:
     """Train until done or asked to stop. True when done; in both cases the state is saved.
 
     Raises:
         Diverged: the loss is not finite; ``diverged.pt`` holds the state, ``last.pt`` the newest checkpoint before it.
     """
-    run, progress = session.run, session.progress
-    session.model.train()
+    run, progress = train_state.run, train_state.progress
+    train_state.model.train()
     meter, saved_at, begun = Meter(), time.time(), time.time() - progress.time_s
-    for parts in session.loader.batches(progress.step, session.total_steps):
+    for micro_batches in train_state.loader.batches(progress.step, train_state.total_steps):
         period_over = dist.is_main() and time.time() - saved_at > 60 * run.loop.checkpoint_minutes
         stop, checkpoint, diverged = _agree(bool(stopping), period_over, not meter.finite())
         if diverged:
-            _give_up(session, log)
+            _give_up(train_state, log)
         if stop or checkpoint:
-            _settle(session, meter, log)
-            save(session)
+            _settle(train_state, meter, log)
+            save(train_state)
             saved_at = time.time()
         if stop:
             return False
-        meter.add(train_step(session, called, parts))
-        if progress.step % run.loop.log_every == 0 or progress.step == session.total_steps:
-            _log_step(session, meter, log)
-        if due := session.evals_due():
-            _settle(session, meter, log)
-            evaluate(session, log, due)
-            session.model.train()
+        meter.add(train_step(train_state, ddp_model, micro_batches))
+        if progress.step % run.loop.log_every == 0 or progress.step == train_state.total_steps:
+            _log_step(train_state, meter, log)
+        if due := train_state.evals_due():
+            _settle(train_state, meter, log)
+            evaluate(train_state, log, due)
+            train_state.model.train()
             meter.restart()
         progress.time_s = time.time() - begun
-        if session.epoch_kept and progress.step < session.total_steps:
-            _settle(session, meter, log)
-            save(session)
-    _settle(session, meter, log)
-    save(session)
+        if train_state.epoch_kept and progress.step < train_state.total_steps:
+            _settle(train_state, meter, log)
+            save(train_state)
+    _settle(train_state, meter, log)
+    save(train_state)
     return True
 
 
@@ -113,63 +113,63 @@ def _agree(*wants: bool) -> list[bool]:
     return [bool(flag) for flag in dist.all_max(torch.tensor(wants, dtype=torch.int32)).tolist()]
 
 
-def _settle(session: Session, meter: Meter, log: Log) -> None:
+def _settle(train_state: TrainState, meter: Meter, log: Log) -> None:
     """Nothing is saved or evaluated before the newest loss is known to be finite, on all ranks."""
     if _agree(not meter.finite(newest=True))[0]:
-        _give_up(session, log)
+        _give_up(train_state, log)
 
 
-def _give_up(session: Session, log: Log) -> None:
-    step = session.progress.step
+def _give_up(train_state: TrainState, log: Log) -> None:
+    step = train_state.progress.step
     if dist.is_main():
-        content = {"model": session.model.state_dict(), "optimizer": session.optimizer.state_dict(), "step": step}
-        state.save(session.folder / "diverged.pt", content)
-    log.event("end", step, attempt=session.progress.attempt, reason="diverged")
+        content = {"model": train_state.model.state_dict(), "optimizer": train_state.optimizer.state_dict(), "step": step}
+        state.save(train_state.folder / "diverged.pt", content)
+    log.event("end", step, attempt=train_state.progress.attempt, reason="diverged")
     raise Diverged(
-        f"the loss or its gradient was not finite by step {step} (epoch {session.epoch:.2f}); diverged.pt holds that state, last.pt"
+        f"the loss or its gradient was not finite by step {step} (epoch {train_state.epoch:.2f}); diverged.pt holds that state, last.pt"
         " the newest checkpoint before it. A lower optim.lr, a longer loop.warmup_epochs or optim.clip: global may help"
     )
 
 
-def _log_step(session: Session, meter: Meter, log: Log) -> None:
-    progress, schedule = session.progress, session.schedule
-    values = meter.take(session.run.optim.batch_size)
+def _log_step(train_state: TrainState, meter: Meter, log: Log) -> None:
+    progress, schedule = train_state.progress, train_state.schedule
+    values = meter.take(train_state.run.optim.batch_size)
     at = progress.step - 1
-    log.event("train", progress.step, epoch=session.epoch, lr=schedule.lr(at), weight_decay=schedule.weight_decay(at), **values)
+    log.event("train", progress.step, epoch=train_state.epoch, lr=schedule.lr(at), weight_decay=schedule.weight_decay(at), **values)
     terms = " ".join(f"{name} {value:.3f}" for name, value in values["terms"].items())
-    log.advance(progress.step, f"epoch {session.epoch:.1f}/{session.run.loop.epochs} {terms} {values['images_per_s']:.0f} img/s")
+    log.advance(progress.step, f"epoch {train_state.epoch:.1f}/{train_state.run.loop.epochs} {terms} {values['images_per_s']:.0f} img/s")
 
 
-def evaluate(session: Session, log: Log, due: dict[str, EvalConfig]) -> None:
+def evaluate(train_state: TrainState, log: Log, due: dict[str, EvalConfig]) -> None:
     """Run evaluators; a classifying Run's own are its accuracy on the test split, on the held-out one and of averaged weights."""
-    progress, last = session.progress, session.progress.step == session.total_steps
-    found = evaluators.evaluate(session.subject, due, complete=last)
+    progress, last = train_state.progress, train_state.progress.step == train_state.total_steps
+    found = evaluators.evaluate(train_state.subject, due, complete=last)
     results = {name: result.metrics for name, result in found.items()}
     progress.last = results
-    _remember_best(session, results)
-    log.event("eval", progress.step, epoch=session.epoch, **results)
+    _remember_best(train_state, results)
+    log.event("eval", progress.step, epoch=train_state.epoch, **results)
     shown = ", ".join(f"{name} top-1 {result['top1']:.2f} %" for name, result in results.items())
-    log.say(f"{session.folder.name}: epoch {session.epochs_done}/{session.run.loop.epochs}: {shown}")
+    log.say(f"{train_state.folder.name}: epoch {train_state.epochs_done}/{train_state.run.loop.epochs}: {shown}")
     if last and dist.is_main():
-        _keep_evaluations(session, found)
+        _keep_evaluations(train_state, found)
 
 
-def _keep_evaluations(session: Session, found: dict[str, Result]) -> None:
+def _keep_evaluations(train_state: TrainState, found: dict[str, Result]) -> None:
     """What reports read besides done.json: the configured evaluators' results, and the predictions behind confusion matrices."""
-    write_evals(session.folder, evals_of(session.run), found, session.epoch)
+    write_evals(train_state.folder, evals_of(train_state.run), found, train_state.epoch)
     for name, result in found.items():
         if result.arrays:
-            write_predictions(session.folder, name, result, session.index.classes)
+            write_predictions(train_state.folder, name, result, train_state.index.classes)
 
 
-def _remember_best(session: Session, results: dict[str, dict[str, float]]) -> None:
-    progress, here = session.progress, {"epoch": session.epoch}
+def _remember_best(train_state: TrainState, results: dict[str, dict[str, float]]) -> None:
+    progress, here = train_state.progress, {"epoch": train_state.epoch}
     if "test" in results and results["test"]["top1"] > progress.best_test.get("top1", -1.0):
         progress.best_test = results["test"] | here
     if "val" in results and results["val"]["top1"] > progress.best_val.get("top1", -1.0):
         progress.best_val, progress.selected = results["val"] | here, results["test"] | here
         if dist.is_main():
-            state.save(session.folder / state.BEST, {"model": session.model.state_dict(), "data": session.data_facts})
+            state.save(train_state.folder / state.BEST, {"model": train_state.model.state_dict(), "data": train_state.data_facts})
 
 
 # ----------------------------------------------------------------------------------------------------------------- run
@@ -197,43 +197,43 @@ def _train(folder: Path, run: Run) -> int:
     number = attempt.number(folder)
     tracker = attempt.tracker(folder, run, number) if dist.local_rank() == 0 else nullcontext()
     with StopRequest() as stopping, tracker:
-        session = Session(folder, run)
-        dist.meet()
-        called = start(session)
-        session.progress.attempt = number
-        log = Log(folder, session.progress.step, session.total_steps, active=dist.is_main())
-        log.event("start", session.progress.step, **_facts(session))
+        train_state = TrainState(folder, run)
+        dist.barrier(timeout_h=12)
+        ddp_model = start(train_state)
+        train_state.progress.attempt = number
+        log = Log(folder, train_state.progress.step, train_state.total_steps, active=dist.is_main())
+        log.event("start", train_state.progress.step, **_facts(train_state))
         try:
-            done = fit(session, called, log, stopping)
-            log.event("end", session.progress.step, attempt=number, reason="done" if done else "stopped")
+            done = fit(train_state, ddp_model, log, stopping)
+            log.event("end", train_state.progress.step, attempt=number, reason="done" if done else "stopped")
         finally:
             log.close()
     if not done:
         return STOPPED
     if dist.is_main():
-        costs = cost.measure(run, len(session.index.classes)) | cost.throughput(session.model, run, session.device)
+        costs = cost.measure(run, len(train_state.index.classes)) | cost.throughput(train_state.model, run, train_state.device)
         write_json(folder / "cost.json", costs)
-        write_json(folder / "done.json", _summary(session))
+        write_json(folder / "done.json", _summary(train_state))
     return 0
 
 
-def _facts(session: Session) -> dict[str, Any]:
-    run = session.run
+def _facts(train_state: TrainState) -> dict[str, Any]:
+    run, loader = train_state.run, train_state.loader
     return {
-        "attempt": session.progress.attempt, "world_size": dist.world_size(), "steps": session.total_steps,
-        "steps_per_epoch": session.loader.steps_per_epoch, "train_images": len(session.split.train), "lr": session.schedule.peak_lr,
-        "batch_size": run.optim.batch_size, "accumulate": session.accumulate, **machine(session.device),
+        "attempt": train_state.progress.attempt, "world_size": dist.world_size(), "steps": train_state.total_steps,
+        "steps_per_epoch": loader.steps_per_epoch, "train_images": loader.num_samples, "lr": train_state.schedule.peak_lr,
+        "batch_size": run.optim.batch_size, "accumulate": train_state.accumulate, **machine(train_state.device),
     }  # fmt: skip
 
 
-def _summary(session: Session) -> dict[str, Any]:
-    progress = session.progress
+def _summary(train_state: TrainState) -> dict[str, Any]:
+    progress = train_state.progress
     found = {"test": progress.last.get("test"), "test_best": progress.best_test or None}
     if progress.best_val:
         found |= {"val": progress.last["val"], "selected": progress.selected}
     if "test_ema" in progress.last:
         found["test_ema"] = progress.last["test_ema"]
-    return {"step": progress.step, "epochs": session.epoch, "time_s": progress.time_s, **found}
+    return {"step": progress.step, "epochs": train_state.epoch, "time_s": progress.time_s, **found}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -256,4 +256,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    dist.leave(main())
+    dist.hard_exit(main())

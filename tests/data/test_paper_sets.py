@@ -16,7 +16,7 @@ from scipy.io import savemat
 from torchvision import datasets
 
 from vitssl import cli
-from vitssl.data import counts
+from vitssl.data import paper_counts
 from vitssl.data.index import load_index
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
@@ -262,17 +262,17 @@ def test_each_line_of_the_table_builds_shards(name, tmp_path, monkeypatch, capsy
 
 
 def test_the_table_says_what_shards_are_compared_with():
-    papers = {counts.DRLOC: "Drloc", counts.GMML: "GMML", counts.MASKED_TOKENS: "masked tokens"}
-    assert list(rows()) == list(counts.PRINTED) and set(LAYOUTS) == set(counts.PRINTED)
-    for name, printed in counts.PRINTED.items():
+    papers = {paper_counts.DRLOC: "Drloc", paper_counts.GMML: "GMML", paper_counts.MASKED_TOKENS: "masked tokens"}
+    assert list(rows()) == list(paper_counts.PRINTED) and set(LAYOUTS) == set(paper_counts.PRINTED)
+    for name, printed in paper_counts.PRINTED.items():
         numbers = [(int(number.replace(",", "")), star) for number, star in re.findall(r"([\d,]+)(\*?)", rows()[name][0])]
         for (number, star), what in zip(numbers, ("train", "test", "classes"), strict=True):
             by = [who for who, found in printed.items() if what in found]
             assert {found[what] for found in printed.values() if what in found} == {number}, (name, what)
-            assert (by == [counts.OWN]) == (star == "*"), (name, what)
-        assert rows()[name][1] == ", ".join(papers[who] for who in printed if who != counts.OWN), name
-        index = counts.expected(f"shards/{name}")
-        assert counts.comparison(index).startswith("as printed in"), name
+            assert (by == [paper_counts.OWN]) == (star == "*"), (name, what)
+        assert rows()[name][1] == ", ".join(papers[who] for who in printed if who != paper_counts.OWN), name
+        index = paper_counts.expected(f"shards/{name}")
+        assert paper_counts.comparison(index).startswith("as printed in"), name
         assert set(index.label[index.where("train")]) == set(range(len(index.classes))), name
         others = [number for found in printed.values() for what, number in found.items() if what not in ("train", "test", "classes")]
         assert all(f"{number:,} more" in rows()[name][2] for number in others), name
@@ -292,8 +292,10 @@ def test_the_table_says_what_shards_are_compared_with():
 )
 def test_comparison_names_what_differs(make_shards, monkeypatch, printed, said):
     index = make_shards("pets_2")  # 12 and 5 images of two classes, in a folder of shards named pets_2-shards
-    assert counts.comparison(index) is None
-    monkeypatch.setitem(counts.PRINTED, "pets2shards", printed)
-    assert counts.comparison(index) == said
+    assert paper_counts.comparison(index) is None
+    monkeypatch.setitem(paper_counts.PRINTED, "pets2shards", printed)
+    assert paper_counts.comparison(index) == said
     (index.folder.parent / "cifar-10").symlink_to(index.folder)
-    assert counts.comparison(load_index(index.folder.parent / "cifar-10")).startswith("warning: not as printed; train: 12 here, 50,000 in")
+    assert paper_counts.comparison(load_index(index.folder.parent / "cifar-10")).startswith(
+        "warning: not as printed; train: 12 here, 50,000 in"
+    )

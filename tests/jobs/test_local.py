@@ -133,7 +133,7 @@ def test_a_request_to_stop_before_a_run_begins_reaches_it(local, tmp_path: Path)
     (folder("scratch") / "last.pt").unlink()
     stop_file = tmp_path / "stop"
     stop_file.touch()
-    assert node.start(folder("scratch").resolve(), node.Place(), stop_file, "standin").wait(timeout=30) == 75
+    assert node.start(folder("scratch").resolve(), node.NodeInfo(), stop_file, "standin").wait(timeout=30) == 75
     assert stop_file.exists() and not (folder("scratch") / "last.pt").exists()
 
 

@@ -139,7 +139,7 @@ def test_a_dry_run_lists_the_files_that_shards_will_be_built_from(expand, place:
     with pytest.raises(ConfigError, match=r"data.source: .*train/z: no images for class 'z'"):
         expand(*words)
     job.run.data.source = f"folder:{place}/not/here"
-    assert shards.outlook(job.run.data) is None
+    assert shards.expected_index(job.run.data) is None
 
 
 def test_facts_are_after_subsets(place: Path) -> None:

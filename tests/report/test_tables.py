@@ -10,8 +10,8 @@ import pytest
 
 from vitssl.report import details, render, tables
 from vitssl.report.collect import collect
+from vitssl.report.findings import sentences
 from vitssl.report.grid import Grid, lay_out
-from vitssl.report.reading import sentences
 from vitssl.report.settings import provenance, settings
 from vitssl.report.tables import DASH, MINUS
 

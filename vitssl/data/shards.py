@@ -25,7 +25,6 @@ import numpy as np
 
 from vitssl.config import ConfigError
 from vitssl.data import decode, pool
-from vitssl.data.counts import comparison
 from vitssl.data.index import (
     COLUMNS,
     INDEX_FILE,
@@ -39,6 +38,7 @@ from vitssl.data.index import (
     size_problems,
     to_json,
 )
+from vitssl.data.paper_counts import comparison
 from vitssl.data.sources import Sample, Source, open_source
 from vitssl.files import flock, hash_file, move, open_lock, write_atomically
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vitssl.report import origin, page, plots, render, tables
+from vitssl.report import energy_sources, evaluations, page, plots, render, tables
 from vitssl.report.collect import collect, total
+from vitssl.report.findings import sentences
 from vitssl.report.grid import lay_out
-from vitssl.report.reading import sentences
 
 __all__ = ["summary", "total", "write"]
 
@@ -41,6 +41,6 @@ def summary(sweep_folder: str | Path, width: int | None = None) -> str:
     """
     laid_out = lay_out(collect(sweep_folder))
     size = ("M parameters, training", "M parameters, inference", "M activations, inference", "GMACs, inference")
-    found = (tables.accuracy(laid_out), tables.differences(laid_out), tables.cost(laid_out).without(*size))
-    costs = [line for line in (origin.tracked(laid_out.sweep), origin.sites(laid_out.sweep)) if line]
+    found = (tables.accuracy(laid_out), tables.differences(laid_out), tables.cost(laid_out).without(*size), evaluations.table(laid_out))
+    costs = [line for line in (energy_sources.tracked(laid_out.sweep), energy_sources.sites(laid_out.sweep)) if line]
     return render.terminal([table for table in found if table and table.rows], [*sentences(laid_out), *costs], width)

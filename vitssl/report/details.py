@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vitssl.report import origin
+from vitssl.report import energy_sources
 from vitssl.report.collect import Arm, Cell, RunFolder, Sweep, add
 from vitssl.report.grid import Grid, cost_per_model, finished
 from vitssl.report.settings import stages
@@ -119,7 +119,7 @@ def runs(sweep: Sweep) -> Table:
     header = ["run", "of", "status", "attempts", "top-1 %", hours_name(sweep), "kWh", "kg CO2e", "site"]
     table = Table("Runs", header, [_run(sweep, path.name, run) for path, run in sweep.runs.items()], left=frozenset({0, 1, 2, 8}))
     table.caption = "Every run folder once, whatever the number of arms that stand on it."
-    return table if origin.sites(sweep) else table.without("site")
+    return table if energy_sources.sites(sweep) else table.without("site")
 
 
 def _run(sweep: Sweep, name: str, run: RunFolder) -> list[Entry]:
@@ -128,7 +128,7 @@ def _run(sweep: Sweep, name: str, run: RunFolder) -> list[Entry]:
     test = run.done.get("test") or {}
     accuracy = Entry(f"{test['top1']:.2f}" if test else DASH)
     spent = [Entry(number(run.spent[n] or None)) for n in ("device_hours", "energy_kwh", "co2e_kg")]
-    site = Entry(origin.site_of(run) if run.emissions else DASH, NOTE)
+    site = Entry(energy_sources.site_of(run) if run.emissions else DASH, NOTE)
     return [Entry(name), Entry("; ".join(points), NOTE), _how_it_went(run), Entry(str(run.attempts)), accuracy, *spent, site]
 
 

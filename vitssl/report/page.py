@@ -6,11 +6,11 @@ from html import escape
 
 from matplotlib.figure import Figure
 
-from vitssl.report import details, evaluations, origin, render, tables
+from vitssl.report import details, energy_sources, evaluations, render, tables
 from vitssl.report.css import CSS
+from vitssl.report.findings import sentences
 from vitssl.report.grid import Grid
 from vitssl.report.plots import Plot, svg
-from vitssl.report.reading import sentences
 from vitssl.report.settings import provenance, settings
 
 
@@ -63,7 +63,7 @@ def notes(grid: Grid) -> list[str]:
         *grid.sweep.facts.get("notes", []),
         *(f"{arm.name}: not runnable: {arm.not_runnable}" for arm in arms if arm.not_runnable),
         *(f"{arm.name}: {arm.note}" for arm in arms if arm.note),
-        *filter(None, [origin.overridden(grid.sweep)]),
+        *filter(None, [energy_sources.overridden(grid.sweep)]),
     ]
 
 

@@ -17,10 +17,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from vitssl.report.collect import Cell, RunFolder
+from vitssl.report.energy_sources import tracked
 from vitssl.report.evaluations import confusion_plot
 from vitssl.report.grid import SEED, Grid, Row, cost_of, cost_per_model
-from vitssl.report.labels import Point, place
-from vitssl.report.origin import tracked
+from vitssl.report.label_placement import Point, place
 from vitssl.report.stats import std
 from vitssl.report.tables import hours_name, metric_name
 

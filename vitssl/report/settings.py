@@ -6,8 +6,8 @@ from typing import Any
 
 from vitssl.config import Optim, Run, checkpoint_fields, dotted, scaled_lr
 from vitssl.report.collect import RunFolder
+from vitssl.report.energy_sources import CPU_POWER
 from vitssl.report.grid import SEED, Grid
-from vitssl.report.origin import CPU_POWER
 from vitssl.report.tables import DASH, Entry, Table
 
 # differ by seed, place or machine, never by arm

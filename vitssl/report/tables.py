@@ -8,7 +8,7 @@ from itertools import groupby
 from statistics import mean
 from typing import Any
 
-from vitssl.report import origin
+from vitssl.report import energy_sources
 from vitssl.report.collect import Cell, Sweep
 from vitssl.report.grid import Grid, Row, cost_per_model
 from vitssl.report.stats import Difference, std
@@ -207,7 +207,7 @@ def _accuracy_caption(grid: Grid) -> str:
     sweep, paper = grid.sweep, grid.sweep.facts.get("paper")
     first = f"{metric_name(grid)} after the last epoch: mean ± standard deviation over the seeds, their number in brackets."
     source = f" Numbers in italics are printed in {paper['table']} of “{paper['title']}”, not measured here." if paper else ""
-    other = ", ".join(origin.other_data(sweep))
+    other = ", ".join(energy_sources.other_data(sweep))
     source += f" Its images are not those of these runs: the command line set {other}." if paper and other else ""
     return first + source + (" † the paper only quotes this row." if any(arm.quoted for arm in sweep.arms) else "")
 
@@ -215,7 +215,9 @@ def _accuracy_caption(grid: Grid) -> str:
 def _cost_caption(grid: Grid) -> str:
     size = "A chain's stages are joined by +. Activations: the values that matrix products and convolutions put out for one image. "
     spent = "One model: the mean over seeds of the sum over the stages that it stands on, all attempts included. "
-    return " ".join(filter(None, (size + spent + _estimate_note(grid.sweep), origin.tracked(grid.sweep), origin.sites(grid.sweep))))
+    return " ".join(
+        filter(None, (size + spent + _estimate_note(grid.sweep), energy_sources.tracked(grid.sweep), energy_sources.sites(grid.sweep)))
+    )
 
 
 def _estimate_note(sweep: Sweep) -> str:

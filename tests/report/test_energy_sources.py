@@ -8,10 +8,10 @@ import pytest
 
 from vitssl import report
 from vitssl.config import Site
-from vitssl.report import details, origin, render, tables
+from vitssl.report import details, energy_sources, render, tables
 from vitssl.report.collect import collect
+from vitssl.report.findings import sentences
 from vitssl.report.grid import lay_out
-from vitssl.report.reading import sentences
 
 
 def rows(table: tables.Table) -> list[dict[str, str]]:
@@ -64,7 +64,7 @@ def test_the_page_says_what_it_is_about_and_what_the_command_line_changed(table_
     ],
 )
 def test_what_the_command_line_changed(sweep, facts, text):
-    assert origin.overridden(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, **facts))) == text
+    assert energy_sources.overridden(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, **facts))) == text
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_nodes_with_and_without_a_meter_are_counted(sweep, emissions_record):
     make = {
         ("scratch", 0): {"records": [emissions_record(node=n, cpu_power_source=s) for n, s in (("a", "rapl"), ("b", "tdp"), ("c", "tdp"))]}
     }
-    found = origin.tracked(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, make=make)))
+    found = energy_sources.tracked(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, make=make)))
     assert "CPU measured by RAPL, in 1 of 3 records, or modelled from its TDP and load (no meter), in 2 of 3 records" in found
 
 
@@ -116,11 +116,11 @@ def test_runs_of_two_sites_say_so(sweep, emissions_record):
 
 def test_one_site_needs_no_words(sweep):
     laid_out = lay_out(collect(sweep({"scratch": 80.0}, {"seed": [0, 1]}, columns=None)))
-    assert origin.sites(laid_out.sweep) == "" and "site" not in details.runs(laid_out.sweep).header
+    assert energy_sources.sites(laid_out.sweep) == "" and "site" not in details.runs(laid_out.sweep).header
 
 
 def test_currencies_are_not_added_up(sweep, emissions_record):
     laid_out = two_sites(sweep, emissions_record, currency="USD")
     assert not {"EUR", "USD", "money"} & set(tables.cost(laid_out).header)
     assert "EUR" not in sentences(laid_out)[-1] and ",money" in render.numbers(laid_out)
-    assert origin.sites(laid_out.sweep).endswith("Money is left out, since the currencies differ.")
+    assert energy_sources.sites(laid_out.sweep).endswith("Money is left out, since the currencies differ.")

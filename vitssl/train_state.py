@@ -34,7 +34,7 @@ class Progress:
     last: dict[str, dict[str, float]] = field(default_factory=dict)  # the newest evaluation
 
 
-class Session:
+class TrainState:
     """Everything one attempt of a run works with."""
 
     def __init__(self, folder: Path, run: Run):
@@ -134,62 +134,62 @@ def _accumulation(run: Run) -> int:
     return next(parts for parts in range(1, own + 1) if own % parts == 0 and own // parts <= largest)
 
 
-def start(session: Session) -> nn.Module:
+def start(train_state: TrainState) -> nn.Module:
     """Weights, optimiser and DDP, restored from the folder's checkpoint if there is one; gives the module to call."""
-    run, network = session.run, session.model
-    last = session.folder / state.LAST
+    run, network = train_state.run, train_state.model
+    last = train_state.folder / state.LAST
     saved = state.read(last) if last.exists() else None
     if saved is None:  # a run that goes on finds all weights in its own checkpoint, its teachers' too
         if run.init_from:
             state.init_from(network, network.backbone, run)
-        state.load_teachers(network, run, session.mean, session.std)
+        state.load_teachers(network, run, train_state.mean, train_state.std)
     for objective in network.objectives.values():
         objective.start(network.backbone)
-    network.to(session.device)
-    session.optimizer = optim.make(network, network.backbone, run.optim)
-    session.ema = optim.Ema(network, run.loop.ema_decay) if run.loop.ema_decay else None
-    wrapped = _wrap(session)
+    network.to(train_state.device)
+    train_state.optimizer = optim.make(network, network.backbone, run.optim)
+    train_state.ema = optim.Ema(network, run.loop.ema_decay) if run.loop.ema_decay else None
+    wrapped = _wrap(train_state)
     if saved is not None:
-        _restore(session, saved)
+        _restore(train_state, saved)
     return wrapped
 
 
-def _wrap(session: Session) -> nn.Module:
+def _wrap(train_state: TrainState) -> nn.Module:
     """Compile and DDP, as asked.
 
     DDP lays its buckets out anew after the first backward, which changes the order of sums. One discarded step at every
     start makes a resumed run and an undisturbed one use the same buckets from their first real step on.
     """
-    network = session.model
-    called = torch.compile(network) if session.run.loop.compile else network
+    network = train_state.model
+    ddp_model = torch.compile(network) if train_state.run.loop.compile else network
     if dist.world_size() == 1:
-        return called
-    device_ids = [session.device.index] if session.device.type == "cuda" else None
-    called = DistributedDataParallel(called, device_ids=device_ids, gradient_as_bucket_view=True)
+        return ddp_model
+    device_ids = [train_state.device.index] if train_state.device.type == "cuda" else None
+    ddp_model = DistributedDataParallel(ddp_model, device_ids=device_ids, gradient_as_bucket_view=True)
     # between steps buffers are equal on all ranks: fixed, or made of what all gathered (the argument of this name is deprecated)
-    called.broadcast_buffers = False
+    ddp_model.broadcast_buffers = False
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    raw = next(session.loader.batches(0, 1))[0]
+    raw = next(train_state.loader.batches(0, 1))[0]
     network.train()
-    forward(session, called, raw)[0].backward()
+    forward(train_state, ddp_model, raw)[0].backward()
     network.zero_grad(set_to_none=False)
     network.load_state_dict(before)
-    return called
+    return ddp_model
 
 
-def _restore(session: Session, saved: dict[str, Any]) -> None:
+def _restore(train_state: TrainState, saved: dict[str, Any]) -> None:
     # of an earlier schema it cannot be compared; its run.yaml is what it was begun with, as nobody has a reason to change it
-    if saved.get("schema") == config.SCHEMA and saved["identity"] != _identity(session.run):
+    if saved.get("schema") == config.SCHEMA and saved["identity"] != _identity(train_state.run):
         raise ConfigError(
             "it belongs to another config; run.yaml was changed after training began, or a version of vitssl began it that computed"
             " this one otherwise",
-            place=str(session.folder / state.LAST),
+            place=str(train_state.folder / state.LAST),
         )
-    session.model.load_state_dict(saved["model"])
-    session.optimizer.load_state_dict(saved["optimizer"])
-    if session.ema is not None:
-        session.ema.average = {name: value.to(session.device) for name, value in saved["ema"].items()}
-    session.progress = Progress(**saved["progress"])
+    train_state.model.load_state_dict(saved["model"])
+    train_state.optimizer.load_state_dict(saved["optimizer"])
+    if train_state.ema is not None:
+        train_state.ema.average = {name: value.to(train_state.device) for name, value in saved["ema"].items()}
+    train_state.progress = Progress(**saved["progress"])
 
 
 def _identity(run: Run) -> str:
@@ -197,28 +197,28 @@ def _identity(run: Run) -> str:
     return config.identity(config.unstarted(run))
 
 
-def save(session: Session) -> None:
+def save(train_state: TrainState) -> None:
     """Write ``last.pt`` (main rank). Resuming needs no generator state: all noise is a function of (seed, step, rank)."""
     if not dist.is_main():
         return
     content = {
-        "model": session.model.state_dict(),
-        "optimizer": session.optimizer.state_dict(),
-        "ema": session.ema.average if session.ema else None,
-        "progress": vars(session.progress),
-        "identity": _identity(session.run),
+        "model": train_state.model.state_dict(),
+        "optimizer": train_state.optimizer.state_dict(),
+        "ema": train_state.ema.average if train_state.ema else None,
+        "progress": vars(train_state.progress),
+        "identity": _identity(train_state.run),
         "schema": config.SCHEMA,
-        "data": session.data_facts,
+        "data": train_state.data_facts,
     }
-    state.save(session.folder / state.LAST, content)
-    if session.epoch_kept:
-        state.save(session.folder / f"epoch-{session.epochs_done:04d}.pt", content)
+    state.save(train_state.folder / state.LAST, content)
+    if train_state.epoch_kept:
+        state.save(train_state.folder / f"epoch-{train_state.epochs_done:04d}.pt", content)
 
 
-def forward(session: Session, called: nn.Module, raw: RawBatch) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
-    batch: Batch = session.views(raw)
+def forward(train_state: TrainState, ddp_model: nn.Module, raw: RawBatch) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+    batch: Batch = train_state.views(raw)
     # tensors, not numbers: compiled code would be compiled anew for every value
-    progress = torch.full((), session.schedule.progress(raw.step), device=session.device)
-    batch.labelled = torch.full((), raw.labelled or 1.0, device=session.device)
-    with dist.autocast(session.device, session.run.loop.precision):
-        return called(batch, progress)
+    progress = torch.full((), train_state.schedule.progress(raw.step), device=train_state.device)
+    batch.labelled = torch.full((), raw.labelled or 1.0, device=train_state.device)
+    with dist.autocast(train_state.device, train_state.run.loop.precision):
+        return ddp_model(batch, progress)
