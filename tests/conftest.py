@@ -23,14 +23,17 @@ torch.set_num_threads(1)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+LONG = ("tests/jobs/test_sweeps.py", "tests/test_train.py", "tests/test_gradients.py")
+
+
 class Scheduling(LoadScopeScheduling):
-    """What a worker takes as one: the tests of one SLURM cluster, those of a file with shared fixtures, or one of the long sweeps."""
+    """What a worker takes as one: the tests of one SLURM cluster, those of a file with shared fixtures, or one test of a long file."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::")[0]
         if file.startswith("tests/slurm/"):
             return "tests/slurm"
-        return nodeid if file == "tests/jobs/test_sweeps.py" else file
+        return nodeid if file in LONG else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling:
