@@ -344,7 +344,8 @@ def test_compiled_inside_ddp_it_trains_as_without(folder, tmp_path):
     loop = {"max_steps": 6, "eval_every": 0, "log_every": 1}
     both = [folder(f"compile_{on}", CLASSIFY, {"loop": {**loop, "compile": on}}) for on in (True, False)]
     programs = start_programs(both[0], 2, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "inductor"), TORCHINDUCTOR_COMPILE_THREADS="1")
-    assert {program.wait(120) for program in programs} == {0}
+    errors = [program.communicate(timeout=240)[1] for program in programs]
+    assert [program.returncode for program in programs] == [0, 0], errors[0]
     assert train.main([str(both[1])]) == 0  # on one rank: their number does not matter
     losses = [[e["loss"] for e in read_events(one / "metrics.jsonl") if e["event"] == "train"] for one in both]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4) and losses[0] != losses[1]
