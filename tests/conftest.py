@@ -8,7 +8,9 @@ import sys
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two busy cores: more threads only fight
 
+from collections.abc import Container, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,23 +23,39 @@ torch.set_num_threads(1)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+LONG = ("tests/jobs/test_sweeps.py", "tests/test_train.py", "tests/test_gradients.py")
+
+
 class Scheduling(LoadScopeScheduling):
-    """What a worker takes as one: the tests of one SLURM cluster, those of a file with shared fixtures, or one of the long sweeps."""
+    """What a worker takes as one: the tests of one SLURM cluster, those of a file with shared fixtures, or one test of a long file."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::")[0]
         if file.startswith("tests/slurm/"):
             return "tests/slurm"
-        return nodeid if file == "tests/jobs/test_sweeps.py" else file
+        return nodeid if file in LONG else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling:
     return Scheduling(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest that one worker takes comes first, or it would run alone at the end."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The longest that one worker takes comes first, or it would run alone at the end; a release's tests run where they are asked for."""
     items.sort(key=lambda item: not item.nodeid.startswith("tests/slurm/"))
+    if "release" not in config.option.markexpr:
+        for item in items:
+            if item.get_closest_marker("release"):
+                item.add_marker(pytest.mark.skip(reason="what only a release needs; pytest -m release runs it"))
+
+
+def but_for_a_release(values: Iterable[Any], kept: Container[Any]) -> list[Any]:
+    """The values of a parametrised test; those that are not kept are a release's."""
+    return [value if value in kept else _released(value) for value in values]
+
+
+def _released(value: Any) -> Any:
+    return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.release)
 
 
 TINY = {

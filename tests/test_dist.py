@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import torch
-import torch.multiprocessing
 from torch._dynamo.testing import CompileCounter
 
+from tests.ranks import free_port, spawn
 from vitssl import dist
 
 
@@ -35,12 +34,6 @@ def test_a_rank_ends_with_the_torchrun_that_started_it() -> None:
         time.sleep(0.05)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def _rank(rank: int, port: int, folder: str) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "RANK": str(rank)}
     dist.start(torch.device("cpu"))
@@ -57,7 +50,7 @@ def _rank(rank: int, port: int, folder: str) -> None:
 
 def test_gathered_rows_and_their_gradient(tmp_path):
     """The loss of rank r weighs row i with (r + 1) w_i: each rank gets 3 w of its own rows."""
-    torch.multiprocessing.spawn(_rank, (_free_port(), str(tmp_path)), nprocs=2)
+    spawn(_rank, free_port(), str(tmp_path))
     weight = torch.arange(12.0).reshape(3, 4).T
     for rank in (0, 1):
         found = torch.load(tmp_path / f"{rank}.pt")
@@ -71,10 +64,10 @@ def _late(rank: int, port: int, folder: str) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "RANK": str(rank)}
     dist.start(torch.device("cpu"), timeout_s=1.0)
     dist.barrier()
-    time.sleep(4 * rank)
+    time.sleep(2.5 * rank)
     dist.barrier(timeout_h=12)
     dist.barrier()
-    time.sleep(4 * rank)
+    time.sleep(2.5 * rank)
     try:
         dist.barrier()
         outcome = "waited"
@@ -85,7 +78,7 @@ def _late(rank: int, port: int, folder: str) -> None:
 
 
 def test_before_training_ranks_wait_longer_than_within_it(tmp_path):
-    torch.multiprocessing.spawn(_late, (_free_port(), str(tmp_path)), nprocs=2)
+    spawn(_late, free_port(), str(tmp_path))
     assert (tmp_path / "0").read_text() == "gave up"
 
 

@@ -93,6 +93,19 @@ PAIRS = list(itertools.product(BACKBONES, OBJECTIVES))
 ALLOWED = [pair for pair in PAIRS if lacking(*pair) is None]
 
 
+def _covering() -> list[tuple[str, str]]:
+    """Of the allowed pairs few in which each backbone and each objective is: as many as there are objectives, more or less."""
+    found: list[tuple[str, str]] = []
+    for objective in OBJECTIVES:
+        takes = [backbone for backbone in BACKBONES if (backbone, objective) in ALLOWED]
+        found += [(min(takes, key=[backbone for backbone, _ in found].count), objective)] if takes else []
+    left = BACKBONES.keys() - dict(found).keys()
+    return found + [next(pair for pair in ALLOWED if pair[0] == backbone) for backbone in sorted(left)]
+
+
+COVERING = _covering()
+
+
 def batch(B: int = 4) -> Batch:
     sizes = {"main": (B, 64), "second": (B, 64), "local": (2 * B, 32)}
     views = {name: torch.randn(count, 3, px, px) for name, (count, px) in sizes.items()}

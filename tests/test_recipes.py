@@ -47,6 +47,7 @@ def test_ssats_targets_have_the_mean_square_of_its_public_code(name):
         assert view.square().mean().item() == pytest.approx(theirs, rel=1e-5)
 
 
+@pytest.mark.release
 def test_every_other_sweep_with_ssat_on_cifar_10_says_that_its_statistics_are_the_pixels():
     """Own recipes, or another code's, whose lambda acts otherwise."""
     for path in (path for path in SWEEPS.glob("*.yaml") if "objectives.mae" in path.read_text() and "cifar10" in path.read_text()):

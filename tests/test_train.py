@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 import vitssl
-from tests.ranks import run_ranks, start_ranks
+from tests.ranks import run_ranks, start_programs, start_ranks
 from vitssl import config, train
 from vitssl.config.evals import ClassificationConfig
 from vitssl.evaluate import evaluate_folder
@@ -73,7 +74,7 @@ def wait_for_step(folder: Path, step: int) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize(("name", "ranks"), [("ssat", 1), ("ssat", 4), ("dino", 2)])
+@pytest.mark.parametrize(("name", "ranks"), [("ssat", 1), pytest.param("ssat", 4, marks=pytest.mark.release), ("dino", 2)])
 def test_stopped_in_mid_epoch_and_resumed_equals_undisturbed_to_the_bit(folder, tmp_path, name, ranks):
     whole, parts = folder("whole", LAYERS[name], DROP, LONG), folder("parts", LAYERS[name], DROP, LONG)
     run_ranks(whole, ranks)
@@ -107,7 +108,7 @@ def test_killed_loses_at_most_the_checkpoint_period(folder):
     (process,) = start_ranks(killed, 1)
     wait_for_step(killed, 30)
     process.kill()
-    process.wait(10)
+    process.wait(60)
     saved = torch.load(killed / "last.pt", weights_only=True)["progress"]["step"]
     assert saved >= 28
     assert train.main([str(killed)]) == 0
@@ -128,7 +129,7 @@ def test_a_killed_rank_is_not_taken_for_a_failure_of_the_others(folder):
 def test_a_rank_that_fails_says_why_and_the_others_end_too(folder):
     run = folder("run", CLASSIFY, {"loop": {"epochs": 50, "log_every": 1, "eval_every": 0}})
     (run / "metrics.jsonl").mkdir()  # which rank 0 alone writes
-    processes = start_ranks(run, 2)
+    processes = start_programs(run, 2)
     errors = [process.communicate(timeout=60)[1] for process in processes]
     assert [process.returncode for process in processes] == [1, 1]
     assert "[rank0]: Traceback" in errors[0] and "IsADirectoryError" in errors[0] and "[rank1]: Traceback" in errors[1]
@@ -139,7 +140,7 @@ def test_a_signal_stops_a_single_process_with_its_state(folder):
     run = folder("run", CLASSIFY, LONG)
     (process,) = start_ranks(run, 1)
     wait_for_step(run, 5)
-    process.send_signal(signal.SIGUSR2)
+    os.kill(process.pid, signal.SIGUSR2)
     assert process.wait(30) == train.STOPPED
     assert (run / "last.pt").exists()
 
@@ -348,11 +349,14 @@ def test_bfloat16_stays_near_fp32(folder):
     assert curves[0] != curves[1]
 
 
+@pytest.mark.release
 def test_compiled_inside_ddp_it_trains_as_without(folder, tmp_path):
     """loop.compile with torch's own compiler; of an objective without noise, which compiled code draws otherwise."""
     loop = {"max_steps": 6, "eval_every": 0, "log_every": 1}
     both = [folder(f"compile_{on}", CLASSIFY, {"loop": {**loop, "compile": on}}) for on in (True, False)]
-    assert set(run_ranks(both[0], 2, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "inductor"), TORCHINDUCTOR_COMPILE_THREADS="1")) == {0}
+    programs = start_programs(both[0], 2, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "inductor"), TORCHINDUCTOR_COMPILE_THREADS="1")
+    errors = [program.communicate(timeout=240)[1] for program in programs]
+    assert [program.returncode for program in programs] == [0, 0], errors[0]
     assert train.main([str(both[1])]) == 0  # on one rank: their number does not matter
     losses = [[e["loss"] for e in read_events(one / "metrics.jsonl") if e["event"] == "train"] for one in both]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4) and losses[0] != losses[1]

@@ -90,25 +90,19 @@ def _train_forwards(run: Run, num_classes: int) -> tuple[int, dict[str, int]]:
     joint, total, made = dataclasses.replace(run, objectives=Objectives()), 0, 0
     for name, objective in config.active(run.objectives).items():
         joint = dataclasses.replace(run, objectives=dataclasses.replace(joint.objectives, **{name: objective}))
-        before, total = total, _train_forward(joint, num_classes)
-        made_before, made = made, _encoder_passes(joint, num_classes)
+        before, made_before = total, made
+        total, made = _train_forward(joint, num_classes)
         alone = dataclasses.replace(run, objectives=Objectives(**{name: objective}))
-        shares_no_pass = found and made - made_before == _encoder_passes(alone, num_classes)
-        found[name] = _train_forward(alone, num_classes) if shares_no_pass else total - before
+        own, own_made = _train_forward(alone, num_classes) if found else (total, made)
+        found[name] = own if made - made_before == own_made else total - before  # it shares no pass, or counts by what it adds
     return total, found
 
 
-def _encoder_passes(run: Run, num_classes: int) -> int:
-    """How often a training step goes through the backbone."""
-    network, calls = model.build(run, num_classes).eval(), []
-    network.backbone.register_forward_hook(lambda *_: calls.append(1))
-    with torch.no_grad():
-        network(_batch(run), torch.zeros(()))
-    return len(calls)
-
-
-def _train_forward(run: Run, num_classes: int) -> int:
-    return _count(FlopCountAnalysis, _unfused(run, num_classes), _batch(run), predict=False)
+def _train_forward(run: Run, num_classes: int) -> tuple[int, int]:
+    """MACs of a training step's forward, and how often it goes through the backbone."""
+    network, passes = _unfused(run, num_classes), []
+    network.backbone.register_forward_hook(lambda *_: passes.append(1))
+    return _count(FlopCountAnalysis, network, _batch(run), predict=False), len(passes)
 
 
 def _unfused(run: Run, num_classes: int) -> model.Model:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import socket
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 
+from tests.ranks import free_port, spawn
 from vitssl import dist
 from vitssl.backbones import norms
 from vitssl.config import ConfigError
@@ -68,10 +68,7 @@ def _rank(rank: int, port: int, folder: Path) -> None:
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     folder = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    torch.multiprocessing.spawn(_rank, (port, folder), nprocs=2)
+    spawn(_rank, free_port(), folder)
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 

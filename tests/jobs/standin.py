@@ -1,7 +1,8 @@
 """A training program without torch, to test how jobs start, stop and go on: takes `loop.max_steps` steps, one every 0.1 s.
 
 Its checkpoint is `last.pt` with the number of steps; each attempt appends to `starts.txt` the step and the source that it began
-with. A pretraining with seed 13 fails. A request to stop is heard between steps.
+with. A pretraining with seed 13 fails. A request to stop is heard between steps. After HELD_AT steps it waits as long as its sweep's
+folder has a file `hold`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from vitssl import config
 
 STEP_S = 0.1
+HELD_AT = 3
 COST = {
     "params_train": 2, "params_inference": 1, "activations_inference": 3, "macs_train_forward": 5, "macs_inference": 4,
     "macs_passes": {"classify": 5}, "inference_images_per_s": 10.0, "inference_device": "cpu",
@@ -40,6 +42,8 @@ def main(folder: Path) -> int:
         if os.path.exists(os.environ["VITSSL_STOP_FILE"]):
             return 75
         time.sleep(STEP_S)
+        if step == HELD_AT and (folder.parent / "hold").exists():
+            continue
         step += 1
         partial = folder / "last.partial"
         partial.write_text(str(step))

@@ -29,28 +29,35 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return torch.load(folder / "last.pt", weights_only=True)["model"]
 
 
-@pytest.mark.usefixtures("place")
-def test_a_sweep_on_two_nodes_and_a_preempted_run_equal_to_an_undisturbed_one(place: Path) -> None:
+@pytest.fixture
+def undisturbed(place: Path) -> Path:
+    """The run folder of a pretraining on two nodes, whose sweep has ended."""
     assert submit.main([str(SWEEP), "--executor", "slurm", "--wait"]) == 0
-    sweep = place / "runs" / "tiny"
+    return run_folder(place / "runs" / "tiny", "sslft-pretrain-s0")
+
+
+def test_a_sweep_on_two_nodes(undisturbed: Path) -> None:
+    sweep = undisturbed.parent
     assert len(list(sweep.glob("*/done.json"))) == 2
     assert (sweep / "report" / "report.html").exists()
-    undisturbed = run_folder(sweep, "sslft-pretrain-s0")
     (start,) = events(undisturbed, "start")
     assert start["world_size"] == 2
     assert len(list(undisturbed.glob("emissions-0-*.json"))) == 2  # one tracker on each node
 
+
+@pytest.mark.release
+def test_a_preempted_run_equals_an_undisturbed_one(place: Path, undisturbed: Path) -> None:
+    (start,) = events(undisturbed, "start")
     assert submit.main([str(SWEEP), "--executor", "slurm", "name=low", "site.partition=gpu-preempt"]) == 0
     preempted = run_folder(place / "runs" / "low", "sslft-pretrain-s0")
     assert preempted.name == undisturbed.name
-    total = start["steps"]
     wait_for(lambda: any(event["step"] > 10 for event in events(preempted, "train")))
     # a job of the better partition takes every node
     sh("sbatch", "--partition=gpu", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap", "sleep 1")
     wait_for(lambda: (preempted / "done.json").exists(), timeout_s=120)
 
     first, second = events(preempted, "start")
-    assert first["step"] == 0 and 10 < second["step"] < total
+    assert first["step"] == 0 and 10 < second["step"] < start["steps"]
     assert second["step"] % start["steps_per_epoch"], "stopped in mid-epoch"
     assert events(preempted, "end")[0]["reason"] == "stopped"
     expected, found = weights(undisturbed), weights(preempted)

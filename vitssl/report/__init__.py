@@ -23,9 +23,7 @@ def write(sweep_folder: str | Path) -> Path:
     laid_out = lay_out(collect(sweep_folder))
     folder = Path(sweep_folder) / "report"
     folder.mkdir(exist_ok=True)
-    made = plots.draw(laid_out)
-    for name, (_, figure) in made.items():
-        plots.save(figure, folder / name)
+    made = {name: (caption, plots.save(figure, folder / name)) for name, (caption, figure) in plots.draw(laid_out).items()}
     (folder / "report.md").write_text(page.markdown(laid_out, made))
     (folder / "table.csv").write_text(render.numbers(laid_out))
     (folder / "table.tex").write_text("\n".join(render.latex(table) for table in (tables.accuracy(laid_out), tables.cost(laid_out))))

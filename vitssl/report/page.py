@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from html import escape
 
-from matplotlib.figure import Figure
-
 from vitssl.report import details, energy_sources, evaluations, render, tables
 from vitssl.report.css import CSS
 from vitssl.report.findings import sentences
 from vitssl.report.grid import Grid
-from vitssl.report.plots import Plot, svg
+from vitssl.report.plots import with_ids
 from vitssl.report.settings import provenance, settings
+
+Picture = tuple[str, str]  # what it shows, in words, and the <svg> element
 
 
 def title(grid: Grid) -> str:
     return f"{grid.sweep.name}: accuracy, cost and emissions"
 
 
-def html(grid: Grid, plots: dict[str, Plot]) -> str:
+def html(grid: Grid, plots: dict[str, Picture]) -> str:
     """The whole page."""
     sections = [
         _section("Results", _tables(tables.accuracy(grid), tables.differences(grid), tables.cost(grid))),
@@ -97,12 +97,12 @@ def _settings(grid: Grid) -> str:
     return render.html(differing) + common
 
 
-def _plot(name: str, caption: str, figure: Figure) -> str:
-    picture = f'<div class="scroll">{svg(figure, prefix=f"{name}-")}</div>'
+def _plot(name: str, caption: str, svg: str) -> str:
+    picture = f'<div class="scroll">{with_ids(svg, f"{name}-")}</div>'
     return f'<figure class="plot" role="img" aria-label="{escape(caption)}">{picture}<figcaption>{escape(caption)}</figcaption></figure>\n'
 
 
-def markdown(grid: Grid, plots: dict[str, Plot]) -> str:
+def markdown(grid: Grid, plots: dict[str, Picture]) -> str:
     """report.md: the same page for places that show no HTML."""
     given = [
         tables.accuracy(grid), tables.differences(grid), tables.cost(grid), details.data(grid), details.costs(grid),

@@ -52,20 +52,20 @@ def draw(grid: Grid) -> dict[str, Plot]:
     return {name: plot for name, plot in made.items() if plot}
 
 
-def svg(figure: Figure, prefix: str = "") -> str:
-    """The figure as an <svg> element; ``prefix`` keeps the ids of several on one page apart."""
+def save(figure: Figure, path: Path) -> str:
+    """Write ``path`` as SVG and PNG, whatever its suffix; gives the <svg> element."""
     out = StringIO()
     with rc_context(STYLE):
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-    text = out.getvalue()
-    return re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{prefix}", text[text.index("<svg") :])
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write ``path`` as SVG and PNG, whatever its suffix."""
-    path.with_suffix(".svg").write_text(svg(figure))
-    with rc_context(STYLE):
         figure.savefig(path.with_suffix(".png"), dpi=200)
+    svg = out.getvalue()[out.getvalue().index("<svg") :]
+    path.with_suffix(".svg").write_text(svg)
+    return svg
+
+
+def with_ids(svg: str, prefix: str) -> str:
+    """The <svg> element with ids that begin with ``prefix``, which keeps those of several on one page apart."""
+    return re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{prefix}", svg)
 
 
 def style_of(grid: Grid, row: Row) -> dict[str, Any]:
