@@ -59,7 +59,7 @@ def later(default: Any, before: Any) -> Any:
 
 
 def as_it_was(kind: type, content: dict[str, Any]) -> dict[str, Any]:
-    """What an older version wrote, every field of it, with the fields that came later at what they were before.
+    """What an older version wrote, every field of it, with the fields that came later at what it did: their default, or ``before``.
 
     A dataclass whose fields were others has an ``as_now_written``: from such content to today's.
 
@@ -68,8 +68,12 @@ def as_it_was(kind: type, content: dict[str, Any]) -> dict[str, Any]:
         content: its fields, as read from YAML.
     """
     parts, content = parts_of(kind), kind.as_now_written(content) if hasattr(kind, "as_now_written") else content
-    filled = {f.name: f.metadata["before"] for f in dataclasses.fields(kind) if "before" in f.metadata} | content
+    filled = {f.name: f.metadata.get("before", _default(f)) for f in dataclasses.fields(kind) if f.name not in parts} | content
     return {name: as_it_was(parts[name], value) if name in parts and isinstance(value, dict) else value for name, value in filled.items()}
+
+
+def _default(f: dataclasses.Field) -> Any:
+    return f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
 
 
 def checkpoint() -> Any:
