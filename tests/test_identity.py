@@ -89,7 +89,7 @@ def test_runs_that_older_versions_computed_otherwise_are_not_taken_for_todays(na
 def test_no_default_changes_without_the_schema():
     """What differs from the defaults would say something else: raise SCHEMA in config/identity.py, and write the file anew by deleting it.
 
-    A new field has to stand there too.
+    A new field has to stand there too: delete the file and run the test twice.
     """
     golden, now = GOLDEN / "defaults.json", {"schema": config.SCHEMA, "fields": _defaults(Run)}
     if not golden.exists():

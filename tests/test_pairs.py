@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.conftest import but_for_a_release
+from tests.objectives.conftest import declared
 from vitssl import config, model
 from vitssl.config import FAMILIES, ConfigError
 from vitssl.data.batch import Batch
@@ -62,6 +63,8 @@ OBJECTIVES["locality alone"] = {"locality": GUIDED}
 OBJECTIVES["drloc/raw alone"] = {"drloc": {"pairs": 4, "hidden_dim": 8}}
 OBJECTIVES["drloc/raw, locality"] = OBJECTIVES["drloc/raw alone"] | OBJECTIVES["locality alone"]
 OBJECTIVES["drloc/normed alone"] = {"drloc": {"pairs": 4, "hidden_dim": 8, "features": "normed"}}
+for _pairs in declared("PAIRS").values():  # by names as above: what `lacking` looks for in them is what they require
+    OBJECTIVES |= _pairs
 NO_CLS = {"swin", "swin_plain", "cvt_drloc", "resnet", "cifarresnet", "cifarresnet_projecting"}
 DROPPING = {"vit", "vit_sincos", "cvt", "cvt_drloc"}
 MASKING = {"vit", "vit_sincos", "swin", "swin_plain"}

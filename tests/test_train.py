@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import vitssl
+from tests.objectives.conftest import declared
 from tests.ranks import run_ranks, start_programs, start_ranks
 from vitssl import config, train
 from vitssl.config.evals import ClassificationConfig
@@ -33,6 +34,7 @@ DINO = {
 }
 DRLOC = {"objectives": {"classify": {"pool": "mean"}, "drloc": {"pairs": 4, "hidden_dim": 16, "end_epoch": 1, "weight": 0.5}}}
 LAYERS = {"classify": CLASSIFY, "mae": MAE, "ssat": SSAT, "simclr": SIMCLR, "dino": DINO, "drloc": DRLOC}
+CURVES = LAYERS | declared("CURVE")
 DROP = {"backbone.drop_path": 0.1}  # noise from torch's generators too
 LONG = {"loop": {"epochs": 2, "log_every": 1, "eval_every": 0}}
 
@@ -324,10 +326,10 @@ def guided(folder) -> dict:
     return {"objectives": {"classify": {}, "locality": guidance}}
 
 
-@pytest.mark.parametrize("name", [*LAYERS, "locality"])
+@pytest.mark.parametrize("name", [*CURVES, "locality"])
 def test_golden_loss_curve(folder, name):
     """A change that should move these replaces them in the same commit (delete the file and run the test twice)."""
-    layers = LAYERS[name] if name in LAYERS else guided(folder)
+    layers = CURVES[name] if name in CURVES else guided(folder)
     run = folder("run", layers, {"loop": {"epochs": 1, "max_steps": 12, "warmup_epochs": 0.2, "log_every": 1}})
     assert train.main([str(run)]) == 0
     losses = [e["loss"] for e in read_events(run / "metrics.jsonl") if e["event"] == "train"]

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
+from vitssl.config import Objectives
 from vitssl.data.batch import Batch
 from vitssl.objectives import drloc
+
+NAMES = [f.name for f in dataclasses.fields(Objectives)]
+
+
+def declared(what: str) -> dict[str, Any]:
+    """{objective: what its test file says}: ``PAIRS``, tiny forms of it for test_pairs, or ``CURVE``, layers for test_train's golden one."""
+    modules = {name: importlib.import_module(f"tests.objectives.test_{name}") for name in NAMES}
+    return {name: getattr(module, what) for name, module in modules.items() if hasattr(module, what)}
 
 
 def batch_of(images_BCHW: Tensor) -> Batch:

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from jobs import graph, sweep
+from tests.objectives.conftest import NAMES
 from tests.test_pairs import OBJECTIVES
 from vitssl.config import ObjectiveConfig, Objectives, active, parts_of
 from vitssl.objectives.base import Objective
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = [f.name for f in dataclasses.fields(Objectives)]
 
 
 @cache
@@ -34,8 +34,8 @@ def test_an_objective_has_its_files_and_its_place_in_every_list(name: str) -> No
     module = importlib.import_module(f"vitssl.objectives.{name}")
     assert issubclass(getattr(module, kind.__name__.removesuffix("Config")), Objective)
     assert (ROOT / "tests" / "objectives" / f"test_{name}.py").is_file()
-    assert any(name in objectives for objectives in OBJECTIVES.values()), "no line of tests/test_pairs.py trains it"
-    assert (ROOT / "tests" / "golden" / f"{name}.json").is_file(), "tests/test_train.py holds no curve of it"
+    assert any(name in objectives for objectives in OBJECTIVES.values()), "neither PAIRS of its test file nor tests/test_pairs.py trains it"
+    assert (ROOT / "tests" / "golden" / f"{name}.json").is_file(), "there is no golden curve: CURVE of its test file"
     assert name in _of_sweeps(), "no sweep trains it"
 
 
