@@ -18,7 +18,7 @@ NAMES = [f.name for f in dataclasses.fields(Objectives)]
 
 
 def declared(what: str) -> dict[str, Any]:
-    """{objective: what its test file says}: ``PAIRS``, tiny forms of it for test_pairs, or ``CURVE``, layers for test_train's golden one."""
+    """{objective: what its test file says}: ``PAIRS``, tiny forms of it for test_pairs; ``CURVE``, layers for test_train."""
     modules = {name: importlib.import_module(f"tests.objectives.test_{name}") for name in NAMES}
     return {name: getattr(module, what) for name, module in modules.items() if hasattr(module, what)}
 
