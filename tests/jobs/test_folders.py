@@ -1,0 +1,64 @@
+"""What the launcher writes into run folders that were there before."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+
+from jobs import folders, node
+from jobs.graph import Job
+from vitssl import config
+from vitssl.config import Site
+from vitssl.files import read_json, write_json
+
+
+@pytest.fixture
+def begun(expand, tmp_path: Path) -> Job:
+    """A run that was begun by an older source, which knew no `init_weights` and no `evals`."""
+    job, source = expand().jobs[0], tmp_path / "older"
+    source.mkdir()
+    folders.write_run(job, folders.Launch(job.folder.parent, "local", Site(), source, commit=("old", False)))
+    content = config.read_yaml(job.folder / "run.yaml")
+    write_json(job.folder / "run.yaml", {name: value for name, value in content.items() if name not in ("evals", "init_weights")})
+    (job.folder / "last.pt").touch()
+    return job
+
+
+def launch(job: Job, tmp_path: Path) -> folders.Launch:
+    (tmp_path / "newer").mkdir()
+    return folders.Launch(job.folder.parent, "local", Site(name="elsewhere"), tmp_path / "newer", commit=("new", False))
+
+
+def test_a_begun_run_goes_on_with_its_source_and_with_a_run_yaml_that_this_can_read(begun, tmp_path):
+    job = dataclasses.replace(begun, run=begun.run)
+    job.run.loop.threads = 7  # no part of the identity
+    folders.write_run(job, launch(job, tmp_path))
+    content = config.read_yaml(job.folder / "run.yaml")
+    assert "evals" not in content and "init_weights" not in content and content["loop"]["threads"] == 7
+    assert read_json(job.folder / "job.json")["source"] == str(tmp_path / "older")
+
+
+def test_without_its_source_it_goes_on_with_todays(begun, tmp_path):
+    shutil.rmtree(tmp_path / "older")
+    folders.write_run(begun, launch(begun, tmp_path))
+    assert "evals" in config.read_yaml(begun.folder / "run.yaml")
+    assert read_json(begun.folder / "job.json")["source"] == str(tmp_path / "newer")
+
+
+def test_a_trained_run_is_evaluated_by_todays_source_and_keeps_who_trained_it(begun, tmp_path):
+    (begun.folder / "done.json").write_text('{"epochs": 1.0}')
+    assert folders.is_trained(begun) and folders.is_done(begun)
+    begun.run.evals = {"knn": {"type": "knn"}}
+    assert folders.is_trained(begun) and not folders.is_done(begun)
+    folders.write_run(begun, launch(begun, tmp_path))
+    job = read_json(begun.folder / "job.json")
+    assert (job["source"], job["commit"], job["site"]["name"]) == (str(tmp_path / "older"), "old", "local")
+    assert (job["evaluation"]["source"], job["evaluation"]["site"]["name"]) == (str(tmp_path / "newer"), "elsewhere")
+    assert config.load(begun.folder).evals == {"knn": {"type": "knn"}}
+    started = node.command(begun.folder, job | job["evaluation"], node.NodeInfo(), tmp_path / "stop")
+    assert str(tmp_path / "newer") in node.environment(job | job["evaluation"], tmp_path / "stop")["PYTHONPATH"] and started[-1] == str(
+        begun.folder
+    )
