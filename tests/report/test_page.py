@@ -12,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from vitssl import report
-from vitssl.report import labels, plots
+from vitssl.report import label_placement, plots
 from vitssl.report.collect import collect
 from vitssl.report.grid import lay_out
 
@@ -170,8 +170,8 @@ def test_labels_keep_clear_of_each_other():
     figure = Figure(figsize=(4, 3), layout="constrained")
     axis = figure.subplots()
     axis.plot([0.0, 1.0], [0.0, 1.0], "o")
-    points = [labels.Point(0.5 + 0.02 * i, 0.5 + 0.01 * i, 0.01, 0.01, f"arm number {i}", "black") for i in range(5)]
-    labels.place(axis, points)
+    points = [label_placement.Point(0.5 + 0.02 * i, 0.5 + 0.01 * i, 0.01, 0.01, f"arm number {i}", "black") for i in range(5)]
+    label_placement.place(axis, points)
     figure.canvas.draw()
     boxes = [text.get_window_extent() for text in axis.texts]
     assert len(boxes) == 5
