@@ -223,7 +223,7 @@ def test_a_folder_that_cannot_be_read_is_told_and_not_taken(expand, capsys) -> N
     config.save(job.run, job.folder)
     (job.folder / "run.yaml").write_text("loop: {epocs: 3}")
     graph = expand()
-    assert f"note: {job.folder.name} is not taken for a run of this sweep: {job.folder}/run.yaml: loop.epocs" in capsys.readouterr().err
+    assert f"note: {job.folder.name} is not counted as a run of this sweep: {job.folder}/run.yaml: loop.epocs" in capsys.readouterr().err
     assert graph.jobs[0].folder == job.folder, "its name is what a new run's is"
 
 

@@ -51,7 +51,7 @@ def sites(sweep: Sweep) -> str:
         return ""
     listed = "; ".join(f"{site}: {n} run{'s' if n > 1 else ''}" for site, n in counts.items())
     mixed = " Money is left out, since the currencies differ." if sweep.currency is None else ""
-    return f"The runs come from {len(counts)} sites, and the CO2e and money of each are its own: {listed}.{mixed}"
+    return f"The runs come from {len(counts)} sites, each with its carbon intensity and price: {listed}.{mixed}"
 
 
 def site_of(run: RunFolder) -> str:
