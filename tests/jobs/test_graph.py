@@ -82,7 +82,7 @@ def test_a_list_axis_assigns_the_field_of_its_name(expand) -> None:
 
 
 def test_an_arm_alone_and_a_stage_of_an_arm_alone(expand) -> None:
-    """What is said of an arm wins over what is said of all, whatever the order; the file's own path is understood too."""
+    """What is set for one arm wins over what is set for all, in any order; a path as in the file is understood too."""
     words = ["arms.chain_long.loop.epochs=8", "arms.chain_long.finetune.loop.epochs=9", "loop.epochs=7"]
     graph = expand(*words, "arms.scratch.stages.train.loop.epochs=6", "pretrain.loop.epochs=5")
     epochs = {(cell.arm, job.stage): job.run.loop.epochs for cell, jobs in graph.cells for job in jobs}

@@ -198,7 +198,7 @@ def test_a_sweep_that_is_being_submitted_is_left_alone(tmp_path) -> None:
 
 
 def test_what_git_does_not_know_matters_where_it_may_run(tmp_path, monkeypatch) -> None:
-    """A user's own list or log is no change of the source; a new module or sweep is, and so is any change of a file of git's."""
+    """A user's own list or log is no change of the source; a new module or sweep is, and so is any change of a tracked file."""
     monkeypatch.setattr(folders, "ROOT", tmp_path)
     (tmp_path / "sweeps").mkdir()
     (tmp_path / "README.md").write_text("first")

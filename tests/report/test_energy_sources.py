@@ -1,4 +1,4 @@
-"""What the numbers stand on: the data of every column, what was measured and what modelled, whose prices."""
+"""What the numbers are based on: the data of every column, what was measured and what modelled, whose prices."""
 
 from __future__ import annotations
 
