@@ -1,4 +1,4 @@
-"""Stop a sweep: `python jobs/cancel.py runs/quickstart`. Exactly this sweep's jobs; what is saved stays."""
+"""Stop a sweep: `python jobs/cancel.py runs/quickstart`. Only this sweep's jobs; what is saved stays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vitssl.config import ConfigError
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit code: 0, or 2 for a mistake of the user's."""
+    """Exit code: 0, or 2 for a user's mistake."""
     parser = argparse.ArgumentParser(prog="jobs/cancel.py", description=__doc__)
     parser.add_argument("sweep", type=Path, help="the sweep's folder, for example runs/quickstart")
     try:

@@ -15,13 +15,13 @@ JOB_FILE = "slurm.json"
 
 
 def jobs() -> dict[str, str]:
-    """{id: state} of this user's jobs that are pending or running; array elements one by one."""
+    """{id: state} of this user's jobs that are pending or running; one entry per array element."""
     lines = output("squeue", "-h", "-r", "--me", "-o", "%i %T").splitlines()
     return dict(line.split(maxsplit=1) for line in lines)
 
 
 def is_waiting(job: str) -> bool:
-    """Is this job pending or running? Where SLURM does not answer now, it is not known to have ended."""
+    """Is this job pending or running? If SLURM does not answer, it may still be."""
     try:
         return job in jobs()
     except ConfigError:
@@ -34,13 +34,13 @@ def job_id(folder: Path) -> str | None:
 
 
 def queued(folders: Iterable[Path]) -> dict[Path, str]:
-    """{folder: state} of those whose newest job is pending or running; SLURM is asked only where one was ever submitted.
+    """{folder: state} of those whose newest job is pending or running; SLURM is asked only if any was ever submitted.
 
-    A machine without SLURM's commands (a laptop that looks at copied folders) knows of no queue.
+    A machine without SLURM's commands (a laptop with copied folders) has an empty queue.
     """
-    known = {folder: found for folder in folders if (found := job_id(folder)) is not None and shutil.which("squeue")}
-    waiting = jobs() if known else {}
-    return {folder: waiting[found] for folder, found in known.items() if found in waiting}
+    ids = {folder: job for folder in folders if (job := job_id(folder)) is not None and shutil.which("squeue")}
+    states = jobs() if ids else {}
+    return {folder: states[job] for folder, job in ids.items() if job in states}
 
 
 def answers() -> bool:
@@ -55,8 +55,8 @@ def answers() -> bool:
 
 def max_array_size() -> int:
     """How many elements this cluster's arrays may have: the limit is on the index, which starts at 0."""
-    found = re.search(r"MaxArraySize\s*=\s*(\d+)", output("scontrol", "show", "config"))
-    return int(found[1]) if found else 1000
+    match = re.search(r"MaxArraySize\s*=\s*(\d+)", output("scontrol", "show", "config"))
+    return int(match[1]) if match else 1000
 
 
 def output(*words: str) -> str:
@@ -65,7 +65,7 @@ def output(*words: str) -> str:
     Raises:
         ConfigError: the command failed, as where the controller does not answer.
     """
-    found = subprocess.run(words, capture_output=True, text=True, check=False)
-    if found.returncode:
-        raise ConfigError(f"{words[0]} failed: {' '.join(found.stderr.split())}")
-    return found.stdout
+    result = subprocess.run(words, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise ConfigError(f"{words[0]} failed: {' '.join(result.stderr.split())}")
+    return result.stdout

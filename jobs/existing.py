@@ -1,4 +1,4 @@
-"""Which run folders a sweep has already: by the identity of what their `run.yaml` says, whatever hash is in their names."""
+"""The run folders that a sweep already has, by the identity that follows from their `run.yaml`, whatever hash their names hold."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from vitssl.files import hash_file, read_json
 
 
 def run_folders(sweep: Path) -> dict[str, Path]:
-    """{identity: folder}; one that cannot be read is told, and is none of them."""
-    found: dict[str, Path] = {}
+    """{identity: folder}; one that cannot be read is left out, with a note on stderr."""
+    folders: dict[str, Path] = {}
     for path in sorted(sweep.glob("*/run.yaml")):
         try:
-            found.setdefault(identity_of(path.parent), path.parent)
+            folders.setdefault(identity_of(path.parent), path.parent)
         except ConfigError as error:
-            print(f"note: {path.parent.name} is not taken for a run of this sweep: {error}", file=sys.stderr)
-    return found
+            print(f"note: {path.parent.name} is not counted as a run of this sweep: {error}", file=sys.stderr)
+    return folders
 
 
 def identity_of(folder: Path) -> str:
-    """The identity of the Run in a folder, with its parents' in place of their paths.
+    """The identity of the Run in a folder; its parents count by their identities, not their paths.
 
     Raises:
         ConfigError: its `run.yaml` cannot be read.
@@ -31,13 +31,13 @@ def identity_of(folder: Path) -> str:
         return job["identity"]
     run = load(folder)
     for field, value in checkpoints(run).items():
-        beside = folder.parent / Path(value).name  # of a sweep's folder that was moved
+        beside = folder.parent / Path(value).name  # the sweep's folder may have been moved
         assign(run, field, content_of(beside if beside.is_dir() else Path(value)))
     return identity(run)
 
 
 def content_of(path: Path) -> str:
-    """What a checkpoint is, whatever its path."""
+    """What identifies a checkpoint, whatever its path."""
     if not path.exists():
         return f"not fetched yet: {path.name}"
     if path.is_dir():

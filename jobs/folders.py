@@ -1,4 +1,4 @@
-"""What the launcher leaves on disk: the source's snapshot, each run's folder, the sweep's folder."""
+"""What the launcher writes to disk: the source's snapshot, each run's folder, the sweep's folder."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ SOURCE = ("vitssl", "jobs")
 
 
 def is_trained(job: Job) -> bool:
-    """Can others start from it?"""
+    """Is it trained, so that others can start from it?"""
     return (job.folder / "done.json").exists()
 
 
 def is_done(job: Job) -> bool:
-    """Is it trained, and are the results of all its evaluators there?"""
+    """Is it trained, with the results of all its evaluators?"""
     return is_trained(job) and not pending(job.run, read_json(job.folder / "evals.json"))
 
 
@@ -46,10 +46,10 @@ def error_of(folder: Path) -> str | None:
 
 @contextmanager
 def locked(sweep: Path) -> Iterator[None]:
-    """One submission of a sweep at a time: a second one would not see what the first is about to queue.
+    """One submission of a sweep at a time: a second one would not see the jobs that the first is about to queue.
 
     Raises:
-        ConfigError: another one holds the lock.
+        ConfigError: another process holds the lock.
     """
     with open_lock(sweep / ".submitting", "--runs") as lock:
         try:
@@ -90,10 +90,10 @@ def snapshot(sweep: Path) -> Path:
 
 
 def commit() -> tuple[str | None, bool]:
-    """The commit of the source and whether it was changed since; outside of a git repository (None, True).
+    """The commit of the source and whether it was changed since; outside a git repository (None, True).
 
-    An image of the source says its commit in VITSSL_REVISION. A file that git does not know matters only where it may have a part in
-    a run: not a user's list, log or data.
+    A container image gives its commit in VITSSL_REVISION. An untracked file matters only where it may affect a run: not a user's list,
+    log or data.
     """
     if not (ROOT / ".git").exists() or shutil.which("git") is None:
         revision = os.environ.get("VITSSL_REVISION") or None
@@ -129,7 +129,7 @@ class Launch:
 
 
 def status_command(sweep: Path) -> str:
-    """What to type to see how a sweep goes, by the same interpreter."""
+    """The command that shows a sweep's status, with the same interpreter."""
     script = ROOT / "jobs" / "status.py"
     near = script.relative_to(Path.cwd()) if script.is_relative_to(Path.cwd()) else script
     return shlex.join([sys.orig_argv[0], str(near), str(sweep)])
@@ -138,12 +138,11 @@ def status_command(sweep: Path) -> str:
 def write_run(job: Job, launch: Launch) -> None:
     """Write `run.yaml` and `job.json`.
 
-    A run that has begun goes on with the source that it began with, and with a `run.yaml` that this source can read. Of one that is
-    trained `job.json` stays, but for how it is evaluated now.
+    A run that has begun continues with the source that it began with, and with a `run.yaml` that this source can read. The
+    `job.json` of a trained run stays; how it is evaluated now is added.
     """
     before, source = read_json(job.folder / "job.json"), _source(job, launch)
-    begun_otherwise = source != launch.source
-    known = read_yaml(job.folder / "run.yaml") if begun_otherwise else None
+    known = read_yaml(job.folder / "run.yaml") if source != launch.source else None  # the fields that an older source knows
     save(job.run, job.folder)
     if known is not None:
         OmegaConf.save(OmegaConf.create(_as_known(known, read_yaml(job.folder / "run.yaml"))), job.folder / "run.yaml")
@@ -184,6 +183,7 @@ def architecture(run: Run) -> str:
 
 
 def _source(job: Job, launch: Launch) -> Path:
+    """The snapshot that the run trains with: for one that has begun, the one that it began with."""
     before = read_json(job.folder / "job.json").get("source")
     begun = before is not None and (job.folder / "last.pt").exists() and not is_trained(job)
     return Path(before) if begun and Path(before).exists() and not launch.use_current_source else launch.source
@@ -226,7 +226,7 @@ def _arm(name: str, arm: Arm, spec: Spec) -> dict[str, Any]:
 
 
 def _published_cost(arm: Arm, spec: Spec) -> dict[str, Any] | None:
-    """A paper's cost stands only beside the column that it was measured on."""
+    """A paper's cost is shown only for the column that it was measured on."""
     if arm.published_cost is None or any(not isinstance(value, dict) for value in arm.published_cost.values()):
         return arm.published_cost
     for label in spec.axes.get(spec.columns or "", {}):

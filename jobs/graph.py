@@ -1,19 +1,19 @@
 """From a sweep to the graph of its Runs.
 
-Fields are merged in this order, later ones win:
+Fields are merged in this order; later ones win:
 
     the sweep's `defaults` < the arm's `defaults` < axis values < the stage < the command line
 
 A stage's own fields are the most specific of the file: `loop.epochs: 50` of a pretraining stays when an axis varies the epochs of
-everything else. Where a key starts with the name of a stage (`finetune.optim.lr`), in an axis or on the command line, it is for
-that stage alone, and wins over the stage's own fields too. On the command line, `arms.ssat.` before any of these makes it for that
-arm alone, and that wins over what is for all arms.
+all other stages. Where a key starts with the name of a stage (`finetune.optim.lr`), in an axis or on the command line, it applies
+to that stage alone, and wins over the stage's own fields too. On the command line, a prefix `arms.ssat.` makes it apply to that
+arm alone, and wins over what applies to all arms.
 
 `data.source` belongs to the `data.shards` beside it: a layer that sets shards without a source drops the source of the layers
-below, so that a mistyped folder is never filled with, nor compared to, another data set.
+below, so that a mistyped folder is never filled with another data set, nor compared to it.
 
 A stage may start from an earlier stage of its arm (`init_from: pretrain`). Equal Runs are one node of the graph: their identity
-is the hash of what defines their result, their parent's identity included.
+is the hash of everything that defines their result, including their parent's identity.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Cell:
 
 @dataclass
 class Job:
-    """A node of the graph: one Run to be done, once, in its folder."""
+    """A node of the graph: one Run, trained once, in its folder."""
 
     identity: str
     run: Run
@@ -79,7 +79,7 @@ class Job:
 
 @dataclass
 class Graph:
-    """The jobs, parents before children, and the jobs that each cell of the report stands on."""
+    """The jobs, parents before children, and the jobs of each cell of the report."""
 
     jobs: list[Job]
     cells: list[tuple[Cell, list[Job]]]
@@ -87,7 +87,7 @@ class Graph:
 
 @contextmanager
 def error_location(where: str, cli_fields: Collection[str]) -> Iterator[None]:
-    """Give a mistake the place where its field was set: ``where``, or the command line.
+    """Add to an error where its field was set: ``where``, or the command line.
 
     Args:
         where: the file and the place in it.
@@ -96,7 +96,7 @@ def error_location(where: str, cli_fields: Collection[str]) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        # what has a place already is of another file, and so is its field
+        # an error that has a place already is about another file, and so is its field
         reason, wrong = (str(error), "") if error.place else (error.reason, error.field)
         if any(wrong == name or wrong.startswith((f"{name}.", f"{name}[")) for name in cli_fields):
             raise ConfigError(f"{reason} (in {where})", wrong, CLI) from None
@@ -123,7 +123,7 @@ def cells(spec: Spec) -> list[Cell]:
 
 
 def _check_axes(spec: Spec, arm: str) -> None:
-    """No two values of an axis become one, and none has a name that is not its value, by what the command line sets of an arm."""
+    """The command line does not make two values of an axis equal, nor contradict the name of one."""
     said = [(s, *leaf) for s in spec.overrides.settings if s.arm in (None, arm) for leaf in _with_its_source(s.leaves).items()]
 
     def set_by(stage: str | None, field: str) -> Iterator[str]:
@@ -134,17 +134,17 @@ def _check_axes(spec: Spec, arm: str) -> None:
 
     for axis, values in spec.axes.items():
         fields = [{(s.stage, name): value for s in chosen for name, value in s.leaves.items()} for chosen in values.values()]
-        left = [{place: value for place, value in own.items() if not any(set_by(*place))} for own in fields]
-        taken = next((key for own in fields for place in own for key in set_by(*place)), None)
+        left = [{place: value for place, value in point.items() if not any(set_by(*place))} for point in fields]
+        taken = next((key for point in fields for place in point for key in set_by(*place)), None)
         if taken and all(chosen == list(settings({axis: label})) for label, chosen in values.items()):
             raise ConfigError(f"axes.{axis} sets it; write axes.{axis}=... instead", taken, CLI)
-        if taken and any(own in left[:i] for i, own in enumerate(left)):
+        if taken and any(point in left[:i] for i, point in enumerate(left)):
             names = ", ".join(map(str, values))
             raise ConfigError(f"axes.{axis} sets it, and {names} would be the same; choose one with axes.{axis}=...", taken, CLI)
 
 
 def _check_objectives(spec: Spec, made: list[Cell]) -> None:
-    """A field of an objective that no Run has is a mistake: such fields switch none on."""
+    """A field of an objective that no Run uses is an error: setting one does not switch the objective on."""
     stages = [(cell.arm, stage) for cell in made for stage in cell.stages]
     on = {(arm, stage.name, name) for arm, stage in stages for name in active(stage.run.objectives)}
     on |= {(None, stage, name) for _, stage, name in on}
@@ -157,7 +157,7 @@ def _check_objectives(spec: Spec, made: list[Cell]) -> None:
 
 
 def _check_metric(spec: Spec, made: list[Cell]) -> None:
-    """The last stage of every arm has the evaluator that accuracies are taken of."""
+    """The last stage of every arm has the evaluator that the sweep's metric names."""
     try:
         evaluator, metric = metric_parts(spec.metric)
     except ConfigError as error:
@@ -193,11 +193,11 @@ def _stages(spec: Spec, arm: str, labels: dict[str, Any]) -> list[Stage]:
 
 
 def _merged(spec: Spec, arm: str, labels: dict[str, Any], stage: str) -> tuple[dict[str, Any], list[str]]:
-    """The layers of a stage, merged in the order that stands at the top of this file, and the fields that the command line sets of it."""
-    own, cli = spec.arms[arm], spec.overrides
+    """The layers of a stage, merged in the order given at the top of this file, and the fields that the command line sets of it."""
+    recipe, cli = spec.arms[arm], spec.overrides
     axes = {axis: [layer(spec.axes[axis][label], None, of) for of in (None, stage)] for axis, label in labels.items()}
     for_all, for_stage = ([both[i] for both in axes.values()] for i in (0, 1))
-    merged = nested(*map(_with_its_source, [spec.defaults, own.defaults, *for_all, own.stages[stage], *for_stage]))
+    merged = nested(*map(_with_its_source, [spec.defaults, recipe.defaults, *for_all, recipe.stages[stage], *for_stage]))
     said = [part for axis in axes if axis in cli.axes for part in axes[axis]]
     for whose in itertools.product((None, arm), (None, stage)):
         said.append(layer(cli.settings, *whose, below=merged))
@@ -206,14 +206,14 @@ def _merged(spec: Spec, arm: str, labels: dict[str, Any], stage: str) -> tuple[d
 
 
 def _with_its_source(layer: dict[str, Any]) -> dict[str, Any]:
-    """A layer that sets `data.shards` and no `data.source` means shards that are there: it drops the source from below."""
+    """A layer that sets `data.shards` and no `data.source` means existing shards: the source from the layers below is dropped."""
     data = nested(layer).get("data")
     alone = isinstance(data, dict) and "shards" in data and "source" not in data
     return {**layer, "data.source": None} if alone else layer
 
 
 def resources_of(spec: Spec, arm: str) -> Resources:
-    """The sweep's resources under the arm's own, which already hold the command line's."""
+    """The sweep's resources, overridden by the arm's, which already hold the command line's."""
     return resources(spec.file, f"arms.{arm}.resources", vars(spec.resources), spec.arms[arm].resources)
 
 
@@ -232,7 +232,7 @@ def _pointers(run: Run, earlier: list[str]) -> dict[str, str]:
             pointers[name] = value
         elif value.startswith("timm:"):
             continue
-        elif "/" not in value and not Path(value).exists():  # whether a path is there, `weights.prepare` sees
+        elif "/" not in value and not Path(value).exists():  # `weights.prepare` checks that paths exist
             raise ConfigError(f"{unknown(value, earlier)}; it is no earlier stage of the arm and no file or run folder", name)
         else:
             assign(run, name, str(Path(value).resolve()))
@@ -248,7 +248,7 @@ def link(spec: Spec, planned: list[Cell], folder: Path, fingerprint: Callable[[R
     Args:
         spec: the sweep.
         planned: its cells.
-        folder: the sweep's folder; a run folder that exists there for an identity is found again, whatever its first part says.
+        folder: the sweep's folder; an existing run folder of the same identity is used again, whatever the first part of its name.
         fingerprint: the content hash of a Run's data, or None where it is not built yet.
     """
     jobs: dict[str, Job] = {}
@@ -278,13 +278,13 @@ def _job(spec: Spec, cell: Cell, stage: Stage, done: dict[str, Job], sweep: Path
     key = identity(hashed)
     parents = list({id(done[s]): done[s] for s in stage.pointers.values()}.values())
     folder, resources = existing.get(key) or sweep / _name(cell, stage, key), resources_of(spec, cell.arm)
-    if (folder / "done.json").exists():  # what is left to do, if anything, is to evaluate it
+    if (folder / "done.json").exists():  # only evaluation may be left to do
         resources = dataclasses.replace(resources, nodes=1, gpus_per_node=min(1, resources.gpus_per_node))
     return Job(key, run, folder, cell.arm, stage.name, cell.axes, resources, parents)
 
 
 def _name(cell: Cell, stage: Stage, key: str) -> str:
-    """Of a run's folder."""
+    """The name of a run's folder."""
     stages = [stage.name] if len(cell.stages) > 1 else []
     parts = [cell.arm, *stages, *(_short(axis, value) for axis, value in cell.axes.items()), key]
     return "-".join(re.sub(r"[^A-Za-z0-9._]+", "_", part) for part in parts)

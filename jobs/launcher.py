@@ -1,7 +1,7 @@
 """The SLURM executor: arrays of equal jobs through submitit, chained by dependencies, a report at the end.
 
-Every array element runs `jobs.node.Node` once per node. What submitit and SLURM cannot do alone, a job that is killed outright
-going on from its checkpoint, is done by a trap in the batch script.
+Every array element runs `jobs.node.Node` once per node. A trap in the batch script does what submitit and SLURM cannot: a
+job that is killed outright continues from its checkpoint.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ from jobs import cluster
 from jobs.folders import Launch, error_of, is_done, is_trained, status_command, write_run
 from jobs.graph import Graph, Job
 from jobs.node import REPORT_HOURS, WARNING_S, Node, Report, report_command
-from jobs.sweep import Resources
 from vitssl.config import ConfigError
 from vitssl.files import write_json
 
-NO_CAP = 10**6  # of time-outs: a run may need more days than a partition grants
+NO_CAP = 10**6  # requeues after a time-out: a run may need more days than a partition grants
 WAIT_S = 5.0
 _PATH = 'export PYTHONPATH={}"${{PYTHONPATH:+:$PYTHONPATH}}"'
 
@@ -45,7 +44,7 @@ class Array:
 
 
 def run(graph: Graph, launch: Launch, console: Console) -> str:
-    """Queue every job that is neither done nor queued, and the report; gives the report's job id.
+    """Queue every job that is neither done nor queued, and the report; returns the report's job id.
 
     Raises:
         ConfigError: SLURM refused a job, and nothing of this submission stays queued.
@@ -101,7 +100,7 @@ def _depth(job: Job) -> int:
 
 
 def _aligned(jobs: list[Job], todo: list[Job], queued: dict[str, str]) -> Iterator[list[Job]]:
-    """The whole list where it can mirror its parents' array, element by element; else one list per set of parents."""
+    """The whole list if its parents are an array in the same order; else one list per set of parents."""
     parents = [_pending(job, queued) for job in jobs]
     if not any(parents) or _mirror(parents) is not None:
         yield jobs
@@ -113,7 +112,7 @@ def _aligned(jobs: list[Job], todo: list[Job], queued: dict[str, str]) -> Iterat
 
 
 def _pending(job: Job, queued: dict[str, str]) -> list[str]:
-    """SLURM's ids of the parents that are not done. Parents come first in a graph: what is not done is queued by now."""
+    """SLURM's ids of the parents that are not done. Parents come first in a graph, so those are queued by now."""
     return [queued[parent.identity] for parent in job.parents if not is_trained(parent)]
 
 
@@ -129,7 +128,7 @@ def _dependency(jobs: list[Job], queued: dict[str, str]) -> str | None:
     parents = [_pending(job, queued) for job in jobs]
     if not any(parents):
         return None
-    # an element without a twin in the other array would be cancelled at once
+    # an element without a counterpart in the other array would be cancelled at once
     if (array := _mirror(parents)) is not None:
         return f"aftercorr:{array}"
     return "afterok:" + ":".join(parents[0])
@@ -139,7 +138,7 @@ def _dependency(jobs: list[Job], queued: dict[str, str]) -> str | None:
 
 
 def _drop_earlier_report(sweep: Path) -> None:
-    """An earlier submission's report that still waits would be a second one."""
+    """Cancel the pending report of an earlier submission, so that only one runs."""
     if cluster.queued([sweep]).get(sweep) == "PENDING":
         cluster.output("scancel", cluster.job_id(sweep))
 
@@ -163,14 +162,14 @@ def _submit(jobs: list[Job], queued: dict[str, str], launch: Launch) -> Array:
 
 @contextmanager
 def _outside_of_jobs() -> Iterator[None]:
-    """Hide the variables of the job that this launcher may be in, which sbatch would take for options; but not the cluster's."""
+    """Hide the SLURM variables of a job that this launcher may run in: sbatch would read them as options. SLURM_CONF stays."""
     kept = {name: os.environ[name] for name in ("SLURM_CONF",) if name in os.environ}
     with clean_env(), environment_variables(**kept):
         yield
 
 
 class _Executor(submitit.SlurmExecutor):
-    """submitit's; a dry run may be on a machine without SLURM."""
+    """submitit's executor, which also works in a dry run on a machine without SLURM."""
 
     @classmethod
     def affinity(cls) -> int:
@@ -195,14 +194,11 @@ def _executor(jobs: list[Job], dependency: str | None, launch: Launch, write: bo
     memory = {"mem": f"{round(resources.mem_gb * 1024)}MB"} if resources.mem_gb else {}
     executor.update_parameters(
         job_name=f"{launch.sweep.name}-{jobs[0].arm}-{jobs[0].stage}", time=round(resources.hours * 60), nodes=resources.nodes,
-        cpus_per_task=resources.cpus_per_gpu * max(1, resources.gpus_per_node), signal_delay_s=_warning_s(resources),
+        cpus_per_task=resources.cpus_per_gpu * max(1, resources.gpus_per_node),
+        signal_delay_s=min(WARNING_S, round(resources.hours * 3600 / 4)),
         setup=_setup(launch, listed), **gpus, **memory, **_common(launch, dependency),
     )  # fmt: skip
     return executor
-
-
-def _warning_s(resources: Resources) -> int:
-    return min(WARNING_S, round(resources.hours * 3600 / 4))
 
 
 def _common(launch: Launch, dependency: str | None) -> dict[str, Any]:
@@ -224,7 +220,7 @@ def _setup(launch: Launch, listed: Path) -> list[str]:
     """The batch script's lines before srun: the site's, and the trap for jobs that are killed.
 
     A killed job (its last attempt wrote a checkpoint, and it neither failed by itself nor was cancelled) is requeued. Where the
-    job is not RUNNING any more, SLURM has decided its fate already.
+    job is no longer RUNNING, SLURM is already requeueing or cancelling it.
     """
     return [
         *launch.site.setup,
@@ -271,7 +267,7 @@ def _queued(graph: Graph) -> dict[str, str]:
 
 
 def wait_for(graph: Graph, report: str, launch: Launch, console: Console) -> int:
-    """Wait for the report job, telling what becomes of the runs; then show the report. Exit code 1: not all is done."""
+    """Wait for the report job, printing how each run ends; then show the report. Exit code 1: a run is not done."""
     told: set[str] = set()
     there = True
     while there:

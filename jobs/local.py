@@ -48,13 +48,13 @@ def run(graph: Graph, launch: Launch, console: Console) -> bool:
     """
     with tempfile.TemporaryDirectory(prefix="vitssl-") as scratch, _alone(launch.sweep):
         stopper = Stopper(Path(scratch) / "stop")
-        # a lost terminal too, unless nohup said that it does not matter
+        # a lost terminal too, unless nohup made the process ignore it
         numbers = [signal.SIGINT, signal.SIGTERM, *([] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP])]
         before = {number: signal.signal(number, stopper) for number in numbers}
         try:
             for position, job in enumerate(graph.jobs, start=1):
                 if not stopper.asked:
-                    _one(job, f"[{position}/{len(graph.jobs)}] {job.name}", launch, stopper, console)
+                    _run_job(job, f"[{position}/{len(graph.jobs)}] {job.name}", launch, stopper, console)
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -70,15 +70,15 @@ def run(graph: Graph, launch: Launch, console: Console) -> bool:
 
 
 def _advise(what: str, launch: Launch, console: Console) -> None:
-    """What to type after a failure."""
+    """Print where the reason of a failure is, and how to continue."""
     command = f"[bold]{escape(launch.command)}[/bold]"
     console.print(
-        f"{what}; why is said above and by `{status_command(launch.sweep)}`. "
-        f"When it is mended, the same command goes on and keeps what is done: {command}", highlight=False, soft_wrap=True,
+        f"{what}; the reason is printed above and by `{status_command(launch.sweep)}`. "
+        f"Once it is fixed, the same command goes on and keeps what is done: {command}", highlight=False, soft_wrap=True,
     )  # fmt: skip
 
 
-def _one(job: Job, title: str, launch: Launch, stopper: Stopper, console: Console) -> None:
+def _run_job(job: Job, title: str, launch: Launch, stopper: Stopper, console: Console) -> None:
     if is_done(job):
         console.print(f"{title}: done before", highlight=False, soft_wrap=True)
         return
@@ -92,17 +92,17 @@ def _one(job: Job, title: str, launch: Launch, stopper: Stopper, console: Consol
             return
     console.print(f"{title}: trained before; evaluating it" if is_trained(job) else title, highlight=False, soft_wrap=True)
     busy_file(stopper.stop_file).unlink(missing_ok=True)
-    # a session of its own: Ctrl-C in the terminal reaches this process alone, which then asks the run to stop
+    # in a new session: Ctrl-C in the terminal reaches this process alone, which then asks the run to stop
     stopper.process = start(job.folder, NodeInfo(), stopper.stop_file, launch.module, start_new_session=True)
     code = stopper.process.wait()
     stopper.process = None
     if not is_done(job) and not stopper.asked:
         if error_of(job.folder) is None and not busy_file(stopper.stop_file).exists():
-            fail(job, _end(code))
+            fail(job, _failure_message(code))
         console.print(f"[red]{title}: failed[/red]: {escape(error_of(job.folder) or 'see above')}", highlight=False, soft_wrap=True)
 
 
-def _end(code: int) -> str:
+def _failure_message(code: int) -> str:
     if code == -signal.SIGKILL:
         return "training was killed, probably for lack of memory: lower loop.micro_batch_size or optim.batch_size"
     return f"training ended with exit code {code}"
@@ -114,7 +114,7 @@ def fail(job: Job, message: str) -> None:
 
 @contextmanager
 def _alone(sweep: Path) -> Iterator[None]:
-    """One local launcher per sweep at a time; its process is named in a file, for `jobs/cancel.py`."""
+    """One local launcher per sweep at a time; its process id is in a file, for `jobs/cancel.py`."""
     path = sweep / PID_FILE
     refuse_running(sweep)
     write_json(path, {"pid": os.getpid(), "host": socket.gethostname(), "born": _born(os.getpid())})
@@ -135,15 +135,15 @@ def refuse_running(sweep: Path) -> None:
 
 
 def running(sweep: Path) -> int | None:
-    """The process that runs this sweep on this machine now."""
-    found = read_json(sweep / PID_FILE)
-    if not found:
+    """The id of the process that runs this sweep on this machine now."""
+    launcher = read_json(sweep / PID_FILE)
+    if not launcher:
         return None
-    alive = found["host"] == socket.gethostname() and _born(found["pid"]) == found["born"]
-    return found["pid"] if alive else None
+    alive = launcher["host"] == socket.gethostname() and _born(launcher["pid"]) == launcher["born"]
+    return launcher["pid"] if alive else None
 
 
 def _born(pid: int) -> str | None:
-    """When a process was started, so that a number used again is not taken for it."""
-    found = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return found.stdout.strip() or None
+    """When a process was started, which tells it from a later one with the same id."""
+    result = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return result.stdout.strip() or None

@@ -1,7 +1,7 @@
 """What runs on a node: the command of one run, and the SLURM task that starts it, stops it when asked and requeues it.
 
-The task is outside of the container; torchrun and training are inside. This module and what it imports need neither torch nor
-anything of the container.
+The task runs outside the container; torchrun and training run inside. This module and its imports need neither torch nor anything
+else from the container.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from vitssl.config import Site, merge
 from vitssl.files import busy_file, read_json, write_json
 
 TRAINING = "vitssl.train"
-# a stopping worker saves first; torchrun's own 30 s would cut that off
+# a stopping worker saves first; torchrun's default of 30 s is too short for that
 SHUTDOWN_S = 300
-# SLURM gives its warning this long before it kills: a step, a save, and SLURM's own 60 s of slack
+# SLURM warns this long before it kills: enough for a step, a save, and SLURM's 60 s of slack
 WARNING_S = 180
-# NFS remembers for up to a minute that a file was not there
+# NFS caches for up to a minute that a file does not exist
 PATIENCE_S = 90
 REPORT_HOURS = 0.5
 
 
 def container_command(site: Site, python: str, paths: list[Path]) -> list[str]:
-    """The words that start Python at a site: in its container, with these paths visible there, if it has one."""
+    """The command that starts Python at a site: in its container, with these paths bound, if it has one."""
     if site.image is None:
         return [python]
     binds = [*site.binds, *(str(path) for path in dict.fromkeys(paths) if path.exists())]
@@ -43,7 +43,7 @@ def container_command(site: Site, python: str, paths: list[Path]) -> list[str]:
 
 @dataclass
 class NodeInfo:
-    """Where among its peers a node stands."""
+    """A node's place among the nodes of its job."""
 
     nodes: int = 1
     host: str = "localhost"  # this node's name
@@ -53,7 +53,7 @@ class NodeInfo:
 
     @property
     def port(self) -> int:
-        """Of the rendezvous: below the ephemeral range (32768), and another one after a requeue."""
+        """The rendezvous port: below the ephemeral range (32768), and different after a requeue."""
         return 20000 + (7 * self.job + self.restart) % 12000
 
 
@@ -72,7 +72,7 @@ def command(folder: Path, job: dict[str, Any], node: NodeInfo, stop_file: Path, 
 
 
 def _outside(job: dict[str, Any], site: Site) -> list[Path]:
-    """What a run reads and writes beyond its sweep's folder. A cache folder of this node is made, so that a container can show it."""
+    """The paths that a run uses outside its sweep's folder. The node's cache folder is created, so that a container can bind it."""
     cache = job["cache_dir"] or site.env.get("VITSSL_CACHE_DIR") or os.environ.get("VITSSL_CACHE_DIR")
     if site.image is not None and cache is not None:
         Path(cache).mkdir(parents=True, exist_ok=True)
@@ -80,21 +80,21 @@ def _outside(job: dict[str, Any], site: Site) -> list[Path]:
 
 
 def environment(job: dict[str, Any], stop_file: Path) -> dict[str, str]:
-    """The environment of a run: its own source first, the site's variables, and where to look for a request to stop."""
+    """A run's environment: its source snapshot first on the path, the site's variables, and the file that asks it to stop."""
     paths = [job["source"], *filter(None, [os.environ.get("PYTHONPATH")])]
-    own = {
+    variables = {
         "PYTHONPATH": os.pathsep.join(paths),
         "VITSSL_STOP_FILE": str(stop_file),
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as NVML numbers them, which measures their energy
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # the order of NVML, which measures their energy
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SHUTDOWN_S),
     }
-    return os.environ | _site(job).env | own
+    return os.environ | _site(job).env | variables
 
 
 def start(folder: Path, node: NodeInfo, stop_file: Path, module: str = TRAINING, **options: Any) -> subprocess.Popen[bytes]:
     """Start the run of a folder on this node."""
     job = read_json(folder / "job.json")
-    job |= job.get("evaluation", {})  # of a run that is trained: by another source, on one GPU
+    job |= job.get("evaluation", {})  # a trained run is evaluated by the new source, on one GPU
     return subprocess.Popen(
         command(folder, job, node, stop_file, module), cwd=job["source"], env=environment(job, stop_file),
         preexec_fn=_ignore_usr2, **options,
@@ -137,19 +137,20 @@ class Node:
                 return str(folder)
             if stop_file.exists() and not (folder / "error.json").exists():
                 _leave(environment)
-            # training could not say what is wrong: a container that does not start, a kill. After progress the batch script goes on
-            unsaid = not busy_file(stop_file).exists() and not (folder / "error.json").exists()
-        if environment.node == 0 and unsaid and _saved(folder) == before:
+            # training wrote no error: the container did not start, or it was killed. After progress the batch script requeues it
+            unexplained = not busy_file(stop_file).exists() and not (folder / "error.json").exists()
+        if environment.node == 0 and unexplained and _saved(folder) == before:
             write_json(folder / "error.json", {"message": f"exit code {code}, see {folder / 'log'}", "time": time.time()})
-        raise RuntimeError(_why(folder))
+        message = read_json(folder / "error.json").get("message", f"see {folder}/log")
+        raise RuntimeError(f"{folder.name} failed: {message}")
 
     def checkpoint(self) -> DelayedSubmission:
-        """What submitit requeues if its own handler is met before ours is in place."""
+        """What submitit requeues if a signal arrives before our handlers are installed."""
         return DelayedSubmission(self)
 
 
 def _is_done(folder: Path, patience_s: float) -> bool:
-    """Is done.json there? On a node other than the one that wrote it, NFS may not show it for a while after training's end."""
+    """Is done.json there? On a node other than the one that wrote it, NFS may show it late."""
     end = time.monotonic() + patience_s
     while "done.json" not in os.listdir(folder):
         if time.monotonic() >= end:
@@ -175,7 +176,7 @@ def _on_stop_signals(stop_file: Path) -> None:
 
     def request(number: int, frame: Any) -> None:
         stop_file.touch()
-        # stays until the next step's end, or the end of the time that SLURM grants
+        # the workers have until then to finish a step and save
         signal.alarm(max(10, WARNING_S - 75))
 
     def overdue(number: int, frame: Any) -> None:
@@ -187,7 +188,7 @@ def _on_stop_signals(stop_file: Path) -> None:
 
 
 def _train(folder: Path, node: NodeInfo, stop_file: Path, module: str) -> int | None:
-    """The exit code of training; None where it did not stop in the time that SLURM grants."""
+    """The exit code of training; None where it did not stop in the time that SLURM leaves it."""
     log = folder / "log"
     log.mkdir(exist_ok=True)
     with (log / f"train-{node.job}-{node.restart}-{node.host}.txt").open("ab") as output:
@@ -205,7 +206,7 @@ def _leave(environment: submitit.JobEnvironment) -> None:
 
     The exit code must not be 0, or the job's children would start.
     """
-    # not the raw id: of an array's last element, that is the whole array's
+    # not the raw id: that of an array's last element is the whole array's
     if environment.node == 0 and state_of(environment.job_id) == "RUNNING":
         subprocess.run(["scontrol", "requeue", environment.job_id], check=True, timeout=60)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -215,18 +216,14 @@ def _leave(environment: submitit.JobEnvironment) -> None:
 
 
 def state_of(job_id: str) -> str:
-    """SLURM's state of a job, as `squeue` gives it; empty where it is gone."""
-    found = subprocess.run(["squeue", "-h", "-j", job_id, "-o", "%T"], capture_output=True, text=True, check=False, timeout=60)
-    return found.stdout.strip()
-
-
-def _why(folder: Path) -> str:
-    return f"{folder.name} failed: {read_json(folder / 'error.json').get('message', f'see {folder}/log')}"
+    """SLURM's state of a job, as `squeue` gives it; empty where it has left the queue."""
+    result = subprocess.run(["squeue", "-h", "-j", job_id, "-o", "%T"], capture_output=True, text=True, check=False, timeout=60)
+    return result.stdout.strip()
 
 
 @dataclass
 class Report:
-    """The last job of a sweep: the report, whatever became of the runs."""
+    """The last job of a sweep: the report, whether the runs succeeded or not."""
 
     folder: str
     job: dict[str, Any]  # as in job.json

@@ -1,4 +1,4 @@
-"""What sets fields from outside of a Run's own place: the command line's `key=value`, and the values of a sweep's axes.
+"""Fields that are set outside the Run's stage: by the command line's `key=value`, and by the values of a sweep's axes.
 
     [arms.ARM.][STAGE.]FIELD    a field of Runs: of all, of one arm, of one stage, or of one stage of one arm (axes: all, or of one stage)
     [arms.ARM.]resources.FIELD  what jobs ask for
@@ -6,7 +6,7 @@
     axes.NAME=[...] arms=[...]  the part of the sweep that runs
     name columns baseline metric
 
-What is not the path of a field may hold several: `resources={nodes: 2, hours: 1}`, `finetune={optim.lr: 1e-4}`.
+A key that is not a field's whole path may set several: `resources={nodes: 2, hours: 1}`, `finetune={optim.lr: 1e-4}`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Setting(NamedTuple):
 
     @property
     def whose(self) -> str:
-        """What stands before the field."""
+        """The prefix of the field."""
         return ".".join(part for part in (self.arm and f"arms.{self.arm}", self.stage) if part)
 
     @property
     def key(self) -> str:
-        """As the command line has it."""
+        """As written on the command line."""
         return ".".join(part for part in (self.whose, self.field) if part)
 
     @property
@@ -48,7 +48,7 @@ class Setting(NamedTuple):
 
     @property
     def objective(self) -> str | None:
-        """The objective whose field it sets; None where it sets another, or a whole objective."""
+        """The objective whose field it sets; None where it sets another field, or a whole objective."""
         head, *rest = self.field.split(".")
         return rest[0] if head == "objectives" and len(rest) > 1 else None
 
@@ -72,22 +72,22 @@ def settings(fields: dict[str, Any], arm: str | None = None) -> Iterator[Setting
 
 
 def layer(chosen: Iterable[Setting], arm: str | None, stage: str | None, below: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Those settings that are of exactly this arm and stage, as a layer of a Run.
+    """The settings of exactly this arm and stage, as a layer of a Run.
 
     Over the layers ``below`` a field of an objective applies where that objective is on, and switches none on:
     that is what `objectives.mae={}` does.
     """
-    own = [s for s in chosen if (s.arm, s.stage) == (arm, stage)]
+    mine = [s for s in chosen if (s.arm, s.stage) == (arm, stage)]
     if below is not None:
-        whole = nested(below, *({s.field: s.value} for s in own if s.objective is None))
+        whole = nested(below, *({s.field: s.value} for s in mine if s.objective is None))
         on = {name for name, value in (whole.get("objectives") or {}).items() if value is not None}
-        own = [s for s in own if s.objective is None or s.objective in on]
-    return nested(*({s.field: s.value} for s in own))
+        mine = [s for s in mine if s.objective is None or s.objective in on]
+    return nested(*({s.field: s.value} for s in mine))
 
 
 @dataclass
 class Overrides:
-    """The command line, by what it is about."""
+    """The command line's settings, sorted by what they set."""
 
     arms: list[str] | None = None
     axes: dict[str, list[Any]] = field(default_factory=dict)
@@ -145,11 +145,11 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def check(asked: Overrides, stages: dict[str, list[str]], chosen: Collection[str]) -> None:
-    """Every field that the command line sets is of a Run that is made.
+    """Check that every field that the command line sets belongs to a Run of the sweep.
 
     Args:
         asked: the command line.
-        stages: of every arm of the file.
+        stages: the stages of every arm of the file.
         chosen: the arms that run.
 
     Raises:

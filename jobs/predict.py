@@ -1,7 +1,7 @@
 """What a sweep will cost, before it is submitted: from MACs, images, and a measured or assumed throughput.
 
-Runs whose images are not known before their shards are built cannot be predicted, and are left out. What a CPU draws is not
-predicted: its runs have hours, and no energy, CO2e or money.
+Runs whose images are not known before their shards are built cannot be predicted, and are left out. A CPU's power is
+not predicted: its runs have hours, and no energy, CO2e or money.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from vitssl.config import ConfigError, Run, classifies, save
 from vitssl.emissions import intensity_kg_per_kwh, visible_gpus
 from vitssl.files import read_events, read_json, write_json
 
-# a training step is worth three forwards, each of 2 floating-point operations per multiply-add
+# a training step costs three forwards, each of 2 floating-point operations per multiply-add
 FORWARDS, FLOPS_PER_MAC = 3, 2
-# of every run, on all of its devices: imports, the device, the first batches
+# to start a run, on each of its devices: imports, the device, the first batches
 START_S = 15.0
-# share of a board's peak that small ViTs reach in plain PyTorch: a careful guess
+# share of a board's peak that small ViTs reach in plain PyTorch: a conservative guess
 UTILISATION = 0.1
-# what a measured throughput holds for: architecture, executor, on a GPU, the site's GPU
+# what a measured throughput applies to: architecture, executor, on a GPU, the site's GPU
 Key = tuple[str, str, bool, str | None]
-# sustained, where neither the site nor an earlier run says: a middling board, and a few CPU cores
+# sustained, where neither the site nor an earlier run gives it: an average board, and a few CPU cores
 GPU_TFLOPS, CPU_TFLOPS = 20.0, 0.1
 
 
@@ -45,7 +45,7 @@ class Prediction:
     macs: float  # of one training forward, per image
     images: float  # over all epochs
     hours: float  # from start to end, on all of the run's devices
-    gpu_hours: float  # as the three below: none on a CPU
+    gpu_hours: float  # 0 on a CPU, as the three below
     energy_kwh: float
     co2e_kg: float
     money: float
@@ -56,14 +56,15 @@ def sweep(graph: Graph, launch: Launch) -> list[Prediction]:
     """Predict every run that is not done yet."""
     todo = [job for job in graph.jobs if not is_trained(job) and expected_index(job.run.data) is not None]
     costs, measured = _costs(todo, launch), _measured(launch.sweep.parent)
-    return [_one(job, launch, costs[architecture(job.run)], measured) for job in todo]
+    return [_predict(job, launch, costs[architecture(job.run)], measured) for job in todo]
 
 
-def _one(job: Job, launch: Launch, cost: dict[str, Any], measured: dict[Key, tuple[float, str]]) -> Prediction:
-    site, images, macs, processes = launch.site, _images(job.run), cost["macs_train_forward"], _processes(job)
+def _predict(job: Job, launch: Launch, cost: dict[str, Any], measured: dict[Key, tuple[float, str]]) -> Prediction:
+    site, images, macs = launch.site, _images(job.run), cost["macs_train_forward"]
+    processes = job.resources.nodes * max(1, job.resources.gpus_per_node)
     per_device, basis = _throughput(job, launch, macs, measured)
-    as_trained = images + _evaluated(job.run) * cost["macs_inference"] / (FORWARDS * macs)
-    hours = (as_trained / per_device + START_S * processes) / 3600
+    train_equivalent = images + _evaluated(job.run) * cost["macs_inference"] / (FORWARDS * macs)
+    hours = (train_equivalent / per_device + START_S * processes) / 3600
     gpu_hours = hours if _on_gpu(job, launch) else 0.0
     kwh = gpu_hours * site.gpu_power_w / 1000
     kg = kwh * intensity_kg_per_kwh(site)
@@ -76,14 +77,10 @@ def _on_gpu(job: Job, launch: Launch) -> bool:
     return launch.executor == "slurm" or bool(visible_gpus())
 
 
-def _processes(job: Job) -> int:
-    return job.resources.nodes * max(1, job.resources.gpus_per_node)
-
-
 def most_gpus(graph: Graph) -> int:
     """How many GPUs the runs that are not done may hold at once; a run and what starts from it never run together.
 
-    Where a run has several parents it counts beside all but the first, so the true number may be smaller.
+    A run with several parents is counted as running beside all but the first, so the true number may be smaller.
     """
     total, below = 0, Counter[str]()
     for job in reversed([job for job in graph.jobs if not is_trained(job)]):
@@ -96,9 +93,9 @@ def most_gpus(graph: Graph) -> int:
     return total
 
 
-def longest_chain_hours(graph: Graph, found: list[Prediction]) -> float:
+def longest_chain_hours(graph: Graph, predictions: list[Prediction]) -> float:
     """From the first start to the last end, if nothing waits for anything but its parents."""
-    hours, ends = {p.name: p.hours for p in found}, {}
+    hours, ends = {p.name: p.hours for p in predictions}, {}
     for job in graph.jobs:
         ends[job.identity] = hours.get(job.name, 0.0) + max((ends[parent.identity] for parent in job.parents), default=0.0)
     return max(ends.values(), default=0.0)
@@ -110,7 +107,7 @@ def _images(run: Run) -> float:
 
 
 def _evaluated(run: Run) -> float:
-    """Images that all evaluations see."""
+    """The number of images evaluated, over all evaluations."""
     if not classifies(run):
         return 0.0
     counts = image_counts(run)
@@ -120,10 +117,10 @@ def _evaluated(run: Run) -> float:
 
 
 def _throughput(job: Job, launch: Launch, macs: float, measured: dict[Key, tuple[float, str]]) -> tuple[float, str]:
-    """(images/s of one process, what that stands on)."""
-    found = measured.get((architecture(job.run), launch.executor, _on_gpu(job, launch), launch.site.gpu))
-    if found is not None:
-        speed, device = found
+    """(images/s of one process, where that number comes from)."""
+    known = measured.get((architecture(job.run), launch.executor, _on_gpu(job, launch), launch.site.gpu))
+    if known is not None:
+        speed, device = known
         return speed, f"measured: the median of earlier runs of the same architecture in this runs folder, on {device}"
     if not _on_gpu(job, launch):
         flops, basis = CPU_TFLOPS * 1e12, f"assumed: {CPU_TFLOPS:g} TFLOP/s sustained by a CPU's cores (run once, and it is measured)"
@@ -139,7 +136,7 @@ def _throughput(job: Job, launch: Launch, macs: float, measured: dict[Key, tuple
 
 
 def _costs(jobs: list[Job], launch: Launch) -> dict[str, dict[str, Any]]:
-    """{architecture: `vitssl.cost.measure`}, counted once per source and then kept; what is new in one process, which is slow to begin."""
+    """{architecture: `vitssl.cost.measure`}, counted once per source and cached; all new ones in one process, which is slow to start."""
     source = digest(source_files())[:12]
     files = {key: launch.sweep.parent / ".cost" / f"{key}-{source}.json" for key in map(architecture, (job.run for job in jobs))}
     new = {architecture(job.run): job.run for job in reversed(jobs) if not files[architecture(job.run)].exists()}
@@ -152,33 +149,33 @@ def _costs(jobs: list[Job], launch: Launch) -> dict[str, dict[str, Any]]:
 
 
 def _count(runs: list[Run], launch: Launch) -> list[dict[str, Any]]:
-    """In the training environment: the launcher's own may have no torch."""
+    """Count in the training environment: the launcher's may have no torch."""
     with tempfile.TemporaryDirectory(prefix="vitssl-") as scratch:
         folders = [Path(scratch) / str(i) for i in range(len(runs))]
         for run, folder in zip(runs, folders, strict=True):
             save(run, folder)
         classes = [str(len(index.classes)) for run in runs if (index := expected_index(run.data)) is not None]
         command = [*container_command(launch.site, sys.executable, [ROOT, Path(scratch)]), "-m", "vitssl.cli", "cost", *map(str, folders)]
-        found = subprocess.run([*command, "--classes", ",".join(classes), "--json"], cwd=ROOT, capture_output=True, text=True, check=False)
-    if found.returncode:
-        raise ConfigError(f"vitssl cost failed: {(found.stderr.strip().splitlines() or ['no message'])[-1]}")
-    return [json.loads(line) for line in found.stdout.splitlines()]
+        result = subprocess.run([*command, "--classes", ",".join(classes), "--json"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise ConfigError(f"vitssl cost failed: {(result.stderr.strip().splitlines() or ['no message'])[-1]}")
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 # ---------------------------------------------------------------------------------------------------------- throughput
 
 
 def _measured(runs: Path) -> dict[Key, tuple[float, str]]:
-    """{...: (images/s of one process, device)}: the median over the runs that are done, of each run's median."""
+    """{key: (images/s of one process, device)}: the median over the finished runs of each run's median."""
     speeds: dict[Key, list[float]] = {}
     devices: dict[Key, str] = {}
     for done in sorted(runs.glob("*/*/done.json")):
         job, events = read_json(done.parent / "job.json"), read_events(done.parent / "metrics.jsonl")
         starts = [event for event in events if event["event"] == "start"]
-        found = [event["images_per_s"] for event in events if event["event"] == "train"]
-        if starts and found and "architecture" in job:
+        rates = [event["images_per_s"] for event in events if event["event"] == "train"]
+        if starts and rates and "architecture" in job:
             on_gpu = read_json(done.parent / "cost.json").get("inference_device") == "cuda"
             key = (job["architecture"], job["executor"], on_gpu, job["site"]["gpu"])
-            speeds.setdefault(key, []).append(median(found) / starts[-1]["world_size"])
+            speeds.setdefault(key, []).append(median(rates) / starts[-1]["world_size"])
             devices[key] = starts[-1]["device"]
     return {key: (median(values), devices[key]) for key, values in speeds.items()}

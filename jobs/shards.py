@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @functools.cache
 def index_of(folder: Path) -> Index:
-    """The index of a folder of shards, with every shard there in its full length.
+    """The index of a folder of shards, with every shard present in full length.
 
     Raises:
         ConfigError: naming the file that is missing or damaged.
@@ -38,8 +38,8 @@ def index_of(folder: Path) -> Index:
 
 
 def expected_index(data: Data) -> Index | None:
-    """What a Run's shards hold; where they are still to be built, what they will hold: by the files that they are to be built from or,
-    if those are not here, by the counts printed of the set that the folder is named after. None where neither says it.
+    """What a Run's shards hold. Where they are not built yet, what they will hold: by the files that they are built from or, if those
+    are not here, by the published counts of the data set that the folder is named after. None where neither is known.
 
     Raises:
         ConfigError: shards, or files to build them from, that are damaged.
@@ -67,7 +67,7 @@ def _listed(folder: Path, source: str) -> Index:
 def prepare(stages: Iterable[Stage], dry_run: bool = False) -> dict[str, str]:
     """Make the paths of every stage's data absolute; gives {missing folder: source to build it from}.
 
-    A dry run goes on without shards that cannot be built, where what they will hold is printed.
+    A dry run continues without shards that cannot be built, if their data set's counts are published.
 
     Raises:
         ConfigError: shards that are missing and cannot be built, or that were built from another source than the Run's.
@@ -111,7 +111,7 @@ def _refuse_other_source(data: Data) -> None:
 
 @functools.cache
 def _was_built_from(folder: Path, source: str) -> bool:
-    """Files that are here are listed again, wherever they lie now; a set to be downloaded, and files that are gone, go by their name."""
+    """Source files that exist are listed and compared, wherever they are now; a download, or files that are gone, count by their name."""
     index, path = index_of(folder), _parts(source)[1]
     if path and not source.startswith("torchvision:") and Path(path).exists():
         return listing(source) == index.source
@@ -127,7 +127,7 @@ def _names(source: str) -> set[str]:
 
 
 def _parts(source: str) -> tuple[str, str, str]:
-    """What stands before, in and after the path of KIND:PATH?OPTIONS, PATH, or torchvision:NAME?root=PATH; all may be empty."""
+    """What comes before, in and after the path of KIND:PATH?OPTIONS, PATH, or torchvision:NAME?root=PATH; all may be empty."""
     kind, colon, rest = source.partition(":")
     if kind == "torchvision":
         before, option, path = source.partition("?root=")
@@ -139,7 +139,7 @@ def _parts(source: str) -> tuple[str, str, str]:
 
 
 def _anchored(source: str) -> str:
-    """The source with its path made absolute: it is the user's, while shards are built from within the project."""
+    """The source with its path made absolute: it is relative to the user's folder, and shards are built from the project's."""
     before, path, after = _parts(source)
     return f"{before}{Path(path).expanduser().resolve()}{after}" if path else source
 
@@ -148,7 +148,7 @@ def build(missing: dict[str, str], site: Site) -> None:
     """Build shards in the foreground, in the site's container if it has one.
 
     Raises:
-        ConfigError: a build failed; its own message stands above.
+        ConfigError: a build failed; its message is printed above.
     """
     for folder, source in missing.items():
         print(f"{folder} does not exist yet: building it from {source}", flush=True)
@@ -188,7 +188,7 @@ def fingerprint(run: Run) -> str | None:
 
 
 def describe(run: Run) -> str:
-    """What a Run's shards hold, for people: a folder may be called otherwise than what was put into it."""
+    """What a Run's shards hold, in words: a folder's name may differ from its content."""
     folder, index = run.data.shards, expected_index(run.data)
     how = f"to be made from {run.data.source}" if run.data.source else f"not there yet (`vitssl shards build SOURCE {folder}`)"
     if index is None:
@@ -200,7 +200,7 @@ def describe(run: Run) -> str:
 
 
 def facts(run: Run) -> dict[str, Any]:
-    """What a Run's data are, for its folder: a report reads no shards."""
+    """Facts about a Run's data for its job.json: a report reads no shards."""
     index = index_of(Path(run.data.shards))
     sizes = index.sizes_N2
     return {
@@ -213,7 +213,7 @@ _COUNTED: dict[str, dict[str, int]] = {}
 
 
 def num_images(run: Run) -> int:
-    """How many images a Run trains on: after `data.images`, the held-out split, and labels that it cannot do without.
+    """How many images a Run trains on: after `data.images`, the held-out split, and the labels that it needs.
 
     Raises:
         ConfigError: `data` asks for what the shards do not have.

@@ -34,14 +34,14 @@ def jobs(graph: Graph, spec: Spec, console: Console) -> None:
 
 
 def runs(graph: Graph, console: Console) -> None:
-    """The fields of every Run that are not the defaults: those that all share once, then each Run's own."""
+    """The fields of every Run that are not the defaults: shared ones once, then those of each Run."""
     defaults = dotted(dataclasses.asdict(Run()))
     fields = {job.name: {k: v for k, v in dotted(dataclasses.asdict(job.run)).items() if defaults.get(k) != v} for job in graph.jobs}
     first, *rest = fields.values()
     shared = {k: v for k, v in first.items() if all(k in other and other[k] == v for other in rest)}
     _print_fields("every run", shared, console)
-    for name, own in fields.items():
-        if different := {k: v for k, v in own.items() if k not in shared}:
+    for name, set_fields in fields.items():
+        if different := {k: v for k, v in set_fields.items() if k not in shared}:
             _print_fields(name, different, console)
 
 
@@ -64,23 +64,25 @@ def state(job: Job) -> str:
     return "begun" if (job.folder / "last.pt").exists() else "new"
 
 
-def summary(graph: Graph, found: list[Prediction], launch: Launch, console: Console) -> None:
-    """The totals of a dry run: what is to be done, what that will cost, how much of the cluster it may take at once."""
+def summary(graph: Graph, predicted: list[Prediction], launch: Launch, console: Console) -> None:
+    """The totals of a dry run: what is to be done, its cost, and how much of the cluster it may take at once."""
     todo, site = [job for job in graph.jobs if not is_done(job)], launch.site
-    left_out = f"; {len(todo) - len(found)} more cannot be predicted before their shards are built" if len(found) < len(todo) else ""
+    unpredicted = len(todo) - len(predicted)
+    left_out = f"; {unpredicted} more cannot be predicted before their shards are built" if unpredicted else ""
     begins = f"{launch.sweep.name}: {len(todo)} of {len(graph.jobs)} runs are to be done"
-    if not found:
+    if not predicted:
         unknown = "; their cost cannot be predicted before their shards are built" if todo else ""
         console.print(begins + unknown, soft_wrap=True, highlight=False)
         return
-    on_gpu = any(p.gpu_hours for p in found)
+    on_gpu = any(p.gpu_hours for p in predicted)
+    price = f"{site.price_per_gpu_hour:g} {site.currency} per GPU-hour" if site.price_per_gpu_hour else "no price per GPU-hour"
     lines = [
-        f"{begins}; predicted for {len(found)}: {_totals(found, site) if on_gpu else 'no GPU-hours, they run on CPUs'}{left_out}",
-        _duration(graph, todo, found, launch),
-        *(f"Throughput: {basis}" for basis in dict.fromkeys(p.basis for p in found)),
+        f"{begins}; predicted for {len(predicted)}: {_totals(predicted, site) if on_gpu else 'no GPU-hours, they run on CPUs'}{left_out}",
+        _duration(graph, todo, predicted, launch),
+        *(f"Throughput: {basis}" for basis in dict.fromkeys(p.basis for p in predicted)),
         f"Hours: training, its evaluations, and {START_S:g} s to start each run",
         f"Energy: GPU-hours x {site.gpu_power_w:g} W of board power, CPUs and memory not included; "
-        f"{intensity_kg_per_kwh(site):.4g} kg CO2e/kWh; {_price(site)}; by the site profile {site.name} (--site takes yours)"
+        f"{intensity_kg_per_kwh(site):.4g} kg CO2e/kWh; {price}; by the site profile {site.name} (--site takes yours)"
         if on_gpu
         else "Energy: what a CPU draws is not predicted; every run measures it",
     ]
@@ -88,35 +90,31 @@ def summary(graph: Graph, found: list[Prediction], launch: Launch, console: Cons
         console.print(line, soft_wrap=True, highlight=False)
 
 
-def _price(site: Site) -> str:
-    return f"{site.price_per_gpu_hour:g} {site.currency} per GPU-hour" if site.price_per_gpu_hour else "no price per GPU-hour"
-
-
-def _totals(found: list[Prediction], site: Site) -> str:
-    totals = (sum(values) for values in zip(*(_amounts(p, site) for p in found), strict=True))
+def _totals(predicted: list[Prediction], site: Site) -> str:
+    totals = (sum(values) for values in zip(*(_amounts(p, site) for p in predicted), strict=True))
     return ", ".join(f"{_shown(total)} {unit}" for total, unit in zip(totals, _units(site), strict=True))
 
 
-def _duration(graph: Graph, todo: list[Job], found: list[Prediction], launch: Launch) -> str:
+def _duration(graph: Graph, todo: list[Job], predicted: list[Prediction], launch: Launch) -> str:
     if launch.executor == "local":
-        return f"One run at a time: {_shown(sum(p.hours for p in found))} hours from start to end"
+        return f"One run at a time: {_shown(sum(p.hours for p in predicted))} hours from start to end"
     gpus, limits = most_gpus(graph), {job.name: job.resources.hours for job in todo}
-    longest, chain = _shown(max((p.hours for p in found), default=0.0)), _shown(longest_chain_hours(graph, found))
-    late = sum(p.hours > limits[p.name] for p in found)
+    longest, chain = _shown(max((p.hours for p in predicted), default=0.0)), _shown(longest_chain_hours(graph, predicted))
+    late = sum(p.hours > limits[p.name] for p in predicted)
     requeued = f"; {late} need longer than resources.hours, and go on after a requeue" if late else ""
     return f"At most {_counted(gpus, 'GPU')} at once; {longest} hours for the longest run, {chain} for the longest chain of runs{requeued}"
 
 
-def predictions(found: list[Prediction], site: Site, console: Console) -> None:
+def predictions(predicted: list[Prediction], site: Site, console: Console) -> None:
     """The predicted cost of every run that is not done yet, where any can be predicted."""
-    if not found:
+    if not predicted:
         return
     table = Table(title="Predicted cost of the runs that are not done", title_justify="left")
-    on_gpu = any(p.gpu_hours for p in found)
+    on_gpu = any(p.gpu_hours for p in predicted)
     amounts = _units(site) if on_gpu else []
     for column in ("run", "GMACs/image", "images", "hours", *amounts):
         table.add_column(column, justify="left" if column == "run" else "right")
-    for p in found:
+    for p in predicted:
         cost = map(_shown, _amounts(p, site)) if on_gpu else ()
         table.add_row(p.name, f"{p.macs / 1e9:.3f}", f"{p.images:,.0f}", _shown(p.hours), *cost)
     print_table(table, console)
@@ -127,7 +125,7 @@ def _units(site: Site) -> list[str]:
 
 
 def _amounts(p: Prediction, site: Site) -> list[float]:
-    """In `_units`; money where the site has a price."""
+    """One amount for each of `_units`; money only where the site has a price."""
     return [p.gpu_hours, p.energy_kwh, p.co2e_kg, *([p.money] if site.price_per_gpu_hour else [])]
 
 
@@ -136,6 +134,6 @@ def _shown(value: float) -> str:
 
 
 def print_table(table: Table, console: Console) -> None:
-    """In its full width: a narrow terminal, or a pipe, wraps whole lines rather than the names of runs."""
+    """Print at full width: a narrow terminal, or a pipe, wraps whole lines rather than the names of runs."""
     needed = Console(width=10_000).measure(table).maximum
     Console(file=console.file, width=max(needed, console.width), force_terminal=console.is_terminal).print(table)

@@ -10,7 +10,7 @@ from jobs.sweep import Resources, Spec
 from vitssl.config import FAMILIES, ConfigError, ObjectiveConfig, Run, active, check, checkpoints, dotted, merge, module, teachers
 
 SOURCE = "digits"
-# over the merged Run, where the part that holds the field is on and reads it
+# set over the merged Run, where the part that holds the field is on and reads it
 TINY: dict[str, Any] = {
     "data.source": SOURCE,
     "data.sha256": None,
@@ -47,17 +47,17 @@ def shrink(run: Run, spec: Spec, runs: Path, where: str) -> Run:
     """A Run made tiny; it keeps its objectives, augmentation, optimiser and schedule.
 
     Raises:
-        ConfigError: the tiny Run is impossible; the sweep's `smoke` may set fields of its own.
+        ConfigError: the tiny Run is impossible; the sweep's `smoke` may set other fields.
     """
     tiny = {"data.shards": str(runs / ".smoke" / SOURCE)} | {k: v for k, v in TINY.items() if _reads(run, k)}
     tiny |= _fields({f"objectives.{name}": objective.smoke for name, objective in active(run.objectives).items()}, run)
     tiny |= _fields({path: FAMILIES[module(network)].smoke for path, network in {"backbone": run.backbone, **teachers(run)}.items()}, run)
-    # weights from outside of the sweep fit the full sizes only
+    # weights from outside the sweep fit the full sizes only
     tiny |= {name: None for name, value in checkpoints(run).items() if value.startswith("timm:") or Path(value).is_absolute()}
     try:
         small = merge(Run, dataclasses.asdict(run), tiny, where=where)
-        own = {k: v for k, v in dotted(spec.smoke).items() if _reads(small, k)}
-        small = merge(Run, dataclasses.asdict(small), own, where=where)
+        chosen = {k: v for k, v in dotted(spec.smoke).items() if _reads(small, k)}
+        small = merge(Run, dataclasses.asdict(small), chosen, where=where)
         check(small, where=where)
     except ConfigError as error:
         reason = f"{error.reason} (in the --smoke form of this Run; the sweep's `smoke:` may set other fields)"

@@ -1,4 +1,4 @@
-"""What has become of a sweep: `python jobs/status.py runs/quickstart`."""
+"""Show the state of a sweep's runs: `python jobs/status.py runs/quickstart`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from vitssl.files import read_events, read_json
 
 @dataclass
 class Status:
-    """One run, as its folder and the queue tell."""
+    """The state of one run, from its folder and the queue."""
 
     name: str
     stage: str
@@ -39,7 +39,7 @@ class Status:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit code: 0, or 2 for a mistake of the user's."""
+    """Exit code: 0, or 2 for a user's mistake."""
     parser = argparse.ArgumentParser(prog="jobs/status.py", description=__doc__)
     parser.add_argument("sweep", type=Path, help="the sweep's folder, for example runs/quickstart")
     try:
@@ -55,13 +55,13 @@ def show(sweep: Path, console: Console) -> None:
     table = Table(title=str(sweep), title_justify="left")
     for column in ("run", "stage", "state", "epoch", "left", "top-1 %", "job"):
         table.add_column(column)
-    found = collect(sweep)
-    for s in found:
+    statuses = collect(sweep)
+    for s in statuses:
         epoch = "" if s.epoch is None else f"{s.epoch:.1f} ({s.progress or 0:.0%})"
         left = "" if s.left_s is None else f"{s.left_s / 60:.0f} min"
         table.add_row(s.name, s.stage, s.state, epoch, left, "" if s.top1 is None else f"{s.top1:.2f}", s.job_id or "")
     print_table(table, console)
-    for s in found:
+    for s in statuses:
         if s.error is not None:
             console.print(f"[red]{s.name}[/red]: {escape(s.error)}", highlight=False, soft_wrap=True)
 
@@ -79,7 +79,7 @@ def collect(sweep: Path) -> list[Status]:
 
 
 def _queued(folders: Iterable[Path]) -> dict[Path, str]:
-    """SLURM's states; where it does not answer now, the folders still tell what is done, and the rest is unknown."""
+    """SLURM's states; if it does not answer, runs that were submitted are "unknown" unless their folders show that they are done."""
     try:
         return cluster.queued(folders)
     except ConfigError as error:
@@ -88,7 +88,7 @@ def _queued(folders: Iterable[Path]) -> dict[Path, str]:
 
 
 def runs_of(sweep: Path) -> tuple[dict[Path, str], dict[Path, str]]:
-    """{run folder: stage} of a sweep's last submission, and of those before that it did not ask for: they may still be queued.
+    """{run folder: stage} of a sweep's last submission, and of earlier submissions' further runs, which may still be queued.
 
     Raises:
         ConfigError: the folder is not a sweep's.
@@ -128,7 +128,7 @@ def _state(folder: Path, queued: str | None, here: int | None) -> str:
 
 
 def _estimate(status: Status, events: list[dict[str, Any]]) -> None:
-    """How far the newest step is, and the time left at the pace of the newest attempt."""
+    """Set the progress of the last step, and the time left at the pace of the last attempt."""
     starts = [event for event in events if event["event"] == "start"]
     if not starts:
         return

@@ -1,7 +1,7 @@
 """Run a sweep: `python jobs/submit.py sweeps/quickstart.yaml [key=value ...]`.
 
 On a cluster it queues the jobs and returns; elsewhere it runs them here, one after the other. The same command again keeps what
-is done and goes on with what is not.
+is done and continues what is not.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SITES = Path(__file__).resolve().parent / "sites"
 def main(arguments: list[str] | None = None, module: str = TRAINING) -> int:
     """Submit what the command line asks for; ``module`` is what `python -m` runs in each run folder.
 
-    Exit code: 0 done or queued, 1 a run failed or was stopped, 2 a mistake of the user's (nothing was queued).
+    Exit code: 0 done or queued, 1 a run failed or was stopped, 2 a user's mistake (nothing was queued).
     """
     options = _parser().parse_intermixed_args(arguments)
     console = Console()
@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--smoke", action="store_true", help="every arm for two steps on tiny data")
     add("--all", action="store_true", help="the optional arms and axis values too")
     add("--runs", type=Path, default=Path("runs"), help="folder of the run folders (default: runs)")
-    add("--use-current-source", action="store_true", help="runs that have begun go on with today's source, not their own")
+    add("--use-current-source", action="store_true", help="runs that have begun go on with today's source instead of their snapshot")
     return parser
 
 
@@ -109,10 +109,10 @@ def _executor(asked: str, dry_run: bool) -> str:
 
 
 def read_site(named: str, overrides: dict[str, Any], where: str = CLI) -> Site:
-    """A site profile: a file, or a name in jobs/sites, under the command line's fields; ``where`` it was named.
+    """A site profile: a file, or a name in jobs/sites, with the command line's fields over it; ``where`` says what named it.
 
     Raises:
-        ConfigError: a field that is unknown or impossible, named with its place; not only when the jobs start.
+        ConfigError: a field that is unknown or impossible, with its place; raised now rather than when the jobs start.
     """
     path = Path(named) if Path(named).suffix in (".yaml", ".yml") else SITES / f"{named}.yaml"
     if not path.exists():
@@ -139,15 +139,15 @@ def _site_problems(site: Site) -> Iterator[Problem]:
 
 
 def _dry_run(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, unfetched: dict[str, str], console: Console) -> int:
-    """The totals first: a large sweep's tables and scripts are hundreds of lines."""
+    """Print the totals first: a large sweep's tables and scripts are hundreds of lines."""
     from jobs import launcher, predict
 
-    found = predict.sweep(linked, launch)
-    show.summary(linked, found, launch, console)
+    predictions = predict.sweep(linked, launch)
+    show.summary(linked, predictions, launch, console)
     for file, name in unfetched.items():
         console.print(f"{file} would be fetched from {name} first, which also gives the runs their final names", soft_wrap=True)
     _show(spec, linked, console)
-    show.predictions(found, launch.site, console)
+    show.predictions(predictions, launch.site, console)
     show.runs(linked, console)
     if launch.executor == "slurm":
         launcher.show_scripts(linked, launch, console)
@@ -168,7 +168,7 @@ def _launch(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, wait:
 
 
 def _refuse_two_executors(linked: graph.Graph, launch: folders.Launch) -> None:
-    """One run must not be trained by this machine and by SLURM at once."""
+    """A run must not be trained by this machine and by SLURM at once."""
     local.refuse_running(launch.sweep)
     if launch.executor == "local" and (there := cluster.queued(job.folder for job in linked.jobs)):
         raise ConfigError(f"{len(there)} runs of {launch.sweep} are in SLURM's queue; end those first with jobs/cancel.py {launch.sweep}")

@@ -1,4 +1,4 @@
-"""A sweep file, read, checked and narrowed to what the command line asks for; `jobs.graph` makes Runs of it."""
+"""Read a sweep file, check it and narrow it to what the command line asks for; `jobs.graph` makes Runs of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vitssl.config import ConfigError, Run, fill, merge, read_yaml, unknown
 
 @dataclass
 class Paper:
-    """What the sweep stands for."""
+    """The published table that the sweep reproduces."""
 
     title: str = ""
     table: str = ""
@@ -29,7 +29,7 @@ class Resources:
     gpus_per_node: int = 1  # one process each; 0 is one process on the CPU
     cpus_per_gpu: int = 8
     mem_gb: Optional[float] = None  # per node; None takes the cluster's default
-    hours: float = 12.0  # a job that needs longer is stopped, requeued and goes on
+    hours: float = 12.0  # a job that needs longer is stopped, requeued and continued
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Arm:
     optional: bool = False  # runs only when asked for
     resources: dict[str, Any] = field(default_factory=dict)  # over the sweep's
     defaults: dict[str, Any] = field(default_factory=dict)  # over the sweep's, for every stage
-    stages: dict[str, Optional[dict[str, Any]]] = field(default_factory=dict)  # name -> fields; the last one carries the accuracy
+    stages: dict[str, Optional[dict[str, Any]]] = field(default_factory=dict)  # name -> fields; the accuracy is that of the last one
 
 
 @dataclass
@@ -97,8 +97,8 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
     content = read_yaml(path)
     axes, published = content.pop("axes", None) or {}, _pop_published(content.get("arms"))  # their labels may hold dots
     fill(SweepFile, cli.sweep, where=CLI)
-    for arm, own in cli.resources.items():
-        resources(CLI, f"arms.{arm}.resources" if arm else "resources", own)
+    for arm, fields in cli.resources.items():
+        resources(CLI, f"arms.{arm}.resources" if arm else "resources", fields)
     read = fill(SweepFile, content, cli.sweep, {"resources": cli.resources.get(None, {})}, where=file)
     spec = Spec(**vars(read), file=file, overrides=cli)
     resources(file, "resources", vars(spec.resources))
@@ -124,7 +124,7 @@ def resources(where: str, path: str, *layers: dict[str, Any]) -> Resources:
     """What a job asks for, merged and checked.
 
     Raises:
-        ConfigError: what no job can ask for, at ``where``, in fields of ``path``.
+        ConfigError: a value that no job can ask for; names the place ``where`` and the field below ``path``.
     """
     merged = merge(Resources, *layers, where=where, field=path)
     # SLURM counts minutes
@@ -136,15 +136,15 @@ def resources(where: str, path: str, *layers: dict[str, Any]) -> Resources:
 
 
 def on_one_node(spec: Spec) -> None:
-    """What asks for more nodes than this machine runs on one."""
+    """Reduce to one node whatever asks for more: this machine is one."""
     for resources in (vars(spec.resources), *(arm.resources for arm in spec.arms.values())):
         if isinstance(nodes := resources.get("nodes"), int):
             resources["nodes"] = min(1, nodes)
 
 
 def _pop_published(arms: Any) -> dict[str, Any]:
-    found = arms if isinstance(arms, dict) else {}
-    return {str(name): arm.pop("published") for name, arm in found.items() if isinstance(arm, dict) and "published" in arm}
+    by_name = arms if isinstance(arms, dict) else {}
+    return {str(name): arm.pop("published") for name, arm in by_name.items() if isinstance(arm, dict) and "published" in arm}
 
 
 def _mapping(value: Any, path: str, file: str) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def _check_published(value: Any, path: str, file: str) -> None:
 
 
 def _check_layers(spec: Spec, stages: list[str]) -> None:
-    """Each layer of the file alone, so that an error names its place and not the first cell that it touches."""
+    """Check each layer of the file by itself, so that an error names its place and not the first cell that uses it."""
     layers = {"defaults": spec.defaults, "smoke": spec.smoke}
     for name, arm in spec.arms.items():
         layers |= {f"arms.{name}.defaults": arm.defaults, **{f"arms.{name}.stages.{stage}": fields for stage, fields in arm.stages.items()}}
@@ -189,7 +189,7 @@ def _check_layers(spec: Spec, stages: list[str]) -> None:
 
 
 def _axis(name: str, values: Any, file: str) -> dict[Any, dict[str, Any]]:
-    """{label: fields}: a list assigns each value to the field of the axis' name, a mapping names sets of fields."""
+    """{label: fields}: a list gives values of the field that the axis is named after, a mapping names sets of fields."""
     path = f"axes.{name}"
     if isinstance(values, list) and len({_label(value) for value in values}) < len(values):
         raise ConfigError(f"{values} names a value twice", path, file)
@@ -197,7 +197,7 @@ def _axis(name: str, values: Any, file: str) -> dict[Any, dict[str, Any]]:
         return {_label(value): {name: value} for value in values}
     if isinstance(values, dict) and values:
         return {key: _mapping({} if fields is None else fields, f"{path}.{key}", file) for key, fields in values.items()}
-    raise ConfigError(f"expected a list of values or a mapping of names to fields, found {values!r}", path, file)
+    raise ConfigError(f"expected a list of values or a mapping of names to fields, not {values!r}", path, file)
 
 
 def _label(value: Any) -> Any:

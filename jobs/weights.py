@@ -1,4 +1,4 @@
-"""Weights that come from outside of a sweep: files, run folders, and released ones (`timm:NAME`), fetched once at submission."""
+"""Weights from outside a sweep: files, run folders, and released ones (`timm:NAME`), fetched once at submission."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from jobs.shards import ROOT
 from vitssl.config import ConfigError, Run, Site, assign, check_fits, checkpoints, load
 
 RELEASED = "timm:"
-FOLDER = Path("weights")  # of the working directory, as shards/ is
+FOLDER = Path("weights")  # in the working directory, as shards/ is
 
 
 def prepare(stages: Iterable[Stage]) -> dict[str, str]:
-    """Put files in the place of released weights' names; gives {missing file: name}: compute nodes often have no internet.
+    """Replace released weights' names by files; returns {missing file: name} to fetch now: compute nodes often have no internet.
 
     Raises:
-        ConfigError: weights that are a file or a run folder and are not there, or the folder of another network's run.
+        ConfigError: a file or run folder that does not exist, or the run folder of another network.
     """
     missing: dict[str, str] = {}
     for stage in stages:
@@ -45,7 +45,7 @@ def _prepare(run: Run, field: str, value: str, missing: dict[str, str]) -> None:
 
 
 def _refuse_unfinished(folder: Path, field: str) -> None:
-    """What starts from a run that goes on would be another thing each time, under the same identity."""
+    """A run that still trains would give other weights each time, under the same identity."""
     load(folder)
     if not (folder / "done.json").exists():
         raise ConfigError(f"{folder} is not done; let it finish, or name the file of a state of it, such as {folder / 'last.pt'}", field)
@@ -55,7 +55,7 @@ def fetch(missing: dict[str, str], site: Site) -> None:
     """Download in the foreground, in the site's container if it has one.
 
     Raises:
-        ConfigError: one cannot be had; its own message stands above.
+        ConfigError: a download failed; its message is printed above.
     """
     for file, name in missing.items():
         print(f"{file} does not exist yet: fetching {name}", flush=True)

@@ -82,7 +82,7 @@ def test_a_list_axis_assigns_the_field_of_its_name(expand) -> None:
 
 
 def test_an_arm_alone_and_a_stage_of_an_arm_alone(expand) -> None:
-    """What is said of an arm wins over what is said of all, whatever the order; the file's own path is understood too."""
+    """What is set for one arm wins over what is set for all, in any order; a path as in the file is understood too."""
     words = ["arms.chain_long.loop.epochs=8", "arms.chain_long.finetune.loop.epochs=9", "loop.epochs=7"]
     graph = expand(*words, "arms.scratch.stages.train.loop.epochs=6", "pretrain.loop.epochs=5")
     epochs = {(cell.arm, job.stage): job.run.loop.epochs for cell, jobs in graph.cells for job in jobs}
@@ -223,7 +223,7 @@ def test_a_folder_that_cannot_be_read_is_told_and_not_taken(expand, capsys) -> N
     config.save(job.run, job.folder)
     (job.folder / "run.yaml").write_text("loop: {epocs: 3}")
     graph = expand()
-    assert f"note: {job.folder.name} is not taken for a run of this sweep: {job.folder}/run.yaml: loop.epocs" in capsys.readouterr().err
+    assert f"note: {job.folder.name} is not counted as a run of this sweep: {job.folder}/run.yaml: loop.epocs" in capsys.readouterr().err
     assert graph.jobs[0].folder == job.folder, "its name is what a new run's is"
 
 

@@ -39,8 +39,8 @@ def local(place: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def folder(stage: str) -> Path:
-    (found,) = Path("runs/example").glob(f"*{stage}-*")
-    return found
+    (path,) = Path("runs/example").glob(f"*{stage}-*")
+    return path
 
 
 def test_a_chain_runs_in_order_and_leaves_folders_and_a_report(local, capfd) -> None:
@@ -71,7 +71,7 @@ def test_a_failed_parent_fails_its_children_and_the_report_still_comes(local, ca
     shown = capfd.readouterr().out
     assert "failed: thirteen is unlucky" in shown
     advice = " ".join(shown.split())
-    assert "2 of 3 runs not done; why" in advice
+    assert "2 of 3 runs not done; the reason is printed above" in advice
     typed = " ".join(shlex.join(sys.orig_argv).split())
     assert "jobs/status.py" in advice and f"the same command goes on and keeps what is done: {typed}" in advice
     assert "not run, because chain_short-pretrain" in shown
@@ -139,10 +139,10 @@ def test_a_request_to_stop_before_a_run_begins_reaches_it(local, tmp_path: Path)
 
 def _wait_for(condition):
     end = time.monotonic() + 30
-    while not (found := condition()):
+    while not (result := condition()):
         assert time.monotonic() < end
         time.sleep(0.05)
-    return found
+    return result
 
 
 def test_a_begun_run_goes_on_with_its_own_source_unless_told_otherwise(local, monkeypatch) -> None:
@@ -198,7 +198,7 @@ def test_a_sweep_that_is_being_submitted_is_left_alone(tmp_path) -> None:
 
 
 def test_what_git_does_not_know_matters_where_it_may_run(tmp_path, monkeypatch) -> None:
-    """A user's own list or log is no change of the source; a new module or sweep is, and so is any change of a file of git's."""
+    """A user's own list or log is no change of the source; a new module or sweep is, and so is any change of a tracked file."""
     monkeypatch.setattr(folders, "ROOT", tmp_path)
     (tmp_path / "sweeps").mkdir()
     (tmp_path / "README.md").write_text("first")

@@ -29,22 +29,22 @@ def graph(expand, place: Path) -> Graph:
 
 def predict_one(graph: Graph, place: Path, site: Site) -> predict.Prediction:
     launch = Launch(place / "runs" / "example", "slurm", site, place, commit=(None, True))
-    (found,) = predict.sweep(graph, launch)
-    return found
+    (prediction,) = predict.sweep(graph, launch)
+    return prediction
 
 
 def test_hand_computed_from_the_sites_peak(graph: Graph, place: Path) -> None:
     site = Site(gpu_tflops=120.0, gpu_power_w=500.0, price_per_gpu_hour=3.0, intensity_kg_per_kwh=0.2)
-    found = predict_one(graph, place, site)
+    prediction = predict_one(graph, place, site)
     # 10 epochs of 100 images; 6 x 2 GFLOP each at 10 % of 120 TFLOP/s: 1,000 images/s
-    assert found.images == 1000
+    assert prediction.images == 1000
     hours = (1.1 + STARTS_S) / 3600
-    assert found.gpu_hours == pytest.approx(hours)
-    assert found.hours == pytest.approx(hours / 2)  # two GPUs
-    assert found.energy_kwh == pytest.approx(hours / 2)
-    assert found.co2e_kg == pytest.approx(hours / 10)
-    assert found.money == pytest.approx(3 * hours)
-    assert found.basis.startswith("assumed: 10% of the 120 TFLOP/s")
+    assert prediction.gpu_hours == pytest.approx(hours)
+    assert prediction.hours == pytest.approx(hours / 2)  # two GPUs
+    assert prediction.energy_kwh == pytest.approx(hours / 2)
+    assert prediction.co2e_kg == pytest.approx(hours / 10)
+    assert prediction.money == pytest.approx(3 * hours)
+    assert prediction.basis.startswith("assumed: 10% of the 120 TFLOP/s")
 
 
 def test_an_earlier_run_of_the_architecture_is_better_than_an_assumption(graph: Graph, place: Path) -> None:
@@ -63,9 +63,9 @@ def test_an_earlier_run_of_the_architecture_is_better_than_an_assumption(graph: 
     earlier("scratch-2", "NVIDIA H200", 1000, 1000)
     earlier("scratch-3", "NVIDIA H200", 20)  # a busy node
     earlier("scratch-4", "EPYC", 3)  # of the same cluster, without GPUs
-    found = predict_one(graph, place, Site(gpu="H200", gpu_tflops=60.0))
-    assert found.gpu_hours == pytest.approx(((1000 + EVALUATIONS) / 200 + STARTS_S) / 3600)
-    assert found.basis.startswith("measured") and found.basis.endswith("NVIDIA H200")
+    prediction = predict_one(graph, place, Site(gpu="H200", gpu_tflops=60.0))
+    assert prediction.gpu_hours == pytest.approx(((1000 + EVALUATIONS) / 200 + STARTS_S) / 3600)
+    assert prediction.basis.startswith("measured") and prediction.basis.endswith("NVIDIA H200")
     # of another board, it says nothing
     assert predict_one(graph, place, Site(gpu="A100", gpu_tflops=60.0)).basis.startswith("assumed")
 
@@ -161,12 +161,12 @@ def test_the_most_gpus_are_those_of_runs_that_do_not_wait_for_each_other(expand)
 def test_the_longest_chain_is_of_runs_that_wait_for_each_other(expand) -> None:
     graph = expand("axes.data=[plain]", "axes.seed=[0]")
     hours = {"scratch": 6.5, "chain_short-pretrain": 1.0, "chain_short-finetune": 2.0, "chain_long-finetune": 5.0}
-    found = [
+    predictions = [
         predict.Prediction(job.name, 1.0, 1.0, value, value, 0.0, 0.0, 0.0, "")
         for job in graph.jobs
         for name, value in hours.items()
         if job.name.startswith(name)
     ]
-    assert predict.longest_chain_hours(graph, found) == 6.5
-    found[0].hours = 3.0
-    assert predict.longest_chain_hours(graph, found) == 6.0
+    assert predict.longest_chain_hours(graph, predictions) == 6.5
+    predictions[0].hours = 3.0
+    assert predict.longest_chain_hours(graph, predictions) == 6.0

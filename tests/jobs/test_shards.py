@@ -145,6 +145,6 @@ def test_a_dry_run_lists_the_files_that_shards_will_be_built_from(expand, place:
 def test_facts_are_after_subsets(place: Path) -> None:
     """100 training images of two classes, 7 of each taken, of which a classifier may see 3 labels each."""
     data = Data(shards=str(place / "shards" / "digits"), images=Subset(per_class=7), labels=Subset(per_class=3))
-    found = shards.facts(Run(data=data, objectives=Objectives(mae=MaeConfig())))
-    assert (found["train_images"], found["labelled_images"], found["val_images"], found["test_images"]) == (14, 6, 0, 20)
-    assert (found["name"], found["classes"], found["smallest_px"], found["largest_px"]) == ("digits", 2, [0, 0], [1, 1])
+    facts = shards.facts(Run(data=data, objectives=Objectives(mae=MaeConfig())))
+    assert (facts["train_images"], facts["labelled_images"], facts["val_images"], facts["test_images"]) == (14, 6, 0, 20)
+    assert (facts["name"], facts["classes"], facts["smallest_px"], facts["largest_px"]) == ("digits", 2, [0, 0], [1, 1])

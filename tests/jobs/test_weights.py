@@ -1,4 +1,4 @@
-"""Weights from outside of a sweep: named for people, found or refused before anything is queued."""
+"""Weights from outside a sweep: named for people, found or refused before anything is queued."""
 
 from __future__ import annotations
 

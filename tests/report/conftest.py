@@ -36,21 +36,21 @@ def _write(path: Path, value: Any) -> None:
 def record(attempt: int = 0, hours: float = 1.0, gpus: int = 1, node: str = "n1", **values: float) -> dict[str, Any]:
     """One emissions file: per hour 0.2 kWh on each GPU, 0.04 kWh CPU, 0.01 kWh RAM; half of the node; 0.4 kg/kWh."""
     gpu, cpu, ram = 0.2 * hours * gpus, 0.04 * hours, 0.01 * hours
-    found = {
+    entry = {
         "attempt": attempt, "node": node, "start": 0.0, "end": 3600 * hours, "duration_s": 3600 * hours, "gpus": gpus,
         "gpu_names": ["RTX A5000"] * gpus,
         "cpu_model": "EPYC", "gpu_kwh": gpu, "cpu_kwh": cpu, "ram_kwh": ram, "node_cpu_kwh": 2 * cpu, "node_ram_kwh": 2 * ram,
         "node_share": 0.5,
         "intensity_kg_per_kwh": 0.4, "country": "DEU", "cpu_power_source": "tdp", "codecarbon": "3.3.2",
     } | values  # fmt: skip
-    energy = found["gpu_kwh"] + found["cpu_kwh"] + found["ram_kwh"]
-    return {"energy_kwh": energy, "co2e_kg": energy * found["intensity_kg_per_kwh"], **found}
+    energy = entry["gpu_kwh"] + entry["cpu_kwh"] + entry["ram_kwh"]
+    return {"energy_kwh": energy, "co2e_kg": energy * entry["intensity_kg_per_kwh"], **entry}
 
 
 def data_facts(name: str = "cifar10", **values: Any) -> dict[str, Any]:
     """What the launcher tells of a run's data: 2,000 of CIFAR-10's images, all labelled."""
-    found = {"name": name, "classes": 10, "train_images": 2000, "labelled_images": 2000, "val_images": 0, "test_images": 10_000}
-    return found | {"smallest_px": [32, 32], "largest_px": [32, 32], "sha256": "0123456789abcdef" * 4} | values
+    facts = {"name": name, "classes": 10, "train_images": 2000, "labelled_images": 2000, "val_images": 0, "test_images": 10_000}
+    return facts | {"smallest_px": [32, 32], "largest_px": [32, 32], "sha256": "0123456789abcdef" * 4} | values
 
 
 def _events(run: Run, top1: float | None, attempts: int, ended: bool) -> list[dict[str, Any]]:
@@ -158,7 +158,7 @@ def make_sweep(
 
 @pytest.fixture
 def sweep(tmp_path: Path):
-    """``make_sweep`` in a folder of this test's own."""
+    """``make_sweep`` in the test's temporary folder."""
 
     def made(*args: Any, name: str = "study", **kwargs: Any) -> Path:
         return make_sweep(tmp_path / name, *args, **kwargs)
@@ -168,7 +168,7 @@ def sweep(tmp_path: Path):
 
 @pytest.fixture
 def run_folder(tmp_path: Path):
-    """``make_run`` in a folder of this test's own; gives the folder."""
+    """``make_run`` in the test's temporary folder; returns the folder."""
 
     def made(layer: dict[str, Any] | None = None, **kwargs: Any) -> Path:
         make_run(tmp_path / "run", layer or {"objectives.classify": {}}, **kwargs)

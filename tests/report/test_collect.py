@@ -17,26 +17,26 @@ def test_attempts_and_nodes_add_up(run_folder, emissions_record):
     """Two nodes of 2 GPUs for 1 h, then a second attempt of half an hour: 4 + 2 = 6 GPU-hours in all."""
     spec = [(0, 1.0, "n1"), (0, 1.0, "n2"), (1, 0.5, "n1"), (1, 0.5, "n2")]
     folder = run_folder(records=[emissions_record(attempt=a, hours=h, gpus=2, node=n) for a, h, n in spec])
-    found = total(folder)
-    assert found["gpu_hours"] == found["device_hours"] == pytest.approx(6.0)
-    assert found["gpu_kwh"] == pytest.approx(6 * 0.2)
-    assert found["cpu_kwh"] == pytest.approx(3 * 0.04) and found["ram_kwh"] == pytest.approx(3 * 0.01)
-    assert found["energy_kwh"] == pytest.approx(1.2 + 0.12 + 0.03)
-    assert found["co2e_kg"] == pytest.approx(1.35 * 0.4)
-    assert found["money"] == pytest.approx(3.0)  # 0.5 a GPU-hour
-    assert found["estimate_kg"] == pytest.approx(6 * 0.230 * 0.432)
+    sums = total(folder)
+    assert sums["gpu_hours"] == sums["device_hours"] == pytest.approx(6.0)
+    assert sums["gpu_kwh"] == pytest.approx(6 * 0.2)
+    assert sums["cpu_kwh"] == pytest.approx(3 * 0.04) and sums["ram_kwh"] == pytest.approx(3 * 0.01)
+    assert sums["energy_kwh"] == pytest.approx(1.2 + 0.12 + 0.03)
+    assert sums["co2e_kg"] == pytest.approx(1.35 * 0.4)
+    assert sums["money"] == pytest.approx(3.0)  # 0.5 a GPU-hour
+    assert sums["estimate_kg"] == pytest.approx(6 * 0.230 * 0.432)
     assert read_folder(folder, Site()).attempts == 2
 
 
 def test_the_estimate_is_the_sites(run_folder, emissions_record):
-    found = total(run_folder(records=[emissions_record(hours=60)]))
-    assert round(found["estimate_kg"], 2) == 5.96 == round(Site(gpu_power_w=230.0).estimate_kg(60), 2)
+    sums = total(run_folder(records=[emissions_record(hours=60)]))
+    assert round(sums["estimate_kg"], 2) == 5.96 == round(Site(gpu_power_w=230.0).estimate_kg(60), 2)
 
 
 def test_a_cpu_counts_device_hours_and_nothing_of_gpus(run_folder, emissions_record):
-    found = total(run_folder(records=[emissions_record(hours=2, gpus=0)]))
-    assert found["device_hours"] == 2
-    assert found["gpu_hours"] == found["gpu_kwh"] == found["estimate_kg"] == found["money"] == 0
+    sums = total(run_folder(records=[emissions_record(hours=2, gpus=0)]))
+    assert sums["device_hours"] == 2
+    assert sums["gpu_hours"] == sums["gpu_kwh"] == sums["estimate_kg"] == sums["money"] == 0
 
 
 def test_an_empty_folder_costs_nothing(tmp_path):
@@ -77,10 +77,10 @@ def test_equal_runs_are_read_once_but_counted_for_every_arm(sweep):
     facts = json.loads((folder / "sweep.json").read_text())
     facts["cells"][1]["stages"][0] = facts["cells"][0]["stages"][0]  # one pretraining feeds both
     (folder / "sweep.json").write_text(json.dumps(facts))
-    found = collect(folder)
-    assert len(found.cells) == 2 and len(found.runs) == 3
-    assert [cost_of(cell)["device_hours"] for cell in found.cells] == pytest.approx([1.0, 1.0])  # 0.5 h a stage
-    assert sum(run.spent["device_hours"] for run in found.runs.values()) == pytest.approx(1.5)
+    collected = collect(folder)
+    assert len(collected.cells) == 2 and len(collected.runs) == 3
+    assert [cost_of(cell)["device_hours"] for cell in collected.cells] == pytest.approx([1.0, 1.0])  # 0.5 h a stage
+    assert sum(run.spent["device_hours"] for run in collected.runs.values()) == pytest.approx(1.5)
 
 
 def test_a_folder_without_sweep_json_is_refused(tmp_path):

@@ -1,4 +1,4 @@
-"""What the numbers stand on: the data of every column, what was measured and what modelled, whose prices."""
+"""What the numbers are based on: the data of every column, what was measured and what modelled, whose prices."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_stages_that_see_other_images_have_lines_of_their_own(sweep):
         path.write_text(path.read_text().replace('_images": 2000', f'_images": {count}'))
     path = folder / "sslft-pretrain-0" / "job.json"
     path.write_text(path.read_text().replace('labelled_images": 2000', 'labelled_images": 200'))
-    found = [(row["used by"], row["training images"], row["labelled"]) for row in rows(details.data(lay_out(collect(folder))))]
-    assert found == [("scratch, sslft: finetune", "200", tables.DASH), ("sslft: pretrain", "2,000", "200")]
+    shown = [(row["used by"], row["training images"], row["labelled"]) for row in rows(details.data(lay_out(collect(folder))))]
+    assert shown == [("scratch, sslft: finetune", "200", tables.DASH), ("sslft: pretrain", "2,000", "200")]
 
 
 def test_the_page_says_what_it_is_about_and_what_the_command_line_changed(table_3, tmp_path):
@@ -87,8 +87,8 @@ def test_nodes_with_and_without_a_meter_are_counted(sweep, emissions_record):
     make = {
         ("scratch", 0): {"records": [emissions_record(node=n, cpu_power_source=s) for n, s in (("a", "rapl"), ("b", "tdp"), ("c", "tdp"))]}
     }
-    found = energy_sources.tracked(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, make=make)))
-    assert "CPU measured by RAPL, in 1 of 3 records, or modelled from its TDP and load (no meter), in 2 of 3 records" in found
+    text = energy_sources.tracked(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, make=make)))
+    assert "CPU measured by RAPL, in 1 of 3 records, or modelled from its TDP and load (no meter), in 2 of 3 records" in text
 
 
 def two_sites(sweep, emissions_record, currency: str = "EUR"):
@@ -102,15 +102,15 @@ def two_sites(sweep, emissions_record, currency: str = "EUR"):
 def test_runs_of_two_sites_say_so(sweep, emissions_record):
     laid_out = two_sites(sweep, emissions_record)
     said = (
-        "The runs come from 2 sites, and the CO2e and money of each are its own: "
+        "The runs come from 2 sites, each with its carbon intensity and price: "
         "here (0.4 kg CO2e/kWh, 0.5 EUR per GPU-hour): 1 run; there (0.05 kg CO2e/kWh, 2 EUR per GPU-hour): 1 run."
     )
     assert tables.cost(laid_out).caption.endswith(said)
     assert said in report.summary(laid_out.sweep.folder, width=200)
-    found = rows(details.runs(laid_out.sweep))
-    assert [row["site"].split()[0] for row in found] == ["here", "there"]
+    lines = rows(details.runs(laid_out.sweep))
+    assert [row["site"].split()[0] for row in lines] == ["here", "there"]
     # 0.25 kWh each: 0.1 and 0.0125 kg
-    assert [row["kg CO2e"] for row in found] == ["0.100", "0.0125"]
+    assert [row["kg CO2e"] for row in lines] == ["0.100", "0.0125"]
     assert rows(tables.cost(laid_out))[0]["EUR"] == "1.25"
 
 

@@ -16,22 +16,22 @@ def test_std_divides_by_n_minus_one():
 
 def test_paired_over_the_same_seeds():
     """Differences 1, 2, 3: mean 2, standard error 1/sqrt(3), t(0.975, 2) = 4.303."""
-    found = difference({0: 11.0, 1: 22.0, 2: 33.0}, {2: 30.0, 1: 20.0, 0: 10.0})
-    assert found.mean == pytest.approx(2.0) and found.how == "paired over 3 seeds"
-    assert found.high - 2 == pytest.approx(2 - found.low) == pytest.approx(4.3027 / sqrt(3), rel=1e-4)
+    result = difference({0: 11.0, 1: 22.0, 2: 33.0}, {2: 30.0, 1: 20.0, 0: 10.0})
+    assert result.mean == pytest.approx(2.0) and result.how == "paired over 3 seeds"
+    assert result.high - 2 == pytest.approx(2 - result.low) == pytest.approx(4.3027 / sqrt(3), rel=1e-4)
 
 
 def test_unpaired_over_other_seeds():
     """Equal variances 2 and n 2: standard error sqrt(2), Welch's degrees of freedom 2."""
-    found = difference({0: 10.0, 1: 12.0}, {2: 5.0, 3: 7.0})
-    assert found.mean == 5.0 and found.how == "unpaired (Welch), 2 and 2 seeds"
-    assert found.high - found.mean == pytest.approx(4.3027 * sqrt(2), rel=1e-4)
+    result = difference({0: 10.0, 1: 12.0}, {2: 5.0, 3: 7.0})
+    assert result.mean == 5.0 and result.how == "unpaired (Welch), 2 and 2 seeds"
+    assert result.high - result.mean == pytest.approx(4.3027 * sqrt(2), rel=1e-4)
 
 
 def test_welch_degrees_of_freedom():
     """Variances 1 (n 3) and 4 (n 3): (5/3)**2 / ((1/3)**2/2 + (4/3)**2/2) = 50/17 = 2.941; t = 3.2199 (between 3.182 and 4.303)."""
-    found = difference({0: 1.0, 1: 2.0, 2: 3.0}, {3: 2.0, 4: 4.0, 5: 6.0})
-    assert 3.182 < (found.high - found.mean) / sqrt(5 / 3) < 3.3
+    result = difference({0: 1.0, 1: 2.0, 2: 3.0}, {3: 2.0, 4: 4.0, 5: 6.0})
+    assert 3.182 < (result.high - result.mean) / sqrt(5 / 3) < 3.3
 
 
 def test_one_seed_has_no_interval():
@@ -45,5 +45,5 @@ def test_nothing_to_compare():
 
 
 def test_no_spread_is_no_interval_width():
-    found = difference({0: 3.0, 1: 3.0}, {2: 1.0, 3: 1.0})
-    assert (found.low, found.high) == (2.0, 2.0)
+    result = difference({0: 3.0, 1: 3.0}, {2: 1.0, 3: 1.0})
+    assert (result.low, result.high) == (2.0, 2.0)

@@ -86,9 +86,9 @@ def test_speeds_are_averaged_over_seeds(sweep):
 
 
 def test_cost_ratios_are_of_one_column(sweep, emissions_record):
-    found = sentences(two_columns(sweep, emissions_record))
-    assert "On cifar10, per model and against scratch, ssat took 2.00x the energy and 2.00x the GPU-hours." in found
-    assert "On imagenet, per model and against scratch, ssat took 1.37x the energy and 1.37x the GPU-hours." in found
+    lines = sentences(two_columns(sweep, emissions_record))
+    assert "On cifar10, per model and against scratch, ssat took 2.00x the energy and 2.00x the GPU-hours." in lines
+    assert "On imagenet, per model and against scratch, ssat took 1.37x the energy and 1.37x the GPU-hours." in lines
 
 
 def test_differences_are_paired_over_seeds(table_3):
@@ -122,8 +122,8 @@ def test_a_lead_that_may_be_chance_is_called_so(sweep):
     assert sentences(lay_out(collect(folder)))[1] == f"{first}, +1.00 points against scratch ({interval})."
     facts = json.loads((folder / "sweep.json").read_text())
     (folder / "sweep.json").write_text(json.dumps(facts | {"baseline": "sslft"}))
-    found = sentences(lay_out(collect(folder)))[1]
-    assert found.startswith(f"{first}, +11.00 points against sslft (paired") and found.endswith(f"; +1.00 over scratch ({interval}).")
+    sentence = sentences(lay_out(collect(folder)))[1]
+    assert sentence.startswith(f"{first}, +11.00 points against sslft (paired") and sentence.endswith(f"; +1.00 over scratch ({interval}).")
 
 
 def test_without_a_paper_nothing_is_the_papers(sweep):
@@ -357,22 +357,22 @@ def test_settings_of_an_older_version_are_shown_as_todays(sweep):
 
 
 def test_provenance_names_what_was_used(table_3):
-    found = provenance(lay_out(collect(table_3(dirty=True))))
-    assert found["commit"] == "0123456789abcdef with uncommitted changes"
-    assert found["hardware"] == "NVIDIA RTX A5000, 1 process"
-    assert found["grid"] == "DEU, 0.400 kg CO2e/kWh"
-    assert found["CPU power"] == "modelled from its TDP and load (no meter) (codecarbon 3.3.2)"
-    assert found["share of the node"] == "50% of its CPU and RAM energy"
+    entries = provenance(lay_out(collect(table_3(dirty=True))))
+    assert entries["commit"] == "0123456789abcdef with uncommitted changes"
+    assert entries["hardware"] == "NVIDIA RTX A5000, 1 process"
+    assert entries["grid"] == "DEU, 0.400 kg CO2e/kWh"
+    assert entries["CPU power"] == "modelled from its TDP and load (no meter) (codecarbon 3.3.2)"
+    assert entries["share of the node"] == "50% of its CPU and RAM energy"
 
 
 def test_sentences_follow_from_the_numbers(table_3):
-    found = sentences(lay_out(collect(table_3())))
-    assert found[0] == "60 of 60 runs are done."
-    assert found[1].startswith("On cifar10 the most accurate arm is ssat: 90.75 ± 0.10 % (3 seeds), +12.18 points against scratch")
-    assert [f.split(",")[0] for f in found[3:5]] == ["On cifar10", "On cifar100"]
-    assert found[4].endswith("ssat took 1.00x the energy and 1.00x the GPU-hours.")
-    assert found[5].startswith("The mean distance from the paper's numbers is 0.90 points")
-    assert found[6] == "The whole sweep, each run counted once, took 36.0 GPU-hours, 9.00 kWh and 3.60 kg CO2e, 18.0 EUR."
+    lines = sentences(lay_out(collect(table_3())))
+    assert lines[0] == "60 of 60 runs are done."
+    assert lines[1].startswith("On cifar10 the most accurate arm is ssat: 90.75 ± 0.10 % (3 seeds), +12.18 points against scratch")
+    assert [f.split(",")[0] for f in lines[3:5]] == ["On cifar10", "On cifar100"]
+    assert lines[4].endswith("ssat took 1.00x the energy and 1.00x the GPU-hours.")
+    assert lines[5].startswith("The mean distance from the paper's numbers is 0.90 points")
+    assert lines[6] == "The whole sweep, each run counted once, took 36.0 GPU-hours, 9.00 kWh and 3.60 kg CO2e, 18.0 EUR."
 
 
 @pytest.mark.parametrize(

@@ -32,13 +32,13 @@ def write(sweep_folder: str | Path) -> Path:
 
 
 def summary(sweep_folder: str | Path, width: int | None = None) -> str:
-    """The main tables, the differences and the reading as text for a terminal of ``width`` columns (None: the present one).
+    """The main tables, the differences and the sentences as text for a terminal of ``width`` columns (None: the current one).
 
     Raises:
         ConfigError: the folder holds no sweep.json.
     """
     laid_out = lay_out(collect(sweep_folder))
     size = ("M parameters, training", "M parameters, inference", "M activations, inference", "GMACs, inference")
-    found = (tables.accuracy(laid_out), tables.differences(laid_out), tables.cost(laid_out).without(*size), evaluations.table(laid_out))
+    shown = (tables.accuracy(laid_out), tables.differences(laid_out), tables.cost(laid_out).without(*size), evaluations.table(laid_out))
     costs = [line for line in (energy_sources.tracked(laid_out.sweep), energy_sources.sites(laid_out.sweep)) if line]
-    return render.terminal([table for table in found if table and table.rows], [*sentences(laid_out), *costs], width)
+    return render.terminal([table for table in shown if table and table.rows], [*sentences(laid_out), *costs], width)

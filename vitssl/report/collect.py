@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from vitssl.config import ConfigError, Run, Site, as_it_was
 from vitssl.files import read_events, read_json
 
-SILENT_S = 300.0  # a running attempt writes its energy twice a minute; after this long without, it is gone
+SILENT_S = 300.0  # a running attempt writes its energy twice a minute; after this long without a record it counts as interrupted
 SUMMED = ("device_hours", "gpu_hours", "gpu_kwh", "cpu_kwh", "ram_kwh", "energy_kwh", "co2e_kg", "estimate_kg", "money")
 
 
@@ -53,12 +53,12 @@ class RunFolder:
 
     @cached_property
     def run(self) -> dict[str, Any]:
-        """run.yaml, every default explicit; read when asked for, since few are. Empty where there is none."""
+        """run.yaml, every default explicit; read only on access, since few are needed. Empty where there is none."""
         path = self.path / "run.yaml"
         return as_it_was(Run, OmegaConf.to_container(OmegaConf.load(path))) if path.is_file() else {}
 
     def metrics(self, evaluator: str) -> dict[str, float]:
-        """What an evaluator found in the end, by metric: one of the Run's own (test, val, test_ema) or a configured one."""
+        """The final metrics of an evaluator: of a built-in one (test, val, test_ema) or of a configured one."""
         return self.done.get(evaluator) or self.evals.get(evaluator, {}).get("metrics") or {}
 
     def of(self, kind: str) -> list[dict[str, Any]]:
@@ -77,7 +77,7 @@ class RunFolder:
 
 @dataclass
 class Cell:
-    """One arm at one point of the axes: the stages that its accuracy stands on, the last one carrying it."""
+    """One arm at one point of the axes: the stages that its accuracy depends on; the last one is evaluated for it."""
 
     arm: str
     axes: dict[str, Any]
@@ -103,7 +103,7 @@ class Sweep:
     facts: dict[str, Any]  # sweep.json
     arms: list[Arm]
     cells: list[Cell]
-    runs: dict[Path, RunFolder]  # each once, whatever the number of cells that stand on it
+    runs: dict[Path, RunFolder]  # each once, however many cells use it
 
     @property
     def name(self) -> str:
@@ -111,7 +111,7 @@ class Sweep:
 
     @property
     def currency(self) -> str | None:
-        """What the runs are paid in; None where in several currencies, whose sum would mean nothing."""
+        """What the runs are paid in; None where they use several currencies, whose sum would mean nothing."""
         paid = {run.site.currency for run in self.runs.values() if run.site.price_per_gpu_hour}
         return None if len(paid) > 1 else next(iter(paid), Site().currency)
 
@@ -152,16 +152,16 @@ def collect(folder: str | Path) -> Sweep:
 def read_folder(path: Path, site: Site) -> RunFolder:
     """One run folder; ``site`` is the sweep's, for a run that no launcher has described yet."""
     job = read_json(path / "job.json")
-    own = Site(**job["site"]) if job.get("site") else site
+    site = Site(**job["site"]) if job.get("site") else site
     emissions = [read_json(p) for p in sorted(path.glob("emissions-*.json"))]
-    found = RunFolder(
+    run = RunFolder(
         path, "waiting", job=job, cost=read_json(path / "cost.json"),
         done=read_json(path / "done.json"), evals=read_json(path / "evals.json"),
-        events=read_events(path / "metrics.jsonl"), emissions=emissions, spent=spent(emissions, own), site=own,
+        events=read_events(path / "metrics.jsonl"), emissions=emissions, spent=spent(emissions, site), site=site,
     )  # fmt: skip
-    found.error = read_json(path / "error.json").get("message", "")
-    found.status = _status(found)
-    return found
+    run.error = read_json(path / "error.json").get("message", "")
+    run.status = _status(run)
+    return run
 
 
 def _status(run: RunFolder) -> str:

@@ -10,7 +10,7 @@ from vitssl.report.tables import BAD, DASH, MEASURED, NOTE, PUBLISHED, Entry, Ta
 
 
 def data(grid: Grid) -> Table | None:
-    """The set, its counts after subsets and its content, for every column; several lines where arms or stages differ in them."""
+    """The data set of every column: image counts after subsetting, sizes and hash; several lines where arms or stages differ."""
     rows = [row for column in grid.columns for row in _data_of(grid, grid.name(column))]
     if not rows:
         return None
@@ -25,9 +25,9 @@ def data(grid: Grid) -> Table | None:
 
 def _data_of(grid: Grid, column: str) -> list[list[Entry]]:
     users: dict[tuple[str, ...], list[str]] = {}
-    for title, found in stages(grid).items():
-        if column in found and "data" in found[column].job:
-            users.setdefault(_data_facts(found[column]), []).append(title)
+    for title, by_column in stages(grid).items():
+        if column in by_column and "data" in by_column[column].job:
+            users.setdefault(_data_facts(by_column[column]), []).append(title)
     alone = len(users) == 1
     return [
         [Entry(name), Entry(column if grid.axis else DASH), Entry(DASH if alone else ", ".join(titles), NOTE), *map(Entry, rest)]
@@ -36,12 +36,12 @@ def _data_of(grid: Grid, column: str) -> list[list[Entry]]:
 
 
 def _data_facts(run: RunFolder) -> tuple[str, ...]:
-    found = run.job["data"]
-    low, high = (" x ".join(map(str, found[name])) for name in ("smallest_px", "largest_px"))
-    train, labelled, val = found["train_images"], found["labelled_images"], found["val_images"]
+    facts = run.job["data"]
+    low, high = (" x ".join(map(str, facts[name])) for name in ("smallest_px", "largest_px"))
+    train, labelled, val = facts["train_images"], facts["labelled_images"], facts["val_images"]
     return (
-        found["name"], str(found["classes"]), f"{train:,}", f"{labelled:,}" if labelled < train else DASH, f"{val:,}" if val else DASH,
-        f"{found['test_images']:,}", low if low == high else f"{low} to {high}", str(run.run["data"]["image_size"]), found["sha256"][:12],
+        facts["name"], str(facts["classes"]), f"{train:,}", f"{labelled:,}" if labelled < train else DASH, f"{val:,}" if val else DASH,
+        f"{facts['test_images']:,}", low if low == high else f"{low} to {high}", str(run.run["data"]["image_size"]), facts["sha256"][:12],
     )  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def costs(grid: Grid) -> Table:
 
 
 def _stage_costs(done: list[Cell]) -> list[list[Entry]]:
-    """A line for each stage, and for a chain one of all together."""
+    """A line for each stage, and for a chain another for the whole."""
     rows, count = [], len(done)
     for i, (name, run) in enumerate(done[0].stages):
         passes = " + ".join(f"{billions(macs)} ({kind})" for kind, macs in run.cost["macs_passes"].items())
@@ -85,16 +85,16 @@ def published_costs(grid: Grid) -> Table | None:
     header += ["kg CO2e, paper", "kg CO2e, estimate here", "kg CO2e, tracked here"]
     rows = [_beside_the_paper(arm, cells) for arm, cells in zip(arms, models, strict=True)]
     beside = (
-        "beside it what one model of the same arm took here on the same data: GMACs as the paper counts, every pass with a patch "
-        "embedding of its own; the estimate and what was tracked as in Size and cost."
+        "beside it what one model of the same arm took here on the same data: GMACs as the paper counts, every pass with its own patch "
+        "embedding; the estimate and what was tracked as in Size and cost."
     )
-    apart = "it is tied to none of the models that finished here, and may be of other data, so nothing of ours stands beside it."
+    apart = "it is tied to none of the models that finished here, and may be of other data, so there is nothing to compare it with."
     caption = f"In italics what the paper prints, on its own hardware; {beside if any(models) else apart}"
     return Table("The paper's costs", header, rows, caption, left=frozenset({0, 1, 2})).trimmed()
 
 
 def _tied_to(grid: Grid, arm: Arm) -> list[Cell]:
-    """The finished models that a published cost stands for: those of the column that it names, unless a further axis splits the arm."""
+    """The finished models that a published cost belongs to: those of the column that it names, unless a further axis splits the arm."""
     named = (arm.published_cost or {}).get("column")
     rows = [row for row in grid.rows if row.arm is arm and not row.values]
     return [cell for row in rows for column, cells in row.columns.items() if str(column) == named for cell in finished(cells)]
@@ -104,21 +104,17 @@ def _beside_the_paper(arm: Arm, cells: list[Cell]) -> list[Entry]:
     printed, cost = arm.published_cost or {}, cost_per_model(cells) or {}
     gmacs, gpu_hours, kg = (Entry(str(printed.get(name, DASH)), PUBLISHED) for name in ("gmacs", "gpu_hours", "kg_co2e"))
     hours, estimate, tracked = (Entry(number(cost.get(name) or None)) for name in ("gpu_hours", "estimate_kg", "co2e_kg"))
-    passes = Entry(_gmacs(cells[0]) if cells else DASH)
+    # the paper counts every objective's pass in full
+    passes = " + ".join(billions(sum(run.cost["macs_passes"].values())) for _, run in cells[0].stages) if cells else DASH
     named = [Entry(arm.name), Entry(arm.row or DASH, NOTE), Entry(printed.get("column", DASH))]
-    return [*named, gmacs, passes, gpu_hours, hours, kg, estimate, tracked]
-
-
-def _gmacs(cell: Cell) -> str:
-    """GMACs of a chain's stages, as the paper counts."""
-    return " + ".join(billions(sum(run.cost["macs_passes"].values())) for _, run in cell.stages)
+    return [*named, gmacs, Entry(passes), gpu_hours, hours, kg, estimate, tracked]
 
 
 def runs(sweep: Sweep) -> Table:
     """Every run folder once, with how it ended and what all its attempts cost, and where if at several sites."""
     header = ["run", "of", "status", "attempts", "top-1 %", hours_name(sweep), "kWh", "kg CO2e", "site"]
     table = Table("Runs", header, [_run(sweep, path.name, run) for path, run in sweep.runs.items()], left=frozenset({0, 1, 2, 8}))
-    table.caption = "Every run folder once, whatever the number of arms that stand on it."
+    table.caption = "Every run folder once, however many arms use it."
     return table if energy_sources.sites(sweep) else table.without("site")
 
 

@@ -1,4 +1,4 @@
-"""What the report's numbers stand on: meters and models of energy, sites and their prices, changes on the command line."""
+"""What the report's numbers are based on: meters and models of energy, sites and their prices, changes on the command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CPU_POWER = {"rapl": "measured by RAPL", "tdp": "modelled from its TDP and load 
 
 
 def overridden(sweep: Sweep) -> str:
-    """What the command line changed, and what on the page is the sweep file's all the same; empty where it changed nothing."""
+    """What the command line changed, and what on the page still comes from the sweep file; empty where nothing was changed."""
     fields = sweep.facts.get("overrides") or []
     if not fields:
         return ""
@@ -21,7 +21,7 @@ def overridden(sweep: Sweep) -> str:
 
 
 def other_data(sweep: Sweep) -> list[str]:
-    """Those fields of the command line that change which images are seen."""
+    """The fields set on the command line that change which images are seen."""
     return [key for key in sweep.facts.get("overrides") or [] if re.search(r"(^|\.)data(\.(shards|source|images|labels|\w+_split)|$)", key)]
 
 
@@ -34,7 +34,7 @@ def _file_only(sweep: Sweep) -> dict[str, bool]:
 
 
 def tracked(sweep: Sweep) -> str:
-    """What of the energy was measured and what modelled, as the emission files recorded; empty where there are none."""
+    """Which part of the energy was measured and which modelled, as the emission files record; empty where there are none."""
     records = [record for run in sweep.runs.values() for record in run.emissions]
     if not records:
         return ""
@@ -51,7 +51,7 @@ def sites(sweep: Sweep) -> str:
         return ""
     listed = "; ".join(f"{site}: {n} run{'s' if n > 1 else ''}" for site, n in counts.items())
     mixed = " Money is left out, since the currencies differ." if sweep.currency is None else ""
-    return f"The runs come from {len(counts)} sites, and the CO2e and money of each are its own: {listed}.{mixed}"
+    return f"The runs come from {len(counts)} sites, each with its carbon intensity and price: {listed}.{mixed}"
 
 
 def site_of(run: RunFolder) -> str:

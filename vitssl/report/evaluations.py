@@ -1,11 +1,10 @@
-"""What evaluators found besides the sweep's metric: their table, and confusion between classes."""
+"""Results of evaluators besides the sweep's metric: their table, and confusion between classes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,23 +12,24 @@ from matplotlib.figure import Figure
 
 from vitssl.config.evals import KINDS
 from vitssl.report.collect import Cell, RunFolder
-from vitssl.report.grid import Grid, Row
+from vitssl.report.grid import Grid
 from vitssl.report.tables import DASH, METRICS, NOTE, Entry, Table, plus_minus, which
 
-MOST_CLASSES, NAMED_CLASSES, MOST_PANELS = 100, 30, 6  # of a confusion matrix; those whose names fit beside it; panels of a figure
+MOST_CLASSES, NAMED_CLASSES, MOST_PANELS = 100, 30, 6  # in a confusion matrix; with their names beside it; panels in a figure
 
 
 def table(grid: Grid) -> Table | None:
-    """Every metric of every evaluator, by arm and stage; None where it is the main table over again."""
+    """Every metric of every evaluator, by arm and stage; None where it would only repeat the main table."""
     lines = [
         ([*which(grid, row, column), Entry(stage), Entry(name), Entry(_fields(runs[0], name), NOTE)], [run.metrics(name) for run in runs])
         for row, column, done in grid.models()
         for stage, runs in _stages(done).items()
-        for name in _evaluators(runs[0])
+        for name in ("test", "val", "test_ema", *runs[0].evals)
+        if runs[0].metrics(name)
     ]
-    if not any(set(found[0]) & (METRICS.keys() - {"top1", "top5", "loss"}) or line[3].text != "test" for line, found in lines):
+    if not any(set(seeds[0]) & (METRICS.keys() - {"top1", "top5", "loss"}) or line[3].text != "test" for line, seeds in lines):
         return None
-    rows = [[*line, *(_entry([f[metric] for f in found if metric in f]) for metric in METRICS)] for line, found in lines]
+    rows = [[*line, *(_entry([scores[metric] for scores in seeds if metric in scores]) for metric in METRICS)] for line, seeds in lines]
     header = ["arm", grid.axis or "", "stage", "evaluator", "fields", *METRICS.values()]
     caption = (
         "After the last epoch of each stage, mean ± standard deviation over finished seeds. test, val and test_ema are the run's own "
@@ -40,21 +40,17 @@ def table(grid: Grid) -> Table | None:
 
 
 def _stages(done: list[Cell]) -> dict[str, list[RunFolder]]:
-    """The finished seeds' runs of every stage, by its name."""
+    """The runs of the finished seeds, by stage name."""
     return {name: [cell.stages[i][1] for cell in done] for i, (name, _) in enumerate(done[0].stages)}
 
 
-def _evaluators(run: RunFolder) -> list[str]:
-    return [name for name in ("test", "val", "test_ema", *run.evals) if run.metrics(name)]
-
-
 def _fields(run: RunFolder, name: str) -> str:
-    """An evaluator's type, and what it was told of other than its defaults."""
+    """An evaluator's type, and its fields that are not the defaults."""
     if name not in run.evals:
         return DASH
-    told = run.evals[name]["config"]
-    usual = KINDS[told["type"]]().defining()
-    return ", ".join([told["type"], *(f"{key} {value}" for key, value in told.items() if value != usual.get(key))])
+    config = run.evals[name]["config"]
+    defaults = KINDS[config["type"]]().defining()
+    return ", ".join([config["type"], *(f"{key} {value}" for key, value in config.items() if value != defaults.get(key))])
 
 
 def _entry(values: list[float]) -> Entry:
@@ -66,7 +62,7 @@ def _entry(values: list[float]) -> Entry:
 
 @dataclass
 class Confusion:
-    """Of one arm in one column.
+    """The confusion matrix of one arm in one column.
 
     Attributes:
         classes: their names.
@@ -90,7 +86,7 @@ class Confusion:
 
 
 def confusion(done: list[Cell], evaluator: str = "test") -> Confusion | None:
-    """Of finished seeds, from the predictions that their runs left; None where one left none."""
+    """The mean over finished seeds, from the predictions that their runs saved; None where one saved none."""
     paths = [cell.last.path / f"predictions-{evaluator}.npz" for cell in done]
     if not paths or not all(path.is_file() for path in paths):
         return None
@@ -100,53 +96,50 @@ def confusion(done: list[Cell], evaluator: str = "test") -> Confusion | None:
 
 @cache
 def _counts(path: Path) -> tuple[list[str], np.ndarray]:
-    with np.load(path) as found:
-        classes, labels_N, predicted_N = found["classes"].tolist(), found["labels"], found["predicted"]
+    with np.load(path) as saved:
+        classes, labels_N, predicted_N = saved["classes"].tolist(), saved["labels"], saved["predicted"]
     counts_KK = np.zeros((len(classes), len(classes)), dtype=np.int64)
     np.add.at(counts_KK, (labels_N, predicted_N), 1)
     return classes, counts_KK
 
 
 def per_class(grid: Grid) -> Table | None:
-    """Recall, precision and F1 of every class; of many classes those that are found least often."""
-    found = [(row, column, c) for row, column, done in grid.models() if (c := confusion(done)) is not None]
-    if not found:
+    """Recall, precision and F1 of every class; of many classes, those of lowest recall."""
+    matrices = [(row, column, c) for row, column, done in grid.models() if (c := confusion(done)) is not None]
+    if not matrices:
         return None
     rows = [
         [*which(grid, row, column), Entry(c.classes[k]), Entry(f"{c.counts_KK[k].sum():,.0f}"),
          *(Entry(f"{100 * values_K[k]:.1f}") for values_K in (c.recall_K, c.precision_K, c.f1_K))]
-        for row, column, c in found
-        for k in _shown(c)
+        for row, column, c in matrices
+        for k in _shown_classes(c)
     ]  # fmt: skip
     header = ["arm", grid.axis or "", "class", "test images", "recall %", "precision %", "F1 %"]
-    many = f" Of more than {NAMED_CLASSES} classes, the ten of lowest recall." if len(rows) < sum(len(c.classes) for *_, c in found) else ""
-    caption = f"After the last epoch, of the counts over all finished seeds.{many}"
+    many = any(len(c.classes) > NAMED_CLASSES for *_, c in matrices)
+    selection = f" Of more than {NAMED_CLASSES} classes, the ten of lowest recall." if many else ""
+    caption = f"After the last epoch, of the counts over all finished seeds.{selection}"
     return Table("Classes", header, rows, caption, left=frozenset({0, 1, 2})).trimmed()
 
 
-def _shown(c: Confusion) -> list[int]:
+def _shown_classes(c: Confusion) -> list[int]:
     K = len(c.classes)
     return list(range(K)) if K <= NAMED_CLASSES else np.argsort(c.recall_K, kind="stable")[:10].tolist()
 
 
 def confusion_plot(grid: Grid) -> tuple[str, Figure] | None:
     """Matrices of the first arms, as shares of each class; None for very many classes."""
-    found = [(row, column, c) for row, column, done in grid.models() if (c := confusion(done)) is not None]
-    found = [place for place in found if len(place[2].classes) <= MOST_CLASSES][:MOST_PANELS]
-    if not found:
+    matrices = [(row, column, c) for row, column, done in grid.models() if (c := confusion(done)) is not None]
+    matrices = [place for place in matrices if len(place[2].classes) <= MOST_CLASSES][:MOST_PANELS]
+    if not matrices:
         return None
-    across = min(len(found), 3)
-    figure = Figure(figsize=(4.3 * across, 3.9 * -(-len(found) // across)), layout="constrained")
-    axes = figure.subplots(-(-len(found) // across), across, squeeze=False).reshape(-1)
-    for axis, (row, column, c) in zip(axes, found, strict=False):
-        _draw(axis, c, _title(grid, row, column))
-    for spare in axes[len(found) :]:
+    across = min(len(matrices), 3)
+    figure = Figure(figsize=(4.3 * across, 3.9 * -(-len(matrices) // across)), layout="constrained")
+    axes = figure.subplots(-(-len(matrices) // across), across, squeeze=False).reshape(-1)
+    for axis, (row, column, c) in zip(axes, matrices, strict=False):
+        _draw(axis, c, f"{grid.label(row)}, {grid.name(column)}" if grid.axis else grid.label(row))
+    for spare in axes[len(matrices) :]:
         spare.set_visible(False)
     return "Confusion: the share of each class's test images (row) that is taken for each class (column), mean over seeds, in %.", figure
-
-
-def _title(grid: Grid, row: Row, column: Any) -> str:
-    return f"{grid.label(row)}, {grid.name(column)}" if grid.axis else grid.label(row)
 
 
 def _draw(axis: Axes, c: Confusion, title: str) -> None:

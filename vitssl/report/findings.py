@@ -16,8 +16,8 @@ def sentences(grid: Grid) -> list[str]:
     """In order: how far the sweep got, the best arm of every column, costs against the baseline, the paper, the total."""
     best = [_best(grid, column) for column in grid.columns]
     costs = [_cost_ratios(grid, column) for column in grid.columns]
-    found = [_progress(grid.sweep), *best, *costs, _against_paper(grid), _total(grid.sweep)]
-    return [sentence for sentence in found if sentence]
+    lines = [_progress(grid.sweep), *best, *costs, _against_paper(grid), _total(grid.sweep)]
+    return [sentence for sentence in lines if sentence]
 
 
 def _progress(sweep: Sweep) -> str:
@@ -52,9 +52,9 @@ def _unranked(grid: Grid, column: Any) -> str:
     return f"{_on(grid.name(column))}no arm is named the most accurate, since {who} a single seed."
 
 
-def _interval(found: Difference) -> str:
-    zero = ", which contains 0: this may be chance" if found.contains_zero else ""
-    return f"{found.how}, 95 % interval {signed(found.low)} to {signed(found.high)}{zero}"
+def _interval(gap: Difference) -> str:
+    zero = ", which contains 0: this may be chance" if gap.contains_zero else ""
+    return f"{gap.how}, 95 % interval {signed(gap.low)} to {signed(gap.high)}{zero}"
 
 
 def _on(name: str) -> str:
@@ -63,15 +63,15 @@ def _on(name: str) -> str:
 
 def _cost_ratios(grid: Grid, column: Any) -> str:
     """Measured energy and hours of every arm against the baseline's."""
-    found = []
+    ratios = []
     for row in grid.rows:
         base = grid.baseline(row)
-        own, other = (cost_per_model(r.columns.get(column, [])) if r else None for r in (row, base))
-        if own and other and other["energy_kwh"] and other["device_hours"]:
-            energy, hours = own["energy_kwh"] / other["energy_kwh"], own["device_hours"] / other["device_hours"]
-            found.append(f"{grid.label(row)} took {energy:.2f}x the energy and {hours:.2f}x the {hours_name(grid.sweep)}")
+        cost, reference = (cost_per_model(r.columns.get(column, [])) if r else None for r in (row, base))
+        if cost and reference and reference["energy_kwh"] and reference["device_hours"]:
+            energy, hours = cost["energy_kwh"] / reference["energy_kwh"], cost["device_hours"] / reference["device_hours"]
+            ratios.append(f"{grid.label(row)} took {energy:.2f}x the energy and {hours:.2f}x the {hours_name(grid.sweep)}")
     where = f"On {name}, per" if (name := grid.name(column)) else "Per"
-    return f"{where} model and against {grid.baselines()}, {'; '.join(found)}." if found else ""
+    return f"{where} model and against {grid.baselines()}, {'; '.join(ratios)}." if ratios else ""
 
 
 def _against_paper(grid: Grid) -> str:
@@ -83,9 +83,9 @@ def _against_paper(grid: Grid) -> str:
                 gaps[f"{grid.label(row)}{f' on {name}' if (name := grid.name(column)) else ''}"] = mean(scores.values()) - paper
     if not gaps:
         return ""
-    far = max(gaps, key=lambda k: abs(gaps[k]))
+    furthest = max(gaps, key=lambda k: abs(gaps[k]))
     distance = mean(map(abs, gaps.values()))
-    return f"The mean distance from the paper's numbers is {distance:.2f} points; the largest, {far}, is {signed(gaps[far])}."
+    return f"The mean distance from the paper's numbers is {distance:.2f} points; the largest, {furthest}, is {signed(gaps[furthest])}."
 
 
 def _total(sweep: Sweep) -> str:

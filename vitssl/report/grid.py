@@ -45,7 +45,7 @@ class Grid:
         return self.sweep.facts["columns"] if len(self.columns) > 1 else None
 
     def models(self) -> list[tuple[Row, Any, list[Cell]]]:
-        """Row, column and its finished seeds, which a mean cost is taken over; column by column, since arms compare within one."""
+        """Row, column and the finished seeds there, over which costs are averaged; column by column, since arms are compared within one."""
         places = [(row, column) for column in self.columns for row in self.rows]
         return [(row, column, done) for row, column in places if (done := finished(row.columns.get(column, [])))]
 
@@ -69,8 +69,8 @@ class Grid:
     def scores(self, row: Row, column: Any, kind: str | None = None) -> dict[Any, float]:
         """Accuracy (%) by seed, of finished cells; ``kind`` None takes the sweep's metric."""
         evaluator, metric = self.metric
-        found = {cell.axes.get(SEED): cell.result(kind or evaluator, metric) for cell in row.columns.get(column, [])}
-        return {seed: value for seed, value in found.items() if value is not None}
+        scores = {cell.axes.get(SEED): cell.result(kind or evaluator, metric) for cell in row.columns.get(column, [])}
+        return {seed: value for seed, value in scores.items() if value is not None}
 
     def published(self, row: Row, column: Any) -> float | None:
         """The paper's number for this cell; it must be keyed by every axis that takes several values."""
@@ -86,11 +86,11 @@ class Grid:
         return None if left else value
 
     def ranking(self, column: Any) -> list[Row]:
-        """The rows by falling mean accuracy; none where fewer than two have one, or where one stands on a single seed."""
-        scores = [(row, found) for row in self.rows if (found := self.scores(row, column))]
-        if len(scores) < 2 or any(len(found) < 2 for _, found in scores):
+        """The rows by decreasing mean accuracy; none where fewer than two have one, or where one has a single seed."""
+        scored = [(row, by_seed) for row in self.rows if (by_seed := self.scores(row, column))]
+        if len(scored) < 2 or any(len(by_seed) < 2 for _, by_seed in scored):
             return []
-        return [row for row, found in sorted(scores, key=lambda pair: -mean(pair[1].values()))]
+        return [row for row, _ in sorted(scored, key=lambda pair: -mean(pair[1].values()))]
 
     def baseline_name(self, row: Row) -> str | None:
         """The arm that a row is compared with; None for a baseline."""
@@ -119,10 +119,10 @@ def lay_out(sweep: Sweep) -> Grid:
     columns = list(axes.get(axis) or dict.fromkeys(c.axes.get(axis) for c in sweep.cells)) if axis else [None]
     rows = []
     for arm in sweep.arms:
-        mine = [cell for cell in sweep.cells if cell.arm == arm.name]
-        points = list(dict.fromkeys(tuple(cell.axes.get(a) for a in row_axes) for cell in mine)) or [()]
+        of_arm = [cell for cell in sweep.cells if cell.arm == arm.name]
+        points = list(dict.fromkeys(tuple(cell.axes.get(a) for a in row_axes) for cell in of_arm)) or [()]
         for point in points:
-            here = [cell for cell in mine if tuple(cell.axes.get(a) for a in row_axes) == point]
+            here = [cell for cell in of_arm if tuple(cell.axes.get(a) for a in row_axes) == point]
             by_column = {c: [cell for cell in here if axis is None or cell.axes.get(axis) == c] for c in columns}
             rows.append(Row(arm, dict(zip(row_axes, point, strict=False)), by_column))
     return Grid(sweep, columns, row_axes, rows)
@@ -134,7 +134,7 @@ def finished(cells: list[Cell]) -> list[Cell]:
 
 
 def cost_of(cell: Cell) -> dict[str, float]:
-    """What one finished model cost: the sum over the stages that it stands on, all attempts included."""
+    """What one finished model cost: the sum over its stages, all attempts included."""
     return add(run.spent for _, run in cell.stages)
 
 

@@ -1,4 +1,4 @@
-"""Labels beside points, so placed that they overlap neither each other nor the points."""
+"""Labels beside points, placed so that they overlap neither each other nor the points."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import product
 
 from matplotlib.axes import Axes
 
-Box = tuple[float, float, float, float]  # px: left, bottom, right, top; matplotlib's own is a hundred times slower to compare
+Box = tuple[float, float, float, float]  # px: left, bottom, right, top; matplotlib's Bbox is a hundred times slower to compare
 SIZE_PT = 8.0
 # right, left, above, below and the corners, near first; in points
 AROUND = ((1, 0.4), (1, -1), (-1, 0.4), (-1, -1), (0, 1), (0, -1.4), (0, 1.8))
@@ -32,14 +32,14 @@ def place(axis: Axes, points: list[Point]) -> None:
     Greedy, from the top: for each label the first offset at which its box is inside the axes and clear of points, error bars and
     labels; where there is none, the one that overlaps least.
     """
-    axis.figure.canvas.draw()  # settles limits and layout
+    axis.figure.canvas.draw()  # fixes limits and layout
     point_px, inside = axis.figure.dpi / 72, axis.get_window_extent().extents
     taken = [box for point in points for box in _marks(axis, point, 4 * point_px)]
     for point in sorted(points, key=lambda p: -p.y):
         width, height = _size_px(axis, point.text)
         centre = axis.transData.transform((point.x, point.y))
         boxes = [_box(centre, dx * point_px, dy * point_px, width, height) for dx, dy in OFFSETS]
-        best = min(range(len(OFFSETS)), key=lambda i: _clash(boxes[i], taken, inside))  # the first among equals
+        best = min(range(len(OFFSETS)), key=lambda i: _clash(boxes[i], taken, inside))  # the first of equals
         taken.append(boxes[best])
         _annotate(axis, point, *OFFSETS[best])
 

@@ -11,7 +11,7 @@ from vitssl.report.grid import Grid
 from vitssl.report.plots import with_ids
 from vitssl.report.settings import provenance, settings
 
-Picture = tuple[str, str]  # what it shows, in words, and the <svg> element
+Picture = tuple[str, str]  # its caption, and the <svg> element
 
 
 def title(grid: Grid) -> str:
@@ -57,7 +57,7 @@ def _subtitle(grid: Grid) -> str:
 
 
 def notes(grid: Grid) -> list[str]:
-    """The sweep's notes, what its arms say of themselves, and what the command line made of it."""
+    """The sweep's notes, those of its arms, and what the command line changed."""
     arms = grid.sweep.arms
     return [
         *grid.sweep.facts.get("notes", []),
@@ -71,8 +71,8 @@ def _section(name: str, body: str, kind: str = "") -> str:
     return f'<section class="{kind}">\n<h2>{escape(name)}</h2>\n{body}</section>\n' if body else ""
 
 
-def _tables(*found: tables.Table | None, titled: bool = True) -> str:
-    given = [t for t in found if t is not None]
+def _tables(*parts: tables.Table | None, titled: bool = True) -> str:
+    given = [t for t in parts if t is not None]
     return "".join(
         (f"<h3>{escape(t.title)}</h3>\n" if titled or i else "") + render.html(t)
         for i, t in enumerate(given)
@@ -103,7 +103,7 @@ def _plot(name: str, caption: str, svg: str) -> str:
 
 
 def markdown(grid: Grid, plots: dict[str, Picture]) -> str:
-    """report.md: the same page for places that show no HTML."""
+    """report.md: the same page for viewers that show no HTML."""
     given = [
         tables.accuracy(grid), tables.differences(grid), tables.cost(grid), details.data(grid), details.costs(grid),
         details.published_costs(grid),

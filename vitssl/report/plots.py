@@ -1,4 +1,4 @@
-"""The report's plots. Colours are Okabe and Ito's, told apart by the colour-blind; markers tell the arms apart in grey."""
+"""The report's plots. Colours are Okabe and Ito's, safe for the colour-blind; markers tell the arms apart in greyscale."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STYLE = {
     "grid.color": "#e4e4e4", "grid.linewidth": 0.6, "axes.axisbelow": True, "axes.edgecolor": "#666666",
     "legend.frameon": False, "figure.dpi": 150, "hatch.linewidth": 0.5,
 }  # fmt: skip
-Plot = tuple[str, Figure]  # what it shows, in words, and the figure
+Plot = tuple[str, Figure]  # its caption, and the figure
 Value = Callable[[dict[str, Any]], float | None]  # of an event of metrics.jsonl
 
 
@@ -64,7 +64,7 @@ def save(figure: Figure, path: Path) -> str:
 
 
 def with_ids(svg: str, prefix: str) -> str:
-    """The <svg> element with ids that begin with ``prefix``, which keeps those of several on one page apart."""
+    """The <svg> element with ``prefix`` before every id, so that ids of several plots on one page differ."""
     return re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{prefix}", svg)
 
 
@@ -100,7 +100,7 @@ def _against_cost(grid: Grid, cost: str) -> Plot | None:
         axis.set(title=grid.name(column), xlabel=unit, ylabel=metric_name(grid), xlim=(0, None))
         axis.margins(0.12, 0.16)
         axis.set_xlim(left=0)
-        place(axis, [_label(grid, row, *points) for row, points in drawn])
+        place(axis, [_labelled_point(grid, row, *points) for row, points in drawn])
     return f"Accuracy against {unit}: means with ± one standard deviation over seeds; faint dots are single seeds.", figure
 
 
@@ -118,7 +118,7 @@ def _points(grid: Grid, row: Row, column: Any, cost: str, scale: float) -> tuple
     return ([cost_of(c)[cost] * scale for c in cells], [scores[c.axes.get(SEED)] for c in cells]) if cells else None
 
 
-def _label(grid: Grid, row: Row, x: list[float], y: list[float]) -> Point:
+def _labelled_point(grid: Grid, row: Row, x: list[float], y: list[float]) -> Point:
     return Point(mean(x), mean(y), std(x) or 0.0, std(y) or 0.0, grid.label(row), style_of(grid, row)["color"])
 
 
@@ -131,7 +131,7 @@ def _scatter(grid: Grid, axis: Axes, drawn: list[tuple[Row, tuple[list[float], l
 
 
 def _by_axis(grid: Grid) -> Plot | None:
-    """A line per arm over a numeric axis, be it the columns or the rows."""
+    """A line per arm over a numeric axis, which may be the columns or the rows."""
     name = grid.sweep.facts.get("columns")
     if name and _numeric(grid.columns):
         lines = {grid.label(row): ([(c, grid.scores(row, c)) for c in grid.columns], style_of(grid, row)) for row in grid.rows}
@@ -191,13 +191,13 @@ def _learning_curves(grid: Grid) -> Plot | None:
         return None
     rows = [row for row in grid.rows if any(run.events for column in columns for run in _runs(row, column))]
     figure, axes = _curve_panels(len(curves), len(columns))
-    for own, column in zip(axes, columns, strict=True):
-        for axis, (name, (kind, value)) in zip(own, curves.items(), strict=True):
+    for panels, column in zip(axes, columns, strict=True):
+        for axis, (name, (kind, value)) in zip(panels, curves.items(), strict=True):
             for row in rows:
                 _draw_curves(axis, row.columns.get(column, []), kind, value, style_of(grid, row)["color"])
             axis.set(title=grid.name(column), xlabel="epoch, over all stages", ylabel=name)
-        limits = [axis.get_xlim() for axis in own]  # a pretraining has a loss and no accuracy; the epochs stand above each other
-        for axis in own:
+        limits = [axis.get_xlim() for axis in panels]  # a pretraining has a loss and no accuracy; the epochs line up
+        for axis in panels:
             axis.set_xlim(min(low for low, _ in limits), max(high for _, high in limits))
     handles = [Line2D([], [], color=style_of(grid, row)["color"], label=grid.label(row)) for row in rows]
     figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 6), fontsize=8)
@@ -213,7 +213,7 @@ def _runs(row: Row, column: Any) -> list[RunFolder]:
 
 
 def _curves_of(runs: list[RunFolder]) -> dict[str, tuple[str, Value]]:
-    """What there are curves of: a name for the axis, the kind of event, and the value in it."""
+    """The available curves: axis label -> (kind of event, function that reads its value)."""
     terms = dict.fromkeys(name for run in runs for event in run.of("train") for name in event["terms"])
     losses: dict[str, tuple[str, Value]] = {f"training loss: {name}": ("train", partial(_term, name)) for name in terms}
     named = dict.fromkeys(name for run in runs for event in run.of("eval") for name in ("test", *run.evals) if name in event)
@@ -229,7 +229,7 @@ def _term(name: str, event: dict[str, Any]) -> float | None:
 
 
 def _curve_panels(curves: int, columns: int) -> tuple[Figure, list[list[Axes]]]:
-    """The figure, and the panels of every column: below each other, or, of a single column, up to three side by side."""
+    """The figure, and the panels of every column: stacked, or up to three side by side where there is a single column."""
     across, down = (min(curves, 3), -(-curves // 3)) if columns == 1 else (columns, curves)
     figure = Figure(figsize=(3.8 * across, 3.0 * down + 0.3), layout="constrained")
     axes = figure.subplots(down, across, squeeze=False)
@@ -256,7 +256,7 @@ def _curve(run: RunFolder, before: float, kind: str, value: Value) -> tuple[list
 
 
 def _band(axis: Axes, curves: list[tuple[list[float], list[float]]], colour: str, dashes: str) -> None:
-    """Mean and spread over seeds, as far as every seed has come."""
+    """Mean and spread over seeds, up to the last point that every seed has."""
     curves = [c for c in curves if c[0]]
     if not curves:
         return
@@ -293,7 +293,7 @@ def _energy(grid: Grid) -> Plot | None:
 
 
 def _bars(axis: Axes, costs: dict[int, dict[str, float]], scale: float) -> None:
-    """One bar by place on the axis, its components end to end."""
+    """One stacked bar of energy components per position on the axis."""
     left = np.zeros(len(costs))
     for key, (name, colour, hatch) in COMPONENTS.items():
         width = np.array([cost[key] * scale for cost in costs.values()])

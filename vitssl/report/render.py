@@ -23,7 +23,7 @@ STYLES = {PUBLISHED: "italic blue", NOTE: "dim", BAD: "bold red"}
 
 
 def html(table: Table) -> str:
-    """A <figure> that scrolls on its own when the page is narrow."""
+    """A <figure> that scrolls inside the page when that is narrow."""
     groups = "".join(f'<th colspan="{span}" class="group">{escape(label)}</th>' for label, span in table.groups)
     head = "".join(f'<th class="{_side(table, i)}" scope="col">{escape(name)}</th>' for i, name in enumerate(table.header))
     body = "".join(f"<tr>{''.join(_html_cell(table, r, c, e) for c, e in enumerate(row))}</tr>\n" for r, row in enumerate(table.rows))
@@ -94,7 +94,7 @@ def _tex(text: str) -> str:
 
 
 def terminal(tables: list[Table], lines: list[str], width: int | None = None) -> str:
-    """Tables and lines for a terminal of ``width`` columns (None: the present one)."""
+    """Tables and lines for a terminal of ``width`` columns (None: the current one)."""
     out = StringIO()
     shown = [_rich(table) for table in tables]
     screen, unbounded = Console(width=width), Console(width=10_000)
@@ -133,7 +133,7 @@ def _line(grid: Grid, row: Row, column: object) -> dict[str, object]:
     cells = row.columns.get(column, [])
     done = finished(cells)
     scores, paper = list(grid.scores(row, column).values()), grid.published(row, column)
-    found = grid.against_baseline(row, column)
+    difference = grid.against_baseline(row, column)
     axis = {grid.sweep.facts["columns"]: column} if grid.sweep.facts.get("columns") else {}
     cost = cost_per_model(cells) or {}
     return {
@@ -141,8 +141,9 @@ def _line(grid: Grid, row: Row, column: object) -> dict[str, object]:
         "status": " ".join(dict.fromkeys(c.status for c in cells)) or row.arm.not_runnable or "",
         "seeds": len(scores), "top1_mean": mean(scores) if scores else None, "top1_std": std(scores),
         "paper_top1": paper, "minus_paper": mean(scores) - paper if scores and paper is not None else None,
-        "minus_baseline": found and found.mean, "ci95_low": found and found.low, "ci95_high": found and found.high,
-        "interval": found and found.how,
+        "minus_baseline": difference and difference.mean, "ci95_low": difference and difference.low,
+        "ci95_high": difference and difference.high,
+        "interval": difference and difference.how,
         "params_train": _total(done, "params_train"), "params_inference": _inference(done, "params_inference"),
         "activations_inference": _inference(done, "activations_inference"),
         "macs_train_forward": _total(done, "macs_train_forward"), "macs_inference": _inference(done, "macs_inference"),

@@ -1,4 +1,4 @@
-"""What was run: the settings that tell the arms apart, those that all share, and where everything comes from."""
+"""What was run: the settings in which the arms differ, those that all share, and the provenance of everything."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ LEFT_OUT = {"seed", "data.shards", "data.source", "data.sha256", "data.cache_dir
 
 
 def stages(grid: Grid) -> dict[str, dict[str, RunFolder]]:
-    """One run by column for each distinct (row, stage), by the name it has in the report; seeds do not count."""
-    found: dict[str, dict[str, RunFolder]] = {}
+    """One run by column for each distinct (row, stage), by its name in the report; of several seeds the first."""
+    runs: dict[str, dict[str, RunFolder]] = {}
     for row in grid.rows:
         for column, cells in row.columns.items():
             chain = cells[0].stages if cells else []
             for name, run in chain:
                 if run.run:
                     title = grid.label(row) if len(chain) == 1 else f"{grid.label(row)}: {name}"
-                    found.setdefault(title, {})[grid.name(column)] = run
-    return found
+                    runs.setdefault(title, {})[grid.name(column)] = run
+    return runs
 
 
 def settings(grid: Grid) -> tuple[Table | None, dict[str, str]]:
     """The table of settings that differ between stages, and the settings that all share, by field."""
-    found = stages(grid)
-    if not found:
+    by_stage = stages(grid)
+    if not by_stage:
         return None, {}
-    fields = {name: {column: dotted(run.run) for column, run in runs.items()} for name, runs in found.items()}
+    fields = {name: {column: dotted(run.run) for column, run in runs.items()} for name, runs in by_stage.items()}
     names = dict.fromkeys(k for flats in fields.values() for f in flats.values() for k in f)
-    keys = [k for k in names if k not in LEFT_OUT and not k.startswith("evals")]  # those stand beside their results
+    keys = [k for k in names if k not in LEFT_OUT and not k.startswith("evals")]  # evaluators' fields are shown beside their results
     # a value that is off in one stage may be a whole group of fields in another
     lines = {k: [_by_column({c: _text(f.get(k, DASH)) for c, f in flats.items()}) for flats in fields.values()] for k in keys}
     shared = {k: line[0] for k, line in lines.items() if len(set(line)) == 1}
     shown = {
-        "effective batch": [_by_column({c: _batch(r) for c, r in runs.items()}) for runs in found.values()],
-        "learning rate, scaled peak": [_by_column({c: _rate(r.run) for c, r in runs.items()}) for runs in found.values()],
-        **_crops(found),
-        **{k: line for k, line in lines.items() if k not in shared and not _group(k, keys)},
+        "effective batch": [_by_column({c: _batch(r) for c, r in runs.items()}) for runs in by_stage.values()],
+        "learning rate, scaled peak": [_by_column({c: _rate(r.run) for c, r in runs.items()}) for runs in by_stage.values()],
+        **_crops(by_stage),
+        **{k: line for k, line in lines.items() if k not in shared and not any(other.startswith(f"{k}.") for other in keys)},
     }
     rows = [[Entry(name), *map(Entry, line)] for name, line in shown.items()]
     caption = "Effective batch, learning rate, and every field of the configuration in which the stages differ."
-    return Table("Settings", ["setting", *found], rows, caption, left=frozenset(range(len(found) + 1))), shared
+    return Table("Settings", ["setting", *by_stage], rows, caption, left=frozenset(range(len(by_stage) + 1))), shared
 
 
-def _crops(found: dict[str, dict[str, RunFolder]]) -> dict[str, list[str]]:
+def _crops(by_stage: dict[str, dict[str, RunFolder]]) -> dict[str, list[str]]:
     """What the crops are cut from, where any run shrinks the images first."""
-    short = [{column: run.run["data"].get("cache_px") for column, run in runs.items()} for runs in found.values()]
+    short = [{column: run.run["data"].get("cache_px") for column, run in runs.items()} for runs in by_stage.values()]
     if not any(px for columns in short for px in columns.values()):
         return {}
     shrunk = "images shrunk to a short side of {} px: small crops are coarser than of the originals"
@@ -66,10 +66,6 @@ def _by_column(texts: dict[str, str]) -> str:
     return "; ".join(f"{column}: {text}" for column, text in texts.items())
 
 
-def _group(key: str, keys: list[str]) -> bool:
-    return any(k.startswith(f"{key}.") for k in keys)
-
-
 def _text(value: Any) -> str:
     if value is None:
         return "off"
@@ -81,7 +77,7 @@ def _text(value: Any) -> str:
 
 
 def _part(name: str, fields: Any) -> str:
-    """A step of a list of steps, such as a view's colours: jitter 0.4 0.4 0.2 0.1 (p 0.8)."""
+    """One step of a list, such as a view's colour augmentations: jitter 0.4 0.4 0.2 0.1 (p 0.8)."""
     if isinstance(fields, list):
         return f"{name.replace('_', ' ')} ({_text(fields)})"
     numbers = [_text(value).replace(",", "") for key, value in fields.items() if key != "prob"]
@@ -94,7 +90,7 @@ def _batch(run: RunFolder) -> str:
     if not starts:
         return f"{size}"
     ranks, slices = starts[-1]["world_size"], starts[-1].get("accumulate", 1)
-    spread = f"{ranks} process{'es' if ranks > 1 else ''}" + (f" x {slices} slices" if slices > 1 else "")
+    spread = _processes(ranks) + (f" x {slices} slices" if slices > 1 else "")
     return f"{size} ({spread})"
 
 
@@ -109,37 +105,29 @@ def provenance(grid: Grid) -> dict[str, str]:
     facts, runs = sweep.facts, list(sweep.runs.values())
     starts = [event for run in runs for event in run.of("start")]
     records = [record for run in runs for record in run.emissions]
+    costs = [run.cost for run in runs if run.cost]
     versions = [" · ".join(f"{k} {v}" for k, v in e["versions"].items()) for e in starts]
     dirty = " with uncommitted changes" if facts.get("dirty") else ""
-    found = {
+    entries = {
         "command": [facts.get("command")],
         "sweep file": [facts.get("file")],
         "commit": [f"{facts['commit']}{dirty}" if facts.get("commit") else "not a git checkout"],
         "submitted": [facts.get("created")],
         "source snapshot": [run.job.get("source") for run in runs],
-        "hardware": [f"{e['device']}, {_devices(e)}" for e in starts],
-        "inference speed": [_speed(run) for run in runs if run.cost],
+        "hardware": [f"{e['device']}, {_processes(e['world_size'])}" for e in starts],
+        "inference speed": [f"on {c['inference_device']}, batch {c['inference_batch_size']}, {c['precision']}" for c in costs],
         "hosts": [e["host"] for e in starts],
         "versions": versions,
         "grid": [f"{r['country']}, {r['intensity_kg_per_kwh']:.3f} kg CO2e/kWh" for r in records],
-        "CPU power": [_power_source(r) for r in records],
+        "CPU power": [f"{CPU_POWER[r['cpu_power_source']]} (codecarbon {r['codecarbon']})" for r in records],
         "share of the node": [f"{r['node_share']:.0%} of its CPU and RAM energy" for r in records],
         "axes": [f"{axis}: {', '.join(map(str, values))}" for axis, values in (facts.get("axes") or {}).items()],
         "seeds": [", ".join(str(s) for s in dict.fromkeys(c.axes.get(SEED) for c in sweep.cells) if s is not None)],
         "run folders": [str(sweep.folder.resolve())],
     }
-    texts = {name: "; ".join(dict.fromkeys(str(v) for v in values if v)) for name, values in found.items()}
+    texts = {name: "; ".join(dict.fromkeys(str(v) for v in values if v)) for name, values in entries.items()}
     return {name: text for name, text in texts.items() if text}
 
 
-def _speed(run: RunFolder) -> str:
-    cost = run.cost
-    return f"on {cost['inference_device']}, batch {cost['inference_batch_size']}, {cost['precision']}"
-
-
-def _devices(start: dict[str, Any]) -> str:
-    return f"{start['world_size']} process{'es' if start['world_size'] > 1 else ''}"
-
-
-def _power_source(record: dict[str, Any]) -> str:
-    return f"{CPU_POWER[record['cpu_power_source']]} (codecarbon {record['codecarbon']})"
+def _processes(count: int) -> str:
+    return f"{count} process{'es' if count > 1 else ''}"

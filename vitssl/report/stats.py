@@ -18,7 +18,7 @@ class Difference:
     mean: float
     low: float | None
     high: float | None
-    how: str  # for people: what the interval stands on
+    how: str  # in words: which seeds the interval is computed from
 
     @property
     def contains_zero(self) -> bool:

@@ -1,4 +1,4 @@
-"""The report's tables as data: what stands in every cell, and whether we measured it or the paper printed it."""
+"""The report's tables as data: the content of every cell, and whether it was measured here or printed in the paper."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Table:
         return self.pick([c for c, name in enumerate(self.header) if name not in names])
 
     def trimmed(self) -> Table:
-        """Without the columns in which nothing stands."""
+        """Without the empty columns."""
         full = [c for c in range(len(self.header)) if c == 0 or any(row[c].text != DASH for row in self.rows)]
         return self.pick(full)
 
@@ -115,7 +115,7 @@ def accuracy(grid: Grid) -> Table:
 
 
 def cost(grid: Grid) -> Table:
-    """Size of every arm's models and what one of them cost, apart for every column."""
+    """Size of every arm's models and what one of them cost, separately for every column."""
     rows = [[*which(grid, row, column), *_size(done), *_spending(done), _speed(done)] for row, column, done in grid.models()]
     named = ["arm", grid.axis or ""]
     size = ["M parameters, training", "M parameters, inference", "M activations, inference", "GMACs, training forward", "GMACs, inference"]
@@ -214,7 +214,7 @@ def _accuracy_caption(grid: Grid) -> str:
 
 def _cost_caption(grid: Grid) -> str:
     size = "A chain's stages are joined by +. Activations: the values that matrix products and convolutions put out for one image. "
-    spent = "One model: the mean over seeds of the sum over the stages that it stands on, all attempts included. "
+    spent = "One model: the mean over seeds of the sum over its stages, all attempts included. "
     return " ".join(
         filter(None, (size + spent + _estimate_note(grid.sweep), energy_sources.tracked(grid.sweep), energy_sources.sites(grid.sweep)))
     )
@@ -235,10 +235,11 @@ def differences(grid: Grid) -> Table | None:
     """Every arm minus the baseline, with a 95 % confidence interval over the seeds."""
     rows = []
     for row in grid.rows:
-        found = [grid.against_baseline(row, column) for column in grid.columns]
-        if any(found):
+        intervals = [grid.against_baseline(row, column) for column in grid.columns]
+        if any(intervals):
             against = f" against {row.arm.baseline}" if row.arm.baseline else ""
-            rows.append([Entry(grid.label(row) + against), *(Entry(_interval(d)) for d in found), Entry(_how(found), NOTE)])
+            how = "; ".join(dict.fromkeys(d.how for d in intervals if d))
+            rows.append([Entry(grid.label(row) + against), *(Entry(_interval(d)) for d in intervals), Entry(how, NOTE)])
     if not rows:
         return None
     return Table(
@@ -248,14 +249,11 @@ def differences(grid: Grid) -> Table | None:
     )  # fmt: skip
 
 
-def _interval(found: Difference | None) -> str:
-    if found is None:
+def _interval(difference: Difference | None) -> str:
+    if difference is None:
         return DASH
-    return signed(found.mean) + (f" [{signed(found.low)}, {signed(found.high)}]" if found.low is not None else "")
-
-
-def _how(found: list[Difference | None]) -> str:
-    return "; ".join(dict.fromkeys(d.how for d in found if d))
+    low, high = difference.low, difference.high
+    return signed(difference.mean) + (f" [{signed(low)}, {signed(high)}]" if low is not None else "")
 
 
 def readings(grid: Grid) -> Table | None:
