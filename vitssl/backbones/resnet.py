@@ -1,7 +1,4 @@
-"""ResNets of bottleneck blocks (He et al. 2016), on timm's modules and with timm's and torchvision's parameter names.
-
-Shapes: B images, C channels, H W pixels, N tokens of the last map, D width.
-"""
+"""ResNets of bottleneck blocks (He et al. 2016), on timm's modules and with timm's and torchvision's parameter names."""
 
 from __future__ import annotations
 
@@ -80,8 +77,8 @@ class ResNet(Backbone):
 
     def layer_id(self, name: str) -> int:
         """0 for the stem; blocks are counted through the stages."""
-        found = re.match(r"layer(\d+)\.(\d+)\.", name)
-        return sum(self.depths[: int(found[1]) - 1]) + int(found[2]) + 1 if found else 0
+        block = re.match(r"layer(\d+)\.(\d+)\.", name)
+        return sum(self.depths[: int(block[1]) - 1]) + int(block[2]) + 1 if block else 0
 
 
 def _stage(in_dim: int, dim: int, stride: int, drop_paths: list[float]) -> nn.Sequential:

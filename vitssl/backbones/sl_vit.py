@@ -1,6 +1,6 @@
-"""SL-ViT's two parts (Lee et al. 2021, "Vision Transformer for Small-Size Datasets"), which give a ViT a sense of what is near.
+"""SL-ViT's two parts (Lee et al. 2021, "Vision Transformer for Small-Size Datasets"), which give a ViT a bias towards its neighbourhood.
 
-Shapes: B images, C channels, H W pixels, h heads, N tokens, D width, E values of a token's patches.
+Shapes: E values of a token's patches.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LocalAttention(Attention):
         q = q * self.scale[:, None, None]
         itself_NN = torch.eye(N, dtype=torch.bool, device=q.device)
         if self.fused_attn:
-            heads_BhNd = F.scaled_dot_product_attention(q, k, v, attn_mask=~itself_NN, scale=1.0)
+            heads_BANd = F.scaled_dot_product_attention(q, k, v, attn_mask=~itself_NN, scale=1.0)
         else:
-            heads_BhNd = (q @ k.transpose(-2, -1)).masked_fill(itself_NN, -torch.inf).softmax(-1) @ v
-        return self.proj(heads_BhNd.transpose(1, 2).reshape(B, N, self.attn_dim))
+            heads_BANd = (q @ k.transpose(-2, -1)).masked_fill(itself_NN, -torch.inf).softmax(-1) @ v
+        return self.proj(heads_BANd.transpose(1, 2).reshape(B, N, self.attn_dim))

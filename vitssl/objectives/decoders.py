@@ -1,7 +1,4 @@
-"""Decoders: a backbone's features to values of every patch.
-
-Shapes: B images, N tokens, M kept tokens, P prefix tokens, D width, E values of a patch.
-"""
+"""Decoders: a backbone's features to values of every patch."""
 
 from __future__ import annotations
 
