@@ -17,7 +17,7 @@ from vitssl.config.evals import EvalConfig, evals_of, own_evals
 from vitssl.data.batch import Batch, RawBatch
 from vitssl.data.index import Index, load_index
 from vitssl.data.loader import TrainLoader
-from vitssl.data.subset import Split, train_and_heldout
+from vitssl.data.subset import train_and_heldout
 from vitssl.views import EvalView, TrainViews
 
 
@@ -44,7 +44,7 @@ class TrainState:
         if self.device.type == "cpu":
             memory.keep_freed()
         self.index = _open_data(run)
-        self.split = _split(self.index, run)
+        self.split = train_and_heldout(self.index, run.data, config.needs_labels(run), evaluated=config.classifies(run))
         self.accumulate = _accumulation(run)
         self.mean, self.std = config.statistics(run.data, self.index.mean, self.index.std)
         self.loader = TrainLoader(
@@ -123,15 +123,11 @@ def _open_data(run: Run) -> Index:
     return index
 
 
-def _split(index: Index, run: Run) -> Split:
-    return train_and_heldout(index, run.data, config.needs_labels(run), evaluated=config.classifies(run))
-
-
 def _accumulation(run: Run) -> int:
     """Equal slices per rank and step: the fewest that are no larger than ``loop.micro_batch_size``."""
-    own = max(1, run.optim.batch_size // dist.world_size())
-    largest = run.loop.micro_batch_size or own
-    return next(parts for parts in range(1, own + 1) if own % parts == 0 and own // parts <= largest)
+    per_rank = max(1, run.optim.batch_size // dist.world_size())
+    largest = run.loop.micro_batch_size or per_rank
+    return next(parts for parts in range(1, per_rank + 1) if per_rank % parts == 0 and per_rank // parts <= largest)
 
 
 def start(train_state: TrainState) -> nn.Module:
@@ -155,9 +151,9 @@ def start(train_state: TrainState) -> nn.Module:
 
 
 def _wrap(train_state: TrainState) -> nn.Module:
-    """Compile and DDP, as asked.
+    """Compile and DDP, as configured.
 
-    DDP lays its buckets out anew after the first backward, which changes the order of sums. One discarded step at every
+    DDP rebuilds its buckets after the first backward, which changes the order of sums. One discarded step at every
     start makes a resumed run and an undisturbed one use the same buckets from their first real step on.
     """
     network = train_state.model
@@ -166,7 +162,7 @@ def _wrap(train_state: TrainState) -> nn.Module:
         return ddp_model
     device_ids = [train_state.device.index] if train_state.device.type == "cuda" else None
     ddp_model = DistributedDataParallel(ddp_model, device_ids=device_ids, gradient_as_bucket_view=True)
-    # between steps buffers are equal on all ranks: fixed, or made of what all gathered (the argument of this name is deprecated)
+    # between steps buffers are equal on all ranks: fixed, or computed from values of all ranks (the argument of this name is deprecated)
     ddp_model.broadcast_buffers = False
     before = {name: value.clone() for name, value in network.state_dict().items()}
     raw = next(train_state.loader.batches(0, 1))[0]
@@ -178,11 +174,11 @@ def _wrap(train_state: TrainState) -> nn.Module:
 
 
 def _restore(train_state: TrainState, saved: dict[str, Any]) -> None:
-    # of an earlier schema it cannot be compared; its run.yaml is what it was begun with, as nobody has a reason to change it
+    # of an earlier schema it cannot be compared; its run.yaml is what it was begun with, as nobody has a reason to edit it
     if saved.get("schema") == config.SCHEMA and saved["identity"] != _identity(train_state.run):
         raise ConfigError(
-            "it belongs to another config; run.yaml was changed after training began, or a version of vitssl began it that computed"
-            " this one otherwise",
+            "it belongs to another config; run.yaml was changed after training began, or it was begun by a version of vitssl"
+            " that computes the identity differently",
             place=str(train_state.folder / state.LAST),
         )
     train_state.model.load_state_dict(saved["model"])
@@ -217,7 +213,7 @@ def save(train_state: TrainState) -> None:
 
 def forward(train_state: TrainState, ddp_model: nn.Module, raw: RawBatch) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
     batch: Batch = train_state.views(raw)
-    # tensors, not numbers: compiled code would be compiled anew for every value
+    # tensors, not numbers: code would be recompiled for every value
     progress = torch.full((), train_state.schedule.progress(raw.step), device=train_state.device)
     batch.labelled = torch.full((), raw.labelled or 1.0, device=train_state.device)
     with dist.autocast(train_state.device, train_state.run.loop.precision):
