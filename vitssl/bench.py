@@ -1,7 +1,4 @@
-"""Speed on this machine, as ratios: each comparison times ours and its rival in turn, in one process, and takes medians.
-
-Shapes: B images, C channels, H W pixels.
-"""
+"""Speed on this machine, as ratios: each comparison times ours and its rival in turn, in one process, and takes medians."""
 
 from __future__ import annotations
 

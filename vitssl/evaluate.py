@@ -1,7 +1,4 @@
-"""A trained run as an object that predicts, gives features and is evaluated.
-
-Shapes: B images, K classes, N tokens of the backbone's output grid, P prefix tokens, D width.
-"""
+"""A trained run as an object that predicts, gives features and is evaluated."""
 
 from __future__ import annotations
 
