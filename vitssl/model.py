@@ -59,7 +59,7 @@ class Model(nn.Module):
 
 
 def build(run: Run, num_classes: int) -> Model:
-    """The Run's model, on the CPU, initialised from ``run.seed`` whatever was drawn before.
+    """The Run's model, on the CPU, initialised from ``run.seed`` alone, independent of earlier random draws.
 
     The objective of field ``name``, whose config is ``NameConfig``, is the class ``Name`` in ``vitssl.objectives.name``.
     """

@@ -79,7 +79,7 @@ def fit(train_state: TrainState, ddp_model: nn.Module, log: Log, stopping: StopR
     """
     run, progress = train_state.run, train_state.progress
     train_state.model.train()
-    meter, saved_at, begun = Meter(), time.time(), time.time() - progress.time_s
+    meter, saved_at, started = Meter(), time.time(), time.time() - progress.time_s
     for micro_batches in train_state.loader.batches(progress.step, train_state.total_steps):
         period_over = dist.is_main() and time.time() - saved_at > 60 * run.loop.checkpoint_minutes
         stop, checkpoint, diverged = _agree(bool(stopping), period_over, not meter.finite())
@@ -99,7 +99,7 @@ def fit(train_state: TrainState, ddp_model: nn.Module, log: Log, stopping: StopR
             evaluate(train_state, log, due)
             train_state.model.train()
             meter.restart()
-        progress.time_s = time.time() - begun
+        progress.time_s = time.time() - started
         if train_state.epoch_kept and progress.step < train_state.total_steps:
             _settle(train_state, meter, log)
             save(train_state)

@@ -60,7 +60,9 @@ class TrainState:
         self.model = model.build(run, len(self.index.classes))
         self.progress = Progress()
         view = EvalView(run.data.image_size, run.data.eval_crop, self.mean, self.std, self.device)
-        self.subject = evaluators.Subject(self.model, run, self.index.classes, view, lambda: (self.index, self.split), self._average)
+        self.subject = evaluators.Subject(
+            self.model, run, self.index.classes, view, lambda: (self.index, self.split), lambda: self.ema and self.ema.average
+        )
         self.own_evals = own_evals(run, heldout=len(self.split.val) > 0)
         self.evals = self.own_evals | evals_of(run)
 
@@ -74,7 +76,7 @@ class TrainState:
 
     @property
     def epoch_ended(self) -> bool:
-        """Did the newest step hand out the last image of an epoch?"""
+        """Did the newest step train on the last image of an epoch?"""
         return self.epochs_done > self._epochs_at(self.progress.step - 1)
 
     @property
@@ -87,23 +89,20 @@ class TrainState:
         return int(step / self.loader.steps_per_epoch + 1e-9)
 
     def evals_due(self) -> dict[str, EvalConfig]:
-        """The evaluators whose turn it is after the newest step."""
+        """The evaluators that are due after the newest step."""
         if self.progress.step == self.total_steps:
             return self.evals
         every = {name: self.run.loop.eval_every if cfg.every is None else cfg.every for name, cfg in self.evals.items()}
         return {name: self.evals[name] for name, n in every.items() if n and self.epoch_ended and self.epochs_done % n == 0}
 
-    def _average(self) -> dict[str, Tensor] | None:
-        return None if self.ema is None else self.ema.average
-
     @property
     def data_facts(self) -> dict[str, Any]:
-        """What a checkpoint must say of its data, for predictions without them."""
+        """What a checkpoint holds about its data, for predictions without the shards."""
         return {"classes": self.index.classes, "mean": list(self.mean), "std": list(self.std)}
 
 
 def total_steps(run: Run, steps_per_epoch: float) -> int:
-    """Optimiser steps of a run: enough to hand out every image ``epochs`` times."""
+    """Optimiser steps of a run: enough to train on every image ``epochs`` times."""
     steps = int(np.ceil(round(run.loop.epochs * steps_per_epoch, 6)))
     return steps if run.loop.max_steps is None else min(steps, run.loop.max_steps)
 
@@ -135,7 +134,7 @@ def start(train_state: TrainState) -> nn.Module:
     run, network = train_state.run, train_state.model
     last = train_state.folder / state.LAST
     saved = state.read(last) if last.exists() else None
-    if saved is None:  # a run that goes on finds all weights in its own checkpoint, its teachers' too
+    if saved is None:  # a resumed run has all weights in its checkpoint, its teachers' too
         if run.init_from:
             state.init_from(network, network.backbone, run)
         state.load_teachers(network, run, train_state.mean, train_state.std)
@@ -174,7 +173,7 @@ def _wrap(train_state: TrainState) -> nn.Module:
 
 
 def _restore(train_state: TrainState, saved: dict[str, Any]) -> None:
-    # of an earlier schema it cannot be compared; its run.yaml is what it was begun with, as nobody has a reason to edit it
+    # of an earlier schema it cannot be compared; its run.yaml is taken to be unchanged since training began
     if saved.get("schema") == config.SCHEMA and saved["identity"] != _identity(train_state.run):
         raise ConfigError(
             "it belongs to another config; run.yaml was changed after training began, or it was begun by a version of vitssl"

@@ -31,7 +31,7 @@ class Features:
 
     prefix_BPD: Tensor  # class token and registers
     tokens_BND: Tensor  # patch tokens, row by row; M where the pass kept M of the N
-    extra_BJD: Tensor  # learned tokens that the network appends behind the patches
+    extra_BJD: Tensor  # learned tokens that the network appends after the patches
     grid: tuple[int, ...]  # of the N tokens: rows, columns
     intermediates: dict[int, Features] = field(default_factory=dict)  # by ``out_indices``
 

@@ -33,7 +33,7 @@ from vitssl.config import ConfigError
 class _GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
     """torch's batch norm, whose mean and variance are those of all ranks' values; one process uses torch's kernel.
 
-    What it sees in training may differ in count between ranks. Statistics are float32 whatever the input's type.
+    In training, ranks may hold different numbers of values. Statistics are float32 for any type of input.
     ``over_ranks`` belongs to `set_over_ranks`, ``update_statistics`` to `frozen_statistics`.
 
     Raises:

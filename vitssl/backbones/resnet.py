@@ -82,12 +82,12 @@ class ResNet(Backbone):
 
 
 def _stage(in_dim: int, dim: int, stride: int, drop_paths: list[float]) -> nn.Sequential:
-    """Blocks of inner width ``dim``; the first has the stride, and a projection beside it."""
+    """Blocks of inner width ``dim``; the first has the stride, and a projection as its shortcut."""
     out_dim, blocks = Bottleneck.expansion * dim, []
     for i, rate in enumerate(drop_paths):
-        beside = None if i else downsample_conv(in_dim, out_dim, 1, stride, norm_layer=norms.BatchNorm2d)
+        downsample = None if i else downsample_conv(in_dim, out_dim, 1, stride, norm_layer=norms.BatchNorm2d)
         drop_path = DropPath(rate) if rate else None
         blocks.append(
-            Bottleneck(out_dim if i else in_dim, dim, 1 if i else stride, beside, norm_layer=norms.BatchNorm2d, drop_path=drop_path)
+            Bottleneck(out_dim if i else in_dim, dim, 1 if i else stride, downsample, norm_layer=norms.BatchNorm2d, drop_path=drop_path)
         )
     return nn.Sequential(*blocks)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 def with_shifts(images_BCHW: Tensor, by_px: int) -> Tensor:
-    """(B, 5 * C, H, W): the images, then moved by so many pixels down-right, down-left, up-right and up-left; zeros move in."""
+    """(B, 5 * C, H, W): the images, then moved by ``by_px`` pixels down-right, down-left, up-right and up-left; zeros move in."""
     H, W = images_BCHW.shape[-2:]
     padded = F.pad(images_BCHW, (by_px,) * 4)
     moved = [padded[..., row : row + H, column : column + W] for row in (0, 2 * by_px) for column in (0, 2 * by_px)]

@@ -1,7 +1,7 @@
 """Every image of a data set decoded once, into one file on the node that all its jobs map into memory.
 
 The file is named by the content of the shards and by `cache_px`, and holds the pixels of all images one after the other,
-channels first; shapes and offsets follow from the index. Beside it lies a lock file: the process that builds
+channels first; shapes and offsets follow from the index. Next to it is a lock file: the process that builds
 holds it exclusively, those that read share it, and a cache whose lock nobody holds may be evicted.
 
 Shapes: N images of the index.
@@ -142,7 +142,7 @@ def _valid(path: Path, sizes_N2: np.ndarray) -> bool:
 
 
 def _make_room(folder: Path, path: Path, data: Data, needed: int) -> None:
-    """Evict the caches that were opened longest ago, as far as nobody holds them, until ``needed`` bytes fit."""
+    """Evict the caches that were opened longest ago, except those in use, until ``needed`` bytes fit."""
     others = _files(folder, except_for=path)
     total = sum(size for _, size, _ in others)
     for _, size, other in others:

@@ -76,7 +76,7 @@ def comparison(index: Index) -> str | None:
 
 
 def expected(folder: str | Path) -> Index | None:
-    """What shards that are not built yet will hold by the printed counts, with classes of equal size; None likewise."""
+    """What shards that are not built yet will hold by the printed counts, with classes of equal size; None for other folders."""
     printed = _printed(folder)
     if printed is None:
         return None

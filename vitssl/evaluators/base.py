@@ -25,7 +25,7 @@ from vitssl.model import Model
 from vitssl.objectives.heads import pooled_blocks
 from vitssl.views import EvalView
 
-EVALUATED_AT_ONCE = 128  # images of a rank: without gradients they need little room, whatever a training batch was
+EVALUATED_AT_ONCE = 128  # images of a rank: without gradients they need little memory, so this does not depend on the training batch
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Losses between the views of an image, in float32 whatever the precision of the step.
+"""Losses between the views of an image, in float32 for any precision of the step.
 
 Shapes: S rows of all ranks, V views of the student, G of the teacher.
 """

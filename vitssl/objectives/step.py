@@ -45,7 +45,7 @@ class Step:
         Args:
             view: its name.
             keep_BM: the tokens to keep, as ``TokenMask.keep_BM``; the others are dropped.
-            mask_BN: the tokens to hide behind a learned one, as ``TokenMask.mask_BN``.
+            mask_BN: the tokens to replace by a learned one, as ``TokenMask.mask_BN``.
             attn_mask: which tokens may attend to which, as `Backbone.forward` describes it.
         """
         full = keep_BM is None and mask_BN is None and attn_mask is None

@@ -18,7 +18,7 @@ def rising_momentum(start: float, progress: float) -> float:
 class Teacher(nn.ModuleDict):
     """Copies of the student's modules, by name; in evaluation mode, and never trained.
 
-    They belong to the objective's state, so that a resumed run goes on with them.
+    They belong to the objective's state, so that a resumed run continues with them.
 
     Args:
         batch_statistics: the modules whose batch norms take their batch's statistics while the student trains (most public code); the

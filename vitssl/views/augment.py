@@ -204,7 +204,7 @@ def parse(text: str, where: str = "") -> Policy:
     """The policy of ``rand-m9-mstd0.5-inc1`` and the like, ``original`` or ``cifar10``.
 
     Raises:
-        ConfigError: an unknown name or section; ``where`` stands before the field's name.
+        ConfigError: an unknown name or section; ``where`` is put before the field's name.
     """
     name, *sections = text.split("-")
     if text == "cifar10":
