@@ -58,7 +58,7 @@ class Rank(multiprocessing.get_context("forkserver").Process):
         os.environ.update(self.env)
         with self.errors.open("w") as file:
             os.dup2(file.fileno(), sys.stderr.fileno())
-        dist.leave(train.main([str(self.folder)]))
+        dist.hard_exit(train.main([str(self.folder)]))
 
     def wait(self, timeout_s: float) -> int:
         """The exit code."""

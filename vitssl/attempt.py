@@ -23,15 +23,15 @@ class Diverged(RuntimeError):
 
 
 class Busy(ConfigError):
-    """Another process trains this run; nothing of this one's is to show in the folder."""
+    """Another process trains this run; this one must leave nothing in the folder."""
 
 
 def refuse_cpu(run: Run, job: dict[str, Any]) -> None:
-    """A job that SLURM gave GPUs to does not go on for days without them."""
-    asked = job.get("gpus_per_node") if job.get("executor") == "slurm" else 0
-    if asked and run.loop.device == "auto" and dist.device("auto").type == "cpu":
+    """Refuse to train for days on CPUs in a job that SLURM gave GPUs to."""
+    gpus = job.get("gpus_per_node") if job.get("executor") == "slurm" else 0
+    if gpus and run.loop.device == "auto" and dist.device("auto").type == "cpu":
         raise ConfigError(
-            f"this job asked SLURM for {asked} GPUs per node and torch sees none: a driver that is too old, or a container that is entered"
+            f"this job asked SLURM for {gpus} GPUs per node and torch sees none: a driver that is too old, or a container that is entered"
             " without --nv? loop.device=cpu trains without",
             "loop.device",
         )
@@ -91,7 +91,7 @@ class ErrorFile:
                 busy_file(Path(stop_file)).touch()
             return
         if dist.lost_peer(error):
-            return  # the rank that failed says why; where it was killed nobody does, and the launcher goes on from the checkpoint
+            return  # the rank that failed writes its error; one that was killed cannot, and the launcher continues from the checkpoint
         text = str(error).strip().split("\n")[0]
         message = text if isinstance(error, ConfigError | Diverged) else f"{type(error).__name__}: {text}"
         details = "".join(traceback.format_exception(error))

@@ -1,7 +1,4 @@
-"""Speed on this machine, as ratios: each comparison times ours and its rival in turn, in one process, and takes medians.
-
-Shapes: B images, C channels, H W pixels.
-"""
+"""Speed on this machine, as ratios: each comparison times ours and its rival in turn, in one process, and takes medians."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ from vitssl.views import TrainViews
 
 @dataclass
 class Comparison:
-    """Medians over the rounds; ``ratio`` is the median of the rounds' own ratios ours / rival."""
+    """Medians over the rounds; ``ratio`` is the median of the ratios ours / rival of the rounds."""
 
     name: str
     unit: str
@@ -67,12 +64,12 @@ def run(images: Path | None, only: list[str], repeats: int) -> dict[str, Any]:
         memory.keep_freed()  # as training does
     with tempfile.TemporaryDirectory() as scratch:
         root = images or _digits_as_jpeg(Path(scratch) / "images")
-        found = []
+        comparisons = []
         for name in only or known:
-            found.append(known[name](Bench(root, Path(scratch), device, repeats)))
+            comparisons.append(known[name](Bench(root, Path(scratch), device, repeats)))
             torch.set_num_threads(threads)
     device_name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {threads} threads"
-    return {"device": device_name, "torch": torch.__version__, "timm": timm.__version__, "comparisons": [asdict(c) for c in found]}
+    return {"device": device_name, "torch": torch.__version__, "timm": timm.__version__, "comparisons": [asdict(c) for c in comparisons]}
 
 
 def table(figures: dict[str, Any]) -> str:
@@ -100,11 +97,11 @@ class Bench:
 
     def seconds(self, work: Callable[[], Any], times: int = 1) -> float:
         self._wait()
-        begun = time.perf_counter()
+        started = time.perf_counter()
         for _ in range(times):
             work()
         self._wait()
-        return (time.perf_counter() - begun) / times
+        return (time.perf_counter() - started) / times
 
     def _wait(self) -> None:
         if self.device.type == "cuda":
@@ -184,7 +181,7 @@ def timm_step(bench: Bench) -> Comparison:
 
 
 def _digits_as_jpeg(root: Path) -> Path:
-    """The digits as 32-px JPEG files in class folders: an image folder that every machine can make."""
+    """The digits as 32-px JPEG files in class folders: an image folder that every machine can create."""
     for i, (split, sample) in enumerate(open_source("digits").samples()):
         folder = root / split / str(sample.label)
         folder.mkdir(parents=True, exist_ok=True)
@@ -228,7 +225,7 @@ def _batch(bench: Bench) -> tuple[RawBatch, Any]:
     return next(ours.batches(0, 1))[0], index
 
 
-def _made(bench: Bench, raw: RawBatch, index: Any, view: dict[str, Any]) -> Callable[[], float]:
+def _speed(bench: Bench, raw: RawBatch, index: Any, view: dict[str, Any]) -> Callable[[], float]:
     """Images per second of a view of ours at 224 px; other random numbers each time."""
     views = TrainViews(
         {"main": config.merge(config.View, view)}, image_size=224, mean=index.mean, std=index.std,
@@ -249,7 +246,7 @@ def _views_against_timm(bench: Bench, name: str, view: dict[str, Any], timm_opti
         return len(pictures) / bench.seconds(lambda: torch.stack([transform(p) for p in pictures]))
 
     note = f"{what} to 224 px / timm's PIL pipeline on the same images, one core each"
-    return bench.compare(name, "images/s", _made(bench, raw, index, view), pil, note)
+    return bench.compare(name, "images/s", _speed(bench, raw, index, view), pil, note)
 
 
 def views(bench: Bench) -> Comparison:
@@ -263,7 +260,7 @@ def views_randaugment(bench: Bench) -> Comparison:
 
 def views_bicubic(bench: Bench) -> Comparison:
     raw, index = _batch(bench)
-    bicubic, bilinear = (_made(bench, raw, index, RAND_AUGMENT | {"auto_augment_interpolation": kind}) for kind in ("bicubic", "bilinear"))
+    bicubic, bilinear = (_speed(bench, raw, index, RAND_AUGMENT | {"auto_augment_interpolation": kind}) for kind in ("bicubic", "bilinear"))
     return bench.compare("views_bicubic", "images/s", bicubic, bilinear, "RandAugment's geometry bicubic / bilinear, both ours, one core")
 
 
@@ -296,16 +293,16 @@ def _end_to_end(bench: Bench) -> Comparison:
     def synthetic() -> float:
         return source.batch_size / bench.seconds(step, steps)
 
-    found = bench.compare("end_to_end", "images/s", real, synthetic, "")
-    flops = 6 * cost.measure(run, 10)["macs_train_forward"] * found.ours
-    speed = f"{flops / 1e12:.1f} TFLOP/s, MFU {flops / _peak(bench):.1%} of this GPU's own best matrix product"
-    found.note = f"ViT-S/16 bf16 with loader and views / the same step on synthetic data, on at most 4 CPU cores; {speed}"
-    return found
+    comparison = bench.compare("end_to_end", "images/s", real, synthetic, "")
+    flops = 6 * cost.measure(run, 10)["macs_train_forward"] * comparison.ours
+    speed = f"{flops / 1e12:.1f} TFLOP/s, MFU {flops / _peak(bench):.1%} of this GPU's best matrix product"
+    comparison.note = f"ViT-S/16 bf16 with loader and views / the same step on synthetic data, on at most 4 CPU cores; {speed}"
+    return comparison
 
 
 @contextmanager
 def _cores(count: int) -> Iterator[None]:
-    """Bind this process, and what it starts meanwhile, to so many CPU cores."""
+    """Bind this process, and what it starts meanwhile, to ``count`` CPU cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(before)[:count])
     try:

@@ -17,7 +17,7 @@ def main(argv: list[str] | None = None) -> int:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except OSError as error:  # a full disk, a folder that nobody may write
+    except OSError as error:  # a full disk, a folder without write permission
         if error.filename is None:
             raise
         print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
@@ -33,7 +33,7 @@ def _parser() -> argparse.ArgumentParser:
     _shards_parser(commands)
     add = _command(commands, "evaluate", _evaluate, "what an evaluator finds in a run: its accuracy, or what its features are worth")
     add("folder", type=Path, help="run folder")
-    add("--type", default="classification", help="classification (the run's own classifier), knn or linear (on its features)")
+    add("--type", default="classification", help="classification (the run's classifier), knn or linear (on its features)")
     add("--shards", help="other shards with the same classes")
     add("--split", default="test", help="train, val (held out) or test as the run's data say, or a split of the shards")
     add("--weights", default="model", help="model, ema (a run with loop.ema_decay keeps them) or teacher")
@@ -80,7 +80,7 @@ def _numbers(text: str) -> list[int]:
 def _shards_parser(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser("shards", help="build, check or describe WebDataset shards")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
-    add = _command(actions, "build", _shards_build, "write tar shards and index.json; goes on where an interrupted build stopped")
+    add = _command(actions, "build", _shards_build, "write tar shards and index.json; continues an interrupted build")
     add("source", help="digits, folder:PATH, torchvision:NAME, list:PATH?train=FILE&test=FILE, cub:PATH, npz:FILE, idx:PATH or csv:FILE")
     add("out", type=Path)
     add("--workers", type=int, default=None, help="processes; default: one per core")
@@ -171,7 +171,7 @@ def _report(arguments: argparse.Namespace) -> None:
     from vitssl import report
 
     page = report.write(arguments.folder)
-    print(report.summary(arguments.folder, width=None if sys.stdout.isatty() else 160))  # a log has no width of its own
+    print(report.summary(arguments.folder, width=None if sys.stdout.isatty() else 160))  # a log has no width
     print(f"report: {page}")
 
 

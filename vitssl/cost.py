@@ -66,8 +66,8 @@ def measure(run: Run, num_classes: int) -> dict[str, Any]:
     """Costs of one image.
 
     ``macs_train_forward`` is the forward of a training step as run here, where passes share one patch embedding;
-    ``macs_passes`` counts each objective with an embedding of its own, as the papers do (SSAT's 1.26 + 0.43); one that reads a
-    pass which another makes anyway (Drloc or SimCLR beside classify) counts by what it adds.
+    ``macs_passes`` counts each objective with a separate embedding, as the papers do (SSAT's 1.26 + 0.43); one that reads a
+    pass which another makes anyway (Drloc or SimCLR next to classify) counts by what it adds.
     """
     logging.getLogger("fvcore").setLevel(logging.ERROR)
     network = _unfused(run, num_classes)
@@ -85,17 +85,18 @@ def measure(run: Run, num_classes: int) -> dict[str, Any]:
 
 
 def _train_forwards(run: Run, num_classes: int) -> tuple[int, dict[str, int]]:
-    """The forward of a training step as run, and what of it stands for each objective (``macs_passes`` of ``measure``)."""
-    found: dict[str, int] = {}
-    joint, total, made = dataclasses.replace(run, objectives=Objectives()), 0, 0
+    """The forward of a training step as run, and the part of it that each objective counts for (``macs_passes`` of ``measure``)."""
+    macs: dict[str, int] = {}
+    joint, total, passes = dataclasses.replace(run, objectives=Objectives()), 0, 0
     for name, objective in config.active(run.objectives).items():
         joint = dataclasses.replace(run, objectives=dataclasses.replace(joint.objectives, **{name: objective}))
-        before, made_before = total, made
-        total, made = _train_forward(joint, num_classes)
+        before, passes_before = total, passes
+        total, passes = _train_forward(joint, num_classes)
         alone = dataclasses.replace(run, objectives=Objectives(**{name: objective}))
-        own, own_made = _train_forward(alone, num_classes) if found else (total, made)
-        found[name] = own if made - made_before == own_made else total - before  # it shares no pass, or counts by what it adds
-    return total, found
+        macs_alone, passes_alone = _train_forward(alone, num_classes) if macs else (total, passes)
+        shares_no_pass = passes - passes_before == passes_alone
+        macs[name] = macs_alone if shares_no_pass else total - before
+    return total, macs
 
 
 def _train_forward(run: Run, num_classes: int) -> tuple[int, int]:
@@ -117,7 +118,7 @@ def throughput(network: model.Model, run: Run, device: torch.device, repeats: in
     while True:
         try:
             return _throughput(network, run, device, batch_size, repeats)
-        except torch.OutOfMemoryError:  # a finished training is not lost for the want of this figure
+        except torch.OutOfMemoryError:  # a finished training is not lost because this figure cannot be measured
             if batch_size == 1:
                 raise
         batch_size //= 2
@@ -131,13 +132,13 @@ def _throughput(network: model.Model, run: Run, device: torch.device, batch_size
     was_training, times_s = network.training, []
     network.eval()
     for _ in range(repeats + 2):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         with dist.autocast(device, run.loop.precision):
             if network.predict(batch) is None:
                 network.backbone(network.backbone.embed(images_BCHW))
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        times_s.append(time.perf_counter() - begun)
+        times_s.append(time.perf_counter() - started)
     network.train(was_training)
     speed = batch_size / float(np.median(times_s[2:]))
     return {"inference_images_per_s": speed, "inference_device": device.type, "inference_batch_size": batch_size}

@@ -1,4 +1,4 @@
-"""Ranks: who am I, sums over all of us, and agreeing to stop.
+"""Ranks: which one this process is, and sums over all of them.
 
 Everything works unchanged in a single process without a process group.
 """
@@ -35,7 +35,7 @@ def world_size() -> int:
 
 
 def local_world_size() -> int:
-    """Processes of this node; each has a GPU of its own, the first ones that are visible."""
+    """Processes of this node; each uses another GPU, of the first ones that are visible."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 
 
@@ -47,14 +47,14 @@ def device(name: str) -> torch.device:
     """The device of this process for ``loop.device``.
 
     Raises:
-        ConfigError: cuda is asked for and there is none for this rank.
+        ConfigError: cuda is requested and there is none for this rank.
     """
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise ConfigError("cuda was asked for, but torch sees no GPU on this machine", "loop.device")
     if local_rank() >= torch.cuda.device_count():
-        raise ConfigError(f"process {local_rank()} of this node has no GPU of its own ({torch.cuda.device_count()} visible)", "loop.device")
+        raise ConfigError(f"process {local_rank()} of this node has no GPU ({torch.cuda.device_count()} visible)", "loop.device")
     return torch.device("cuda", local_rank())
 
 
@@ -82,12 +82,12 @@ def start(where: torch.device, timeout_s: float = 1800.0) -> None:
 
 
 def _end_with_parent() -> None:
-    """torchrun starts ranks in sessions of their own, which a kill of its process group does not reach: they would train on without it."""
+    """torchrun starts each rank in a new session, which a kill of its process group does not reach: they would train on without it."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def hard_exit(code: int) -> NoReturn:
-    """End this process, without the goodbyes of a process group that is still there: NCCL's would wait for ranks that wait for this one."""
+    """End this process, without shutting down a process group that is still there: NCCL would wait for ranks that wait for this one."""
     if not dist.is_initialized():
         sys.exit(code)
     sys.stdout.flush()
@@ -157,7 +157,7 @@ def gather(tensor: Tensor) -> Tensor:
 
 @torch.no_grad()
 def gather_rows(tensor: Tensor) -> Tensor:
-    """The rows of all ranks, of which each may hold another number, in the order of ranks; without gradient."""
+    """The rows of all ranks, of which each rank may have a different number, in the order of ranks; without gradient."""
     if not dist.is_initialized():
         return tensor
     counts = gather(torch.tensor([len(tensor)], device=tensor.device)).tolist()

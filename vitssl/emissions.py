@@ -1,6 +1,6 @@
 """Energy and CO2e of one attempt at a run, on one node, with codecarbon (offline).
 
-codecarbon measures whole machines. So there is exactly one ``Tracker`` per node and job whatever the number of ranks, it is
+codecarbon measures whole machines. So there is exactly one ``Tracker`` per node and job for any number of ranks, it is
 told which GPUs are the job's, and the CPU and RAM energy of the node are apportioned by the job's share of it.
 """
 
@@ -26,7 +26,7 @@ FLUSH_S = 30.0  # a killed job loses at most this much of its record
 
 
 def intensity_kg_per_kwh(site: Site) -> float:
-    """The grid's carbon intensity at ``site``: its own figure, else the one that codecarbon bundles for its country.
+    """The grid's carbon intensity at ``site``: the profile's figure, else the one that codecarbon bundles for its country.
 
     Raises:
         ConfigError: no figure is bundled for the country's code (codecarbon itself would silently take a world average).
@@ -61,7 +61,7 @@ class Tracker:
         flush_s: seconds between two measurements, each of which is written at once.
 
     Raises:
-        ConfigError: the country's carbon intensity is unknown, or GPUs cannot be measured (when made, before anything starts).
+        ConfigError: the country's carbon intensity is unknown, or GPUs cannot be measured (when created, before anything starts).
         RuntimeError: codecarbon cannot measure here (when entered).
     """
 
@@ -142,7 +142,7 @@ def _without_slurm() -> Iterator[None]:
     """Hide the SLURM job from codecarbon.
 
     It would count the CPUs and the RAM of the whole job on every node instead of the node's, and where there is no `scontrol`
-    (in a container) it would measure nothing and say nothing. It reads these variables once, when it is imported.
+    (in a container) it would measure nothing, silently. It reads these variables once, when it is imported.
     """
     hidden = {name: os.environ.pop(name) for name in ("SLURM_JOB_ID", "SLURM_JOBID") if name in os.environ}
     try:
@@ -155,7 +155,7 @@ def _without_slurm() -> Iterator[None]:
 
 @contextmanager
 def _quiet_codecarbon() -> Iterator[list[str]]:
-    """Silence codecarbon's log; gives the list that its complaints are collected in, for it swallows its own exceptions."""
+    """Silence codecarbon's log; gives the list in which the exceptions that it swallows are collected."""
     logger, complaints = logging.getLogger("codecarbon"), []
 
     def listen(record: logging.LogRecord) -> bool:
@@ -178,7 +178,7 @@ def _quiet_codecarbon() -> Iterator[list[str]]:
 
 @dataclass(frozen=True)
 class Gpu:
-    index: int  # NVML's, which codecarbon takes; its own matching by UUID drops the letter G and finds nothing (3.3.2)
+    index: int  # NVML's, which codecarbon takes; its matching by UUID drops the letter G and finds nothing (3.3.2)
     uuid: str
     name: str
 
@@ -200,16 +200,16 @@ def select_gpus(boards: list[Gpu], visible: str | None) -> list[Gpu]:
     """Those of ``boards`` that ``visible`` names, by index or by the beginning of a UUID; as CUDA, it reads up to the first unknown one.
 
     Raises:
-        ConfigError: a MIG slice: NVML gives no energy of its own to it, and the board's belongs to others too.
+        ConfigError: a MIG slice: NVML measures the energy of whole boards only, which others use too.
     """
     if visible is None:
         return boards
-    found = []
+    selected = []
     for name in (part.strip() for part in visible.split(",")):
         if name.startswith("MIG-"):
             raise ConfigError(f"the energy of {name}, a slice of a board, cannot be measured; ask for whole GPUs", "CUDA_VISIBLE_DEVICES")
         match = [b for b in boards if name and (str(b.index) == name or (name.startswith("GPU-") and b.uuid.startswith(name)))]
         if len(match) != 1:
             break
-        found += match
-    return found
+        selected += match
+    return selected

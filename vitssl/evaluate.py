@@ -1,7 +1,4 @@
-"""A trained run as an object that predicts, gives features and is evaluated.
-
-Shapes: B images, K classes, N tokens of the backbone's output grid, P prefix tokens, D width.
-"""
+"""A trained run as an object that predicts, gives features and is evaluated."""
 
 from __future__ import annotations
 
@@ -96,7 +93,7 @@ class Trained:
         return index, train_and_heldout(index, self.run.data, config.needs_labels(self.run), evaluated=config.classifies(self.run))
 
     def _must_classify(self) -> None:
-        """Refuse a run whose logits are asked for and that has none.
+        """Refuse a run that has no logits.
 
         Raises:
             ConfigError: it has no classify objective.
@@ -140,7 +137,7 @@ def run_folder(path: Path) -> Path:
     if path.is_file():
         raise ConfigError(f"{path} is not a run; name a run folder (runs/<sweep>/<run>), or the run.yaml in it")
     if (path / "sweep.json").is_file():
-        example = next((f", for example {found.parent}" for found in sorted(path.glob("*/run.yaml"))), "")
+        example = next((f", for example {run_yaml.parent}" for run_yaml in sorted(path.glob("*/run.yaml"))), "")
         raise ConfigError(f"{path} is the folder of a whole sweep; name one of its runs{example}")
     return path
 
@@ -162,7 +159,7 @@ def load(folder: str | Path, checkpoint: str = state.LAST, device: str = "auto",
     return Trained(run_folder(Path(folder)), checkpoint, device, "ema" if ema else weights)
 
 
-EVALS = "evals.json"  # in a run folder: what its configured evaluators found at the end, each with the fields that it had
+EVALS = "evals.json"  # in a run folder: the results of its configured evaluators at the end, each with its fields
 
 
 def write_evals(folder: Path, evals: dict[str, EvalConfig], results: dict[str, evaluators.Result], epoch: float) -> None:

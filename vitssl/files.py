@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and the JSON records of run folders."""
+"""Files that are written completely or not at all, and the JSON records of run folders."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def move(temporary: Path, path: Path) -> None:
 
 
 def open_lock(path: Path, field: str) -> IO:
-    """A file for `flock`, its folder made where it is missing.
+    """A file for `flock`, its folder created where it is missing.
 
     Raises:
         ConfigError: naming ``field``, where the folder cannot be written.
@@ -72,7 +72,7 @@ def flock(stream: IO, operation: int) -> None:
 
 
 def busy_file(stop_file: Path) -> Path:
-    """What training leaves beside its launcher's stop file where another process trains its run: nothing is to show in the run's folder."""
+    """What training leaves next to its launcher's stop file where another process trains its run, whose folder must not change."""
     return stop_file.with_name("busy")
 
 

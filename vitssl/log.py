@@ -70,11 +70,9 @@ class Log:
             return
         self._bar.update(self._task, completed=step, note=note)
         if self._bar.disable and time.time() - self._said > QUIET_S:
-            self.say(f"{self._name}: {note}, {self._left()} left")
-
-    def _left(self) -> str:
-        left = self._bar.tasks[0].time_remaining
-        return "?" if left is None else f"{left / 60:.0f} min"
+            left_s = self._bar.tasks[0].time_remaining
+            left = "?" if left_s is None else f"{left_s / 60:.0f} min"
+            self.say(f"{self._name}: {note}, {left} left")
 
     def say(self, text: str) -> None:
         if self.active:
@@ -150,7 +148,7 @@ class Meter:
         self._unseen.append((copy, event))
 
     def finite(self, newest: bool = False) -> bool:
-        """Were all steps so far? The newest one is left to the next call, unless asked for: then this waits for it."""
+        """Were all steps so far? The newest one is left to the next call; with ``newest`` this waits for it."""
         while len(self._unseen) > (0 if newest else 1):
             value, event = self._unseen[0]
             if event:

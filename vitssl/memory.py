@@ -12,7 +12,7 @@ def keep_freed() -> bool:
     """Keep what is freed for the next allocation, instead of giving it back to the system.
 
     For training on a CPU: each step asks for tensors of the same sizes again, and glibc hands the large ones back every time, so that
-    the system clears and maps each of their pages anew. A GPU's allocator keeps its memory anyway.
+    the system clears and maps each of their pages again. A GPU's allocator keeps its memory anyway.
 
     Returns:
         False where the C library is not glibc (or cannot do that), and nothing has changed.

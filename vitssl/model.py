@@ -1,7 +1,4 @@
-"""The Model: one backbone and the weighted sum of the active objectives; the one module that DDP wraps.
-
-Shapes: B images, K classes.
-"""
+"""The Model: one backbone and the weighted sum of the active objectives; the one module that DDP wraps."""
 
 from __future__ import annotations
 
@@ -47,9 +44,9 @@ class Model(nn.Module):
         terms: dict[str, Tensor] = {}
         weighted: dict[str, Tensor] = {}
         for objective in self.objectives.values():
-            own = objective(step, batch, progress)
-            terms |= own
-            weighted |= {name: objective.weight(name, progress) * term for name, term in own.items()}
+            losses = objective(step, batch, progress)
+            terms |= losses
+            weighted |= {name: objective.weight(name, progress) * loss for name, loss in losses.items()}
         total = torch.stack(list(weighted.values())).sum()
         detached = ({k: v.detach() for k, v in d.items()} for d in (terms, weighted))
         return (total, *detached)
@@ -57,12 +54,12 @@ class Model(nn.Module):
     def predict(self, batch: Batch) -> Tensor | None:
         """Logits (B, K) of view "main", or None where no objective classifies."""
         step = self.step(batch)
-        logits = (objective.predict(step, batch) for objective in self.objectives.values())
-        return next((found for found in logits if found is not None), None)
+        predictions = (objective.predict(step, batch) for objective in self.objectives.values())
+        return next((logits_BK for logits_BK in predictions if logits_BK is not None), None)
 
 
 def build(run: Run, num_classes: int) -> Model:
-    """The Run's model, on the CPU, initialised from ``run.seed`` whatever was drawn before.
+    """The Run's model, on the CPU, initialised from ``run.seed`` alone, independent of earlier random draws.
 
     The objective of field ``name``, whose config is ``NameConfig``, is the class ``Name`` in ``vitssl.objectives.name``.
     """

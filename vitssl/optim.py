@@ -74,7 +74,7 @@ class Schedule:
         self.decay_end = optim.weight_decay if optim.weight_decay_end is None else optim.weight_decay_end
 
     def progress(self, step: int) -> float:
-        """Share of the horizon behind us, in [0, 1]."""
+        """Share of the horizon that has passed, in [0, 1]."""
         return min(step / self.horizon_steps, 1.0)
 
     def lr(self, step: int) -> float:
@@ -98,7 +98,7 @@ def _cosine(start: float, end: float, share: float) -> float:
 
 
 def clip_gradients(model: nn.Module, cfg: config.Optim) -> Tensor:
-    """Clip by the global norm, or each tensor by its own (DINO, GMML); gives the global norm before clipping."""
+    """Clip by the global norm, or each tensor by its norm (DINO, GMML); gives the global norm before clipping."""
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     norms = torch._foreach_norm(gradients)
     total = torch.linalg.vector_norm(torch.stack(norms))

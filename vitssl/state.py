@@ -1,4 +1,4 @@
-"""What a checkpoint holds, how it is written and found again, and how a run starts from another run's weights."""
+"""What a checkpoint holds, how it is written and read, and how a run starts from another run's weights."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def chosen(content: dict[str, Any], which: str) -> dict[str, Tensor]:
         which: model, ema or teacher.
 
     Raises:
-        ConfigError: it holds none such.
+        ConfigError: it holds no such weights.
     """
     if which == "model":
         return content["model"]
@@ -101,10 +101,10 @@ def chosen(content: dict[str, Any], which: str) -> dict[str, Tensor]:
         if content.get("ema") is None:
             raise ConfigError(f"holds no averaged weights; a run with loop.ema_decay has them in {LAST}")
         return content["ema"]
-    found = {TEACHER.sub("backbone.", name): value for name, value in content["model"].items() if TEACHER.match(name)}
-    if not found:
+    teacher = {TEACHER.sub("backbone.", name): value for name, value in content["model"].items() if TEACHER.match(name)}
+    if not teacher:
         raise ConfigError("holds no teacher that follows the backbone; a run with objectives.dino has one")
-    return found
+    return teacher
 
 
 def weights(source: str, which: str = "model") -> dict[str, Tensor]:
@@ -127,8 +127,8 @@ def weights(source: str, which: str = "model") -> dict[str, Tensor]:
             return chosen(content, which)
         except ConfigError as error:
             raise ConfigError(f"init_weights: {path} {error}") from None
-    found = next((content[key] for key in ("model", "state_dict_ema", "state_dict") if key in content), content)
-    tensors = {name: value for name, value in found.items() if isinstance(value, Tensor)}
+    state = next((content[key] for key in ("model", "state_dict_ema", "state_dict") if key in content), content)
+    tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
     if not tensors:
         raise ConfigError(f"{path} holds no weights")
     if any(name.startswith("backbone.") for name in tensors):
@@ -157,7 +157,7 @@ def init_from(model: nn.Module, backbone: Backbone, run: Run) -> None:
 
 
 def load_teachers(model: nn.Module, run: Run, mean: list[float], std: list[float]) -> None:
-    """Put trained weights into the networks that objectives only look at.
+    """Put trained weights into the networks that objectives use and do not train.
 
     A field of an objective that names trained weights (``config.checkpoints``), such as objectives.locality.teacher, is the path
     of such a network in the model too: a backbone, as ``<field>_backbone`` describes it.
@@ -178,8 +178,8 @@ def load_teachers(model: nn.Module, run: Run, mean: list[float], std: list[float
         if content["data"]["mean"] != list(mean) or content["data"]["std"] != list(std):
             raise ConfigError(f"{path} was trained on images of other channel statistics; set data.normalize alike for both Runs", field)
         teacher: Backbone = model.get_submodule(field)
-        own = {name: value for name, value in content["model"].items() if name.startswith("backbone.") and name not in EXTRAS}
-        converted = teacher.convert_state_dict(own, "backbone.")
+        trained = {name: value for name, value in content["model"].items() if name.startswith("backbone.") and name not in EXTRAS}
+        converted = teacher.convert_state_dict(trained, "backbone.")
         teacher.load_state_dict({name.removeprefix("backbone."): value for name, value in converted.items()})
 
 

@@ -1,4 +1,4 @@
-"""Being asked to stop, by the launcher or by a signal."""
+"""Requests to stop, by the launcher or by a signal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class StopRequest:
-    """Somebody wants this run to stop: the launcher's stop file, or a signal.
+    """A request that this run stops: the launcher's stop file, or a signal.
 
     Signals only set a flag, which is looked at between steps. A second one ends the process at once.
     """

@@ -1,6 +1,6 @@
 """The training loop, one for everything: ``python -m vitssl.train FOLDER``, alone or as a rank under torchrun.
 
-Start order: the folder's own last checkpoint, else ``init_from``, else scratch. Exit codes: 0 done (or done before),
+Start order: the folder's last checkpoint, else ``init_from``, else scratch. Exit codes: 0 done (or done before),
 2 a mistake of the user's, 75 asked to stop with everything saved, other: failure.
 """
 
@@ -79,7 +79,7 @@ def fit(train_state: TrainState, ddp_model: nn.Module, log: Log, stopping: StopR
     """
     run, progress = train_state.run, train_state.progress
     train_state.model.train()
-    meter, saved_at, begun = Meter(), time.time(), time.time() - progress.time_s
+    meter, saved_at, started = Meter(), time.time(), time.time() - progress.time_s
     for micro_batches in train_state.loader.batches(progress.step, train_state.total_steps):
         period_over = dist.is_main() and time.time() - saved_at > 60 * run.loop.checkpoint_minutes
         stop, checkpoint, diverged = _agree(bool(stopping), period_over, not meter.finite())
@@ -99,7 +99,7 @@ def fit(train_state: TrainState, ddp_model: nn.Module, log: Log, stopping: StopR
             evaluate(train_state, log, due)
             train_state.model.train()
             meter.restart()
-        progress.time_s = time.time() - begun
+        progress.time_s = time.time() - started
         if train_state.epoch_kept and progress.step < train_state.total_steps:
             _settle(train_state, meter, log)
             save(train_state)
@@ -109,7 +109,7 @@ def fit(train_state: TrainState, ddp_model: nn.Module, log: Log, stopping: StopR
 
 
 def _agree(*wants: bool) -> list[bool]:
-    """What any rank wants, all do, at the same step."""
+    """Each flag is true where it is on any rank, so that all act at the same step."""
     return [bool(flag) for flag in dist.all_max(torch.tensor(wants, dtype=torch.int32)).tolist()]
 
 
@@ -141,33 +141,33 @@ def _log_step(train_state: TrainState, meter: Meter, log: Log) -> None:
 
 
 def evaluate(train_state: TrainState, log: Log, due: dict[str, EvalConfig]) -> None:
-    """Run evaluators; a classifying Run's own are its accuracy on the test split, on the held-out one and of averaged weights."""
+    """Run evaluators; by default a classifying Run's accuracy on the test split, on the held-out split and with averaged weights."""
     progress, last = train_state.progress, train_state.progress.step == train_state.total_steps
-    found = evaluators.evaluate(train_state.subject, due, complete=last)
-    results = {name: result.metrics for name, result in found.items()}
-    progress.last = results
-    _remember_best(train_state, results)
-    log.event("eval", progress.step, epoch=train_state.epoch, **results)
-    shown = ", ".join(f"{name} top-1 {result['top1']:.2f} %" for name, result in results.items())
+    results = evaluators.evaluate(train_state.subject, due, complete=last)
+    metrics = {name: result.metrics for name, result in results.items()}
+    progress.last = metrics
+    _remember_best(train_state, metrics)
+    log.event("eval", progress.step, epoch=train_state.epoch, **metrics)
+    shown = ", ".join(f"{name} top-1 {values['top1']:.2f} %" for name, values in metrics.items())
     log.say(f"{train_state.folder.name}: epoch {train_state.epochs_done}/{train_state.run.loop.epochs}: {shown}")
     if last and dist.is_main():
-        _keep_evaluations(train_state, found)
+        _keep_evaluations(train_state, results)
 
 
-def _keep_evaluations(train_state: TrainState, found: dict[str, Result]) -> None:
+def _keep_evaluations(train_state: TrainState, results: dict[str, Result]) -> None:
     """What reports read besides done.json: the configured evaluators' results, and the predictions behind confusion matrices."""
-    write_evals(train_state.folder, evals_of(train_state.run), found, train_state.epoch)
-    for name, result in found.items():
+    write_evals(train_state.folder, evals_of(train_state.run), results, train_state.epoch)
+    for name, result in results.items():
         if result.arrays:
             write_predictions(train_state.folder, name, result, train_state.index.classes)
 
 
-def _remember_best(train_state: TrainState, results: dict[str, dict[str, float]]) -> None:
+def _remember_best(train_state: TrainState, metrics: dict[str, dict[str, float]]) -> None:
     progress, here = train_state.progress, {"epoch": train_state.epoch}
-    if "test" in results and results["test"]["top1"] > progress.best_test.get("top1", -1.0):
-        progress.best_test = results["test"] | here
-    if "val" in results and results["val"]["top1"] > progress.best_val.get("top1", -1.0):
-        progress.best_val, progress.selected = results["val"] | here, results["test"] | here
+    if "test" in metrics and metrics["test"]["top1"] > progress.best_test.get("top1", -1.0):
+        progress.best_test = metrics["test"] | here
+    if "val" in metrics and metrics["val"]["top1"] > progress.best_val.get("top1", -1.0):
+        progress.best_val, progress.selected = metrics["val"] | here, metrics["test"] | here
         if dist.is_main():
             state.save(train_state.folder / state.BEST, {"model": train_state.model.state_dict(), "data": train_state.data_facts})
 
@@ -228,12 +228,12 @@ def _facts(train_state: TrainState) -> dict[str, Any]:
 
 def _summary(train_state: TrainState) -> dict[str, Any]:
     progress = train_state.progress
-    found = {"test": progress.last.get("test"), "test_best": progress.best_test or None}
+    evaluations = {"test": progress.last.get("test"), "test_best": progress.best_test or None}
     if progress.best_val:
-        found |= {"val": progress.last["val"], "selected": progress.selected}
+        evaluations |= {"val": progress.last["val"], "selected": progress.selected}
     if "test_ema" in progress.last:
-        found["test_ema"] = progress.last["test_ema"]
-    return {"step": progress.step, "epochs": train_state.epoch, "time_s": progress.time_s, **found}
+        evaluations["test_ema"] = progress.last["test_ema"]
+    return {"step": progress.step, "epochs": train_state.epoch, "time_s": progress.time_s, **evaluations}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -245,7 +245,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with attempt.ErrorFile(folder):
             code = run_folder(folder)
-    except ConfigError as error:  # something that the user can mend; error.json has the details
+    except ConfigError as error:  # something that the user can fix; error.json has the details
         print(f"error: {error}", file=sys.stderr)
         return 2
     except Diverged as error:

@@ -17,7 +17,7 @@ from vitssl.config.evals import EvalConfig, evals_of, own_evals
 from vitssl.data.batch import Batch, RawBatch
 from vitssl.data.index import Index, load_index
 from vitssl.data.loader import TrainLoader
-from vitssl.data.subset import Split, train_and_heldout
+from vitssl.data.subset import train_and_heldout
 from vitssl.views import EvalView, TrainViews
 
 
@@ -44,7 +44,7 @@ class TrainState:
         if self.device.type == "cpu":
             memory.keep_freed()
         self.index = _open_data(run)
-        self.split = _split(self.index, run)
+        self.split = train_and_heldout(self.index, run.data, config.needs_labels(run), evaluated=config.classifies(run))
         self.accumulate = _accumulation(run)
         self.mean, self.std = config.statistics(run.data, self.index.mean, self.index.std)
         self.loader = TrainLoader(
@@ -60,7 +60,9 @@ class TrainState:
         self.model = model.build(run, len(self.index.classes))
         self.progress = Progress()
         view = EvalView(run.data.image_size, run.data.eval_crop, self.mean, self.std, self.device)
-        self.subject = evaluators.Subject(self.model, run, self.index.classes, view, lambda: (self.index, self.split), self._average)
+        self.subject = evaluators.Subject(
+            self.model, run, self.index.classes, view, lambda: (self.index, self.split), lambda: self.ema and self.ema.average
+        )
         self.own_evals = own_evals(run, heldout=len(self.split.val) > 0)
         self.evals = self.own_evals | evals_of(run)
 
@@ -74,7 +76,7 @@ class TrainState:
 
     @property
     def epoch_ended(self) -> bool:
-        """Did the newest step hand out the last image of an epoch?"""
+        """Did the newest step train on the last image of an epoch?"""
         return self.epochs_done > self._epochs_at(self.progress.step - 1)
 
     @property
@@ -87,23 +89,20 @@ class TrainState:
         return int(step / self.loader.steps_per_epoch + 1e-9)
 
     def evals_due(self) -> dict[str, EvalConfig]:
-        """The evaluators whose turn it is after the newest step."""
+        """The evaluators that are due after the newest step."""
         if self.progress.step == self.total_steps:
             return self.evals
         every = {name: self.run.loop.eval_every if cfg.every is None else cfg.every for name, cfg in self.evals.items()}
         return {name: self.evals[name] for name, n in every.items() if n and self.epoch_ended and self.epochs_done % n == 0}
 
-    def _average(self) -> dict[str, Tensor] | None:
-        return None if self.ema is None else self.ema.average
-
     @property
     def data_facts(self) -> dict[str, Any]:
-        """What a checkpoint must say of its data, for predictions without them."""
+        """What a checkpoint holds about its data, for predictions without the shards."""
         return {"classes": self.index.classes, "mean": list(self.mean), "std": list(self.std)}
 
 
 def total_steps(run: Run, steps_per_epoch: float) -> int:
-    """Optimiser steps of a run: enough to hand out every image ``epochs`` times."""
+    """Optimiser steps of a run: enough to train on every image ``epochs`` times."""
     steps = int(np.ceil(round(run.loop.epochs * steps_per_epoch, 6)))
     return steps if run.loop.max_steps is None else min(steps, run.loop.max_steps)
 
@@ -123,15 +122,11 @@ def _open_data(run: Run) -> Index:
     return index
 
 
-def _split(index: Index, run: Run) -> Split:
-    return train_and_heldout(index, run.data, config.needs_labels(run), evaluated=config.classifies(run))
-
-
 def _accumulation(run: Run) -> int:
     """Equal slices per rank and step: the fewest that are no larger than ``loop.micro_batch_size``."""
-    own = max(1, run.optim.batch_size // dist.world_size())
-    largest = run.loop.micro_batch_size or own
-    return next(parts for parts in range(1, own + 1) if own % parts == 0 and own // parts <= largest)
+    per_rank = max(1, run.optim.batch_size // dist.world_size())
+    largest = run.loop.micro_batch_size or per_rank
+    return next(parts for parts in range(1, per_rank + 1) if per_rank % parts == 0 and per_rank // parts <= largest)
 
 
 def start(train_state: TrainState) -> nn.Module:
@@ -139,7 +134,7 @@ def start(train_state: TrainState) -> nn.Module:
     run, network = train_state.run, train_state.model
     last = train_state.folder / state.LAST
     saved = state.read(last) if last.exists() else None
-    if saved is None:  # a run that goes on finds all weights in its own checkpoint, its teachers' too
+    if saved is None:  # a resumed run has all weights in its checkpoint, its teachers' too
         if run.init_from:
             state.init_from(network, network.backbone, run)
         state.load_teachers(network, run, train_state.mean, train_state.std)
@@ -155,9 +150,9 @@ def start(train_state: TrainState) -> nn.Module:
 
 
 def _wrap(train_state: TrainState) -> nn.Module:
-    """Compile and DDP, as asked.
+    """Compile and DDP, as configured.
 
-    DDP lays its buckets out anew after the first backward, which changes the order of sums. One discarded step at every
+    DDP rebuilds its buckets after the first backward, which changes the order of sums. One discarded step at every
     start makes a resumed run and an undisturbed one use the same buckets from their first real step on.
     """
     network = train_state.model
@@ -166,7 +161,7 @@ def _wrap(train_state: TrainState) -> nn.Module:
         return ddp_model
     device_ids = [train_state.device.index] if train_state.device.type == "cuda" else None
     ddp_model = DistributedDataParallel(ddp_model, device_ids=device_ids, gradient_as_bucket_view=True)
-    # between steps buffers are equal on all ranks: fixed, or made of what all gathered (the argument of this name is deprecated)
+    # between steps buffers are equal on all ranks: fixed, or computed from values of all ranks (the argument of this name is deprecated)
     ddp_model.broadcast_buffers = False
     before = {name: value.clone() for name, value in network.state_dict().items()}
     raw = next(train_state.loader.batches(0, 1))[0]
@@ -178,11 +173,11 @@ def _wrap(train_state: TrainState) -> nn.Module:
 
 
 def _restore(train_state: TrainState, saved: dict[str, Any]) -> None:
-    # of an earlier schema it cannot be compared; its run.yaml is what it was begun with, as nobody has a reason to change it
+    # of an earlier schema it cannot be compared; its run.yaml is taken to be unchanged since training began
     if saved.get("schema") == config.SCHEMA and saved["identity"] != _identity(train_state.run):
         raise ConfigError(
-            "it belongs to another config; run.yaml was changed after training began, or a version of vitssl began it that computed"
-            " this one otherwise",
+            "it belongs to another config; run.yaml was changed after training began, or it was begun by a version of vitssl"
+            " that computes the identity differently",
             place=str(train_state.folder / state.LAST),
         )
     train_state.model.load_state_dict(saved["model"])
@@ -217,7 +212,7 @@ def save(train_state: TrainState) -> None:
 
 def forward(train_state: TrainState, ddp_model: nn.Module, raw: RawBatch) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
     batch: Batch = train_state.views(raw)
-    # tensors, not numbers: compiled code would be compiled anew for every value
+    # tensors, not numbers: code would be recompiled for every value
     progress = torch.full((), train_state.schedule.progress(raw.step), device=train_state.device)
     batch.labelled = torch.full((), raw.labelled or 1.0, device=train_state.device)
     with dist.autocast(train_state.device, train_state.run.loop.precision):

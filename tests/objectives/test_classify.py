@@ -160,7 +160,7 @@ def test_maes_probe_normalises_features_by_a_batch_norm_without_affine(make_run)
     [
         ({"pool": "reg"}, "has no registers; set backbone.reg_tokens"),
         ({"blocks": 3}, r"objectives\.classify\.blocks: 3 is more than the 2"),
-        ({"norm": "fc"}, r"objectives\.classify\.norm: fc stands behind the mean"),
+        ({"norm": "fc"}, r"objectives\.classify\.norm: fc comes after the mean"),
         (
             {"extra_heads": [{"activation": "tanh"}]},
             r"objectives\.classify\.extra_heads\[0\]\.activation: tanh is read with a hidden_dim only",

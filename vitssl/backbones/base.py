@@ -2,9 +2,6 @@
 
 To add one: a family in `vitssl/config/backbones.py` (and the names of its sizes in ``BackboneConfig.name`` there), and a file here named
 as the family, whose ``build(cfg, size_px, requires)`` gives the backbone. The Model, the loop and the launcher need no change.
-
-Shapes: B images, C channels, H W pixels, N tokens of the output grid, M kept tokens, P prefix tokens, J extra tokens, D width,
-T = P + N + J tokens of a sequence.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ class Features:
 
     prefix_BPD: Tensor  # class token and registers
     tokens_BND: Tensor  # patch tokens, row by row; M where the pass kept M of the N
-    extra_BJD: Tensor  # learned tokens that the network appends behind the patches
+    extra_BJD: Tensor  # learned tokens that the network appends after the patches
     grid: tuple[int, ...]  # of the N tokens: rows, columns
     intermediates: dict[int, Features] = field(default_factory=dict)  # by ``out_indices``
 
@@ -64,7 +61,7 @@ class Features:
 class Backbone(nn.Module):
     """Images to features, in two steps so that several passes share one patch embedding.
 
-    An intermediate place is one whose features can be asked for by its index (timm's ``out_indices``): after every block of an isotropic
+    An intermediate place is one whose features can be requested by its index (timm's ``out_indices``): after every block of an isotropic
     transformer, after every stage of a backbone that shrinks its grid; the last one's features are what the final norm gets.
 
     Attributes:
@@ -117,7 +114,7 @@ class Backbone(nn.Module):
             keep_BM: int64 indices of the output grid's tokens to keep; the others are dropped. Only where config says "keep".
             mask_BN: bool, True = hidden: what of the output grid is replaced by a learned token. Only where config says "mask".
             attn_mask: added to the logits of every attention, (T, T) or (B, 1, T, T): minus infinity where the token of the row may not
-                look at that of the column. Only where config says "attn_mask".
+                attend to that of the column. Only where config says "attn_mask".
             out_indices: the intermediate places whose features are wanted in ``Features.intermediates``.
         """
         raise NotImplementedError

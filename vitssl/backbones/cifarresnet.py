@@ -1,7 +1,4 @@
-"""The residual networks for small images of He et al. 2016 (section 4.2), whose grid starts at the image's own size.
-
-Shapes: B images, C channels, H W pixels, N tokens, D width, h w rows and columns of a stage's map.
-"""
+"""The residual networks for small images of He et al. 2016 (section 4.2), whose grid starts at the image's size."""
 
 from __future__ import annotations
 
@@ -29,8 +26,8 @@ def conv3x3(in_dim: int, dim: int, stride: int = 1) -> nn.Conv2d:
 class Block(nn.Module):
     """Two convolutions beside a shortcut.
 
-    Where the width grows, it has no parameters (the paper's option A: every second pixel, the new channels zero), or is a convolution
-    of one pixel with a batch norm (option B).
+    Where the width grows, the shortcut has no parameters (the paper's option A: every second pixel, the new channels zero), or is a
+    1x1 convolution with a batch norm (option B).
     """
 
     def __init__(self, in_dim: int, dim: int, stride: int, shortcut: str):

@@ -1,8 +1,7 @@
 """CvT, the convolutional vision transformer (Wu et al. 2021): stages of tokens on a shrinking grid, embedded by overlapping
 convolutions, whose queries, keys and values come from depth-wise convolutions.
 
-Shapes: B images, C channels, H W pixels, h w rows and columns of a stage's grid, N = h * w tokens, M those that a pass holds,
-P prefix tokens (the cls token, or none), D width, A heads, d width of a head.
+Shapes: N = h * w tokens of a stage's grid, M those that a pass holds, P prefix tokens (the cls token, or none).
 """
 
 from __future__ import annotations
@@ -93,8 +92,8 @@ def refine(keep_BM: Tensor | None, grid: tuple[int, int], factor: int) -> Places
 def key_places(keep_BM: Tensor | None, grid: tuple[int, int], factor: int) -> Places:
     """Where a stage of ``factor`` times the output's ``grid`` has keys and values: at every second row and column.
 
-    A pass on kept cells has those within them, which see all of its tokens. The last stage has all: its keys have no cell
-    of their own, and few windows see no kept token (at MAE's ratio 0.75 ** 9 = 8 %).
+    A pass on kept cells has those within them, which see all of its tokens. The last stage has all: a key there spans
+    several cells, and few windows see no kept token (at MAE's ratio 0.75 ** 9 = 8 %).
     """
     if factor > 1:
         return refine(keep_BM, grid, factor // 2)
@@ -199,8 +198,8 @@ class CvT(Backbone):
 
     A pass on kept tokens never sees a hidden pixel. As convolutions overlap, it starts from the image with the hidden cells
     set to zero; in every stage it holds the tokens of the kept cells alone, and puts them on a zero map before each convolution,
-    which is what ConvMAE does in its convolutional stages. So hidden cells are no keys either: else most of the early stages'
-    attention would go to constants that no other pass knows.
+    which is what ConvMAE does in its convolutional stages. So hidden cells are no keys either: otherwise most of the early
+    stages' attention would go to constants that occur in no other pass.
     """
 
     def __init__(self, cfg: config.BackboneConfig):

@@ -1,7 +1,4 @@
-"""Parts that more than one backbone or decoder uses: positions, initialisation, transformer blocks.
-
-Shapes: N tokens, D width.
-"""
+"""Parts that more than one backbone or decoder uses: positions, initialisation, transformer blocks."""
 
 from __future__ import annotations
 

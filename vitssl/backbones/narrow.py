@@ -1,6 +1,6 @@
 """Attention of narrow heads, faster on a CPU: SSAT's decoder has 16 heads of 8 values.
 
-Shapes: B images, M heads of all images, C values of a head, N tokens, D width.
+Shapes: M heads of all images, C values of a head.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from timm.models.vision_transformer import Attention
 from torch import Tensor
 
 WIDE = 16  # fp32 values in a CPU's widest vector: from there on the fused kernel is as fast
-BLOCK = 2**20  # attention weights that are made at a time: they are still in the cache when the next product reads them
+BLOCK = 2**20  # attention weights that are computed at a time: they are still in the cache when the next product reads them
 LEAST_HEADS = 8  # at a time, for a CPU's cores to share
 
 
@@ -34,7 +34,7 @@ def attend(qkv_3MCN: Tensor, scale: float) -> Tensor:
     """softmax(scale q k^T) v of every head, (M, C, N).
 
     With a head's values before its tokens every product runs along the tokens, which are many, and not along the values, which are few.
-    The backward pass reads the attention weights that the forward pass kept (4 M N^2 bytes), where the fused kernel makes them again.
+    The backward pass reads the attention weights that the forward pass kept (4 M N^2 bytes), where the fused kernel recomputes them.
     """
     return _Attend.apply(qkv_3MCN, scale)
 

@@ -1,8 +1,8 @@
 """Batch normalisation over the global batch: all ranks together, on any device (torch's SyncBatchNorm refuses the CPU).
 
-A backbone may also take each rank's own statistics (``set_over_ranks``), as most public code does.
+A backbone may also take each rank's statistics (``set_over_ranks``), as most public code does.
 
-Shapes: R ranks, B images of this rank, C channels.
+Shapes: R ranks.
 
 torch 2.14's backward pass on a CPU is wrong, by the size of the gradient, for maps whose width is 1 and whose strides are not plainly
 those of channels first or channels last; the forward pass is right. The smallest case:
@@ -11,8 +11,8 @@ those of channels first or channels last; the forward pass is right. The smalles
     normed = F.batch_norm(tokens.transpose(1, 2)[..., None], None, None, training=True)  # strides (12, 1, 4, 1)
     normed.backward(torch.randn(2, 4, 3, 1, dtype=torch.float64))  # compare with F.batch_norm of (6, 4): 100 % off
 
-torch takes the map for one of channels last (a side of 1 may have any stride) and its gradient for one of channels first, and walks
-through both alike. Tokens are normalised as a matrix, and `BatchNorm2d` refuses such maps.
+torch takes the map for one of channels last (a side of 1 may have any stride) and its gradient for one of channels first, and reads
+both in the same order. Tokens are normalised as a matrix, and `BatchNorm2d` refuses such maps.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from vitssl.config import ConfigError
 
 
 class _GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
-    """torch's batch norm, whose mean and variance are those of all ranks' values; one process takes torch's own kernel.
+    """torch's batch norm, whose mean and variance are those of all ranks' values; one process uses torch's kernel.
 
-    What it sees in training may differ in count between ranks. Statistics are float32 whatever the input's type.
+    In training, ranks may hold different numbers of values. Statistics are float32 for any type of input.
     ``over_ranks`` belongs to `set_over_ranks`, ``update_statistics`` to `frozen_statistics`.
 
     Raises:
@@ -42,7 +42,7 @@ class _GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
-        # not of the class: compiled code would be compiled anew when they first become the instance's
+        # not of the class: code would be recompiled when they are first set on the instance
         self.update_statistics, self.over_ranks = True, True
 
     def forward(self, values: Tensor) -> Tensor:
@@ -58,10 +58,10 @@ class _GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
         if alone and self.update_statistics:
             return super().forward(values)
         if alone or not self.over_ranks:
-            return self._own(values)
+            return self._per_rank(values)
         return self._global(values)
 
-    def _own(self, values: Tensor) -> Tensor:
+    def _per_rank(self, values: Tensor) -> Tensor:
         """By this rank's statistics. The running ones are the mean of all ranks', so that they are the same everywhere."""
         if self.update_statistics and self.track_running_stats:
             with torch.no_grad():
@@ -111,9 +111,9 @@ def set_over_ranks(module: nn.Module, over_ranks: bool) -> None:
 
 @contextmanager
 def frozen_statistics(module: nn.Module) -> Iterator[None]:
-    """Within, every norm of this file below ``module`` still normalises by its batch in training, and forgets the batch.
+    """Within, every norm of this file below ``module`` normalises by its batch in training and leaves its running statistics unchanged.
 
-    For passes over masked or altered images, where the running statistics are kept of whole ones.
+    For passes over masked or altered images, whose statistics are not those of the images to predict.
     """
     parts = [part for part in module.modules() if isinstance(part, _GlobalBatchNorm)]
     for part in parts:
@@ -128,7 +128,7 @@ def frozen_statistics(module: nn.Module) -> Iterator[None]:
 def _moments(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean and biased variance of each channel over all ranks, with gradient, and the count of values behind them.
 
-    Each rank's own moments travel, so that no precision is lost where the mean is far from zero (Chan et al. 1983).
+    Ranks exchange means and variances, not sums, so that no precision is lost where the mean is far from zero (Chan et al. 1983).
     """
     var_C, mean_C = torch.var_mean(values, _all_but_channels(values), correction=0)
     count = mean_C.new_full((1,), values.numel() // values.shape[1])

@@ -1,7 +1,4 @@
-"""ResNets of bottleneck blocks (He et al. 2016), on timm's modules and with timm's and torchvision's parameter names.
-
-Shapes: B images, C channels, H W pixels, N tokens of the last map, D width.
-"""
+"""ResNets of bottleneck blocks (He et al. 2016), on timm's modules and with timm's and torchvision's parameter names."""
 
 from __future__ import annotations
 
@@ -80,17 +77,17 @@ class ResNet(Backbone):
 
     def layer_id(self, name: str) -> int:
         """0 for the stem; blocks are counted through the stages."""
-        found = re.match(r"layer(\d+)\.(\d+)\.", name)
-        return sum(self.depths[: int(found[1]) - 1]) + int(found[2]) + 1 if found else 0
+        block = re.match(r"layer(\d+)\.(\d+)\.", name)
+        return sum(self.depths[: int(block[1]) - 1]) + int(block[2]) + 1 if block else 0
 
 
 def _stage(in_dim: int, dim: int, stride: int, drop_paths: list[float]) -> nn.Sequential:
-    """Blocks of inner width ``dim``; the first has the stride, and a projection beside it."""
+    """Blocks of inner width ``dim``; the first has the stride, and a projection as its shortcut."""
     out_dim, blocks = Bottleneck.expansion * dim, []
     for i, rate in enumerate(drop_paths):
-        beside = None if i else downsample_conv(in_dim, out_dim, 1, stride, norm_layer=norms.BatchNorm2d)
+        downsample = None if i else downsample_conv(in_dim, out_dim, 1, stride, norm_layer=norms.BatchNorm2d)
         drop_path = DropPath(rate) if rate else None
         blocks.append(
-            Bottleneck(out_dim if i else in_dim, dim, 1 if i else stride, beside, norm_layer=norms.BatchNorm2d, drop_path=drop_path)
+            Bottleneck(out_dim if i else in_dim, dim, 1 if i else stride, downsample, norm_layer=norms.BatchNorm2d, drop_path=drop_path)
         )
     return nn.Sequential(*blocks)

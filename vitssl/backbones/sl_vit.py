@@ -1,6 +1,6 @@
-"""SL-ViT's two parts (Lee et al. 2021, "Vision Transformer for Small-Size Datasets"), which give a ViT a sense of what is near.
+"""SL-ViT's two parts (Lee et al. 2021, "Vision Transformer for Small-Size Datasets"), which give a ViT a bias towards its neighbourhood.
 
-Shapes: B images, C channels, H W pixels, h heads, N tokens, D width, E values of a token's patches.
+Shapes: E values of a token's patches.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 def with_shifts(images_BCHW: Tensor, by_px: int) -> Tensor:
-    """(B, 5 * C, H, W): the images, then moved by so many pixels down-right, down-left, up-right and up-left; zeros move in."""
+    """(B, 5 * C, H, W): the images, then moved by ``by_px`` pixels down-right, down-left, up-right and up-left; zeros move in."""
     H, W = images_BCHW.shape[-2:]
     padded = F.pad(images_BCHW, (by_px,) * 4)
     moved = [padded[..., row : row + H, column : column + W] for row in (0, 2 * by_px) for column in (0, 2 * by_px)]
@@ -52,7 +52,7 @@ class LocalAttention(Attention):
         q = q * self.scale[:, None, None]
         itself_NN = torch.eye(N, dtype=torch.bool, device=q.device)
         if self.fused_attn:
-            heads_BhNd = F.scaled_dot_product_attention(q, k, v, attn_mask=~itself_NN, scale=1.0)
+            heads_BANd = F.scaled_dot_product_attention(q, k, v, attn_mask=~itself_NN, scale=1.0)
         else:
-            heads_BhNd = (q @ k.transpose(-2, -1)).masked_fill(itself_NN, -torch.inf).softmax(-1) @ v
-        return self.proj(heads_BhNd.transpose(1, 2).reshape(B, N, self.attn_dim))
+            heads_BANd = (q @ k.transpose(-2, -1)).masked_fill(itself_NN, -torch.inf).softmax(-1) @ v
+        return self.proj(heads_BANd.transpose(1, 2).reshape(B, N, self.attn_dim))

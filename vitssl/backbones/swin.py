@@ -1,7 +1,6 @@
 """The Swin Transformer, on timm's modules and with timm's parameter names.
 
-Shapes: B images, C channels, H W rows and columns of a stage's map, w windows of a map, N tokens (of a window, or of a map),
-A heads, d width of a head, D width.
+Shapes: w windows of a map, N tokens of a window or of a map, L rows of a table of relative positions.
 """
 
 from __future__ import annotations
@@ -68,9 +67,9 @@ class WindowAttention(timm_swin.WindowAttention):
 
 
 class Block(timm_swin.SwinTransformerBlock):
-    """timm's, for maps of any size. A map that is no larger than a window is one, unshifted; others are padded to whole windows.
+    """timm's, for maps of any size. A map no larger than a window is one unshifted window; others are padded to whole windows.
 
-    So it does with a map of any size what timm's block of the same window does that is made for that size.
+    On a map of any size the result equals that of timm's block built for that size with the same window.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class Block(timm_swin.SwinTransformerBlock):
         self.dynamic_mask = True  # from here on timm asks `get_attn_mask` in every pass
 
     def get_attn_mask(self, x: Tensor | None = None, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Tensor | None:
-        """timm's mask of a padded, shifted map (w, N, N); that of the size the block was made for is kept."""
+        """timm's mask of a padded, shifted map (w, N, N); the one for the size that the block was built for is stored."""
         rows, columns = (-(-side // window) * window for side, window in zip(self.input_resolution, self.window_size, strict=True))
         if x is not None and x.shape[1:3] == (rows, columns):
             return self.attn_mask
@@ -121,7 +120,7 @@ class Stage(nn.Module):
 class Swin(Backbone):
     """Liu et al. 2021, of one to four stages. An intermediate place is a stage: the output of its blocks, before the merging that follows.
 
-    A window larger than the map of the size it is made for shrinks to that map, with its table of relative positions, as in timm.
+    A window larger than a map (of images of ``size_px``) shrinks to that map, with its table of relative positions, as in timm.
     """
 
     num_prefix_tokens = 0
@@ -179,9 +178,9 @@ class Swin(Backbone):
     def layer_id(self, name: str) -> int:
         """0 for patch embedding and mask token; blocks are counted through the stages; as in timm, a patch merging counts
         with the block after it; as in MAE's code, the final norm with the heads."""
-        found = re.match(r"layers\.(\d+)\.(?:blocks\.(\d+)|downsample)\.", name)
-        if found:
-            return sum(self.depths[: int(found[1])]) + int(found[2] or 0) + 1
+        match = re.match(r"layers\.(\d+)\.(?:blocks\.(\d+)|downsample)\.", name)
+        if match:
+            return sum(self.depths[: int(match[1])]) + int(match[2] or 0) + 1
         return self.num_layers + 1 if name.startswith("norm.") else 0
 
     def convert_state_dict(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -196,7 +195,7 @@ class Swin(Backbone):
             if name.startswith(prefix) and name.endswith(("relative_position_index", "attn_mask")):
                 continue
             if authors:
-                name = merging.sub(lambda found: f"{prefix}layers.{int(found[1]) + 1}.downsample.", name)
+                name = merging.sub(lambda match: f"{prefix}layers.{int(match[1]) + 1}.downsample.", name)
             if name.endswith("relative_position_bias_table") and name in ours:
                 value = resize_table(value, len(ours[name]), self.antialias)
             converted[name] = value

@@ -1,7 +1,6 @@
-"""T2T-ViT, the tokens-to-token vision transformer (Yuan et al. 2021), with performers (Choromanski et al. 2021) among the tokens.
+"""T2T-ViT, the tokens-to-token vision transformer (Yuan et al. 2021), with performers (Choromanski et al. 2021) in its tokenizer.
 
-Shapes: B images, C channels, H W pixels, h w rows and columns of a grid, N tokens, E values of an unfolded token, D width,
-m random features.
+Shapes: E values of an unfolded token, m random features.
 """
 
 from __future__ import annotations
@@ -59,14 +58,14 @@ class TokenPerformer(nn.Module):
 
     def forward(self, tokens_BNE: Tensor) -> Tensor:
         k, q, v = self.kqv(self.norm1(tokens_BNE)).chunk(3, dim=-1)
-        # exponentials and sums over thousands of tokens are no work for bfloat16
+        # exponentials and sums over thousands of tokens need more precision than bfloat16 has
         with torch.autocast(v.device.type, enabled=False):
             attended = self.attend(layers.upcast(q), layers.upcast(k), layers.upcast(v))
         tokens = v + self.drop(self.proj(attended))
         return tokens + self.mlp(self.norm2(tokens))
 
     def attend(self, q_BND: Tensor, k_BND: Tensor, v_BND: Tensor, eps: float = 1e-8) -> Tensor:
-        """Values averaged with weights phi(q) . phi(k), which stand for exp(q . k): Choromanski et al.'s Eq. 4, in O(N)."""
+        """Values averaged with weights phi(q) . phi(k), which approximate exp(q . k): Choromanski et al.'s Eq. 4, in O(N)."""
         q_BNm, k_BNm = self.features(q_BND), self.features(k_BND)
         total_BN1 = q_BNm @ k_BNm.sum(1)[..., None]
         return q_BNm @ (k_BNm.transpose(1, 2) @ v_BND) / (total_BN1 + eps)
@@ -154,7 +153,7 @@ class T2T(IsotropicTransformer):
         return self._transform(Features(cls, tokens, tokens[:, :0], grid), attn_mask, out_indices)
 
     def convert_state_dict(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-        """Drops the position table of the authors' files, by which they are known, if it is the fixed one.
+        """Drops the position table of the authors' files, by which they are recognised, if it is the fixed one.
 
         Raises:
             ConfigError: they were trained with another scale of the attention than this model has.

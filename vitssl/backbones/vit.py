@@ -1,7 +1,4 @@
-"""The Vision Transformer, on timm's modules and with timm's parameter names.
-
-Shapes: B images, C channels, H W pixels, N tokens, M kept tokens, P prefix tokens (cls, then registers), D width.
-"""
+"""The Vision Transformer, on timm's modules and with timm's parameter names."""
 
 from __future__ import annotations
 
@@ -104,7 +101,7 @@ class ViT(IsotropicTransformer):
         return self._transform(Features(prefix_BPD, tokens, tokens[:, :0], grid), attn_mask, out_indices)
 
     def convert_state_dict(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-        """Learned positions are resized to this grid; fixed ones are this model's own.
+        """Learned positions are resized to this grid; fixed ones are replaced by this model's.
 
         Raises:
             ConfigError: the weights were trained with learned positions, and this model has fixed ones.

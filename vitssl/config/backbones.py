@@ -26,9 +26,8 @@ class Family(NamedTuple):
 
     sizes: dict[str, Size]
     reads: frozenset[str]
-    capabilities: frozenset[
-        str
-    ]  # cls, reg: a class token, registers; keep: passes on some of the tokens only; mask: passes with replaced tokens; attn_mask
+    # cls, reg: a class token, registers; keep: passes on some of the tokens only; mask: passes with replaced tokens; attn_mask
+    capabilities: frozenset[str]
     widths: tuple[int, ...]  # of each stage, in units of embed_dim; a size has as many stages or fewer
     strides: tuple[int, ...]  # pixels per side of a token of each stage, in units of patch_size
     smoke: dict[str, Any]  # fields of its tiny form, which `jobs/submit.py --smoke` trains
@@ -123,7 +122,7 @@ class BackboneConfig:
     drop_path: float = 0.0  # of the last block; the rate grows linearly from 0
     init: Literal["trunc_normal", "xavier"] = "trunc_normal"  # timm/DeiT's, or MAE's
     cls_token_std: Optional[float] = None  # of its start; None: 1e-6 (timm), with xavier 0.02 (MAE); DINO and DeiT's first release: 0.02
-    reg_tokens: int = 0  # further prefix tokens behind the class token, with positions (timm's name; registers)
+    reg_tokens: int = 0  # further prefix tokens after the class token, with positions (timm's name; registers)
     tokenizer: Literal["patches", "shifted"] = "patches"  # shifted: shifted patch tokenization (SL-ViT)
     attention: Literal["plain", "local"] = "plain"  # local: locality self-attention (SL-ViT)
     window_size: Optional[int] = None  # tokens; 7
@@ -132,7 +131,7 @@ class BackboneConfig:
     attention_scale: Literal["head_dim", "embed_dim"] = "head_dim"  # of the logits, to the power -1/2; T2T's released weights: embed_dim
     shortcut: Literal["identity", "projection"] = "identity"  # of cifarresnet where the width grows: He et al.'s option A or B
     frozen: bool = False  # a linear probe: no gradient, evaluation mode
-    # Whose images its batch norms' statistics are of: all of a step's slice, or each GPU's own (most public code), so that the result
+    # Whose images its batch norms' statistics are of: the whole slice of a step, or those of each GPU (most public code), where the result
     # depends on the number of GPUs and on loop.micro_batch_size. Those of objectives' heads are always global.
     batch_norm: Literal["global", "per_gpu"] = "global"
     fused_attention: bool = runtime_field(True)
@@ -165,10 +164,10 @@ def _token_size(backbone: BackboneConfig) -> tuple[str, str]:
 def _unread(backbone: BackboneConfig, path: str) -> Iterator[Problem]:
     """The fields that are set to other than their default and that the family does not read; each says how to unset all of them."""
     inactive = backbone.inactive_fields()
-    found = [f for f in dataclasses.fields(backbone) if f.name in inactive and getattr(backbone, f.name) != f.default]
-    unset = " ".join(f"{path}.{f.name}={'null' if f.default is None else f.default}" for f in found)
-    for f in found:
-        yield Problem(f"{path}.{f.name}", f"{backbone.name} has no such choice; leave it out, or unset what it has not: {unset}")
+    unread = [f for f in dataclasses.fields(backbone) if f.name in inactive and getattr(backbone, f.name) != f.default]
+    unset = " ".join(f"{path}.{f.name}={'null' if f.default is None else f.default}" for f in unread)
+    for f in unread:
+        yield Problem(f"{path}.{f.name}", f"{backbone.name} has no such choice; leave it out, or unset what it does not have: {unset}")
 
 
 def _impossible(backbone: BackboneConfig, path: str) -> Iterator[Problem]:
@@ -195,7 +194,7 @@ def _impossible(backbone: BackboneConfig, path: str) -> Iterator[Problem]:
 
 def module(backbone: BackboneConfig) -> str:
     """The name of the family, and of its file in `vitssl/backbones/`."""
-    return next(name for name, found in FAMILIES.items() if backbone.name in found.sizes)
+    return next(name for name, entry in FAMILIES.items() if backbone.name in entry.sizes)
 
 
 def family(backbone: BackboneConfig) -> Family:
@@ -206,9 +205,9 @@ def size_of(backbone: BackboneConfig) -> Size:
     """The named size with the overrides applied."""
     size = SIZES[backbone.name]
     depths = backbone.depths if backbone.depth is None else [backbone.depth]
-    own = {name: getattr(backbone, name) for name in ("embed_dim", "num_heads", "mlp_ratio", "patch_size", "qkv_bias")}
-    own["depths"] = depths if depths is None else tuple(depths)
-    return size._replace(**{name: value for name, value in own.items() if value is not None})
+    overrides = {name: getattr(backbone, name) for name in ("embed_dim", "num_heads", "mlp_ratio", "patch_size", "qkv_bias")}
+    overrides["depths"] = depths if depths is None else tuple(depths)
+    return size._replace(**{name: value for name, value in overrides.items() if value is not None})
 
 
 def patch_px(backbone: BackboneConfig) -> int:

@@ -54,12 +54,12 @@ def runtime_field(default: Any) -> Any:
 
 
 def later(default: Any, before: Any) -> Any:
-    """A field that came when runs had been made already, whose default is not what those did: they are read with ``before``."""
+    """A field that was added after runs had been trained, whose default is not what those did: they are read with ``before``."""
     return field(default=default, metadata={"before": before})
 
 
 def as_it_was(kind: type, content: dict[str, Any]) -> dict[str, Any]:
-    """What an older version wrote, every field of it, with the fields that came later at what it did: their default, or ``before``.
+    """What an older version wrote, every field of it; those that were added later have their default, or ``before``.
 
     A dataclass whose fields were others has an ``as_now_written``: from such content to today's.
 
@@ -83,14 +83,14 @@ def checkpoint() -> Any:
 
 def checkpoints(part: Any, prefix: str = "") -> dict[str, str]:
     """{dotted path: value} of the fields of a Run (or of a part of one) that name trained weights and are set."""
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for f in dataclasses.fields(part):
         value = getattr(part, f.name)
         if dataclasses.is_dataclass(value):
-            found |= checkpoints(value, f"{prefix}{f.name}.")
+            paths |= checkpoints(value, f"{prefix}{f.name}.")
         elif f.metadata.get("checkpoint") and value is not None:
-            found[prefix + f.name] = value
-    return found
+            paths[prefix + f.name] = value
+    return paths
 
 
 @functools.cache
@@ -106,7 +106,7 @@ def options_of(hint: Any) -> tuple[Any, ...]:
 
 
 def parts_of(kind: type) -> dict[str, type]:
-    """{field: dataclass} of the fields that hold fields of their own, optional ones too."""
+    """{field: dataclass} of the fields whose value is a dataclass, optional ones too."""
     return {name: option for name, hint in hints_of(kind).items() for option in options_of(hint) if dataclasses.is_dataclass(option)}
 
 
@@ -118,14 +118,14 @@ def element_types_of(kind: type) -> dict[str, type]:
 
 def checkpoint_fields(kind: type, prefix: str = "") -> set[str]:
     """The dotted paths of all fields of a Run (or of a part of one) that may name trained weights."""
-    found: set[str] = set()
+    paths: set[str] = set()
     parts = parts_of(kind)
     for f in dataclasses.fields(kind):
         if f.name in parts:
-            found |= checkpoint_fields(parts[f.name], f"{prefix}{f.name}.")
+            paths |= checkpoint_fields(parts[f.name], f"{prefix}{f.name}.")
         elif f.metadata.get("checkpoint"):
-            found.add(prefix + f.name)
-    return found
+            paths.add(prefix + f.name)
+    return paths
 
 
 def teachers(part: Any) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def not_rising(name: str, pair: list[float], high: float) -> Iterator[Problem]:
 
 
 def inactive_problems(part: Any, prefix: str, owners: dict[str, str]) -> Iterator[Problem]:
-    """The problems of those fields of ``part`` that nothing reads as its others are, and that are set to other than their default.
+    """The problems of those fields of ``part`` that nothing reads, given its other fields, and that are set to other than their default.
 
     ``owners`` names them, each with the value of another field that it belongs to.
     """

@@ -1,4 +1,4 @@
-"""The fields of ``data``: which images, how few of them, and the views made of them."""
+"""The fields of ``data``: which images, how few of them, and their views."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Subset:
 
 @dataclass
 class View:
-    """One named augmentation of the batch, made on the device. Magnitudes follow timm and torchvision."""
+    """One named augmentation of the batch, computed on the device. Magnitudes follow timm and torchvision."""
 
     NOW_WRITTEN: ClassVar[dict[str, str]] = BEFORE  # fields that it had -> what says the same now
     as_now_written = staticmethod(with_steps)  # what an older version wrote -> today's fields
@@ -65,7 +65,7 @@ class View:
     switch_prob: float = 0.5  # of cutmix rather than mixup, when both are on
 
     def inactive_fields(self) -> dict[str, str]:
-        """{field that nothing reads as the others are: what it belongs to}."""
+        """{field that has no effect, given the others: what it belongs to}."""
         mixed = bool(self.mixup_alpha) + bool(self.cutmix_alpha)
         owners = {} if self.crop == "random_resized" else dict.fromkeys(("scale", "ratio"), "crop: random_resized")
         owners |= {} if self.crop == "pad" else {"pad_px": "crop: pad"}
@@ -117,7 +117,7 @@ class Data:
     val_seed: int = 0
     repeats: int = 1  # repeated augmentation: copies of an image in a batch; an epoch keeps its number of samples
     image_size: int = 224  # pixels
-    normalize: Literal["dataset", "imagenet", "half", "cifar10"] = "dataset"  # channel statistics: the shards' own, or well-known ones
+    normalize: Literal["dataset", "imagenet", "half", "cifar10"] = "dataset"  # channel statistics: the shards', or well-known ones
     mean: Optional[list[float]] = None  # channel statistics in place of those, in [0, 1] units; both or neither
     std: Optional[list[float]] = None
     eval_crop: float = 0.875  # evaluation: resize the short side to image_size / eval_crop, centre-crop image_size
@@ -129,7 +129,7 @@ class Data:
     views: Views = field(default_factory=Views)
 
     def inactive_fields(self) -> dict[str, str]:
-        """As `View.unread`."""
+        """As `View.inactive_fields`."""
         owners = {} if self.val_fraction else {"val_seed": "a val_fraction"}
         return owners if self.mean is None else owners | {"normalize": "no data.mean and data.std"}
 
@@ -155,8 +155,8 @@ class Data:
             if values is not None and (len(values) != 3 or not all(low <= v <= 1 for v in values)):
                 yield Problem(f"data.{name}", f"{values} is not three numbers (red, green, blue) between 0 and 1; pixels are 0 to 1 here")
         if (self.mean is None) != (self.std is None):
-            found, lacking = ("mean", "std") if self.std is None else ("std", "mean")
-            yield Problem(f"data.{found}", f"set data.{lacking} too, or neither")
+            present, lacking = ("mean", "std") if self.std is None else ("std", "mean")
+            yield Problem(f"data.{present}", f"set data.{lacking} too, or neither")
 
 
 def view_px(data: Data, view: str) -> int:
@@ -165,7 +165,7 @@ def view_px(data: Data, view: str) -> int:
 
 
 def statistics(data: Data, mean: list[float], std: list[float]) -> tuple[list[float], list[float]]:
-    """Channel mean and std, in [0, 1] units, that images are normalised by; the arguments are the data set's own."""
+    """Channel mean and std, in [0, 1] units, that images are normalised by; the arguments are the data set's."""
     if data.mean is not None and data.std is not None:
         return data.mean, data.std
     return STATISTICS.get(data.normalize, (mean, std))

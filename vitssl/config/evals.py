@@ -25,7 +25,7 @@ RESERVED = ("test", "val", "test_ema", "test_best", "selected", "event", "step",
 class EvalConfig:
     """What every evaluator has."""
 
-    classifies: ClassVar[bool] = False  # by the Run's own classifier
+    classifies: ClassVar[bool] = False  # by the Run's classifier
     METRICS: ClassVar[tuple[str, ...]] = ("top1", "top5")  # of which more is better, so that arms can be ranked by them
     type: str = "classification"
     shards: Optional[str] = None  # others with the same classes; null: the Run's
@@ -54,7 +54,7 @@ class EvalConfig:
 
 @dataclass
 class ClassificationConfig(EvalConfig):
-    """The Run's own classifier: top-1, top-5, loss, and after the last epoch the metrics that need all predictions."""
+    """The Run's classifier: top-1, top-5, loss, and after the last epoch the metrics that need all predictions."""
 
     classifies: ClassVar[bool] = True
     METRICS: ClassVar[tuple[str, ...]] = ("top1", "top5", "balanced_accuracy", "macro_f1", "auc")
@@ -66,7 +66,7 @@ class FeaturesConfig(EvalConfig):
     """What evaluators of features have: they learn from the Run's labelled training images, without augmentation."""
 
     pool: Optional[Literal["cls", "reg", "mean", "cls+mean"]] = None  # null: the class token where there is one, else the patches' mean
-    blocks: int = 1  # of the last so many blocks, concatenated
+    blocks: int = 1  # how many of the last blocks, concatenated
 
     def pooled_by(self, run: Run) -> str:
         return self.pool or ("cls" if "cls" in capabilities(run.backbone) else "mean")
@@ -101,7 +101,7 @@ class LinearConfig(FeaturesConfig):
     """Logistic regression on standardised features, to its optimum."""
 
     type: str = "linear"
-    l2: float = 1e-3  # penalty: l2 / 2 times the squared norm of the weights, beside the mean cross-entropy
+    l2: float = 1e-3  # penalty: l2 / 2 times the squared norm of the weights, added to the mean cross-entropy
     max_iter: int = 200  # of L-BFGS
 
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
@@ -138,9 +138,9 @@ def own_evals(run: Run, heldout: bool) -> dict[str, EvalConfig]:
     """What a classifying Run is evaluated by anyway: its accuracy on the test split, on held-out images, of averaged weights."""
     if not any(objective.classifies for objective in active(run.objectives).values()):
         return {}
-    found: dict[str, EvalConfig] = {"test": ClassificationConfig()}
-    found |= {"val": ClassificationConfig(split="val")} if heldout else {}
-    return found | ({"test_ema": ClassificationConfig(weights="ema")} if run.loop.ema_decay is not None else {})
+    defaults: dict[str, EvalConfig] = {"test": ClassificationConfig()}
+    defaults |= {"val": ClassificationConfig(split="val")} if heldout else {}
+    return defaults | ({"test_ema": ClassificationConfig(weights="ema")} if run.loop.ema_decay is not None else {})
 
 
 def has_teacher(run: Run) -> bool:

@@ -23,15 +23,15 @@ def identity(run: Run) -> str:
     """Hash (12 hex digits) of the fields that define the result; those that have no effect in this Run do not."""
     left_out = {*inactive_fields(run), *(() if _interpolates(run) else ("backbone.interpolate_antialias",))}
     content = {"schema": SCHEMA, "run": _differing(run, Run(), left_out)}
-    if run.uncorrected and (met := [name for name, meets in _corrections(run).items() if meets]):
-        content["before"] = met
+    if run.uncorrected and (affected := [name for name, applies in _corrections(run).items() if applies]):
+        content["before"] = affected
     if run.backbone.batch_norm == "per_gpu" and run.loop.micro_batch_size is not None:
         content["micro_batch_size"] = run.loop.micro_batch_size  # the images of a batch norm
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _corrections(run: Run) -> dict[str, bool]:
-    """What versions before the autumn of 2026 computed otherwise from the same fields, and whether this Run meets it."""
+    """What versions before the autumn of 2026 computed differently from the same fields, and whether that affects this Run."""
     dino = run.objectives.dino
     return {
         "layer decay leaves the final norm alone": run.optim.layer_decay != 1,
@@ -42,28 +42,26 @@ def _corrections(run: Run) -> dict[str, bool]:
 
 def _differing(part: Any, default: Any, left_out: Collection[str] = (), prefix: str = "") -> dict[str, Any]:
     """The fields of a part that are not those of ``default``, nested; a part that is off by default is there, even if empty."""
-    found: dict[str, Any] = {}
+    differing: dict[str, Any] = {}
     for f in dataclasses.fields(part):
-        own, usual, path = getattr(part, f.name), getattr(default, f.name), f"{prefix}{f.name}"
-        if own == usual or path in left_out or not f.metadata.get("identity", True):
+        value, usual, path = getattr(part, f.name), getattr(default, f.name), f"{prefix}{f.name}"
+        if value == usual or path in left_out or not f.metadata.get("identity", True):
             continue
-        if dataclasses.is_dataclass(own):
-            differing = _differing(own, type(own)() if usual is None else usual, left_out, f"{path}.")
-            if differing or usual is None:
-                found[f.name] = differing
+        if dataclasses.is_dataclass(value):
+            nested = _differing(value, type(value)() if usual is None else usual, left_out, f"{path}.")
+            if nested or usual is None:
+                differing[f.name] = nested
+        elif isinstance(value, list):
+            differing[f.name] = [_differing(e, type(e)()) if dataclasses.is_dataclass(e) else e for e in value]
         else:
-            found[f.name] = [_element(value) for value in own] if isinstance(own, list) else own
-    return found
-
-
-def _element(value: Any) -> Any:
-    return _differing(value, type(value)()) if dataclasses.is_dataclass(value) else value
+            differing[f.name] = value
+    return differing
 
 
 def _interpolates(run: Run) -> bool:
-    """May learned positions of another grid be met: those for a view of another size, or those of the weights to start from?
+    """May learned positions be resized, for a view of another size or from the weights to start from?
 
-    The grid of those weights is not known here, so that yes may be said where they are of the same one.
+    The grid of those weights is not known here, so the answer may be yes although theirs is the same.
     """
     other_sizes = any(view_px(run.data, view) != run.data.image_size for view in active_views(run))
     fixed = module(run.backbone) == "vit" and run.backbone.positions == "sincos"

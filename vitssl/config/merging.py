@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from vitssl.config.base import ConfigError, as_it_was, hints_of, options_of, unknown
 from vitssl.config.run import Run, check, inactive_fields
 
-UNSET = "???"  # YAML's word for a value that another layer has to give
+UNSET = "???"  # OmegaConf's mark for a value that another layer has to give
 SCALARS = {int: IntegerNode(), float: FloatNode(), bool: BooleanNode(), str: StringNode()}
 EXPECTED = {
     int: "a whole number",
@@ -90,10 +90,10 @@ def dotted(value: Any, prefix: str = "") -> dict[str, Any]:
     """The inverse of ``nested``: a nested mapping as {dotted field: value}."""
     if not isinstance(value, dict) or (prefix and not value):
         return {prefix: value}
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, part in value.items():
-        found |= dotted(part, f"{prefix}.{name}" if prefix else str(name))
-    return found
+        fields |= dotted(part, f"{prefix}.{name}" if prefix else str(name))
+    return fields
 
 
 def _filled(schema: type, layer: Any, path: str) -> Any:
@@ -190,7 +190,7 @@ def load(folder: str | Path) -> Run:
 
 
 def _forget_inactive(run: Run) -> None:
-    """Fields that came later and have no effect in this Run are at their defaults: nobody set them."""
+    """Fields that were added later and have no effect in this Run are at their defaults: they were not set."""
     for path in inactive_fields(run):
         *parents, name = path.split(".")
         part = attrgetter(".".join(parents))(run) if parents else run

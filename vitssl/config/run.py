@@ -39,7 +39,7 @@ class Optim:
     clip_norm: float = 1.0
 
     def inactive_fields(self) -> dict[str, str]:
-        """{field that nothing reads as the others are: what it belongs to}."""
+        """{field that has no effect, given the others: what it belongs to}."""
         owners = dict.fromkeys(("momentum", "nesterov"), "name: sgd") if self.name == "adamw" else {"betas": "name: adamw"}
         return owners if self.clip != "none" else owners | {"clip_norm": "clip: global or tensor"}
 
@@ -64,7 +64,7 @@ class Loop:
     schedule_epochs: Optional[int] = None  # horizon of the cosine; None takes `epochs`
     warmup_epochs: float = 5.0
     warmup_prefix: bool = True  # the cosine begins after the warm-up (MAE); False: with it, hidden by it until its end (timm's default)
-    max_steps: Optional[int] = None  # stop after so many optimiser steps, the schedule unchanged
+    max_steps: Optional[int] = None  # stop after this many optimiser steps, the schedule unchanged
     micro_batch_size: Optional[int] = runtime_field(None)  # images per GPU and forward; more are accumulated
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
     compile: bool = runtime_field(False)
@@ -74,7 +74,7 @@ class Loop:
     eval_every: int = runtime_field(1)  # epochs; 0 evaluates at the end only
     log_every: int = runtime_field(10)  # steps
     checkpoint_minutes: float = runtime_field(5.0)  # a killed run loses at most this
-    keep_every: int = runtime_field(0)  # epochs; also keep a checkpoint of its own, 0 = never
+    keep_every: int = runtime_field(0)  # epochs; also keep a separate checkpoint, 0 = never
 
     def problems(self) -> Iterator[Problem]:
         yield from less_than(0, self, "loop", "checkpoint_minutes", "warmup_epochs", "eval_every", "keep_every")
@@ -90,7 +90,7 @@ class Loop:
 
 @dataclass
 class Run:
-    uncorrected: ClassVar[bool] = False  # read from a folder of a version that computed some of it otherwise (`identity`)
+    uncorrected: ClassVar[bool] = False  # read from a folder of a version that computed some of it differently (`identity`)
     seed: int = 0
     data: Data = field(default_factory=Data)
     backbone: BackboneConfig = field(default_factory=BackboneConfig)
@@ -119,10 +119,10 @@ LACKS = {
 def active_views(run: Run) -> dict[str, View]:
     """The views that the active objectives read, by name, in the order of the fields.
 
-    A view that is configured but read by nobody is not made.
+    A view that no objective reads is not computed.
     """
-    asked = {view for objective in active(run.objectives).values() for view in objective.views()}
-    return {name: view for name, view in run.data.views.enabled().items() if name in asked}
+    names = {view for objective in active(run.objectives).values() for view in objective.views()}
+    return {name: view for name, view in run.data.views.enabled().items() if name in names}
 
 
 def classifies(run: Run) -> bool:
@@ -177,10 +177,10 @@ def inactive_fields(run: Run) -> dict[str, str]:
 
 
 def refuse_inactive_fields(run: Run, cli_fields: Collection[str] = ()) -> None:
-    """Refuse what is set and has no effect, in a Run that is being planned: one that was made before is read as it is.
+    """Refuse what is set and has no effect, in a Run that is being planned; an existing one is read as it is.
 
-    What a sweep says of views for all of its arms may be of no use in one that crops or mixes otherwise; of
-    a field in ``cli_fields``, which the command line sets, it is a mistake too.
+    A sweep may set a field of ``data`` for all of its arms although one of them does not read it, as it crops or mixes differently; for
+    a field in ``cli_fields``, which the command line sets, that is refused too.
 
     Raises:
         ConfigError: the first such field, and what it belongs to.
@@ -195,14 +195,14 @@ def refuse_inactive_fields(run: Run, cli_fields: Collection[str] = ()) -> None:
 
 
 def check_fits(run: Run, field: str, theirs: Run, where: str = "") -> None:
-    """The network whose weights a field names is the one that this Run describes: its own, or in ``<field>_backbone`` a teacher's.
+    """Check that the network whose weights a field names is the one that this Run describes: its backbone, or ``<field>_backbone``.
 
-    So a model can be built, counted and loaded without its teacher at hand, and nothing is queued that cannot start.
+    A model can then be built, counted and loaded without its teacher's folder, and nothing is queued that cannot start.
 
     Args:
         run: the student's.
         field: one of ``checkpoints(run)``: init_from, where ``init_except`` may excuse what does not fit, or a teacher's.
-        theirs: the Run that this field stands for.
+        theirs: the Run whose weights this field names.
         where: for the error's first words.
 
     Raises:
@@ -216,22 +216,22 @@ def check_fits(run: Run, field: str, theirs: Run, where: str = "") -> None:
         if run.init_weights == "teacher" and run.init_objectives:
             raise ConfigError("a teacher is a backbone alone; leave it out with init_weights: teacher", "init_objectives", where)
     if field == "init_from" and not run.init_except:
-        own, other = _network(run.backbone), _network(theirs.backbone)
-        for name in own:
-            if own[name] != other[name]:
-                raise ConfigError(f"those weights are of a backbone of {name} {other[name]}, and this one has {own[name]}", field, where)
+        needed, given = _network(run.backbone), _network(theirs.backbone)
+        for name in needed:
+            if needed[name] != given[name]:
+                raise ConfigError(f"those weights are of a backbone of {name} {given[name]}, and this one has {needed[name]}", field, where)
     ours = teachers(run).get(f"{field}_backbone")
     if ours is None:
         return
     for f in dataclasses.fields(ours):
-        own, other = getattr(ours, f.name), getattr(theirs.backbone, f.name)
-        if own != other and f.name not in HOW_TRAINED:
-            reason = f"{own} is not the teacher's; its own Run has backbone.{f.name}={other}"
+        value, trained = getattr(ours, f.name), getattr(theirs.backbone, f.name)
+        if value != trained and f.name not in HOW_TRAINED:
+            reason = f"{value} is not the teacher's; its own Run has backbone.{f.name}={trained}"
             raise ConfigError(reason, f"{field}_backbone.{f.name}", where)
 
 
 def _network(backbone: BackboneConfig) -> dict[str, Any]:
-    """What weights of one must share with the other's, in shape or in what they mean."""
+    """What two backbones must have in common so that the weights of one fit the other."""
     size, same = size_of(backbone), ("embed_dim", "depths", "num_heads", "mlp_ratio", "patch_size")
     return {
         "family": module(backbone),
@@ -251,7 +251,7 @@ def _pattern_problems(run: Run) -> Iterator[Problem]:
 
 
 def _demands(run: Run) -> Iterator[Problem]:
-    """What the objectives ask of the backbone and of the data, before anything is said of them."""
+    """What the objectives require of the backbone and of the data."""
     objectives, enabled = active(run.objectives), run.data.views.enabled()
     if not objectives:
         yield Problem("objectives", "none is on; set at least one, for example objectives.classify: {}")

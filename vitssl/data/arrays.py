@@ -1,6 +1,6 @@
 """Images and labels that are published as arrays: MNIST's idx files, MedMNIST's npz.
 
-Legend: N images of a split, H x W pixels.
+Shapes: N images of a split.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def read_npz(file: Path) -> dict[str, Arrays]:
     splits = {}
     try:
         with np.load(file) as content:
-            found = list(content.files)
+            keys = list(content.files)
             for key in (key for key in content.files if key.endswith("_images")):
                 split = key.removesuffix("_images")
                 splits[split] = Arrays(key, content[key], content[f"{split}_labels"])
@@ -83,7 +83,7 @@ def read_npz(file: Path) -> dict[str, Arrays]:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{file}: not MedMNIST's npz of train_images, train_labels, test_images, ... ({reason})") from None
     if "train" not in splits:
-        raise ConfigError(f"{file}: not MedMNIST's npz of train_images, train_labels, test_images, ...; it holds {', '.join(found)}")
+        raise ConfigError(f"{file}: not MedMNIST's npz of train_images, train_labels, test_images, ...; it holds {', '.join(keys)}")
     return {split: _checked(f"{file}: {split}_labels: ", arrays) for split, arrays in splits.items()}
 
 

@@ -1,7 +1,4 @@
-"""What the loader hands to the views, and what the views hand to the model.
-
-Shapes: B images of this rank's (micro-)batch, C channels, H W pixels, K classes.
-"""
+"""What the loader hands to the views, and what the views hand to the model."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Every image of a data set decoded once, into one file on the node that all its jobs map into memory.
 
 The file is named by the content of the shards and by `cache_px`, and holds the pixels of all images one after the other,
-channels first; shapes and offsets follow from the index. Beside it lies a lock file: whoever builds holds it alone,
-whoever reads shares it, and what nobody holds may be evicted.
+channels first; shapes and offsets follow from the index. Next to it is a lock file: the process that builds
+holds it exclusively, those that read share it, and a cache whose lock nobody holds may be evicted.
 
-Shapes: B images of a batch, N of the index, C channels (RGB), H W pixels.
+Shapes: N images of the index.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ POOL_FROM = 4000  # images; fewer are decoded faster than processes start
 
 
 class Cache:
-    """Decoded images, read-only; in use, and so safe from eviction, until it is closed or forgotten."""
+    """Decoded images, read-only; in use, and so safe from eviction, until it is closed or garbage-collected."""
 
     def __init__(self, path: Path, lock: IO, sizes_N2: np.ndarray):
         self.path = path
@@ -120,9 +120,9 @@ def open_cache(index: Index, data: Data, *, progress: bool = True) -> Cache:
 
 
 def _promoted(lock: IO) -> bool:
-    """Turn a shared lock into the only one if nobody else has any; else give it up, after a moment that differs between processes.
+    """Turn a shared lock into an exclusive one if no other process has any; else release it and wait for a short random time.
 
-    Not to be waited for: whoever has the finished cache open keeps a shared lock for as long as it trains.
+    It does not wait for the lock: a process that has the finished cache open keeps a shared lock for as long as it trains.
     """
     try:
         flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -142,7 +142,7 @@ def _valid(path: Path, sizes_N2: np.ndarray) -> bool:
 
 
 def _make_room(folder: Path, path: Path, data: Data, needed: int) -> None:
-    """Evict the caches that were opened longest ago, as far as nobody holds them, until ``needed`` bytes fit."""
+    """Evict the caches that were opened longest ago, except those in use, until ``needed`` bytes fit."""
     others = _files(folder, except_for=path)
     total = sum(size for _, size, _ in others)
     for _, size, other in others:
@@ -154,12 +154,12 @@ def _make_room(folder: Path, path: Path, data: Data, needed: int) -> None:
 
 def _files(folder: Path, except_for: Path) -> list[tuple[float, int, Path]]:
     """(time of last opening, bytes, path) of the caches and of what killed builds left, oldest first."""
-    found = []
+    caches = []
     for path in (*folder.glob("*.u8"), *folder.glob("*.tmp")):
         with contextlib.suppress(FileNotFoundError):  # another job may evict it meanwhile
             if path.stem != except_for.stem:
-                found.append((path.stat().st_mtime, path.stat().st_size, path))
-    return sorted(found)
+                caches.append((path.stat().st_mtime, path.stat().st_size, path))
+    return sorted(caches)
 
 
 def _evict(path: Path) -> bool:
@@ -188,7 +188,7 @@ def _build(index: Index, path: Path, sizes_N2: np.ndarray, progress: bool) -> No
 
 
 def _reserve(path: Path, size: int) -> None:
-    """Make a file of that size; a full disk shows here, not in the middle of decoding."""
+    """Make a file of that size; a full disk fails here, not in the middle of decoding."""
     try:
         with open(path, "wb") as stream:
             os.posix_fallocate(stream.fileno(), 0, size)

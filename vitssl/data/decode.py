@@ -1,6 +1,6 @@
 """Encoded image to RGB pixels, and back. Everything that this package ever decodes goes through here.
 
-Shapes: H W pixels; images are uint8 RGB (H, W, 3).
+Images are uint8 RGB (H, W, 3).
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Three ways to get at the pixels of a data set: from device memory, from the node's cache, or decoded as they are needed.
+"""Three ways to read the pixels of a data set: from device memory, from the node's cache, or decoded as they are needed.
 
 All give the same images for the same positions. What `host_batches` returns is iterated in a background thread, `to_device`
 is called in the main one.
-
-Shapes: B images of a batch, C channels (RGB), H W pixels.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ class Images(Protocol):
 
 
 def open_images(index: Index, positions: np.ndarray, data: Data, device: torch.device) -> Images:
-    """The fastest way that the budgets of `data` allow to get at the images at ``positions``."""
+    """The fastest way that the budgets of `data` allow to read the images at ``positions``."""
     size = decoded_bytes(index, data)
     if size > data.cache_gb * 1e9:
         return Streamed(index, data, device)
@@ -57,7 +55,7 @@ class OnDevice:
 
     def __init__(self, decoded: Cache, positions: np.ndarray, device: torch.device):
         assert decoded.images_NCHW is not None
-        self.decoded = decoded  # while it is held, no other job makes room in the cache by it
+        self.decoded = decoded  # while it is held, no other job evicts it
         self.device = device
         self.images_NCHW = torch.from_numpy(decoded.images_NCHW[positions]).to(device)
         self.size = torch.from_numpy(decoded.sizes_N2[0])
@@ -104,9 +102,9 @@ class Streamed:
             num_workers=self.workers,
             # forked, as in `pool`: the decoder is not pickled; torch takes a context only where there are workers
             multiprocessing_context="fork" if self.workers else None,
-            collate_fn=_unchanged,
+            collate_fn=lambda batch: batch,
             worker_init_fn=pool.quiet_worker,
-            generator=torch.Generator(),  # its own, so that the caller's random state is left alone
+            generator=torch.Generator(),  # a separate one, so that the caller's random state does not change
         )
         # The processes start here, in the main thread, where torch can watch over them.
         return self._checked(iter(loader))
@@ -133,7 +131,7 @@ class _Lazy(torch.utils.data.Sampler):
 
 
 class _Shard:
-    """An open shard, closed when it is forgotten."""
+    """An open shard, closed when it is garbage-collected."""
 
     def __init__(self, path: Path):
         self.descriptor = os.open(path, os.O_RDONLY)
@@ -161,10 +159,6 @@ class _Decoder:
         except (ConfigError, OSError) as error:
             return images_BCHW[:0], sizes_B2[:0], str(error)
         return images_BCHW, sizes_B2, None
-
-
-def _unchanged(batch):
-    return batch
 
 
 def pinned(tensor: Tensor, device: torch.device) -> Tensor:

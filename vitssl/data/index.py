@@ -1,7 +1,8 @@
 """The index of a folder of shards: what is where, so that one permutation serves cached and streamed data.
 
 `index.json` lists the shards in the order of the samples; a shard holds samples of one split.
-Legend: N samples of all splits.
+
+Shapes: N samples of all splits.
 """
 
 from __future__ import annotations
@@ -152,8 +153,8 @@ def size_problems(index: Index) -> list[str]:
         path = index.folder / shard["name"]
         if not path.is_file():
             problems.append(f"{path}: missing; {REBUILD}")
-        elif (found := path.stat().st_size) != shard["bytes"]:
-            problems.append(f"{path}: truncated or altered, {found:,} bytes instead of {shard['bytes']:,}; {REBUILD}")
+        elif (size := path.stat().st_size) != shard["bytes"]:
+            problems.append(f"{path}: truncated or altered, {size:,} bytes instead of {shard['bytes']:,}; {REBUILD}")
     return problems
 
 

@@ -97,10 +97,10 @@ def _coco_rows(file: Path, content: dict) -> Iterator[Row]:
     for annotation in content["annotations"]:
         labels.setdefault(annotation["image_id"], []).append(annotation["category_id"])
     for image in content["images"]:
-        where, found = f"{file}: image {image['id']}", labels.get(image["id"], [])
-        if len(found) != 1 or found[0] not in names:
-            raise ConfigError(f"{where}: expected one annotation with a known category, found the categories {found}")
-        yield Row(where, image["file_name"], str(found[0]), names[found[0]])
+        where, categories = f"{file}: image {image['id']}", labels.get(image["id"], [])
+        if len(categories) != 1 or categories[0] not in names:
+            raise ConfigError(f"{where}: expected one annotation with a known category, found the categories {categories}")
+        yield Row(where, image["file_name"], str(categories[0]), names[categories[0]])
 
 
 def _mat_rows(file: Path) -> Iterator[Row]:
@@ -117,7 +117,7 @@ def _mat_rows(file: Path) -> Iterator[Row]:
     if len(paths) != len(labels):
         raise ConfigError(f"{file}: {len(paths)} entries in file_list but {len(labels)} in labels")
     for number, (path, label) in enumerate(zip(paths, labels, strict=True)):
-        yield _row(f"{file}: entry {number}", str(path.item()), str(label))  # each path is a cell of its own
+        yield _row(f"{file}: entry {number}", str(path.item()), str(label))  # each path is a separate cell
 
 
 # ----------------------------------------------------------------------------------------------------------------- CUB

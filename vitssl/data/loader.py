@@ -2,9 +2,9 @@
 
 The stream of images is one seeded permutation per epoch after the other, cut into global batches of equal size that may
 straddle epochs. It depends on the seed alone: ranks and accumulation only cut each global batch into contiguous slices.
-So a run goes on from any step without a stored state.
+So a run resumes at any step without stored state.
 
-Shapes: B images of a slice, N training images.
+Shapes: N training images.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from vitssl.data.images import HostBatches, Images, open_images, pinned, resolve
 from vitssl.data.index import Index
 from vitssl.data.subset import Split
 
-PREFETCH = 4  # slices made ahead
+PREFETCH = 4  # slices read ahead
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ class Order:
 
 @dataclass(frozen=True)
 class _Slice:
-    """One rank's part of a global batch, or of it what one forward takes."""
+    """The part of a global batch that one forward pass of one rank takes."""
 
     step: int
     rows: slice
@@ -112,7 +112,7 @@ class TrainLoader:
     def batches(self, start_step: int, stop_step: int) -> Generator[list[RawBatch], None, None]:
         """For each step from ``start_step`` until before ``stop_step`` the rank's slices of the global batch.
 
-        A thread (and, when streaming, processes) read ahead until the generator ends, is closed or forgotten.
+        A thread (and, when streaming, processes) read ahead until the generator ends, is closed or garbage-collected.
 
         Raises:
             ConfigError: a shard that cannot be read; naming it.
@@ -168,7 +168,7 @@ def _batches(
     images: Images, slices: Callable[[], Iterator[_Slice]], labels: np.ndarray, batch_size: int | None, device: torch.device
 ) -> Generator[RawBatch, None, None]:
     """RawBatches of slices, read ahead by a background thread that ends with this generator."""
-    # The slices are made twice: images may be decoded well ahead of the batch that they become part of.
+    # The slices are generated twice: images may be decoded well ahead of the batch that they become part of.
     pixels = images.host_batches(lambda: (part.positions for part in slices()))
     with contextlib.closing(prefetch(_with_labels(slices(), pixels, labels, device), PREFETCH)) as stream:
         for part, host, sizes_B2, labels_B, index_B in stream:
@@ -194,7 +194,7 @@ def _with_labels(slices: Iterator[_Slice], pixels: HostBatches, labels: np.ndarr
 
 
 def prefetch(items: Generator[T, None, None], depth: int) -> Generator[T, None, None]:
-    """The same items, made by a background thread that is at most ``depth`` ahead.
+    """The same items, produced by a background thread that is at most ``depth`` ahead.
 
     What goes wrong there is raised here. Closing the generator ends the thread and closes ``items``.
     """

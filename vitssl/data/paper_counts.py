@@ -1,7 +1,7 @@
 """How many classes and images the papers' data sets have, as printed, to compare shards with.
 
-A folder of shards is compared where its name, but for case and punctuation, is one of `PRINTED`: `shards/cifar10`.
-Where several publications print different things of a set, each stands for itself; what the papers leave out is taken from
+A folder of shards is compared where its name, except for case and punctuation, is one of `PRINTED`: `shards/cifar10`.
+Where several publications print different things of a set, each is listed; what the papers leave out is taken from
 the set's own paper or page.
 """
 
@@ -20,8 +20,8 @@ OWN = "the set's own paper or page"
 
 
 def _counts(train: int | None = None, test: int | None = None, classes: int | None = None, **others: int) -> dict[str, int]:
-    found = {"train": train, "test": test, "classes": classes, **others}
-    return {what: number for what, number in found.items() if number is not None}
+    counts = {"train": train, "test": test, "classes": classes, **others}
+    return {what: number for what, number in counts.items() if number is not None}
 
 
 # set -> who prints it -> number of images of a split, or of classes
@@ -63,19 +63,20 @@ def comparison(index: Index) -> str | None:
     printed = _printed(index.folder)
     if printed is None:
         return None
-    found = _found(index)
+    images = np.bincount(index.split, minlength=len(index.splits)).tolist()
+    actual = dict(zip(index.splits, images, strict=True)) | {"classes": len(index.classes)}
     differences = [
-        f"{what}: {found.get(what, 0):,} here, {number:,} in {by}"
+        f"{what}: {actual.get(what, 0):,} here, {number:,} in {by}"
         for by, counts in printed.items()
         for what, number in counts.items()
-        if found.get(what, 0) != number
+        if actual.get(what, 0) != number
     ]
     sources = " and ".join(printed)
     return f"warning: not as printed; {'; '.join(differences)}" if differences else f"as printed in {sources}"
 
 
 def expected(folder: str | Path) -> Index | None:
-    """What shards that are not built yet will hold by the printed counts, with classes of equal size; None likewise."""
+    """What shards that are not built yet will hold by the printed counts, with classes of equal size; None for other folders."""
     printed = _printed(folder)
     if printed is None:
         return None
@@ -89,14 +90,8 @@ def expected(folder: str | Path) -> Index | None:
 
 def _printed(folder: str | Path) -> dict[str, dict[str, int]] | None:
     named = {_bare(name): printed for name, printed in PRINTED.items()}
-    return named.get(_bare(os.path.basename(os.path.abspath(folder))))  # a link keeps its own name
+    return named.get(_bare(os.path.basename(os.path.abspath(folder))))  # a symbolic link goes by its name, not its target's
 
 
 def _bare(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-def _found(index: Index) -> dict[str, int]:
-    """Images of each split, and classes."""
-    images = np.bincount(index.split, minlength=len(index.splits)).tolist()
-    return dict(zip(index.splits, images, strict=True)) | {"classes": len(index.classes)}

@@ -25,7 +25,7 @@ def run(function: Callable[[Any], Any], tasks: Iterable[Any], *, workers: int, a
     """Call ``function`` on every task, in any order, and ``advance`` on each result in this process.
 
     With one worker everything happens in this process. The first exception stops the rest and is raised here; tasks that
-    are running are let finish, so that what they write is whole. At most twice as many tasks as workers are held at once.
+    are running may finish, so that what they write is complete. At most twice as many tasks as workers are held at once.
     Only tasks and results are pickled: what ``function`` is bound to reaches the workers through the fork.
     """
     if workers <= 1:
@@ -66,7 +66,7 @@ def quiet_worker(*_: Any) -> None:
 
 
 def _follow_parent() -> None:
-    # A parent that is killed outright tells nobody, and its workers would wait for work for ever.
+    # A parent that is killed by SIGKILL cannot tell its workers, which would wait for work indefinitely.
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -75,7 +75,7 @@ def _follow_parent() -> None:
 
 @contextlib.contextmanager
 def progress_bar(title: str, total: int, show: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr with the time left; gives the function that moves it on."""
+    """A bar on stderr with the time left; gives the function that advances it."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), disable=not show) as progress:
         task = progress.add_task(title, total=total)

@@ -53,8 +53,8 @@ def build(
     """Write the shards and the index of a source into a folder.
 
     Every image is decoded once, so that what cannot be read is found here. Shards are written under a temporary name and
-    renamed; `index.json` comes last and makes the folder complete. An interrupted build goes on where it was; on a complete
-    folder nothing is done. Two builds into one folder wait for each other.
+    renamed; `index.json` comes last and makes the folder complete. An interrupted build continues where it stopped; on a
+    complete folder nothing is done. Two builds into one folder wait for each other.
 
     Args:
         source: see `vitssl.data.sources`.
@@ -77,7 +77,7 @@ def build(
             _start(out, opened)
             return _build(opened, listing, out, images_per_shard, workers or pool.cpu_count(), progress)
         except OSError as error:
-            raise ConfigError(f"{out}: writing failed ({error.strerror}); build again when that is mended, what is done is kept") from None
+            raise ConfigError(f"{out}: writing failed ({error.strerror}); fix that and build again, what is done is kept") from None
 
 
 def _refuse_own_images(out: Path, source: Source) -> None:
@@ -117,7 +117,7 @@ def _complete(out: Path, source: str, listing: str) -> Index | None:
 
 
 def _start(out: Path, source: Source) -> None:
-    """Begin, or go on with, the build of a source in ``out``."""
+    """Begin or continue the build of a source in ``out``."""
     path = out / UNFINISHED / "plan.json"
     plan = {"name": source.name, "classes": source.classes}
     if path.exists():
@@ -263,8 +263,8 @@ def verify(folder: str | Path, *, workers: int | None = None, progress: bool = T
     problems: list[str] = size_problems(index)
     with pool.progress_bar(f"verifying {index.name}", len(index.shards), progress) as advance:
 
-        def add(found: list[str]) -> None:
-            problems.extend(found)
+        def add(shard_problems: list[str]) -> None:
+            problems.extend(shard_problems)
             advance(1)
 
         workers = min(workers or pool.cpu_count(), len(index.shards))
@@ -276,7 +276,7 @@ def _verify_shard(index: Index, number: int) -> list[str]:
     shard = index.shards[number]
     path = index.folder / shard["name"]
     if not path.is_file() or path.stat().st_size != shard["bytes"]:
-        return []  # already said
+        return []  # already reported
     problems = []
     if hash_file(path) != shard["sha256"]:
         problems.append(f"{path}: altered, its sha256 is not the index's; {REBUILD}")

@@ -13,7 +13,7 @@
     csv:FILE                        columns path, label and, optionally, split
 
 What follows a "?" is relative to PATH, unless it is absolute. A sample's image is a path of a file, or its pixels; files are
-listed here and read by whoever writes the shards.
+listed here and read when the shards are written.
 """
 
 from __future__ import annotations
@@ -172,12 +172,12 @@ def _class_folders(root: Path, split: str, classes: list[str]) -> list[Sample]:
 
 def _images(root: Path, folder: str) -> list[str]:
     """Paths of the images in ``root/folder`` at any depth, relative to ``root``, sorted."""
-    found = []
+    images = []
     for parent, subfolders, files in os.walk(root / folder, followlinks=True):
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         relative = Path(parent).relative_to(root).as_posix()
-        found += [f"{relative}/{name}" for name in files if name.lower().endswith(IMAGE_ENDINGS) and not name.startswith(".")]
-    return sorted(found)
+        images += [f"{relative}/{name}" for name in files if name.lower().endswith(IMAGE_ENDINGS) and not name.startswith(".")]
+    return sorted(images)
 
 
 # --------------------------------------------------------------------------------------------------------------- lists
@@ -230,7 +230,7 @@ def _class_names(rows: list[lists.Row]) -> dict[str, str]:
     for row in rows:
         if row.label:
             names.setdefault(row.label, set()).add(row.name)
-    unique = all(len(found) == 1 for found in names.values()) and len(set().union(*names.values())) == len(names)
+    unique = all(len(candidates) == 1 for candidates in names.values()) and len(set().union(*names.values())) == len(names)
     return {label: min(names[label]) if unique else label for label in sorted(names, key=_natural)}
 
 

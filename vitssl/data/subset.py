@@ -1,9 +1,8 @@
 """Which images a Run trains on, which of them keep their label, and what is held out.
 
-In this order: `data.images` thins out the images of `data.train_split`; `data.val_fraction` of what is left is held out, or
-`data.val_split` is, which is none of them;
-`data.labels` hides labels of the rest. Each draw ranks all images by one seeded permutation and takes the first of every
-class, so that with the same seed a smaller subset lies within a larger one.
+In this order: `data.images` thins out the images of `data.train_split`; `data.val_fraction` of what is left is held out, or the
+separate split `data.val_split` is; `data.labels` hides labels of the rest. Each draw ranks all images by one seeded permutation and
+takes the first of every class, so that with the same seed a smaller subset lies within a larger one.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def take(index: Index, positions: np.ndarray, subset: Subset, field: str) -> np.
     """The part of ``positions`` that a `Subset` names, rising.
 
     A share of every class is rounded to the nearest image, at least one; unlabelled images count as one more class there.
-    A number per class leaves unlabelled images alone.
+    With a number per class all unlabelled images are kept.
 
     Raises:
         ConfigError: naming ``field`` and the classes that have fewer than ``per_class``.

@@ -1,4 +1,4 @@
-"""torchvision's data sets: which splits they have, where they lie, and how to get at their original files."""
+"""torchvision's data sets: which splits they have, where they are, and how to reach their original files."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What an evaluator gets, and what it gives.
 
-Shapes: B images, N images of a split, D width of the features, K classes.
+Shapes: N images of a split.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from vitssl.model import Model
 from vitssl.objectives.heads import pooled_blocks
 from vitssl.views import EvalView
 
-EVALUATED_AT_ONCE = 128  # images of a rank: without gradients they need little room, whatever a training batch was
+EVALUATED_AT_ONCE = 128  # images of a rank: without gradients they need little memory, so this does not depend on the training batch
 
 
 @dataclass
 class Result:
-    """What an evaluator found.
+    """An evaluator's results.
 
     Attributes:
         metrics: by name; shares in percent.
@@ -57,16 +57,16 @@ class Evaluator:
 
 
 class Subject:
-    """A network with some weights, and the images that it can be looked at with.
+    """A network with some weights, and the images that it can be evaluated on.
 
     Args:
-        network: in whatever mode; evaluators leave it as they found it.
+        network: in training or evaluation mode, which evaluators restore.
         run: its Run.
         classes: names, in the order of the logits.
         view: how images are evaluated.
         data: gives the index of the Run's shards, and which of their images are for training, held out and for testing; called where an
             evaluator asks for them.
-        ema: gives the averaged weights, where the Run keeps such.
+        ema: gives the averaged weights, if the Run keeps them.
     """
 
     def __init__(
@@ -93,9 +93,9 @@ class Subject:
     def _images(self, split: str, shards: str | None) -> tuple[Index, np.ndarray, np.ndarray]:
         if shards is None:
             index, parts = self._data()
-            own = {"train": parts.train, "val": parts.val, "test": parts.test}.get(split, ())
-            if len(own):
-                return index, own, parts.labels if split == "train" else index.label
+            positions = {"train": parts.train, "val": parts.val, "test": parts.test}.get(split, ())
+            if len(positions):
+                return index, positions, parts.labels if split == "train" else index.label
         else:
             index = load_index(shards)
         if index.classes != self.classes:
@@ -107,7 +107,7 @@ class Subject:
         return next(self.network.parameters()).device
 
     def batches(self, cfg: EvalConfig, split: str | None = None) -> Iterator[tuple[Batch, Tensor]]:
-        """Views of the evaluator's split (or of the Run's own ``split``), and their labels on the device."""
+        """Views of the evaluator's split (or of the Run's ``split``), and their labels on the device."""
         for raw in self.loader(cfg.split, cfg.shards) if split is None else self.loader(split):
             batch = self.view(raw)
             yield batch, batch.targets["main"]
@@ -119,33 +119,33 @@ class Subject:
         last = len(backbone.widths)
         places = tuple(range(last - cfg.blocks, last)) if cfg.blocks > 1 else ()
         D = backbone.embed_dim * cfg.blocks * len(pool.split("+"))
-        found_BD, labels_B = [torch.empty(0, D, device=self.device)], [torch.empty(0, dtype=torch.int64, device=self.device)]
+        features_BD, labels_B = [torch.empty(0, D, device=self.device)], [torch.empty(0, dtype=torch.int64, device=self.device)]
         with evaluation_mode(self.network):
             for batch, labels in self.batches(cfg, split):
                 with dist.autocast(self.device, self.run.loop.precision):
                     features: Features = backbone(backbone.embed(batch.views["main"]), out_indices=places)
-                    found = pooled_blocks(features, backbone.norm, pool, places)
+                    pooled_BD = pooled_blocks(features, backbone.norm, pool, places)
                 known = labels != UNLABELLED
-                found_BD.append(found.float()[known])
+                features_BD.append(pooled_BD.float()[known])
                 labels_B.append(labels[known])
-        return torch.cat(found_BD), torch.cat(labels_B)
+        return torch.cat(features_BD), torch.cat(labels_B)
 
     @contextmanager
     def weights(self, which: str) -> Iterator[None]:
         """Within, the network has these weights.
 
         Raises:
-            ConfigError: the Run has none such.
+            ConfigError: the Run has no such weights.
         """
         if which == "model":
             yield
             return
-        own = {name: value.clone() for name, value in self.network.state_dict().items()}
-        self.network.load_state_dict(state.chosen({"model": own, "ema": self._ema()}, which), strict=False)
+        original = {name: value.clone() for name, value in self.network.state_dict().items()}
+        self.network.load_state_dict(state.chosen({"model": original, "ema": self._ema()}, which), strict=False)
         try:
             yield
         finally:
-            self.network.load_state_dict(own)
+            self.network.load_state_dict(original)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
-"""Accuracy of the Run's own classifier.
+"""Accuracy of the Run's classifier.
 
-Shapes: B images, N images of all ranks, K classes.
+Shapes: N images of all ranks.
 """
 
 from __future__ import annotations

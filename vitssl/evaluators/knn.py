@@ -1,6 +1,6 @@
 """Weighted nearest neighbours on frozen features.
 
-Shapes: B test images, N training images, k neighbours, D width, K classes.
+Shapes: B test images, N training images, k neighbours.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A linear classifier on frozen features.
 
-Shapes: N images, D width, K classes.
+Shapes: N images.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Metrics of classifiers.
 
-Shapes: N images, K classes.
+Shapes: N images.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def area_under_curve(probabilities_NK: np.ndarray, labels_N: np.ndarray) -> floa
     K = probabilities_NK.shape[1]
     if not (np.bincount(labels_N, minlength=K) > 0).all() or K < 2:
         return None
-    # class by class: scikit-learn's form for several makes an integer for every image and class
+    # class by class: scikit-learn's form for several allocates an integer for every image and class
     areas = [roc_auc_score(labels_N == k, probabilities_NK[:, k]) for k in ([1] if K == 2 else range(K))]
     return float(np.mean(areas))
 
@@ -37,10 +37,10 @@ def area_under_curve(probabilities_NK: np.ndarray, labels_N: np.ndarray) -> floa
 def of_predictions(probabilities_NK: np.ndarray, labels_N: np.ndarray) -> dict[str, float]:
     """The metrics that need all predictions at once, in percent."""
     predicted_N, confidence_N = probabilities_NK.argmax(1), probabilities_NK.max(1)
-    found = {
+    metrics = {
         "balanced_accuracy": balanced_accuracy_score(labels_N, predicted_N),
         "macro_f1": f1_score(labels_N, predicted_N, average="macro", zero_division=0),
         "auc": area_under_curve(probabilities_NK, labels_N),
         "ece": calibration_error(confidence_N, predicted_N == labels_N),
     }
-    return {name: 100 * float(value) for name, value in found.items() if value is not None}
+    return {name: 100 * float(value) for name, value in metrics.items() if value is not None}

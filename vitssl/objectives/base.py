@@ -19,7 +19,7 @@ class Objective(nn.Module):
 
     cfg: config.ObjectiveConfig
     out_indices: tuple[int, ...] = ()  # the backbone's intermediate places (`Backbone.widths`) whose features it reads
-    whole_pass: bool = True  # it makes a pass over a view as it is, nothing hidden or altered: of such, batch norms keep their statistics
+    whole_pass: bool = True  # it makes a full pass: no token hidden, no image altered; batch norms take their running statistics there
 
     def forward(self, step: Step, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
         """Unweighted scalar terms by name. ``progress`` in [0, 1] is a 0-dim tensor, so that compiled code sees no new constant."""
@@ -33,10 +33,10 @@ class Objective(nn.Module):
         """Called once, after weights are initialised or loaded and before DDP: teachers copy the backbone here."""
 
     def before_step(self, progress: float) -> None:
-        """Called after every backward, before clipping: gradients that are not to be used are dropped here."""
+        """Called after every backward, before clipping: gradients that must not be used are dropped here."""
 
     def after_step(self, backbone: Backbone, progress: float) -> None:
-        """Called after every optimiser step: teachers move here."""
+        """Called after every optimiser step: teachers are updated here."""
 
     def predict(self, step: Step, batch: Batch) -> Tensor | None:
         """Logits (B, K) for view "main", where the objective can classify."""

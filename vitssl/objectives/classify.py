@@ -1,7 +1,4 @@
-"""Classification with cross-entropy.
-
-Shapes: B images, N tokens, D width, K classes.
-"""
+"""Classification with cross-entropy."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Decoders: a backbone's features to values of every patch.
-
-Shapes: B images, N tokens, M kept tokens, P prefix tokens, D width, E values of a patch.
-"""
+"""Decoders: a backbone's features to values of every patch."""
 
 from __future__ import annotations
 
@@ -71,7 +68,7 @@ class TransformerDecoder(nn.Module):
         return self.pred(self.norm(tokens[:, P:]))
 
     def _full(self, visible: Tensor, mask: TokenMask) -> Tensor:
-        """All N tokens: the mask token stands at every hidden place."""
+        """All N tokens: the mask token at every hidden place."""
         if self.mask_token is None:
             return visible
         tokens = self.mask_token.to(visible.dtype).expand(*mask.mask_BN.shape, -1)

@@ -1,6 +1,6 @@
 """Self-distillation without labels, as DINO (Caron et al. 2021).
 
-Shapes: B images of this rank, D width, K prototypes, V views of the student (copies counted), G views of the teacher.
+Shapes: V views of the student (copies counted), G views of the teacher.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Head(nn.Module):
 
 
 class Dino(Objective):
-    """The student's prototypes of every view follow those that a moving average of it gives the other global views."""
+    """The student's prototype scores of every view are trained to match those that its moving average gives the other global views."""
 
     def __init__(self, cfg: DinoConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()

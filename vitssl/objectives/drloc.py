@@ -3,8 +3,8 @@
 The defaults are the paper's text; where the authors' code differs (raw offsets, their mean, a 3x3 pooling, a weight that rises
 and falls) the other value of the field is the code's.
 
-Shapes: B images, N tokens of a grid, k rows (and columns) of the grid after pooling, m pairs of an image, D width, K classes of
-an axis. A 2 is the two tokens of a pair or, last, the two axes: row, column.
+Shapes: k rows (and columns) of the grid after pooling, m pairs of an image, K classes of an axis. A 2 is the two tokens of a pair or,
+last, the two axes: row, column.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def cycle_back_loss(logits_Bm2K: Tensor, classes_Bm2: Tensor, eps: float = 1e-8)
 class Head(nn.Module):
     """The localisation MLP (Figure 1b): two hidden layers, two outputs.
 
-    With classes, as in the code, its last layer has the hidden width, and each axis a further linear layer of its own.
+    With classes, as in the code, its last layer has the hidden width, and a separate linear layer follows for each axis.
     """
 
     def __init__(self, dim: int, hidden_dim: int, num_classes: int | None):
@@ -129,7 +129,7 @@ class Drloc(Objective):
         classes = [None if cfg.loss == "l1" else cfg.num_classes or cfg.num_offsets(side) for side in sides]
         widths = [backbone.widths[index] for index in self.terms.values()]
         self.heads = nn.ModuleList(Head(width, cfg.hidden_dim, K) for width, K in zip(widths, classes, strict=True))
-        # the code has this initialisation in Swin and T2T, torch's own in CvT, ViT and ResNet
+        # the code has this initialisation in Swin and T2T, torch's default in CvT, ViT and ResNet
         layers.init_linear(self, run.backbone.init)
 
     def forward(self, step: Step, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
@@ -154,7 +154,7 @@ class Drloc(Objective):
     def _schedule(self, progress: Tensor) -> float | Tensor:
         """Linear from 0 to 1 over ``warmup_epochs``, from there to 0 at ``end_epoch``.
 
-        The code's weight stands still within an epoch; this one has the same value where an epoch begins and moves on with every
+        The code's weight is constant within an epoch; this one has the same value where an epoch begins and changes with every
         step, as the learning rate does.
         """
         cfg, epoch = self.cfg, progress * self.horizon_epochs

@@ -1,7 +1,4 @@
-"""What objectives put on a backbone's features.
-
-Shapes: B images, P prefix tokens, N tokens, D width, K classes or prototypes.
-"""
+"""What objectives put on a backbone's features."""
 
 from __future__ import annotations
 
@@ -59,12 +56,11 @@ class ClassifierHead(nn.Linear):
 
     def forward(self, features: Features, step: Step) -> Tensor:  # type: ignore[override]
         """(B, K)"""
-        return super().forward(self.before(self._pooled(features, step)))
-
-    def _pooled(self, features: Features, step: Step) -> Tensor:
         if self.cfg.norm == "fc":
-            return step.norm(pooled(features.intermediates[self.out_indices[0]], self.cfg.pool))
-        return pooled_blocks(features, step.norm, self.cfg.pool, self.out_indices)
+            pooled_BD = step.norm(pooled(features.intermediates[self.out_indices[0]], self.cfg.pool))
+        else:
+            pooled_BD = pooled_blocks(features, step.norm, self.cfg.pool, self.out_indices)
+        return super().forward(self.before(pooled_BD))
 
 
 def mlp(widths: list[int], activation: type[nn.Module], batch_norm: bool, last_batch_norm: bool = False) -> nn.Sequential:
@@ -81,9 +77,9 @@ def mlp(widths: list[int], activation: type[nn.Module], batch_norm: bool, last_b
     if last_batch_norm:
         parts += [norms.BatchNorm1d(widths[-1])]
         parts[-1].register_parameter("bias", None)  # it scales and does not shift
-    made = nn.Sequential(*parts)
-    layers.init_linear(made, "trunc_normal")
-    return made
+    head = nn.Sequential(*parts)
+    layers.init_linear(head, "trunc_normal")
+    return head
 
 
 class Prototypes(nn.Module):

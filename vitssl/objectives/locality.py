@@ -1,7 +1,4 @@
-"""Locality guidance (Li et al. 2022): the features of a transformer follow those of a small convolutional network.
-
-Shapes: B images, C channels, H W pixels, N tokens of a grid, D width, h w rows and columns of a grid.
-"""
+"""Locality guidance (Li et al. 2022): the features of a transformer follow those of a small convolutional network."""
 
 from __future__ import annotations
 
@@ -26,10 +23,10 @@ def map_error(map_BDhw: Tensor, target_BDhw: Tensor) -> Tensor:
 
 
 class Locality(Objective):
-    """Each chosen block's patch tokens, through a 1x1 convolution of their own, are to equal the map of a stage of the teacher.
+    """Each chosen block's patch tokens, after a 1x1 convolution, are trained to match the map of a stage of the teacher.
 
-    The teacher is trained, and stays as it is. It sees the student's view, shrunk. Its weights come from the run that
-    ``teacher`` names (``state.load_teachers``) and are part of this run's checkpoints, which so can be continued and loaded alone.
+    The teacher is already trained and stays frozen. It sees the student's view, downscaled. Its weights come from the run that
+    ``teacher`` names (``state.load_teachers``) and are part of this run's checkpoints, so that these need no other file.
     """
 
     def __init__(self, cfg: LocalityConfig, run: config.Run, backbone: Backbone, num_classes: int):
@@ -40,7 +37,7 @@ class Locality(Objective):
         self.match = nn.ModuleList(nn.Conv2d(backbone.widths[block], self.teacher.widths[stage], 1) for block, stage in pairs)
 
     def train(self, mode: bool = True) -> Locality:
-        """Training mode, but for the teacher."""
+        """Training mode, except for the teacher."""
         super().train(mode)
         self.teacher.eval()
         return self

@@ -1,6 +1,6 @@
-"""Losses between the views of an image, in float32 whatever the precision of the step.
+"""Losses between the views of an image, in float32 for any precision of the step.
 
-Shapes: B images of this rank, D width, R rows of this rank, S rows of all ranks, V views of the student, G of the teacher, K prototypes.
+Shapes: S rows of all ranks, V views of the student, G of the teacher.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def nt_xent(own_RD: Tensor, all_SD: Tensor, rank: int, temperature: float) -> Te
     Args:
         own_RD: unit vectors, a row for the first view of each image and then one for the second of each.
         all_SD: the rows of all ranks, this one's being the ``rank``-th R of them.
-        rank: see there.
+        rank: this process's.
         temperature: of the cosine similarities.
     """
     with torch.autocast(own_RD.device.type, enabled=False):
@@ -41,7 +41,7 @@ def self_distillation(student_VBK: Tensor, teacher_GBK: Tensor, temperature: flo
     G = len(teacher_GBK)
     with torch.autocast(student_VBK.device.type, enabled=False):
         scores_VBK = upcast(student_VBK) / temperature
-        # -sum_k p log softmax(s) = logsumexp(s) - p.s, so that no pair needs K values of its own
+        # -sum_k p log softmax(s) = logsumexp(s) - p.s, so that no tensor holds K values for each pair
         expected_BGV = upcast(teacher_GBK).transpose(0, 1) @ scores_VBK.permute(1, 2, 0)
         entropy_BGV = scores_VBK.logsumexp(-1).T[:, None] - expected_BGV
     others_GV = 1 - torch.eye(G, V, device=student_VBK.device)

@@ -1,7 +1,5 @@
 """Masked image modelling, as SSAT's auxiliary task or for pretraining: MAE (He et al. 2022), SimMIM (Xie et al. 2022) and ConvMAE
 (Gao et al. 2022) are values of its fields.
-
-Shapes: B images, N tokens, M kept tokens, P prefix tokens, D width, E values of a patch.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from vitssl.objectives.step import Step
 class Fusion(nn.Module):
     """ConvMAE's multi-scale fusion: each earlier stage is shrunk to the output's grid and width by a strided convolution, and added.
 
-    The sum goes through the final norm, which in the backbone's own features saw the last stage alone.
+    The sum goes through the final norm, which in the backbone's features is applied to the last stage alone.
     """
 
     def __init__(self, backbone: Backbone):
@@ -71,14 +69,12 @@ class Mae(Objective):
         images_BCHW = step.images(self.cfg.view)
         mask = random_mask(len(images_BCHW), math.prod(step.grid(self.cfg.view)), self.cfg.mask_ratio, images_BCHW.device)
         prediction_BNE = self.decoder(self._encode(step, mask), mask)
-        return {"mae": masked_error(prediction_BNE, self._targets(images_BCHW), mask.mask_BN, self.cfg.loss)}
+        target_BNE = patchify(images_BCHW, self.patch_px)
+        if self.cfg.normalize_targets:
+            target_BNE = normalize_patches(target_BNE)
+        return {"mae": masked_error(prediction_BNE, target_BNE, mask.mask_BN, self.cfg.loss)}
 
     def _encode(self, step: Step, mask: TokenMask) -> Features:
         view = self.cfg.view
         features = step.encode(view, keep_BM=mask.keep_BM) if self.dropped else step.encode(view, mask_BN=mask.mask_BN)
         return features if self.fusion is None else self.fusion(features, step, mask if self.dropped else None)
-
-    def _targets(self, images_BCHW: Tensor) -> Tensor:
-        """(B, N, E)"""
-        target_BNE = patchify(images_BCHW, self.patch_px)
-        return normalize_patches(target_BNE) if self.cfg.normalize_targets else target_BNE

@@ -1,7 +1,4 @@
-"""Which tokens a pass sees.
-
-Shapes: B images, N tokens of the output grid, M kept tokens.
-"""
+"""Which tokens a pass sees."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ def disjoint_masks(
 ) -> list[TokenMask]:
     """Masks that keep no token in common: of one random permutation of each image's tokens the first ``kept[0]``, the next ``kept[1]``, ...
 
-    LUT's code draws the masks of its two views so; with two numbers that add up to ``num_tokens``, one hides what the other keeps.
+    LUT's code draws the masks of its two views this way; with two numbers that add up to ``num_tokens``, one hides what the other keeps.
     """
     assert all(count > 0 for count in kept) and sum(kept) <= num_tokens, f"{num_tokens} tokens have no disjoint parts of {list(kept)}"
     noise_BN = torch.rand(batch_size, num_tokens, generator=generator, device=device)

@@ -1,7 +1,4 @@
-"""Pixels of patches as targets, and errors over the hidden ones.
-
-Shapes: B images, C channels, H W pixels, N patches, E values of a patch.
-"""
+"""Pixels of patches as targets, and errors over the hidden ones."""
 
 from __future__ import annotations
 

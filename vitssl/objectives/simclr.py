@@ -1,6 +1,6 @@
 """Contrastive learning, as SimCLR (Chen et al. 2020).
 
-Shapes: B images of this rank, D width, R = 2B rows of this rank, S rows of all ranks.
+Shapes: R = 2B rows of this rank, S rows of all ranks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""One step as objectives see it: the views of a batch and the backbone's passes over them.
-
-Shapes: B images, C channels, H W pixels, N tokens, M kept tokens, T tokens of a sequence, D width.
-"""
+"""One step as objectives see it: the views of a batch and the backbone's passes over them."""
 
 from __future__ import annotations
 
@@ -18,17 +15,17 @@ from vitssl.data.batch import Batch
 class Step:
     """The passes of one training step, or of one prediction.
 
-    A pass over a view as it is, nothing hidden, is made once, whoever asks and however often; one under a mask whenever it is asked for,
-    as the mask belongs to who drew it. All passes over a view share its patch embedding.
+    A full pass over a view (no token hidden) runs once and all objectives share its features; a masked pass runs on every call, since
+    its mask belongs to one objective. All passes over a view share its patch embedding.
 
-    Batch norms keep running statistics of whole views, with which a classifier is evaluated: passes over masked images, and over those
-    that an objective made, leave them alone. Where no objective makes another pass (MAE alone), they are kept of those.
+    A classifier is evaluated with the running statistics of batch norms, so these come from full passes: passes over masked images, or
+    over images that an objective made, leave them unchanged. Only where no objective makes a full pass (MAE alone) do those update them.
 
     Args:
         backbone: the network.
         batch: the views.
         out_indices: the intermediate places whose features some objective reads.
-        whole_pass: does some objective make a pass over a view as it is?
+        whole_pass: does some objective make a full pass?
         frozen: the backbone is not trained.
     """
 
@@ -48,17 +45,17 @@ class Step:
         Args:
             view: its name.
             keep_BM: the tokens to keep, as ``TokenMask.keep_BM``; the others are dropped.
-            mask_BN: the tokens to hide behind a learned one, as ``TokenMask.mask_BN``.
-            attn_mask: who may look at whom, as `Backbone.forward` describes it.
+            mask_BN: the tokens to replace by a learned one, as ``TokenMask.mask_BN``.
+            attn_mask: which tokens may attend to which, as `Backbone.forward` describes it.
         """
-        as_it_is = keep_BM is None and mask_BN is None and attn_mask is None
-        if as_it_is and view in self._passes:
+        full = keep_BM is None and mask_BN is None and attn_mask is None
+        if full and view in self._passes:
             return self._passes[view]
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self._frozen):
             embedded = self._embed(view)
-            with self._statistics(whole=view in self._given and as_it_is):
+            with self._statistics(whole=view in self._given and full):
                 features = self._backbone(embedded, keep_BM, mask_BN, attn_mask, self._out_indices)
-        if as_it_is:
+        if full:
             self._passes[view] = features
         return features
 

@@ -18,7 +18,7 @@ def rising_momentum(start: float, progress: float) -> float:
 class Teacher(nn.ModuleDict):
     """Copies of the student's modules, by name; in evaluation mode, and never trained.
 
-    They belong to the objective's state, so that a resumed run goes on with them.
+    They belong to the objective's state, so that a resumed run continues with them.
 
     Args:
         batch_statistics: the modules whose batch norms take their batch's statistics while the student trains (most public code); the
@@ -32,7 +32,7 @@ class Teacher(nn.ModuleDict):
         self.requires_grad_(False).eval()
 
     def train(self, mode: bool = True) -> Teacher:
-        """Stays in evaluation mode, with no drop-path, but for batch norms as described above."""
+        """Stays in evaluation mode, with no drop-path, except for batch norms as described above."""
         super().train(False)
         for part in (part for name in self._batch_statistics for part in self[name].modules()):
             if isinstance(part, nn.modules.batchnorm._BatchNorm):
@@ -41,12 +41,12 @@ class Teacher(nn.ModuleDict):
 
     @torch.no_grad()
     def ema_update(self, momentum: float, **students: nn.Module) -> None:
-        """Parameters become momentum x own + (1 - momentum) x the student's; buffers (a batch norm's averages) are copied.
+        """Parameters become momentum x teacher's + (1 - momentum) x student's; buffers (a batch norm's averages) are copied.
 
         The objective's ``after_step`` calls it, once per optimiser step, and ``start`` with a momentum of 0.
         """
         assert students.keys() == self.keys(), f"the teacher of {list(self)} cannot follow {list(students)}"
         for name, student in students.items():
             torch._foreach_lerp_(list(self[name].parameters()), list(student.parameters()), 1 - momentum)
-            for own, theirs in zip(self[name].buffers(), student.buffers(), strict=True):
-                own.copy_(theirs)
+            for buffer, student_buffer in zip(self[name].buffers(), student.buffers(), strict=True):
+                buffer.copy_(student_buffer)

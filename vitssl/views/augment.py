@@ -2,9 +2,9 @@
 
 Operations, magnitudes and policies are timm's, and for ``cifar10`` those of SL-ViT's public code, with two differences: the rotations,
 shears and translations of an image are put together into one affine map, done before the colour operations with one interpolation;
-and what left the image in one of them is not filled when the next brings it back.
+and pixels that one of them moves out of the image keep their value where the next moves them back.
 
-Shapes: B images, T steps of a policy (operations one after the other), E entries of a policy, C = 3 channels, S pixels per side.
+Shapes: T steps of a policy (operations one after the other), E entries of a policy.
 """
 
 from __future__ import annotations
@@ -142,9 +142,9 @@ class SampledOps(NamedTuple):
         map_B33 = np.tile(np.eye(3), (len(self.operation_BT), 1, 1))
         for operation_B, argument_B in zip(self.operation_BT.T, self.argument_BT.T, strict=True):
             for index, name in enumerate(GEOMETRY):
-                own_B = operation_B == index
+                affected_B = operation_B == index
                 # a later operation looks into the result of the earlier ones: a place goes through its map first
-                map_B33[own_B] = map_B33[own_B] @ affine(name, argument_B[own_B], side)
+                map_B33[affected_B] = map_B33[affected_B] @ affine(name, argument_B[affected_B], side)
         return map_B33, np.isin(self.operation_BT, range(len(GEOMETRY))).any(1)
 
 
@@ -187,10 +187,10 @@ class Policy(NamedTuple):
         level_BT = self._noisy(magnitude_E[entry_BT], random) / self.highest
         operation_BT, argument_BT = np.full(entry_BT.shape, NONE), np.zeros(entry_BT.shape)
         for entry, (name, _, _) in enumerate(self.entries):
-            own_BT = chosen_BT & (entry_BT == entry)
+            affected_BT = chosen_BT & (entry_BT == entry)
             operation, argument = self.arguments[name]
-            operation_BT[own_BT] = OPERATIONS.index(operation)
-            argument_BT[own_BT] = argument(level_BT[own_BT], np.where(sign_BT[own_BT] < 0.5, -1, 1))
+            operation_BT[affected_BT] = OPERATIONS.index(operation)
+            argument_BT[affected_BT] = argument(level_BT[affected_BT], np.where(sign_BT[affected_BT] < 0.5, -1, 1))
         return SampledOps(operation_BT, argument_BT)
 
     def _noisy(self, magnitude_BT: np.ndarray, random: StepRandom) -> np.ndarray:
@@ -204,7 +204,7 @@ def parse(text: str, where: str = "") -> Policy:
     """The policy of ``rand-m9-mstd0.5-inc1`` and the like, ``original`` or ``cifar10``.
 
     Raises:
-        ConfigError: an unknown name or section; ``where`` stands before the field's name.
+        ConfigError: an unknown name or section; ``where`` is put before the field's name.
     """
     name, *sections = text.split("-")
     if text == "cifar10":

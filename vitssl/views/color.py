@@ -3,8 +3,6 @@
 Pixels are floats that hold whole numbers in [0, 255]; an operation rounds wherever Pillow does. Operations own their input: they
 may work in place. An operation takes one argument per image, a tensor (B,), even where it has no use for it, so that all are called
 alike.
-
-Shapes: B images, C = 3 channels, H W pixels.
 """
 
 from __future__ import annotations
@@ -131,7 +129,7 @@ def _blur_matrices(sigma_B: Tensor, length: int) -> Tensor:
 
 
 def gaussian_blur(images_BCHW: Tensor, sigma_B: Tensor) -> Tensor:
-    """Exact Gaussian, renormalised at the borders. As matrix products, since every image has a kernel of its own."""
+    """Exact Gaussian, renormalised at the borders. As matrix products, since every image has a different kernel."""
     B, C, H, W = images_BCHW.shape
     across = torch.bmm(images_BCHW.reshape(B, C * H, W), _blur_matrices(sigma_B, W).transpose(1, 2)).view(B, C, H, W)
     return torch.matmul(_blur_matrices(sigma_B, H)[:, None], across).round_()

@@ -20,24 +20,24 @@ JITTERED = (color.brightness, color.contrast, color.color, color.hue)  # as the 
 
 def color_ops(steps: list[ColorStep], random: StepRandom) -> Iterator[ImageOp]:
     """The operations of all steps, in order."""
-    met: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for step in steps:
         choices, choice_B = step.choices(), np.array(0)
         if len(choices) > 1:
-            choice_B = (random.uniform(_purpose("one_of", met)) * len(choices)).astype(int)
+            choice_B = (random.uniform(_purpose("one_of", counts)) * len(choices)).astype(int)
         for i, choice in enumerate(choices):
             for name, op in choice.chosen().items():
-                purpose = _purpose(name, met)
+                purpose = _purpose(name, counts)
                 chosen_B = (random.uniform(purpose) < op.prob) & (choice_B == i)
                 for operation, argument in _operations(op, purpose, random):
                     yield ImageOp(operation, chosen_B, np.broadcast_to(argument, chosen_B.shape))
 
 
-def _purpose(name: str, met: Counter[str]) -> str:
-    """What the random numbers are for; an operation that comes again has others than the first time."""
+def _purpose(name: str, counts: Counter[str]) -> str:
+    """What the random numbers are for; a repeated operation draws other numbers than the first."""
     name = {"gray": "grayscale"}.get(name, name)
-    met[name] += 1
-    return name if met[name] == 1 else f"{name}#{met[name]}"
+    counts[name] += 1
+    return name if counts[name] == 1 else f"{name}#{counts[name]}"
 
 
 def _operations(op: Jitter | Gray | Blur | Solarize, purpose: str, random: StepRandom) -> Iterator[tuple[Operation, np.ndarray | float]]:

@@ -1,7 +1,4 @@
-"""Which part of each image a view shows, as torchvision's RandomResizedCrop, RandomCrop, Resize and CenterCrop.
-
-Shapes: B images of the slice.
-"""
+"""Which part of each image a view shows, as torchvision's RandomResizedCrop, RandomCrop, Resize and CenterCrop."""
 
 from __future__ import annotations
 

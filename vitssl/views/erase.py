@@ -1,7 +1,4 @@
-"""Random erasing of normalised images, as timm's.
-
-Shapes: B images, C channels, S pixels per side.
-"""
+"""Random erasing of normalised images, as timm's."""
 
 from __future__ import annotations
 

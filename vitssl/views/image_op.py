@@ -1,7 +1,4 @@
-"""One operation on some images of a batch.
-
-Shapes: B images, C channels, S pixels per side.
-"""
+"""One operation on some images of a batch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Mixup and cutmix of normalised batches, as timm's.
-
-Shapes: B images, C channels, S pixels per side, K classes.
-"""
+"""Mixup and cutmix of normalised batches, as timm's."""
 
 from __future__ import annotations
 
@@ -31,14 +28,14 @@ def mix(view: View, images_BCSS: Tensor, targets_BK: Tensor, rng: np.random.Gene
     """
     cutmix = view.cutmix_alpha > 0 and (view.mixup_alpha == 0 or rng.random() < view.switch_prob)
     alpha = view.cutmix_alpha if cutmix else view.mixup_alpha
-    own = rng.beta(alpha, alpha)
+    kept_share = rng.beta(alpha, alpha)
     if rng.random() >= view.mix_prob:
         return targets_BK
     if cutmix:
         side = images_BCSS.shape[-1]
-        box = images_BCSS[:, :, *cutmix_box(1 - own, side, rng)]
+        box = images_BCSS[:, :, *cutmix_box(1 - kept_share, side, rng)]
         box.copy_(box.flip(0))
-        own = 1 - box.shape[-2] * box.shape[-1] / side**2
+        kept_share = 1 - box.shape[-2] * box.shape[-1] / side**2
     else:
-        images_BCSS.lerp_(images_BCSS.flip(0), 1 - own)
-    return targets_BK.lerp(targets_BK.flip(0), 1 - own)
+        images_BCSS.lerp_(images_BCSS.flip(0), 1 - kept_share)
+    return targets_BK.lerp(targets_BK.flip(0), 1 - kept_share)

@@ -1,7 +1,4 @@
-"""Named views of a batch, made on the device: crop, flip, colour, normalise, erase, mix.
-
-Shapes: B images of the slice, V copies of a view, C channels, H W source pixels, S output pixels per side, K classes.
-"""
+"""Named views of a batch, computed on the device: crop, flip, colour, normalise, erase, mix."""
 
 from __future__ import annotations
 
@@ -71,7 +68,7 @@ class TrainViews:
         mean, std: RGB in [0, 1] units.
         num_classes: of the targets' rows, where mixup or cutmix is on.
         seed: of all random numbers.
-        device: where the views are made.
+        device: where the views are computed.
 
     Raises:
         ConfigError: an ``auto_augment`` that does not exist, a ``pad_px`` that is not less than the view's size.
@@ -95,13 +92,13 @@ class TrainViews:
         batch = Batch({}, {}, index_B, raw.labelled)
         for name, view in self._views.items():
             random = StepRandom(self._seed, name, view.count, raw)
-            made, targets = self._make(name, view, random, images_BCHW, raw.sizes_B2.numpy()), labels_B.repeat(view.count)
+            view_BCSS, targets = self._make(name, view, random, images_BCHW, raw.sizes_B2.numpy()), labels_B.repeat(view.count)
             if view.erasing_prob > 0:
-                boxes = erased_boxes(view, random, made.shape[-1])
-                erase(made, boxes, view.erasing_mode, random.device_generator("erasing/noise", self._device))
+                boxes = erased_boxes(view, random, view_BCSS.shape[-1])
+                erase(view_BCSS, boxes, view.erasing_mode, random.device_generator("erasing/noise", self._device))
             if view.mixup_alpha > 0 or view.cutmix_alpha > 0:
-                targets = mix(view, made, one_hot(targets, self._num_classes), random.generator("mix"))
-            batch.views[name], batch.targets[name] = made, targets
+                targets = mix(view, view_BCSS, one_hot(targets, self._num_classes), random.generator("mix"))
+            batch.views[name], batch.targets[name] = view_BCSS, targets
         return batch
 
     def _make(self, name: str, view: View, random: StepRandom, images_BCHW: Tensor, sizes_B2: np.ndarray) -> Tensor:
@@ -109,13 +106,13 @@ class TrainViews:
         px = view.size or self._image_size
         rows, columns = crop_windows(view, px, random, np.tile(sizes_B2, (view.count, 1)))
         image_ops = self._image_ops(name, view, random, px)
-        made = torch.empty(view.count * len(images_BCHW), 3, px, px, device=self._device)
+        view_BCSS = torch.empty(view.count * len(images_BCHW), 3, px, px, device=self._device)
         for part, source in _chunks(images_BCHW, view.count, px):
-            pixels = _resample(images_BCHW[source], rows.take(part), columns.take(part), view.interpolation, made[part])
+            pixels = _resample(images_BCHW[source], rows.take(part), columns.take(part), view.interpolation, view_BCSS[part])
             for image_op in image_ops:
                 image_op.apply(pixels, part)
             self._normalize(pixels)
-        return made
+        return view_BCSS
 
     def _image_ops(self, name: str, view: View, random: StepRandom, px: int) -> list[ImageOp]:
         policy = self._policies.get(name)
@@ -130,7 +127,7 @@ class EvalView:
         image_size: pixels.
         eval_crop: the short side is resized to ``image_size / eval_crop`` pixels (bicubic).
         mean, std: RGB in [0, 1] units.
-        device: where the view is made.
+        device: where the view is computed.
     """
 
     def __init__(self, image_size: int, eval_crop: float, mean: list[float], std: list[float], device: torch.device):
@@ -141,7 +138,7 @@ class EvalView:
         images_BCHW, labels_B, index_B = _on_device(raw, self._device)
         px = self._image_size
         rows, columns = centre_windows(px, self._eval_crop, raw.sizes_B2.numpy())
-        made = torch.empty(len(images_BCHW), 3, px, px, device=self._device)
+        view_BCSS = torch.empty(len(images_BCHW), 3, px, px, device=self._device)
         for part, source in _chunks(images_BCHW, 1, px):
-            self._normalize(_resample(images_BCHW[source], rows.take(part), columns.take(part), "bicubic", made[part]))
-        return Batch({"main": made}, {"main": labels_B}, index_B, raw.labelled)
+            self._normalize(_resample(images_BCHW[source], rows.take(part), columns.take(part), "bicubic", view_BCSS[part]))
+        return Batch({"main": view_BCSS}, {"main": labels_B}, index_B, raw.labelled)

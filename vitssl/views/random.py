@@ -3,8 +3,6 @@
 They are drawn on the CPU for the whole global batch and then cut to a slice's rows: what an image undergoes does not depend on the
 number of ranks, on accumulation, or on which other augmentations are on. Two things do depend on the slice: the noise that erasing
 fills in, drawn on the device, and the partners of mixup and cutmix, which are within the slice.
-
-Shapes: B images of the slice, V copies of a view.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A resized crop is linear and separable: the output is ``rows @ image @ columns``, with one small matrix per image and axis that
 holds Pillow's antialiased kernel. Crop, flip and reflecting padding are only a matter of which row of the matrix goes where.
 
-Shapes: B images, C channels, H W source pixels, S output pixels per side, L source pixels along one axis, T taps of a kernel.
+Shapes: L source pixels along one axis, T taps of a kernel.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def resample(images_BCHW: Tensor, rows: Window, columns: Window, interpolation: 
         images_BCHW: float in [0, 255], or uint8; what lies outside the windows does not matter.
         rows, columns: the vertical and the horizontal window.
         interpolation: a name in ``KERNELS``.
-        out_BCSS: float, contiguous; fresh memory is what costs most on a CPU, so nothing else of its size is made.
+        out_BCSS: float, contiguous; fresh memory is what costs most on a CPU, so nothing else of its size is allocated.
     """
     (B, C, H, W), side, device = images_BCHW.shape, out_BCSS.shape[-1], images_BCHW.device
     across_BLS = matrices(columns, W, side, interpolation, device).transpose(1, 2)
@@ -124,7 +124,7 @@ def warp(images_BCSS: Tensor, affine_B23: Tensor, fill_C: Tensor, interpolation:
     theta_B23 = torch.cat([linear_B22, shift_B2[..., None]], dim=-1)
     grid_BSS2 = F.affine_grid(theta_B23, list(images_BCSS.shape), align_corners=False)
     moved = F.grid_sample(images_BCSS, grid_BSS2, mode=interpolation, padding_mode="border", align_corners=False)
-    # Pillow cuts fractions off, and bilinear rounds for the sake of the runs made so; 1/64 because float32 may fall short of a whole level
+    # Pillow cuts fractions off, bilinear rounds as earlier versions did; 1/64 because float32 may fall short of a whole level
     moved = moved.round_() if interpolation == "bilinear" else moved.clamp_(0, LEVELS).add_(1 / 64).floor_()
     x_BSS, y_BSS = grid_BSS2.abs().unbind(-1)
     inside_BSS = torch.maximum(x_BSS, y_BSS) <= 1

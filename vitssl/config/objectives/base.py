@@ -48,7 +48,7 @@ class ObjectiveConfig:
         return True
 
     def inactive_fields(self) -> dict[str, str]:
-        """{field that nothing reads as the other fields are: the value of another field that it belongs to}."""
+        """{field that has no effect, given the others: the value of another field that it belongs to}."""
         return {}
 
     def problems(self, name: str, run: Run) -> Iterator[Problem]:

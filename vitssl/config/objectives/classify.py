@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class HeadConfig:
-    """What a classifier's head reads, and what stands before its last linear layer."""
+    """What a classifier's head reads, and what comes before its last linear layer."""
 
     pool: Literal["cls", "reg", "mean", "cls+mean"] = "cls"  # class token, mean of the registers, or of the patch tokens; + concatenates
-    blocks: int = 1  # of the last so many blocks, each after the final norm, concatenated (DINO's probe: 4)
-    norm: Literal["none", "batch", "fc"] = "none"  # batch: without affine (MAE's probe); fc: the final norm, moved behind the mean
+    blocks: int = 1  # how many of the last blocks, each after the final norm, concatenated (DINO's probe: 4)
+    norm: Literal["none", "batch", "fc"] = "none"  # batch: without affine (MAE's probe); fc: the final norm, moved after the mean
     hidden_dim: Optional[int] = None  # of a hidden layer; null: none
     activation: Literal["gelu", "tanh"] = "gelu"  # of the hidden layer: GMML's, SiT's
 
@@ -42,7 +42,7 @@ class HeadConfig:
                 f"{name}.blocks", f"{self.blocks} is more than the {num_intermediates(run.backbone)} of backbone.name={run.backbone.name}"
             )
         if self.norm == "fc" and (self.pool != "mean" or self.blocks > 1):
-            yield Problem(f"{name}.norm", "fc stands behind the mean of the last block's patch tokens; set pool: mean and blocks: 1")
+            yield Problem(f"{name}.norm", "fc comes after the mean of the last block's patch tokens; set pool: mean and blocks: 1")
 
 
 @dataclass

@@ -27,9 +27,8 @@ class DinoConfig(ObjectiveConfig):
     out_dim: int = 65536  # prototypes
     layers: int = 3
     batch_norm: bool = False  # of the head, over all crops together
-    teacher_batch_norm: Literal["batch", "running"] = later(
-        "batch", before="running"
-    )  # whose statistics the teacher's take (the code: batch)
+    # the statistics that the teacher's batch norms use (the code: batch)
+    teacher_batch_norm: Literal["batch", "running"] = later("batch", before="running")
     norm_last_layer: bool = True  # the prototypes' lengths are fixed
     freeze_last_layer_epochs: float = 1.0
     student_temperature: float = 0.1

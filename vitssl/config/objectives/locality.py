@@ -20,8 +20,8 @@ class LocalityConfig(ObjectiveConfig):
 
     smoke: ClassVar[dict[str, Any]] = {"blocks": [0, 0, 1], "stages": [0, 1, 2]}
     teacher: Optional[str] = checkpoint()
-    teacher_backbone: BackboneConfig = field(default_factory=lambda: BackboneConfig(name="resnet56"))  # as in the teacher's own run
-    teacher_px: int = 32  # the view is shrunk to this for the teacher
+    teacher_backbone: BackboneConfig = field(default_factory=lambda: BackboneConfig(name="resnet56"))  # as in the teacher's run
+    teacher_px: int = 32  # the view is downscaled to this for the teacher
     blocks: list[int] = field(default_factory=lambda: [0, 6, 11])  # of the student, from 0
     stages: list[int] = field(default_factory=lambda: [0, 1, 2])  # of the teacher, one for each block
 
@@ -37,6 +37,6 @@ class LocalityConfig(ObjectiveConfig):
         if len(self.blocks) != len(self.stages) or not self.blocks:
             yield Problem(f"{name}.stages", f"{self.stages} are not as many as blocks={self.blocks}")
         for key, backbone in (("blocks", run.backbone), ("stages", self.teacher_backbone)):
-            asked, ends = getattr(self, key), num_intermediates(backbone)
-            if any(not 0 <= end < ends for end in asked):
-                yield Problem(f"{name}.{key}", f"{asked} are not all in 0 to {ends - 1}, what {backbone.name} has")
+            indices, count = getattr(self, key), num_intermediates(backbone)
+            if any(not 0 <= index < count for index in indices):
+                yield Problem(f"{name}.{key}", f"{indices} are not all in 0 to {count - 1}, what {backbone.name} has")
