@@ -13,7 +13,7 @@ from vitssl import model
 from vitssl.backbones.base import Backbone
 from vitssl.data.batch import Batch
 from vitssl.objectives.base import Objective
-from vitssl.objectives.masks import disjoint_masks, random_mask
+from vitssl.objectives.masking import disjoint_masks, random_mask
 
 MAE = {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2}
 OBJECTIVES = {

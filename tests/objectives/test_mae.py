@@ -7,9 +7,9 @@ import torch
 
 from vitssl import model
 from vitssl.data.batch import Batch
-from vitssl.objectives import patches
+from vitssl.objectives import masking
 from vitssl.objectives.decoders import LinearDecoder
-from vitssl.objectives.masks import TokenMask, random_mask
+from vitssl.objectives.masking import TokenMask, random_mask
 
 SSAT = {
     "objectives.classify": {"weight": 0.1},
@@ -72,13 +72,13 @@ def test_loss_equals_the_slow_loop(make_run, normalize):
 
 def test_zero_prediction_closed_forms(make_run):
     """Normalised targets: (E-1)/E * var/(var+1e-6), here with E = 12 values a patch; a constant image gives 0."""
-    targets_BNE = patches.normalize_patches(patches.patchify(torch.randn(2, 3, 8, 8), 2))
+    targets_BNE = masking.normalize_patches(masking.patchify(torch.randn(2, 3, 8, 8), 2))
     mask_BN = torch.ones(2, 16)
-    assert patches.masked_error(torch.zeros_like(targets_BNE), targets_BNE, mask_BN, "l2").item() == pytest.approx(11 / 12, abs=1e-4)
-    constant_BNE = patches.normalize_patches(patches.patchify(torch.full((1, 3, 8, 8), 0.7), 2))
-    assert patches.masked_error(torch.zeros_like(constant_BNE), constant_BNE, torch.ones(1, 16), "l2").item() == 0
-    patches_BNE = patches.normalize_patches(patches.patchify(torch.randn(1, 3, 224, 224), 16))
-    error = patches.masked_error(torch.zeros_like(patches_BNE), patches_BNE, torch.ones(1, 196), "l2")
+    assert masking.masked_error(torch.zeros_like(targets_BNE), targets_BNE, mask_BN, "l2").item() == pytest.approx(11 / 12, abs=1e-4)
+    constant_BNE = masking.normalize_patches(masking.patchify(torch.full((1, 3, 8, 8), 0.7), 2))
+    assert masking.masked_error(torch.zeros_like(constant_BNE), constant_BNE, torch.ones(1, 16), "l2").item() == 0
+    patches_BNE = masking.normalize_patches(masking.patchify(torch.randn(1, 3, 224, 224), 16))
+    error = masking.masked_error(torch.zeros_like(patches_BNE), patches_BNE, torch.ones(1, 196), "l2")
     assert error.item() == pytest.approx(767 / 768, abs=1e-4)
 
 
@@ -106,9 +106,9 @@ def test_lambda_at_its_ends(make_run):
 
 def test_patchify_is_row_major_with_channels_innermost_and_invertible():
     images_BCHW = torch.arange(3 * 4 * 4.0).reshape(1, 3, 4, 4)
-    patches_BNE = patches.patchify(images_BCHW, 2)
+    patches_BNE = masking.patchify(images_BCHW, 2)
     assert patches_BNE[0, 1, :6].tolist() == [2, 18, 34, 3, 19, 35]
-    assert torch.equal(patches.unpatchify(patches_BNE, (2, 2), 2), images_BCHW)
+    assert torch.equal(masking.unpatchify(patches_BNE, (2, 2), 2), images_BCHW)
 
 
 def test_gradient_reaches_every_parameter_and_the_hidden_patches_none_of_the_encoder(make_run):
@@ -152,7 +152,7 @@ def test_a_hidden_patch_has_no_influence_on_any_token(make_run):
     network = model.build(make_run(SIMMIM), 10).eval()
     images_BCHW = torch.randn(2, 3, 8, 8)
     mask_BN = random_mask(2, 16, 0.75).mask_BN
-    hidden = patches.unpatchify(mask_BN[..., None].expand(-1, -1, 12).float(), (4, 4), 2).bool()
+    hidden = masking.unpatchify(mask_BN[..., None].expand(-1, -1, 12).float(), (4, 4), 2).bool()
     others = torch.where(hidden, torch.randn_like(images_BCHW), images_BCHW)
     tokens = [network.step(batch_of(images)).encode("main", mask_BN=mask_BN).tokens_BND for images in (images_BCHW, others)]
     assert torch.equal(*tokens)

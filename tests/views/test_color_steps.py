@@ -251,7 +251,7 @@ def test_pixels_equal_a_slow_loop_over_images(name):
 
 
 def test_no_steps_do_nothing():
-    assert operations("[]") == operations("[{jitter: {strength: []}}]") == ()
+    assert operations("[]") == operations("[{jitter: {strength: [0, 0, 0, 0]}}]") == ()
 
 
 def test_only_what_is_asked_for_is_done_in_the_order_of_the_list():

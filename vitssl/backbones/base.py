@@ -7,6 +7,7 @@ as the family, whose ``build(cfg, size_px, requires)`` gives the backbone. The M
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -46,6 +47,24 @@ class Features:
         """All tokens, (B, T, D)."""
         parts = [part for part in (self.prefix_BPD, self.tokens_BND, self.extra_BJD) if part.shape[1]]
         return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+
+    def pooled(self, pool: str) -> Tensor:
+        """One vector for each image, (B, D); parts that ``+`` joins are concatenated.
+
+        Args:
+            pool: ``cls``, the class token; ``reg``, the mean of the registers; ``mean``, that of the patch tokens.
+        """
+        parts = {
+            "cls": lambda: self.prefix_BPD[:, 0],
+            "reg": lambda: self.prefix_BPD[:, 1:].mean(1),
+            "mean": lambda: self.tokens_BND.mean(1),
+        }
+        pooled = [parts[part]() for part in pool.split("+")]
+        return pooled[0] if len(pooled) == 1 else torch.cat(pooled, dim=1)
+
+    def normed(self, norm: Callable[[Tensor], Tensor]) -> Features:
+        """The same tokens after a norm."""
+        return Features.split(norm(self.sequence()), self.prefix_BPD.shape[1], self.extra_BJD.shape[1], self.grid)
 
     def map(self, index: int | None = None) -> Tensor:
         """The patch tokens on their grid, (B, D, H, W), or with a further axis where the grid has one.

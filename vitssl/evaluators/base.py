@@ -22,7 +22,6 @@ from vitssl.data.index import Index, load_index
 from vitssl.data.loader import EvalLoader
 from vitssl.data.subset import Split
 from vitssl.model import Model
-from vitssl.objectives.heads import pooled_blocks
 from vitssl.views import EvalView
 
 EVALUATED_AT_ONCE = 128  # images of a rank: without gradients they need little memory, so this does not depend on the training batch
@@ -124,7 +123,7 @@ class Subject:
             for batch, labels in self.batches(cfg, split):
                 with dist.autocast(self.device, self.run.loop.precision):
                     features: Features = backbone(backbone.embed(batch.views["main"]), out_indices=places)
-                    pooled_BD = pooled_blocks(features, backbone.norm, pool, places)
+                    pooled_BD = torch.cat([block.pooled(pool) for block in _read(features, backbone.norm, places)], dim=1)
                 known = labels != UNLABELLED
                 features_BD.append(pooled_BD.float()[known])
                 labels_B.append(labels[known])
@@ -146,6 +145,11 @@ class Subject:
             yield
         finally:
             self.network.load_state_dict(original)
+
+
+def _read(features: Features, norm: Callable[[Tensor], Tensor], blocks: tuple[int, ...]) -> list[Features]:
+    """The output, or the intermediate places that are asked for, after the final norm."""
+    return [features.intermediates[i].normed(norm) for i in blocks] or [features]
 
 
 @contextmanager

@@ -8,12 +8,11 @@ from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 from vitssl import config
-from vitssl.backbones import layers
-from vitssl.backbones.base import Backbone
-from vitssl.config.objectives.classify import ClassifyConfig
+from vitssl.backbones import layers, norms
+from vitssl.backbones.base import Backbone, Features
+from vitssl.config.objectives.classify import ClassifyConfig, HeadConfig
 from vitssl.data.batch import UNLABELLED, Batch
 from vitssl.objectives.base import Objective
-from vitssl.objectives.heads import ClassifierHead
 from vitssl.objectives.step import Step
 
 
@@ -36,6 +35,37 @@ def soft_cross_entropy(logits_BK: Tensor, targets: Tensor, smoothing: float, lab
         mass_B = targets.sum(-1)
         loss_B = -((1 - smoothing) * (targets * logp_BK).sum(-1) + smoothing * mass_B * logp_BK.mean(-1))
     return loss_B.sum() / labelled
+
+
+class ClassifierHead(nn.Linear):
+    """Pooled features to logits by a linear layer, and what the config puts before it.
+
+    Attributes:
+        out_indices: the intermediate places that it reads.
+    """
+
+    def __init__(self, cfg: HeadConfig, backbone: Backbone, num_classes: int):
+        dim = backbone.embed_dim * cfg.blocks * len(cfg.pool.split("+"))
+        super().__init__(cfg.hidden_dim or dim, num_classes)
+        self.cfg, last = cfg, len(backbone.widths)
+        self.out_indices = tuple(range(last - cfg.blocks, last)) if cfg.blocks > 1 or cfg.norm == "fc" else ()
+        self.before = nn.Sequential()
+        if cfg.norm == "batch":
+            self.before.add_module("norm", norms.BatchNorm1d(dim, eps=1e-6, affine=False))
+        if cfg.hidden_dim is not None:
+            self.before.add_module("hidden", nn.Linear(dim, cfg.hidden_dim))
+            self.before.add_module("activation", nn.GELU() if cfg.activation == "gelu" else nn.Tanh())
+
+    def forward(self, features: Features, step: Step) -> Tensor:  # type: ignore[override]
+        """(B, K)"""
+        blocks = [features.intermediates[i] for i in self.out_indices]
+        if self.cfg.norm == "fc":
+            pooled_BD = step.norm(blocks[0].pooled(self.cfg.pool))
+        elif blocks:
+            pooled_BD = torch.cat([block.normed(step.norm).pooled(self.cfg.pool) for block in blocks], dim=1)
+        else:
+            pooled_BD = features.pooled(self.cfg.pool)
+        return super().forward(self.before(pooled_BD))
 
 
 class Classify(Objective):

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from vitssl.backbones import layers
 from vitssl.backbones.base import Features
-from vitssl.objectives.masks import TokenMask
+from vitssl.objectives.masking import TokenMask
 
 
 class LinearDecoder(nn.Linear):

@@ -15,7 +15,7 @@ from vitssl.backbones.base import Backbone
 from vitssl.config.objectives.dino import DinoConfig
 from vitssl.data.batch import Batch
 from vitssl.objectives.base import Objective
-from vitssl.objectives.heads import Prototypes, mlp, pooled
+from vitssl.objectives.heads import Prototypes, mlp
 from vitssl.objectives.losses import self_distillation
 from vitssl.objectives.step import Step
 from vitssl.objectives.teacher import Teacher, rising_momentum
@@ -52,7 +52,7 @@ class Dino(Objective):
 
     def forward(self, step: Step, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
         B = len(batch.index_B)
-        student = self.head(*(pooled(step.encode(view), self.cfg.pool) for view in self.cfg.views()))
+        student = self.head(*(step.encode(view).pooled(self.cfg.pool) for view in self.cfg.views()))
         targets = self._targets(step, progress)
         loss = self_distillation(student.unflatten(0, (-1, B)), targets.unflatten(0, (-1, B)), self.cfg.student_temperature)
         return {"dino": loss}
@@ -62,7 +62,7 @@ class Dino(Objective):
         """The teacher's probabilities (G * B, K) for the global views."""
         backbone, head = self.teacher["backbone"], self.teacher["head"]
         images = [step.images(view) for view in (self.cfg.view, self.cfg.second)]
-        scores = head(*(pooled(backbone(backbone.embed(view)), self.cfg.pool) for view in images))
+        scores = head(*(backbone(backbone.embed(view)).pooled(self.cfg.pool) for view in images))
         if self.training:
             self.score_sum += scores.sum(0)
             self.score_count += len(scores)

@@ -15,8 +15,7 @@ from vitssl.config.objectives.mae import MaeConfig
 from vitssl.data.batch import Batch
 from vitssl.objectives.base import Objective
 from vitssl.objectives.decoders import LinearDecoder, TransformerDecoder
-from vitssl.objectives.masks import TokenMask, random_mask
-from vitssl.objectives.patches import masked_error, normalize_patches, patchify
+from vitssl.objectives.masking import TokenMask, masked_error, normalize_patches, patchify, random_mask
 from vitssl.objectives.step import Step
 
 

@@ -15,7 +15,7 @@ from vitssl.backbones.base import Backbone
 from vitssl.config.objectives.simclr import SimclrConfig
 from vitssl.data.batch import Batch
 from vitssl.objectives.base import Objective
-from vitssl.objectives.heads import mlp, pooled
+from vitssl.objectives.heads import mlp
 from vitssl.objectives.losses import nt_xent
 from vitssl.objectives.step import Step
 
@@ -34,7 +34,7 @@ class Simclr(Objective):
         )
 
     def forward(self, step: Step, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
-        features_RD = torch.cat([pooled(step.encode(view), self.cfg.pool) for view in self.cfg.views()])
+        features_RD = torch.cat([step.encode(view).pooled(self.cfg.pool) for view in self.cfg.views()])
         # one view at a time: with both in one batch, a batch norm would tell each view about the other
         projected_RD = torch.cat([self.head(view_BD) for view_BD in features_RD.chunk(2)])
         own_RD = F.normalize(layers.upcast(projected_RD), dim=1)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vitssl.objectives.masks import disjoint_masks, random_mask
+from vitssl.objectives.masking import disjoint_masks, random_mask
 
 
 @pytest.mark.parametrize(("tokens", "ratio", "kept"), [(196, 0.75, 49), (196, 0.9, 19), (7, 0.5, 3), (16, 0.75, 4)])
