@@ -33,7 +33,7 @@ class Status:
     epoch: float | None = None
     progress: float | None = None  # share of the steps done
     left_s: float | None = None
-    top1: float | None = None
+    top1: str = ""  # of the test split; after a pretraining of its first evaluator, with that one's name
     job_id: str | None = None
     error: str | None = None
 
@@ -59,7 +59,7 @@ def show(sweep: Path, console: Console) -> None:
     for s in statuses:
         epoch = "" if s.epoch is None else f"{s.epoch:.1f} ({s.progress or 0:.0%})"
         left = "" if s.left_s is None else f"{s.left_s / 60:.0f} min"
-        table.add_row(s.name, s.stage, s.state, epoch, left, "" if s.top1 is None else f"{s.top1:.2f}", s.job_id or "")
+        table.add_row(s.name, s.stage, s.state, epoch, left, s.top1, s.job_id or "")
     print_table(table, console)
     for s in statuses:
         if s.error is not None:
@@ -105,9 +105,7 @@ def _status(folder: Path, stage: str, waiting: dict[str, str], here: int | None)
     job_id = cluster.job_id(folder)
     status = Status(folder.name, stage, _state(folder, waiting.get(folder), here), error=error_of(folder), job_id=job_id)
     events = read_events(folder / "metrics.jsonl")
-    for event in events:
-        if "test" in event:
-            status.top1 = event["test"]["top1"]
+    status.top1 = next((shown for event in reversed(events) if (shown := _top1(event))), "")
     _estimate(status, events)
     return status
 
@@ -125,6 +123,13 @@ def _state(folder: Path, queued: str | None, here: int | None) -> str:
     if here is not None:
         return "running" if begun else "waiting"
     return "stopped" if begun else "not begun"
+
+
+def _top1(event: dict[str, Any]) -> str:
+    if event["event"] != "eval":
+        return ""
+    name = "test" if "test" in event else next(name for name, metrics in event.items() if isinstance(metrics, dict))
+    return f"{event[name]['top1']:.2f}" + (f" ({name})" if name != "test" else "")
 
 
 def _estimate(status: Status, events: list[dict[str, Any]]) -> None:
