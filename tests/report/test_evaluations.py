@@ -1,0 +1,79 @@
+"""What evaluators found, in a sweep's report: their table, classes and confusion."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from vitssl import report
+from vitssl.files import read_json, write_json
+from vitssl.report import evaluations
+from vitssl.report.collect import collect
+from vitssl.report.grid import lay_out
+
+
+def texts(table) -> list[str]:
+    return [entry.text for row in table.rows for entry in row]
+
+
+KNN = {"type": "knn", "shards": None, "split": "test", "weights": "teacher", "pool": None, "blocks": 1, "k": 10, "temperature": 0.07}
+
+
+def predictions(folder, labels, predicted, classes=("cat", "dog")) -> None:
+    arrays = {"labels": np.array(labels), "predicted": np.array(predicted), "confidence": np.ones(len(labels), dtype=np.float32)}
+    np.savez_compressed(folder / "predictions-test.npz", classes=np.array(classes), **arrays)
+
+
+@pytest.fixture
+def chain(sweep):
+    """Two seeds of a pretraining with nearest neighbours and a fine-tuning with every metric."""
+    stages = {"ssl": [("pretrain", {"objectives.mae": {}}), ("finetune", {"objectives.classify": {}})]}
+    folder = sweep({"ssl": lambda at: 80.0 + at["seed"]}, {"seed": [0, 1]}, stages=stages, columns=None)
+    for seed in (0, 1):
+        before, after = folder / f"ssl-pretrain-{seed}", folder / f"ssl-finetune-{seed}"
+        write_json(
+            before / "evals.json", {"knn": {"config": KNN, "epoch": 5.0, "metrics": {"top1": 50.0 + 2 * seed, "top5": 90.0, "count": 9}}}
+        )
+        done = read_json(after / "done.json")
+        done["test"] |= {"balanced_accuracy": 70.0, "macro_f1": 60.0, "auc": 95.0, "ece": 5.0}
+        write_json(after / "done.json", done)
+        predictions(after, [0, 0, 0, 1], [0, 0, 1, 1] if seed else [0, 0, 0, 0])
+    return folder
+
+
+def test_every_stage_and_evaluator_has_a_line(chain):
+    table = evaluations.table(lay_out(collect(chain)))
+    lines = texts(table)
+    assert "knn, weights teacher, k 10" in lines and "51.00 ± 1.41" in lines and "80.50 ± 0.71" in lines
+    assert table.header[-5:] == ["balanced accuracy %", "macro F1 %", "AUC %", "ECE %", "NLL"]
+    assert [row[1].text for row in table.rows] == ["pretrain", "finetune"]
+
+
+def test_where_there_is_only_what_the_main_table_says_there_is_none(sweep):
+    assert evaluations.table(lay_out(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None)))) is None
+
+
+def test_confusion_is_the_mean_over_seeds(chain):
+    (place,) = lay_out(collect(chain)).models()
+    confusion = evaluations.confusion(place[2])
+    assert confusion.classes == ["cat", "dog"] and confusion.counts_KK.tolist() == [[2.5, 0.5], [0.5, 0.5]]
+    assert confusion.recall_K == pytest.approx([2.5 / 3, 0.5]) and confusion.precision_K == pytest.approx([2.5 / 3, 0.5])
+    assert confusion.f1_K == pytest.approx([5 / 6, 1 / 2])
+    lines = texts(evaluations.per_class(lay_out(collect(chain))))
+    assert "83.3" in lines and "dog" in lines
+
+
+def test_of_many_classes_the_worst_ten_are_shown_and_no_picture_of_very_many(chain):
+    for seed in (0, 1):
+        predictions(chain / f"ssl-finetune-{seed}", range(101), [0] * 101, [f"class {k}" for k in range(101)])
+    evaluations._counts.cache_clear()
+    grid = lay_out(collect(chain))
+    assert len(evaluations.per_class(grid).rows) == 10 and evaluations.confusion_plot(grid) is None
+
+
+def test_the_page_shows_both_and_a_metric_of_an_evaluator_ranks_the_arms(chain):
+    page = report.write(chain).read_text()
+    assert "<h2>Evaluations</h2>" in page and "macro F1 %" in page and (chain / "report" / "confusion.png").is_file()
+    facts = read_json(chain / "sweep.json")
+    write_json(chain / "sweep.json", facts | {"metric": "test/macro_f1"})
+    assert "macro F1 %, mean ± std (seeds)" in report.write(chain).read_text()
