@@ -34,7 +34,6 @@ BACKBONES = {
 }  # fmt: skip
 MAE = {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2}
 DINO = {"hidden_dim": 16, "bottleneck_dim": 8, "out_dim": 12}
-SIMCLR = {"hidden_dim": 16, "out_dim": 8}
 OBJECTIVES = {
     "classify/cls": {"classify": {"pool": "cls"}},
     "classify/mean": {"classify": {"pool": "mean"}},
@@ -43,8 +42,6 @@ OBJECTIVES = {
     "mae/mask": {"mae": MAE | {"hide": "mask", "loss": "l1"}},
     "mae/mask, fused": {"mae": MAE | {"hide": "mask", "fuse": True}},
     "mae/pixel_shuffle": {"mae": {"hide": "mask", "decoder": "pixel_shuffle"}},
-    "simclr/cls": {"simclr": SIMCLR},
-    "simclr/mean": {"simclr": SIMCLR | {"pool": "mean", "layers": 3, "last_batch_norm": True}},
     "dino/cls": {"dino": DINO},
     "dino/mean": {"dino": DINO | {"pool": "mean", "batch_norm": True}},
     "drloc": {"classify": {"pool": "mean"}, "drloc": {"pairs": 4, "hidden_dim": 8}},

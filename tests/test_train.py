@@ -23,17 +23,13 @@ ROOT = Path(__file__).parent.parent
 CLASSIFY = {"objectives.classify": {}}
 MAE = {"objectives.mae": {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2}}
 SSAT = {"objectives": {"classify": {"weight": 0.1}, "mae": {**MAE["objectives.mae"], "weight": 0.9}}}
-SIMCLR = {
-    "objectives": {"classify": {"weight": 0.1}, "simclr": {"hidden_dim": 16, "out_dim": 8, "weight": 0.9}},
-    "data.views.second": {"scale": [0.5, 1.0]},
-}
 _DINO = {"hidden_dim": 16, "bottleneck_dim": 8, "out_dim": 12, "freeze_last_layer_epochs": 0.25, "weight": 0.9}
 DINO = {
     "objectives": {"classify": {"weight": 0.1}, "dino": _DINO},
     "data.views": {"second": {"scale": [0.5, 1.0]}, "local": {"size": 4, "count": 2}},
 }
 DRLOC = {"objectives": {"classify": {"pool": "mean"}, "drloc": {"pairs": 4, "hidden_dim": 16, "end_epoch": 1, "weight": 0.5}}}
-LAYERS = {"classify": CLASSIFY, "mae": MAE, "ssat": SSAT, "simclr": SIMCLR, "dino": DINO, "drloc": DRLOC}
+LAYERS = {"classify": CLASSIFY, "mae": MAE, "ssat": SSAT, "simclr": declared("CURVE")["simclr"], "dino": DINO, "drloc": DRLOC}
 CURVES = LAYERS | declared("CURVE")
 DROP = {"backbone.drop_path": 0.1}  # noise from torch's generators too
 LONG = {"loop": {"epochs": 2, "log_every": 1, "eval_every": 0}}
@@ -240,7 +236,7 @@ def test_a_batch_norm_of_one_image_is_one_line_of_the_config(folder, capsys):
     run = folder("run", {"objectives.classify.pool": "mean"}, tiny, {"loop.micro_batch_size": 1})
     assert train.main([str(run)]) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
-    assert line.startswith("error: optim.batch_size, loop.micro_batch_size: a batch norm gets one value per channel")
+    assert line.startswith("error: optim.batch_size: a batch norm gets one value per channel")
 
 
 def test_a_split_is_opened_once_for_all_evaluations(folder, monkeypatch):

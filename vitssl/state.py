@@ -103,7 +103,9 @@ def chosen(content: dict[str, Any], which: str) -> dict[str, Tensor]:
         return content["ema"]
     teacher = {TEACHER.sub("backbone.", name): value for name, value in content["model"].items() if TEACHER.match(name)}
     if not teacher:
-        raise ConfigError("holds no teacher that follows the backbone; a run with objectives.dino has one")
+        raise ConfigError(
+            "holds no teacher that follows the backbone; a run whose objective follows it with a moving average has one (objectives.dino)"
+        )
     return teacher
 
 

@@ -14,6 +14,17 @@ from vitssl.config import ConfigError
 from vitssl.data.batch import Batch
 from vitssl.objectives.losses import nt_xent
 
+TINY = {"hidden_dim": 16, "out_dim": 8}
+# tried with every backbone; what a name ends in is what it requires: /cls, /drop or /mask
+PAIRS = {
+    "simclr/cls": {"simclr": TINY},
+    "simclr/mean": {"simclr": TINY | {"pool": "mean", "layers": 3, "last_batch_norm": True}},
+}
+# layers of the Run whose loss curve is in tests/golden
+CURVE = {
+    "objectives": {"classify": {"weight": 0.1}, "simclr": TINY | {"weight": 0.9}},
+    "data.views.second": {"scale": [0.5, 1.0]},
+}
 SIMCLR = {"objectives.simclr": {"hidden_dim": 16, "out_dim": 8}, "data.views.second": {"scale": [0.5, 1.0]}}
 JOINT = {**SIMCLR, "objectives.classify": {"weight": 0.1}, "objectives.simclr.weight": 0.9}
 

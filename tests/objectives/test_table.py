@@ -12,6 +12,7 @@ import pytest
 from jobs import graph, sweep
 from tests.objectives.conftest import NAMES
 from tests.test_pairs import OBJECTIVES
+from vitssl import model, state
 from vitssl.config import ObjectiveConfig, Objectives, active, parts_of
 from vitssl.objectives.base import Objective
 
@@ -35,8 +36,17 @@ def test_an_objective_has_its_files_and_its_place_in_every_list(name: str) -> No
     assert issubclass(getattr(module, kind.__name__.removesuffix("Config")), Objective)
     assert (ROOT / "tests" / "objectives" / f"test_{name}.py").is_file()
     assert any(name in objectives for objectives in OBJECTIVES.values()), "neither PAIRS of its test file nor tests/test_pairs.py trains it"
-    assert (ROOT / "tests" / "golden" / f"{name}.json").is_file(), "there is no golden curve: CURVE of its test file"
+    assert (ROOT / "tests" / "golden" / f"{name}.json").is_file(), (
+        f"pytest 'tests/test_train.py::test_golden_loss_curve[{name}]' writes it from CURVE of its test file"
+    )
     assert name in _of_sweeps(), "no sweep trains it"
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if parts_of(Objectives)[name].has_teacher])
+def test_a_teacher_that_follows_is_found_by_its_name(make_run, name: str) -> None:
+    fields = next(fields for fields in OBJECTIVES.values() if name in fields)
+    network = model.build(make_run({"data.views": {"second": {}, "local": {"size": 4}}, "objectives": fields}), 10)
+    assert state.chosen({"model": network.state_dict()}, "teacher").keys() == {f"backbone.{key}" for key in network.backbone.state_dict()}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -268,8 +268,8 @@ def _objective_problems(run: Run) -> Iterator[Problem]:
     for name, objective in objectives.items():
         yield from objective.problems(f"objectives.{name}", run)
     if objectives and not any(objective.reads_output() for objective in objectives.values()):
-        reason = f"none of {', '.join(objectives)} reads the backbone's output, and its last layers would stay untrained; add one that does"
-        yield Problem("objectives", f"{reason}, such as classify (drloc does with features: normed)")
+        reason = "nothing reads the backbone's output, and its last layers would stay untrained; add an objective that does"
+        yield Problem("objectives", f"{reason}, such as objectives.classify (drloc does with features: normed)")
     if run.backbone.frozen and set(objectives) != {"classify"}:
         yield Problem("backbone.frozen", "only a classify Run (a probe) can train on a frozen backbone")
     for name in run.init_objectives:

@@ -30,7 +30,7 @@ class ObjectiveConfig:
 
     classifies: ClassVar[bool] = False  # predicts classes, so that the Run is evaluated on the test split
     needs_labels: ClassVar[bool] = False  # where no other objective is active, unlabelled images are left out
-    has_teacher: ClassVar[bool] = False  # a moving average of the backbone, ``teacher.backbone`` in its module
+    has_teacher: ClassVar[bool] = False  # a moving average of the backbone, which is ``teacher.backbone`` in its module
     smoke: ClassVar[dict[str, Any]] = {}  # fields of its tiny form, which `jobs/submit.py --smoke` trains
     weight: float = 1.0
     view: str = "main"
