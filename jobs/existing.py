@@ -12,7 +12,8 @@ from vitssl.files import hash_file, read_json
 def run_folders(sweep: Path) -> dict[str, Path]:
     """{identity: folder}; one that cannot be read is left out, with a note on stderr."""
     folders: dict[str, Path] = {}
-    for path in sorted(sweep.glob("*/run.yaml")):
+    finished_first = sorted(sweep.glob("*/run.yaml"), key=lambda path: (not (path.parent / "done.json").exists(), path))
+    for path in finished_first:
         try:
             folders.setdefault(identity_of(path.parent), path.parent)
         except ConfigError as error:

@@ -23,7 +23,7 @@ from jobs.graph import Graph, Job
 from jobs.shards import ROOT, facts
 from jobs.sweep import Arm, Spec
 from vitssl.config import SCHEMA, ConfigError, Run, Site, active, active_views, checkpoints, read_yaml, save, unstarted
-from vitssl.config.evals import pending
+from vitssl.config.evals import evals_of, pending
 from vitssl.files import flock, hash_file, open_lock, read_json, write_json
 
 SOURCE = ("vitssl", "jobs")
@@ -142,10 +142,15 @@ def write_run(job: Job, launch: Launch) -> None:
     `job.json` of a trained run stays; how it is evaluated now is added.
     """
     before, source = read_json(job.folder / "job.json"), _source(job, launch)
-    known = read_yaml(job.folder / "run.yaml") if source != launch.source else None  # the fields that an older source knows
+    trained = bool(before) and is_trained(job)
+    known = read_yaml(job.folder / "run.yaml") if trained or source != launch.source else None
     save(job.run, job.folder)
     if known is not None:
-        OmegaConf.save(OmegaConf.create(_as_known(known, read_yaml(job.folder / "run.yaml"))), job.folder / "run.yaml")
+        now = read_yaml(job.folder / "run.yaml")
+        kept = _as_known(known, now)
+        if trained:  # it says how the run was trained; where its images are, and how it is evaluated, is today's
+            kept = known | {"evals": now["evals"], "data": known["data"] | {"shards": now["data"]["shards"]}}
+        OmegaConf.save(OmegaConf.create(kept), job.folder / "run.yaml")
     content = launch.about() | dataclasses.asdict(job.resources)
     content |= {
         "identity": job.identity,
@@ -158,17 +163,19 @@ def write_run(job: Job, launch: Launch) -> None:
         "data": facts(job.run),
         "executor": launch.executor,
         "parents": [str(parent.folder) for parent in job.parents],
-        "binds": [job.run.data.shards, *checkpoints(job.run).values()],
+        "binds": [job.run.data.shards, *(cfg.shards for cfg in evals_of(job.run).values() if cfg.shards), *checkpoints(job.run).values()],
         "cache_dir": job.run.data.cache_dir,
         "source": str(source),
     }
-    write_json(job.folder / "job.json", before | {"evaluation": content} if before and is_trained(job) else content)
+    write_json(job.folder / "job.json", before | {"evaluation": content} if trained else content)
 
 
 def _as_known(known: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     """The fields of an older `run.yaml`, and no others, with the values that they have now."""
     return {
-        name: _as_known(value, now[name]) if isinstance(value, dict) and isinstance(now.get(name), dict) else now.get(name, value)
+        name: _as_known(value, now[name])
+        if isinstance(value, dict) and isinstance(now.get(name), dict) and name != "evals"
+        else now.get(name, value)
         for name, value in known.items()
     }
 

@@ -82,6 +82,7 @@ def _run_job(job: Job, title: str, launch: Launch, stopper: Stopper, console: Co
     if is_done(job):
         console.print(f"{title}: done before", highlight=False, soft_wrap=True)
         return
+    trained_before = is_trained(job)
     write_run(job, launch)
     for parent in job.parents:
         if not is_trained(parent):
@@ -94,8 +95,11 @@ def _run_job(job: Job, title: str, launch: Launch, stopper: Stopper, console: Co
     busy_file(stopper.stop_file).unlink(missing_ok=True)
     # in a new session: Ctrl-C in the terminal reaches this process alone, which then asks the run to stop
     stopper.process = start(job.folder, NodeInfo(), stopper.stop_file, launch.module, start_new_session=True)
-    code = stopper.process.wait()
+    code, trained = stopper.process.wait(), is_trained(job)
     stopper.process = None
+    if code == 0 and trained and not trained_before and not is_done(job):  # by an older source, which knows none of its evaluators
+        _run_job(job, title, launch, stopper, console)
+        return
     if not is_done(job) and not stopper.asked:
         if error_of(job.folder) is None and not busy_file(stopper.stop_file).exists():
             fail(job, _failure_message(code))

@@ -130,10 +130,10 @@ class Node:
         # an earlier attempt's result would be taken for this one's
         environment.paths.result_pickle.unlink(missing_ok=True)
         with tempfile.TemporaryDirectory(prefix="vitssl-") as scratch:
-            stop_file, before = Path(scratch) / "stop", _saved(folder)
+            stop_file, before, trained = Path(scratch) / "stop", _saved(folder), (folder / "done.json").exists()
             _on_stop_signals(stop_file)
             code = _train(folder, _node_info(environment), stop_file, self.module)
-            if _is_done(folder, PATIENCE_S if code == 0 else 0):
+            if code == 0 if trained else _is_done(folder, PATIENCE_S if code == 0 else 0):  # a trained run was evaluated
                 return str(folder)
             if stop_file.exists() and not (folder / "error.json").exists():
                 _leave(environment)

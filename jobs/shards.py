@@ -76,7 +76,19 @@ def prepare(stages: Iterable[Stage], dry_run: bool = False) -> dict[str, str]:
     for stage in stages:
         with stage.error_location():
             _prepare(stage.run.data, missing, dry_run)
+            _prepare_evals(stage.run)
     return missing
+
+
+def _prepare_evals(run: Run) -> None:
+    """Other shards that evaluators look at: absolute, there, with such a split. Whether classes agree is seen when the run starts."""
+    for name, fields in run.evals.items():
+        if fields and fields.get("shards"):
+            fields["shards"] = str(Path(fields["shards"]).expanduser().resolve())
+            try:
+                index_of(Path(fields["shards"])).where(fields.get("split", "test"))
+            except ConfigError as error:
+                raise ConfigError(error.reason, f"evals.{name}.shards") from None
 
 
 def _prepare(data: Data, missing: dict[str, str], dry_run: bool) -> None:

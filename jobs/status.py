@@ -105,7 +105,9 @@ def _status(folder: Path, stage: str, waiting: dict[str, str], here: int | None)
     job_id = cluster.job_id(folder)
     status = Status(folder.name, stage, _state(folder, waiting.get(folder), here), error=error_of(folder), job_id=job_id)
     events = read_events(folder / "metrics.jsonl")
-    status.top1 = next((shown for event in reversed(events) if (shown := _top1(event))), "")
+    evaluations = [event for event in reversed(events) if event["event"] == "eval"]
+    newest = next((event for event in evaluations if "test" in event), evaluations[0] if evaluations else None)
+    status.top1 = "" if newest is None else _top1(newest)
     _estimate(status, events)
     return status
 
@@ -126,8 +128,6 @@ def _state(folder: Path, queued: str | None, here: int | None) -> str:
 
 
 def _top1(event: dict[str, Any]) -> str:
-    if event["event"] != "eval":
-        return ""
     name = "test" if "test" in event else next(name for name, metrics in event.items() if isinstance(metrics, dict))
     return f"{event[name]['top1']:.2f}" + (f" ({name})" if name != "test" else "")
 

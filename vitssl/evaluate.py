@@ -42,11 +42,11 @@ class Trained:
         self.device = dist.device(device)
         self.model = model.build(self.run, len(self.classes))
         self.model.load_state_dict(saved["model"])
-        self._averaged = saved.get("ema")
+        self._averaged, self._weights = saved.get("ema"), weights
         try:
             self.model.load_state_dict(state.chosen(saved, weights), strict=weights != "teacher")
         except ConfigError as error:
-            raise ConfigError(f"{folder / checkpoint}: {error}") from None
+            raise ConfigError(error.reason, error.field, str(folder / checkpoint)) from None
         self.model.to(self.device).eval()
         self.view = EvalView(self.run.data.image_size, self.run.data.eval_crop, data["mean"], data["std"], self.device)
 
@@ -58,6 +58,8 @@ class Trained:
             ConfigError: a run without `classify`, a file that is no image, or no images at all.
         """
         self._must_classify()
+        if self._weights == "teacher":
+            raise ConfigError(f"{self.folder}: the classifier belongs to the student; of a teacher's weights there are features() only")
         logits_BK = [self.model.predict(batch).float() for batch in self._views(images, "predict")]
         return torch.cat(logits_BK).softmax(-1).cpu()
 
@@ -82,6 +84,8 @@ class Trained:
         Raises:
             ConfigError: an evaluator that this run cannot have, or images that are not there.
         """
+        if self._weights != "model":
+            raise ConfigError(f"{self.folder}: load it without weights={self._weights}; an evaluator's field weights says which to look at")
         subject = evaluators.Subject(self.model, self.run, self.classes, self.view, self._data, lambda: self._averaged)
         return evaluators.evaluate(subject, evals, complete=True)
 
@@ -173,9 +177,9 @@ def write_predictions(folder: Path, name: str, result: evaluators.Result, classe
     np.savez_compressed(folder / f"predictions-{name}.npz", classes=np.array(classes), **result.arrays)
 
 
-def evaluate_finished(folder: Path) -> None:
+def evaluate_finished(folder: Path, device: str = "auto") -> None:
     """Run the configured evaluators that a finished run does not have the results of yet."""
-    trained = load(folder)
+    trained = load(folder, device=device)
     if missing := pending(trained.run, read_json(folder / EVALS)):
         results = trained.evaluate(missing)
         for name, result in results.items():

@@ -50,7 +50,7 @@ class Log:
         partial.write_text("".join(json.dumps(e) + "\n" for e in keep))
         partial.replace(self._path)
 
-    def event(self, kind: str, step: int, **values: Any) -> None:
+    def event(self, kind: str, step: int, /, **values: Any) -> None:
         """Append one line to metrics.jsonl, with the time."""
         if not self.active:
             return

@@ -101,7 +101,10 @@ def chosen(content: dict[str, Any], which: str) -> dict[str, Tensor]:
         if content.get("ema") is None:
             raise ConfigError(f"holds no averaged weights; a run with loop.ema_decay has them in {LAST}")
         return content["ema"]
-    teacher = {TEACHER.sub("backbone.", name): value for name, value in content["model"].items() if TEACHER.match(name)}
+    names = {name: match for name in content["model"] if (match := TEACHER.match(name))}
+    if len({match[0] for match in names.values()}) > 1:
+        raise ConfigError("holds the teachers of several objectives, and which is meant is not said")
+    teacher = {TEACHER.sub("backbone.", name): content["model"][name] for name in names}
     if not teacher:
         raise ConfigError(
             "holds no teacher that follows the backbone; a run whose objective follows it with a moving average has one (objectives.dino)"
@@ -123,12 +126,12 @@ def weights(source: str, which: str = "model") -> dict[str, Tensor]:
     path = checkpoint_path(source)
     content = read(path)
     if which != "model":
-        if "identity" not in content:
-            raise ConfigError(f"init_weights: {path} is not a checkpoint of a run, so it has no {which}; leave init_weights out")
+        if "data" not in content:
+            raise ConfigError(f"{path} is not a checkpoint of a run, so it has no {which}; leave it out", "init_weights")
         try:
             return chosen(content, which)
         except ConfigError as error:
-            raise ConfigError(f"init_weights: {path} {error}") from None
+            raise ConfigError(f"{path} {error.reason}", "init_weights") from None
     state = next((content[key] for key in ("model", "state_dict_ema", "state_dict") if key in content), content)
     tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
     if not tensors:

@@ -27,7 +27,7 @@ from vitssl.evaluators import Result
 from vitssl.files import read_json, write_json
 from vitssl.log import Log, Meter, machine
 from vitssl.stopping import StopRequest
-from vitssl.train_state import TrainState, forward, save, start
+from vitssl.train_state import TrainState, forward, save, set_numerics, start
 
 STOPPED = 75  # EX_TEMPFAIL: to be continued
 
@@ -184,11 +184,13 @@ def run_folder(folder: Path) -> int:
     run, done = config.load(folder), (folder / "done.json").exists()
     if done and not (dist.is_main() and pending(run, read_json(folder / EVALS))):
         return 0
-    attempt.refuse_cpu(run, read_json(folder / "job.json"))
+    job = read_json(folder / "job.json")
+    attempt.refuse_cpu(run, job | job.get("evaluation", {}))
     with attempt.alone(folder) if dist.is_main() else nullcontext():
         if not done:
             return _train(folder, run)
-        evaluate_finished(folder)
+        set_numerics(run)
+        evaluate_finished(folder, run.loop.device)
     return 0
 
 

@@ -40,7 +40,7 @@ class TrainState:
     def __init__(self, folder: Path, run: Run):
         self.folder, self.run = folder, run
         self.device = dist.device(run.loop.device)
-        _set_numerics(run)
+        set_numerics(run)
         if self.device.type == "cpu":
             memory.keep_freed()
         self.index = _open_data(run)
@@ -65,6 +65,7 @@ class TrainState:
         )
         self.own_evals = own_evals(run, heldout=len(self.split.val) > 0)
         self.evals = self.own_evals | evals_of(run)
+        self.subject.check(self.evals)
 
     @property
     def epoch(self) -> float:
@@ -107,7 +108,8 @@ def total_steps(run: Run, steps_per_epoch: float) -> int:
     return steps if run.loop.max_steps is None else min(steps, run.loop.max_steps)
 
 
-def _set_numerics(run: Run) -> None:
+def set_numerics(run: Run) -> None:
+    """Threads and precision of matrix products, as the Run says."""
     torch.set_num_threads(run.loop.threads)
     # torch's newer fp32_precision flags make these and, in some versions, its compiler fail when they are read
     torch.set_float32_matmul_precision("high" if run.loop.precision == "tf32" else "highest")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import vitssl
 from tests.ranks import run_ranks
 from vitssl import cli, config, train
 from vitssl.config import ConfigError
+from vitssl.config.evals import pending
 from vitssl.files import read_events, read_json
 
 MAE = {"objectives.mae": {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2}}
@@ -75,9 +77,11 @@ def test_weights_are_left_alone(folder):
     assert all(torch.equal(ours["model"][name], theirs["model"][name]) for name in ours["model"])
     assert all(torch.equal(ours["ema"][name], theirs["ema"][name]) for name in ours["ema"])
     found = read_json(runs[0] / "evals.json")
-    for which in ("model", "ema", "teacher"):
-        trained = vitssl.load(runs[0], weights=which)
-        assert trained.evaluate(config.evals_of(trained.run))["knn_model"].metrics == found[f"knn_{which}"]["metrics"]
+    trained = vitssl.load(runs[0])
+    again = {name: result.metrics for name, result in trained.evaluate(config.evals_of(trained.run)).items()}
+    assert again == {name: entry["metrics"] for name, entry in found.items()}
+    with pytest.raises(ConfigError, match="load it without weights=ema"):
+        vitssl.load(runs[0], ema=True).evaluate(config.evals_of(trained.run))
     assert len({vitssl.load(runs[0], weights=which).model.backbone.cls_token.sum().item() for which in ("model", "ema", "teacher")}) == 3
 
 
@@ -150,7 +154,23 @@ def test_a_name_that_is_taken_is_refused_and_null_switches_one_off(make_run):
     assert config.evals_of(make_run(MAE, KNN, {"evals.knn": None})) == {}
 
 
-def test_more_neighbours_than_images_are_refused_when_the_run_is_evaluated(folder, capsys):
-    run = folder("run", MAE, KNN, {"evals.knn.k": 161, "loop.max_steps": 1})
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"k": 161}, "evals.knn.k: 161 is more than the 160 labelled training images"),
+        ({"split": "val"}, "evals.knn.split: there are no such images"),
+        ({"split": "nowhere"}, "evals.knn: .*nowhere"),
+        ({"shards": "nowhere"}, "evals.knn: .*nowhere"),
+    ],
+)
+def test_what_the_images_do_not_allow_is_refused_before_the_first_step(folder, capsys, fields, message):
+    run = folder("run", MAE, KNN, {f"evals.knn.{name}": value for name, value in fields.items()})
     assert train.main([str(run)]) == 2
-    assert "evals.knn: k: 161 is more than the 160 labelled training images" in capsys.readouterr().err
+    assert re.search(message, capsys.readouterr().err) and not (run / "last.pt").exists()
+
+
+def test_a_field_that_a_result_does_not_have_yet_is_at_its_default(make_run):
+    """So that a new field of an evaluator evaluates no finished run again."""
+    run = make_run(MAE, {"evals.knn": {"type": "knn"}})
+    recorded = {"knn": {"config": {"type": "knn", "k": 20}, "metrics": {}}}
+    assert pending(run, recorded) == {} and pending(run, {"knn": {"config": {"type": "knn", "k": 10}}}).keys() == {"knn"}

@@ -10,8 +10,9 @@ import pytest
 
 from jobs import folders, node
 from jobs.graph import Job
+from tests.jobs.conftest import write_index
 from vitssl import config
-from vitssl.config import Site
+from vitssl.config import ConfigError, Site
 from vitssl.files import read_json, write_json
 
 
@@ -62,3 +63,23 @@ def test_a_trained_run_is_evaluated_by_todays_source_and_keeps_who_trained_it(be
     assert str(tmp_path / "newer") in node.environment(job | job["evaluation"], tmp_path / "stop")["PYTHONPATH"] and started[-1] == str(
         begun.folder
     )
+
+
+def test_shards_of_an_evaluator_become_absolute_are_bound_and_have_to_be_there(expand, tmp_path):
+    Path("shards/other").mkdir()
+    write_index(Path("shards/other"), [("test", 20)])
+    job = expand("evals.o={type: classification, shards: shards/other}").jobs[0]
+    assert job.run.evals["o"]["shards"] == str(Path("shards/other").resolve())
+    folders.write_run(job, folders.Launch(job.folder.parent, "local", Site(), tmp_path, commit=("x", False)))
+    assert job.run.evals["o"]["shards"] in read_json(job.folder / "job.json")["binds"]
+    for override in ("evals.o={shards: shards/none}", "evals.o={shards: shards/other, split: nope}"):
+        with pytest.raises(ConfigError, match=r"command line: evals\.o\.shards: "):
+            expand(override)
+
+
+def test_of_two_folders_of_one_identity_the_finished_one_is_taken(expand):
+    job = expand().jobs[0]
+    for name in ("a", "b"):
+        config.save(job.run, job.folder.with_name(f"{name}-0123456789ab"))
+    (job.folder.with_name("b-0123456789ab") / "done.json").write_text("{}")
+    assert expand().jobs[0].folder.name == "b-0123456789ab"

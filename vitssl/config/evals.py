@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vitssl.config.run import Run
 
 # in metrics.jsonl and done.json these names are taken, by what a classifying Run is evaluated by anyway and by other fields
-RESERVED = ("test", "val", "test_ema", "test_best", "selected", "event", "step", "time", "epoch")
+RESERVED = ("test", "val", "test_ema", "test_best", "selected", "self", "event", "step", "time", "epoch")
 
 
 @dataclass
@@ -68,6 +68,15 @@ class FeaturesConfig(EvalConfig):
     pool: Optional[Literal["cls", "reg", "mean", "cls+mean"]] = None  # null: the class token where there is one, else the patches' mean
     blocks: int = 1  # how many of the last blocks, concatenated
 
+    def check_images(self, labelled: int) -> None:
+        """Refuse too few labelled training images to learn from.
+
+        Raises:
+            ConfigError: there are none.
+        """
+        if not labelled:
+            raise ConfigError("there is no labelled training image to learn from", "type")
+
     def pooled_by(self, run: Run) -> str:
         return self.pool or ("cls" if "cls" in capabilities(run.backbone) else "mean")
 
@@ -88,6 +97,11 @@ class KnnConfig(FeaturesConfig):
     type: str = "knn"
     k: int = 20
     temperature: float = 0.07
+
+    def check_images(self, labelled: int) -> None:
+        super().check_images(labelled)
+        if self.k > labelled:
+            raise ConfigError(f"{self.k} is more than the {labelled} labelled training images", "k")
 
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
@@ -124,7 +138,7 @@ def parse(name: str, fields: dict[str, Any], overrides: Sequence[str] = ()) -> E
     if not isinstance(fields, dict):
         raise ConfigError(f"{fields!r} is not a set of fields; write {{type: knn}}, or null for off", f"evals.{name}")
     kind = fields.get("type", "classification")
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise ConfigError(f"{kind!r} is none of {', '.join(KINDS)}", f"evals.{name}.type")
     return merge(KINDS[kind], fields, list(overrides), field=f"evals.{name}")
 
@@ -150,7 +164,12 @@ def has_teacher(run: Run) -> bool:
 
 def pending(run: Run, recorded: dict[str, Any]) -> dict[str, EvalConfig]:
     """The configured evaluators whose results are not in a run folder's ``evals.json``, or are of other fields there."""
-    return {name: cfg for name, cfg in evals_of(run).items() if recorded.get(name, {}).get("config") != cfg.defining()}
+    return {name: cfg for name, cfg in evals_of(run).items() if name not in recorded or _recorded(recorded[name]) != cfg.defining()}
+
+
+def _recorded(entry: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a result, with those that came later at their defaults."""
+    return KINDS[entry["config"]["type"]]().defining() | entry["config"]
 
 
 def metric_parts(metric: str) -> tuple[str, str]:
@@ -168,7 +187,12 @@ def metric_parts(metric: str) -> tuple[str, str]:
 
 
 def problems(run: Run) -> Iterator[Problem]:
-    for name, evaluator in evals_of(run).items():
+    try:
+        evals = evals_of(run)
+    except ConfigError as error:
+        yield Problem(error.field, error.reason)
+        return
+    for name, evaluator in evals.items():
         if name in RESERVED or not name.isidentifier():
             yield Problem(f"evals.{name}", "this name is taken or no plain word; choose another")
         yield from evaluator.problems(f"evals.{name}", run)

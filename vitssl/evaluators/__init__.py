@@ -6,7 +6,7 @@ import importlib
 
 from vitssl.config import ConfigError
 from vitssl.config.evals import EvalConfig
-from vitssl.evaluators.base import Evaluator, Result, Subject
+from vitssl.evaluators.base import Evaluator, Result, Subject, named
 
 __all__ = ["Evaluator", "Result", "Subject", "build", "evaluate"]
 
@@ -31,5 +31,5 @@ def evaluate(subject: Subject, evals: dict[str, EvalConfig], complete: bool) -> 
             with subject.weights(cfg.weights):
                 results[name] = build(cfg).run(subject, complete)
         except ConfigError as error:
-            raise ConfigError(f"evals.{name}: {error}") from None
+            raise named(error, name) from None
     return results

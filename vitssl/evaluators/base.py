@@ -89,12 +89,29 @@ class Subject:
             )  # fmt: skip
         return self._loaders[shards, split]
 
+    def check(self, evals: dict[str, EvalConfig]) -> None:
+        """Refuse at the start of a training what would fail after its first epoch.
+
+        Raises:
+            ConfigError: images that are not there, other classes, or nothing that an evaluator of features could learn from.
+        """
+        for name, cfg in evals.items():
+            try:
+                self._images(cfg.split, cfg.shards)
+                if isinstance(cfg, FeaturesConfig):
+                    _, positions, labels = self._images("train", None)
+                    cfg.check_images(int((labels[positions] != UNLABELLED).sum()))
+            except ConfigError as error:
+                raise named(error, name) from None
+
     def _images(self, split: str, shards: str | None) -> tuple[Index, np.ndarray, np.ndarray]:
         if shards is None:
             index, parts = self._data()
-            positions = {"train": parts.train, "val": parts.val, "test": parts.test}.get(split, ())
-            if len(positions):
-                return index, positions, parts.labels if split == "train" else index.label
+            own = {"train": parts.train, "val": parts.val, "test": parts.test}
+            if split in own:
+                if not len(own[split]):
+                    raise ConfigError("there are no such images; data.val_split or data.val_fraction holds out some (val)", "split")
+                return index, own[split], parts.labels if split == "train" else index.label
         else:
             index = load_index(shards)
         if index.classes != self.classes:
@@ -150,6 +167,11 @@ class Subject:
 def _read(features: Features, norm: Callable[[Tensor], Tensor], blocks: tuple[int, ...]) -> list[Features]:
     """The output, or the intermediate places that are asked for, after the final norm."""
     return [features.intermediates[i].normed(norm) for i in blocks] or [features]
+
+
+def named(error: ConfigError, name: str) -> ConfigError:
+    """An evaluator's error under its name."""
+    return ConfigError(error.reason, f"evals.{name}.{error.field}" if error.field else f"evals.{name}", error.place)
 
 
 @contextmanager

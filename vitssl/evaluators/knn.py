@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitssl import dist
-from vitssl.config import ConfigError
 from vitssl.config.evals import KnnConfig
 from vitssl.evaluators.base import Evaluator, Result, Subject, shares
 from vitssl.evaluators.metrics import top_k_correct
@@ -41,8 +40,7 @@ class Knn(Evaluator):
 
     def run(self, subject: Subject, complete: bool) -> Result:
         train_ND, labels_N = (dist.gather_rows(rows) for rows in subject.features(self.cfg, "train"))
-        if len(train_ND) < self.cfg.k:
-            raise ConfigError(f"k: {self.cfg.k} is more than the {len(train_ND)} labelled training images")
+        self.cfg.check_images(len(train_ND))
         test_ND, test_labels_N = subject.features(self.cfg)
         sums = []
         for test_BD, labels_B in zip(test_ND.split(TEST_AT_ONCE), test_labels_N.split(TEST_AT_ONCE), strict=True):

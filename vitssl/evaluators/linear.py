@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitssl import dist
-from vitssl.config import ConfigError
 from vitssl.config.evals import LinearConfig
 from vitssl.evaluators.base import Evaluator, Result, Subject, shares
 from vitssl.evaluators.metrics import top_k_correct
@@ -47,8 +46,7 @@ class Linear(Evaluator):
 
     def run(self, subject: Subject, complete: bool) -> Result:
         train_ND, train_labels_N = (dist.gather_rows(rows) for rows in subject.features(self.cfg, "train"))
-        if not len(train_ND):
-            raise ConfigError("there is no labelled training image to learn from")
+        self.cfg.check_images(len(train_ND))
         test_ND, labels_N = subject.features(self.cfg)
         train_ND, test_ND = standardised(train_ND, test_ND)
         layer = logistic_regression(train_ND, train_labels_N, len(subject.classes), self.cfg.l2, self.cfg.max_iter)

@@ -59,7 +59,13 @@ class RunFolder:
 
     def metrics(self, evaluator: str) -> dict[str, float]:
         """The final metrics of an evaluator: of a built-in one (test, val, test_ema) or of a configured one."""
-        return self.done.get(evaluator) or self.evals.get(evaluator, {}).get("metrics") or {}
+        return self.done.get(evaluator) or self._evaluated(evaluator).get("metrics") or {}
+
+    def _evaluated(self, evaluator: str) -> dict[str, Any]:
+        """A configured evaluator's result, if it is of the fields that the run has now."""
+        entry, fields = self.evals.get(evaluator, {}), (self.run.get("evals") or {}).get(evaluator) or {}
+        told = entry.get("config", {})
+        return entry if all(told.get(key) == value for key, value in fields.items() if key != "every") else {}
 
     def of(self, kind: str) -> list[dict[str, Any]]:
         """The events of one kind, in order."""

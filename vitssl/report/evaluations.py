@@ -21,15 +21,18 @@ MOST_CLASSES, NAMED_CLASSES, MOST_PANELS = 100, 30, 6  # in a confusion matrix; 
 def table(grid: Grid) -> Table | None:
     """Every metric of every evaluator, by arm and stage; None where it would only repeat the main table."""
     lines = [
-        ([*which(grid, row, column), Entry(stage), Entry(name), Entry(_fields(runs[0], name), NOTE)], [run.metrics(name) for run in runs])
+        ([*which(grid, row, column), Entry(stage), Entry(name), Entry(_fields(having[0], name), NOTE)], [run.metrics(name) for run in runs])
         for row, column, done in grid.models()
         for stage, runs in _stages(done).items()
-        for name in ("test", "val", "test_ema", *runs[0].evals)
-        if runs[0].metrics(name)
+        for name in dict.fromkeys(["test", "val", "test_ema", *(name for run in runs for name in run.evals)])
+        if (having := [run for run in runs if run.metrics(name)])
     ]
-    if not any(set(seeds[0]) & (METRICS.keys() - {"top1", "top5", "loss"}) or line[3].text != "test" for line, seeds in lines):
+    if not any(set().union(*seeds) & (METRICS.keys() - {"top1", "top5", "loss"}) or line[3].text != "test" for line, seeds in lines):
         return None
-    rows = [[*line, *(_entry([scores[metric] for scores in seeds if metric in scores]) for metric in METRICS)] for line, seeds in lines]
+    rows = [
+        [*line, *(_entry([scores[metric] for scores in seeds if metric in scores], len(seeds)) for metric in METRICS)]
+        for line, seeds in lines
+    ]
     header = ["arm", grid.axis or "", "stage", "evaluator", "fields", *METRICS.values()]
     caption = (
         "After the last epoch of each stage, mean ± standard deviation over finished seeds. test, val and test_ema are the run's own "
@@ -53,8 +56,11 @@ def _fields(run: RunFolder, name: str) -> str:
     return ", ".join([config["type"], *(f"{key} {value}" for key, value in config.items() if value != defaults.get(key))])
 
 
-def _entry(values: list[float]) -> Entry:
-    return Entry(plus_minus(values)) if values else Entry()
+def _entry(values: list[float], seeds: int) -> Entry:
+    """Mean and spread, and of how many seeds where some have no such value."""
+    if not values:
+        return Entry()
+    return Entry(plus_minus(values) + ("" if len(values) == seeds else f" ({len(values)} of {seeds})"))
 
 
 # ----------------------------------------------------------------------------------------------------------- confusion

@@ -66,10 +66,10 @@ class Grid:
         """The evaluator that the sweep's accuracies are of, and its metric."""
         return metric_parts(self.sweep.facts.get("metric", "top1"))
 
-    def scores(self, row: Row, column: Any, kind: str | None = None) -> dict[Any, float]:
-        """Accuracy (%) by seed, of finished cells; ``kind`` None takes the sweep's metric."""
-        evaluator, metric = self.metric
-        scores = {cell.axes.get(SEED): cell.result(kind or evaluator, metric) for cell in row.columns.get(column, [])}
+    def scores(self, row: Row, column: Any, kind: str | None = None, metric: str | None = None) -> dict[Any, float]:
+        """Accuracy (%) by seed, of finished cells; ``kind`` and ``metric`` None take the sweep's."""
+        evaluator, usual = self.metric
+        scores = {cell.axes.get(SEED): cell.result(kind or evaluator, metric or usual) for cell in row.columns.get(column, [])}
         return {seed: value for seed, value in scores.items() if value is not None}
 
     def published(self, row: Row, column: Any) -> float | None:

@@ -259,12 +259,12 @@ def _interval(difference: Difference | None) -> str:
 def readings(grid: Grid) -> Table | None:
     """Other accuracies of the same runs: what choosing the epoch on the test set or on held-out images would give."""
     kinds = {"test_ema": "top-1 of averaged weights", "selected": "top-1 at the best validation epoch", "test_best": "best on the TEST set"}
-    kinds = {k: name for k, name in kinds.items() if any(grid.scores(r, c, k) for r in grid.rows for c in grid.columns)}
+    kinds = {k: name for k, name in kinds.items() if any(grid.scores(r, c, k, "top1") for r in grid.rows for c in grid.columns)}
     if not kinds:
         return None
     rows = []
     for row in (r for r in grid.rows if r.done):
-        scores = [list(grid.scores(row, column, kind).values()) for column in grid.columns for kind in kinds]
+        scores = [list(grid.scores(row, column, kind, "top1").values()) for column in grid.columns for kind in kinds]
         rows.append([Entry(grid.label(row)), *(Entry(plus_minus(s) if s else DASH) for s in scores)])
     groups = [("", 1), *((grid.name(c) or "accuracy", len(kinds)) for c in grid.columns)]
     caption = "“Best on the TEST set” picks the epoch by the test images themselves and flatters every arm; no other number here does that."
