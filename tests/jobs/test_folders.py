@@ -68,13 +68,13 @@ def test_a_trained_run_is_evaluated_by_todays_source_and_keeps_who_trained_it(be
 def test_shards_of_an_evaluator_become_absolute_are_bound_and_have_to_be_there(expand, tmp_path):
     Path("shards/other").mkdir()
     write_index(Path("shards/other"), [("test", 20)])
-    job = expand("evals.o={type: classification, shards: shards/other}").jobs[0]
+    job = expand("arms=[scratch]", "evals.o={type: classification, shards: shards/other}").jobs[0]
     assert job.run.evals["o"]["shards"] == str(Path("shards/other").resolve())
     folders.write_run(job, folders.Launch(job.folder.parent, "local", Site(), tmp_path, commit=("x", False)))
     assert job.run.evals["o"]["shards"] in read_json(job.folder / "job.json")["binds"]
     for override in ("evals.o={shards: shards/none}", "evals.o={shards: shards/other, split: nope}"):
         with pytest.raises(ConfigError, match=r"command line: evals\.o\.shards: "):
-            expand(override)
+            expand("arms=[scratch]", override)
 
 
 def test_of_two_folders_of_one_identity_the_finished_one_is_taken(expand):

@@ -326,6 +326,27 @@ def test_images_without_labels_or_a_test_split_are_enough_to_pretrain_on(tmp_pat
     assert "shards/u: 'test' is not known (there is train)" in capsys.readouterr().err
 
 
+@pytest.mark.release
+def test_an_evaluator_added_to_a_finished_sweep_is_run_and_nothing_is_trained(tmp_path, monkeypatch, capfd, digits):
+    monkeypatch.chdir(tmp_path)
+    data = f"data: {{shards: {digits}, image_size: 8, images: {{per_class: 4}}}}"
+    tiny = "backbone: {name: vit_pico, patch_size: 4}, optim.batch_size: 8, loop: {epochs: 1, warmup_epochs: 0, threads: 1, device: cpu}"
+    mae = "{objectives.mae: {decoder_dim: 16, decoder_depth: 1, decoder_heads: 2}}"
+    text = f"name: e\ndefaults: {{{data}, {tiny}}}\narms: {{mae: {{stages: {{pretrain: {mae}}}}}}}\n"
+    Path("e.yaml").write_text(text)
+    assert submit.main(["e.yaml", "--executor", "local"]) == 0
+    (folder,) = Path("runs/e").glob("mae-*")
+    trained = (folder / "last.pt").read_bytes()
+    Path("e.yaml").write_text(text + "metric: knn/top1\n")
+    capfd.readouterr()
+    assert submit.main(["e.yaml", "evals.knn={type: knn, k: 3}", "--executor", "local"]) == 0
+    shown = capfd.readouterr().out
+    assert "trained before; evaluating it" in shown and "knn top-1 %" in shown and "to evaluate" in shown
+    assert (folder / "last.pt").read_bytes() == trained and [path.name for path in Path("runs/e").glob("mae-*")] == [folder.name]
+    assert submit.main(["e.yaml", "evals.knn={type: knn, k: 3}", "--executor", "local"]) == 0
+    assert "done before" in capfd.readouterr().out
+
+
 def test_a_folder_that_cannot_be_is_said_in_one_line(local, place, capsys):
     (place / "taken").write_text("")
     assert local("--runs", "taken") == 2
