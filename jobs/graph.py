@@ -124,11 +124,11 @@ def cells(spec: Spec) -> list[Cell]:
 
 def _check_axes(spec: Spec, arm: str) -> None:
     """The command line does not make two values of an axis equal, nor contradict the name of one."""
-    said = [(s, *leaf) for s in spec.overrides.settings if s.arm in (None, arm) for leaf in _with_its_source(s.leaves).items()]
+    leaves = [(s, *leaf) for s in spec.overrides.settings if s.arm in (None, arm) for leaf in _with_its_source(s.leaves).items()]
 
     def set_by(stage: str | None, field: str) -> Iterator[str]:
         """The command line's keys that set a field of an axis."""
-        for s, name, value in said:
+        for s, name, value in leaves:
             if s.stage in (None, stage) and (field == name or (value != {} and field.startswith(f"{name}."))):
                 yield s.key
 
@@ -198,11 +198,11 @@ def _merged(spec: Spec, arm: str, labels: dict[str, Any], stage: str) -> tuple[d
     axes = {axis: [layer(spec.axes[axis][label], None, of) for of in (None, stage)] for axis, label in labels.items()}
     for_all, for_stage = ([both[i] for both in axes.values()] for i in (0, 1))
     merged = nested(*map(_with_its_source, [spec.defaults, recipe.defaults, *for_all, recipe.stages[stage], *for_stage]))
-    said = [part for axis in axes if axis in cli.axes for part in axes[axis]]
+    cli_layers = [part for axis in axes if axis in cli.axes for part in axes[axis]]
     for whose in itertools.product((None, arm), (None, stage)):
-        said.append(layer(cli.settings, *whose, below=merged))
-        merged = nested(merged, _with_its_source(said[-1]))
-    return merged, [*dotted(nested(*said)), *(f"resources.{name}" for of in (None, arm) for name in cli.resources.get(of, {}))]
+        cli_layers.append(layer(cli.settings, *whose, below=merged))
+        merged = nested(merged, _with_its_source(cli_layers[-1]))
+    return merged, [*dotted(nested(*cli_layers)), *(f"resources.{name}" for of in (None, arm) for name in cli.resources.get(of, {}))]
 
 
 def _with_its_source(layer: dict[str, Any]) -> dict[str, Any]:

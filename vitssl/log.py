@@ -39,7 +39,7 @@ class Log:
         self._cut(step)
         self._file = self._path.open("a", buffering=1)
         self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
-        self._bar, self._name, self._said = _progress_bar(), folder.name, time.time()
+        self._bar, self._name, self._last_line_s = _progress_bar(), folder.name, time.time()
         self._task = self._bar.add_task(folder.name, total=total_steps, completed=step, note="")
         self._bar.start()
 
@@ -69,14 +69,14 @@ class Log:
         if not self.active:
             return
         self._bar.update(self._task, completed=step, note=note)
-        if self._bar.disable and time.time() - self._said > QUIET_S:
+        if self._bar.disable and time.time() - self._last_line_s > QUIET_S:
             left_s = self._bar.tasks[0].time_remaining
             left = "?" if left_s is None else f"{left_s / 60:.0f} min"
             self.say(f"{self._name}: {note}, {left} left")
 
     def say(self, text: str) -> None:
         if self.active:
-            self._said = time.time()
+            self._last_line_s = time.time()
             self._bar.console.print(text, highlight=False, soft_wrap=True)
 
     def close(self) -> None:

@@ -104,15 +104,15 @@ class Backbone(nn.Module):
         """Pixels per side of an output token."""
         return self.strides[-1]
 
-    def grid(self, size_px: int | tuple[int, int], index: int = -1) -> tuple[int, int]:
-        """Rows and columns of the output's grid, or of an intermediate place's.
+    def grid(self, size_px: int | tuple[int, ...], index: int = -1) -> tuple[int, ...]:
+        """Rows and columns of the output's grid, or of an intermediate place's; a backbone for videos has a third axis.
 
         Args:
             size_px: height and width of the images, or the side of square ones.
             index: of the intermediate place.
         """
-        height, width = (size_px, size_px) if isinstance(size_px, int) else size_px
-        return height // self.strides[index], width // self.strides[index]
+        sides_px = (size_px, size_px) if isinstance(size_px, int) else size_px
+        return tuple(side // self.strides[index] for side in sides_px)
 
     def embed(self, images_BCHW: Tensor) -> Embedded:
         """The first step, which passes over the same normalised (B, 3, H, W) images share."""

@@ -143,7 +143,7 @@ class BackboneConfig:
 
     def problems(self, name: str, sizes_px: Iterable[tuple[str, int]]) -> Iterator[Problem]:
         """``name`` is the path of the field, such as backbone; ``sizes_px``: (field, side in pixels) of all images that it sees."""
-        yield from _unread(self, name)
+        yield from _inactive_problems(self, name)
         yield from _impossible(self, name)
         yield from less_than(0, self, name, "cls_token_std", "reg_tokens")
         if not 0 <= self.drop_path < 1:
@@ -161,12 +161,12 @@ def _token_size(backbone: BackboneConfig) -> tuple[str, str]:
     return "name", f"{backbone.name} has an output token per {stride_px(backbone)} px, which"
 
 
-def _unread(backbone: BackboneConfig, path: str) -> Iterator[Problem]:
+def _inactive_problems(backbone: BackboneConfig, path: str) -> Iterator[Problem]:
     """The fields that are set to other than their default and that the family does not read; each says how to unset all of them."""
     inactive = backbone.inactive_fields()
-    unread = [f for f in dataclasses.fields(backbone) if f.name in inactive and getattr(backbone, f.name) != f.default]
-    unset = " ".join(f"{path}.{f.name}={'null' if f.default is None else f.default}" for f in unread)
-    for f in unread:
+    changed = [f for f in dataclasses.fields(backbone) if f.name in inactive and getattr(backbone, f.name) != f.default]
+    unset = " ".join(f"{path}.{f.name}={'null' if f.default is None else f.default}" for f in changed)
+    for f in changed:
         yield Problem(f"{path}.{f.name}", f"{backbone.name} has no such choice; leave it out, or unset what it does not have: {unset}")
 
 

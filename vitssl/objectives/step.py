@@ -76,10 +76,9 @@ class Step:
         """The view's images, (count * B, 3, H, W)."""
         return self._views[view]
 
-    def grid(self, view: str) -> tuple[int, int]:
-        """Rows and columns of the view's N tokens."""
-        height, width = self._views[view].shape[-2:]
-        return self._backbone.grid((int(height), int(width)))
+    def grid(self, view: str) -> tuple[int, ...]:
+        """Rows and columns of the view's N tokens, before them time where the backbone takes videos."""
+        return self._backbone.grid(tuple(int(side) for side in self._views[view].shape[2:]))
 
     def add(self, view: str, images_BCHW: Tensor) -> None:
         """Register images that an objective makes (corrupted ones, say) as a view of another name."""
