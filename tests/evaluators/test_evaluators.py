@@ -15,6 +15,7 @@ from tests.ranks import run_ranks
 from vitssl import cli, config, train
 from vitssl.config import ConfigError
 from vitssl.config.evals import pending
+from vitssl.evaluators import Subject
 from vitssl.files import read_events, read_json
 
 MAE = {"objectives.mae": {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2}}
@@ -174,3 +175,12 @@ def test_a_field_that_a_result_does_not_have_yet_is_at_its_default(make_run):
     run = make_run(MAE, {"evals.knn": {"type": "knn"}})
     recorded = {"knn": {"config": {"type": "knn", "k": 20}, "metrics": {}}}
     assert pending(run, recorded) == {} and pending(run, {"knn": {"config": {"type": "knn", "k": 10}}}).keys() == {"knn"}
+
+
+def test_features_of_the_same_weights_are_made_once(folder, monkeypatch):
+    """Nearest neighbours and a probe read the same images' features: the training split and the test split, once each an evaluation."""
+    evals = {"evals": {"knn": {"type": "knn", "k": 5}, "near": {"type": "knn", "k": 1}, "probe": {"type": "linear"}}}
+    splits, make = [], Subject._make_features
+    monkeypatch.setattr(Subject, "_make_features", lambda self, cfg, split: splits.append(split or cfg.split) or make(self, cfg, split))
+    assert train.main([str(folder("run", MAE, evals))]) == 0
+    assert splits == ["train", "test"] * 2, "anew after the second epoch"

@@ -10,6 +10,7 @@ from vitssl.files import read_json, write_json
 from vitssl.report import evaluations
 from vitssl.report.collect import collect
 from vitssl.report.grid import lay_out
+from vitssl.report.tables import DASH
 
 
 def texts(table) -> list[str]:
@@ -55,7 +56,7 @@ def test_where_there_is_only_what_the_main_table_says_there_is_none(sweep):
 
 def test_confusion_is_the_mean_over_seeds(chain):
     (place,) = lay_out(collect(chain)).models()
-    confusion = evaluations.confusion(place[2])
+    confusion = evaluations.confusion(place[2], "test")
     assert confusion.classes == ["cat", "dog"] and confusion.counts_KK.tolist() == [[2.5, 0.5], [0.5, 0.5]]
     assert confusion.recall_K == pytest.approx([2.5 / 3, 0.5]) and confusion.precision_K == pytest.approx([2.5 / 3, 0.5])
     assert confusion.f1_K == pytest.approx([5 / 6, 1 / 2])
@@ -77,3 +78,15 @@ def test_the_page_shows_both_and_a_metric_of_an_evaluator_ranks_the_arms(chain):
     facts = read_json(chain / "sweep.json")
     write_json(chain / "sweep.json", facts | {"metric": "test/macro_f1"})
     assert "macro F1 %, mean ± std (seeds)" in report.write(chain).read_text()
+
+
+def test_a_configured_classifier_has_its_own_classes(chain):
+    config = {"type": "classification", "shards": "/other", "split": "test", "weights": "model"}
+    for seed in (0, 1):
+        folder = chain / f"ssl-finetune-{seed}"
+        write_json(folder / "evals.json", {"other": {"config": config, "epoch": 5.0, "metrics": {"top1": 25.0}}})
+        (folder / "predictions-other.npz").write_bytes((folder / "predictions-test.npz").read_bytes())
+    table = evaluations.per_class(lay_out(collect(chain)))
+    assert [row[1].text for row in table.rows] == [DASH, DASH, "other", "other"] and table.header[:3] == ["arm", "evaluator", "class"]
+    _, figure = evaluations.confusion_plot(lay_out(collect(chain)))
+    assert [axis.get_title() for axis in figure.axes] == ["ssl", "ssl: other"]

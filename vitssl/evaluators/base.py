@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -74,6 +75,7 @@ class Subject:
     ):  # fmt: skip
         self.network, self.run, self.classes, self.view, self._data, self._ema = network, run, classes, view, data, ema
         self._loaders: dict[tuple[str | None, str], EvalLoader] = {}
+        self._features: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
 
     def loader(self, split: str, shards: str | None = None) -> EvalLoader:
         """The images of a split, this rank's part; kept, as it may hold them in GPU memory.
@@ -128,9 +130,21 @@ class Subject:
             batch = self.view(raw)
             yield batch, batch.targets["main"]
 
-    @torch.no_grad()
     def features(self, cfg: FeaturesConfig, split: str | None = None) -> tuple[Tensor, Tensor]:
-        """Pooled features (N, D) and labels (N,) of this rank's labelled images of a split, as float32 on the device."""
+        """Pooled features (N, D) and labels (N,) of this rank's labelled images of the evaluator's split (or of the Run's ``split``), as
+        float32 on the device; made once for all evaluators of the same weights."""
+        where = (cfg.shards, cfg.split) if split is None else (None, split)
+        key = (cfg.weights, cfg.pool, cfg.blocks, *where)
+        if key not in self._features:
+            self._features[key] = self._make_features(cfg, split)
+        return self._features[key]
+
+    def forget_features(self) -> None:
+        """To be called before the weights change."""
+        self._features.clear()
+
+    @torch.no_grad()
+    def _make_features(self, cfg: FeaturesConfig, split: str | None) -> tuple[Tensor, Tensor]:
         backbone, pool = self.network.backbone, cfg.pooled_by(self.run)
         last = len(backbone.widths)
         places = tuple(range(last - cfg.blocks, last)) if cfg.blocks > 1 else ()

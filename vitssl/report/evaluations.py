@@ -72,7 +72,7 @@ class Confusion:
 
     Attributes:
         classes: their names.
-        counts_KK: test images by class (row) and predicted class (column), mean over seeds.
+        counts_KK: images by class (row) and predicted class (column), mean over seeds.
     """
 
     classes: list[str]
@@ -91,7 +91,7 @@ class Confusion:
         return 2 * self.counts_KK.diagonal() / np.maximum(self.counts_KK.sum(0) + self.counts_KK.sum(1), 1e-9)
 
 
-def confusion(done: list[Cell], evaluator: str = "test") -> Confusion | None:
+def confusion(done: list[Cell], evaluator: str) -> Confusion | None:
     """The mean over finished seeds, from the predictions that their runs saved; None where one saved none."""
     paths = [cell.last.path / f"predictions-{evaluator}.npz" for cell in done]
     if not paths or not all(path.is_file() for path in paths):
@@ -109,22 +109,34 @@ def _counts(path: Path) -> tuple[list[str], np.ndarray]:
     return classes, counts_KK
 
 
+def _matrices(grid: Grid) -> list[tuple[list[Entry], str, Confusion]]:
+    """For every model and classifier's evaluator: the text columns of a table (arm, column, evaluator), a title, and its confusion."""
+    matrices = []
+    for row, column, done in grid.models():
+        place = f"{grid.label(row)}, {grid.name(column)}" if grid.axis else grid.label(row)
+        for name in ("test", *done[0].last.evals):
+            if (matrix := confusion(done, name)) is not None:
+                other = Entry(DASH if name == "test" else name)
+                matrices.append(([*which(grid, row, column), other], place if name == "test" else f"{place}: {name}", matrix))
+    return matrices
+
+
 def per_class(grid: Grid) -> Table | None:
     """Recall, precision and F1 of every class; of many classes, those of lowest recall."""
-    matrices = [(row, column, c) for row, column, done in grid.models() if (c := confusion(done)) is not None]
+    matrices = _matrices(grid)
     if not matrices:
         return None
     rows = [
-        [*which(grid, row, column), Entry(c.classes[k]), Entry(f"{c.counts_KK[k].sum():,.0f}"),
+        [*names, Entry(c.classes[k]), Entry(f"{c.counts_KK[k].sum():,.0f}"),
          *(Entry(f"{100 * values_K[k]:.1f}") for values_K in (c.recall_K, c.precision_K, c.f1_K))]
-        for row, column, c in matrices
+        for names, _, c in matrices
         for k in _shown_classes(c)
     ]  # fmt: skip
-    header = ["arm", grid.axis or "", "class", "test images", "recall %", "precision %", "F1 %"]
+    header = ["arm", grid.axis or "", "evaluator", "class", "images", "recall %", "precision %", "F1 %"]
     many = any(len(c.classes) > NAMED_CLASSES for *_, c in matrices)
     selection = f" Of more than {NAMED_CLASSES} classes, the ten of lowest recall." if many else ""
-    caption = f"After the last epoch, of the counts over all finished seeds.{selection}"
-    return Table("Classes", header, rows, caption, left=frozenset({0, 1, 2})).trimmed()
+    caption = f"After the last epoch, over all finished seeds; on the test split, or of the evaluator that is named.{selection}"
+    return Table("Classes", header, rows, caption, left=frozenset({0, 1, 2, 3})).trimmed()
 
 
 def _shown_classes(c: Confusion) -> list[int]:
@@ -134,18 +146,17 @@ def _shown_classes(c: Confusion) -> list[int]:
 
 def confusion_plot(grid: Grid) -> tuple[str, Figure] | None:
     """Matrices of the first arms, as shares of each class; None for very many classes."""
-    matrices = [(row, column, c) for row, column, done in grid.models() if (c := confusion(done)) is not None]
-    matrices = [place for place in matrices if len(place[2].classes) <= MOST_CLASSES][:MOST_PANELS]
+    matrices = [(title, c) for _, title, c in _matrices(grid) if len(c.classes) <= MOST_CLASSES][:MOST_PANELS]
     if not matrices:
         return None
     across = min(len(matrices), 3)
     figure = Figure(figsize=(4.3 * across, 3.9 * -(-len(matrices) // across)), layout="constrained")
     axes = figure.subplots(-(-len(matrices) // across), across, squeeze=False).reshape(-1)
-    for axis, (row, column, c) in zip(axes, matrices, strict=False):
-        _draw(axis, c, f"{grid.label(row)}, {grid.name(column)}" if grid.axis else grid.label(row))
+    for axis, (title, c) in zip(axes, matrices, strict=False):
+        _draw(axis, c, title)
     for spare in axes[len(matrices) :]:
         spare.set_visible(False)
-    return "Confusion: the share of each class's test images (row) that is taken for each class (column), mean over seeds, in %.", figure
+    return "Confusion: the share of each class's images (row) that is taken for each class (column), mean over seeds, in %.", figure
 
 
 def _draw(axis: Axes, c: Confusion, title: str) -> None:
