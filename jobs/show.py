@@ -66,10 +66,12 @@ def state(job: Job) -> str:
 
 def summary(graph: Graph, predicted: list[Prediction], launch: Launch, console: Console) -> None:
     """The totals of a dry run: what is to be done, its cost, and how much of the cluster it may take at once."""
-    todo, site = [job for job in graph.jobs if not is_done(job)], launch.site
+    todo, site = [job for job in graph.jobs if not is_trained(job)], launch.site
+    to_evaluate = sum(is_trained(job) and not is_done(job) for job in graph.jobs)
     unpredicted = len(todo) - len(predicted)
     left_out = f"; {unpredicted} more cannot be predicted before their shards are built" if unpredicted else ""
     begins = f"{launch.sweep.name}: {len(todo)} of {len(graph.jobs)} runs are to be done"
+    begins += f", and {to_evaluate} that are trained to be evaluated, each on one GPU at most (not predicted)" if to_evaluate else ""
     if not predicted:
         unknown = "; their cost cannot be predicted before their shards are built" if todo else ""
         console.print(begins + unknown, soft_wrap=True, highlight=False)
