@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PARTS = {
-    "vitssl.backbones": {"base", "layers", "narrow", "norms", "sl_vit"},
+    "vitssl.backbones": {"base", "layers", "norms", "sl_vit"},
     "vitssl.objectives": {"base", "decoders", "heads", "losses", "masking", "step", "teacher"},
 }
 CORE = {"config", "files", "dist", "log", "backbones", "data", "objectives"}

@@ -12,7 +12,6 @@ from timm.models.vision_transformer import Attention, Block
 from torch import Tensor, nn
 
 from vitssl.backbones.base import Features
-from vitssl.backbones.narrow import NarrowAttention
 
 
 def upcast(values: Tensor) -> Tensor:
@@ -67,7 +66,7 @@ def make_blocks(
     mlp_ratio: float,
     qkv_bias: bool = True,
     drop_path: float = 0.0,
-    attention: type[Attention] = NarrowAttention,
+    attention: type[Attention] = Attention,
 ) -> nn.ModuleList:
     """timm's pre-norm transformer blocks; drop-path grows linearly to ``drop_path``."""
     rates = [drop_path * i / max(depth - 1, 1) for i in range(depth)]

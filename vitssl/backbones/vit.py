@@ -7,12 +7,12 @@ from collections.abc import Set
 
 import torch
 from timm.layers import PatchEmbed, trunc_normal_
+from timm.models.vision_transformer import Attention
 from torch import Tensor, nn
 
 from vitssl import config
 from vitssl.backbones import layers
 from vitssl.backbones.base import Embedded, Features, IsotropicTransformer
-from vitssl.backbones.narrow import NarrowAttention
 from vitssl.backbones.sl_vit import LocalAttention, ShiftedPatches
 
 
@@ -41,7 +41,7 @@ class ViT(IsotropicTransformer):
         self.mask_token = nn.Parameter(torch.zeros(1, 1, self.embed_dim)) if "mask" in requires else None
         self._make_positions(cfg.positions)
         self.antialias = cfg.interpolate_antialias
-        attention = LocalAttention if cfg.attention == "local" else NarrowAttention
+        attention = LocalAttention if cfg.attention == "local" else Attention
         self.blocks = layers.make_blocks(
             self.embed_dim, self.num_layers, size.num_heads, size.mlp_ratio, size.qkv_bias, cfg.drop_path, attention
         )
