@@ -22,6 +22,31 @@ class LinearDecoder(nn.Linear):
         return super().forward(features.tokens_BND)
 
 
+class PixelDecoder(nn.Sequential):
+    """GMML's: linear layers on every token (point-wise convolutions), each with its activation, and a transposed convolution to pixels.
+
+    Args:
+        dim: D of the features.
+        patch_px: pixels of a token's side.
+        depth: the number of linear layers.
+        activation: gelu (the code, with a depth of 3) or relu (the text, 2).
+    """
+
+    def __init__(self, dim: int, patch_px: int, depth: int, activation: str):
+        activations = {"gelu": nn.GELU, "relu": nn.ReLU}
+        hidden = [part for _ in range(depth) for part in (nn.Linear(dim, dim), activations[activation]())]
+        super().__init__(*hidden, nn.ConvTranspose2d(dim, 3, patch_px, stride=patch_px))
+        layers.init_linear(self, "trunc_normal")
+
+    def forward(self, features: Features) -> Tensor:  # type: ignore[override]
+        """Images (B, 3, H, W)."""
+        *hidden, to_pixels = self
+        tokens_BND = features.tokens_BND
+        for part in hidden:
+            tokens_BND = part(tokens_BND)
+        return to_pixels(tokens_BND.transpose(1, 2).unflatten(2, features.grid))
+
+
 class TransformerDecoder(nn.Module):
     """MAE's: a small transformer over the visible tokens and mask tokens.
 

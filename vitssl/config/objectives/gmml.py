@@ -1,0 +1,105 @@
+"""The fields of ``objectives.gmml``: group masked model learning (GMML)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional
+
+from vitssl.config.backbones import family, num_intermediates, stride_px
+from vitssl.config.base import Problem, less_than
+from vitssl.config.data import view_px
+from vitssl.config.objectives.base import ObjectiveConfig
+
+if TYPE_CHECKING:
+    from vitssl.config.run import Run
+
+
+@dataclass
+class Corruption:
+    """One kind of corruption."""
+
+    share: float = 1.0  # of the images that get this kind, in proportion to the other kinds' shares
+    area: list[float] = field(default_factory=lambda: [0.5, 0.75])  # of an image: blocks are added until they cover one drawn from here
+
+
+@dataclass
+class AlienCorruption(Corruption):
+    area: list[float] = field(default_factory=lambda: [0.3, 0.3])
+
+
+@dataclass
+class Corruptions:
+    """What comes in the place of an image's blocks; each image gets one of the kinds that are on, and null is off."""
+
+    noise: Optional[Corruption] = field(default_factory=Corruption)  # N(0, 1)
+    zeros: Optional[Corruption] = None
+    alien: Optional[AlienCorruption] = field(default_factory=AlienCorruption)  # another image of the batch
+    copy: Optional[Corruption] = None  # the same image, moved around its edges
+
+    def enabled(self) -> dict[str, Corruption]:
+        """The kinds that are on, by name."""
+        return {f.name: value for f in dataclasses.fields(self) if (value := getattr(self, f.name)) is not None}
+
+
+@dataclass
+class GmmlConfig(ObjectiveConfig):
+    """Reconstruct an image whose blocks are corrupted (Atito et al. 2022).
+
+    The defaults are its code's. Its text has `align: patch`, `decoder_layers: 2`, `activation: relu` and noise on 70 % of the patches or
+    alien patches on 30 %: `corrupt: {noise: {area: [0.7, 0.7]}}`. Without any corruption and with `loss_on: all` it is an autoencoder.
+    """
+
+    smoke: ClassVar[dict[str, Any]] = {"blocks": [0, -1]}
+    corrupt: Corruptions = field(default_factory=Corruptions)
+    align: Literal["pixel", "patch"] = "pixel"  # where blocks begin and end
+    max_side: float = 0.3  # of a block, as a share of the image's side
+    blocks: list[int] = field(default_factory=lambda: [5, 7, 9, 11])  # whose outputs are fused for the decoder; from 0, -1 is the last
+    fuse: Literal["mean", "sum"] = "mean"
+    decoder_layers: int = 3  # linear ones, each with its activation, before the one that gives pixels
+    activation: Literal["gelu", "relu"] = "gelu"
+    loss: Literal["l1", "l2"] = "l1"
+    loss_on: Literal["corrupted", "all"] = "corrupted"  # pixels
+
+    def inactive_fields(self) -> dict[str, str]:
+        inactive = {} if self.corrupt.enabled() else dict.fromkeys(("align", "max_side"), "a kind of corruption")
+        return inactive | ({} if len(self.blocks) > 1 else {"fuse": "several blocks"})
+
+    def problems(self, name: str, run: Run) -> Iterator[Problem]:
+        yield from super().problems(name, run)
+        yield from self._corruption_problems(name, run)
+        if not 0 < self.max_side <= 1:
+            yield Problem(f"{name}.max_side", f"{self.max_side} is not in (0, 1]")
+        yield from less_than(0, self, name, "decoder_layers")
+        yield from self._block_problems(name, run)
+
+    def _corruption_problems(self, name: str, run: Run) -> Iterator[Problem]:
+        kinds = self.corrupt.enabled()
+        for kind, corruption in kinds.items():
+            if len(corruption.area) != 2 or not 0 <= corruption.area[0] <= corruption.area[1] <= 1:
+                yield Problem(f"{name}.corrupt.{kind}.area", f"{corruption.area} is not a rising pair of numbers in [0, 1]")
+            yield from less_than(0, corruption, f"{name}.corrupt.{kind}", "share")
+        if kinds and not any(corruption.share for corruption in kinds.values()):
+            yield Problem(f"{name}.corrupt", "every kind has a share of 0; set the share of one, or null where a kind is off")
+        if not kinds and self.loss_on == "corrupted":
+            yield Problem(f"{name}.loss_on", "no kind of corruption is on, and no pixel would count; set one, or loss_on: all")
+        smallest = min(run.optim.batch_size, run.loop.micro_batch_size or run.optim.batch_size)
+        if "alien" in kinds and smallest < 2:
+            field_name = "loop.micro_batch_size" if run.loop.micro_batch_size == 1 else "optim.batch_size"
+            yield Problem(field_name, f"1 image has no other to take blocks from; raise it, or set {name}.corrupt.alien=null")
+        if "copy" in kinds and self.align == "patch" and view_px(run.data, self.view) == stride_px(run.backbone):
+            yield Problem(f"{name}.corrupt.copy", "an image of one patch has nothing elsewhere to copy")
+
+    def _block_problems(self, name: str, run: Run) -> Iterator[Problem]:
+        count = num_intermediates(run.backbone)
+        if not self.blocks or any(not -count <= block < count for block in self.blocks):
+            yield Problem(f"{name}.blocks", f"{self.blocks} are not all in {-count} to {count - 1}, what {run.backbone.name} has")
+            return
+        chosen = {block % count for block in self.blocks}
+        if len(chosen) < len(self.blocks):
+            yield Problem(f"{name}.blocks", f"{self.blocks} names a block twice")
+        if count - 1 not in chosen:
+            yield Problem(f"{name}.blocks", f"{self.blocks} lacks the last block, and those behind would stay untrained; add -1")
+        if len(chosen) > 1 and len(family(run.backbone).widths) > 1:
+            yield Problem(f"{name}.blocks", f"{run.backbone.name} has stages of several widths; set [-1], its output")

@@ -1,0 +1,85 @@
+"""Group masked model learning (GMML, Atito et al. 2022)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitssl import config
+from vitssl.backbones import layers
+from vitssl.backbones.base import Backbone, Features
+from vitssl.config.objectives.gmml import GmmlConfig
+from vitssl.data.batch import Batch
+from vitssl.objectives.base import Objective
+from vitssl.objectives.corruption import Cells, covering_mask, draw_blocks, replacement
+from vitssl.objectives.decoders import PixelDecoder
+from vitssl.objectives.step import Step
+
+CORRUPTED = "gmml"  # the view that is made here
+
+
+def pixel_error(prediction_RCHW: Tensor, images_RCHW: Tensor, mask_R1HW: Tensor | None, kind: str) -> Tensor:
+    """Absolute (l1) or squared (l2) error, mean over the channels of the masked pixels of all images; without a mask over all pixels."""
+    error = F.mse_loss if kind == "l2" else F.l1_loss
+    if mask_R1HW is None:
+        return error(layers.upcast(prediction_RCHW), images_RCHW)
+    error_RCHW = error(layers.upcast(prediction_RCHW), images_RCHW, reduction="none")
+    return (error_RCHW * mask_R1HW).sum() / (mask_R1HW.sum() * images_RCHW.shape[1])
+
+
+class Gmml(Objective):
+    """Blocks of each image are corrupted, and a light decoder of several blocks' features gives the image back (Eq. 1, as a mean)."""
+
+    whole_pass = False
+
+    def __init__(self, cfg: GmmlConfig, run: config.Run, backbone: Backbone, num_classes: int):
+        super().__init__()
+        self.cfg, size_px = cfg, config.view_px(run.data, cfg.view)
+        self.out_indices = tuple(sorted(range(len(backbone.widths))[block] for block in cfg.blocks))
+        self.decoder = PixelDecoder(backbone.embed_dim, backbone.stride, cfg.decoder_layers, cfg.activation)
+        kinds = cfg.corrupt.enabled()
+        self.kinds = tuple(kinds)
+        if not kinds:
+            return
+        cell_px = backbone.stride if cfg.align == "patch" else 1
+        self.cells = Cells(size_px // cell_px, cell_px, max(int(cfg.max_side * size_px), cell_px + 1))
+        self.num_blocks = self.cells.enough_blocks(max(kind.area[1] for kind in kinds.values()))
+        shares = torch.tensor([kind.share for kind in kinds.values()], dtype=torch.float64)
+        # of the kinds one after the other, up to the last but one; constants, and not part of a checkpoint
+        self.register_buffer("shares_upto", (shares.cumsum(0) / shares.sum())[:-1].float(), persistent=False)
+        self.register_buffer("area_K2", torch.tensor([kind.area for kind in kinds.values()]), persistent=False)
+
+    def forward(self, step: Step, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
+        images_RCHW = step.images(self.cfg.view)
+        corrupted_RCHW, mask_R1HW = self.corrupt(images_RCHW, len(batch.index_B))
+        step.add(CORRUPTED, corrupted_RCHW)
+        features = step.encode(CORRUPTED)
+        prediction_RCHW = self.decoder(self._fused(features, step))
+        return {"gmml": pixel_error(prediction_RCHW, images_RCHW, None if self.cfg.loss_on == "all" else mask_R1HW, self.cfg.loss)}
+
+    @torch.no_grad()
+    def corrupt(self, images_RCHW: Tensor, num_images: int) -> tuple[Tensor, Tensor | None]:
+        """The corrupted images, and True where they are, bool (R, 1, H, W); None where nothing is corrupted.
+
+        Raises:
+            ConfigError: there is no other image to take blocks from.
+        """
+        if not self.kinds:
+            return images_RCHW, None
+        if self.training and "alien" in self.kinds and num_images < 2:  # outside of it one image alone counts the costs
+            raise config.ConfigError("a GPU gets one image, and there is no other to take blocks from; give it more", "optim.batch_size")
+        R, device = len(images_RCHW), images_RCHW.device
+        kind_R = (torch.rand(R, 1, device=device) >= self.shares_upto).sum(1)
+        least_R, most_R = self.area_K2[kind_R].unbind(1)
+        area_R = least_R + (most_R - least_R) * torch.rand(R, device=device)
+        mask_RHW = covering_mask(draw_blocks(R, self.num_blocks, self.cells, device), area_R, self.cells.count)
+        px = self.cells.px
+        mask_R1HW = mask_RHW[:, None].repeat_interleave(px, 2).repeat_interleave(px, 3)
+        return torch.where(mask_R1HW, replacement(self.kinds, kind_R, images_RCHW, num_images, px), images_RCHW), mask_R1HW
+
+    def _fused(self, features: Features, step: Step) -> Features:
+        """Mean or sum of the blocks' outputs, through the final norm."""
+        outputs = torch.stack([features.intermediates[index].tokens_BND for index in self.out_indices])
+        fused = outputs.mean(0) if self.cfg.fuse == "mean" else outputs.sum(0)
+        return Features(features.prefix_BPD, step.norm(fused), features.extra_BJD, features.grid)
