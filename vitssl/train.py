@@ -22,8 +22,7 @@ from vitssl.attempt import Diverged
 from vitssl.config import ConfigError, Run
 from vitssl.config.evals import EvalConfig, evals_of, pending
 from vitssl.data.batch import RawBatch
-from vitssl.evaluate import EVALS, evaluate_finished, write_evals, write_predictions
-from vitssl.evaluators import Result
+from vitssl.evaluate import EVALS, evaluate_finished, write_results
 from vitssl.files import read_json, write_json
 from vitssl.log import Log, Meter, machine
 from vitssl.stopping import StopRequest
@@ -151,15 +150,7 @@ def evaluate(train_state: TrainState, log: Log, due: dict[str, EvalConfig]) -> N
     shown = ", ".join(f"{name} top-1 {values['top1']:.2f} %" for name, values in metrics.items())
     log.say(f"{train_state.folder.name}: epoch {train_state.epochs_done}/{train_state.run.loop.epochs}: {shown}")
     if last and dist.is_main():
-        _keep_evaluations(train_state, results)
-
-
-def _keep_evaluations(train_state: TrainState, results: dict[str, Result]) -> None:
-    """What reports read besides done.json: the configured evaluators' results, and the predictions behind confusion matrices."""
-    write_evals(train_state.folder, evals_of(train_state.run), results, train_state.epoch)
-    for name, result in results.items():
-        if result.arrays:
-            write_predictions(train_state.folder, name, result, train_state.index.classes)
+        write_results(train_state.folder, evals_of(train_state.run), results, train_state.epoch, train_state.index.classes)
 
 
 def _remember_best(train_state: TrainState, metrics: dict[str, dict[str, float]]) -> None:
