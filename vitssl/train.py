@@ -33,18 +33,14 @@ STOPPED = 75  # EX_TEMPFAIL: to be continued
 # ---------------------------------------------------------------------------------------------------------------- step
 
 
-def _seed_noise(run: Run, step: int, part: int) -> None:
-    """Masks, drop-path and the like are functions of (seed, step, part of the step, rank)."""
-    words = np.random.SeedSequence([run.seed, step, part, dist.rank()]).generate_state(2)
-    torch.manual_seed(int(words[0]) << 31 ^ int(words[1]))
-
-
 def train_step(train_state: TrainState, ddp_model: nn.Module, micro_batches: list[RawBatch]) -> dict[str, dict[str, Tensor]]:
     """One optimiser step over the accumulated slices; gives detached terms, averaged over the slices."""
     run, step = train_state.run, train_state.progress.step
     sums: dict[str, dict[str, Tensor]] = {"terms": {}, "weighted": {}}
     for i, raw in enumerate(micro_batches):
-        _seed_noise(run, step, i)
+        # masks, drop-path and the like are functions of (seed, step, part of the step, rank)
+        words = np.random.SeedSequence([run.seed, step, i, dist.rank()]).generate_state(2)
+        torch.manual_seed(int(words[0]) << 31 ^ int(words[1]))
         last = i == len(micro_batches) - 1
         sync_context = ddp_model.no_sync() if isinstance(ddp_model, DistributedDataParallel) and not last else nullcontext()
         with sync_context:
@@ -195,7 +191,12 @@ def _train(folder: Path, run: Run) -> int:
         ddp_model = start(train_state)
         train_state.progress.attempt = number
         log = Log(folder, train_state.progress.step, train_state.total_steps, active=dist.is_main())
-        log.event("start", train_state.progress.step, **_facts(train_state))
+        log.event(
+            "start", train_state.progress.step, attempt=number, world_size=dist.world_size(), steps=train_state.total_steps,
+            steps_per_epoch=train_state.loader.steps_per_epoch, train_images=train_state.loader.num_samples,
+            lr=train_state.schedule.peak_lr, batch_size=run.optim.batch_size, accumulate=train_state.accumulate,
+            **machine(train_state.device),
+        )  # fmt: skip
         try:
             done = fit(train_state, ddp_model, log, stopping)
             log.event("end", train_state.progress.step, attempt=number, reason="done" if done else "stopped")
@@ -208,15 +209,6 @@ def _train(folder: Path, run: Run) -> int:
         write_json(folder / "cost.json", costs)
         write_json(folder / "done.json", _summary(train_state))
     return 0
-
-
-def _facts(train_state: TrainState) -> dict[str, Any]:
-    run, loader = train_state.run, train_state.loader
-    return {
-        "attempt": train_state.progress.attempt, "world_size": dist.world_size(), "steps": train_state.total_steps,
-        "steps_per_epoch": loader.steps_per_epoch, "train_images": loader.num_samples, "lr": train_state.schedule.peak_lr,
-        "batch_size": run.optim.batch_size, "accumulate": train_state.accumulate, **machine(train_state.device),
-    }  # fmt: skip
 
 
 def _summary(train_state: TrainState) -> dict[str, Any]:
