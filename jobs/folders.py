@@ -209,6 +209,11 @@ def write_sweep(spec: Spec, graph: Graph, launch: Launch) -> None:
         }
         for cell, jobs in graph.cells
     ]
+    shown = ("published", "quoted", "not_runnable", "note", "baseline")
+    arms = [
+        {"name": name, "row": arm.row or name, **{key: getattr(arm, key) for key in shown}, "published_cost": _published_cost(arm, spec)}
+        for name, arm in spec.arms.items()
+    ]
     content = launch.about() | {
         "name": spec.name,
         "file": spec.file,
@@ -219,17 +224,12 @@ def write_sweep(spec: Spec, graph: Graph, launch: Launch) -> None:
         "baseline": spec.baseline if spec.baseline in spec.arms else None,
         "metric": spec.metric,
         "axes": {name: list(values) for name, values in spec.axes.items()},
-        "arms": [_arm(name, arm, spec) for name, arm in spec.arms.items()],
+        "arms": arms,
         "cells": cells,
         "resources": dataclasses.asdict(spec.resources),
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
     write_json(launch.sweep / "sweep.json", content)
-
-
-def _arm(name: str, arm: Arm, spec: Spec) -> dict[str, Any]:
-    shown = {key: getattr(arm, key) for key in ("published", "quoted", "not_runnable", "note", "baseline")}
-    return {"name": name, "row": arm.row or name, **shown, "published_cost": _published_cost(arm, spec)}
 
 
 def _published_cost(arm: Arm, spec: Spec) -> dict[str, Any] | None:

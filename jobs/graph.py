@@ -184,7 +184,11 @@ def _stages(spec: Spec, arm: str, labels: dict[str, Any]) -> list[Stage]:
             run = merge(Run, merged)
             config.check(run)
             config.refuse_inactive_fields(run, cli_fields)
-            _check_world(run, resources_of(spec, arm))
+            asked = resources_of(spec, arm)
+            world = asked.nodes * max(1, asked.gpus_per_node)
+            if run.optim.batch_size % world:
+                over = f"resources.nodes x gpus_per_node = {world} processes"
+                raise ConfigError(f"{run.optim.batch_size} is global and cannot be split evenly over {over}", "optim.batch_size")
             pointers = _pointers(run, [s.name for s in stages])
             for pointer, stage in pointers.items():
                 check_fits(run, pointer, next(s.run for s in stages if s.name == stage))
@@ -215,13 +219,6 @@ def _with_its_source(layer: dict[str, Any]) -> dict[str, Any]:
 def resources_of(spec: Spec, arm: str) -> Resources:
     """The sweep's resources, overridden by the arm's, which already hold the command line's."""
     return resources(spec.file, f"arms.{arm}.resources", vars(spec.resources), spec.arms[arm].resources)
-
-
-def _check_world(run: Run, resources: Resources) -> None:
-    world = resources.nodes * max(1, resources.gpus_per_node)
-    if run.optim.batch_size % world:
-        reason = f"{run.optim.batch_size} is global and cannot be split evenly over resources.nodes x gpus_per_node = {world} processes"
-        raise ConfigError(reason, "optim.batch_size")
 
 
 def _pointers(run: Run, earlier: list[str]) -> dict[str, str]:

@@ -49,7 +49,8 @@ def run(graph: Graph, launch: Launch, console: Console) -> str:
     Raises:
         ConfigError: SLURM refused a job, and nothing of this submission stays queued.
     """
-    queued = _queued(graph)
+    in_queue = cluster.queued(job.folder for job in graph.jobs if not is_done(job))
+    queued = {job.identity: cluster.job_id(job.folder) for job in graph.jobs if job.folder in in_queue}  # SLURM's ids
     todo = [job for job in graph.jobs if not is_done(job) and job.identity not in queued]
     for job in todo:
         write_run(job, launch)
@@ -64,18 +65,13 @@ def run(graph: Graph, launch: Launch, console: Console) -> str:
         except submitit.core.utils.FailedJobError as error:
             _take_back(arrays)
             raise ConfigError(f"sbatch refused a job: {' '.join(str(error).split())}; nothing of this submission stays queued") from None
-    console.print(_summary(graph, todo, arrays, queued), highlight=False)
+    done, running = sum(is_done(job) for job in graph.jobs), len(queued) - len(todo)
+    listed = ", ".join(f"{a.id} ({a.jobs[0].arm} {a.jobs[0].stage} x {len(a.jobs)})" for a in arrays) or "none"
+    submitted = f"{len(todo)} submitted in {len(arrays)} arrays: {listed}"
+    console.print(f"{done} done before, {running} in the queue before, {submitted}", highlight=False)
     console.print(f"Report: job {report}, {launch.sweep / 'report'}", soft_wrap=True, highlight=False)
     console.print(f"Follow it with: {status_command(launch.sweep)}", soft_wrap=True, highlight=False)
     return report
-
-
-def _summary(graph: Graph, todo: list[Job], arrays: list[Array], queued: dict[str, str]) -> str:
-    done = sum(is_done(job) for job in graph.jobs)
-    running = len(queued) - len(todo)
-    return f"{done} done before, {running} in the queue before, {len(todo)} submitted in {len(arrays)} arrays: " + (
-        ", ".join(f"{a.id} ({a.jobs[0].arm} {a.jobs[0].stage} x {len(a.jobs)})" for a in arrays) or "none"
-    )
 
 
 # ---------------------------------------------------------------------------------------------------------------- plan
@@ -135,12 +131,6 @@ def _dependency(jobs: list[Job], queued: dict[str, str]) -> str | None:
 
 
 # -------------------------------------------------------------------------------------------------------------- submit
-
-
-def _drop_earlier_report(sweep: Path) -> None:
-    """Cancel the pending report of an earlier submission, so that only one runs."""
-    if cluster.queued([sweep]).get(sweep) == "PENDING":
-        cluster.output("scancel", cluster.job_id(sweep))
 
 
 def _take_back(arrays: list[Array]) -> None:
@@ -252,18 +242,13 @@ def _submit_report(queued: dict[str, str], launch: Launch) -> str:
         **_common(launch, f"afterany:{ids}" if ids else None),
     )  # fmt: skip
     job = executor.submit(Report(str(launch.sweep), launch.about() | {"source": str(launch.source)}))
-    _drop_earlier_report(launch.sweep)
+    if cluster.queued([launch.sweep]).get(launch.sweep) == "PENDING":  # the report of an earlier submission: only one is to run
+        cluster.output("scancel", cluster.job_id(launch.sweep))
     write_json(launch.sweep / cluster.JOB_FILE, {"job_id": job.job_id})
     return job.job_id
 
 
-# --------------------------------------------------------------------------------------------------------------- queue
-
-
-def _queued(graph: Graph) -> dict[str, str]:
-    """{identity: SLURM's id} of the jobs of this graph that are in the queue now."""
-    there = cluster.queued(job.folder for job in graph.jobs if not is_done(job))
-    return {job.identity: cluster.job_id(job.folder) for job in graph.jobs if job.folder in there}
+# ---------------------------------------------------------------------------------------------------------------- wait
 
 
 def wait_for(graph: Graph, report: str, launch: Launch, console: Console) -> int:

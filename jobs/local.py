@@ -58,24 +58,19 @@ def run(graph: Graph, launch: Launch, console: Console) -> bool:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+    again = f"[bold]{escape(launch.command)}[/bold]"
     if stopper.asked:
         how = "Killed; the last checkpoint is kept" if stopper.killed else "Stopped; what was trained is saved"
-        console.print(f"{how}. To go on: [bold]{escape(launch.command)}[/bold]", soft_wrap=True)
+        console.print(f"{how}. To go on: {again}", soft_wrap=True)
         return False
     about = launch.about() | {"source": str(launch.source)}
     reported = subprocess.run(report_command(launch.sweep, about), check=False, cwd=launch.source).returncode == 0
     if undone := [job for job in graph.jobs if not is_done(job)]:
-        _advise(f"{len(undone)} of {len(graph.jobs)} runs not done", launch, console)
+        console.print(
+            f"{len(undone)} of {len(graph.jobs)} runs not done; the reason is printed above and by `{status_command(launch.sweep)}`. "
+            f"Once it is fixed, the same command goes on and keeps what is done: {again}", highlight=False, soft_wrap=True,
+        )  # fmt: skip
     return reported and not undone
-
-
-def _advise(what: str, launch: Launch, console: Console) -> None:
-    """Print where the reason of a failure is, and how to continue."""
-    command = f"[bold]{escape(launch.command)}[/bold]"
-    console.print(
-        f"{what}; the reason is printed above and by `{status_command(launch.sweep)}`. "
-        f"Once it is fixed, the same command goes on and keeps what is done: {command}", highlight=False, soft_wrap=True,
-    )  # fmt: skip
 
 
 def _run_job(job: Job, title: str, launch: Launch, stopper: Stopper, console: Console) -> None:
@@ -102,14 +97,9 @@ def _run_job(job: Job, title: str, launch: Launch, stopper: Stopper, console: Co
         return
     if not is_done(job) and not stopper.asked:
         if error_of(job.folder) is None and not busy_file(stopper.stop_file).exists():
-            fail(job, _failure_message(code))
+            killed = "training was killed, probably for lack of memory: lower loop.micro_batch_size or optim.batch_size"
+            fail(job, killed if code == -signal.SIGKILL else f"training ended with exit code {code}")
         console.print(f"[red]{title}: failed[/red]: {escape(error_of(job.folder) or 'see above')}", highlight=False, soft_wrap=True)
-
-
-def _failure_message(code: int) -> str:
-    if code == -signal.SIGKILL:
-        return "training was killed, probably for lack of memory: lower loop.micro_batch_size or optim.batch_size"
-    return f"training ended with exit code {code}"
 
 
 def fail(job: Job, message: str) -> None:

@@ -74,8 +74,20 @@ def prepare(stages: Iterable[Stage], dry_run: bool = False) -> dict[str, str]:
     """
     missing: dict[str, str] = {}
     for stage in stages:
+        data = stage.run.data
         with stage.error_location():
-            _prepare(stage.run.data, missing, dry_run)
+            data.shards = str(Path(data.shards).expanduser().resolve())
+            data.source = data.source and _anchored(data.source)
+            if (Path(data.shards) / "index.json").exists():
+                _refuse_other_source(data)
+            elif data.source is None and not (dry_run and expected_index(data) is not None):
+                raise ConfigError(
+                    f"{data.shards} holds no index.json; build it with `vitssl shards build SOURCE {data.shards}` "
+                    "(SOURCE: README, Data sets of the papers) or set data.source",
+                    "data.shards",
+                )
+            elif data.source is not None and (other := missing.setdefault(data.shards, data.source)) != data.source:
+                raise ConfigError(f"{data.shards} is to be built from {other} too; give each its own data.shards", "data.source")
             _prepare_evals(stage.run)
     return missing
 
@@ -89,21 +101,6 @@ def _prepare_evals(run: Run) -> None:
                 index_of(Path(fields["shards"])).where(fields.get("split", "test"))
             except ConfigError as error:
                 raise ConfigError(error.reason, f"evals.{name}.shards") from None
-
-
-def _prepare(data: Data, missing: dict[str, str], dry_run: bool) -> None:
-    data.shards = str(Path(data.shards).expanduser().resolve())
-    data.source = data.source and _anchored(data.source)
-    if (Path(data.shards) / "index.json").exists():
-        _refuse_other_source(data)
-    elif data.source is None and not (dry_run and expected_index(data) is not None):
-        raise ConfigError(
-            f"{data.shards} holds no index.json; "
-            f"build it with `vitssl shards build SOURCE {data.shards}` (SOURCE: README, Data sets of the papers) or set data.source",
-            "data.shards",
-        )
-    elif data.source is not None and (other := missing.setdefault(data.shards, data.source)) != data.source:
-        raise ConfigError(f"{data.shards} is to be built from {other} too; give each its own data.shards", "data.source")
 
 
 def _refuse_other_source(data: Data) -> None:
@@ -127,15 +124,11 @@ def _was_built_from(folder: Path, source: str) -> bool:
     index, path = index_of(folder), _parts(source)[1]
     if path and not source.startswith("torchvision:") and Path(path).exists():
         return listing(source) == index.source
-    return index.name in _names(source)
-
-
-def _names(source: str) -> set[str]:
-    """What the shards of a source may be called (`vitssl.data.sources.Source.name`), without opening it."""
+    # what the shards of such a source may be called (`vitssl.data.sources.Source.name`), without opening it
     path, _, options = (source.partition(":")[2] or source).partition("?")
     if option := re.search(r"(?:^|&)train=([^&]*)", options):
-        return {f"{Path(path).name}/{Path(option[1]).stem}"}
-    return {Path(path).name, Path(path).stem}
+        return index.name == f"{Path(path).name}/{Path(option[1]).stem}"
+    return index.name in (Path(path).name, Path(path).stem)
 
 
 def _parts(source: str) -> tuple[str, str, str]:

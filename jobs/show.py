@@ -77,9 +77,11 @@ def summary(graph: Graph, predicted: list[Prediction], launch: Launch, console: 
         console.print(begins + unknown, soft_wrap=True, highlight=False)
         return
     on_gpu = any(p.gpu_hours for p in predicted)
+    totals = (sum(values) for values in zip(*(_amounts(p, site) for p in predicted), strict=True))
+    amounts = ", ".join(f"{_shown(total)} {unit}" for total, unit in zip(totals, _units(site), strict=True))
     price = f"{site.price_per_gpu_hour:g} {site.currency} per GPU-hour" if site.price_per_gpu_hour else "no price per GPU-hour"
     lines = [
-        f"{begins}; predicted for {len(predicted)}: {_totals(predicted, site) if on_gpu else 'no GPU-hours, they run on CPUs'}{left_out}",
+        f"{begins}; predicted for {len(predicted)}: {amounts if on_gpu else 'no GPU-hours, they run on CPUs'}{left_out}",
         _duration(graph, todo, predicted, launch),
         *(f"Throughput: {basis}" for basis in dict.fromkeys(p.basis for p in predicted)),
         f"Hours: training, its evaluations, and {START_S:g} s to start each run",
@@ -90,11 +92,6 @@ def summary(graph: Graph, predicted: list[Prediction], launch: Launch, console: 
     ]
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False)
-
-
-def _totals(predicted: list[Prediction], site: Site) -> str:
-    totals = (sum(values) for values in zip(*(_amounts(p, site) for p in predicted), strict=True))
-    return ", ".join(f"{_shown(total)} {unit}" for total, unit in zip(totals, _units(site), strict=True))
 
 
 def _duration(graph: Graph, todo: list[Job], predicted: list[Prediction], launch: Launch) -> str:

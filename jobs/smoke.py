@@ -58,19 +58,15 @@ def shrink(run: Run, spec: Spec, runs: Path, where: str) -> Run:
         small = merge(Run, dataclasses.asdict(run), tiny, where=where)
         chosen = {k: v for k, v in dotted(spec.smoke).items() if _reads(small, k)}
         small = merge(Run, dataclasses.asdict(small), chosen, where=where)
-        small.evals = {name: _small_eval(fields) for name, fields in small.evals.items()}
+        for fields in small.evals.values():
+            if isinstance(fields, dict):  # an evaluator, of the few images that there are
+                few = {"k": min(3, fields["k"])} if isinstance(fields.get("k"), int) else {}
+                fields.update(few, shards=None, split="test")
         check(small, where=where)
     except ConfigError as error:
         reason = f"{error.reason} (in the --smoke form of this Run; the sweep's `smoke:` may set other fields)"
         raise ConfigError(reason, error.field, error.place) from None
     return small
-
-
-def _small_eval(fields: Any) -> Any:
-    """An evaluator of the few images that there are."""
-    if not isinstance(fields, dict):
-        return fields
-    return fields | {"shards": None, "split": "test"} | ({"k": min(3, fields["k"])} if isinstance(fields.get("k"), int) else {})
 
 
 def _fields(parts: dict[str, dict[str, Any]], run: Run) -> dict[str, Any]:

@@ -107,7 +107,9 @@ def _status(folder: Path, stage: str, waiting: dict[str, str], here: int | None)
     events = read_events(folder / "metrics.jsonl")
     evaluations = [event for event in reversed(events) if event["event"] == "eval"]
     newest = next((event for event in evaluations if "test" in event), evaluations[0] if evaluations else None)
-    status.top1 = "" if newest is None else _top1(newest)
+    if newest is not None:
+        name = "test" if "test" in newest else next(name for name, metrics in newest.items() if isinstance(metrics, dict))
+        status.top1 = f"{newest[name]['top1']:.2f}" + (f" ({name})" if name != "test" else "")
     _estimate(status, events)
     return status
 
@@ -125,11 +127,6 @@ def _state(folder: Path, queued: str | None, here: int | None) -> str:
     if here is not None:
         return "running" if begun else "waiting"
     return "stopped" if begun else "not begun"
-
-
-def _top1(event: dict[str, Any]) -> str:
-    name = "test" if "test" in event else next(name for name, metrics in event.items() if isinstance(metrics, dict))
-    return f"{event[name]['top1']:.2f}" + (f" ({name})" if name != "test" else "")
 
 
 def _estimate(status: Status, events: list[dict[str, Any]]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from jobs.graph import Stage
 from jobs.node import container_command
 from jobs.shards import ROOT
-from vitssl.config import ConfigError, Run, Site, assign, check_fits, checkpoints, load
+from vitssl.config import ConfigError, Site, assign, check_fits, checkpoints, load
 
 RELEASED = "timm:"
 FOLDER = Path("weights")  # in the working directory, as shards/ is
@@ -23,32 +23,22 @@ def prepare(stages: Iterable[Stage]) -> dict[str, str]:
         ConfigError: a file or run folder that does not exist, or the run folder of another network.
     """
     missing: dict[str, str] = {}
-    for stage in stages:
-        for field, value in checkpoints(stage.run).items():
-            if field not in stage.pointers:
-                with stage.error_location():
-                    _prepare(stage.run, field, value, missing)
+    from_outside = ((s, field, value) for s in stages for field, value in checkpoints(s.run).items() if field not in s.pointers)
+    for stage, field, value in from_outside:
+        with stage.error_location():
+            if value.startswith(RELEASED):
+                file = (FOLDER / f"{value.removeprefix(RELEASED)}.pt").resolve()
+                assign(stage.run, field, str(file))
+                if not file.exists():
+                    missing[str(file)] = value
+            elif not Path(value).exists():
+                raise ConfigError(f"there is no {value}; put the weights there, or name another file or run folder", field)
+            elif Path(value).is_dir():
+                theirs, last = load(value), Path(value) / "last.pt"
+                if not (Path(value) / "done.json").exists():  # it would give other weights each time, under the same identity
+                    raise ConfigError(f"{value} is not done; let it finish, or name the file of a state of it, such as {last}", field)
+                check_fits(stage.run, field, theirs)
     return missing
-
-
-def _prepare(run: Run, field: str, value: str, missing: dict[str, str]) -> None:
-    if value.startswith(RELEASED):
-        file = (FOLDER / f"{value.removeprefix(RELEASED)}.pt").resolve()
-        assign(run, field, str(file))
-        if not file.exists():
-            missing[str(file)] = value
-    elif not Path(value).exists():
-        raise ConfigError(f"there is no {value}; put the weights there, or name another file or run folder", field)
-    elif Path(value).is_dir():
-        _refuse_unfinished(Path(value), field)
-        check_fits(run, field, load(value))
-
-
-def _refuse_unfinished(folder: Path, field: str) -> None:
-    """A run that still trains would give other weights each time, under the same identity."""
-    load(folder)
-    if not (folder / "done.json").exists():
-        raise ConfigError(f"{folder} is not done; let it finish, or name the file of a state of it, such as {folder / 'last.pt'}", field)
 
 
 def fetch(missing: dict[str, str], site: Site) -> None:

@@ -267,13 +267,20 @@ def views_bicubic(bench: Bench) -> Comparison:
 # ----------------------------------------------------------------------------------------------------------------- GPU
 
 
+@contextmanager
+def _cores(count: int) -> Iterator[None]:
+    """Bind this process, and what it starts meanwhile, to ``count`` CPU cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[:count])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@_cores(4)
 def end_to_end(bench: Bench) -> Comparison:
     """ViT-S/16 in bf16 with loader, views and all, against the same step on one random batch; MFU of the former."""
-    with _cores(4):
-        return _end_to_end(bench)
-
-
-def _end_to_end(bench: Bench) -> Comparison:
     run = _vit_run(SCRATCH, {"backbone.name": "vit_small", "loop.precision": "bf16"})
     source, index = _loader(bench, bench.device)
     step = _Step(bench, run, source.batch_size)
@@ -298,17 +305,6 @@ def _end_to_end(bench: Bench) -> Comparison:
     speed = f"{flops / 1e12:.1f} TFLOP/s, MFU {flops / _peak(bench):.1%} of this GPU's best matrix product"
     comparison.note = f"ViT-S/16 bf16 with loader and views / the same step on synthetic data, on at most 4 CPU cores; {speed}"
     return comparison
-
-
-@contextmanager
-def _cores(count: int) -> Iterator[None]:
-    """Bind this process, and what it starts meanwhile, to ``count`` CPU cores."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(before)[:count])
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def _peak(bench: Bench) -> float:

@@ -57,7 +57,9 @@ class Trained:
         Raises:
             ConfigError: a run without `classify`, a file that is no image, or no images at all.
         """
-        self._must_classify()
+        if not config.classifies(self.run):
+            advice = "so it predicts no classes; vitssl.load(RUN).features(images) gives its features"
+            raise ConfigError(f"{self.folder}: this run has no classify objective, {advice}")
         if self._weights == "teacher":
             raise ConfigError(f"{self.folder}: the classifier belongs to the student; of a teacher's weights there are features() only")
         logits_BK = [self.model.predict(batch).float() for batch in self._views(images, "predict")]
@@ -95,16 +97,6 @@ class Trained:
         if index.classes != self.classes:
             raise ConfigError(f"{index.folder}: its classes are not those that {self.folder} was trained on")
         return index, train_and_heldout(index, self.run.data, config.needs_labels(self.run), evaluated=config.classifies(self.run))
-
-    def _must_classify(self) -> None:
-        """Refuse a run that has no logits.
-
-        Raises:
-            ConfigError: it has no classify objective.
-        """
-        if not config.classifies(self.run):
-            advice = "so it predicts no classes; vitssl.load(RUN).features(images) gives its features"
-            raise ConfigError(f"{self.folder}: this run has no classify objective, {advice}")
 
     def _views(self, images: OneImage | Iterable[OneImage], method: str) -> Iterator[Batch]:
         """Image by image, as evaluation sees it."""
@@ -166,26 +158,26 @@ def load(folder: str | Path, checkpoint: str = state.LAST, device: str = "auto",
 EVALS = "evals.json"  # in a run folder: the results of its configured evaluators at the end, each with its fields
 
 
-def write_evals(folder: Path, evals: dict[str, EvalConfig], results: dict[str, evaluators.Result], epoch: float) -> None:
-    """Add the results of configured evaluators to ``evals.json``."""
+def write_results(
+    folder: Path, evals: dict[str, EvalConfig], results: dict[str, evaluators.Result], epoch: float, classes: list[str]
+) -> None:
+    """Write what reports read of evaluations, besides ``done.json``.
+
+    The configured evaluators' results are added to ``evals.json``. ``predictions-NAME.npz``, of each that predicts, holds labels, predicted
+    classes and their probability, image by image, and the names of the classes: confusion matrices are made of it.
+    """
+    for name, result in results.items():
+        if result.arrays:
+            np.savez_compressed(folder / f"predictions-{name}.npz", classes=np.array(classes), **result.arrays)
     new = {name: {"config": cfg.defining(), "epoch": epoch, "metrics": results[name].metrics} for name, cfg in evals.items()}
     write_json(folder / EVALS, read_json(folder / EVALS) | new)
-
-
-def write_predictions(folder: Path, name: str, result: evaluators.Result, classes: list[str]) -> None:
-    """``predictions-NAME.npz``: labels, predicted classes and their probability, image by image, and the names of the classes."""
-    np.savez_compressed(folder / f"predictions-{name}.npz", classes=np.array(classes), **result.arrays)
 
 
 def evaluate_finished(folder: Path, device: str = "auto") -> None:
     """Run the configured evaluators that a finished run does not have the results of yet."""
     trained = load(folder, device=device)
     if missing := pending(trained.run, read_json(folder / EVALS)):
-        results = trained.evaluate(missing)
-        for name, result in results.items():
-            if result.arrays:
-                write_predictions(folder, name, result, trained.classes)
-        write_evals(folder, missing, results, read_json(folder / "done.json")["epochs"])
+        write_results(folder, missing, trained.evaluate(missing), read_json(folder / "done.json")["epochs"], trained.classes)
 
 
 def evaluate_folder(folder: Path, cfg: EvalConfig, checkpoint: str = state.LAST) -> dict[str, float]:

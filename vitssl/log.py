@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
 from vitssl import __version__, dist
-from vitssl.files import read_events
+from vitssl.files import read_events, write_atomically
 
 QUIET_S = 30.0  # without a terminal, a line at least this often
 
@@ -36,19 +36,14 @@ class Log:
         if not active:
             return
         self._path = folder / "metrics.jsonl"
-        self._cut(step)
+        # starts and ends of earlier attempts stay: they say what was spent
+        keep = [e for e in read_events(self._path) if e["step"] <= step or e["event"] in ("start", "end")]
+        write_atomically(self._path, "".join(json.dumps(e) + "\n" for e in keep).encode())
         self._file = self._path.open("a", buffering=1)
         self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
         self._bar, self._name, self._last_line_s = _progress_bar(), folder.name, time.time()
         self._task = self._bar.add_task(folder.name, total=total_steps, completed=step, note="")
         self._bar.start()
-
-    def _cut(self, step: int) -> None:
-        # starts and ends of earlier attempts stay: they say what was spent
-        keep = [e for e in read_events(self._path) if e["step"] <= step or e["event"] in ("start", "end")]
-        partial = self._path.with_suffix(".partial")
-        partial.write_text("".join(json.dumps(e) + "\n" for e in keep))
-        partial.replace(self._path)
 
     def event(self, kind: str, step: int, /, **values: Any) -> None:
         """Append one line to metrics.jsonl, with the time."""
@@ -137,12 +132,10 @@ class Meter:
             for name, value in terms.items():
                 mine[name] = mine.get(name, 0) + value
         self._steps += 1
-        self._watch(sum(values["loss"].values()))
-
-    def _watch(self, value: Tensor) -> None:
+        loss = sum(values["loss"].values())
         # pinned memory, or the copy would wait for the device
-        copy = torch.empty((), pin_memory=value.is_cuda).copy_(value, non_blocking=True)
-        event = torch.cuda.Event() if value.is_cuda else None
+        copy = torch.empty((), pin_memory=loss.is_cuda).copy_(loss, non_blocking=True)
+        event = torch.cuda.Event() if loss.is_cuda else None
         if event:
             event.record()
         self._unseen.append((copy, event))

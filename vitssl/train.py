@@ -22,8 +22,7 @@ from vitssl.attempt import Diverged
 from vitssl.config import ConfigError, Run
 from vitssl.config.evals import EvalConfig, evals_of, pending
 from vitssl.data.batch import RawBatch
-from vitssl.evaluate import EVALS, evaluate_finished, write_evals, write_predictions
-from vitssl.evaluators import Result
+from vitssl.evaluate import EVALS, evaluate_finished, write_results
 from vitssl.files import read_json, write_json
 from vitssl.log import Log, Meter, machine
 from vitssl.stopping import StopRequest
@@ -34,18 +33,14 @@ STOPPED = 75  # EX_TEMPFAIL: to be continued
 # ---------------------------------------------------------------------------------------------------------------- step
 
 
-def _seed_noise(run: Run, step: int, part: int) -> None:
-    """Masks, drop-path and the like are functions of (seed, step, part of the step, rank)."""
-    words = np.random.SeedSequence([run.seed, step, part, dist.rank()]).generate_state(2)
-    torch.manual_seed(int(words[0]) << 31 ^ int(words[1]))
-
-
 def train_step(train_state: TrainState, ddp_model: nn.Module, micro_batches: list[RawBatch]) -> dict[str, dict[str, Tensor]]:
     """One optimiser step over the accumulated slices; gives detached terms, averaged over the slices."""
     run, step = train_state.run, train_state.progress.step
     sums: dict[str, dict[str, Tensor]] = {"terms": {}, "weighted": {}}
     for i, raw in enumerate(micro_batches):
-        _seed_noise(run, step, i)
+        # masks, drop-path and the like are functions of (seed, step, part of the step, rank)
+        words = np.random.SeedSequence([run.seed, step, i, dist.rank()]).generate_state(2)
+        torch.manual_seed(int(words[0]) << 31 ^ int(words[1]))
         last = i == len(micro_batches) - 1
         sync_context = ddp_model.no_sync() if isinstance(ddp_model, DistributedDataParallel) and not last else nullcontext()
         with sync_context:
@@ -151,15 +146,7 @@ def evaluate(train_state: TrainState, log: Log, due: dict[str, EvalConfig]) -> N
     shown = ", ".join(f"{name} top-1 {values['top1']:.2f} %" for name, values in metrics.items())
     log.say(f"{train_state.folder.name}: epoch {train_state.epochs_done}/{train_state.run.loop.epochs}: {shown}")
     if last and dist.is_main():
-        _keep_evaluations(train_state, results)
-
-
-def _keep_evaluations(train_state: TrainState, results: dict[str, Result]) -> None:
-    """What reports read besides done.json: the configured evaluators' results, and the predictions behind confusion matrices."""
-    write_evals(train_state.folder, evals_of(train_state.run), results, train_state.epoch)
-    for name, result in results.items():
-        if result.arrays:
-            write_predictions(train_state.folder, name, result, train_state.index.classes)
+        write_results(train_state.folder, evals_of(train_state.run), results, train_state.epoch, train_state.index.classes)
 
 
 def _remember_best(train_state: TrainState, metrics: dict[str, dict[str, float]]) -> None:
@@ -204,7 +191,12 @@ def _train(folder: Path, run: Run) -> int:
         ddp_model = start(train_state)
         train_state.progress.attempt = number
         log = Log(folder, train_state.progress.step, train_state.total_steps, active=dist.is_main())
-        log.event("start", train_state.progress.step, **_facts(train_state))
+        log.event(
+            "start", train_state.progress.step, attempt=number, world_size=dist.world_size(), steps=train_state.total_steps,
+            steps_per_epoch=train_state.loader.steps_per_epoch, train_images=train_state.loader.num_samples,
+            lr=train_state.schedule.peak_lr, batch_size=run.optim.batch_size, accumulate=train_state.accumulate,
+            **machine(train_state.device),
+        )  # fmt: skip
         try:
             done = fit(train_state, ddp_model, log, stopping)
             log.event("end", train_state.progress.step, attempt=number, reason="done" if done else "stopped")
@@ -217,15 +209,6 @@ def _train(folder: Path, run: Run) -> int:
         write_json(folder / "cost.json", costs)
         write_json(folder / "done.json", _summary(train_state))
     return 0
-
-
-def _facts(train_state: TrainState) -> dict[str, Any]:
-    run, loader = train_state.run, train_state.loader
-    return {
-        "attempt": train_state.progress.attempt, "world_size": dist.world_size(), "steps": train_state.total_steps,
-        "steps_per_epoch": loader.steps_per_epoch, "train_images": loader.num_samples, "lr": train_state.schedule.peak_lr,
-        "batch_size": run.optim.batch_size, "accumulate": train_state.accumulate, **machine(train_state.device),
-    }  # fmt: skip
 
 
 def _summary(train_state: TrainState) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from vitssl import config, dist, evaluators, memory, model, optim, state
 from vitssl.config import ConfigError, Run
 from vitssl.config.evals import EvalConfig, evals_of, own_evals
 from vitssl.data.batch import Batch, RawBatch
-from vitssl.data.index import Index, load_index
+from vitssl.data.index import load_index
 from vitssl.data.loader import TrainLoader
 from vitssl.data.subset import train_and_heldout
 from vitssl.views import EvalView, TrainViews
@@ -43,7 +43,10 @@ class TrainState:
         set_numerics(run)
         if self.device.type == "cpu":
             memory.keep_freed()
-        self.index = _open_data(run)
+        self.index = load_index(run.data.shards)
+        if run.data.sha256 not in (None, self.index.sha256):
+            reason = f"{run.data.shards} is not what this run was made for (data.sha256); build it again or make a new run"
+            raise ConfigError(reason, "data.shards")
         self.split = train_and_heldout(self.index, run.data, config.needs_labels(run), evaluated=config.classifies(run))
         self.accumulate = _accumulation(run)
         self.mean, self.std = config.statistics(run.data, self.index.mean, self.index.std)
@@ -114,14 +117,6 @@ def set_numerics(run: Run) -> None:
     # torch's newer fp32_precision flags make these and, in some versions, its compiler fail when they are read
     torch.set_float32_matmul_precision("high" if run.loop.precision == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = run.loop.precision == "tf32"
-
-
-def _open_data(run: Run) -> Index:
-    index = load_index(run.data.shards)
-    if run.data.sha256 not in (None, index.sha256):
-        reason = f"{run.data.shards} is not what this run was made for (data.sha256); build it again or make a new run"
-        raise ConfigError(reason, "data.shards")
-    return index
 
 
 def _accumulation(run: Run) -> int:

@@ -145,18 +145,17 @@ class ConvAttention(nn.Module):
     def forward(self, tokens: Tensor, places: Places, keys: Places) -> Tensor:
         prefix_BPD, patches_BMD = tokens.tensor_split([self.num_prefix_tokens], dim=1)
         map_BDhw = places.put(patches_BMD)
-        q, k, v = (heads for part in self.parts for heads in self._project(part, prefix_BPD, map_BDhw, places if part == "q" else keys))
+        qkv = []
+        for part in self.parts:
+            convolved = getattr(self, f"conv_proj_{part}")(map_BDhw, places if part == "q" else keys)
+            projected = getattr(self, f"proj_{part}")(torch.cat([prefix_BPD, convolved], dim=1))
+            qkv += projected.unflatten(2, (len(part), self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind()  # each (B, A, P + M, d)
+        q, k, v = qkv
         if self.fused_attn:
             out_BAMd = F.scaled_dot_product_attention(q, k, v, scale=self.scale)
         else:
             out_BAMd = (q * self.scale @ k.transpose(-2, -1)).softmax(-1) @ v
         return self.proj(out_BAMd.transpose(1, 2).flatten(2))
-
-    def _project(self, part: str, prefix_BPD: Tensor, map_BDhw: Tensor, places: Places) -> Tensor:
-        """(letters of ``part``, B, A, P + M, d)."""
-        convolved = getattr(self, f"conv_proj_{part}")(map_BDhw, places)
-        projected = getattr(self, f"proj_{part}")(torch.cat([prefix_BPD, convolved], dim=1))
-        return projected.unflatten(2, (len(part), self.num_heads, -1)).permute(2, 0, 3, 1, 4)
 
 
 class Block(nn.Module):

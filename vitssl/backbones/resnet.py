@@ -42,10 +42,7 @@ class ResNet(Backbone):
         for i, (in_dim, dim, depth) in enumerate(zip((size.embed_dim, *self.widths), inner, size.depths, strict=False)):
             self.add_module(f"layer{i + 1}", _stage(in_dim, dim, 1 if i == 0 else 2, [next(rates) for _ in range(depth)]))
         self.norm = nn.Identity()
-        self._init()
-
-    def _init(self) -> None:
-        """timm's: He et al.'s normal, and every block begins as the identity (Goyal et al. 2017)."""
+        # as timm: He et al.'s normal, and every block begins as the identity (Goyal et al. 2017)
         for part in self.modules():
             if isinstance(part, nn.Conv2d):
                 nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")

@@ -159,7 +159,10 @@ class Swin(Backbone):
         assert keep_BM is None and attn_mask is None, "windows need all tokens"
         tokens_BHWD, grid = embedded
         if mask_BN is not None:
-            tokens_BHWD = torch.where(self._patches(mask_BN, grid), self.mask_token.to(tokens_BHWD.dtype), tokens_BHWD)
+            (rows, columns), side = grid, self.strides[-1] // self.strides[0]  # patches per side of an output token
+            hidden = mask_BN.view(-1, rows, 1, columns, 1).expand(-1, rows, side, columns, side)
+            hidden_BHW1 = hidden.reshape(-1, rows * side, columns * side, 1)
+            tokens_BHWD = torch.where(hidden_BHW1, self.mask_token.to(tokens_BHWD.dtype), tokens_BHWD)
         intermediates = {}
         for i, stage in enumerate(self.layers):
             tokens_BHWD = stage(tokens_BHWD)
@@ -168,12 +171,6 @@ class Swin(Backbone):
         features = Features.split(self.norm(tokens_BHWD.flatten(1, 2)), 0, 0, grid)
         features.intermediates = intermediates
         return features
-
-    def _patches(self, mask_BN: Tensor, grid: tuple[int, int]) -> Tensor:
-        """A mask of output tokens as one of patches, (B, H, W, 1)."""
-        (rows, columns), side = grid, self.strides[-1] // self.strides[0]
-        mask = mask_BN.view(-1, rows, 1, columns, 1).expand(-1, rows, side, columns, side)
-        return mask.reshape(-1, rows * side, columns * side, 1)
 
     def layer_id(self, name: str) -> int:
         """0 for patch embedding and mask token; blocks are counted through the stages; as in timm, a patch merging counts

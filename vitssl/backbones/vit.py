@@ -34,12 +34,20 @@ class ViT(IsotropicTransformer):
         self.embed_dim, self.num_layers = size.embed_dim, size.depths[0]
         self.strides, self.widths = (size.patch_size,) * self.num_layers, (self.embed_dim,) * self.num_layers
         self.base_grid = self.grid(size_px)
-        self.patch_embed = self._make_tokenizer(cfg.tokenizer, size_px)
+        if cfg.tokenizer == "shifted":
+            self.patch_embed = ShiftedPatches(self.stride, self.embed_dim)
+        else:
+            self.patch_embed = PatchEmbed(size_px, self.stride, 3, self.embed_dim, strict_img_size=False)
         self.num_prefix_tokens = 1 + cfg.reg_tokens
         self.cls_token = nn.Parameter(torch.zeros(1, 1, self.embed_dim))
         self.reg_token = nn.Parameter(torch.zeros(1, cfg.reg_tokens, self.embed_dim)) if cfg.reg_tokens else None
         self.mask_token = nn.Parameter(torch.zeros(1, 1, self.embed_dim)) if "mask" in requires else None
-        self._make_positions(cfg.positions)
+        if cfg.positions == "learned":
+            num_tokens = self.num_prefix_tokens + math.prod(self.base_grid)
+            self.pos_embed = nn.Parameter(torch.zeros(1, num_tokens, self.embed_dim))
+        else:
+            patches = layers.sincos_positions(self.base_grid, self.embed_dim)
+            self.register_buffer("pos_embed", torch.cat([torch.zeros(self.num_prefix_tokens, self.embed_dim), patches])[None])
         self.antialias = cfg.interpolate_antialias
         attention = LocalAttention if cfg.attention == "local" else Attention
         self.blocks = layers.make_blocks(
@@ -47,19 +55,6 @@ class ViT(IsotropicTransformer):
         )
         self.norm = nn.LayerNorm(self.embed_dim, eps=1e-6)
         self._init(cfg.init, cfg.cls_token_std)
-
-    def _make_tokenizer(self, kind: str, size_px: int) -> nn.Module:
-        if kind == "shifted":
-            return ShiftedPatches(self.stride, self.embed_dim)
-        return PatchEmbed(size_px, self.stride, 3, self.embed_dim, strict_img_size=False)
-
-    def _make_positions(self, kind: str) -> None:
-        if kind == "learned":
-            num_tokens = self.num_prefix_tokens + math.prod(self.base_grid)
-            self.pos_embed = nn.Parameter(torch.zeros(1, num_tokens, self.embed_dim))
-        else:
-            patches = layers.sincos_positions(self.base_grid, self.embed_dim)
-            self.register_buffer("pos_embed", torch.cat([torch.zeros(self.num_prefix_tokens, self.embed_dim), patches])[None])
 
     def _init(self, how: str, cls_token_std: float | None) -> None:
         layers.init_linear(self, how)

@@ -150,15 +150,10 @@ class BackboneConfig:
             yield Problem(f"{name}.drop_path", f"{self.drop_path} is not in [0, 1)")
         for where, size_px in sizes_px:
             if size_px % stride_px(self):
-                field, words = _token_size(self)
-                yield Problem(f"{name}.{field}", f"{words} does not divide the {size_px} px of {where}")
-
-
-def _token_size(backbone: BackboneConfig) -> tuple[str, str]:
-    """The field that sets the pixels per output token, and its value, for an error."""
-    if family(backbone).strides == (1,):
-        return "patch_size", str(patch_px(backbone))
-    return "name", f"{backbone.name} has an output token per {stride_px(backbone)} px, which"
+                field, value = "name", f"{self.name} has an output token per {stride_px(self)} px, which"
+                if family(self).strides == (1,):
+                    field, value = "patch_size", f"{patch_px(self)}"
+                yield Problem(f"{name}.{field}", f"{value} does not divide the {size_px} px of {where}")
 
 
 def _inactive_problems(backbone: BackboneConfig, path: str) -> Iterator[Problem]:

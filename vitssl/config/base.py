@@ -68,12 +68,11 @@ def as_it_was(kind: type, content: dict[str, Any]) -> dict[str, Any]:
         content: its fields, as read from YAML.
     """
     parts, content = parts_of(kind), kind.as_now_written(content) if hasattr(kind, "as_now_written") else content
-    filled = {f.name: f.metadata.get("before", _default(f)) for f in dataclasses.fields(kind) if f.name not in parts} | content
+    defaults = kind()
+    filled = {
+        f.name: f.metadata.get("before", getattr(defaults, f.name)) for f in dataclasses.fields(kind) if f.name not in parts
+    } | content
     return {name: as_it_was(parts[name], value) if name in parts and isinstance(value, dict) else value for name, value in filled.items()}
-
-
-def _default(f: dataclasses.Field) -> Any:
-    return f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
 
 
 def checkpoint() -> Any:

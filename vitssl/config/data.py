@@ -141,15 +141,6 @@ class Data:
             yield Problem("data.val_fraction", f"{self.val_fraction} is not in [0, 1)")
         if self.val_split is not None and self.val_fraction:
             yield Problem("data.val_split", "data.val_fraction holds out images too; set one of the two")
-        yield from self._statistics_problems()
-        if not 0 < self.eval_crop <= 1:
-            yield Problem("data.eval_crop", f"{self.eval_crop} is not in (0, 1]")
-        yield from less_than(0, self, "data", "val_seed", "workers", "cache_gb", "device_cache_gb")
-        yield from less_than(1, self, "data", "repeats", "image_size", "cache_px")
-        for name, view in self.views.enabled().items():
-            yield from view.problems(f"data.views.{name}", view.size or self.image_size)
-
-    def _statistics_problems(self) -> Iterator[Problem]:
         for name, low in (("mean", 0.0), ("std", 1e-6)):
             values = getattr(self, name)
             if values is not None and (len(values) != 3 or not all(low <= v <= 1 for v in values)):
@@ -157,6 +148,12 @@ class Data:
         if (self.mean is None) != (self.std is None):
             present, lacking = ("mean", "std") if self.std is None else ("std", "mean")
             yield Problem(f"data.{present}", f"set data.{lacking} too, or neither")
+        if not 0 < self.eval_crop <= 1:
+            yield Problem("data.eval_crop", f"{self.eval_crop} is not in (0, 1]")
+        yield from less_than(0, self, "data", "val_seed", "workers", "cache_gb", "device_cache_gb")
+        yield from less_than(1, self, "data", "repeats", "image_size", "cache_px")
+        for name, view in self.views.enabled().items():
+            yield from view.problems(f"data.views.{name}", view.size or self.image_size)
 
 
 def view_px(data: Data, view: str) -> int:

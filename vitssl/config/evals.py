@@ -164,12 +164,10 @@ def has_teacher(run: Run) -> bool:
 
 def pending(run: Run, recorded: dict[str, Any]) -> dict[str, EvalConfig]:
     """The configured evaluators whose results are not in a run folder's ``evals.json``, or are of other fields there."""
-    return {name: cfg for name, cfg in evals_of(run).items() if name not in recorded or _recorded(recorded[name]) != cfg.defining()}
-
-
-def _recorded(entry: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a result, with those that came later at their defaults."""
-    return KINDS[entry["config"]["type"]]().defining() | entry["config"]
+    evals = evals_of(run)
+    configs = {name: entry["config"] for name, entry in recorded.items() if name in evals}
+    full = {name: KINDS[config["type"]]().defining() | config for name, config in configs.items()}  # fields that came later: the defaults
+    return {name: cfg for name, cfg in evals.items() if full.get(name) != cfg.defining()}
 
 
 def metric_parts(metric: str) -> tuple[str, str]:

@@ -143,23 +143,17 @@ def _valid(path: Path, sizes_N2: np.ndarray) -> bool:
 
 def _make_room(folder: Path, path: Path, data: Data, needed: int) -> None:
     """Evict the caches that were opened longest ago, except those in use, until ``needed`` bytes fit."""
-    others = _files(folder, except_for=path)
+    others = []  # time of last opening, bytes and path of the caches and of what killed builds left
+    for other in (*folder.glob("*.u8"), *folder.glob("*.tmp")):
+        with contextlib.suppress(FileNotFoundError):  # another job may evict it meanwhile
+            if other.stem != path.stem:
+                others.append((other.stat().st_mtime, other.stat().st_size, other))
     total = sum(size for _, size, _ in others)
-    for _, size, other in others:
+    for _, size, other in sorted(others):
         if total + needed <= FOLDER_BUDGET * data.cache_gb * 1e9 and needed <= shutil.disk_usage(folder).free:
             return
         if _evict(other):
             total -= size
-
-
-def _files(folder: Path, except_for: Path) -> list[tuple[float, int, Path]]:
-    """(time of last opening, bytes, path) of the caches and of what killed builds left, oldest first."""
-    caches = []
-    for path in (*folder.glob("*.u8"), *folder.glob("*.tmp")):
-        with contextlib.suppress(FileNotFoundError):  # another job may evict it meanwhile
-            if path.stem != except_for.stem:
-                caches.append((path.stat().st_mtime, path.stat().st_size, path))
-    return sorted(caches)
 
 
 def _evict(path: Path) -> bool:

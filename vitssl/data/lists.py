@@ -81,14 +81,13 @@ def _json_rows(file: Path) -> Iterator[Row]:
     except json.JSONDecodeError as error:
         raise ConfigError(f"{file}: not JSON ({error})") from None
     try:
-        yield from _coco_rows(file, content) if isinstance(content, dict) else _record_rows(file, content)
+        if isinstance(content, dict):
+            yield from _coco_rows(file, content)
+        else:
+            for number, record in enumerate(content):
+                yield _row(f"{file}: entry {number}", record["name"], str(record["label"]))
     except (KeyError, TypeError):
         raise ConfigError(f"{file}: expected a list of {{name, label}}, or COCO's images, annotations and categories") from None
-
-
-def _record_rows(file: Path, content: list[dict]) -> Iterator[Row]:
-    for number, record in enumerate(content):
-        yield _row(f"{file}: entry {number}", record["name"], str(record["label"]))
 
 
 def _coco_rows(file: Path, content: dict) -> Iterator[Row]:

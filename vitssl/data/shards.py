@@ -235,19 +235,14 @@ def _collect(source: Source, listing: str, out: Path, jobs: list[_Job]) -> Index
     shards = [record["shard"] for record in records]
     rows = np.array([row for record in records for row in record["rows"]], dtype=np.int64)
     totals = sum(np.array(record["totals"], dtype=object) for record in records if record["shard"]["split"] == "train")
-    mean, std = _statistics(totals)
-    columns = dict(zip(COLUMNS, rows.T.copy(), strict=True))
-    index = Index(out, source.name, listing, "", source.classes, mean, std, shards, **columns)
-    index.sha256 = fingerprint(to_json(index))
-    return index
-
-
-def _statistics(totals: np.ndarray) -> tuple[list[float], list[float]]:
     mean, std = [], []
     for number, first, second in totals.T.tolist():
         mean.append(first / (255 * number))
         std.append((number * second - first**2) ** 0.5 / (255 * number))
-    return mean, std
+    columns = dict(zip(COLUMNS, rows.T.copy(), strict=True))
+    index = Index(out, source.name, listing, "", source.classes, mean, std, shards, **columns)
+    index.sha256 = fingerprint(to_json(index))
+    return index
 
 
 # ------------------------------------------------------------------------------------------------------ verify and info

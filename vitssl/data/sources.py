@@ -73,7 +73,11 @@ def open_source(source: str) -> Source:
     else:
         kinds = ", ".join(["digits", *(f"{kind}:..." for kind in _KINDS)])
         raise ConfigError(f"source {source!r} is neither an existing folder nor one of {kinds}")
-    _check(opened, source)
+    for split in ("train", *opened.splits):
+        if not opened.splits.get(split):
+            raise ConfigError(f"{source}: no images in split {split!r}; it has {', '.join(opened.splits) or 'no images'}")
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", split):
+            raise ConfigError(f"{source}: {split!r} is no name for a split; use letters, digits, _ and -")
     return opened
 
 
@@ -89,14 +93,6 @@ def _open(kind: str, rest: str) -> Source:
             raise ConfigError(f"{kind}:{rest}: option {key!r} has no value; write {key}=...")
         options.setdefault(key, []).append(value)
     return call(path, options)
-
-
-def _check(opened: Source, source: str) -> None:
-    for split in ("train", *opened.splits):
-        if not opened.splits.get(split):
-            raise ConfigError(f"{source}: no images in split {split!r}; it has {', '.join(opened.splits) or 'no images'}")
-        if not re.fullmatch(r"[A-Za-z0-9_-]+", split):
-            raise ConfigError(f"{source}: {split!r} is no name for a split; use letters, digits, _ and -")
 
 
 def _existing(kind: str, path: str) -> Path:

@@ -53,7 +53,11 @@ def open_set(name: str, root: str | Path = DEFAULT_ROOT) -> tuple[list[str], dic
         raise ConfigError(f"torchvision:{name}: not one of {', '.join(SETS)}")
     root = Path(root).expanduser()
     splits = {split: [_open(name, root, arguments) for arguments in parts] for split, parts in SETS[name].items()}
-    return _classes(splits), splits
+    first = splits["train"][0]
+    if names := getattr(first, "classes", None):
+        return [name if isinstance(name, str) else ", ".join(name) for name in names], splits
+    highest = max(int(first[i][1]) for i in range(len(first)))
+    return [str(k) for k in range(highest + 1)], splits
 
 
 def _open(name: str, root: Path, arguments: dict):
@@ -86,11 +90,3 @@ def _download(cls, name: str, root: Path, arguments: dict):
     except (OSError, RuntimeError, ValueError, http.client.HTTPException) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"torchvision:{name}: not in {root}, and the download failed ({reason}); {advice}") from None
-
-
-def _classes(splits: dict[str, list]) -> list[str]:
-    first = splits["train"][0]
-    if names := getattr(first, "classes", None):
-        return [name if isinstance(name, str) else ", ".join(name) for name in names]
-    highest = max(int(first[i][1]) for i in range(len(first)))
-    return [str(k) for k in range(highest + 1)]

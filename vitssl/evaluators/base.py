@@ -154,7 +154,8 @@ class Subject:
             for batch, labels in self.batches(cfg, split):
                 with dist.autocast(self.device, self.run.loop.precision):
                     features: Features = backbone(backbone.embed(batch.views["main"]), out_indices=places)
-                    pooled_BD = torch.cat([block.pooled(pool) for block in _read(features, backbone.norm, places)], dim=1)
+                    read = [features.intermediates[i].normed(backbone.norm) for i in places] or [features]  # after the final norm
+                    pooled_BD = torch.cat([block.pooled(pool) for block in read], dim=1)
                 known = labels != UNLABELLED
                 features_BD.append(pooled_BD.float()[known])
                 labels_B.append(labels[known])
@@ -176,11 +177,6 @@ class Subject:
             yield
         finally:
             self.network.load_state_dict(original)
-
-
-def _read(features: Features, norm: Callable[[Tensor], Tensor], blocks: tuple[int, ...]) -> list[Features]:
-    """The output, or the intermediate places that are asked for, after the final norm."""
-    return [features.intermediates[i].normed(norm) for i in blocks] or [features]
 
 
 def named(error: ConfigError, name: str) -> ConfigError:

@@ -27,27 +27,19 @@ class Classification(Evaluator):
             for batch, labels_B in subject.batches(self.cfg):
                 with dist.autocast(subject.device, subject.run.loop.precision):
                     logits_BK = subject.network.predict(batch).float()
-                on_device.append(_sums(logits_BK, labels_B))
+                known_B = labels_B != UNLABELLED
+                hits = [top_k_correct(logits_BK, labels_B, k).sum() for k in (1, 5)]
+                loss = F.cross_entropy(logits_BK, labels_B, reduction="sum", ignore_index=UNLABELLED)
+                on_device.append(torch.stack([*hits, loss, known_B.sum()]).double())
                 if complete:
-                    known_B = labels_B != UNLABELLED
                     kept.append(tuple(values[known_B].cpu() for values in (batch.index_B, labels_B, logits_BK.softmax(1))))
         metrics = shares(on_device, ("top1", "top5", "loss"))
         if not complete:
             return Result(metrics)
-        index_N, labels_N, probabilities_NK = _of_all_ranks(kept, len(subject.classes))
+        # a rank may have no image
+        none = (torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64), torch.empty(0, len(subject.classes)))
+        index_N, labels_N, probabilities_NK = (dist.gather_rows(torch.cat(parts)) for parts in zip(none, *kept, strict=True))
         order_N = index_N.argsort()
         labels_N, probabilities_NK = labels_N[order_N].numpy(), probabilities_NK[order_N].numpy()
         arrays = {"labels": labels_N, "predicted": probabilities_NK.argmax(1), "confidence": probabilities_NK.max(1)}
         return Result(metrics | of_predictions(probabilities_NK, labels_N), arrays)
-
-
-def _of_all_ranks(kept: list[tuple[Tensor, ...]], num_classes: int) -> list[Tensor]:
-    none = (torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64), torch.empty(0, num_classes))
-    return [dist.gather_rows(torch.cat(parts)) for parts in zip(none, *kept, strict=True)]
-
-
-def _sums(logits_BK: Tensor, labels_B: Tensor) -> Tensor:
-    """Hits among the first and the first five, cross-entropy, and number of labelled images."""
-    loss = F.cross_entropy(logits_BK, labels_B, reduction="sum", ignore_index=UNLABELLED)
-    hits = [top_k_correct(logits_BK, labels_B, k).sum() for k in (1, 5)]
-    return torch.stack([*hits, loss, (labels_B != UNLABELLED).sum()]).double()

@@ -86,15 +86,11 @@ class TransformerDecoder(nn.Module):
     def forward(self, features: Features, mask: TokenMask) -> Tensor:
         """Predicted patches (B, N, E)."""
         P = features.prefix_BPD.shape[1]
-        tokens = torch.cat([self.embed(features.prefix_BPD), self._full(self.embed(features.tokens_BND), mask)], dim=1)
-        tokens = tokens + self.pos_embed
+        prefix, patches = self.embed(features.prefix_BPD), self.embed(features.tokens_BND)
+        if self.mask_token is not None:  # all N patches: the mask token at every hidden place
+            hidden = self.mask_token.to(patches.dtype).expand(*mask.mask_BN.shape, -1)
+            patches = hidden.scatter(1, mask.keep_BM[..., None].expand(-1, -1, patches.shape[-1]), patches)
+        tokens = torch.cat([prefix, patches], dim=1) + self.pos_embed
         for block in self.blocks:
             tokens = block(tokens)
         return self.pred(self.norm(tokens[:, P:]))
-
-    def _full(self, visible: Tensor, mask: TokenMask) -> Tensor:
-        """All N tokens: the mask token at every hidden place."""
-        if self.mask_token is None:
-            return visible
-        tokens = self.mask_token.to(visible.dtype).expand(*mask.mask_BN.shape, -1)
-        return tokens.scatter(1, mask.keep_BM[..., None].expand(-1, -1, visible.shape[-1]), visible)

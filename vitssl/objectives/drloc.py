@@ -149,10 +149,7 @@ class Drloc(Objective):
         return class_loss(prediction, classes_Bm2) if cfg.loss == "ce" else cycle_back_loss(prediction, classes_Bm2)
 
     def weight(self, term: str, progress: Tensor) -> float | Tensor:
-        return self.cfg.weight * self._schedule(progress)
-
-    def _schedule(self, progress: Tensor) -> float | Tensor:
-        """Linear from 0 to 1 over ``warmup_epochs``, from there to 0 at ``end_epoch``.
+        """Linear from 0 to ``cfg.weight`` over ``warmup_epochs``, from there to 0 at ``end_epoch``.
 
         The code's weight is constant within an epoch; this one has the same value where an epoch begins and changes with every
         step, as the learning rate does.
@@ -163,4 +160,4 @@ class Drloc(Objective):
             factor = (epoch / cfg.warmup_epochs).clamp(max=1)
         if cfg.end_epoch is not None:
             factor = factor * ((cfg.end_epoch - epoch) / (cfg.end_epoch - cfg.warmup_epochs)).clamp(0, 1)
-        return factor
+        return cfg.weight * factor

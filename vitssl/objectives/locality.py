@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from vitssl import backbones, config
 from vitssl.backbones import layers
-from vitssl.backbones.base import Backbone, Features
+from vitssl.backbones.base import Backbone
 from vitssl.config.objectives.locality import LocalityConfig
 from vitssl.data.batch import Batch
 from vitssl.objectives.base import Objective
@@ -44,14 +44,11 @@ class Locality(Objective):
 
     def forward(self, step: Step, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
         cfg, features = self.cfg, step.encode(self.cfg.view)
-        guide = self._guide(step.images(cfg.view))
+        with torch.no_grad():
+            shrunk_BCHW = F.interpolate(step.images(cfg.view), (cfg.teacher_px,) * 2, mode="bilinear", align_corners=False)
+            guide = self.teacher(self.teacher.embed(shrunk_BCHW), out_indices=tuple(cfg.stages))
         errors = [
             map_error(match(features.map(block)), guide.map(stage))
             for match, block, stage in zip(self.match, cfg.blocks, cfg.stages, strict=True)
         ]
         return {"locality": torch.stack(errors).sum()}
-
-    @torch.no_grad()
-    def _guide(self, images_BCHW: Tensor) -> Features:
-        shrunk_BCHW = F.interpolate(images_BCHW, (self.cfg.teacher_px,) * 2, mode="bilinear", align_corners=False)
-        return self.teacher(self.teacher.embed(shrunk_BCHW), out_indices=tuple(self.cfg.stages))

@@ -52,28 +52,24 @@ class Mae(Objective):
         self.cfg, self.patch_px, self.dropped = cfg, backbone.stride, cfg.hide == "drop"
         self.fusion = Fusion(backbone) if cfg.fuse else None
         self.out_indices = tuple(range(len(backbone.widths))) if cfg.fuse else ()
-        self.decoder = self._make_decoder(backbone, backbone.grid(config.view_px(run.data, cfg.view)))
+        grid, values = backbone.grid(config.view_px(run.data, cfg.view)), self.patch_px**2 * 3
+        if cfg.decoder == "pixel_shuffle":
+            self.decoder = LinearDecoder(backbone.embed_dim, values)
+        else:
+            self.decoder = TransformerDecoder(
+                backbone.embed_dim, values, grid, backbone.num_prefix_tokens,
+                dim=cfg.decoder_dim, depth=cfg.decoder_depth, num_heads=cfg.decoder_heads, dropped=self.dropped,
+            )  # fmt: skip
         layers.set_fused_attention(self.decoder, run.backbone.fused_attention)
 
-    def _make_decoder(self, backbone: Backbone, grid: tuple[int, int]) -> nn.Module:
-        cfg, values = self.cfg, self.patch_px**2 * 3
-        if cfg.decoder == "pixel_shuffle":
-            return LinearDecoder(backbone.embed_dim, values)
-        return TransformerDecoder(
-            backbone.embed_dim, values, grid, backbone.num_prefix_tokens,
-            dim=cfg.decoder_dim, depth=cfg.decoder_depth, num_heads=cfg.decoder_heads, dropped=self.dropped,
-        )  # fmt: skip
-
     def forward(self, step: Step, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
-        images_BCHW = step.images(self.cfg.view)
-        mask = random_mask(len(images_BCHW), math.prod(step.grid(self.cfg.view)), self.cfg.mask_ratio, images_BCHW.device)
-        prediction_BNE = self.decoder(self._encode(step, mask), mask)
+        view, images_BCHW = self.cfg.view, step.images(self.cfg.view)
+        mask = random_mask(len(images_BCHW), math.prod(step.grid(view)), self.cfg.mask_ratio, images_BCHW.device)
+        features = step.encode(view, keep_BM=mask.keep_BM) if self.dropped else step.encode(view, mask_BN=mask.mask_BN)
+        if self.fusion is not None:
+            features = self.fusion(features, step, mask if self.dropped else None)
+        prediction_BNE = self.decoder(features, mask)
         target_BNE = patchify(images_BCHW, self.patch_px)
         if self.cfg.normalize_targets:
             target_BNE = normalize_patches(target_BNE)
         return {"mae": masked_error(prediction_BNE, target_BNE, mask.mask_BN, self.cfg.loss)}
-
-    def _encode(self, step: Step, mask: TokenMask) -> Features:
-        view = self.cfg.view
-        features = step.encode(view, keep_BM=mask.keep_BM) if self.dropped else step.encode(view, mask_BN=mask.mask_BN)
-        return features if self.fusion is None else self.fusion(features, step, mask if self.dropped else None)

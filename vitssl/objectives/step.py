@@ -52,18 +52,14 @@ class Step:
         if full and view in self._passes:
             return self._passes[view]
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self._frozen):
-            embedded = self._embed(view)
+            if view not in self._embedded:
+                with self._statistics(whole=view in self._given):
+                    self._embedded[view] = self._backbone.embed(self._views[view])
             with self._statistics(whole=view in self._given and full):
-                features = self._backbone(embedded, keep_BM, mask_BN, attn_mask, self._out_indices)
+                features = self._backbone(self._embedded[view], keep_BM, mask_BN, attn_mask, self._out_indices)
         if full:
             self._passes[view] = features
         return features
-
-    def _embed(self, view: str) -> Embedded:
-        if view not in self._embedded:
-            with self._statistics(whole=view in self._given):
-                self._embedded[view] = self._backbone.embed(self._views[view])
-        return self._embedded[view]
 
     def _statistics(self, whole: bool) -> AbstractContextManager[None]:
         return nullcontext() if whole or not self._whole_pass else norms.frozen_statistics(self._backbone)

@@ -58,14 +58,14 @@ class RunFolder:
         return as_it_was(Run, OmegaConf.to_container(OmegaConf.load(path))) if path.is_file() else {}
 
     def metrics(self, evaluator: str) -> dict[str, float]:
-        """The final metrics of an evaluator: of a built-in one (test, val, test_ema) or of a configured one."""
-        return self.done.get(evaluator) or self._evaluated(evaluator).get("metrics") or {}
-
-    def _evaluated(self, evaluator: str) -> dict[str, Any]:
-        """A configured evaluator's result, if it is of the fields that the run has now."""
+        """The final metrics of an evaluator: of a built-in one (test, val, test_ema), or of a configured one with the fields that the
+        run has now."""
+        if own := self.done.get(evaluator):
+            return own
         entry, fields = self.evals.get(evaluator, {}), (self.run.get("evals") or {}).get(evaluator) or {}
         told = entry.get("config", {})
-        return entry if all(told.get(key) == value for key, value in fields.items() if key != "every") else {}
+        same = all(told.get(key) == value for key, value in fields.items() if key != "every")
+        return entry.get("metrics") or {} if same else {}
 
     def of(self, kind: str) -> list[dict[str, Any]]:
         """The events of one kind, in order."""

@@ -125,11 +125,6 @@ def _run(sweep: Sweep, name: str, run: RunFolder) -> list[Entry]:
     accuracy = Entry(f"{test['top1']:.2f}" if test else DASH)
     spent = [Entry(number(run.spent[n] or None)) for n in ("device_hours", "energy_kwh", "co2e_kg")]
     site = Entry(energy_sources.site_of(run) if run.emissions else DASH, NOTE)
-    return [Entry(name), Entry("; ".join(points), NOTE), _how_it_went(run), Entry(str(run.attempts)), accuracy, *spent, site]
-
-
-def _how_it_went(run: RunFolder) -> Entry:
-    if run.status == "failed":
-        return Entry(f"failed: {run.error}", BAD)
-    detail = f" at {run.progress}" if run.status != "done" and run.progress else ""
-    return Entry(run.status + detail, BAD if run.status == "interrupted" else MEASURED)
+    detail = f": {run.error}" if run.status == "failed" else f" at {run.progress}" if run.status != "done" and run.progress else ""
+    status = Entry(run.status + detail, BAD if run.status in ("failed", "interrupted") else MEASURED)
+    return [Entry(name), Entry("; ".join(points), NOTE), status, Entry(str(run.attempts)), accuracy, *spent, site]

@@ -15,7 +15,9 @@ def overridden(sweep: Sweep) -> str:
     fields = sweep.facts.get("overrides") or []
     if not fields:
         return ""
-    kept = [name for name, there in _file_only(sweep).items() if there]
+    notes = sweep.facts.get("notes") or any(arm.note for arm in sweep.arms)
+    numbers = any(arm.published is not None or arm.published_cost for arm in sweep.arms)
+    kept = [name for name, there in (("the notes above", notes), ("the paper's numbers", numbers)) if there]
     changed = f"{', '.join(fields)} {'were' if len(fields) > 1 else 'was'} set on the command line"
     return f"{changed}; {' and '.join(kept)} are the sweep file's." if kept else f"{changed}."
 
@@ -23,14 +25,6 @@ def overridden(sweep: Sweep) -> str:
 def other_data(sweep: Sweep) -> list[str]:
     """The fields set on the command line that change which images are seen."""
     return [key for key in sweep.facts.get("overrides") or [] if re.search(r"(^|\.)data(\.(shards|source|images|labels|\w+_split)|$)", key)]
-
-
-def _file_only(sweep: Sweep) -> dict[str, bool]:
-    arms = sweep.arms
-    return {
-        "the notes above": bool(sweep.facts.get("notes") or any(arm.note for arm in arms)),
-        "the paper's numbers": any(arm.published is not None or arm.published_cost for arm in arms),
-    }
 
 
 def tracked(sweep: Sweep) -> str:

@@ -130,18 +130,13 @@ def per_class(grid: Grid) -> Table | None:
         [*names, Entry(c.classes[k]), Entry(f"{c.counts_KK[k].sum():,.0f}"),
          *(Entry(f"{100 * values_K[k]:.1f}") for values_K in (c.recall_K, c.precision_K, c.f1_K))]
         for names, _, c in matrices
-        for k in _shown_classes(c)
+        for k in (range(len(c.classes)) if len(c.classes) <= NAMED_CLASSES else np.argsort(c.recall_K, kind="stable")[:10])
     ]  # fmt: skip
     header = ["arm", grid.axis or "", "evaluator", "class", "images", "recall %", "precision %", "F1 %"]
     many = any(len(c.classes) > NAMED_CLASSES for *_, c in matrices)
     selection = f" Of more than {NAMED_CLASSES} classes, the ten of lowest recall." if many else ""
     caption = f"After the last epoch, over all finished seeds; on the test split, or of the evaluator that is named.{selection}"
     return Table("Classes", header, rows, caption, left=frozenset({0, 1, 2, 3})).trimmed()
-
-
-def _shown_classes(c: Confusion) -> list[int]:
-    K = len(c.classes)
-    return list(range(K)) if K <= NAMED_CLASSES else np.argsort(c.recall_K, kind="stable")[:10].tolist()
 
 
 def confusion_plot(grid: Grid) -> tuple[str, Figure] | None:

@@ -41,13 +41,10 @@ def place(axis: Axes, points: list[Point]) -> None:
         boxes = [_box(centre, dx * point_px, dy * point_px, width, height) for dx, dy in OFFSETS]
         best = min(range(len(OFFSETS)), key=lambda i: _clash(boxes[i], taken, inside))  # the first of equals
         taken.append(boxes[best])
-        _annotate(axis, point, *OFFSETS[best])
-
-
-def _annotate(axis: Axes, point: Point, dx: float, dy: float) -> None:
-    line = {"arrowstyle": "-", "color": point.colour, "linewidth": 0.5, "shrinkB": 3} if max(abs(dx), abs(dy)) > 14 else None
-    look = {"color": point.colour, "size": SIZE_PT, "ha": _side(dx), "va": "center", "arrowprops": line}
-    axis.annotate(point.text, (point.x, point.y), (dx, dy), textcoords="offset points", **look)
+        dx, dy = OFFSETS[best]
+        line = {"arrowstyle": "-", "color": point.colour, "linewidth": 0.5, "shrinkB": 3} if max(abs(dx), abs(dy)) > 14 else None
+        look = {"color": point.colour, "size": SIZE_PT, "ha": _side(dx), "va": "center", "arrowprops": line}
+        axis.annotate(point.text, (point.x, point.y), OFFSETS[best], textcoords="offset points", **look)
 
 
 def _marks(axis: Axes, point: Point, size_px: float) -> list[Box]:

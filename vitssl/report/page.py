@@ -20,6 +20,8 @@ def title(grid: Grid) -> str:
 
 def html(grid: Grid, plots: dict[str, Picture]) -> str:
     """The whole page."""
+    paper = grid.sweep.facts.get("paper")
+    source = f' Stands for {escape(paper["table"])} of <a href="{escape(paper["url"])}">{escape(paper["title"])}</a>.' if paper else ""
     sections = [
         _section("Results", _tables(tables.accuracy(grid), tables.differences(grid), tables.cost(grid))),
         _section("Reading", _list(sentences(grid)), "numbers"),
@@ -37,7 +39,7 @@ def html(grid: Grid, plots: dict[str, Picture]) -> str:
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title(grid))}</title>\n<style>\n{CSS}</style>\n</head>\n<body>\n<header>\n<h1>{escape(grid.sweep.name)}</h1>\n"
-        f"<p>{_subtitle(grid)}</p>\n</header>\n<main>\n{''.join(sections)}</main>\n</body>\n</html>\n"
+        f"<p>{escape(compared(grid))}{source}</p>\n</header>\n<main>\n{''.join(sections)}</main>\n</body>\n</html>\n"
     )
 
 
@@ -48,12 +50,6 @@ def compared(grid: Grid) -> str:
     arms = ", ".join(arm.name for arm in grid.sweep.arms)
     count = len(grid.sweep.arms)
     return f"{count} arm{'s' if count != 1 else ''} ({arms})" + (f" over {over}." if over else ".")
-
-
-def _subtitle(grid: Grid) -> str:
-    paper = grid.sweep.facts.get("paper")
-    source = f' Stands for {escape(paper["table"])} of <a href="{escape(paper["url"])}">{escape(paper["title"])}</a>.' if paper else ""
-    return escape(compared(grid)) + source
 
 
 def notes(grid: Grid) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import partial
 from io import StringIO
 from pathlib import Path
 from statistics import mean
@@ -34,7 +33,7 @@ STYLE = {
     "legend.frameon": False, "figure.dpi": 150, "hatch.linewidth": 0.5,
 }  # fmt: skip
 Plot = tuple[str, Figure]  # its caption, and the figure
-Value = Callable[[dict[str, Any]], float | None]  # of an event of metrics.jsonl
+Curve = tuple[str, str, str]  # where metrics.jsonl holds its values: the kind of event, a mapping in it, a key of that
 
 
 def draw(grid: Grid) -> dict[str, Plot]:
@@ -96,11 +95,17 @@ def _against_cost(grid: Grid, cost: str) -> Plot | None:
     figure, axes = _panels(columns)
     for axis, column in zip(axes, columns, strict=False):
         drawn = [(row, p) for row in grid.rows if (p := _points(grid, row, column, cost, scale))]
-        _scatter(grid, axis, drawn)
+        points = []
+        for row, (x, y) in drawn:
+            look = style_of(grid, row)
+            if len(x) > 1:
+                axis.scatter(x, y, s=8, alpha=0.35, linewidths=0, color=look["color"])
+            axis.errorbar(mean(x), mean(y), xerr=std(x), yerr=std(y), markersize=6, capsize=2.5, elinewidth=1, **look)
+            points.append(Point(mean(x), mean(y), std(x) or 0.0, std(y) or 0.0, grid.label(row), look["color"]))
         axis.set(title=grid.name(column), xlabel=unit, ylabel=metric_name(grid), xlim=(0, None))
         axis.margins(0.12, 0.16)
         axis.set_xlim(left=0)
-        place(axis, [_labelled_point(grid, row, *points) for row, points in drawn])
+        place(axis, points)
     return f"Accuracy against {unit}: means with ± one standard deviation over seeds; faint dots are single seeds.", figure
 
 
@@ -116,18 +121,6 @@ def _points(grid: Grid, row: Row, column: Any, cost: str, scale: float) -> tuple
     scores = grid.scores(row, column)
     cells = [c for c in row.columns.get(column, []) if c.axes.get(SEED) in scores and cost_of(c)["device_hours"]]
     return ([cost_of(c)[cost] * scale for c in cells], [scores[c.axes.get(SEED)] for c in cells]) if cells else None
-
-
-def _labelled_point(grid: Grid, row: Row, x: list[float], y: list[float]) -> Point:
-    return Point(mean(x), mean(y), std(x) or 0.0, std(y) or 0.0, grid.label(row), style_of(grid, row)["color"])
-
-
-def _scatter(grid: Grid, axis: Axes, drawn: list[tuple[Row, tuple[list[float], list[float]]]]) -> None:
-    for row, (x, y) in drawn:
-        look = style_of(grid, row)
-        if len(x) > 1:
-            axis.scatter(x, y, s=8, alpha=0.35, linewidths=0, color=look["color"])
-        axis.errorbar(mean(x), mean(y), xerr=std(x), yerr=std(y), markersize=6, capsize=2.5, elinewidth=1, **look)
 
 
 def _by_axis(grid: Grid) -> Plot | None:
@@ -192,9 +185,9 @@ def _learning_curves(grid: Grid) -> Plot | None:
     rows = [row for row in grid.rows if any(run.events for column in columns for run in _runs(row, column))]
     figure, axes = _curve_panels(len(curves), len(columns))
     for panels, column in zip(axes, columns, strict=True):
-        for axis, (name, (kind, value)) in zip(panels, curves.items(), strict=True):
+        for axis, (name, curve) in zip(panels, curves.items(), strict=True):
             for row in rows:
-                _draw_curves(axis, row.columns.get(column, []), kind, value, style_of(grid, row)["color"])
+                _draw_curves(axis, row.columns.get(column, []), curve, style_of(grid, row)["color"])
             axis.set(title=grid.name(column), xlabel="epoch, over all stages", ylabel=name)
         limits = [axis.get_xlim() for axis in panels]  # a pretraining has a loss and no accuracy; the epochs line up
         for axis in panels:
@@ -212,20 +205,12 @@ def _runs(row: Row, column: Any) -> list[RunFolder]:
     return [run for cell in row.columns.get(column, []) for _, run in cell.stages]
 
 
-def _curves_of(runs: list[RunFolder]) -> dict[str, tuple[str, Value]]:
-    """The available curves: axis label -> (kind of event, function that reads its value)."""
+def _curves_of(runs: list[RunFolder]) -> dict[str, Curve]:
+    """The available curves, by axis label."""
     terms = dict.fromkeys(name for run in runs for event in run.of("train") for name in event["terms"])
-    losses: dict[str, tuple[str, Value]] = {f"training loss: {name}": ("train", partial(_term, name)) for name in terms}
     named = dict.fromkeys(name for run in runs for event in run.of("eval") for name in ("test", *run.evals) if name in event)
-    return {f"{name} top-1, %": ("eval", partial(_top1, name)) for name in named} | losses
-
-
-def _top1(evaluator: str, event: dict[str, Any]) -> float | None:
-    return (event.get(evaluator) or {}).get("top1")
-
-
-def _term(name: str, event: dict[str, Any]) -> float | None:
-    return event["terms"].get(name)
+    accuracies: dict[str, Curve] = {f"{name} top-1, %": ("eval", name, "top1") for name in named}
+    return accuracies | {f"training loss: {name}": ("train", "terms", name) for name in terms}
 
 
 def _curve_panels(curves: int, columns: int) -> tuple[Figure, list[list[Axes]]]:
@@ -240,18 +225,17 @@ def _curve_panels(curves: int, columns: int) -> tuple[Figure, list[list[Axes]]]:
     return figure, [list(axes.flat[:curves])]
 
 
-def _draw_curves(axis: Axes, cells: list[Cell], kind: str, value: Value, colour: str) -> None:
+def _draw_curves(axis: Axes, cells: list[Cell], curve: Curve, colour: str) -> None:
     for i in range(max((len(c.stages) for c in cells), default=0)):
         dashes = "--" if i < len(cells[0].stages) - 1 else "-"
-        _band(axis, [_curve(c.stages[i][1], _epochs_before(c, i), kind, value) for c in cells], colour, dashes)
+        _band(axis, [_points_of_stage(c, i, *curve) for c in cells], colour, dashes)
 
 
-def _epochs_before(cell: Cell, stage: int) -> float:
-    return sum(run.run["loop"]["epochs"] for _, run in cell.stages[:stage] if run.run)
-
-
-def _curve(run: RunFolder, before: float, kind: str, value: Value) -> tuple[list[float], list[float]]:
-    points = [(before + e["epoch"], v) for e in run.of(kind) if (v := value(e)) is not None]
+def _points_of_stage(cell: Cell, stage: int, kind: str, mapping: str, key: str) -> tuple[list[float], list[float]]:
+    """Epochs, counted over all stages, and the curve's values there."""
+    before = sum(run.run["loop"]["epochs"] for _, run in cell.stages[:stage] if run.run)
+    events = cell.stages[stage][1].of(kind)
+    points = [(before + e["epoch"], value) for e in events if (value := (e.get(mapping) or {}).get(key)) is not None]
     return [x for x, _ in points], [y for _, y in points]
 
 

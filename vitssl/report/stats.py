@@ -39,18 +39,11 @@ def difference(arm: dict[object, float], baseline: dict[object, float]) -> Diffe
     if not arm or not baseline:
         return None
     if set(arm) == set(baseline):
-        return _paired([arm[seed] - baseline[seed] for seed in arm])
-    return _welch(list(arm.values()), list(baseline.values()))
-
-
-def _paired(differences: list[float]) -> Difference:
-    n = len(differences)
-    if n == 1:
-        return Difference(differences[0], None, None, "one seed")
-    return _interval(mean(differences), stdev(differences) / sqrt(n), n - 1, f"paired over {n} seeds")
-
-
-def _welch(a: list[float], b: list[float]) -> Difference:
+        differences, n = [arm[seed] - baseline[seed] for seed in arm], len(arm)
+        if n == 1:
+            return Difference(differences[0], None, None, "one seed")
+        return _interval(mean(differences), stdev(differences) / sqrt(n), n - 1, f"paired over {n} seeds")
+    a, b = list(arm.values()), list(baseline.values())
     centre = mean(a) - mean(b)
     if min(len(a), len(b)) == 1:
         return Difference(centre, None, None, "one seed in an arm")

@@ -106,17 +106,21 @@ def accuracy(grid: Grid) -> Table:
     rows = [[Entry(grid.label(row)), Entry(row.arm.row or DASH, NOTE), *_accuracies(grid, row)] for row in grid.rows]
     row_name = "paper's row" if grid.sweep.facts.get("paper") else "in words"
     names = [(grid.name(column), 3) for column in grid.columns]
+    ranked = {2 + 3 * i: grid.ranking(column) for i, column in enumerate(grid.columns)}  # arms by column, none where they cannot be
     table = Table(
         "Accuracy", ["arm", row_name, *header * len(grid.columns)], rows, caption=_accuracy_caption(grid),
         groups=[("", 2), *names] if grid.columns != [None] else [], left=frozenset({0, 1}),
-        best={(row, 2 + 3 * i) for i, row in _best(grid).items()},
+        best={(grid.rows.index(order[0]), c) for c, order in ranked.items() if order},
     )  # fmt: skip
     return table.trimmed()
 
 
 def cost(grid: Grid) -> Table:
     """Size of every arm's models and what one of them cost, separately for every column."""
-    rows = [[*which(grid, row, column), *_size(done), *_spending(done), _speed(done)] for row, column, done in grid.models()]
+    rows = []
+    for row, column, done in grid.models():
+        images_per_s = mean(c.last.cost["inference_images_per_s"] for c in done)
+        rows.append([*which(grid, row, column), *_size(done), *_spending(done), Entry(number(images_per_s))])
     named = ["arm", grid.axis or ""]
     size = ["M parameters, training", "M parameters, inference", "M activations, inference", "GMACs, training forward", "GMACs, inference"]
     spent = [hours_name(grid.sweep), "kWh", "kg CO2e tracked", "kg CO2e estimate", currency(grid.sweep)]
@@ -129,12 +133,6 @@ def cost(grid: Grid) -> Table:
 def which(grid: Grid, row: Row, column: Any) -> list[Entry]:
     """The text columns of a table of models: the arm, and its column where there are several."""
     return [Entry(grid.label(row)), Entry(str(column) if grid.axis else DASH)]
-
-
-def _best(grid: Grid) -> dict[int, int]:
-    """Column number -> number of the row with the highest mean, where rows can be ranked."""
-    ranked = {i: grid.ranking(column) for i, column in enumerate(grid.columns)}
-    return {i: grid.rows.index(rows[0]) for i, rows in ranked.items() if rows}
 
 
 def currency(sweep: Sweep) -> str:
@@ -160,19 +158,12 @@ def _accuracies(grid: Grid, row: Row) -> list[Entry]:
     entries = []
     for column in grid.columns:
         scores, paper = list(grid.scores(row, column).values()), grid.published(row, column)
-        dagger = "†" if row.arm.quoted else ""
-        entries.append(_accuracy(scores, row, column))
+        dagger, cells = "†" if row.arm.quoted else "", row.columns.get(column, [])
+        seeds = f"{len(scores)}" if len(scores) == len(cells) else f"{len(scores)} of {len(cells)}"
+        entries.append(Entry(f"{plus_minus(scores)} ({seeds})") if scores else _status_entry(row, cells))
         entries.append(Entry(f"{paper:.2f}{dagger}", PUBLISHED) if paper is not None else Entry())
         entries.append(Entry(signed(mean(scores) - paper)) if scores and paper is not None else Entry())
     return entries
-
-
-def _accuracy(scores: list[float], row: Row, column: Any) -> Entry:
-    cells = row.columns.get(column, [])
-    if not scores:
-        return _status_entry(row, cells)
-    seeds = f"{len(scores)}" if len(scores) == len(cells) else f"{len(scores)} of {len(cells)}"
-    return Entry(f"{plus_minus(scores)} ({seeds})")
 
 
 def plus_minus(values: list[float]) -> str:
@@ -199,10 +190,6 @@ def _spending(done: list[Cell]) -> list[Entry]:
     return [Entry(number(v)) for v in (cost["device_hours"], cost["energy_kwh"], cost["co2e_kg"], estimate, money)]
 
 
-def _speed(done: list[Cell]) -> Entry:
-    return Entry(number(mean(c.last.cost["inference_images_per_s"] for c in done)))
-
-
 def _accuracy_caption(grid: Grid) -> str:
     sweep, paper = grid.sweep, grid.sweep.facts.get("paper")
     first = f"{metric_name(grid)} after the last epoch: mean ± standard deviation over the seeds, their number in brackets."
@@ -215,17 +202,14 @@ def _accuracy_caption(grid: Grid) -> str:
 def _cost_caption(grid: Grid) -> str:
     size = "A chain's stages are joined by +. Activations: the values that matrix products and convolutions put out for one image. "
     spent = "One model: the mean over seeds of the sum over its stages, all attempts included. "
-    return " ".join(
-        filter(None, (size + spent + _estimate_note(grid.sweep), energy_sources.tracked(grid.sweep), energy_sources.sites(grid.sweep)))
-    )
-
-
-def _estimate_note(sweep: Sweep) -> str:
+    sweep = grid.sweep
     if not sweep.on_gpu:
-        return "No GPU was used: hours are of the one device, and the estimate by board power has no meaning."
-    sites = {(run.site.gpu_power_w, run.site.estimate_kg_per_kwh) for run in sweep.runs.values()}
-    factors = " or ".join(f"board power ({power_w:g} W) x {intensity:g}" for power_w, intensity in sorted(sites))
-    return f"Estimate: GPU-hours x {factors} kg/kWh, as the SSAT paper's Table 3."
+        estimate = "No GPU was used: hours are of the one device, and the estimate by board power has no meaning."
+    else:
+        sites = {(run.site.gpu_power_w, run.site.estimate_kg_per_kwh) for run in sweep.runs.values()}
+        factors = " or ".join(f"board power ({power_w:g} W) x {intensity:g}" for power_w, intensity in sorted(sites))
+        estimate = f"Estimate: GPU-hours x {factors} kg/kWh, as the SSAT paper's Table 3."
+    return " ".join(filter(None, (size + spent + estimate, energy_sources.tracked(sweep), energy_sources.sites(sweep))))
 
 
 # -------------------------------------------------------------------------------------------------------- further tables

@@ -184,7 +184,13 @@ class Policy(NamedTuple):
         entry_BT = self.rows[row_BT if self.independent else row_BT[:, :1], np.arange(steps)]
         probability_E, magnitude_E = np.array([entry[1:] for entry in self.entries], dtype=float).T
         chosen_BT = whether_BT < probability_E[entry_BT]
-        level_BT = self._noisy(magnitude_E[entry_BT], random) / self.highest
+        magnitude_BT = magnitude_E[entry_BT]
+        if self.magnitude_std > 100:
+            magnitude_BT = magnitude_BT * random.uniform("auto_augment/magnitude", steps)
+        else:
+            noise_BT = self.magnitude_std * random.normal("auto_augment/magnitude", steps)
+            magnitude_BT = np.clip(magnitude_BT + noise_BT, 0, self.highest)
+        level_BT = magnitude_BT / self.highest
         operation_BT, argument_BT = np.full(entry_BT.shape, NONE), np.zeros(entry_BT.shape)
         for entry, (name, _, _) in enumerate(self.entries):
             affected_BT = chosen_BT & (entry_BT == entry)
@@ -192,12 +198,6 @@ class Policy(NamedTuple):
             operation_BT[affected_BT] = OPERATIONS.index(operation)
             argument_BT[affected_BT] = argument(level_BT[affected_BT], np.where(sign_BT[affected_BT] < 0.5, -1, 1))
         return SampledOps(operation_BT, argument_BT)
-
-    def _noisy(self, magnitude_BT: np.ndarray, random: StepRandom) -> np.ndarray:
-        steps = magnitude_BT.shape[1]
-        if self.magnitude_std > 100:
-            return magnitude_BT * random.uniform("auto_augment/magnitude", steps)
-        return np.clip(magnitude_BT + self.magnitude_std * random.normal("auto_augment/magnitude", steps), 0, self.highest)
 
 
 def parse(text: str, where: str = "") -> Policy:

@@ -44,7 +44,12 @@ def _operations(op: Jitter | Gray | Blur | Solarize, purpose: str, random: StepR
     """Each with its argument, one per image or one for all."""
     match op:
         case Jitter():
-            yield from _jitter(op.strength, purpose, random)
+            # as torchvision's, but in one random order for all images
+            for i in random.generator(f"{purpose}/order").permutation(len(op.strength)):
+                strength, operation = op.strength[i], JITTERED[i]
+                low, high = (-strength, strength) if operation is color.hue else (max(1 - strength, 0), 1 + strength)
+                if strength > 0:
+                    yield operation, low + (high - low) * random.uniform(f"{purpose}/{operation.__name__}")
         case Gray():
             yield color.grayscale, 0.0
         case Blur():
@@ -52,12 +57,3 @@ def _operations(op: Jitter | Gray | Blur | Solarize, purpose: str, random: StepR
             yield color.gaussian_blur, low + (high - low) * random.uniform(f"{purpose}/argument")
         case Solarize():
             yield color.solarize, op.threshold
-
-
-def _jitter(strengths: list[float], purpose: str, random: StepRandom) -> Iterator[tuple[Operation, np.ndarray]]:
-    """As torchvision's, but in one random order for all images."""
-    for i in random.generator(f"{purpose}/order").permutation(len(strengths)):
-        strength, operation = strengths[i], JITTERED[i]
-        low, high = (-strength, strength) if operation is color.hue else (max(1 - strength, 0), 1 + strength)
-        if strength > 0:
-            yield operation, low + (high - low) * random.uniform(f"{purpose}/{operation.__name__}")

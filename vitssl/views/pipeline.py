@@ -14,7 +14,6 @@ from vitssl.views.augment import parse
 from vitssl.views.color_steps import color_ops
 from vitssl.views.crop import centre_windows, crop_windows
 from vitssl.views.erase import erase, erased_boxes
-from vitssl.views.image_op import ImageOp
 from vitssl.views.mix import mix, one_hot
 from vitssl.views.random import StepRandom
 from vitssl.views.resample import LEVELS, Window, resample
@@ -49,14 +48,10 @@ def _on_device(raw: RawBatch, device: torch.device) -> tuple[Tensor, ...]:
 
 def _resample(images_BCHW: Tensor, rows: Window, columns: Window, interpolation: str, out_BCSS: Tensor) -> Tensor:
     """``resample`` without the source pixels that no image needs."""
-    (top, rows), (left, columns) = (_tight(window) for window in (rows, columns))
+    top, left = (int(window.start.min()) for window in (rows, columns))
+    rows, columns = rows._replace(start=rows.start - top), columns._replace(start=columns.start - left)
     bottom, right = (int((window.start + window.length).max()) for window in (rows, columns))
     return resample(images_BCHW[:, :, top : top + bottom, left : left + right], rows, columns, interpolation, out_BCSS)
-
-
-def _tight(window: Window) -> tuple[int, Window]:
-    first = int(window.start.min())
-    return first, window._replace(start=window.start - first)
 
 
 class TrainViews:
@@ -105,7 +100,9 @@ class TrainViews:
         """Crop, colour and normalise, a chunk at a time."""
         px = view.size or self._image_size
         rows, columns = crop_windows(view, px, random, np.tile(sizes_B2, (view.count, 1)))
-        image_ops = self._image_ops(name, view, random, px)
+        policy = self._policies.get(name)
+        of_policy = policy.sample(random).image_ops(px, self._fill_C, view.auto_augment_interpolation) if policy else ()
+        image_ops = [*of_policy, *color_ops(view.color, random)]
         view_BCSS = torch.empty(view.count * len(images_BCHW), 3, px, px, device=self._device)
         for part, source in _chunks(images_BCHW, view.count, px):
             pixels = _resample(images_BCHW[source], rows.take(part), columns.take(part), view.interpolation, view_BCSS[part])
@@ -113,11 +110,6 @@ class TrainViews:
                 image_op.apply(pixels, part)
             self._normalize(pixels)
         return view_BCSS
-
-    def _image_ops(self, name: str, view: View, random: StepRandom, px: int) -> list[ImageOp]:
-        policy = self._policies.get(name)
-        of_policy = policy.sample(random).image_ops(px, self._fill_C, view.auto_augment_interpolation) if policy else ()
-        return [*of_policy, *color_ops(view.color, random)]
 
 
 class EvalView:

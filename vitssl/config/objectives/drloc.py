@@ -51,9 +51,6 @@ class DrlocConfig(ObjectiveConfig):
             yield Problem(f"{name}.multi_scale", f"{run.backbone.name} has one stage only")
         if self.multi_scale and self.features == "normed":
             yield Problem(f"{name}.features", "the final norm does not fit earlier stages; with multi_scale set raw")
-        yield from self._grid_problems(name, run)
-
-    def _grid_problems(self, name: str, run: Run) -> Iterator[Problem]:
         strides = stage_strides_px(run.backbone) if self.multi_scale else [stride_px(run.backbone)]
         for stride in strides:
             side = view_px(run.data, self.view) // stride

@@ -46,14 +46,12 @@ class MaeConfig(ObjectiveConfig):
             yield Problem(f"{name}.mask_ratio", f"{self.mask_ratio} keeps none of the {tokens} tokens; lower it or use smaller patches")
         if self.fuse and len(size_of(run.backbone).depths) < 2:
             yield Problem(f"{name}.fuse", f"{run.backbone.name} has no earlier stages to fuse")
-        yield from self._decoder_problems(name)
-
-    def _decoder_problems(self, name: str) -> Iterator[Problem]:
-        if self.decoder == "pixel_shuffle":
-            if self.hide == "drop":
-                reason = f"pixel_shuffle decodes every token, and hide=drop drops the hidden ones; set {name}.hide=mask"
-                yield Problem(f"{name}.decoder", reason)
-            return
-        yield from less_than(1, self, name, "decoder_dim", "decoder_depth", "decoder_heads")
-        if self.decoder_dim % self.decoder_heads or self.decoder_dim % 4:
-            yield Problem(f"{name}.decoder_dim", f"{self.decoder_dim} must be a multiple of decoder_heads={self.decoder_heads} and of 4")
+        if self.decoder == "transformer":
+            yield from less_than(1, self, name, "decoder_dim", "decoder_depth", "decoder_heads")
+            if self.decoder_dim % self.decoder_heads or self.decoder_dim % 4:
+                yield Problem(
+                    f"{name}.decoder_dim", f"{self.decoder_dim} must be a multiple of decoder_heads={self.decoder_heads} and of 4"
+                )
+        elif self.hide == "drop":
+            reason = f"pixel_shuffle decodes every token, and hide=drop drops the hidden ones; set {name}.hide=mask"
+            yield Problem(f"{name}.decoder", reason)
