@@ -12,7 +12,7 @@ from vitssl.report import details, render, tables
 from vitssl.report.collect import collect
 from vitssl.report.findings import sentences
 from vitssl.report.grid import Grid, lay_out
-from vitssl.report.settings import provenance, settings
+from vitssl.report.settings import _text, provenance, settings
 from vitssl.report.tables import DASH, MINUS
 
 
@@ -380,3 +380,15 @@ def test_sentences_follow_from_the_numbers(table_3):
 )
 def test_three_significant_digits(value, text):
     assert tables.number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ([{"pool": "mean", "hidden_dim": 768, "activation": None}], "pool=mean hidden_dim=768"),
+        ([{"jitter": {"strength": [0.4, 0.1], "prob": 0.8}, "gray": None}], "jitter 0.4 0.1 (p 0.8)"),
+        ([{"one_of": [{"gray": {"prob": 1.0}}, {"blur": {"sigma": [0.1, 2.0], "prob": 1.0}}]}], "one of (gray, blur 0.1 2)"),
+    ],
+)
+def test_a_list_of_parts_reads_as_one_would_write_it(value, text):
+    assert _text(value) == text

@@ -72,7 +72,10 @@ def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, dict):
-        return " and ".join(_part(name, fields) for name, fields in value.items() if fields is not None)
+        set_fields = {name: fields for name, fields in value.items() if fields is not None}
+        if all(isinstance(fields, dict | list) for fields in set_fields.values()):
+            return " and ".join(_part(name, fields) for name, fields in set_fields.items())
+        return " ".join(f"{name}={_text(field)}" for name, field in set_fields.items())
     return ", ".join(_text(v) for v in value) or "none" if isinstance(value, list) else str(value)
 
 
