@@ -62,6 +62,10 @@ class Features:
         pooled = [parts[part]() for part in pool.split("+")]
         return pooled[0] if len(pooled) == 1 else torch.cat(pooled, dim=1)
 
+    def of_images(self, rows: slice) -> Features:
+        """The features of some of the images, without their intermediates."""
+        return Features(self.prefix_BPD[rows], self.tokens_BND[rows], self.extra_BJD[rows], self.grid)
+
     def normed(self, norm: Callable[[Tensor], Tensor]) -> Features:
         """The same tokens after a norm."""
         return Features.split(norm(self.sequence()), self.prefix_BPD.shape[1], self.extra_BJD.shape[1], self.grid)

@@ -19,7 +19,15 @@ class LinearDecoder(nn.Linear):
 
     def forward(self, features: Features, mask: TokenMask) -> Tensor:  # type: ignore[override]
         """Predicted patches (B, N, E)."""
-        return super().forward(features.tokens_BND)
+        return self.pixels(self.tokens(features, mask))
+
+    def tokens(self, features: Features, mask: TokenMask) -> Tensor:
+        """What the pixels are predicted from: the backbone's tokens."""
+        return features.tokens_BND
+
+    def pixels(self, tokens_BND: Tensor) -> Tensor:
+        """The patches (B, N, E) of tokens."""
+        return super().forward(tokens_BND)
 
 
 class PixelDecoder(nn.Sequential):
@@ -85,6 +93,10 @@ class TransformerDecoder(nn.Module):
 
     def forward(self, features: Features, mask: TokenMask) -> Tensor:
         """Predicted patches (B, N, E)."""
+        return self.pixels(self.tokens(features, mask))
+
+    def tokens(self, features: Features, mask: TokenMask) -> Tensor:
+        """What the pixels are predicted from: all N tokens after the blocks and the norm, (B, N, dim)."""
         P = features.prefix_BPD.shape[1]
         prefix, patches = self.embed(features.prefix_BPD), self.embed(features.tokens_BND)
         if self.mask_token is not None:  # all N patches: the mask token at every hidden place
@@ -93,4 +105,8 @@ class TransformerDecoder(nn.Module):
         tokens = torch.cat([prefix, patches], dim=1) + self.pos_embed
         for block in self.blocks:
             tokens = block(tokens)
-        return self.pred(self.norm(tokens[:, P:]))
+        return self.norm(tokens[:, P:])
+
+    def pixels(self, tokens_BND: Tensor) -> Tensor:
+        """The patches (B, N, E) of tokens."""
+        return self.pred(tokens_BND)

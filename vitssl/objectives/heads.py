@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from vitssl.backbones import layers, norms
 
 
-def mlp(widths: list[int], activation: type[nn.Module], batch_norm: bool, last_batch_norm: bool = False) -> nn.Sequential:
+def mlp(
+    widths: list[int], activation: type[nn.Module], batch_norm: bool, last_batch_norm: bool = False, last_bias: bool = True
+) -> nn.Sequential:
     """Linear layers from width to width; after all but the last, a batch norm if asked for (in place of the bias) and the activation.
 
     With ``last_batch_norm`` there is one after the last too, and neither has a bias (SimCLR's code).
@@ -19,7 +21,7 @@ def mlp(widths: list[int], activation: type[nn.Module], batch_norm: bool, last_b
         parts += [nn.Linear(widths[i], widths[i + 1], bias=not batch_norm)]
         parts += [norms.BatchNorm1d(widths[i + 1])] if batch_norm else []
         parts += [activation()]
-    parts += [nn.Linear(widths[-2], widths[-1], bias=not last_batch_norm)]
+    parts += [nn.Linear(widths[-2], widths[-1], bias=last_bias and not last_batch_norm)]
     if last_batch_norm:
         parts += [norms.BatchNorm1d(widths[-1])]
         parts[-1].register_parameter("bias", None)  # it scales and does not shift

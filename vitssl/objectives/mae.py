@@ -9,13 +9,12 @@ import math
 from torch import Tensor, nn
 
 from vitssl import config
-from vitssl.backbones import layers
 from vitssl.backbones.base import Backbone, Features
 from vitssl.config.objectives.mae import MaeConfig
 from vitssl.data.batch import Batch
 from vitssl.objectives.base import Objective
-from vitssl.objectives.decoders import LinearDecoder, TransformerDecoder
-from vitssl.objectives.masking import TokenMask, masked_error, normalize_patches, patchify, random_mask
+from vitssl.objectives.masking import TokenMask, random_mask
+from vitssl.objectives.reconstruction import encode_visible, make_decoder, reconstruction_error
 from vitssl.objectives.step import Step
 
 
@@ -49,27 +48,15 @@ class Mae(Objective):
 
     def __init__(self, cfg: MaeConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
-        self.cfg, self.patch_px, self.dropped = cfg, backbone.stride, cfg.hide == "drop"
+        self.cfg, self.patch_px = cfg, backbone.stride
         self.fusion = Fusion(backbone) if cfg.fuse else None
         self.out_indices = tuple(range(len(backbone.widths))) if cfg.fuse else ()
-        grid, values = backbone.grid(config.view_px(run.data, cfg.view)), self.patch_px**2 * 3
-        if cfg.decoder == "pixel_shuffle":
-            self.decoder = LinearDecoder(backbone.embed_dim, values)
-        else:
-            self.decoder = TransformerDecoder(
-                backbone.embed_dim, values, grid, backbone.num_prefix_tokens,
-                dim=cfg.decoder_dim, depth=cfg.decoder_depth, num_heads=cfg.decoder_heads, dropped=self.dropped,
-            )  # fmt: skip
-        layers.set_fused_attention(self.decoder, run.backbone.fused_attention)
+        self.decoder = make_decoder(cfg, run, backbone)
 
     def forward(self, step: Step, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
         view, images_BCHW = self.cfg.view, step.images(self.cfg.view)
         mask = random_mask(len(images_BCHW), math.prod(step.grid(view)), self.cfg.mask_ratio, images_BCHW.device)
-        features = step.encode(view, keep_BM=mask.keep_BM) if self.dropped else step.encode(view, mask_BN=mask.mask_BN)
+        features = encode_visible(step, view, mask, self.cfg)
         if self.fusion is not None:
-            features = self.fusion(features, step, mask if self.dropped else None)
-        prediction_BNE = self.decoder(features, mask)
-        target_BNE = patchify(images_BCHW, self.patch_px)
-        if self.cfg.normalize_targets:
-            target_BNE = normalize_patches(target_BNE)
-        return {"mae": masked_error(prediction_BNE, target_BNE, mask.mask_BN, self.cfg.loss)}
+            features = self.fusion(features, step, mask if self.cfg.hide == "drop" else None)
+        return {"mae": reconstruction_error(self.decoder(features, mask), images_BCHW, mask, self.patch_px, self.cfg)}

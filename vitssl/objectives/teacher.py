@@ -23,11 +23,12 @@ class Teacher(nn.ModuleDict):
     Args:
         batch_statistics: the modules whose batch norms take their batch's statistics while the student trains (most public code); the
             others take the running averages.
+        average_buffers: buffers (a batch norm's averages) follow by the moving average too; else they are copied.
         students: by name.
     """
 
-    def __init__(self, batch_statistics: Collection[str] = (), **students: nn.Module):
-        self._batch_statistics = frozenset(batch_statistics)
+    def __init__(self, batch_statistics: Collection[str] = (), average_buffers: bool = False, **students: nn.Module):
+        self._batch_statistics, self._average_buffers = frozenset(batch_statistics), average_buffers
         super().__init__({name: copy.deepcopy(student) for name, student in students.items()})
         self.requires_grad_(False).eval()
 
@@ -41,7 +42,7 @@ class Teacher(nn.ModuleDict):
 
     @torch.no_grad()
     def ema_update(self, momentum: float, **students: nn.Module) -> None:
-        """Parameters become momentum x teacher's + (1 - momentum) x student's; buffers (a batch norm's averages) are copied.
+        """Parameters become momentum x teacher's + (1 - momentum) x student's; buffers likewise, or they are copied.
 
         The objective's ``after_step`` calls it, once per optimiser step, and ``start`` with a momentum of 0.
         """
@@ -49,4 +50,7 @@ class Teacher(nn.ModuleDict):
         for name, student in students.items():
             torch._foreach_lerp_(list(self[name].parameters()), list(student.parameters()), 1 - momentum)
             for buffer, student_buffer in zip(self[name].buffers(), student.buffers(), strict=True):
-                buffer.copy_(student_buffer)
+                if self._average_buffers and buffer.is_floating_point():  # a counter of batches is not
+                    buffer.lerp_(student_buffer, 1 - momentum)
+                else:
+                    buffer.copy_(student_buffer)

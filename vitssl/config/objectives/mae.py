@@ -4,54 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING
 
-from vitssl.config.backbones import size_of, stride_px
-from vitssl.config.base import Problem, less_than
-from vitssl.config.data import view_px
-from vitssl.config.objectives.base import ObjectiveConfig
+from vitssl.config.backbones import size_of
+from vitssl.config.base import Problem
+from vitssl.config.objectives.reconstruction import ReconstructionConfig
 
 if TYPE_CHECKING:
     from vitssl.config.run import Run
 
 
 @dataclass
-class MaeConfig(ObjectiveConfig):
+class MaeConfig(ReconstructionConfig):
     """MAE as released; with ``hide: mask``, ``decoder: pixel_shuffle`` and ``loss: l1`` SimMIM; with ``fuse`` ConvMAE."""
 
-    smoke: ClassVar[dict[str, Any]] = {"decoder_dim": 32, "decoder_depth": 1, "decoder_heads": 2}
-    mask_ratio: float = 0.75
-    hide: Literal["drop", "mask"] = "drop"  # hidden tokens are dropped, or replaced by a learned one
-    decoder: Literal["transformer", "pixel_shuffle"] = "transformer"
-    decoder_dim: int = 512  # these three: of the transformer
-    decoder_depth: int = 8
-    decoder_heads: int = 16
     fuse: bool = False  # earlier stages' features join the last one's before the decoder (ConvMAE)
-    loss: Literal["l2", "l1"] = "l2"
-    normalize_targets: bool = False  # per-patch normalised pixels
-
-    def requires(self) -> set[str]:
-        return {"keep"} if self.hide == "drop" else {"mask"}
-
-    def inactive_fields(self) -> dict[str, str]:
-        decoder = ("decoder_dim", "decoder_depth", "decoder_heads")
-        return dict.fromkeys(decoder, "decoder: transformer") if self.decoder == "pixel_shuffle" else {}
 
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
-        if not 0 < self.mask_ratio < 1:
-            yield Problem(f"{name}.mask_ratio", f"{self.mask_ratio} is not between 0 and 1")
-        tokens = (view_px(run.data, self.view) // stride_px(run.backbone)) ** 2
-        if int(tokens * (1 - self.mask_ratio)) < 1:
-            yield Problem(f"{name}.mask_ratio", f"{self.mask_ratio} keeps none of the {tokens} tokens; lower it or use smaller patches")
         if self.fuse and len(size_of(run.backbone).depths) < 2:
             yield Problem(f"{name}.fuse", f"{run.backbone.name} has no earlier stages to fuse")
-        if self.decoder == "transformer":
-            yield from less_than(1, self, name, "decoder_dim", "decoder_depth", "decoder_heads")
-            if self.decoder_dim % self.decoder_heads or self.decoder_dim % 4:
-                yield Problem(
-                    f"{name}.decoder_dim", f"{self.decoder_dim} must be a multiple of decoder_heads={self.decoder_heads} and of 4"
-                )
-        elif self.hide == "drop":
-            reason = f"pixel_shuffle decodes every token, and hide=drop drops the hidden ones; set {name}.hide=mask"
-            yield Problem(f"{name}.decoder", reason)
