@@ -170,8 +170,8 @@ def _check_metric(spec: Spec, made: list[Cell]) -> None:
         if evaluator not in known:
             has = "its Run has no loop.ema_decay" if evaluator == "test_ema" else f"it has {', '.join(known) or 'none'}"
             raise ConfigError(f"{spec.metric}: {cell.arm} has no evaluator {evaluator}; {has}", "metric", spec.place("metric"))
-        if metric not in known[evaluator].METRICS:
-            has = ", ".join(known[evaluator].METRICS)
+        if metric not in known[evaluator].metrics:
+            has = ", ".join(known[evaluator].metrics)
             raise ConfigError(f"{spec.metric}: an evaluator of type {known[evaluator].type} gives {has}", "metric", spec.place("metric"))
 
 

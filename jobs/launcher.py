@@ -25,7 +25,7 @@ from submitit.helpers import clean_env, environment_variables
 from jobs import cluster
 from jobs.folders import Launch, error_of, is_done, is_trained, status_command, write_run
 from jobs.graph import Graph, Job
-from jobs.node import REPORT_HOURS, WARNING_S, Node, Report, report_command
+from jobs.node import PROGRESS, REPORT_HOURS, WARNING_S, Node, Report, report_command
 from vitssl.config import ConfigError
 from vitssl.files import write_json
 
@@ -209,9 +209,10 @@ def _common(launch: Launch, dependency: str | None) -> dict[str, Any]:
 def _setup(launch: Launch, listed: Path) -> list[str]:
     """The batch script's lines before srun: the site's, and the trap for jobs that are killed.
 
-    A killed job (its last attempt wrote a checkpoint, and it neither failed by itself nor was cancelled) is requeued. Where the
-    job is no longer RUNNING, SLURM is already requeueing or cancelling it.
+    A killed job (its attempt got on, and it neither failed by itself nor was cancelled) is requeued. One that has nothing left to do
+    then ends at once, and its children start. Where the job is no longer RUNNING, SLURM is already requeueing or cancelling it.
     """
+    got_on = " || ".join(f'[ "$run/{name}" -nt "$begun" ]' for name in PROGRESS)
     return [
         *launch.site.setup,
         *(f"export {name}={shlex.quote(value)}" for name, value in launch.site.env.items()),
@@ -223,8 +224,8 @@ def _setup(launch: Launch, listed: Path) -> list[str]:
         'begun="$run/.begun-$job"; touch "$begun"',
         "go_on() {",
         "  code=$?",
-        '  if [ "$code" -ne 0 ] && [ ! -e "$run/done.json" ] && [ ! -e "$run/error.json" ] && [ ! -e "$run/cancelled" ] &&',
-        '    [ "$run/last.pt" -nt "$begun" ] && [ "$(squeue -h -j "$job" -o %T)" = RUNNING ]; then',
+        '  if [ "$code" -ne 0 ] && [ ! -e "$run/error.json" ] && [ ! -e "$run/cancelled" ] &&',
+        f'    {{ {got_on}; }} && [ "$(squeue -h -j "$job" -o %T)" = RUNNING ]; then',
         '    echo "killed after progress: requeueing"; scontrol requeue "$job"',
         "  fi",
         '  rm -f "$begun"; exit "$code"',

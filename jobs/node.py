@@ -24,6 +24,8 @@ from vitssl.config import Site, merge
 from vitssl.files import busy_file, read_json, write_json
 
 TRAINING = "vitssl.train"
+# what a run writes as it gets on, in training and in evaluation: a killed job whose attempt wrote one of them goes on from there
+PROGRESS = ("last.pt", "evals.json")
 # a stopping worker saves first; torchrun's default of 30 s is too short for that
 SHUTDOWN_S = 300
 # SLURM warns this long before it kills: enough for a step, a save, and SLURM's 60 s of slack
@@ -121,10 +123,10 @@ class Node:
     module: str = TRAINING
 
     def __call__(self) -> str:
-        """Train until the run is done; when asked to stop, wait until it is saved, requeue the job and never return.
+        """Train the run until it is done, or evaluate it; when asked to stop, wait until it is saved, requeue the job and never return.
 
         Raises:
-            RuntimeError: training failed.
+            RuntimeError: that failed.
         """
         folder, environment = Path(self.folder), submitit.JobEnvironment()
         # an earlier attempt's result would be taken for this one's
@@ -137,7 +139,7 @@ class Node:
                 return str(folder)
             if stop_file.exists() and not (folder / "error.json").exists():
                 _leave(environment)
-            # training wrote no error: the container did not start, or it was killed. After progress the batch script requeues it
+            # it wrote no error: the container did not start, or it was killed. After progress the batch script requeues it
             unexplained = not busy_file(stop_file).exists() and not (folder / "error.json").exists()
         if environment.node == 0 and unexplained and _saved(folder) == before:
             write_json(folder / "error.json", {"message": f"exit code {code}, see {folder / 'log'}", "time": time.time()})
@@ -160,9 +162,8 @@ def _is_done(folder: Path, patience_s: float) -> bool:
 
 
 def _saved(folder: Path) -> float | None:
-    """When the newest checkpoint was written."""
-    last = folder / "last.pt"
-    return last.stat().st_mtime if last.exists() else None
+    """When the newest of `PROGRESS` was written."""
+    return max((path.stat().st_mtime for name in PROGRESS if (path := folder / name).exists()), default=None)
 
 
 def _node_info(environment: submitit.JobEnvironment) -> NodeInfo:

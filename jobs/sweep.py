@@ -58,7 +58,7 @@ class SweepFile:
     notes: list[str] = field(default_factory=list)
     columns: Optional[str] = None
     baseline: Optional[str] = None
-    metric: str = "top1"  # after the last epoch, on the test set (top1, top5, top1_ema) or of an evaluator (knn/top1, test/macro_f1)
+    metric: str = "top1"  # after the last epoch, on the test set (top1, top5, top1_ema) or of an evaluator (knn/top1, test/loss)
     site: Optional[str] = None
     resources: Resources = field(default_factory=Resources)
     defaults: dict[str, Any] = field(default_factory=dict)

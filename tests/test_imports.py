@@ -29,7 +29,7 @@ ALLOWED = {
     "objectives": {"config", "dist", "backbones", "data"},
     **{name: CORE | MIDDLE for name in MIDDLE},
     "evaluators": CORE | {"model", "state", "views"},
-    "evaluate": CORE | MIDDLE | {"evaluators", "views"},
+    "evaluate": CORE | MIDDLE | {"evaluators", "stopping", "views"},
     "memory": set(),
     "train_state": CORE | MIDDLE | {"evaluators", "memory", "views"},
     "stopping": set(),

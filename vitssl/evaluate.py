@@ -19,6 +19,7 @@ from vitssl.data.decode import decode, resize, resized_sizes, upright
 from vitssl.data.index import Index, load_index
 from vitssl.data.subset import Split, train_and_heldout
 from vitssl.files import read_json, write_json
+from vitssl.stopping import StopRequest
 from vitssl.views import EvalView
 
 OneImage = str | Path | Image.Image
@@ -86,10 +87,17 @@ class Trained:
         Raises:
             ConfigError: an evaluator that this run cannot have, or images that are not there.
         """
+        return evaluators.evaluate(self.subject(), evals, complete=True)
+
+    def subject(self) -> evaluators.Subject:
+        """What evaluators look at: its weights, and its part of the images.
+
+        Raises:
+            ConfigError: it was loaded with other weights than the model's.
+        """
         if self._weights != "model":
             raise ConfigError(f"{self.folder}: load it without weights={self._weights}; an evaluator's field weights says which to look at")
-        subject = evaluators.Subject(self.model, self.run, self.classes, self.view, self._data, lambda: self._averaged)
-        return evaluators.evaluate(subject, evals, complete=True)
+        return evaluators.Subject(self.model, self.run, self.classes, self.view, self._data, lambda: self._averaged)
 
     def _data(self) -> tuple[Index, Split]:
         """The index of its shards, and its part of them."""
@@ -173,11 +181,20 @@ def write_results(
     write_json(folder / EVALS, read_json(folder / EVALS) | new)
 
 
-def evaluate_finished(folder: Path, device: str = "auto") -> None:
-    """Run the configured evaluators that a finished run does not have the results of yet."""
-    trained = load(folder, device=device)
-    if missing := pending(trained.run, read_json(folder / EVALS)):
-        write_results(folder, missing, trained.evaluate(missing), read_json(folder / "done.json")["epochs"], trained.classes)
+def evaluate_finished(folder: Path, device: str = "auto") -> bool:
+    """Run the configured evaluators that a finished run does not have the results of yet, and keep each result as it comes.
+
+    Returns:
+        False where it was asked to stop before it had them all.
+    """
+    trained, epochs = load(folder, device=device), read_json(folder / "done.json")["epochs"]
+    subject = trained.subject()
+    with StopRequest() as stopping:
+        for name, cfg in pending(trained.run, read_json(folder / EVALS)).items():
+            if stopping:
+                return False
+            write_results(folder, {name: cfg}, evaluators.evaluate(subject, {name: cfg}, complete=True), epochs, trained.classes)
+    return True
 
 
 def evaluate_folder(folder: Path, cfg: EvalConfig, checkpoint: str = state.LAST) -> dict[str, float]:

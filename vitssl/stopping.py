@@ -10,7 +10,7 @@ from typing import Any
 class StopRequest:
     """A request that this run stops: the launcher's stop file, or a signal.
 
-    Signals only set a flag, which is looked at between steps. A second one ends the process at once.
+    Signals only set a flag, which is looked at between steps, or between evaluators. A second one ends the process at once.
     """
 
     def __init__(self) -> None:

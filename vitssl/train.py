@@ -139,6 +139,7 @@ def evaluate(train_state: TrainState, log: Log, due: dict[str, EvalConfig]) -> N
     """Run evaluators; by default a classifying Run's accuracy on the test split, on the held-out split and with averaged weights."""
     progress, last = train_state.progress, train_state.progress.step == train_state.total_steps
     results = evaluators.evaluate(train_state.subject, due, complete=last)
+    train_state.subject.forget_features()
     metrics = {name: result.metrics for name, result in results.items()}
     progress.last = metrics
     _remember_best(train_state, metrics)
@@ -177,8 +178,7 @@ def run_folder(folder: Path) -> int:
         if not done:
             return _train(folder, run)
         set_numerics(run)
-        evaluate_finished(folder, run.loop.device)
-    return 0
+        return 0 if evaluate_finished(folder, run.loop.device) else STOPPED
 
 
 def _train(folder: Path, run: Run) -> int:

@@ -12,7 +12,7 @@ import torch
 
 import vitssl
 from tests.ranks import run_ranks
-from vitssl import cli, config, train
+from vitssl import cli, config, evaluate, train
 from vitssl.config import ConfigError
 from vitssl.config.evals import pending
 from vitssl.evaluators import Subject
@@ -66,6 +66,23 @@ def test_adding_one_to_a_finished_run_evaluates_its_checkpoint_and_trains_nothin
     config.save(make_run(SHORT, MAE, KNN, {"evals.knn.k": 7}, shards=digits), run)
     assert train.main([str(run)]) == 0
     assert read_json(run / "evals.json")["knn"]["config"]["k"] == 7, "other fields are another question"
+
+
+def test_an_evaluation_that_is_asked_to_stop_keeps_its_results_and_goes_on_with_the_rest(folder, make_run, digits, tmp_path, monkeypatch):
+    run, stop_file = folder("run", MAE), tmp_path / "stop"
+    assert train.main([str(run)]) == 0
+    config.save(make_run(SHORT, MAE, KNN, {"evals.probe": {"type": "linear"}}, shards=digits), run)
+    monkeypatch.setenv("VITSSL_STOP_FILE", str(stop_file))
+
+    write = evaluate.write_results
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluate, "write_results", lambda *arguments: (write(*arguments), stop_file.touch()))
+        assert train.main([str(run)]) == train.STOPPED
+    first = read_json(run / "evals.json")
+    stop_file.unlink()
+    assert train.main([str(run)]) == 0
+    found = read_json(run / "evals.json")
+    assert set(first) == {"knn"} and set(found) == {"knn", "probe"} and found["knn"] == first["knn"]
 
 
 def test_weights_are_left_alone(folder):

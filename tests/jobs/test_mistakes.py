@@ -73,7 +73,7 @@ MISTAKES = [
     ),
     ("image_size: 16}", "image_size: 16, views.main.color: [3]}", r"sweep.yaml: defaults: data.views.main.color\[0\]: 3 is not a set of"),
     ("columns: data", "columns: data\nmetric: knn/top1", "sweep.yaml: metric: knn/top1: scratch has no evaluator knn; it has test"),
-    ("columns: data", "columns: data\nmetric: test/loss", "sweep.yaml: metric: 'test/loss' is none of top1, top5, balanced_accuracy"),
+    ("columns: data", "columns: data\nmetric: test/nll", "sweep.yaml: metric: 'test/nll' is none of top1, top5, balanced_accuracy"),
     ("plain: 10.0", "plain: ten", "arms.scratch.published.plain: 'ten' is not a number"),
     ("columns: data", "columns: data\nmetric: top7", "sweep.yaml: metric: 'top7' is none of top1, top5"),
     (
@@ -161,6 +161,13 @@ def test_a_mistake_on_the_command_line_is_one_line_that_names_it(expand, overrid
         expand(override)
     assert "\n" not in str(error.value)
     assert re.search(message, str(error.value)), str(error.value)
+
+
+def test_arms_are_compared_by_what_their_evaluator_gives(expand) -> None:
+    for metric in ("test/loss", "ece", "probe/loss"):
+        assert expand("evals.probe={type: linear}", f"metric={metric}", "arms=[scratch]").jobs
+    with pytest.raises(ConfigError, match=r"knn/loss: an evaluator of type knn gives top1, top5$"):
+        expand("evals.knn={type: knn, k: 3}", "metric=knn/loss", "arms=[scratch]")
 
 
 def test_what_the_file_says_is_not_blamed_on_the_command_line(expand) -> None:

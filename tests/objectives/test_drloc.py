@@ -30,7 +30,7 @@ def all_pairs(k: int) -> torch.Tensor:
 
 def test_pairs_are_uniform_and_with_replacement():
     torch.manual_seed(0)
-    places_Bm22 = drloc.draw_pairs(100, 7, 640, torch.device("cpu"))
+    places_Bm22 = drloc.draw_pairs(100, (7, 7), 640, torch.device("cpu"))
     assert places_Bm22.shape == (100, 640, 2, 2)
     for values in places_Bm22.flatten(0, 1).flatten(1).T:  # row and column of the first token, of the second
         shares = values.bincount(minlength=7) / 64_000
@@ -42,11 +42,28 @@ def test_pairs_are_uniform_and_with_replacement():
     assert same == pytest.approx(1 / 49, abs=0.003)
 
 
+def test_places_of_a_wide_grid_are_uniform_on_each_axis():
+    torch.manual_seed(0)
+    rows, columns = drloc.draw_pairs(100, (4, 6), 640, torch.device("cpu")).flatten(0, 2).T
+    for values, side in ((rows, 4), (columns, 6)):
+        assert torch.allclose(values.bincount() / 128_000, torch.full((side,), 1 / side), atol=0.005)  # four standard deviations
+    together = (rows * 6 + columns).bincount() / 128_000
+    assert torch.allclose(together, torch.full((24,), 1 / 24), atol=0.0023)
+
+
+def test_pairs_of_a_square_grid_are_the_numbers_of_the_generator():
+    """So runs that have begun, and those whose results are kept, draw what they drew."""
+    torch.manual_seed(0)
+    places_Bm22 = drloc.draw_pairs(3, (7, 7), 64, torch.device("cpu"))
+    torch.manual_seed(0)
+    assert torch.equal(places_Bm22, torch.randint(7, (3, 64, 2, 2)))
+
+
 def test_gathered_embeddings_lie_where_the_pairs_say():
     """On a map whose channels are image, row and column, the embeddings' differences are the offsets."""
     b, r, c = torch.meshgrid(torch.arange(3.0), torch.arange(7.0), torch.arange(7.0), indexing="ij")
     tokens_BND = torch.stack([b, r, c], -1).flatten(1, 2)
-    places_Bm22 = drloc.draw_pairs(3, 7, 64, torch.device("cpu"))
+    places_Bm22 = drloc.draw_pairs(3, (7, 7), 64, torch.device("cpu"))
     first, second = drloc.gather_pairs(tokens_BND, places_Bm22, 7).split(3, dim=-1)
     assert torch.equal(first[..., 0], torch.arange(3.0)[:, None].expand(3, 64)) and torch.equal(first[..., 0], second[..., 0])
     assert torch.equal(first[..., 1:].long(), places_Bm22[:, :, 0])
@@ -164,21 +181,22 @@ def slow_loss(network, cfg, images_BCHW, places_Bm22) -> float:
         last = len(backbone.widths) - 1
         features = backbone(backbone.embed(image_CHW[None]), out_indices=(last,))
         tokens_ND = features.intermediates[last].tokens_BND[0] if cfg.features == "raw" else features.tokens_BND[0]
-        side = features.grid[0]
+        rows, columns = features.grid
         if cfg.pooling != "none":
-            tokens_ND = slow_pool(tokens_ND.T.unflatten(1, (side, side)), cfg.pooling)
-            side = (side + 1) // 2
+            tokens_ND = slow_pool(tokens_ND.T.unflatten(1, (rows, columns)), cfg.pooling)
+            rows, columns = (rows + 1) // 2, (columns + 1) // 2
         for (i, j), (p, h) in places_Bm22[b].tolist():
-            out = head(torch.cat([tokens_ND[i * side + j], tokens_ND[p * side + h]])[None, None])[0, 0]
+            out = head(torch.cat([tokens_ND[i * columns + j], tokens_ND[p * columns + h]])[None, None])[0, 0]
             difference = [i - p, j - h] if cfg.signed else [abs(i - p), abs(j - h)]
-            losses.append(slow_pair(cfg, out, difference, side))
+            losses.append(slow_pair(cfg, out, difference, (rows, columns)))
     return torch.stack(losses).mean().item()
 
 
-def slow_pair(cfg, out, difference, side):
+def slow_pair(cfg, out, difference, grid):
+    side = max(grid)
     if cfg.loss == "l1":
-        scale = side if cfg.target == "normalized" else 1
-        total = sum(abs(out[a] - difference[a] / scale) for a in (0, 1))
+        scale = grid if cfg.target == "normalized" else (1, 1)
+        total = sum(abs(out[a] - difference[a] / scale[a]) for a in (0, 1))
         return total if cfg.reduction == "sum" else total / 2
     total = 0
     for a in (0, 1):
@@ -207,11 +225,13 @@ VARIANTS = {
 }
 
 
+@pytest.mark.parametrize("size_px", [(8, 8), (8, 16), (24, 8)], ids=["square", "wide", "high"])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_loss_equals_the_slow_loop_and_every_parameter_gets_a_gradient(make_run, drawn, name):
-    run = make_run(JOINT, {"objectives.drloc": VARIANTS[name]})
+def test_loss_equals_the_slow_loop_and_every_parameter_gets_a_gradient(make_run, drawn, name, size_px):
+    classes = {} if size_px == (8, 8) or VARIANTS[name].get("loss", "l1") == "l1" else {"num_classes": 23}  # of the longer side
+    run = make_run(JOINT, {"objectives.drloc": VARIANTS[name] | classes})
     network = model.build(run, 10)
-    images_BCHW = torch.randn(3, 3, 8, 8)
+    images_BCHW = torch.randn(3, 3, *size_px)
     total, terms, _ = network(batch_of(images_BCHW), torch.zeros(()))
     assert terms["drloc"].item() == pytest.approx(slow_loss(network, run.objectives.drloc, images_BCHW, drawn[0]), rel=1e-4)
     total.backward()
@@ -222,7 +242,7 @@ def test_loss_equals_the_slow_loop_and_every_parameter_gets_a_gradient(make_run,
 def test_loss_is_the_mean_over_images(make_run, monkeypatch, name):
     """So ranks and accumulated slices average to the global batch."""
     network = model.build(make_run(JOINT, {"objectives.drloc": VARIANTS[name]}), 10).eval()
-    images_BCHW, places_Bm22 = torch.randn(4, 3, 8, 8), drloc.draw_pairs(4, 2, 5, torch.device("cpu"))
+    images_BCHW, places_Bm22 = torch.randn(4, 3, 8, 8), drloc.draw_pairs(4, (2, 2), 5, torch.device("cpu"))
 
     def loss(rows: slice) -> float:
         monkeypatch.setattr(drloc, "draw_pairs", lambda *args: places_Bm22[rows])
@@ -238,7 +258,7 @@ def test_the_head_learns_the_offsets_from_places(make_run):
     optimizer = torch.optim.AdamW(head.parameters(), lr=3e-3)
     grid_BND = torch.cartesian_prod(torch.arange(7.0), torch.arange(7.0))[None].expand(16, -1, -1)
     for _ in range(300):
-        places_Bm22 = drloc.draw_pairs(16, 7, 64, torch.device("cpu"))
+        places_Bm22 = drloc.draw_pairs(16, (7, 7), 64, torch.device("cpu"))
         loss = drloc.regression_loss(head(drloc.gather_pairs(grid_BND, places_Bm22, 7)), drloc.offsets(places_Bm22, False), "mean")
         optimizer.zero_grad()
         loss.backward()

@@ -7,8 +7,9 @@ import pytest
 
 from vitssl import report
 from vitssl.files import read_json, write_json
-from vitssl.report import evaluations
+from vitssl.report import evaluations, tables
 from vitssl.report.collect import collect
+from vitssl.report.findings import sentences
 from vitssl.report.grid import lay_out
 from vitssl.report.tables import DASH
 
@@ -46,7 +47,7 @@ def test_every_stage_and_evaluator_has_a_line(chain):
     table = evaluations.table(lay_out(collect(chain)))
     lines = texts(table)
     assert "knn, weights teacher, k 10" in lines and "51.00 ± 1.41" in lines and "80.50 ± 0.71" in lines
-    assert table.header[-5:] == ["balanced accuracy %", "macro F1 %", "AUC %", "ECE %", "NLL"]
+    assert table.header[-5:] == ["balanced accuracy %", "macro F1 %", "AUC %", "ECE % ↓", "NLL ↓"]
     assert [row[1].text for row in table.rows] == ["pretrain", "finetune"]
 
 
@@ -78,6 +79,38 @@ def test_the_page_shows_both_and_a_metric_of_an_evaluator_ranks_the_arms(chain):
     facts = read_json(chain / "sweep.json")
     write_json(chain / "sweep.json", facts | {"metric": "test/macro_f1"})
     assert "macro F1 %, mean ± std (seeds)" in report.write(chain).read_text()
+
+
+@pytest.fixture
+def calibrated(sweep):
+    """The arm of the higher accuracy has the higher NLL: 0.9 and 1.1 against 0.5 and 0.5."""
+    done = {
+        (arm, seed): {"done": {"test": {"top1": top1, "top5": 99.0, "loss": loss, "count": 9}}}
+        for arm, top1, losses in (("scratch", 80.0, (0.5, 0.5)), ("ssat", 90.0, (0.9, 1.1)))
+        for seed, loss in enumerate(losses)
+    }
+    return sweep({"scratch": 80.0, "ssat": 90.0}, {"seed": [0, 1]}, columns=None, make=done)
+
+
+@pytest.mark.parametrize(("metric", "best"), [("top1", 1), ("test/loss", 0)])
+def test_the_best_is_the_lowest_where_lower_is_better(calibrated, metric, best):
+    write_json(calibrated / "sweep.json", read_json(calibrated / "sweep.json") | {"metric": metric})
+    grid = lay_out(collect(calibrated))
+    assert [row.arm.name for row in grid.ranking(None)] == [("scratch", "ssat")[best], ("scratch", "ssat")[1 - best]]
+    assert {row for row, _ in tables.accuracy(grid).best} == {best}
+
+
+def test_every_part_of_a_report_follows_a_metric_of_which_lower_is_better(calibrated):
+    write_json(calibrated / "sweep.json", read_json(calibrated / "sweep.json") | {"metric": "test/loss", "baseline": "ssat"})
+    grid = lay_out(collect(calibrated))
+    first = "Overall the best arm by NLL is scratch: 0.50 ± 0.00 (2 seeds), \N{MINUS SIGN}0.50 against ssat (paired over 2 seeds"
+    assert sentences(grid)[1].startswith(first)
+    assert tables.differences(grid).caption == "NLL, with the 95 % confidence interval by Student's t in brackets. ↓: lower is better."
+    page = report.write(calibrated).read_text()
+    assert "NLL ↓, mean ± std (seeds)" in page and "NLL ↓ against" in page
+    folder = calibrated / "report"
+    assert r"NLL $\downarrow$, mean" in (folder / "table.tex").read_text()
+    assert "loss_mean" in (folder / "table.csv").read_text().splitlines()[0]
 
 
 def test_a_configured_classifier_has_its_own_classes(chain):

@@ -180,7 +180,7 @@ def test_labels_keep_clear_of_each_other():
 
 def test_summary_is_for_the_terminal(table_3):
     text = report.summary(table_3(), width=120)
-    assert "78.57 ± 0.10 (3)" in text and "GPU-hours" in text and "most accurate arm is ssat" in text
+    assert "78.57 ± 0.10 (3)" in text and "GPU-hours" in text and "best arm by top-1 is ssat" in text
     assert "activations" not in text and "M parameters" not in text
     assert all(len(line) <= 120 for line in text.split("60 of 60")[0].splitlines())
 

@@ -16,6 +16,7 @@ import pytest
 from jobs import cancel, cluster, folders, launcher, status, submit
 from tests.jobs.standin import HELD_AT
 from tests.slurm.commands import sh, wait_for
+from vitssl.files import read_json
 
 Standin = Callable[..., Path]
 
@@ -206,6 +207,47 @@ def test_a_job_that_the_user_scancels_does_not_come_back(standin: Standin, hold:
     sh("scancel", cluster.job_id(folder))
     time.sleep(8)
     assert history(folder) == ["CANCELLED by 0"] and starts(folder) == [0]
+
+
+@pytest.fixture
+def evaluated(standin: Standin) -> Path:
+    """The folder of a trained run whose evaluation has one result of two, and waits as long as there is a file `hold`."""
+    folder = run_folder(standin("arms=[direct]", "--wait"), "direct")
+    (folder.parent / "hold").touch()
+    standin("arms=[direct]", "evals.first={type: knn, k: 3}", "evals.second={type: knn, k: 5}")
+    wait_for(lambda: results(folder))
+    return folder
+
+
+def results(folder: Path) -> set[str]:
+    return set(read_json(folder / "evals.json"))
+
+
+def evaluation_goes_on(folder: Path) -> None:
+    """Once it is back, it does what is left, and nothing is trained again."""
+    attempts = folder / "evaluations.txt"
+    wait_for(lambda: len(attempts.read_text().splitlines()) > 1)
+    (folder.parent / "hold").unlink()
+    wait_for(lambda: history(folder) == ["REQUEUED", "COMPLETED"])
+    assert attempts.read_text() == "first second\nfirst\n" and results(folder) == {"first", "second"}
+    assert starts(folder) == [0]
+
+
+def test_an_evaluation_that_is_warned_goes_on_with_what_is_left(evaluated: Path) -> None:
+    sh("scancel", "--signal", "USR2", cluster.job_id(evaluated))
+    evaluation_goes_on(evaluated)
+
+
+@pytest.mark.release
+def test_an_evaluation_that_is_killed_outright_goes_on_with_what_is_left(evaluated: Path) -> None:
+    kill_task(evaluated)
+    evaluation_goes_on(evaluated)
+
+
+@pytest.mark.release
+def test_an_evaluation_that_is_requeued_by_an_administrator_goes_on_with_what_is_left(evaluated: Path) -> None:
+    sh("scontrol", "requeue", cluster.job_id(evaluated))
+    evaluation_goes_on(evaluated)
 
 
 def test_arrays_are_no_longer_than_the_cluster_allows(cluster: None) -> None:

@@ -1,4 +1,4 @@
-"""Real training on two nodes of a real SLURM: a sweep with a chain and its report; preempted in mid-epoch, equal to the bit."""
+"""Real training on a real SLURM: a sweep with a chain on two nodes and its report; preempted, equal to the bit; evaluated later."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 
 from jobs import cluster, submit
 from tests.slurm.commands import sh, wait_for
+from vitssl.files import read_json
 
 SWEEP = Path(__file__).parent / "tiny.yaml"
 
@@ -45,6 +46,28 @@ def test_a_sweep_on_two_nodes(undisturbed: Path) -> None:
     assert len(list(undisturbed.glob("emissions-0-*.json"))) == 2  # one tracker on each node
 
 
+def test_an_evaluator_added_to_a_finished_sweep_is_evaluated_on_one_gpu_and_nothing_is_trained(place: Path, capsys) -> None:
+    assert submit.main([str(SWEEP), "--executor", "local", "loop.epochs=1"]) == 0
+    sweep = place / "runs" / "tiny"
+    folders = [run_folder(sweep, stage) for stage in ("sslft-pretrain-s0", "sslft-finetune-s0")]
+    trained = [contents(folder) for folder in folders]
+    again = [str(SWEEP), "--executor", "slurm", "loop.epochs=1", "evals.knn={type: knn, k: 5}"]
+    assert submit.main([*again, "--wait"]) == 0
+    assert sorted(sweep.glob("sslft-*")) == sorted(folders)
+    for folder, before in zip(folders, trained, strict=True):
+        assert read_json(folder / "evals.json")["knn"]["metrics"]["count"] == 450
+        changed = {name for name, content in contents(folder).items() if content != before.get(name)}
+        assert changed == {"evals.json", "run.yaml", "job.json", "slurm.json"}, "no checkpoint, no metrics, no energy of an attempt"
+        assert sacct(folder, "State,NNodes") == ["COMPLETED|1"] and "gres/gpu=1," in sacct(folder, "AllocTRES")[0]
+    capsys.readouterr()
+    assert submit.main(again) == 0
+    assert "2 done before, 0 in the queue before, 0 submitted" in capsys.readouterr().out.replace("\n", " ")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
 @pytest.mark.release
 def test_a_preempted_run_equals_an_undisturbed_one(place: Path, undisturbed: Path) -> None:
     (start,) = events(undisturbed, "start")
@@ -62,8 +85,9 @@ def test_a_preempted_run_equals_an_undisturbed_one(place: Path, undisturbed: Pat
     assert events(preempted, "end")[0]["reason"] == "stopped"
     expected, found = weights(undisturbed), weights(preempted)
     assert expected.keys() == found.keys() and all(torch.equal(expected[name], found[name]) for name in expected)
-    wait_for(lambda: history(preempted) == ["REQUEUED", "COMPLETED"])
+    wait_for(lambda: sacct(preempted, "State") == ["REQUEUED", "COMPLETED"])
 
 
-def history(folder: Path) -> list[str]:
-    return sh("sacct", "-X", "-n", "-P", "-D", "-j", cluster.job_id(folder), "-o", "State").split("\n")
+def sacct(folder: Path, fields: str) -> list[str]:
+    """What SLURM recorded of each incarnation of a run's job."""
+    return sh("sacct", "-X", "-n", "-P", "-D", "-j", cluster.job_id(folder), "-o", fields).split("\n")

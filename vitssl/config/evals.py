@@ -21,12 +21,37 @@ if TYPE_CHECKING:
 RESERVED = ("test", "val", "test_ema", "test_best", "selected", "self", "event", "step", "time", "epoch")
 
 
+@dataclass(frozen=True)
+class Metric:
+    """A number that evaluators give: its name in reports, its unit, and which of two values is the better one."""
+
+    name: str
+    unit: str = "%"
+    lower_is_better: bool = False
+
+    @property
+    def title(self) -> str:
+        """Name and unit, and an arrow where lower is better."""
+        return " ".join(filter(None, (self.name, self.unit, "↓" if self.lower_is_better else "")))
+
+
+METRICS = {
+    "top1": Metric("top-1"),
+    "top5": Metric("top-5"),
+    "balanced_accuracy": Metric("balanced accuracy"),
+    "macro_f1": Metric("macro F1"),
+    "auc": Metric("AUC"),
+    "ece": Metric("ECE", lower_is_better=True),
+    "loss": Metric("NLL", unit="", lower_is_better=True),
+}
+
+
 @dataclass
 class EvalConfig:
     """What every evaluator has."""
 
     classifies: ClassVar[bool] = False  # by the Run's classifier
-    METRICS: ClassVar[tuple[str, ...]] = ("top1", "top5")  # of which more is better, so that arms can be ranked by them
+    metrics: ClassVar[tuple[str, ...]] = ("top1", "top5")  # those of METRICS that it gives
     type: str = "classification"
     shards: Optional[str] = None  # others with the same classes; null: the Run's
     split: str = "test"  # train, val (held out) or test as the Run's data say; another name: a split of the shards
@@ -57,7 +82,7 @@ class ClassificationConfig(EvalConfig):
     """The Run's classifier: top-1, top-5, loss, and after the last epoch the metrics that need all predictions."""
 
     classifies: ClassVar[bool] = True
-    METRICS: ClassVar[tuple[str, ...]] = ("top1", "top5", "balanced_accuracy", "macro_f1", "auc")
+    metrics: ClassVar[tuple[str, ...]] = tuple(METRICS)
     type: str = "classification"
 
 
@@ -114,6 +139,7 @@ class KnnConfig(FeaturesConfig):
 class LinearConfig(FeaturesConfig):
     """Logistic regression on standardised features, to its optimum."""
 
+    metrics: ClassVar[tuple[str, ...]] = ("top1", "top5", "loss")
     type: str = "linear"
     l2: float = 1e-3  # penalty: l2 / 2 times the squared norm of the weights, added to the mean cross-entropy
     max_iter: int = 200  # of L-BFGS
@@ -179,8 +205,8 @@ def metric_parts(metric: str) -> tuple[str, str]:
     evaluator, _, name = metric.rpartition("/")
     if not evaluator:
         evaluator, name = ("test_ema", name.removesuffix("_ema")) if name.endswith("_ema") else ("test", name)
-    if name not in ClassificationConfig.METRICS:
-        raise ConfigError(f"{metric!r} is none of {', '.join(ClassificationConfig.METRICS)}, nor an evaluator's, such as knn/top1")
+    if name not in METRICS:
+        raise ConfigError(f"{metric!r} is none of {', '.join(METRICS)}, nor an evaluator's, such as knn/top1")
     return evaluator, name
 
 

@@ -32,5 +32,4 @@ def evaluate(subject: Subject, evals: dict[str, EvalConfig], complete: bool) -> 
                 results[name] = build(cfg).run(subject, complete)
         except ConfigError as error:
             raise named(error, name) from None
-    subject.forget_features()
     return results

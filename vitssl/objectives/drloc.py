@@ -3,11 +3,13 @@
 The defaults are the paper's text; where the authors' code differs (raw offsets, their mean, a 3x3 pooling, a weight that rises
 and falls) the other value of the field is the code's.
 
-Shapes: k rows (and columns) of the grid after pooling, m pairs of an image, K classes of an axis. A 2 is the two tokens of a pair or,
-last, the two axes: row, column.
+Shapes: N tokens of the grid after pooling (the paper's k x k, here of any number of rows and columns), m pairs of an image, K classes of an
+axis. A 2 is the two tokens of a pair or, last, the two axes: row, column.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +25,7 @@ from vitssl.objectives.step import Step
 
 
 def pool(tokens_BND: Tensor, grid: tuple[int, int], how: str) -> Tensor:
-    """The tokens of the pooled grid, (B, k * k, D).
+    """The tokens of the pooled grid, (B, N, D).
 
     Args:
         tokens_BND: row by row.
@@ -34,22 +36,24 @@ def pool(tokens_BND: Tensor, grid: tuple[int, int], how: str) -> Tensor:
         return tokens_BND
     map_BDHW = tokens_BND.transpose(1, 2).unflatten(2, grid)
     if how == "2x2":
-        pooled_BDkk = F.avg_pool2d(map_BDHW, 2)
+        pooled_BDHW = F.avg_pool2d(map_BDHW, 2)
     else:
-        pooled_BDkk = F.avg_pool2d(map_BDHW, 3, stride=2, padding=1, count_include_pad=False)
-    return pooled_BDkk.flatten(2).transpose(1, 2)
+        pooled_BDHW = F.avg_pool2d(map_BDHW, 3, stride=2, padding=1, count_include_pad=False)
+    return pooled_BDHW.flatten(2).transpose(1, 2)
 
 
-def draw_pairs(batch_size: int, side: int, pairs: int, device: torch.device) -> Tensor:
+def draw_pairs(batch_size: int, grid: tuple[int, int], pairs: int, device: torch.device) -> Tensor:
     """(B, m, 2, 2) int64: row and column of both tokens of every pair, all uniform; a token may be paired with itself."""
-    return torch.randint(side, (batch_size, pairs, 2, 2), device=device)
+    # of what is uniform below a common multiple, the remainders are uniform too
+    drawn_Bm22 = torch.randint(math.lcm(*grid), (batch_size, pairs, 2, 2), device=device)
+    return torch.stack([drawn_Bm22[..., axis] % side for axis, side in enumerate(grid)], dim=-1)
 
 
-def gather_pairs(tokens_BND: Tensor, places_Bm22: Tensor, side: int) -> Tensor:
+def gather_pairs(tokens_BND: Tensor, places_Bm22: Tensor, columns: int) -> Tensor:
     """(B, m, 2D): the embeddings of both tokens of every pair, one after the other."""
     B, N, D = tokens_BND.shape
     first_B11 = N * torch.arange(B, device=places_Bm22.device)[:, None, None]
-    index_Bm2 = first_B11 + places_Bm22[..., 0] * side + places_Bm22[..., 1]
+    index_Bm2 = first_B11 + places_Bm22[..., 0] * columns + places_Bm22[..., 1]
     # as a table of B * N rows: many times the speed of `gather` on a CPU, and a gradient that does not depend on the order of sums
     return F.embedding(index_Bm2, tokens_BND.reshape(B * N, D)).flatten(2)
 
@@ -61,6 +65,11 @@ def offsets(places_Bm22: Tensor, signed: bool) -> Tensor:
     """
     offsets_Bm2 = places_Bm22[:, :, 0] - places_Bm22[:, :, 1]
     return offsets_Bm2 if signed else offsets_Bm2.abs()
+
+
+def normalized(offsets_Bm2: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Eq. 1's division by k: rows by the number of rows, columns by that of columns, so that both are at most 1."""
+    return torch.stack([offsets_Bm2[..., axis] / side for axis, side in enumerate(grid)], dim=-1)
 
 
 def regression_loss(prediction_Bm2: Tensor, targets_Bm2: Tensor, reduction: str) -> Tensor:
@@ -125,7 +134,7 @@ class Drloc(Objective):
         self.terms = {f"drloc_stage{i}": i for i in range(last + 1)} if cfg.multi_scale else {"drloc": last}  # name -> intermediate place
         self.out_indices = tuple(self.terms.values()) if cfg.features == "raw" else ()
         size_px = config.view_px(run.data, cfg.view)
-        sides = [backbone.grid(size_px, index)[0] for index in self.terms.values()]
+        sides = [max(backbone.grid(size_px, index)) for index in self.terms.values()]
         classes = [None if cfg.loss == "l1" else cfg.num_classes or cfg.num_offsets(side) for side in sides]
         widths = [backbone.widths[index] for index in self.terms.values()]
         self.heads = nn.ModuleList(Head(width, cfg.hidden_dim, K) for width, K in zip(widths, classes, strict=True))
@@ -138,14 +147,14 @@ class Drloc(Objective):
         return {name: self._loss(head, read[name]) for name, head in zip(self.terms, self.heads, strict=True)}
 
     def _loss(self, head: nn.Module, features: Features) -> Tensor:
-        tokens_BND, grid = features.tokens_BND, features.grid
-        cfg, side = self.cfg, self.cfg.pooled(grid[0])
-        places_Bm22 = draw_pairs(len(tokens_BND), side, cfg.pairs, tokens_BND.device)
-        prediction = head(gather_pairs(pool(tokens_BND, grid, cfg.pooling), places_Bm22, side))
+        cfg, (rows, columns) = self.cfg, features.grid
+        tokens_BND, grid = pool(features.tokens_BND, (rows, columns), cfg.pooling), (cfg.pooled(rows), cfg.pooled(columns))
+        places_Bm22 = draw_pairs(len(tokens_BND), grid, cfg.pairs, tokens_BND.device)
+        prediction = head(gather_pairs(tokens_BND, places_Bm22, grid[1]))
         offsets_Bm2 = offsets(places_Bm22, cfg.signed)
         if cfg.loss == "l1":
-            return regression_loss(prediction, offsets_Bm2 / side if cfg.target == "normalized" else offsets_Bm2, cfg.reduction)
-        classes_Bm2 = offsets_Bm2 + (side - 1 if cfg.signed else 0)
+            return regression_loss(prediction, normalized(offsets_Bm2, grid) if cfg.target == "normalized" else offsets_Bm2, cfg.reduction)
+        classes_Bm2 = offsets_Bm2 + (max(grid) - 1 if cfg.signed else 0)
         return class_loss(prediction, classes_Bm2) if cfg.loss == "ce" else cycle_back_loss(prediction, classes_Bm2)
 
     def weight(self, term: str, progress: Tensor) -> float | Tensor:

@@ -10,10 +10,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from vitssl.config.evals import KINDS
+from vitssl.config.evals import KINDS, METRICS
 from vitssl.report.collect import Cell, RunFolder
 from vitssl.report.grid import Grid
-from vitssl.report.tables import DASH, METRICS, NOTE, Entry, Table, plus_minus, which
+from vitssl.report.tables import DASH, LOWER_IS_BETTER, NOTE, Entry, Table, plus_minus, which
 
 MOST_CLASSES, NAMED_CLASSES, MOST_PANELS = 100, 30, 6  # in a confusion matrix; with their names beside it; panels in a figure
 
@@ -33,11 +33,11 @@ def table(grid: Grid) -> Table | None:
         [*line, *(_entry([scores[metric] for scores in seeds if metric in scores], len(seeds)) for metric in METRICS)]
         for line, seeds in lines
     ]
-    header = ["arm", grid.axis or "", "stage", "evaluator", "fields", *METRICS.values()]
+    header = ["arm", grid.axis or "", "stage", "evaluator", "fields", *(metric.title for metric in METRICS.values())]
     caption = (
         "After the last epoch of each stage, mean ± standard deviation over finished seeds. test, val and test_ema are the run's own "
         "classifier; knn and linear look at frozen features of the labelled training images, without augmentation. "
-        "NLL: mean cross-entropy; AUC: one class against the rest, averaged; ECE: 15 bins."
+        f"NLL: mean cross-entropy; AUC: one class against the rest, averaged; ECE: 15 bins. {LOWER_IS_BETTER}"
     )
     return Table("Evaluations", header, rows, caption, left=frozenset(range(5))).trimmed()
 

@@ -33,23 +33,29 @@ def _best(grid: Grid, column: Any) -> str:
     if not ranked:
         return _unranked(grid, column)
     first = list(grid.scores(ranked[0], column).values())
-    text = f"{_on(grid.name(column))}the most accurate arm is {grid.label(ranked[0])}: {plus_minus(first)} % ({len(first)} seeds)"
+    unit = " %" if grid.measured.unit else ""
+    best = f"{_on(grid.name(column))}the best arm by {grid.measured.name} is {grid.label(ranked[0])}"
+    text = f"{best}: {plus_minus(first)}{unit} ({len(first)} seeds)"
     if versus := grid.against_baseline(ranked[0], column):
-        text += f", {signed(versus.mean)} points against {grid.baseline_name(ranked[0])} ({_interval(versus)})"
+        text += f", {signed(versus.mean)}{_points(grid)} against {grid.baseline_name(ranked[0])} ({_interval(versus)})"
     lead = difference(*(grid.scores(row, column) for row in ranked[:2]))
     if lead and lead.contains_zero and ranked[1] != grid.baseline(ranked[0]):
-        text += f"; {signed(lead.mean)} over {grid.label(ranked[1])} ({_interval(lead)})"
+        text += f"; {signed(lead.mean)} against {grid.label(ranked[1])} ({_interval(lead)})"
     return f"{text}."
 
 
 def _unranked(grid: Grid, column: Any) -> str:
-    """Why no arm is named, where several have an accuracy."""
+    """Why no arm is named, where several have a result."""
     counts = {grid.label(row): len(s) for row in grid.rows if (s := grid.scores(row, column))}
     single = [label for label, count in counts.items() if count == 1]
     if len(counts) < 2:
         return ""
     who = "every arm has" if len(single) == len(counts) else f"{', '.join(single)} {'have' if len(single) > 1 else 'has'}"
-    return f"{_on(grid.name(column))}no arm is named the most accurate, since {who} a single seed."
+    return f"{_on(grid.name(column))}no arm is named the best, since {who} a single seed."
+
+
+def _points(grid: Grid) -> str:
+    return " points" if grid.measured.unit == "%" else ""
 
 
 def _interval(gap: Difference) -> str:
@@ -84,8 +90,8 @@ def _against_paper(grid: Grid) -> str:
     if not gaps:
         return ""
     furthest = max(gaps, key=lambda k: abs(gaps[k]))
-    distance = mean(map(abs, gaps.values()))
-    return f"The mean distance from the paper's numbers is {distance:.2f} points; the largest, {furthest}, is {signed(gaps[furthest])}."
+    distance = f"{mean(map(abs, gaps.values())):.2f}{_points(grid)}"
+    return f"The mean distance from the paper's numbers is {distance}; the largest, {furthest}, is {signed(gaps[furthest])}."
 
 
 def _total(sweep: Sweep) -> str:

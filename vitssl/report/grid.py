@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Any
 
-from vitssl.config.evals import metric_parts
+from vitssl.config.evals import METRICS, Metric, metric_parts
 from vitssl.report.collect import SUMMED, Arm, Cell, Sweep, add
 from vitssl.report.stats import Difference, difference
 
@@ -63,11 +63,18 @@ class Grid:
 
     @property
     def metric(self) -> tuple[str, str]:
-        """The evaluator that the sweep's accuracies are of, and its metric."""
+        """The evaluator that the sweep's accuracies are of, and its metric's key."""
         return metric_parts(self.sweep.facts.get("metric", "top1"))
 
+    @property
+    def measured(self) -> Metric:
+        """The sweep's metric, named after its evaluator too where that is not the accuracy on the test split."""
+        evaluator, key = self.metric
+        metric = METRICS[key]
+        return metric if evaluator == "test" else replace(metric, name=f"{evaluator} {metric.name}")
+
     def scores(self, row: Row, column: Any, kind: str | None = None, metric: str | None = None) -> dict[Any, float]:
-        """Accuracy (%) by seed, of finished cells; ``kind`` and ``metric`` None take the sweep's."""
+        """The metric by seed, of finished cells; ``kind`` and ``metric`` None take the sweep's."""
         evaluator, usual = self.metric
         scores = {cell.axes.get(SEED): cell.result(kind or evaluator, metric or usual) for cell in row.columns.get(column, [])}
         return {seed: value for seed, value in scores.items() if value is not None}
@@ -86,11 +93,11 @@ class Grid:
         return None if left else value
 
     def ranking(self, column: Any) -> list[Row]:
-        """The rows by decreasing mean accuracy; none where fewer than two have one, or where one has a single seed."""
+        """The rows from the best mean to the worst; none where fewer than two have one, or where one has a single seed."""
         scored = [(row, by_seed) for row in self.rows if (by_seed := self.scores(row, column))]
         if len(scored) < 2 or any(len(by_seed) < 2 for _, by_seed in scored):
             return []
-        return [row for row, _ in sorted(scored, key=lambda pair: -mean(pair[1].values()))]
+        return [row for row, _ in sorted(scored, key=lambda pair: mean(pair[1].values()), reverse=not self.measured.lower_is_better)]
 
     def baseline_name(self, row: Row) -> str | None:
         """The arm that a row is compared with; None for a baseline."""

@@ -21,7 +21,7 @@ from vitssl.report.evaluations import confusion_plot
 from vitssl.report.grid import SEED, Grid, Row, cost_of, cost_per_model
 from vitssl.report.label_placement import Point, place
 from vitssl.report.stats import std
-from vitssl.report.tables import hours_name, metric_name
+from vitssl.report.tables import hours_name
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D", "#882255")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -102,11 +102,11 @@ def _against_cost(grid: Grid, cost: str) -> Plot | None:
                 axis.scatter(x, y, s=8, alpha=0.35, linewidths=0, color=look["color"])
             axis.errorbar(mean(x), mean(y), xerr=std(x), yerr=std(y), markersize=6, capsize=2.5, elinewidth=1, **look)
             points.append(Point(mean(x), mean(y), std(x) or 0.0, std(y) or 0.0, grid.label(row), look["color"]))
-        axis.set(title=grid.name(column), xlabel=unit, ylabel=metric_name(grid), xlim=(0, None))
+        axis.set(title=grid.name(column), xlabel=unit, ylabel=grid.measured.title, xlim=(0, None))
         axis.margins(0.12, 0.16)
         axis.set_xlim(left=0)
         place(axis, points)
-    return f"Accuracy against {unit}: means with ± one standard deviation over seeds; faint dots are single seeds.", figure
+    return f"{grid.measured.title} against {unit}: means with ± one standard deviation over seeds; faint dots are single seeds.", figure
 
 
 def _unit(cost: str, largest: float, hours: str) -> tuple[str, float]:
@@ -138,10 +138,10 @@ def _by_axis(grid: Grid) -> Plot | None:
     for axis, (title, lines) in zip(axes, panels.items(), strict=False):
         for label, (points, look) in lines.items():
             _line(axis, label, points, look)
-        axis.set(title=title, xlabel=name, ylabel=metric_name(grid))
+        axis.set(title=title, xlabel=name, ylabel=grid.measured.title)
         axis.legend(fontsize=8)
         _log_if_wide(axis, name, grid)
-    return f"Accuracy over {name}: mean ± one standard deviation over seeds.", figure
+    return f"{grid.measured.title} over {name}: mean ± one standard deviation over seeds.", figure
 
 
 def _log_if_wide(axis: Axes, name: str, grid: Grid) -> None:

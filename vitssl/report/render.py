@@ -17,7 +17,7 @@ from vitssl.report.tables import BAD, DASH, MINUS, NOTE, PUBLISHED, Entry, Table
 
 TEX = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", MINUS: r"$-$", DASH: "--",
-    "†": r"\dag{}", "“": "``", "”": "''", **{c: f"\\{c}" for c in "&%_#${}"},
+    "†": r"\dag{}", "↓": r"$\downarrow$", "“": "``", "”": "''", **{c: f"\\{c}" for c in "&%_#${}"},
 }  # fmt: skip
 STYLES = {PUBLISHED: "italic blue", NOTE: "dim", BAD: "bold red"}
 
@@ -135,12 +135,12 @@ def _line(grid: Grid, row: Row, column: object) -> dict[str, object]:
     scores, paper = list(grid.scores(row, column).values()), grid.published(row, column)
     difference = grid.against_baseline(row, column)
     axis = {grid.sweep.facts["columns"]: column} if grid.sweep.facts.get("columns") else {}
-    cost = cost_per_model(cells) or {}
+    cost, metric = cost_per_model(cells) or {}, "_".join(part for part in grid.metric if part != "test")
     return {
         "arm": row.arm.name, "paper_row": row.arm.row, "quoted": row.arm.quoted, **row.values, **axis,
         "status": " ".join(dict.fromkeys(c.status for c in cells)) or row.arm.not_runnable or "",
-        "seeds": len(scores), "top1_mean": mean(scores) if scores else None, "top1_std": std(scores),
-        "paper_top1": paper, "minus_paper": mean(scores) - paper if scores and paper is not None else None,
+        "seeds": len(scores), f"{metric}_mean": mean(scores) if scores else None, f"{metric}_std": std(scores),
+        f"paper_{metric}": paper, "minus_paper": mean(scores) - paper if scores and paper is not None else None,
         "minus_baseline": difference and difference.mean, "ci95_low": difference and difference.low,
         "ci95_high": difference and difference.high,
         "interval": difference and difference.how,

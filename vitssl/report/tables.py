@@ -14,6 +14,7 @@ from vitssl.report.grid import Grid, Row, cost_per_model
 from vitssl.report.stats import Difference, std
 
 DASH, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
+LOWER_IS_BETTER = "↓: lower is better."
 MEASURED, PUBLISHED, NOTE, BAD = "measured", "published", "note", "bad"
 
 
@@ -81,18 +82,6 @@ def hours_name(sweep: Sweep) -> str:
     return "GPU-hours" if sweep.on_gpu else "device-hours"
 
 
-METRICS = {
-    "top1": "top-1 %", "top5": "top-5 %", "balanced_accuracy": "balanced accuracy %", "macro_f1": "macro F1 %", "auc": "AUC %",
-    "ece": "ECE %", "loss": "NLL",
-}  # fmt: skip
-
-
-def metric_name(grid: Grid) -> str:
-    """Of the sweep's metric, and of its evaluator where that is not the accuracy on the test split."""
-    evaluator, metric = grid.metric
-    return METRICS[metric] if evaluator == "test" else f"{evaluator} {METRICS[metric]}"
-
-
 def _joined(values: list[str]) -> str:
     return " or ".join(dict.fromkeys(values)) or DASH
 
@@ -101,14 +90,14 @@ def _joined(values: list[str]) -> str:
 
 
 def accuracy(grid: Grid) -> Table:
-    """Arms against columns: accuracy beside the paper's."""
-    header = [f"{metric_name(grid)}, mean ± std (seeds)", "paper", "difference"]
+    """Arms against columns: the sweep's metric, as measured and as the paper prints it."""
+    header = [f"{grid.measured.title}, mean ± std (seeds)", "paper", "difference"]
     rows = [[Entry(grid.label(row)), Entry(row.arm.row or DASH, NOTE), *_accuracies(grid, row)] for row in grid.rows]
     row_name = "paper's row" if grid.sweep.facts.get("paper") else "in words"
     names = [(grid.name(column), 3) for column in grid.columns]
     ranked = {2 + 3 * i: grid.ranking(column) for i, column in enumerate(grid.columns)}  # arms by column, none where they cannot be
     table = Table(
-        "Accuracy", ["arm", row_name, *header * len(grid.columns)], rows, caption=_accuracy_caption(grid),
+        "Comparison of arms", ["arm", row_name, *header * len(grid.columns)], rows, caption=_accuracy_caption(grid),
         groups=[("", 2), *names] if grid.columns != [None] else [], left=frozenset({0, 1}),
         best={(grid.rows.index(order[0]), c) for c, order in ranked.items() if order},
     )  # fmt: skip
@@ -192,7 +181,8 @@ def _spending(done: list[Cell]) -> list[Entry]:
 
 def _accuracy_caption(grid: Grid) -> str:
     sweep, paper = grid.sweep, grid.sweep.facts.get("paper")
-    first = f"{metric_name(grid)} after the last epoch: mean ± standard deviation over the seeds, their number in brackets."
+    first = f"{grid.measured.title} after the last epoch: mean ± standard deviation over the seeds, their number in brackets."
+    first += f" {LOWER_IS_BETTER}" if grid.measured.lower_is_better else ""
     source = f" Numbers in italics are printed in {paper['table']} of “{paper['title']}”, not measured here." if paper else ""
     other = ", ".join(energy_sources.other_data(sweep))
     source += f" Its images are not those of these runs: the command line set {other}." if paper and other else ""
@@ -226,9 +216,11 @@ def differences(grid: Grid) -> Table | None:
             rows.append([Entry(grid.label(row) + against), *(Entry(_interval(d)) for d in intervals), Entry(how, NOTE)])
     if not rows:
         return None
+    what = f"Percentage points of {grid.measured.name}" if grid.measured.unit == "%" else grid.measured.name
+    direction = f" {LOWER_IS_BETTER}" if grid.measured.lower_is_better else ""
     return Table(
-        f"Difference from {grid.baselines()}", ["arm", *(grid.name(c) or metric_name(grid) for c in grid.columns), "interval"], rows,
-        caption="Percentage points of accuracy, with the 95 % confidence interval by Student's t in brackets.",
+        f"Difference from {grid.baselines()}", ["arm", *(grid.name(c) or grid.measured.title for c in grid.columns), "interval"], rows,
+        caption=f"{what}, with the 95 % confidence interval by Student's t in brackets.{direction}",
         left=frozenset({0, len(grid.columns) + 1}),
     )  # fmt: skip
 

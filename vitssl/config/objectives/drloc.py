@@ -23,7 +23,7 @@ class DrlocConfig(ObjectiveConfig):
     pairs: int = 64  # per image
     hidden_dim: int = 512  # of the MLP
     loss: Literal["l1", "ce", "cbr"] = "l1"  # regression, classes, cycle-back regression
-    target: Literal["normalized", "raw"] = "normalized"  # of l1: offsets divided by the grid's side (paper), or in tokens (code)
+    target: Literal["normalized", "raw"] = "normalized"  # of l1: offsets divided by rows and columns (paper), or in tokens (code)
     signed: bool = False  # offsets keep their sign
     reduction: Literal["sum", "mean"] = "sum"  # of l1, over the two coordinates: Eq. 2, or the code
     pooling: Literal["none", "2x2", "3x3"] = "none"  # of the grid: the paper's, or the code's 3x3 with stride 2 and padding
