@@ -255,7 +255,15 @@ def test_identity_sees_what_does(layer):
 
 @pytest.mark.parametrize(
     ("rule", "batch", "expected"),
-    [("none", 64, 1e-3), ("batch/256", 64, 2.5e-4), ("batch/256", 512, 2e-3), ("batch/512", 1024, 2e-3), ("sqrt_batch", 256, 4e-3)],
+    [
+        ("none", 64, 1e-3),
+        ("batch/256", 64, 2.5e-4),
+        ("batch/256", 512, 2e-3),
+        ("batch/512", 1024, 2e-3),
+        ("sqrt_batch", 256, 4e-3),
+        ("sqrt_batch", 4096, 16e-3),
+        ("sqrt_batch/8", 1024, 4e-3),
+    ],
 )
 def test_learning_rate_rules(rule, batch, expected):
     run = make([f"optim.lr_rule={rule}", f"optim.batch_size={batch}"])

@@ -23,7 +23,7 @@ class Optim:
     name: Literal["adamw", "sgd"] = "adamw"
     batch_size: int = 256  # images per optimiser step over all GPUs
     lr: float = 1e-3  # base rate, before lr_rule
-    lr_rule: Literal["none", "batch/256", "batch/512", "sqrt_batch"] = "batch/256"  # sqrt_batch: sqrt(B) / 4 (LUT)
+    lr_rule: Literal["none", "batch/256", "batch/512", "sqrt_batch", "sqrt_batch/8"] = "batch/256"  # see scaled_lr
     min_lr: float = 1e-6
     warmup_lr: float = 0.0
     scale_all_lrs: bool = False  # lr_rule scales min_lr and warmup_lr too
@@ -136,9 +136,13 @@ def needs_labels(run: Run) -> bool:
 
 
 def scaled_lr(optim: Optim, lr: float) -> float:
-    """``lr`` under the rule for the global batch size: B/256 (MAE), B/512 (DeiT), sqrt(B)/4 (LUT's code)."""
-    size = optim.batch_size
-    return lr * {"none": 1.0, "batch/256": size / 256, "batch/512": size / 512, "sqrt_batch": size**0.5 / 4}[optim.lr_rule]
+    """``lr`` under the rule for the global batch size.
+
+    B/256 (MAE), B/512 (DeiT), and of LUT's code sqrt(B)/4 in pretraining (``sqrt_batch``) and sqrt(B)/8 in fine-tuning (``sqrt_batch/8``).
+    """
+    size, root = optim.batch_size, optim.batch_size**0.5
+    factors = {"none": 1.0, "batch/256": size / 256, "batch/512": size / 512, "sqrt_batch": root / 4, "sqrt_batch/8": root / 8}
+    return lr * factors[optim.lr_rule]
 
 
 # -------------------------------------------------------------------------------------------------------------- checks

@@ -29,6 +29,20 @@ def nt_xent(own_RD: Tensor, all_SD: Tensor, rank: int, temperature: float) -> Te
     return F.cross_entropy(similarity_RS, rank * R + (row_R + R // 2) % R)
 
 
+def info_nce(own_BD: Tensor, keys_SD: Tensor, rank: int, temperature: float) -> Tensor:
+    """Every row finds its image's key among the keys of all ranks (van den Oord et al. 2018; MoCo's form); mean over this rank's rows.
+
+    Args:
+        own_BD: unit vectors.
+        keys_SD: unit vectors of all ranks, this one's being the ``rank``-th B of them.
+        rank: this process's.
+        temperature: of the cosine similarities.
+    """
+    with torch.autocast(own_BD.device.type, enabled=False):
+        similarity_BS = upcast(own_BD) @ upcast(keys_SD).T / temperature
+    return F.cross_entropy(similarity_BS, rank * len(own_BD) + torch.arange(len(own_BD), device=own_BD.device))
+
+
 def self_distillation(student_VBK: Tensor, teacher_GBK: Tensor, temperature: float) -> Tensor:
     """DINO (Caron et al. 2021, Eq. 3): cross-entropy, mean over images and pairs of a teacher's view and another one of the student.
 

@@ -16,6 +16,7 @@ from vitssl.config.objectives.dino import DinoConfig
 from vitssl.config.objectives.drloc import DrlocConfig
 from vitssl.config.objectives.gmml import GmmlConfig
 from vitssl.config.objectives.locality import LocalityConfig
+from vitssl.config.objectives.lut import LutConfig
 from vitssl.config.objectives.mae import MaeConfig
 from vitssl.config.objectives.simclr import SimclrConfig
 
@@ -29,6 +30,7 @@ class Objectives:
     classify: Optional[ClassifyConfig] = None
     mae: Optional[MaeConfig] = None
     gmml: Optional[GmmlConfig] = None
+    lut: Optional[LutConfig] = None
     simclr: Optional[SimclrConfig] = None
     dino: Optional[DinoConfig] = None
     drloc: Optional[DrlocConfig] = None

@@ -1,0 +1,102 @@
+"""The fields of ``objectives.lut``: masked reconstruction and broader context for the unmasked tokens (LUT)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from vitssl.config.base import Problem, less_than
+from vitssl.config.data import view_px
+from vitssl.config.objectives.base import Pool, of_pool
+from vitssl.config.objectives.reconstruction import ReconstructionConfig
+
+if TYPE_CHECKING:
+    from vitssl.config.run import Run
+
+
+@dataclass
+class LutConfig(ReconstructionConfig):
+    """MAE whose unmasked tokens learn from all tokens of another view (Kim et al. 2024); the defaults are its code's for ViT-B.
+
+    Its text has one view for the student and the other for the teacher: `symmetric: false`. With SimMIM's fields (`hide: mask`,
+    `decoder: pixel_shuffle`, `loss: l1`) it is the paper's variant of that.
+    """
+
+    has_teacher: ClassVar[bool] = True
+    smoke: ClassVar[dict[str, Any]] = ReconstructionConfig.smoke | {"hidden_dim": 32}
+    normalize_targets: bool = True
+    second: str = "second"  # the other view, of the same size
+    symmetric: bool = True  # both views through both networks, the student keeping disjoint sets of their tokens
+    reconstruction_weight: float = 1.0  # of the view's error; 0: no reconstruction
+    context_weight: float = 0.25  # of the broader context; ViT-S: 1.0
+    guided: Literal["unmasked", "both"] = "unmasked"  # both: the decoder's masked tokens learn from the context too
+    level: Literal["pooled", "token", "both"] = "pooled"  # token: each from the teacher's in the same place
+    pool: Pool = "mean"
+    distance: Literal["cosine", "infonce", "smooth_l1"] = "cosine"
+    temperature: float = 0.2  # of infonce
+    target_mask_ratio: float = 0.0  # of the teacher's tokens
+    hidden_dim: int = 4096  # of the projector and the predictor
+    batch_norm: bool = True  # after the hidden layer, by the statistics of one view
+    teacher_momentum: float = 0.996  # rises to 1 by a cosine
+
+    def requires(self) -> set[str]:
+        pooled = of_pool(self.pool) if self.level != "token" else set()
+        return super().requires() | pooled | ({"keep"} if self.target_mask_ratio else set())
+
+    def views(self) -> list[str]:
+        return [self.view, self.second]
+
+    def inactive_fields(self) -> dict[str, str]:
+        inactive = super().inactive_fields()
+        if not self.reconstruction_weight:
+            names = ("decoder", "decoder_dim", "decoder_depth", "decoder_heads", "loss", "normalize_targets")
+            inactive |= dict.fromkeys(names, "a reconstruction_weight")
+        if self.level == "token":
+            inactive["pool"] = "level: pooled or both"
+        return inactive if self.distance == "infonce" else inactive | {"temperature": "distance: infonce"}
+
+    def problems(self, name: str, run: Run) -> Iterator[Problem]:
+        yield from super().problems(name, run)
+        yield from less_than(0, self, name, "reconstruction_weight", "context_weight")
+        yield from less_than(1, self, name, "hidden_dim")
+        yield from self._view_problems(name, run)
+        yield from self._context_problems(name, run)
+        if not 0 <= self.teacher_momentum <= 1:
+            yield Problem(f"{name}.teacher_momentum", f"{self.teacher_momentum} is not in [0, 1]")
+
+    def _view_problems(self, name: str, run: Run) -> Iterator[Problem]:
+        if self.second == self.view:
+            yield Problem(f"{name}.second", f"it is data.views.{self.view} again, as view; the context is another view's")
+        for view in self.views():
+            if (count := getattr(run.data.views, view).count) != 1:
+                yield Problem(name, f"data.views.{view}.count is {count}; it must be 1")
+        if view_px(run.data, self.second) != view_px(run.data, self.view):
+            yield Problem(name, f"data.views.{self.second} is not as large as data.views.{self.view}; both must have one size")
+        if self.symmetric and 2 * self.num_kept(run) > self.num_tokens(run):
+            reason = (
+                f"{self.mask_ratio} leaves the two views no disjoint sets of tokens; raise it to 0.5 or more, or set {name}.symmetric=false"
+            )
+            yield Problem(f"{name}.mask_ratio", reason)
+
+    def _context_problems(self, name: str, run: Run) -> Iterator[Problem]:
+        if not self.context_weight:
+            yield Problem(f"{name}.context_weight", "0 leaves a masked reconstruction; use objectives.mae")
+        if self.guided == "both" and not self.reconstruction_weight:
+            yield Problem(f"{name}.guided", "masked tokens come from the decoder, and reconstruction_weight=0 makes none")
+        if not 0 <= self.target_mask_ratio < 1 or int(self.num_tokens(run) * (1 - self.target_mask_ratio)) < 1:
+            yield Problem(f"{name}.target_mask_ratio", f"{self.target_mask_ratio} is not in [0, 1), or keeps no token")
+        if self.target_mask_ratio and self.level != "pooled":
+            yield Problem(f"{name}.level", "a teacher that does not see all tokens has no target for each; set pooled")
+        if self.distance == "infonce":
+            yield from self._infonce_problems(name, run)
+
+    def _infonce_problems(self, name: str, run: Run) -> Iterator[Problem]:
+        if self.temperature <= 0:
+            yield Problem(f"{name}.temperature", f"{self.temperature} is not positive")
+        if self.level != "pooled":
+            yield Problem(f"{name}.level", "infonce tells images apart, not tokens; set pooled")
+        if run.optim.batch_size < 2:
+            yield Problem(name, "a batch of one image has no negatives; set optim.batch_size")
+        if run.loop.micro_batch_size is not None and run.loop.micro_batch_size < run.optim.batch_size:
+            yield Problem(name, "loop.micro_batch_size may split the batch, whose images are infonce's negatives; leave it out")

@@ -1,0 +1,132 @@
+"""Learning with unmasked tokens (LUT, Kim et al. 2024): masked reconstruction, and context for the tokens that are not hidden.
+
+Shapes: S views of the student, R = S * B of them, view by view.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitssl import config, dist
+from vitssl.backbones import layers
+from vitssl.backbones.base import Backbone, Features
+from vitssl.config.objectives.lut import LutConfig
+from vitssl.data.batch import Batch
+from vitssl.objectives.base import Objective
+from vitssl.objectives.heads import mlp
+from vitssl.objectives.losses import info_nce
+from vitssl.objectives.masking import TokenMask, disjoint_masks, random_mask
+from vitssl.objectives.reconstruction import encode_visible, make_decoder, reconstruction_error
+from vitssl.objectives.step import Step
+from vitssl.objectives.teacher import Teacher, rising_momentum
+
+STUDENT = "lut"  # the view that is made here, of all that the student sees
+
+
+def make_head(cfg: LutConfig, in_dim: int, out_dim: int) -> nn.Sequential:
+    """A projector or the predictor: two layers without biases."""
+    head = mlp([in_dim, cfg.hidden_dim, out_dim], nn.ReLU, cfg.batch_norm, last_bias=False)
+    layers.init_linear(head, "xavier")
+    return head
+
+
+def taken(tokens_RND: Tensor, index_RM: Tensor) -> Tensor:
+    """The tokens in those places, (R, M, D)."""
+    return tokens_RND.gather(1, index_RM[..., None].expand(-1, -1, tokens_RND.shape[-1]))
+
+
+class Lut(Objective):
+    """MAE, and a second term that draws what the visible tokens say of their image to what a teacher says of all tokens of another view.
+
+    The student's passes have equally many tokens and are made as one, and so are the teacher's; a batch norm sees one view at a time.
+    """
+
+    whole_pass = False
+
+    def __init__(self, cfg: LutConfig, run: config.Run, backbone: Backbone, num_classes: int):
+        super().__init__()
+        self.cfg, self.patch_px, dim = cfg, backbone.stride, backbone.embed_dim
+        self.teacher_is_loaded = "lut" in run.init_objectives
+        self.decoder = make_decoder(cfg, run, backbone) if cfg.reconstruction_weight else None
+        self.projector, self.predictor = make_head(cfg, dim, dim), make_head(cfg, dim, dim)
+        masked_dim = dim if cfg.decoder == "pixel_shuffle" else cfg.decoder_dim
+        self.masked_projector = make_head(cfg, masked_dim, dim) if cfg.guided == "both" else None
+        self.teacher = Teacher(average_buffers=True, backbone=backbone, projector=self.projector)
+
+    def forward(self, step: Step, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
+        views = [step.images(view) for view in self.cfg.views()]
+        students = views if self.cfg.symmetric else views[:1]
+        S, B, N = len(students), len(views[0]), math.prod(step.grid(self.cfg.view))
+        num_kept = int(N * (1 - self.cfg.mask_ratio))
+        masks = disjoint_masks(B, N, [num_kept] * S, views[0].device)
+        mask = TokenMask(*map(torch.cat, zip(*masks, strict=True)))
+        step.add(STUDENT, torch.cat(students))
+        features = encode_visible(step, STUDENT, mask, self.cfg)
+        terms, hidden = {}, None
+        if self.decoder is not None:
+            decoded = slice(0, S * B if self.cfg.guided == "both" else B)
+            tokens_RND = self.decoder.tokens(features.of_images(decoded), TokenMask(*(part[decoded] for part in mask)))
+            terms["lut_mae"] = reconstruction_error(self.decoder.pixels(tokens_RND[:B]), views[0], masks[0], self.patch_px, self.cfg)
+            hidden = tokens_RND if self.cfg.guided == "both" else None
+        teacher = self._teacher_features(list(reversed(views))[:S])
+        terms["lut_context"] = self._context(features, hidden, mask, teacher, S)
+        return terms
+
+    def weight(self, term: str, progress: Tensor) -> float:
+        return self.cfg.weight * (self.cfg.reconstruction_weight if term == "lut_mae" else self.cfg.context_weight)
+
+    @torch.no_grad()
+    def _teacher_features(self, views: list[Tensor]) -> Features:
+        """Of the view that each of the student's is compared with: the other one."""
+        backbone, images = self.teacher["backbone"], torch.cat(views)
+        embedded = backbone.embed(images)
+        if not self.cfg.target_mask_ratio:
+            return backbone(embedded)
+        return backbone(embedded, random_mask(len(images), math.prod(embedded.grid), self.cfg.target_mask_ratio, images.device).keep_BM)
+
+    def _context(self, features: Features, hidden_RND: Tensor | None, mask: TokenMask, teacher: Features, S: int) -> Tensor:
+        """The mean distance of the student's predictions from the teacher's projections, over the kinds of vectors that are compared."""
+        visible_RMD = features.tokens_BND if self.cfg.hide == "drop" else taken(features.tokens_BND, mask.keep_BM)
+        pairs = []
+        if self.cfg.level != "token":
+            pooled_RD = visible_RMD.mean(1) if self.cfg.pool == "mean" else features.pooled("cls")
+            pairs.append((self.projector, pooled_RD, teacher.pooled(self.cfg.pool)))
+        if self.cfg.level != "pooled":
+            pairs.append((self.projector, visible_RMD.flatten(0, 1), taken(teacher.tokens_BND, mask.keep_BM).flatten(0, 1)))
+        if hidden_RND is not None and self.masked_projector is not None:
+            masked_RD = (hidden_RND * mask.mask_BN[..., None]).sum(1) / mask.mask_BN.sum(1, keepdim=True)
+            pairs.append((self.masked_projector, masked_RD, teacher.pooled("mean")))
+        return torch.stack([self._distance(projector, ours, theirs, S) for projector, ours, theirs in pairs]).mean()
+
+    def _distance(self, projector: nn.Module, ours: Tensor, theirs: Tensor, S: int) -> Tensor:
+        with torch.no_grad():
+            targets = self.teacher["projector"](theirs).chunk(S)
+        # one view at a time, for the batch norms
+        predictions = [self.predictor(projector(view)) for view in ours.chunk(S)]
+        return torch.stack([self._compared(*pair) for pair in zip(predictions, targets, strict=True)]).mean()
+
+    def _compared(self, ours: Tensor, theirs: Tensor) -> Tensor:
+        """Of one view: 2 - 2 cos; InfoNCE among the images of all ranks; or smooth L1 of the vectors as they are (of unit vectors, whose
+        differences are small, it would be a multiple of the first).
+        """
+        ours, theirs = layers.upcast(ours), layers.upcast(theirs)
+        if self.cfg.distance == "smooth_l1":
+            return F.smooth_l1_loss(ours, theirs)
+        if self.cfg.distance == "cosine":
+            return (2 - 2 * F.cosine_similarity(ours, theirs)).mean()
+        keys, rank = F.normalize(theirs, dim=1), 0
+        if self.training:  # outside of it the ranks do not run side by side
+            keys, rank = dist.gather(keys), dist.rank()
+        return info_nce(F.normalize(ours, dim=1), keys, rank, self.cfg.temperature)
+
+    def start(self, backbone: Backbone) -> None:
+        if not self.teacher_is_loaded:
+            self.teacher.ema_update(0.0, backbone=backbone, projector=self.projector)
+
+    def after_step(self, backbone: Backbone, progress: float) -> None:
+        momentum = rising_momentum(self.cfg.teacher_momentum, progress)
+        self.teacher.ema_update(momentum, backbone=backbone, projector=self.projector)
