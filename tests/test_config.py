@@ -135,7 +135,7 @@ def test_an_error_has_parts_and_its_text_is_their_line():
         ({"init_objectives": ["classify"]}, r"init_objectives: \['classify'\] is read with init_from only; leave it out, or \[\]"),
         ({"init_except": ["head"]}, r"init_except: \['head'\] is read with init_from only"),
         ({"optim.clip_norm": 3}, r"optim\.clip_norm: 3\.0 is read with clip: global or tensor only; leave it out, or 1\.0"),
-        ({"optim.momentum": 0.5}, r"optim\.momentum: 0\.5 is read with name: sgd only"),
+        ({"optim.momentum": 0.5}, r"optim\.momentum: 0\.5 is read with name: sgd or lars only"),
         ({"optim.name": "sgd", "optim.betas": [0.9, 0.95]}, r"optim\.betas: .* is read with name: adamw only"),
     ],
 )

@@ -168,3 +168,26 @@ def test_one_step_equals_the_textbook(make_run, name):
     adamw = w * (1 - 0.1 * 0.01) - 0.1 * g / (g.abs() + 1e-8)
     sgd = w - 0.1 * (g + 0.01 * w)
     assert torch.allclose(network.weight, adamw if name == "adamw" else sgd, atol=1e-6)
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_lars_scales_the_rate_of_matrices_by_their_norm_over_the_gradients(weight_decay):
+    """Two steps by hand; biases go without scale and decay."""
+    network = torch.nn.Linear(3, 2)
+    backbone = type("Backbone", (), {"num_layers": 1})
+    cfg = config.Optim(name="lars", momentum=0.9, weight_decay=weight_decay)
+    optimizer = optim.make(network, backbone, cfg)
+    for group in optimizer.param_groups:
+        group["lr"], group["weight_decay"] = 0.5, weight_decay if group["decayed"] else 0.0
+    weight, bias = network.weight.detach().clone(), network.bias.detach().clone()
+    speed_w, speed_b = torch.zeros_like(weight), torch.zeros_like(bias)
+    for _ in range(2):
+        gradient_w, gradient_b = torch.randn(2, 3), torch.randn(2)
+        network.weight.grad, network.bias.grad = gradient_w.clone(), gradient_b.clone()
+        optimizer.step()
+        ratio = 1e-3 * weight.norm() / (gradient_w.norm() + weight_decay * weight.norm())
+        speed_w = 0.9 * speed_w + ratio * (gradient_w + weight_decay * weight)
+        speed_b = 0.9 * speed_b + gradient_b
+        weight, bias = weight - 0.5 * speed_w, bias - 0.5 * speed_b
+    torch.testing.assert_close(network.weight.data, weight)
+    torch.testing.assert_close(network.bias.data, bias)

@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 import torch
+from timm.optim import Lars
 from torch import Tensor, nn
 
 from vitssl import config
@@ -47,10 +48,17 @@ def _named(name: str, patterns: list[str]) -> bool:
 
 
 def make(model: nn.Module, backbone: Backbone, cfg: config.Optim) -> torch.optim.Optimizer:
-    """AdamW or SGD over ``param_groups``, each in its fastest form that allows a parameter's first gradient to come later than others'."""
+    """AdamW, SGD or LARS over ``param_groups``, in forms that allow a parameter's first gradient to come later than others'.
+
+    LARS (You et al. 2017) scales the rate of what may be decayed, matrices that is, by a thousandth of the ratio of its norm to its
+    gradient's, without weight decay too, as in MAE's linear probing.
+    """
     groups = param_groups(model, backbone, cfg)
     if cfg.name == "adamw":
         return torch.optim.AdamW(groups, lr=0.0, betas=tuple(cfg.betas), weight_decay=0.0, fused=True)
+    if cfg.name == "lars":
+        adapted = [group | {"always_adapt": group["decayed"]} for group in groups]
+        return Lars(adapted, lr=0.0, momentum=cfg.momentum, nesterov=cfg.nesterov)
     return torch.optim.SGD(groups, lr=0.0, momentum=cfg.momentum, nesterov=cfg.nesterov, weight_decay=0.0, foreach=True)
 
 

@@ -20,7 +20,7 @@ from vitssl.config.objectives import Objectives, active
 
 @dataclass
 class Optim:
-    name: Literal["adamw", "sgd"] = "adamw"
+    name: Literal["adamw", "sgd", "lars"] = "adamw"
     batch_size: int = 256  # images per optimiser step over all GPUs
     lr: float = 1e-3  # base rate, before lr_rule
     lr_rule: Literal["none", "batch/256", "batch/512", "sqrt_batch", "sqrt_batch/8"] = "batch/256"  # see scaled_lr
@@ -28,8 +28,8 @@ class Optim:
     warmup_lr: float = 0.0
     scale_all_lrs: bool = False  # lr_rule scales min_lr and warmup_lr too
     betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
-    momentum: float = 0.9  # sgd
-    nesterov: bool = False  # sgd
+    momentum: float = 0.9  # sgd, lars
+    nesterov: bool = False  # sgd, lars
     weight_decay: float = 0.05
     weight_decay_end: Optional[float] = None  # cosine from weight_decay to this
     no_decay: list[str] = field(default_factory=list)  # name patterns, besides vectors and biases
@@ -40,7 +40,7 @@ class Optim:
 
     def inactive_fields(self) -> dict[str, str]:
         """{field that has no effect, given the others: what it belongs to}."""
-        owners = dict.fromkeys(("momentum", "nesterov"), "name: sgd") if self.name == "adamw" else {"betas": "name: adamw"}
+        owners = dict.fromkeys(("momentum", "nesterov"), "name: sgd or lars") if self.name == "adamw" else {"betas": "name: adamw"}
         return owners if self.clip != "none" else owners | {"clip_norm": "clip: global or tensor"}
 
     def problems(self) -> Iterator[Problem]:
