@@ -274,16 +274,27 @@ def _job(spec: Spec, cell: Cell, stage: Stage, done: dict[str, Job], sweep: Path
             assign(hashed, name, content_of(Path(value)))
     key = identity(hashed)
     parents = list({id(done[s]): done[s] for s in stage.pointers.values()}.values())
-    folder, resources = existing.get(key) or sweep / _name(cell, stage, key), resources_of(spec, cell.arm)
+    axes = _axes_of(spec, cell, stage)
+    folder, resources = existing.get(key) or sweep / _name(cell, stage, axes, key), resources_of(spec, cell.arm)
     if (folder / "done.json").exists():  # only evaluation may be left to do
         resources = dataclasses.replace(resources, nodes=1, gpus_per_node=min(1, resources.gpus_per_node))
-    return Job(key, run, folder, cell.arm, stage.name, cell.axes, resources, parents)
+    return Job(key, run, folder, cell.arm, stage.name, axes, resources, parents)
 
 
-def _name(cell: Cell, stage: Stage, key: str) -> str:
+def _axes_of(spec: Spec, cell: Cell, stage: Stage) -> dict[str, Any]:
+    """The axes and their values, but for those that set fields of other stages only: a pretraining is not its first target's."""
+    whose: set[str | None] = {None}
+    for each in reversed(cell.stages):  # the stage, and those that it starts from
+        if each is stage or each.name in whose:
+            whose |= {each.name, *each.pointers.values()}
+    sets = {axis: {setting.stage for chosen in values.values() for setting in chosen} for axis, values in spec.axes.items()}
+    return {axis: value for axis, value in cell.axes.items() if not sets[axis] or sets[axis] & whose}
+
+
+def _name(cell: Cell, stage: Stage, axes: dict[str, Any], key: str) -> str:
     """The name of a run's folder."""
     stages = [stage.name] if len(cell.stages) > 1 else []
-    parts = [cell.arm, *stages, *(_short(axis, value) for axis, value in cell.axes.items()), key]
+    parts = [cell.arm, *stages, *(_short(axis, value) for axis, value in axes.items()), key]
     return "-".join(re.sub(r"[^A-Za-z0-9._]+", "_", part) for part in parts)
 
 

@@ -196,6 +196,17 @@ def test_optional_arms_and_values_come_with_all_or_by_name(expand) -> None:
     assert pick(graph, "scratch", "train", data="big").run.data.image_size == 32
 
 
+def test_a_folder_is_named_by_the_axes_that_set_its_run_or_a_parents(expand) -> None:
+    text = EXAMPLE.replace("{data.views", "{finetune.data.views").replace("data.image_size: 32", "finetune.data.image_size: 32")
+    text = text.replace("seed: [0, 1]", "seed: [0, 1]\n  pretrain.loop.epochs: [5, 6]")
+    graph = expand("arms=[chain_short]", text=text)
+    pretraining = pick(graph, "chain_short", "pretrain", data="flipped", seed=0, **{"pretrain.loop.epochs": 6})
+    assert pretraining.folder.name == f"chain_short-pretrain-s0-epochs6-{pretraining.identity}"
+    assert pretraining.axes == {"seed": 0, "pretrain.loop.epochs": 6}
+    child = pick(graph, "chain_short", "finetune", data="flipped", seed=0, **{"pretrain.loop.epochs": 6})
+    assert child.folder.name == f"chain_short-finetune-flipped-s0-epochs6-{child.identity}"
+
+
 def test_a_folder_is_found_again_by_its_hash(expand) -> None:
     shared = pick(expand("arms=[chain_short]"), "chain_short", "pretrain", data="plain", seed=0)
     config.save(shared.run, shared.folder)

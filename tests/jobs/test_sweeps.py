@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import shutil
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
@@ -106,12 +107,17 @@ def test_the_quickstart_compares_at_equal_epochs() -> None:
     assert len({sum(stage.run.loop.epochs for stage in cell.stages) for cell in planned}) == 1
 
 
-def _run(name: str, arm: str, **axes: object) -> Run:
-    """The last stage of one cell, at seed 0."""
+def _chain(name: str, arm: str, **axes: object) -> list[Run]:
+    """The stages of one cell, at seed 0."""
     chosen = {"arms": arm, "axes.seed": 0, **{f"axes.{axis}": label for axis, label in axes.items()}}
     spec = sweep.read(ROOT / "sweeps" / f"{name}.yaml", overrides.parse([f"{key}={value}" for key, value in chosen.items()]))
     (cell,) = cells(spec)
-    return cell.stages[-1].run
+    return [stage.run for stage in cell.stages]
+
+
+def _run(name: str, arm: str, **axes: object) -> Run:
+    """The last stage of one cell, at seed 0."""
+    return _chain(name, arm, **axes)[-1]
 
 
 CIFAR10_SSAT = [
@@ -148,6 +154,43 @@ def test_the_rows_of_table_4_differ_in_the_auxiliary_task_alone() -> None:
         run.data.views.second = run.data.views.local = None
         rows[arm] = identity(run)
     assert len(set(rows.values())) == 1
+
+
+FLOWERS = {"data": "flowers102"}
+FROM_FLOWERS = FLOWERS | {"pretrain": "flowers102"}
+GMML_TABLES = {  # arm of Table 1 -> where other tables and figures have it
+    "random": [("gmml_transfer", "random", FLOWERS | {"backbone": "vit_tiny"}), ("gmml_imagenet", "random", FLOWERS)],
+    "gmml": [("gmml_longer", "gmml", FLOWERS | {"pretrain.loop.epochs": 800})],
+    "gmml_3000": [
+        ("gmml_transfer", "flowers102", FLOWERS | {"backbone": "vit_tiny"}),
+        ("gmml_imagenet", "gmml", FLOWERS),
+        ("gmml_longer", "gmml", FLOWERS | {"pretrain.loop.epochs": 3000}),
+    ],
+    "gmml_small": [("gmml_transfer", "flowers102", FLOWERS | {"backbone": "vit_small"}), ("gmml_vs_mae", "gmml", FROM_FLOWERS)],
+    "mae_small": [("gmml_vs_mae", "mae", FROM_FLOWERS)],
+}
+
+
+@pytest.mark.parametrize("arm", GMML_TABLES)
+def test_what_several_tables_of_the_gmml_paper_print_is_one_chain_of_runs(arm: str) -> None:
+    table_1 = [identity(run) for run in _chain("gmml_small", arm, **FLOWERS)]
+    for name, other, axes in GMML_TABLES[arm]:
+        assert [identity(run) for run in _chain(name, other, **axes)] == table_1, name
+
+
+def test_a_pretraining_of_gmmls_table_2_feeds_all_targets(tmp_path: Path) -> None:
+    spec = sweep.read(ROOT / "sweeps" / "gmml_transfer.yaml", overrides.parse(["axes.seed=0"]))
+    jobs = link(spec, cells(spec), tmp_path, lambda run: run.data.shards).jobs
+    pretrainings = {job.identity: job for job in jobs if job.stage == "pretrain"}
+    assert [job.arm for job in pretrainings.values()] == ["mnist", "flowers102", "pets", "aircraft"]
+    targets = Counter(job.parents[0].identity for job in jobs if job.parents)
+    assert targets == dict.fromkeys(pretrainings, len(spec.axes["data"]))
+
+
+def test_pretrained_on_imagenet_both_rows_of_gmmls_table_4_are_one_run_there() -> None:
+    on_imagenet = {arm: [identity(run) for run in _chain("gmml_imagenet", arm, data="imagenet")] for arm in ("gmml", "gmml_imagenet")}
+    assert on_imagenet["gmml"] == on_imagenet["gmml_imagenet"]
+    assert _chain("gmml_imagenet", "deit", data="imagenet")[-1].init_from is None
 
 
 def test_a_teacher_of_table_7_guides_both_rows(tmp_path: Path) -> None:

@@ -261,6 +261,17 @@ def test_a_published_number_is_found_where_its_axes_are_narrowed(sweep, axes, ex
     assert {column: laid_out.published(laid_out.rows[-1], column) for column in laid_out.columns} == expected
 
 
+@pytest.mark.parametrize("targets", [["pets", "flowers"], ["pets"]])
+def test_a_published_number_is_not_transposed_where_two_axes_have_the_same_labels(sweep, targets):
+    published = {"pets": {"pets": 1.0, "flowers": 2.0}, "flowers": {"pets": 3.0, "flowers": 4.0}}  # target, then pretraining
+    axes = {"target": targets, "pretrain": ["pets", "flowers"], "seed": [0]}
+    laid_out = lay_out(
+        collect(sweep({"sslft": 80.0}, axes, columns="target", baseline=None, arms=[{"name": "sslft", "published": published}]))
+    )
+    shown = {(target, row.values["pretrain"]): laid_out.published(row, target) for row in laid_out.rows for target in targets}
+    assert shown == {(target, pretrain): published[target][pretrain] for target in targets for pretrain in ["pets", "flowers"]}
+
+
 def test_other_readings_carry_their_name_only_there(sweep):
     done = {"selected": {"top1": 79.0, "epoch": 40}, "val": {"top1": 81.0}}
     make = {("ssat", "cifar10", 0): {"done": done}}

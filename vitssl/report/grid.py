@@ -80,17 +80,18 @@ class Grid:
         return {seed: value for seed, value in scores.items() if value is not None}
 
     def published(self, row: Row, column: Any) -> float | None:
-        """The paper's number for this cell; it must be keyed by every axis that takes several values."""
-        value = row.arm.published
-        left = [str(v) for v in (*([column] if len(self.columns) > 1 else []), *row.values.values())]
-        narrowed = [str(values[0]) for axis, values in (self.sweep.facts.get("axes") or {}).items() if axis != SEED and len(values) == 1]
+        """The paper's number for this cell: keyed by the column axis first, then by every other axis that takes several values."""
+        value, axes = row.arm.published, self.sweep.facts.get("axes") or {}
+        single = {axis: values[0] for axis, values in axes.items() if axis != SEED and len(values) == 1}
+        named = {axis: column for axis in [self.sweep.facts.get("columns")] if axis} | row.values | single
+        left = [(str(label), axis not in single) for axis, label in named.items()]  # the column axis comes first
         while isinstance(value, dict):
-            key = next((v for v in (*left, *narrowed) if v in value), None)
-            if key is None:
+            found = next((part for part in left if part[0] in value), None)
+            if found is None:
                 return None
-            value = value[key]
-            (left if key in left else narrowed).remove(key)
-        return None if left else value
+            value = value[found[0]]
+            left.remove(found)
+        return None if any(needed for _, needed in left) else value
 
     def ranking(self, column: Any) -> list[Row]:
         """The rows from the best mean to the worst; none where fewer than two have one, or where one has a single seed."""
