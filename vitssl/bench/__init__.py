@@ -1,0 +1,70 @@
+"""Speed on this machine, as ratios: each comparison times ours and its rival in turn, in one process, and takes medians."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+
+from vitssl import dist, memory
+from vitssl.bench import data, steps
+from vitssl.bench.base import Bench, Comparison
+from vitssl.config import ConfigError
+from vitssl.data.sources import open_source
+
+COMPARISONS: dict[str, Callable[[Bench], Comparison]] = {
+    "ssat_step": steps.ssat_step,
+    "drloc_step_vit": partial(steps.drloc_step, name="drloc_step_vit", backbone="vit_small", pooling="2x2"),
+    "drloc_step_swin": partial(steps.drloc_step, name="drloc_step_swin", backbone="swin_tiny", pooling="none"),
+    "timm_step": steps.timm_step,
+    "gmml_step": steps.gmml_step,
+    "gmml_corruption": steps.gmml_corruption,
+    "lut_step": partial(steps.lut_step, name="lut_step", symmetric=True),
+    "lut_step_text": partial(steps.lut_step, name="lut_step_text", symmetric=False),
+    "loader": data.loader,
+    "views": data.views,
+    "views_randaugment": data.views_randaugment,
+    "views_bicubic": data.views_bicubic,
+    "end_to_end": data.end_to_end,
+}
+NEED_GPU = {"end_to_end"}
+
+
+def run(images: Path | None, only: list[str], repeats: int) -> dict[str, Any]:
+    """Make the comparisons named in ``only`` (all that this machine can, if empty).
+
+    Raises:
+        ConfigError: an unknown name, or a folder that does not hold train/<class>/<image>.
+    """
+    if images:
+        open_source(f"folder:{images}")  # before minutes of steps
+    known = COMPARISONS if torch.cuda.is_available() else {k: v for k, v in COMPARISONS.items() if k not in NEED_GPU}
+    for name in only:
+        if name not in known:
+            raise ConfigError(f"{name} is not one of {', '.join(known)} (on this machine)", "--only")
+    device = dist.device("auto")
+    threads = torch.get_num_threads()
+    if device.type == "cpu":
+        memory.keep_freed()  # as training does
+    with tempfile.TemporaryDirectory() as scratch:
+        root = images or data.digits_as_jpeg(Path(scratch) / "images")
+        comparisons = []
+        for name in only or known:
+            comparisons.append(known[name](Bench(root, Path(scratch), device, repeats)))
+            torch.set_num_threads(threads)
+    device_name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {threads} threads"
+    return {"device": device_name, "torch": torch.__version__, "timm": timm.__version__, "comparisons": [asdict(c) for c in comparisons]}
+
+
+def table(figures: dict[str, Any]) -> str:
+    lines = [f"{figures['device']}, torch {figures['torch']}, timm {figures['timm']}; medians of rounds in turn"]
+    lines.append(f"{'comparison':18}{'ours':>12}{'rival':>12}  {'unit':10}{'ours/rival':>11}  what")
+    for c in figures["comparisons"]:
+        lines.append(f"{c['name']:18}{c['ours']:12.4g}{c['rival']:12.4g}  {c['unit']:10}{c['ratio']:11.3f}  {c['note']}")
+    return "\n".join(lines)

@@ -1,0 +1,53 @@
+"""What the comparisons share: clocks, and medians of rounds in turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+
+@dataclass
+class Comparison:
+    """Medians over the rounds; ``ratio`` is the median of the ratios ours / rival of the rounds."""
+
+    name: str
+    unit: str
+    ours: float
+    rival: float
+    ratio: float
+    rounds: int
+    note: str
+
+
+@dataclass
+class Bench:
+    """What the comparisons share."""
+
+    images: Path
+    scratch: Path
+    device: torch.device
+    repeats: int
+
+    def compare(self, name: str, unit: str, ours: Callable[[], float], rival: Callable[[], float], note: str) -> Comparison:
+        """Both functions give a figure in ``unit``; one uncounted round first."""
+        pairs = [(ours(), rival()) for _ in range(self.repeats + 1)][1:]
+        mine, theirs = np.array(pairs).T
+        return Comparison(name, unit, *map(float, (np.median(mine), np.median(theirs), np.median(mine / theirs))), self.repeats, note)
+
+    def seconds(self, work: Callable[[], Any], times: int = 1) -> float:
+        self._wait()
+        started = time.perf_counter()
+        for _ in range(times):
+            work()
+        self._wait()
+        return (time.perf_counter() - started) / times
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)

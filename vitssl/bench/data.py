@@ -1,0 +1,162 @@
+"""Images on their way to the network, and a whole training with them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torchvision
+from PIL import Image
+from timm.data import create_transform
+from torch import Tensor
+
+from vitssl import config, cost
+from vitssl.bench.base import Bench, Comparison
+from vitssl.bench.steps import SCRATCH, TrainingStep, vit_run
+from vitssl.data import shards
+from vitssl.data.batch import RawBatch
+from vitssl.data.index import load_index
+from vitssl.data.loader import TrainLoader
+from vitssl.data.sources import open_source
+from vitssl.data.subset import train_and_heldout
+from vitssl.views import TrainViews
+
+
+def digits_as_jpeg(root: Path) -> Path:
+    """The digits as 32-px JPEG files in class folders: an image folder that every machine can create."""
+    for i, (split, sample) in enumerate(open_source("digits").samples()):
+        folder = root / split / str(sample.label)
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(sample.image).convert("RGB").resize((32, 32)).save(folder / f"{i:04d}.jpg")
+    return root
+
+
+def _loader(bench: Bench, device: torch.device, **fields: Any) -> tuple[TrainLoader, Any]:
+    folder = bench.scratch / "shards"
+    if not folder.exists():
+        shards.build(f"folder:{bench.images}", folder, workers=1, progress=False)
+    index = load_index(folder)
+    data = config.merge(config.Data, {"shards": str(folder), "cache_dir": str(bench.scratch / "cache")}, fields)
+    split = train_and_heldout(index, data, need_labels=True)
+    return TrainLoader(index, split, data, seed=0, batch_size=256, device=device), index
+
+
+def loader(bench: Bench) -> Comparison:
+    """Per core: our cached hand-out is one thread's memory copies, the rival's decoding is one thread's too."""
+    torch.set_num_threads(1)
+    ours, _ = _loader(bench, torch.device("cpu"))
+    folder = torchvision.datasets.ImageFolder(str(bench.images / "train"), transform=torchvision.transforms.PILToTensor())
+    chosen = np.random.default_rng(0).permutation(len(folder))[:1024]
+
+    def hand_out() -> float:
+        return 50 * 256 / bench.seconds(lambda: [None for _ in ours.batches(0, 50)])
+
+    def decode() -> float:
+        return len(chosen) / bench.seconds(lambda: [folder[i] for i in chosen])
+
+    return bench.compare("loader", "images/s", hand_out, decode, "cached uint8 batches / ImageFolder + PIL decoding, one core each")
+
+
+RAND_AUGMENT = {"auto_augment": "rand-m9-mstd0.5-inc1", "erasing_prob": 0.25}
+
+
+def _batch(bench: Bench) -> tuple[RawBatch, Any]:
+    """A batch to make views of, and the index that it is from, on one core."""
+    torch.set_num_threads(1)
+    ours, index = _loader(bench, torch.device("cpu"))
+    return next(ours.batches(0, 1))[0], index
+
+
+def _speed(bench: Bench, raw: RawBatch, index: Any, view: dict[str, Any]) -> Callable[[], float]:
+    """Images per second of a view of ours at 224 px; other random numbers each time."""
+    views = TrainViews(
+        {"main": config.merge(config.View, view)}, image_size=224, mean=index.mean, std=index.std,
+        num_classes=len(index.classes), seed=0, device=torch.device("cpu"),
+    )  # fmt: skip
+    steps = count()
+    return lambda: len(raw.images_BCHW) / bench.seconds(lambda: views(replace(raw, step=next(steps))))
+
+
+def _views_against_timm(bench: Bench, name: str, view: dict[str, Any], timm_options: dict[str, Any], what: str) -> Comparison:
+    raw, index = _batch(bench)
+    same = {"interpolation": "bicubic", "mean": index.mean, "std": index.std, "color_jitter": None}
+    transform = create_transform(224, is_training=True, **same, **timm_options)
+    pictures = [torchvision.transforms.functional.to_pil_image(image) for image in raw.images_BCHW]
+    pictures = [p.crop((0, 0, int(w), int(h))) for p, (h, w) in zip(pictures, raw.sizes_B2, strict=True)]
+
+    def pil() -> float:
+        return len(pictures) / bench.seconds(lambda: torch.stack([transform(p) for p in pictures]))
+
+    note = f"{what} to 224 px / timm's PIL pipeline on the same images, one core each"
+    return bench.compare(name, "images/s", _speed(bench, raw, index, view), pil, note)
+
+
+def views(bench: Bench) -> Comparison:
+    return _views_against_timm(bench, "views", {}, {}, "RandomResizedCrop + flip")
+
+
+def views_randaugment(bench: Bench) -> Comparison:
+    theirs = {"auto_augment": RAND_AUGMENT["auto_augment"], "re_prob": RAND_AUGMENT["erasing_prob"]}
+    return _views_against_timm(bench, "views_randaugment", RAND_AUGMENT, theirs, "the same with RandAugment + erasing")
+
+
+def views_bicubic(bench: Bench) -> Comparison:
+    raw, index = _batch(bench)
+    bicubic, bilinear = (_speed(bench, raw, index, RAND_AUGMENT | {"auto_augment_interpolation": kind}) for kind in ("bicubic", "bilinear"))
+    return bench.compare("views_bicubic", "images/s", bicubic, bilinear, "RandAugment's geometry bicubic / bilinear, both ours, one core")
+
+
+@contextmanager
+def _cores(count: int) -> Iterator[None]:
+    """Bind this process, and what it starts meanwhile, to ``count`` CPU cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[:count])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@_cores(4)
+def end_to_end(bench: Bench) -> Comparison:
+    """ViT-S/16 in bf16 with loader, views and all, against the same step on one random batch; MFU of the former."""
+    run = vit_run(SCRATCH, {"backbone.name": "vit_small", "loop.precision": "bf16"})
+    source, index = _loader(bench, bench.device)
+    step = TrainingStep(bench, run, source.batch_size)
+    augment = TrainViews(
+        {"main": run.data.views.main}, image_size=224, mean=index.mean, std=index.std,
+        num_classes=len(index.classes), seed=0, device=bench.device,
+    )  # fmt: skip
+    steps = 20
+
+    def real() -> float:
+        def train() -> None:
+            for parts in source.batches(0, steps):
+                step(augment(parts[0]))
+
+        return steps * source.batch_size / bench.seconds(train)
+
+    def synthetic() -> float:
+        return source.batch_size / bench.seconds(step, steps)
+
+    comparison = bench.compare("end_to_end", "images/s", real, synthetic, "")
+    flops = 6 * cost.measure(run, 10)["macs_train_forward"] * comparison.ours
+    speed = f"{flops / 1e12:.1f} TFLOP/s, MFU {flops / _peak(bench):.1%} of this GPU's best matrix product"
+    comparison.note = f"ViT-S/16 bf16 with loader and views / the same step on synthetic data, on at most 4 CPU cores; {speed}"
+    return comparison
+
+
+def _peak(bench: Bench) -> float:
+    """What this device really reaches on a large bf16 matrix product, FLOP/s: MFU against it needs no table of boards."""
+    size = 8192
+    a_HW: Tensor = torch.randn(size, size, device=bench.device, dtype=torch.bfloat16)
+    multiply = lambda: a_HW @ a_HW  # noqa: E731
+    bench.seconds(multiply, 5)
+    return 2 * size**3 / min(bench.seconds(multiply, 20) for _ in range(3))

@@ -1,0 +1,122 @@
+"""Training steps, against plainer ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import timm
+import torch
+import torch.nn.functional as F
+
+from vitssl import config, cost, dist, model, optim
+from vitssl.bench.base import Bench, Comparison
+from vitssl.config import Run
+from vitssl.data.batch import Batch
+
+
+def vit_run(*layers: Any) -> Run:
+    base = {"data.shards": "unused", "backbone": {"name": "vit_tiny", "positions": "sincos"}, "optim.batch_size": 64}
+    return config.merge(config.Run, base, *layers)
+
+
+SCRATCH = {"objectives": {"classify": {}}}
+SSAT = {"objectives": {"classify": {"weight": 0.1}, "mae": {"weight": 0.9, "decoder_dim": 128, "decoder_depth": 2}}}
+
+
+class TrainingStep:
+    """A training step of a Run on random images: forward, backward, fused AdamW, and what objectives do after it."""
+
+    def __init__(self, bench: Bench, run: Run, batch_size: int):
+        self.run, self.device = run, bench.device
+        self.network = model.build(run, 10).to(bench.device).train()
+        self.optimizer = optim.make(self.network, self.network.backbone, run.optim)
+        size = run.data.image_size
+        index = torch.arange(batch_size, device=bench.device)
+        views = {name: torch.randn(batch_size, 3, size, size, device=bench.device) for name in config.active_views(run)}
+        self.batch = Batch(views, {"main": index % 10}, index, labelled=float(batch_size))
+        self.progress = torch.zeros((), device=bench.device)
+
+    def __call__(self, batch: Batch | None = None) -> None:
+        with dist.autocast(self.device, self.run.loop.precision):
+            total = self.network(batch or self.batch, self.progress)[0]
+        total.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        for objective in self.network.objectives.values():
+            objective.after_step(self.network.backbone, 0.0)
+
+
+def _step_batch(bench: Bench) -> int:
+    return 64 if bench.device.type == "cuda" else 32
+
+
+def ssat_step(bench: Bench) -> Comparison:
+    size, times = _step_batch(bench), 10 if bench.device.type == "cuda" else 1
+    ssat, scratch = (TrainingStep(bench, vit_run(layer), size) for layer in (SSAT, SCRATCH))
+    note = f"SSAT step / scratch step, ViT-T/16 at 224 px, fp32, batch {size} (MACs: 1.315)"
+    return bench.compare("ssat_step", "s", lambda: bench.seconds(ssat, times), lambda: bench.seconds(scratch, times), note)
+
+
+def drloc_step(bench: Bench, name: str, backbone: str, pooling: str) -> Comparison:
+    size, times = _step_batch(bench), 10 if bench.device.type == "cuda" else 1
+    alone = {"backbone": {"name": backbone, "positions": "learned"}, "objectives": {"classify": {"pool": "mean"}}}
+    joint = {"objectives.drloc": {"weight": 0.5, "pooling": pooling}}
+    drloc, classify = (TrainingStep(bench, vit_run(alone, layer), size) for layer in (joint, {}))
+    note = f"classify + drloc (64 pairs) step / classify step, {backbone} at 224 px, fp32, batch {size}"
+    return bench.compare(name, "s", lambda: bench.seconds(drloc, times), lambda: bench.seconds(classify, times), note)
+
+
+def timm_step(bench: Bench) -> Comparison:
+    size, times = _step_batch(bench), 10 if bench.device.type == "cuda" else 1
+    ours = TrainingStep(bench, vit_run(SCRATCH, {"backbone.positions": "learned"}), size)
+    network = timm.create_model("vit_tiny_patch16_224", num_classes=10).to(bench.device).train()
+    optimizer = torch.optim.AdamW(network.parameters(), fused=True)
+    images, labels = ours.batch.views["main"], ours.batch.targets["main"]
+
+    def rival() -> None:
+        F.cross_entropy(network(images), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    note = f"our ViT-T/16 training step / plain timm's, fp32, batch {size}"
+    return bench.compare("timm_step", "s", lambda: bench.seconds(ours, times), lambda: bench.seconds(rival, times), note)
+
+
+# blocks whose outputs are fused and the decoder are the same, so that they differ by the corruption and by what the error is taken over
+GMML = {"backbone.positions": "learned", "objectives": {"gmml": {}}}
+AUTOENCODER = {"backbone.positions": "learned", "objectives": {"gmml": {"corrupt": {"noise": None, "alien": None}, "loss_on": "all"}}}
+
+
+def gmml_step(bench: Bench) -> Comparison:
+    size, times = _step_batch(bench), 10 if bench.device.type == "cuda" else 1
+    gmml, plain = (TrainingStep(bench, vit_run(layer), size) for layer in (GMML, AUTOENCODER))
+    note = f"GMML step / plain autoencoder's, ViT-T/16 at 224 px, fp32, batch {size}"
+    return bench.compare("gmml_step", "s", lambda: bench.seconds(gmml, times), lambda: bench.seconds(plain, times), note)
+
+
+def gmml_corruption(bench: Bench) -> Comparison:
+    """On a CPU a step of 64 images is four of 16."""
+    parts = 1 if bench.device.type == "cuda" else 4
+    step = TrainingStep(bench, vit_run(AUTOENCODER, {"backbone.name": "vit_small"}), 64 // parts)
+    images = torch.randn(64, 3, 224, 224, device=bench.device)
+    objective = model.build(vit_run(GMML), 10).objectives["gmml"].to(bench.device)
+    note = "GMML's corruption of 64 images of 224 px / a step of ViT-S/16 on as many"
+    return bench.compare(
+        "gmml_corruption", "s",
+        lambda: bench.seconds(lambda: objective.corrupt(images, 64), 3), lambda: parts * bench.seconds(step), note,
+    )  # fmt: skip
+
+
+def lut_step(bench: Bench, name: str, symmetric: bool) -> Comparison:
+    size, times = (64, 10) if bench.device.type == "cuda" else (4, 1)
+    base = {"backbone": {"name": "vit_base", "init": "xavier"}, "data.views.second": {}}
+    tasks = [{"lut": {"symmetric": symmetric}}, {"mae": {"normalize_targets": True}}]
+    runs = [vit_run(base, {"objectives": task}) for task in tasks]
+    lut, mae = (TrainingStep(bench, run, size) for run in runs)
+    forward = [cost.measure(run, 10)["macs_train_forward"] for run in runs]
+    # a backward pass costs twice the forward one, and the teacher has none
+    teacher = cost.measure(vit_run(base, SCRATCH), 10)["macs_inference"] * (2 if symmetric else 1)
+    macs = (3 * (forward[0] - teacher) + teacher) / (3 * forward[1])
+    form = "code's form: two views through both networks" if symmetric else "text's form: one view for each network"
+    note = f"LUT step ({form}) / MAE step, ViT-B/16 at 224 px, fp32, batch {size} (MACs: {macs:.2f}; paper: 1.18 a step, 2.13 an epoch)"
+    return bench.compare(name, "s", lambda: bench.seconds(lut, times), lambda: bench.seconds(mae, times), note)
