@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from tests.test_train import LAYERS, folder, in_two_parts  # noqa: F401
+from tests.test_train import CURVES, folder, in_two_parts  # noqa: F401
 from vitssl import train
 from vitssl.files import read_events
 
@@ -15,9 +15,9 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 LOOP = {"loop": {"device": "cuda", "precision": "bf16", "max_steps": 20, "eval_every": 0, "log_every": 1}}
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", CURVES)
 def test_a_run_goes_on_where_it_stopped_and_is_measured(folder, tmp_path, monkeypatch, name):  # noqa: F811
-    parts = folder("parts", LAYERS[name], LOOP)
+    parts = folder("parts", CURVES[name], LOOP)
     in_two_parts(parts, tmp_path, monkeypatch, steps=20)
     energy = [json.loads(path.read_text()) for path in sorted(parts.glob("emissions-*.json"))]
     assert [record["gpus"] for record in energy] == [1, 1] and all(record["gpu_kwh"] > 0 for record in energy)
@@ -26,7 +26,7 @@ def test_a_run_goes_on_where_it_stopped_and_is_measured(folder, tmp_path, monkey
 
 def test_compiled_it_comes_out_nearly_as_without(folder):  # noqa: F811
     fields = {"loop": {"precision": "fp32"}}
-    plain, compiled = (folder(f"compile_{on}", LAYERS["classify"], LOOP, fields, {"loop.compile": on}) for on in (False, True))
+    plain, compiled = (folder(f"compile_{on}", CURVES["classify"], LOOP, fields, {"loop.compile": on}) for on in (False, True))
     assert train.main([str(plain)]) == train.main([str(compiled)]) == 0
     losses = [[e["loss"] for e in read_events(one / "metrics.jsonl") if e["event"] == "train"] for one in (plain, compiled)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-2)

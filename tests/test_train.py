@@ -72,9 +72,12 @@ def wait_for_step(folder: Path, step: int) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize(("name", "ranks"), [("ssat", 1), pytest.param("ssat", 4, marks=pytest.mark.release), ("dino", 2)])
+RANKS = [("ssat", 1), ("dino", 2), *(pytest.param(*pair, marks=pytest.mark.release) for pair in (("ssat", 4), ("gmml", 2), ("lut", 2)))]
+
+
+@pytest.mark.parametrize(("name", "ranks"), RANKS)
 def test_stopped_in_mid_epoch_and_resumed_equals_undisturbed_to_the_bit(folder, tmp_path, name, ranks):
-    whole, parts = folder("whole", LAYERS[name], DROP, LONG), folder("parts", LAYERS[name], DROP, LONG)
+    whole, parts = (folder(part, CLASSIFY, CURVES[name], DROP, LONG) for part in ("whole", "parts"))
     run_ranks(whole, ranks)
     stop = tmp_path / "stop"
     processes = start_ranks(parts, ranks, VITSSL_STOP_FILE=str(stop))
@@ -91,9 +94,9 @@ def test_stopped_in_mid_epoch_and_resumed_equals_undisturbed_to_the_bit(folder, 
     assert json.loads((parts / "done.json").read_text())["test"]["count"] == 450, "every test image is counted once"
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", CURVES)
 def test_steps_and_resumed_steps_equal_as_many_at_once(folder, tmp_path, monkeypatch, name):
-    whole, parts = (folder(n, LAYERS[name], DROP, {"loop": {"max_steps": 20, "eval_every": 0}}) for n in ("whole", "parts"))
+    whole, parts = (folder(n, CURVES[name], DROP, {"loop": {"max_steps": 20, "eval_every": 0}}) for n in ("whole", "parts"))
     assert train.main([str(whole)]) == 0
     in_two_parts(parts, tmp_path, monkeypatch, steps=20)
     assert same(whole, parts)
