@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vitssl.objectives.corruption import MOST_BLOCKS, Blocks, Cells, covering_mask, draw_blocks, draw_other, first_cover, moved, replacement
+from vitssl.objectives.corruption import (
+    MOST_BLOCKS,
+    Blocks,
+    Cells,
+    copied,
+    covering,
+    draw_blocks,
+    draw_other,
+    fill,
+    first_cover,
+    replacement,
+)
 
 PIXELS, PATCHES = Cells(224, 1, 67), Cells(14, 16, 67)
 
@@ -26,7 +37,7 @@ def slow_union(blocks: Blocks, image: int, area: float, count: int) -> torch.Ten
 def test_the_union_grows_block_by_block(cells, area):
     torch.manual_seed(0)
     blocks = draw_blocks(6, 70, cells)
-    masks = covering_mask(blocks, torch.full((6,), area), cells.count)
+    masks, _ = covering(blocks, torch.full((6,), area), cells.count)
     for image, mask in enumerate(masks):
         assert torch.equal(mask, slow_union(blocks, image, area, cells.count))
 
@@ -34,7 +45,7 @@ def test_the_union_grows_block_by_block(cells, area):
 def test_images_have_areas_of_their_own():
     torch.manual_seed(0)
     blocks, area_R = draw_blocks(5, 90, PATCHES), torch.linspace(0.1, 0.8, 5)
-    masks = covering_mask(blocks, area_R, 14)
+    masks, _ = covering(blocks, area_R, 14)
     assert all(torch.equal(masks[i], slow_union(blocks, i, float(area_R[i]), 14)) for i in range(5))
 
 
@@ -57,22 +68,21 @@ def test_statistics_of_gmmls_code(cells, area, mean, blocks):
     num_blocks = cells.enough_blocks(area[1])
     drawn = draw_blocks(R, num_blocks, cells)
     area_R = area[0] + (area[1] - area[0]) * torch.rand(R)
-    masks = covering_mask(drawn, area_R, cells.count)
+    masks, first_RHW = covering(drawn, area_R, cells.count)
     share_R = masks.float().mean((1, 2))
     assert (share_R >= area_R - 1e-6).all() and (share_R < 1).all(), "enough blocks were drawn for every image"
     assert share_R.mean().item() == pytest.approx(mean, abs=0.01)
     if area[0] < area[1]:
         assert share_R.std().item() == pytest.approx(0.07, abs=0.01)
     # the number of blocks: the last cell that was needed belongs to the last one
-    first_RHW = first_cover(drawn, cells.count).masked_fill(~masks, -1)
-    assert (first_RHW.amax((1, 2)) + 1).float().mean().item() == pytest.approx(blocks, rel=0.1)
+    assert (first_RHW.masked_fill(~masks, -1).amax((1, 2)) + 1).float().mean().item() == pytest.approx(blocks, rel=0.1)
 
 
 def test_no_block_begins_in_the_last_row_of_patches():
     """As in the code: 0.38 of the first row, 0.52 of the last one and 0.73 of the centre are covered."""
     torch.manual_seed(0)
     area_R = 0.5 + 0.25 * torch.rand(4000)
-    share_HW = covering_mask(draw_blocks(4000, PATCHES.enough_blocks(0.75), PATCHES), area_R, 14).float().mean(0)
+    share_HW = covering(draw_blocks(4000, PATCHES.enough_blocks(0.75), PATCHES), area_R, 14)[0].float().mean(0)
     assert [share_HW[row].mean().item() for row in (0, 13)] == pytest.approx([0.38, 0.52], abs=0.02)
     assert share_HW[6:8, 6:8].mean().item() == pytest.approx(0.73, abs=0.02)
 
@@ -94,22 +104,30 @@ def test_another_image_is_never_the_same_one_in_another_crop():
     assert all(len(column.unique()) == 3 for column in other_R.T), "each of the three others comes"
 
 
-def test_an_image_is_moved_around_its_edges():
-    images = torch.arange(64.0).view(1, 1, 8, 8).expand(200, 3, 8, 8)
-    result = moved(images, 4)
-    rolls = {(dy, dx): images[0].roll((dy, dx), (1, 2)) for dy in (0, 4) for dx in (0, 4)}
-    which = {name for name, rolled in rolls.items() if any(torch.equal(image, rolled) for image in result)}
-    assert which == {(0, 4), (4, 0), (4, 4)}
-    assert all(any(torch.equal(image, rolls[name]) for name in which) for image in result)
+@pytest.mark.parametrize("px", [1, 2])
+def test_each_block_shows_another_place_of_its_image(px):
+    """Compared block by block: one square of the image, of as many places as there are, moved as a whole by whole cells."""
+    torch.manual_seed(0)
+    cells = Cells(8, px, 3 * px)
+    place = torch.arange(8.0 * px)
+    images = torch.stack(torch.meshgrid(place, place, indexing="ij")).expand(300, 2, -1, -1)  # of every pixel its row and its column
+    blocks = draw_blocks(300, 60, cells)
+    mask, block_RHW = covering(blocks, torch.full((300,), 0.3), 8)
+    moved, offsets = copied(images, blocks, block_RHW, px) - images, set()
+    for by, own, shown in zip(moved, fill(block_RHW, px), fill(mask, px), strict=True):
+        for block in own[shown].unique():
+            (offset,) = by[:, (own == block) & shown].unique(dim=1).T.int().tolist()  # all of a block comes from one place
+            offsets.add(tuple(offset))
+    assert len(offsets) > 40 and all(dy % px == dx % px == 0 for dy, dx in offsets)
 
 
 def test_every_image_gets_its_kind():
     torch.manual_seed(0)
     images = torch.randn(400, 3, 8, 8)
     kind_R = torch.arange(400) % 4
-    result = replacement(("noise", "zeros", "alien", "copy"), kind_R, images, 400, 2)
+    result = replacement(("noise", "zeros", "alien", "copy"), kind_R, images, 400, lambda: images + 9)
     noise, zeros, alien, copy = (result[kind_R == kind] for kind in range(4))
     assert noise.mean().abs() < 0.03 and noise.std().item() == pytest.approx(1, abs=0.03)
     assert (zeros == 0).all()
     assert all((image == images).flatten(1).all(1).sum() == 1 for image in alien[:20])
-    assert torch.equal(copy.flatten(1).sort(1).values, images[kind_R == 3].flatten(1).sort(1).values)
+    assert torch.equal(copy, images[kind_R == 3] + 9)

@@ -6,6 +6,7 @@ Shapes: R views of B images, crop by crop; S blocks of an image; images are divi
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -85,8 +86,8 @@ def first_cover(blocks: Blocks, count: int) -> Tensor:
     return torch.where(highest_RHW > 0, 127 - torch.frexp(highest_RHW).exponent, S)
 
 
-def covering_mask(blocks: Blocks, area_R: Tensor, count: int) -> Tensor:
-    """The union of each image's first blocks, of as many as it takes to cover a share of at least ``area_R``; bool (R, count, count).
+def covering(blocks: Blocks, area_R: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The union of each image's first blocks, of as many as it takes to cover a share of at least ``area_R``.
 
     For all images together, and without a look at a value. Where the S blocks do not cover as much, which happens with areas near 1, the
     whole image is covered.
@@ -95,6 +96,9 @@ def covering_mask(blocks: Blocks, area_R: Tensor, count: int) -> Tensor:
         blocks: S of each image.
         area_R: in [0, 1].
         count: of cells on a side.
+
+    Returns:
+        The mask, bool (R, count, count), and the block that each cell belongs to, as ``first_cover`` has it.
     """
     R, S = blocks.top_RS.shape
     first_RHW = first_cover(blocks, count)
@@ -103,7 +107,12 @@ def covering_mask(blocks: Blocks, area_R: Tensor, count: int) -> Tensor:
         torch.zeros(R, S + 1, device=area_R.device).scatter_add(1, first_RX, torch.ones_like(first_RX, dtype=torch.float)).cumsum(1)
     )
     too_few_R = (covered_RS[:, :S] < area_R[:, None] * count**2).sum(1)
-    return first_RHW <= too_few_R[:, None, None]
+    return first_RHW <= too_few_R[:, None, None], first_RHW
+
+
+def fill(cells_RHW: Tensor, px: int) -> Tensor:
+    """Every cell's value for its pixels, (R, px * H, px * W)."""
+    return cells_RHW.repeat_interleave(px, 1).repeat_interleave(px, 2)
 
 
 def draw_other(num_views: int, num_images: int, device: torch.device | None = None) -> Tensor:
@@ -114,33 +123,45 @@ def draw_other(num_views: int, num_images: int, device: torch.device | None = No
     return row_R - image_R + other_R
 
 
-def moved(images_RCHW: Tensor, px: int) -> Tensor:
-    """Each image moved around its edges by a random number of ``px`` pixels down and right, never back to where it was."""
+def copied(images_RCHW: Tensor, blocks: Blocks, block_RHW: Tensor, px: int) -> Tensor:
+    """The same images, in which every block shows another place of its image, drawn uniformly; what no block covers means nothing.
+
+    Args:
+        images_RCHW: the images.
+        blocks: of cells.
+        block_RHW: the block that each cell belongs to.
+        px: pixels on a cell's side.
+    """
     R, C, H, W = images_RCHW.shape
-    device, (rows, columns) = images_RCHW.device, (H // px, W // px)
-    # one of all offsets but (0, 0)
-    offset_R = torch.randint(1, rows * columns, (R,), device=device)
-    y_RH = (torch.arange(H, device=device) + (offset_R // columns * px)[:, None]) % H
-    x_RW = (torch.arange(W, device=device) + (offset_R % columns * px)[:, None]) % W
-    down = images_RCHW.gather(2, y_RH[:, None, :, None].expand(R, C, H, W))
-    return down.gather(3, x_RW[:, None, None, :].expand(R, C, H, W))
+
+    def source(start_RS: Tensor, stop_RS: Tensor, cells: int, axis: int) -> Tensor:
+        """The row (axis 1) or column (axis 2) of pixels that each pixel shows, (R, H, W)."""
+        room_RS = cells - (stop_RS - start_RS) + 1
+        shift_RS = (torch.rand(start_RS.shape, device=start_RS.device) * room_RS).long() - start_RS
+        shift_RHW = shift_RS.gather(1, block_RHW.flatten(1).long().clamp(max=start_RS.shape[1] - 1)).view_as(block_RHW)
+        place = torch.arange(cells * px, device=start_RS.device)
+        return (fill(shift_RHW, px) * px + (place[:, None] if axis == 1 else place)).clamp(0, cells * px - 1)
+
+    y_RHW, x_RHW = source(blocks.top_RS, blocks.bottom_RS, H // px, 1), source(blocks.left_RS, blocks.right_RS, W // px, 2)
+    index_RX = (y_RHW * W + x_RHW).flatten(1)
+    return images_RCHW.flatten(2).gather(2, index_RX[:, None].expand(R, C, H * W)).view_as(images_RCHW)
 
 
-def replacement(kinds: tuple[str, ...], kind_R: Tensor, images_RCHW: Tensor, num_images: int, cell_px: int) -> Tensor:
+def replacement(kinds: tuple[str, ...], kind_R: Tensor, images_RCHW: Tensor, num_images: int, copies: Callable[[], Tensor]) -> Tensor:
     """What comes in the place of each image's blocks, (R, C, H, W).
 
     Args:
-        kinds: of ``KINDS``: noise, N(0, 1); zeros; alien, another image of the batch; copy, the same image from elsewhere.
+        kinds: of ``KINDS``: noise, N(0, 1); zeros; alien, another image of the batch; copy, other places of the same image.
         kind_R: index into ``kinds``.
         images_RCHW: normalised.
         num_images: B, of which these are the views.
-        cell_px: pixels of a cell's side.
+        copies: makes what ``copied`` gives.
     """
     made = {
         NOISE: lambda: torch.randn_like(images_RCHW),
         ZEROS: lambda: torch.zeros_like(images_RCHW),
         ALIEN: lambda: images_RCHW[draw_other(len(images_RCHW), num_images, images_RCHW.device)],
-        COPY: lambda: moved(images_RCHW, cell_px),
+        COPY: copies,
     }
     result = made[kinds[0]]()
     for i, kind in enumerate(kinds[1:], start=1):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -12,7 +14,7 @@ from vitssl.backbones.base import Backbone, Features
 from vitssl.config.objectives.gmml import GmmlConfig
 from vitssl.data.batch import Batch
 from vitssl.objectives.base import Objective
-from vitssl.objectives.corruption import Cells, covering_mask, draw_blocks, replacement
+from vitssl.objectives.corruption import Cells, copied, covering, draw_blocks, fill, replacement
 from vitssl.objectives.decoders import PixelDecoder
 from vitssl.objectives.step import Step
 
@@ -73,10 +75,11 @@ class Gmml(Objective):
         kind_R = (torch.rand(R, 1, device=device) >= self.shares_upto).sum(1)
         least_R, most_R = self.area_K2[kind_R].unbind(1)
         area_R = least_R + (most_R - least_R) * torch.rand(R, device=device)
-        mask_RHW = covering_mask(draw_blocks(R, self.num_blocks, self.cells, device), area_R, self.cells.count)
-        px = self.cells.px
-        mask_R1HW = mask_RHW[:, None].repeat_interleave(px, 2).repeat_interleave(px, 3)
-        return torch.where(mask_R1HW, replacement(self.kinds, kind_R, images_RCHW, num_images, px), images_RCHW), mask_R1HW
+        blocks, px = draw_blocks(R, self.num_blocks, self.cells, device), self.cells.px
+        mask_RHW, block_RHW = covering(blocks, area_R, self.cells.count)
+        alien_RCHW = replacement(self.kinds, kind_R, images_RCHW, num_images, partial(copied, images_RCHW, blocks, block_RHW, px))
+        mask_R1HW = fill(mask_RHW, px)[:, None]
+        return torch.where(mask_R1HW, alien_RCHW, images_RCHW), mask_R1HW
 
     def _fused(self, features: Features, step: Step) -> Features:
         """Mean or sum of the blocks' outputs, through the final norm."""

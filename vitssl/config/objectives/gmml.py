@@ -36,7 +36,7 @@ class Corruptions:
     noise: Optional[Corruption] = field(default_factory=Corruption)  # N(0, 1)
     zeros: Optional[Corruption] = None
     alien: Optional[AlienCorruption] = field(default_factory=AlienCorruption)  # another image of the batch
-    copy: Optional[Corruption] = None  # the same image, moved around its edges
+    copy: Optional[Corruption] = None  # other places of the same image, one for each block
 
     def enabled(self) -> dict[str, Corruption]:
         """The kinds that are on, by name."""
