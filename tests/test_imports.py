@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PARTS = {
     "vitssl.backbones": {"base", "layers", "norms", "sl_vit"},
-    "vitssl.objectives": {"base", "corruption", "decoders", "heads", "losses", "masking", "reconstruction", "step", "teacher"},
+    "vitssl.objectives": {"base", "corruption", "decoders", "heads", "losses", "masking", "step", "teacher"},
 }
 CORE = {"config", "files", "dist", "log", "backbones", "data", "objectives"}
 MIDDLE = {"model", "state", "optim", "cost", "emissions"}

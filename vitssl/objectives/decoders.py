@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from vitssl import config
 from vitssl.backbones import layers
-from vitssl.backbones.base import Features
+from vitssl.backbones.base import Backbone, Features
+from vitssl.config.objectives.reconstruction import ReconstructionConfig
 from vitssl.objectives.masking import TokenMask
 
 
@@ -110,3 +112,16 @@ class TransformerDecoder(nn.Module):
     def pixels(self, tokens_BND: Tensor) -> Tensor:
         """The patches (B, N, E) of tokens."""
         return self.pred(tokens_BND)
+
+
+def make_decoder(cfg: ReconstructionConfig, run: config.Run, backbone: Backbone) -> LinearDecoder | TransformerDecoder:
+    """Features and their mask to predicted patches (B, N, E)."""
+    grid, values = backbone.grid(config.view_px(run.data, cfg.view)), backbone.stride**2 * 3
+    if cfg.decoder == "pixel_shuffle":
+        return LinearDecoder(backbone.embed_dim, values)
+    decoder = TransformerDecoder(
+        backbone.embed_dim, values, grid, backbone.num_prefix_tokens,
+        dim=cfg.decoder_dim, depth=cfg.decoder_depth, num_heads=cfg.decoder_heads, dropped=cfg.hide == "drop",
+    )  # fmt: skip
+    layers.set_fused_attention(decoder, run.backbone.fused_attention)
+    return decoder

@@ -17,10 +17,10 @@ from vitssl.backbones.base import Backbone, Features
 from vitssl.config.objectives.lut import LutConfig
 from vitssl.data.batch import Batch
 from vitssl.objectives.base import Objective
+from vitssl.objectives.decoders import make_decoder
 from vitssl.objectives.heads import mlp
 from vitssl.objectives.losses import info_nce
-from vitssl.objectives.masking import TokenMask, disjoint_masks, random_mask
-from vitssl.objectives.reconstruction import encode_visible, make_decoder, reconstruction_error
+from vitssl.objectives.masking import TokenMask, disjoint_masks, encode_visible, random_mask, reconstruction_error
 from vitssl.objectives.step import Step
 from vitssl.objectives.teacher import Teacher, rising_momentum
 

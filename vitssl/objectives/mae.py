@@ -13,8 +13,8 @@ from vitssl.backbones.base import Backbone, Features
 from vitssl.config.objectives.mae import MaeConfig
 from vitssl.data.batch import Batch
 from vitssl.objectives.base import Objective
-from vitssl.objectives.masking import TokenMask, random_mask
-from vitssl.objectives.reconstruction import encode_visible, make_decoder, reconstruction_error
+from vitssl.objectives.decoders import make_decoder
+from vitssl.objectives.masking import TokenMask, encode_visible, random_mask, reconstruction_error
 from vitssl.objectives.step import Step
 
 

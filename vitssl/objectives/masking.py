@@ -10,6 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitssl.backbones import layers
+from vitssl.backbones.base import Features
+from vitssl.config.objectives.reconstruction import ReconstructionConfig
+from vitssl.objectives.step import Step
 
 
 class TokenMask(NamedTuple):
@@ -69,3 +72,16 @@ def masked_error(prediction_BNE: Tensor, target_BNE: Tensor, mask_BN: Tensor, ki
     # this and the sum make one pass each over the step's largest tensor and one back; a mean's gradient would be written out
     error_BN = error(layers.upcast(prediction_BNE), target_BNE, reduction="none").sum(-1)
     return (error_BN * mask_BN).sum() / (mask_BN.sum() * target_BNE.shape[-1])
+
+
+def encode_visible(step: Step, view: str, mask: TokenMask, cfg: ReconstructionConfig) -> Features:
+    """A pass in which the masked tokens are dropped, or replaced by a learned one."""
+    return step.encode(view, keep_BM=mask.keep_BM) if cfg.hide == "drop" else step.encode(view, mask_BN=mask.mask_BN)
+
+
+def reconstruction_error(prediction_BNE: Tensor, images_BCHW: Tensor, mask: TokenMask, patch_px: int, cfg: ReconstructionConfig) -> Tensor:
+    """Mean error of the hidden patches, whose targets are the images' pixels, normalised per patch or as they are."""
+    target_BNE = patchify(images_BCHW, patch_px)
+    if cfg.normalize_targets:
+        target_BNE = normalize_patches(target_BNE)
+    return masked_error(prediction_BNE, target_BNE, mask.mask_BN, cfg.loss)
