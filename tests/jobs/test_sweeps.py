@@ -212,6 +212,18 @@ def test_what_several_tables_of_the_lut_paper_print_is_one_chain_of_runs(arm: st
         assert [identity(run) for run in _chain(name, other, protocol="finetune")] == [identity(run) for run in table_1], name
 
 
+def test_a_pretraining_of_luts_table_1_feeds_the_whole_grid_of_tables_2_and_3(tmp_path: Path) -> None:
+    spec = sweep.read(ROOT / "sweeps" / "lut_transfer.yaml", overrides.parse(["axes.seed=0"]))
+    jobs = link(spec, cells(spec), tmp_path, lambda run: run.data.shards).jobs
+    pretrainings = {job.arm: job for job in jobs if job.stage == "pretrain"}
+    for arm, job in pretrainings.items():
+        table_1 = _chain("lut_imagenet", arm, backbone="vit_base")[0]
+        table_1.data.sha256 = job.run.data.sha256
+        assert identity(table_1) == job.identity
+    targets = Counter(job.parents[0].arm for job in jobs if job.parents)
+    assert targets == dict.fromkeys(["mae", "lut"], 3 * 3 * len(spec.axes["data"]))
+
+
 def test_a_probe_shares_its_pretraining_with_the_fine_tuning(tmp_path: Path) -> None:
     spec = sweep.read(ROOT / "sweeps" / "lut_ablation.yaml", overrides.parse(["axes.seed=0"]))
     jobs = link(spec, cells(spec), tmp_path, lambda run: run.data.shards).jobs
