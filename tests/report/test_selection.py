@@ -12,6 +12,7 @@ import pytest
 from vitssl import report
 from vitssl.report import details, render, selection, tables
 from vitssl.report.collect import collect
+from vitssl.report.findings import sentences
 from vitssl.report.grid import Grid, lay_out
 from vitssl.report.tables import DASH, MINUS
 
@@ -58,10 +59,10 @@ def test_held_out_images_choose_and_the_best_on_test_stands_beside(grid_sweep) -
         "arm": "ssat",
         "lr": "0.1",
         "weight_decay": "0.05",
-        "top-1 %, held out": "66.00 ± 1.41",
-        "top-1 %, mean ± std (seeds)": "75.00 ± 1.41 (2)",
+        "held-out top-1 %": "66.00 ± 1.41",
+        "test top-1 %, mean ± std (seeds)": "75.00 ± 1.41 (2)",
         "paper": "79.50",
-        "top-1 %, best cell": "79.00",
+        "best test top-1 %": "79.00",
         "mean ± std over the cells": "71.25 ± 8.18",
         "cells": "4",
     }
@@ -81,8 +82,8 @@ def test_rows_collapse_and_every_run_stays_listed(grid_sweep) -> None:
 
 def test_of_a_loss_the_lowest_is_the_best(grid_sweep) -> None:
     shown = texts(lay_out(collect(grid_sweep("loss"))))
-    assert (shown["lr"], shown["weight_decay"], shown["NLL ↓, held out"]) == ("0.2", "0.05", "50.00 ± 0.00")
-    assert shown["NLL ↓, mean ± std (seeds)"] == "60.00 ± 0.00 (2)" and shown["NLL ↓, best cell"] == "60.00"
+    assert (shown["lr"], shown["weight_decay"], shown["held-out NLL ↓"]) == ("0.2", "0.05", "50.00 ± 0.00")
+    assert shown["test NLL ↓, mean ± std (seeds)"] == "60.00 ± 0.00 (2)" and shown["best test NLL ↓"] == "60.00"
 
 
 def test_a_cell_counts_when_all_of_its_seeds_are_done(grid_sweep) -> None:
@@ -92,6 +93,7 @@ def test_a_cell_counts_when_all_of_its_seeds_are_done(grid_sweep) -> None:
     assert (shown["lr"], shown["weight_decay"], shown["cells"]) == ("0.2", "0.0", "3 of 4, 1 missing")
     assert shown["mean ± std over the cells"] == "70.00 ± 9.54"
     assert [entry.text for entry in tables.accuracy(laid_out).rows[0]][2] == "79.00 ± 1.41 (2)"
+    assert "Cells to select from are missing, so that the choice may change: ssat on flowers (1 of 4)." in sentences(laid_out)
 
 
 def test_until_a_cell_is_done_nothing_is_chosen(grid_sweep) -> None:
@@ -108,7 +110,7 @@ def test_one_value_of_each_axis_is_a_grid_of_one_cell(sweep) -> None:
     make = {("ssat", 0.1, 0): {"done": {"val": {"top1": 60.0}}}}
     laid_out = lay_out(collect(sweep({"ssat": 70.0}, axes, columns=None, baseline=None, make=make, select=["optim.lr"])))
     shown = texts(laid_out)
-    assert (shown["lr"], shown["top-1 %, best cell"], shown["mean ± std over the cells"], shown["cells"]) == ("0.1", "70.00", "70.00", "1")
+    assert (shown["lr"], shown["best test top-1 %"], shown["mean ± std over the cells"], shown["cells"]) == ("0.1", "70.00", "70.00", "1")
 
 
 def test_axes_that_are_not_selected_over_stay_rows(sweep) -> None:

@@ -28,6 +28,11 @@ class Selection:
         scores = {point: [cell.result(evaluator, self.metric) for cell in cells] for point, cells in self.points.items()}
         return {point: mean(values) for point, values in scores.items() if None not in values}
 
+    @property
+    def missing(self) -> int:
+        """The points that do not count yet."""
+        return len(self.points) - len(self.means("val"))
+
     def best(self, evaluator: str) -> tuple[Any, ...] | None:
         """The point of the best mean, of equal ones the first; None where none counts yet."""
         means = self.means(evaluator)

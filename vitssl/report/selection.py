@@ -7,7 +7,7 @@ from typing import Any
 
 from vitssl.report.grid import Grid, Row, Selection
 from vitssl.report.stats import std
-from vitssl.report.tables import BAD, DASH, PUBLISHED, Entry, Table, chosen_over, plus_minus, which
+from vitssl.report.tables import DASH, PUBLISHED, Entry, Table, chosen_over, plus_minus, which
 
 
 def table(grid: Grid) -> Table | None:
@@ -16,8 +16,8 @@ def table(grid: Grid) -> Table | None:
     if not rows:
         return None
     metric, select = grid.measured.title, grid.sweep.facts["select"]
-    chosen = [*(_short(axis, select) for axis in select), f"{metric}, held out", f"{metric}, mean ± std (seeds)"]
-    on_test = [f"{metric}, best cell", "mean ± std over the cells"]
+    chosen = [*(_short(axis, select) for axis in select), f"held-out {metric}", f"test {metric}, mean ± std (seeds)"]
+    on_test = [f"best test {metric}", "mean ± std over the cells"]
     caption = (
         f"Each arm takes the cell of {chosen_over(grid.sweep)} with the best mean over seeds on held-out images. Selected on test: the "
         "best mean over seeds on the test images themselves, as the maximum over a grid that papers print; it flatters every arm. "
@@ -54,8 +54,8 @@ def _line(grid: Grid, row: Row, column: Any) -> list[Entry]:
 
 def _count(selection: Selection) -> Entry:
     """How many cells the choice stands on, and how many are missing."""
-    total, missing = len(selection.points), len(selection.points) - len(selection.means("val"))
-    return Entry(f"{total - missing} of {total}, {missing} missing", BAD) if missing else Entry(f"{total}")
+    total, missing = len(selection.points), selection.missing
+    return Entry(f"{total - missing} of {total}, {missing} missing" if missing else f"{total}")
 
 
 def numbers(grid: Grid, row: Row, column: Any) -> dict[str, Any]:
@@ -71,5 +71,5 @@ def numbers(grid: Grid, row: Row, column: Any) -> dict[str, Any]:
         f"selected_on_test_{metric}": None if best is None else on_test[best],
         f"cells_{metric}_mean": mean(on_test.values()) if on_test else None,
         f"cells_{metric}_std": std(list(on_test.values())),
-        "cells": len(held_out), "cells_missing": len(selection.points) - len(held_out),
+        "cells": len(held_out), "cells_missing": selection.missing,
     }  # fmt: skip
