@@ -223,6 +223,7 @@ def write_sweep(spec: Spec, graph: Graph, launch: Launch) -> None:
         "columns": spec.columns,
         "baseline": spec.baseline if spec.baseline in spec.arms else None,
         "metric": spec.metric,
+        "select": spec.select,
         "axes": {name: list(values) for name, values in spec.axes.items()},
         "arms": arms,
         "cells": cells,

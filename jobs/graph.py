@@ -28,12 +28,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jobs import checks
 from jobs.existing import content_of, run_folders
 from jobs.overrides import CLI, layer, settings
 from jobs.sweep import Resources, Spec, resources
 from vitssl import config
-from vitssl.config import ConfigError, Run, active, assign, check_fits, checkpoints, dotted, identity, merge, nested, unknown
-from vitssl.config.evals import evals_of, metric_parts, own_evals
+from vitssl.config import ConfigError, Run, assign, check_fits, checkpoints, dotted, identity, merge, nested, unknown
 
 
 @dataclass
@@ -117,8 +117,9 @@ def cells(spec: Spec) -> list[Cell]:
         labels = dict(zip(spec.axes, values, strict=True))
         if spec.arms[arm].stages:
             result.append(Cell(arm, labels, _stages(spec, arm, labels)))
-    _check_objectives(spec, result)
-    _check_metric(spec, result)
+    checks.check_objectives(spec, result)
+    checks.check_metric(spec, result)
+    checks.check_select(spec, result)
     return result
 
 
@@ -141,38 +142,6 @@ def _check_axes(spec: Spec, arm: str) -> None:
         if taken and any(point in left[:i] for i, point in enumerate(left)):
             names = ", ".join(map(str, values))
             raise ConfigError(f"axes.{axis} sets it, and {names} would be the same; choose one with axes.{axis}=...", taken, CLI)
-
-
-def _check_objectives(spec: Spec, made: list[Cell]) -> None:
-    """A field of an objective that no Run uses is an error: setting one does not switch the objective on."""
-    stages = [(cell.arm, stage) for cell in made for stage in cell.stages]
-    on = {(arm, stage.name, name) for arm, stage in stages for name in active(stage.run.objectives)}
-    on |= {(None, stage, name) for _, stage, name in on}
-    on |= {(arm, None, name) for arm, _, name in on}
-    for setting in spec.overrides.settings:
-        name = setting.objective
-        if name and (setting.arm, setting.stage, name) not in on:
-            reason = f"objectives.{name} is on in none of these Runs; objectives.{name}={{}} switches it on"
-            raise ConfigError(reason, setting.key, CLI)
-
-
-def _check_metric(spec: Spec, made: list[Cell]) -> None:
-    """The last stage of every arm has the evaluator that the sweep's metric names."""
-    try:
-        evaluator, metric = metric_parts(spec.metric)
-    except ConfigError as error:
-        raise ConfigError(error.reason, "metric", spec.place("metric")) from None
-    for cell in made:
-        run = cell.stages[-1].run
-        known = own_evals(run, heldout=bool(run.data.val_split or run.data.val_fraction)) | evals_of(run)
-        if evaluator == "test" and evaluator not in known:
-            continue  # a pretraining alone has no accuracy
-        if evaluator not in known:
-            has = "its Run has no loop.ema_decay" if evaluator == "test_ema" else f"it has {', '.join(known) or 'none'}"
-            raise ConfigError(f"{spec.metric}: {cell.arm} has no evaluator {evaluator}; {has}", "metric", spec.place("metric"))
-        if metric not in known[evaluator].metrics:
-            has = ", ".join(known[evaluator].metrics)
-            raise ConfigError(f"{spec.metric}: an evaluator of type {known[evaluator].type} gives {has}", "metric", spec.place("metric"))
 
 
 def _stages(spec: Spec, arm: str, labels: dict[str, Any]) -> list[Stage]:

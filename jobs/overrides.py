@@ -4,7 +4,7 @@
     [arms.ARM.]resources.FIELD  what jobs ask for
     site.FIELD                  where they run
     axes.NAME=[...] arms=[...]  the part of the sweep that runs
-    name columns baseline metric
+    name columns baseline metric select
 
 A key that is not a field's whole path may set several: `resources={nodes: 2, hours: 1}`, `finetune={optim.lr: 1e-4}`.
 """
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from vitssl.config import ConfigError, Run, dotted, fill, nested, read_value, unknown
 
 RUN_FIELDS = {f.name for f in dataclasses.fields(Run)}
-OF_THE_SWEEP = {"name", "columns", "baseline", "metric"}
+OF_THE_SWEEP = {"name", "columns", "baseline", "metric", "select"}
 CLI = "command line"  # as an error's place
 
 
@@ -135,7 +135,7 @@ def _file_under(result: Overrides, key: str, value: Any) -> None:
     elif head == "site":
         result.site[rest] = value
     elif key in OF_THE_SWEEP:
-        result.sweep[key] = value
+        result.sweep[key] = _as_list(value) if key == "select" else value
     else:
         result.settings += settings({name: value})
 

@@ -59,6 +59,7 @@ class SweepFile:
     columns: Optional[str] = None
     baseline: Optional[str] = None
     metric: str = "top1"  # after the last epoch, on the test set (top1, top5, top1_ema) or of an evaluator (knn/top1, test/loss)
+    select: list[str] = field(default_factory=list)  # axes of which each arm and column takes the values that are best on held-out images
     site: Optional[str] = None
     resources: Resources = field(default_factory=Resources)
     defaults: dict[str, Any] = field(default_factory=dict)
@@ -209,6 +210,12 @@ def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
         raise unknown(spec.columns, axes, "columns", spec.place("columns"))
     if spec.baseline is not None and spec.baseline not in spec.arms:
         raise unknown(spec.baseline, spec.arms, "baseline", spec.place("baseline"))
+    for axis in spec.select:
+        if axis not in axes:
+            raise unknown(axis, axes, "select", spec.place("select"))
+        if axis in ("seed", spec.columns):
+            reason = f"{axis}: seeds are averaged and columns shown side by side; select over other axes"
+            raise ConfigError(reason, "select", spec.place("select"))
     columns = [str(label) for label in axes.get(spec.columns or "", {})]
     for name, arm in spec.arms.items():
         if arm.baseline is not None and arm.baseline not in spec.arms:

@@ -76,6 +76,14 @@ MISTAKES = [
     ("columns: data", "columns: data\nmetric: test/nll", "sweep.yaml: metric: 'test/nll' is none of top1, top5, balanced_accuracy"),
     ("plain: 10.0", "plain: ten", "arms.scratch.published.plain: 'ten' is not a number"),
     ("columns: data", "columns: data\nmetric: top7", "sweep.yaml: metric: 'top7' is none of top1, top5"),
+    ("columns: data", "select: [sed]", "sweep.yaml: select: 'sed' is not known .did you mean seed"),
+    ("columns: data", "select: [seed]", "sweep.yaml: select: seed: seeds are averaged and columns shown side by side; select over other"),
+    ("columns: data", "columns: data\nselect: [data]", "sweep.yaml: select: data: seeds are averaged"),
+    (
+        "seed: [0, 1]\ncolumns: data",
+        "optim.lr: [0.1, 0.2]\ncolumns: data\nselect: [optim.lr]",
+        r"arms.scratch.stages.train: data.val_fraction: select chooses optim.lr by held-out images, .* none; set data.val_fraction or",
+    ),
     (
         "columns: data",
         "columns: data\nmetric: top1_ema",
@@ -168,6 +176,18 @@ def test_arms_are_compared_by_what_their_evaluator_gives(expand) -> None:
         assert expand("evals.probe={type: linear}", f"metric={metric}", "arms=[scratch]").jobs
     with pytest.raises(ConfigError, match=r"knn/loss: an evaluator of type knn gives top1, top5$"):
         expand("evals.knn={type: knn, k: 3}", "metric=knn/loss", "arms=[scratch]")
+
+
+def test_a_selection_needs_held_out_images_and_a_metric_of_test_images(expand) -> None:
+    fields, rates = ("select=optim.lr", "arms=[scratch]"), EXAMPLE.replace("seed: [0, 1]", "optim.lr: [0.1, 0.2]")
+    assert len(expand(*fields, "data.val_fraction=0.1", text=rates).cells) == 4
+    with pytest.raises(ConfigError, match=r"^command line: data.val_fraction: .* has none; set data.val_fraction or data.val_split .in"):
+        expand(*fields, "data.val_fraction=0", text=rates)
+    with pytest.raises(ConfigError, match=r"^command line: select: it is chosen by val/top1, .* as probe/top1 is; set metric: top1$"):
+        expand(*fields, "data.val_fraction=0.1", "evals.probe={type: linear}", "metric=probe/top1", text=rates)
+    text = rates.replace("{train: {objectives.classify: {}}}", "{train: {objectives.mae: {}}}")
+    with pytest.raises(ConfigError, match=r"arms.scratch.stages.train: objectives: select chooses optim.lr by top1, .* no classes"):
+        expand(*fields, "data.val_fraction=0.1", text=text)
 
 
 def test_what_the_file_says_is_not_blamed_on_the_command_line(expand) -> None:

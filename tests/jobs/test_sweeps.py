@@ -24,7 +24,12 @@ SWEEPS = sorted((ROOT / "sweeps").glob("*.yaml"))
 
 
 # a smoke run takes the first value of every axis; these are of another kind
-OTHERS = [("cifar10_scarce_drloc", "axes.backbone=vit"), ("ssat_lambda", "axes.lambda=1.0"), ("ssat_medical", "axes.backbone=vit_small")]
+OTHERS = [
+    ("cifar10_scarce_drloc", "axes.backbone=vit"),
+    ("lut_ablation", "axes.protocol=probe"),
+    ("ssat_lambda", "axes.lambda=1.0"),
+    ("ssat_medical", "axes.backbone=vit_small"),
+]
 ALL = [*((path.stem, "") for path in SWEEPS), *OTHERS]
 # of chains and joint training, of every auxiliary task, of another backbone than ViT
 FEW = [("quickstart", ""), ("ssat_tasks", ""), ("cifar10_scarce_drloc", "")]
@@ -191,6 +196,40 @@ def test_pretrained_on_imagenet_both_rows_of_gmmls_table_4_are_one_run_there() -
     on_imagenet = {arm: [identity(run) for run in _chain("gmml_imagenet", arm, data="imagenet")] for arm in ("gmml", "gmml_imagenet")}
     assert on_imagenet["gmml"] == on_imagenet["gmml_imagenet"]
     assert _chain("gmml_imagenet", "deit", data="imagenet")[-1].init_from is None
+
+
+LUT_PRETRAININGS = {  # arm of Table 1, at 400 epochs -> where the other tables have it
+    "mae": [("lut_ablation", "mae"), ("lut_weight", "mae")],
+    "lut": [("lut_ablation", "lut"), ("lut_weight", "weight_25")],
+}
+
+
+@pytest.mark.parametrize("arm", LUT_PRETRAININGS)
+def test_what_several_tables_of_the_lut_paper_print_is_one_chain_of_runs(arm: str) -> None:
+    table_1 = _chain("lut_imagenet", arm, backbone="vit_base")
+    table_1[0].loop.epochs = 400
+    for name, other in LUT_PRETRAININGS[arm]:
+        assert [identity(run) for run in _chain(name, other, protocol="finetune")] == [identity(run) for run in table_1], name
+
+
+def test_a_pretraining_of_luts_table_1_feeds_the_whole_grid_of_tables_2_and_3(tmp_path: Path) -> None:
+    spec = sweep.read(ROOT / "sweeps" / "lut_transfer.yaml", overrides.parse(["axes.seed=0"]))
+    jobs = link(spec, cells(spec), tmp_path, lambda run: run.data.shards).jobs
+    pretrainings = {job.arm: job for job in jobs if job.stage == "pretrain"}
+    for arm, job in pretrainings.items():
+        table_1 = _chain("lut_imagenet", arm, backbone="vit_base")[0]
+        table_1.data.sha256 = job.run.data.sha256
+        assert identity(table_1) == job.identity
+    targets = Counter(job.parents[0].arm for job in jobs if job.parents)
+    assert targets == dict.fromkeys(["mae", "lut"], 3 * 3 * len(spec.axes["data"]))
+
+
+def test_a_probe_shares_its_pretraining_with_the_fine_tuning(tmp_path: Path) -> None:
+    spec = sweep.read(ROOT / "sweeps" / "lut_ablation.yaml", overrides.parse(["axes.seed=0"]))
+    jobs = link(spec, cells(spec), tmp_path, lambda run: run.data.shards).jobs
+    assert Counter(job.stage for job in jobs) == {"pretrain": 12, "downstream": 24}
+    probes = [job.run for job in jobs if job.axes.get("protocol") == "probe"]
+    assert len(probes) == 12 and all(run.backbone.frozen and run.optim.name == "lars" for run in probes)
 
 
 def test_a_teacher_of_table_7_guides_both_rows(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vitssl.report import energy_sources, evaluations, page, plots, render, tables
+from vitssl.report import energy_sources, evaluations, page, plots, render, selection, tables
 from vitssl.report.collect import collect, total
 from vitssl.report.findings import sentences
 from vitssl.report.grid import lay_out
@@ -26,7 +26,8 @@ def write(sweep_folder: str | Path) -> Path:
     made = {name: (caption, plots.save(figure, folder / name)) for name, (caption, figure) in plots.draw(laid_out).items()}
     (folder / "report.md").write_text(page.markdown(laid_out, made))
     (folder / "table.csv").write_text(render.numbers(laid_out))
-    (folder / "table.tex").write_text("\n".join(render.latex(table) for table in (tables.accuracy(laid_out), tables.cost(laid_out))))
+    main = (tables.accuracy(laid_out), selection.table(laid_out), tables.cost(laid_out))
+    (folder / "table.tex").write_text("\n".join(render.latex(table) for table in main if table))
     (folder / "report.html").write_text(page.html(laid_out, made))
     return folder / "report.html"
 
@@ -39,6 +40,7 @@ def summary(sweep_folder: str | Path, width: int | None = None) -> str:
     """
     laid_out = lay_out(collect(sweep_folder))
     size = ("M parameters, training", "M parameters, inference", "M activations, inference", "GMACs, inference")
-    shown = (tables.accuracy(laid_out), tables.differences(laid_out), tables.cost(laid_out).without(*size), evaluations.table(laid_out))
+    first = (tables.accuracy(laid_out), selection.table(laid_out), tables.differences(laid_out))
+    shown = (*first, tables.cost(laid_out).without(*size), evaluations.table(laid_out))
     costs = [line for line in (energy_sources.tracked(laid_out.sweep), energy_sources.sites(laid_out.sweep)) if line]
     return render.terminal([table for table in shown if table and table.rows], [*sentences(laid_out), *costs], width)

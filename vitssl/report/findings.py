@@ -13,10 +13,10 @@ from vitssl.report.tables import hours_name, number, plus_minus, signed
 
 
 def sentences(grid: Grid) -> list[str]:
-    """In order: how far the sweep got, the best arm of every column, costs against the baseline, the paper, the total."""
+    """In order: how far the sweep got, cells missing, the best arm of every column, costs against the baseline, the paper, the total."""
     best = [_best(grid, column) for column in grid.columns]
     costs = [_cost_ratios(grid, column) for column in grid.columns]
-    lines = [_progress(grid.sweep), *best, *costs, _against_paper(grid), _total(grid.sweep)]
+    lines = [_progress(grid.sweep), _missing(grid), *best, *costs, _against_paper(grid), _total(grid.sweep)]
     return [sentence for sentence in lines if sentence]
 
 
@@ -26,6 +26,18 @@ def _progress(sweep: Sweep) -> str:
         return "Nothing has been run yet."
     rest = ", ".join(f"{n} {status}" for status, n in counts.items() if status != "done")
     return f"{counts['done']} of {len(sweep.runs)} runs are done" + (f"; {rest}." if rest else ".")
+
+
+def _missing(grid: Grid) -> str:
+    """The cells that lack where the sweep selects over axes."""
+    counts = {
+        f"{grid.label(row)}{f' on {name}' if (name := grid.name(column)) else ''}": f"{selection.missing} of {len(selection.points)}"
+        for row in grid.rows
+        for column, selection in row.selections.items()
+        if selection.missing
+    }
+    lacking = ", ".join(f"{place} ({count})" for place, count in counts.items())
+    return f"Cells to select from are missing, so that the choice may change: {lacking}." if counts else ""
 
 
 def _best(grid: Grid, column: Any) -> str:

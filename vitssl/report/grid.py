@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import mean
 from typing import Any
 
@@ -14,12 +14,40 @@ SEED = "seed"
 
 
 @dataclass
+class Selection:
+    """The cells of one row and column over the axes that the sweep selects over; held-out images choose the point that is shown.
+
+    A point counts once all of its seeds are done.
+    """
+
+    points: dict[tuple[Any, ...], list[Cell]]  # by the values of those axes: a cell per seed
+    metric: str  # its key
+
+    def means(self, evaluator: str) -> dict[tuple[Any, ...], float]:
+        """The metric of ``val`` or ``test`` images by point, mean over seeds; of the points that count."""
+        scores = {point: [cell.result(evaluator, self.metric) for cell in cells] for point, cells in self.points.items()}
+        return {point: mean(values) for point, values in scores.items() if None not in values}
+
+    @property
+    def missing(self) -> int:
+        """The points that do not count yet."""
+        return len(self.points) - len(self.means("val"))
+
+    def best(self, evaluator: str) -> tuple[Any, ...] | None:
+        """The point of the best mean, of equal ones the first; None where none counts yet."""
+        means = self.means(evaluator)
+        pick = min if METRICS[self.metric].lower_is_better else max
+        return pick(means, key=means.__getitem__, default=None)
+
+
+@dataclass
 class Row:
     """One arm at one value of every row axis; its cells by column."""
 
     arm: Arm
     values: dict[str, Any]  # of the row axes
-    columns: dict[Any, list[Cell]]  # a cell per seed
+    columns: dict[Any, list[Cell]]  # a cell per seed; of a selection those of the chosen point
+    selections: dict[Any, Selection] = field(default_factory=dict)  # by column, where the sweep selects over axes
 
     @property
     def cells(self) -> list[Cell]:
@@ -29,6 +57,11 @@ class Row:
     def done(self) -> list[Cell]:
         return finished(self.cells)
 
+    def candidates(self, column: Any) -> list[Cell]:
+        """The cells of a column, those that were not chosen too."""
+        selection = self.selections.get(column)
+        return [cell for cells in selection.points.values() for cell in cells] if selection else self.columns.get(column, [])
+
 
 @dataclass
 class Grid:
@@ -36,7 +69,7 @@ class Grid:
 
     sweep: Sweep
     columns: list[Any]  # values of the column axis; [None] without one
-    row_axes: list[str]  # axes besides seed and the column axis that take several values
+    row_axes: list[str]  # axes besides seed, the column axis and those selected over that take several values
     rows: list[Row]
 
     @property
@@ -121,9 +154,12 @@ class Grid:
 
 
 def lay_out(sweep: Sweep) -> Grid:
-    """Lay out a sweep: the named axis as columns, seeds gathered, every other axis with several values as further rows."""
-    axis, axes = sweep.facts.get("columns"), sweep.facts.get("axes") or {}
-    row_axes = [name for name, values in axes.items() if name not in (SEED, axis) and len(values) > 1]
+    """Lay out a sweep: the named axis as columns, seeds gathered, every other axis with several values as further rows.
+
+    Over the axes of the sweep's `select` held-out images choose one point for each row and column.
+    """
+    axis, axes, select = sweep.facts.get("columns"), sweep.facts.get("axes") or {}, sweep.facts.get("select") or []
+    row_axes = [name for name, values in axes.items() if name not in (SEED, axis, *select) and len(values) > 1]
     columns = list(axes.get(axis) or dict.fromkeys(c.axes.get(axis) for c in sweep.cells)) if axis else [None]
     rows = []
     for arm in sweep.arms:
@@ -133,7 +169,22 @@ def lay_out(sweep: Sweep) -> Grid:
             here = [cell for cell in of_arm if tuple(cell.axes.get(a) for a in row_axes) == point]
             by_column = {c: [cell for cell in here if axis is None or cell.axes.get(axis) == c] for c in columns}
             rows.append(Row(arm, dict(zip(row_axes, point, strict=False)), by_column))
-    return Grid(sweep, columns, row_axes, rows)
+    laid_out = Grid(sweep, columns, row_axes, rows)
+    if select:
+        for row in rows:
+            _choose(row, select, laid_out.metric[1])
+    return laid_out
+
+
+def _choose(row: Row, select: list[str], metric: str) -> None:
+    """Keep of every column the cells of the point that is best on held-out images."""
+    for column, cells in row.columns.items():
+        points: dict[tuple[Any, ...], list[Cell]] = {}
+        for cell in cells:
+            points.setdefault(tuple(cell.axes[axis] for axis in select), []).append(cell)
+        row.selections[column] = Selection(points, metric)
+        chosen = row.selections[column].best("val")
+        row.columns[column] = [] if chosen is None else points[chosen]
 
 
 def finished(cells: list[Cell]) -> list[Cell]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from vitssl.report import details, energy_sources, evaluations, render, tables
+from vitssl.report import details, energy_sources, evaluations, render, selection, tables
 from vitssl.report.css import CSS
 from vitssl.report.findings import sentences
 from vitssl.report.grid import Grid
@@ -23,7 +23,7 @@ def html(grid: Grid, plots: dict[str, Picture]) -> str:
     paper = grid.sweep.facts.get("paper")
     source = f' Stands for {escape(paper["table"])} of <a href="{escape(paper["url"])}">{escape(paper["title"])}</a>.' if paper else ""
     sections = [
-        _section("Results", _tables(tables.accuracy(grid), tables.differences(grid), tables.cost(grid))),
+        _section("Results", _tables(tables.accuracy(grid), selection.table(grid), tables.differences(grid), tables.cost(grid))),
         _section("Reading", _list(sentences(grid)), "numbers"),
         _section("Evaluations", _tables(evaluations.table(grid), evaluations.per_class(grid))),
         _section("Data", _tables(details.data(grid), titled=False)),
@@ -101,8 +101,8 @@ def _plot(name: str, caption: str, svg: str) -> str:
 def markdown(grid: Grid, plots: dict[str, Picture]) -> str:
     """report.md: the same page for viewers that show no HTML."""
     given = [
-        tables.accuracy(grid), tables.differences(grid), tables.cost(grid), details.data(grid), details.costs(grid),
-        details.published_costs(grid),
+        tables.accuracy(grid), selection.table(grid), tables.differences(grid), tables.cost(grid), details.data(grid),
+        details.costs(grid), details.published_costs(grid),
         evaluations.table(grid), evaluations.per_class(grid), tables.readings(grid), details.runs(grid.sweep), settings(grid)[0],
     ]  # fmt: skip
     parts = [f"# {title(grid)}", compared(grid), "\n".join(f"- {line}" for line in sentences(grid))]

@@ -11,6 +11,7 @@ import rich.table
 from rich.console import Console
 from rich.text import Text
 
+from vitssl.report import selection
 from vitssl.report.grid import Grid, Row, cost_per_model, finished
 from vitssl.report.stats import std
 from vitssl.report.tables import BAD, DASH, MINUS, NOTE, PUBLISHED, Entry, Table, hours_name
@@ -138,12 +139,13 @@ def _line(grid: Grid, row: Row, column: object) -> dict[str, object]:
     cost, metric = cost_per_model(cells) or {}, "_".join(part for part in grid.metric if part != "test")
     return {
         "arm": row.arm.name, "paper_row": row.arm.row, "quoted": row.arm.quoted, **row.values, **axis,
-        "status": " ".join(dict.fromkeys(c.status for c in cells)) or row.arm.not_runnable or "",
+        "status": " ".join(dict.fromkeys(c.status for c in row.candidates(column))) or row.arm.not_runnable or "",
         "seeds": len(scores), f"{metric}_mean": mean(scores) if scores else None, f"{metric}_std": std(scores),
         f"paper_{metric}": paper, "minus_paper": mean(scores) - paper if scores and paper is not None else None,
         "minus_baseline": difference and difference.mean, "ci95_low": difference and difference.low,
         "ci95_high": difference and difference.high,
         "interval": difference and difference.how,
+        **selection.numbers(grid, row, column),
         "params_train": _total(done, "params_train"), "params_inference": _inference(done, "params_inference"),
         "activations_inference": _inference(done, "activations_inference"),
         "macs_train_forward": _total(done, "macs_train_forward"), "macs_inference": _inference(done, "macs_inference"),

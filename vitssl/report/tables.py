@@ -149,10 +149,15 @@ def _accuracies(grid: Grid, row: Row) -> list[Entry]:
         scores, paper = list(grid.scores(row, column).values()), grid.published(row, column)
         dagger, cells = "†" if row.arm.quoted else "", row.columns.get(column, [])
         seeds = f"{len(scores)}" if len(scores) == len(cells) else f"{len(scores)} of {len(cells)}"
-        entries.append(Entry(f"{plus_minus(scores)} ({seeds})") if scores else _status_entry(row, cells))
+        entries.append(Entry(f"{plus_minus(scores)} ({seeds})") if scores else _status_entry(row, row.candidates(column)))
         entries.append(Entry(f"{paper:.2f}{dagger}", PUBLISHED) if paper is not None else Entry())
         entries.append(Entry(signed(mean(scores) - paper)) if scores and paper is not None else Entry())
     return entries
+
+
+def chosen_over(sweep: Sweep) -> str:
+    """The axes that the sweep selects over, in words."""
+    return " and ".join(sweep.facts["select"])
 
 
 def plus_minus(values: list[float]) -> str:
@@ -183,6 +188,7 @@ def _accuracy_caption(grid: Grid) -> str:
     sweep, paper = grid.sweep, grid.sweep.facts.get("paper")
     first = f"{grid.measured.title} after the last epoch: mean ± standard deviation over the seeds, their number in brackets."
     first += f" {LOWER_IS_BETTER}" if grid.measured.lower_is_better else ""
+    first += f" Each is of the {chosen_over(sweep)} that held-out images choose." if sweep.facts.get("select") else ""
     source = f" Numbers in italics are printed in {paper['table']} of “{paper['title']}”, not measured here." if paper else ""
     other = ", ".join(energy_sources.other_data(sweep))
     source += f" Its images are not those of these runs: the command line set {other}." if paper and other else ""
@@ -193,6 +199,7 @@ def _cost_caption(grid: Grid) -> str:
     size = "A chain's stages are joined by +. Activations: the values that matrix products and convolutions put out for one image. "
     spent = "One model: the mean over seeds of the sum over its stages, all attempts included. "
     sweep = grid.sweep
+    spent += f"It is the chosen one; the search over {chosen_over(sweep)} took all of the runs below. " if sweep.facts.get("select") else ""
     if not sweep.on_gpu:
         estimate = "No GPU was used: hours are of the one device, and the estimate by board power has no meaning."
     else:

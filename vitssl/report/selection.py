@@ -1,0 +1,75 @@
+"""What held-out images chose of the axes that a sweep selects over, beside what choosing on the test images would give."""
+
+from __future__ import annotations
+
+from statistics import mean
+from typing import Any
+
+from vitssl.report.grid import Grid, Row, Selection
+from vitssl.report.stats import std
+from vitssl.report.tables import DASH, PUBLISHED, Entry, Table, chosen_over, plus_minus, which
+
+
+def table(grid: Grid) -> Table | None:
+    """By row and column: the chosen point and its metric, the paper's number, the best of the grid by the test images, points that lack."""
+    rows = [_line(grid, row, column) for column in grid.columns for row in grid.rows if row.candidates(column) and row.selections]
+    if not rows:
+        return None
+    metric, select = grid.measured.title, grid.sweep.facts["select"]
+    chosen = [*(_short(axis, select) for axis in select), f"held-out {metric}", f"test {metric}, mean ± std (seeds)"]
+    on_test = [f"best test {metric}", "mean ± std over the cells"]
+    caption = (
+        f"Each arm takes the cell of {chosen_over(grid.sweep)} with the best mean over seeds on held-out images. Selected on test: the "
+        "best mean over seeds on the test images themselves, as the maximum over a grid that papers print; it flatters every arm. "
+        "A cell counts when all of its seeds are done."
+    )
+    return Table(
+        "Selection", ["arm", grid.axis or "", *chosen, "paper", *on_test, "cells"], rows, caption, left=frozenset({0, 1}),
+        groups=[("", 2), ("chosen on held-out images", len(chosen)), ("", 1), ("selected on test", len(on_test)), ("", 1)],
+    ).trimmed()  # fmt: skip
+
+
+def _short(axis: str, among: list[str]) -> str:
+    """The last part of a field's name, where that tells the axes apart."""
+    last = axis.rsplit(".", 1)[-1]
+    return last if [other.rsplit(".", 1)[-1] for other in among].count(last) == 1 else axis
+
+
+def _line(grid: Grid, row: Row, column: Any) -> list[Entry]:
+    selection, paper = row.selections[column], grid.published(row, column)
+    point, held_out = selection.best("val"), list(grid.scores(row, column, "val").values())
+    scores, on_test = list(grid.scores(row, column).values()), selection.means("test")
+    best = selection.best("test")
+    return [
+        *which(grid, row, column),
+        *(Entry(str(value)) for value in (point or [DASH] * len(grid.sweep.facts["select"]))),
+        Entry(plus_minus(held_out) if held_out else DASH),
+        Entry(f"{plus_minus(scores)} ({len(scores)})" if scores else DASH),
+        Entry(f"{paper:.2f}", PUBLISHED) if paper is not None else Entry(),
+        Entry(DASH if best is None else f"{on_test[best]:.2f}"),
+        Entry(plus_minus(list(on_test.values())) if on_test else DASH),
+        _count(selection),
+    ]
+
+
+def _count(selection: Selection) -> Entry:
+    """How many cells the choice stands on, and how many are missing."""
+    total, missing = len(selection.points), selection.missing
+    return Entry(f"{total - missing} of {total}, {missing} missing" if missing else f"{total}")
+
+
+def numbers(grid: Grid, row: Row, column: Any) -> dict[str, Any]:
+    """The same for a spreadsheet, unrounded; nothing where the sweep selects over no axis."""
+    if not row.selections:
+        return {}
+    selection, metric, select = row.selections[column], grid.metric[1], grid.sweep.facts["select"]
+    point, best, on_test = selection.best("val"), selection.best("test"), selection.means("test")
+    held_out = selection.means("val")
+    return {
+        **{f"chosen_{axis}": value for axis, value in zip(select, point or [None] * len(select), strict=True)},
+        f"held_out_{metric}": None if point is None else held_out[point],
+        f"selected_on_test_{metric}": None if best is None else on_test[best],
+        f"cells_{metric}_mean": mean(on_test.values()) if on_test else None,
+        f"cells_{metric}_std": std(list(on_test.values())),
+        "cells": len(held_out), "cells_missing": selection.missing,
+    }  # fmt: skip
