@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from vitssl.config import ConfigError
+from vitssl.config.weights import LAYOUTS
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -51,6 +52,19 @@ def _parser() -> argparse.ArgumentParser:
     add = _command(commands, "weights", _weights, "download released weights into a file for init_from")
     add("name", help="timm:NAME, for example timm:deit_tiny_patch16_224.fb_in1k")
     add("out", type=Path)
+    add = _command(commands, "import", _import, "a file of released weights as a run folder: a start, or to be probed and evaluated")
+    add("file", type=Path, help="a checkpoint as the release wrote it, or .safetensors")
+    add("out", type=Path, nargs="?", help="run folder (default: weights/NAME-LAYOUT-HASH)")
+    add("--as", required=True, choices=LAYOUTS, dest="layout", help="whose names and keys the file has")
+    add("--shards", help="images to evaluate it on, which name its classes")
+    add(
+        "--set",
+        nargs="+",
+        default=[],
+        dest="fields",
+        metavar="field=value",
+        help="fields that no shape tells, such as backbone.num_heads=3",
+    )
     add = _command(commands, "report", _report, "tables, plots and pages of a sweep")
     add("folder", type=Path, help="sweep folder, for example runs/quickstart")
     add = _command(commands, "bench", _bench, "speed on this machine, as ratios measured side by side")
@@ -165,6 +179,15 @@ def _weights(arguments: argparse.Namespace) -> None:
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     state.save(arguments.out, {"model": state.released(arguments.name.removeprefix("timm:")), "source": arguments.name})
     print(arguments.out)
+
+
+def _import(arguments: argparse.Namespace) -> None:
+    from vitssl.weights.importing import describe, import_file
+
+    shards = [f"data.shards={arguments.shards}"] if arguments.shards else []
+    folder = import_file(arguments.file, arguments.layout, arguments.out, [*arguments.fields, *shards])
+    print(describe(folder), file=sys.stderr)
+    print(folder)
 
 
 def _report(arguments: argparse.Namespace) -> None:

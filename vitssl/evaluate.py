@@ -100,7 +100,13 @@ class Trained:
         return evaluators.Subject(self.model, self.run, self.classes, self.view, self._data, lambda: self._averaged)
 
     def _data(self) -> tuple[Index, Split]:
-        """The index of its shards, and its part of them."""
+        """The index of its shards, and its part of them.
+
+        Raises:
+            ConfigError: they are not there, or have other classes.
+        """
+        if self.run.data.shards == config.NO_SHARDS:
+            raise ConfigError(f"{self.folder} was imported without images; import it again with --shards SHARDS, into another folder")
         index = load_index(self.run.data.shards)
         if index.classes != self.classes:
             raise ConfigError(f"{index.folder}: its classes are not those that {self.folder} was trained on")
