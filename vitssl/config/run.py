@@ -98,7 +98,7 @@ class Run:
     optim: Optim = field(default_factory=Optim)
     loop: Loop = field(default_factory=Loop)
     evals: dict[str, Any] = runtime_field({})  # noqa: RUF009 - a new mapping each time; name -> fields of an evaluator (`evals.py`)
-    init_from: Optional[str] = checkpoint()  # where weights start
+    init_from: Optional[str] = checkpoint()  # where weights start: a run folder, a file, timm:NAME, import:LAYOUT:FILE, a stage
     init_weights: Literal["model", "ema", "teacher"] = "model"  # which of that run's weights: ema of loop.ema_decay, a teacher's
     init_objectives: list[str] = field(default_factory=list)  # objectives that start from there too, besides the backbone
     init_except: list[str] = field(default_factory=list)  # name patterns that may be missing, unexpected or of other shape

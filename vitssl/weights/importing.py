@@ -14,7 +14,7 @@ from vitssl import config, cost, model, state
 from vitssl.config import NO_SHARDS, SCHEMA, ConfigError, Run
 from vitssl.config.weights import RELEASED, imported_folder
 from vitssl.data.index import load_index
-from vitssl.files import hash_file, write_json
+from vitssl.files import hash_file, read_json, write_json
 from vitssl.weights import shapes
 from vitssl.weights.layouts import HEAD, LAYOUT_TABLE, Layout
 from vitssl.weights.shapes import Tensors
@@ -69,10 +69,10 @@ def describe(folder: Path) -> str:
 def _is_there(folder: Path, key: str) -> bool:
     if not folder.exists():
         return False
-    job = folder / "job.json"
-    if job.is_file() and (folder / "done.json").is_file() and json.loads(job.read_text()).get("identity") == key:
-        return True
-    if job.is_file() and "imported" in json.loads(job.read_text()):
+    job = read_json(folder / "job.json")
+    if job.get("identity") == key:
+        return (folder / "done.json").is_file()  # else it was interrupted, and is written again
+    if "imported" in job:
         raise ConfigError(f"{folder} holds an import of another file, or with other fields; delete it, or name another folder")
     if any(folder.iterdir()):
         raise ConfigError(f"{folder} exists and is not an import; name another folder")
@@ -199,9 +199,10 @@ def _data_facts(run: Run, num_classes: int) -> dict[str, Any]:
 
 def _write(folder: Path, run: Run, network: nn.Module, data: dict[str, Any], facts: dict[str, Any]) -> None:
     """The files of a finished run, ``done.json`` last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "job.json", {"schema": SCHEMA, "name": folder.name, "arm": "import", "stage": "import", "axes": {}, **facts})
     config.save(run, folder)
     state.save(folder / state.LAST, {"model": network.state_dict(), "ema": None, "data": data})
     device = next(network.parameters()).device
     write_json(folder / "cost.json", cost.measure(run, len(data["classes"])) | cost.throughput(network, run, device))
-    write_json(folder / "job.json", {"schema": SCHEMA, "name": folder.name, "arm": "import", "stage": "import", "axes": {}, **facts})
     write_json(folder / "done.json", {"step": 0, "epochs": 0.0, "time_s": 0.0, "test": None, "test_best": None})

@@ -102,13 +102,17 @@ def _swin(tensors: Tensors) -> dict[str, Any]:
     length, heads = tensors.shape("backbone.layers.0.blocks.0.attn.relative_position_bias_table", 2)
     window = (math.isqrt(length) + 1) // 2
     hidden, _ = tensors.shape("backbone.layers.0.blocks.0.mlp.fc1.weight", 2)
-    mask = tensors.get("backbone.layers.0.blocks.1.attn_mask")  # of the authors' files: one row for each window
-    windows = None if mask is None else math.isqrt(len(mask))
+    # masks of shifted windows, one for each window: only the authors' files have them
+    masks = ((re.match(r"backbone\.layers\.(\d+)\..*attn_mask$", name), mask) for name, mask in tensors.items())
+    patches = (2 ** int(match[1]) * math.isqrt(len(mask)) * window for match, mask in masks if match)
     sizes = {"embed_dim": dim, "patch_size": patch_px, "num_heads": heads, "mlp_ratio": hidden / dim}
     sizes["depths"] = [tensors.count(rf"backbone\.layers\.{i}\.blocks\.(\d+)\.") for i in range(stages)]
     sizes["qkv_bias"] = "backbone.layers.0.blocks.0.attn.qkv.bias" in tensors
-    image_px = USUAL_SIZE_PX if windows is None else windows * window * patch_px
-    return _named("swin", sizes) | {"backbone.window_size": window, "data.image_size": image_px}
+    side = next(patches, None)
+    return _named("swin", sizes) | {
+        "backbone.window_size": window,
+        "data.image_size": USUAL_SIZE_PX if side is None else side * patch_px,
+    }
 
 
 def _resnet(tensors: Tensors) -> dict[str, Any]:
