@@ -65,6 +65,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="field=value",
         help="fields that no shape tells, such as backbone.num_heads=3",
     )
+    add = _command(commands, "export", _export, "a run's network as what other code loads")
+    add("folder", type=Path, help="run folder")
+    add("out", type=Path, help="file; for huggingface a folder")
+    add("--to", required=True, choices=("timm", "safetensors", "huggingface", "onnx"), help="huggingface: timm's layout, with a model card")
+    add("--weights", default="model", choices=("model", "ema", "teacher"), help="of a teacher there is the backbone alone")
+    add("--checkpoint", default="last.pt", help="a file of the run folder, for example best.pt")
+    add("--backbone", action="store_true", help="without the classifier")
     add = _command(commands, "report", _report, "tables, plots and pages of a sweep")
     add("folder", type=Path, help="sweep folder, for example runs/quickstart")
     add = _command(commands, "bench", _bench, "speed on this machine, as ratios measured side by side")
@@ -188,6 +195,15 @@ def _import(arguments: argparse.Namespace) -> None:
     folder = import_file(arguments.file, arguments.layout, arguments.out, [*arguments.fields, *shards])
     print(describe(folder), file=sys.stderr)
     print(folder)
+
+
+def _export(arguments: argparse.Namespace) -> None:
+    from vitssl.weights.exporting import export
+
+    how = export(arguments.folder, arguments.out, arguments.to, arguments.weights, arguments.checkpoint, arguments.backbone)
+    _note_unfinished(arguments.folder)
+    print(arguments.out)
+    print(f"load it with {how}", file=sys.stderr)
 
 
 def _report(arguments: argparse.Namespace) -> None:

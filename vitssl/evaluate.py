@@ -32,6 +32,7 @@ class Trained:
         folder: its run folder.
         run: its config.
         classes: class names, in the order of the logits.
+        mean, std: of the channels, that images are normalised by.
         model: the network, in evaluation mode; ``model.backbone`` has timm's parameter names.
     """
 
@@ -40,6 +41,8 @@ class Trained:
         saved = state.read(folder / checkpoint)
         data = saved["data"]
         self.classes: list[str] = data["classes"]
+        self.mean: list[float] = list(data["mean"])
+        self.std: list[float] = list(data["std"])
         self.device = dist.device(device)
         self.model = model.build(self.run, len(self.classes))
         self.model.load_state_dict(saved["model"])
@@ -49,7 +52,7 @@ class Trained:
         except ConfigError as error:
             raise ConfigError(error.reason, error.field, str(folder / checkpoint)) from None
         self.model.to(self.device).eval()
-        self.view = EvalView(self.run.data.image_size, self.run.data.eval_crop, data["mean"], data["std"], self.device)
+        self.view = EvalView(self.run.data.image_size, self.run.data.eval_crop, self.mean, self.std, self.device)
 
     @torch.no_grad()
     def predict(self, images: OneImage | Iterable[OneImage]) -> Tensor:
