@@ -72,6 +72,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--weights", default="model", choices=("model", "ema", "teacher"), help="of a teacher there is the backbone alone")
     add("--checkpoint", default="last.pt", help="a file of the run folder, for example best.pt")
     add("--backbone", action="store_true", help="without the classifier")
+    add = _command(commands, "features", _features, "features of all images of a split, as NumPy arrays in a file")
+    add("folder", type=Path, help="run folder")
+    add("shards", type=Path, help="shards, with any classes")
+    add("out", type=Path, help="a file, such as features.npz")
+    add("--split", default="test", help="a split of the shards, or several joined by +")
+    add("--weights", default="model", choices=("model", "ema", "teacher"))
+    add("--checkpoint", default="last.pt", help="a file of the run folder, for example best.pt")
+    add("--blocks", type=int, nargs="+", default=[], help="of these too, before the final norm: 0 is the first, -1 the last")
+    add("--tokens", action="store_true", help="every patch token, besides their mean")
     add = _command(commands, "report", _report, "tables, plots and pages of a sweep")
     add("folder", type=Path, help="sweep folder, for example runs/quickstart")
     add = _command(commands, "bench", _bench, "speed on this machine, as ratios measured side by side")
@@ -204,6 +213,17 @@ def _export(arguments: argparse.Namespace) -> None:
     _note_unfinished(arguments.folder)
     print(arguments.out)
     print(f"load it with {how}", file=sys.stderr)
+
+
+def _features(arguments: argparse.Namespace) -> None:
+    from vitssl import features
+    from vitssl.evaluate import load
+
+    trained = load(arguments.folder, arguments.checkpoint, weights=arguments.weights)
+    _note_unfinished(arguments.folder)
+    arrays = features.write(trained, arguments.shards, arguments.out, arguments.split, arguments.blocks, arguments.tokens)
+    shown = ", ".join(f"{name} {tuple(array.shape)}" for name, array in arrays.items())
+    print(f"{arguments.out}: {shown}")
 
 
 def _report(arguments: argparse.Namespace) -> None:
