@@ -81,7 +81,7 @@ def fetch(missing: dict[str, str], site: Site) -> None:
         binds, words, done = [Path(path).parent], ["weights", name, path], "fetched"
         if name.startswith(IMPORT):
             layout, file = layout_and_file(name)
-            binds, words, done = [*binds, file.resolve().parent], ["import", str(file.resolve()), path, "--as", layout], "imported"
+            binds, words, done = [*binds, file.resolve().parent], ["import", str(file.resolve()), "--as", layout, "--out", path], "imported"
         print(f"{path} does not exist yet: {'importing' if done == 'imported' else 'fetching'} {name}", flush=True)
         command = [*container_command(site, sys.executable, binds), "-m", "vitssl.cli", *words]
         if subprocess.run(command, cwd=ROOT, check=False).returncode:

@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     add("out", type=Path)
     add = _command(commands, "import", _import, "a file of released weights as a run folder: a start, or to be probed and evaluated")
     add("file", type=Path, help="a checkpoint as the release wrote it, or .safetensors")
-    add("out", type=Path, nargs="?", help="run folder (default: weights/NAME-LAYOUT-HASH)")
+    add("--out", type=Path, help="run folder (default: weights/NAME-LAYOUT-HASH)")
     add("--as", required=True, choices=LAYOUTS, dest="layout", help="whose names and keys the file has")
     add("--shards", help="images to evaluate it on, which name its classes")
     add(

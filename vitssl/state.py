@@ -66,7 +66,7 @@ def read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} does not exist: there is no checkpoint to start from")
     try:
         with torch.serialization.safe_globals(list(ALSO_READ)):
-            return load_file(path) if _is_safetensors(path) else torch.load(path, map_location="cpu", weights_only=True)
+            return load_file(path) if is_safetensors(path) else torch.load(path, map_location="cpu", weights_only=True)
     # a text file is a KeyError or an IndexError of pickle's, a file that was cut short an OSError
     except (pickle.UnpicklingError, EOFError, OSError, RuntimeError, KeyError, IndexError, SafetensorError) as error:
         why = (str(error) or type(error).__name__).splitlines()[0]
@@ -75,7 +75,7 @@ def read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not a checkpoint that can be read ({why})") from None
 
 
-def _is_safetensors(path: Path) -> bool:
+def is_safetensors(path: Path) -> bool:
     """By content, as a fetched file may have any name: eight bytes of a length, then JSON."""
     with path.open("rb") as file:
         return file.read(9)[8:] == b"{"

@@ -15,7 +15,7 @@ def test_a_card_has_data_recipe_accuracy_with_its_spread_and_costs(sweep) -> Non
     assert text.startswith("---\nlibrary_name: timm\npipeline_tag: image-classification\n")
     assert "A classifier: vit_tiny for images of 224 px, 5.53 M parameters and 1.26 GMACs an image." in text
     assert "- finetune: cifar10, 10 classes, 2,000 training images (2,000 labelled), 10,000 test images" in text
-    assert "- pretrain: mae; 50 epochs of batch 64, adamw, learning rate 0.00025 after 5 epochs of warm-up" in text
+    assert "- pretrain: mae; 50 epochs of batch 64, adamw, learning rate 0.00025 after a warm-up of 5 epochs" in text
     assert "- finetune: classify; 50 epochs" in text and "seed 1" in text
     assert "- this model, after the last epoch: top-1 91.00 % of 10,000 test images" in text
     assert "- over 3 seeds of the same recipe: top-1 % 91.00 ± 1.00 (mean ± std)" in text

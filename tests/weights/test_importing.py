@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,7 @@ def test_an_import_is_a_finished_run(tmp_path: Path, digits: Path, capsys: pytes
 def test_an_import_with_images_is_evaluated_and_probed(tmp_path: Path, digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
     release = releases.mae_encoder()
     torch.save(release.content, tmp_path / "file.pth")
-    words = ["import", str(tmp_path / "file.pth"), str(tmp_path / "run"), "--as", "mae", "--shards", str(digits)]
+    words = ["import", str(tmp_path / "file.pth"), "--out", str(tmp_path / "run"), "--as", "mae", "--shards", str(digits)]
     assert cli.main([*words, "--set", f"data.cache_dir={tmp_path / 'cache'}"]) == 0
     capsys.readouterr()
     assert cli.main(["evaluate", str(tmp_path / "run"), "--type", "knn", "--set", "k=5"]) == 0
@@ -244,6 +245,50 @@ MISFITS = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("name", "key", "absent", "words"),
+    [
+        ("timm", None, "norm.weight", "norm.weight"),
+        ("mae_finetuned", "model", "fc_norm.weight", "fc_norm.weight"),
+        ("timm_swin", None, "head.fc.bias", "head.fc.bias"),
+        ("dino", "student", "module.backbone.blocks.1.norm2.bias", "student: backbone.blocks.1.norm2.bias"),
+        ("dino", "teacher", "head.mlp.2.bias", "teacher: head.mlp.2.bias"),
+        ("gmml", "SiT_model", "module.head_recons.mlp.2.weight", "head_recons.mlp.2.weight"),
+        ("sit", "model", "rot_token", "rot_token"),
+        ("lut", "model", "predictor.1.running_mean", "model: predictor.1.running_mean"),
+        ("lut", "model_ema", "ema.norm.bias", "model_ema: norm.bias"),
+        ("ssat", "model", "decoder_pred.bias", "decoder_pred.bias"),
+        ("drloc_swin", "model", "drloc.0.layers.2.bias", "drloc.0.layers.2.bias"),
+    ],
+)
+def test_a_missing_tensor_has_the_name_that_it_has_in_such_files(
+    name: str, key: str | None, absent: str, words: str, tmp_path: Path
+) -> None:
+    layout, make = RELEASES[name]
+    content = make().content
+    del (content if key is None else content[key])[absent]
+    torch.save(content, tmp_path / "file.pth")
+    heads = {"ssat": ["objectives.mae.decoder_heads=2"], "lut": ["objectives.lut.decoder_heads=2"]}.get(name, [])
+    with pytest.raises(ConfigError, match=rf": {re.escape(words)} is missing"):
+        import_file(tmp_path / "file.pth", layout, tmp_path / "run", [*SIZE.get(name, []), *heads])
+
+
+def test_how_timm_feeds_a_released_network_is_taken_over(tmp_path: Path) -> None:
+    content = {"model": releases.vit().state_dict(), "source": "timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k"}
+    torch.save(content, tmp_path / "file.pth")
+    trained = vitssl.load(import_file(tmp_path / "file.pth", "timm", tmp_path / "run"), device="cpu")
+    assert (trained.mean, trained.std, trained.run.data.eval_crop) == ([0.5] * 3, [0.5] * 3, 0.9)
+
+
+def test_a_teacher_is_a_start(tmp_path: Path) -> None:
+    trained, release = imported("dino", tmp_path)
+    run = config.load(trained.folder)
+    run.init_from, run.init_weights = str(trained.folder), "teacher"
+    network = model.build(run, 0)
+    state.init_from(network, network.backbone, run)
+    assert torch.equal(network.backbone.norm.weight, release.content["teacher"]["backbone.norm.weight"])
+
+
 @pytest.mark.parametrize("case", MISFITS)
 def test_a_tensor_that_does_not_fit_is_one_line_with_its_name(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change, words = MISFITS[case]
@@ -251,7 +296,7 @@ def test_a_tensor_that_does_not_fit_is_one_line_with_its_name(case: str, tmp_pat
     torch.save(altered(change), file)
     with pytest.raises(ConfigError, match=words):
         import_file(file, "deit", tmp_path / "run")
-    assert cli.main(["import", str(file), str(tmp_path / "run"), "--as", "deit"]) == 2
+    assert cli.main(["import", str(file), "--out", str(tmp_path / "run"), "--as", "deit"]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"error: {file}: ") and error.count("\n") == 1
     assert not (tmp_path / "run").exists()
@@ -297,14 +342,14 @@ def test_a_folder_that_holds_something_else_stays_as_it_is(tmp_path: Path, capsy
     torch.save(releases.deit().content, tmp_path / "file.pth")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
-    assert cli.main(["import", str(tmp_path / "file.pth"), str(tmp_path / "mine"), "--as", "deit"]) == 2
+    assert cli.main(["import", str(tmp_path / "file.pth"), "--out", str(tmp_path / "mine"), "--as", "deit"]) == 2
     assert "exists and is not an import; name another folder" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
 
 
 def test_classes_of_other_shards_are_refused(tmp_path: Path, digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.save(releases.deit().content, tmp_path / "file.pth")
-    assert cli.main(["import", str(tmp_path / "file.pth"), str(tmp_path / "run"), "--as", "deit", "--shards", str(digits)]) == 2
+    assert cli.main(["import", str(tmp_path / "file.pth"), "--out", str(tmp_path / "run"), "--as", "deit", "--shards", str(digits)]) == 2
     assert "--shards: they have 10 classes, and the classifier of the file 7" in capsys.readouterr().err
 
 

@@ -68,8 +68,8 @@ def _data(stages: list[tuple[str, RunFolder]]) -> list[str]:
             facts = run.job["data"]
             held = f", {facts['val_images']:,} held out" if facts["val_images"] else ""
             images = f"{facts['train_images']:,} training images ({facts['labelled_images']:,} labelled){held}"
-            lines.append(f"- {name}: {facts['name']}, {facts['classes']} classes, {images}, {facts['test_images']:,} test images")
-            lines.append(f"  (sha256 {facts['sha256'][:12]})")
+            listed = f"{facts['name']}, {facts['classes']} classes, {images}, {facts['test_images']:,} test images"
+            lines.append(f"- {name}: {listed} (sha256 {facts['sha256'][:12]})")
         if origin := _origin(run):
             lines.append(f"- {name}: {'the weights of' if 'imported' in run.job else 'starts from'} {origin}")
     return lines or ["Not recorded."]
@@ -96,10 +96,14 @@ def _recipe(name: str, run: RunFolder) -> str:
     fields, objectives = run.run, {key: value for key, value in run.run["objectives"].items() if value is not None}
     optim, loop = Optim(**fields["optim"]), fields["loop"]
     goals = " + ".join(f"{value['weight']:g} {key}" if len(objectives) > 1 else key for key, value in objectives.items())
-    rate = f"learning rate {scaled_lr(optim, optim.lr):.3g} after {loop['warmup_epochs']:g} epochs of warm-up, cosine"
+    rate = f"learning rate {scaled_lr(optim, optim.lr):.3g} after a warm-up of {_epochs(loop['warmup_epochs'])}, cosine"
     decay = f"weight decay {optim.weight_decay:g}" + (f" to {optim.weight_decay_end:g}" if optim.weight_decay_end is not None else "")
-    steps = f"{loop['epochs']} epochs of batch {optim.batch_size}, {optim.name}, {rate}, {decay}, {loop['precision']}"
+    steps = f"{_epochs(loop['epochs'])} of batch {optim.batch_size}, {optim.name}, {rate}, {decay}, {loop['precision']}"
     return f"- {name}: {goals}; {steps}; seed {fields['seed']}\n  - views: {_views(fields['data']['views'])}"
+
+
+def _epochs(count: float) -> str:
+    return f"{count:g} epoch{'' if count == 1 else 's'}"
 
 
 def _views(views: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ from vitssl.evaluate import Trained, load
 from vitssl.files import write_atomically, write_json
 from vitssl.report import card
 from vitssl.weights import onnx, timm_names
+from vitssl.weights.importing import CLASSES, FIELDS
 
 
 def export(folder: Path, out: Path, to: str, weights: str = "model", checkpoint: str = state.LAST, backbone: bool = False) -> str:
@@ -57,11 +58,25 @@ def _to_timm(trained: Trained, out: Path, classifier: bool) -> str:
     return f"model = {architecture.call()}; model.load_state_dict(torch.load({str(out)!r}))"
 
 
+def _facts(trained: Trained, classifier: bool) -> dict[str, str]:
+    """What no shape tells, as fields of a Run: an import takes them."""
+    run, size = trained.run, config.size_of(trained.run.backbone)
+    fields = {
+        "data.image_size": run.data.image_size,
+        "data.eval_crop": run.data.eval_crop,
+        "data.mean": trained.mean,
+        "data.std": trained.std,
+    }
+    if config.module(run.backbone) == "vit":
+        fields["backbone.num_heads"] = size.num_heads
+    if classifier and run.objectives.classify is not None:
+        fields["objectives.classify.pool"] = run.objectives.classify.pool
+    return {"format": "pt", FIELDS: json.dumps(fields), CLASSES: json.dumps(trained.classes if classifier else [])}
+
+
 def _to_safetensors(trained: Trained, out: Path, classifier: bool) -> str:
     tensors = timm_names.named_tensors(trained.model, trained.run, classifier)
-    facts = {"image_size": trained.run.data.image_size, "mean": trained.mean, "std": trained.std}
-    facts |= {"classes": trained.classes} if classifier else {}
-    write_atomically(out, safetensors.save(tensors, {name: json.dumps(value) for name, value in facts.items()}))
+    write_atomically(out, safetensors.save(tensors, _facts(trained, classifier)))
     return f"safetensors.torch.load_file({str(out)!r})"
 
 
@@ -82,7 +97,7 @@ def _to_huggingface(trained: Trained, out: Path, classifier: bool) -> str:
         "pretrained_cfg": {"tag": "vitssl", "num_classes": architecture.args["num_classes"], "pool_size": None, **feeding, **modules},
     }
     out.mkdir(exist_ok=True)
-    write_atomically(out / "model.safetensors", safetensors.save(network.state_dict(), {"format": "pt"}))
+    write_atomically(out / "model.safetensors", safetensors.save(network.state_dict(), _facts(trained, classifier)))
     write_json(out / "config.json", content)
     (out / "README.md").write_text(card.text(trained.folder, classifier))
     return f"timm.create_model('local-dir:{out}', pretrained=True)"

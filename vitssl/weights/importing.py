@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from vitssl import config, cost, model, state
@@ -16,8 +17,10 @@ from vitssl.config.weights import RELEASED, imported_folder
 from vitssl.data.index import load_index
 from vitssl.files import hash_file, read_json, write_json
 from vitssl.weights import shapes
-from vitssl.weights.layouts import HEAD, LAYOUT_TABLE, Layout
+from vitssl.weights.layouts import HEAD, LAYOUT_TABLE, Layout, Names
 from vitssl.weights.shapes import Tensors
+
+FIELDS, CLASSES = "vitssl.fields", "vitssl.classes"  # of a safetensors file's metadata, in JSON
 
 
 def import_file(file: Path, layout: str, out: Path | None = None, settings: Sequence[str] = ()) -> Path:
@@ -37,6 +40,7 @@ def import_file(file: Path, layout: str, out: Path | None = None, settings: Sequ
     content = state.read(file)
     if not isinstance(content, dict):
         raise ConfigError(f"{file} holds a {type(content).__name__}, not the tensors of a network by name")
+    noted = _noted(file)
     origin = {"file": str(file.resolve()), "sha256": hash_file(file), "layout": layout, "settings": sorted(settings)}
     folder = out or imported_folder(layout, file, origin["sha256"])
     key = hashlib.sha256(json.dumps({**origin, "file": None}, sort_keys=True).encode()).hexdigest()[:12]
@@ -44,12 +48,18 @@ def import_file(file: Path, layout: str, out: Path | None = None, settings: Sequ
         return folder
     try:
         tensors = _read(content, LAYOUT_TABLE[layout])
-        run = _run(tensors, content, LAYOUT_TABLE[layout], settings)
+        run = _run(tensors, content, LAYOUT_TABLE[layout], noted.get(FIELDS, {}), settings)
         network = model.build(run, _num_classes(tensors))
         _fill(network, tensors)
     except ConfigError as error:
         raise ConfigError(error.reason, error.field, error.place or str(file)) from None
-    _write(folder, run, network, _data_facts(run, _num_classes(tensors)), {"identity": key, "imported": origin | _told(content)})
+    _write(
+        folder,
+        run,
+        network,
+        _data_facts(run, _num_classes(tensors), noted.get(CLASSES)),
+        {"identity": key, "imported": origin | _told(content)},
+    )
     return folder
 
 
@@ -104,7 +114,7 @@ def _read(content: dict[str, Any], layout: Layout) -> Tensors:
         bare = _bare(content[key] if key else content)
         if not bare:
             raise ConfigError(f"{key!r} holds no tensors" if key else f"it holds no tensors; files of this layout have {_listed(layout)}")
-        _rename(layout.prepare(bare), names, tensors)
+        _rename(layout.prepare(bare), names, tensors, f"{key}: " if len(layout.parts) > 1 and key else "")
     return tensors
 
 
@@ -117,13 +127,14 @@ def _bare(content: Any) -> dict[str, Tensor]:
     return found
 
 
-def _rename(bare: dict[str, Tensor], names: Any, tensors: Tensors) -> None:
-    kept = [(there, here) for there, here in names if here is not None]
+def _rename(bare: dict[str, Tensor], names: Names, tensors: Tensors, place: str) -> None:
+    """Add a network's tensors under our names; ``place`` tells in messages which of a file's networks it is."""
+    kept = [(place + there, here) for there, here in names if here is not None]
     tensors.names = sorted([*tensors.names, *kept], key=lambda pair: -len(pair[1]))
     for name, value in bare.items():
         here = next((new + name.removeprefix(old) if new is not None else None for old, new in names if name.startswith(old)), name)
         if here is not None:
-            tensors[here], tensors.origin[here] = value, name
+            tensors[here], tensors.origin[here] = value, place + name
 
 
 def _listed(layout: Layout) -> str:
@@ -151,16 +162,16 @@ def _fill(network: model.Model, tensors: Tensors) -> None:
 # ------------------------------------------------------------------------------------------------------------------ run
 
 
-def _run(tensors: Tensors, content: dict[str, Any], layout: Layout, settings: Sequence[str]) -> Run:
-    """The Run that describes the network: from the shapes, and over them the fields that the user set."""
+def _run(tensors: Tensors, content: dict[str, Any], layout: Layout, noted: dict[str, Any], settings: Sequence[str]) -> Run:
+    """The Run that describes the network: from the shapes, over them what an export noted, and over that the fields that the user set."""
     fields = shapes.fields(tensors) | layout.objectives(tensors, content) | {"data.shards": NO_SHARDS, "data.normalize": "imagenet"}
-    fields |= _of_released(content.get("source"))
+    fields |= _of_released(content.get("source")) | noted
     set_fields = [word.partition("=")[0] for word in settings]
     if fields.get("backbone.num_heads", 1) is None and "backbone.num_heads" not in set_fields:
         width = tensors.shape("backbone.norm.weight", 1)[0] if "backbone.norm.weight" in tensors else "this"
         reason = f"a file does not tell the number of heads, and a width of {width} is no multiple of 64; add --set backbone.num_heads=N"
         raise ConfigError(reason)
-    run = config.merge(Run, fields, list(settings), where="--set" if settings else "")
+    run = config.merge(Run, config.nested(fields), list(settings), where="--set" if settings else "")
     config.check(run, to_train=False)
     if run.data.shards == NO_SHARDS and config.statistics(run.data, [], [])[0] == []:
         raise ConfigError("dataset needs images; add --shards SHARDS", "data.normalize")
@@ -181,13 +192,25 @@ def _num_classes(tensors: Tensors) -> int:
     return tensors.shape(f"{HEAD}weight", 2)[0] if f"{HEAD}weight" in tensors else 0
 
 
-def _data_facts(run: Run, num_classes: int) -> dict[str, Any]:
-    """What a checkpoint holds about its images: names of classes (numbers, where no shards tell) and channel statistics.
+def _noted(file: Path) -> dict[str, Any]:
+    """What an export of this project wrote beside its tensors; empty for other files."""
+    if not state.is_safetensors(file):
+        return {}
+    with safe_open(file, "pt") as opened:
+        metadata = opened.metadata() or {}
+    try:
+        return {name: json.loads(metadata[name]) for name in (FIELDS, CLASSES) if name in metadata}
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"its metadata are damaged ({error})", place=str(file)) from None
+
+
+def _data_facts(run: Run, num_classes: int, names: list[str] | None) -> dict[str, Any]:
+    """What a checkpoint holds about its images: names of classes (numbers, where neither shards nor the file tell) and channel statistics.
 
     Raises:
         ConfigError: the shards have another number of classes.
     """
-    classes, mean, std = [str(number) for number in range(num_classes)], [], []
+    classes, mean, std = names or [str(number) for number in range(num_classes)], [], []
     if run.data.shards != NO_SHARDS:
         index = load_index(run.data.shards)
         if num_classes and len(index.classes) != num_classes:

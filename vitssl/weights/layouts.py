@@ -111,7 +111,7 @@ def _classify(tensors: Tensors, content: dict[str, Any]) -> dict[str, Any]:
     if f"{HEAD}weight" not in tensors:
         return {}
     head: dict[str, Any] = {"pool": "cls" if "backbone.cls_token" in tensors else "mean"}
-    if tensors.there("backbone.norm.weight") == "fc_norm.weight":
+    if tensors.origin.get("backbone.norm.weight") == "fc_norm.weight":
         head = {"pool": "mean", "norm": "fc"}
     elif any(name.startswith(f"{HEAD}before.norm.") for name in tensors):
         head["norm"] = "batch"

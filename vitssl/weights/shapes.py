@@ -33,10 +33,12 @@ class Tensors(dict[str, Tensor]):
         self.names: list[tuple[str, str]] = []
 
     def there(self, name: str) -> str:
-        """The name in the file."""
+        """The name in the file; of a tensor that is missing, the one that it would have beside the others."""
         if name in self.origin:
             return self.origin[name]
-        there, here = next(pair for pair in self.names if name.startswith(pair[1]))
+        possible = [pair for pair in self.names if name.startswith(pair[1])]
+        used = [pair for pair in possible if pair[1] == name or any(other.startswith(pair[0]) for other in self.origin.values())]
+        there, here = (used or possible)[0]
         return there + name.removeprefix(here)
 
     def shape(self, name: str, dims: int) -> torch.Size:
