@@ -9,14 +9,18 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 import vitssl
+from tests.conftest import but_for_a_release
 from tests.weights import releases
 from tests.weights.releases import CLASSES, RELEASES, SIZE_PX, Release
 from vitssl import cli, config, model, state
 from vitssl.config import ConfigError
 from vitssl.data.batch import Batch
+from vitssl.objectives.masking import TokenMask
+from vitssl.weights import importing
 from vitssl.weights.importing import import_file
 
 # what no shape tells: the image's side, of networks without stored positions
@@ -42,10 +46,19 @@ def batch_of(images_BCHW: Tensor) -> Batch:
     return Batch({"main": images_BCHW}, {}, torch.arange(len(images_BCHW)), 0.0)
 
 
+FIXED = ("mae", "mae_encoder", "ssat", "lut")  # positions
+OBJECTIVES = {
+    "mae": {"mae"}, "mae_encoder": set(), "ssat": {"classify", "mae"}, "dino": {"dino"}, "gmml": {"gmml"}, "sit": set(), "lut": {"lut"},
+    "drloc_swin": {"classify", "drloc"}, "drloc_resnet": {"classify", "drloc"}, "drloc_cvt": {"classify", "drloc"},
+}  # fmt: skip
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("name", RELEASES)
 def test_features_and_logits_equal_those_of_another_implementation(name: str, tmp_path: Path) -> None:
     trained, release = imported(name, tmp_path)
+    assert trained.run.backbone.positions == ("sincos" if name in FIXED else "learned")
+    assert set(config.active(trained.run.objectives)) == OBJECTIVES.get(name, {"classify"})
     backbone, images_BCHW = trained.model.backbone, images()
     tokens_BND = backbone(backbone.embed(images_BCHW)).tokens_BND
     torch.testing.assert_close(tokens_BND, release.tokens(images_BCHW), atol=1e-5, rtol=1e-5)
@@ -55,13 +68,6 @@ def test_features_and_logits_equal_those_of_another_implementation(name: str, tm
     else:
         assert logits_BK.shape == (2, CLASSES)
         torch.testing.assert_close(logits_BK, release.logits(images_BCHW), atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("name", RELEASES)
-def test_positions_are_fixed_where_they_are_sines(name: str, tmp_path: Path) -> None:
-    trained, _ = imported(name, tmp_path)
-    fixed = name in ("mae", "mae_encoder", "ssat", "lut")
-    assert trained.run.backbone.positions == ("sincos" if fixed else "learned")
 
 
 def test_the_size_of_swins_images_is_told_by_the_masks_of_its_authors_files(tmp_path: Path) -> None:
@@ -90,8 +96,6 @@ def test_maes_decoder_predicts_as_the_blocks_it_was_made_of(tmp_path: Path) -> N
     trained, release = imported("mae", tmp_path)
     tensors, decoder = release.content["model"], trained.model.objectives["mae"].decoder
     features = trained.model.backbone(trained.model.backbone.embed(images()))
-    from vitssl.objectives.masking import TokenMask
-
     everything = torch.arange(16).expand(2, -1)
     prediction = decoder(features, TokenMask(everything, torch.zeros(2, 16, dtype=torch.bool)))
     x = torch.nn.functional.linear(features.sequence(), tensors["decoder_embed.weight"], tensors["decoder_embed.bias"])
@@ -136,21 +140,8 @@ def test_luts_heads_and_teacher_are_there(tmp_path: Path) -> None:
     assert torch.equal(lut.teacher["projector"][0].weight, content["model_ema"]["ema.head.0.weight"])
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("mae", {"mae"}), ("mae_encoder", set()), ("mae_probed", {"classify"}), ("ssat", {"classify", "mae"}), ("dino", {"dino"}),
-        ("dino_bare", {"classify"}), ("gmml", {"gmml"}), ("sit", set()), ("sit_finetuned", {"classify"}), ("lut", {"lut"}),
-        ("drloc_swin", {"classify", "drloc"}),
-    ],
-)  # fmt: skip
-def test_a_files_heads_become_objectives(name: str, expected: set[str], tmp_path: Path) -> None:
-    trained, _ = imported(name, tmp_path)
-    assert set(config.active(trained.run.objectives)) == expected
-
-
-@pytest.mark.parametrize(("name", "objective"), [("mae", "mae"), ("gmml", "gmml"), ("dino", "dino"), ("lut", "lut"), ("ssat", "mae")])
-def test_pretraining_goes_on_from_an_import(name: str, objective: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["mae", "gmml", "dino", "lut", "ssat"])
+def test_pretraining_goes_on_from_an_import(name: str, tmp_path: Path) -> None:
     trained, _ = imported(name, tmp_path)
     run = config.load(trained.folder)
     run.init_from, run.init_objectives = str(trained.folder), list(config.active(run.objectives))
@@ -163,10 +154,10 @@ def test_pretraining_goes_on_from_an_import(name: str, objective: str, tmp_path:
 # ---------------------------------------------------------------------------------------------------------- what it is
 
 
-@pytest.mark.parametrize(
-    ("width", "depth", "patch_px", "name"),
-    [(192, 12, 16, "vit_tiny"), (384, 12, 16, "vit_small"), (768, 12, 16, "vit_base"), (384, 12, 8, "vit_small"), (1280, 2, 14, None)],
-)
+SHAPES = [(192, 12, 16, "vit_tiny"), (384, 12, 16, "vit_small"), (768, 12, 16, "vit_base"), (384, 12, 8, "vit_small"), (1280, 1, 14, None)]
+
+
+@pytest.mark.parametrize(("width", "depth", "patch_px", "name"), but_for_a_release(SHAPES, [SHAPES[0], SHAPES[4]]))
 def test_sizes_are_read_from_shapes(width: int, depth: int, patch_px: int, name: str | None, tmp_path: Path) -> None:
     sizes = {"img_size": 2 * patch_px, "patch_size": patch_px, "embed_dim": width, "depth": depth, "num_heads": 4}
     torch.save(releases.timm.create_model("vit_tiny_patch16_224", **sizes).state_dict(), tmp_path / "file.pth")
@@ -241,6 +232,7 @@ MISFITS = {
     "extra": ({"blocks.0.ls1.gamma": torch.ones(64)}, r"blocks\.0\.ls1\.gamma is not part of the network of this layout"),
     "misshapen": ({"blocks.2.mlp.fc2.weight": torch.ones(64, 2)}, r"2\.mlp\.fc2\.weight has shape \(64, 2\), and \(64, 256\) is expected"),
     "flat": ({"patch_embed.proj.weight": torch.ones(64, 192)}, r"patch_embed\.proj\.weight has shape \(64, 192\), and 4 dimensions"),
+    "empty": ({"pos_embed": torch.ones(0, 17, 64)}, r"pos_embed has shape \(0, 17, 64\), and 3 dimensions are expected, none of them"),
     "not_square": ({"pos_embed": torch.ones(1, 19, 64)}, r"pos_embed has shape \(1, 19, 64\); positions of 1 special token and a square"),
 }  # fmt: skip
 
@@ -336,6 +328,27 @@ def test_a_folder_a_missing_file_and_a_missing_part_are_one_line(tmp_path: Path,
     torch.save(content, tmp_path / "file.pth")
     assert cli.main(["import", str(tmp_path / "file.pth"), "--as", "dino"]) == 2
     assert "it has 'student' and no 'teacher', which files of this layout have" in capsys.readouterr().err
+
+
+def test_a_dino_file_without_its_centre_is_one_line(tmp_path: Path) -> None:
+    for loss in ({}, "center"):
+        torch.save(releases.dino().content | {"dino_loss": loss}, tmp_path / "file.pth")
+        with pytest.raises(ConfigError, match="dino_loss: center is missing"):
+            import_file(tmp_path / "file.pth", "dino", tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "words"),
+    [
+        ({importing.FIELDS: "{"}, "its metadata are damaged"),
+        ({importing.FIELDS: "[]"}, "its metadata are damaged .not those of an export"),
+        ({importing.FIELDS: '{"data.image_size": "big"}'}, "data.image_size: 'big' is not a whole number"),
+    ],
+)
+def test_metadata_that_no_export_wrote_are_one_line(metadata: dict[str, str], words: str, tmp_path: Path) -> None:
+    save_file(releases.bare().content, tmp_path / "file.safetensors", metadata)
+    with pytest.raises(ConfigError, match=words):
+        import_file(tmp_path / "file.safetensors", "timm", tmp_path / "run")
 
 
 def test_a_folder_that_holds_something_else_stays_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,8 @@ from vitssl.weights.layouts import HEAD, LAYOUT_TABLE, Layout, Names
 from vitssl.weights.shapes import Tensors
 
 FIELDS, CLASSES = "vitssl.fields", "vitssl.classes"  # of a safetensors file's metadata, in JSON
+# what an export notes there of the Run, since no shape tells it
+NOTED = ("data.image_size", "data.eval_crop", "data.mean", "data.std", "backbone.num_heads", "objectives.classify.pool")
 
 
 def import_file(file: Path, layout: str, out: Path | None = None, settings: Sequence[str] = ()) -> Path:
@@ -40,7 +42,7 @@ def import_file(file: Path, layout: str, out: Path | None = None, settings: Sequ
     content = state.read(file)
     if not isinstance(content, dict):
         raise ConfigError(f"{file} holds a {type(content).__name__}, not the tensors of a network by name")
-    noted = _noted(file)
+    noted, names = _noted(file)
     origin = {"file": str(file.resolve()), "sha256": hash_file(file), "layout": layout, "settings": sorted(settings)}
     folder = out or imported_folder(layout, file, origin["sha256"])
     key = hashlib.sha256(json.dumps({**origin, "file": None}, sort_keys=True).encode()).hexdigest()[:12]
@@ -48,18 +50,13 @@ def import_file(file: Path, layout: str, out: Path | None = None, settings: Sequ
         return folder
     try:
         tensors = _read(content, LAYOUT_TABLE[layout])
-        run = _run(tensors, content, LAYOUT_TABLE[layout], noted.get(FIELDS, {}), settings)
+        run = _run(tensors, content, LAYOUT_TABLE[layout], noted, settings)
         network = model.build(run, _num_classes(tensors))
         _fill(network, tensors)
     except ConfigError as error:
         raise ConfigError(error.reason, error.field, error.place or str(file)) from None
-    _write(
-        folder,
-        run,
-        network,
-        _data_facts(run, _num_classes(tensors), noted.get(CLASSES)),
-        {"identity": key, "imported": origin | _told(content)},
-    )
+    data = _data_facts(run, _num_classes(tensors), names)
+    _write(folder, run, network, data, {"identity": key, "imported": origin | _told(content)})
     return folder
 
 
@@ -192,25 +189,28 @@ def _num_classes(tensors: Tensors) -> int:
     return tensors.shape(f"{HEAD}weight", 2)[0] if f"{HEAD}weight" in tensors else 0
 
 
-def _noted(file: Path) -> dict[str, Any]:
-    """What an export of this project wrote beside its tensors; empty for other files."""
+def _noted(file: Path) -> tuple[dict[str, Any], list[str]]:
+    """Fields and names of classes that an export of this project wrote beside its tensors; other files have none."""
     if not state.is_safetensors(file):
-        return {}
+        return {}, []
     with safe_open(file, "pt") as opened:
         metadata = opened.metadata() or {}
     try:
-        return {name: json.loads(metadata[name]) for name in (FIELDS, CLASSES) if name in metadata}
+        fields, classes = (json.loads(metadata.get(name, empty)) for name, empty in ((FIELDS, "{}"), (CLASSES, "[]")))
     except json.JSONDecodeError as error:
         raise ConfigError(f"its metadata are damaged ({error})", place=str(file)) from None
+    if not isinstance(fields, dict) or not isinstance(classes, list):
+        raise ConfigError("its metadata are damaged (not those of an export)", place=str(file))
+    return {name: fields[name] for name in NOTED if name in fields}, [str(name) for name in classes]
 
 
-def _data_facts(run: Run, num_classes: int, names: list[str] | None) -> dict[str, Any]:
+def _data_facts(run: Run, num_classes: int, names: list[str]) -> dict[str, Any]:
     """What a checkpoint holds about its images: names of classes (numbers, where neither shards nor the file tell) and channel statistics.
 
     Raises:
         ConfigError: the shards have another number of classes.
     """
-    classes, mean, std = names or [str(number) for number in range(num_classes)], [], []
+    classes, mean, std = names if len(names) == num_classes else [str(number) for number in range(num_classes)], [], []
     if run.data.shards != NO_SHARDS:
         index = load_index(run.data.shards)
         if num_classes and len(index.classes) != num_classes:
@@ -226,6 +226,5 @@ def _write(folder: Path, run: Run, network: nn.Module, data: dict[str, Any], fac
     write_json(folder / "job.json", {"schema": SCHEMA, "name": folder.name, "arm": "import", "stage": "import", "axes": {}, **facts})
     config.save(run, folder)
     state.save(folder / state.LAST, {"model": network.state_dict(), "ema": None, "data": data})
-    device = next(network.parameters()).device
-    write_json(folder / "cost.json", cost.measure(run, len(data["classes"])) | cost.throughput(network, run, device))
+    write_json(folder / "cost.json", cost.measure(run, len(data["classes"])))
     write_json(folder / "done.json", {"step": 0, "epochs": 0.0, "time_s": 0.0, "test": None, "test_best": None})

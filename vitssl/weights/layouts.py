@@ -47,8 +47,8 @@ LUT_TEACHER: Names = (
     ("head.", "objectives.lut.teacher.projector."),
     ("", "objectives.lut.teacher.backbone."),
 )
-DINO_HEAD = (("backbone.", "backbone."), ("head.", "objectives.dino.head."))
-DINO_TEACHER = (("backbone.", "objectives.dino.teacher.backbone."), ("head.", "objectives.dino.teacher.head."))
+DINO: Names = (("backbone.", "backbone."), ("head.", "objectives.dino.head."))
+DINO_TEACHER: Names = (("backbone.", "objectives.dino.teacher.backbone."), ("head.", "objectives.dino.teacher.head."))
 GMML: Names = (
     ("backbone.", "backbone."),
     ("head_recons.mlp.", "objectives.gmml.decoder."),
@@ -62,7 +62,7 @@ SIT: Names = (  # after fine-tuning: a head on each token
     ("pre_logits_contrastive.fc.", f"{SECOND_HEAD}before.hidden."),
     *SIT_BACKBONE,
 )
-SIT_TASKS: Names = tuple((name, None) for name in ("rot_head.", "contrastive_head.", "convTrans.", "rot_w", "contrastive_w", "recons_w"))
+SIT_TASKS = ("rot_head.", "contrastive_head.", "convTrans.", "rot_w", "contrastive_w", "recons_w")
 DRLOC: Names = (  # one head, or with Swin a list of them
     *((f"drloc.{place}layers.", f"objectives.drloc.heads.{place or '0.'}mlp.") for place in ("0.", "1.", "2.", "3.", "")),
     *((f"drloc.{place}unshared.", f"objectives.drloc.heads.{place or '0.'}axes.") for place in ("0.", "1.", "2.", "3.", "")),
@@ -149,8 +149,10 @@ def _dino(tensors: Tensors, content: dict[str, Any]) -> dict[str, Any]:
         return _classify(tensors, content)
     layers = tensors.count(rf"{re.escape(head)}\.mlp\.(\d+)\.") // 2 + 1
     out_dim, bottleneck = tensors.shape(f"{head}.last_layer.weight_v", 2)
-    if (center := content.get("dino_loss", {}).get("center")) is not None:
-        tensors["objectives.dino.center"], tensors.origin["objectives.dino.center"] = center.flatten(), "dino_loss.center"
+    loss, center = content.get("dino_loss"), "objectives.dino.center"
+    tensors.origin[center] = "dino_loss: center"
+    if isinstance(loss, dict) and isinstance(loss.get("center"), Tensor):
+        tensors[center] = loss["center"].flatten()
     sums = {"objectives.dino.score_sum": torch.zeros(out_dim), "objectives.dino.score_count": torch.zeros(())}
     tensors.update(sums)  # of the step that goes on; an import is between two
     fields = {"hidden_dim": tensors.shape(f"{head}.mlp.0.weight", 2)[0], "bottleneck_dim": bottleneck, "out_dim": out_dim}
@@ -192,14 +194,14 @@ def _sit_before(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Without the heads of its own tasks, where those are what it was trained for."""
     if "convTrans.weight" not in tensors:
         return tensors
-    return {name: value for name, value in tensors.items() if not any(name.startswith(task) for task, _ in SIT_TASKS)}
+    return {name: value for name, value in tensors.items() if not name.startswith(SIT_TASKS)}
 
 
 def _drloc_before(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Names of the ResNet and the CvT that its code has, as those of ours; without T2T's fixed positions."""
     if "model.0.weight" in tensors:
         parts = ((re.match(r"model\.(\d+)\.", name), name, value) for name, value in tensors.items())
-        return {f"{RESNET_PARTS[m[1]]}.{name[m.end() :]}" if m else name: value for m, name, value in parts}
+        return {f"{RESNET_PARTS[m[1]]}.{name[m.end() :]}" if m and m[1] in RESNET_PARTS else name: value for m, name, value in parts}
     if "tokens_to_token.project.weight" in tensors:
         return {name: value for name, value in tensors.items() if name != "pos_embed"}
     if "layers.0.2.layers.0.0.fn.to_q.net.0.weight" not in tensors:
@@ -219,7 +221,7 @@ def _cvt_tensor(name: str, value: Tensor) -> tuple[str, Tensor]:
 
 LAYOUT_TABLE = {
     "mae": Layout({"model": MAE}, MAE, _mae),
-    "dino": Layout({"student": DINO_HEAD, "teacher": DINO_TEACHER}, LINEAR, _dino),
+    "dino": Layout({"student": DINO, "teacher": DINO_TEACHER}, LINEAR, _dino),
     "ssat": Layout({"model": MAE}, MAE, _ssat),
     "gmml": Layout({"SiT_model": GMML}, LINEAR, _gmml),
     "sit": Layout({"model": SIT}, SIT, _classify, _sit_before),

@@ -38,20 +38,21 @@ class Tensors(dict[str, Tensor]):
             return self.origin[name]
         possible = [pair for pair in self.names if name.startswith(pair[1])]
         used = [pair for pair in possible if pair[1] == name or any(other.startswith(pair[0]) for other in self.origin.values())]
-        there, here = (used or possible)[0]
+        there, here = (used or possible or [("", "")])[0]
         return there + name.removeprefix(here)
 
     def shape(self, name: str, dims: int) -> torch.Size:
         """The shape of a tensor that sizes are read from.
 
         Raises:
-            ConfigError: it is missing, or has another number of dimensions.
+            ConfigError: it is missing, empty, or has another number of dimensions.
         """
         if name not in self:
             raise ConfigError(f"{self.there(name)} is missing, so it is not a network of this layout")
-        if self[name].dim() != dims:
-            raise ConfigError(f"{self.there(name)} has shape {tuple(self[name].shape)}, and {dims} dimensions are expected")
-        return self[name].shape
+        shape = self[name].shape
+        if len(shape) != dims or not all(shape):
+            raise ConfigError(f"{self.there(name)} has shape {tuple(shape)}, and {dims} dimensions are expected, none of them empty")
+        return shape
 
     def count(self, pattern: str) -> int:
         """One more than the largest number that the pattern's group has in a name; 0 where none matches."""
