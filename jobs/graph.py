@@ -34,6 +34,7 @@ from jobs.overrides import CLI, layer, settings
 from jobs.sweep import Resources, Spec, resources
 from vitssl import config
 from vitssl.config import ConfigError, Run, assign, check_fits, checkpoints, dotted, identity, merge, nested, unknown
+from vitssl.config.weights import IMPORT, RELEASED
 
 
 @dataclass
@@ -196,7 +197,7 @@ def _pointers(run: Run, earlier: list[str]) -> dict[str, str]:
     for name, value in checkpoints(run).items():
         if value in earlier:
             pointers[name] = value
-        elif value.startswith("timm:"):
+        elif value.startswith((RELEASED, IMPORT)):
             continue
         elif "/" not in value and not Path(value).exists():  # `weights.prepare` checks that paths exist
             raise ConfigError(f"{unknown(value, earlier)}; it is no earlier stage of the arm and no file or run folder", name)

@@ -8,6 +8,7 @@ from typing import Any
 
 from jobs.sweep import Resources, Spec
 from vitssl.config import FAMILIES, ConfigError, ObjectiveConfig, Run, active, check, checkpoints, dotted, merge, module, teachers
+from vitssl.config.weights import IMPORT, RELEASED
 
 SOURCE = "digits"
 # set over the merged Run, where the part that holds the field is on and reads it
@@ -53,7 +54,7 @@ def shrink(run: Run, spec: Spec, runs: Path, where: str) -> Run:
     tiny |= _fields({f"objectives.{name}": objective.smoke for name, objective in active(run.objectives).items()}, run)
     tiny |= _fields({path: FAMILIES[module(network)].smoke for path, network in {"backbone": run.backbone, **teachers(run)}.items()}, run)
     # weights from outside the sweep fit the full sizes only
-    tiny |= {name: None for name, value in checkpoints(run).items() if value.startswith("timm:") or Path(value).is_absolute()}
+    tiny |= {name: None for name, value in checkpoints(run).items() if value.startswith((RELEASED, IMPORT)) or Path(value).is_absolute()}
     try:
         small = merge(Run, dataclasses.asdict(run), tiny, where=where)
         chosen = {k: v for k, v in dotted(spec.smoke).items() if _reads(small, k)}

@@ -85,6 +85,7 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     if not options.dry_run:
         shards.build(missing, site)
         weights.fetch(unfetched, site)
+        weights.prepare(stages)  # does what was imported fit?
     linked = graph.link(spec, planned, runs / spec.name, shards.fingerprint)
     launch = folders.Launch(runs / spec.name, executor, site, Path(), options.use_current_source, module=module)
     if options.dry_run:

@@ -1,4 +1,6 @@
-"""Weights from outside a sweep: files, run folders, and released ones (`timm:NAME`), fetched once at submission."""
+"""Weights from outside a sweep: files, run folders, released ones (`timm:NAME`), fetched once at submission, and files of other code
+(`import:LAYOUT:FILE`), imported then.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,15 @@ from jobs.graph import Stage
 from jobs.node import container_command
 from jobs.shards import ROOT
 from vitssl.config import ConfigError, Site, assign, check_fits, checkpoints, load
-
-RELEASED = "timm:"
-FOLDER = Path("weights")  # in the working directory, as shards/ is
+from vitssl.config.weights import FOLDER, IMPORT, RELEASED, imported_folder, layout_and_file
+from vitssl.files import hash_file
 
 
 def prepare(stages: Iterable[Stage]) -> dict[str, str]:
-    """Replace released weights' names by files; returns {missing file: name} to fetch now: compute nodes often have no internet.
+    """Replace the names of released weights and of imports by files and run folders.
+
+    Gives {missing file or folder: name} to fetch now: compute nodes often have no internet, and one import serves all runs. What is there
+    is checked; so it is to be called again after the fetch.
 
     Raises:
         ConfigError: a file or run folder that does not exist, or the run folder of another network.
@@ -26,30 +30,60 @@ def prepare(stages: Iterable[Stage]) -> dict[str, str]:
     from_outside = ((s, field, value) for s in stages for field, value in checkpoints(s.run).items() if field not in s.pointers)
     for stage, field, value in from_outside:
         with stage.error_location():
-            if value.startswith(RELEASED):
-                file = (FOLDER / f"{value.removeprefix(RELEASED)}.pt").resolve()
-                assign(stage.run, field, str(file))
-                if not file.exists():
-                    missing[str(file)] = value
-            elif not Path(value).exists():
-                raise ConfigError(f"there is no {value}; put the weights there, or name another file or run folder", field)
-            elif Path(value).is_dir():
-                theirs, last = load(value), Path(value) / "last.pt"
-                if not (Path(value) / "done.json").exists():  # it would give other weights each time, under the same identity
-                    raise ConfigError(f"{value} is not done; let it finish, or name the file of a state of it, such as {last}", field)
-                check_fits(stage.run, field, theirs)
+            path = _place(value, field)
+            if path is not None:
+                assign(stage.run, field, str(path))
+                if not _is_there(path):
+                    missing[str(path)] = value
+                    continue
+            _check(stage, field, Path(value) if path is None else path)
     return missing
 
 
-def fetch(missing: dict[str, str], site: Site) -> None:
-    """Download in the foreground, in the site's container if it has one.
+def _place(value: str, field: str) -> Path | None:
+    """The file that a released network is fetched to, or the run folder that a file is imported to; None: it is no such name.
 
     Raises:
-        ConfigError: a download failed; its message is printed above.
+        ConfigError: there is no such layout or no such file.
     """
-    for file, name in missing.items():
-        print(f"{file} does not exist yet: fetching {name}", flush=True)
-        Path(file).parent.mkdir(parents=True, exist_ok=True)
-        command = [*container_command(site, sys.executable, [Path(file).parent]), "-m", "vitssl.cli", "weights", name, file]
+    if value.startswith(RELEASED):
+        return (FOLDER / f"{value.removeprefix(RELEASED)}.pt").resolve()
+    if not value.startswith(IMPORT):
+        return None
+    layout, file = layout_and_file(value, field)
+    if not file.is_file():
+        raise ConfigError(f"there is no file {file}; put the weights there, or name another file", field)
+    return imported_folder(layout, file, hash_file(file)).resolve()
+
+
+def _is_there(path: Path) -> bool:
+    return path.is_file() or (path / "done.json").exists()
+
+
+def _check(stage: Stage, field: str, path: Path) -> None:
+    if not path.exists():
+        raise ConfigError(f"there is no {path}; put the weights there, or name another file or run folder", field)
+    if path.is_dir():
+        theirs, last = load(path), path / "last.pt"
+        if not (path / "done.json").exists():  # it would give other weights each time, under the same identity
+            raise ConfigError(f"{path} is not done; let it finish, or name the file of a state of it, such as {last}", field)
+        check_fits(stage.run, field, theirs)
+
+
+def fetch(missing: dict[str, str], site: Site) -> None:
+    """Download or import in the foreground, in the site's container if it has one.
+
+    Raises:
+        ConfigError: it failed; its message is printed above.
+    """
+    for path, name in missing.items():
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        binds, words, done = [Path(path).parent], ["weights", name, path], "fetched"
+        if name.startswith(IMPORT):
+            layout, file = layout_and_file(name)
+            binds, words, done = [*binds, file.resolve().parent], ["import", str(file.resolve()), "--as", layout, "--out", path], "imported"
+        print(f"{path} does not exist yet: {'importing' if done == 'imported' else 'fetching'} {name}", flush=True)
+        command = [*container_command(site, sys.executable, binds), "-m", "vitssl.cli", *words]
         if subprocess.run(command, cwd=ROOT, check=False).returncode:
-            raise ConfigError(f"{name} could not be fetched; put its file at {file}, or name another file; nothing was queued", "init_from")
+            what = "put its file at" if done == "fetched" else "import it by hand (vitssl import --help) to"
+            raise ConfigError(f"{name} could not be {done}; {what} {path}, or name another file; nothing was queued", "init_from")

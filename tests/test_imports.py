@@ -30,6 +30,8 @@ ALLOWED = {
     **{name: CORE | MIDDLE for name in MIDDLE},
     "evaluators": CORE | {"model", "state", "views"},
     "evaluate": CORE | MIDDLE | {"evaluators", "stopping", "views"},
+    "features": CORE | {"evaluate", "evaluators"},
+    "weights": CORE | MIDDLE | {"evaluate", "report"},
     "memory": set(),
     "train_state": CORE | MIDDLE | {"evaluators", "memory", "views"},
     "stopping": set(),

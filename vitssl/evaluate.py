@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +32,7 @@ class Trained:
         folder: its run folder.
         run: its config.
         classes: class names, in the order of the logits.
+        mean, std: of the channels, that images are normalised by.
         model: the network, in evaluation mode; ``model.backbone`` has timm's parameter names.
     """
 
@@ -40,6 +41,8 @@ class Trained:
         saved = state.read(folder / checkpoint)
         data = saved["data"]
         self.classes: list[str] = data["classes"]
+        self.mean: list[float] = list(data["mean"])
+        self.std: list[float] = list(data["std"])
         self.device = dist.device(device)
         self.model = model.build(self.run, len(self.classes))
         self.model.load_state_dict(saved["model"])
@@ -49,7 +52,7 @@ class Trained:
         except ConfigError as error:
             raise ConfigError(error.reason, error.field, str(folder / checkpoint)) from None
         self.model.to(self.device).eval()
-        self.view = EvalView(self.run.data.image_size, self.run.data.eval_crop, data["mean"], data["std"], self.device)
+        self.view = EvalView(self.run.data.image_size, self.run.data.eval_crop, self.mean, self.std, self.device)
 
     @torch.no_grad()
     def predict(self, images: OneImage | Iterable[OneImage]) -> Tensor:
@@ -67,19 +70,43 @@ class Trained:
         return torch.cat(logits_BK).softmax(-1).cpu()
 
     @torch.no_grad()
-    def features(self, images: OneImage | Iterable[OneImage]) -> Features:
+    def features(self, images: OneImage | Iterable[OneImage], blocks: Sequence[int] = ()) -> Features:
         """What the backbone makes of files or PIL images of any size, on the CPU; of a single one, with B = 1.
 
         ``tokens_BND`` (B, N, D) are the output grid's tokens, row by row, ``grid`` its rows and columns, and ``prefix_BPD`` (B, P, D)
-        the class token: P is 1, or 0 where the backbone has none. All went through the final norm. ``intermediates`` is empty.
+        the class token (``pooled("cls")`` is (B, D)) and registers: P is 1, or 0 where the backbone has none. All went through the final
+        norm. ``numpy.asarray`` makes arrays of them without a copy.
+
+        Args:
+            images: files or PIL images.
+            blocks: whose outputs are wanted too, before the final norm, in ``intermediates``, by the number given here: 0 is the first
+                block, -1 the last; of a backbone with stages, these.
 
         Raises:
-            ConfigError: a file that is no image, or no images at all.
+            ConfigError: a file that is no image, no images at all, or no such block.
         """
-        backbone = self.model.backbone
-        passes = [backbone(backbone.embed(batch.views["main"])) for batch in self._views(images, "features")]
-        tokens = zip(*((f.prefix_BPD, f.tokens_BND, f.extra_BJD) for f in passes), strict=True)
-        return Features(*(torch.cat(parts).cpu() for parts in tokens), passes[0].grid)
+        places = self.places(blocks)
+        passes = [self.encode(batch.views["main"], places) for batch in self._views(images, "features")]
+        joined = _joined(passes)
+        joined.intermediates = {
+            block: _joined([f.intermediates[place] for f in passes]) for block, place in zip(blocks, places, strict=True)
+        }
+        return joined
+
+    def places(self, blocks: Sequence[int]) -> tuple[int, ...]:
+        """The backbone's intermediate places of blocks that may be counted from the end.
+
+        Raises:
+            ConfigError: there is no such block.
+        """
+        count = len(self.model.backbone.widths)
+        if wrong := next((block for block in blocks if not -count <= block < count), None):
+            raise ConfigError(f"there is no block {wrong}; {self.run.backbone.name} has {-count} to {count - 1}", "blocks")
+        return tuple(block % count for block in blocks)
+
+    def encode(self, images_BCHW: Tensor, places: tuple[int, ...] = ()) -> Features:
+        """The backbone's features of normalised images, with those at intermediate places."""
+        return self.model.backbone(self.model.backbone.embed(images_BCHW), out_indices=places)
 
     def evaluate(self, evals: dict[str, EvalConfig]) -> dict[str, evaluators.Result]:
         """The results of evaluators, by name, with all of their metrics.
@@ -100,7 +127,13 @@ class Trained:
         return evaluators.Subject(self.model, self.run, self.classes, self.view, self._data, lambda: self._averaged)
 
     def _data(self) -> tuple[Index, Split]:
-        """The index of its shards, and its part of them."""
+        """The index of its shards, and its part of them.
+
+        Raises:
+            ConfigError: they are not there, or have other classes.
+        """
+        if self.run.data.shards == config.NO_SHARDS:
+            raise ConfigError(f"{self.folder} was imported without images; import it again with --shards SHARDS, into another folder")
         index = load_index(self.run.data.shards)
         if index.classes != self.classes:
             raise ConfigError(f"{index.folder}: its classes are not those that {self.folder} was trained on")
@@ -112,6 +145,12 @@ class Trained:
         if not images:
             raise ConfigError(f"{method}: there are no images; give at least one file or PIL image")
         return (self.view(_raw(image, self.run.data.cache_px)) for image in images)
+
+
+def _joined(passes: list[Features]) -> Features:
+    """The features of several passes as those of one, on the CPU, without intermediates."""
+    tokens = zip(*((f.prefix_BPD, f.tokens_BND, f.extra_BJD) for f in passes), strict=True)
+    return Features(*(torch.cat(parts).cpu() for parts in tokens), passes[0].grid)
 
 
 def _raw(image: OneImage, cache_px: int | None) -> RawBatch:

@@ -6,6 +6,7 @@ import argparse
 import os
 import pickle
 import re
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from vitssl.config import ConfigError, Run
 
 LAST, BEST = "last.pt", "best.pt"
 EXTRAS = ("backbone.mask_token",)  # of a backbone: there only where an objective uses it
+# what files of the papers hold besides tensors: their command line, or their configuration (Swin's code, Drloc's), read as a mapping
+ALSO_READ = (argparse.Namespace, (OrderedDict, "yacs.config.CfgNode"))
 
 
 def released(name: str) -> dict[str, Tensor]:
@@ -57,11 +60,13 @@ def read(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: no such file, or one that is cut short or holds more than tensors and plain values.
     """
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder; name the file of weights in it")
     if not path.is_file():
         raise ConfigError(f"{path} does not exist: there is no checkpoint to start from")
     try:
-        with torch.serialization.safe_globals([argparse.Namespace]):  # the papers' files hold their command line
-            return load_file(path) if _is_safetensors(path) else torch.load(path, map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals(list(ALSO_READ)):
+            return load_file(path) if is_safetensors(path) else torch.load(path, map_location="cpu", weights_only=True)
     # a text file is a KeyError or an IndexError of pickle's, a file that was cut short an OSError
     except (pickle.UnpicklingError, EOFError, OSError, RuntimeError, KeyError, IndexError, SafetensorError) as error:
         why = (str(error) or type(error).__name__).splitlines()[0]
@@ -70,7 +75,7 @@ def read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not a checkpoint that can be read ({why})") from None
 
 
-def _is_safetensors(path: Path) -> bool:
+def is_safetensors(path: Path) -> bool:
     """By content, as a fetched file may have any name: eight bytes of a length, then JSON."""
     with path.open("rb") as file:
         return file.read(9)[8:] == b"{"
@@ -153,7 +158,7 @@ def init_from(model: nn.Module, backbone: Backbone, run: Run) -> None:
     theirs = {k: v for k, v in weights(run.init_from, run.init_weights).items() if k.startswith(wanted)}
     theirs = backbone.convert_state_dict(theirs, prefix="backbone.")
     ours = {k: v for k, v in model.state_dict().items() if k.startswith(wanted)}
-    problems = _mismatches(ours, theirs)
+    problems = mismatches(ours, theirs)
     excused = {name for name in problems if name in EXTRAS or any(re.search(pattern, name) for pattern in run.init_except)}
     if left := [f"{name} {what}" for name, what in problems.items() if name not in excused]:
         more = f" (and {len(left) - 1} more)" if len(left) > 1 else ""
@@ -188,7 +193,8 @@ def load_teachers(model: nn.Module, run: Run, mean: list[float], std: list[float
         teacher.load_state_dict({name.removeprefix("backbone."): value for name, value in converted.items()})
 
 
-def _mismatches(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> dict[str, str]:
+def mismatches(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> dict[str, str]:
+    """{name of a tensor: what is wrong with it} of weights that are to be loaded into a network."""
     problems = {name: "is missing there" for name in ours.keys() - theirs.keys()}
     problems |= {name: "is not part of this model" for name in theirs.keys() - ours.keys()}
     for name in ours.keys() & theirs.keys():

@@ -182,6 +182,7 @@ def run_folder(folder: Path) -> int:
 
 
 def _train(folder: Path, run: Run) -> int:
+    config.check(run, where=str(folder / "run.yaml"))
     dist.start(dist.device(run.loop.device))
     number = attempt.number(folder)
     tracker = attempt.tracker(folder, run, number) if dist.local_rank() == 0 else nullcontext()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+import torch
 
-from jobs import weights
+from jobs import submit, weights
 from jobs.graph import Stage
+from tests.weights import releases
+from vitssl import config
 from vitssl.config import ConfigError, Site, save
 
 
@@ -43,3 +47,88 @@ def test_a_run_that_goes_on_is_no_start(stage, make_run, tmp_path):
 def test_weights_that_cannot_be_fetched_queue_nothing(tmp_path):
     with pytest.raises(ConfigError, match=r"timm:no_such_model could not be fetched; put its file at .*x\.pt"):
         weights.fetch({str(Path(tmp_path) / "weights" / "x.pt"): "timm:no_such_model"}, Site())
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("import:mae.pth", r"init_from: 'import:mae.pth' is not import:LAYOUT:FILE, for example import:mae:checkpoint.pth"),
+        ("import:mea:file.pth", "init_from: 'mea' is not known .did you mean mae"),
+        ("import:mae:gone.pth", "init_from: there is no file gone.pth"),
+    ],
+)
+def test_an_import_that_cannot_be_is_one_line(stage, source, words):
+    with pytest.raises(ConfigError, match=words):
+        weights.prepare([stage(source)])
+
+
+SWEEP = """
+name: imported
+defaults:
+  data: {shards: DIGITS, image_size: 32, cache_dir: CACHE, normalize: imagenet, labels: {per_class: 2}}
+  backbone: {name: vit_tiny, patch_size: 8, embed_dim: 64, depth: 3, num_heads: 1, positions: sincos}
+  optim: {batch_size: 20, lr_rule: none}
+  loop: {epochs: 1, warmup_epochs: 0, max_steps: 2, device: cpu, threads: 1}
+  objectives.classify: {}
+arms:
+  scratch: {stages: {train: {}}}
+  tuned: {stages: {finetune: {init_from: "import:mae:mae.pth"}}}
+  probed: {stages: {probe: {init_from: "import:mae:mae.pth", backbone.frozen: true, objectives.classify.norm: batch}}}
+"""
+
+
+@pytest.fixture
+def sweep(tmp_path, digits, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save(releases.mae_encoder().content, "mae.pth")
+    Path("sweep.yaml").write_text(SWEEP.replace("DIGITS", str(digits)).replace("CACHE", str(tmp_path / "cache")))
+    return lambda *words: submit.main(["sweep.yaml", "--executor", "local", *words])
+
+
+def test_a_sweep_starts_from_an_import_that_is_made_once(sweep, capfd):
+    assert sweep("--dry-run") == 0
+    assert "would be fetched from import:mae:mae.pth first" in capfd.readouterr().out and not Path("weights").exists()
+    assert sweep() == 0
+    (folder,) = Path("weights").iterdir()
+    assert folder.name.startswith("mae-mae-") and (folder / "done.json").exists()
+    shown = capfd.readouterr().out
+    assert shown.count("importing import:mae:mae.pth") == 1 and "importing" not in shown.split("report:")[-1]
+    for run in (Path("runs/imported").glob("tuned-*"), Path("runs/imported").glob("probed-*")):
+        (run,) = run
+        assert config.load(run).init_from == str(folder.resolve())
+        assert json.loads((run / "done.json").read_text())["test"]["top1"] >= 0
+    (probe,) = Path("runs/imported").glob("probed-*")
+    theirs, ours = (torch.load(place / "last.pt", weights_only=True)["model"] for place in (folder, probe))
+    assert all(torch.equal(ours[name], value) for name, value in theirs.items() if name.startswith("backbone.blocks"))
+    page = Path("runs/imported/report/report.md").read_text()
+    assert "tuned" in page and "probed" in page
+    assert sweep() == 0
+    assert "importing" not in capfd.readouterr().out
+
+
+def test_another_file_under_the_same_name_is_another_run(sweep):
+    assert sweep("arms=[tuned]") == 0
+    torch.save(releases.mae_encoder().content, "mae.pth")
+    assert sweep("arms=[tuned]") == 0
+    assert len(list(Path("runs/imported").glob("tuned-*"))) == len(list(Path("weights").iterdir())) == 2
+
+
+def test_an_import_of_another_size_is_refused_before_anything_is_queued(sweep, capfd):
+    assert sweep("backbone.depth=2") == 2
+    error = capfd.readouterr().err
+    assert "init_from: those weights are of a backbone of depths (3,), and this one has (2,)" in error
+    assert not list(Path("runs").glob("imported/*/run.yaml"))
+
+
+def test_a_file_that_is_no_such_release_is_refused_before_anything_is_queued(sweep, capfd):
+    torch.save({"model": {"weight": torch.ones(2)}}, "mae.pth")
+    assert sweep() == 2
+    error = capfd.readouterr().err
+    assert "mae.pth: patch_embed.proj.weight is missing, so it is not a network of this layout" in error
+    assert "import:mae:mae.pth could not be imported; import it by hand" in error
+
+
+def test_a_smoke_run_leaves_imports_out(sweep):
+    assert sweep("--smoke", "arms=[tuned]") == 0
+    (run,) = Path("runs/imported-smoke").glob("tuned-*")
+    assert config.load(run).init_from is None

@@ -5,7 +5,7 @@ what each backbone can do and what each objective requires, and the checks that 
 a launcher on a login node can read, check and hash Runs without the training environment.
 
 Every field is in one of these: `run.py` (Run, Optim, Loop), `data.py` and `color.py`, `backbones.py`, a file of `objectives/`,
-`evals.py`, and `site.py` for the profile of the place where jobs run.
+`evals.py`, and `site.py` for the profile of the place where jobs run; `weights.py` says how weights from outside are named.
 """
 
 from vitssl.config.backbones import FAMILIES, SIZES, BackboneConfig, capabilities, module, patch_px, size_of, stage_strides_px, stride_px
@@ -30,9 +30,11 @@ from vitssl.config.merging import dotted, fill, load, merge, nested, read_value,
 from vitssl.config.objectives import ObjectiveConfig, Objectives, active, horizon_epochs
 from vitssl.config.run import Loop, Optim, Run, active_views, check, check_fits, classifies, needs_labels, refuse_inactive_fields, scaled_lr
 from vitssl.config.site import Site
+from vitssl.config.weights import NO_SHARDS
 
 __all__ = [
     "FAMILIES",
+    "NO_SHARDS",
     "SCHEMA",
     "SIZES",
     "STATISTICS",

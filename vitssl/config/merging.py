@@ -177,7 +177,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 
 
 def load(folder: str | Path) -> Run:
-    """The Run of a run folder (its ``run.yaml``), checked; one of an older version as it was trained."""
+    """The Run of a run folder (its ``run.yaml``), checked; one of an older version as it was trained, one that was imported as it is."""
     path = Path(folder) / "run.yaml"
     if not path.is_file():
         raise ConfigError(f"{path} does not exist: this is not a run folder")
@@ -185,7 +185,7 @@ def load(folder: str | Path) -> Run:
     run = merge(Run, as_it_was(Run, content), where=str(path))
     run.uncorrected = "decay" not in content.get("optim", {})  # a field that came with the corrections
     _forget_inactive(run)
-    check(run, where=str(path))
+    check(run, where=str(path), to_train=False)
     return run
 
 

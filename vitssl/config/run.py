@@ -98,7 +98,7 @@ class Run:
     optim: Optim = field(default_factory=Optim)
     loop: Loop = field(default_factory=Loop)
     evals: dict[str, Any] = runtime_field({})  # noqa: RUF009 - a new mapping each time; name -> fields of an evaluator (`evals.py`)
-    init_from: Optional[str] = checkpoint()  # where weights start
+    init_from: Optional[str] = checkpoint()  # where weights start: a run folder, a file, timm:NAME, import:LAYOUT:FILE, a stage
     init_weights: Literal["model", "ema", "teacher"] = "model"  # which of that run's weights: ema of loop.ema_decay, a teacher's
     init_objectives: list[str] = field(default_factory=list)  # objectives that start from there too, besides the backbone
     init_except: list[str] = field(default_factory=list)  # name patterns that may be missing, unexpected or of other shape
@@ -148,8 +148,13 @@ def scaled_lr(optim: Optim, lr: float) -> float:
 # -------------------------------------------------------------------------------------------------------------- checks
 
 
-def check(run: Run, where: str = "") -> None:
+def check(run: Run, where: str = "", to_train: bool = True) -> None:
     """Refuse impossible values and combinations.
+
+    Args:
+        run: what is checked.
+        where: for the error's first words.
+        to_train: it has something to train; an imported backbone has no objective.
 
     Raises:
         ConfigError: the first problem found, naming ``where`` and the field.
@@ -157,7 +162,7 @@ def check(run: Run, where: str = "") -> None:
     seeds = less_than(0, run, "", "seed") if run.seed < 2**63 else iter([Problem("seed", f"{run.seed} is more than 2**63 - 1")])
     # lazily: a later check may rely on an earlier one
     parts = (
-        _demands(run),
+        _demands(run, to_train),
         _backbone_problems(run),
         _objective_problems(run),
         run.data.problems(),
@@ -254,10 +259,10 @@ def _pattern_problems(run: Run) -> Iterator[Problem]:
                 yield Problem(name, f"{pattern!r} is not a regular expression ({error})")
 
 
-def _demands(run: Run) -> Iterator[Problem]:
+def _demands(run: Run, to_train: bool) -> Iterator[Problem]:
     """What the objectives require of the backbone and of the data."""
     objectives, enabled = active(run.objectives), run.data.views.enabled()
-    if not objectives:
+    if to_train and not objectives:
         yield Problem("objectives", "none is on; set at least one, for example objectives.classify: {}")
     for name, objective in objectives.items():
         for lacking in sorted(objective.requires() - capabilities(run.backbone)):

@@ -1,0 +1,49 @@
+"""A model card says what the run folder and its sweep's folder hold, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from vitssl.report import card
+
+
+def test_a_card_has_data_recipe_accuracy_with_its_spread_and_costs(sweep) -> None:
+    top1 = {"scratch": 80.0, "sslft": lambda at: 90.0 + at["seed"]}
+    folder = sweep(top1, {"seed": [0, 1, 2]}, columns=None)
+    text = card.text(folder / "sslft-finetune-1", classifier=True)
+    assert text.startswith("---\nlibrary_name: timm\npipeline_tag: image-classification\n")
+    assert "A classifier: vit_tiny for images of 224 px, 5.53 M parameters and 1.26 GMACs an image." in text
+    assert "- finetune: cifar10, 10 classes, 2,000 training images (2,000 labelled), 10,000 test images" in text
+    assert "- pretrain: mae; 50 epochs of batch 64, adamw, learning rate 0.00025 after a warm-up of 5 epochs" in text
+    assert "- finetune: classify; 50 epochs" in text and "seed 1" in text
+    assert "- this model, after the last epoch: top-1 91.00 % of 10,000 test images" in text
+    assert "- over 3 seeds of the same recipe: top-1 % 91.00 ± 1.00 (mean ± std)" in text
+    assert "1.00 device-hours, 1.00 GPU-hours, 0.250 kWh, 0.100 kg CO2e" in text  # two stages of half an hour
+    assert "GPU measured by NVML" in text and "timm.create_model('local-dir:sslft-finetune-1', pretrained=True)" in text
+
+
+def test_a_pretraining_has_neither_the_stages_after_it_nor_their_accuracy(sweep) -> None:
+    folder = sweep({"sslft": 90.0}, {"seed": [0, 1]}, columns=None, baseline=None)
+    (folder / "sslft-pretrain-0" / "evals.json").write_text(json.dumps({"knn": {"config": {}, "epoch": 50, "metrics": {"top1": 61.5}}}))
+    text = card.text(folder / "sslft-pretrain-0", classifier=False)
+    assert "pipeline_tag: image-feature-extraction" in text and "A backbone without a classifier" in text
+    assert "finetune" not in text and "seeds of the same recipe" not in text
+    assert "- this model, evaluator knn: top-1 % 61.50" in text
+    assert "0.500 device-hours" in text
+
+
+def test_a_run_outside_of_a_sweep_speaks_for_itself(run_folder) -> None:
+    text = card.text(run_folder(top1=77.0), classifier=True)
+    assert "top-1 77.00 %" in text and "seeds of the same recipe" not in text
+
+
+def test_an_import_says_what_it_is(run_folder) -> None:
+    folder: Path = run_folder()
+    job = json.loads((folder / "job.json").read_text())
+    imported = {"file": "/x/mae_base.pth", "sha256": "ab" * 32, "layout": "mae", "settings": []}
+    (folder / "job.json").write_text(json.dumps({"imported": imported, "stage": "import", "site": job["site"]}))
+    text = card.text(folder, classifier=True)
+    assert "- import: the weights of mae_base.pth (layout mae, sha256 abababababab)" in text and "/x/" not in text
+    assert "- import: none; the weights are as they were imported" in text
+    assert "what the weights that it started from had cost is not known here" in text

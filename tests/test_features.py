@@ -1,0 +1,95 @@
+"""The features of a split in a file: those that the run gives image by image, with labels and places."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitssl
+from vitssl import cli, config, model, state
+from vitssl.config import ConfigError
+from vitssl.data.index import load_index, read_image
+
+
+@pytest.fixture
+def run(make_run, digits: Path, tmp_path: Path):
+    """The folder of a run of the digits with random weights."""
+
+    def made(*layers):
+        made_run = make_run({"objectives.classify": {}}, *layers, shards=digits)
+        config.save(made_run, tmp_path / "run")
+        index = load_index(digits)
+        content = {"model": model.build(made_run, 10).state_dict(), "ema": None}
+        state.save(tmp_path / "run" / "last.pt", content | {"data": {"classes": index.classes, "mean": index.mean, "std": index.std}})
+        (tmp_path / "run" / "done.json").write_text("{}")
+        return tmp_path / "run"
+
+    return made
+
+
+def image(digits: Path, position: int) -> Image.Image:
+    index = load_index(digits)
+    with (digits / index.shards[index.shard[position]]["name"]).open("rb") as shard:
+        return Image.fromarray(read_image(shard.fileno(), index, position))
+
+
+def test_the_file_has_what_the_run_gives_of_each_image(run, digits, tmp_path, capsys):
+    folder, out = run(), tmp_path / "new" / "features.npz"
+    assert cli.main(["features", str(folder), str(digits), str(out), "--blocks", "0", "-1", "--tokens"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"{out}: cls (450, 32), mean (450, 32), tokens (450, 16, 32), cls_block0 (450, 32)")
+    arrays, index = np.load(out), load_index(digits)
+    assert np.array_equal(arrays["index"], index.where("test")) and np.array_equal(arrays["labels"], index.label[index.where("test")])
+    assert arrays["classes"].tolist() == index.classes
+    rows = [0, 7, 449]
+    features = vitssl.load(folder).features([image(digits, int(arrays["index"][row])) for row in rows], blocks=[0, -1])
+    for name, expected in {
+        "cls": features.prefix_BPD[:, 0], "mean": features.tokens_BND.mean(1), "tokens": features.tokens_BND,
+        "cls_block0": features.intermediates[0].prefix_BPD[:, 0], "tokens_block-1": features.intermediates[-1].tokens_BND,
+    }.items():  # fmt: skip
+        np.testing.assert_allclose(arrays[name][rows], np.asarray(expected), atol=1e-5)
+
+
+def test_a_blocks_features_are_those_before_the_final_norm(run):
+    trained, picture = vitssl.load(run()), Image.effect_noise((20, 20), 90)
+    features = trained.features(picture, blocks=[-1, 0])
+    assert list(features.intermediates) == [-1, 0]
+    normed = trained.model.backbone.norm(features.intermediates[-1].tokens_BND)
+    assert torch.allclose(normed, features.tokens_BND, atol=1e-6)
+    assert features.pooled("cls").shape == (1, 32) and isinstance(np.asarray(features.tokens_BND), np.ndarray)
+    for wrong in (2, -3):
+        with pytest.raises(ConfigError, match=f"blocks: there is no block {wrong}; vit_pico has -2 to 1"):
+            trained.features(picture, blocks=[wrong])
+
+
+def test_a_backbone_without_a_class_token_gives_the_mean_alone(run, digits, tmp_path):
+    bare = {f"backbone.{field}": None for field in ("embed_dim", "depth", "num_heads")}
+    folder = run(
+        {"objectives.classify.pool": "mean", "backbone.name": "resnet_pico", "backbone.patch_size": None, "data.image_size": 32}, bare
+    )
+    assert cli.main(["features", str(folder), str(digits), str(tmp_path / "x.npz"), "--split", "train+test"]) == 0
+    arrays = np.load(tmp_path / "x.npz")
+    assert "cls" not in arrays and arrays["mean"].shape == (1797, 256)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["SHARDS", "x.npz", "--split", "night"], "there is no split 'night'; it has train, test"),
+        (["SHARDS", "x.npz", "--blocks", "9"], "blocks: there is no block 9"),
+        (["gone", "x.npz"], "gone/index.json does not exist"),
+        (["SHARDS", "."], ". is a folder; name a file, such as features.npz"),
+        (["SHARDS", "x.npz", "--weights", "teacher"], "holds no teacher"),
+    ],
+)
+def test_mistakes_are_one_line(run, digits, tmp_path, monkeypatch, capsys, words, message):
+    folder = run()
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["features", str(folder), *(word.replace("SHARDS", str(digits)) for word in words)]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.startswith("error: ") and error.count("\n") == 1
+    assert not Path("x.npz").exists()

@@ -1,0 +1,81 @@
+"""The features of a split's images in one file of NumPy arrays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vitssl import config, dist
+from vitssl.backbones.base import Features
+from vitssl.config import ConfigError
+from vitssl.data.index import load_index
+from vitssl.data.loader import EvalLoader
+from vitssl.evaluate import Trained
+from vitssl.evaluators.base import EVALUATED_AT_ONCE
+
+
+def write(
+    trained: Trained, shards: Path, out: Path, split: str = "test", blocks: Sequence[int] = (), tokens: bool = False
+) -> dict[str, np.ndarray]:
+    """Write and give the features of images as a run's evaluation sees them, in float32.
+
+    ``cls`` (N, D), where the backbone has a class token, and ``mean`` (N, D) of the patch tokens, after the final norm; for each of
+    ``blocks`` ``cls_block<i>`` and ``mean_block<i>``, before it; ``labels`` (N,), -1 where there is none, and ``index`` (N,), the images'
+    places in the shards' index, int64; ``classes``, the names of the shards' classes.
+
+    Args:
+        trained: the run.
+        shards: of any classes.
+        out: the file; it is replaced.
+        split: of the shards, or several joined by ``+``.
+        blocks: as `Trained.features` has them.
+        tokens: also ``tokens`` (N, patch tokens, D), and ``tokens_block<i>``.
+
+    Raises:
+        ConfigError: no such shards, split or block.
+    """
+    if out.is_dir():
+        raise ConfigError(f"{out} is a folder; name a file, such as {out / 'features.npz'}")
+    index, places = load_index(shards), trained.places(blocks)
+    positions = index.where(split)
+    if not len(positions):
+        raise ConfigError(f"{shards}: split {split} has no images")
+    loader = EvalLoader(
+        index, positions, index.label, trained.run.data, batch_size=EVALUATED_AT_ONCE, rank=0, world_size=1, device=trained.device
+    )
+    parts: list[dict[str, np.ndarray]] = []
+    with torch.no_grad(), dist.autocast(trained.device, trained.run.loop.precision):
+        for raw in loader:
+            batch = trained.view(raw)
+            features = trained.encode(batch.views["main"], places)
+            part = _arrays(features, "", trained, tokens)
+            for block, place in zip(blocks, places, strict=True):
+                part |= _arrays(features.intermediates[place], f"_block{block}", trained, tokens)
+            parts.append(part | {"labels": batch.targets["main"].cpu().numpy(), "index": batch.index_B.cpu().numpy()})
+    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} | {"classes": np.array(index.classes)}
+    _save(out, arrays)
+    return arrays
+
+
+def _arrays(features: Features, suffix: str, trained: Trained, tokens: bool) -> dict[str, np.ndarray]:
+    found = {"mean": features.pooled("mean")}
+    if "cls" in config.capabilities(trained.run.backbone) and features.prefix_BPD.shape[1]:
+        found = {"cls": features.pooled("cls"), **found}
+    if tokens:
+        found["tokens"] = features.tokens_BND
+    return {f"{name}{suffix}": value.float().cpu().numpy() for name, value in found.items()}
+
+
+def _save(out: Path, arrays: dict[str, np.ndarray]) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        with partial.open("wb") as file:
+            np.savez(file, **arrays)
+        partial.replace(out)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,164 @@
+"""A model card: what a run's network was trained on and how, how good it is over the seeds of its sweep, and what it cost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from vitssl.config import Optim, Site, scaled_lr
+from vitssl.config.evals import METRICS
+from vitssl.files import read_json
+from vitssl.report.collect import Cell, RunFolder, Sweep, add, collect, read_folder
+from vitssl.report.energy_sources import tracked
+from vitssl.report.grid import Grid, Row, lay_out
+from vitssl.report.tables import billions, millions, number, plus_minus
+
+TAGS = {True: "image-classification", False: "image-feature-extraction"}
+
+
+def text(folder: Path, classifier: bool) -> str:
+    """A model card in Markdown, with the metadata that model hubs read.
+
+    Args:
+        folder: the run folder; where its sweep's folder is around it, the card has the other seeds and the stages before.
+        classifier: does the exported network classify?
+    """
+    sweep = collect(folder.resolve().parent) if (folder.resolve().parent / "sweep.json").is_file() else None
+    cell = _cell(sweep, folder.resolve()) if sweep else None
+    alone = read_folder(folder, Site())
+    stages = _chain(cell, folder) if cell else [(alone.job.get("stage", "train"), alone)]
+    parts = [
+        f"---\nlibrary_name: timm\npipeline_tag: {TAGS[classifier]}\ntags:\n- timm\n- vitssl\n---",
+        f"# {folder.resolve().name}",
+        _network(stages[-1][1], classifier),
+        "## Data\n\n" + "\n".join(_data(stages)),
+        "## Recipe\n\n" + "\n".join(_recipe(name, run) for name, run in stages),
+        "## Results\n\n" + "\n".join(_results(stages[-1][1], sweep, cell)),
+        "## Cost\n\n" + "\n".join(_cost(stages, sweep)),
+        _usage(folder.resolve().name, stages[-1][1], classifier),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _cell(sweep: Sweep, folder: Path) -> Cell | None:
+    """The cell that the run is the last stage of, or else one that it is a stage of."""
+    mine = [cell for cell in sweep.cells if any(run.path.resolve() == folder for _, run in cell.stages)]
+    return next((cell for cell in mine if cell.last.path.resolve() == folder), mine[0] if mine else None)
+
+
+def _chain(cell: Cell, folder: Path) -> list[tuple[str, RunFolder]]:
+    """The stages up to the run."""
+    place = next(i for i, (_, run) in enumerate(cell.stages) if run.path.resolve() == folder.resolve())
+    return cell.stages[: place + 1]
+
+
+def _network(run: RunFolder, classifier: bool) -> str:
+    backbone, px = run.run["backbone"], run.run["data"]["image_size"]
+    what = "A classifier" if classifier else "A backbone without a classifier"
+    cost = run.cost
+    counted = f", {millions(cost['params_inference'])} M parameters and {billions(cost['macs_inference'])} GMACs an image" if cost else ""
+    return f"{what}: {backbone['name']} for images of {px} px{counted}. Trained and exported with vitssl."
+
+
+def _data(stages: list[tuple[str, RunFolder]]) -> list[str]:
+    lines = []
+    for name, run in stages:
+        if "data" in run.job:
+            facts = run.job["data"]
+            held = f", {facts['val_images']:,} held out" if facts["val_images"] else ""
+            images = f"{facts['train_images']:,} training images ({facts['labelled_images']:,} labelled){held}"
+            listed = f"{facts['name']}, {facts['classes']} classes, {images}, {facts['test_images']:,} test images"
+            lines.append(f"- {name}: {listed} (sha256 {facts['sha256'][:12]})")
+        if origin := _origin(run):
+            lines.append(f"- {name}: {'the weights of' if 'imported' in run.job else 'starts from'} {origin}")
+    return lines or ["Not recorded."]
+
+
+def _origin(run: RunFolder) -> str:
+    """The weights from outside that a run starts from, or consists of."""
+    if imported := run.job.get("imported"):
+        return _imported(imported)
+    start = run.run.get("init_from")
+    if not start or Path(start).name in {Path(parent).name for parent in run.job.get("parents", [])}:
+        return ""
+    before = read_json(Path(start) / "job.json").get("imported") if Path(start).is_dir() else None
+    return _imported(before) if before else Path(start).name
+
+
+def _imported(facts: dict[str, Any]) -> str:
+    return f"{Path(facts['file']).name} (layout {facts['layout']}, sha256 {facts['sha256'][:12]})"
+
+
+def _recipe(name: str, run: RunFolder) -> str:
+    if "imported" in run.job:
+        return f"- {name}: none; the weights are as they were imported"
+    fields, objectives = run.run, {key: value for key, value in run.run["objectives"].items() if value is not None}
+    optim, loop = Optim(**fields["optim"]), fields["loop"]
+    goals = " + ".join(f"{value['weight']:g} {key}" if len(objectives) > 1 else key for key, value in objectives.items())
+    rate = f"learning rate {scaled_lr(optim, optim.lr):.3g} after a warm-up of {_epochs(loop['warmup_epochs'])}, cosine"
+    decay = f"weight decay {optim.weight_decay:g}" + (f" to {optim.weight_decay_end:g}" if optim.weight_decay_end is not None else "")
+    steps = f"{_epochs(loop['epochs'])} of batch {optim.batch_size}, {optim.name}, {rate}, {decay}, {loop['precision']}"
+    return f"- {name}: {goals}; {steps}; seed {fields['seed']}\n  - views: {_views(fields['data']['views'])}"
+
+
+def _epochs(count: float) -> str:
+    return f"{count:g} epoch{'' if count == 1 else 's'}"
+
+
+def _views(views: dict[str, Any]) -> str:
+    """What each view does to an image, by the fields that are set."""
+    shown = []
+    for name, view in views.items():
+        if view is not None:
+            on = {key: value for key, value in view.items() if key in ("scale", "hflip", "auto_augment", "color") and value}
+            on |= {key: view[key] for key in ("erasing_prob", "mixup_alpha", "cutmix_alpha") if view[key]}
+            shown.append(f"{name} {view['crop']} " + " ".join(f"{key}={json.dumps(value)}" for key, value in on.items()))
+    return "; ".join(shown)
+
+
+def _results(run: RunFolder, sweep: Sweep | None, cell: Cell | None) -> list[str]:
+    lines = []
+    if test := run.done.get("test"):
+        lines.append(f"- this model, after the last epoch: top-1 {test['top1']:.2f} % of {test.get('count', 0):,} test images")
+    for name, entry in run.evals.items():
+        shown = ", ".join(f"{METRICS[key].title} {value:.2f}" for key, value in entry["metrics"].items() if key in METRICS)
+        lines.append(f"- this model, evaluator {name}: {shown}")
+    if sweep and cell and cell.last is run:
+        grid = lay_out(sweep)
+        row, column = _place(grid, cell)
+        if scores := list(grid.scores(row, column).values()):
+            lines.append(f"- over {len(scores)} seeds of the same recipe: {grid.measured.title} {plus_minus(scores)} (mean ± std)")
+    return lines or ["Not evaluated."]
+
+
+def _place(grid: Grid, cell: Cell) -> tuple[Row, Any]:
+    return next((row, column) for row in grid.rows for column, cells in row.columns.items() if cell in cells)
+
+
+def _cost(stages: list[tuple[str, RunFolder]], sweep: Sweep | None) -> list[str]:
+    lines = []
+    for name, run in stages:
+        if run.cost:
+            forward = f"{billions(run.cost['macs_train_forward'])} GMACs an image in a training forward"
+            lines.append(f"- {name}: {millions(run.cost['params_train'])} M parameters in training, {forward}")
+    spent = add(run.spent for _, run in stages)
+    if spent["device_hours"]:
+        gpu = f", {number(spent['gpu_hours'])} GPU-hours" if spent["gpu_hours"] else ""
+        used = f"{number(spent['device_hours'])} device-hours{gpu}, {number(spent['energy_kwh'])} kWh, {number(spent['co2e_kg'])} kg CO2e"
+        lines.append(f"- training of this model, all stages and attempts: {used}")
+    if any("imported" in run.job or _origin(run) for _, run in stages):
+        lines.append("- what the weights that it started from had cost is not known here")
+    return lines + ([f"\n{tracked(sweep)}"] if sweep and tracked(sweep) else [])
+
+
+def _usage(name: str, run: RunFolder, classifier: bool) -> str:
+    px = run.run["data"]["image_size"]
+    gives = "logits (B, K), whose classes are label_names of config.json" if classifier else "features"
+    code = [
+        "import timm, torch", f"model = timm.create_model('local-dir:{name}', pretrained=True).eval()  # the folder of this card",
+        "data = timm.data.resolve_model_data_config(model)",
+        "transform = timm.data.create_transform(**data, is_training=False)",
+        f"model(torch.zeros(1, 3, {px}, {px}))  # {gives}",
+    ]  # fmt: skip
+    return "## Use\n\n```python\n" + "\n".join(code) + "\n```"

@@ -1,0 +1,116 @@
+"""A run's network as what other code loads: a file of timm's names, safetensors, a folder in the layout of timm's hub, ONNX."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import timm
+from safetensors import torch as safetensors
+from torch import nn
+
+from vitssl import config, state
+from vitssl.config import ConfigError
+from vitssl.evaluate import Trained, load
+from vitssl.files import write_atomically, write_json
+from vitssl.report import card
+from vitssl.weights import onnx, timm_names
+from vitssl.weights.importing import CLASSES, FIELDS
+
+
+def export(folder: Path, out: Path, to: str, weights: str = "model", checkpoint: str = state.LAST, backbone: bool = False) -> str:
+    """Write a run's network to a file or folder; gives a line that says how to load it.
+
+    Args:
+        folder: the run folder.
+        out: a file, or for huggingface a folder.
+        to: one of ``KINDS``.
+        weights: model, ema or teacher, of which there is the backbone alone.
+        checkpoint: a file of the run folder.
+        backbone: leave the classifier out.
+
+    Raises:
+        ConfigError: the format has no such network, or ``out`` exists.
+    """
+    trained = load(folder, checkpoint, device="cpu", weights=weights)
+    classifier = config.classifies(trained.run) and weights != "teacher" and not backbone
+    if out.exists() and not (to == "huggingface" and out.is_dir() and not any(out.iterdir())):
+        raise ConfigError(f"{out} exists; delete it, or name another")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        return KINDS[to](trained, out, classifier)
+    except ConfigError as error:
+        raise ConfigError(error.reason, error.field, error.place or str(trained.folder)) from None
+
+
+def _as_timm(trained: Trained, classifier: bool) -> tuple[nn.Module, timm_names.Architecture]:
+    """timm's model with the run's weights, every one of which it takes."""
+    architecture = timm_names.architecture(trained.run, len(trained.classes) if classifier else 0)
+    network = timm.create_model(architecture.name, **architecture.args)
+    network.load_state_dict(timm_names.named_tensors(trained.model, trained.run, classifier), strict=True)
+    return network.eval(), architecture
+
+
+def _to_timm(trained: Trained, out: Path, classifier: bool) -> str:
+    network, architecture = _as_timm(trained, classifier)
+    state.save(out, network.state_dict())
+    return f"model = {architecture.call()}; model.load_state_dict(torch.load({str(out)!r}))"
+
+
+def _facts(trained: Trained, classifier: bool) -> dict[str, str]:
+    """What no shape tells, as fields of a Run: an import takes them."""
+    run, size = trained.run, config.size_of(trained.run.backbone)
+    fields = {
+        "data.image_size": run.data.image_size,
+        "data.eval_crop": run.data.eval_crop,
+        "data.mean": trained.mean,
+        "data.std": trained.std,
+    }
+    if config.module(run.backbone) == "vit":
+        fields["backbone.num_heads"] = size.num_heads
+    if classifier and run.objectives.classify is not None:
+        fields["objectives.classify.pool"] = run.objectives.classify.pool
+    return {"format": "pt", FIELDS: json.dumps(fields), CLASSES: json.dumps(trained.classes if classifier else [])}
+
+
+def _to_safetensors(trained: Trained, out: Path, classifier: bool) -> str:
+    tensors = timm_names.named_tensors(trained.model, trained.run, classifier)
+    write_atomically(out, safetensors.save(tensors, _facts(trained, classifier)))
+    return f"safetensors.torch.load_file({str(out)!r})"
+
+
+def _to_huggingface(trained: Trained, out: Path, classifier: bool) -> str:
+    """timm's layout: ``config.json``, ``model.safetensors``, and a model card."""
+    network, architecture = _as_timm(trained, classifier)
+    run, size = trained.run, trained.run.data.image_size
+    feeding = {"input_size": [3, size, size], "fixed_input_size": config.module(run.backbone) != "resnet", "interpolation": "bicubic"}
+    feeding |= {"crop_pct": run.data.eval_crop, "crop_mode": "center", "mean": trained.mean, "std": trained.std}
+    modules = {"first_conv": network.pretrained_cfg["first_conv"], "classifier": network.pretrained_cfg["classifier"]}
+    content = {
+        "architecture": architecture.name,
+        "num_classes": architecture.args["num_classes"],
+        "num_features": network.num_features,
+        "global_pool": architecture.args["global_pool"],
+        **({"label_names": trained.classes} if classifier else {}),
+        "model_args": architecture.args,
+        "pretrained_cfg": {"tag": "vitssl", "num_classes": architecture.args["num_classes"], "pool_size": None, **feeding, **modules},
+    }
+    out.mkdir(exist_ok=True)
+    write_atomically(out / "model.safetensors", safetensors.save(network.state_dict(), _facts(trained, classifier)))
+    write_json(out / "config.json", content)
+    (out / "README.md").write_text(card.text(trained.folder, classifier))
+    return f"timm.create_model('local-dir:{out}', pretrained=True)"
+
+
+def _to_onnx(trained: Trained, out: Path, classifier: bool) -> str:
+    onnx.write(trained, out, classifier)
+    return f"onnxruntime.InferenceSession({str(out)!r}).run(None, {{'images': normalised_images}})"
+
+
+KINDS: dict[str, Callable[[Trained, Path, bool], str]] = {
+    "timm": _to_timm,
+    "safetensors": _to_safetensors,
+    "huggingface": _to_huggingface,
+    "onnx": _to_onnx,
+}

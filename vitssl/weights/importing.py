@@ -1,0 +1,230 @@
+"""A file of released weights as a run folder, whose network can be a start, be probed, evaluated and exported."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from vitssl import config, cost, model, state
+from vitssl.config import NO_SHARDS, SCHEMA, ConfigError, Run
+from vitssl.config.weights import RELEASED, imported_folder
+from vitssl.data.index import load_index
+from vitssl.files import hash_file, read_json, write_json
+from vitssl.weights import shapes
+from vitssl.weights.layouts import HEAD, LAYOUT_TABLE, Layout, Names
+from vitssl.weights.shapes import Tensors
+
+FIELDS, CLASSES = "vitssl.fields", "vitssl.classes"  # of a safetensors file's metadata, in JSON
+# what an export notes there of the Run, since no shape tells it
+NOTED = ("data.image_size", "data.eval_crop", "data.mean", "data.std", "backbone.num_heads", "objectives.classify.pool")
+
+
+def import_file(file: Path, layout: str, out: Path | None = None, settings: Sequence[str] = ()) -> Path:
+    """Write a run folder with the weights of a file; gives the folder.
+
+    A folder that has them already, of the same file and with the same fields, stays as it is.
+
+    Args:
+        file: the checkpoint.
+        layout: whose names and keys it has, one of ``vitssl.config.weights.LAYOUTS``.
+        out: the folder; None: ``weights/<name>-<layout>-<hash of the content>``.
+        settings: fields of the Run as ``key=value``, over those that the shapes tell.
+
+    Raises:
+        ConfigError: it is no checkpoint, a tensor is missing, too many or of another shape, or ``out`` holds something else.
+    """
+    content = state.read(file)
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file} holds a {type(content).__name__}, not the tensors of a network by name")
+    noted, names = _noted(file)
+    origin = {"file": str(file.resolve()), "sha256": hash_file(file), "layout": layout, "settings": sorted(settings)}
+    folder = out or imported_folder(layout, file, origin["sha256"])
+    key = hashlib.sha256(json.dumps({**origin, "file": None}, sort_keys=True).encode()).hexdigest()[:12]
+    if _is_there(folder, key):
+        return folder
+    try:
+        tensors = _read(content, LAYOUT_TABLE[layout])
+        run = _run(tensors, content, LAYOUT_TABLE[layout], noted, settings)
+        network = model.build(run, _num_classes(tensors))
+        _fill(network, tensors)
+    except ConfigError as error:
+        raise ConfigError(error.reason, error.field, error.place or str(file)) from None
+    data = _data_facts(run, _num_classes(tensors), names)
+    _write(folder, run, network, data, {"identity": key, "imported": origin | _told(content)})
+    return folder
+
+
+def describe(folder: Path) -> str:
+    """One line on what was imported: sizes, positions, objectives, normalisation."""
+    run = config.load(folder)
+    size, objectives = config.size_of(run.backbone), config.active(run.objectives)
+    depths = "+".join(map(str, size.depths))
+    heads = f", {size.num_heads} heads" if size.num_heads > 1 else ""
+    positions = f", {run.backbone.positions} positions" if config.module(run.backbone) == "vit" else ""
+    channels = "its own channel statistics" if run.data.mean else f"data.normalize={run.data.normalize}"
+    network = f"{config.module(run.backbone)} of width {size.embed_dim}, depth {depths}{heads}{positions}"
+    with_it = f" with {' and '.join(objectives)}" if objectives else ", no head"
+    return f"{network}, for images of {run.data.image_size} px ({channels}){with_it}"
+
+
+def _is_there(folder: Path, key: str) -> bool:
+    if not folder.exists():
+        return False
+    job = read_json(folder / "job.json")
+    if job.get("identity") == key:
+        return (folder / "done.json").is_file()  # else it was interrupted, and is written again
+    if "imported" in job:
+        raise ConfigError(f"{folder} holds an import of another file, or with other fields; delete it, or name another folder")
+    if any(folder.iterdir()):
+        raise ConfigError(f"{folder} exists and is not an import; name another folder")
+    return False
+
+
+def _told(content: dict[str, Any]) -> dict[str, Any]:
+    """What the file says of its training."""
+    epoch = content.get("epoch")
+    return {"epoch": epoch} if isinstance(epoch, int | float) else {}
+
+
+# -------------------------------------------------------------------------------------------------------------- tensors
+
+
+def _read(content: dict[str, Any], layout: Layout) -> Tensors:
+    """The file's tensors under our names.
+
+    Raises:
+        ConfigError: it holds no network of this layout.
+    """
+    there = [key for key in layout.parts if key in content]
+    if there and (absent := [key for key in layout.parts if key not in content]):
+        raise ConfigError(f"it has {there[0]!r} and no {absent[0]!r}, which files of this layout have")
+    if not there and (key := next((key for key in ("state_dict_ema", "state_dict") if key in content), None)):
+        content = content[key]
+    tensors = Tensors()
+    for key, names in layout.parts.items() if there else [("", layout.bare)]:
+        bare = _bare(content[key] if key else content)
+        if not bare:
+            raise ConfigError(f"{key!r} holds no tensors" if key else f"it holds no tensors; files of this layout have {_listed(layout)}")
+        _rename(layout.prepare(bare), names, tensors, f"{key}: " if len(layout.parts) > 1 and key else "")
+    return tensors
+
+
+def _bare(content: Any) -> dict[str, Tensor]:
+    """A network's tensors without what DDP and moving averages put before their names."""
+    found = {name: value for name, value in content.items() if isinstance(value, Tensor)} if isinstance(content, dict) else {}
+    for prefix in ("ema.", "module."):
+        if found and all(name.startswith(prefix) for name in found):
+            found = {name.removeprefix(prefix): value for name, value in found.items()}
+    return found
+
+
+def _rename(bare: dict[str, Tensor], names: Names, tensors: Tensors, place: str) -> None:
+    """Add a network's tensors under our names; ``place`` tells in messages which of a file's networks it is."""
+    kept = [(place + there, here) for there, here in names if here is not None]
+    tensors.names = sorted([*tensors.names, *kept], key=lambda pair: -len(pair[1]))
+    for name, value in bare.items():
+        here = next((new + name.removeprefix(old) if new is not None else None for old, new in names if name.startswith(old)), name)
+        if here is not None:
+            tensors[here], tensors.origin[here] = value, place + name
+
+
+def _listed(layout: Layout) -> str:
+    return " and ".join(repr(key) for key in layout.parts)
+
+
+def _fill(network: model.Model, tensors: Tensors) -> None:
+    """Load every tensor.
+
+    Raises:
+        ConfigError: naming the first that is missing, too many or of another shape.
+    """
+    theirs: dict[str, Tensor] = network.backbone.convert_state_dict(dict(tensors), prefix="backbone.")
+    ours = network.state_dict()
+    if problems := state.mismatches(ours, theirs):
+        name, what = next(iter(problems.items()))
+        known = what.replace("is missing there", "is missing").replace(
+            "is not part of this model", "is not part of the network of this layout"
+        )
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise ConfigError(f"{tensors.there(name)} {known.replace(' there and', ', and').replace(' here', ' is expected')}{more}")
+    network.load_state_dict(theirs)
+
+
+# ------------------------------------------------------------------------------------------------------------------ run
+
+
+def _run(tensors: Tensors, content: dict[str, Any], layout: Layout, noted: dict[str, Any], settings: Sequence[str]) -> Run:
+    """The Run that describes the network: from the shapes, over them what an export noted, and over that the fields that the user set."""
+    fields = shapes.fields(tensors) | layout.objectives(tensors, content) | {"data.shards": NO_SHARDS, "data.normalize": "imagenet"}
+    fields |= _of_released(content.get("source")) | noted
+    set_fields = [word.partition("=")[0] for word in settings]
+    if fields.get("backbone.num_heads", 1) is None and "backbone.num_heads" not in set_fields:
+        width = tensors.shape("backbone.norm.weight", 1)[0] if "backbone.norm.weight" in tensors else "this"
+        reason = f"a file does not tell the number of heads, and a width of {width} is no multiple of 64; add --set backbone.num_heads=N"
+        raise ConfigError(reason)
+    run = config.merge(Run, config.nested(fields), list(settings), where="--set" if settings else "")
+    config.check(run, to_train=False)
+    if run.data.shards == NO_SHARDS and config.statistics(run.data, [], [])[0] == []:
+        raise ConfigError("dataset needs images; add --shards SHARDS", "data.normalize")
+    return run
+
+
+def _of_released(source: Any) -> dict[str, Any]:
+    """How timm feeds a network of its hub, of a file that `vitssl weights` wrote."""
+    if not isinstance(source, str) or not source.startswith(RELEASED):
+        return {}
+    import timm
+
+    cfg = timm.get_pretrained_cfg(source.removeprefix(RELEASED))
+    return {} if cfg is None else {"data.mean": list(cfg.mean), "data.std": list(cfg.std), "data.eval_crop": cfg.crop_pct}
+
+
+def _num_classes(tensors: Tensors) -> int:
+    return tensors.shape(f"{HEAD}weight", 2)[0] if f"{HEAD}weight" in tensors else 0
+
+
+def _noted(file: Path) -> tuple[dict[str, Any], list[str]]:
+    """Fields and names of classes that an export of this project wrote beside its tensors; other files have none."""
+    if not state.is_safetensors(file):
+        return {}, []
+    with safe_open(file, "pt") as opened:
+        metadata = opened.metadata() or {}
+    try:
+        fields, classes = (json.loads(metadata.get(name, empty)) for name, empty in ((FIELDS, "{}"), (CLASSES, "[]")))
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"its metadata are damaged ({error})", place=str(file)) from None
+    if not isinstance(fields, dict) or not isinstance(classes, list):
+        raise ConfigError("its metadata are damaged (not those of an export)", place=str(file))
+    return {name: fields[name] for name in NOTED if name in fields}, [str(name) for name in classes]
+
+
+def _data_facts(run: Run, num_classes: int, names: list[str]) -> dict[str, Any]:
+    """What a checkpoint holds about its images: names of classes (numbers, where neither shards nor the file tell) and channel statistics.
+
+    Raises:
+        ConfigError: the shards have another number of classes.
+    """
+    classes, mean, std = names if len(names) == num_classes else [str(number) for number in range(num_classes)], [], []
+    if run.data.shards != NO_SHARDS:
+        index = load_index(run.data.shards)
+        if num_classes and len(index.classes) != num_classes:
+            raise ConfigError(f"they have {len(index.classes)} classes, and the classifier of the file {num_classes}", "--shards")
+        classes, mean, std = index.classes, index.mean, index.std
+    mean, std = config.statistics(run.data, mean, std)
+    return {"classes": classes, "mean": list(mean), "std": list(std)}
+
+
+def _write(folder: Path, run: Run, network: nn.Module, data: dict[str, Any], facts: dict[str, Any]) -> None:
+    """The files of a finished run, ``done.json`` last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "job.json", {"schema": SCHEMA, "name": folder.name, "arm": "import", "stage": "import", "axes": {}, **facts})
+    config.save(run, folder)
+    state.save(folder / state.LAST, {"model": network.state_dict(), "ema": None, "data": data})
+    write_json(folder / "cost.json", cost.measure(run, len(data["classes"])))
+    write_json(folder / "done.json", {"step": 0, "epochs": 0.0, "time_s": 0.0, "test": None, "test_best": None})

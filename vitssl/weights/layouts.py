@@ -1,0 +1,232 @@
+"""What the papers' released files look like: where a file has its networks, and which tensor of it is which of ours.
+
+A layout lists, for each network of a file, prefixes of names: there, and here. The first that fits is exchanged; ``None`` leaves a tensor
+out that has no place here, which is only what training needs (SiT's heads of its own tasks) or what is fixed (masks, sine positions).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitssl.weights.shapes import Tensors
+
+Names = tuple[tuple[str, str | None], ...]  # prefix there -> prefix here
+
+HEAD = "objectives.classify.head."
+SECOND_HEAD = "objectives.classify.extra_heads.0."
+# bare networks: timm's names, which DeiT, DINO, MAE and GMML share
+VIT: Names = (("", "backbone."),)
+LINEAR: Names = (("head.", HEAD), *VIT)
+# MAE's linear probe has a batch norm before its head; its fine-tuning moves the norm behind the mean of the patches
+MAE: Names = (
+    ("decoder_", "objectives.mae.decoder."),
+    ("mask_token", "objectives.mae.decoder.mask_token"),
+    ("fc_norm.", "backbone.norm."),
+    ("head.0.", f"{HEAD}before.norm."),
+    ("head.1.", HEAD),
+    *LINEAR,
+)
+TIMM: Names = (("fc_norm.", "backbone.norm."), ("head.fc.", HEAD), ("fc.", HEAD), *LINEAR)
+DEIT: Names = (("dist_token", "backbone.reg_token"), ("head_dist.", SECOND_HEAD), *LINEAR)
+LUT: Names = (
+    ("decoder_", "objectives.lut.decoder."),
+    ("mask_token", "objectives.lut.decoder.mask_token"),
+    ("head.", "objectives.lut.projector."),
+    ("predictor.", "objectives.lut.predictor."),
+    *VIT,
+)
+LUT_TEACHER: Names = (
+    ("decoder_", None),
+    ("mask_token", None),
+    ("predictor.", None),
+    ("head.", "objectives.lut.teacher.projector."),
+    ("", "objectives.lut.teacher.backbone."),
+)
+DINO: Names = (("backbone.", "backbone."), ("head.", "objectives.dino.head."))
+DINO_TEACHER: Names = (("backbone.", "objectives.dino.teacher.backbone."), ("head.", "objectives.dino.teacher.head."))
+GMML: Names = (
+    ("backbone.", "backbone."),
+    ("head_recons.mlp.", "objectives.gmml.decoder."),
+    ("head_recons.convTrans.", "objectives.gmml.decoder.6."),
+)
+SIT_BACKBONE: Names = (("rot_token", "backbone.cls_token"), ("contrastive_token", "backbone.reg_token"), *VIT)
+SIT: Names = (  # after fine-tuning: a head on each token
+    ("rot_head.", HEAD),
+    ("pre_logits_rot.fc.", f"{HEAD}before.hidden."),
+    ("contrastive_head.", SECOND_HEAD),
+    ("pre_logits_contrastive.fc.", f"{SECOND_HEAD}before.hidden."),
+    *SIT_BACKBONE,
+)
+SIT_TASKS = ("rot_head.", "contrastive_head.", "convTrans.", "rot_w", "contrastive_w", "recons_w")
+DRLOC: Names = (  # one head, or with Swin a list of them
+    *((f"drloc.{place}layers.", f"objectives.drloc.heads.{place or '0.'}mlp.") for place in ("0.", "1.", "2.", "3.", "")),
+    *((f"drloc.{place}unshared.", f"objectives.drloc.heads.{place or '0.'}axes.") for place in ("0.", "1.", "2.", "3.", "")),
+    ("fc.", HEAD),
+    *LINEAR,
+)
+# torchvision's ResNet, whose parts Drloc's code put in a row; CvT of another implementation, whose 1x1 convolutions are linear layers here
+RESNET_PARTS = {"0": "conv1", "1": "bn1", "4": "layer1", "5": "layer2", "6": "layer3", "7": "layer4"}
+CVT_NAMES = (
+    (r"layers\.(\d)\.0\.", r"stage\1.patch_embed.proj."),
+    (r"layers\.(\d)\.1\.", r"stage\1.patch_embed.norm."),
+    (r"layers\.(\d)\.2\.layers\.(\d+)\.0\.norm\.", r"stage\1.blocks.\2.norm1."),
+    (r"layers\.(\d)\.2\.layers\.(\d+)\.1\.norm\.", r"stage\1.blocks.\2.norm2."),
+    (r"layers\.(\d)\.2\.layers\.(\d+)\.0\.fn\.to_(q|kv)\.net\.0\.", r"stage\1.blocks.\2.attn.conv_proj_\3.conv."),
+    (r"layers\.(\d)\.2\.layers\.(\d+)\.0\.fn\.to_(q|kv)\.net\.1\.", r"stage\1.blocks.\2.attn.conv_proj_\3.bn."),
+    (r"layers\.(\d)\.2\.layers\.(\d+)\.0\.fn\.to_(q|kv)\.net\.2\.", r"stage\1.blocks.\2.attn.proj_\3."),
+    (r"layers\.(\d)\.2\.layers\.(\d+)\.0\.fn\.to_out\.0\.", r"stage\1.blocks.\2.attn.proj."),
+    (r"layers\.(\d)\.2\.layers\.(\d+)\.1\.fn\.net\.0\.", r"stage\1.blocks.\2.mlp.fc1."),
+    (r"layers\.(\d)\.2\.layers\.(\d+)\.1\.fn\.net\.3\.", r"stage\1.blocks.\2.mlp.fc2."),
+)
+
+
+class Layout(NamedTuple):
+    """How one code base writes its weights.
+
+    Attributes:
+        parts: {key of the file: names} of its networks; all keys are there, or the file is a bare network.
+        bare: the names of a bare network.
+        objectives: from the tensors under our names, and what else the file holds, to fields of ``objectives``.
+        prepare: renames or leaves out, by name and tensor, before the names are exchanged.
+    """
+
+    parts: dict[str, Names]
+    bare: Names
+    objectives: Callable[[Tensors, dict[str, Any]], dict[str, Any]]
+    prepare: Callable[[dict[str, Tensor]], dict[str, Tensor]] = lambda tensors: tensors
+
+
+def _argument(content: dict[str, Any], name: str, usual: Any) -> Any:
+    """A word of the command line that a file holds (an ``argparse.Namespace``)."""
+    return getattr(content.get("args"), name, usual)
+
+
+def _classify(tensors: Tensors, content: dict[str, Any]) -> dict[str, Any]:
+    """A classifier, where the file has its head."""
+    if f"{HEAD}weight" not in tensors:
+        return {}
+    head: dict[str, Any] = {"pool": "cls" if "backbone.cls_token" in tensors else "mean"}
+    if tensors.origin.get("backbone.norm.weight") == "fc_norm.weight":
+        head = {"pool": "mean", "norm": "fc"}
+    elif any(name.startswith(f"{HEAD}before.norm.") for name in tensors):
+        head["norm"] = "batch"
+    if f"{HEAD}before.hidden.weight" in tensors:
+        head |= {"hidden_dim": tensors.shape(f"{HEAD}before.hidden.weight", 2)[0], "activation": "tanh"}
+    extra = [head | {"pool": "reg"}] if f"{SECOND_HEAD}weight" in tensors else []
+    return {"objectives.classify": head | {"extra_heads": extra}}
+
+
+def _decoder(tensors: Tensors, path: str) -> dict[str, Any]:
+    dim = tensors.shape(f"{path}.decoder.embed.weight", 2)[0]
+    return {"decoder_dim": dim, "decoder_depth": tensors.count(rf"{re.escape(path)}\.decoder\.blocks\.(\d+)\.")}
+
+
+def _mae(tensors: Tensors, content: dict[str, Any]) -> dict[str, Any]:
+    """A reconstruction too, where the file has its decoder: released encoders come without."""
+    fields = _classify(tensors, content)
+    if any(name.startswith("objectives.mae.") for name in tensors):
+        told = {"mask_ratio": _argument(content, "mask_ratio", 0.75), "normalize_targets": _argument(content, "norm_pix_loss", True)}
+        fields["objectives.mae"] = _decoder(tensors, "objectives.mae") | told
+    return fields
+
+
+def _ssat(tensors: Tensors, content: dict[str, Any]) -> dict[str, Any]:
+    fields = _mae(tensors, content)
+    if len(fields) == 2:
+        fields["objectives.mae"] |= {"weight": 0.9, "normalize_targets": _argument(content, "norm_pix_loss", False)}
+        fields["objectives.classify"]["weight"] = 0.1
+    return fields
+
+
+def _dino(tensors: Tensors, content: dict[str, Any]) -> dict[str, Any]:
+    head = "objectives.dino.head"
+    if not any(name.startswith(f"{head}.") for name in tensors):
+        return _classify(tensors, content)
+    layers = tensors.count(rf"{re.escape(head)}\.mlp\.(\d+)\.") // 2 + 1
+    out_dim, bottleneck = tensors.shape(f"{head}.last_layer.weight_v", 2)
+    loss, center = content.get("dino_loss"), "objectives.dino.center"
+    tensors.origin[center] = "dino_loss: center"
+    if isinstance(loss, dict) and isinstance(loss.get("center"), Tensor):
+        tensors[center] = loss["center"].flatten()
+    sums = {"objectives.dino.score_sum": torch.zeros(out_dim), "objectives.dino.score_count": torch.zeros(())}
+    tensors.update(sums)  # of the step that goes on; an import is between two
+    fields = {"hidden_dim": tensors.shape(f"{head}.mlp.0.weight", 2)[0], "bottleneck_dim": bottleneck, "out_dim": out_dim}
+    fields |= {"layers": layers, "local": None, "norm_last_layer": _argument(content, "norm_last_layer", True)}
+    return {"objectives.dino": fields, "data.views.second": {}}
+
+
+def _gmml(tensors: Tensors, content: dict[str, Any]) -> dict[str, Any]:
+    if not any(name.startswith("objectives.gmml.") for name in tensors):
+        return _classify(tensors, content)
+    depth, fused = tensors.count(r"backbone\.blocks\.(\d+)\."), (5, 7, 9, 11)
+    return {"objectives.gmml": {"blocks": [block for block in fused if block < depth - 1] + [depth - 1]}}
+
+
+def _lut(tensors: Tensors, content: dict[str, Any]) -> dict[str, Any]:
+    if not any(name.startswith("objectives.lut.") for name in tensors):
+        return {}
+    hidden = tensors.shape("objectives.lut.projector.0.weight", 2)[0]
+    normed = "objectives.lut.projector.1.running_mean" in tensors
+    told = {"mask_ratio": _argument(content, "mask_ratio", 0.75), "normalize_targets": _argument(content, "norm_pix_loss", True)}
+    fields = {"hidden_dim": hidden, "batch_norm": normed, **_decoder(tensors, "objectives.lut"), **told}
+    return {"objectives.lut": fields, "data.views.second": {}}
+
+
+def _drloc(tensors: Tensors, content: dict[str, Any]) -> dict[str, Any]:
+    """With the code's form of the loss, as its training script sets it (``--use_abs``)."""
+    fields, head = _classify(tensors, content), "objectives.drloc.heads.0"
+    if f"{head}.mlp.0.weight" not in tensors:
+        return fields
+    told: dict[str, Any] = {"hidden_dim": tensors.shape(f"{head}.mlp.0.weight", 2)[0], "target": "raw", "reduction": "mean"}
+    if f"{head}.axes.0.weight" in tensors:
+        told = {"hidden_dim": told["hidden_dim"], "loss": "ce", "num_classes": tensors.shape(f"{head}.axes.0.weight", 2)[0]}
+    t2t = "backbone.tokens_to_token.project.weight" in tensors
+    multi_scale = "objectives.drloc.heads.1.mlp.0.weight" in tensors
+    return fields | {"objectives.drloc": told | {"multi_scale": multi_scale, "features": "normed" if t2t else "raw"}}
+
+
+def _sit_before(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Without the heads of its own tasks, where those are what it was trained for."""
+    if "convTrans.weight" not in tensors:
+        return tensors
+    return {name: value for name, value in tensors.items() if not name.startswith(SIT_TASKS)}
+
+
+def _drloc_before(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Names of the ResNet and the CvT that its code has, as those of ours; without T2T's fixed positions."""
+    if "model.0.weight" in tensors:
+        parts = ((re.match(r"model\.(\d+)\.", name), name, value) for name, value in tensors.items())
+        return {f"{RESNET_PARTS[m[1]]}.{name[m.end() :]}" if m and m[1] in RESNET_PARTS else name: value for m, name, value in parts}
+    if "tokens_to_token.project.weight" in tensors:
+        return {name: value for name, value in tensors.items() if name != "pos_embed"}
+    if "layers.0.2.layers.0.0.fn.to_q.net.0.weight" not in tensors:
+        return tensors
+    return dict(_cvt_tensor(name, value) for name, value in tensors.items())
+
+
+def _cvt_tensor(name: str, value: Tensor) -> tuple[str, Tensor]:
+    """Its name here, and the tensor as a linear layer's or a layer norm's where it is one there on maps."""
+    new = next((re.sub(old, now, name) for old, now in CVT_NAMES if re.match(old, name)), name)
+    if re.search(r"\.norm\d?\.[gb]$", new):
+        return new[:-1] + {"g": "weight", "b": "bias"}[new[-1]], value.flatten()
+    if re.search(r"\.(proj_q|proj_kv|attn\.proj|fc1|fc2)\.weight$", new):
+        return new, value.flatten(1)
+    return new, value
+
+
+LAYOUT_TABLE = {
+    "mae": Layout({"model": MAE}, MAE, _mae),
+    "dino": Layout({"student": DINO, "teacher": DINO_TEACHER}, LINEAR, _dino),
+    "ssat": Layout({"model": MAE}, MAE, _ssat),
+    "gmml": Layout({"SiT_model": GMML}, LINEAR, _gmml),
+    "sit": Layout({"model": SIT}, SIT, _classify, _sit_before),
+    "lut": Layout({"model": LUT, "model_ema": LUT_TEACHER}, VIT, _lut),
+    "drloc": Layout({"model": DRLOC}, DRLOC, _drloc, _drloc_before),
+    "deit": Layout({"model": DEIT}, DEIT, _classify),
+    "timm": Layout({"model": TIMM}, TIMM, _classify),
+}

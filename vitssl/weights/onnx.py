@@ -1,0 +1,66 @@
+"""A run's network as an ONNX file. Needs the packages onnx and onnxscript, which are none of this project's."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from vitssl.config import ConfigError
+from vitssl.data.batch import Batch
+from vitssl.evaluate import Trained
+from vitssl.model import Model
+
+NEEDED = ("onnx", "onnxscript")
+
+
+class Network(nn.Module):
+    """Normalised images (B, 3, S, S) to logits (B, K), or to the backbone's prefix and patch tokens."""
+
+    def __init__(self, model: Model, classifier: bool):
+        super().__init__()
+        self.model, self.classifier = model, classifier
+
+    def forward(self, images_BCHW: Tensor) -> tuple[Tensor, ...]:
+        if self.classifier:
+            logits_BK = self.model.predict(Batch({"main": images_BCHW}, {}, torch.zeros(0), 0.0))
+            assert logits_BK is not None, "the run classifies"
+            return (logits_BK,)
+        features = self.model.backbone(self.model.backbone.embed(images_BCHW))
+        return (features.prefix_BPD, features.tokens_BND) if features.prefix_BPD.shape[1] else (features.tokens_BND,)
+
+
+def write(trained: Trained, out: Path, classifier: bool) -> None:
+    """Write the network for batches of any size; the file's metadata hold channel statistics, image size and classes.
+
+    Raises:
+        ConfigError: a package is not installed, or ONNX has no operation for a part of the network.
+    """
+    if absent := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
+        raise ConfigError(f"--to onnx needs {' and '.join(absent)}; pip install {' '.join(absent)}")
+    network, size = Network(trained.model, classifier).eval(), trained.run.data.image_size
+    outputs = ["logits"] if classifier else ["prefix", "tokens"] if trained.model.backbone.num_prefix_tokens else ["tokens"]
+    logging.getLogger("onnxscript").setLevel(logging.ERROR)
+    example, shapes = (torch.zeros(2, 3, size, size),), {"images_BCHW": {0: torch.export.Dim("batch")}}
+    try:
+        # strict, as len(tensor) would otherwise fix the number of images
+        exported = torch.export.export(network, example, dynamic_shapes=shapes, strict=True)
+        # onnxscript 0.7's optimiser makes another function of T2T-ViT's linear attention; runtimes optimise what they load anyway
+        program = torch.onnx.export(exported, input_names=["images"], output_names=outputs, dynamo=True, verbose=False, optimize=False)
+    except torch.onnx.OnnxExporterError as error:
+        why = str(error).strip().splitlines()[0]
+        raise ConfigError(f"ONNX cannot have this {trained.run.backbone.name} ({why}); export --to safetensors") from None
+    assert program is not None
+    facts = {"image_size": size, "mean": trained.mean, "std": trained.std, "classes": trained.classes if classifier else []}
+    program.model.metadata_props.update({name: json.dumps(value) for name, value in facts.items()})
+    partial = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        program.save(partial, external_data=False)
+        partial.replace(out)
+    finally:
+        partial.unlink(missing_ok=True)

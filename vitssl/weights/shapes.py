@@ -1,0 +1,163 @@
+"""The sizes of a network, read from the shapes of its tensors: one function per family, to fields of ``backbone`` and ``data``.
+
+A patch is assumed square, and heads of attention to be 64 wide where no shape tells.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitssl.backbones.layers import sincos_positions
+from vitssl.config import FAMILIES, SIZES, ConfigError
+
+USUAL_SIZE_PX = 224  # of the images, where no shape tells
+HEADS_OF_WIDTH = {1280: 16}  # ViT-H; every other released size has heads that are 64 wide
+
+
+class Tensors(dict[str, Tensor]):
+    """Tensors under this project's names.
+
+    Attributes:
+        origin: {name here: name in the file}.
+        names: the prefixes that were exchanged, (there, here), for the name that a missing tensor would have.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.origin: dict[str, str] = {}
+        self.names: list[tuple[str, str]] = []
+
+    def there(self, name: str) -> str:
+        """The name in the file; of a tensor that is missing, the one that it would have beside the others."""
+        if name in self.origin:
+            return self.origin[name]
+        possible = [pair for pair in self.names if name.startswith(pair[1])]
+        used = [pair for pair in possible if pair[1] == name or any(other.startswith(pair[0]) for other in self.origin.values())]
+        there, here = (used or possible or [("", "")])[0]
+        return there + name.removeprefix(here)
+
+    def shape(self, name: str, dims: int) -> torch.Size:
+        """The shape of a tensor that sizes are read from.
+
+        Raises:
+            ConfigError: it is missing, empty, or has another number of dimensions.
+        """
+        if name not in self:
+            raise ConfigError(f"{self.there(name)} is missing, so it is not a network of this layout")
+        shape = self[name].shape
+        if len(shape) != dims or not all(shape):
+            raise ConfigError(f"{self.there(name)} has shape {tuple(shape)}, and {dims} dimensions are expected, none of them empty")
+        return shape
+
+    def count(self, pattern: str) -> int:
+        """One more than the largest number that the pattern's group has in a name; 0 where none matches."""
+        numbers = (int(match[1]) for name in self if (match := re.match(pattern, name)))
+        return 1 + max(numbers, default=-1)
+
+
+def fields(tensors: Tensors) -> dict[str, Any]:
+    """The fields of ``backbone`` and ``data`` that the shapes tell, dotted.
+
+    Raises:
+        ConfigError: a tensor that tells a size is missing or has an impossible shape.
+    """
+    return next(read for marker, read in MARKERS.items() if any(re.fullmatch(marker, name) for name in tensors))(tensors)
+
+
+def _vit(tensors: Tensors) -> dict[str, Any]:
+    dim, _, patch_px, _ = tensors.shape("backbone.patch_embed.proj.weight", 4)
+    registers = tensors.shape("backbone.reg_token", 3)[1] if "backbone.reg_token" in tensors else 0
+    positions_1TD = tensors.shape("backbone.pos_embed", 3)
+    num_patches = positions_1TD[1] - 1 - registers
+    side = math.isqrt(max(num_patches, 0))
+    if side < 1 or side**2 != num_patches or positions_1TD[2] != dim:
+        special = f"{1 + registers} special token{'s' if registers else ''}"
+        reason = f"positions of {special} and a square grid of width {dim} are expected"
+        raise ConfigError(f"{tensors.there('backbone.pos_embed')} has shape {tuple(positions_1TD)}; {reason}")
+    patches_ND = tensors["backbone.pos_embed"][0, 1 + registers :].float()
+    fixed = dim % 4 == 0 and torch.allclose(patches_ND, sincos_positions((side, side), dim), atol=1e-4)
+    return {
+        **_named("vit", _transformer(tensors) | {"embed_dim": dim, "patch_size": patch_px}),
+        "backbone.reg_tokens": registers,
+        "backbone.positions": "sincos" if fixed else "learned",
+        "data.image_size": side * patch_px,
+    }
+
+
+def _transformer(tensors: Tensors) -> dict[str, Any]:
+    hidden, dim = tensors.shape("backbone.blocks.0.mlp.fc1.weight", 2)
+    return {
+        "depth": tensors.count(r"backbone\.blocks\.(\d+)\."),
+        "num_heads": HEADS_OF_WIDTH.get(dim, dim // 64 if dim % 64 == 0 else None),
+        "mlp_ratio": hidden / dim,
+        "qkv_bias": "backbone.blocks.0.attn.qkv.bias" in tensors,
+    }
+
+
+def _swin(tensors: Tensors) -> dict[str, Any]:
+    dim, _, patch_px, _ = tensors.shape("backbone.patch_embed.proj.weight", 4)
+    stages = tensors.count(r"backbone\.layers\.(\d+)\.")
+    length, heads = tensors.shape("backbone.layers.0.blocks.0.attn.relative_position_bias_table", 2)
+    window = (math.isqrt(length) + 1) // 2
+    hidden, _ = tensors.shape("backbone.layers.0.blocks.0.mlp.fc1.weight", 2)
+    # masks of shifted windows, one for each window: only the authors' files have them
+    masks = ((re.match(r"backbone\.layers\.(\d+)\..*attn_mask$", name), mask) for name, mask in tensors.items())
+    patches = (2 ** int(match[1]) * math.isqrt(len(mask)) * window for match, mask in masks if match)
+    sizes = {"embed_dim": dim, "patch_size": patch_px, "num_heads": heads, "mlp_ratio": hidden / dim}
+    sizes["depths"] = [tensors.count(rf"backbone\.layers\.{i}\.blocks\.(\d+)\.") for i in range(stages)]
+    sizes["qkv_bias"] = "backbone.layers.0.blocks.0.attn.qkv.bias" in tensors
+    side = next(patches, None)
+    return _named("swin", sizes) | {
+        "backbone.window_size": window,
+        "data.image_size": USUAL_SIZE_PX if side is None else side * patch_px,
+    }
+
+
+def _resnet(tensors: Tensors) -> dict[str, Any]:
+    dim = tensors.shape("backbone.conv1.weight", 4)[0]
+    stages = tensors.count(r"backbone\.layer(\d+)\.") - 1
+    depths = [tensors.count(rf"backbone\.layer{i + 1}\.(\d+)\.") for i in range(stages)]
+    return _named("resnet", {"embed_dim": dim, "depths": depths}) | {"data.image_size": USUAL_SIZE_PX}
+
+
+def _t2t(tensors: Tensors) -> dict[str, Any]:
+    dim = tensors.shape("backbone.cls_token", 3)[2]
+    return _named("t2t", _transformer(tensors) | {"embed_dim": dim}) | {"data.image_size": USUAL_SIZE_PX}
+
+
+def _cvt(tensors: Tensors) -> dict[str, Any]:
+    dim = tensors.shape("backbone.stage0.patch_embed.proj.weight", 4)[0]
+    stages = tensors.count(r"backbone\.stage(\d+)\.")
+    depths = [tensors.count(rf"backbone\.stage{i}\.blocks\.(\d+)\.") for i in range(stages)]
+    hidden, _ = tensors.shape("backbone.stage0.blocks.0.mlp.fc1.weight", 2)
+    heads = dim // 64 if dim % 64 == 0 else None
+    sizes = {"embed_dim": dim, "depths": depths, "num_heads": heads, "mlp_ratio": hidden / dim}
+    return _named("cvt", sizes) | {"backbone.variant": "drloc", "data.image_size": USUAL_SIZE_PX}
+
+
+# a tensor that only one family has -> what reads its sizes
+MARKERS = {
+    r"backbone\.tokens_to_token\..*": _t2t,
+    r"backbone\.layers\.0\..*relative_position_bias_table": _swin,
+    r"backbone\.layer1\..*": _resnet,
+    r"backbone\.stage0\..*": _cvt,
+    r".*": _vit,
+}
+
+
+def _named(family: str, sizes: dict[str, Any]) -> dict[str, Any]:
+    """The named size with the fewest fields beside it, and these fields."""
+    candidates = {name: _beside(name, sizes) for name in FAMILIES[family].sizes}
+    name = min(candidates, key=lambda candidate: len(candidates[candidate]))
+    return {"backbone.name": name, **{f"backbone.{field}": value for field, value in candidates[name].items()}}
+
+
+def _beside(name: str, sizes: dict[str, Any]) -> dict[str, Any]:
+    """The fields in which a network differs from a named size."""
+    usual = SIZES[name]._asdict() | {"depths": list(SIZES[name].depths), "depth": SIZES[name].depths[0]}
+    return {field: value for field, value in sizes.items() if value != usual[field]}

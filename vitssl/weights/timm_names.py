@@ -1,0 +1,99 @@
+"""What a run's network is called in timm, and under which names timm holds its tensors."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitssl import config
+from vitssl.config import ConfigError, Run
+from vitssl.config.objectives.classify import ClassifyConfig
+from vitssl.model import Model
+
+VIT = {"vit_tiny": "vit_tiny_patch16_224", "vit_small": "vit_small_patch16_224", "vit_base": "vit_base_patch16_224"}
+VIT |= {"vit_large": "vit_large_patch16_224", "vit_pico": "vit_tiny_patch16_224"}
+HEAD = {"vit": "head", "swin": "head.fc", "resnet": "fc"}  # where timm has the classifier
+INSTEAD = "export --to onnx, which has all of the network, or the backbone alone (--backbone)"
+
+
+class Architecture(NamedTuple):
+    """``timm.create_model(name, **args)``; the arguments are plain values."""
+
+    name: str
+    args: dict[str, Any]
+
+    def call(self) -> str:
+        """As Python code."""
+        return f"timm.create_model({', '.join([repr(self.name), *(f'{name}={value!r}' for name, value in self.args.items())])})"
+
+
+def architecture(run: Run, num_classes: int) -> Architecture:
+    """The timm model with the same network.
+
+    Args:
+        run: its Run.
+        num_classes: 0: the backbone alone.
+
+    Raises:
+        ConfigError: timm has no such network.
+    """
+    family, size, backbone = config.module(run.backbone), config.size_of(run.backbone), run.backbone
+    pool = {"cls": "token", "mean": "avg"}[_head(run).pool] if num_classes else {"vit": "token"}.get(family, "avg")
+    args: dict[str, Any] = {"num_classes": num_classes, "global_pool": pool}
+    transformer = {"embed_dim": size.embed_dim, "mlp_ratio": size.mlp_ratio, "qkv_bias": size.qkv_bias, "patch_size": size.patch_size}
+    if family == "vit" and (backbone.tokenizer, backbone.attention) == ("patches", "plain"):
+        args |= {"img_size": run.data.image_size, "depth": size.depths[0], "num_heads": size.num_heads, **transformer}
+        args |= {"reg_tokens": backbone.reg_tokens, "fc_norm": bool(num_classes) and _head(run).norm == "fc"}
+        return Architecture(VIT[backbone.name], args)
+    if family == "swin" and backbone.relative_positions:
+        heads = [size.num_heads * 2**i for i in range(len(size.depths))]
+        args |= {"img_size": run.data.image_size, "depths": list(size.depths), "num_heads": heads, **transformer}
+        return Architecture("swin_tiny_patch4_window7_224", args | {"window_size": backbone.window_size or 7})
+    if family == "resnet" and size.embed_dim == 64 and len(size.depths) == 4:
+        return Architecture("resnet50", args | {"layers": list(size.depths)})
+    raise ConfigError(f"timm has no network like this {backbone.name}; export --to safetensors (with our names) or onnx")
+
+
+def _head(run: Run) -> ClassifyConfig:
+    """The classifier's config.
+
+    Raises:
+        ConfigError: timm has none like it.
+    """
+    head = run.objectives.classify
+    assert head is not None, "the run classifies"
+    several = {"extra_heads": bool(head.extra_heads), "hidden_dim": head.hidden_dim is not None, "blocks": head.blocks > 1}
+    several["pool"] = head.pool not in ("cls", "mean")
+    if wrong := next((name for name, is_set in several.items() if is_set), None):
+        raise ConfigError(f"timm's networks have no classifier with {getattr(head, wrong)!r}; {INSTEAD}", f"objectives.classify.{wrong}")
+    return head
+
+
+def named_tensors(network: Model, run: Run, classifier: bool) -> dict[str, Tensor]:
+    """The network's tensors under timm's names, where timm has the network; else under those that its family has here, which for CvT and
+    T2T-ViT are their authors'.
+
+    Args:
+        network: the Model.
+        run: its Run.
+        classifier: with the classifier; a batch norm before it (as in MAE's linear probe) becomes part of it.
+
+    Raises:
+        ConfigError: the classifier is more than a linear layer.
+    """
+    tensors = {name: value for name, value in network.backbone.state_dict().items() if name != "mask_token"}
+    if classifier:
+        cfg, head = _head(run), network.objectives["classify"].head
+        weight_KD, bias_K = head.weight, head.bias
+        if cfg.norm == "batch":
+            norm = head.before.norm
+            scale_D = (norm.running_var + norm.eps).rsqrt()
+            bias_K = bias_K - (weight_KD * scale_D) @ norm.running_mean
+            weight_KD = weight_KD * scale_D
+        if cfg.norm == "fc":
+            tensors = {name.replace("norm.", "fc_norm.") if name.startswith("norm.") else name: value for name, value in tensors.items()}
+        place = HEAD.get(config.module(run.backbone), "head")
+        tensors |= {f"{place}.weight": weight_KD, f"{place}.bias": bias_K}
+    return {name: torch.clone(value.detach(), memory_format=torch.contiguous_format) for name, value in tensors.items()}
