@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from tests.test_train import CURVES, folder, in_two_parts  # noqa: F401
-from vitssl import train
+from vitssl import model, train
+from vitssl.data.batch import Batch
 from vitssl.files import read_events
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -30,3 +31,20 @@ def test_compiled_it_comes_out_nearly_as_without(folder):  # noqa: F811
     assert train.main([str(plain)]) == train.main([str(compiled)]) == 0
     losses = [[e["loss"] for e in read_events(one / "metrics.jsonl") if e["event"] == "train"] for one in (plain, compiled)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-2)
+
+
+@pytest.mark.parametrize("name", ["gmml", "lut"])
+def test_a_step_waits_for_nothing(make_run, name):
+    """Corrupting by every kind, drawing masks, both terms and the teacher: no value is read back."""
+    every_kind = {"objectives.gmml.corrupt": {"zeros": {}, "copy": {}}} if name == "gmml" else {}
+    network = model.build(make_run(CURVES[name], every_kind), 10).cuda().train()
+    views = {view: torch.randn(8, 3, 8, 8, device="cuda") for view in ("main", "second")}
+    on_gpu = Batch(views, {"main": torch.arange(8, device="cuda")}, torch.arange(8, device="cuda"), 8.0)
+    progress = torch.zeros((), device="cuda")
+    network(on_gpu, progress)[0].backward()  # kernels and workspaces
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        network(on_gpu, progress)[0].backward()
+        network.objectives[name].after_step(network.backbone, 0.5)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from vitssl.config.objectives.gmml import MOST_BLOCKS, Cells, GmmlConfig
 from vitssl.objectives.corruption import (
-    MOST_BLOCKS,
     Blocks,
-    Cells,
     copied,
     covering,
     draw_blocks,
@@ -49,12 +48,27 @@ def test_images_have_areas_of_their_own():
     assert all(torch.equal(masks[i], slow_union(blocks, i, float(area_R[i]), 14)) for i in range(5))
 
 
-def test_as_many_blocks_as_float32_has_exponents():
+@pytest.mark.parametrize("S", [240, MOST_BLOCKS])
+def test_as_many_blocks_as_there_are_exponents(S):
     """One cell each, along a diagonal: cell (s, s) is first covered by block s, all others by none."""
-    start_RS = torch.arange(MOST_BLOCKS)[None]
-    first_HW = first_cover(Blocks(start_RS, start_RS + 1, start_RS, start_RS + 1), MOST_BLOCKS)[0]
+    start_RS = torch.arange(S)[None]
+    first_HW = first_cover(Blocks(start_RS, start_RS + 1, start_RS, start_RS + 1), S)[0]
     assert torch.equal(first_HW.diagonal(), start_RS[0].int())
-    assert (first_HW.fill_diagonal_(MOST_BLOCKS) == MOST_BLOCKS).all()
+    assert (first_HW.fill_diagonal_(S) == S).all()
+
+
+SIZES = [(224, 1, 0.15), (224, 16, 0.1), (32, 8, 0.3), (64, 16, 0.3), (96, 32, 0.3), (32, 4, 0.3), (8, 1, 0.3), (384, 16, 0.3)]
+
+
+@pytest.mark.parametrize(("size_px", "px", "max_side"), SIZES)
+def test_images_of_any_size_are_covered_as_asked_and_not_whole(size_px, px, max_side):
+    torch.manual_seed(0)
+    cells = GmmlConfig(align="patch", max_side=max_side).cells(size_px, px)
+    R = 20 if cells.count > 100 else 400
+    area_R = 0.5 + 0.25 * torch.rand(R)
+    share_R = covering(draw_blocks(R, cells.enough_blocks(0.75), cells), area_R, cells.count)[0].float().mean((1, 2))
+    assert (share_R >= area_R - 1e-6).all() and (share_R < 1).float().mean() > 0.99
+    assert share_R.mean().item() == pytest.approx(0.63, abs=0.03 + 0.5 / cells.count)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +78,7 @@ def test_as_many_blocks_as_float32_has_exponents():
 def test_statistics_of_gmmls_code(cells, area, mean, blocks):
     """What was simulated with its procedure: the covered share of noise (p = 0.75) and of alien blocks (0.3), and their number."""
     torch.manual_seed(0)
-    R = 2000 if cells is PATCHES else 100
+    R = 2000 if cells is PATCHES else 300
     num_blocks = cells.enough_blocks(area[1])
     drawn = draw_blocks(R, num_blocks, cells)
     area_R = area[0] + (area[1] - area[0]) * torch.rand(R)

@@ -100,7 +100,7 @@ def gmml_corruption(bench: Bench) -> Comparison:
     step = TrainingStep(bench, vit_run(AUTOENCODER, {"backbone.name": "vit_small"}), 64 // parts)
     images = torch.randn(64, 3, 224, 224, device=bench.device)
     objective = model.build(vit_run(GMML), 10).objectives["gmml"].to(bench.device)
-    note = "GMML's corruption of 64 images of 224 px / a step of ViT-S/16 on as many"
+    note = "GMML's corruption of 64 images of 224 px / an autoencoder step of ViT-S/16 on as many"
     return bench.compare(
         "gmml_corruption", "s",
         lambda: bench.seconds(lambda: objective.corrupt(images, 64), 3), lambda: parts * bench.seconds(step), note,

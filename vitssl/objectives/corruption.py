@@ -5,39 +5,16 @@ Shapes: R views of B images, crop by crop; S blocks of an image; images are divi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from vitssl.config.objectives.gmml import MOST_BLOCKS, Cells
+
 NOISE, ZEROS, ALIEN, COPY = KINDS = ("noise", "zeros", "alien", "copy")
-WORD_BITS = 24
-MOST_BLOCKS = 252
-
-
-class Cells(NamedTuple):
-    """A square image's division into cells, and the sides that blocks may have.
-
-    Attributes:
-        count: of cells on a side.
-        px: pixels on a cell's side.
-        max_side_px: blocks' sides are uniform from ``px`` to less than this, before they are cut at the image's edge.
-    """
-
-    count: int
-    px: int
-    max_side_px: int
-
-    def enough_blocks(self, area: float) -> int:
-        """Twice as many blocks as cover that share of an image on average, as far as there is room for so many."""
-        starts = range(max(self.count - 1, 1))
-        sides = range(self.px, self.max_side_px)
-        mean_side = sum(round(min(side / self.px, self.count - start)) for start in starts for side in sides) / len(starts) / len(sides)
-        each = (mean_side / self.count) ** 2
-        needed = math.log(1 - min(area, 0.95)) / math.log1p(-each) if each < 1 else 1.0
-        return min(math.ceil(2 * needed), MOST_BLOCKS)
+WORD_BITS = 24  # of a float32's significand
 
 
 class Blocks(NamedTuple):
@@ -50,12 +27,12 @@ class Blocks(NamedTuple):
 
 
 def draw_blocks(num_images: int, num_blocks: int, cells: Cells, device: torch.device | None = None) -> Blocks:
-    """Rectangles as in GMML's code: the start uniform on the cells but the last of each side, the lengths uniform in pixels, cut at the
-    image's edge and rounded to cells, halves to even numbers.
+    """Rectangles as in GMML's code: the start uniform on ``cells.starts``, the lengths uniform in pixels, cut at the image's edge and
+    rounded to cells, halves to even numbers.
     """
 
     def interval() -> tuple[Tensor, Tensor]:
-        start_RS = torch.randint(max(cells.count - 1, 1), (num_images, num_blocks), device=device)
+        start_RS = torch.randint(cells.starts, (num_images, num_blocks), device=device)
         side_RS = torch.randint(cells.px, cells.max_side_px, (num_images, num_blocks), device=device)
         length_RS = torch.minimum(side_RS / cells.px, cells.count - start_RS).round().long()
         return start_RS, start_RS + length_RS
@@ -66,31 +43,32 @@ def draw_blocks(num_images: int, num_blocks: int, cells: Cells, device: torch.de
 def first_cover(blocks: Blocks, count: int) -> Tensor:
     """The number of the first block that covers each cell, int32 (R, count, count); S where none does.
 
-    A row and a column each know the blocks that cross them as a set of bits, block s having the value 2**(126 - s): the highest bit that
-    the two have in common is the first block that covers their cell, and it is read off the exponent of a float32. A word of bits holds 24
-    blocks, which float32 holds exactly.
+    A row and a column each know the blocks that cross them as a set of bits, of falling values: the highest bit that the two have in
+    common is the first block that covers their cell, and it is read off the exponent of a float. A word of bits holds 24 blocks, which
+    float32 holds exactly; of more than 240 blocks the exponents need a float64.
     """
     R, S = blocks.top_RS.shape
-    assert S <= MOST_BLOCKS, f"{S} blocks are more than the exponents of float32"
+    assert S <= MOST_BLOCKS, f"{S} blocks are more than there are exponents"
+    dtype, top_exponent = (torch.float32, 126) if S <= 240 else (torch.float64, 1022)
     device = blocks.top_RS.device
     place = torch.arange(count, device=device)
     value_w1 = (2 ** torch.arange(WORD_BITS, dtype=torch.int32, device=device)).flip(0)[:, None]
-    highest_RHW = torch.zeros(R, count, count, device=device)
+    highest_RHW = torch.zeros(R, count, count, dtype=dtype, device=device)
     for start in range(0, S, WORD_BITS):
         top, bottom, left, right = (edge_RS[:, start : start + WORD_BITS, None] for edge_RS in blocks)
         value_s1 = value_w1[: top.shape[1]]
         row_RH = ((top <= place) & (place < bottom)).mul(value_s1).sum(1, dtype=torch.int32)
         column_RW = ((left <= place) & (place < right)).mul(value_s1).sum(1, dtype=torch.int32)
         common_RHW = row_RH[:, :, None] & column_RW[:, None]
-        highest_RHW = torch.maximum(highest_RHW, common_RHW * 2.0 ** (127 - WORD_BITS - start))
-    return torch.where(highest_RHW > 0, 127 - torch.frexp(highest_RHW).exponent, S)
+        highest_RHW = torch.maximum(highest_RHW, common_RHW.to(dtype) * 2.0 ** (top_exponent + 1 - WORD_BITS - start))
+    return torch.where(highest_RHW > 0, top_exponent + 1 - torch.frexp(highest_RHW).exponent, S)
 
 
 def covering(blocks: Blocks, area_R: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The union of each image's first blocks, of as many as it takes to cover a share of at least ``area_R``.
 
-    For all images together, and without a look at a value. Where the S blocks do not cover as much, which happens with areas near 1, the
-    whole image is covered.
+    For all images together, and without a look at a value. Where the S blocks do not cover as much, which happens with areas of 0.95 and
+    more (`Cells.enough_blocks`), the whole image is covered.
 
     Args:
         blocks: S of each image.

@@ -14,7 +14,7 @@ from vitssl.backbones.base import Backbone, Features
 from vitssl.config.objectives.gmml import GmmlConfig
 from vitssl.data.batch import Batch
 from vitssl.objectives.base import Objective
-from vitssl.objectives.corruption import Cells, copied, covering, draw_blocks, fill, replacement
+from vitssl.objectives.corruption import copied, covering, draw_blocks, fill, replacement
 from vitssl.objectives.decoders import PixelDecoder
 from vitssl.objectives.step import Step
 
@@ -44,9 +44,8 @@ class Gmml(Objective):
         self.kinds = tuple(kinds)
         if not kinds:
             return
-        cell_px = backbone.stride if cfg.align == "patch" else 1
-        self.cells = Cells(size_px // cell_px, cell_px, max(int(cfg.max_side * size_px), cell_px + 1))
-        self.num_blocks = self.cells.enough_blocks(max(kind.area[1] for kind in kinds.values()))
+        self.cells = cfg.cells(size_px, backbone.stride)
+        self.num_blocks = self.cells.enough_blocks(cfg.largest_area())
         shares = torch.tensor([kind.share for kind in kinds.values()], dtype=torch.float64)
         # of the kinds one after the other, up to the last but one; constants, and not part of a checkpoint
         self.register_buffer("shares_upto", (shares.cumsum(0) / shares.sum())[:-1].float(), persistent=False)

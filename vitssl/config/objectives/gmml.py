@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Optional
 
 from vitssl.config.backbones import family, num_intermediates, stride_px
 from vitssl.config.base import Problem, less_than
@@ -14,6 +15,36 @@ from vitssl.config.objectives.base import ObjectiveConfig
 
 if TYPE_CHECKING:
     from vitssl.config.run import Run
+
+
+MOST_BLOCKS = 960  # whose order the exponents of a float64 can hold
+
+
+class Cells(NamedTuple):
+    """A square image's division into cells, and the sides that blocks may have.
+
+    Attributes:
+        count: of cells on a side.
+        px: pixels on a cell's side.
+        max_side_px: blocks' sides are uniform from ``px`` to less than this, before they are cut at the image's edge.
+    """
+
+    count: int
+    px: int
+    max_side_px: int
+
+    @property
+    def starts(self) -> int:
+        """How many cells of a side a block may start in: all but the last, as in GMML's code, where blocks can be longer than a cell."""
+        longest = round((self.max_side_px - 1) / self.px)
+        return self.count - 1 if longest > 1 and self.count > 1 else self.count
+
+    def enough_blocks(self, area: float) -> int:
+        """Twice as many blocks as cover that share of an image on average; for more than 0.95 as many as for that."""
+        starts, sides = range(self.starts), range(self.px, self.max_side_px)
+        mean_side = sum(round(min(side / self.px, self.count - start)) for start in starts for side in sides) / len(starts) / len(sides)
+        each = (mean_side / self.count) ** 2
+        return math.ceil(2 * math.log(1 - min(area, 0.95)) / math.log1p(-each)) + 1 if each < 1 else 1
 
 
 @dataclass
@@ -54,7 +85,7 @@ class GmmlConfig(ObjectiveConfig):
     smoke: ClassVar[dict[str, Any]] = {"blocks": [0, -1]}
     corrupt: Corruptions = field(default_factory=Corruptions)
     align: Literal["pixel", "patch"] = "pixel"  # where blocks begin and end
-    max_side: float = 0.3  # of a block, as a share of the image's side
+    max_side: float = 0.3  # of a block, as a share of the image's side; at least a patch, or a pixel
     blocks: list[int] = field(default_factory=lambda: [5, 7, 9, 11])  # whose outputs are fused for the decoder; from 0, -1 is the last
     fuse: Literal["mean", "sum"] = "mean"
     decoder_layers: int = 3  # linear ones, each with its activation, before the one that gives pixels
@@ -63,8 +94,19 @@ class GmmlConfig(ObjectiveConfig):
     loss_on: Literal["corrupted", "all"] = "corrupted"  # pixels
 
     def inactive_fields(self) -> dict[str, str]:
-        inactive = {} if self.corrupt.enabled() else dict.fromkeys(("align", "max_side"), "a kind of corruption")
+        kinds = self.corrupt.enabled()
+        inactive = {} if kinds else dict.fromkeys(("align", "max_side"), "a kind of corruption")
+        inactive |= {} if self.decoder_layers else {"activation": "decoder_layers"}
         return inactive | ({} if len(self.blocks) > 1 else {"fuse": "several blocks"})
+
+    def cells(self, size_px: int, patch_px: int) -> Cells:
+        """Of an image of this size; patches or pixels."""
+        px = patch_px if self.align == "patch" else 1
+        return Cells(size_px // px, px, max(int(self.max_side * size_px), px + 1))
+
+    def largest_area(self) -> float:
+        """The largest share of an image that any kind may have to cover."""
+        return max(kind.area[1] for kind in self.corrupt.enabled().values())
 
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
@@ -79,17 +121,22 @@ class GmmlConfig(ObjectiveConfig):
         for kind, corruption in kinds.items():
             if len(corruption.area) != 2 or not 0 <= corruption.area[0] <= corruption.area[1] <= 1:
                 yield Problem(f"{name}.corrupt.{kind}.area", f"{corruption.area} is not a rising pair of numbers in [0, 1]")
-            yield from less_than(0, corruption, f"{name}.corrupt.{kind}", "share")
-        if kinds and not any(corruption.share for corruption in kinds.values()):
-            yield Problem(f"{name}.corrupt", "every kind has a share of 0; set the share of one, or null where a kind is off")
+            if not 0 < corruption.share < math.inf:
+                yield Problem(f"{name}.corrupt.{kind}.share", f"{corruption.share} is not positive; null is off")
+            elif len(kinds) == 1 and corruption.share != 1:
+                yield Problem(f"{name}.corrupt.{kind}.share", f"{corruption.share} is read with several kinds only; leave it out")
         if not kinds and self.loss_on == "corrupted":
             yield Problem(f"{name}.loss_on", "no kind of corruption is on, and no pixel would count; set one, or loss_on: all")
         smallest = min(run.optim.batch_size, run.loop.micro_batch_size or run.optim.batch_size)
         if "alien" in kinds and smallest < 2:
             field_name = "loop.micro_batch_size" if run.loop.micro_batch_size == 1 else "optim.batch_size"
             yield Problem(field_name, f"1 image has no other to take blocks from; raise it, or set {name}.corrupt.alien=null")
-        if "copy" in kinds and self.align == "patch" and view_px(run.data, self.view) == stride_px(run.backbone):
+        cells = self.cells(view_px(run.data, self.view), stride_px(run.backbone))
+        if "copy" in kinds and cells.count == 1:
             yield Problem(f"{name}.corrupt.copy", "an image of one patch has nothing elsewhere to copy")
+        if kinds and 0 < self.max_side <= 1 and (needed := cells.enough_blocks(self.largest_area())) > MOST_BLOCKS:
+            reason = f"{self.max_side} makes blocks so small that an image may need {needed} of them, more than {MOST_BLOCKS}; raise it"
+            yield Problem(f"{name}.max_side", reason)
 
     def _block_problems(self, name: str, run: Run) -> Iterator[Problem]:
         count = num_intermediates(run.backbone)
