@@ -85,6 +85,8 @@ def sweep(tmp_path, digits, monkeypatch):
     return lambda *words: submit.main(["sweep.yaml", "--executor", "local", *words])
 
 
+@pytest.mark.release
+@pytest.mark.release
 def test_a_sweep_starts_from_an_import_that_is_made_once(sweep, capfd):
     assert sweep("--dry-run") == 0
     assert "would be fetched from import:mae:mae.pth first" in capfd.readouterr().out and not Path("weights").exists()

@@ -37,6 +37,7 @@ def undisturbed(place: Path) -> Path:
     return run_folder(place / "runs" / "tiny", "sslft-pretrain-s0")
 
 
+@pytest.mark.release
 def test_a_sweep_on_two_nodes(undisturbed: Path) -> None:
     sweep = undisturbed.parent
     assert len(list(sweep.glob("*/done.json"))) == 2
