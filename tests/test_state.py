@@ -44,10 +44,10 @@ def test_init_objectives_names_what_comes_along(make_run, pretrained):
 @pytest.mark.parametrize(
     ("layer", "words"),
     [
-        ({"backbone.depth": 3}, r"blocks\.2\..* is missing there"),
-        ({"backbone.depth": 1}, r"blocks\.1\..* is not part of this model"),
-        ({"backbone.mlp_ratio": 2.0}, r"fc1.* has shape \(128.*\) there and \(64"),
-        ({"init_objectives": ["classify"]}, r"objectives\.classify\.head\.bias is missing there"),
+        ({"backbone.depth": 3}, r"blocks\.2\..* is missing"),
+        ({"backbone.depth": 1}, r"blocks\.1\..* is not part of the network"),
+        ({"backbone.mlp_ratio": 2.0}, r"fc1.* has shape \(128.*\), and \(64"),
+        ({"init_objectives": ["classify"]}, r"objectives\.classify\.head\.bias is missing"),
     ],
 )
 def test_a_misfit_is_named_and_can_be_excused(make_run, pretrained, layer, words):

@@ -195,9 +195,9 @@ def load_teachers(model: nn.Module, run: Run, mean: list[float], std: list[float
 
 def mismatches(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> dict[str, str]:
     """{name of a tensor: what is wrong with it} of weights that are to be loaded into a network."""
-    problems = {name: "is missing there" for name in ours.keys() - theirs.keys()}
-    problems |= {name: "is not part of this model" for name in theirs.keys() - ours.keys()}
+    problems = {name: "is missing" for name in ours.keys() - theirs.keys()}
+    problems |= {name: "is not part of the network" for name in theirs.keys() - ours.keys()}
     for name in ours.keys() & theirs.keys():
         if ours[name].shape != theirs[name].shape:
-            problems[name] = f"has shape {tuple(theirs[name].shape)} there and {tuple(ours[name].shape)} here"
+            problems[name] = f"has shape {tuple(theirs[name].shape)}, and {tuple(ours[name].shape)} is expected"
     return dict(sorted(problems.items()))

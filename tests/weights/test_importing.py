@@ -229,7 +229,7 @@ MISFITS = {
     "missing_two": (dict.fromkeys(("blocks.1.norm1.weight", "blocks.1.norm1.bias")), r"blocks\.1\.norm1\.bias is missing \(and 1 more\)"),
     "missing_size": ({"patch_embed.proj.weight": None}, r"patch_embed\.proj\.weight is missing, so it is not a network of this layout"),
     "missing_bias": ({"head.bias": None}, r"head\.bias is missing"),
-    "extra": ({"blocks.0.ls1.gamma": torch.ones(64)}, r"blocks\.0\.ls1\.gamma is not part of the network of this layout"),
+    "extra": ({"blocks.0.ls1.gamma": torch.ones(64)}, r"blocks\.0\.ls1\.gamma is not part of the network"),
     "misshapen": ({"blocks.2.mlp.fc2.weight": torch.ones(64, 2)}, r"2\.mlp\.fc2\.weight has shape \(64, 2\), and \(64, 256\) is expected"),
     "flat": ({"patch_embed.proj.weight": torch.ones(64, 192)}, r"patch_embed\.proj\.weight has shape \(64, 192\), and 4 dimensions"),
     "empty": ({"pos_embed": torch.ones(0, 17, 64)}, r"pos_embed has shape \(0, 17, 64\), and 3 dimensions are expected, none of them"),

@@ -14,7 +14,8 @@ def mlp(
 ) -> nn.Sequential:
     """Linear layers from width to width; after all but the last, a batch norm if asked for (in place of the bias) and the activation.
 
-    With ``last_batch_norm`` there is one after the last too, and neither has a bias (SimCLR's code).
+    With ``last_batch_norm`` there is one after the last too, and neither has a bias (SimCLR's code); without ``last_bias`` the last layer
+    has none (LUT's).
     """
     parts: list[nn.Module] = []
     for i in range(len(widths) - 2):

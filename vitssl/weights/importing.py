@@ -148,11 +148,8 @@ def _fill(network: model.Model, tensors: Tensors) -> None:
     ours = network.state_dict()
     if problems := state.mismatches(ours, theirs):
         name, what = next(iter(problems.items()))
-        known = what.replace("is missing there", "is missing").replace(
-            "is not part of this model", "is not part of the network of this layout"
-        )
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise ConfigError(f"{tensors.there(name)} {known.replace(' there and', ', and').replace(' here', ' is expected')}{more}")
+        raise ConfigError(f"{tensors.there(name)} {what}{more}")
     network.load_state_dict(theirs)
 
 
