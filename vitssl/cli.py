@@ -49,38 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     add("runs", nargs="+", type=Path, metavar="run", help="run folder or run.yaml")
     add("--classes", type=_numbers, help="comma-separated numbers of classes, one for each run, where their shards do not exist yet")
     add("--json", action="store_true", help="one line for each run")
-    add = _command(commands, "weights", _weights, "download released weights into a file for init_from")
-    add("name", help="timm:NAME, for example timm:deit_tiny_patch16_224.fb_in1k")
-    add("out", type=Path)
-    add = _command(commands, "import", _import, "a file of released weights as a run folder: a start, or to be probed and evaluated")
-    add("file", type=Path, help="a checkpoint as the release wrote it, or .safetensors")
-    add("--out", type=Path, help="run folder (default: weights/NAME-LAYOUT-HASH)")
-    add("--as", required=True, choices=LAYOUTS, dest="layout", help="whose names and keys the file has")
-    add("--shards", help="images to evaluate it on, which name its classes")
-    add(
-        "--set",
-        nargs="+",
-        default=[],
-        dest="fields",
-        metavar="field=value",
-        help="fields that no shape tells, such as backbone.num_heads=3",
-    )
-    add = _command(commands, "export", _export, "a run's network as what other code loads")
-    add("folder", type=Path, help="run folder")
-    add("out", type=Path, help="file; for huggingface a folder")
-    add("--to", required=True, choices=("timm", "safetensors", "huggingface", "onnx"), help="huggingface: timm's layout, with a model card")
-    add("--weights", default="model", choices=("model", "ema", "teacher"), help="of a teacher there is the backbone alone")
-    add("--checkpoint", default="last.pt", help="a file of the run folder, for example best.pt")
-    add("--backbone", action="store_true", help="without the classifier")
-    add = _command(commands, "features", _features, "features of all images of a split, as NumPy arrays in a file")
-    add("folder", type=Path, help="run folder")
-    add("shards", type=Path, help="shards, with any classes")
-    add("out", type=Path, help="a file, such as features.npz")
-    add("--split", default="test", help="a split of the shards, or several joined by +")
-    add("--weights", default="model", choices=("model", "ema", "teacher"))
-    add("--checkpoint", default="last.pt", help="a file of the run folder, for example best.pt")
-    add("--blocks", type=int, nargs="+", default=[], help="of these too, before the final norm: 0 is the first, -1 the last")
-    add("--tokens", action="store_true", help="every patch token, besides their mean")
+    _weights_parsers(commands)
     add = _command(commands, "report", _report, "tables, plots and pages of a sweep")
     add("folder", type=Path, help="sweep folder, for example runs/quickstart")
     add = _command(commands, "bench", _bench, "speed on this machine, as ratios measured side by side")
@@ -118,6 +87,42 @@ def _shards_parser(commands: argparse._SubParsersAction) -> None:
     add("folder", type=Path)
     add = _command(actions, "info", _shards_info, "counts, classes, statistics")
     add("folder", type=Path)
+
+
+def _weights_parsers(commands: argparse._SubParsersAction) -> None:
+    """What comes from other code, and goes to it."""
+    add = _command(commands, "weights", _weights, "download released weights into a file for init_from")
+    add("name", help="timm:NAME, for example timm:deit_tiny_patch16_224.fb_in1k")
+    add("out", type=Path)
+    add = _command(commands, "import", _import, "a file of released weights as a run folder: a start, or to be probed and evaluated")
+    add("file", type=Path, help="a checkpoint as the release wrote it, or .safetensors")
+    add("--out", type=Path, help="run folder (default: weights/NAME-LAYOUT-HASH)")
+    add("--as", required=True, choices=LAYOUTS, dest="layout", help="whose names and keys the file has")
+    add("--shards", help="images to evaluate it on, which name its classes")
+    add(
+        "--set",
+        nargs="+",
+        default=[],
+        dest="fields",
+        metavar="field=value",
+        help="fields that no shape tells, such as backbone.num_heads=3",
+    )
+    add = _command(commands, "export", _export, "a run's network as what other code loads")
+    add("folder", type=Path, help="run folder")
+    add("out", type=Path, help="file; for huggingface a folder")
+    add("--to", required=True, choices=("timm", "safetensors", "huggingface", "onnx"), help="huggingface: timm's layout, with a model card")
+    add("--weights", default="model", choices=("model", "ema", "teacher"), help="of a teacher there is the backbone alone")
+    add("--checkpoint", default="last.pt", help="a file of the run folder, for example best.pt")
+    add("--backbone", action="store_true", help="without the classifier")
+    add = _command(commands, "features", _features, "features of all images of a split, as NumPy arrays in a file")
+    add("folder", type=Path, help="run folder")
+    add("shards", type=Path, help="shards, with any classes")
+    add("out", type=Path, help="a file, such as features.npz")
+    add("--split", default="test", help="a split of the shards, or several joined by +")
+    add("--weights", default="model", choices=("model", "ema", "teacher"))
+    add("--checkpoint", default="last.pt", help="a file of the run folder, for example best.pt")
+    add("--blocks", type=int, nargs="+", default=[], help="of these too, before the final norm: 0 is the first, -1 the last")
+    add("--tokens", action="store_true", help="every patch token, besides their mean")
 
 
 def _shards_build(arguments: argparse.Namespace) -> None:
