@@ -1,4 +1,4 @@
-"""Processes of this machine as gloo ranks; forked from one that has imported everything, which saves each six seconds.
+"""Processes of this machine as gloo ranks; forked from one that has imported everything, which saves each ten seconds.
 
 The fork server belongs to the test worker and starts at the first use. What the start of a process itself is tested for uses
 `start_programs`, which runs `python -m vitssl.train FOLDER` as torchrun does.
@@ -34,7 +34,7 @@ def free_port() -> int:
 
 @functools.cache
 def _start_server() -> None:
-    multiprocessing.set_forkserver_preload(["vitssl.train"])
+    multiprocessing.set_forkserver_preload(["tests.preloaded"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))
         forkserver.ensure_running()

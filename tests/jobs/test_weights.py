@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from jobs import submit, weights
-from jobs.graph import Stage
+from jobs import smoke, submit, weights
+from jobs.graph import Stage, cells
+from jobs.sweep import read
 from tests.weights import releases
 from vitssl import config
 from vitssl.config import ConfigError, Site, save
@@ -86,7 +87,6 @@ def sweep(tmp_path, digits, monkeypatch):
 
 
 @pytest.mark.release
-@pytest.mark.release
 def test_a_sweep_starts_from_an_import_that_is_made_once(sweep, capfd):
     assert sweep("--dry-run") == 0
     assert "would be fetched from import:mae:mae.pth first" in capfd.readouterr().out and not Path("weights").exists()
@@ -108,6 +108,7 @@ def test_a_sweep_starts_from_an_import_that_is_made_once(sweep, capfd):
     assert "importing" not in capfd.readouterr().out
 
 
+@pytest.mark.release
 def test_another_file_under_the_same_name_is_another_run(sweep):
     assert sweep("arms=[tuned]") == 0
     torch.save(releases.mae_encoder().content, "mae.pth")
@@ -115,6 +116,7 @@ def test_another_file_under_the_same_name_is_another_run(sweep):
     assert len(list(Path("runs/imported").glob("tuned-*"))) == len(list(Path("weights").iterdir())) == 2
 
 
+@pytest.mark.release
 def test_an_import_of_another_size_is_refused_before_anything_is_queued(sweep, capfd):
     assert sweep("backbone.depth=2") == 2
     error = capfd.readouterr().err
@@ -130,7 +132,8 @@ def test_a_file_that_is_no_such_release_is_refused_before_anything_is_queued(swe
     assert "import:mae:mae.pth could not be imported; import it by hand" in error
 
 
-def test_a_smoke_run_leaves_imports_out(sweep):
-    assert sweep("--smoke", "arms=[tuned]") == 0
-    (run,) = Path("runs/imported-smoke").glob("tuned-*")
-    assert config.load(run).init_from is None
+def test_a_smoke_run_leaves_imports_out(sweep, tmp_path):
+    spec = smoke.narrow(read("sweep.yaml"))
+    stages = {cell.arm: stage for cell in cells(spec) for stage in cell.stages}
+    assert stages["tuned"].run.init_from == "import:mae:mae.pth"
+    assert smoke.shrink(stages["tuned"].run, spec, tmp_path, "tuned").init_from is None

@@ -47,6 +47,7 @@ def test_a_sweep_on_two_nodes(undisturbed: Path) -> None:
     assert len(list(undisturbed.glob("emissions-0-*.json"))) == 2  # one tracker on each node
 
 
+@pytest.mark.release
 def test_an_evaluator_added_to_a_finished_sweep_is_evaluated_on_one_gpu_and_nothing_is_trained(place: Path, capsys) -> None:
     assert submit.main([str(SWEEP), "--executor", "local", "loop.epochs=1"]) == 0
     sweep = place / "runs" / "tiny"
