@@ -84,11 +84,14 @@ def test_a_backbone_without_a_class_token_gives_the_mean_alone(run, digits, tmp_
         (["gone", "x.npz"], "gone/index.json does not exist"),
         (["SHARDS", "."], ". is a folder; name a file, such as features.npz"),
         (["SHARDS", "x.npz", "--weights", "teacher"], "holds no teacher"),
+        (["SHARDS", "there.npz"], "there.npz exists; delete it, or name another"),
+        (["SHARDS", "there.npz/x.npz"], "there.npz is no folder that can be written to; name another place for x.npz"),
     ],
 )
 def test_mistakes_are_one_line(run, digits, tmp_path, monkeypatch, capsys, words, message):
     folder = run()
     monkeypatch.chdir(tmp_path)
+    Path("there.npz").touch()
     assert cli.main(["features", str(folder), *(word.replace("SHARDS", str(digits)) for word in words)]) == 2
     error = capsys.readouterr().err
     assert message in error and error.startswith("error: ") and error.count("\n") == 1

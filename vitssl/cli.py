@@ -118,7 +118,7 @@ def _weights_parsers(commands: argparse._SubParsersAction) -> None:
     add("folder", type=Path, help="run folder")
     add("shards", type=Path, help="shards, with any classes")
     add("out", type=Path, help="a file, such as features.npz")
-    add("--split", default="test", help="a split of the shards, or several joined by +")
+    add("--split", default="test", help="a split of the shards, or several joined by + (default: %(default)s)")
     add("--weights", default="model", choices=("model", "ema", "teacher"))
     add("--checkpoint", default="last.pt", help="a file of the run folder, for example best.pt")
     add("--blocks", type=int, nargs="+", default=[], help="of these too, before the final norm: 0 is the first, -1 the last")

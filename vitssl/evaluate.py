@@ -133,7 +133,8 @@ class Trained:
             ConfigError: they are not there, or have other classes.
         """
         if self.run.data.shards == config.NO_SHARDS:
-            raise ConfigError(f"{self.folder} was imported without images; import it again with --shards SHARDS, into another folder")
+            missing = "was imported without training images, which this looks at too"
+            raise ConfigError(f"{self.folder} {missing}; import it again with --shards SHARDS, into another folder")
         index = load_index(self.run.data.shards)
         if index.classes != self.classes:
             raise ConfigError(f"{index.folder}: its classes are not those that {self.folder} was trained on")

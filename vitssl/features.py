@@ -16,6 +16,7 @@ from vitssl.data.index import load_index
 from vitssl.data.loader import EvalLoader
 from vitssl.evaluate import Trained
 from vitssl.evaluators.base import EVALUATED_AT_ONCE
+from vitssl.files import check_new
 
 
 def write(
@@ -30,16 +31,17 @@ def write(
     Args:
         trained: the run.
         shards: of any classes.
-        out: the file; it is replaced.
+        out: a new file.
         split: of the shards, or several joined by ``+``.
         blocks: as `Trained.features` has them.
         tokens: also ``tokens`` (N, patch tokens, D), and ``tokens_block<i>``.
 
     Raises:
-        ConfigError: no such shards, split or block.
+        ConfigError: no such shards, split or block, or ``out`` exists.
     """
     if out.is_dir():
         raise ConfigError(f"{out} is a folder; name a file, such as {out / 'features.npz'}")
+    check_new(out)
     index, places = load_index(shards), trained.places(blocks)
     positions = index.where(split)
     if not len(positions):

@@ -31,6 +31,19 @@ def write_atomically(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)  # of a full disk
 
 
+def check_new(path: Path) -> None:
+    """Refuse, before a long computation, to write where something is or where nothing can be written.
+
+    Raises:
+        ConfigError: naming the file or folder.
+    """
+    if path.exists():
+        raise ConfigError(f"{path} exists; delete it, or name another")
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ConfigError(f"{folder} is no folder that can be written to; name another place for {path.name}")
+
+
 def move(temporary: Path, path: Path) -> None:
     """Rename a file whose content is on the disk, and put the new name there too."""
     os.rename(temporary, path)

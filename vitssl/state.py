@@ -63,7 +63,7 @@ def read(path: Path) -> dict[str, Any]:
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; name the file of weights in it")
     if not path.is_file():
-        raise ConfigError(f"{path} does not exist: there is no checkpoint to start from")
+        raise ConfigError(f"{path} does not exist; name a file of weights that does")
     try:
         with torch.serialization.safe_globals(list(ALSO_READ)):
             return load_file(path) if is_safetensors(path) else torch.load(path, map_location="cpu", weights_only=True)
@@ -112,7 +112,7 @@ def chosen(content: dict[str, Any], which: str) -> dict[str, Tensor]:
     teacher = {TEACHER.sub("backbone.", name): content["model"][name] for name in names}
     if not teacher:
         raise ConfigError(
-            "holds no teacher that follows the backbone; a run whose objective follows it with a moving average has one (objectives.dino)"
+            "holds no teacher that follows the backbone; a run of an objective that averages it has one (objectives.dino, objectives.lut)"
         )
     return teacher
 

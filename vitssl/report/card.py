@@ -127,7 +127,7 @@ def _results(run: RunFolder, sweep: Sweep | None, cell: Cell | None) -> list[str
     if sweep and cell and cell.last is run:
         grid = lay_out(sweep)
         row, column = _place(grid, cell)
-        if scores := list(grid.scores(row, column).values()):
+        if len(scores := list(grid.scores(row, column).values())) > 1:
             lines.append(f"- over {len(scores)} seeds of the same recipe: {grid.measured.title} {plus_minus(scores)} (mean ± std)")
     return lines or ["Not evaluated."]
 
