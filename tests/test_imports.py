@@ -12,8 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PARTS = {
-    "vitssl.backbones": {"base", "layers", "norms", "sl_vit"},
-    "vitssl.objectives": {"base", "corruption", "decoders", "heads", "losses", "masking", "step", "teacher"},
+    "vitssl.backbones": {"base", "layers", "masked_tokens", "norms", "sl_vit"},
+    "vitssl.objectives": {"base", "corruption", "decoders", "heads", "inpainting", "losses", "masking", "step", "teacher"},
 }
 CORE = {"config", "files", "dist", "log", "backbones", "data", "objectives"}
 MIDDLE = {"model", "state", "optim", "cost", "emissions"}

@@ -92,10 +92,13 @@ def _train_forwards(run: Run, num_classes: int) -> tuple[int, dict[str, int]]:
         joint = dataclasses.replace(run, objectives=dataclasses.replace(joint.objectives, **{name: objective}))
         before, passes_before = total, passes
         total, passes = _train_forward(joint, num_classes)
+        macs[name] = total - before
+        if not set(objective.views()) <= set(run.data.views.enabled()):
+            continue  # it reads a view that another one makes
         alone = dataclasses.replace(run, objectives=Objectives(**{name: objective}))
-        macs_alone, passes_alone = _train_forward(alone, num_classes) if macs else (total, passes)
-        shares_no_pass = passes - passes_before == passes_alone
-        macs[name] = macs_alone if shares_no_pass else total - before
+        macs_alone, passes_alone = _train_forward(alone, num_classes) if before else (total, passes)
+        if passes - passes_before == passes_alone:  # it shares none
+            macs[name] = macs_alone
     return total, macs
 
 

@@ -178,7 +178,7 @@ def test_an_import_is_a_finished_run(tmp_path: Path, digits: Path, capsys: pytes
     assert trained.view is not None and config.load(folder).data.normalize == "half"
     assert cli.main(["cost", str(folder), "--classes", str(CLASSES)]) == 0
     assert cli.main(["evaluate", str(folder)]) == 2
-    assert "was imported without images; import it again with --shards SHARDS" in capsys.readouterr().err
+    assert "was imported without training images, which this looks at too; import it again with --shards SHARDS" in capsys.readouterr().err
 
 
 def test_an_import_with_images_is_evaluated_and_probed(tmp_path: Path, digits: Path, capsys: pytest.CaptureFixture[str]) -> None:

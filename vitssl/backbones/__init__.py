@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Set
 
 from vitssl import config
-from vitssl.backbones import layers, norms
+from vitssl.backbones import layers, masked_tokens, norms
 from vitssl.backbones.base import Backbone
 
 
@@ -20,6 +20,8 @@ def build(cfg: config.BackboneConfig, size_px: int, requires: Set[str] = frozens
     """
     family = importlib.import_module(f"vitssl.backbones.{config.module(cfg)}")
     backbone = family.build(cfg, size_px, requires)
+    if cfg.masked_tokens is not None:
+        masked_tokens.add(backbone, cfg.masked_tokens)
     layers.set_fused_attention(backbone, cfg.fused_attention)
     norms.set_over_ranks(backbone, cfg.batch_norm == "global")
     return backbone

@@ -35,6 +35,7 @@ class Features:
     extra_BJD: Tensor  # learned tokens that the network appends after the patches
     grid: tuple[int, ...]  # of the N tokens: rows, columns
     intermediates: dict[int, Features] = field(default_factory=dict)  # by ``out_indices``
+    selection_BJN: Tensor | None = None  # the weights with which the extra tokens were pooled from the patch tokens
 
     @classmethod
     def split(cls, sequence_BTD: Tensor, num_prefix_tokens: int, num_extra_tokens: int, grid: tuple[int, ...]) -> Features:
@@ -64,11 +65,18 @@ class Features:
 
     def of_images(self, rows: slice) -> Features:
         """The features of some of the images, without their intermediates."""
-        return Features(self.prefix_BPD[rows], self.tokens_BND[rows], self.extra_BJD[rows], self.grid)
+        selection_BJN = None if self.selection_BJN is None else self.selection_BJN[rows]
+        return Features(self.prefix_BPD[rows], self.tokens_BND[rows], self.extra_BJD[rows], self.grid, selection_BJN=selection_BJN)
 
     def normed(self, norm: Callable[[Tensor], Tensor]) -> Features:
         """The same tokens after a norm."""
-        return Features.split(norm(self.sequence()), self.prefix_BPD.shape[1], self.extra_BJD.shape[1], self.grid)
+        return self.holding(norm(self.sequence()))
+
+    def holding(self, sequence_BTD: Tensor) -> Features:
+        """Features of these parts with other values, without intermediates."""
+        features = Features.split(sequence_BTD, self.prefix_BPD.shape[1], self.extra_BJD.shape[1], self.grid)
+        features.selection_BJN = self.selection_BJN
+        return features
 
     def map(self, index: int | None = None) -> Tensor:
         """The patch tokens on their grid, (B, D, H, W), or with a further axis where the grid has one.
@@ -151,6 +159,18 @@ class Backbone(nn.Module):
         return state
 
 
+class Part(nn.Module):
+    """What an `IsotropicTransformer` has before one of its blocks."""
+
+    def forward(self, tokens: Features) -> Features:
+        """The tokens that the block gets: it may append extra ones, which the blocks after it see and ``Features.extra_BJD`` holds."""
+        raise NotImplementedError
+
+    def convert_state_dict(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+        """Fit other weights to this part; its names in ``state`` begin with ``prefix``."""
+        return state
+
+
 class IsotropicTransformer(Backbone):
     """Prefix tokens, patch tokens and blocks of one width; every block is an intermediate place.
 
@@ -166,31 +186,29 @@ class IsotropicTransformer(Backbone):
         super().__init__()
         self.inserted = nn.ModuleDict()
 
-    def insert(self, part: nn.Module, before: int) -> None:
-        """Let ``part`` change the tokens before block ``before`` (from 0).
-
-        It is called with the `Features` there and gives those that the block gets: it may append extra tokens, which the blocks after it
-        see and ``Features.extra_BJD`` holds.
-        """
+    def insert(self, part: Part, before: int) -> None:
+        """Let ``part`` change the tokens before block ``before`` (from 0)."""
         assert 0 <= before < self.num_layers and str(before) not in self.inserted, f"no place for a part before block {before}"
         self.inserted[str(before)] = part
 
     def _transform(self, tokens: Features, attn_mask: Tensor | None, out_indices: tuple[int, ...]) -> Features:
         """Blocks and final norm."""
-        sequence, num_extra, intermediates = tokens.sequence(), 0, {}
+        intermediates, sequence = {}, tokens.sequence()
         for i, block in enumerate(self.blocks):
             if str(i) in self.inserted:
-                changed = self.inserted[str(i)](self._split(sequence, num_extra, tokens.grid))
-                sequence, num_extra = changed.sequence(), changed.extra_BJD.shape[1]
+                tokens = self.inserted[str(i)](tokens.holding(sequence))
+                sequence = tokens.sequence()
             sequence = block(sequence, attn_mask=attn_mask)
             if i in out_indices:
-                intermediates[i] = self._split(sequence, num_extra, tokens.grid)
-        features = self._split(self.norm(sequence), num_extra, tokens.grid)
+                intermediates[i] = tokens.holding(sequence)
+        features = tokens.holding(self.norm(sequence))
         features.intermediates = intermediates
         return features
 
-    def _split(self, sequence_BTD: Tensor, num_extra_tokens: int, grid: tuple[int, ...]) -> Features:
-        return Features.split(sequence_BTD, self.num_prefix_tokens, num_extra_tokens, grid)
+    def convert_state_dict(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+        for place, part in self.inserted.items():
+            state = part.convert_state_dict(state, f"{prefix}inserted.{place}.")
+        return state
 
     def layer_id(self, name: str) -> int:
         """0 for all that makes tokens; block i is i + 1, and so is what is inserted before it; the final norm counts with the heads, as

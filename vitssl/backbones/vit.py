@@ -101,6 +101,7 @@ class ViT(IsotropicTransformer):
         Raises:
             ConfigError: the weights were trained with learned positions, and this model has fixed ones.
         """
+        state = super().convert_state_dict(state, prefix)
         name = f"{prefix}pos_embed"
         theirs = state.get(name)
         if theirs is None or theirs.shape[-1] != self.embed_dim:

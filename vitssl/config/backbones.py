@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Optional
 
 from vitssl.config.base import Problem, later, less_than, runtime_field
+from vitssl.config.masked_tokens import MaskedTokens
 
 
 class Size(NamedTuple):
@@ -55,7 +56,7 @@ FAMILIES = {
             "vit_large": Size(1024, (24,), 16, patch_size=16),
         },
         reads="patch_size positions interpolate_antialias embed_dim depth num_heads mlp_ratio qkv_bias drop_path init cls_token_std"
-        " reg_tokens tokenizer attention",
+        " reg_tokens tokenizer attention masked_tokens",
         capabilities="cls keep mask attn_mask",
         smoke={"patch_size": 8, "embed_dim": 48, "depth": 2, "num_heads": 3},
     ),
@@ -77,7 +78,7 @@ FAMILIES = {
     ),
     "t2t": _family(
         {"t2t_pico": Size(96, (2,), 3, 3.0, qkv_bias=False), "t2t_vit_14": Size(384, (14,), 6, 3.0, qkv_bias=False)},
-        reads="embed_dim depth num_heads mlp_ratio qkv_bias drop_path attention_scale",
+        reads="embed_dim depth num_heads mlp_ratio qkv_bias drop_path attention_scale masked_tokens",
         capabilities="cls attn_mask",
         smoke={"name": "t2t_pico", "embed_dim": 48, "depth": 2, "num_heads": 3},
         strides=(16,),
@@ -125,6 +126,7 @@ class BackboneConfig:
     reg_tokens: int = 0  # further prefix tokens after the class token, with positions (timm's name; registers)
     tokenizer: Literal["patches", "shifted"] = "patches"  # shifted: shifted patch tokenization (SL-ViT)
     attention: Literal["plain", "local"] = "plain"  # local: locality self-attention (SL-ViT)
+    masked_tokens: Optional[MaskedTokens] = None  # extra tokens in the last blocks (MT-SiT, MT-DINO)
     window_size: Optional[int] = None  # tokens; 7
     relative_positions: bool = True  # Swin's relative position bias
     variant: Literal["microsoft", "drloc"] = "microsoft"  # CvT: the paper's authors' code, or the one that Drloc trained
@@ -146,6 +148,8 @@ class BackboneConfig:
         yield from _inactive_problems(self, name)
         yield from _impossible(self, name)
         yield from less_than(0, self, name, "cls_token_std", "reg_tokens")
+        if self.masked_tokens is not None:
+            yield from self.masked_tokens.problems(f"{name}.masked_tokens", size_of(self).depths[0])
         if not 0 <= self.drop_path < 1:
             yield Problem(f"{name}.drop_path", f"{self.drop_path} is not in [0, 1)")
         for where, size_px in sizes_px:
@@ -225,8 +229,10 @@ def capabilities(backbone: BackboneConfig) -> set[str]:
     """What it can do for an objective."""
     extra = {"cls"} if module(backbone) == "cvt" and backbone.variant == "microsoft" else set()
     extra |= {"reg"} if backbone.reg_tokens else set()
+    extra |= {"masked_tokens"} if backbone.masked_tokens is not None else set()
     lost = {"keep", "mask"} if backbone.tokenizer == "shifted" else set()  # a token holds pixels of its neighbours
-    lost |= {"attn_mask"} if backbone.attention == "local" else set()  # it has a mask already
+    # it has a mask already; one that objectives make covers the patches and prefix tokens only
+    lost |= {"attn_mask"} if backbone.attention == "local" or backbone.masked_tokens is not None else set()
     return (set(family(backbone).capabilities) | extra) - lost
 
 

@@ -113,6 +113,7 @@ LACKS = {
     "keep": "cannot drop hidden tokens; set hide: mask",
     "mask": "has no mask token; set hide: drop",
     "attn_mask": "takes no attention mask",
+    "masked_tokens": "has no masked tokens; set backbone.masked_tokens",
 }
 
 
@@ -261,15 +262,16 @@ def _pattern_problems(run: Run) -> Iterator[Problem]:
 
 def _demands(run: Run, to_train: bool) -> Iterator[Problem]:
     """What the objectives require of the backbone and of the data."""
-    objectives, enabled = active(run.objectives), run.data.views.enabled()
+    objectives, there = active(run.objectives), sorted(run.data.views.enabled())
     if to_train and not objectives:
         yield Problem("objectives", "none is on; set at least one, for example objectives.classify: {}")
     for name, objective in objectives.items():
         for lacking in sorted(objective.requires() - capabilities(run.backbone)):
             yield Problem(f"objectives.{name}", _lacks(run.backbone, lacking))
         for view in objective.views():
-            if view not in enabled:
-                yield Problem(f"objectives.{name}", f"there is no data.views.{view}; the Run has {', '.join(sorted(enabled))}")
+            if view not in there:
+                yield Problem(f"objectives.{name}", f"there is no data.views.{view}; the Run has {', '.join(there)}")
+        there = [*there, *objective.makes]
 
 
 def _objective_problems(run: Run) -> Iterator[Problem]:

@@ -43,6 +43,32 @@ def info_nce(own_BD: Tensor, keys_SD: Tensor, rank: int, temperature: float) -> 
     return F.cross_entropy(similarity_BS, rank * len(own_BD) + torch.arange(len(own_BD), device=own_BD.device))
 
 
+def token_contrast(own_BJD: Tensor, all_SJD: Tensor, rank: int, temperature: float) -> Tensor:
+    """Two tokens of one image among all tokens of the other images (Hu et al. 2022, Eq. 12 and 13, with the logarithm where it belongs).
+
+    The mean over images and ordered pairs of its J tokens of -log(e^s / (e^s + sum of e^n)), where s is the pair's cosine similarity and n
+    the first token's to each token of another image; the image's further tokens are not among them.
+
+    Args:
+        own_BJD: unit vectors.
+        all_SJD: those of all ranks, this one's being the ``rank``-th B of them.
+        rank: this process's.
+        temperature: of the cosine similarities; the paper has 1.
+    """
+    B, J, _ = own_BJD.shape
+    image_B = rank * B + torch.arange(B, device=own_BJD.device)
+    with torch.autocast(own_BJD.device.type, enabled=False):
+        own_BJD, all_SJD = upcast(own_BJD), upcast(all_SJD)
+        to_all_BJSJ = (own_BJD.flatten(0, 1) @ all_SJD.flatten(0, 1).T / temperature).view(B, J, len(all_SJD), J)
+        pairs_BJJ = own_BJD @ own_BJD.transpose(1, 2) / temperature
+    others_BS = torch.arange(len(all_SJD), device=own_BJD.device) != image_B[:, None]
+    # of one image alone, which has no others, the sum is 0, and its gradient too
+    negatives_BJ = to_all_BJSJ.masked_fill(~others_BS[:, None, :, None], -1e4).flatten(2).logsumexp(-1)
+    loss_BJJ = F.softplus(negatives_BJ[..., None] - pairs_BJJ)
+    different_JJ = ~torch.eye(J, dtype=torch.bool, device=own_BJD.device)
+    return (loss_BJJ * different_JJ).sum() / (B * J * (J - 1))
+
+
 def self_distillation(student_VBK: Tensor, teacher_GBK: Tensor, temperature: float) -> Tensor:
     """DINO (Caron et al. 2021, Eq. 3): cross-entropy, mean over images and pairs of a teacher's view and another one of the student.
 

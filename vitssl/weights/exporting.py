@@ -13,7 +13,7 @@ from torch import nn
 from vitssl import config, state
 from vitssl.config import ConfigError
 from vitssl.evaluate import Trained, load
-from vitssl.files import write_atomically, write_json
+from vitssl.files import check_new, write_atomically, write_json
 from vitssl.report import card
 from vitssl.weights import onnx, timm_names
 from vitssl.weights.importing import CLASSES, FIELDS
@@ -35,8 +35,8 @@ def export(folder: Path, out: Path, to: str, weights: str = "model", checkpoint:
     """
     trained = load(folder, checkpoint, device="cpu", weights=weights)
     classifier = config.classifies(trained.run) and weights != "teacher" and not backbone
-    if out.exists() and not (to == "huggingface" and out.is_dir() and not any(out.iterdir())):
-        raise ConfigError(f"{out} exists; delete it, or name another")
+    if not (to == "huggingface" and out.is_dir() and not any(out.iterdir())):
+        check_new(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     try:
         return KINDS[to](trained, out, classifier)
@@ -77,7 +77,9 @@ def _facts(trained: Trained, classifier: bool) -> dict[str, str]:
 def _to_safetensors(trained: Trained, out: Path, classifier: bool) -> str:
     tensors = timm_names.named_tensors(trained.model, trained.run, classifier)
     write_atomically(out, safetensors.save(tensors, _facts(trained, classifier)))
-    return f"safetensors.torch.load_file({str(out)!r})"
+    tensors_of_file = f"safetensors.torch.load_file({str(out)!r})"
+    same = timm_names.same_in_timm(trained.run, len(trained.classes) if classifier else 0)
+    return tensors_of_file if same is None else f"model = {same.call()}; model.load_state_dict({tensors_of_file})"
 
 
 def _to_huggingface(trained: Trained, out: Path, classifier: bool) -> str:

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import logging
 import os
+import re
 from pathlib import Path
 
 import torch
@@ -53,7 +54,7 @@ def write(trained: Trained, out: Path, classifier: bool) -> None:
         # onnxscript 0.7's optimiser makes another function of T2T-ViT's linear attention; runtimes optimise what they load anyway
         program = torch.onnx.export(exported, input_names=["images"], output_names=outputs, dynamo=True, verbose=False, optimize=False)
     except torch.onnx.OnnxExporterError as error:
-        why = str(error).strip().splitlines()[0]
+        why = re.sub(r"\x1b\[\d+m", "", str(error)).strip().splitlines()[0]
         raise ConfigError(f"ONNX cannot have this {trained.run.backbone.name} ({why}); export --to safetensors") from None
     assert program is not None
     facts = {"image_size": size, "mean": trained.mean, "std": trained.std, "classes": trained.classes if classifier else []}

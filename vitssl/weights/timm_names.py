@@ -39,11 +39,18 @@ def architecture(run: Run, num_classes: int) -> Architecture:
     Raises:
         ConfigError: timm has no such network.
     """
+    if (found := same_in_timm(run, num_classes)) is None:
+        raise ConfigError(f"timm has no network like this {run.backbone.name}; export --to safetensors (with our names) or onnx")
+    return found
+
+
+def same_in_timm(run: Run, num_classes: int) -> Architecture | None:
+    """As ``architecture``; None where timm has none."""
     family, size, backbone = config.module(run.backbone), config.size_of(run.backbone), run.backbone
     pool = {"cls": "token", "mean": "avg"}[_head(run).pool] if num_classes else {"vit": "token"}.get(family, "avg")
     args: dict[str, Any] = {"num_classes": num_classes, "global_pool": pool}
     transformer = {"embed_dim": size.embed_dim, "mlp_ratio": size.mlp_ratio, "qkv_bias": size.qkv_bias, "patch_size": size.patch_size}
-    if family == "vit" and (backbone.tokenizer, backbone.attention) == ("patches", "plain"):
+    if family == "vit" and (backbone.tokenizer, backbone.attention, backbone.masked_tokens) == ("patches", "plain", None):
         args |= {"img_size": run.data.image_size, "depth": size.depths[0], "num_heads": size.num_heads, **transformer}
         args |= {"reg_tokens": backbone.reg_tokens, "fc_norm": bool(num_classes) and _head(run).norm == "fc"}
         return Architecture(VIT[backbone.name], args)
@@ -53,7 +60,7 @@ def architecture(run: Run, num_classes: int) -> Architecture:
         return Architecture("swin_tiny_patch4_window7_224", args | {"window_size": backbone.window_size or 7})
     if family == "resnet" and size.embed_dim == 64 and len(size.depths) == 4:
         return Architecture("resnet50", args | {"layers": list(size.depths)})
-    raise ConfigError(f"timm has no network like this {backbone.name}; export --to safetensors (with our names) or onnx")
+    return None
 
 
 def _head(run: Run) -> ClassifyConfig:

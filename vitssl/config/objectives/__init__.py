@@ -18,7 +18,9 @@ from vitssl.config.objectives.gmml import GmmlConfig
 from vitssl.config.objectives.locality import LocalityConfig
 from vitssl.config.objectives.lut import LutConfig
 from vitssl.config.objectives.mae import MaeConfig
+from vitssl.config.objectives.masked_tokens import MaskedTokensConfig
 from vitssl.config.objectives.simclr import SimclrConfig
+from vitssl.config.objectives.sit import SitConfig
 
 __all__ = ["ObjectiveConfig", "Objectives", "active", "horizon_epochs"]
 
@@ -34,7 +36,9 @@ class Objectives:
     simclr: Optional[SimclrConfig] = None
     dino: Optional[DinoConfig] = None
     drloc: Optional[DrlocConfig] = None
+    sit: Optional[SitConfig] = None
     locality: Optional[LocalityConfig] = None
+    masked_tokens: Optional[MaskedTokensConfig] = None
 
 
 def active(objectives: Objectives) -> dict[str, ObjectiveConfig]:

@@ -31,6 +31,7 @@ class ObjectiveConfig:
     classifies: ClassVar[bool] = False  # predicts classes, so that the Run is evaluated on the test split
     needs_labels: ClassVar[bool] = False  # where no other objective is active, unlabelled images are left out
     has_teacher: ClassVar[bool] = False  # a moving average of the backbone, which is ``teacher.backbone`` in its module
+    makes: ClassVar[tuple[str, ...]] = ()  # names of views that it makes, which the objectives behind it in the table may read
     smoke: ClassVar[dict[str, Any]] = {}  # fields of its tiny form, which `jobs/submit.py --smoke` trains
     weight: float = 1.0
     view: str = "main"

@@ -1,0 +1,143 @@
+"""Learnable masked tokens (Hu et al. 2022): in the last blocks of a transformer, extra tokens that are means of selected patch tokens.
+
+Token j of J selects M_j = ceil(j N / J) of the N patch tokens (Eq. 5), those with the highest scores against a learned query (Eq. 8).
+SoftSort (Prillo and Eisenschlos 2020) makes the selection differentiable; Eq. 10 lost its minus sign. Shapes: J masked tokens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+import torch.nn.functional as F
+from timm.layers import trunc_normal_
+from torch import Tensor, nn
+
+from vitssl.backbones.base import Features, IsotropicTransformer, Part
+from vitssl.backbones.layers import upcast
+from vitssl.config import MaskedTokens
+
+NEVER = -1e30  # the logarithm of nothing: its exponential is 0, and unlike minus infinity it has gradients
+
+
+def subset_sizes(num_masked_tokens: int, num_tokens: int) -> list[int]:
+    """M_j (Eq. 5): how many of the patch tokens each masked token selects; the last one takes all."""
+    return [math.ceil(j * num_tokens / num_masked_tokens) for j in range(1, num_masked_tokens + 1)]
+
+
+def _ranks_within(scores_BJN: Tensor) -> Tensor:
+    """Which of the places of a descending order belong to the M_j that token j selects, (J, N)."""
+    J, N = scores_BJN.shape[1:]
+    sizes_J = torch.tensor(subset_sizes(J, N), device=scores_BJN.device)
+    return torch.arange(N, device=scores_BJN.device) < sizes_J[:, None]
+
+
+def soft_weights(scores_BJN: Tensor, temperature: float) -> Tensor:
+    """The weight of each patch token in the mean of the M_j first rows of SoftSort's matrix.
+
+    Row i of that matrix is the softmax over k of -|s_(i) - s_k| / temperature, where s_(i) is the i-th largest score. With the scores
+    over the temperature, u, in descending order, both its normaliser Z_i and the sum of its first M rows fall apart into a part before
+    and a part after the diagonal, which are cumulative sums of exp(-u) and exp(u): no N x N matrix, and in logarithms nothing overflows.
+
+    Args:
+        scores_BJN: of each masked token for each patch token.
+        temperature: tau of Eq. 10.
+
+    Returns:
+        (B, J, N), each row of sum 1, float32 or wider.
+    """
+    u, order = (
+        (scores_BJN / temperature).to(torch.promote_types(scores_BJN.dtype, torch.float32)).sort(dim=-1, descending=True, stable=True)
+    )
+    Z = (u + (-u).logcumsumexp(-1)).exp() + (_reverse_logcumsumexp(u) - u).exp() - 1  # both parts have the diagonal's 1
+    log_rows = torch.where(_ranks_within(scores_BJN), -Z.log(), NEVER)
+    before = (u + (log_rows - u).logcumsumexp(-1)).exp()
+    after = (_reverse_logcumsumexp(log_rows + u) - u).exp()
+    total = before + after - log_rows.exp()
+    sizes_J1 = _ranks_within(scores_BJN).sum(-1, keepdim=True)
+    return torch.zeros_like(total).scatter(-1, order, total / sizes_J1)
+
+
+def _reverse_logcumsumexp(x: Tensor) -> Tensor:
+    return x.flip(-1).logcumsumexp(-1).flip(-1)
+
+
+def hard_weights(scores_BJN: Tensor) -> Tensor:
+    """1 / M_j for the M_j patch tokens of highest score, 0 for the others, (B, J, N) in float32; without a gradient."""
+    within_JN = _ranks_within(scores_BJN)
+    weights_BJN = (within_JN / within_JN.sum(-1, keepdim=True)).expand_as(scores_BJN)
+    return torch.zeros_like(weights_BJN).scatter(-1, scores_BJN.argsort(dim=-1, descending=True, stable=True), weights_BJN)
+
+
+def _pool(weights_BJN: Tensor, tokens_BND: Tensor) -> Tensor:
+    """Weighted means, in the type of the tokens."""
+    return (weights_BJN @ tokens_BND).to(tokens_BND.dtype)
+
+
+class Selection(Part):
+    """Selects, pools and appends: what comes before the first of the augmented blocks.
+
+    Attributes:
+        query_JD: the masked query embeddings, the paper's only new weights; None with random selection.
+    """
+
+    def __init__(self, cfg: MaskedTokens, embed_dim: int):
+        super().__init__()
+        self.cfg = cfg
+        self.query_JD = None if cfg.selection == "random" else nn.Parameter(torch.empty(cfg.count, embed_dim))
+        if self.query_JD is not None:
+            trunc_normal_(self.query_JD, std=cfg.query_std)
+
+    def forward(self, tokens: Features) -> Features:
+        weights_BJN = self._weights(tokens.tokens_BND).to(tokens.tokens_BND.dtype)
+        extra_BJD = torch.cat([tokens.extra_BJD, _pool(weights_BJN, tokens.tokens_BND)], dim=1)
+        return dataclasses.replace(tokens, extra_BJD=extra_BJD, selection_BJN=weights_BJN)
+
+    def _weights(self, tokens_BND: Tensor) -> Tensor:
+        if self.query_JD is None:
+            return self._random_weights(tokens_BND)
+        if self.cfg.scores == "normed":
+            tokens_BND = F.layer_norm(tokens_BND, tokens_BND.shape[-1:])
+        # a bfloat16 score of 3 is wrong by up to 0.008, and its temperature is 0.1
+        with torch.autocast(tokens_BND.device.type, enabled=False):
+            scores_BJN = upcast(self.query_JD) @ upcast(tokens_BND).transpose(1, 2)
+        soft_BJN = soft_weights(scores_BJN, self.cfg.temperature)
+        return soft_BJN if self.cfg.selection == "soft" else hard_weights(scores_BJN) + soft_BJN - soft_BJN.detach()
+
+    def _random_weights(self, tokens_BND: Tensor) -> Tensor:
+        B, J, N = len(tokens_BND), self.cfg.count, tokens_BND.shape[1]
+        if self.training:
+            return hard_weights(torch.rand(B, J, N, device=tokens_BND.device))
+        always_1JN = torch.rand(1, J, N, generator=torch.Generator().manual_seed(0)).to(tokens_BND.device)
+        return hard_weights(always_1JN).expand(B, -1, -1)
+
+    def convert_state_dict(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+        """Queries of another number of masked tokens are interpolated along it, as positions are."""
+        name = f"{prefix}query_JD"
+        if self.query_JD is None or name not in state or state[name].shape[0] == len(self.query_JD):
+            return state
+        query_DJ = F.interpolate(state[name].T[None], size=len(self.query_JD), mode="linear", align_corners=False)[0]
+        return {**state, name: query_DJ.T.contiguous()}
+
+
+class Mixing(Part):
+    """Before each further augmented block: the patch tokens there, pooled as they were selected first, and the masked tokens (Eq. 7)."""
+
+    def __init__(self, mix: float):
+        super().__init__()
+        self.mix = mix
+
+    def forward(self, tokens: Features) -> Features:
+        assert tokens.selection_BJN is not None, "no selection before this block"
+        pooled_BJD = _pool(tokens.selection_BJN, tokens.tokens_BND)
+        return dataclasses.replace(tokens, extra_BJD=torch.lerp(tokens.extra_BJD, pooled_BJD, self.mix))
+
+
+def add(backbone: IsotropicTransformer, cfg: MaskedTokens) -> None:
+    """Give a transformer masked tokens in its last blocks."""
+    first = backbone.num_layers - cfg.blocks
+    backbone.insert(Selection(cfg, backbone.embed_dim), before=first)
+    if cfg.later_blocks == "mix":
+        for block in range(first + 1, backbone.num_layers):
+            backbone.insert(Mixing(cfg.mix), before=block)

@@ -1,0 +1,58 @@
+"""The fields of ``objectives.masked_tokens``: what is asked of a backbone's masked tokens (MT-SiT, MT-DINO)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Optional
+
+from vitssl.config.base import Problem, less_than
+from vitssl.config.objectives.base import ObjectiveConfig
+
+if TYPE_CHECKING:
+    from vitssl.config.run import Run
+
+
+@dataclass
+class MaskedTokensConfig(ObjectiveConfig):
+    """The two regularisers of masked tokens (Hu et al. 2022, section 2.3), beside the Run's other objectives.
+
+    The paper gives neither their weights, nor the views that they are of, nor says whether the final norm comes before them.
+    """
+
+    second: Optional[str] = None  # another view whose masked tokens count too, apart from the first one's
+    sparse_weight: float = 1.0  # of L_sparse, which tells the tokens of an image apart
+    contrast_weight: float = 1.0  # of L_con, which tells images apart
+    normed: bool = True  # after the final norm, as everything that SiT and DINO compute
+    temperature: float = 1.0  # of the cosine similarities; Eq. 12 has none
+
+    def requires(self) -> set[str]:
+        return {"masked_tokens"}
+
+    def views(self) -> list[str]:
+        return [self.view, *([self.second] if self.second else [])]
+
+    def inactive_fields(self) -> dict[str, str]:
+        return {} if self.contrast_weight else {"temperature": "contrast_weight"}
+
+    def problems(self, name: str, run: Run) -> Iterator[Problem]:
+        yield from super().problems(name, run)
+        yield from less_than(0, self, name, "sparse_weight", "contrast_weight")
+        if not self.sparse_weight and not self.contrast_weight:
+            yield Problem(name, "both of its terms have a weight of 0; leave it out, or set one")
+        if self.temperature <= 0:
+            yield Problem(f"{name}.temperature", f"{self.temperature} is not positive")
+        if self.second == self.view:
+            yield Problem(f"{name}.second", f"{self.second} is its view already; null, or another one")
+        if self.contrast_weight:
+            yield from self._contrast_problems(name, run)
+
+    def _contrast_problems(self, name: str, run: Run) -> Iterator[Problem]:
+        if run.backbone.masked_tokens is not None and run.backbone.masked_tokens.count < 2:
+            yield Problem(
+                f"{name}.contrast_weight", "one masked token is like no other of its image; set 0, or backbone.masked_tokens.count"
+            )
+        if run.optim.batch_size < 2:
+            yield Problem(name, "a batch of one image has no negatives; set optim.batch_size")
+        if run.loop.micro_batch_size is not None and run.loop.micro_batch_size < run.optim.batch_size:
+            yield Problem(name, "loop.micro_batch_size may split the batch, whose images are the negatives; leave it out")

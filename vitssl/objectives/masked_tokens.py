@@ -1,0 +1,61 @@
+"""Regularisers of masked tokens (Hu et al. 2022, Eq. 11 to 13).
+
+Shapes: J masked tokens of an image, S images of all ranks.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitssl import config, dist
+from vitssl.backbones import layers
+from vitssl.backbones.base import Backbone
+from vitssl.config.objectives.masked_tokens import MaskedTokensConfig
+from vitssl.data.batch import Batch
+from vitssl.objectives.base import Objective
+from vitssl.objectives.losses import token_contrast
+from vitssl.objectives.step import Step
+
+
+class MaskedTokens(Objective):
+    """Sparse: a linear classifier finds each token's place among the J. Contrast: an image's tokens are alike and unlike other images'."""
+
+    def __init__(self, cfg: MaskedTokensConfig, run: config.Run, backbone: Backbone, num_classes: int):
+        super().__init__()
+        assert run.backbone.masked_tokens is not None, "the config requires masked tokens"
+        self.cfg = cfg
+        self.out_indices = () if cfg.normed else (len(backbone.widths) - 1,)
+        self.classifier = nn.Linear(backbone.embed_dim, run.backbone.masked_tokens.count) if cfg.sparse_weight else None
+        layers.init_linear(self, run.backbone.init)
+
+    def forward(self, step: Step, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
+        B = len(batch.index_B)
+        # the copies of a view one after the other: a token's negatives are those of other images, once each
+        tokens = [copy_BJD for view in self.cfg.views() for copy_BJD in self._tokens(step, view).split(B)]
+        terms = {}
+        if self.classifier is not None:
+            terms["masked_tokens_sparse"] = torch.stack([self._sparse(copy_BJD) for copy_BJD in tokens]).mean()
+        if self.cfg.contrast_weight:
+            terms["masked_tokens_contrast"] = torch.stack([self._contrast(copy_BJD) for copy_BJD in tokens]).mean()
+        return terms
+
+    def weight(self, term: str, progress: Tensor) -> float:
+        return self.cfg.weight * (self.cfg.sparse_weight if term == "masked_tokens_sparse" else self.cfg.contrast_weight)
+
+    def _tokens(self, step: Step, view: str) -> Tensor:
+        features = step.encode(view)
+        return features.extra_BJD if self.cfg.normed else features.intermediates[self.out_indices[0]].extra_BJD
+
+    def _sparse(self, tokens_BJD: Tensor) -> Tensor:
+        """Eq. 11, mean over the images."""
+        logits_BJJ = layers.upcast(self.classifier(tokens_BJD))
+        places_BJ = torch.arange(tokens_BJD.shape[1], device=tokens_BJD.device).expand(len(tokens_BJD), -1)
+        return F.cross_entropy(logits_BJJ.flatten(0, 1), places_BJ.flatten())
+
+    def _contrast(self, tokens_BJD: Tensor) -> Tensor:
+        own_BJD = F.normalize(layers.upcast(tokens_BJD), dim=-1)
+        # outside of training the ranks do not run side by side (one alone counts the costs)
+        all_SJD, rank = (dist.gather(own_BJD), dist.rank()) if self.training else (own_BJD, 0)
+        return token_contrast(own_BJD, all_SJD, rank, self.cfg.temperature)

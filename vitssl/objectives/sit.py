@@ -1,0 +1,78 @@
+"""SiT, the self-supervised vision transformer (Atito et al. 2021, first version)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitssl import config, dist
+from vitssl.backbones import layers
+from vitssl.backbones.base import Backbone
+from vitssl.config.objectives.sit import SitConfig
+from vitssl.data.batch import Batch
+from vitssl.objectives.base import Objective
+from vitssl.objectives.decoders import PixelDecoder
+from vitssl.objectives.inpainting import corrupt
+from vitssl.objectives.losses import nt_xent
+from vitssl.objectives.step import Step
+
+VIEW = "sit"  # made here
+A = {"sit_rotation": 1.0, "sit_contrast": 1.0, "sit_reconstruction": 0.5}  # of the uncertainty weights; 1/2 belongs to an L1 error
+
+
+def turned(images_RCHW: Tensor, quarters_R: Tensor) -> Tensor:
+    """Each square image turned counterclockwise by its number of quarters, as ``torch.rot90``."""
+    quarters = quarters_R[:, None, None, None]
+    images_RCHW = torch.where(quarters % 2 == 1, images_RCHW.transpose(2, 3), images_RCHW)
+    images_RCHW = torch.where((quarters == 1) | (quarters == 2), images_RCHW.flip(2), images_RCHW)
+    return torch.where(quarters >= 2, images_RCHW.flip(3), images_RCHW)
+
+
+class Sit(Objective):
+    """Turned and corrupted views: the first token finds the rotation, the second its partner, and the patches give the turned image back.
+
+    Attributes:
+        log_weights: s of each term, where uncertainty is learned.
+    """
+
+    whole_pass = False
+
+    def __init__(self, cfg: SitConfig, run: config.Run, backbone: Backbone, num_classes: int):
+        super().__init__()
+        self.cfg = cfg
+        self.rotation = nn.Linear(backbone.embed_dim, 4)
+        self.projection = nn.Linear(backbone.embed_dim, cfg.out_dim)
+        layers.init_linear(self, run.backbone.init)
+        self.decoder = PixelDecoder(backbone.embed_dim, backbone.stride, 0, "gelu")
+        self.log_weights = None if cfg.uncertainty == "none" else nn.ParameterDict({name: nn.Parameter(torch.ones(())) for name in A})
+
+    def forward(self, step: Step, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
+        images_RCHW = step.images(self.cfg.view)
+        with torch.no_grad():
+            quarters_R = torch.randint(4, (len(images_RCHW),), device=images_RCHW.device)
+            turned_RCHW = turned(images_RCHW, quarters_R)
+            step.add(VIEW, corrupt(turned_RCHW, len(batch.index_B), self.cfg))
+        features = step.encode(VIEW)
+        terms = {
+            "sit_rotation": F.cross_entropy(layers.upcast(self.rotation(features.pooled("cls"))), quarters_R),
+            "sit_contrast": self._contrast(features.pooled("reg")),
+            "sit_reconstruction": F.l1_loss(layers.upcast(self.decoder(features)), turned_RCHW),
+        }
+        if self.log_weights is not None:
+            terms["sit_uncertainty"] = torch.stack(list(self.log_weights.values())).sum() / 2
+        return terms
+
+    def weight(self, term: str, progress: Tensor) -> float | Tensor:
+        """Of the three terms exp(-a s), or in the first release a exp(-s), which the optimiser learns."""
+        if self.log_weights is None or term not in A:
+            return self.cfg.weight
+        a, s = A[term], self.log_weights[term]
+        return self.cfg.weight * (torch.exp(-a * s) if self.cfg.uncertainty == "exponent" else a * torch.exp(-s))
+
+    def _contrast(self, tokens_RD: Tensor) -> Tensor:
+        own_RD = F.normalize(layers.upcast(self.projection(tokens_RD)), dim=1)
+        # outside of training the ranks do not run side by side (one alone counts the costs)
+        alone = self.cfg.negatives == "per_gpu" or not self.training
+        all_SD, rank = (own_RD, 0) if alone else (dist.gather(own_RD), dist.rank())
+        return nt_xent(own_RD, all_SD, rank, self.cfg.temperature)
