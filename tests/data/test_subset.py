@@ -57,6 +57,15 @@ def test_counts_by_hand(subset, expected):
     assert counts(INDEX, split(labels=subset).train) == expected
 
 
+def test_without_a_seed_the_first_images_of_every_class_are_taken():
+    assert split(images=Subset(per_class=2, seed=None)).train.tolist() == [0, 1, 40, 41, 60, 61]
+    shuffled = make_index([40, 20, 10], [4, 4, 4])
+    shuffled.label[:70] = np.random.default_rng(1).permutation(shuffled.label[:70])
+    for k in range(3):
+        taken = [i for i in split(shuffled, images=Subset(fraction=0.1, seed=None)).train if shuffled.label[i] == k]
+        assert taken == np.flatnonzero(shuffled.label[:70] == k)[: len(taken)].tolist() and len(taken) == [4, 2, 1][k]
+
+
 def test_plain_fraction_draws_from_all_alike():
     totals = np.zeros(3)
     for seed in range(200):

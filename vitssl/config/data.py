@@ -22,12 +22,12 @@ STATISTICS = {
 
 @dataclass
 class Subset:
-    """A seeded part of the training images: either a share of them or a number per class."""
+    """A part of the training images: either a share of them or a number per class."""
 
     fraction: Optional[float] = None  # in (0, 1]
     per_class: Optional[int] = None
     balanced: bool = True  # with `fraction`: the same share of every class; False draws from all images alike
-    seed: int = 0
+    seed: Optional[int] = 0  # of the draw; null: no draw, the first ones in the order of the shards, which is the source's
 
     def problems(self, name: str) -> Iterator[Problem]:
         if (self.fraction is None) == (self.per_class is None):

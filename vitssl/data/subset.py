@@ -1,8 +1,8 @@
 """Which images a Run trains on, which of them keep their label, and what is held out.
 
 In this order: `data.images` thins out the images of `data.train_split`; `data.val_fraction` of what is left is held out, or the
-separate split `data.val_split` is; `data.labels` hides labels of the rest. Each draw ranks all images by one seeded permutation and
-takes the first of every class, so that with the same seed a smaller subset lies within a larger one.
+separate split `data.val_split` is; `data.labels` hides labels of the rest. Each draw ranks all images by one seeded permutation, or
+leaves them in the index's order, and takes the first of every class, so that with one seed a smaller subset lies within a larger one.
 """
 
 from __future__ import annotations
@@ -110,8 +110,11 @@ def _test(index: Index, data: Data, images: np.ndarray, evaluated: bool) -> np.n
     return test
 
 
-def _shuffled(total: int, seed: int, field: str, positions: np.ndarray) -> np.ndarray:
-    """``positions`` in the order of a permutation of all ``total`` images that depends on the seed and the field alone."""
+def _shuffled(total: int, seed: int | None, field: str, positions: np.ndarray) -> np.ndarray:
+    """``positions`` in the order of a permutation of all ``total`` images that depends on the seed and the field alone; without a seed
+    as they are."""
+    if seed is None:
+        return positions
     rank = np.random.default_rng([seed, *field.encode()]).permutation(total)
     return positions[np.argsort(rank[positions])]
 
