@@ -78,15 +78,16 @@ class Subject:
         self._features: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
 
     def loader(self, split: str, shards: str | None = None) -> EvalLoader:
-        """The images of a split, this rank's part; kept, as it may hold them in GPU memory.
+        """The labelled images of a split, this rank's part; kept, as it may hold them in GPU memory.
 
         Raises:
             ConfigError: there are no such shards or no such split of them, or they have other classes.
         """
         if (shards, split) not in self._loaders:
             index, positions, labels = self._images(split, shards)
+            labelled = positions[labels[positions] != UNLABELLED]
             self._loaders[shards, split] = EvalLoader(
-                index, positions, labels, self.run.data, batch_size=EVALUATED_AT_ONCE,
+                index, labelled, labels, self.run.data, batch_size=EVALUATED_AT_ONCE,
                 rank=dist.rank(), world_size=dist.world_size(), device=self.device,
             )  # fmt: skip
         return self._loaders[shards, split]
@@ -125,7 +126,7 @@ class Subject:
         return next(self.network.parameters()).device
 
     def batches(self, cfg: EvalConfig, split: str | None = None) -> Iterator[tuple[Batch, Tensor]]:
-        """Views of the evaluator's split (or of the Run's ``split``), and their labels on the device."""
+        """Views of the labelled images of the evaluator's split (or of the Run's ``split``), and their labels on the device."""
         for raw in self.loader(cfg.split, cfg.shards) if split is None else self.loader(split):
             batch = self.view(raw)
             yield batch, batch.targets["main"]
@@ -156,9 +157,8 @@ class Subject:
                     features: Features = backbone(backbone.embed(batch.views["main"]), out_indices=places)
                     read = [features.intermediates[i].normed(backbone.norm) for i in places] or [features]  # after the final norm
                     pooled_BD = torch.cat([block.pooled(pool) for block in read], dim=1)
-                known = labels != UNLABELLED
-                features_BD.append(pooled_BD.float()[known])
-                labels_B.append(labels[known])
+                features_BD.append(pooled_BD.float())
+                labels_B.append(labels)
         return torch.cat(features_BD), torch.cat(labels_B)
 
     @contextmanager

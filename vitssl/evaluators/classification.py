@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitssl import dist
-from vitssl.data.batch import UNLABELLED
 from vitssl.evaluators.base import Evaluator, Result, Subject, evaluation_mode, shares
 from vitssl.evaluators.metrics import of_predictions, top_k_correct
 
@@ -27,12 +26,11 @@ class Classification(Evaluator):
             for batch, labels_B in subject.batches(self.cfg):
                 with dist.autocast(subject.device, subject.run.loop.precision):
                     logits_BK = subject.network.predict(batch).float()
-                known_B = labels_B != UNLABELLED
                 hits = [top_k_correct(logits_BK, labels_B, k).sum() for k in (1, 5)]
-                loss = F.cross_entropy(logits_BK, labels_B, reduction="sum", ignore_index=UNLABELLED)
-                on_device.append(torch.stack([*hits, loss, known_B.sum()]).double())
+                loss = F.cross_entropy(logits_BK, labels_B, reduction="sum")
+                on_device.append(torch.stack([*hits, loss, torch.full_like(loss, len(labels_B))]).double())
                 if complete:
-                    kept.append(tuple(values[known_B].cpu() for values in (batch.index_B, labels_B, logits_BK.softmax(1))))
+                    kept.append(tuple(values.cpu() for values in (batch.index_B, labels_B, logits_BK.softmax(1))))
         metrics = shares(on_device, ("top1", "top5", "loss"))
         if not complete:
             return Result(metrics)
