@@ -90,7 +90,9 @@ class ClassificationConfig(EvalConfig):
 class FeaturesConfig(EvalConfig):
     """What evaluators of features have: they learn from the Run's labelled training images, without augmentation."""
 
-    pool: Optional[Literal["cls", "reg", "mean", "cls+mean"]] = None  # null: the class token where there is one, else the patches' mean
+    pool: Optional[Literal["cls", "reg", "mean", "cls+reg", "cls+mean"]] = (
+        None  # null: the class token where there is one, else the patches' mean
+    )
     blocks: int = 1  # how many of the last blocks, concatenated
 
     def check_images(self, labelled: int) -> None:

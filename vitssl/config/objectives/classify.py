@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 class HeadConfig:
     """What a classifier's head reads, and what comes before its last linear layer."""
 
-    pool: Literal["cls", "reg", "mean", "cls+mean"] = "cls"  # class token, mean of the registers, or of the patch tokens; + concatenates
+    pool: Literal["cls", "reg", "mean", "cls+reg", "cls+mean"] = (
+        "cls"  # class token, mean of the registers, or of the patch tokens; + concatenates
+    )
     blocks: int = 1  # how many of the last blocks, each after the final norm, concatenated (DINO's probe: 4)
     norm: Literal["none", "batch", "fc"] = "none"  # batch: without affine (MAE's probe); fc: the final norm, moved after the mean
     hidden_dim: Optional[int] = None  # of a hidden layer; null: none
