@@ -96,3 +96,22 @@ def make_run(tmp_path: Path):
         return run
 
     return make
+
+
+@pytest.fixture
+def untrained_run(make_run, digits: Path, tmp_path: Path):
+    """Makes the folder of a run of the digits with random weights."""
+
+    from vitssl import model, state
+    from vitssl.data.index import load_index
+
+    def made(*layers: Any) -> Path:
+        made_run = make_run({"objectives.classify": {}}, *layers, shards=digits)
+        config.save(made_run, tmp_path / "run")
+        index = load_index(digits)
+        content = {"model": model.build(made_run, 10).state_dict(), "ema": None}
+        state.save(tmp_path / "run" / "last.pt", content | {"data": {"classes": index.classes, "mean": index.mean, "std": index.std}})
+        (tmp_path / "run" / "done.json").write_text("{}")
+        return tmp_path / "run"
+
+    return made

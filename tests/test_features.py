@@ -10,25 +10,9 @@ import torch
 from PIL import Image
 
 import vitssl
-from vitssl import cli, config, model, state
+from vitssl import cli
 from vitssl.config import ConfigError
 from vitssl.data.index import load_index, read_image
-
-
-@pytest.fixture
-def run(make_run, digits: Path, tmp_path: Path):
-    """The folder of a run of the digits with random weights."""
-
-    def made(*layers):
-        made_run = make_run({"objectives.classify": {}}, *layers, shards=digits)
-        config.save(made_run, tmp_path / "run")
-        index = load_index(digits)
-        content = {"model": model.build(made_run, 10).state_dict(), "ema": None}
-        state.save(tmp_path / "run" / "last.pt", content | {"data": {"classes": index.classes, "mean": index.mean, "std": index.std}})
-        (tmp_path / "run" / "done.json").write_text("{}")
-        return tmp_path / "run"
-
-    return made
 
 
 def image(digits: Path, position: int) -> Image.Image:
@@ -37,8 +21,8 @@ def image(digits: Path, position: int) -> Image.Image:
         return Image.fromarray(read_image(shard.fileno(), index, position))
 
 
-def test_the_file_has_what_the_run_gives_of_each_image(run, digits, tmp_path, capsys):
-    folder, out = run(), tmp_path / "new" / "features.npz"
+def test_the_file_has_what_the_run_gives_of_each_image(untrained_run, digits, tmp_path, capsys):
+    folder, out = untrained_run(), tmp_path / "new" / "features.npz"
     assert cli.main(["features", str(folder), str(digits), str(out), "--blocks", "0", "-1", "--tokens"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(f"{out}: cls (450, 32), mean (450, 32), tokens (450, 16, 32), cls_block0 (450, 32)")
@@ -54,8 +38,8 @@ def test_the_file_has_what_the_run_gives_of_each_image(run, digits, tmp_path, ca
         np.testing.assert_allclose(arrays[name][rows], np.asarray(expected), atol=1e-5)
 
 
-def test_a_blocks_features_are_those_before_the_final_norm(run):
-    trained, picture = vitssl.load(run()), Image.effect_noise((20, 20), 90)
+def test_a_blocks_features_are_those_before_the_final_norm(untrained_run):
+    trained, picture = vitssl.load(untrained_run()), Image.effect_noise((20, 20), 90)
     features = trained.features(picture, blocks=[-1, 0])
     assert list(features.intermediates) == [-1, 0]
     normed = trained.model.backbone.norm(features.intermediates[-1].tokens_BND)
@@ -66,9 +50,9 @@ def test_a_blocks_features_are_those_before_the_final_norm(run):
             trained.features(picture, blocks=[wrong])
 
 
-def test_a_backbone_without_a_class_token_gives_the_mean_alone(run, digits, tmp_path):
+def test_a_backbone_without_a_class_token_gives_the_mean_alone(untrained_run, digits, tmp_path):
     bare = {f"backbone.{field}": None for field in ("embed_dim", "depth", "num_heads")}
-    folder = run(
+    folder = untrained_run(
         {"objectives.classify.pool": "mean", "backbone.name": "resnet_pico", "backbone.patch_size": None, "data.image_size": 32}, bare
     )
     assert cli.main(["features", str(folder), str(digits), str(tmp_path / "x.npz"), "--split", "train+test"]) == 0
@@ -88,8 +72,8 @@ def test_a_backbone_without_a_class_token_gives_the_mean_alone(run, digits, tmp_
         (["SHARDS", "there.npz/x.npz"], "there.npz is no folder that can be written to; name another place for x.npz"),
     ],
 )
-def test_mistakes_are_one_line(run, digits, tmp_path, monkeypatch, capsys, words, message):
-    folder = run()
+def test_mistakes_are_one_line(untrained_run, digits, tmp_path, monkeypatch, capsys, words, message):
+    folder = untrained_run()
     monkeypatch.chdir(tmp_path)
     Path("there.npz").touch()
     assert cli.main(["features", str(folder), *(word.replace("SHARDS", str(digits)) for word in words)]) == 2

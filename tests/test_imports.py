@@ -31,6 +31,7 @@ ALLOWED = {
     "evaluators": CORE | {"model", "state", "views"},
     "evaluate": CORE | MIDDLE | {"evaluators", "stopping", "views"},
     "features": CORE | {"evaluate", "evaluators"},
+    "analysis": CORE | {"evaluate", "report"},
     "weights": CORE | MIDDLE | {"evaluate", "report"},
     "memory": set(),
     "train_state": CORE | MIDDLE | {"evaluators", "memory", "views"},

@@ -52,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     _weights_parsers(commands)
     add = _command(commands, "report", _report, "tables, plots and pages of a sweep")
     add("folder", type=Path, help="sweep folder, for example runs/quickstart")
+    _analyze_parser(commands)
     add = _command(commands, "bench", _bench, "speed on this machine, as ratios measured side by side")
     add("--images", type=Path, help="folder of class folders with images; default: the digits as 32-px JPEG files")
     add("--only", default="", help="comma-separated names of the comparisons to make; default: all that this machine can")
@@ -87,6 +88,18 @@ def _shards_parser(commands: argparse._SubParsersAction) -> None:
     add("folder", type=Path)
     add = _command(actions, "info", _shards_info, "counts, classes, statistics")
     add("folder", type=Path)
+
+
+def _analyze_parser(commands: argparse._SubParsersAction) -> None:
+    add = _command(commands, "analyze", _analyze, "a look into trained networks: numbers and a figure, in the run folder and its report")
+    add("folders", nargs="+", type=Path, metavar="folder", help="run folder")
+    add("name", choices=("selections", "mask-attention"), help="what masked tokens select; how much the class token attends to each")
+    add("--images", type=_positive, default=1000, help="how many, drawn by --seed (default: %(default)s)")
+    add("--seed", type=int, default=0)
+    add("--shards", help="other shards than the run's, with any classes")
+    add("--split", help="of the shards, or several joined by + (default: the run's test split)")
+    add("--weights", default="model", choices=("model", "ema", "teacher"))
+    add("--checkpoint", default="last.pt", help="a file of the run folder, for example best.pt")
 
 
 def _weights_parsers(commands: argparse._SubParsersAction) -> None:
@@ -237,6 +250,17 @@ def _report(arguments: argparse.Namespace) -> None:
     page = report.write(arguments.folder)
     print(report.summary(arguments.folder, width=None if sys.stdout.isatty() else 160))  # a log has no width
     print(f"report: {page}")
+
+
+def _analyze(arguments: argparse.Namespace) -> None:
+    from vitssl.analysis import analyze
+    from vitssl.analysis.base import Sample
+    from vitssl.evaluate import load
+
+    for folder in arguments.folders:
+        trained = load(folder, arguments.checkpoint, weights=arguments.weights)
+        _note_unfinished(folder)
+        print(analyze(trained, arguments.name, Sample(trained, arguments.images, arguments.split, arguments.shards, arguments.seed)))
 
 
 def _bench(arguments: argparse.Namespace) -> None:

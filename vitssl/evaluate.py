@@ -75,7 +75,8 @@ class Trained:
 
         ``tokens_BND`` (B, N, D) are the output grid's tokens, row by row, ``grid`` its rows and columns, and ``prefix_BPD`` (B, P, D)
         the class token (``pooled("cls")`` is (B, D)) and registers: P is 1, or 0 where the backbone has none. All went through the final
-        norm. ``numpy.asarray`` makes arrays of them without a copy.
+        norm. ``extra_BJD`` (B, J, D) are the masked tokens, ``selection_BJN`` (B, J, N) the weights of the patch tokens in them.
+        ``numpy.asarray`` makes arrays of them without a copy.
 
         Args:
             images: files or PIL images.
@@ -151,7 +152,10 @@ class Trained:
 def _joined(passes: list[Features]) -> Features:
     """The features of several passes as those of one, on the CPU, without intermediates."""
     tokens = zip(*((f.prefix_BPD, f.tokens_BND, f.extra_BJD) for f in passes), strict=True)
-    return Features(*(torch.cat(parts).cpu() for parts in tokens), passes[0].grid)
+    joined = Features(*(torch.cat(parts).cpu() for parts in tokens), passes[0].grid)
+    if passes[0].selection_BJN is not None:
+        joined.selection_BJN = torch.cat([f.selection_BJN for f in passes]).cpu()
+    return joined
 
 
 def _raw(image: OneImage, cache_px: int | None) -> RawBatch:

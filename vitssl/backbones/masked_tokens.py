@@ -90,27 +90,28 @@ class Selection(Part):
             trunc_normal_(self.query_JD, std=cfg.query_std)
 
     def forward(self, tokens: Features) -> Features:
-        weights_BJN = self._weights(tokens.tokens_BND).to(tokens.tokens_BND.dtype)
+        weights_BJN = self._weights(self.scores(tokens.tokens_BND)).to(tokens.tokens_BND.dtype)
         extra_BJD = torch.cat([tokens.extra_BJD, _pool(weights_BJN, tokens.tokens_BND)], dim=1)
         return dataclasses.replace(tokens, extra_BJD=extra_BJD, selection_BJN=weights_BJN)
 
-    def _weights(self, tokens_BND: Tensor) -> Tensor:
+    def scores(self, tokens_BND: Tensor) -> Tensor:
+        """Of each masked token for each patch token, (B, J, N): Eq. 8, or random ones, in evaluation always the same."""
         if self.query_JD is None:
-            return self._random_weights(tokens_BND)
+            B, J, N = len(tokens_BND), self.cfg.count, tokens_BND.shape[1]
+            if self.training:
+                return torch.rand(B, J, N, device=tokens_BND.device)
+            return torch.rand(1, J, N, generator=torch.Generator().manual_seed(0)).to(tokens_BND.device).expand(B, -1, -1)
         if self.cfg.scores == "normed":
             tokens_BND = F.layer_norm(tokens_BND, tokens_BND.shape[-1:])
         # a bfloat16 score of 3 is wrong by up to 0.008, and its temperature is 0.1
         with torch.autocast(tokens_BND.device.type, enabled=False):
-            scores_BJN = upcast(self.query_JD) @ upcast(tokens_BND).transpose(1, 2)
+            return upcast(self.query_JD) @ upcast(tokens_BND).transpose(1, 2)
+
+    def _weights(self, scores_BJN: Tensor) -> Tensor:
+        if self.cfg.selection == "random":
+            return hard_weights(scores_BJN)
         soft_BJN = soft_weights(scores_BJN, self.cfg.temperature)
         return soft_BJN if self.cfg.selection == "soft" else hard_weights(scores_BJN) + soft_BJN - soft_BJN.detach()
-
-    def _random_weights(self, tokens_BND: Tensor) -> Tensor:
-        B, J, N = len(tokens_BND), self.cfg.count, tokens_BND.shape[1]
-        if self.training:
-            return hard_weights(torch.rand(B, J, N, device=tokens_BND.device))
-        always_1JN = torch.rand(1, J, N, generator=torch.Generator().manual_seed(0)).to(tokens_BND.device)
-        return hard_weights(always_1JN).expand(B, -1, -1)
 
     def convert_state_dict(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
         """Queries of another number of masked tokens are interpolated along it, as positions are."""

@@ -54,5 +54,5 @@ class LocalAttention(Attention):
         if self.fused_attn:
             heads_BANd = F.scaled_dot_product_attention(q, k, v, attn_mask=~itself_NN, scale=1.0)
         else:
-            heads_BANd = (q @ k.transpose(-2, -1)).masked_fill(itself_NN, -torch.inf).softmax(-1) @ v
+            heads_BANd = self.attn_drop((q @ k.transpose(-2, -1)).masked_fill(itself_NN, -torch.inf).softmax(-1)) @ v
         return self.proj(heads_BANd.transpose(1, 2).reshape(B, N, self.attn_dim))

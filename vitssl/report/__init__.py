@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vitssl.report import energy_sources, evaluations, page, plots, render, selection, tables
+from vitssl.report import analyses, energy_sources, evaluations, page, plots, render, selection, style, tables
 from vitssl.report.collect import collect, total
 from vitssl.report.findings import sentences
 from vitssl.report.grid import lay_out
@@ -23,7 +23,8 @@ def write(sweep_folder: str | Path) -> Path:
     laid_out = lay_out(collect(sweep_folder))
     folder = Path(sweep_folder) / "report"
     folder.mkdir(exist_ok=True)
-    made = {name: (caption, plots.save(figure, folder / name)) for name, (caption, figure) in plots.draw(laid_out).items()}
+    drawn = plots.draw(laid_out) | analyses.draw(laid_out)
+    made = {name: (caption, style.save(figure, folder / name)) for name, (caption, figure) in drawn.items()}
     (folder / "report.md").write_text(page.markdown(laid_out, made))
     (folder / "table.csv").write_text(render.numbers(laid_out))
     main = (tables.accuracy(laid_out), selection.table(laid_out), tables.cost(laid_out))

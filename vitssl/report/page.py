@@ -8,8 +8,8 @@ from vitssl.report import details, energy_sources, evaluations, render, selectio
 from vitssl.report.css import CSS
 from vitssl.report.findings import sentences
 from vitssl.report.grid import Grid
-from vitssl.report.plots import with_ids
 from vitssl.report.settings import provenance, settings
+from vitssl.report.style import with_ids
 
 Picture = tuple[str, str]  # its caption, and the <svg> element
 

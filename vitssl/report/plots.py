@@ -1,11 +1,8 @@
-"""The report's plots. Colours are Okabe and Ito's, safe for the colour-blind; markers tell the arms apart in greyscale."""
+"""The report's plots of accuracy, costs and learning."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from io import StringIO
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -21,18 +18,10 @@ from vitssl.report.evaluations import confusion_plot
 from vitssl.report.grid import SEED, Grid, Row, cost_of, cost_per_model
 from vitssl.report.label_placement import Point, place
 from vitssl.report.stats import std
+from vitssl.report.style import COLOURS, MARKERS, STYLE, Plot
 from vitssl.report.tables import hours_name
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D", "#882255")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 COMPONENTS = {"gpu_kwh": ("GPU", "#0072B2", ""), "cpu_kwh": ("CPU", "#E69F00", "//"), "ram_kwh": ("RAM", "#009E73", "..")}
-STYLE = {
-    "svg.fonttype": "path", "svg.hashsalt": "vitssl", "font.size": 9, "axes.titlesize": 10,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
-    "grid.color": "#e4e4e4", "grid.linewidth": 0.6, "axes.axisbelow": True, "axes.edgecolor": "#666666",
-    "legend.frameon": False, "figure.dpi": 150, "hatch.linewidth": 0.5,
-}  # fmt: skip
-Plot = tuple[str, Figure]  # its caption, and the figure
 Curve = tuple[str, str, str]  # where metrics.jsonl holds its values: the kind of event, a mapping in it, a key of that
 
 
@@ -49,22 +38,6 @@ def draw(grid: Grid) -> dict[str, Plot]:
     with rc_context(STYLE):
         made = {name: make(grid) for name, make in makers.items()}
     return {name: plot for name, plot in made.items() if plot}
-
-
-def save(figure: Figure, path: Path) -> str:
-    """Write ``path`` as SVG and PNG, whatever its suffix; gives the <svg> element."""
-    out = StringIO()
-    with rc_context(STYLE):
-        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-        figure.savefig(path.with_suffix(".png"), dpi=200)
-    svg = out.getvalue()[out.getvalue().index("<svg") :]
-    path.with_suffix(".svg").write_text(svg)
-    return svg
-
-
-def with_ids(svg: str, prefix: str) -> str:
-    """The <svg> element with ``prefix`` before every id, so that ids of several plots on one page differ."""
-    return re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{prefix}", svg)
 
 
 def style_of(grid: Grid, row: Row) -> dict[str, Any]:

@@ -1,0 +1,81 @@
+"""What `vitssl analyze` left in run folders, in a sweep's report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vitssl import report
+from vitssl.report import analyses
+from vitssl.report.collect import collect
+from vitssl.report.grid import lay_out
+
+
+def leave_attention(run: Path, means: list[float], tokens: tuple[str, ...] = ("cls",)) -> None:
+    measured = {token: {"mean": means, "std": [0.001] * len(means), "share": means} for token in tokens}
+    facts = {"images": 9, "masked_tokens": len(means), "tokens": 69, "blocks": {"1": {}, "12": measured, "9": {}}}
+    (run / "analysis").mkdir(exist_ok=True)
+    (run / "analysis" / "mask-attention.json").write_text(json.dumps(facts))
+
+
+def leave_selections(run: Path, count: int) -> None:
+    generator = np.random.default_rng(0)
+    facts = {"images": 9, "grid": [2, 2], "sizes": [4] * count, "locality": [1.0] * count, "locality_random": [0.5] * count}
+    (run / "analysis").mkdir(exist_ok=True)
+    (run / "analysis" / "selections.json").write_text(json.dumps(facts | {"selection": "soft"}))
+    arrays = {"images": generator.integers(0, 256, (3, 8, 8, 3), dtype=np.uint8), "selected": np.ones((3, count, 4), dtype=bool)}
+    np.savez_compressed(run / "analysis" / "selections.npz", **arrays)
+
+
+@pytest.fixture
+def masked(sweep):
+    """Two arms, two columns and two seeds."""
+    return lambda **more: sweep({"scratch": 80.0, "ssat": 81.0}, {"data": ["x", "y"], "seed": [0, 1]}, **more)
+
+
+def lines(folder: Path) -> list[dict[str, list[float]]]:
+    """By panel and label."""
+    _, figure = analyses.draw(lay_out(collect(folder)))["mask-attention"]
+    return [{c.get_label(): c.lines[0].get_ydata().tolist() for c in axis.containers} for axis in figure.axes]
+
+
+def test_a_sweep_without_analyses_has_no_figures_of_them(masked):
+    assert analyses.draw(lay_out(collect(masked()))) == {}
+
+
+def test_seeds_are_averaged_and_numbers_of_masked_tokens_have_panels_of_their_own(masked):
+    folder = masked()
+    leave_attention(folder / "scratch-train-x-0", [0.1, 0.3])
+    leave_attention(folder / "scratch-train-x-1", [0.3, 0.5])
+    leave_attention(folder / "scratch-train-y-0", [0.7, 0.9])
+    leave_attention(folder / "ssat-train-x-0", [0.1, 0.2, 0.3], ("cls", "reg1"))
+    two, three = lines(folder)
+    assert two == {"scratch, train, x": pytest.approx([0.2, 0.4]), "scratch, train, y": [0.7, 0.9]}
+    assert three == {"ssat, train, x, cls": [0.1, 0.2, 0.3], "ssat, train, x, reg1": [0.1, 0.2, 0.3]}
+
+
+def test_a_run_that_several_columns_share_is_one_line_without_their_name(masked):
+    folder = masked()
+    description = json.loads((folder / "sweep.json").read_text())
+    for cell in description["cells"]:
+        cell["stages"].insert(0, {"stage": "pretrain", "folder": f"{cell['arm']}-train-x-0"})
+    (folder / "sweep.json").write_text(json.dumps(description))
+    leave_attention(folder / "ssat-train-x-0", [0.1, 0.2])
+    assert list(lines(folder)[0]) == ["ssat, pretrain"]
+
+
+@pytest.mark.parametrize(("count", "rows"), [(4, 4), (28, analyses.MOST_ROWS)])
+def test_selections_are_pictures_of_the_first_seed_of_every_arm(masked, count: int, rows: int):
+    folder = masked()
+    for run in ("scratch-train-x-0", "scratch-train-x-1", "ssat-train-y-0"):
+        leave_selections(folder / run, count)
+    drawn = analyses.draw(lay_out(collect(folder)))
+    assert list(drawn) == ["selections-1", "selections-2"]
+    caption, figure = drawn["selections-2"]
+    assert caption.startswith("ssat, train, y: ") and "1.00 (0.50)" in caption
+    assert len(figure.axes) == 3 * (rows + 2)
+    page = report.write(folder).read_text()
+    assert (folder / "report" / "selections-1.png").is_file() and page.count("colour of the first token") == 4  # label and caption

@@ -1,0 +1,71 @@
+"""What analyses share: which images they look at, and what they give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from vitssl.config import NO_SHARDS, ConfigError
+from vitssl.data.batch import Batch
+from vitssl.data.index import load_index
+from vitssl.data.loader import EvalLoader
+from vitssl.evaluate import Trained
+
+AT_ONCE = 64  # images of a pass: their attention maps are held, (heads, T, T) for each block
+
+
+@dataclass
+class Numbers:
+    """What an analysis found.
+
+    Attributes:
+        facts: small numbers, for JSON.
+        arrays: what a figure needs besides.
+    """
+
+    facts: dict[str, Any]
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+@dataclass
+class Sample:
+    """A seeded draw of images.
+
+    Attributes:
+        trained: the run, whose evaluation says how images are seen.
+        count: of images; fewer where the split has fewer.
+        split: of the shards, or several joined by ``+``; None: the run's test split.
+        shards: None: the run's.
+    """
+
+    trained: Trained
+    count: int = 1000
+    split: str | None = None
+    shards: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        data = self.trained.run.data
+        self.split = self.split or data.test_split
+        if self.shards is None and data.shards == NO_SHARDS:
+            raise ConfigError("the run was imported without images; name some", "--shards")
+        self.index = load_index(self.shards or data.shards)
+        positions = self.index.where(self.split)
+        if not len(positions):
+            raise ConfigError(f"{self.index.folder}: split {self.split} has no images", "--split")
+        self.positions = np.sort(np.random.default_rng(self.seed).permutation(positions)[: self.count])
+
+    def facts(self) -> dict[str, Any]:
+        """Where the images are from."""
+        return {"images": len(self.positions), "shards": self.index.name, "split": self.split, "seed": self.seed}
+
+    def batches(self) -> Iterator[Batch]:
+        """As the run's evaluation sees them."""
+        loader = EvalLoader(
+            self.index, self.positions, self.index.label, self.trained.run.data, batch_size=AT_ONCE, device=self.trained.device
+        )
+        for raw in loader:
+            yield self.trained.view(raw)
