@@ -27,6 +27,7 @@ SWEEPS = sorted((ROOT / "sweeps").glob("*.yaml"))
 OTHERS = [
     ("cifar10_scarce_drloc", "axes.backbone=vit"),
     ("lut_ablation", "axes.protocol=probe"),
+    ("mt_stl10", "axes.protocol=linear arms=[sit,mt_sit]"),
     ("ssat_lambda", "axes.lambda=1.0"),
     ("ssat_medical", "axes.backbone=vit_small"),
 ]
@@ -222,6 +223,24 @@ def test_a_pretraining_of_luts_table_1_feeds_the_whole_grid_of_tables_2_and_3(tm
         assert identity(table_1) == job.identity
     targets = Counter(job.parents[0].arm for job in jobs if job.parents)
     assert targets == dict.fromkeys(["mae", "lut"], 3 * 3 * len(spec.axes["data"]))
+
+
+@pytest.mark.parametrize(("name", "arms"), [("mt_transfer", {}), ("mt_granularity", {"mt_dino_4": "mt_dino", "mt_dino_28": None})])
+def test_a_pretraining_of_the_masked_tokens_papers_table_5_feeds_its_other_tables(name: str, arms: dict) -> None:
+    axes = {"masked_tokens": 28} if name == "mt_granularity" else {}
+    for arm in ("dino", "mt_dino_4", "mt_dino_28"):
+        if (other := arms.get(arm, arm)) is None:
+            continue
+        assert identity(_chain(name, other, data="covid_ct", **axes)[0]) == identity(_chain("mt_imagenet", arm, labels=0.1)[0])
+
+
+def test_figure_3_at_4_masked_tokens_is_tables_6_to_8() -> None:
+    for data in ("cub", "soybean_local", "cotton80", "covid_ct"):
+        table = _chain("mt_transfer", "mt_dino_4", data=data)
+        for arm in ("mt_dino", "mt_dino_pretrained"):
+            figure = _chain("mt_granularity", arm, data=data, masked_tokens=4)
+            figure[1].init_from = table[1].init_from  # the first stage, whatever it is called
+            assert [identity(run) for run in figure] == [identity(run) for run in table]
 
 
 def test_a_probe_shares_its_pretraining_with_the_fine_tuning(tmp_path: Path) -> None:
