@@ -13,7 +13,7 @@ import timm
 import torch
 
 from vitssl import dist, memory
-from vitssl.bench import data, steps
+from vitssl.bench import data, masked_tokens, steps
 from vitssl.bench.base import Bench, Comparison
 from vitssl.config import ConfigError
 from vitssl.data.sources import open_source
@@ -27,6 +27,10 @@ COMPARISONS: dict[str, Callable[[Bench], Comparison]] = {
     "gmml_corruption": steps.gmml_corruption,
     "lut_step": partial(steps.lut_step, name="lut_step", symmetric=True),
     "lut_step_text": partial(steps.lut_step, name="lut_step_text", symmetric=False),
+    "mt_dino_step": masked_tokens.mt_dino_step,
+    "mt_inference_4": partial(masked_tokens.mt_inference, name="mt_inference_4", count=4, paper_s=1),
+    "mt_inference_28": partial(masked_tokens.mt_inference, name="mt_inference_28", count=28, paper_s=5),
+    "sit_corruption": masked_tokens.sit_corruption,
     "loader": data.loader,
     "views": data.views,
     "views_randaugment": data.views_randaugment,

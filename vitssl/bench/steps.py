@@ -7,10 +7,12 @@ from typing import Any
 import timm
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from vitssl import config, cost, dist, model, optim
 from vitssl.bench.base import Bench, Comparison
 from vitssl.config import Run
+from vitssl.config.data import view_px
 from vitssl.data.batch import Batch
 
 
@@ -30,9 +32,8 @@ class TrainingStep:
         self.run, self.device = run, bench.device
         self.network = model.build(run, 10).to(bench.device).train()
         self.optimizer = optim.make(self.network, self.network.backbone, run.optim)
-        size = run.data.image_size
         index = torch.arange(batch_size, device=bench.device)
-        views = {name: torch.randn(batch_size, 3, size, size, device=bench.device) for name in config.active_views(run)}
+        views = {name: _images(bench, run, name, batch_size) for name in config.active_views(run)}
         self.batch = Batch(views, {"main": index % 10}, index, labelled=float(batch_size))
         self.progress = torch.zeros((), device=bench.device)
 
@@ -44,6 +45,12 @@ class TrainingStep:
         self.optimizer.zero_grad(set_to_none=True)
         for objective in self.network.objectives.values():
             objective.after_step(self.network.backbone, 0.0)
+
+
+def _images(bench: Bench, run: Run, view: str, batch_size: int) -> Tensor:
+    """Noise in place of a view, with all of its copies."""
+    px = view_px(run.data, view)
+    return torch.randn(batch_size * getattr(run.data.views, view).count, 3, px, px, device=bench.device)
 
 
 def _step_batch(bench: Bench) -> int:

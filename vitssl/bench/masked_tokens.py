@@ -1,0 +1,57 @@
+"""Masked tokens and SiT, against the same without them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from vitssl import backbones
+from vitssl.bench.base import Bench, Comparison
+from vitssl.bench.steps import SCRATCH, TrainingStep, vit_run
+from vitssl.config.objectives.sit import SitConfig
+from vitssl.objectives.inpainting import corrupt
+
+LEARNED = {"backbone.positions": "learned"}
+DINO = {
+    **LEARNED, "backbone.name": "vit_small", "objectives.dino": {},
+    "data.views": {"second": {}, "local": {"count": 8, "size": 96}},
+}  # fmt: skip
+MT_DINO = {"objectives.masked_tokens": {"second": "second"}, "backbone.masked_tokens": {"count": 4, "blocks": 4}}
+VALIDATION_IMAGES = 50_000  # of ImageNet-1K
+
+
+def mt_dino_step(bench: Bench) -> Comparison:
+    size, times = (64, 10) if bench.device.type == "cuda" else (4, 1)
+    masked, plain = (TrainingStep(bench, vit_run(DINO, layer), size) for layer in (MT_DINO, {}))
+    note = f"MT-DINO step (4 masked tokens, both regularisers) / DINO step, ViT-S/16, 2 x 224 and 8 x 96 px, fp32, batch {size}"
+    return bench.compare("mt_dino_step", "s", lambda: bench.seconds(masked, times), lambda: bench.seconds(plain, times), note)
+
+
+def mt_inference(bench: Bench, name: str, count: int, paper_s: int) -> Comparison:
+    """The same images through a network with and one without masked tokens."""
+    size, times = (256, 10) if bench.device.type == "cuda" else (32, 1)
+    images = torch.randn(size, 3, 224, 224, device=bench.device)
+
+    def forward(**masked: object):
+        run = vit_run(LEARNED, {"backbone": {"name": "vit_small", **masked}})
+        network = backbones.build(run.backbone, 224).to(bench.device).eval()
+        return torch.inference_mode()(lambda: network(network.embed(images)))
+
+    masked, plain = forward(masked_tokens={"count": count, "blocks": 4}), forward()
+    figures = bench.compare(name, "s", lambda: bench.seconds(masked, times), lambda: bench.seconds(plain, times), "")
+    more_s = (figures.ours - figures.rival) / size * VALIDATION_IMAGES
+    note = f"inference of ViT-S/16 with {count} masked tokens / without, 224 px, fp32, batch {size}"
+    return dataclasses.replace(figures, note=f"{note}; {more_s:+.1f} s for 50,000 images (paper: +{paper_s} s on an A100)")
+
+
+def sit_corruption(bench: Bench) -> Comparison:
+    """On a CPU a step of 32 images is eight of 4."""
+    parts = 1 if bench.device.type == "cuda" else 8
+    step = TrainingStep(bench, vit_run(LEARNED, SCRATCH, {"backbone.name": "vit_base"}), 32 // parts)
+    images = torch.randn(32, 3, 224, 224, device=bench.device)
+    note = "SiT's corruption of 32 views of 224 px / a classification step of ViT-B/16 on as many"
+    return bench.compare(
+        "sit_corruption", "s",
+        lambda: bench.seconds(lambda: corrupt(images, 16, SitConfig()), 3), lambda: parts * bench.seconds(step), note,
+    )  # fmt: skip
