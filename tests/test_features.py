@@ -50,6 +50,13 @@ def test_a_blocks_features_are_those_before_the_final_norm(untrained_run):
             trained.features(picture, blocks=[wrong])
 
 
+def test_masked_tokens_come_with_the_weights_of_their_patches(untrained_run):
+    trained = vitssl.load(untrained_run({"backbone.masked_tokens": {"count": 3, "blocks": 1}}))
+    features = trained.features([Image.effect_noise((20, 20), spread) for spread in (30, 90)])
+    assert features.extra_BJD.shape == (2, 3, 32)
+    assert features.selection_BJN.shape == (2, 3, 16) and torch.allclose(features.selection_BJN.sum(-1), torch.ones(2, 3))
+
+
 def test_a_backbone_without_a_class_token_gives_the_mean_alone(untrained_run, digits, tmp_path):
     bare = {f"backbone.{field}": None for field in ("embed_dim", "depth", "num_heads")}
     folder = untrained_run(

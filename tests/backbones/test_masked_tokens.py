@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitssl import backbones, config, model, state
+from vitssl import backbones, config, cost, model, state
 from vitssl.backbones.masked_tokens import hard_weights, soft_weights, subset_sizes
 from vitssl.config import ConfigError
 
@@ -194,13 +194,49 @@ def test_other_sizes_of_images_have_subsets_of_their_own() -> None:
     assert features(network, images(32)).selection_BJN.shape == (2, 4, 64)
 
 
+@pytest.mark.parametrize(("count", "size_px"), [(4, 96), (28, 96), (4, 224), (28, 384), (28, 448)])
+def test_at_the_papers_sizes_every_token_has_its_share_of_patches(count: int, size_px: int) -> None:
+    """36, 196, 576 and 784 patches; the positions are those of 224 px, resized."""
+    network = vit({"count": count, "blocks": 2, "selection": "hard"}, size_px=224, patch_size=16)
+    with torch.no_grad():
+        out = features(network, images(size_px, 1))
+    N = (size_px // 16) ** 2
+    assert out.extra_BJD.shape == (1, count, 32) and out.extra_BJD.isfinite().all()
+    assert (out.selection_BJN > 1e-6).sum(-1).tolist() == [[math.ceil(j * N / count) for j in range(1, count + 1)]]
+
+
+@pytest.mark.parametrize("network", [{"name": "t2t_pico"}, {"attention": "local"}, {"tokenizer": "shifted"}, {"reg_tokens": 2}])
+def test_every_isotropic_transformer_has_them(make_run, network: dict) -> None:
+    size = {"name": "t2t_pico", "patch_size": None} if network == {"name": "t2t_pico"} else SMALL | network
+    layers = {"backbone": size, "data.image_size": 32, "objectives.classify": {}}
+    masked = {"backbone.masked_tokens": {"count": 3, "blocks": 1}}
+    plain, with_them = (model.build(make_run(layers, *more), 10) for more in ([], [masked]))
+    out = features(with_them.backbone, images(32))
+    assert out.extra_BJD.shape[1] == 3 and out.prefix_BPD.shape == features(plain.backbone, images(32)).prefix_BPD.shape
+    (out.prefix_BPD.sum() + out.extra_BJD.sum()).backward()
+    assert with_them.backbone.inserted[str(with_them.backbone.num_layers - 1)].query_JD.grad.abs().sum() > 0
+
+
+def test_their_cost_is_that_of_longer_sequences_and_of_selecting(make_run) -> None:
+    """In an augmented block J tokens more go through all linear layers, and the attention has T^2 pairs; scores and means are products."""
+    run = make_run({"backbone": SMALL, "data.image_size": 16, "objectives.classify": {}})
+    masked = make_run({"backbone": SMALL | {"masked_tokens": MASKED}, "data.image_size": 16, "objectives.classify": {}})
+    one, other = cost.measure(run, 10), cost.measure(masked, 10)
+    D, N, T, J = 32, 16, 17, 4
+    assert other["params_inference"] - one["params_inference"] == J * D
+    linear, pairs = J * (4 + 8) * D * D, 2 * ((T + J) ** 2 - T**2) * D
+    norms = 5 * J * D  # fvcore's, for each LayerNorm
+    selecting = J * N * D  # the scores; a mean is as many
+    assert other["macs_inference"] - one["macs_inference"] == 2 * (linear + pairs + 2 * norms + selecting) + selecting + norms
+
+
 def test_a_hard_selection_has_the_soft_ones_gradient() -> None:
     soft, hard = vit(MASKED), vit(MASKED | {"selection": "hard"})
     gradients = []
     for network in (soft, hard):
         part = network.inserted["1"]
         tokens = features(network, images(), out_indices=(0,)).intermediates[0]
-        weights = part._weights(tokens.tokens_BND.detach())
+        weights = part.weights(tokens.tokens_BND.detach())
         (weights * torch.arange(16)).sum().backward()
         gradients.append(part.query_JD.grad)
     torch.testing.assert_close(weights.detach().sort().values, hard_weights(torch.randn(2, 4, 16)).sort().values, atol=1e-6, rtol=0)
@@ -221,9 +257,9 @@ def test_a_random_selection_is_drawn_for_each_image_and_is_the_same_in_every_eva
 def test_in_bfloat16_it_selects_as_in_float32() -> None:
     network = vit(MASKED)
     tokens = features(network, images(), out_indices=(0,)).intermediates[0].tokens_BND
-    exact = network.inserted["1"]._weights(tokens)
+    exact = network.inserted["1"].weights(tokens)
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(network.inserted["1"]._weights(tokens), exact)
+        assert torch.equal(network.inserted["1"].weights(tokens), exact)
         halved = features(network, images())
     assert (halved.extra_BJD - features(network, images()).extra_BJD).abs().max() < 0.1
 
@@ -231,8 +267,8 @@ def test_in_bfloat16_it_selects_as_in_float32() -> None:
 def test_scores_after_a_norm_do_not_see_the_tokens_scale() -> None:
     raw, normed = (vit(MASKED | {"scores": scores}).inserted["1"] for scores in ("raw", "normed"))
     tokens = torch.randn(2, 16, 32)
-    torch.testing.assert_close(normed._weights(tokens), normed._weights(3 * tokens), atol=1e-4, rtol=1e-3)
-    assert not torch.allclose(raw._weights(tokens), raw._weights(3 * tokens), atol=1e-3)
+    torch.testing.assert_close(normed.weights(tokens), normed.weights(3 * tokens), atol=1e-4, rtol=1e-3)
+    assert not torch.allclose(raw.weights(tokens), raw.weights(3 * tokens), atol=1e-3)
 
 
 def test_queries_of_another_number_are_interpolated(tmp_path, make_run) -> None:

@@ -90,7 +90,7 @@ class Selection(Part):
             trunc_normal_(self.query_JD, std=cfg.query_std)
 
     def forward(self, tokens: Features) -> Features:
-        weights_BJN = self._weights(self.scores(tokens.tokens_BND)).to(tokens.tokens_BND.dtype)
+        weights_BJN = self.weights(tokens.tokens_BND).to(tokens.tokens_BND.dtype)
         extra_BJD = torch.cat([tokens.extra_BJD, _pool(weights_BJN, tokens.tokens_BND)], dim=1)
         return dataclasses.replace(tokens, extra_BJD=extra_BJD, selection_BJN=weights_BJN)
 
@@ -107,7 +107,9 @@ class Selection(Part):
         with torch.autocast(tokens_BND.device.type, enabled=False):
             return upcast(self.query_JD) @ upcast(tokens_BND).transpose(1, 2)
 
-    def _weights(self, scores_BJN: Tensor) -> Tensor:
+    def weights(self, tokens_BND: Tensor) -> Tensor:
+        """Of each patch token in the mean that a masked token is, (B, J, N)."""
+        scores_BJN = self.scores(tokens_BND)
         if self.cfg.selection == "random":
             return hard_weights(scores_BJN)
         soft_BJN = soft_weights(scores_BJN, self.cfg.temperature)
