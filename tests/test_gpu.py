@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.test_train import CURVES, folder, in_two_parts  # noqa: F401
-from vitssl import model, train
+from vitssl import config, model, train
 from vitssl.data.batch import Batch
 from vitssl.files import read_events
 
@@ -33,12 +33,13 @@ def test_compiled_it_comes_out_nearly_as_without(folder):  # noqa: F811
     assert losses[0] == pytest.approx(losses[1], rel=1e-2)
 
 
-@pytest.mark.parametrize("name", ["gmml", "lut"])
+@pytest.mark.parametrize("name", ["gmml", "lut", "sit", "masked_tokens"])
 def test_a_step_waits_for_nothing(make_run, name):
-    """Corrupting by every kind, drawing masks, both terms and the teacher: no value is read back."""
+    """Corrupting by every kind, drawing masks, selecting, all terms and the teacher: no value is read back."""
     every_kind = {"objectives.gmml.corrupt": {"zeros": {}, "copy": {}}} if name == "gmml" else {}
-    network = model.build(make_run(CURVES[name], every_kind), 10).cuda().train()
-    views = {view: torch.randn(8, 3, 8, 8, device="cuda") for view in ("main", "second")}
+    run = make_run(CURVES[name], every_kind)
+    network = model.build(run, 10).cuda().train()
+    views = {view: torch.randn(8 * cfg.count, 3, 8, 8, device="cuda") for view, cfg in config.active_views(run).items()}
     on_gpu = Batch(views, {"main": torch.arange(8, device="cuda")}, torch.arange(8, device="cuda"), 8.0)
     progress = torch.zeros((), device="cuda")
     network(on_gpu, progress)[0].backward()  # kernels and workspaces

@@ -68,8 +68,16 @@ def _command(commands: argparse._SubParsersAction, name: str, call: object, help
 
 
 def _positive(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return _at_least(1, text)
+
+
+def _not_negative(text: str) -> int:
+    return _at_least(0, text)
+
+
+def _at_least(least: int, text: str) -> int:
+    if (number := int(text)) < least:
+        raise argparse.ArgumentTypeError(f"{text} is less than {least}")
     return number
 
 
@@ -95,7 +103,7 @@ def _analyze_parser(commands: argparse._SubParsersAction) -> None:
     add("folders", nargs="+", type=Path, metavar="folder", help="run folder")
     add("name", choices=("selections", "mask-attention"), help="what masked tokens select; how much the class token attends to each")
     add("--images", type=_positive, default=1000, help="how many, drawn by --seed (default: %(default)s)")
-    add("--seed", type=int, default=0)
+    add("--seed", type=_not_negative, default=0)
     add("--shards", help="other shards than the run's, with any classes")
     add("--split", help="of the shards, or several joined by + (default: the run's test split)")
     add("--weights", default="model", choices=("model", "ema", "teacher"))

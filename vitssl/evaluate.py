@@ -33,12 +33,15 @@ class Trained:
         run: its config.
         classes: class names, in the order of the logits.
         mean, std: of the channels, that images are normalised by.
+        checkpoint, weights, step: which weights these are; imported ones have no step.
         model: the network, in evaluation mode; ``model.backbone`` has timm's parameter names.
     """
 
     def __init__(self, folder: Path, checkpoint: str = state.LAST, device: str = "auto", weights: str = "model"):
         self.folder, self.run = folder, config.load(folder)
+        self.checkpoint, self.weights = checkpoint, weights
         saved = state.read(folder / checkpoint)
+        self.step: int | None = saved["progress"]["step"] if "progress" in saved else None
         data = saved["data"]
         self.classes: list[str] = data["classes"]
         self.mean: list[float] = list(data["mean"])
@@ -46,7 +49,7 @@ class Trained:
         self.device = dist.device(device)
         self.model = model.build(self.run, len(self.classes))
         self.model.load_state_dict(saved["model"])
-        self._averaged, self._weights = saved.get("ema"), weights
+        self._averaged = saved.get("ema")
         try:
             self.model.load_state_dict(state.chosen(saved, weights), strict=weights != "teacher")
         except ConfigError as error:
@@ -64,7 +67,7 @@ class Trained:
         if not config.classifies(self.run):
             advice = "so it predicts no classes; vitssl.load(RUN).features(images) gives its features"
             raise ConfigError(f"{self.folder}: this run has no classify objective, {advice}")
-        if self._weights == "teacher":
+        if self.weights == "teacher":
             raise ConfigError(f"{self.folder}: the classifier belongs to the student; of a teacher's weights there are features() only")
         logits_BK = [self.model.predict(batch).float() for batch in self._views(images, "predict")]
         return torch.cat(logits_BK).softmax(-1).cpu()
@@ -123,8 +126,8 @@ class Trained:
         Raises:
             ConfigError: it was loaded with other weights than the model's.
         """
-        if self._weights != "model":
-            raise ConfigError(f"{self.folder}: load it without weights={self._weights}; an evaluator's field weights says which to look at")
+        if self.weights != "model":
+            raise ConfigError(f"{self.folder}: load it without weights={self.weights}; an evaluator's field weights says which to look at")
         return evaluators.Subject(self.model, self.run, self.classes, self.view, self._data, lambda: self._averaged)
 
     def _data(self) -> tuple[Index, Split]:

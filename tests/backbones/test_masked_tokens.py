@@ -271,8 +271,9 @@ def test_scores_after_a_norm_do_not_see_the_tokens_scale() -> None:
     assert not torch.allclose(raw.weights(tokens), raw.weights(3 * tokens), atol=1e-3)
 
 
-def test_queries_of_another_number_are_interpolated(tmp_path, make_run) -> None:
-    layers = {"backbone": SMALL | {"masked_tokens": MASKED}, "data.image_size": 16, "objectives.classify": {}}
+@pytest.mark.parametrize("small", [SMALL, {"name": "t2t_pico", "embed_dim": 32, "depth": 3, "num_heads": 2, "patch_size": None}])
+def test_queries_of_another_number_are_interpolated(tmp_path, make_run, small: dict) -> None:
+    layers = {"backbone": small | {"masked_tokens": MASKED}, "data.image_size": 32, "objectives.classify": {}}
     trained = model.build(make_run(layers), 10)
     state.save(tmp_path / "last.pt", {"model": trained.state_dict()})
     run = make_run(layers, {"backbone.masked_tokens.count": 7, "init_from": str(tmp_path / "last.pt")})

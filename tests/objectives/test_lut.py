@@ -15,7 +15,7 @@ from vitssl import cost, model
 from vitssl.config import ConfigError
 from vitssl.data.batch import Batch
 from vitssl.objectives import lut
-from vitssl.objectives.losses import info_nce
+from vitssl.objectives.losses import Gathered, info_nce
 from vitssl.objectives.masking import TokenMask
 
 TINY = {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2, "hidden_dim": 16}
@@ -169,7 +169,7 @@ def test_cosine_distance_of_equal_orthogonal_and_opposite_vectors(make_run, sign
     objective = model.build(make_run(LUT), 10).objectives["lut"]
     ours = torch.eye(4)[:2].repeat(1, 2)
     theirs = sign * 7.5 * ours if sign else ours.roll(2, 1)
-    assert objective._compared(ours, theirs).item() == pytest.approx(distance, abs=1e-6)
+    assert objective._compared(ours, theirs, torch.arange(len(ours))).item() == pytest.approx(distance, abs=1e-6)
 
 
 def test_each_view_has_batch_statistics_of_its_own(make_run):
@@ -230,13 +230,22 @@ def test_masked_tokens_are_guided_too(make_run):
 
 def test_info_nce_of_identical_vectors_is_a_guess_among_all_images():
     unit_BD = F.normalize(torch.ones(6, 5), dim=1)
-    assert info_nce(unit_BD, unit_BD, 0, 0.2).item() == pytest.approx(torch.tensor(6.0).log().item())
+    assert info_nce(unit_BD, Gathered(unit_BD, torch.arange(6), 0), 0.2).item() == pytest.approx(torch.tensor(6.0).log().item())
 
 
 def test_the_rows_of_two_ranks_average_to_the_whole_batch():
     own, keys = (F.normalize(torch.randn(6, 5), dim=1) for _ in range(2))
-    ranks = [info_nce(own[3 * r : 3 * r + 3], keys, r, 0.2) for r in (0, 1)]
-    assert torch.stack(ranks).mean().item() == pytest.approx(info_nce(own, keys, 0, 0.2).item())
+    images = torch.arange(6)
+    ranks = [info_nce(own[3 * r : 3 * r + 3], Gathered(keys, images, 3 * r), 0.2) for r in (0, 1)]
+    assert torch.stack(ranks).mean().item() == pytest.approx(info_nce(own, Gathered(keys, images, 0), 0.2).item())
+
+
+def test_an_image_that_is_there_twice_is_no_negative_of_itself():
+    own, keys = (F.normalize(torch.randn(4, 5), dim=1) for _ in range(2))
+    got = info_nce(own, Gathered(keys, torch.tensor([0, 1, 0, 2]), 0), 0.2)
+    others = [[0, 1, 3], [0, 1, 2, 3], [1, 2, 3], [0, 1, 2, 3]]
+    expected = [-(own[i] @ keys[i] / 0.2 - torch.logsumexp(keys[others[i]] @ own[i] / 0.2, 0)) for i in range(4)]
+    torch.testing.assert_close(got, torch.stack(expected).mean())
 
 
 ALONE = fields(reconstruction_weight=0, decoder_dim=512, decoder_depth=8, decoder_heads=16)

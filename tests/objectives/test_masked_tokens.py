@@ -12,7 +12,7 @@ from torch import Tensor
 from vitssl import model
 from vitssl.config import ConfigError
 from vitssl.data.batch import Batch
-from vitssl.objectives.losses import token_contrast
+from vitssl.objectives.losses import Gathered, token_contrast
 
 BACKBONE = {"backbone.masked_tokens": {"count": 3, "blocks": 2}}
 PAIRS = {
@@ -53,7 +53,7 @@ def slow_contrast(tokens_KND: Tensor, temperature: float = 1.0) -> Tensor:
 
 def contrast(tokens_BJD: Tensor, temperature: float = 1.0) -> Tensor:
     unit_BJD = F.normalize(tokens_BJD, dim=-1)
-    return token_contrast(unit_BJD, unit_BJD, 0, temperature)
+    return token_contrast(unit_BJD, Gathered(unit_BJD, torch.arange(len(unit_BJD)), 0), temperature)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.2])
@@ -70,6 +70,19 @@ def test_contrast_and_its_gradient_are_the_slow_loops(temperature: float) -> Non
 def test_contrast_of_equal_tokens(count: int, images: int, expected: float) -> None:
     loss = contrast(torch.ones(images, count, 5, dtype=torch.float64))
     assert loss.item() == pytest.approx(math.log(1 + count * (images - 1))) == pytest.approx(expected, abs=1e-5)
+
+
+def test_an_image_that_is_there_twice_is_no_negative_of_itself() -> None:
+    """Of images 0, 1, 0 the outer two have only image 1's tokens as negatives."""
+    unit_BJD = F.normalize(torch.randn(3, 2, 6, dtype=torch.float64), dim=-1)
+    got = token_contrast(unit_BJD, Gathered(unit_BJD, torch.tensor([0, 1, 0]), 0), 1.0)
+    expected = []
+    for k, others in enumerate([[1], [0, 2], [1]]):
+        for i, j in ((0, 1), (1, 0)):
+            positive = (unit_BJD[k, i] @ unit_BJD[k, j]).exp()
+            negatives = (unit_BJD[others].flatten(0, 1) @ unit_BJD[k, i]).exp().sum()
+            expected.append(-(positive / (positive + negatives)).log())
+    torch.testing.assert_close(got, torch.stack(expected).mean())
 
 
 def test_one_image_has_no_negatives() -> None:
@@ -116,6 +129,19 @@ def test_they_are_of_the_last_blocks_masked_tokens(make_run, normed: bool) -> No
     assert weighted["masked_tokens_sparse"].item() == terms["masked_tokens_sparse"].item()
 
 
+def test_views_of_other_sizes_count_too(make_run) -> None:
+    """DINO's small crops, whose masked tokens select among fewer patches."""
+    fields = {"data.views.local": {"count": 2, "size": 4}, "objectives": {"classify": None, "masked_tokens": {"local": "local"}}}
+    network = model.build(make_run(BACKBONE, fields), 10)
+    batch = batch_of()
+    batch.views["local"] = torch.randn(8, 3, 4, 4)
+    _, terms, _ = network(batch, torch.zeros(()))
+    tokens = [network.backbone(network.backbone.embed(view)).extra_BJD for view in batch.views.values()]
+    parts = [slow_contrast(part.double()) for whole in tokens for part in whole.split(4)]
+    assert len(parts) == 3
+    assert terms["masked_tokens_contrast"].item() == pytest.approx(torch.stack(parts).mean().item(), abs=1e-5)
+
+
 def test_copies_and_the_other_view_are_contrasted_apart(make_run) -> None:
     """An image's second view is no negative of its first, and no positive."""
     fields = {"data.views.main.count": 2, "data.views.second": {}, "objectives": {"classify": None, "masked_tokens": {"second": "second"}}}
@@ -141,7 +167,7 @@ def test_weights_of_the_terms(make_run) -> None:
     [
         ({"backbone.masked_tokens": None}, r"objectives\.masked_tokens: backbone\.name=vit_pico has no masked tokens; set backbone\."),
         ({"backbone.masked_tokens.count": 1}, r"masked_tokens\.contrast_weight: one masked token is like no other of its image"),
-        ({"objectives.masked_tokens.second": "main"}, r"masked_tokens\.second: main is its view already"),
+        ({"objectives.masked_tokens.second": "main"}, r"masked_tokens: its views must be different ones, not main, main"),
         ({"objectives.masked_tokens": {"sparse_weight": 0, "contrast_weight": 0}}, r"masked_tokens: both of its terms have a weight of 0"),
         ({"objectives.masked_tokens": {"contrast_weight": 0, "temperature": 2}}, r"masked_tokens\.temperature: .* contrast_weight"),
         ({"objectives.masked_tokens.temperature": 0}, r"masked_tokens\.temperature: 0\.0 is not positive"),

@@ -12,7 +12,7 @@ from torch._dynamo.testing import CompileCounter
 from vitssl import cost, model
 from vitssl.config import ConfigError
 from vitssl.data.batch import Batch
-from vitssl.objectives.losses import nt_xent
+from vitssl.objectives.losses import Gathered, nt_xent
 
 TINY = {"hidden_dim": 16, "out_dim": 8}
 # tried with every backbone; what a name ends in is what it requires: /cls, /drop or /mask
@@ -47,11 +47,16 @@ def slow_loss(rows_RD: torch.Tensor, temperature: float) -> torch.Tensor:
     return sum(losses) / R
 
 
+def alone(rows_RD):
+    """The rows of a single rank, of different images."""
+    return Gathered(rows_RD, torch.arange(len(rows_RD) // 2).repeat(2), 0)
+
+
 def test_loss_and_gradient_equal_the_slow_loop():
     rows_RD = torch.randn(10, 6, dtype=torch.float64)
     fast, slow = (rows_RD.float().requires_grad_() for _ in range(2))
     unit_RD = F.normalize(fast, dim=1)
-    got, expected = nt_xent(unit_RD, unit_RD, 0, 0.3), slow_loss(slow, 0.3)
+    got, expected = nt_xent(unit_RD, alone(unit_RD), 0.3), slow_loss(slow, 0.3)
     got.backward()
     expected.backward()
     torch.testing.assert_close(got, expected)
@@ -61,12 +66,12 @@ def test_loss_and_gradient_equal_the_slow_loop():
 @pytest.mark.parametrize("B", [4, 72])
 def test_identical_embeddings_leave_a_guess_among_all_others(B):
     unit_RD = F.normalize(torch.ones(2 * B, 5), dim=1)
-    assert nt_xent(unit_RD, unit_RD, 0, 0.5).item() == pytest.approx(math.log(2 * B - 1), abs=1e-5)
+    assert nt_xent(unit_RD, alone(unit_RD), 0.5).item() == pytest.approx(math.log(2 * B - 1), abs=1e-5)
 
 
 def test_no_temperature_overflows():
     unit_RD = F.normalize(torch.randn(8, 5), dim=1).requires_grad_()
-    loss = nt_xent(unit_RD, unit_RD, 0, 1e-4)
+    loss = nt_xent(unit_RD, alone(unit_RD), 1e-4)
     loss.backward()
     assert torch.isfinite(loss) and torch.isfinite(unit_RD.grad).all()
 
@@ -75,8 +80,19 @@ def test_the_rows_of_two_ranks_average_to_the_whole_batch():
     """Rank r holds images 2r and 2r + 1; the others' rows come between its own and their partners."""
     views_VBD = F.normalize(torch.randn(2, 4, 5), dim=-1)
     ranks = [views_VBD[:, 2 * r : 2 * r + 2].flatten(0, 1) for r in (0, 1)]
-    losses = [nt_xent(ranks[r], torch.cat(ranks), r, 0.2) for r in (0, 1)]
+    images_S = torch.tensor([0, 1, 0, 1, 2, 3, 2, 3])
+    losses = [nt_xent(ranks[r], Gathered(torch.cat(ranks), images_S, 4 * r), 0.2) for r in (0, 1)]
     assert torch.stack(losses).mean().item() == pytest.approx(slow_loss(views_VBD.flatten(0, 1), 0.2).item(), rel=1e-5)
+
+
+def test_an_image_that_is_there_twice_is_no_negative_of_itself():
+    """With data.repeats, or where epochs meet: of images 0, 1, 0 each of the outer two has a partner and image 1's two rows."""
+    rows_RD = F.normalize(torch.randn(6, 5), dim=1)
+    got = nt_xent(rows_RD, Gathered(rows_RD, torch.tensor([0, 1, 0, 0, 1, 0]), 0), 0.2)
+    counted = {0: [3, 1, 4], 1: [4, 0, 2, 3, 5], 2: [5, 1, 4]} | {3: [0, 1, 4], 4: [1, 0, 2, 3, 5], 5: [2, 1, 4]}  # the partner first
+    logits_RR = rows_RD @ rows_RD.T / 0.2
+    expected = [torch.logsumexp(logits_RR[i, columns], 0) - logits_RR[i, columns[0]] for i, columns in counted.items()]
+    torch.testing.assert_close(got, torch.stack(expected).mean())
 
 
 def test_googles_head(make_run):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchvision.transforms.functional import gaussian_blur
 
-from vitssl import config, model
+from vitssl import config, dist, model
 from vitssl.config import ConfigError
 from vitssl.config.objectives.sit import SitConfig
 from vitssl.data.batch import Batch
@@ -65,14 +65,14 @@ def test_rectangles_are_counted_until_the_sum_of_their_areas_is_reached() -> Non
 
 
 def test_statistics_of_rectangles() -> None:
-    """Sides of 5 to 25 % of 224 px, cut at the edge; 64 of them are enough."""
+    """Sides of 5 to 25 % of 224 px, cut at the edge; those that are drawn are more than enough."""
     torch.manual_seed(0)
-    drawn = draw_rectangles(torch.zeros(1, 1, 224, 224).expand(500, -1, -1, -1), inpainting.MOST_RECTANGLES, [0.05, 0.25])
+    drawn = draw_rectangles(torch.zeros(1, 1, 224, 224).expand(500, -1, -1, -1), SitConfig().num_rectangles(0.3), [0.05, 0.25])
     sides = drawn.rows_RSH.sum(-1)
     assert sides.min() >= 11 and sides.max() == 56
     assert sides.float().mean().item() == pytest.approx(33.5 - 1.65, abs=0.3)  # the mean of 11 to 56, less what is cut off
     used = drawn.until(torch.full((500,), 0.3))
-    assert used.sum(1).max() < inpainting.MOST_RECTANGLES and used.sum(1).float().mean().item() == pytest.approx(15.5, abs=0.5)
+    assert used.sum(1).max() < 54 and used.sum(1).float().mean().item() == pytest.approx(15.5, abs=0.5)
     first = drawn.rows_RSH[:, 0].float().mean(0)
     assert first[112] > 3 * first[0]
 
@@ -96,13 +96,13 @@ def slow_corrupt(images: Tensor, num_images: int, cfg: SitConfig) -> Tensor:
     sigma, radius = 0.1 + 5 * torch.rand(len(images)), torch.randint(1, 8, (len(images),))
     for i, (box,) in enumerate(boxes(1, cfg.blur)):
         result[i][:, box] = gaussian_blur(result[i], [2 * int(radius[i]) + 1] * 2, [float(sigma[i])] * 2)[:, box]
-    drawn, area = boxes(64, cfg.sides), cfg.noise_area * torch.rand(len(images))
+    drawn, area = boxes(54, cfg.sides), cfg.noise_area * torch.rand(len(images))
     noise = torch.randn_like(images)
     for i in range(len(images)):
         for box in until(drawn[i], area[i]):
             result[i][:, box] = noise[i][:, box]
     other = torch.randint(num_images, (len(images),))
-    drawn, area, before = boxes(64, cfg.sides), cfg.alien_area * torch.rand(len(images)), result.clone()
+    drawn, area, before = boxes(54, cfg.sides), cfg.alien_area * torch.rand(len(images)), result.clone()
     for i in range(len(images)):
         for box in until(drawn[i], area[i]):
             result[i][:, box] = before[i // num_images * num_images + other[i]][:, box]
@@ -191,6 +191,30 @@ def test_the_total_at_a_known_point(make_run, no_corruption, uncertainty: str, e
     assert total.item() == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.parametrize(("negatives", "among"), [("global", 16), ("per_gpu", 8)])
+def test_negatives_are_of_all_ranks_or_of_this_one(make_run, monkeypatch, negatives: str, among: int) -> None:
+    """The second of two ranks, whose other holds images 4 to 7."""
+    network = model.build(make_run(CURVE, {"objectives.sit.negatives": negatives}), 0).train()
+    part, tokens_RD, theirs_RD = network.objectives["sit"], torch.randn(8, 32), torch.randn(8, 32)
+    unit_RD, their_units_RD = (F.normalize(part.projection(rows), dim=1) for rows in (tokens_RD, theirs_RD))
+    images_R = torch.arange(4).repeat(2)
+    monkeypatch.setattr(dist, "gather", lambda own: torch.cat([their_units_RD if own.is_floating_point() else own + 4, own]))
+    monkeypatch.setattr(dist, "rank", lambda: 1)
+    all_SD = torch.cat([their_units_RD, unit_RD])[-among:]
+    logits_RS, first = unit_RD @ all_SD.T / 0.5, among - 8
+    logits_RS[range(8), range(first, among)] = -torch.inf
+    expected = F.cross_entropy(logits_RS, first + torch.tensor([4, 5, 6, 7, 0, 1, 2, 3]))
+    torch.testing.assert_close(part._contrast(tokens_RD, images_R), expected)
+
+
+def test_rectangles_fill_the_area_that_is_drawn_however_small_they_are() -> None:
+    cfg = SitConfig(sides=[0.03, 0.08], noise_area=0.2)
+    images = torch.zeros(64, 3, 224, 224)
+    rectangles = draw_rectangles(images, cfg.num_rectangles(0.2), cfg.sides)
+    pixels_RS = rectangles.rows_RSH.sum(-1) * rectangles.columns_RSW.sum(-1)
+    assert (pixels_RS.sum(1) > 0.2 * 224 * 224).all() and SitConfig().num_rectangles(0.3) == 54
+
+
 def test_published_parameter_counts() -> None:
     """SiT of ViT-B with its three heads and scalars, and fine-tuning with two heads."""
     base = {"data.shards": "none", "backbone": {"name": "vit_base", "reg_tokens": 1}}
@@ -220,6 +244,7 @@ def test_masked_tokens_are_those_of_its_corrupted_views(make_run, monkeypatch) -
         ({"backbone.reg_tokens": 2}, r"backbone\.reg_tokens: 2 beside the class token; objectives\.sit wants 1"),
         ({"objectives.sit.sides": [0.3, 0.1]}, r"objectives\.sit\.sides: \[0\.3, 0\.1\] is not a rising pair"),
         ({"objectives.sit": {"noise_area": 0, "alien_area": 0, "sides": [0.1, 0.2]}}, r"sit\.sides: .* noise_area or alien_area"),
+        ({"objectives.sit.sides": [0.01, 0.02]}, r"sit\.sides: rectangles of .* would have to be 5334 to fill 0\.3; at most 960"),
         ({"objectives.sit.alien_area": 1.5}, r"objectives\.sit\.alien_area: 1\.5 is not in"),
         ({"data.image_size": 6}, r"objectives\.sit: data\.views\.main has 6 px, fewer than a blur's 8"),
         ({"loop.micro_batch_size": 4}, r"objectives\.sit: loop\.micro_batch_size may split the batch"),

@@ -14,9 +14,9 @@ from vitssl.report.collect import collect
 from vitssl.report.grid import lay_out
 
 
-def leave_attention(run: Path, means: list[float], tokens: tuple[str, ...] = ("cls",)) -> None:
+def leave_attention(run: Path, means: list[float], tokens: tuple[str, ...] = ("cls",), size: int = 69) -> None:
     measured = {token: {"mean": means, "std": [0.001] * len(means), "share": means} for token in tokens}
-    facts = {"images": 9, "masked_tokens": len(means), "tokens": 69, "blocks": {"1": {}, "12": measured, "9": {}}}
+    facts = {"images": 9, "weights": "model", "masked_tokens": len(means), "tokens": size, "blocks": {"1": {}, "12": measured, "9": {}}}
     (run / "analysis").mkdir(exist_ok=True)
     (run / "analysis" / "mask-attention.json").write_text(json.dumps(facts))
 
@@ -25,9 +25,10 @@ def leave_selections(run: Path, count: int) -> None:
     generator = np.random.default_rng(0)
     facts = {"images": 9, "grid": [2, 2], "sizes": [4] * count, "locality": [1.0] * count, "locality_random": [0.5] * count}
     (run / "analysis").mkdir(exist_ok=True)
-    (run / "analysis" / "selections.json").write_text(json.dumps(facts | {"selection": "soft"}))
+    facts |= {"selection": "soft", "weights": "teacher", "iou": np.full((count, count), 0.25).tolist()}
+    (run / "analysis" / "selections.json").write_text(json.dumps(facts))
     arrays = {"images": generator.integers(0, 256, (3, 8, 8, 3), dtype=np.uint8), "selected": np.ones((3, count, 4), dtype=bool)}
-    np.savez_compressed(run / "analysis" / "selections.npz", **arrays)
+    np.savez_compressed(run / "analysis" / "selections.npz", **arrays, frequency=np.ones((count, 4)))
 
 
 @pytest.fixture
@@ -37,9 +38,11 @@ def masked(sweep):
 
 
 def lines(folder: Path) -> list[dict[str, list[float]]]:
-    """By panel and label."""
+    """By number of masked tokens and label; the shares are as the attention, which is how they were made up."""
     _, figure = analyses.draw(lay_out(collect(folder)))["mask-attention"]
-    return [{c.get_label(): c.lines[0].get_ydata().tolist() for c in axis.containers} for axis in figure.axes]
+    panels = [{c.get_label(): c.lines[0].get_ydata().tolist() for c in axis.containers} for axis in figure.axes]
+    assert panels[: len(panels) // 2] == panels[len(panels) // 2 :]
+    return panels[: len(panels) // 2]
 
 
 def test_a_sweep_without_analyses_has_no_figures_of_them(masked):
@@ -55,6 +58,26 @@ def test_seeds_are_averaged_and_numbers_of_masked_tokens_have_panels_of_their_ow
     two, three = lines(folder)
     assert two == {"scratch, train, x": pytest.approx([0.2, 0.4]), "scratch, train, y": [0.7, 0.9]}
     assert three == {"ssat, train, x, cls": [0.1, 0.2, 0.3], "ssat, train, x, reg1": [0.1, 0.2, 0.3]}
+
+
+def test_equal_attention_is_drawn_for_every_length_of_the_sequence(masked):
+    folder = masked()
+    leave_attention(folder / "scratch-train-x-0", [0.1, 0.3], size=200)
+    leave_attention(folder / "ssat-train-y-0", [0.1, 0.3], size=100)
+    _, figure = analyses.draw(lay_out(collect(folder)))["mask-attention"]
+    drawn = [{line.get_label(): line.get_ydata()[0] for line in axis.lines if line.get_label().startswith("equal")} for axis in figure.axes]
+    assert drawn == [{"equal attention to all 100 tokens": 0.01, "equal attention to all 200 tokens": 0.005}, {"equal shares": 0.5}]
+
+
+def test_a_run_that_several_rows_share_is_not_named_after_the_first(sweep):
+    folder = sweep({"ssat": 80.0}, {"data": ["x", "y"], "masked_tokens": [1, 4], "seed": [0]})
+    description = json.loads((folder / "sweep.json").read_text())
+    for cell in description["cells"]:
+        cell["stages"].insert(0, {"stage": "pretrain", "folder": "ssat-train-x-1-0"})
+    (folder / "sweep.json").write_text(json.dumps(description))
+    leave_attention(folder / "ssat-train-x-1-0", [0.1, 0.2])
+    leave_attention(folder / "ssat-train-y-4-0", [0.3, 0.2])
+    assert sorted(lines(folder)[0]) == ["ssat, masked_tokens 4, train, y", "ssat, pretrain"]
 
 
 def test_a_run_that_several_columns_share_is_one_line_without_their_name(masked):
@@ -75,7 +98,7 @@ def test_selections_are_pictures_of_the_first_seed_of_every_arm(masked, count: i
     drawn = analyses.draw(lay_out(collect(folder)))
     assert list(drawn) == ["selections-1", "selections-2"]
     caption, figure = drawn["selections-2"]
-    assert caption.startswith("ssat, train, y: ") and "1.00 (0.50)" in caption
-    assert len(figure.axes) == 3 * (rows + 2)
+    assert caption.startswith("ssat, train, y (teacher's weights): ") and "1.00 (0.50)" in caption and "next one's: 0.25" in caption
+    assert len(figure.axes) == (3 + 1) * (rows + 2)
     page = report.write(folder).read_text()
     assert (folder / "report" / "selections-1.png").is_file() and page.count("colour of the first token") == 4  # label and caption

@@ -5,7 +5,7 @@ Shapes: h heads, T tokens of the sequence (prefix, patches, masked), P prefix to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -19,17 +19,22 @@ from vitssl.evaluate import Trained
 
 
 @contextmanager
-def recorded(backbone: IsotropicTransformer, blocks: Iterable[int]) -> Iterator[dict[int, Tensor]]:
+def recorded(
+    backbone: IsotropicTransformer, blocks: Iterable[int], part: Callable[[Tensor], Tensor] = lambda map_BhTT: map_BhTT
+) -> Iterator[dict[int, Tensor]]:
     """Within, every pass leaves here what each of some blocks multiplied its values with: (B, h, T, T), rows of sum 1.
 
     Fused attention makes no such matrix, so that it is off in all blocks until the end.
+
+    Args:
+        part: what is kept of each, as whole ones are large.
     """
     maps: dict[int, Tensor] = {}
     fused = [(part, part.fused_attn) for part in backbone.modules() if hasattr(part, "fused_attn")]
     handles = []
     for i in blocks:
         attn_drop = backbone.blocks[i].attn.attn_drop  # in evaluation the identity, of the matrix after its softmax
-        handles.append(attn_drop.register_forward_hook(lambda _, inputs, __, i=i: maps.__setitem__(i, inputs[0])))
+        handles.append(attn_drop.register_forward_hook(lambda _, inputs, __, i=i: maps.__setitem__(i, part(inputs[0]))))
     set_fused_attention(backbone, False)
     try:
         yield maps
@@ -48,16 +53,17 @@ def to_masked_tokens(trained: Trained, sample: Sample) -> Numbers:
     """
     backbone, J = trained.model.backbone, selection_of(trained).cfg.count
     blocks = range(backbone.num_layers - selection_of(trained).cfg.blocks, backbone.num_layers)
-    sums = {i: torch.zeros(3, backbone.num_prefix_tokens, J, dtype=torch.float64) for i in blocks}
-    with recorded(backbone, blocks) as maps, torch.no_grad():
+    P, tokens = backbone.num_prefix_tokens, 0
+    sums = {i: torch.zeros(3, P, J, dtype=torch.float64) for i in blocks}
+    with recorded(backbone, blocks, lambda map_BhTT: map_BhTT[:, :, :P, -J:].double()) as maps, torch.no_grad():
         for batch in sample.batches():
-            trained.encode(batch.views["main"])
-            for i, map_BhTT in maps.items():
-                sums[i] += _sums(map_BhTT[:, :, : backbone.num_prefix_tokens, -J:].double().cpu())
+            tokens = P + trained.encode(batch.views["main"]).tokens_BND.shape[1] + J
+            for i, rows_BhPJ in maps.items():
+                sums[i] += _sums(rows_BhPJ).cpu()
     count = len(sample.positions)
-    names = ["cls", *(f"reg{n}" for n in range(1, backbone.num_prefix_tokens))]
+    names = ["cls", *(f"reg{n}" for n in range(1, P))]
     measured = {str(i + 1): {name: _moments(sums[i][:, p] / count, count) for p, name in enumerate(names)} for i in blocks}
-    return Numbers({"masked_tokens": J, "tokens": maps[blocks[-1]].shape[-1], "blocks": measured})
+    return Numbers({"masked_tokens": J, "tokens": tokens, "blocks": measured})
 
 
 def _sums(rows_BhPJ: Tensor) -> Tensor:

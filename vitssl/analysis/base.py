@@ -56,11 +56,12 @@ class Sample:
         positions = self.index.where(self.split)
         if not len(positions):
             raise ConfigError(f"{self.index.folder}: split {self.split} has no images", "--split")
-        self.positions = np.sort(np.random.default_rng(self.seed).permutation(positions)[: self.count])
+        self.positions = np.random.default_rng(self.seed).permutation(positions)[: self.count]
 
     def facts(self) -> dict[str, Any]:
-        """Where the images are from."""
-        return {"images": len(self.positions), "shards": self.index.name, "split": self.split, "seed": self.seed}
+        """Where the images and the weights are from."""
+        images = {"images": len(self.positions), "shards": self.index.name, "split": self.split, "seed": self.seed}
+        return images | {"checkpoint": self.trained.checkpoint, "weights": self.trained.weights, "step": self.trained.step}
 
     def batches(self) -> Iterator[Batch]:
         """As the run's evaluation sees them."""

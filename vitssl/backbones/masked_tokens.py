@@ -27,10 +27,10 @@ def subset_sizes(num_masked_tokens: int, num_tokens: int) -> list[int]:
 
 
 def _ranks_within(scores_BJN: Tensor) -> Tensor:
-    """Which of the places of a descending order belong to the M_j that token j selects, (J, N)."""
+    """Which of the places of a descending order belong to the M_j = ceil(j N / J) that token j selects, (J, N)."""
     J, N = scores_BJN.shape[1:]
-    sizes_J = torch.tensor(subset_sizes(J, N), device=scores_BJN.device)
-    return torch.arange(N, device=scores_BJN.device) < sizes_J[:, None]
+    j_J1 = torch.arange(1, J + 1, device=scores_BJN.device)[:, None]
+    return torch.arange(N, device=scores_BJN.device) < (j_J1 * N + J - 1) // J
 
 
 def soft_weights(scores_BJN: Tensor, temperature: float) -> Tensor:
@@ -51,12 +51,12 @@ def soft_weights(scores_BJN: Tensor, temperature: float) -> Tensor:
         (scores_BJN / temperature).to(torch.promote_types(scores_BJN.dtype, torch.float32)).sort(dim=-1, descending=True, stable=True)
     )
     Z = (u + (-u).logcumsumexp(-1)).exp() + (_reverse_logcumsumexp(u) - u).exp() - 1  # both parts have the diagonal's 1
-    log_rows = torch.where(_ranks_within(scores_BJN), -Z.log(), NEVER)
+    within_JN = _ranks_within(scores_BJN)
+    log_rows = torch.where(within_JN, -Z.log(), NEVER)
     before = (u + (log_rows - u).logcumsumexp(-1)).exp()
     after = (_reverse_logcumsumexp(log_rows + u) - u).exp()
     total = before + after - log_rows.exp()
-    sizes_J1 = _ranks_within(scores_BJN).sum(-1, keepdim=True)
-    return torch.zeros_like(total).scatter(-1, order, total / sizes_J1)
+    return torch.zeros_like(total).scatter(-1, order, total / within_JN.sum(-1, keepdim=True))
 
 
 def _reverse_logcumsumexp(x: Tensor) -> Tensor:

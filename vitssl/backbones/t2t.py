@@ -158,6 +158,7 @@ class T2T(IsotropicTransformer):
         Raises:
             ConfigError: they were trained with another scale of the attention than this model has.
         """
+        state = super().convert_state_dict(state, prefix)
         name = f"{prefix}pos_embed"
         if name not in state or not torch.allclose(state[name][0].float(), sinusoid_positions(*state[name].shape[1:]), atol=1e-4):
             return state

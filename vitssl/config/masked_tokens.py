@@ -18,7 +18,8 @@ class MaskedTokens:
     temperature: float = 0.1  # tau of SoftSort; divided by nothing more, so a scale of the scores goes in here
     mix: float = 0.2  # alpha: the part that is pooled anew in each block after the first
     # hard: exactly the highest scores, with the gradient of soft ones (straight-through, as in SoftSort's code); random: the ablation,
-    # drawn for every image in training, and the same for all images in evaluation, so that it can be repeated
+    # drawn for every image in training, and the same for all images in evaluation, so that it can be repeated; so a teacher, which
+    # evaluates while its student trains, always takes the same places
     selection: Literal["soft", "hard", "random"] = "soft"
     scores: Literal["raw", "normed"] = "raw"  # of the tokens as Eq. 8 writes them, or after a LayerNorm without parameters
     later_blocks: Literal["mix", "carry"] = "mix"  # only mixing gives Eq. 7 a meaning; carry: they go through as any other token

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from vitssl.config.objectives.sit import BLUR_RADIUS_PX, SitConfig
 
-MOST_RECTANGLES = 64  # their areas sum up to a third of an image after about twenty
-
 
 class Rectangles(NamedTuple):
     """True in the rows and in the columns of each."""
@@ -74,14 +72,14 @@ def corrupt(images_RCHW: Tensor, num_images: int, cfg: SitConfig) -> Tensor:
     blur_R1HW = draw_rectangles(images_RCHW, 1, cfg.blur).union(one)
     images_RCHW = torch.where(blur_R1HW, blurred(images_RCHW, sigma_R, radius_R), images_RCHW)
     if cfg.noise_area:
-        images_RCHW = torch.where(_parts(images_RCHW, cfg.noise_area, cfg.sides), torch.randn_like(images_RCHW), images_RCHW)
+        images_RCHW = torch.where(_parts(images_RCHW, cfg.noise_area, cfg), torch.randn_like(images_RCHW), images_RCHW)
     if cfg.alien_area:
         crop_R = torch.arange(R, device=device) // num_images * num_images
         other_R = crop_R + torch.randint(num_images, (R,), device=device)
-        images_RCHW = torch.where(_parts(images_RCHW, cfg.alien_area, cfg.sides), images_RCHW[other_R], images_RCHW)
+        images_RCHW = torch.where(_parts(images_RCHW, cfg.alien_area, cfg), images_RCHW[other_R], images_RCHW)
     return images_RCHW
 
 
-def _parts(images_RCHW: Tensor, most_area: float, sides: list[float]) -> Tensor:
-    rectangles = draw_rectangles(images_RCHW, MOST_RECTANGLES, sides)
+def _parts(images_RCHW: Tensor, most_area: float, cfg: SitConfig) -> Tensor:
+    rectangles = draw_rectangles(images_RCHW, cfg.num_rectangles(most_area), cfg.sides)
     return rectangles.union(rectangles.until(most_area * torch.rand(len(images_RCHW), device=images_RCHW.device)))

@@ -5,45 +5,71 @@ Shapes: S rows of all ranks, V views of the student, G of the teacher.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitssl import dist
 from vitssl.backbones.layers import upcast
 
 
-def nt_xent(own_RD: Tensor, all_SD: Tensor, rank: int, temperature: float) -> Tensor:
+class Gathered(NamedTuple):
+    """Vectors of all ranks, among which each of this rank's is compared.
+
+    Rows of one image are no negatives of each other: an image is in a batch several times under ``data.repeats``, or where epochs meet.
+    """
+
+    rows: Tensor  # (S, ...), rank by rank
+    images_S: Tensor  # int64, which image each is of
+    first: int  # the place of this rank's first row
+
+    @classmethod
+    def of(cls, own: Tensor, images_R: Tensor, together: bool) -> Gathered:
+        """Of all ranks if these run side by side, else of this one alone (outside of training: one rank counts the costs)."""
+        if together:
+            return cls(dist.gather(own), dist.gather(images_R), dist.rank() * len(own))
+        return cls(own, images_R, 0)
+
+    def of_one_image(self, R: int) -> Tensor:
+        """Are this rank's R rows (dim 0) and all rows (dim 1) of the same image?"""
+        return self.images_S[self.first : self.first + R, None] == self.images_S
+
+
+def nt_xent(own_RD: Tensor, among: Gathered, temperature: float) -> Tensor:
     """NT-Xent (Chen et al. 2020, Eq. 1): every row finds its partner among the rows of all ranks; mean over this rank's rows.
 
     Args:
         own_RD: unit vectors, a row for the first view of each image and then one for the second of each.
-        all_SD: the rows of all ranks, this one's being the ``rank``-th R of them.
-        rank: this process's.
+        among: the rows of all ranks.
         temperature: of the cosine similarities.
     """
-    with torch.autocast(own_RD.device.type, enabled=False):
-        similarity_RS = upcast(own_RD) @ upcast(all_SD).T / temperature
     R = len(own_RD)
-    row_R = torch.arange(R, device=own_RD.device)
-    similarity_RS = similarity_RS.scatter(1, rank * R + row_R[:, None], -torch.inf)  # no row is its own negative
-    return F.cross_entropy(similarity_RS, rank * R + (row_R + R // 2) % R)
+    partner_R = among.first + (torch.arange(R, device=own_RD.device) + R // 2) % R
+    return _found(own_RD, among, partner_R, temperature)
 
 
-def info_nce(own_BD: Tensor, keys_SD: Tensor, rank: int, temperature: float) -> Tensor:
+def info_nce(own_BD: Tensor, keys: Gathered, temperature: float) -> Tensor:
     """Every row finds its image's key among the keys of all ranks (van den Oord et al. 2018; MoCo's form); mean over this rank's rows.
 
     Args:
         own_BD: unit vectors.
-        keys_SD: unit vectors of all ranks, this one's being the ``rank``-th B of them.
-        rank: this process's.
+        keys: unit vectors of all ranks.
         temperature: of the cosine similarities.
     """
-    with torch.autocast(own_BD.device.type, enabled=False):
-        similarity_BS = upcast(own_BD) @ upcast(keys_SD).T / temperature
-    return F.cross_entropy(similarity_BS, rank * len(own_BD) + torch.arange(len(own_BD), device=own_BD.device))
+    return _found(own_BD, keys, keys.first + torch.arange(len(own_BD), device=own_BD.device), temperature)
 
 
-def token_contrast(own_BJD: Tensor, all_SJD: Tensor, rank: int, temperature: float) -> Tensor:
+def _found(own_RD: Tensor, among: Gathered, target_R: Tensor, temperature: float) -> Tensor:
+    """Cross-entropy of finding a row each; other rows of the same image, its own too, do not count."""
+    with torch.autocast(own_RD.device.type, enabled=False):
+        similarity_RS = upcast(own_RD) @ upcast(among.rows).T / temperature
+    other_RS = torch.arange(len(among.rows), device=own_RD.device) != target_R[:, None]
+    return F.cross_entropy(similarity_RS.masked_fill(among.of_one_image(len(own_RD)) & other_RS, -torch.inf), target_R)
+
+
+def token_contrast(own_BJD: Tensor, among: Gathered, temperature: float) -> Tensor:
     """Two tokens of one image among all tokens of the other images (Hu et al. 2022, Eq. 12 and 13, with the logarithm where it belongs).
 
     The mean over images and ordered pairs of its J tokens of -log(e^s / (e^s + sum of e^n)), where s is the pair's cosine similarity and n
@@ -51,19 +77,16 @@ def token_contrast(own_BJD: Tensor, all_SJD: Tensor, rank: int, temperature: flo
 
     Args:
         own_BJD: unit vectors.
-        all_SJD: those of all ranks, this one's being the ``rank``-th B of them.
-        rank: this process's.
+        among: those of all ranks, (S, J, D).
         temperature: of the cosine similarities; the paper has 1.
     """
     B, J, _ = own_BJD.shape
-    image_B = rank * B + torch.arange(B, device=own_BJD.device)
     with torch.autocast(own_BJD.device.type, enabled=False):
-        own_BJD, all_SJD = upcast(own_BJD), upcast(all_SJD)
+        own_BJD, all_SJD = upcast(own_BJD), upcast(among.rows)
         to_all_BJSJ = (own_BJD.flatten(0, 1) @ all_SJD.flatten(0, 1).T / temperature).view(B, J, len(all_SJD), J)
         pairs_BJJ = own_BJD @ own_BJD.transpose(1, 2) / temperature
-    others_BS = torch.arange(len(all_SJD), device=own_BJD.device) != image_B[:, None]
     # of one image alone, which has no others, the sum is 0, and its gradient too
-    negatives_BJ = to_all_BJSJ.masked_fill(~others_BS[:, None, :, None], -1e4).flatten(2).logsumexp(-1)
+    negatives_BJ = to_all_BJSJ.masked_fill(among.of_one_image(B)[:, None, :, None], -1e4).flatten(2).logsumexp(-1)
     loss_BJJ = F.softplus(negatives_BJ[..., None] - pairs_BJJ)
     different_JJ = ~torch.eye(J, dtype=torch.bool, device=own_BJD.device)
     return (loss_BJJ * different_JJ).sum() / (B * J * (J - 1))

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitssl import config, dist
+from vitssl import config
 from vitssl.backbones import layers
 from vitssl.backbones.base import Backbone, Features
 from vitssl.config.objectives.lut import LutConfig
@@ -19,7 +19,7 @@ from vitssl.data.batch import Batch
 from vitssl.objectives.base import Objective
 from vitssl.objectives.decoders import make_decoder
 from vitssl.objectives.heads import mlp
-from vitssl.objectives.losses import info_nce
+from vitssl.objectives.losses import Gathered, info_nce
 from vitssl.objectives.masking import TokenMask, disjoint_masks, encode_visible, random_mask, reconstruction_error
 from vitssl.objectives.step import Step
 from vitssl.objectives.teacher import Teacher, rising_momentum
@@ -73,7 +73,7 @@ class Lut(Objective):
             terms["lut_mae"] = reconstruction_error(self.decoder.pixels(tokens_RND[:B]), views[0], masks[0], self.patch_px, self.cfg)
             hidden = tokens_RND if self.cfg.guided == "both" else None
         teacher = self._teacher_features(list(reversed(views))[:S])
-        terms["lut_context"] = self._context(features, hidden, mask, teacher, S)
+        terms["lut_context"] = self._context(features, hidden, mask, teacher, batch.index_B, S)
         return terms
 
     def weight(self, term: str, progress: Tensor) -> float:
@@ -88,7 +88,9 @@ class Lut(Objective):
             return backbone(embedded)
         return backbone(embedded, random_mask(len(images), math.prod(embedded.grid), self.cfg.target_mask_ratio, images.device).keep_BM)
 
-    def _context(self, features: Features, hidden_RND: Tensor | None, mask: TokenMask, teacher: Features, S: int) -> Tensor:
+    def _context(
+        self, features: Features, hidden_RND: Tensor | None, mask: TokenMask, teacher: Features, images_B: Tensor, S: int
+    ) -> Tensor:
         """The mean distance of the student's predictions from the teacher's projections, over the kinds of vectors that are compared."""
         visible_RMD = features.tokens_BND if self.cfg.hide == "drop" else taken(features.tokens_BND, mask.keep_BM)
         pairs = []
@@ -100,16 +102,16 @@ class Lut(Objective):
         if hidden_RND is not None and self.masked_projector is not None:
             masked_RD = (hidden_RND * mask.mask_BN[..., None]).sum(1) / mask.mask_BN.sum(1, keepdim=True)
             pairs.append((self.masked_projector, masked_RD, teacher.pooled("mean")))
-        return torch.stack([self._distance(projector, ours, theirs, S) for projector, ours, theirs in pairs]).mean()
+        return torch.stack([self._distance(projector, ours, theirs, images_B, S) for projector, ours, theirs in pairs]).mean()
 
-    def _distance(self, projector: nn.Module, ours: Tensor, theirs: Tensor, S: int) -> Tensor:
+    def _distance(self, projector: nn.Module, ours: Tensor, theirs: Tensor, images_B: Tensor, S: int) -> Tensor:
         with torch.no_grad():
             targets = self.teacher["projector"](theirs).chunk(S)
         # one view at a time, for the batch norms
         predictions = [self.predictor(projector(view)) for view in ours.chunk(S)]
-        return torch.stack([self._compared(*pair) for pair in zip(predictions, targets, strict=True)]).mean()
+        return torch.stack([self._compared(*pair, images_B) for pair in zip(predictions, targets, strict=True)]).mean()
 
-    def _compared(self, ours: Tensor, theirs: Tensor) -> Tensor:
+    def _compared(self, ours: Tensor, theirs: Tensor, images_B: Tensor) -> Tensor:
         """Of one view: 2 - 2 cos; InfoNCE among the images of all ranks; or smooth L1 of the vectors as they are (of unit vectors, whose
         differences are small, it would be a multiple of the first).
         """
@@ -118,10 +120,8 @@ class Lut(Objective):
             return F.smooth_l1_loss(ours, theirs)
         if self.cfg.distance == "cosine":
             return (2 - 2 * F.cosine_similarity(ours, theirs)).mean()
-        keys, rank = F.normalize(theirs, dim=1), 0
-        if self.training:  # outside of it the ranks do not run side by side
-            keys, rank = dist.gather(keys), dist.rank()
-        return info_nce(F.normalize(ours, dim=1), keys, rank, self.cfg.temperature)
+        keys = Gathered.of(F.normalize(theirs, dim=1), images_B, self.training)
+        return info_nce(F.normalize(ours, dim=1), keys, self.cfg.temperature)
 
     def start(self, backbone: Backbone) -> None:
         if not self.teacher_is_loaded:

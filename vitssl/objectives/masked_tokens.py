@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitssl import config, dist
+from vitssl import config
 from vitssl.backbones import layers
 from vitssl.backbones.base import Backbone
 from vitssl.config.objectives.masked_tokens import MaskedTokensConfig
 from vitssl.data.batch import Batch
 from vitssl.objectives.base import Objective
-from vitssl.objectives.losses import token_contrast
+from vitssl.objectives.losses import Gathered, token_contrast
 from vitssl.objectives.step import Step
 
 
@@ -32,13 +32,13 @@ class MaskedTokens(Objective):
 
     def forward(self, step: Step, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
         B = len(batch.index_B)
-        # the copies of a view one after the other: a token's negatives are those of other images, once each
+        # the copies of a view one after the other: a token's negatives are the other images' of the same copy
         tokens = [copy_BJD for view in self.cfg.views() for copy_BJD in self._tokens(step, view).split(B)]
         terms = {}
         if self.classifier is not None:
             terms["masked_tokens_sparse"] = torch.stack([self._sparse(copy_BJD) for copy_BJD in tokens]).mean()
         if self.cfg.contrast_weight:
-            terms["masked_tokens_contrast"] = torch.stack([self._contrast(copy_BJD) for copy_BJD in tokens]).mean()
+            terms["masked_tokens_contrast"] = torch.stack([self._contrast(copy_BJD, batch.index_B) for copy_BJD in tokens]).mean()
         return terms
 
     def weight(self, term: str, progress: Tensor) -> float:
@@ -54,8 +54,6 @@ class MaskedTokens(Objective):
         places_BJ = torch.arange(tokens_BJD.shape[1], device=tokens_BJD.device).expand(len(tokens_BJD), -1)
         return F.cross_entropy(logits_BJJ.flatten(0, 1), places_BJ.flatten())
 
-    def _contrast(self, tokens_BJD: Tensor) -> Tensor:
+    def _contrast(self, tokens_BJD: Tensor, images_B: Tensor) -> Tensor:
         own_BJD = F.normalize(layers.upcast(tokens_BJD), dim=-1)
-        # outside of training the ranks do not run side by side (one alone counts the costs)
-        all_SJD, rank = (dist.gather(own_BJD), dist.rank()) if self.training else (own_BJD, 0)
-        return token_contrast(own_BJD, all_SJD, rank, self.cfg.temperature)
+        return token_contrast(own_BJD, Gathered.of(own_BJD, images_B, self.training), self.cfg.temperature)

@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitssl import config, dist
+from vitssl import config
 from vitssl.backbones import layers
 from vitssl.backbones.base import Backbone
 from vitssl.config.objectives.simclr import SimclrConfig
 from vitssl.data.batch import Batch
 from vitssl.objectives.base import Objective
 from vitssl.objectives.heads import mlp
-from vitssl.objectives.losses import nt_xent
+from vitssl.objectives.losses import Gathered, nt_xent
 from vitssl.objectives.step import Step
 
 
@@ -38,6 +38,4 @@ class Simclr(Objective):
         # one view at a time: with both in one batch, a batch norm would tell each view about the other
         projected_RD = torch.cat([self.head(view_BD) for view_BD in features_RD.chunk(2)])
         own_RD = F.normalize(layers.upcast(projected_RD), dim=1)
-        # outside of training the ranks do not run side by side (one alone counts the costs)
-        all_SD, rank = (dist.gather(own_RD), dist.rank()) if self.training else (own_RD, 0)
-        return {"simclr": nt_xent(own_RD, all_SD, rank, self.cfg.temperature)}
+        return {"simclr": nt_xent(own_RD, Gathered.of(own_RD, batch.index_B.repeat(2), self.training), self.cfg.temperature)}

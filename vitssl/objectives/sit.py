@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitssl import config, dist
+from vitssl import config
 from vitssl.backbones import layers
 from vitssl.backbones.base import Backbone
 from vitssl.config.objectives.sit import SitConfig
@@ -14,11 +14,11 @@ from vitssl.data.batch import Batch
 from vitssl.objectives.base import Objective
 from vitssl.objectives.decoders import PixelDecoder
 from vitssl.objectives.inpainting import corrupt
-from vitssl.objectives.losses import nt_xent
+from vitssl.objectives.losses import Gathered, nt_xent
 from vitssl.objectives.step import Step
 
 VIEW = "sit"  # made here
-A = {"sit_rotation": 1.0, "sit_contrast": 1.0, "sit_reconstruction": 0.5}  # of the uncertainty weights; 1/2 belongs to an L1 error
+A = {"sit_rotation": 1.0, "sit_contrast": 1.0, "sit_reconstruction": 0.5}  # a of each term's uncertainty weight, as in the code
 
 
 def turned(images_RCHW: Tensor, quarters_R: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ class Sit(Objective):
         features = step.encode(VIEW)
         terms = {
             "sit_rotation": F.cross_entropy(layers.upcast(self.rotation(features.pooled("cls"))), quarters_R),
-            "sit_contrast": self._contrast(features.pooled("reg")),
+            "sit_contrast": self._contrast(features.pooled("reg"), batch.index_B.repeat(2)),
             "sit_reconstruction": F.l1_loss(layers.upcast(self.decoder(features)), turned_RCHW),
         }
         if self.log_weights is not None:
@@ -70,9 +70,7 @@ class Sit(Objective):
         a, s = A[term], self.log_weights[term]
         return self.cfg.weight * (torch.exp(-a * s) if self.cfg.uncertainty == "exponent" else a * torch.exp(-s))
 
-    def _contrast(self, tokens_RD: Tensor) -> Tensor:
+    def _contrast(self, tokens_RD: Tensor, images_R: Tensor) -> Tensor:
         own_RD = F.normalize(layers.upcast(self.projection(tokens_RD)), dim=1)
-        # outside of training the ranks do not run side by side (one alone counts the costs)
-        alone = self.cfg.negatives == "per_gpu" or not self.training
-        all_SD, rank = (own_RD, 0) if alone else (dist.gather(own_RD), dist.rank())
-        return nt_xent(own_RD, all_SD, rank, self.cfg.temperature)
+        together = self.training and self.cfg.negatives == "global"
+        return nt_xent(own_RD, Gathered.of(own_RD, images_R, together), self.cfg.temperature)

@@ -5,6 +5,7 @@ Shapes: S images, J masked tokens, N patches.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -65,19 +66,26 @@ def draw(grid: Grid) -> dict[str, Plot]:
 
 
 def _groups(grid: Grid, name: str) -> dict[str, list[Analysed]]:
-    """Analysed runs by what they are called: the seeds of one stage of one arm, and of a column where the stage belongs to one."""
-    named: dict[Path, dict[str, list[str]]] = {}
+    """Analysed runs by what they are called; those of several seeds together."""
+    uses: dict[Path, list[tuple[str, dict[str, Any], str]]] = {}
     for row in grid.rows:
         for column, cells in row.columns.items():
             for stage, run in (stage for cell in cells for stage in cell.stages):
                 if (run.path / "analysis" / f"{name}.json").is_file():
-                    named.setdefault(run.path, {}).setdefault(f"{grid.label(row)}, {stage}", []).append(grid.name(column))
+                    uses.setdefault(run.path, []).append((row.arm.name, row.values, f"{stage}, {grid.name(column)}".removesuffix(", ")))
     groups: dict[str, list[Analysed]] = {}
-    for path, places in named.items():
-        (label, columns), *_ = places.items()
-        shown = f"{label}, {columns[0]}" if columns[0] and len(columns) == 1 else label
-        groups.setdefault(shown, []).append(Analysed.read(path, name, shown))
+    for path, places in uses.items():
+        groups.setdefault(_called(places), []).append(Analysed.read(path, name, _called(places)))
     return groups
+
+
+def _called(places: list[tuple[str, dict[str, Any], str]]) -> str:
+    """Arm, the axes' values, stage and column of a run, without what differs between the places where a sweep uses it."""
+    arm, values, stage = places[0]
+    same = [f"{axis} {value}" for axis, value in values.items() if all(other.get(axis) == value for _, other, _ in places)]
+    if any(other != stage for *_, other in places):
+        stage = stage.split(", ")[0]
+    return ", ".join([arm, *same, stage])
 
 
 # ----------------------------------------------------------------------------------------------------------- selections
@@ -88,19 +96,23 @@ def selections(runs: list[Analysed]) -> Plot:
     patch."""
     (run,) = runs
     with np.load(run.arrays) as arrays:
-        images_SHWC, selected_SJN = arrays["images"], arrays["selected"]
-    rows, columns = run.facts["grid"]
-    selected_SJhw = selected_SJN.reshape(*selected_SJN.shape[:2], rows, columns)
-    S, J = selected_SJN.shape[:2]
-    tokens = sorted({round(j) for j in np.linspace(0, J - 1, min(J, MOST_ROWS))})
-    figure = Figure(figsize=(1.2 + 1.0 * S, 1.05 * (len(tokens) + 2)), layout="constrained")
-    axes = figure.subplots(len(tokens) + 2, S, squeeze=False)
+        images_SHWC, selected_SJN, frequency_JN = arrays["images"], arrays["selected"], arrays["frequency"]
+    S, J, _ = selected_SJN.shape
+    selected_SJhw, frequency_Jhw = selected_SJN.reshape(S, J, *run.facts["grid"]), frequency_JN.reshape(J, *run.facts["grid"])
+    tokens = _shown(J)
+    figure = Figure(figsize=(2.2 + 1.0 * S, 1.05 * (len(tokens) + 2)), layout="constrained")
+    axes = figure.subplots(len(tokens) + 2, S + 1, squeeze=False)
     colours_J3 = _colours(J)
     for s in range(S):
         _picture(axes[0, s], images_SHWC[s])
         for row, j in enumerate(tokens, start=1):
             _picture(axes[row, s], _dimmed(images_SHWC[s], selected_SJhw[s, j]))
         _picture(axes[-1, s], _overlay(images_SHWC[s], selected_SJhw[s], colours_J3))
+    for row, j in enumerate(tokens, start=1):
+        _picture(axes[row, S], np.repeat(1 - frequency_Jhw[j, ..., None], 3, axis=2))
+    axes[1, S].set_title("how often", fontsize=7)
+    for axis in (axes[0, S], axes[-1, S]):
+        axis.set_visible(False)
     axes[0, 0].set_ylabel("image", fontsize=7)
     axes[-1, 0].set_ylabel("first token\nto select", fontsize=7)
     for row, j in enumerate(tokens, start=1):
@@ -108,14 +120,21 @@ def selections(runs: list[Analysed]) -> Plot:
     return _selections_caption(run), figure
 
 
+def _shown(count: int) -> list[int]:
+    """The masked tokens that have a row: all, or of many some."""
+    return sorted({round(j) for j in np.linspace(0, count - 1, min(count, MOST_ROWS))})
+
+
 def _selections_caption(run: Analysed) -> str:
-    facts = run.facts
-    pairs = zip(facts["locality"], facts["locality_random"], strict=True)
-    near = ", ".join(f"{mine:.2f} ({chance:.2f})" for mine, chance in pairs)
+    facts, shown = run.facts, _shown(len(run.facts["sizes"]))
+    near = ", ".join(f"{facts['locality'][j]:.2f} ({facts['locality_random'][j]:.2f})" for j in shown)
+    shared = ", ".join(f"{facts['iou'][i][j]:.2f}" for i, j in itertools.pairwise(shown))
     drawn = "a random selection, the same for all images" if facts["selection"] == "random" else "the patches of highest score"
+    weights = "" if facts["weights"] == "model" else f" ({facts['weights']}'s weights)"
     return (
-        f"{run.label}: {drawn} of each masked token. Below, every patch has the colour of the first token that selects it. Over "
-        f"{facts['images']} images, the share of a token's patches with a neighbour that it selects too (of random sets): {near}."
+        f"{run.label}{weights}: {drawn} of each masked token. Below, every patch has the colour of the first token that selects it; on the "
+        f"right, how often each place is selected over {facts['images']} images. The share of a token's patches with a neighbour that it "
+        f"selects too (of random sets): {near}. Intersection over union of a row's set and the next one's: {shared or 'none'}."
     )
 
 
@@ -155,34 +174,49 @@ def _colours(count: int) -> list[tuple[float, ...]]:
 
 
 def mask_attention(runs: list[Analysed]) -> Plot:
-    """Figure 4 of the masked tokens paper: the last block's attention from the class token to each masked token; a panel for each number
-    of masked tokens, a line for what has a name, over the mean of its seeds."""
+    """Figure 4 of the masked tokens paper: the last block's attention from the class token to each masked token, as it is, and as a share
+    of what all masked tokens get. A column for each number of masked tokens, a line for what has a name, the mean of its seeds."""
     counts = sorted({run.facts["masked_tokens"] for run in runs})
-    figure = Figure(figsize=(4.6 * len(counts), 3.4), layout="constrained")
-    axes = figure.subplots(1, len(counts), squeeze=False)[0]
-    for axis, count in zip(axes, counts, strict=True):
+    figure = Figure(figsize=(4.6 * len(counts), 6.0), layout="constrained")
+    axes = figure.subplots(2, len(counts), squeeze=False)
+    for (whole, share), count in zip(axes.T, counts, strict=True):
         here = [run for run in runs if run.facts["masked_tokens"] == count]
         for i, label in enumerate(dict.fromkeys(run.label for run in here)):
-            _attention_lines(axis, [run for run in here if run.label == label], label, i, alone=len(runs) == 1)
-        uniform = 1 / here[0].facts["tokens"]
-        axis.axhline(uniform, color="#666666", linewidth=0.8, linestyle=":", label="equal attention to all tokens")
-        axis.set(title=f"{count} masked tokens", xlabel="masked token, from few patches to all", ylabel="attention", ylim=(0, None))
-        axis.set_xticks(sorted({round(j) for j in np.linspace(1, count, min(count, 8))}))
-        axis.legend(fontsize=7)
+            seeds = [run for run in here if run.label == label]
+            _attention_lines(whole, seeds, "mean", label, i)
+            _attention_lines(share, seeds, "share", label, i)
+        for tokens in sorted({run.facts["tokens"] for run in here}):
+            _equal(whole, 1 / tokens, f"equal attention to all {tokens} tokens")
+        _equal(share, 1 / count, "equal shares")
+        whole.set(title=f"{count} masked tokens", ylabel="attention, over all tokens", ylim=(0, None))
+        share.set(ylabel="share of the masked tokens' attention", ylim=(0, None))
+        for axis in (whole, share):
+            axis.set(xlabel="masked token, from few patches to all")
+            axis.set_xticks(sorted({round(j) for j in np.linspace(1, count, min(count, 8))}))
+            axis.legend(fontsize=7)
     images = ", ".join(map(str, sorted({run.facts["images"] for run in runs})))
-    seeds = "" if len(runs) == 1 else " and seeds"
-    return f"Attention from the class token to each masked token in the last block, mean over heads, {images} images{seeds}.", figure
+    weights = ", ".join(sorted({run.facts["weights"] for run in runs} - {"model"}))
+    of = f" ({weights}'s weights where a run was analysed with them)" if weights else ""
+    return (
+        f"Attention from the class token to each masked token in the last block{of}: means over heads, {images} images, and seeds.",
+        figure,
+    )
 
 
-def _attention_lines(axis: Axes, seeds: list[Analysed], label: str, i: int, alone: bool) -> None:
+def _equal(axis: Axes, y: float, label: str) -> None:
+    axis.axhline(y, color="#666666", linewidth=0.8, linestyle=":", label=label)
+
+
+def _attention_lines(axis: Axes, seeds: list[Analysed], kind: str, label: str, i: int) -> None:
+    """With the standard deviation over seeds, or of a single run over images where that is known."""
     last = [run.facts["blocks"][max(run.facts["blocks"], key=int)] for run in seeds]
     for n, token in enumerate(last[0]):
-        means_J = np.mean([block[token]["mean"] for block in last], axis=0)
-        name = label if len(last[0]) == 1 else f"{label}, {token}"
-        spread = np.array(last[0][token]["std"]) if alone else np.std([b[token]["mean"] for b in last], axis=0, ddof=min(1, len(last) - 1))
+        values_SJ = np.array([block[token][kind] for block in last])
+        spread = values_SJ.std(0, ddof=1) if len(last) > 1 else last[0][token]["std"] if kind == "mean" else None
         look = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)], "linestyle": ("-", "--")[n % 2]}
-        x = np.arange(1, len(means_J) + 1)
-        axis.errorbar(x, means_J, yerr=spread, label=name, markersize=4, capsize=2, linewidth=1.2, **look)
+        name = label if len(last[0]) == 1 else f"{label}, {token}"
+        x = np.arange(1, values_SJ.shape[1] + 1)
+        axis.errorbar(x, values_SJ.mean(0), yerr=spread, label=name, markersize=4, capsize=2, linewidth=1.2, **look)
 
 
 DRAWN: dict[str, Callable[[list[Analysed]], Plot]] = {"selections": selections, "mask-attention": mask_attention}

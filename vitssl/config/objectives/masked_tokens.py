@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 class MaskedTokensConfig(ObjectiveConfig):
     """The two regularisers of masked tokens (Hu et al. 2022, section 2.3), beside the Run's other objectives.
 
-    The paper gives neither their weights, nor the views that they are of, nor says whether the final norm comes before them.
+    The paper gives neither their weights, nor the views that they are of, nor says whether the final norm comes before them. They are
+    of whole passes: beside an objective that hides tokens (mae) they take one more, of the view as it is.
     """
 
     second: Optional[str] = None  # another view whose masked tokens count too, apart from the first one's
+    local: Optional[str] = None  # and another, such as DINO's small crops
     sparse_weight: float = 1.0  # of L_sparse, which tells the tokens of an image apart
     contrast_weight: float = 1.0  # of L_con, which tells images apart
     normed: bool = True  # after the final norm, as everything that SiT and DINO compute
@@ -30,20 +32,20 @@ class MaskedTokensConfig(ObjectiveConfig):
         return {"masked_tokens"}
 
     def views(self) -> list[str]:
-        return [self.view, *([self.second] if self.second else [])]
+        return [self.view, *filter(None, (self.second, self.local))]
 
     def inactive_fields(self) -> dict[str, str]:
         return {} if self.contrast_weight else {"temperature": "contrast_weight"}
 
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
+        if len(set(self.views())) < len(self.views()):
+            yield Problem(name, f"its views must be different ones, not {', '.join(self.views())}")
         yield from less_than(0, self, name, "sparse_weight", "contrast_weight")
         if not self.sparse_weight and not self.contrast_weight:
             yield Problem(name, "both of its terms have a weight of 0; leave it out, or set one")
         if self.temperature <= 0:
             yield Problem(f"{name}.temperature", f"{self.temperature} is not positive")
-        if self.second == self.view:
-            yield Problem(f"{name}.second", f"{self.second} is its view already; null, or another one")
         if self.contrast_weight:
             yield from self._contrast_problems(name, run)
 

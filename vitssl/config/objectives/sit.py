@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from vitssl.config.run import Run
 
 BLUR_RADIUS_PX = 7  # of the widest kernel
+MOST_RECTANGLES = 960  # that are drawn for an image
 
 
 @dataclass
@@ -34,10 +36,16 @@ class SitConfig(ObjectiveConfig):
     alien_area: float = 0.3  # the same with another corrupted image of the batch
     out_dim: int = 512  # of the contrastive projection, a linear layer
     temperature: float = 0.5
-    negatives: Literal["global", "per_gpu"] = "global"  # other images of the global batch, or as the code of this GPU's alone
+    # other images of the global batch, or as in the code of this GPU's alone. Copies of an image (data.repeats) are no negatives of each
+    # other; the code deals them out over GPUs, here one GPU has them together
+    negatives: Literal["global", "per_gpu"] = "global"
     # How the three are weighted, with a learned s for each (start 1, a = 1, 1, 1/2): exp(-a s) L + s / 2, as the code does since its commit
     # 2ec822e; factor: a exp(-s) L + s / 2, its first release; none: their plain sum
     uncertainty: Literal["exponent", "factor", "none"] = "exponent"
+
+    def num_rectangles(self, area: float) -> int:
+        """How many are drawn to fill a share of the image: four times as many as do on average."""
+        return math.ceil(4 * area / (sum(self.sides) / 2) ** 2)
 
     def requires(self) -> set[str]:
         return {"cls", "reg"}
@@ -53,8 +61,12 @@ class SitConfig(ObjectiveConfig):
             if len(sides) != 2 or not 0 < sides[0] <= sides[1] <= 1:
                 yield Problem(f"{name}.{key}", f"{sides} is not a rising pair of numbers in (0, 1]")
         for key in ("noise_area", "alien_area"):
-            if not 0 <= getattr(self, key) <= 1:
-                yield Problem(f"{name}.{key}", f"{getattr(self, key)} is not in [0, 1]")
+            if not 0 <= (area := getattr(self, key)) <= 1:
+                yield Problem(f"{name}.{key}", f"{area} is not in [0, 1]")
+            elif len(self.sides) == 2 and sum(self.sides) > 0 and (count := self.num_rectangles(area)) > MOST_RECTANGLES:
+                yield Problem(
+                    f"{name}.sides", f"rectangles of {self.sides} would have to be {count} to fill {area}; at most {MOST_RECTANGLES}"
+                )
         if self.temperature <= 0:
             yield Problem(f"{name}.temperature", f"{self.temperature} is not positive")
         if (count := getattr(run.data.views, self.view).count) != 2:
