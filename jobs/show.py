@@ -36,7 +36,8 @@ def jobs(graph: Graph, spec: Spec, console: Console) -> None:
 def runs(graph: Graph, console: Console) -> None:
     """The fields of every Run that are not the defaults: shared ones once, then those of each Run."""
     defaults = dotted(dataclasses.asdict(Run()))
-    fields = {job.name: {k: v for k, v in dotted(dataclasses.asdict(job.run)).items() if defaults.get(k) != v} for job in graph.jobs}
+    unset = object()  # null is a value
+    fields = {job.name: {k: v for k, v in dotted(dataclasses.asdict(job.run)).items() if defaults.get(k, unset) != v} for job in graph.jobs}
     first, *rest = fields.values()
     shared = {k: v for k, v in first.items() if all(k in other and other[k] == v for other in rest)}
     _print_fields("every run", shared, console)
@@ -50,7 +51,7 @@ def _counted(number: int, what: str) -> str:
 
 
 def _print_fields(title: str, fields: dict[str, Any], console: Console) -> None:
-    words = (f"{name}={json.dumps(value) if isinstance(value, list) else value}" for name, value in fields.items())
+    words = (f"{name}={json.dumps(value) if isinstance(value, list) or value is None else value}" for name, value in fields.items())
     console.print(f"[bold]{escape(title)}[/bold]: {escape(' '.join(words))}", soft_wrap=True, highlight=False)
 
 

@@ -309,3 +309,12 @@ def test_weights_of_another_network_are_refused_unless_that_is_meant(make_run):
         with pytest.raises(config.ConfigError, match=f"init_from: those weights are of a backbone of {words}"):
             config.check_fits(run, "init_from", different)
     config.check_fits(make_run({"objectives.classify": {}, "init_from": "x", "init_except": ["blocks"]}), "init_from", other)
+    masked, more, random = (
+        make_run({"objectives.classify": {}, "init_from": "x", "backbone.masked_tokens": {"blocks": 2} | fields})
+        for fields in ({}, {"count": 7}, {"selection": "random"})
+    )
+    config.check_fits(masked, "init_from", more)  # queries are interpolated
+    config.check_fits(run, "init_from", random)  # which has none
+    for ours, theirs in ((run, masked), (masked, run), (masked, random)):
+        with pytest.raises(config.ConfigError, match=r"of masked_tokens .*; where that is meant, init_except: \[\^backbone\.inserted\]"):
+            config.check_fits(ours, "init_from", theirs)

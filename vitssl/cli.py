@@ -76,9 +76,9 @@ def _not_negative(text: str) -> int:
 
 
 def _at_least(least: int, text: str) -> int:
-    if (number := int(text)) < least:
-        raise argparse.ArgumentTypeError(f"{text} is less than {least}")
-    return number
+    if not text.lstrip("-").isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text} is no whole number of at least {least}")
+    return int(text)
 
 
 def _numbers(text: str) -> list[int]:
@@ -101,9 +101,9 @@ def _shards_parser(commands: argparse._SubParsersAction) -> None:
 def _analyze_parser(commands: argparse._SubParsersAction) -> None:
     add = _command(commands, "analyze", _analyze, "a look into trained networks: numbers and a figure, in the run folder and its report")
     add("folders", nargs="+", type=Path, metavar="folder", help="run folder")
-    add("name", choices=("selections", "mask-attention"), help="what masked tokens select; how much the class token attends to each")
+    add("analysis", choices=("selections", "mask-attention"), help="what masked tokens select; how much the class token attends to each")
     add("--images", type=_positive, default=1000, help="how many, drawn by --seed (default: %(default)s)")
-    add("--seed", type=_not_negative, default=0)
+    add("--seed", type=_not_negative, default=0, help="of the draw of images")
     add("--shards", help="other shards than the run's, with any classes")
     add("--split", help="of the shards, or several joined by + (default: the run's test split)")
     add("--weights", default="model", choices=("model", "ema", "teacher"))
@@ -261,14 +261,17 @@ def _report(arguments: argparse.Namespace) -> None:
 
 
 def _analyze(arguments: argparse.Namespace) -> None:
-    from vitssl.analysis import analyze
+    from vitssl.analysis import analyze, check
     from vitssl.analysis.base import Sample
     from vitssl.evaluate import load
 
-    for folder in arguments.folders:
-        trained = load(folder, arguments.checkpoint, weights=arguments.weights)
-        _note_unfinished(folder)
-        print(analyze(trained, arguments.name, Sample(trained, arguments.images, arguments.split, arguments.shards, arguments.seed)))
+    runs = [load(folder, arguments.checkpoint, weights=arguments.weights) for folder in arguments.folders]
+    samples = [Sample(trained, arguments.images, arguments.split, arguments.shards, arguments.seed) for trained in runs]
+    for trained in runs:
+        check(trained)
+        _note_unfinished(trained.folder)
+    for trained, sample in zip(runs, samples, strict=True):
+        print(analyze(trained, arguments.analysis, sample))
 
 
 def _bench(arguments: argparse.Namespace) -> None:

@@ -24,9 +24,9 @@ def write(
 ) -> dict[str, np.ndarray]:
     """Write and give the features of images as a run's evaluation sees them, in float32.
 
-    ``cls`` (N, D), where the backbone has a class token, and ``mean`` (N, D) of the patch tokens, after the final norm; for each of
-    ``blocks`` ``cls_block<i>`` and ``mean_block<i>``, before it; ``labels`` (N,), -1 where there is none, and ``index`` (N,), the images'
-    places in the shards' index, int64; ``classes``, the names of the shards' classes.
+    ``cls`` (N, D), where the backbone has a class token, ``reg`` (N, D), the mean of its registers, and ``mean`` (N, D) of the patch
+    tokens, after the final norm; for each of ``blocks`` ``cls_block<i>`` and so on, before it; ``labels`` (N,), -1 where there is none, and
+    ``index`` (N,), the images' places in the shards' index, int64; ``classes``, the names of the shards' classes.
 
     Args:
         trained: the run.
@@ -34,7 +34,8 @@ def write(
         out: a new file.
         split: of the shards, or several joined by ``+``.
         blocks: as `Trained.features` has them.
-        tokens: also ``tokens`` (N, patch tokens, D), and ``tokens_block<i>``.
+        tokens: also ``tokens`` (N, patch tokens, D), and ``tokens_block<i>``; of a network with masked tokens these, ``masked_tokens``
+            (N, J, D), and the weights of the patch tokens in them, ``selection`` (N, J, patch tokens).
 
     Raises:
         ConfigError: no such shards, split or block, or ``out`` exists.
@@ -64,12 +65,14 @@ def write(
 
 
 def _arrays(features: Features, suffix: str, trained: Trained, tokens: bool) -> dict[str, np.ndarray]:
-    found = {"mean": features.pooled("mean")}
-    if "cls" in config.capabilities(trained.run.backbone) and features.prefix_BPD.shape[1]:
-        found = {"cls": features.pooled("cls"), **found}
+    there = config.capabilities(trained.run.backbone) if features.prefix_BPD.shape[1] else set()  # not in every stage of a backbone
+    arrays = {pool: features.pooled(pool) for pool in ("cls", "reg") if pool in there}
+    arrays["mean"] = features.pooled("mean")
     if tokens:
-        found["tokens"] = features.tokens_BND
-    return {f"{name}{suffix}": value.float().cpu().numpy() for name, value in found.items()}
+        arrays["tokens"] = features.tokens_BND
+        if features.selection_BJN is not None:
+            arrays |= {"masked_tokens": features.extra_BJD, "selection": features.selection_BJN}
+    return {f"{name}{suffix}": value.float().cpu().numpy() for name, value in arrays.items()}
 
 
 def _save(out: Path, arrays: dict[str, np.ndarray]) -> None:

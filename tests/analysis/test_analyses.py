@@ -160,6 +160,27 @@ def test_the_command_leaves_numbers_and_figures(untrained_run, name: str, capsys
     assert (folder / "analysis" / f"{name}.svg").read_text().startswith("<svg")
 
 
+def test_a_teachers_analysis_stands_beside_the_models(untrained_run, capsys) -> None:
+    folder = untrained_run(MASKED, {"objectives": {"classify": None, "dino": {"local": None, "out_dim": 8}}, "data.views.second": {}})
+    for weights in ("teacher", "model"):
+        assert cli.main(["analyze", str(folder), "mask-attention", "--images", "5", "--weights", weights]) == 0
+    facts = {path.stem: json.loads(path.read_text())["weights"] for path in (folder / "analysis").glob("*.json")}
+    assert facts == {"mask-attention": "model", "mask-attention-teacher": "teacher"}
+
+
+def test_nothing_is_analysed_where_one_of_several_runs_cannot_be(untrained_run, tmp_path, capsys) -> None:
+    untrained_run(MASKED).rename(tmp_path / "masked")
+    assert cli.main(["analyze", str(tmp_path / "masked"), str(untrained_run()), "selections"]) == 2
+    assert not (tmp_path / "masked" / "analysis").exists()
+
+
+@pytest.mark.parametrize("words", [["--images", "0"], ["--images", "ten"], ["--seed", "-1"]])
+def test_a_number_that_cannot_be_is_named(untrained_run, words: list[str], capsys) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["analyze", "run", "selections", *words])
+    assert f"{words[1]} is no whole number of at least" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("layer", "words", "message"),
     [

@@ -289,9 +289,11 @@ def test_queries_of_another_number_are_interpolated(tmp_path, make_run, small: d
     [
         ({"count": 0}, "masked_tokens.count: 0 is less than 1"),
         ({"blocks": 4}, "masked_tokens.blocks: 4 is more than the backbone's 3 blocks"),
+        ({"blocks": 1, "later_blocks": "carry", "mix": 0.5}, "masked_tokens.mix: only later_blocks: mix reads it"),
+        ({"blocks": 1, "temperature": float("nan")}, "masked_tokens.temperature: nan is not positive"),
         ({"blocks": 1, "temperature": 0.0}, "masked_tokens.temperature: 0.0 is not positive"),
         ({"blocks": 1, "mix": 1.5}, r"masked_tokens.mix: 1.5 is not in \[0, 1\]"),
-        ({"blocks": 1, "selection": "random", "temperature": 0.5}, "masked_tokens.temperature: random selection has no scores"),
+        ({"blocks": 1, "selection": "random", "temperature": 0.5}, "masked_tokens.temperature: only a learned selection reads it"),
         ({"blocks": 1, "selection": "randm"}, "masked_tokens.selection: .*'randm'"),
     ],
 )

@@ -26,9 +26,9 @@ def leave_selections(run: Path, count: int) -> None:
     facts = {"images": 9, "grid": [2, 2], "sizes": [4] * count, "locality": [1.0] * count, "locality_random": [0.5] * count}
     (run / "analysis").mkdir(exist_ok=True)
     facts |= {"selection": "soft", "weights": "teacher", "iou": np.full((count, count), 0.25).tolist()}
-    (run / "analysis" / "selections.json").write_text(json.dumps(facts))
+    (run / "analysis" / "selections-teacher.json").write_text(json.dumps(facts))
     arrays = {"images": generator.integers(0, 256, (3, 8, 8, 3), dtype=np.uint8), "selected": np.ones((3, count, 4), dtype=bool)}
-    np.savez_compressed(run / "analysis" / "selections.npz", **arrays, frequency=np.ones((count, 4)))
+    np.savez_compressed(run / "analysis" / "selections-teacher.npz", **arrays, frequency=np.ones((count, 4)))
 
 
 @pytest.fixture
@@ -98,7 +98,10 @@ def test_selections_are_pictures_of_the_first_seed_of_every_arm(masked, count: i
     drawn = analyses.draw(lay_out(collect(folder)))
     assert list(drawn) == ["selections-1", "selections-2"]
     caption, figure = drawn["selections-2"]
-    assert caption.startswith("ssat, train, y (teacher's weights): ") and "1.00 (0.50)" in caption and "next one's: 0.25" in caption
+    assert caption.startswith("ssat, train, y, teacher: ") and "1.00 (0.50)" in caption and "next one's: 0.25" in caption
     assert len(figure.axes) == (3 + 1) * (rows + 2)
     page = report.write(folder).read_text()
-    assert (folder / "report" / "selections-1.png").is_file() and page.count("colour of the first token") == 4  # label and caption
+    assert (folder / "report" / "selections-2.png").is_file() and page.count("colour of the first token") == 4  # label and caption
+    (folder / "ssat-train-y-0" / "analysis" / "selections-teacher.json").unlink()
+    report.write(folder)
+    assert not (folder / "report" / "selections-2.png").exists() and (folder / "report" / "selections-1.svg").is_file()

@@ -174,7 +174,6 @@ def test_onnx_without_its_packages_is_one_line(tmp_path: Path, capsys: pytest.Ca
         ("vit_two_heads", "objectives.classify.extra_heads: timm's networks have no classifier with"),
         ("cvt", "timm has no network like this cvt_pico; export --to safetensors (with our names) or onnx"),
         ("sl_vit", "timm has no network like this vit_pico"),
-        ("masked_tokens", "timm has no network like this vit_pico"),
     ],
 )
 def test_what_timm_does_not_have_is_one_line(name: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -186,12 +185,24 @@ def test_what_timm_does_not_have_is_one_line(name: str, words: str, tmp_path: Pa
         assert not (tmp_path / "out").exists()
 
 
-def test_what_onnx_does_not_have_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    classifier("masked_tokens", tmp_path / "run")
+def test_what_onnx_does_not_have_is_one_line(tmp_path: Path, monkeypatch, capfd: pytest.CaptureFixture[str]) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise torch.onnx.OnnxExporterError("\x1b[96mFailed\x1b[0m to convert\nThis is step 3/3")
+
+    classifier("vit_mean", tmp_path / "run")
+    monkeypatch.setattr(torch.onnx, "export", refuse)
     assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "out"), "--to", "onnx"]) == 2
     error = capfd.readouterr().err.splitlines()[-1]
-    assert "ONNX cannot have this vit_pico (" in error and error.endswith("export --to safetensors") and "\x1b" not in error
-    assert not (tmp_path / "out").exists()
+    assert error.endswith("ONNX cannot have this vit_pico (Failed to convert); export --to safetensors")
+
+
+@pytest.mark.parametrize("kind", ["timm", "huggingface", "onnx"])
+def test_masked_tokens_are_exported_with_our_names_alone(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    classifier("masked_tokens", tmp_path / "run")
+    words = ["export", str(tmp_path / "run"), str(tmp_path / "out"), "--to"]
+    assert cli.main([*words, kind]) == 2
+    assert "run: backbone.masked_tokens: other code has none; export --to safetensors --backbone" in capsys.readouterr().err
+    assert cli.main([*words, "safetensors", "--backbone"]) == 0
 
 
 def test_the_command_says_how_to_load_it_and_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -165,6 +165,14 @@ def less_than(low: float, part: Any, prefix: str, *names: str) -> Iterator[Probl
             yield Problem(f"{dotted}{name}", f"{value} is not a finite number")
 
 
+def not_positive(part: Any, prefix: str, *names: str) -> Iterator[Problem]:
+    """The problems of those fields of ``part`` that are not above 0 (not a number is not), or infinite."""
+    for name in names:
+        value = getattr(part, name)
+        if not 0 < value < math.inf:
+            yield Problem(f"{prefix}.{name}", f"{value} is not positive")
+
+
 def not_a_probability(name: str, value: float) -> Iterator[Problem]:
     """The problem of a field that is not in [0, 1]."""
     if not 0 <= value <= 1:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional
 
 from vitssl.config.backbones import capabilities, family, num_intermediates
-from vitssl.config.base import ConfigError, Problem, less_than
+from vitssl.config.base import ConfigError, Problem, less_than, not_positive
 from vitssl.config.objectives import active
 
 if TYPE_CHECKING:
@@ -133,8 +133,7 @@ class KnnConfig(FeaturesConfig):
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
         yield from less_than(1, self, name, "k")
-        if self.temperature <= 0:
-            yield Problem(f"{name}.temperature", f"{self.temperature} is not positive")
+        yield from not_positive(self, name, "temperature")
 
 
 @dataclass

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from vitssl.config.base import Problem, less_than
+from vitssl.config.base import Problem, less_than, not_positive
 
 
 @dataclass
@@ -31,13 +31,12 @@ class MaskedTokens:
         yield from less_than(0, self, path, "query_std")
         if self.blocks > depth:
             yield Problem(f"{path}.blocks", f"{self.blocks} is more than the backbone's {depth} blocks")
-        if self.temperature <= 0:
-            yield Problem(f"{path}.temperature", f"{self.temperature} is not positive")
+        yield from not_positive(self, path, "temperature")
         if not 0 <= self.mix <= 1:
             yield Problem(f"{path}.mix", f"{self.mix} is not in [0, 1]")
-        for name in self.inactive_fields():
+        for name, needed in self.inactive_fields().items():
             if getattr(self, name) != getattr(type(self), name):
-                yield Problem(f"{path}.{name}", "random selection has no scores; leave it out")
+                yield Problem(f"{path}.{name}", f"only {needed} reads it; leave it out")
 
     def inactive_fields(self) -> dict[str, str]:
         """{field that does nothing with the others as they are: what it belongs to}."""

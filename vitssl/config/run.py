@@ -108,7 +108,7 @@ class Run:
 HOW_TRAINED = ("drop_path", "init", "cls_token_std", "interpolate_antialias", "batch_norm", "frozen", "fused_attention")
 # why a backbone cannot serve an objective
 LACKS = {
-    "cls": "has no class token; set pool: mean",
+    "cls": "has no class token; pool: mean does without, where the objective has it",
     "reg": "has no registers; set backbone.reg_tokens",
     "keep": "cannot drop hidden tokens; set hide: mask",
     "mask": "has no mask token; set hide: drop",
@@ -229,7 +229,9 @@ def check_fits(run: Run, field: str, theirs: Run, where: str = "") -> None:
         needed, given = _network(run.backbone), _network(theirs.backbone)
         for name in needed:
             if needed[name] != given[name]:
-                raise ConfigError(f"those weights are of a backbone of {name} {given[name]}, and this one has {needed[name]}", field, where)
+                reason = f"those weights are of a backbone of {name} {given[name]}, and this one has {needed[name]}"
+                advice = "; where that is meant, init_except: [^backbone.inserted]" if name == "masked_tokens" else ""
+                raise ConfigError(reason + advice, field, where)
     ours = teachers(run).get(f"{field}_backbone")
     if ours is None:
         return
@@ -248,7 +250,16 @@ def _network(backbone: BackboneConfig) -> dict[str, Any]:
         **{name: getattr(size, name) for name in same},
         "attention_scale": backbone.attention_scale,
         "reg_tokens": backbone.reg_tokens,
+        "masked_tokens": _queries(backbone),
     }
+
+
+def _queries(backbone: BackboneConfig) -> str | None:
+    """Where a backbone has the weights of its masked tokens, whose number may change."""
+    masked = backbone.masked_tokens
+    if masked is None or masked.selection == "random":
+        return None
+    return f"with learned queries in the last {masked.blocks} blocks"
 
 
 def _pattern_problems(run: Run) -> Iterator[Problem]:

@@ -24,6 +24,9 @@ def write(sweep_folder: str | Path) -> Path:
     folder = Path(sweep_folder) / "report"
     folder.mkdir(exist_ok=True)
     drawn = plots.draw(laid_out) | analyses.draw(laid_out)
+    for figure in (*folder.glob("*.svg"), *folder.glob("*.png")):
+        if figure.stem not in drawn:
+            figure.unlink()  # of an earlier report
     made = {name: (caption, style.save(figure, folder / name)) for name, (caption, figure) in drawn.items()}
     (folder / "report.md").write_text(page.markdown(laid_out, made))
     (folder / "table.csv").write_text(render.numbers(laid_out))

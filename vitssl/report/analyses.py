@@ -22,7 +22,7 @@ from vitssl.report import style
 from vitssl.report.grid import Grid
 from vitssl.report.style import COLOURS, MARKERS, STYLE, Plot
 
-DIMMED = 0.75  # how far a patch that is not selected goes to white
+DIMMED, GREY = 0.8, 0.6  # how far a patch that is not selected goes to which grey
 MOST_ROWS = 7  # of the masked tokens, those of a figure; of more some are drawn
 
 
@@ -35,21 +35,25 @@ class Analysed:
     arrays: Path
 
     @classmethod
-    def read(cls, run_folder: Path, name: str, label: str) -> Analysed:
-        facts = json.loads((run_folder / "analysis" / f"{name}.json").read_text())
-        return cls(label, facts, run_folder / "analysis" / f"{name}.npz")
+    def read(cls, path: Path, label: str) -> Analysed:
+        """Of the JSON file; of other weights than the model's the label says whose."""
+        facts = json.loads(path.read_text())
+        named = label if facts["weights"] == "model" else f"{label}, {facts['weights']}"
+        return cls(named, facts, path.with_suffix(".npz"))
 
 
-def save(folder: Path, name: str) -> Path:
+def save(folder: Path, name: str, stem: str) -> Path:
     """Draw one run's analysis beside its numbers, as SVG and PNG; gives the PNG.
 
     Args:
         folder: ``analysis`` in the run folder.
+        name: of the analysis.
+        stem: of its files.
     """
     with rc_context(STYLE):
-        _, figure = DRAWN[name]([Analysed.read(folder.parent, name, folder.parent.name)])
-    style.save(figure, folder / name)
-    return folder / f"{name}.png"
+        _, figure = DRAWN[name]([Analysed.read(folder / f"{stem}.json", folder.parent.name)])
+    style.save(figure, folder / stem)
+    return folder / f"{stem}.png"
 
 
 def draw(grid: Grid) -> dict[str, Plot]:
@@ -71,11 +75,12 @@ def _groups(grid: Grid, name: str) -> dict[str, list[Analysed]]:
     for row in grid.rows:
         for column, cells in row.columns.items():
             for stage, run in (stage for cell in cells for stage in cell.stages):
-                if (run.path / "analysis" / f"{name}.json").is_file():
-                    uses.setdefault(run.path, []).append((row.arm.name, row.values, f"{stage}, {grid.name(column)}".removesuffix(", ")))
+                for path in (run.path / "analysis").glob(f"{name}*.json"):
+                    uses.setdefault(path, []).append((row.arm.name, row.values, f"{stage}, {grid.name(column)}".removesuffix(", ")))
     groups: dict[str, list[Analysed]] = {}
     for path, places in uses.items():
-        groups.setdefault(_called(places), []).append(Analysed.read(path, name, _called(places)))
+        analysed = Analysed.read(path, _called(places))
+        groups.setdefault(analysed.label, []).append(analysed)
     return groups
 
 
@@ -110,7 +115,7 @@ def selections(runs: list[Analysed]) -> Plot:
         _picture(axes[-1, s], _overlay(images_SHWC[s], selected_SJhw[s], colours_J3))
     for row, j in enumerate(tokens, start=1):
         _picture(axes[row, S], np.repeat(1 - frequency_Jhw[j, ..., None], 3, axis=2))
-    axes[1, S].set_title("how often", fontsize=7)
+    axes[1, S].set_title("how often\n(black: always)", fontsize=7)
     for axis in (axes[0, S], axes[-1, S]):
         axis.set_visible(False)
     axes[0, 0].set_ylabel("image", fontsize=7)
@@ -130,9 +135,8 @@ def _selections_caption(run: Analysed) -> str:
     near = ", ".join(f"{facts['locality'][j]:.2f} ({facts['locality_random'][j]:.2f})" for j in shown)
     shared = ", ".join(f"{facts['iou'][i][j]:.2f}" for i, j in itertools.pairwise(shown))
     drawn = "a random selection, the same for all images" if facts["selection"] == "random" else "the patches of highest score"
-    weights = "" if facts["weights"] == "model" else f" ({facts['weights']}'s weights)"
     return (
-        f"{run.label}{weights}: {drawn} of each masked token. Below, every patch has the colour of the first token that selects it; on the "
+        f"{run.label}: {drawn} of each masked token. Below, every patch has the colour of the first token that selects it; on the "
         f"right, how often each place is selected over {facts['images']} images. The share of a token's patches with a neighbour that it "
         f"selects too (of random sets): {near}. Intersection over union of a row's set and the next one's: {shared or 'none'}."
     )
@@ -155,7 +159,7 @@ def _enlarged(grid_hw: np.ndarray, image_HWC: np.ndarray) -> np.ndarray:
 
 def _dimmed(image_HWC: np.ndarray, selected_hw: np.ndarray) -> np.ndarray:
     pixels_HWC = image_HWC / 255
-    return np.where(_enlarged(selected_hw, image_HWC)[..., None], pixels_HWC, DIMMED + (1 - DIMMED) * pixels_HWC)
+    return np.where(_enlarged(selected_hw, image_HWC)[..., None], pixels_HWC, DIMMED * GREY + (1 - DIMMED) * pixels_HWC)
 
 
 def _overlay(image_HWC: np.ndarray, selected_Jhw: np.ndarray, colours_J3: list[tuple[float, ...]]) -> np.ndarray:
@@ -188,17 +192,16 @@ def mask_attention(runs: list[Analysed]) -> Plot:
         for tokens in sorted({run.facts["tokens"] for run in here}):
             _equal(whole, 1 / tokens, f"equal attention to all {tokens} tokens")
         _equal(share, 1 / count, "equal shares")
-        whole.set(title=f"{count} masked tokens", ylabel="attention, over all tokens", ylim=(0, None))
-        share.set(ylabel="share of the masked tokens' attention", ylim=(0, None))
+        whole.set(title=f"{count} masked tokens", ylabel="attention, over all tokens")
+        share.set(ylabel="share of the masked tokens' attention")
         for axis in (whole, share):
             axis.set(xlabel="masked token, from few patches to all")
+            axis.margins(y=0.15)
             axis.set_xticks(sorted({round(j) for j in np.linspace(1, count, min(count, 8))}))
             axis.legend(fontsize=7)
     images = ", ".join(map(str, sorted({run.facts["images"] for run in runs})))
-    weights = ", ".join(sorted({run.facts["weights"] for run in runs} - {"model"}))
-    of = f" ({weights}'s weights where a run was analysed with them)" if weights else ""
     return (
-        f"Attention from the class token to each masked token in the last block{of}: means over heads, {images} images, and seeds.",
+        f"Attention from the class token to each masked token in the last block: means over heads, {images} images, and seeds.",
         figure,
     )
 
@@ -214,6 +217,7 @@ def _attention_lines(axis: Axes, seeds: list[Analysed], kind: str, label: str, i
         values_SJ = np.array([block[token][kind] for block in last])
         spread = values_SJ.std(0, ddof=1) if len(last) > 1 else last[0][token]["std"] if kind == "mean" else None
         look = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)], "linestyle": ("-", "--")[n % 2]}
+        look["markerfacecolor"] = (look["color"], "white")[n % 2]
         name = label if len(last[0]) == 1 else f"{label}, {token}"
         x = np.arange(1, values_SJ.shape[1] + 1)
         axis.errorbar(x, values_SJ.mean(0), yerr=spread, label=name, markersize=4, capsize=2, linewidth=1.2, **look)

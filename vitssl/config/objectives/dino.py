@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional
 
-from vitssl.config.base import Problem, later, less_than
+from vitssl.config.base import Problem, later, less_than, not_positive
 from vitssl.config.objectives.base import ObjectiveConfig, Pool, of_pool
 
 if TYPE_CHECKING:
@@ -51,9 +51,7 @@ class DinoConfig(ObjectiveConfig):
         yield from super().problems(name, run)
         yield from less_than(1, self, name, "hidden_dim", "bottleneck_dim", "out_dim", "layers")
         yield from less_than(0, self, name, "freeze_last_layer_epochs", "warmup_teacher_temperature_epochs")
-        for key in ("student_temperature", "teacher_temperature", "warmup_teacher_temperature"):
-            if getattr(self, key) <= 0:
-                yield Problem(f"{name}.{key}", f"{getattr(self, key)} is not positive")
+        yield from not_positive(self, name, "student_temperature", "teacher_temperature", "warmup_teacher_temperature")
         for key in ("center_momentum", "teacher_momentum"):
             if not 0 <= getattr(self, key) <= 1:
                 yield Problem(f"{name}.{key}", f"{getattr(self, key)} is not in [0, 1]")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from vitssl.config.base import Problem, less_than
+from vitssl.config.base import Problem, less_than, not_positive
 from vitssl.config.data import view_px
 from vitssl.config.objectives.base import Pool, of_pool
 from vitssl.config.objectives.reconstruction import ReconstructionConfig
@@ -92,8 +92,7 @@ class LutConfig(ReconstructionConfig):
             yield from self._infonce_problems(name, run)
 
     def _infonce_problems(self, name: str, run: Run) -> Iterator[Problem]:
-        if self.temperature <= 0:
-            yield Problem(f"{name}.temperature", f"{self.temperature} is not positive")
+        yield from not_positive(self, name, "temperature")
         if self.level != "pooled":
             yield Problem(f"{name}.level", "infonce tells images apart, not tokens; set pooled")
         if run.optim.batch_size < 2:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional
 
-from vitssl.config.base import Problem, less_than
+from vitssl.config.base import Problem, less_than, not_positive
 from vitssl.config.objectives.base import ObjectiveConfig
 
 if TYPE_CHECKING:
@@ -44,8 +44,7 @@ class MaskedTokensConfig(ObjectiveConfig):
         yield from less_than(0, self, name, "sparse_weight", "contrast_weight")
         if not self.sparse_weight and not self.contrast_weight:
             yield Problem(name, "both of its terms have a weight of 0; leave it out, or set one")
-        if self.temperature <= 0:
-            yield Problem(f"{name}.temperature", f"{self.temperature} is not positive")
+        yield from not_positive(self, name, "temperature")
         if self.contrast_weight:
             yield from self._contrast_problems(name, run)
 

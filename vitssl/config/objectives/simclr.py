@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vitssl.config.base import Problem, less_than
+from vitssl.config.base import Problem, less_than, not_positive
 from vitssl.config.objectives.base import ObjectiveConfig, Pool, of_pool
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ class SimclrConfig(ObjectiveConfig):
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
         yield from less_than(1, self, name, "hidden_dim", "out_dim", "layers")
-        if self.temperature <= 0:
-            yield Problem(f"{name}.temperature", f"{self.temperature} is not positive")
+        yield from not_positive(self, name, "temperature")
         if run.optim.batch_size < 2:
             yield Problem(name, "a batch of one image has no negatives; set optim.batch_size")
         copies = 2 if self.second == self.view else 1

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from vitssl.config.base import Problem, less_than
+from vitssl.config.base import Problem, less_than, not_positive
 from vitssl.config.data import view_px
 from vitssl.config.objectives.base import ObjectiveConfig
 
@@ -67,8 +67,7 @@ class SitConfig(ObjectiveConfig):
                 yield Problem(
                     f"{name}.sides", f"rectangles of {self.sides} would have to be {count} to fill {area}; at most {MOST_RECTANGLES}"
                 )
-        if self.temperature <= 0:
-            yield Problem(f"{name}.temperature", f"{self.temperature} is not positive")
+        yield from not_positive(self, name, "temperature")
         if (count := getattr(run.data.views, self.view).count) != 2:
             yield Problem(name, f"data.views.{self.view}.count is {count}; two views are compared, so that it must be 2")
         if (px := view_px(run.data, self.view)) <= BLUR_RADIUS_PX:
