@@ -160,6 +160,6 @@ def test_an_unfinished_run_is_said_to_be_one(trained: Path, capsys: pytest.Captu
 
 def test_a_teacher_s_backbone_is_not_classified_with_the_student_s_head(trained: Path) -> None:
     run = vitssl.load(trained)
-    run._weights = "teacher"
+    run.weights = "teacher"
     with pytest.raises(ConfigError, match=r"the classifier belongs to the student; of a teacher's weights there are features\(\) only"):
         run.predict(Image.effect_noise((20, 20), 90))
