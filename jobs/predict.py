@@ -55,8 +55,8 @@ class Prediction:
 def sweep(graph: Graph, launch: Launch) -> list[Prediction]:
     """Predict every run that is not done yet."""
     todo = [job for job in graph.jobs if not is_trained(job) and expected_index(job.run.data) is not None]
-    costs, measured = _costs(todo, launch), _measured(launch.sweep.parent)
-    return [_predict(job, launch, costs[architecture(job.run)], measured) for job in todo]
+    costs, measured = costs_of(todo, launch), _measured(launch.sweep.parent)
+    return [_predict(job, launch, cost, measured) for job, cost in zip(todo, costs, strict=True)]
 
 
 def _predict(job: Job, launch: Launch, cost: dict[str, Any], measured: dict[Key, tuple[float, str]]) -> Prediction:
@@ -135,28 +135,30 @@ def _throughput(job: Job, launch: Launch, macs: float, measured: dict[Key, tuple
 # --------------------------------------------------------------------------------------------------------------- MACs
 
 
-def _costs(jobs: list[Job], launch: Launch) -> dict[str, dict[str, Any]]:
-    """{architecture: `vitssl.cost.measure`}, counted once per source and cached; all new ones in one process, which is slow to start."""
+def costs_of(jobs: list[Job], launch: Launch) -> list[dict[str, Any]]:
+    """`vitssl.cost.measure` of each, counted once per source and cached; all new ones in one process, which takes seconds to start."""
     source = digest(source_files())[:12]
-    files = {key: launch.sweep.parent / ".cost" / f"{key}-{source}.json" for key in map(architecture, (job.run for job in jobs))}
-    new = {architecture(job.run): job.run for job in reversed(jobs) if not files[architecture(job.run)].exists()}
+    classes = [len(index.classes) for job in jobs if (index := expected_index(job.run.data)) is not None]
+    keys = [f"{architecture(job.run)}-{count}-{source}" for job, count in zip(jobs, classes, strict=True)]
+    files = {key: launch.sweep.parent / ".cost" / f"{key}.json" for key in keys}
+    new = {key: (job.run, count) for key, job, count in zip(keys, jobs, classes, strict=True) if not files[key].exists()}
     if new:
-        print(f"counting the MACs of {len(new)} networks ...", file=sys.stderr, flush=True)
-        for key, cost in zip(new, _count(list(new.values()), launch), strict=True):
+        for key, cost in zip(new, _count(*zip(*new.values(), strict=True), launch), strict=True):
             files[key].parent.mkdir(parents=True, exist_ok=True)
             write_json(files[key], cost)
-    return {key: read_json(file) for key, file in files.items()}
+    return [read_json(files[key]) for key in keys]
 
 
-def _count(runs: list[Run], launch: Launch) -> list[dict[str, Any]]:
+def _count(runs: tuple[Run, ...], classes: tuple[int, ...], launch: Launch) -> list[dict[str, Any]]:
     """Count in the training environment: the launcher's may have no torch."""
+    print(f"counting the MACs of {len(runs)} network{'' if len(runs) == 1 else 's'} ...", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="vitssl-") as scratch:
         folders = [Path(scratch) / str(i) for i in range(len(runs))]
         for run, folder in zip(runs, folders, strict=True):
             save(run, folder)
-        classes = [str(len(index.classes)) for run in runs if (index := expected_index(run.data)) is not None]
-        command = [*container_command(launch.site, sys.executable, [ROOT, Path(scratch)]), "-m", "vitssl.cli", "cost", *map(str, folders)]
-        result = subprocess.run([*command, "--classes", ",".join(classes), "--json"], cwd=ROOT, capture_output=True, text=True, check=False)
+        python = container_command(launch.site, sys.executable, [ROOT, Path(scratch)])
+        words = ["-m", "vitssl.cli", "cost", *map(str, folders), "--classes", ",".join(map(str, classes)), "--json"]
+        result = subprocess.run([*python, *words], cwd=ROOT, capture_output=True, text=True, check=False)
     if result.returncode:
         raise ConfigError(f"vitssl cost failed: {(result.stderr.strip().splitlines() or ['no message'])[-1]}")
     return [json.loads(line) for line in result.stdout.splitlines()]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from fvcore.nn import ActivationCountAnalysis, FlopCountAnalysis
+from torch import nn
 
-from vitssl import config, cost
+from vitssl import config, cost, macs
 
 SSAT = {
     "backbone": {"name": "vit_tiny", "positions": "sincos"},
@@ -65,3 +68,68 @@ def test_an_objective_that_shares_a_pass_counts_by_what_it_adds(make_run):
     assert (
         sum(joint["macs_passes"].values()) == joint["macs_train_forward"] < joint["macs_passes"]["classify"] + alone["macs_train_forward"]
     )
+
+
+# ------------------------------------------------------------------------------------------- against fvcore's own analyses
+
+
+class Step(nn.Module):
+    """Images to the total loss of a training step, as fvcore traces it."""
+
+    def __init__(self, run):
+        super().__init__()
+        self.network, self.batch = cost._unfused(run, 10), cost._batch(run)
+
+    def forward(self, *views):
+        self.batch.views = dict(zip(self.batch.views, views, strict=True))
+        return self.network(self.batch, torch.zeros(()))[0]
+
+
+PICO = {"data.shards": "nowhere", "data.image_size": 32, "backbone.name": "vit_pico"}
+MEAN = {"objectives.classify": {"pool": "mean"}}
+SIMCLR = {"objectives.simclr": {"hidden_dim": 16, "out_dim": 8}, "data.views.second": {"scale": [0.5, 1.0]}}
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        {"objectives.classify": {}, "objectives.mae": {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2}},
+        {"objectives.classify": {"blocks": 2}},  # whose final norm nothing reads
+        {"objectives.classify": {"norm": "batch", "hidden_dim": 8}},
+        SIMCLR,
+        MEAN | {"objectives.drloc": {}, "backbone.name": "swin_pico"},
+        MEAN | {"backbone.name": "cvt_pico"},
+        MEAN | {"backbone.name": "t2t_pico"},
+        MEAN | {"backbone.name": "resnet_pico"},
+    ],
+)
+def test_shapes_alone_count_what_fvcore_counts_of_a_network_that_computes(layers):
+    run = config.merge(config.Run, PICO, layers)
+    step = Step(run)
+    traced = FlopCountAnalysis(step, tuple(step.batch.views.values())).unsupported_ops_warnings(False)
+    assert cost.measure(run, 10)["macs_train_forward"] == traced.total()
+    if run.objectives.classify is None:
+        return
+    step.forward = lambda images: step.network.predict(cost.Batch({"main": images}, {}, torch.zeros(1, dtype=torch.int64), labelled=0.0))
+    traced = ActivationCountAnalysis(step, (step.batch.views["main"],)).unsupported_ops_warnings(False)
+    assert cost.measure(run, 10)["activations_inference"] == traced.total()
+
+
+def test_what_does_not_bear_on_the_result_does_not_count():
+    with macs.shapes_only(), macs.Counter() as counter:
+        images, used, unused = torch.ones(2, 3), nn.Linear(3, 4), nn.Linear(3, 5)
+        unused(images)
+        result = used(images)
+    assert counter.total(result) == (2 * 3 * 4, 2 * 4)
+
+
+def test_counting_draws_no_weights_and_takes_no_memory():
+    """A ViT-B has 344 MB of weights; random numbers elsewhere are not touched."""
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    with macs.shapes_only():
+        network = cost._unfused(
+            config.merge(config.Run, {"data.shards": "nowhere", "backbone.name": "vit_base", "objectives.classify": {}}), 10
+        )
+    assert all(parameter.is_meta for parameter in network.parameters())
+    assert torch.equal(torch.get_rng_state(), state)

@@ -208,8 +208,7 @@ def _cost(arguments: argparse.Namespace) -> None:
     classes = arguments.classes or [len(load_index(run.data.shards).classes) for run in runs]
     if len(classes) != len(runs):
         raise config.ConfigError(f"{len(classes)} numbers for {len(runs)} runs", "--classes")
-    for path, run, count in zip(arguments.runs, runs, classes, strict=True):
-        measured = cost.measure(run, count)
+    for path, measured in zip(arguments.runs, cost.measure_all(runs, classes), strict=True):
         if len(runs) > 1 and not arguments.json:
             print(f"{path}:")
         print(json.dumps(measured) if arguments.json else cost.table(measured))

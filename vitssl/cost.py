@@ -1,44 +1,25 @@
-"""MACs, parameters and activations of a Run (fvcore), and how fast it infers.
+"""MACs, parameters and activations of a Run, and how fast it infers.
 
-fvcore counts a multiply-add once, as the papers' "GFLOPs" do, a LayerNorm as 5 per element, and knows no fused attention:
-everything is counted with the unfused one, on one image, with the Run's real masks.
+`vitssl.macs` counts with fvcore's rules, which know no fused attention: everything is counted with the unfused one, on one image.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import logging
 import time
-import warnings
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from vitssl import config, dist, model
+from vitssl import config, dist, macs, model
 from vitssl.backbones.layers import set_fused_attention
 from vitssl.config import Objectives, Run
+from vitssl.data import pool
 from vitssl.data.batch import Batch
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", FutureWarning)  # fvcore's last release still calls torch.jit.script
-    from fvcore.nn import ActivationCountAnalysis, FlopCountAnalysis
-
-
-class _Pass(nn.Module):
-    """Images to what is to be counted: one objective's training forward, all of them, or the prediction."""
-
-    def __init__(self, network: model.Model, batch: Batch, predict: bool):
-        super().__init__()
-        self.network, self.batch, self.predict = network, batch, predict
-
-    def forward(self, *views: Tensor) -> Tensor:
-        self.batch.views = dict(zip(self.batch.views, views, strict=True))
-        if not self.predict:
-            return self.network(self.batch, torch.zeros(()))[0]
-        logits = self.network.predict(self.batch)
-        return self.network.backbone(self.network.backbone.embed(views[0])).prefix_BPD if logits is None else logits
 
 
 def _batch(run: Run) -> Batch:
@@ -56,12 +37,6 @@ def _main_batch(run: Run) -> Batch:
     return Batch({"main": torch.zeros(1, 3, size, size)}, {}, torch.zeros(1, dtype=torch.int64), labelled=0.0)
 
 
-def _count(kind: type, network: model.Model, batch: Batch, predict: bool) -> int:
-    analysis = kind(_Pass(network, batch, predict), tuple(batch.views.values()))
-    analysis.unsupported_ops_warnings(False).uncalled_modules_warnings(False).tracer_warnings("none")
-    return int(analysis.total())
-
-
 def measure(run: Run, num_classes: int) -> dict[str, Any]:
     """Costs of one image.
 
@@ -69,44 +44,64 @@ def measure(run: Run, num_classes: int) -> dict[str, Any]:
     ``macs_passes`` counts each objective with a separate embedding, as the papers do (SSAT's 1.26 + 0.43); one that reads a
     pass which another makes anyway (Drloc or SimCLR next to classify) counts by what it adds.
     """
-    logging.getLogger("fvcore").setLevel(logging.ERROR)
-    network = _unfused(run, num_classes)
-    train_forward, passes = _train_forwards(run, num_classes)
+    with macs.shapes_only(), torch.no_grad():
+        network = _unfused(run, num_classes)
+        train_forward, passes = _train_forwards(run, num_classes)
+        with macs.Counter() as counter:
+            inferred = _predict(network, _main_batch(run))
+        macs_inference, activations = counter.total(inferred)
     inference = [network.backbone, *(network.objectives[n] for n, o in config.active(run.objectives).items() if o.classifies)]
     return {
         "params_train": sum(p.numel() for p in network.parameters() if p.requires_grad),
         "params_inference": sum(p.numel() for part in inference for p in part.parameters()),
         "macs_train_forward": train_forward,
         "macs_passes": passes,
-        "macs_inference": _count(FlopCountAnalysis, network, _main_batch(run), predict=True),
-        "activations_inference": _count(ActivationCountAnalysis, network, _main_batch(run), predict=True),
+        "macs_inference": macs_inference,
+        "activations_inference": activations,
         "precision": run.loop.precision,
     }
 
 
+def measure_all(runs: list[Run], num_classes: list[int]) -> list[dict[str, Any]]:
+    """`measure` of several Runs, on all cores that this process may use."""
+    workers = min(len(runs), pool.cpu_count())
+    if workers <= 1:
+        return list(map(measure, runs, num_classes))
+    with ProcessPoolExecutor(workers, get_context("fork"), initializer=pool.quiet_worker) as workers_pool:
+        return list(workers_pool.map(measure, runs, num_classes))
+
+
+def _predict(network: model.Model, batch: Batch) -> Tensor:
+    """What a trained network infers: logits, or without a classifier the backbone's tokens."""
+    logits_BK = network.predict(batch)
+    return network.backbone(network.backbone.embed(batch.views["main"])).sequence() if logits_BK is None else logits_BK
+
+
 def _train_forwards(run: Run, num_classes: int) -> tuple[int, dict[str, int]]:
     """The forward of a training step as run, and the part of it that each objective counts for (``macs_passes`` of ``measure``)."""
-    macs: dict[str, int] = {}
+    by_objective: dict[str, int] = {}
     joint, total, passes = dataclasses.replace(run, objectives=Objectives()), 0, 0
     for name, objective in config.active(run.objectives).items():
         joint = dataclasses.replace(run, objectives=dataclasses.replace(joint.objectives, **{name: objective}))
         before, passes_before = total, passes
         total, passes = _train_forward(joint, num_classes)
-        macs[name] = total - before
+        by_objective[name] = total - before
         if not set(objective.views()) <= set(run.data.views.enabled()):
             continue  # it reads a view that another one makes
         alone = dataclasses.replace(run, objectives=Objectives(**{name: objective}))
         macs_alone, passes_alone = _train_forward(alone, num_classes) if before else (total, passes)
         if passes - passes_before == passes_alone:  # it shares none
-            macs[name] = macs_alone
-    return total, macs
+            by_objective[name] = macs_alone
+    return total, by_objective
 
 
 def _train_forward(run: Run, num_classes: int) -> tuple[int, int]:
     """MACs of a training step's forward, and how often it goes through the backbone."""
     network, passes = _unfused(run, num_classes), []
     network.backbone.register_forward_hook(lambda *_: passes.append(1))
-    return _count(FlopCountAnalysis, network, _batch(run), predict=False), len(passes)
+    with macs.Counter() as counter:
+        total, *_ = network(_batch(run), torch.zeros(()))
+    return counter.total(total)[0], len(passes)
 
 
 def _unfused(run: Run, num_classes: int) -> model.Model:
@@ -137,8 +132,7 @@ def _throughput(network: model.Model, run: Run, device: torch.device, batch_size
     for _ in range(repeats + 2):
         started = time.perf_counter()
         with dist.autocast(device, run.loop.precision):
-            if network.predict(batch) is None:
-                network.backbone(network.backbone.embed(images_BCHW))
+            _predict(network, batch)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         times_s.append(time.perf_counter() - started)

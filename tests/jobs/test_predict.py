@@ -13,6 +13,7 @@ from jobs.graph import Graph
 from vitssl.config import Objectives, Site, Subset
 from vitssl.config.objectives.mae import MaeConfig
 
+CLASSES = 2  # of the shards that `expand` makes
 COST = {"macs_train_forward": 2e9, "macs_inference": 3e9}
 EVALUATIONS = 100  # 10 of 20 images: each half the work of a training image's 3 forwards of 2 GMACs
 STARTS_S = 2 * predict.START_S  # of two processes
@@ -23,7 +24,7 @@ def graph(expand, place: Path) -> Graph:
     graph = expand("arms=[scratch]", "axes.data=[plain]", "axes.seed=[0]")
     cache = place / "runs" / ".cost"
     cache.mkdir(parents=True)
-    (cache / f"{architecture(graph.jobs[0].run)}-{digest(source_files())[:12]}.json").write_text(json.dumps(COST))
+    (cache / f"{architecture(graph.jobs[0].run)}-{CLASSES}-{digest(source_files())[:12]}.json").write_text(json.dumps(COST))
     return graph
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +19,12 @@ from vitssl.backbones.base import Features
 def upcast(values: Tensor) -> Tensor:
     """At least float32, for what bfloat16 is too coarse for; float64, in which gradients are checked, stays."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def no_autocast(values: Tensor) -> AbstractContextManager[Any]:
+    """Context in which operations on ``values`` keep their precision; shapes without numbers (the meta device) have none."""
+    device = values.device.type
+    return nullcontext() if device == "meta" else torch.autocast(device, enabled=False)
 
 
 def sincos_positions(grid: tuple[int, int], dim: int) -> Tensor:

@@ -15,7 +15,7 @@ from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
 from vitssl.backbones.base import Features, IsotropicTransformer, Part
-from vitssl.backbones.layers import upcast
+from vitssl.backbones.layers import no_autocast, upcast
 from vitssl.config import MaskedTokens
 
 NEVER = -1e30  # the logarithm of nothing: its exponential is 0, and unlike minus infinity it has gradients
@@ -104,7 +104,7 @@ class Selection(Part):
         if self.cfg.scores == "normed":
             tokens_BND = F.layer_norm(tokens_BND, tokens_BND.shape[-1:])
         # a bfloat16 score of 3 is wrong by up to 0.008, and its temperature is 0.1
-        with torch.autocast(tokens_BND.device.type, enabled=False):
+        with no_autocast(tokens_BND):
             return upcast(self.query_JD) @ upcast(tokens_BND).transpose(1, 2)
 
     def weights(self, tokens_BND: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitssl import dist
-from vitssl.backbones.layers import upcast
+from vitssl.backbones.layers import no_autocast, upcast
 from vitssl.config import ConfigError
 
 
@@ -70,7 +70,7 @@ class _GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
         return F.batch_norm(values, None, None, self.weight, self.bias, training=True, eps=self.eps)
 
     def _global(self, values: Tensor) -> Tensor:
-        with torch.autocast(values.device.type, enabled=False):
+        with no_autocast(values):
             mean_C, var_C, count = _moments(upcast(values))
             if self.update_statistics and self.track_running_stats:
                 self._update(mean_C.detach(), var_C.detach() * count / (count - 1))

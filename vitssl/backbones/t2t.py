@@ -59,7 +59,7 @@ class TokenPerformer(nn.Module):
     def forward(self, tokens_BNE: Tensor) -> Tensor:
         k, q, v = self.kqv(self.norm1(tokens_BNE)).chunk(3, dim=-1)
         # exponentials and sums over thousands of tokens need more precision than bfloat16 has
-        with torch.autocast(v.device.type, enabled=False):
+        with layers.no_autocast(v):
             attended = self.attend(layers.upcast(q), layers.upcast(k), layers.upcast(v))
         tokens = v + self.drop(self.proj(attended))
         return tokens + self.mlp(self.norm2(tokens))

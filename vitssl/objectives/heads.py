@@ -41,5 +41,5 @@ class Prototypes(nn.Module):
 
     def forward(self, units_BD: Tensor) -> Tensor:
         """(B, K), in float32: bfloat16's steps are too coarse for cosines that will be divided by a small temperature."""
-        with torch.autocast(units_BD.device.type, enabled=False):
+        with layers.no_autocast(units_BD):
             return F.linear(layers.upcast(units_BD), F.normalize(self.weight_v, dim=1) * self.weight_g)

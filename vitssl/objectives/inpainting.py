@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitssl.backbones.layers import no_autocast
 from vitssl.config.objectives.sit import BLUR_RADIUS_PX, SitConfig
 
 
@@ -23,7 +24,7 @@ class Rectangles(NamedTuple):
     def union(self, used_RS: Tensor) -> Tensor:
         """The pixels of those that are used, bool (R, 1, H, W)."""
         rows_RHS = (self.rows_RSH & used_RS[..., None]).transpose(1, 2).to(torch.float32)
-        with torch.autocast(rows_RHS.device.type, enabled=False):
+        with no_autocast(rows_RHS):
             return (rows_RHS @ self.columns_RSW.to(torch.float32) > 0)[:, None]
 
     def until(self, area_R: Tensor) -> Tensor:
@@ -54,7 +55,7 @@ def blurred(images_RCHW: Tensor, sigma_R: Tensor, radius_R: Tensor) -> Tensor:
     weight = torch.exp(-0.5 * (offset / sigma_R[:, None]).square()) * (offset.abs() <= radius_R[:, None])
     taps = (weight / weight.sum(1, keepdim=True)).to(images_RCHW.dtype).repeat_interleave(C, 0)[:, None]
     padded = F.pad(images_RCHW, (BLUR_RADIUS_PX,) * 4, mode="reflect").flatten(0, 1)[None]
-    with torch.autocast(images_RCHW.device.type, enabled=False):
+    with no_autocast(images_RCHW):
         across = F.conv2d(padded, taps[:, :, None], groups=R * C)
         return F.conv2d(across, taps[..., None], groups=R * C).view(R, C, H, W)
 

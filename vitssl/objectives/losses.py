@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitssl import dist
-from vitssl.backbones.layers import upcast
+from vitssl.backbones.layers import no_autocast, upcast
 
 
 class Gathered(NamedTuple):
@@ -63,7 +63,7 @@ def info_nce(own_BD: Tensor, keys: Gathered, temperature: float) -> Tensor:
 
 def _found(own_RD: Tensor, among: Gathered, target_R: Tensor, temperature: float) -> Tensor:
     """Cross-entropy of finding a row each; other rows of the same image, its own too, do not count."""
-    with torch.autocast(own_RD.device.type, enabled=False):
+    with no_autocast(own_RD):
         similarity_RS = upcast(own_RD) @ upcast(among.rows).T / temperature
     other_RS = torch.arange(len(among.rows), device=own_RD.device) != target_R[:, None]
     return F.cross_entropy(similarity_RS.masked_fill(among.of_one_image(len(own_RD)) & other_RS, -torch.inf), target_R)
@@ -81,7 +81,7 @@ def token_contrast(own_BJD: Tensor, among: Gathered, temperature: float) -> Tens
         temperature: of the cosine similarities; the paper has 1.
     """
     B, J, _ = own_BJD.shape
-    with torch.autocast(own_BJD.device.type, enabled=False):
+    with no_autocast(own_BJD):
         own_BJD, all_SJD = upcast(own_BJD), upcast(among.rows)
         to_all_BJSJ = (own_BJD.flatten(0, 1) @ all_SJD.flatten(0, 1).T / temperature).view(B, J, len(all_SJD), J)
         pairs_BJJ = own_BJD @ own_BJD.transpose(1, 2) / temperature
@@ -102,7 +102,7 @@ def self_distillation(student_VBK: Tensor, teacher_GBK: Tensor, temperature: flo
     """
     V, B, _ = student_VBK.shape
     G = len(teacher_GBK)
-    with torch.autocast(student_VBK.device.type, enabled=False):
+    with no_autocast(student_VBK):
         scores_VBK = upcast(student_VBK) / temperature
         # -sum_k p log softmax(s) = logsumexp(s) - p.s, so that no tensor holds K values for each pair
         expected_BGV = upcast(teacher_GBK).transpose(0, 1) @ scores_VBK.permute(1, 2, 0)

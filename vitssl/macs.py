@@ -1,0 +1,119 @@
+"""Multiply-adds and activations of a network from shapes alone: nothing is computed, no weight is drawn.
+
+fvcore's rules, applied to every operator as it is dispatched: a multiply-add counts once, as the papers' "GFLOPs" do, a LayerNorm 5 per
+element. fvcore's own analyses trace a network whose weights are drawn and whose sums are computed, which takes seconds for each; with
+`shapes_only` it is built and run in a fraction of one.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", FutureWarning)  # fvcore's last release still calls torch.jit.script
+    from fvcore.nn import jit_handles as fvcore
+
+aten = torch.ops.aten
+# operators as they are dispatched -> fvcore's rule
+RULES: dict[Any, Callable[[list[Any], list[Any]], Any]] = {
+    aten.addmm: fvcore.addmm_flop_jit,
+    aten.mm: fvcore.matmul_flop_jit,
+    aten.bmm: fvcore.bmm_flop_jit,
+    aten.convolution: lambda inputs, outputs: fvcore.conv_flop_count(*_shapes(*inputs[:2], *outputs), transposed=inputs[6].value),
+    aten.native_layer_norm: fvcore.norm_flop_counter(2),
+    aten.native_group_norm: fvcore.norm_flop_counter(1),
+    aten.native_batch_norm: fvcore.batchnorm_flop_jit,
+    aten.upsample_bilinear2d: fvcore.elementwise_flop_counter(0, 4),
+    aten.upsample_nearest2d: fvcore.elementwise_flop_counter(0, 1),
+    aten.grid_sampler_2d: fvcore.elementwise_flop_counter(0, 4),
+    aten._adaptive_avg_pool2d: fvcore.elementwise_flop_counter(1, 0),
+}
+# whose outputs count as activations: matrix products and convolutions
+PRODUCTS = {aten.addmm, aten.mm, aten.bmm, aten.convolution}
+
+
+@contextmanager
+def shapes_only() -> Iterator[None]:
+    """Context in which new tensors have a shape and no numbers: networks are built and run without memory or computing."""
+    with torch.device("meta"), _NothingInPlace():
+        yield
+
+
+class _NothingInPlace(TorchDispatchMode):
+    """Leaves out what only changes numbers, such as the drawing of initial weights."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        in_place = func._schema.name.endswith("_") and isinstance(args[0], Tensor) and args[0].is_meta
+        return args[0] if in_place else func(*args, **(kwargs or {}))
+
+
+@dataclass
+class _Value:
+    """An operator's argument or result, as fvcore's rules ask it for its shape or its constant."""
+
+    value: Any
+
+    def isCompleteTensor(self) -> bool:
+        return isinstance(self.value, Tensor)
+
+    def type(self) -> _Value:
+        return self
+
+    def sizes(self) -> list[int]:
+        return list(self.value.shape)
+
+    def toIValue(self) -> Any:
+        return self.value
+
+
+def _shapes(*values: _Value) -> list[list[int]]:
+    return [value.sizes() for value in values]
+
+
+@dataclass
+class _Operation:
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    macs: int
+    activations: int
+
+
+class Counter(TorchDispatchMode):
+    """Context that notes what the operators in it multiply and put out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._operations: list[_Operation] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        inputs, outputs = (_tensors(values) for values in ((args, kwargs), result))
+        macs = activations = 0
+        if (operator := func.overloadpacket) in RULES:
+            macs = int(RULES[operator]([_Value(arg) for arg in args], [_Value(outputs[0])]))
+            activations = prod(outputs[0].shape) if operator in PRODUCTS else 0
+        self._operations.append(_Operation(inputs, outputs, macs, activations))
+        return result
+
+    def total(self, result: Tensor) -> tuple[int, int]:
+        """Multiply-adds and activations of what ``result`` was computed from; what does not bear on it is left out."""
+        needed, macs, activations = {id(result)}, 0, 0
+        for operation in reversed(self._operations):
+            if needed.intersection(map(id, operation.outputs)):
+                needed.update(map(id, operation.inputs))
+                macs, activations = macs + operation.macs, activations + operation.activations
+        return macs, activations
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
