@@ -8,10 +8,11 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from fvcore.nn import FlopCountAnalysis
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 
-from vitssl import backbones, config, cost
+from vitssl import backbones, config
 from vitssl.backbones import cvt
 from vitssl.backbones.cvt import ChannelNorm, ConvAttention, ConvProjection, CvT, Places
 
@@ -320,7 +321,7 @@ def test_macs_at_224_px(variant):
     """
     logging.getLogger("fvcore").setLevel(logging.ERROR)
     network = Classifier(backbones.build(config.BackboneConfig(name="cvt_13", variant=variant, fused_attention=False), 224), 1000).eval()
-    analysis = cost.FlopCountAnalysis(network, torch.zeros(1, 3, 224, 224)).unsupported_ops_warnings(False).uncalled_modules_warnings(False)
+    analysis = FlopCountAnalysis(network, torch.zeros(1, 3, 224, 224)).unsupported_ops_warnings(False).uncalled_modules_warnings(False)
     counted = analysis.tracer_warnings("none").by_operator()
     expected = macs_by_hand(int(variant == "microsoft"))
     if variant == "drloc":

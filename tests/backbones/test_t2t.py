@@ -8,10 +8,11 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from fvcore.nn import FlopCountAnalysis
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 
-from vitssl import backbones, config, cost
+from vitssl import backbones, config
 from vitssl.backbones import t2t
 from vitssl.backbones.t2t import T2T, TokenPerformer
 
@@ -223,7 +224,7 @@ class Classifier(nn.Module):
 def test_macs_at_224_px_are_the_published_4_8_g():
     logging.getLogger("fvcore").setLevel(logging.ERROR)
     network = Classifier(backbones.build(config.BackboneConfig(name="t2t_vit_14", fused_attention=False), 224), 1000).eval()
-    analysis = cost.FlopCountAnalysis(network, torch.zeros(1, 3, 224, 224)).unsupported_ops_warnings(False).uncalled_modules_warnings(False)
+    analysis = FlopCountAnalysis(network, torch.zeros(1, 3, 224, 224)).unsupported_ops_warnings(False).uncalled_modules_warnings(False)
     counted = analysis.tracer_warnings("none").by_operator()
     linear, matmul = 196 * 576 * 384 + 384 * 1000, 0
     for N, E in ((3136, 147), (784, 576)):
