@@ -57,6 +57,22 @@ def test_a_short_job_has_energy_and_adds_up(tmp_path):
     assert record["gpus"] == 0 and record["gpu_kwh"] == 0
 
 
+def test_the_time_that_cpus_worked_and_the_rest_of_the_machine_is_recorded(tmp_path):
+    """One process computes for a second, another that it started for half of one; a third that is not its child computes too."""
+    burn = "import time; end = time.process_time() + {}\nwhile time.process_time() < end: pass"
+    other = subprocess.Popen(["setsid", "-f", sys.executable, "-c", burn.format(1.0)])
+    with Tracker(tmp_path, 0, Site(), gpus=0) as tracker:
+        end = time.process_time() + 1.0
+        while time.process_time() < end:
+            pass
+        subprocess.run([sys.executable, "-c", burn.format(0.5)], check=True)
+    other.wait()
+    record = json.loads(tracker.path.read_text())
+    assert 1.45 < record["cpu_time_s"] < 2.5  # codecarbon's own work too
+    assert record["other_cpu_time_s"] > 0.3 and record["cores"] == os.cpu_count()
+    assert record["gpu_busy_s"] == 0
+
+
 def test_two_jobs_share_one_node(tmp_path, monkeypatch):
     """codecarbon gives either job the whole node; half of each is the node, once."""
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "1")

@@ -65,6 +65,15 @@ def test_inference_is_timed_with_a_batch_that_fits(make_run, monkeypatch):
     assert list(dict.fromkeys(seen)) == [32, 16, 8]
 
 
+def test_a_moment_that_is_not_quiet_shows_in_the_spread_of_the_inference_speed(make_run, monkeypatch):
+    run = make_run(CLASSIFY)
+    took_s = [5.0, 5.0, *[1.0] * 5, *[2.0] * 4]  # two batches to warm up
+    times = iter([0.0] + [end for k in range(11) for end in [sum(took_s[: k + 1])] * 2])
+    monkeypatch.setattr(cost.time, "perf_counter", lambda: next(times))
+    measured = cost.throughput(model.build(run, 10), run, torch.device("cpu"))
+    assert (measured["inference_images_per_s"], measured["inference_spread"]) == (32.0, 1.0)
+
+
 def test_a_file_system_without_locks_is_one_line(folder, monkeypatch, capsys):
     def refuse(*_):
         raise OSError(errno.ENOSYS, "Function not implemented")

@@ -21,6 +21,7 @@ from typing import Any
 
 from vitssl.config import ConfigError, Site
 from vitssl.files import write_json
+from vitssl.workload import CpuMeter
 
 FLUSH_S = 30.0  # a killed job loses at most this much of its record
 
@@ -80,6 +81,7 @@ class Tracker:
         self._lock = threading.Lock()  # codecarbon's timer and stop() both write
 
     def __enter__(self) -> Tracker:
+        self._cpu = CpuMeter()
         with _without_slurm(), _quiet_codecarbon() as complaints:
             self._tracker = self._make()
             self._tracker.start()
@@ -129,6 +131,7 @@ class Tracker:
             "node_cpu_kwh": total.cpu_energy, "node_ram_kwh": total.ram_energy, "node_share": self._share,
             "co2e_kg": energy_kwh * self._intensity, "intensity_kg_per_kwh": self._intensity, "country": self._country,
             "cpu_power_source": self._cpu_power_source, "codecarbon": total.codecarbon_version,
+            "gpu_busy_s": total.duration * len(self._gpus) * total.gpu_utilization_percent / 100, **self._cpu.read(),
         }  # fmt: skip
         with self._lock:
             write_json(self.path, record)
