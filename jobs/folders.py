@@ -224,6 +224,7 @@ def write_sweep(spec: Spec, graph: Graph, launch: Launch) -> None:
         "baseline": spec.baseline if spec.baseline in spec.arms else None,
         "metric": spec.metric,
         "select": spec.select,
+        "equal": spec.equal_facts,
         "axes": {name: list(values) for name, values in spec.axes.items()},
         "arms": arms,
         "cells": cells,

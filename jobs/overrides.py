@@ -4,7 +4,8 @@
     [arms.ARM.]resources.FIELD  what jobs ask for
     site.FIELD                  where they run
     axes.NAME=[...] arms=[...]  the part of the sweep that runs
-    name columns baseline metric select
+    name columns baseline metric select equalize equal_to
+    budget.FIELD                what the sweep may cost
 
 A key that is not a field's whole path may set several: `resources={nodes: 2, hours: 1}`, `finetune={optim.lr: 1e-4}`.
 """
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 from vitssl.config import ConfigError, Run, dotted, fill, nested, read_value, unknown
 
 RUN_FIELDS = {f.name for f in dataclasses.fields(Run)}
-OF_THE_SWEEP = {"name", "columns", "baseline", "metric", "select"}
+OF_THE_SWEEP = {"name", "columns", "baseline", "metric", "select", "equalize", "equal_to"}
 CLI = "command line"  # as an error's place
 
 
@@ -119,6 +120,7 @@ def _file_under(result: Overrides, key: str, value: Any) -> None:
         name = name.removeprefix("stages.")  # as the file has it
     head, _, rest = name.partition(".")
     example = {"": f"{key}.optim.lr=1e-3", "axes": "axes.seed=[0,1]", "resources": f"{key}.nodes=2", "site": "site.gpu=H200"}
+    example["budget"] = "budget.gpu_hours=100"
     if isinstance(value, dict) and not rest and head not in RUN_FIELDS | OF_THE_SWEEP:
         for inner, part in value.items():
             _file_under(result, f"{key}.{inner}", part)
@@ -134,7 +136,7 @@ def _file_under(result: Overrides, key: str, value: Any) -> None:
         result.axes[rest] = _as_list(value)
     elif head == "site":
         result.site[rest] = value
-    elif key in OF_THE_SWEEP:
+    elif key in OF_THE_SWEEP or head == "budget":
         result.sweep[key] = _as_list(value) if key == "select" else value
     else:
         result.settings += settings({name: value})

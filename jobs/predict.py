@@ -1,7 +1,7 @@
 """What a sweep will cost, before it is submitted: from MACs, images, and a measured or assumed throughput.
 
 Runs whose images are not known before their shards are built cannot be predicted, and are left out. A CPU's power is
-not predicted: its runs have hours, and no energy, CO2e or money.
+not predicted: its runs have no energy and CO2e before one of the same architecture has measured them.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import tempfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from jobs.folders import Launch, architecture, digest, is_trained, source_files
 from jobs.graph import Graph, Job
 from jobs.node import container_command
+from jobs.pace import Key, Pace, key_of, measured, on_gpu
 from jobs.shards import ROOT, expected_index, image_counts, num_images
-from vitssl.config import ConfigError, Run, classifies, save
-from vitssl.emissions import intensity_kg_per_kwh, visible_gpus
-from vitssl.files import read_events, read_json, write_json
+from vitssl.config import ConfigError, Run, Site, classifies, save
+from vitssl.emissions import intensity_kg_per_kwh
+from vitssl.files import read_json, write_json
 
 # a training step costs three forwards, each of 2 floating-point operations per multiply-add
 FORWARDS, FLOPS_PER_MAC = 3, 2
@@ -31,8 +31,6 @@ FORWARDS, FLOPS_PER_MAC = 3, 2
 START_S = 15.0
 # share of a board's peak that small ViTs reach in plain PyTorch: a conservative guess
 UTILISATION = 0.1
-# what a measured throughput applies to: architecture, executor, on a GPU, the site's GPU
-Key = tuple[str, str, bool, str | None]
 # sustained, where neither the site nor an earlier run gives it: an average board, and a few CPU cores
 GPU_TFLOPS, CPU_TFLOPS = 20.0, 0.1
 
@@ -45,36 +43,34 @@ class Prediction:
     macs: float  # of one training forward, per image
     images: float  # over all epochs
     hours: float  # from start to end, on all of the run's devices
-    gpu_hours: float  # 0 on a CPU, as the three below
-    energy_kwh: float
-    co2e_kg: float
-    money: float
+    gpu_hours: float  # 0 on a CPU
+    energy_kwh: float | None  # on a CPU that of earlier runs of the same architecture; None where there is none
+    co2e_kg: float | None
+    money: float  # for GPU-hours
     basis: str  # where the throughput comes from
 
 
 def sweep(graph: Graph, launch: Launch) -> list[Prediction]:
     """Predict every run that is not done yet."""
     todo = [job for job in graph.jobs if not is_trained(job) and expected_index(job.run.data) is not None]
-    costs, measured = costs_of(todo, launch), _measured(launch.sweep.parent)
-    return [_predict(job, launch, cost, measured) for job, cost in zip(todo, costs, strict=True)]
+    costs, paces = costs_of([job.run for job in todo], launch), measured(launch.sweep.parent)
+    return [_predict(job, launch, cost, paces) for job, cost in zip(todo, costs, strict=True)]
 
 
-def _predict(job: Job, launch: Launch, cost: dict[str, Any], measured: dict[Key, tuple[float, str]]) -> Prediction:
-    site, images, macs = launch.site, _images(job.run), cost["macs_train_forward"]
+def _predict(job: Job, launch: Launch, cost: dict[str, Any], paces: dict[Key, Pace]) -> Prediction:
+    site, images, macs = launch.site, images_of(job.run), cost["macs_train_forward"]
     processes = job.resources.nodes * max(1, job.resources.gpus_per_node)
-    per_device, basis = _throughput(job, launch, macs, measured)
+    pace, gpu = paces.get(key_of(job.run, job.resources, launch)), on_gpu(job.run, job.resources, launch)
+    per_device, basis = _throughput(pace, gpu, site, macs)
     train_equivalent = images + _evaluated(job.run) * cost["macs_inference"] / (FORWARDS * macs)
     hours = (train_equivalent / per_device + START_S * processes) / 3600
-    gpu_hours = hours if _on_gpu(job, launch) else 0.0
-    kwh = gpu_hours * site.gpu_power_w / 1000
-    kg = kwh * intensity_kg_per_kwh(site)
+    if gpu:
+        kwh: float | None = hours * site.gpu_power_w / 1000
+    else:
+        kwh = None if pace is None or pace.kwh_per_image is None else images * pace.kwh_per_image
+    kg = None if kwh is None else kwh * intensity_kg_per_kwh(site)
+    gpu_hours = hours if gpu else 0.0
     return Prediction(job.name, macs, images, hours / processes, gpu_hours, kwh, kg, gpu_hours * site.price_per_gpu_hour, basis)
-
-
-def _on_gpu(job: Job, launch: Launch) -> bool:
-    if job.run.loop.device == "cpu" or not job.resources.gpus_per_node:
-        return False
-    return launch.executor == "slurm" or bool(visible_gpus())
 
 
 def most_gpus(graph: Graph) -> int:
@@ -101,7 +97,7 @@ def longest_chain_hours(graph: Graph, predictions: list[Prediction]) -> float:
     return max(ends.values(), default=0.0)
 
 
-def _images(run: Run) -> float:
+def images_of(run: Run) -> float:
     images = run.loop.epochs * num_images(run)
     return images if run.loop.max_steps is None else min(images, run.loop.max_steps * run.optim.batch_size)
 
@@ -111,37 +107,35 @@ def _evaluated(run: Run) -> float:
     if not classifies(run):
         return 0.0
     counts = image_counts(run)
-    epochs = _images(run) / counts["train_images"]
+    epochs = images_of(run) / counts["train_images"]
     times = math.ceil(epochs / run.loop.eval_every) if run.loop.eval_every else 1
     return times * (counts["val_images"] + counts["test_images"] * (1 if run.loop.ema_decay is None else 2))
 
 
-def _throughput(job: Job, launch: Launch, macs: float, measured: dict[Key, tuple[float, str]]) -> tuple[float, str]:
+def _throughput(pace: Pace | None, gpu: bool, site: Site, macs: float) -> tuple[float, str]:
     """(images/s of one process, where that number comes from)."""
-    known = measured.get((architecture(job.run), launch.executor, _on_gpu(job, launch), launch.site.gpu))
-    if known is not None:
-        speed, device = known
-        return speed, f"measured: the median of earlier runs of the same architecture in this runs folder, on {device}"
-    if not _on_gpu(job, launch):
+    if pace is not None:
+        return pace.images_per_s, f"measured: the median of earlier runs of the same architecture in this runs folder, on {pace.device}"
+    if not gpu:
         flops, basis = CPU_TFLOPS * 1e12, f"assumed: {CPU_TFLOPS:g} TFLOP/s sustained by a CPU's cores (run once, and it is measured)"
-    elif launch.site.gpu_tflops is None:
+    elif site.gpu_tflops is None:
         flops, basis = GPU_TFLOPS * 1e12, f"assumed: {GPU_TFLOPS:g} TFLOP/s sustained by one GPU (set site.gpu_tflops, or run once)"
     else:
-        flops = launch.site.gpu_tflops * 1e12 * UTILISATION
-        basis = f"assumed: {UTILISATION:.0%} of the {launch.site.gpu_tflops:g} TFLOP/s of the site's {launch.site.gpu or 'GPU'}"
+        flops = site.gpu_tflops * 1e12 * UTILISATION
+        basis = f"assumed: {UTILISATION:.0%} of the {site.gpu_tflops:g} TFLOP/s of the site's {site.gpu or 'GPU'}"
     return flops / (FORWARDS * FLOPS_PER_MAC * macs), basis
 
 
 # --------------------------------------------------------------------------------------------------------------- MACs
 
 
-def costs_of(jobs: list[Job], launch: Launch) -> list[dict[str, Any]]:
+def costs_of(runs: list[Run], launch: Launch) -> list[dict[str, Any]]:
     """`vitssl.cost.measure` of each, counted once per source and cached; all new ones in one process, which takes seconds to start."""
     source = digest(source_files())[:12]
-    classes = [len(index.classes) for job in jobs if (index := expected_index(job.run.data)) is not None]
-    keys = [f"{architecture(job.run)}-{count}-{source}" for job, count in zip(jobs, classes, strict=True)]
+    classes = [len(index.classes) for run in runs if (index := expected_index(run.data)) is not None]
+    keys = [f"{architecture(run)}-{count}-{source}" for run, count in zip(runs, classes, strict=True)]
     files = {key: launch.sweep.parent / ".cost" / f"{key}.json" for key in keys}
-    new = {key: (job.run, count) for key, job, count in zip(keys, jobs, classes, strict=True) if not files[key].exists()}
+    new = {key: (run, count) for key, run, count in zip(keys, runs, classes, strict=True) if not files[key].exists()}
     if new:
         for key, cost in zip(new, _count(*zip(*new.values(), strict=True), launch), strict=True):
             files[key].parent.mkdir(parents=True, exist_ok=True)
@@ -162,22 +156,3 @@ def _count(runs: tuple[Run, ...], classes: tuple[int, ...], launch: Launch) -> l
     if result.returncode:
         raise ConfigError(f"vitssl cost failed: {(result.stderr.strip().splitlines() or ['no message'])[-1]}")
     return [json.loads(line) for line in result.stdout.splitlines()]
-
-
-# ---------------------------------------------------------------------------------------------------------- throughput
-
-
-def _measured(runs: Path) -> dict[Key, tuple[float, str]]:
-    """{key: (images/s of one process, device)}: the median over the finished runs of each run's median."""
-    speeds: dict[Key, list[float]] = {}
-    devices: dict[Key, str] = {}
-    for done in sorted(runs.glob("*/*/done.json")):
-        job, events = read_json(done.parent / "job.json"), read_events(done.parent / "metrics.jsonl")
-        starts = [event for event in events if event["event"] == "start"]
-        rates = [event["images_per_s"] for event in events if event["event"] == "train"]
-        if starts and rates and "architecture" in job:
-            on_gpu = read_json(done.parent / "cost.json").get("inference_device") == "cuda"
-            key = (job["architecture"], job["executor"], on_gpu, job["site"]["gpu"])
-            speeds.setdefault(key, []).append(median(rates) / starts[-1]["world_size"])
-            devices[key] = starts[-1]["device"]
-    return {key: (median(values), devices[key]) for key, values in speeds.items()}

@@ -78,21 +78,25 @@ def summary(graph: Graph, predicted: list[Prediction], launch: Launch, console: 
         console.print(begins + unknown, soft_wrap=True, highlight=False)
         return
     on_gpu = any(p.gpu_hours for p in predicted)
-    totals = (sum(values) for values in zip(*(_amounts(p, site) for p in predicted), strict=True))
-    amounts = ", ".join(f"{_shown(total)} {unit}" for total, unit in zip(totals, _units(site), strict=True))
+    totals = [sum(values) for values in zip(*(_amounts(p, site) for p in predicted), strict=True)]
+    amounts = ", ".join(f"{_shown(total)} {unit}" for total, unit in zip(totals, _units(site), strict=True) if on_gpu or total)
     price = f"{site.price_per_gpu_hour:g} {site.currency} per GPU-hour" if site.price_per_gpu_hour else "no price per GPU-hour"
     lines = [
-        f"{begins}; predicted for {len(predicted)}: {amounts if on_gpu else 'no GPU-hours, they run on CPUs'}{left_out}",
+        f"{begins}; predicted for {len(predicted)}: {amounts if on_gpu else _of_cpus(predicted, amounts)}{left_out}",
         _duration(graph, todo, predicted, launch),
         *(f"Throughput: {basis}" for basis in dict.fromkeys(p.basis for p in predicted)),
         f"Hours: training, its evaluations, and {START_S:g} s to start each run",
         f"Energy: GPU-hours x {site.gpu_power_w:g} W of board power, CPUs and memory not included; "
         f"{intensity_kg_per_kwh(site):.4g} kg CO2e/kWh; {price}; by the site profile {site.name} (--site takes yours)"
         if on_gpu
-        else "Energy: what a CPU draws is not predicted; every run measures it",
+        else "Energy: a CPU's is not predicted before a run of the architecture has measured it",
     ]
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False)
+
+
+def _of_cpus(predicted: list[Prediction], amounts: str) -> str:
+    return f"no GPU-hours, they run on CPUs{'' if any(p.energy_kwh is None for p in predicted) else f'; {amounts}'}"
 
 
 def _duration(graph: Graph, todo: list[Job], predicted: list[Prediction], launch: Launch) -> str:
@@ -125,8 +129,8 @@ def _units(site: Site) -> list[str]:
 
 
 def _amounts(p: Prediction, site: Site) -> list[float]:
-    """One amount for each of `_units`; money only where the site has a price."""
-    return [p.gpu_hours, p.energy_kwh, p.co2e_kg, *([p.money] if site.price_per_gpu_hour else [])]
+    """One amount for each of `_units`, 0 where it is not known; money only where the site has a price."""
+    return [p.gpu_hours, p.energy_kwh or 0.0, p.co2e_kg or 0.0, *([p.money] if site.price_per_gpu_hour else [])]
 
 
 def _shown(value: float) -> str:

@@ -19,7 +19,7 @@ if __name__ == "__main__":
     # run as a script, from anywhere: the project may not be installed
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from jobs import cluster, folders, graph, local, overrides, shards, show, smoke, sweep, weights
+from jobs import budget, cluster, equalize, folders, graph, local, overrides, predict, shards, show, smoke, sweep, weights
 from jobs.node import TRAINING
 from jobs.overrides import CLI
 from vitssl.config import ConfigError, Problem, Site, merge, read_yaml, unknown
@@ -86,10 +86,14 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
         shards.build(missing, site)
         weights.fetch(unfetched, site)
         weights.prepare(stages)  # does what was imported fit?
-    linked = graph.link(spec, planned, runs / spec.name, shards.fingerprint)
     launch = folders.Launch(runs / spec.name, executor, site, Path(), options.use_current_source, module=module)
+    if not options.smoke:
+        equalize.apply(spec, planned, launch)
+    linked = graph.link(spec, planned, launch.sweep, shards.fingerprint)
     if options.dry_run:
         return _dry_run(spec, linked, launch, unfetched, console)
+    if any(limit is not None for limit in vars(spec.budget).values()):
+        budget.check(spec, linked, predict.sweep(linked, launch), site)
     _show(spec, linked, console)
     return _launch(spec, linked, launch, options.wait, console)
 
@@ -141,7 +145,7 @@ def _site_problems(site: Site) -> Iterator[Problem]:
 
 def _dry_run(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, unfetched: dict[str, str], console: Console) -> int:
     """Print the totals first: a large sweep's tables and scripts are hundreds of lines."""
-    from jobs import launcher, predict
+    from jobs import launcher
 
     predictions = predict.sweep(linked, launch)
     show.summary(linked, predictions, launch, console)
@@ -152,6 +156,7 @@ def _dry_run(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, unfe
     show.runs(linked, console)
     if launch.executor == "slurm":
         launcher.show_scripts(linked, launch, console)
+    budget.check(spec, linked, predictions, launch.site)
     return 0
 
 

@@ -6,10 +6,13 @@ import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Literal, NamedTuple, Optional
 
 from jobs.overrides import CLI, RUN_FIELDS, Overrides, Setting, check, settings
 from vitssl.config import ConfigError, Run, fill, merge, read_yaml, unknown
+
+OF_A_VALUE = {"optional", "equalize", "equal_to"}  # what an axis value may say besides the fields that it sets
+QUANTITIES = ("macs", "gpu_hours", "kwh")
 
 
 @dataclass
@@ -30,6 +33,23 @@ class Resources:
     cpus_per_gpu: int = 8
     mem_gb: Optional[float] = None  # per node; None takes the cluster's default
     hours: float = 12.0  # a job that needs longer is stopped, requeued and continued
+
+
+@dataclass
+class Budget:
+    """What the runs that are not done yet may cost; a submission whose prediction exceeds it is refused."""
+
+    gpu_hours: Optional[float] = None
+    kwh: Optional[float] = None
+    kg_co2e: Optional[float] = None
+    money: Optional[float] = None  # in the site's currency
+
+
+class Equal(NamedTuple):
+    """What arms are to cost as much of as another one."""
+
+    quantity: str  # macs, gpu_hours, kwh
+    reference: str  # the arm
 
 
 @dataclass
@@ -60,6 +80,9 @@ class SweepFile:
     baseline: Optional[str] = None
     metric: str = "top1"  # after the last epoch, on the test set (top1, top5, top1_ema) or of an evaluator (knn/top1, test/loss)
     select: list[str] = field(default_factory=list)  # axes of which each arm and column takes the values that are best on held-out images
+    equalize: Optional[Literal["macs", "gpu_hours", "kwh"]] = None  # epochs such that arms cost what `equal_to` does; also of an axis value
+    equal_to: Optional[str] = None  # an arm; None: the baseline
+    budget: Budget = field(default_factory=Budget)
     site: Optional[str] = None
     resources: Resources = field(default_factory=Resources)
     defaults: dict[str, Any] = field(default_factory=dict)
@@ -74,6 +97,21 @@ class Spec(SweepFile):
 
     file: str = ""
     overrides: Overrides = field(default_factory=Overrides)
+    equal: dict[str, dict[Any, Equal | None]] = field(default_factory=dict)  # of the values of axes that say so
+
+    def equal_of(self, labels: dict[str, Any]) -> Equal | None:
+        """What the arms are to cost equally much of, at these values of the axes."""
+        of_axes = [self.equal[axis][label] for axis, label in labels.items() if label in self.equal.get(axis, {})]
+        return of_axes[-1] if of_axes else _equal(self, vars(self), self.place("equalize"))
+
+    @property
+    def equal_facts(self) -> dict[str, Any]:
+        """For the report: what all arms cost equally much of, and where values of axes say otherwise, by axis and label."""
+        whole, axes = self.equal_of({}), {axis: values for axis, values in self.equal.items() if values}
+        return {
+            "all": whole and whole._asdict(),
+            "axes": {axis: {str(label): rule and rule._asdict() for label, rule in values.items()} for axis, values in axes.items()},
+        }
 
     def place(self, key: str) -> str:
         """Where a field of the sweep, or `axes.NAME`, was set."""
@@ -210,6 +248,8 @@ def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
         raise unknown(spec.columns, axes, "columns", spec.place("columns"))
     if spec.baseline is not None and spec.baseline not in spec.arms:
         raise unknown(spec.baseline, spec.arms, "baseline", spec.place("baseline"))
+    if spec.equal_to is not None and spec.equal_to not in spec.arms:
+        raise unknown(spec.equal_to, spec.arms, "equal_to", spec.place("equal_to"))
     for axis in spec.select:
         if axis not in axes:
             raise unknown(axis, axes, "select", spec.place("select"))
@@ -237,11 +277,26 @@ def _pick_values(name: str, values: dict[Any, dict], spec: Spec, everything: boo
         if str(label) not in by_text:
             raise unknown(label, by_text, f"axes.{name}", CLI)
     labels = [by_text[str(label)] for label in asked or ()]
+    spec.equal[name] = {
+        label: _equal(spec, fields, f"{spec.file}: axes.{name}.{label}") for label, fields in values.items() if "equalize" in fields
+    }
     if asked is None:
         labels = [label for label, fields in values.items() if everything or not fields.get("optional", False)]
     if not labels:
         raise ConfigError(f"no value is chosen; choose with axes.{name}=[...]", f"axes.{name}", spec.place(f"axes.{name}"))
-    return {label: list(settings({k: v for k, v in values[label].items() if k != "optional"})) for label in labels}
+    return {label: list(settings({k: v for k, v in values[label].items() if k not in OF_A_VALUE})) for label in labels}
+
+
+def _equal(spec: SweepFile, fields: dict[str, Any], where: str) -> Equal | None:
+    """What `equalize` and `equal_to` of a sweep or of an axis value say."""
+    if (quantity := fields["equalize"]) is None:
+        return None
+    if quantity not in QUANTITIES:
+        raise ConfigError(f"{quantity!r} is none of {', '.join(QUANTITIES)}", "equalize", where)
+    reference = fields.get("equal_to") or spec.equal_to or spec.baseline
+    if reference is None:
+        raise ConfigError("name the arm whose cost the others are to have", "equal_to", where)
+    return Equal(quantity, reference)
 
 
 def _pick_arms(spec: Spec, everything: bool) -> dict[str, Arm]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import predict
+from jobs import pace, predict
 from jobs.folders import Launch, architecture, digest, source_files
 from jobs.graph import Graph
 from vitssl.config import Objectives, Site, Subset
@@ -74,14 +74,14 @@ def test_an_earlier_run_of_the_architecture_is_better_than_an_assumption(graph: 
 def test_fewer_steps_or_images_cost_less(graph: Graph) -> None:
     run = graph.jobs[0].run
     run.loop.max_steps = 2
-    assert predict._images(run) == 32
+    assert predict.images_of(run) == 32
     run.loop.max_steps, run.data.images = None, Subset(fraction=0.2)
-    assert predict._images(run) == 200
+    assert predict.images_of(run) == 200
     run.data.images = Subset(per_class=7)
-    assert predict._images(run) == 10 * 2 * 7
+    assert predict.images_of(run) == 10 * 2 * 7
     # a classifier cannot use the images whose label is hidden
     run.data.labels = Subset(per_class=3)
-    assert predict._images(run) == 10 * 2 * 3
+    assert predict.images_of(run) == 10 * 2 * 3
 
 
 def test_evaluations_cost_what_they_see(graph: Graph) -> None:
@@ -112,14 +112,14 @@ def test_what_is_not_built_yet_is_predicted_where_its_images_are_known(graph: Gr
 def test_a_cpu_has_hours_and_no_gpu_hours(graph: Graph, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(gpu_tflops=120.0, price_per_gpu_hour=3.0)
     launch = Launch(place / "runs" / "example", "local", site, place, commit=(None, True))
-    monkeypatch.setattr(predict, "visible_gpus", lambda: ["board"])
+    monkeypatch.setattr(pace, "visible_gpus", lambda: ["board"])
     (on_gpu,) = predict.sweep(graph, launch)
     assert on_gpu.gpu_hours == pytest.approx((1.1 + STARTS_S) / 3600)
-    monkeypatch.setattr(predict, "visible_gpus", lambda: [])
+    monkeypatch.setattr(pace, "visible_gpus", lambda: [])
     (on_cpu,) = predict.sweep(graph, launch)
     # 1,000 images of 6 x 2 GFLOP at 0.1 TFLOP/s, by two processes
     assert on_cpu.hours == pytest.approx((1.1 * 120 + STARTS_S) / 3600 / 2) and "CPU" in on_cpu.basis
-    assert (on_cpu.gpu_hours, on_cpu.energy_kwh, on_cpu.co2e_kg, on_cpu.money) == (0, 0, 0, 0)
+    assert (on_cpu.gpu_hours, on_cpu.energy_kwh, on_cpu.co2e_kg, on_cpu.money) == (0, None, None, 0)
     graph.jobs[0].run.loop.device = "cpu"
     assert predict_one(graph, place, site).gpu_hours == 0
 

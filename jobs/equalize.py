@@ -1,0 +1,89 @@
+"""`equalize: macs | gpu_hours | kwh` of a sweep, or of a value of one of its axes: every arm trains for what one arm's training costs.
+
+The epochs of the other arms are multiplied by one factor, warm-up and schedule too, so that the stages of a chain keep their shares;
+the last stage takes up what rounding to whole epochs leaves. Multiply-adds are counted; hours and energy are those that finished runs
+of the same architecture measured.
+"""
+
+from __future__ import annotations
+
+from jobs.folders import Launch
+from jobs.graph import Cell, Stage, resources_of
+from jobs.pace import key_of, measured
+from jobs.predict import costs_of
+from jobs.shards import expected_index, num_images
+from jobs.sweep import Equal, Spec
+from vitssl.config import ConfigError
+
+TOLERANCE = 0.05  # of the reference's cost: what whole epochs may miss it by
+
+
+def apply(spec: Spec, planned: list[Cell], launch: Launch) -> None:
+    """Set the epochs of the cells that are to cost as much as the reference arm's cell at the same values of the axes.
+
+    Raises:
+        ConfigError: the reference does not run, a cost is not known, or no whole number of epochs comes near enough.
+    """
+    todo = [(cell, rule, _reference(spec, planned, cell, rule)) for cell in planned if (rule := spec.equal_of(cell.axes))]
+    costs = {quantity: _Costs(quantity, spec, planned, launch) for quantity in {rule.quantity for _, rule, _ in todo}}
+    amounts = [costs[rule.quantity].of(reference) for _, rule, reference in todo]
+    for (cell, rule, reference), amount in zip(todo, amounts, strict=True):
+        if cell is not reference:
+            _fit(cell, rule, amount, costs[rule.quantity])
+
+
+def _reference(spec: Spec, planned: list[Cell], cell: Cell, rule: Equal) -> Cell:
+    for other in planned:
+        if other.arm == rule.reference and other.axes == cell.axes:
+            return other
+    reason = f"{rule.reference}, whose cost the other arms are to have, does not run; choose it too, or another one by equal_to"
+    raise ConfigError(reason, "equalize", spec.place("equalize"))
+
+
+def _fit(cell: Cell, rule: Equal, amount: float, costs: _Costs) -> None:
+    """Scale the epochs of a cell's stages so that they cost ``amount`` together."""
+    factor, left = amount / costs.of(cell), amount
+    for stage in cell.stages:
+        loop, of_an_epoch = stage.run.loop, costs.of_an_epoch(cell.arm, stage)
+        epochs = max(1, round(left / of_an_epoch if stage is cell.stages[-1] else factor * loop.epochs))
+        stretch, left = epochs / loop.epochs, left - epochs * of_an_epoch
+        loop.epochs, loop.warmup_epochs = epochs, loop.warmup_epochs * stretch
+        if loop.schedule_epochs is not None:
+            loop.schedule_epochs = max(epochs, round(loop.schedule_epochs * stretch))
+    if abs(left) > TOLERANCE * amount:
+        missed = f"whole epochs miss the {rule.quantity} of {rule.reference} by {abs(left) / amount:.0%}"
+        raise ConfigError(f"{missed}; of more loop.epochs they miss less", "loop.epochs", stage.where)
+
+
+class _Costs:
+    """What training costs, in one quantity."""
+
+    def __init__(self, quantity: str, spec: Spec, planned: list[Cell], launch: Launch):
+        self.quantity, self.spec, self.launch = quantity, spec, launch
+        runs = [_checked(stage).run for cell in planned for stage in cell.stages]
+        counted = costs_of(runs, launch) if quantity == "macs" else []
+        self._macs = {id(run): cost["macs_train_forward"] for run, cost in zip(runs, counted, strict=bool(counted))}
+        self._paces = measured(launch.sweep.parent) if quantity != "macs" else {}
+
+    def of(self, cell: Cell) -> float:
+        return sum(stage.run.loop.epochs * self.of_an_epoch(cell.arm, stage) for stage in cell.stages)
+
+    def of_an_epoch(self, arm: str, stage: Stage) -> float:
+        return num_images(stage.run) * (self._macs[id(stage.run)] if self.quantity == "macs" else self._measured(arm, stage))
+
+    def _measured(self, arm: str, stage: Stage) -> float:
+        pace = self._paces.get(key_of(stage.run, resources_of(self.spec, arm), self.launch))
+        of_an_image = pace and (1 / pace.images_per_s if self.quantity == "gpu_hours" else pace.kwh_per_image)
+        if of_an_image is None:
+            unknown = f"no finished run in {self.launch.sweep.parent} has this architecture and says what it takes"
+            raise ConfigError(f"{unknown}; run it without equalize first (equalize=null name=pace), or take macs", "equalize", stage.where)
+        return of_an_image
+
+
+def _checked(stage: Stage) -> Stage:
+    with stage.error_location():
+        if stage.run.loop.max_steps is not None:
+            raise ConfigError("it ends a run before the epochs that equalize sets; leave it out", "loop.max_steps")
+        if expected_index(stage.run.data) is None:
+            raise ConfigError("equalize needs its number of images; build it first (vitssl shards build)", "data.shards")
+    return stage

@@ -1,0 +1,73 @@
+"""How fast, and for how much energy, earlier runs of an architecture trained: the finished runs of a runs folder measured it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from jobs.folders import Launch, architecture
+from jobs.sweep import Resources
+from vitssl.config import Run
+from vitssl.emissions import visible_gpus
+from vitssl.files import read_events, read_json
+
+
+class Key(NamedTuple):
+    """What a measured pace applies to."""
+
+    architecture: str
+    executor: str
+    on_gpu: bool
+    gpu: str | None  # the site's
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Medians over runs."""
+
+    images_per_s: float  # of one process, while it trains
+    kwh_per_image: float | None  # of all that a run did; None where no energy was recorded
+    device: str
+
+
+def key_of(run: Run, resources: Resources, launch: Launch) -> Key:
+    """What a run's pace goes by."""
+    return Key(architecture(run), launch.executor, on_gpu(run, resources, launch), launch.site.gpu)
+
+
+def on_gpu(run: Run, resources: Resources, launch: Launch) -> bool:
+    """Will a run train on GPUs?"""
+    if run.loop.device == "cpu" or not resources.gpus_per_node:
+        return False
+    return launch.executor == "slurm" or bool(visible_gpus())
+
+
+def measured(runs: Path) -> dict[Key, Pace]:
+    """The pace of every architecture that has a finished run in a folder of sweeps."""
+    paces: dict[Key, list[Pace]] = {}
+    for done in sorted(runs.glob("*/*/done.json")):
+        job = read_json(done.parent / "job.json")
+        pace = _pace(done.parent, read_json(done)) if "architecture" in job else None
+        if pace is not None:
+            gpu = read_json(done.parent / "cost.json").get("inference_device") == "cuda"
+            paces.setdefault(Key(job["architecture"], job["executor"], gpu, job["site"]["gpu"]), []).append(pace)
+    return {key: _median(values) for key, values in paces.items()}
+
+
+def _pace(folder: Path, done: dict) -> Pace | None:
+    """That of one run; None where it logged no speed."""
+    events = read_events(folder / "metrics.jsonl")
+    starts = [event for event in events if event["event"] == "start"]
+    rates = [event["images_per_s"] for event in events if event["event"] == "train"]
+    if not starts or not rates:
+        return None
+    images = done.get("step", 0) * starts[-1].get("batch_size", 0)
+    energy_kwh = sum(read_json(record)["energy_kwh"] for record in folder.glob("emissions-*.json"))
+    return Pace(median(rates) / starts[-1]["world_size"], energy_kwh / images if energy_kwh and images else None, starts[-1]["device"])
+
+
+def _median(paces: list[Pace]) -> Pace:
+    energies = [pace.kwh_per_image for pace in paces if pace.kwh_per_image is not None]
+    return Pace(median(pace.images_per_s for pace in paces), median(energies) if energies else None, paces[-1].device)

@@ -1,0 +1,168 @@
+"""Arms that train for what another arm's training costs, and budgets that a submission may not exceed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from jobs import budget, equalize, graph, overrides, predict, shards, sweep
+from jobs.folders import Launch, architecture, digest, source_files
+from vitssl.config import ConfigError, Site, active
+
+TEXT = """
+name: example
+baseline: scratch
+defaults:
+  data: {shards: shards/digits}
+  optim.batch_size: 20
+  loop: {epochs: 40, warmup_epochs: 4}
+axes: {seed: [0, 1]}
+arms:
+  scratch: {stages: {train: {objectives.classify: {}}}}
+  chain:
+    stages:
+      pretrain: {objectives.mae: {}, loop: {epochs: 30, warmup_epochs: 3}}
+      finetune: {objectives.classify: {}, init_from: pretrain, loop: {epochs: 10, schedule_epochs: 20, warmup_epochs: 1}}
+  joint: {stages: {train: {objectives: {classify: {}, mae: {}}}}}
+"""
+MACS = {("classify",): 2e9, ("mae",): 1e9, ("classify", "mae"): 3e9}  # scratch 80, chain 30 + 20, joint 120, times 1e9 x 100 images
+BOTH = "{as written: {}, equal: {equalize: macs, equal_to: joint}}"
+
+
+@pytest.fixture
+def plan(place: Path):
+    """`plan(*words)`: the spec, its cells after `equalize`, and the launch."""
+
+    def make(*words: str, text: str = TEXT) -> tuple[sweep.Spec, list[graph.Cell], Launch]:
+        Path("sweep.yaml").write_text(text)
+        spec = sweep.read("sweep.yaml", overrides.parse(list(words)))
+        cells = graph.cells(spec)
+        shards.prepare(stage for cell in cells for stage in cell.stages)
+        launch = Launch(place / "runs" / spec.name, "local", Site(), place, commit=(None, True))
+        write_costs(launch, cells)
+        equalize.apply(spec, cells, launch)
+        return spec, cells, launch
+
+    return make
+
+
+def write_costs(launch: Launch, cells: list[graph.Cell]) -> None:
+    """The cache of counted MACs: two classes, today's source."""
+    for run in (stage.run for cell in cells for stage in cell.stages):
+        path = launch.sweep.parent / ".cost" / f"{architecture(run)}-2-{digest(source_files())[:12]}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"macs_train_forward": MACS[tuple(active(run.objectives))], "macs_inference": 1e9}))
+
+
+def epochs(cells: list[graph.Cell], **axes: object) -> dict[str, list[int]]:
+    return {cell.arm: [stage.run.loop.epochs for stage in cell.stages] for cell in cells if cell.axes.items() >= axes.items()}
+
+
+def test_arms_train_for_as_many_macs_as_the_reference(plan):
+    _, cells, _ = plan("equalize=macs", "equal_to=joint")
+    assert epochs(cells) == {"scratch": [60], "chain": [72, 24], "joint": [40]}
+
+
+def test_the_baseline_is_the_usual_reference(plan):
+    """27 of joint's epochs cost 81: whole epochs."""
+    _, cells, _ = plan("equalize=macs")
+    assert epochs(cells) == {"scratch": [40], "chain": [48, 16], "joint": [27]}
+
+
+def test_warm_up_and_schedule_keep_their_shares(plan):
+    _, cells, _ = plan("equalize=macs", "equal_to=joint")
+    scratch, chain = cells[0].stages[0].run.loop, cells[2].stages[1].run.loop
+    assert scratch.warmup_epochs == 6.0
+    assert (chain.warmup_epochs, chain.schedule_epochs) == (2.4, 48)
+
+
+def test_an_axis_has_both_and_the_reference_is_trained_once(plan):
+    spec, cells, launch = plan("arms=[scratch,joint]", text=TEXT.replace("seed: [0, 1]", f"seed: [0], cost: {BOTH}"))
+    assert epochs(cells, cost="as written") == {"scratch": [40], "joint": [40]}
+    assert epochs(cells, cost="equal") == {"scratch": [60], "joint": [40]}
+    linked = graph.link(spec, cells, launch.sweep, shards.fingerprint)
+    assert [(job.arm, job.run.loop.epochs) for job in linked.jobs] == [("scratch", 40), ("scratch", 60), ("joint", 40)]
+    assert spec.equal_facts == {"all": None, "axes": {"cost": {"equal": {"quantity": "macs", "reference": "joint"}}}}
+
+
+def test_hours_and_energy_are_what_finished_runs_took(plan, place):
+    def finished(run, images_per_s: float, kwh: float) -> None:
+        folder = place / "runs" / "pace" / architecture(run)
+        folder.mkdir(parents=True)
+        events = [
+            {"event": "start", "world_size": 1, "batch_size": 20, "device": "CPU"}, {"event": "train", "images_per_s": images_per_s},
+        ]  # fmt: skip
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+        job = {"architecture": architecture(run), "executor": "local", "site": {"gpu": None}}
+        files = {"done": {"step": 50}, "job": job, "cost": {"inference_device": "cpu"}, "emissions-0-here": {"energy_kwh": kwh}}
+        for name, content in files.items():
+            (folder / f"{name}.json").write_text(json.dumps(content))
+
+    _, cells, _ = plan("arms=[scratch,joint]")
+    with pytest.raises(ConfigError, match=r"^sweep.yaml: arms.\w+.stages.train: equalize: no finished run in .* or take macs$"):
+        plan("arms=[scratch,joint]", "equalize=gpu_hours", "equal_to=joint")
+    finished(cells[0].stages[0].run, 200.0, 2.0)
+    finished(cells[2].stages[0].run, 100.0, 3.0)
+    assert epochs(plan("arms=[scratch,joint]", "equalize=gpu_hours", "equal_to=joint")[1])["scratch"] == [80]
+    assert epochs(plan("arms=[scratch,joint]", "equalize=kwh", "equal_to=joint")[1])["scratch"] == [60]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["equalize=mac"], r"^command line: equalize: 'mac' is none of macs, gpu_hours, kwh$"),
+        (["equalize=macs", "equal_to=joined"], r"^command line: equal_to: 'joined' is not known .did you mean joint"),
+        (
+            ["equalize=macs", "equal_to=joint", "arms=[scratch]"],
+            "^command line: equalize: joint, whose cost the other arms are to have",
+        ),
+        (["equalize=macs", "loop.max_steps=9"], "^command line: loop.max_steps: it ends a run before the epochs that equalize sets"),
+        (
+            ["equalize=macs", "arms=[scratch,joint]", "loop.epochs=1", "loop.warmup_epochs=0"],
+            r"^sweep.yaml: arms.joint.stages.train: loop.epochs: whole epochs miss the macs of scratch by 50%; of more loop.epochs",
+        ),
+        (["data.shards=nowhere", "data.source=torchvision:CIFAR", "equalize=macs"], "equalize needs its number of images; build it first"),
+    ],
+)
+def test_a_mistake_is_one_line(plan, words, message):
+    with pytest.raises(ConfigError, match=message):
+        plan(*words)
+
+
+# ---------------------------------------------------------------------------------------------------------------- budget
+
+
+def prediction(job: graph.Job, gpu_hours: float, kwh: float | None) -> predict.Prediction:
+    return predict.Prediction(job.name, 1.0, 1.0, gpu_hours, gpu_hours, kwh, kwh, 2 * gpu_hours, "")
+
+
+def hold(plan, *words: str, kwh: float | None = 1.0, leave_out: int = 0) -> None:
+    """Four runs of scratch and joint at 2 and 5 GPU-hours each."""
+    spec, cells, launch = plan("arms=[scratch,joint]", *words)
+    linked = graph.link(spec, cells, launch.sweep, shards.fingerprint)
+    predictions = [prediction(job, {"scratch": 2.0, "joint": 5.0}[job.arm], kwh) for job in linked.jobs[leave_out:]]
+    budget.check(spec, linked, predictions, dataclasses.replace(launch.site, price_per_gpu_hour=2.0))
+
+
+def test_what_costs_more_than_its_budget_is_refused_with_its_largest_parts(plan):
+    hold(plan, "budget.gpu_hours=14", "budget.kwh=4")
+    with pytest.raises(ConfigError, match=r"budget.gpu_hours: 14 GPU-hours are .* than 13; the largest parts: joint 10, scratch 4$"):
+        hold(plan, "budget.gpu_hours=13")
+    with pytest.raises(ConfigError, match=r"^command line: budget.money: 28 USD are predicted, more than 27.5;"):
+        hold(plan, "budget={money: 27.5}")
+    with pytest.raises(ConfigError, match=r"^sweep.yaml: budget.kg_co2e: 4 kg CO2e are predicted"):
+        hold(lambda *words: plan(*words, text=TEXT + "budget: {kg_co2e: 3}"))
+
+
+def test_a_budget_of_what_cannot_be_predicted_is_refused(plan):
+    with pytest.raises(ConfigError, match=r"^command line: budget.kwh: the energy of a CPU is not known before a first run"):
+        hold(plan, "budget.kwh=100", kwh=None)
+    with pytest.raises(ConfigError, match=r"budget.gpu_hours: scratch-s0-\w+ cannot be predicted before its shards are built"):
+        hold(plan, "budget.gpu_hours=100", leave_out=1)
+    with pytest.raises(ConfigError, match=r"^command line: budget: name a field, for example budget.gpu_hours=100$"):
+        plan("budget=3")
+    with pytest.raises(ConfigError, match=r"^command line: budget.hours: 'hours' is not known .did you mean gpu_hours"):
+        plan("budget.hours=3")
