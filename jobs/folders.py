@@ -63,8 +63,9 @@ def locked(sweep: Path) -> Iterator[None]:
 
 
 def source_files() -> list[Path]:
-    """The files of vitssl/ and jobs/."""
-    return sorted(p for part in SOURCE for p in (ROOT / part).rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    """The files of vitssl/ and jobs/, but for what only people read."""
+    files = (p for part in SOURCE for p in (ROOT / part).rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    return sorted(p for p in files if not p.is_relative_to(ROOT / "vitssl" / "docs") and p.suffix != ".md")
 
 
 def digest(files: list[Path]) -> str:

@@ -1,4 +1,4 @@
-"""The README's table of the papers' data sets: its numbers, and each of its lines on small files made up in the official layout."""
+"""The docs' table of the papers' data sets: its numbers, and each of its lines on small files made up in the official layout."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from vitssl import cli
 from vitssl.data import paper_counts
 from vitssl.data.index import load_index
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
-SECTION = README.partition("## Data sets of the papers")[2].partition("\n## ")[0]
+PAGE = (Path(__file__).parents[2] / "vitssl" / "docs" / "data.md").read_text()
+SECTION = PAGE.partition("## Data sets of the papers")[2].partition("\n## ")[0]
 RNG = np.random.default_rng(0)
 
 

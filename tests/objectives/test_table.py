@@ -1,4 +1,4 @@
-"""An objective stands in every list that wants it: the files that README's section Development names."""
+"""An objective stands in every list that wants it: the files that vitssl/docs/contributing.md names."""
 
 from __future__ import annotations
 

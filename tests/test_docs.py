@@ -1,0 +1,138 @@
+"""Every fenced command of README and the pages that it links to, run as written in a small world of made-up data.
+
+Trainings are planned and predicted (`--dry-run`), by a release's tests run for two steps (`--smoke`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+from jobs import submit
+from tests.conftest import but_for_a_release
+from tests.weights import releases
+from vitssl import config, model, state
+from vitssl.data.index import load_index
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "sweeps" / "README.md", ROOT / "jobs" / "README.md", *sorted((ROOT / "vitssl" / "docs").glob("*.md"))]
+ELSEWHERE = {
+    r"python3 -m venv .*quickstart.yaml|\.venv/bin/(pip|pytest|ruff) .*": "what .ci/run runs",
+    r"(docker|apptainer) .*": "a container engine, which tests/containers want",
+    r".*vitssl shards build \"?'?(torchvision|list):.*": "a download; tests/data/test_paper_sets.py builds it from made-up files",
+}
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def commands() -> Iterator[pytest.param]:
+    for page in PAGES:
+        for block in blocks(page, "sh"):
+            for line in re.sub(r"\\\n", "", block).splitlines():
+                command = re.sub(r"\s+#.*", "", line).strip()
+                why = next((why for pattern, why in ELSEWHERE.items() if re.fullmatch(pattern, command)), None)
+                marks = [pytest.mark.skip(reason=why)] if why else [] if page.name == "README.md" else [pytest.mark.release]
+                yield pytest.param(command, id=f"{page.relative_to(ROOT)}: {command[:70]}", marks=marks)
+
+
+def write_images(folder: Path, count: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(len(str(folder)))
+    for i in range(count):
+        Image.fromarray(rng.integers(0, 256, (24, 20, 3), dtype=np.uint8)).save(folder / f"{i}.jpg")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clone's folder with the data, runs and files that the pages speak of, and a path on which the programs are found."""
+    place = tmp_path_factory.mktemp("world")
+    for name in ("jobs", "sweeps"):
+        (place / name).symlink_to(ROOT / name)
+    for split, count in (("train", 40), ("test", 4)):
+        for name in ("cat", "dog"):
+            write_images(place / "photos" / split / name, count)
+    write_images(place / "new_photos", 3)
+    write_images(place, 1)
+    (place / "0.jpg").rename(place / "five.png")
+    (site,) = blocks(ROOT / "jobs" / "README.md", "yaml")
+    (place / "mysite.yaml").write_text(site)
+    torch.save(releases.mae_encoder().content, place / "mae_pretrain_vit_base.pth")
+    programs = place / "bin"
+    programs.mkdir()
+    python = f'exec {sys.executable} "$@"'
+    planned = f'case "$*" in jobs/submit.py*--dry-run*) ;; jobs/submit.py*) set -- "$@" $HOW;; esac\n{python}'
+    for name, script in {"python": planned, "vitssl": f'exec {sys.executable} -m vitssl.cli "$@"'}.items():
+        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+        (programs / name).chmod(0o755)
+    _train(place)
+    return place
+
+
+def _train(place: Path) -> None:
+    """A quickstart of one run and two steps, under the names of the sweeps that the pages look at; and a run with masked tokens."""
+    words = ["arms=[ssat]", "axes.seed=0", "loop.max_steps=2", "--executor", "local", "--runs", str(place / "runs")]
+    shards = place / "shards" / "digits"
+    assert submit.main([str(ROOT / "sweeps" / "quickstart.yaml"), *words, f"data.shards={shards}", "data.source=digits"]) == 0
+    (place / "shards" / "flowers102").symlink_to("digits")
+    for name in ("ssat_vs_sslft", "own_images"):
+        (place / "runs" / name).symlink_to("quickstart")
+    tiny = {"backbone": {"name": "vit_pico", "masked_tokens": {"count": 2, "blocks": 1}, "patch_size": 4}, "data.image_size": 16}
+    run = config.merge(config.Run, tiny, {"data.shards": str(shards), "data.cache_dir": str(place / "cache"), "objectives.classify": {}})
+    folder, index = place / "runs" / "mt_stl10" / "mt_sit-pretrain-s0", load_index(shards)
+    config.save(run, folder)
+    content = {"model": model.build(run, 10).state_dict(), "ema": None}
+    state.save(folder / "last.pt", content | {"data": {"classes": index.classes, "mean": index.mean, "std": index.std}})
+    (folder / "done.json").write_text("{}")
+
+
+@pytest.mark.parametrize("command", list(commands()))
+def test_a_command_of_the_docs_runs_as_written(command: str, world: Path, request: pytest.FixtureRequest) -> None:
+    how = "--smoke --executor local" if "release" in request.config.option.markexpr else "--dry-run --executor local"
+    environment = os.environ | {"PATH": f"{world / 'bin'}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "HOW": how}
+    result = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", command], cwd=world, env=environment,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, f"{command}\n{result.stdout[-2000:]}\n{result.stderr[-2000:]}"
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.release
+def test_the_python_of_the_docs_runs(world: Path) -> None:
+    for page in PAGES:
+        for block in blocks(page, "python"):
+            subprocess.run([sys.executable, "-c", block], cwd=world, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+
+
+@pytest.mark.parametrize("how", but_for_a_release(["--dry-run", "--smoke"], {"--dry-run"}))
+def test_the_complete_example_of_a_sweep_is_one(how: str, world: Path) -> None:
+    example = next(block for block in blocks(ROOT / "sweeps" / "README.md", "yaml") if "complete; runs as it stands" in block)
+    assert len([line for line in example.splitlines() if line.strip()]) <= 18
+    (world / "mine.yaml").write_text(example)
+    assert submit.main([str(world / "mine.yaml"), "--executor", "local", how, "--runs", str(world / "runs")]) == 0
+
+
+def test_the_readme_is_short_and_links_to_what_is_there() -> None:
+    text = PAGES[0].read_text()
+    assert len(text.splitlines()) <= 150
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+            assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_yaml_of_the_docs_is_yaml() -> None:
+    for page in PAGES:
+        for block in blocks(page, "yaml"):
+            assert yaml.safe_load(block)
