@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -15,9 +16,9 @@ import numpy as np
 from jobs.graph import Stage
 from jobs.node import container_command
 from vitssl.config import ConfigError, Data, Run, Site, classifies, needs_labels, unknown
-from vitssl.data import paper_counts
+from vitssl.data import findings, listing, paper_counts
+from vitssl.data.folders import build_command, build_line
 from vitssl.data.index import Index, load_index, unwritten
-from vitssl.data.shards import listing
 from vitssl.data.sources import open_source
 from vitssl.data.subset import train_and_heldout
 
@@ -81,15 +82,19 @@ def prepare(stages: Iterable[Stage], dry_run: bool = False) -> dict[str, str]:
             if (Path(data.shards) / "index.json").exists():
                 _refuse_other_source(data)
             elif data.source is None and not (dry_run and expected_index(data) is not None):
-                raise ConfigError(
-                    f"{data.shards} holds no index.json; build it with `vitssl shards build SOURCE {data.shards}` "
-                    "(SOURCE: README, Data sets of the papers) or set data.source",
-                    "data.shards",
-                )
+                raise ConfigError(_no_shards(data.shards), "data.shards")
             elif data.source is not None and (other := missing.setdefault(data.shards, data.source)) != data.source:
                 raise ConfigError(f"{data.shards} is to be built from {other} too; give each its own data.shards", "data.source")
             _prepare_evals(stage.run)
     return missing
+
+
+def _no_shards(folder: str) -> str:
+    """What is wrong with a folder without shards, and what to type."""
+    if line := build_line(folder):
+        return f"{folder} holds images and not their shards; write them with `{line}` and set data.shards={shlex.split(line)[-1]}"
+    advice = f"build it with `vitssl shards build SOURCE {folder}` (SOURCE: README, Data sets of the papers) or set data.source"
+    return f"{folder} holds no index.json; {advice}"
 
 
 def _prepare_evals(run: Run) -> None:
@@ -112,18 +117,33 @@ def _refuse_other_source(data: Data) -> None:
         raise ConfigError(f"{error}; data.source=null takes the shards as they are", "data.source") from None
     if not same:
         raise ConfigError(
-            f"{data.shards} was built from other data ({index_of(Path(data.shards)).name}) than {data.source} lists; "
+            f"{data.shards} was built from other data ({index_of(Path(data.shards)).name}) than {data.source} lists"
+            f"{_differing(Path(data.shards), data.source)}; "
             "set data.shards to a new folder to build that one, or data.source=null to train on what is there",
             "data.source",
         )
 
 
+def _differing(folder: Path, source: str) -> str:
+    """What differs, and how to have it, where the source is here to be listed."""
+    if not _is_here(source):
+        return ""
+    opened = open_source(source)
+    differing = listing.difference(index_of(folder), listing.rows(opened), opened.classes)
+    return f" ({differing}); `{build_command(source, folder)} --rebuild` replaces the shards"
+
+
+def _is_here(source: str) -> bool:
+    path = _parts(source)[1]
+    return bool(path) and not source.startswith("torchvision:") and Path(path).exists()
+
+
 @functools.cache
 def _was_built_from(folder: Path, source: str) -> bool:
     """Source files that exist are listed and compared, wherever they are now; a download, or files that are gone, count by their name."""
-    index, path = index_of(folder), _parts(source)[1]
-    if path and not source.startswith("torchvision:") and Path(path).exists():
-        return listing(source) == index.source
+    index = index_of(folder)
+    if _is_here(source):
+        return listing.fingerprint(source) == index.source
     # what the shards of such a source may be called (`vitssl.data.sources.Source.name`), without opening it
     path, _, options = (source.partition(":")[2] or source).partition("?")
     if option := re.search(r"(?:^|&)train=([^&]*)", options):
@@ -211,7 +231,17 @@ def facts(run: Run) -> dict[str, Any]:
     return {
         "name": index.name, "classes": len(index.classes), "sha256": index.sha256, **image_counts(run),
         "smallest_px": sizes.min(0).tolist(), "largest_px": sizes.max(0).tolist(),
+        "near_duplicates": _near_duplicates(run, index),
     }  # fmt: skip
+
+
+def _near_duplicates(run: Run, index: Index) -> int | None:
+    """How many images of the test split have a near-duplicate in the splits that are trained on; None where that was not looked for."""
+    found = findings.read(index.folder)
+    if found is None:
+        return None
+    test, train = run.data.test_split.split("+"), run.data.train_split.split("+")
+    return len({(split, name) for split, name, other, *_ in found.near_duplicates if split in test and other in train})
 
 
 _COUNTED: dict[str, dict[str, int]] = {}

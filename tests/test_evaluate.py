@@ -16,6 +16,8 @@ from vitssl.config import ConfigError, Objectives, Run
 from vitssl.config.objectives.classify import ClassifyConfig
 from vitssl.config.objectives.mae import MaeConfig
 from vitssl.data.decode import decode, resize, resized_sizes
+from vitssl.data.samples import Sample
+from vitssl.data.writing import stored
 
 
 def save_run(folder: Path, objectives: Objectives, **backbone: object) -> Path:
@@ -54,19 +56,21 @@ def test_one_image_is_a_batch_of_one(trained: Path) -> None:
 
 @pytest.mark.parametrize("cache_px", [None, 12])
 def test_images_are_decoded_as_for_training(trained: Path, cache_px: int | None) -> None:
-    """Upright, 16 bits scaled and not clipped, shrunk as in the cache."""
+    """Upright, 12 bits and floats scaled as in shards, shrunk as in the cache."""
     run = config.load(trained)
     run.data.cache_px = cache_px
     config.save(run, trained)
-    pixels = np.random.default_rng(0).integers(0, 2**16, (30, 20)).astype(np.uint16)
-    Image.fromarray(pixels).save(trained / "deep.png")
+    values = np.random.default_rng(0).random((30, 20), dtype=np.float32)
+    Image.fromarray((values * 4095).astype(np.uint16)).save(trained / "deep.png")
+    Image.fromarray(values).save(trained / "float.tif")
     turned = Image.Exif()
     turned[0x0112] = 6
     Image.effect_noise((40, 24), 90).save(trained / "turned.jpg", exif=turned)
     network = vitssl.load(trained)
-    for name in ("deep.png", "turned.jpg"):
+    for name in ("deep.png", "float.tif", "turned.jpg"):
         file = trained / name
-        array = decode(file.read_bytes(), name)
+        array = decode(stored(Sample(name, 0, str(file))).encoded, name)
+        assert array.max() > 200
         height, width = resized_sizes(np.array([array.shape[:2]]), cache_px)[0]
         as_trained = Image.fromarray(resize(array, height, width))
         network.run.data.cache_px = None

@@ -89,9 +89,12 @@ def _shards_parser(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser("shards", help="build, check or describe WebDataset shards")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     add = _command(actions, "build", _shards_build, "write tar shards and index.json; continues an interrupted build")
-    add("source", help="digits, folder:PATH, torchvision:NAME, list:PATH?train=FILE&test=FILE, cub:PATH, npz:FILE, idx:PATH or csv:FILE")
+    sources = "digits, folder:PATH, folder:PATH?test=0.2 (holds out a fifth of each class), torchvision:NAME, "
+    add("source", help=f"{sources}list:PATH?train=FILE&test=FILE, cub:PATH, npz:FILE, idx:PATH or csv:FILE")
     add("out", type=Path)
     add("--workers", type=int, default=None, help="processes; default: one per core")
+    add("--skip-bad", action="store_true", help="leave out images that cannot be read; `shards info` names them")
+    add("--rebuild", action="store_true", help="replace the shards in OUT, which stay until the new ones are whole")
     add = _command(actions, "verify", _shards_verify, "read every byte and decode every image")
     add("folder", type=Path)
     add = _command(actions, "info", _shards_info, "counts, classes, statistics")
@@ -149,7 +152,8 @@ def _weights_parsers(commands: argparse._SubParsersAction) -> None:
 def _shards_build(arguments: argparse.Namespace) -> None:
     from vitssl.data import shards
 
-    shards.build(arguments.source, arguments.out, workers=arguments.workers, progress=True)
+    build = shards.rebuild if arguments.rebuild else shards.build
+    build(arguments.source, arguments.out, workers=arguments.workers, skip_bad=arguments.skip_bad, progress=True)
     print(shards.info(arguments.out))
 
 

@@ -15,7 +15,7 @@ from vitssl.backbones.base import Features
 from vitssl.config import ConfigError
 from vitssl.config.evals import EvalConfig, pending
 from vitssl.data.batch import UNLABELLED, Batch, RawBatch
-from vitssl.data.decode import decode, resize, resized_sizes, upright
+from vitssl.data.decode import decode_file, resize, resized_sizes, upright
 from vitssl.data.index import Index, load_index
 from vitssl.data.subset import Split, train_and_heldout
 from vitssl.files import read_json, write_json
@@ -62,7 +62,7 @@ class Trained:
         """Class probabilities (B, K), on the CPU, of files or PIL images of any size; of a single one, (1, K).
 
         Raises:
-            ConfigError: a run without `classify`, a file that is no image, or no images at all.
+            ConfigError: a run without `classify`, a file that is no image or whose values `vitssl.data.depth` refuses, or no images at all.
         """
         if not config.classifies(self.run):
             advice = "so it predicts no classes; vitssl.load(RUN).features(images) gives its features"
@@ -172,7 +172,7 @@ def _raw(image: OneImage, cache_px: int | None) -> RawBatch:
 
 def _decoded(path: Path) -> np.ndarray:
     try:
-        return decode(path.read_bytes(), str(path))
+        return decode_file(path.read_bytes(), str(path)).pixels
     except OSError as error:
         raise ConfigError(f"{path}: not an image that can be read ({error.strerror})") from None
 

@@ -222,7 +222,7 @@ def test_npz_keeps_pixels_and_labels(tmp_path):
         ({"train_labels": np.zeros((2, 14), int)}, "train_labels: labels of shape (2, 14) (int64) do not fit train_images"),
         ({"train_labels": np.zeros((3, 1), int)}, "train_labels: labels of shape (3, 1)"),
         ({"train_labels": np.zeros((2, 1))}, "train_labels: labels of shape (2,) (float64)"),
-        ({"train_images": np.zeros((2, 5, 4))}, "do not fit train_images, of shape (2, 5, 4) (float64)"),
+        ({"train_images": np.zeros((2, 5, 4), "datetime64[D]")}, "do not fit train_images, of shape (2, 5, 4) (datetime64[D])"),
         ({"train_images": np.zeros((2, 5), np.uint8)}, "do not fit train_images, of shape (2, 5)"),
     ],
 )

@@ -103,7 +103,9 @@ def mnist() -> None:
     root = Path("data/MNIST/raw")
     root.mkdir(parents=True)
     for prefix in ("train", "t10k"):
-        (root / f"{prefix}-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03" + np.array([2, 28, 28], ">u4").tobytes() + bytes(2 * 28 * 28))
+        (root / f"{prefix}-images-idx3-ubyte").write_bytes(
+            b"\0\0\x08\x03" + np.array([2, 28, 28], ">u4").tobytes() + pixels(2, 28, 28).tobytes()
+        )
         (root / f"{prefix}-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01" + np.array([2], ">u4").tobytes() + b"\0\1")
 
 

@@ -19,7 +19,8 @@ from PIL import Image
 
 from vitssl.config import ConfigError
 from vitssl.data import batch, shards
-from vitssl.data.index import COLUMNS, UNLABELLED, fingerprint, read_index
+from vitssl.data.index import COLUMNS, fingerprint, read_index
+from vitssl.data.samples import UNLABELLED
 from vitssl.data.sources import open_source
 
 
@@ -185,7 +186,8 @@ def test_interrupted_build_goes_on(make_folder, tmp_path, how):
     index = build(source, out, images_per_shard=1)
     assert {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in finished} == finished
     assert shards.verify(out, workers=1, progress=False) == []
-    assert sorted(p.name for p in out.iterdir()) == sorted([".lock", "index.json", *(s["name"] for s in index.shards)])
+    written = [".lock", "index.json", "found.json", "listing.csv.gz", *(s["name"] for s in index.shards)]
+    assert sorted(p.name for p in out.iterdir()) == sorted(written)
     with pytest.raises(ConfigError, match="holds the shards of pets"):
         build("digits", out)
 

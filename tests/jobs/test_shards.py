@@ -12,6 +12,7 @@ from jobs import shards
 from tests.jobs.conftest import EXAMPLE, write_index
 from vitssl.config import ConfigError, Data, Objectives, Run, Subset
 from vitssl.config.objectives.mae import MaeConfig
+from vitssl.data import findings
 from vitssl.data.shards import build
 
 WITH_SOURCE = EXAMPLE.replace("data: {shards: shards/digits", "data: {source: digits, shards: shards/digits")
@@ -22,7 +23,7 @@ def photos(root: Path, *names: str) -> Path:
     for part in ("train/cat", "train/dog", "test/cat", "test/dog"):
         (root / part).mkdir(parents=True)
         for name in names:
-            Image.new("RGB", (4, 6)).save(root / part / f"{name}.png")
+            Image.linear_gradient("L").save(root / part / f"{name}.png")
     return root
 
 
@@ -148,3 +149,48 @@ def test_facts_are_after_subsets(place: Path) -> None:
     facts = shards.facts(Run(data=data, objectives=Objectives(mae=MaeConfig())))
     assert (facts["train_images"], facts["labelled_images"], facts["val_images"], facts["test_images"]) == (14, 6, 0, 20)
     assert (facts["name"], facts["classes"], facts["smallest_px"], facts["largest_px"]) == ("digits", 2, [0, 0], [1, 1])
+
+
+# ------------------------------------------------------------------------------------------------ images for shards, changes, copies
+
+
+def test_a_folder_of_images_for_shards_says_what_to_type(expand, place: Path) -> None:
+    photos(place / "photos", "x")
+    with pytest.raises(ConfigError) as error:
+        expand("data.shards=photos")
+    assert str(error.value).startswith(
+        f"command line: data.shards: {place}/photos holds images and not their shards; write them with "
+        "`vitssl shards build folder:photos shards/photos` and set data.shards=shards/photos"
+    )
+    for part in ("cat", "dog"):
+        (place / "flat" / part).mkdir(parents=True)
+        Image.linear_gradient("L").save(place / "flat" / part / "1.png")
+    for words in (["data.shards=flat"], ["evals.more={type: knn, shards: flat}"]):
+        with pytest.raises(ConfigError, match=r"`vitssl shards build 'folder:flat\?test=0\.2&seed=0' shards/flat`"):
+            expand(*words)
+    with pytest.raises(ConfigError, match=r"data\.source: .*'folder:.*/flat\?test=0\.2&seed=0' holds out a fifth of each class"):
+        expand("data.source=folder:flat", "data.shards=shards/new")
+
+
+def test_what_differs_from_a_changed_source_is_said(expand, place: Path) -> None:
+    source = photos(place / "photos", "x", "y")
+    build(f"folder:{source}", place / "shards" / "photos", workers=1, progress=False)
+    Image.linear_gradient("L").save(source / "train" / "dog" / "z.png")
+    shards._was_built_from.cache_clear()
+    with pytest.raises(ConfigError) as error:
+        expand("data.source=folder:photos", "data.shards=shards/photos")
+    assert (
+        f"{place}/shards/photos was built from other data (photos) than folder:{source} lists (1 image more (train/dog/z.png)); "
+        f"`vitssl shards build folder:{source} {place}/shards/photos --rebuild` replaces the shards; set data.shards to a new folder"
+    ) in str(error.value)
+
+
+def test_facts_count_images_to_test_on_that_are_trained_on(place: Path) -> None:
+    folder = place / "shards" / "digits"
+    run = Run(data=Data(shards=str(folder)), objectives=Objectives(mae=MaeConfig()))
+    assert shards.facts(run)["near_duplicates"] is None, "not looked for"
+    pairs = [("test", "1", "train"), ("test", "2", "train"), ("test", "2", "unlabeled"), ("test", "3", "unlabeled"), ("val", "4", "train")]
+    findings.write(folder, findings.Findings({}, [], [[split, name, other, "x", 0.99] for split, name, other in pairs]))
+    assert shards.facts(run)["near_duplicates"] == 2
+    run.data.train_split = "train+unlabeled"
+    assert shards._near_duplicates(run, shards.index_of(folder)) == 3

@@ -33,6 +33,17 @@ def test_the_data_of_every_column(sweep):
     ]  # fmt: skip
 
 
+def test_images_to_test_on_that_are_trained_on_are_warned_of(sweep):
+    counts = {"cars": None, "cifar10": 247, "digits": 1, "svhn": 0}
+    make = {("scratch", name, 0): {"data": {"near_duplicates": count}} for name, count in counts.items()}
+    table = details.data(lay_out(collect(sweep({"scratch": 80.0}, {"data": list(counts), "seed": [0]}, make=make))))
+    said = "near-duplicates of training images, on which accuracy says little; `vitssl shards info` names them."
+    assert table is not None and table.caption.endswith(
+        "its first 12 digits. "
+        f"Warning: 247 of the 10,000 test images of cifar10 are {said} Warning: 1 of the 10,000 test images of digits is among {said}"
+    )
+
+
 def test_stages_that_see_other_images_have_lines_of_their_own(sweep):
     """Scarce labels: the pretraining sees all images, the fine-tuning those whose label it has."""
     folder = sweep({"scratch": 80.0, "sslft": 90.0}, {"seed": [0]}, columns=None)

@@ -20,7 +20,7 @@ class Arrays(NamedTuple):
     """The images of one split."""
 
     name: str  # of the images, for messages
-    images: np.ndarray  # uint8 (N, H, W) or (N, H, W, 3)
+    images: np.ndarray  # numbers (N, H, W) or (N, H, W, 3); `vitssl.data.depth` scales what is not uint8
     labels: np.ndarray  # integers from 0 (N,)
 
 
@@ -91,7 +91,8 @@ def _checked(where: str, arrays: Arrays) -> Arrays:
     name, images, labels = arrays
     if labels.shape == (len(images), 1):
         labels = labels[:, 0]
-    if images.ndim not in (3, 4) or images.dtype != np.uint8 or labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
+    fitting = labels.shape == images.shape[:1] and labels.dtype.kind in "iu"
+    if images.ndim not in (3, 4) or images.dtype.kind not in "buif" or not fitting:
         raise ConfigError(
             f"{where}labels of shape {labels.shape} ({labels.dtype}) do not fit {name}, of shape {images.shape} ({images.dtype})"
         )

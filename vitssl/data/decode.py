@@ -1,48 +1,96 @@
 """Encoded image to RGB pixels, and back. Everything that this package ever decodes goes through here.
 
-Images are uint8 RGB (H, W, 3).
+Images are uint8 RGB (H, W, 3). Users' files are read by `decode_file`, when shards are written and in predictions; shards by `decode`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import struct
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from vitssl.config import ConfigError
+from vitssl.data import depth
 
 EXTENSIONS = {"JPEG": "jpg", "MPO": "jpg", "PNG": "png"}
 # What Pillow's decoders raise on damaged or hostile bytes.
 _BROKEN = (OSError, SyntaxError, ValueError, IndexError, TypeError, EOFError, struct.error, Image.DecompressionBombError)
 
 
-def decode(encoded: bytes, name: str) -> np.ndarray:
+class Decoded(NamedTuple):
+    """An image that a user gives."""
+
+    pixels: np.ndarray  # uint8 RGB (H, W, 3)
+    was: str | None  # what it was scaled from, in words; None where it had 8 bits
+
+
+def decode_file(encoded: bytes, name: str) -> Decoded:
     """An encoded image as RGB pixels (H, W, 3) uint8.
 
-    Turned upright by its EXIF orientation; grey, palette, CMYK and 16-bit images become RGB, transparency is dropped.
+    Turned upright by its EXIF orientation; grey, palette and CMYK images become RGB, transparency is dropped, other depths than 8 bits
+    are scaled by the rule of `vitssl.data.depth`.
+
+    Raises:
+        ConfigError: naming ``name``, when the bytes are not an image, the image is cut short, or the rule refuses its values.
+    """
+    with _naming(name), Image.open(io.BytesIO(encoded)) as image:
+        upper_bits = depth.sixteen_bit_colours(image)
+        ImageOps.exif_transpose(image, in_place=True)
+        return _scaled(image, upper_bits, name)
+
+
+def upright(image: Image.Image, name: str = "the image") -> np.ndarray:
+    """An opened image as `decode_file` gives its pixels; the image itself stays as it is.
+
+    Raises:
+        ConfigError: values that the rule refuses.
+    """
+    upper_bits = depth.sixteen_bit_colours(image)
+    return _scaled(ImageOps.exif_transpose(image), upper_bits, name).pixels
+
+
+def decode(encoded: bytes, name: str) -> np.ndarray:
+    """An encoded image of a shard as RGB pixels (H, W, 3) uint8: as `decode_file`, but that 16 bits are read as their upper 8.
 
     Raises:
         ConfigError: naming ``name``, when the bytes are not an image or the image is cut short.
     """
+    with _naming(name), Image.open(io.BytesIO(encoded)) as image:
+        ImageOps.exif_transpose(image, in_place=True)
+        return np.asarray(_rgb(image))
+
+
+@contextlib.contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Makes one line of what Pillow raises."""
     try:
-        with Image.open(io.BytesIO(encoded)) as image:
-            ImageOps.exif_transpose(image, in_place=True)
-            return np.asarray(_rgb(image))
+        yield
+    except ConfigError:
+        raise
     except UnidentifiedImageError:
         raise ConfigError(f"{name}: cannot be decoded as an image (it is none of the formats that Pillow knows, or is damaged)") from None
     except _BROKEN as error:
         raise ConfigError(f"{name}: cannot be decoded as an image ({' '.join(str(error).split())})") from None
 
 
-def upright(image: Image.Image) -> np.ndarray:
-    """An opened image as ``decode`` gives it; the image itself stays as it is."""
-    return np.asarray(_rgb(ImageOps.exif_transpose(image)))
+def _scaled(image: Image.Image, upper_bits: bool, name: str) -> Decoded:
+    """RGB pixels of an upright image, of whose colours Pillow may have given the upper 8 of 16 bits."""
+    if depth.is_deep(image):
+        levels = depth.to_levels(np.asarray(image), name)
+        return Decoded(rgb_array(levels.pixels, name), levels.was)
+    pixels = np.asarray(_rgb(image))
+    if upper_bits and pixels.max() < depth.DARKEST:
+        raise ConfigError(f"{name}: 16 bits a colour, of which it uses the lowest only; save it with 8 bits a colour")
+    return Decoded(pixels, None)
 
 
 def _rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I"):  # 16 bits per pixel, which convert() would clip at 255
+    if image.mode.startswith("I"):  # shards that were written before such images were scaled hold them as they were
         return Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8)).convert("RGB")
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")

@@ -20,11 +20,11 @@ import numpy as np
 
 from vitssl.config import ConfigError
 from vitssl.data.decode import decode
+from vitssl.data.folders import build_line
 
 INDEX_FILE = "index.json"
 UNFINISHED = ".build"  # subfolder of what an unfinished build has done so far
 FORMAT = 1
-UNLABELLED = -1  # as in `vitssl.data.batch`, which needs torch; writing and listing shards does not
 REBUILD = "delete the folder and build the shards again"
 COLUMNS = {"offset": np.int64, "size": np.int64, "label": np.int64, "height": np.int64, "width": np.int64, "crc32": np.int64}
 
@@ -120,6 +120,8 @@ def read_index(folder: str | Path) -> Index:
             raise ConfigError(
                 f"{folder}: holds an unfinished build; the same `vitssl shards build SOURCE {folder}` goes on with it"
             ) from None
+        if line := build_line(folder):
+            raise ConfigError(f"{folder}: holds images and not their shards, which `{line}` writes") from None
         raise ConfigError(f"{path} does not exist: write the shards with `vitssl shards build SOURCE {folder}`") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: damaged ({error}); {REBUILD}") from None

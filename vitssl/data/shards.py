@@ -1,54 +1,47 @@
 """Shards: a data set written once as WebDataset tar files and an index.
 
-Each tar holds samples of one split as two members, ``00000017.jpg`` (the original bytes of a file, or a PNG of an array) and
-``00000017.cls`` (the label in decimal, -1 where there is none). Nothing in a shard depends on the path, the time or the
-number of workers.
+Each tar holds samples of one split as two members, ``00000017.jpg`` (the original bytes of a file, or a PNG of an array or of an image
+that had to be scaled to 8 bits) and ``00000017.cls`` (the label in decimal, -1 where there is none). Nothing in a shard depends on the
+path, the time or the number of workers.
 """
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
-import io
 import json
 import os
+import re
 import shutil
 import sys
-import tarfile
-import zlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 
 from vitssl.config import ConfigError
-from vitssl.data import decode, pool
-from vitssl.data.index import (
-    COLUMNS,
-    INDEX_FILE,
-    REBUILD,
-    UNFINISHED,
-    Index,
-    fingerprint,
-    load_index,
-    read_image,
-    read_index,
-    size_problems,
-    to_json,
-)
+from vitssl.data import findings, finishing, folders, listing, pool, writing
+from vitssl.data.index import INDEX_FILE, REBUILD, UNFINISHED, Index, load_index, read_image, read_index, size_problems, to_json
 from vitssl.data.paper_counts import comparison
-from vitssl.data.sources import Sample, Source, open_source
-from vitssl.files import flock, hash_file, move, open_lock, write_atomically
+from vitssl.data.samples import Source
+from vitssl.data.sources import open_source
+from vitssl.files import flock, hash_file, open_lock, write_atomically
 
-__all__ = ["Index", "build", "info", "listing", "load_index", "verify"]
+__all__ = ["Index", "build", "info", "load_index", "rebuild", "verify"]
 
 IMAGES_PER_SHARD = 1000
+# what a build leaves in a folder, which a rebuild may delete
+OURS = rf"{INDEX_FILE}|{findings.FILE}|{listing.FILE}|{finishing.BAD_IMAGES}|{UNFINISHED}|\.lock|\..+\.tmp|.+-\d{{6}}\.tar"
 
 
 def build(
-    source: str, out: str | Path, *, workers: int | None = None, images_per_shard: int = IMAGES_PER_SHARD, progress: bool = True
+    source: str,
+    out: str | Path,
+    *,
+    workers: int | None = None,
+    images_per_shard: int = IMAGES_PER_SHARD,
+    skip_bad: bool = False,
+    progress: bool = True,
 ) -> Index:
     """Write the shards and the index of a source into a folder.
 
@@ -59,189 +52,167 @@ def build(
     Args:
         source: see `vitssl.data.sources`.
         workers: processes; None takes every core.
+        skip_bad: leave out images that cannot be read or decoded; `found.json` names them.
 
     Raises:
-        ConfigError: a source that cannot be opened or decoded, or a folder that holds another source; one line.
+        ConfigError: a source that cannot be opened, images that cannot be used (all of them are listed on stderr and in a file), images
+            without anything to see, or a folder that holds another source; one line.
     """
     out = Path(out)
-    opened = open_source(source)
-    _refuse_own_images(out, opened)
-    listing = _digest(opened.samples(), opened.classes)
-    if index := _complete(out, source, listing):
+    _finish_exchange(out.resolve())
+    opened = _open(source, out)
+    listed = listing.rows(opened)
+    if index := _complete(out, source, opened, listed):
         return index
-    with open_lock(out / ".lock", "OUT") as lock:
-        flock(lock, fcntl.LOCK_EX)
-        if index := _complete(out, source, listing):  # another process built it while we waited
+    with _locked(out):
+        if index := _complete(out, source, opened, listed):  # another process built it while we waited
             return index
         try:
             _start(out, opened)
-            return _build(opened, listing, out, images_per_shard, workers or pool.cpu_count(), progress)
+            records = _written(opened, listed, out, images_per_shard, workers or pool.cpu_count(), skip_bad, progress)
+            if not skip_bad:
+                finishing.refuse_bad_images(out, records)
+            return _finished(opened, listed, out, records, progress)
         except OSError as error:
             raise ConfigError(f"{out}: writing failed ({error.strerror}); fix that and build again, what is done is kept") from None
 
 
-def _refuse_own_images(out: Path, source: Source) -> None:
-    first = next((image for _, (_, _, image) in source.samples() if isinstance(image, str)), None)
-    if first is not None and Path(first).resolve().is_relative_to(out.resolve()):
-        raise ConfigError(f"{out}: holds the images themselves; choose another folder for their shards")
+def rebuild(source: str, out: str | Path, **options: Any) -> Index:
+    """Write the shards of a source in place of those in a folder, which stay as they are until the new ones are whole.
 
+    They are built in a hidden folder beside it, where an interrupted build continues, and then the two are exchanged.
 
-def _digest(samples: Iterable[tuple[str, Sample]], classes: list[str]) -> str:
-    """Fingerprint of what a source lists, without reading files: names, labels, and sizes of files or pixels of arrays."""
-    digest = hashlib.sha256(json.dumps(classes).encode())
-    for split, (name, label, image) in samples:
-        size = os.path.getsize(image) if isinstance(image, str) else f"{image.shape} {zlib.crc32(np.ascontiguousarray(image))}"
-        digest.update(f"{split}\0{name}\0{label}\0{size}\n".encode())
-    return digest.hexdigest()
-
-
-def listing(source: str) -> str:
-    """Fingerprint of what a source lists now: `Index.source` of the shards that are built from it.
+    Args:
+        options: those of `build`.
 
     Raises:
-        ConfigError: a source that cannot be opened; one line.
+        ConfigError: as `build`; or files in the folder that no build wrote.
     """
-    opened = open_source(source)
-    return _digest(opened.samples(), opened.classes)
+    target = Path(out).resolve()
+    _finish_exchange(target)
+    if not (target / INDEX_FILE).exists():
+        return build(source, out, **options)
+    _refuse_strangers(target)
+    opened, staging = _open(source, target), _staging(target)
+    with _locked(target):
+        if (staging / INDEX_FILE).exists() or not _continues(staging, opened):
+            _delete(staging)
+        build(source, staging, **options)
+        _exchange(staging, target)
+    return load_index(out)
 
 
-def _complete(out: Path, source: str, listing: str) -> Index | None:
+def _staging(target: Path) -> Path:
+    return target.with_name(f".{target.name}.rebuild")
+
+
+def _exchange(staging: Path, target: Path) -> None:
+    old = target.with_name(f".{target.name}.replaced")
+    _delete(old)
+    os.rename(target, old)
+    os.rename(staging, target)
+    _delete(old)
+
+
+def _finish_exchange(target: Path) -> None:
+    """Put new shards in their place after a rebuild that was killed between the two renamings."""
+    if not target.exists() and (_staging(target) / INDEX_FILE).exists():
+        os.rename(_staging(target), target)
+
+
+def _refuse_strangers(folder: Path) -> None:
+    if strangers := sorted(path.name for path in folder.iterdir() if not re.fullmatch(OURS, path.name)):
+        raise ConfigError(f"{folder}: holds {strangers[0]}, which is not of its shards; move it, or choose another folder")
+
+
+def _delete(folder: Path) -> None:
+    """Delete a folder of shards, if there is one."""
+    if folder.exists():
+        _refuse_strangers(folder)
+        shutil.rmtree(folder)
+
+
+def _locked(out: Path) -> IO:
+    """The lock of a folder, held until it is closed."""
+    while True:
+        lock = open_lock(out / ".lock", "OUT")
+        flock(lock, fcntl.LOCK_EX)
+        if (out / ".lock").exists() and os.path.samestat(os.fstat(lock.fileno()), os.stat(out / ".lock")):
+            return lock
+        lock.close()  # while we waited the folder was replaced by a rebuild
+
+
+def _open(source: str, out: Path) -> Source:
+    try:
+        opened = open_source(source)
+    except folders.NoTestSplit as error:
+        line = folders.build_command(error.source, out)
+        raise ConfigError(f"{error.found}; to hold out a fifth of each class for testing, type `{line}`") from None
+    first = next((image for _, (_, _, image) in opened.samples() if isinstance(image, str)), None)
+    if first is not None and Path(first).resolve().is_relative_to(out.resolve()):
+        raise ConfigError(f"{out}: holds the images themselves; choose another folder for their shards")
+    return opened
+
+
+def _complete(out: Path, source: str, opened: Source, listed: list[listing.Row]) -> Index | None:
     """The index of a folder that is complete."""
     if not (out / INDEX_FILE).exists():
         return None
     index = load_index(out)
-    if index.source != listing:
-        raise ConfigError(f"{out}: holds the shards of {index.name}, which differ from {source}; choose another folder")
+    if index.source != listing.digest(listed, opened.classes):
+        differing = f"differ from {source}: {listing.difference(index, listed, opened.classes)}"
+        replace = f"`{folders.build_command(source, out)} --rebuild` replaces them"
+        raise ConfigError(f"{out}: holds the shards of {index.name}, which {differing}; {replace}, or choose another folder")
     print(f"{out}: already holds all shards of {source}, nothing to do", file=sys.stderr)
     return index
+
+
+def _plan(source: Source) -> dict[str, Any]:
+    return {"name": source.name, "classes": source.classes}
+
+
+def _continues(out: Path, source: Source) -> bool:
+    """Whether an unfinished build in a folder is of this source."""
+    path = out / UNFINISHED / "plan.json"
+    return path.exists() and json.loads(path.read_text()) == _plan(source)
 
 
 def _start(out: Path, source: Source) -> None:
     """Begin or continue the build of a source in ``out``."""
     path = out / UNFINISHED / "plan.json"
-    plan = {"name": source.name, "classes": source.classes}
     if path.exists():
-        if json.loads(path.read_text()) != plan:
+        if not _continues(out, source):
             raise ConfigError(f"{out}: holds an unfinished build of other data than {source.name}; choose another folder or delete it")
         return
     if strangers := sorted(p.name for p in out.glob("*.tar")):
         raise ConfigError(f"{out}: already holds {strangers[0]}, which is not of this build; choose another folder")
     path.parent.mkdir(exist_ok=True)
-    write_atomically(path, json.dumps(plan).encode())
+    write_atomically(path, json.dumps(_plan(source)).encode())
 
 
-@dataclass(frozen=True)
-class _Job:
-    """One shard: samples ``start`` to ``stop`` of a split."""
-
-    folder: Path
-    split: str
-    number: int
-    start: int
-    stop: int
-    listing: str  # `_digest` of its samples
-
-    @property
-    def tar(self) -> Path:
-        return self.folder / f"{self.split}-{self.number:06d}.tar"
-
-    @property
-    def record(self) -> Path:
-        return self.folder / UNFINISHED / f"{self.split}-{self.number:06d}.json"
-
-    def finished(self) -> bool:
-        if not (self.record.exists() and self.tar.exists()):
-            return False
-        record = json.loads(self.record.read_text())
-        return record["listing"] == self.listing and record["bytes"] == self.tar.stat().st_size
-
-
-def _jobs(source: Source, out: Path, images_per_shard: int) -> Iterator[_Job]:
-    for split, samples in source.splits.items():
-        for number, start in enumerate(range(0, len(samples), images_per_shard)):
-            stop = min(start + images_per_shard, len(samples))
-            listing = _digest(((split, samples[i]) for i in range(start, stop)), source.classes)
-            yield _Job(out, split, number, start, stop, listing)
-
-
-def _build(source: Source, listing: str, out: Path, images_per_shard: int, workers: int, progress: bool) -> Index:
-    jobs = list(_jobs(source, out, images_per_shard))
-    missing = [job for job in jobs if not job.finished()]
+def _written(
+    source: Source, listed: list[listing.Row], out: Path, images_per_shard: int, workers: int, skip_bad: bool, progress: bool
+) -> finishing.Records:
+    """Write the shards that are missing; the records of all."""
+    jobs = list(writing.jobs(source, listed, out, images_per_shard))
+    missing = [job for job in jobs if not job.finished(skip_bad)]
     tasks = ((job, [source.splits[job.split][i] for i in range(job.start, job.stop)]) for job in missing)
-    with pool.progress_bar(f"shards of {source.name}", sum(job.stop - job.start for job in jobs), progress) as advance:
-        advance(sum(job.stop - job.start for job in jobs if job not in missing))
-        pool.run(_write_shard, tasks, workers=min(workers, len(missing)), advance=advance)
-    for stranger in set(out.glob("*.tar")) - {job.tar for job in jobs}:  # the source has shrunk since the build began
-        stranger.unlink()
-    index = _collect(source, listing, out, jobs)
+    with pool.progress_bar(f"shards of {source.name}", len(listed), progress) as advance:
+        advance(len(listed) - sum(job.stop - job.start for job in missing))
+        pool.run(writing.write, tasks, workers=min(workers, len(missing)), advance=advance)
+    return [(job, job.record()) for job in jobs]
+
+
+def _finished(source: Source, listed: list[listing.Row], out: Path, records: finishing.Records, progress: bool) -> Index:
+    """The index, written last, when everything else is in place."""
+    index = finishing.index_of(source, listing.digest(listed, source.classes), out, records)
+    for stranger in {path.name for path in out.glob("*.tar")} - {shard["name"] for shard in index.shards}:
+        (out / stranger).unlink()  # the source has shrunk since the build began
+    findings.write(out, finishing.find(source, records, progress))
+    listing.write(out / listing.FILE, listed, source.classes)
     write_atomically(out / INDEX_FILE, json.dumps(to_json(index), separators=(",", ":")).encode())
+    (out / finishing.BAD_IMAGES).unlink(missing_ok=True)
     shutil.rmtree(out / UNFINISHED)
-    return index
-
-
-def _write_shard(task: tuple[_Job, list[Sample]]) -> int:
-    """Write one tar and, when it is in place, the record of what it holds. Returns the number of images."""
-    job, samples = task
-    rows, totals = [], np.zeros((3, 3), dtype=object)
-    temporary = job.record.with_suffix(".tar")
-    with open(temporary, "wb") as stream:
-        with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-            for i, sample in enumerate(samples, job.start):
-                encoded, pixels = _read(sample)
-                offset = _add(tar, f"{i:08d}.{decode.extension(encoded)}", encoded)
-                _add(tar, f"{i:08d}.cls", str(sample.label).encode())
-                rows.append((offset, len(encoded), sample.label, *pixels.shape[:2], zlib.crc32(encoded)))
-                totals += _totals(pixels)
-        stream.flush()
-        os.fsync(stream.fileno())
-    size, sha256 = temporary.stat().st_size, hash_file(temporary)
-    shard = {"name": job.tar.name, "split": job.split, "images": len(rows), "bytes": size, "sha256": sha256}
-    move(temporary, job.tar)
-    record = {"shard": shard, "bytes": size, "listing": job.listing, "rows": rows, "totals": totals.tolist()}
-    write_atomically(job.record, json.dumps(record).encode())
-    return len(rows)
-
-
-def _read(sample: Sample) -> tuple[bytes, np.ndarray]:
-    """Encoded bytes to be stored, and RGB pixels, of a sample."""
-    if isinstance(sample.image, str):
-        try:
-            encoded = Path(sample.image).read_bytes()
-        except OSError as error:
-            raise ConfigError(f"{sample.image}: cannot be read ({error.strerror})") from None
-        return encoded, decode.decode(encoded, sample.image)
-    return decode.encode_png(sample.image), decode.rgb_array(sample.image, sample.name)
-
-
-def _add(tar: tarfile.TarFile, name: str, content: bytes) -> int:
-    """Append a member; returns the offset of its content in the tar."""
-    member = tarfile.TarInfo(name)  # its owner and time are 0
-    member.size = len(content)
-    offset = tar.offset + tarfile.BLOCKSIZE
-    tar.addfile(member, io.BytesIO(content))
-    return offset
-
-
-def _totals(pixels: np.ndarray) -> np.ndarray:
-    """(number, sum, sum of squares) x RGB, in exact integers, so that the order of adding does not matter."""
-    flat = pixels.reshape(-1, 3)
-    levels = np.arange(256, dtype=np.int64)
-    counts = np.stack([np.bincount(flat[:, c], minlength=256) for c in range(3)], axis=1)
-    return np.array([counts.sum(0).tolist(), (levels @ counts).tolist(), (levels**2 @ counts).tolist()], dtype=object)
-
-
-def _collect(source: Source, listing: str, out: Path, jobs: list[_Job]) -> Index:
-    records = [json.loads(job.record.read_text()) for job in jobs]
-    shards = [record["shard"] for record in records]
-    rows = np.array([row for record in records for row in record["rows"]], dtype=np.int64)
-    totals = sum(np.array(record["totals"], dtype=object) for record in records if record["shard"]["split"] == "train")
-    mean, std = [], []
-    for number, first, second in totals.T.tolist():
-        mean.append(first / (255 * number))
-        std.append((number * second - first**2) ** 0.5 / (255 * number))
-    columns = dict(zip(COLUMNS, rows.T.copy(), strict=True))
-    index = Index(out, source.name, listing, "", source.classes, mean, std, shards, **columns)
-    index.sha256 = fingerprint(to_json(index))
     return index
 
 
@@ -296,6 +267,7 @@ def info(folder: str | Path) -> str:
         f"std      {' '.join(f'{s:.4f}' for s in index.std)}",
         *([f"counts   {counts}"] if counts else []),
         *([] if "test" in index.splits else ["warning: there is no split called test; a Run needs data.test_split for its accuracy"]),
+        *findings.lines(index),
         "",
         f"{'split':<12}{'images':>10}{'labelled':>10}{'per class':>14}{'pixels (h x w)':>24}{'MB':>10}",
     ]

@@ -2,6 +2,8 @@
 
     digits                          scikit-learn's 8x8 grey digits
     folder:PATH  or just PATH       PATH/train/<class>/..., PATH/test|val/<class>/... and perhaps PATH/unlabeled/...
+    folder:PATH?test=0.2&seed=0     PATH/<class>/..., or PATH/train/<class>/... without a test split: a fifth of each class is held out
+                                    for testing, drawn from the seed and the names; val=0.1 likewise for the split "val"
     folder:PATH?classes=FILE        only the classes that FILE lists, one a line (ImageNet-100)
     torchvision:NAME[?root=PATH]    downloaded where the network allows
     list:PATH?train=FILE&test=FILE  lists of images and labels, in one of the layouts of `vitssl.data.lists`; further splits
@@ -20,41 +22,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from vitssl.config import ConfigError
 from vitssl.data import arrays, lists, torchvision_sets
-from vitssl.data.index import UNLABELLED
-
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
-HELD_OUT = ("test", "val", "valid")  # the first folder that exists is the test split, the next one the split "val"
-Options = dict[str, list[str]]  # what follows the "?", by key
-
-
-class Sample(NamedTuple):
-    """One image of a source."""
-
-    name: str  # for messages: a path relative to the source, or a number
-    label: int  # position of the class in `Source.classes`, or -1
-    image: str | np.ndarray  # path of an image file, or uint8 pixels (H, W) or (H, W, 3)
-
-
-@dataclass
-class Source:
-    """The samples of a data set, by split; the splits hold their samples in an order that is part of the data set."""
-
-    name: str
-    classes: list[str]
-    splits: dict[str, Sequence[Sample]]
-
-    def samples(self) -> Iterator[tuple[str, Sample]]:
-        for split, samples in self.splits.items():
-            yield from ((split, sample) for sample in samples)
+from vitssl.data.folders import existing, open_folder
+from vitssl.data.samples import UNLABELLED, Options, Sample, Source
 
 
 def open_source(source: str) -> Source:
@@ -69,10 +45,11 @@ def open_source(source: str) -> Source:
     elif source == "digits":
         opened = _digits()
     elif Path(source).is_dir():
-        opened = _folder(source, {})
+        opened = open_folder(source, {})
     else:
         kinds = ", ".join(["digits", *(f"{kind}:..." for kind in _KINDS)])
-        raise ConfigError(f"source {source!r} is neither an existing folder nor one of {kinds}")
+        hint = f"; write folder:{source}" if Path(source.partition("?")[0]).is_dir() else ""
+        raise ConfigError(f"source {source!r} is neither an existing folder nor one of {kinds}{hint}")
     for split in ("train", *opened.splits):
         if not opened.splits.get(split):
             raise ConfigError(f"{source}: no images in split {split!r}; it has {', '.join(opened.splits) or 'no images'}")
@@ -95,13 +72,6 @@ def _open(kind: str, rest: str) -> Source:
     return call(path, options)
 
 
-def _existing(kind: str, path: str) -> Path:
-    root = Path(path).expanduser()
-    if not root.is_dir():
-        raise ConfigError(f"{kind}:{root}: there is no such folder")
-    return root
-
-
 # -------------------------------------------------------------------------------------------------------------- digits
 
 
@@ -118,69 +88,11 @@ def _digits() -> Source:
     return Source("digits", [str(name) for name in data.target_names], splits)
 
 
-# -------------------------------------------------------------------------------------------------------------- folder
-
-
-def _folder(path: str, options: Options) -> Source:
-    root = _existing("folder", path)
-    if not (root / "train").is_dir():
-        raise ConfigError(f"folder:{root}: there is no {root / 'train'}; expected {root}/train/<class>/<image>")
-    held_out = [name for name in HELD_OUT if (root / name).is_dir()]
-    if not held_out:
-        raise ConfigError(f"folder:{root}: no test split; expected {root}/test/<class>/<image> or {root}/val/<class>/<image>")
-    present = _subfolders(root / "train")
-    if not present:
-        raise ConfigError(f"folder:{root}: {root / 'train'} holds no class folders")
-    classes = _chosen(present, root, root / options["classes"][-1]) if "classes" in options else present
-    splits = {"train": _class_folders(root, "train", classes)}
-    for split, name in zip(("test", "val"), held_out, strict=False):
-        if unknown := sorted(set(_subfolders(root / name)) - set(present)):
-            raise ConfigError(f"{root / name / unknown[0]}: a class that {root / 'train'} does not have")
-        splits[split] = _class_folders(root, name, classes)
-    if (root / "unlabeled").is_dir():
-        splits["unlabeled"] = [Sample(name, UNLABELLED, str(root / name)) for name in _images(root, "unlabeled")]
-    return Source(root.resolve().name, classes, splits)
-
-
-def _subfolders(path: Path) -> list[str]:
-    return sorted(entry.name for entry in os.scandir(path) if entry.is_dir() and not entry.name.startswith("."))
-
-
-def _chosen(present: list[str], root: Path, file: Path) -> list[str]:
-    """The classes that a file names, the first word of each line, in the order that they have among all."""
-    names = {line.split()[0] for line in lists.read_text(file).splitlines() if line.strip()}
-    if missing := sorted(names - set(present)):
-        raise ConfigError(f"{file}: class {missing[0]!r} has no folder {root / 'train' / missing[0]}")
-    if not names:
-        raise ConfigError(f"{file}: names no classes; expected one on each line")
-    return [name for name in present if name in names]
-
-
-def _class_folders(root: Path, split: str, classes: list[str]) -> list[Sample]:
-    samples = []
-    for label, name in enumerate(classes):
-        images = _images(root, f"{split}/{name}")
-        if not images:
-            raise ConfigError(f"{root / split / name}: no images for class {name!r}; expected files ending in {' '.join(IMAGE_ENDINGS)}")
-        samples += [Sample(image, label, str(root / image)) for image in images]
-    return samples
-
-
-def _images(root: Path, folder: str) -> list[str]:
-    """Paths of the images in ``root/folder`` at any depth, relative to ``root``, sorted."""
-    images = []
-    for parent, subfolders, files in os.walk(root / folder, followlinks=True):
-        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-        relative = Path(parent).relative_to(root).as_posix()
-        images += [f"{relative}/{name}" for name in files if name.lower().endswith(IMAGE_ENDINGS) and not name.startswith(".")]
-    return sorted(images)
-
-
 # --------------------------------------------------------------------------------------------------------------- lists
 
 
 def _list(path: str, options: Options) -> Source:
-    root = _existing("list", path)
+    root = existing("list", path)
     if "train" not in options:
         raise ConfigError(f"list:{path}: no list for training; expected list:{path}?train=FILE&test=FILE")
     splits = {split: items for split, items in options.items() if split != "images"}
@@ -194,7 +106,7 @@ def _listed(root: Path, item: str) -> list[lists.Row]:
 
 
 def _cub(path: str, options: Options) -> Source:
-    root = _existing("cub", path)
+    root = existing("cub", path)
     return _from_rows(root.resolve().name, root / "images", lists.read_cub(root))
 
 
@@ -238,7 +150,7 @@ def _natural(label: str) -> tuple:
 
 
 def _idx(path: str, options: Options) -> Source:
-    root = _existing("idx", path)
+    root = existing("idx", path)
     return _from_arrays(root.resolve().name, f"idx:{path}", arrays.read_idx_folder(root))
 
 
@@ -289,7 +201,7 @@ class _Parts(Sequence):
 
 # kind -> what opens it, and the options that it takes (None: any)
 _KINDS: dict[str, tuple[Callable[[str, Options], Source], tuple[str, ...] | None]] = {
-    "folder": (_folder, ("classes",)),
+    "folder": (open_folder, ("classes", "test", "val", "seed")),
     "torchvision": (_torchvision, ("root",)),
     "list": (_list, None),
     "cub": (_cub, ()),

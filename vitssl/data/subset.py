@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from vitssl.config import ConfigError, Data, Subset
-from vitssl.data.index import UNLABELLED, Index
+from vitssl.data.index import Index
+from vitssl.data.samples import UNLABELLED
 
 
 @dataclass

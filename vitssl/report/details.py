@@ -20,7 +20,17 @@ def data(grid: Grid) -> Table | None:
         "Training images: what is left after data.images, data.val_fraction and, where a stage needs labels, data.labels. "
         "Pixels are height x width as stored, and the side of the square that the model sees. sha256: its first 12 digits."
     )
+    caption = " ".join([caption, *_near_duplicates(grid)])
     return Table("Data", header, rows, caption, left=frozenset({0, 1, 2, len(header) - 1})).trimmed()
+
+
+def _near_duplicates(grid: Grid) -> list[str]:
+    """A sentence for each set of which images to test on look like images that are trained on."""
+    facts = [run.job["data"] for by_column in stages(grid).values() for run in by_column.values() if "data" in run.job]
+    found = {(f["name"], f["test_images"], f["near_duplicates"]) for f in facts if f.get("near_duplicates")}
+    alike = "near-duplicates of training images, on which accuracy says little; `vitssl shards info` names them."
+    counts = [(f"{count:,} of the {test:,} test images of {name}", count) for name, test, count in sorted(found)]
+    return [f"Warning: {images} {'is among' if count == 1 else 'are'} {alike}" for images, count in counts]
 
 
 def _data_of(grid: Grid, column: str) -> list[list[Entry]]:

@@ -1,0 +1,288 @@
+"""Builds that meet bad images, or a source that has changed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitssl import cli
+from vitssl.config import ConfigError
+from vitssl.data import findings, shards
+from vitssl.data.index import Index
+
+COUNTS = {"train": {"cat": 30, "dog": 30}, "test": {"cat": 3, "dog": 3}}
+
+
+def build(source: Path | str, out: Path, call=shards.build, **options) -> Index:
+    return call(str(source), out, **{"workers": 1, "images_per_shard": 4, "progress": False} | options)
+
+
+def spoil(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).write_bytes((folder / name).read_bytes()[:60])
+
+
+def cut(source: Path) -> list[str]:
+    """25 of 30 cats are cut short; their names."""
+    cats = sorted(path.relative_to(source).as_posix() for path in (source / "train" / "cat").iterdir())[:25]
+    spoil(source, *cats)
+    return cats
+
+
+def image(path: Path, seed: int = 0) -> None:
+    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (12, 10, 3), dtype=np.uint8)).save(path)
+
+
+# ---------------------------------------------------------------------------------------------------------- bad images
+
+
+def test_all_bad_images_are_listed_at_once(make_folder, tmp_path, capsys):
+    source, out = make_folder(**COUNTS), tmp_path / "out"
+    bad = cut(source)
+    assert cli.main(["shards", "build", str(source), str(out), "--workers", "2"]) == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if "shards of" not in line]
+    assert len(lines) == 22 and lines[20] == "... and 5 more"
+    assert [line.split(": cannot be decoded")[0] for line in lines[:20]] == [str(source / name) for name in bad[:20]]
+    assert lines[21] == (
+        f"error: 25 images cannot be used, listed in {out}/bad_images.txt; mend or delete them, or give `vitssl shards build` --skip-bad"
+    )
+    listed = (out / "bad_images.txt").read_text().splitlines()
+    assert [line.split(": cannot be decoded")[0] for line in listed] == [str(source / name) for name in bad]
+    assert not (out / "index.json").exists()
+
+
+def test_names_that_are_not_utf_8_are_read_and_shown(make_folder, tmp_path, capsys):
+    source = make_folder(**COUNTS)
+    for name in (b"Stra\xdfe.png", b"gr\xfcn.png"):
+        image(Path(os.fsdecode(os.fsencode(source / "train" / "cat") + b"/" + name)))
+    spoil(source, os.fsdecode(b"train/cat/gr\xfcn.png"))
+    assert cli.main(["shards", "build", str(source), str(tmp_path / "out"), "--workers", "1", "--skip-bad"]) == 0
+    assert r"left out 1 image that cannot be used: train/cat/gr\udcfcn.png: cannot be decoded" in capsys.readouterr().out
+    image(source / "train" / "cat" / "more.png")
+    assert "1 image more (train/cat/more.png); `vitssl" in differing(source, tmp_path / "out")
+
+
+def test_an_image_that_is_gone_is_a_bad_one(make_folder, tmp_path, capsys):
+    source = make_folder()
+    os.symlink(tmp_path / "nowhere", source / "train" / "cat" / "gone.jpg")
+    with pytest.raises(ConfigError, match=r"train/cat/gone\.jpg: cannot be read \(No such file or directory\); mend or delete it, or give"):
+        build(source, tmp_path / "out")
+    assert capsys.readouterr().err == ""
+
+
+def test_bad_images_are_left_out_and_recorded(make_folder, tmp_path):
+    source, out = make_folder(**COUNTS), tmp_path / "out"
+    bad = cut(source)
+    with pytest.raises(ConfigError, match="25 images"):
+        build(source, out)
+    times = {path: path.stat().st_mtime_ns for path in out.glob("*.tar")}
+    index = build(source, out, skip_bad=True)
+    assert times and {path: path.stat().st_mtime_ns for path in times} == times  # nothing is written twice
+    assert len(index) == 41 and len(index.where("train")) == 35
+    assert not list(out.glob("bad_images.txt")) and not (out / ".build").exists()
+    assert shards.verify(out, workers=1, progress=False) == []
+    found = findings.read(out)
+    assert [row[:2] for row in found.left_out] == [["train", name] for name in bad]
+    (line,) = (line for line in shards.info(out).splitlines() if line.startswith("left out"))
+    assert line.startswith(f"left out 25 images that cannot be used: {bad[0]}: cannot be decoded") and line.endswith(
+        f"; all 25 in {out}/found.json"
+    )
+    # the listing is the source's: nothing is to be done, with or without the option
+    assert build(source, out).sha256 == build(source, out, skip_bad=True).sha256 == index.sha256
+    # and the content is that of a folder that never had them
+    for name in bad:
+        (source / name).unlink()
+    clean = build(source, tmp_path / "clean")
+    assert (clean.mean, clean.classes, np.sort(clean.crc32).tolist()) == (index.mean, index.classes, np.sort(index.crc32).tolist())
+
+
+def test_a_build_without_the_option_does_not_keep_what_one_with_it_left_out(make_folder, tmp_path, monkeypatch):
+    source, out = make_folder(**COUNTS), tmp_path / "out"
+    spoil(source, "train/dog/004.png")
+    with monkeypatch.context() as patch:
+        patch.setattr(shards.findings, "write", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            build(source, out, skip_bad=True)
+    with pytest.raises(ConfigError, match=r"train/dog/004\.png: cannot be decoded"):
+        build(source, out)
+    assert len(build(source, out, skip_bad=True)) == 65
+
+
+def interrupt(*_) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["test/cat/000.png", "test/cat/001.jpg"], "pets: no image of class 'cat' in split 'test' can be used"),
+        (["test/cat/000.png", "test/cat/001.jpg", "test/dog/000.png", "test/dog/001.jpg", "test/dog/002.png"], "no image of split 'test'"),
+    ],
+)
+def test_what_is_left_must_have_every_class(make_folder, tmp_path, names, message):
+    source = make_folder()
+    spoil(source, *names)
+    with pytest.raises(ConfigError, match=message):
+        build(source, tmp_path / "out", skip_bad=True)
+
+
+def test_shards_of_an_earlier_version_go_on(make_folder, tmp_path):
+    """What it had finished has no signatures and is written again, to the same bytes."""
+    source, out = make_folder(), tmp_path / "out"
+    expected = build(source, tmp_path / "undisturbed")
+    spoil(source, "test/dog/002.png")
+    with pytest.raises(ConfigError):
+        build(source, out)
+    for path in (out / ".build").glob("*.npy"):
+        path.unlink()
+    (source / "test" / "dog" / "002.png").unlink()
+    index = build(source, out)
+    assert [shard["sha256"] for shard in index.shards[:3]] == [shard["sha256"] for shard in expected.shards[:3]]
+
+
+# ------------------------------------------------------------------------------------------------------ what differs
+
+
+def differing(source: Path | str, out: Path) -> str:
+    with pytest.raises(ConfigError) as error:
+        build(source, out)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_changed_folder_is_told_apart(make_folder, tmp_path):
+    source, out = make_folder(), tmp_path / "out"
+    build(source, out)
+    for i in range(4):
+        image(source / "train" / "cat" / f"new{i}.png", i)
+    (source / "train" / "dog" / "000.png").unlink()
+    (source / "test" / "dog" / "002.png").rename(source / "test" / "cat" / "002.png")
+    image(source / "train" / "dog" / "002.png", 9)
+    (source / "train" / "emu").mkdir()
+    image(source / "train" / "emu" / "1.png")
+    (source / "test" / "emu").mkdir()
+    image(source / "test" / "emu" / "1.png")
+    assert differing(source, out) == (
+        f"{out}: holds the shards of pets, which differ from {source}: classes added: emu; "
+        "7 images more (train/cat/new0.png, train/cat/new1.png, train/cat/new2.png, ...); "
+        "2 images fewer (train/dog/000.png, test/dog/002.png); 1 image with other content (train/dog/002.png); "
+        f"`vitssl shards build {source} {out} --rebuild` replaces them, or choose another folder"
+    )
+
+
+def test_images_that_change_their_split_or_class_are_not_new(tmp_path):
+    for i in range(12):
+        image(tmp_path / f"{i}.png", i)
+    rows = [(f"{i}.png", "ab"[i % 2], "test" if i > 7 else "train") for i in range(12)]
+
+    def csv(name: str, listed: list[tuple[str, str, str]]) -> str:
+        (tmp_path / name).write_text("path,label,split\n" + "".join(f"{','.join(row)}\n" for row in listed))
+        return f"csv:{tmp_path / name}"
+
+    out = tmp_path / "out"
+    build(csv("x.csv", rows), out)
+    moved = [(name, "b" if name == "2.png" else label, "test" if name == "3.png" else split) for name, label, split in rows]
+    assert "x.csv: 1 image in another split (3.png); 1 image in another class (2.png); `vitssl" in differing(csv("x.csv", moved), out)
+    assert "x.csv: the same images in another order; " in differing(csv("x.csv", rows[::-1]), out)
+    (out / "listing.csv.gz").unlink()
+    expected = "x.csv: 7 images in train instead of 8; 5 images in test instead of 4; "
+    assert expected in differing(csv("x.csv", moved), out)
+    assert "x.csv: as many images in each split, but others, or in another order" in differing(csv("x.csv", rows[::-1]), out)
+
+
+# ------------------------------------------------------------------------------------------------------------- rebuild
+
+
+def test_a_rebuild_replaces_the_shards(make_folder, tmp_path, capsys):
+    source, out = make_folder(), tmp_path / "out"
+    old = build(source, out)
+    image(source / "train" / "cat" / "new.png")
+    assert cli.main(["shards", "build", str(source), str(out), "--rebuild"]) == 0
+    assert "pets: 18 images" in capsys.readouterr().out
+    index = shards.load_index(out)
+    assert len(index) == len(old) + 1 and shards.verify(out, workers=1, progress=False) == []
+    assert build(source, tmp_path / "anew", images_per_shard=1000).sha256 == index.sha256
+    assert {path.name for path in tmp_path.iterdir()} == {"pets", "out", "anew"}
+    rebuilt = build(source, tmp_path / "fresh", call=shards.rebuild)  # nothing to replace
+    assert len(rebuilt) == 18 and {path.name for path in tmp_path.iterdir()} == {"pets", "out", "anew", "fresh"}
+
+
+def test_the_old_shards_stay_until_the_new_ones_are_whole(make_folder, tmp_path, monkeypatch):
+    source, out = make_folder(**COUNTS), tmp_path / "out"
+    old = build(source, out)
+    image(source / "train" / "dog" / "new.png")
+    spoil(source, "test/dog/002.png")
+    with pytest.raises(ConfigError, match=r"test/dog/002\.png: cannot be decoded"):
+        build(source, out, call=shards.rebuild)
+    assert shards.load_index(out).sha256 == old.sha256 and shards.verify(out, workers=1, progress=False) == []
+    first = tmp_path / ".out.rebuild" / "train-000000.tar"
+    inode = first.stat().st_ino
+    (source / "test" / "dog" / "002.png").unlink()
+    with monkeypatch.context() as patch:  # killed when all is built
+        patch.setattr(shards, "_exchange", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            build(source, out, call=shards.rebuild)
+    assert first.stat().st_ino == inode, "the interrupted build went on"
+    assert shards.load_index(out).sha256 == old.sha256
+    index = build(source, out, call=shards.rebuild)
+    assert len(index) == 66 and index.folder == out and not list(tmp_path.glob(".out*"))
+
+
+def test_a_rebuild_that_was_killed_while_folders_were_exchanged_is_finished(make_folder, tmp_path, monkeypatch):
+    source, out = make_folder(), tmp_path / "out"
+    build(source, out)
+    image(source / "train" / "cat" / "new.png")
+    real = os.rename
+
+    def killed(a: Path, b: Path) -> None:
+        if b == out:
+            raise KeyboardInterrupt
+        real(a, b)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shards.os, "rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            build(source, out, call=shards.rebuild)
+    assert not out.exists() and {path.name for path in tmp_path.iterdir()} == {"pets", ".out.replaced", ".out.rebuild"}
+    assert len(build(source, out)) == 18, "there is nothing left to build"
+    assert {path.name for path in tmp_path.iterdir()} == {"pets", "out", ".out.replaced"}
+    assert len(build(source, out, call=shards.rebuild)) == 18
+    assert {path.name for path in tmp_path.iterdir()} == {"pets", "out"}
+
+
+def test_a_rebuild_deletes_nothing_but_shards(make_folder, tmp_path):
+    source, out = make_folder(), tmp_path / "out"
+    build(source, out)
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match=r"out: holds notes\.txt, which is not of its shards; move it, or choose another folder"):
+        build(source, out, call=shards.rebuild)
+    assert (out / "notes.txt").exists() and (out / "index.json").exists()
+    with pytest.raises(ConfigError, match="holds the images themselves"):
+        build(source, source, call=shards.rebuild)
+
+
+def test_a_link_to_shards_stays_one(make_folder, tmp_path):
+    source = make_folder()
+    build(source, tmp_path / "disk" / "pets-shards")
+    (tmp_path / "shards").mkdir()
+    os.symlink(tmp_path / "disk" / "pets-shards", tmp_path / "shards" / "pets")
+    image(source / "train" / "cat" / "new.png")
+    assert len(build(source, tmp_path / "shards" / "pets", call=shards.rebuild)) == 18
+    assert (tmp_path / "shards" / "pets").is_symlink() and len(shards.load_index(tmp_path / "disk" / "pets-shards")) == 18
+
+
+def test_who_waited_for_a_rebuild_takes_the_new_folder(tmp_path):
+    """The lock that it waited for went with the old one."""
+    (tmp_path / "out").mkdir()
+    with shards._locked(tmp_path / "out"):
+        shutil.rmtree(tmp_path / "out")
+        with shards._locked(tmp_path / "out") as lock, open(tmp_path / "out" / ".lock") as other:
+            assert os.path.samestat(os.fstat(lock.fileno()), os.fstat(other.fileno()))
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)

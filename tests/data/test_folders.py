@@ -1,0 +1,140 @@
+"""Folders of classes of which a share is held out, and the line that builds their shards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vitssl import cli
+from vitssl.config import ConfigError
+from vitssl.data import shards
+from vitssl.data.folders import build_line
+from vitssl.data.sources import Source, open_source
+
+
+def flat(root: Path, **counts: int) -> Path:
+    """ROOT/<class>/<number>.jpg, empty files."""
+    for name, count in counts.items():
+        (root / name).mkdir(parents=True)
+        for i in range(count):
+            (root / name / f"{i:03d}.jpg").touch()
+    return root
+
+
+def names(source: Source) -> dict[str, list[str]]:
+    return {split: [sample.name for sample in samples] for split, samples in source.splits.items()}
+
+
+def per_class(source: Source, split: str) -> list[int]:
+    return [sum(sample.label == k for sample in source.splits[split]) for k in range(len(source.classes))]
+
+
+def test_the_shares_are_stratified_and_complete(tmp_path):
+    root = flat(tmp_path / "photos", cat=50, dog=7, emu=2)
+    source = open_source(f"folder:{root}?test=0.2&seed=0")
+    assert source.name == "photos" and source.classes == ["cat", "dog", "emu"]
+    assert list(source.splits) == ["train", "test"]
+    assert per_class(source, "test") == [10, 1, 1] and per_class(source, "train") == [40, 6, 1]
+    listed = names(source)
+    assert sorted(listed["train"] + listed["test"]) == sorted(p.relative_to(root).as_posix() for p in root.rglob("*.jpg"))
+    assert listed["train"] == sorted(listed["train"]) and listed["test"] == sorted(listed["test"])
+    assert [s.label for s in source.splits["test"]] == [0] * 10 + [1, 2]
+    assert per_class(open_source(f"folder:{root}?test=0.9"), "test") == [45, 6, 1]  # never all
+
+
+def test_the_shares_depend_on_names_and_seed_alone(tmp_path):
+    first = names(open_source(f"folder:{flat(tmp_path / 'photos', cat=50, dog=20)}?test=0.2&val=0.1&seed=0"))
+    assert {split: len(listed) for split, listed in first.items()} == {"train": 49, "test": 14, "val": 7}
+    elsewhere = flat(tmp_path / "elsewhere", dog=20, cat=50)
+    assert names(open_source(f"folder:{elsewhere}?test=0.2&val=0.1")) == first
+    assert names(open_source(f"folder:{elsewhere}?test=0.2&val=0.1&seed=1")) != first
+    # ten more cats move no image but those that the larger share takes
+    for i in range(50, 60):
+        (elsewhere / "cat" / f"{i:03d}.jpg").touch()
+    grown = names(open_source(f"folder:{elsewhere}?test=0.2&val=0.1"))
+    assert [name for name in grown["test"] if name.startswith("dog")] == [name for name in first["test"] if name.startswith("dog")]
+    assert len(set(first["test"]) - set(grown["test"])) <= 3
+
+
+def test_chosen_classes_and_unlabelled_images_beside_flat_ones(tmp_path):
+    root = flat(tmp_path / "photos", cat=10, dog=10, emu=1, unlabeled=3)
+    (root / "few.txt").write_text("dog\ncat\n")
+    source = open_source(f"folder:{root}?test=0.2&seed=3&classes=few.txt")
+    assert source.classes == ["cat", "dog"]
+    assert names(source)["unlabeled"] == [f"unlabeled/{i:03d}.jpg" for i in range(3)]
+    assert per_class(source, "test") == [2, 2] and per_class(source, "train") == [8, 8]
+
+
+def test_a_training_folder_is_split_where_there_is_no_other(tmp_path):
+    flat(tmp_path / "photos" / "train", cat=10, dog=10)
+    source = open_source(f"folder:{tmp_path}/photos?test=0.2")
+    assert per_class(source, "test") == [2, 2] and names(source)["test"][0].startswith("train/cat/")
+    flat(tmp_path / "photos" / "test", cat=2, dog=1)
+    source = open_source(f"folder:{tmp_path}/photos?val=0.1")
+    assert {split: per_class(source, split) for split in source.splits} == {"train": [9, 9], "val": [1, 1], "test": [2, 1]}
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("", r"there is no .*/photos/train; expected .*, found the folders cat, dog, emu; .*\?test=0\.2&seed=0. holds out a fifth"),
+        ("?classes=few.txt", r".*photos\?classes=few\.txt&test=0\.2&seed=0. holds out a fifth of each class for testing"),
+        ("?test=0.2", r"too few images in emu \(1\), for an image each for train and test; add some, or leave .* out \(classes=FILE\)"),
+        ("?test=0.2&val=0.1", r"too few images in dog \(2\), emu \(1\), for an image each for train and test and val"),
+        ("?test=20", "test=20 is no share of the images; expected a number between 0 and 1, such as 0.2"),
+        ("?test=a", "test=a is no share"),
+        ("?test=0.5&val=0.5", "test and val leave nothing to train on"),
+        ("?test=0.2&seed=-1", "seed=-1 is no whole number from 0"),
+        ("?seed=1", "seed without test or val"),
+        ("?tset=0.2", "unknown option 'tset'; known: classes, test, val, seed"),
+    ],
+)
+def test_what_is_wrong_with_a_flat_folder_is_one_line(tmp_path, query, message):
+    root = flat(tmp_path / "photos", cat=10, dog=2, emu=1)
+    (root / "few.txt").write_text("cat")
+    with pytest.raises(ConfigError, match=message) as error:
+        open_source(f"folder:{root}{query}")
+    assert "\n" not in str(error.value)
+
+
+def test_a_split_is_not_drawn_where_there_is_one(tmp_path):
+    flat(tmp_path / "train", cat=10)
+    flat(tmp_path / "val", cat=2)
+    with pytest.raises(ConfigError, match=r"/val is the test split already; leave out test=0\.2"):
+        open_source(f"folder:{tmp_path}?test=0.2")
+    with pytest.raises(ConfigError, match=r"'.*\?test=0.2' is neither an existing folder nor .*; write folder:.*\?test=0\.2"):
+        open_source(f"{tmp_path}?test=0.2")
+
+
+# ------------------------------------------------------------------------------------------------------- what to type
+
+
+def test_the_error_for_a_flat_folder_ends_in_the_line_to_type(make_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make_folder("my photos", **{"": {"cat": 6, "dog": 7}})
+    assert cli.main(["shards", "build", "my photos", "shards/pets"]) == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1 and message.endswith(
+        "found the folders cat, dog; to hold out a fifth of each class for testing, type "
+        "`vitssl shards build 'folder:my photos?test=0.2&seed=0' shards/pets`\n"
+    )
+    assert cli.main(["shards", "build", "folder:my photos?test=0.2&seed=0", "shards/pets", "--workers", "1"]) == 0
+    assert shards.load_index("shards/pets").splits == ["train", "test"]
+
+
+def test_shards_that_are_asked_of_an_image_folder_name_the_line_that_builds_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    flat(Path("photos"), cat=2, dog=2)
+    assert build_line("photos") == "vitssl shards build 'folder:photos?test=0.2&seed=0' shards/photos"
+    assert build_line(tmp_path / "photos", "there") == "vitssl shards build 'folder:photos?test=0.2&seed=0' there"
+    flat(Path("whole/train"), cat=2)
+    assert build_line("whole") == "vitssl shards build 'folder:whole?test=0.2&seed=0' shards/whole"
+    flat(Path("whole/val"), cat=2)
+    assert build_line("whole") == "vitssl shards build folder:whole shards/whole"
+    flat(Path("shards/mine"), cat=2)
+    assert build_line("shards/mine") == "vitssl shards build 'folder:shards/mine?test=0.2&seed=0' shards/mine-shards"
+    (tmp_path / "empty" / "notes").mkdir(parents=True)
+    assert [build_line(path) for path in ("empty", "nowhere", "photos/cat")] == [None] * 3
+    with pytest.raises(ConfigError, match=r"^whole: holds images and not their shards, which `vitssl .* shards/whole` writes$"):
+        shards.info("whole")

@@ -1,0 +1,82 @@
+"""What was found when shards were written: images left out, scaled, or near-duplicates of another split's.
+
+It lies in a file beside index.json, since it is no content: with or without it the shards are the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitssl.data.depth import RULE
+from vitssl.data.index import Index
+from vitssl.files import read_json, write_atomically
+
+FILE = "found.json"
+SHOWN = 3  # images named in a line
+
+
+@dataclass
+class Findings:
+    """Every entry of a list is one image."""
+
+    scaled: dict[str, int]  # what images were scaled from -> how many
+    left_out: list[list[str]]  # split, name, why
+    near_duplicates: list[list]  # split, name, the other split, the name there, likeness up to 1
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """How many images of a split have a near-duplicate in another: (split, other split) -> images."""
+        return Counter((split, other) for split, _, other, *_ in self.near_duplicates)
+
+
+def write(folder: Path, found: Findings) -> None:
+    """Write the findings with a line for each image."""
+    lists = {name: ",\n  ".join(map(json.dumps, rows)) for name, rows in vars(found).items() if name != "scaled"}
+    parts = [
+        f'"scaled": {json.dumps(found.scaled)}',
+        *(f'"{name}": [\n  {rows}\n ]' if rows else f'"{name}": []' for name, rows in lists.items()),
+    ]
+    write_atomically(folder / FILE, ("{" + ",\n ".join(parts) + "}\n").encode())
+
+
+def read(folder: Path) -> Findings | None:
+    """The findings of a folder of shards; None where an earlier version wrote them, which looked for nothing."""
+    path = folder / FILE
+    return Findings(**read_json(path)) if path.exists() else None
+
+
+def lines(index: Index) -> list[str]:
+    """The findings for people."""
+    found = read(index.folder)
+    if found is None:
+        return ["near-duplicates across splits were not looked for: the shards are of an earlier version"]
+    left_out = [f"{name}: {reason}" for _, name, reason in found.left_out]
+    images = "image that" if len(left_out) == 1 else "images that"
+    return [
+        *([f"scaled   {_scaled(found.scaled)}"] if found.scaled else []),
+        *([f"left out {len(left_out):,} {images} cannot be used: {_first(left_out, index)}"] if left_out else []),
+        *_near_duplicates(index, found),
+    ]
+
+
+def _scaled(scaled: dict[str, int]) -> str:
+    counts = ", ".join(f"{count:,} of {was}" for was, count in sorted(scaled.items()))
+    return f"to 8 bits: {counts} ({RULE})"
+
+
+def _near_duplicates(index: Index, found: Findings) -> list[str]:
+    shown = []
+    for (split, other), count in found.counts().items():
+        alike = [row for row in found.near_duplicates if (row[0], row[2]) == (split, other)]
+        pairs = [f"{name} ~ {like}" for _, name, _, like, _ in sorted(alike, key=lambda row: -row[4])]
+        verb = "looks like one" if count == 1 else "look like one"
+        shown.append(f"warning: {count:,} of {len(index.where(split)):,} images of {split} {verb} of {other}: {_first(pairs, index)}")
+    return shown or (["no near-duplicates across splits"] if len(index.splits) > 1 else [])
+
+
+def _first(texts: list[str], index: Index) -> str:
+    more = f"; all {len(texts):,} in {index.folder / FILE}" if len(texts) > SHOWN else ""
+    shown = "; ".join(texts[:SHOWN])
+    return shown.encode("utf-8", "backslashreplace").decode() + more  # file names need not be UTF-8

@@ -1,0 +1,116 @@
+"""The end of a build: what the records of its shards say together."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitssl.config import ConfigError
+from vitssl.data import findings, near_duplicates, pool
+from vitssl.data.index import COLUMNS, Index, fingerprint, to_json
+from vitssl.data.samples import Sample, Source
+from vitssl.data.writing import Job
+
+BAD_IMAGES = "bad_images.txt"
+SHOWN = 20  # bad images on the screen
+FLAT = 1 / 255  # standard deviation of pixels in [0, 1] below which there is nothing to see
+
+Records = list[tuple[Job, dict[str, Any]]]
+
+
+def refuse_bad_images(out: Path, records: Records) -> None:
+    """List the images that could not be used, on stderr and in a file.
+
+    Raises:
+        ConfigError: there are some.
+    """
+    reasons = list(dict.fromkeys(reason for _, record in records for _, reason in record["left_out"]))
+    (out / BAD_IMAGES).unlink(missing_ok=True)
+    if not reasons:
+        return
+    (out / BAD_IMAGES).write_text("".join(f"{reason}\n" for reason in reasons), "utf-8", "surrogateescape")
+    if len(reasons) == 1:
+        raise ConfigError(f"{reasons[0]}; mend or delete it, or give `vitssl shards build` --skip-bad, which leaves it out")
+    more = [f"... and {len(reasons) - SHOWN:,} more"] if len(reasons) > SHOWN else []
+    print("\n".join([*reasons[:SHOWN], *more]), file=sys.stderr)
+    where = f"listed in {out / BAD_IMAGES}"
+    raise ConfigError(f"{len(reasons):,} images cannot be used, {where}; mend or delete them, or give `vitssl shards build` --skip-bad")
+
+
+def index_of(source: Source, listed: str, out: Path, records: Records) -> Index:
+    """The index of the shards that were written.
+
+    Raises:
+        ConfigError: a split or class of which no image is left, or a split with nothing to see.
+    """
+    rows = np.array([row for _, record in records for row in record["rows"]], dtype=np.int64).reshape(-1, len(COLUMNS))
+    shards = [record["shard"] for _, record in records if record["shard"]]
+    moments = {split: _moments(split, records) for split in source.splits}
+    columns = dict(zip(COLUMNS, rows.T.copy(), strict=True))
+    index = Index(out, source.name, listed, "", source.classes, *moments["train"], shards, **columns)
+    _refuse_emptied(source, index)
+    for split, (mean, std) in moments.items():
+        if max(std) < FLAT:
+            found = f"all pixels are nearly equal (mean {sum(mean) / 3:.4f}, standard deviation {max(std):.4f} on a scale of 0 to 1)"
+            raise ConfigError(f"{source.name}: there is nothing to see in the images of {split}, {found}; look at some, or save them anew")
+    index.sha256 = fingerprint(to_json(index))
+    return index
+
+
+def _moments(split: str, records: Records) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of a split's pixels, RGB in [0, 1]."""
+    totals = sum(np.array(record["totals"], dtype=object) for job, record in records if job.split == split)
+    mean, std = [], []
+    for number, first, second in totals.T.tolist():
+        mean.append(first / (255 * max(number, 1)))
+        std.append((number * second - first**2) ** 0.5 / (255 * max(number, 1)))
+    return mean, std
+
+
+def _refuse_emptied(source: Source, index: Index) -> None:
+    if len(index) == sum(len(samples) for samples in source.splits.values()):
+        return
+    for split, samples in source.splits.items():
+        if split not in index.splits:
+            raise ConfigError(f"{source.name}: no image of split {split!r} can be used")
+        left = np.unique(index.label[index.where(split)])
+        if lost := sorted({sample.label for sample in samples} - set(left.tolist())):
+            raise ConfigError(f"{source.name}: no image of class {source.classes[lost[0]]!r} in split {split!r} can be used")
+
+
+def find(source: Source, records: Records, progress: bool) -> findings.Findings:
+    """What was found while the shards were written, and which images are near-duplicates of another split's."""
+    scaled = sum((Counter(record["scaled"]) for _, record in records), Counter())
+    bad = [(job.split, source.splits[job.split][i], why) for job, record in records for i, why in record["left_out"]]
+    left_out = [[split, sample.name, why.removeprefix(f"{_place(sample)}: ")] for split, sample, why in bad]
+    return findings.Findings(dict(scaled), left_out, _near_duplicates(source, records, progress))
+
+
+def _place(sample: Sample) -> str:
+    """What a message calls an image."""
+    return sample.image if isinstance(sample.image, str) else sample.name
+
+
+def _near_duplicates(source: Source, records: Records, progress: bool) -> list[list]:
+    signatures: dict[str, np.ndarray] = {}
+    numbers: dict[str, np.ndarray] = {}  # of the images that were kept, within their split
+    for split in source.splits:
+        parts = [(job, record) for job, record in records if job.split == split]
+        signatures[split] = np.concatenate([np.load(job.signatures) for job, _ in parts])
+        numbers[split] = np.concatenate([_kept(job, record) for job, record in parts])
+    compared = sum(len(signatures[split]) for split, _ in near_duplicates.pairs_of(list(signatures)))
+    with pool.progress_bar("near-duplicates", compared, progress and compared > 0) as advance:
+        found = list(near_duplicates.find(signatures, advance))
+
+    def name(split: str, position: int) -> str:
+        return source.splits[split][int(numbers[split][position])].name
+
+    return [[a.split, name(a.split, a.position), a.of_split, name(a.of_split, a.of_position), a.likeness] for a in found]
+
+
+def _kept(job: Job, record: dict[str, Any]) -> np.ndarray:
+    return np.setdiff1d(np.arange(job.start, job.stop), [number for number, _ in record["left_out"]])

@@ -1,0 +1,229 @@
+"""Folders of images: PATH/train/<class>/... with a test split beside it, or PATH/<class>/..., of which a share is held out.
+
+Only files are listed here; nothing is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from vitssl.config import ConfigError
+from vitssl.data import lists
+from vitssl.data.samples import UNLABELLED, Options, Sample, Source
+
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+HELD_OUT = ("test", "val", "valid")  # the first folder that exists is the test split, the next one the split "val"
+SHARES = ("test", "val")  # options that hold out a share of the training images instead
+A_FIFTH = {"test": ["0.2"], "seed": ["0"]}
+
+
+class NoTestSplit(ConfigError):
+    """A folder of classes of which nothing is held out; ``source`` is one that holds out a fifth of each."""
+
+    def __init__(self, root: Path, options: Options, found: str):
+        self.found, self.source = f"folder:{root}: {found}", _source(root, options | A_FIFTH)
+        super().__init__(f"{self.found}; {shlex.quote(self.source)} holds out a fifth of each class for testing")
+
+
+def _source(root: Path, options: Options) -> str:
+    query = "&".join(f"{key}={value}" for key, values in options.items() for value in values)
+    return f"folder:{root}" + (f"?{query}" if query else "")
+
+
+def existing(kind: str, path: str) -> Path:
+    """The folder that a source names.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    root = Path(path).expanduser()
+    if not root.is_dir():
+        raise ConfigError(f"{kind}:{root}: there is no such folder")
+    return root
+
+
+def open_folder(path: str, options: Options) -> Source:
+    """The images of a folder, and of the shares of its classes that are held out.
+
+    Raises:
+        ConfigError: splits or classes that are missing or ambiguous; one line.
+    """
+    root = existing("folder", path)
+    folders = dict(zip(SHARES, [name for name in HELD_OUT if (root / name).is_dir()], strict=False))
+    shares = _shares(root, options)
+    if twice := next((split for split in shares if split in folders), None):
+        raise ConfigError(f"folder:{root}: {root / folders[twice]} is the {twice} split already; leave out {twice}={options[twice][-1]}")
+    train = _train_folder(root, folders, options)
+    present = _class_names(root, train)
+    classes = _chosen(present, train, root / options["classes"][-1]) if "classes" in options else present
+    splits = _divided(root, _class_folders(root, train, classes), classes, shares, _seed(root, options))
+    for split, name in folders.items():
+        if unknown := sorted(set(_subfolders(root / name)) - set(present)):
+            raise ConfigError(f"{root / name / unknown[0]}: a class that {train} does not have")
+        splits[split] = _class_folders(root, root / name, classes)
+    if (root / "unlabeled").is_dir():
+        splits["unlabeled"] = [Sample(name, UNLABELLED, str(root / name)) for name in _images(root, root / "unlabeled")]
+    return Source(root.resolve().name, classes, splits)
+
+
+def _train_folder(root: Path, folders: dict[str, str], options: Options) -> Path:
+    """PATH/train, or PATH itself where it holds nothing but classes."""
+    train = root / "train"
+    if train.is_dir():
+        if "test" not in {*folders, *options}:
+            raise NoTestSplit(root, options, f"no test split; expected {root}/test/<class>/<image> or {root}/val/<class>/<image>")
+        return train
+    if folders or not _subfolders(root):
+        raise ConfigError(f"folder:{root}: there is no {train}; expected {root}/train/<class>/<image>, or {root}/<class>/<image>")
+    if "test" not in options:
+        shown = _few(_class_names(root, root))
+        raise NoTestSplit(root, options, f"there is no {train}; expected {root}/train/<class>/<image>, found the folders {shown}")
+    return root
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
+
+
+def _subfolders(path: Path) -> list[str]:
+    return sorted(entry.name for entry in os.scandir(path) if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _class_names(root: Path, train: Path) -> list[str]:
+    names = [name for name in _subfolders(train) if train != root or name != "unlabeled"]
+    if not names:
+        raise ConfigError(f"folder:{root}: {train} holds no class folders")
+    return names
+
+
+def _chosen(present: list[str], train: Path, file: Path) -> list[str]:
+    """The classes that a file names, the first word of each line, in the order that they have among all."""
+    names = {line.split()[0] for line in lists.read_text(file).splitlines() if line.strip()}
+    if missing := sorted(names - set(present)):
+        raise ConfigError(f"{file}: class {missing[0]!r} has no folder {train / missing[0]}")
+    if not names:
+        raise ConfigError(f"{file}: names no classes; expected one on each line")
+    return [name for name in present if name in names]
+
+
+def _class_folders(root: Path, folder: Path, classes: list[str]) -> list[Sample]:
+    samples = []
+    for label, name in enumerate(classes):
+        images = _images(root, folder / name)
+        if not images:
+            raise ConfigError(f"{folder / name}: no images for class {name!r}; expected files ending in {' '.join(IMAGE_ENDINGS)}")
+        samples += [Sample(image, label, str(root / image)) for image in images]
+    return samples
+
+
+def _images(root: Path, folder: Path) -> list[str]:
+    """Paths of the images in ``folder`` at any depth, relative to ``root``, sorted."""
+    return sorted(_walk(root, folder))
+
+
+def _walk(root: Path, folder: Path) -> Iterator[str]:
+    for parent, subfolders, files in os.walk(folder, followlinks=True):
+        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+        relative = Path(parent).relative_to(root).as_posix()
+        yield from (f"{relative}/{name}" for name in files if name.lower().endswith(IMAGE_ENDINGS) and not name.startswith("."))
+
+
+# -------------------------------------------------------------------------------------------------- what is held out
+
+
+def _shares(root: Path, options: Options) -> dict[str, float]:
+    """The options test=SHARE and val=SHARE."""
+    shares = {}
+    for split in SHARES:
+        if split in options:
+            shares[split] = _share(root, split, options[split][-1])
+    if sum(shares.values()) >= 1:
+        raise ConfigError(f"folder:{root}: test and val leave nothing to train on; their sum must be below 1")
+    if "seed" in options and not shares:
+        raise ConfigError(f"folder:{root}: seed without test or val, which it draws; write test=0.2&seed={options['seed'][-1]}")
+    return shares
+
+
+def _share(root: Path, split: str, text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = math.nan
+    if not 0 < share < 1:
+        raise ConfigError(f"folder:{root}: {split}={text} is no share of the images; expected a number between 0 and 1, such as 0.2")
+    return share
+
+
+def _seed(root: Path, options: Options) -> int:
+    text = options.get("seed", ["0"])[-1]
+    if not text.isdecimal():
+        raise ConfigError(f"folder:{root}: seed={text} is no whole number from 0")
+    return int(text)
+
+
+def _divided(root: Path, samples: list[Sample], classes: list[str], shares: dict[str, float], seed: int) -> dict[str, list[Sample]]:
+    """The training images, and a share of every class for each split that is held out; at least one image of a class in each.
+
+    An image's rank in its class is drawn from the seed and its name alone, so that images that are added later move few others.
+    """
+    parts = ["train", *shares]
+    if not shares:
+        return {"train": samples}
+    by_class: list[list[Sample]] = [[] for _ in classes]
+    for sample in samples:
+        by_class[sample.label].append(sample)
+    _refuse_small_classes(root, classes, by_class, parts)
+    split_of: dict[str, str] = {}
+    for members in by_class:
+        ranked = sorted((sample.name for sample in members), key=lambda name: hashlib.sha256(os.fsencode(f"{seed}\0{name}")).digest())
+        start = 0
+        for others, (split, share) in enumerate(shares.items(), 1):
+            count = min(max(1, int(share * len(ranked) + 0.5)), len(ranked) - start - (len(parts) - others))
+            split_of |= dict.fromkeys(ranked[start : start + count], split)
+            start += count
+    return {part: [sample for sample in samples if split_of.get(sample.name, "train") == part] for part in parts}
+
+
+def _refuse_small_classes(root: Path, classes: list[str], by_class: list[list[Sample]], parts: list[str]) -> None:
+    if small := [f"{name} ({len(members)})" for name, members in zip(classes, by_class, strict=True) if len(members) < len(parts)]:
+        least = f"an image each for {' and '.join(parts)}"
+        raise ConfigError(
+            f"folder:{root}: too few images in {_few(small)}, for {least}; add some, or leave such classes out (classes=FILE)"
+        )
+
+
+# ------------------------------------------------------------------------------------------------------- what to type
+
+
+def build_line(folder: str | Path, out: str | Path | None = None) -> str | None:
+    """The command that writes the shards of a folder of images, with what splits it where it has no test split; None for other folders."""
+    folder = _short(Path(folder))
+    if not folder.is_dir():
+        return None
+    train = folder / "train"
+    tested = any((folder / name).is_dir() for name in HELD_OUT)
+    base = train if train.is_dir() or tested else folder
+    if not base.is_dir() or not any(next(_walk(base, base / name), None) for name in _subfolders(base)):
+        return None
+    return build_command(_source(folder, {} if tested else A_FIFTH), out or _default_out(folder))
+
+
+def build_command(source: str, out: str | Path) -> str:
+    """As it is typed into a shell."""
+    return shlex.join(["vitssl", "shards", "build", source, str(out)])
+
+
+def _short(path: Path) -> Path:
+    """Relative to the current folder, where it lies in it: as the user would type it."""
+    here = Path.cwd()
+    return path.absolute().relative_to(here) if path.absolute().is_relative_to(here) and path.absolute() != here else path
+
+
+def _default_out(folder: Path) -> Path:
+    out = Path("shards") / folder.absolute().name
+    return out if out.absolute() != folder.absolute() else out.with_name(f"{out.name}-shards")

@@ -1,0 +1,135 @@
+"""What a source lists, without reading its images: whether shards hold it still, and what differs."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import io
+import json
+import os
+import zlib
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from vitssl.data.index import Index
+from vitssl.data.samples import Sample, Source
+from vitssl.data.sources import open_source
+
+FILE = "listing.csv.gz"  # beside index.json: what was listed when the shards were built, a line for each image
+SHOWN = 3  # names in a message
+
+Images = dict[tuple[str, str], tuple[str, str]]  # (split, name) -> (class, size)
+
+
+class Row(NamedTuple):
+    """One image as it was listed."""
+
+    split: str
+    name: str
+    label: int  # position of its class, or -1
+    size: str  # of a file in bytes, of an array its shape and checksum
+
+
+def rows(source: Source) -> list[Row]:
+    """What a source lists, in its order."""
+    return [Row(split, sample.name, sample.label, _size(sample)) for split, sample in source.samples()]
+
+
+def _size(sample: Sample) -> str:
+    """What tells, without decoding, that an image is not the one that it was."""
+    if isinstance(sample.image, str):
+        return str(os.path.getsize(sample.image)) if os.path.exists(sample.image) else "missing"
+    return f"{sample.image.shape} {zlib.crc32(np.ascontiguousarray(sample.image))}"
+
+
+def digest(listed: Iterable[Row], classes: list[str]) -> str:
+    """Fingerprint of rows: of splits, names, labels and sizes."""
+    found = hashlib.sha256(json.dumps(classes).encode())
+    for row in listed:
+        found.update(os.fsencode("\0".join(map(str, row)) + "\n"))
+    return found.hexdigest()
+
+
+def fingerprint(source: str) -> str:
+    """What a source lists now: `Index.source` of the shards that are built from it.
+
+    Raises:
+        ConfigError: a source that cannot be opened; one line.
+    """
+    opened = open_source(source)
+    return digest(rows(opened), opened.classes)
+
+
+def write(path: Path, listed: Iterable[Row], classes: list[str]) -> None:
+    """Write rows, with the names of their classes; the same rows make the same bytes."""
+    with (
+        open(path, "wb") as stream,
+        gzip.GzipFile("", "wb", compresslevel=3, fileobj=stream, mtime=0) as zipped,
+        io.TextIOWrapper(zipped, "utf-8", "surrogateescape", newline="") as text,
+    ):
+        table = csv.writer(text, lineterminator="\n")
+        table.writerow(("split", "name", "class", "size"))
+        table.writerows((row.split, row.name, _class(row, classes), row.size) for row in listed)
+
+
+def _class(row: Row, classes: list[str]) -> str:
+    return classes[row.label] if row.label >= 0 else ""
+
+
+def _read(path: Path) -> Images:
+    with gzip.open(path, "rt", encoding="utf-8", errors="surrogateescape", newline="") as text:
+        table = csv.reader(text)
+        next(table)
+        return {(split, name): (label, size) for split, name, label, size in table}
+
+
+# -------------------------------------------------------------------------------------------------------- what differs
+
+
+def difference(index: Index, listed: list[Row], classes: list[str]) -> str:
+    """What is listed that shards were not built from, and the other way round, in words: counts and the first names."""
+    before = index.classes
+    parts = [_names("classes added", [name for name in classes if name not in before])]
+    parts += [_names("classes gone", [name for name in before if name not in classes])]
+    path = index.folder / FILE
+    now = {(row.split, row.name): (_class(row, classes), row.size) for row in listed}
+    parts += _images(_read(path), now) if path.exists() else _counts(index, listed)
+    return "; ".join(filter(None, parts)) or "the same images in another order"
+
+
+def _names(what: str, names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+    return f"{what}: {', '.join(names[:SHOWN])}{more}" if names else ""
+
+
+def _images(before: Images, now: Images) -> list[str]:
+    added = [name for split, name in now if (split, name) not in before]
+    gone = [name for split, name in before if (split, name) not in now]
+    moved = set(added) & set(gone)
+    kept = [key for key in now if key in before]
+    return [
+        _some("more", [name for name in added if name not in moved]),
+        _some("fewer", [name for name in gone if name not in moved]),
+        _some("in another split", [name for name in added if name in moved]),
+        _some("in another class", [key[1] for key in kept if now[key][0] != before[key][0]]),
+        _some("with other content", [key[1] for key in kept if now[key][1] != before[key][1]]),
+    ]
+
+
+def _some(how: str, names: list[str]) -> str:
+    shown = ", ".join(names[:SHOWN]) + ", ..." * (len(names) > SHOWN)
+    return f"{len(names):,} image{'s' * (len(names) != 1)} {how} ({shown})" if names else ""
+
+
+def _counts(index: Index, listed: list[Row]) -> list[str]:
+    """What can be said of shards that do not know their images' names."""
+    before = {split: len(index.where(split)) for split in index.splits}
+    now = Counter(row.split for row in listed)
+    differing = [split for split in dict.fromkeys([*before, *now]) if before.get(split, 0) != now[split]]
+    counts = [f"{now[split]:,} images in {split} instead of {before.get(split, 0):,}" for split in differing]
+    return counts or ["as many images in each split, but others, or in another order"]

@@ -1,0 +1,168 @@
+"""One shard of a build: its samples written as a tar, and a record of what it holds, from which the index is made."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vitssl.config import ConfigError
+from vitssl.data import decode, depth, listing
+from vitssl.data.index import UNFINISHED
+from vitssl.data.near_duplicates import signatures, thumbnail
+from vitssl.data.samples import Sample, Source
+from vitssl.files import hash_file, move, write_atomically
+
+
+@dataclass(frozen=True)
+class Job:
+    """One shard: samples ``start`` to ``stop`` of a split."""
+
+    folder: Path
+    split: str
+    number: int
+    start: int
+    stop: int
+    listing: str  # `listing.digest` of its rows
+
+    @property
+    def tar(self) -> Path:
+        return self.folder / f"{self.split}-{self.number:06d}.tar"
+
+    @property
+    def path(self) -> Path:
+        return self.folder / UNFINISHED / f"{self.split}-{self.number:06d}.json"
+
+    @property
+    def signatures(self) -> Path:
+        return self.path.with_suffix(".npy")
+
+    def record(self) -> dict[str, Any]:
+        """What was written: the shard as the index has it (None where no image could be used), a row for each image, and what was found."""
+        return json.loads(self.path.read_text())
+
+    def finished(self, skip_bad: bool) -> bool:
+        """Whether it was written from what is listed now, with every image unless bad ones may be left out."""
+        if not (self.path.exists() and self.signatures.exists()):  # an earlier version wrote no signatures
+            return False
+        record = self.record()
+        if record["listing"] != self.listing or (record["left_out"] and not skip_bad):
+            return False
+        shard = record["shard"]
+        return shard is None or (self.tar.exists() and self.tar.stat().st_size == shard["bytes"])
+
+
+def jobs(source: Source, listed: list[listing.Row], folder: Path, images_per_shard: int) -> Iterator[Job]:
+    """The shards of a source that lists these rows."""
+    first = 0
+    for split, samples in source.splits.items():
+        for number, start in enumerate(range(0, len(samples), images_per_shard)):
+            stop = min(start + images_per_shard, len(samples))
+            yield Job(folder, split, number, start, stop, listing.digest(listed[first + start : first + stop], source.classes))
+        first += len(samples)
+
+
+def write(task: tuple[Job, list[Sample]]) -> int:
+    """Write one tar and, when it is in place, the record of what it holds. Returns the number of samples.
+
+    What cannot be read or decoded is left out and recorded.
+    """
+    job, samples = task
+    written = _Written()
+    temporary = job.path.with_suffix(".tar")
+    with open(temporary, "wb") as stream:
+        with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+            for i, sample in enumerate(samples, job.start):
+                written.add(tar, i, sample)
+        stream.flush()
+        os.fsync(stream.fileno())
+    shard = None
+    if written.rows:
+        size, sha256 = temporary.stat().st_size, hash_file(temporary)
+        shard = {"name": job.tar.name, "split": job.split, "images": len(written.rows), "bytes": size, "sha256": sha256}
+        move(temporary, job.tar)
+    np.save(job.signatures, signatures(written.thumbnails))
+    record = {"shard": shard, "listing": job.listing} | written.record()
+    write_atomically(job.path, json.dumps(record).encode())
+    return len(samples)
+
+
+class _Written:
+    """What the tar of a shard holds so far."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, ...]] = []
+        self.totals = np.zeros((3, 3), dtype=object)
+        self.thumbnails: list[np.ndarray] = []
+        self.scaled: Counter[str] = Counter()
+        self.left_out: list[tuple[int, str]] = []  # number within the split, and why
+
+    def add(self, tar: tarfile.TarFile, number: int, sample: Sample) -> None:
+        try:
+            image = stored(sample)
+        except ConfigError as error:
+            self.left_out.append((number, str(error)))
+            return
+        offset = _add(tar, f"{number:08d}.{decode.extension(image.encoded)}", image.encoded)
+        _add(tar, f"{number:08d}.cls", str(sample.label).encode())
+        self.rows.append((offset, len(image.encoded), sample.label, *image.pixels.shape[:2], zlib.crc32(image.encoded)))
+        self.totals += _totals(image.pixels)
+        self.thumbnails.append(thumbnail(image.pixels))
+        self.scaled.update([image.was] if image.was else [])
+
+    def record(self) -> dict[str, Any]:
+        return {"rows": self.rows, "totals": self.totals.tolist(), "scaled": self.scaled, "left_out": self.left_out}
+
+
+class Stored(NamedTuple):
+    """An image as a shard holds it."""
+
+    encoded: bytes
+    pixels: np.ndarray  # RGB (H, W, 3) uint8
+    was: str | None  # what it was scaled from
+
+
+def stored(sample: Sample) -> Stored:
+    """What a shard holds of a sample: the file's own bytes, or a PNG of an array and of a file that `decode` would read otherwise.
+
+    Raises:
+        ConfigError: naming the image, where it cannot be read or used.
+    """
+    if not isinstance(sample.image, str):
+        levels = depth.to_levels(sample.image, sample.name)
+        pixels = decode.rgb_array(levels.pixels, sample.name)
+        return Stored(decode.encode_png(levels.pixels), pixels, levels.was)
+    try:
+        encoded = Path(sample.image).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{sample.image}: cannot be read ({error.strerror})") from None
+    pixels, was = decode.decode_file(encoded, sample.image)
+    if was and not np.array_equal(decode.decode(encoded, sample.image), pixels):
+        encoded = decode.encode_png(pixels[:, :, 0])
+    return Stored(encoded, pixels, was)
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> int:
+    """Append a member; returns the offset of its content in the tar."""
+    member = tarfile.TarInfo(name)  # its owner and time are 0
+    member.size = len(content)
+    offset = tar.offset + tarfile.BLOCKSIZE
+    tar.addfile(member, io.BytesIO(content))
+    return offset
+
+
+def _totals(pixels: np.ndarray) -> np.ndarray:
+    """(number, sum, sum of squares) x RGB, in exact integers, so that the order of adding does not matter."""
+    flat = pixels.reshape(-1, 3)
+    levels = np.arange(256, dtype=np.int64)
+    counts = np.stack([np.bincount(flat[:, c], minlength=256) for c in range(3)], axis=1)
+    return np.array([counts.sum(0).tolist(), (levels @ counts).tolist(), (levels**2 @ counts).tolist()], dtype=object)
