@@ -21,9 +21,10 @@ from omegaconf import OmegaConf
 
 from jobs.graph import Graph, Job
 from jobs.shards import ROOT, facts
-from jobs.sweep import Arm, Spec
+from jobs.sweep import Spec
 from vitssl.config import SCHEMA, ConfigError, Run, Site, active, active_views, checkpoints, read_yaml, save, unstarted
 from vitssl.config.evals import evals_of, pending
+from vitssl.config.sweep import Arm
 from vitssl.files import flock, hash_file, open_lock, read_json, write_json
 
 SOURCE = ("vitssl", "jobs")

@@ -31,9 +31,10 @@ from typing import Any
 from jobs import checks
 from jobs.existing import content_of, run_folders
 from jobs.overrides import CLI, layer, settings
-from jobs.sweep import Resources, Spec, resources
+from jobs.sweep import Spec, resources
 from vitssl import config
 from vitssl.config import ConfigError, Run, assign, check_fits, checkpoints, dotted, identity, merge, nested, unknown
+from vitssl.config.sweep import Resources
 from vitssl.config.weights import IMPORT, RELEASED
 
 

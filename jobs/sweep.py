@@ -6,43 +6,14 @@ import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from jobs.overrides import CLI, RUN_FIELDS, Overrides, Setting, check, settings
 from vitssl.config import ConfigError, Run, fill, merge, read_yaml, unknown
+from vitssl.config.sweep import Arm, Resources, SweepFile
 
 OF_A_VALUE = {"optional", "equalize", "equal_to"}  # what an axis value may say besides the fields that it sets
 QUANTITIES = ("macs", "gpu_hours", "kwh")
-
-
-@dataclass
-class Paper:
-    """The published table that the sweep reproduces."""
-
-    title: str = ""
-    table: str = ""
-    url: str = ""
-
-
-@dataclass
-class Resources:
-    """What one job asks for."""
-
-    nodes: int = 1
-    gpus_per_node: int = 1  # one process each; 0 is one process on the CPU
-    cpus_per_gpu: int = 8
-    mem_gb: Optional[float] = None  # per node; None takes the cluster's default
-    hours: float = 12.0  # a job that needs longer is stopped, requeued and continued
-
-
-@dataclass
-class Budget:
-    """What the runs that are not done yet may cost; a submission whose prediction exceeds it is refused."""
-
-    gpu_hours: Optional[float] = None
-    kwh: Optional[float] = None
-    kg_co2e: Optional[float] = None
-    money: Optional[float] = None  # in the site's currency
 
 
 class Equal(NamedTuple):
@@ -50,45 +21,6 @@ class Equal(NamedTuple):
 
     quantity: str  # macs, gpu_hours, kwh
     reference: str  # the arm
-
-
-@dataclass
-class Arm:
-    """One row of the report: a chain of stages, or a row that the paper only quotes."""
-
-    row: str = ""  # its name in the paper's table
-    published: Any = None  # the paper's number, or one per value of the columns axis
-    published_cost: Optional[dict[str, Any]] = None  # {gmacs, gpu_hours, kg_co2e}, or one such per value of the columns axis
-    quoted: bool = False  # the paper took this number from elsewhere
-    not_runnable: Optional[str] = None  # why not
-    note: Optional[str] = None
-    baseline: Optional[str] = None  # the arm that differences are taken against; None: the sweep's
-    optional: bool = False  # runs only when asked for
-    resources: dict[str, Any] = field(default_factory=dict)  # over the sweep's
-    defaults: dict[str, Any] = field(default_factory=dict)  # over the sweep's, for every stage
-    stages: dict[str, Optional[dict[str, Any]]] = field(default_factory=dict)  # name -> fields; the accuracy is that of the last one
-
-
-@dataclass
-class SweepFile:
-    """The fields of a sweep file."""
-
-    name: str = ""  # of the folder of its runs
-    paper: Optional[Paper] = None
-    notes: list[str] = field(default_factory=list)
-    columns: Optional[str] = None
-    baseline: Optional[str] = None
-    metric: str = "top1"  # after the last epoch, on the test set (top1, top5, top1_ema) or of an evaluator (knn/top1, test/loss)
-    select: list[str] = field(default_factory=list)  # axes of which each arm and column takes the values that are best on held-out images
-    equalize: Optional[Literal["macs", "gpu_hours", "kwh"]] = None  # epochs such that arms cost what `equal_to` does; also of an axis value
-    equal_to: Optional[str] = None  # an arm; None: the baseline
-    budget: Budget = field(default_factory=Budget)
-    site: Optional[str] = None
-    resources: Resources = field(default_factory=Resources)
-    defaults: dict[str, Any] = field(default_factory=dict)
-    smoke: dict[str, Any] = field(default_factory=dict)  # further fields of a `--smoke` run
-    arms: dict[str, Arm] = field(default_factory=dict)
-    axes: dict[str, Any] = field(default_factory=dict)  # name -> values of the field of that name, or {label: fields}
 
 
 @dataclass
