@@ -19,10 +19,10 @@ class Paper:
 class Resources:
     """What one job asks for; of a chain of stages each is a job."""
 
-    nodes: int = 1  # machines
+    nodes: int = 1  # machines that work on one run together
     gpus_per_node: int = 1  # one process each; 0 is one process on the CPU
     cpus_per_gpu: int = 8  # cores for each process
-    mem_gb: Optional[float] = None  # per node; null takes the cluster's default
+    mem_gb: Optional[float] = None  # memory per node; null takes the cluster's default
     hours: float = 12.0  # a job that needs longer is stopped, requeued and continued
 
 
@@ -48,7 +48,7 @@ class Arm:
     note: Optional[str] = None  # shown below the report's table
     baseline: Optional[str] = None  # the arm that differences are taken against; null: the sweep's
     optional: bool = False  # runs only when asked for, by arms=[...] or --all
-    resources: dict[str, Any] = field(default_factory=dict)  # over the sweep's
+    resources: dict[str, Any] = field(default_factory=dict)  # what this arm's jobs ask for, over the sweep's
     defaults: dict[str, Any] = field(default_factory=dict)  # fields of Runs, over the sweep's, for every stage
     stages: dict[str, Optional[dict[str, Any]]] = field(default_factory=dict)  # name -> fields; the accuracy is that of the last one
 
@@ -57,7 +57,7 @@ class Arm:
 class SweepFile:
     """The fields of a sweep file."""
 
-    name: str = ""  # of the folder of its runs
+    name: str = ""  # of the sweep, and of the folder of its runs
     paper: Optional[Paper] = None
     notes: list[str] = field(default_factory=list)  # lines for the report
     columns: Optional[str] = None  # the axis whose values are columns of the report's table
