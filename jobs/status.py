@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+    from jobs import environment
+
+    environment.require()
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
 from jobs import cluster, local
 from jobs.folders import error_of
 from jobs.show import print_table
+from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError
 from vitssl.files import read_events, read_json
 
@@ -40,14 +43,10 @@ class Status:
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit code: 0, or 2 for a user's mistake."""
-    parser = argparse.ArgumentParser(prog="jobs/status.py", description=__doc__)
+    parser = Parser(prog="jobs/status.py", description=__doc__)
     parser.add_argument("sweep", type=Path, help="the sweep's folder, for example runs/quickstart")
-    try:
-        show(parser.parse_args(arguments).sweep, Console())
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    folder = parser.parse_args(arguments).sweep
+    return guarded(lambda: show(folder, Console()))
 
 
 def show(sweep: Path, console: Console) -> None:

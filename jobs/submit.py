@@ -13,15 +13,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 if __name__ == "__main__":
     # run as a script, from anywhere: the project may not be installed
     sys.path[0] = str(Path(__file__).resolve().parents[1])
+    from jobs import environment
+
+    environment.require()
+
+from rich.console import Console
 
 from jobs import budget, cluster, equalize, folders, graph, local, overrides, predict, shards, show, smoke, sweep, weights
 from jobs.node import TRAINING
 from jobs.overrides import CLI
+from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError, Problem, Site, merge, read_yaml, unknown
 from vitssl.emissions import intensity_kg_per_kwh
 
@@ -34,20 +38,12 @@ def main(arguments: list[str] | None = None, module: str = TRAINING) -> int:
     Exit code: 0 done or queued, 1 a run failed or was stopped, 2 a user's mistake (nothing was queued).
     """
     options = _parser().parse_intermixed_args(arguments)
-    console = Console()
-    try:
-        return _submit(options, module, console)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:  # a full disk, a folder that nobody may write
-        advice = "name folders that can be written: --runs, data.shards, weights/"
-        print(f"error: {error.filename or options.runs}: {error.strerror}; {advice}", file=sys.stderr)
-        return 2
+    advice = "; name folders that can be written: --runs, data.shards, weights/"
+    return guarded(lambda: _submit(options, module, Console()), advice)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="jobs/submit.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog="jobs/submit.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("sweep", type=Path, help="a YAML file, for example sweeps/quickstart.yaml")
     add(

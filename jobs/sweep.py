@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from jobs.overrides import CLI, RUN_FIELDS, Overrides, Setting, check, settings
 from vitssl.config import ConfigError, Run, fill, merge, read_yaml, unknown
+from vitssl.config.base import closest
+from vitssl.config.merging import UNSET
 from vitssl.config.sweep import Arm, Resources, SweepFile
 
 OF_A_VALUE = {"optional", "equalize", "equal_to"}  # what an axis value may say besides the fields that it sets
@@ -29,6 +31,7 @@ class Spec(SweepFile):
 
     file: str = ""
     overrides: Overrides = field(default_factory=Overrides)
+    added_axes: list[str] = field(default_factory=list)  # by the command line
     equal: dict[str, dict[Any, Equal | None]] = field(default_factory=dict)  # of the values of axes that say so
 
     def equal_of(self, labels: dict[str, Any]) -> Equal | None:
@@ -76,13 +79,12 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
     for name, value in published.items():
         spec.arms[name].published = value
     _check_arms(spec)
-    every_axis = {str(name): _axis(name, values, file) for name, values in _mapping(axes, "axes", file).items()}
-    _check_names(spec, every_axis)
-    for name in cli.axes:
-        if name not in every_axis:
-            raise unknown(name, every_axis, f"axes.{name}", CLI)
-    spec.axes = {name: _pick_values(name, values, spec, everything) for name, values in every_axis.items()}
     stages = {name: list(arm.stages) for name, arm in spec.arms.items()}
+    every_axis = {str(name): _axis(name, values, file) for name, values in _mapping(axes, "axes", file).items()}
+    added = _added_axes(cli.axes, every_axis, [stage for names in stages.values() for stage in names])
+    every_axis, spec.added_axes = every_axis | added, list(added)
+    _check_names(spec, every_axis)
+    spec.axes = {name: _pick_values(name, values, spec, everything) for name, values in every_axis.items()}
     spec.arms = _pick_arms(spec, everything)
     check(cli, stages, spec.arms)
     _check_layers(spec, list(dict.fromkeys(stage for names in stages.values() for stage in names)))
@@ -171,6 +173,32 @@ def _axis(name: str, values: Any, file: str) -> dict[Any, dict[str, Any]]:
     raise ConfigError(f"expected a list of values or a mapping of names to fields, not {values!r}", path, file)
 
 
+def _added_axes(asked: dict[str, Any], of_file: dict[str, dict], stages: list[str]) -> dict[str, dict[Any, dict[str, Any]]]:
+    """The command line's axes that the file does not have."""
+    added = {}
+    for name, values in asked.items():
+        place = f"axes.{name}"
+        if name not in of_file:
+            if isinstance(values, list):
+                _check_field(name, of_file, stages)
+            added[name] = _axis(name, values, CLI)
+        elif isinstance(values, dict):
+            choice = ", ".join(map(str, of_file[name]))
+            raise ConfigError(f"the file has an axis of this name; choose of {choice}, or give yours another name", place, CLI)
+    return added
+
+
+def _check_field(axis: str, of_file: dict[str, dict], stages: list[str]) -> None:
+    """A list of values is of the field that the axis is named after."""
+    try:
+        for setting in settings({axis: UNSET}):
+            setting.check(stages, CLI)
+    except ConfigError as error:
+        if near := closest(axis, list(of_file)):
+            raise unknown(axis, of_file, f"axes.{axis}", CLI, also=near) from None
+        raise ConfigError(error.reason, f"axes.{axis}", CLI) from None
+
+
 def _label(value: Any) -> Any:
     return value if isinstance(value, (int, float, str, bool)) else str(value)
 
@@ -200,7 +228,7 @@ def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
 
 
 def _pick_values(name: str, values: dict[Any, dict], spec: Spec, everything: bool) -> dict[Any, list[Setting]]:
-    asked = spec.overrides.axes.get(name)
+    asked = None if name in spec.added_axes else spec.overrides.axes.get(name)
     if asked is not None and all(fields == {name: label} for label, fields in values.items()):
         values = _axis(name, asked, CLI)
         asked = list(values)
@@ -210,7 +238,7 @@ def _pick_values(name: str, values: dict[Any, dict], spec: Spec, everything: boo
             raise unknown(label, by_text, f"axes.{name}", CLI)
     labels = [by_text[str(label)] for label in asked or ()]
     spec.equal[name] = {
-        label: _equal(spec, fields, f"{spec.file}: axes.{name}.{label}") for label, fields in values.items() if "equalize" in fields
+        label: _equal(spec, fields, f"{spec.place(f'axes.{name}')}: axes.{name}.{label}") for label, fields in values.items() if "equalize" in fields
     }
     if asked is None:
         labels = [label for label, fields in values.items() if everything or not fields.get("optional", False)]

@@ -57,7 +57,11 @@ def not_a_field(name: str, known: Iterable[str], field: str, schema: type | None
     if (of_paper := method(name)) is not None:
         return ConfigError(f"{name!r} is no field; {of_paper.advice}", field)
     places = meant(field if schema is None else name)
-    return unknown(name, known, field, also=[f"defaults.{place}" for place in places] if schema is SweepFile else places)
+    if schema is SweepFile:
+        places = [place if place.startswith("resources.") else f"defaults.{place}" for place in places]
+    elif schema is Run:  # perhaps of one stage, or of one arm
+        places = [f"{field.removesuffix(name)}{place}" for place in places]
+    return unknown(name, known, field, also=places)
 
 
 def meant(key: str) -> list[str]:
