@@ -29,11 +29,17 @@ ALLOWED = {
     "objectives": {"config", "dist", "backbones", "data"},
     **{name: CORE | MIDDLE for name in MIDDLE},
     "evaluators": CORE | {"model", "state", "views"},
-    "evaluate": CORE | MIDDLE | {"evaluators", "stopping", "views"},
+    "evaluate": CORE | MIDDLE | {"evaluators", "stopping", "views", "words"},
     "features": CORE | {"evaluate", "evaluators"},
     "analysis": CORE | {"evaluate", "report"},
     "weights": CORE | MIDDLE | {"evaluate", "report"},
     "memory": set(),
+    "words": set(),
+    "arguments": {"config"},
+    "version": set(),
+    "fields": {"config"},
+    "predict": {"config", "data", "evaluate", "files"},
+    "__main__": {"cli"},
     "train_state": CORE | MIDDLE | {"evaluators", "memory", "views"},
     "stopping": set(),
     "attempt": {"config", "dist", "emissions", "files"},
@@ -43,7 +49,7 @@ ALLOWED = {
     "cli": None,  # anything, inside the function that needs it
     "__init__": {"evaluate"},
     # without torch: the energy mix, and which images a Run trains on
-    "jobs": {"config", "files", "report", "emissions", "data"},
+    "jobs": {"arguments", "config", "files", "report", "emissions", "data", "version", "words"},
 }
 FILES = sorted([*(ROOT / "vitssl").rglob("*.py"), *(ROOT / "jobs").rglob("*.py")])
 

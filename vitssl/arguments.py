@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -22,9 +23,9 @@ class Parser(argparse.ArgumentParser):
         return super().add_argument(*names, **settings)
 
     def error(self, message: str) -> Any:
-        before, _, word = message.partition("unrecognized arguments: ")
-        if not before and (near := closest(word.split()[0].split("=")[0], sorted(self._options))):
-            message += f" (did you mean {near[0]}?)"
+        if word := re.match(r"unrecognized arguments: (--\w[\w-]*)", message):
+            near = closest(word[1], sorted(self._options))
+            message += f" (did you mean {near[0]}?)" if near else ""
         self.exit(2, f"error: {message}; {self.prog} --help shows what there is\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

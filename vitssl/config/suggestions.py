@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable
 
-from vitssl.config.base import ConfigError, unknown
+from vitssl.config.base import ConfigError, closest, unknown
 from vitssl.config.fields import fields_of
 from vitssl.config.methods import method
 from vitssl.config.run import Run
@@ -56,9 +57,10 @@ def not_a_field(name: str, known: Iterable[str], field: str, schema: type | None
     """
     if (of_paper := method(name)) is not None:
         return ConfigError(f"{name!r} is no field; {of_paper.advice}", field)
-    places = meant(field if schema is None else name)
+    known = list(known)
+    places = meant(field if schema is None else name) or ([] if closest(name, known) else meant_roughly(name))
     if schema is SweepFile:
-        places = [place if place.startswith("resources.") else f"defaults.{place}" for place in places]
+        places = [place if place.startswith(("resources.", "site.")) else f"defaults.{place}" for place in places]
     elif schema is Run:  # perhaps of one stage, or of one arm
         places = [f"{field.removesuffix(name)}{place}" for place in places]
     return unknown(name, known, field, also=places)
@@ -71,6 +73,13 @@ def meant(key: str) -> list[str]:
     places = places or [name for name, others in ALSO_CALLED.items() if last in others] or [n for n in names() if n.endswith(f".{last}")]
     least = min((place.count(".") for place in places), default=0)
     return [place for place in places if place.count(".") == least][:MOST]
+
+
+def meant_roughly(key: str) -> list[str]:
+    """As ``meant``, of the name that a key's last part looks like."""
+    last_parts = [name.rpartition(".")[2] for name in names()]
+    near = closest(key.rpartition(".")[2], [*last_parts, *itertools.chain(*ALSO_CALLED.values())])
+    return meant(near[0]) if near else []
 
 
 @functools.cache

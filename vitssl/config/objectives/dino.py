@@ -34,7 +34,7 @@ class DinoConfig(ObjectiveConfig):
     student_temperature: float = 0.1  # what the student's scores are divided by
     teacher_temperature: float = 0.04  # what the teacher's scores are divided by, after the warm-up
     warmup_teacher_temperature: float = 0.04  # the teacher's at the start of its warm-up
-    warmup_teacher_temperature_epochs: float = 0.0  # of the teacher's temperature
+    warmup_teacher_temperature_epochs: float = 0.0  # of the warm-up of the teacher's temperature
     center_momentum: float = 0.9  # of the mean of the teacher's scores, which is subtracted from them
     teacher_momentum: float = 0.996  # of the teacher's moving average; rises to 1 by a cosine
 
