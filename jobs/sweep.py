@@ -268,7 +268,9 @@ def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
             raise unknown(arm.baseline, spec.arms, f"arms.{name}.baseline", spec.file)
         if isinstance(arm.published, dict):
             arm.published = {str(key): value for key, value in arm.published.items()}
-            for key in arm.published:
+            if spec.place("columns") == CLI:  # the paper's are others
+                arm.published = {key: value for key, value in arm.published.items() if key in columns} or None
+            for key in arm.published or ():
                 if key not in columns:
                     raise unknown(key, columns, f"arms.{name}.published", spec.file)
 
