@@ -52,7 +52,12 @@ def _parser() -> argparse.ArgumentParser:
         "arms.sslft.finetune.optim.lr=1e-3 for a stage of an arm; axes.seed=[0,1], arms=[ssat], resources.nodes=2, name=X",
     )  # fmt: skip
     add("--dry-run", action="store_true", help="print every Run, what would be submitted and what it would cost; submit and train nothing")
-    add("--executor", choices=("auto", "slurm", "local"), default="auto", help="auto: slurm where a cluster answers")
+    add(
+        "--executor",
+        choices=("auto", "slurm", "local"),
+        default="auto",
+        help="auto: slurm where a cluster answers, local where there is none",
+    )
     add("--wait", action="store_true", help="on SLURM: return when all is done, with the report's table")
     add("--site", help="profile of the place: a file, or a name in jobs/sites")
     add("--smoke", action="store_true", help="every arm for two steps on tiny data")
@@ -65,13 +70,13 @@ def _parser() -> argparse.ArgumentParser:
 def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     asked = overrides.parse(options.overrides)
     spec = sweep.read(options.sweep, asked, options.all)
-    executor = _executor(options.executor, options.dry_run)
+    site = read_site(options.site or spec.site or "local", asked.site, CLI if options.site else spec.file)
+    executor = _executor(options.executor, options.dry_run, site)
     runs = options.runs.resolve()
     if options.smoke:
         spec = smoke.narrow(spec)
     if executor == "local":
         sweep.on_one_node(spec)
-    site = read_site(options.site or spec.site or "local", asked.site, CLI if options.site else spec.file)
     planned = graph.cells(spec)
     stages = [stage for cell in planned for stage in cell.stages]
     if options.smoke:
@@ -100,13 +105,28 @@ def _show(spec: sweep.Spec, linked: graph.Graph, console: Console) -> None:
         console.print(line, soft_wrap=True, highlight=False)
 
 
-def _executor(asked: str, dry_run: bool) -> str:
+def _executor(asked: str, dry_run: bool, site: Site) -> str:
+    """Where it runs. What speaks of a cluster is not taken for this machine because none answers: only a dry run shows its plan.
+
+    Raises:
+        ConfigError: a cluster was named or is installed, and does not answer.
+    """
     if asked == "local" or (asked == "slurm" and dry_run):
         return asked
-    there = cluster.answers()
-    if asked == "slurm" and not there:
+    if cluster.answers():
+        return "slurm"
+    if asked == "slurm":
         raise ConfigError("no SLURM cluster answers here (sbatch, scontrol ping)", "--executor slurm", CLI)
-    return "slurm" if there else "local"
+    expected = cluster.expected(site)
+    if expected is None:
+        return "local"
+    if not dry_run:
+        raise ConfigError(f"{expected}, but no SLURM cluster answers here; submit where one does, or train here with --executor local")
+    print(
+        f"note: {expected}, but no SLURM cluster answers here: this is the plan for it; --executor local shows this machine's",
+        file=sys.stderr,
+    )
+    return "slurm"
 
 
 def read_site(named: str, overrides: dict[str, Any], where: str = CLI) -> Site:
