@@ -16,6 +16,7 @@ if __name__ == "__main__":
 from jobs import cluster, local
 from jobs.status import runs_of
 from vitssl.arguments import Parser, guarded
+from vitssl.words import counted
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -44,7 +45,7 @@ def cancel(sweep: Path) -> None:
         ids.append(cluster.job_id(folder))
     if ids:
         cluster.output("scancel", *ids)
-        print(f"cancelled {len(ids)} jobs: {' '.join(ids)}")
+        print(f"cancelled {counted(len(ids), 'job')}: {' '.join(ids)}")
     if pid is None and not ids:
         print(f"nothing of {sweep} is running or queued")
 

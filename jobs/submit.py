@@ -28,6 +28,7 @@ from jobs.overrides import CLI
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError, Problem, Site, merge, read_yaml, unknown
 from vitssl.emissions import intensity_kg_per_kwh
+from vitssl.words import counted
 
 SITES = Path(__file__).resolve().parent / "sites"
 
@@ -193,7 +194,9 @@ def _refuse_two_executors(linked: graph.Graph, launch: folders.Launch) -> None:
     """A run must not be trained by this machine and by SLURM at once."""
     local.refuse_running(launch.sweep)
     if launch.executor == "local" and (there := cluster.queued(job.folder for job in linked.jobs)):
-        raise ConfigError(f"{len(there)} runs of {launch.sweep} are in SLURM's queue; end those first with jobs/cancel.py {launch.sweep}")
+        raise ConfigError(
+            f"SLURM's queue holds {counted(len(there), 'run')} of {launch.sweep}; end that first with jobs/cancel.py {launch.sweep}"
+        )
 
 
 def _prepare(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch) -> None:

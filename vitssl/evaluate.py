@@ -75,7 +75,7 @@ class Trained:
         if "epochs" not in done:
             return [*which, "imported" if self.step is None else f"not finished, at step {self.step:,}"]
         test = done.get("test" if self.weights == "model" else f"test_{self.weights}")
-        return [*which, *([f"top-1 {test['top1']:.2f} %"] if test else []), f"{done['epochs']:g} epochs"]
+        return [*which, *([f"top-1 {test['top1']:.2f} %"] if test else []), counted(done["epochs"], "epoch")]
 
     def predict(self, images: OneImage | Iterable[OneImage]) -> Tensor:
         """Class probabilities (B, K), on the CPU, of files or PIL images of any size; of a single one, (1, K).

@@ -17,6 +17,7 @@ from vitssl.config import ConfigError
 from vitssl.data.sources import IMAGE_ENDINGS
 from vitssl.evaluate import Trained
 from vitssl.files import check_new
+from vitssl.words import counted
 
 FORMULA = tuple("=+-@\t\r\n＝＋－＠")  # noqa: RUF001 - spreadsheets take what begins with one of these for a formula, in full width too
 BEST = 5  # classes of a printed line
@@ -76,7 +77,7 @@ def predict(trained: Trained, files: Sequence[Path], out: Path | None = None) ->
             else:
                 write(path, result)
     if out is not None:
-        print(f"{out}: {len(files) - unread:,} of {len(files):,} images")
+        print(f"{out}: {len(files) - unread:,} of {counted(len(files), 'image')}")
     return unread
 
 

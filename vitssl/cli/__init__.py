@@ -11,6 +11,7 @@ from vitssl import version
 from vitssl.arguments import Parser, guarded
 from vitssl.cli import weights
 from vitssl.cli.base import command, not_negative, note_unfinished, numbers, positive
+from vitssl.words import counted
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -142,7 +143,7 @@ def _cost(arguments: argparse.Namespace) -> None:
     runs = [config.load(run_folder(path)) for path in arguments.runs]
     classes = arguments.classes or [len(load_index(run.data.shards).classes) for run in runs]
     if len(classes) != len(runs):
-        raise config.ConfigError(f"{len(classes)} numbers for {len(runs)} runs", "--classes")
+        raise config.ConfigError(f"{counted(len(classes), 'number')} for {counted(len(runs), 'run')}", "--classes")
     for path, measured in zip(arguments.runs, cost.measure_all(runs, classes), strict=True):
         if len(runs) > 1 and not arguments.json:
             print(f"{path}:")

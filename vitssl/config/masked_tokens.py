@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vitssl.config.base import Problem, less_than, not_positive
+from vitssl.words import counted
 
 
 @dataclass
@@ -30,7 +31,7 @@ class MaskedTokens:
         yield from less_than(1, self, path, "count", "blocks")
         yield from less_than(0, self, path, "query_std")
         if self.blocks > depth:
-            yield Problem(f"{path}.blocks", f"{self.blocks} is more than the backbone's {depth} blocks")
+            yield Problem(f"{path}.blocks", f"{self.blocks} is more than the backbone's {counted(depth, 'block')}")
         yield from not_positive(self, path, "temperature")
         if not 0 <= self.mix <= 1:
             yield Problem(f"{path}.mix", f"{self.mix} is not in [0, 1]")

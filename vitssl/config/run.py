@@ -16,6 +16,7 @@ from vitssl.config.backbones import BackboneConfig, capabilities, module, size_o
 from vitssl.config.base import ConfigError, Problem, checkpoint, inactive_problems, less_than, runtime_field, teachers
 from vitssl.config.data import Data, View, view_px
 from vitssl.config.objectives import Objectives, active
+from vitssl.words import counted
 
 
 @dataclass
@@ -84,7 +85,9 @@ class Loop:
         if horizon < self.epochs:
             yield Problem("loop.schedule_epochs", f"{self.schedule_epochs} is shorter than loop.epochs={self.epochs}")
         if self.warmup_epochs >= horizon:
-            yield Problem("loop.warmup_epochs", f"{self.warmup_epochs:g} leaves nothing of the {horizon} epochs to train; lower it too")
+            yield Problem(
+                "loop.warmup_epochs", f"{self.warmup_epochs:g} leaves nothing of the {counted(horizon, 'epoch')} to train; lower it too"
+            )
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
             yield Problem("loop.ema_decay", f"{self.ema_decay} is not in (0, 1)")
 
@@ -261,7 +264,7 @@ def _queries(backbone: BackboneConfig) -> str | None:
     masked = backbone.masked_tokens
     if masked is None or masked.selection == "random":
         return None
-    return f"with learned queries in the last {masked.blocks} blocks"
+    return f"with learned queries in the last {counted(masked.blocks, 'block')}"
 
 
 def _pattern_problems(run: Run) -> Iterator[Problem]:

@@ -10,6 +10,7 @@ from vitssl.config.backbones import stride_px
 from vitssl.config.base import Problem, less_than
 from vitssl.config.data import view_px
 from vitssl.config.objectives.base import ObjectiveConfig
+from vitssl.words import counted
 
 if TYPE_CHECKING:
     from vitssl.config.run import Run
@@ -49,7 +50,7 @@ class ReconstructionConfig(ObjectiveConfig):
         if not 0 < self.mask_ratio < 1:
             yield Problem(f"{name}.mask_ratio", f"{self.mask_ratio} is not between 0 and 1")
         if self.num_kept(run) < 1:
-            reason = f"{self.mask_ratio} keeps none of the {self.num_tokens(run)} tokens; lower it or use smaller patches"
+            reason = f"{self.mask_ratio} keeps none of {counted(self.num_tokens(run), 'token')}; lower it or use smaller patches"
             yield Problem(f"{name}.mask_ratio", reason)
         if self.decoder == "pixel_shuffle":
             if self.hide == "drop":
