@@ -58,12 +58,16 @@ def not_a_field(name: str, known: Iterable[str], field: str, schema: type | None
     if (of_paper := method(name)) is not None:
         return ConfigError(f"{name!r} is no field; {of_paper.advice}", field)
     known = list(known)
-    places = meant(field if schema is None else name) or ([] if closest(name, known) else meant_roughly(name))
+    near = closest(name, known) if schema else []
+    if places := meant(name if schema else field):
+        near = [one for one in near if name in one]  # a chance likeness is not what was meant
+    elif not near:
+        places = meant_roughly(name)
     if schema is SweepFile:
         places = [place if place.startswith(("resources.", "site.")) else f"defaults.{place}" for place in places]
     elif schema is Run:  # perhaps of one stage, or of one arm
         places = [f"{field.removesuffix(name)}{place}" for place in places]
-    return unknown(name, known, field, also=places)
+    return unknown(name, known, field, also=list(dict.fromkeys([*near, *places])))
 
 
 def meant(key: str) -> list[str]:

@@ -11,9 +11,9 @@ from rich.table import Table
 
 from jobs import local, overrides, show, status, submit
 from jobs.local import Place
-from jobs.pace import Pace, Work, pace_of, work
 from jobs.predict import START_S
 from jobs.sweep import read
+from jobs.time_left import Seen, Work, seen_of, work
 from tests.jobs.conftest import EXAMPLE
 from vitssl.files import write_json
 
@@ -21,14 +21,14 @@ FEW = ("axes.data=[plain]", "arms=[scratch,chain_short]")
 
 
 def test_a_run_takes_its_architectures_pace_and_others_the_mean() -> None:
-    pace = Pace()
-    assert pace.total_s([Work(100, "a")]) is None and pace.time_s(Work(100, "a")) is None
-    pace.see(Work(100, "a"), 10.0)
-    pace.see(Work(100, "b"), 30.0)
-    pace.see(Work(0, "c"), 5.0)
-    assert pace.time_s(Work(50, "a")) == 5.0 and pace.time_s(Work(1, "c")) is None
-    assert pace.total_s([Work(50, "a"), Work(50, "b"), Work(50, "new")]) == 5.0 + 15.0 + 10.0
-    assert pace.total_s([Work(100, "a").part(0.25)]) == 2.5
+    seen = Seen()
+    assert seen.total_s([Work(100, "a")]) is None and seen.time_s(Work(100, "a")) is None
+    seen.add(Work(100, "a"), 10.0)
+    seen.add(Work(100, "b"), 30.0)
+    seen.add(Work(0, "c"), 5.0)
+    assert seen.time_s(Work(50, "a")) == 5.0 and seen.time_s(Work(1, "c")) is None
+    assert seen.total_s([Work(50, "a"), Work(50, "b"), Work(50, "new")]) == 5.0 + 15.0 + 10.0
+    assert seen.total_s([Work(100, "a").part(0.25)]) == 2.5
 
 
 def test_work_is_images_over_all_epochs_or_steps(expand) -> None:
@@ -41,17 +41,17 @@ def test_work_is_images_over_all_epochs_or_steps(expand) -> None:
 def test_the_launcher_says_what_is_left_and_tells_the_run(expand) -> None:
     graph = expand(*FEW)  # two of each: scratch, pretraining, fine-tuning
     scratch, second, *chain = graph.jobs
-    assert Place("[1/6]", scratch, graph.jobs[1:], pace_of(graph.jobs)).left == ""  # nothing was seen
+    assert Place("[1/6]", scratch, graph.jobs[1:], seen_of(graph.jobs)).left == ""  # nothing was seen
     scratch.folder.mkdir(parents=True)
     write_json(scratch.folder / "done.json", {"time_s": 105.0})
-    pace = pace_of(graph.jobs)
-    place = Place("[2/6]", second, chain, pace)
+    seen = seen_of(graph.jobs)
+    place = Place("[2/6]", second, chain, seen)
     # the fine-tunings have scratch's architecture and as many images, the pretrainings half of them
     per_run = 105.0 + START_S
     assert place.left == f"; about {(3 * per_run + per_run) / 60:.0f} min left for the sweep"
     told = json.loads(place.variables["VITSSL_SWEEP"])
     assert told == {"position": "[2/6]", "seconds": 2 * per_run, "times_this": 1.0}
-    assert Place("[6/6]", chain[-1], [], pace).left == ""
+    assert Place("[6/6]", chain[-1], [], seen).left == ""
 
 
 def test_a_run_gets_the_variable_and_the_pace_grows(place, monkeypatch, capfd) -> None:
