@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import sys
@@ -10,22 +9,22 @@ from pathlib import Path
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
+    from jobs import environment
+
+    environment.require()
 
 from jobs import cluster, local
 from jobs.status import runs_of
-from vitssl.config import ConfigError
+from vitssl.arguments import Parser, guarded
+from vitssl.words import counted
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit code: 0, or 2 for a user's mistake."""
-    parser = argparse.ArgumentParser(prog="jobs/cancel.py", description=__doc__)
+    parser = Parser(prog="jobs/cancel.py", description=__doc__)
     parser.add_argument("sweep", type=Path, help="the sweep's folder, for example runs/quickstart")
-    try:
-        cancel(parser.parse_args(arguments).sweep)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    folder = parser.parse_args(arguments).sweep
+    return guarded(lambda: cancel(folder))
 
 
 def cancel(sweep: Path) -> None:
@@ -46,7 +45,7 @@ def cancel(sweep: Path) -> None:
         ids.append(cluster.job_id(folder))
     if ids:
         cluster.output("scancel", *ids)
-        print(f"cancelled {len(ids)} jobs: {' '.join(ids)}")
+        print(f"cancelled {counted(len(ids), 'job')}: {' '.join(ids)}")
     if pid is None and not ids:
         print(f"nothing of {sweep} is running or queued")
 

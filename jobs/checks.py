@@ -20,11 +20,13 @@ def check_objectives(spec: Spec, made: Sequence[Cell]) -> None:
     on = {(arm, stage.name, name) for arm, stage in stages for name in active(stage.run.objectives)}
     on |= {(None, stage, name) for _, stage, name in on}
     on |= {(arm, None, name) for arm, _, name in on}
-    for setting in spec.overrides.settings:
+    asked = [(setting, setting.key) for setting in spec.overrides.settings]
+    asked += [(s, f"axes.{axis}") for axis in spec.added_axes for chosen in spec.axes[axis].values() for s in chosen]
+    for setting, key in asked:
         name = setting.objective
         if name and (setting.arm, setting.stage, name) not in on:
             reason = f"objectives.{name} is on in none of these Runs; objectives.{name}={{}} switches it on"
-            raise ConfigError(reason, setting.key, CLI)
+            raise ConfigError(reason, key, CLI)
 
 
 def check_metric(spec: Spec, made: Sequence[Cell]) -> None:

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from vitssl.config import ConfigError
+from vitssl.config import ConfigError, Site
 from vitssl.files import read_json
 
 JOB_FILE = "slurm.json"
@@ -51,6 +51,14 @@ def answers() -> bool:
         return subprocess.run(["scontrol", "ping"], capture_output=True, check=False, timeout=5).returncode == 0
     except subprocess.TimeoutExpired:
         return False
+
+
+def expected(site: Site) -> str | None:
+    """What tells that jobs are meant for a cluster, even where none answers; None: nothing does."""
+    for name in ("partition", "account", "qos", "constraint"):
+        if (value := getattr(site, name)) is not None:
+            return f"the site {site.name} names the {name} {value}"
+    return "SLURM is installed on this machine" if shutil.which("sbatch") is not None else None
 
 
 def max_array_size() -> int:

@@ -9,7 +9,6 @@ import json
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -20,13 +19,13 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from jobs.graph import Graph, Job
-from jobs.shards import ROOT, facts
-from jobs.sweep import Arm, Spec
+from jobs.shards import ROOT, facts, images_trained
+from jobs.sweep import Spec
 from vitssl.config import SCHEMA, ConfigError, Run, Site, active, active_views, checkpoints, read_yaml, save, unstarted
 from vitssl.config.evals import evals_of, pending
+from vitssl.config.sweep import Arm
 from vitssl.files import flock, hash_file, open_lock, read_json, write_json
-
-SOURCE = ("vitssl", "jobs")
+from vitssl.version import SOURCE, commit
 
 
 def is_trained(job: Job) -> bool:
@@ -88,24 +87,6 @@ def snapshot(sweep: Path) -> Path:
             shutil.copyfile(file, copy)
         partial.replace(target)
     return target
-
-
-def commit() -> tuple[str | None, bool]:
-    """The commit of the source and whether it was changed since; outside a git repository (None, True).
-
-    A container image gives its commit in VITSSL_REVISION. An untracked file matters only where it may affect a run: not a user's list,
-    log or data.
-    """
-    if not (ROOT / ".git").exists() or shutil.which("git") is None:
-        revision = os.environ.get("VITSSL_REVISION") or None
-        return revision, revision is None
-    changed = _git("status", "--porcelain", "--untracked-files=no")
-    new = _git("status", "--porcelain", "--untracked-files=all", "--", *SOURCE, "sweeps")
-    return _git("rev-parse", "HEAD") or None, bool(changed or new)
-
-
-def _git(*words: str) -> str:
-    return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False).stdout.strip()
 
 
 # --------------------------------------------------------------------------------------------------------- run folders
@@ -229,6 +210,7 @@ def write_sweep(spec: Spec, graph: Graph, launch: Launch) -> None:
         "axes": {name: list(values) for name, values in spec.axes.items()},
         "arms": arms,
         "cells": cells,
+        "work": {job.name: {"images": images_trained(job.run), "architecture": architecture(job.run)} for job in graph.jobs},
         "resources": dataclasses.asdict(spec.resources),
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }

@@ -7,7 +7,7 @@ Fields are merged in this order; later ones win:
 A stage's own fields are the most specific of the file: `loop.epochs: 50` of a pretraining stays when an axis varies the epochs of
 all other stages. Where a key starts with the name of a stage (`finetune.optim.lr`), in an axis or on the command line, it applies
 to that stage alone, and wins over the stage's own fields too. On the command line, a prefix `arms.ssat.` makes it apply to that
-arm alone, and wins over what applies to all arms.
+arm alone, and wins over what applies to all arms. An axis that the command line adds sets its fields as the command line does.
 
 `data.source` belongs to the `data.shards` beside it: a layer that sets shards without a source drops the source of the layers
 below, so that a mistyped folder is never filled with another data set, nor compared to it.
@@ -31,9 +31,10 @@ from typing import Any
 from jobs import checks
 from jobs.existing import content_of, run_folders
 from jobs.overrides import CLI, layer, settings
-from jobs.sweep import Resources, Spec, resources
+from jobs.sweep import Spec, resources
 from vitssl import config
 from vitssl.config import ConfigError, Run, assign, check_fits, checkpoints, dotted, identity, merge, nested, unknown
+from vitssl.config.sweep import Resources
 from vitssl.config.weights import IMPORT, RELEASED
 
 
@@ -169,12 +170,14 @@ def _stages(spec: Spec, arm: str, labels: dict[str, Any]) -> list[Stage]:
 def _merged(spec: Spec, arm: str, labels: dict[str, Any], stage: str) -> tuple[dict[str, Any], list[str]]:
     """The layers of a stage, merged in the order given at the top of this file, and the fields that the command line sets of it."""
     recipe, cli = spec.arms[arm], spec.overrides
-    axes = {axis: [layer(spec.axes[axis][label], None, of) for of in (None, stage)] for axis, label in labels.items()}
+    of_file = {axis: label for axis, label in labels.items() if axis not in spec.added_axes}
+    axes = {axis: [layer(spec.axes[axis][label], None, of) for of in (None, stage)] for axis, label in of_file.items()}
     for_all, for_stage = ([both[i] for both in axes.values()] for i in (0, 1))
     merged = nested(*map(_with_its_source, [spec.defaults, recipe.defaults, *for_all, recipe.stages[stage], *for_stage]))
     cli_layers = [part for axis in axes if axis in cli.axes for part in axes[axis]]
+    set_by_cli = [*(setting for axis in spec.added_axes for setting in spec.axes[axis][labels[axis]]), *cli.settings]
     for whose in itertools.product((None, arm), (None, stage)):
-        cli_layers.append(layer(cli.settings, *whose, below=merged))
+        cli_layers.append(layer(set_by_cli, *whose, below=merged))
         merged = nested(merged, _with_its_source(cli_layers[-1]))
     return merged, [*dotted(nested(*cli_layers)), *(f"resources.{name}" for of in (None, arm) for name in cli.resources.get(of, {}))]
 
@@ -252,13 +255,20 @@ def _job(spec: Spec, cell: Cell, stage: Stage, done: dict[str, Job], sweep: Path
 
 
 def _axes_of(spec: Spec, cell: Cell, stage: Stage) -> dict[str, Any]:
-    """The axes and their values, but for those that set fields of other stages only: a pretraining is not its first target's."""
-    whose: set[str | None] = {None}
-    for each in reversed(cell.stages):  # the stage, and those that it starts from
-        if each is stage or each.name in whose:
-            whose |= {each.name, *each.pointers.values()}
-    sets = {axis: {setting.stage for chosen in values.values() for setting in chosen} for axis, values in spec.axes.items()}
-    return {axis: value for axis, value in cell.axes.items() if not sets[axis] or sets[axis] & whose}
+    """The axes and their values, but for those that set other fields only: a pretraining is not its first target's.
+
+    Those are fields of other stages, and on the command line of objectives that are not on.
+    """
+    chain: list[Stage] = []  # the stage, and those that it starts from
+    for each in reversed(cell.stages):
+        if each is stage or any(each.name in later.pointers.values() for later in chain):
+            chain.append(each)
+
+    def matters(axis: str) -> bool:
+        sets = [setting for chosen in spec.axes[axis].values() for setting in chosen]
+        return not sets or any(setting.applies_to(each.name, each.run) for setting in sets for each in chain)
+
+    return {axis: value for axis, value in cell.axes.items() if matters(axis)}
 
 
 def _name(cell: Cell, stage: Stage, axes: dict[str, Any], key: str) -> str:

@@ -28,6 +28,7 @@ from jobs.graph import Graph, Job
 from jobs.node import PROGRESS, REPORT_HOURS, WARNING_S, Node, Report, report_command
 from vitssl.config import ConfigError
 from vitssl.files import write_json
+from vitssl.words import counted
 
 NO_CAP = 10**6  # requeues after a time-out: a run may need more days than a partition grants
 WAIT_S = 5.0
@@ -67,7 +68,7 @@ def run(graph: Graph, launch: Launch, console: Console) -> str:
             raise ConfigError(f"sbatch refused a job: {' '.join(str(error).split())}; nothing of this submission stays queued") from None
     done, running = sum(is_done(job) for job in graph.jobs), len(queued) - len(todo)
     listed = ", ".join(f"{a.id} ({a.jobs[0].arm} {a.jobs[0].stage} x {len(a.jobs)})" for a in arrays) or "none"
-    submitted = f"{len(todo)} submitted in {len(arrays)} arrays: {listed}"
+    submitted = f"{len(todo)} submitted in {counted(len(arrays), 'array')}: {listed}"
     console.print(f"{done} done before, {running} in the queue before, {submitted}", highlight=False)
     console.print(f"Report: job {report}, {launch.sweep / 'report'}", soft_wrap=True, highlight=False)
     console.print(f"Follow it with: {status_command(launch.sweep)}", soft_wrap=True, highlight=False)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +21,10 @@ from rich.markup import escape
 from jobs.folders import Launch, error_of, is_done, is_trained, status_command, write_run
 from jobs.graph import Graph, Job
 from jobs.node import NodeInfo, report_command, start
+from jobs.time_left import Seen, seen_of, work
 from vitssl.config import ConfigError
 from vitssl.files import busy_file, read_json, write_json
+from vitssl.words import about, counted
 
 PID_FILE = "local.json"
 
@@ -47,14 +52,15 @@ def run(graph: Graph, launch: Launch, console: Console) -> bool:
         True when every job is done; False when one failed or the user stopped the sweep.
     """
     with tempfile.TemporaryDirectory(prefix="vitssl-") as scratch, _alone(launch.sweep):
-        stopper = Stopper(Path(scratch) / "stop")
+        stopper, seen = Stopper(Path(scratch) / "stop"), seen_of(graph.jobs)
         # a lost terminal too, unless nohup made the process ignore it
         numbers = [signal.SIGINT, signal.SIGTERM, *([] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP])]
         before = {number: signal.signal(number, stopper) for number in numbers}
         try:
             for position, job in enumerate(graph.jobs, start=1):
                 if not stopper.asked:
-                    _run_job(job, f"[{position}/{len(graph.jobs)}] {job.name}", launch, stopper, console)
+                    place = Place(f"[{position}/{len(graph.jobs)}]", job, [j for j in graph.jobs[position:] if not is_done(j)], seen)
+                    _run_job(job, place, launch, stopper, console)
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -67,13 +73,44 @@ def run(graph: Graph, launch: Launch, console: Console) -> bool:
     reported = subprocess.run(report_command(launch.sweep, about), check=False, cwd=launch.source).returncode == 0
     if undone := [job for job in graph.jobs if not is_done(job)]:
         console.print(
-            f"{len(undone)} of {len(graph.jobs)} runs not done; the reason is printed above and by `{status_command(launch.sweep)}`. "
-            f"Once it is fixed, the same command goes on and keeps what is done: {again}", highlight=False, soft_wrap=True,
+            f"{len(undone)} of {counted(len(graph.jobs), 'run')} not done; the reason is printed above and by "
+            f"`{status_command(launch.sweep)}`. Once it is fixed, the same command goes on and keeps what is done: {again}",
+            highlight=False, soft_wrap=True,
         )  # fmt: skip
     return reported and not undone
 
 
-def _run_job(job: Job, title: str, launch: Launch, stopper: Stopper, console: Console) -> None:
+@dataclass
+class Place:
+    """A run's place in its sweep, and what comes after it."""
+
+    position: str  # such as [3/12]
+    job: Job
+    after: list[Job]  # that are not done
+    seen: Seen
+
+    @property
+    def title(self) -> str:
+        return f"{self.position} {self.job.name}"
+
+    @property
+    def left(self) -> str:
+        """The time left for the sweep at this run's start, as far as any run was seen; else empty."""
+        time_s = self.seen.total_s(work(job.run) for job in [self.job, *self.after])
+        return "" if time_s is None or not self.after else f"; {about(time_s)} left for the sweep"
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What the run's own progress line needs to say that (`vitssl.log`)."""
+        todo = [work(job.run) for job in self.after]
+        times_s = [self.seen.time_s(one) for one in todo]
+        unseen = sum(one.images for one, time_s in zip(todo, times_s, strict=True) if time_s is None)
+        others = {"seconds": sum(filter(None, times_s)), "times_this": unseen / work(self.job.run).images}
+        return {"VITSSL_SWEEP": json.dumps({"position": self.position, **others})}
+
+
+def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: Console) -> None:
+    title = place.title
     if is_done(job):
         console.print(f"{title}: done before", highlight=False, soft_wrap=True)
         return
@@ -86,14 +123,17 @@ def _run_job(job: Job, title: str, launch: Launch, stopper: Stopper, console: Co
                 f"[red]{title}: not run[/red], because {parent.name}, which it starts from, is not done", highlight=False, soft_wrap=True
             )
             return
-    console.print(f"{title}: trained before; evaluating it" if is_trained(job) else title, highlight=False, soft_wrap=True)
+    console.print(f"{title}: trained before; evaluating it" if trained_before else f"{title}{place.left}", highlight=False, soft_wrap=True)
+    anew, begun_s = not (job.folder / "last.pt").exists(), time.monotonic()
     busy_file(stopper.stop_file).unlink(missing_ok=True)
     # in a new session: Ctrl-C in the terminal reaches this process alone, which then asks the run to stop
-    stopper.process = start(job.folder, NodeInfo(), stopper.stop_file, launch.module, start_new_session=True)
+    stopper.process = start(job.folder, NodeInfo(), stopper.stop_file, launch.module, place.variables, start_new_session=True)
     code, trained = stopper.process.wait(), is_trained(job)
     stopper.process = None
+    if trained and anew:
+        place.seen.add(work(job.run), time.monotonic() - begun_s)
     if code == 0 and trained and not trained_before and not is_done(job):  # by an older source, which knows none of its evaluators
-        _run_job(job, title, launch, stopper, console)
+        _run_job(job, place, launch, stopper, console)
         return
     if not is_done(job) and not stopper.asked:
         if error_of(job.folder) is None and not busy_file(stopper.stop_file).exists():

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,12 +94,14 @@ def environment(job: dict[str, Any], stop_file: Path) -> dict[str, str]:
     return os.environ | _site(job).env | variables
 
 
-def start(folder: Path, node: NodeInfo, stop_file: Path, module: str = TRAINING, **options: Any) -> subprocess.Popen[bytes]:
-    """Start the run of a folder on this node."""
+def start(
+    folder: Path, node: NodeInfo, stop_file: Path, module: str = TRAINING, variables: Mapping[str, str] | None = None, **options: Any
+) -> subprocess.Popen[bytes]:
+    """Start the run of a folder on this node, with further variables in its environment."""
     job = read_json(folder / "job.json")
     job |= job.get("evaluation", {})  # a trained run is evaluated by the new source, on one GPU
     return subprocess.Popen(
-        command(folder, job, node, stop_file, module), cwd=job["source"], env=environment(job, stop_file),
+        command(folder, job, node, stop_file, module), cwd=job["source"], env=environment(job, stop_file) | dict(variables or {}),
         preexec_fn=_ignore_usr2, **options,
     )  # fmt: skip
 

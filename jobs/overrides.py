@@ -4,6 +4,7 @@
     [arms.ARM.]resources.FIELD  what jobs ask for
     site.FIELD                  where they run
     axes.NAME=[...] arms=[...]  the part of the sweep that runs
+    axes.FIELD=[...]            one more axis, of the values of a field; axes.NAME={LABEL: {FIELD: value}} of sets of fields
     name columns baseline metric select equalize equal_to
     budget.FIELD                what the sweep may cost
 
@@ -13,14 +14,19 @@ A key that is not a field's whole path may set several: `resources={nodes: 2, ho
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from vitssl.config import ConfigError, Run, dotted, fill, nested, read_value, unknown
+from vitssl.config import ConfigError, Run, active, dotted, fill, nested, read_value, unknown
+from vitssl.config.base import closest
+from vitssl.config.suggestions import not_a_field
 
 RUN_FIELDS = {f.name for f in dataclasses.fields(Run)}
 OF_THE_SWEEP = {"name", "columns", "baseline", "metric", "select", "equalize", "equal_to"}
+OTHERS = ("arms", "axes", "budget", "resources", "site", *sorted(OF_THE_SWEEP))  # what else the command line's keys may begin with
 CLI = "command line"  # as an error's place
 
 
@@ -45,7 +51,7 @@ class Setting(NamedTuple):
     @property
     def leaves(self) -> dict[str, Any]:
         """{dotted field: value} of all that it sets."""
-        return dotted(nested({self.field: self.value}))
+        return dotted(nested({self.field: self.value})) if self.field else {}
 
     @property
     def objective(self) -> str | None:
@@ -53,20 +59,32 @@ class Setting(NamedTuple):
         head, *rest = self.field.split(".")
         return rest[0] if head == "objectives" and len(rest) > 1 else None
 
+    def applies_to(self, stage: str, run: Run) -> bool:
+        """Does it set a field of this stage's Run?"""
+        return self.stage in (None, stage) and (self.objective is None or self.objective in active(run.objectives))
+
     def check(self, stages: Collection[str], where: str) -> None:
         """Raises a ConfigError where there is no such stage or field, or the value is of another type."""
         if self.stage not in (None, *stages):
-            raise unknown(self.stage, [*sorted(RUN_FIELDS), *stages], self.key, where)
+            error = self._no_such_stage([*sorted(RUN_FIELDS), *stages, *(OTHERS if where == CLI else ())])
+            raise ConfigError(error.reason, error.field, where)
         fill(Run, {self.field: self.value} if self.field else self.value, where=where, field=self.whose)
+
+    def _no_such_stage(self, known: list[str]) -> ConfigError:
+        """What begins the key is neither a stage nor a field, but probably meant as one or the other."""
+        assert self.stage is not None
+        if self.field and closest(self.stage, known):
+            return unknown(self.stage, known, self.key)
+        return not_a_field(self.stage, known, self.key)
 
 
 def settings(fields: dict[str, Any], arm: str | None = None) -> Iterator[Setting]:
-    """What a mapping sets, whose keys are `[STAGE.]FIELD`."""
+    """What a mapping sets, whose keys are `[STAGE.]FIELD`; a stage's `{}` sets nothing, in a stage that has to be there."""
     for key, value in fields.items():
         head, _, rest = str(key).partition(".")
         if head in RUN_FIELDS:
             yield Setting(arm, None, str(key), value)
-        elif isinstance(value, dict) and not rest:
+        elif isinstance(value, dict) and value and not rest:
             yield from (Setting(arm, head, str(name), part) for name, part in value.items())
         else:
             yield Setting(arm, head, rest, value)
@@ -78,7 +96,7 @@ def layer(chosen: Iterable[Setting], arm: str | None, stage: str | None, below: 
     Over the layers ``below`` a field of an objective applies where that objective is on, and switches none on:
     that is what `objectives.mae={}` does.
     """
-    mine = [s for s in chosen if (s.arm, s.stage) == (arm, stage)]
+    mine = [s for s in chosen if (s.arm, s.stage) == (arm, stage) and s.field]
     if below is not None:
         whole = nested(below, *({s.field: s.value} for s in mine if s.objective is None))
         on = {name for name, value in (whole.get("objectives") or {}).items() if value is not None}
@@ -91,7 +109,7 @@ class Overrides:
     """The command line's settings, sorted by what they set."""
 
     arms: list[str] | None = None
-    axes: dict[str, list[Any]] = field(default_factory=dict)
+    axes: dict[str, list[Any] | dict[str, Any]] = field(default_factory=dict)
     resources: dict[str | None, dict[str, Any]] = field(default_factory=dict)  # arm, or None for all -> fields
     site: dict[str, Any] = field(default_factory=dict)
     sweep: dict[str, Any] = field(default_factory=dict)
@@ -108,9 +126,15 @@ def parse(arguments: list[str]) -> Overrides:
     for argument in arguments:
         key, equals, text = argument.partition("=")
         if not equals or "" in key.split("."):
-            raise ConfigError(f"{argument!r} is not key=value", place=CLI)
+            raise ConfigError(f"{argument!r} is not key=value{_advice(argument)}", place=CLI)
         _file_under(result, key, read_value(text, key, CLI))
     return result
+
+
+def _advice(argument: str) -> str:
+    if Path(argument).suffix in (".yaml", ".yml"):
+        return "; one sweep file at a time, before all key=value"
+    return f"; write {argument}=VALUE, without spaces" if re.fullmatch(r"\w[\w.]*", argument) and "." in argument else ""
 
 
 def _file_under(result: Overrides, key: str, value: Any) -> None:
@@ -121,7 +145,7 @@ def _file_under(result: Overrides, key: str, value: Any) -> None:
     head, _, rest = name.partition(".")
     example = {"": f"{key}.optim.lr=1e-3", "axes": "axes.seed=[0,1]", "resources": f"{key}.nodes=2", "site": "site.gpu=H200"}
     example["budget"] = "budget.gpu_hours=100"
-    if isinstance(value, dict) and not rest and head not in RUN_FIELDS | OF_THE_SWEEP:
+    if isinstance(value, dict) and value and not rest and head not in RUN_FIELDS | OF_THE_SWEEP:
         for inner, part in value.items():
             _file_under(result, f"{key}.{inner}", part)
     elif head in example and not rest:
@@ -133,7 +157,7 @@ def _file_under(result: Overrides, key: str, value: Any) -> None:
     elif key == "arms":
         result.arms = _as_list(value)
     elif head == "axes":
-        result.axes[rest] = _as_list(value)
+        result.axes[rest] = value if isinstance(value, dict) else _as_list(value)
     elif head == "site":
         result.site[rest] = value
     elif key in OF_THE_SWEEP or head == "budget":

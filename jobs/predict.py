@@ -20,7 +20,7 @@ from jobs.folders import Launch, architecture, digest, is_trained, source_files
 from jobs.graph import Graph, Job
 from jobs.node import container_command
 from jobs.pace import Key, Pace, key_of, measured, on_gpu
-from jobs.shards import ROOT, expected_index, image_counts, num_images
+from jobs.shards import ROOT, expected_index, image_counts, images_trained
 from vitssl.config import ConfigError, Run, Site, classifies, save
 from vitssl.emissions import intensity_kg_per_kwh
 from vitssl.files import read_json, write_json
@@ -58,7 +58,7 @@ def sweep(graph: Graph, launch: Launch) -> list[Prediction]:
 
 
 def _predict(job: Job, launch: Launch, cost: dict[str, Any], paces: dict[Key, Pace]) -> Prediction:
-    site, images, macs = launch.site, images_of(job.run), cost["macs_train_forward"]
+    site, images, macs = launch.site, images_trained(job.run), cost["macs_train_forward"]
     processes = job.resources.nodes * max(1, job.resources.gpus_per_node)
     pace, gpu = paces.get(key_of(job.run, job.resources, launch)), on_gpu(job.run, job.resources, launch)
     per_device, basis = _throughput(pace, gpu, site, macs)
@@ -97,17 +97,12 @@ def longest_chain_hours(graph: Graph, predictions: list[Prediction]) -> float:
     return max(ends.values(), default=0.0)
 
 
-def images_of(run: Run) -> float:
-    images = run.loop.epochs * num_images(run)
-    return images if run.loop.max_steps is None else min(images, run.loop.max_steps * run.optim.batch_size)
-
-
 def _evaluated(run: Run) -> float:
     """The number of images evaluated, over all evaluations."""
     if not classifies(run):
         return 0.0
     counts = image_counts(run)
-    epochs = images_of(run) / counts["train_images"]
+    epochs = images_trained(run) / counts["train_images"]
     times = math.ceil(epochs / run.loop.eval_every) if run.loop.eval_every else 1
     return times * (counts["val_images"] + counts["test_images"] * (1 if run.loop.ema_decay is None else 2))
 

@@ -21,6 +21,7 @@ from vitssl.data.folders import build_command, build_line
 from vitssl.data.index import Index, load_index, unwritten
 from vitssl.data.sources import open_source
 from vitssl.data.subset import train_and_heldout
+from vitssl.words import counted
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -208,7 +209,9 @@ def fingerprint(run: Run) -> str | None:
                 raise ConfigError(f"{folder}: {unknown(split, index.splits)}", f"data.{field}")
     images = num_images(run)
     if run.optim.batch_size > images * run.data.repeats:
-        raise ConfigError(f"{run.optim.batch_size} is more than the {images} images to train on; set it lower", "optim.batch_size")
+        raise ConfigError(
+            f"{run.optim.batch_size} is more than the {counted(images, 'image')} to train on; set it lower", "optim.batch_size"
+        )
     return index.sha256 or None
 
 
@@ -221,7 +224,7 @@ def describe(run: Run) -> str:
     images = {split: sum(shard["images"] for shard in index.shards if shard["split"] == split) for split in index.splits}
     listed = ", ".join(f"{count:,} {split}" for split, count in images.items())
     planned = "" if index.sha256 else f"{how}, which also gives the runs their final names; expected: "
-    return f"{folder}: {planned}{index.name}, {len(index.classes)} classes, {listed} images"
+    return f"{folder}: {planned}{index.name}, {counted(len(index.classes), 'class', 'classes')}, {listed} images"
 
 
 def facts(run: Run) -> dict[str, Any]:
@@ -254,6 +257,12 @@ def num_images(run: Run) -> int:
         ConfigError: `data` asks for what the shards do not have.
     """
     return image_counts(run)["train_images"]
+
+
+def images_trained(run: Run) -> float:
+    """How many images a Run trains on, over all epochs."""
+    images = run.loop.epochs * num_images(run)
+    return images if run.loop.max_steps is None else min(images, run.loop.max_steps * run.optim.batch_size)
 
 
 def image_counts(run: Run) -> dict[str, int]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from jobs.folders import Launch, error_of, is_done, is_trained
 from jobs.graph import Graph, Job
@@ -16,18 +17,19 @@ from jobs.predict import START_S, Prediction, longest_chain_hours, most_gpus
 from jobs.sweep import Spec
 from vitssl.config import Run, Site, checkpoints, dotted
 from vitssl.emissions import intensity_kg_per_kwh
+from vitssl.words import counted
 
 
 def jobs(graph: Graph, spec: Spec, console: Console) -> None:
     """Every Run of the sweep: what it is, where it goes, what it starts from."""
-    counts = f"{_counted(len(graph.jobs), 'run')} for {_counted(len(graph.cells), 'cell')}"
+    counts = f"{counted(len(graph.jobs), 'run')} for {counted(len(graph.cells), 'cell')}"
     table = Table(title=f"{spec.name}: {counts} ({spec.file})", title_justify="left")
     for column in ("run", "stage", "epochs", "starts from", "state"):
         table.add_column(column)
     for job in graph.jobs:
         parents = ", ".join(parent.stage for parent in job.parents) or ", ".join(checkpoints(job.run).values())
         table.add_row(job.name, job.stage, str(job.run.loop.epochs), parents, state(job))
-    print_table(table, console)
+    print_table(table, console, drop=("stage", "epochs", "starts from"))
     for name, arm in spec.arms.items():
         if not arm.stages:
             console.print(f"{name}: not run: {arm.not_runnable or 'a number that the paper quotes'}", highlight=False)
@@ -44,10 +46,6 @@ def runs(graph: Graph, console: Console) -> None:
     for name, set_fields in fields.items():
         if different := {k: v for k, v in set_fields.items() if k not in shared}:
             _print_fields(name, different, console)
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _print_fields(title: str, fields: dict[str, Any], console: Console) -> None:
@@ -71,7 +69,7 @@ def summary(graph: Graph, predicted: list[Prediction], launch: Launch, console: 
     to_evaluate = sum(is_trained(job) and not is_done(job) for job in graph.jobs)
     unpredicted = len(todo) - len(predicted)
     left_out = f"; {unpredicted} more cannot be predicted before their shards are built" if unpredicted else ""
-    begins = f"{launch.sweep.name}: {len(todo)} of {len(graph.jobs)} runs are to be done"
+    begins = f"{launch.sweep.name}: {len(todo)} of {counted(len(graph.jobs), 'run')} {'is' if len(todo) == 1 else 'are'} to be done"
     begins += f", and {to_evaluate} that are trained to be evaluated, each on one GPU at most (not predicted)" if to_evaluate else ""
     if not predicted:
         unknown = "; their cost cannot be predicted before their shards are built" if todo else ""
@@ -106,7 +104,7 @@ def _duration(graph: Graph, todo: list[Job], predicted: list[Prediction], launch
     longest, chain = _shown(max((p.hours for p in predicted), default=0.0)), _shown(longest_chain_hours(graph, predicted))
     late = sum(p.hours > limits[p.name] for p in predicted)
     requeued = f"; {late} need longer than resources.hours, and go on after a requeue" if late else ""
-    return f"At most {_counted(gpus, 'GPU')} at once; {longest} hours for the longest run, {chain} for the longest chain of runs{requeued}"
+    return f"At most {counted(gpus, 'GPU')} at once; {longest} hours for the longest run, {chain} for the longest chain of runs{requeued}"
 
 
 def predictions(predicted: list[Prediction], site: Site, console: Console) -> None:
@@ -121,7 +119,7 @@ def predictions(predicted: list[Prediction], site: Site, console: Console) -> No
     for p in predicted:
         cost = map(_shown, _amounts(p, site)) if on_gpu else ()
         table.add_row(p.name, f"{p.macs / 1e9:.3f}", f"{p.images:,.0f}", _shown(p.hours), *cost)
-    print_table(table, console)
+    print_table(table, console, drop=("images", "GMACs/image", "kWh"))
 
 
 def _units(site: Site) -> list[str]:
@@ -137,7 +135,32 @@ def _shown(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-def print_table(table: Table, console: Console) -> None:
-    """Print at full width: a narrow terminal, or a pipe, wraps whole lines rather than the names of runs."""
-    needed = Console(width=10_000).measure(table).maximum
-    Console(file=console.file, width=max(needed, console.width), force_terminal=console.is_terminal).print(table)
+def print_table(table: Table, console: Console, drop: Sequence[str] = ()) -> None:
+    """Print a table with as many columns as fit the terminal, or the 80 columns of a pipe: without those that are empty, and then without
+    those of ``drop``, the first one first. What is too wide even so wraps whole lines rather than the names of runs."""
+    columns = [column for column in table.columns if not table.row_count or any(column.cells)]
+    left_out: list[str] = []
+    needed = whole = _width(_of_columns(table, columns))
+    for header in drop:
+        if needed > console.width and any(column.header == header for column in columns):
+            columns = [column for column in columns if column.header != header]
+            left_out.append(header)
+            needed = _width(_of_columns(table, columns))
+    wide = Console(file=console.file, width=max(needed, console.width), force_terminal=console.is_terminal)
+    wide.print(_of_columns(table, columns))
+    if left_out:
+        wide.print(f"COLUMNS={whole} shows {' and '.join(left_out)} too", style="dim", highlight=False)
+
+
+def _of_columns(table: Table, columns: Sequence[Column]) -> Table:
+    """A table of some of the columns."""
+    narrow = Table(title=table.title, title_justify=table.title_justify)
+    for column in columns:
+        narrow.add_column(column.header, justify=column.justify)
+    for cells in zip(*(column.cells for column in columns), strict=True):
+        narrow.add_row(*cells)
+    return narrow
+
+
+def _width(table: Table) -> int:
+    return Console(width=10_000).measure(table).maximum

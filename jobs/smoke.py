@@ -6,8 +6,9 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from jobs.sweep import Resources, Spec
+from jobs.sweep import Spec
 from vitssl.config import FAMILIES, ConfigError, ObjectiveConfig, Run, active, check, checkpoints, dotted, merge, module, teachers
+from vitssl.config.sweep import Resources
 from vitssl.config.weights import IMPORT, RELEASED
 
 SOURCE = "digits"

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+    from jobs import environment
+
+    environment.require()
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
 from jobs import cluster, local
 from jobs.folders import error_of
 from jobs.show import print_table
+from jobs.time_left import Seen, Work, time_of
+from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError
 from vitssl.files import read_events, read_json
+from vitssl.words import about, counted, duration
+
+ENDED = ("done", "failed", "cancelled")
 
 
 @dataclass
@@ -40,14 +47,10 @@ class Status:
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit code: 0, or 2 for a user's mistake."""
-    parser = argparse.ArgumentParser(prog="jobs/status.py", description=__doc__)
+    parser = Parser(prog="jobs/status.py", description=__doc__)
     parser.add_argument("sweep", type=Path, help="the sweep's folder, for example runs/quickstart")
-    try:
-        show(parser.parse_args(arguments).sweep, Console())
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    folder = parser.parse_args(arguments).sweep
+    return guarded(lambda: show(folder, Console()))
 
 
 def show(sweep: Path, console: Console) -> None:
@@ -58,12 +61,40 @@ def show(sweep: Path, console: Console) -> None:
     statuses = collect(sweep)
     for s in statuses:
         epoch = "" if s.epoch is None else f"{s.epoch:.1f} ({s.progress or 0:.0%})"
-        left = "" if s.left_s is None else f"{s.left_s / 60:.0f} min"
+        left = "" if s.left_s is None else duration(s.left_s)
         table.add_row(s.name, s.stage, s.state, epoch, left, s.top1, s.job_id or "")
-    print_table(table, console)
+    print_table(table, console, drop=("stage", "job", "epoch", "left"))
+    if left := time_left(sweep, statuses):
+        console.print(left, highlight=False, soft_wrap=True)
     for s in statuses:
         if s.error is not None:
             console.print(f"[red]{s.name}[/red]: {escape(s.error)}", highlight=False, soft_wrap=True)
+
+
+def time_left(sweep: Path, statuses: list[Status]) -> str:
+    """What can be said of the time until a sweep is done, by the pace seen; empty where nothing is left to do or nothing was seen."""
+    works = {name: Work(**facts) for name, facts in read_json(sweep / "sweep.json").get("work", {}).items()}
+    todo, seen = [s for s in statuses if s.state not in ENDED], Seen()
+    for s in statuses:
+        if s.name in works:
+            seen.add(works[s.name], time_of(sweep / s.name))
+            seen.add(works[s.name].part(1 - (s.progress or 0)), s.left_s or 0)
+    if not todo or any(s.name not in works for s in todo):
+        return ""
+    left_s = [seen.total_s([works[s.name].part(1 - (s.progress or 0))]) if s.left_s is None else s.left_s for s in todo]
+    known_s = [time_s for time_s in left_s if time_s is not None]
+    return _left_in_words(todo, sum(known_s), max(known_s), local.running(sweep) is not None) if known_s else ""
+
+
+def _left_in_words(todo: list[Status], sum_s: float, longest_s: float, one_by_one: bool) -> str:
+    runs, running, queued = counted(len(todo), "run"), sum(s.state == "running" for s in todo), sum(s.job_id is not None for s in todo)
+    if one_by_one:
+        return f"{about(sum_s)} left for the sweep: {runs} to go, one after the other"
+    if running == len(todo):
+        return f"{about(longest_s)} left for the sweep: {runs} to go, at the same time"
+    if running or queued:
+        return f"{about(sum_s)} of computing left, summed over {runs}, of which {running} run now; when the others start is up to SLURM"
+    return f"{about(sum_s)} of computing left in {runs}, none of which runs or is queued; the command that began them goes on"
 
 
 def collect(sweep: Path) -> list[Status]:
@@ -136,6 +167,8 @@ def _estimate(status: Status, events: list[dict[str, Any]]) -> None:
         return
     first, last, total = starts[-1], events[-1], starts[-1]["steps"]
     status.epoch, status.progress = last["step"] / first["steps_per_epoch"], last["step"] / total
+    if "epochs" in first:  # the last batch may hold images of one more, which counts as none
+        status.epoch = min(status.epoch, first["epochs"])
     done = last["step"] - first["step"]
     if status.state == "running" and done > 0:
         status.left_s = (total - last["step"]) * (last["time"] - first["time"]) / done

@@ -13,17 +13,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 if __name__ == "__main__":
     # run as a script, from anywhere: the project may not be installed
     sys.path[0] = str(Path(__file__).resolve().parents[1])
+    from jobs import environment
+
+    environment.require()
+
+from rich.console import Console
 
 from jobs import budget, cluster, equalize, folders, graph, local, overrides, predict, shards, show, smoke, sweep, weights
 from jobs.node import TRAINING
 from jobs.overrides import CLI
+from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError, Problem, Site, merge, read_yaml, unknown
 from vitssl.emissions import intensity_kg_per_kwh
+from vitssl.words import counted
 
 SITES = Path(__file__).resolve().parent / "sites"
 
@@ -34,20 +39,12 @@ def main(arguments: list[str] | None = None, module: str = TRAINING) -> int:
     Exit code: 0 done or queued, 1 a run failed or was stopped, 2 a user's mistake (nothing was queued).
     """
     options = _parser().parse_intermixed_args(arguments)
-    console = Console()
-    try:
-        return _submit(options, module, console)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:  # a full disk, a folder that nobody may write
-        advice = "name folders that can be written: --runs, data.shards, weights/"
-        print(f"error: {error.filename or options.runs}: {error.strerror}; {advice}", file=sys.stderr)
-        return 2
+    advice = "; name folders that can be written: --runs, data.shards, weights/"
+    return guarded(lambda: _submit(options, module, Console()), advice)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="jobs/submit.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog="jobs/submit.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("sweep", type=Path, help="a YAML file, for example sweeps/quickstart.yaml")
     add(
@@ -56,7 +53,12 @@ def _parser() -> argparse.ArgumentParser:
         "arms.sslft.finetune.optim.lr=1e-3 for a stage of an arm; axes.seed=[0,1], arms=[ssat], resources.nodes=2, name=X",
     )  # fmt: skip
     add("--dry-run", action="store_true", help="print every Run, what would be submitted and what it would cost; submit and train nothing")
-    add("--executor", choices=("auto", "slurm", "local"), default="auto", help="auto: slurm where a cluster answers")
+    add(
+        "--executor",
+        choices=("auto", "slurm", "local"),
+        default="auto",
+        help="auto: slurm where a cluster answers, local where there is none",
+    )
     add("--wait", action="store_true", help="on SLURM: return when all is done, with the report's table")
     add("--site", help="profile of the place: a file, or a name in jobs/sites")
     add("--smoke", action="store_true", help="every arm for two steps on tiny data")
@@ -69,13 +71,13 @@ def _parser() -> argparse.ArgumentParser:
 def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     asked = overrides.parse(options.overrides)
     spec = sweep.read(options.sweep, asked, options.all)
-    executor = _executor(options.executor, options.dry_run)
+    site = read_site(options.site or spec.site or "local", asked.site, CLI if options.site else spec.file)
+    executor = _executor(options.executor, options.dry_run, site)
     runs = options.runs.resolve()
     if options.smoke:
         spec = smoke.narrow(spec)
     if executor == "local":
         sweep.on_one_node(spec)
-    site = read_site(options.site or spec.site or "local", asked.site, CLI if options.site else spec.file)
     planned = graph.cells(spec)
     stages = [stage for cell in planned for stage in cell.stages]
     if options.smoke:
@@ -104,13 +106,28 @@ def _show(spec: sweep.Spec, linked: graph.Graph, console: Console) -> None:
         console.print(line, soft_wrap=True, highlight=False)
 
 
-def _executor(asked: str, dry_run: bool) -> str:
+def _executor(asked: str, dry_run: bool, site: Site) -> str:
+    """Where it runs. What speaks of a cluster is not taken for this machine because none answers: only a dry run shows its plan.
+
+    Raises:
+        ConfigError: a cluster was named or is installed, and does not answer.
+    """
     if asked == "local" or (asked == "slurm" and dry_run):
         return asked
-    there = cluster.answers()
-    if asked == "slurm" and not there:
+    if cluster.answers():
+        return "slurm"
+    if asked == "slurm":
         raise ConfigError("no SLURM cluster answers here (sbatch, scontrol ping)", "--executor slurm", CLI)
-    return "slurm" if there else "local"
+    expected = cluster.expected(site)
+    if expected is None:
+        return "local"
+    if not dry_run:
+        raise ConfigError(f"{expected}, but no SLURM cluster answers here; submit where one does, or train here with --executor local")
+    print(
+        f"note: {expected}, but no SLURM cluster answers here: this is the plan for it; --executor local shows this machine's",
+        file=sys.stderr,
+    )
+    return "slurm"
 
 
 def read_site(named: str, overrides: dict[str, Any], where: str = CLI) -> Site:
@@ -177,7 +194,9 @@ def _refuse_two_executors(linked: graph.Graph, launch: folders.Launch) -> None:
     """A run must not be trained by this machine and by SLURM at once."""
     local.refuse_running(launch.sweep)
     if launch.executor == "local" and (there := cluster.queued(job.folder for job in linked.jobs)):
-        raise ConfigError(f"{len(there)} runs of {launch.sweep} are in SLURM's queue; end those first with jobs/cancel.py {launch.sweep}")
+        raise ConfigError(
+            f"SLURM's queue holds {counted(len(there), 'run')} of {launch.sweep}; end that first with jobs/cancel.py {launch.sweep}"
+        )
 
 
 def _prepare(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch) -> None:

@@ -2,47 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from jobs.overrides import CLI, RUN_FIELDS, Overrides, Setting, check, settings
-from vitssl.config import ConfigError, Run, fill, merge, read_yaml, unknown
+from vitssl.config import ConfigError, Run, Site, fill, merge, read_yaml, unknown
+from vitssl.config.base import closest
+from vitssl.config.merging import UNSET
+from vitssl.config.sweep import Arm, Resources, SweepFile
+from vitssl.files import read_json
+
+SWEEPS = Path(__file__).resolve().parents[1] / "sweeps"
 
 OF_A_VALUE = {"optional", "equalize", "equal_to"}  # what an axis value may say besides the fields that it sets
 QUANTITIES = ("macs", "gpu_hours", "kwh")
-
-
-@dataclass
-class Paper:
-    """The published table that the sweep reproduces."""
-
-    title: str = ""
-    table: str = ""
-    url: str = ""
-
-
-@dataclass
-class Resources:
-    """What one job asks for."""
-
-    nodes: int = 1
-    gpus_per_node: int = 1  # one process each; 0 is one process on the CPU
-    cpus_per_gpu: int = 8
-    mem_gb: Optional[float] = None  # per node; None takes the cluster's default
-    hours: float = 12.0  # a job that needs longer is stopped, requeued and continued
-
-
-@dataclass
-class Budget:
-    """What the runs that are not done yet may cost; a submission whose prediction exceeds it is refused."""
-
-    gpu_hours: Optional[float] = None
-    kwh: Optional[float] = None
-    kg_co2e: Optional[float] = None
-    money: Optional[float] = None  # in the site's currency
 
 
 class Equal(NamedTuple):
@@ -53,50 +30,12 @@ class Equal(NamedTuple):
 
 
 @dataclass
-class Arm:
-    """One row of the report: a chain of stages, or a row that the paper only quotes."""
-
-    row: str = ""  # its name in the paper's table
-    published: Any = None  # the paper's number, or one per value of the columns axis
-    published_cost: Optional[dict[str, Any]] = None  # {gmacs, gpu_hours, kg_co2e}, or one such per value of the columns axis
-    quoted: bool = False  # the paper took this number from elsewhere
-    not_runnable: Optional[str] = None  # why not
-    note: Optional[str] = None
-    baseline: Optional[str] = None  # the arm that differences are taken against; None: the sweep's
-    optional: bool = False  # runs only when asked for
-    resources: dict[str, Any] = field(default_factory=dict)  # over the sweep's
-    defaults: dict[str, Any] = field(default_factory=dict)  # over the sweep's, for every stage
-    stages: dict[str, Optional[dict[str, Any]]] = field(default_factory=dict)  # name -> fields; the accuracy is that of the last one
-
-
-@dataclass
-class SweepFile:
-    """The fields of a sweep file."""
-
-    name: str = ""  # of the folder of its runs
-    paper: Optional[Paper] = None
-    notes: list[str] = field(default_factory=list)
-    columns: Optional[str] = None
-    baseline: Optional[str] = None
-    metric: str = "top1"  # after the last epoch, on the test set (top1, top5, top1_ema) or of an evaluator (knn/top1, test/loss)
-    select: list[str] = field(default_factory=list)  # axes of which each arm and column takes the values that are best on held-out images
-    equalize: Optional[Literal["macs", "gpu_hours", "kwh"]] = None  # epochs such that arms cost what `equal_to` does; also of an axis value
-    equal_to: Optional[str] = None  # an arm; None: the baseline
-    budget: Budget = field(default_factory=Budget)
-    site: Optional[str] = None
-    resources: Resources = field(default_factory=Resources)
-    defaults: dict[str, Any] = field(default_factory=dict)
-    smoke: dict[str, Any] = field(default_factory=dict)  # further fields of a `--smoke` run
-    arms: dict[str, Arm] = field(default_factory=dict)
-    axes: dict[str, Any] = field(default_factory=dict)  # name -> values of the field of that name, or {label: fields}
-
-
-@dataclass
 class Spec(SweepFile):
     """A sweep file, read and narrowed to what was asked for; its axes are name -> {label: settings}."""
 
     file: str = ""
     overrides: Overrides = field(default_factory=Overrides)
+    added_axes: list[str] = field(default_factory=list)  # by the command line
     equal: dict[str, dict[Any, Equal | None]] = field(default_factory=dict)  # of the values of axes that say so
 
     def equal_of(self, labels: dict[str, Any]) -> Equal | None:
@@ -120,20 +59,54 @@ class Spec(SweepFile):
 
 # --------------------------------------------------------------------------------------------------------------- read
 
+ENDINGS = (".yaml", ".yml")
+
+
+def find(named: str | Path) -> Path:
+    """The sweep file of that path or, in the working directory's sweeps/ or the project's, of that name, with or without its ending.
+
+    Raises:
+        ConfigError: there is none; it says which one was probably meant.
+    """
+    path = Path(named)
+    if path.is_file():
+        return path
+    if path.is_dir():
+        raise _folder_error(path)
+    if "=" in path.name:
+        raise ConfigError(f"{str(path)!r} is no sweep file; that comes first, then key=value", place=CLI)
+    folders = [path.parent, Path("sweeps"), SWEEPS.relative_to(Path.cwd()) if SWEEPS.is_relative_to(Path.cwd()) else SWEEPS]
+    there = {file.stem: file for folder in reversed(folders) for file in sorted(folder.glob("*")) if file.suffix in ENDINGS}
+    if path.parent == Path() and path.suffix in ("", *ENDINGS) and path.stem in there:
+        return there[path.stem]
+    near = closest(path.stem, list(there))
+    advice = f" (did you mean {there[near[0]]}?)" if near else "; name a sweep file, for example sweeps/quickstart.yaml"
+    raise ConfigError(f"there is no such file{advice}", place=str(path))
+
+
+def _folder_error(folder: Path) -> ConfigError:
+    if made_by := read_json(folder / "sweep.json").get("file"):
+        return ConfigError(f"this is a folder of runs; name the sweep file that they are of: {made_by}", place=str(folder))
+    files = sorted(file for file in folder.glob("*") if file.suffix in ENDINGS)
+    example = f", for example {files[0]}" if files else ""
+    return ConfigError(f"this is a folder; name a sweep file{example}", place=str(folder))
+
 
 def read(path: str | Path, overrides: Overrides | None = None, everything: bool = False) -> Spec:
     """Read, check and narrow a sweep file.
 
     Args:
-        path: the YAML file.
+        path: the YAML file, as `find` finds it.
         overrides: the command line.
         everything: take the optional arms and axis values too.
 
     Raises:
         ConfigError: naming the file and the field.
     """
+    path = find(path)
     cli, file = overrides or Overrides(), str(path)
     content = read_yaml(path)
+    _refuse_other_kinds(content, file)
     axes, published = content.pop("axes", None) or {}, _pop_published(content.get("arms"))  # their labels may hold dots
     fill(SweepFile, cli.sweep, where=CLI)
     for arm, fields in cli.resources.items():
@@ -144,19 +117,26 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
     for name, value in published.items():
         spec.arms[name].published = value
     _check_arms(spec)
-    every_axis = {str(name): _axis(name, values, file) for name, values in _mapping(axes, "axes", file).items()}
-    _check_names(spec, every_axis)
-    for name in cli.axes:
-        if name not in every_axis:
-            raise unknown(name, every_axis, f"axes.{name}", CLI)
-    spec.axes = {name: _pick_values(name, values, spec, everything) for name, values in every_axis.items()}
     stages = {name: list(arm.stages) for name, arm in spec.arms.items()}
+    every_axis = {str(name): _axis(name, values, file) for name, values in _mapping(axes, "axes", file).items()}
+    added = _added_axes(cli.axes, every_axis, [stage for names in stages.values() for stage in names])
+    every_axis, spec.added_axes = every_axis | added, list(added)
+    _check_names(spec, every_axis)
+    spec.axes = {name: _pick_values(name, values, spec, everything) for name, values in every_axis.items()}
     spec.arms = _pick_arms(spec, everything)
     check(cli, stages, spec.arms)
     _check_layers(spec, list(dict.fromkeys(stage for names in stages.values() for stage in names)))
     for name, arm in spec.arms.items():
         arm.resources |= cli.resources.get(None, {}) | cli.resources.get(name, {})
     return spec
+
+
+def _refuse_other_kinds(content: dict[str, Any], file: str) -> None:
+    """Other YAML files that people name: a run's and a site's."""
+    if "arms" not in content and content.keys() >= {"objectives", "backbone", "optim"}:
+        raise ConfigError("this is one run; name the file of a whole sweep", place=file)
+    if "arms" not in content and content and content.keys() <= {f.name for f in dataclasses.fields(Site)}:
+        raise ConfigError(f"this is a site's profile; name a sweep file, and the site with --site {file}", place=file)
 
 
 def resources(where: str, path: str, *layers: dict[str, Any]) -> Resources:
@@ -239,6 +219,32 @@ def _axis(name: str, values: Any, file: str) -> dict[Any, dict[str, Any]]:
     raise ConfigError(f"expected a list of values or a mapping of names to fields, not {values!r}", path, file)
 
 
+def _added_axes(asked: dict[str, Any], of_file: dict[str, dict], stages: list[str]) -> dict[str, dict[Any, dict[str, Any]]]:
+    """The command line's axes that the file does not have."""
+    added = {}
+    for name, values in asked.items():
+        place = f"axes.{name}"
+        if name not in of_file:
+            if isinstance(values, list):
+                _check_field(name, of_file, stages)
+            added[name] = _axis(name, values, CLI)
+        elif isinstance(values, dict):
+            choice = ", ".join(map(str, of_file[name]))
+            raise ConfigError(f"the file has an axis of this name; choose of {choice}, or give yours another name", place, CLI)
+    return added
+
+
+def _check_field(axis: str, of_file: dict[str, dict], stages: list[str]) -> None:
+    """A list of values is of the field that the axis is named after."""
+    try:
+        for setting in settings({axis: UNSET}):
+            setting.check(stages, CLI)
+    except ConfigError as error:
+        if near := closest(axis, list(of_file)):
+            raise unknown(axis, of_file, f"axes.{axis}", CLI, also=near) from None
+        raise ConfigError(error.reason, f"axes.{axis}", CLI) from None
+
+
 def _label(value: Any) -> Any:
     return value if isinstance(value, (int, float, str, bool)) else str(value)
 
@@ -262,13 +268,15 @@ def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
             raise unknown(arm.baseline, spec.arms, f"arms.{name}.baseline", spec.file)
         if isinstance(arm.published, dict):
             arm.published = {str(key): value for key, value in arm.published.items()}
-            for key in arm.published:
+            if spec.place("columns") == CLI:  # the paper's are others
+                arm.published = {key: value for key, value in arm.published.items() if key in columns} or None
+            for key in arm.published or ():
                 if key not in columns:
                     raise unknown(key, columns, f"arms.{name}.published", spec.file)
 
 
 def _pick_values(name: str, values: dict[Any, dict], spec: Spec, everything: bool) -> dict[Any, list[Setting]]:
-    asked = spec.overrides.axes.get(name)
+    asked = None if name in spec.added_axes else spec.overrides.axes.get(name)
     if asked is not None and all(fields == {name: label} for label, fields in values.items()):
         values = _axis(name, asked, CLI)
         asked = list(values)
@@ -277,9 +285,8 @@ def _pick_values(name: str, values: dict[Any, dict], spec: Spec, everything: boo
         if str(label) not in by_text:
             raise unknown(label, by_text, f"axes.{name}", CLI)
     labels = [by_text[str(label)] for label in asked or ()]
-    spec.equal[name] = {
-        label: _equal(spec, fields, f"{spec.file}: axes.{name}.{label}") for label, fields in values.items() if "equalize" in fields
-    }
+    where = f"{spec.place(f'axes.{name}')}: axes.{name}"
+    spec.equal[name] = {label: _equal(spec, fields, f"{where}.{label}") for label, fields in values.items() if "equalize" in fields}
     if asked is None:
         labels = [label for label, fields in values.items() if everything or not fields.get("optional", False)]
     if not labels:

@@ -19,31 +19,37 @@ CORE = {"config", "files", "dist", "log", "backbones", "data", "objectives"}
 MIDDLE = {"model", "state", "optim", "macs", "cost", "workload", "emissions"}
 # module or package -> the modules and packages of vitssl that it may import, besides its own parts
 ALLOWED = {
-    "config": set(),
+    "config": {"words"},
     "files": {"config"},
     "dist": {"config"},
-    "log": {"config", "dist", "files"},
+    "log": {"config", "dist", "files", "words"},
     "backbones": {"config", "dist"},
     "data": {"config", "dist", "log", "files"},
     "views": {"config", "data"},
     "objectives": {"config", "dist", "backbones", "data"},
     **{name: CORE | MIDDLE for name in MIDDLE},
     "evaluators": CORE | {"model", "state", "views"},
-    "evaluate": CORE | MIDDLE | {"evaluators", "stopping", "views"},
+    "evaluate": CORE | MIDDLE | {"evaluators", "stopping", "views", "words"},
     "features": CORE | {"evaluate", "evaluators"},
     "analysis": CORE | {"evaluate", "report"},
-    "weights": CORE | MIDDLE | {"evaluate", "report"},
+    "weights": CORE | MIDDLE | {"evaluate", "report", "words"},
     "memory": set(),
+    "words": set(),
+    "arguments": {"config"},
+    "version": set(),
+    "fields": {"config"},
+    "predict": {"config", "data", "evaluate", "files", "words"},
+    "__main__": {"cli"},
     "train_state": CORE | MIDDLE | {"evaluators", "memory", "views"},
     "stopping": set(),
     "attempt": {"config", "dist", "emissions", "files"},
-    "train": CORE | MIDDLE | {"attempt", "evaluate", "evaluators", "train_state", "stopping", "views"},
+    "train": CORE | MIDDLE | {"attempt", "evaluate", "evaluators", "train_state", "stopping", "views", "words"},
     "bench": CORE | MIDDLE | {"evaluate", "memory", "evaluators", "train_state", "train", "views"},
     "report": {"config", "files"},
     "cli": None,  # anything, inside the function that needs it
     "__init__": {"evaluate"},
     # without torch: the energy mix, and which images a Run trains on
-    "jobs": {"config", "files", "report", "emissions", "data"},
+    "jobs": {"arguments", "config", "files", "report", "emissions", "data", "version", "words"},
 }
 FILES = sorted([*(ROOT / "vitssl").rglob("*.py"), *(ROOT / "jobs").rglob("*.py")])
 

@@ -35,3 +35,7 @@ def __getattr__(name: str) -> Any:
 
         return load
     raise AttributeError(f"module 'vitssl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +19,14 @@ from vitssl.data.batch import UNLABELLED, Batch, RawBatch
 from vitssl.data.decode import decode_file, resize, resized_sizes, upright
 from vitssl.data.index import Index, load_index
 from vitssl.data.subset import Split, train_and_heldout
+from vitssl.evaluators.base import EVALUATED_AT_ONCE
 from vitssl.files import read_json, write_json
 from vitssl.stopping import StopRequest
 from vitssl.views import EvalView
+from vitssl.words import counted
 
 OneImage = str | Path | Image.Image
+NO_IMAGES = "there are no images; give at least one file or PIL image"
 
 
 class Trained:
@@ -57,20 +61,70 @@ class Trained:
         self.model.to(self.device).eval()
         self.view = EvalView(self.run.data.image_size, self.run.data.eval_crop, self.mean, self.std, self.device)
 
-    @torch.no_grad()
+    def __repr__(self) -> str:
+        tasks = " + ".join(config.active(self.run.objectives)) or "no objective"
+        parts = [f"{self.run.backbone.name} for {tasks}", counted(len(self.classes), "class", "classes"), *self._told_by_folder()]
+        return f"<Trained {self.folder}: {', '.join(parts)}>"
+
+    def _told_by_folder(self) -> list[str]:
+        """Which weights these are, and their accuracy on the test split where the run has ended."""
+        which = [f"{self.weights} weights"] if self.weights != "model" else []
+        if self.checkpoint != state.LAST:
+            return [*which, self.checkpoint]
+        done = read_json(self.folder / "done.json")
+        if "epochs" not in done:
+            return [*which, "imported" if self.step is None else f"not finished, at step {self.step:,}"]
+        test = done.get("test" if self.weights == "model" else f"test_{self.weights}")
+        return [*which, *([f"top-1 {test['top1']:.2f} %"] if test else []), counted(done["epochs"], "epoch")]
+
     def predict(self, images: OneImage | Iterable[OneImage]) -> Tensor:
         """Class probabilities (B, K), on the CPU, of files or PIL images of any size; of a single one, (1, K).
 
         Raises:
             ConfigError: a run without `classify`, a file that is no image or whose values `vitssl.data.depth` refuses, or no images at all.
         """
+        self.check_predicts()
+        probabilities = []
+        for result in self.predict_each([images] if isinstance(images, OneImage) else images):
+            if isinstance(result, ConfigError):
+                raise result
+            probabilities.append(result)
+        if not probabilities:
+            raise ConfigError(f"predict: {NO_IMAGES}")
+        return torch.stack(probabilities)
+
+    @torch.no_grad()
+    def predict_each(self, images: Iterable[OneImage]) -> Iterator[Tensor | ConfigError]:
+        """The class probabilities (K,) of each image, on the CPU, or what is wrong with it.
+
+        A batch is read when its first image is asked for, and forgotten before the next one.
+        """
+        left = iter(images)
+        while batch := list(islice(left, EVALUATED_AT_ONCE)):
+            results: dict[int, Tensor | ConfigError] = {}
+            views: dict[int, Tensor] = {}
+            for i, image in enumerate(batch):
+                try:
+                    views[i] = self.view(_raw(image, self.run.data.cache_px)).views["main"]
+                except ConfigError as error:
+                    results[i] = error
+            if views:
+                seen_BCSS = torch.cat(list(views.values()))
+                logits_BK = self.model.predict(Batch({"main": seen_BCSS}, {}, torch.zeros(len(views), dtype=torch.int64), 0.0))
+                results |= zip(views, logits_BK.float().softmax(-1).cpu(), strict=True)
+            yield from (results[i] for i in range(len(batch)))
+
+    def check_predicts(self) -> None:
+        """Refuse what has no classifier.
+
+        Raises:
+            ConfigError: a run without `classify`, or a teacher's weights.
+        """
         if not config.classifies(self.run):
             advice = "so it predicts no classes; vitssl.load(RUN).features(images) gives its features"
             raise ConfigError(f"{self.folder}: this run has no classify objective, {advice}")
         if self.weights == "teacher":
             raise ConfigError(f"{self.folder}: the classifier belongs to the student; of a teacher's weights there are features() only")
-        logits_BK = [self.model.predict(batch).float() for batch in self._views(images, "predict")]
-        return torch.cat(logits_BK).softmax(-1).cpu()
 
     @torch.no_grad()
     def features(self, images: OneImage | Iterable[OneImage], blocks: Sequence[int] = ()) -> Features:
@@ -90,7 +144,7 @@ class Trained:
             ConfigError: a file that is no image, no images at all, or no such block.
         """
         places = self.places(blocks)
-        passes = [self.encode(batch.views["main"], places) for batch in self._views(images, "features")]
+        passes = [self.encode(batch.views["main"], places) for batch in self._views(images)]
         joined = _joined(passes)
         joined.intermediates = {
             block: _joined([f.intermediates[place] for f in passes]) for block, place in zip(blocks, places, strict=True)
@@ -144,11 +198,11 @@ class Trained:
             raise ConfigError(f"{index.folder}: its classes are not those that {self.folder} was trained on")
         return index, train_and_heldout(index, self.run.data, config.needs_labels(self.run), evaluated=config.classifies(self.run))
 
-    def _views(self, images: OneImage | Iterable[OneImage], method: str) -> Iterator[Batch]:
+    def _views(self, images: OneImage | Iterable[OneImage]) -> Iterator[Batch]:
         """Image by image, as evaluation sees it."""
         images = [images] if isinstance(images, OneImage) else list(images)
         if not images:
-            raise ConfigError(f"{method}: there are no images; give at least one file or PIL image")
+            raise ConfigError(f"features: {NO_IMAGES}")
         return (self.view(_raw(image, self.run.data.cache_px)) for image in images)
 
 

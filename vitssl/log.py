@@ -15,14 +15,18 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
 from vitssl import __version__, dist
 from vitssl.files import read_events, write_atomically
+from vitssl.words import about, counted, duration
 
 QUIET_S = 30.0  # without a terminal, a line at least this often
+# Environment variable by which a launcher says what else its sweep has to do, as JSON: "position" of this run, such as [3/12]; and for the
+# runs after it "seconds", as far as their pace is known, and "times_this", how often the work of this run the others are.
+SWEEP = "VITSSL_SWEEP"
 
 
 class Log:
@@ -41,8 +45,10 @@ class Log:
         write_atomically(self._path, "".join(json.dumps(e) + "\n" for e in keep).encode())
         self._file = self._path.open("a", buffering=1)
         self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
-        self._bar, self._name, self._last_line_s = _progress_bar(), folder.name, time.time()
-        self._task = self._bar.add_task(folder.name, total=total_steps, completed=step, note="")
+        self._sweep = json.loads(os.environ.get(SWEEP, "{}"))
+        self._name = " ".join(filter(None, (self._sweep.get("position"), folder.name)))
+        self._bar, self._last_line_s = _progress_bar(), time.time()
+        self._task = self._bar.add_task(self._sweep.get("position") or folder.name, total=total_steps, completed=step, note="")
         self._bar.start()
 
     def event(self, kind: str, step: int, /, **values: Any) -> None:
@@ -59,15 +65,24 @@ class Log:
             elif isinstance(value, float) and kind in ("train", "eval"):
                 self._board.add_scalar(f"{kind}/{prefix}{name}", value, step)
 
-    def advance(self, step: int, note: str) -> None:
-        """Move the progress bar to ``step``."""
+    def advance(self, step: int, epoch: str, note: str) -> None:
+        """Move the progress bar to ``step``; a line says the epoch, the time left, and then the note, as far as there is room."""
         if not self.active:
             return
-        self._bar.update(self._task, completed=step, note=note)
+        self._bar.update(self._task, completed=step)
+        line = f"{epoch}{self._left()}; {note}"
+        self._bar.update(self._task, note=line)
         if self._bar.disable and time.time() - self._last_line_s > QUIET_S:
-            left_s = self._bar.tasks[0].time_remaining
-            left = "?" if left_s is None else f"{left_s / 60:.0f} min"
-            self.say(f"{self._name}: {note}, {left} left")
+            self.say(f"{self._name}: {line}")
+
+    def _left(self) -> str:
+        """The time left for this run, and for the sweep if others come after it."""
+        task = self._bar.tasks[0]
+        if task.time_remaining is None or not task.speed or task.total is None:
+            return ""
+        own = f", {duration(task.time_remaining)} left"
+        others_s = self._sweep.get("seconds", 0.0) + self._sweep.get("times_this", 0.0) * task.total / task.speed
+        return f"{own}; {about(task.time_remaining + others_s)} left for the sweep" if others_s else own
 
     def say(self, text: str) -> None:
         if self.active:
@@ -85,13 +100,8 @@ def _progress_bar() -> Progress:
     # without a terminal (a batch job's log) the bar is off and `say` alone writes
     console = Console(file=sys.stderr)
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        TextColumn("{task.completed:.0f}/{task.total:.0f} steps"),
-        TextColumn("{task.fields[note]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
+        BarColumn(bar_width=10),
+        TextColumn("{task.description} {task.fields[note]}"),  # one column: rich would shorten the first of several too
     )
     return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
 
@@ -112,7 +122,8 @@ def _cpu_model() -> str:
     names = (
         [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
     )
-    return f"{names[0]} ({len(names)} CPUs)" if names else f"{platform.processor() or platform.machine()} ({os.cpu_count()} CPUs)"
+    name = names[0] if names else platform.processor() or platform.machine()
+    return f"{name} ({counted(len(names) or os.cpu_count() or 1, 'CPU')})"
 
 
 class Meter:

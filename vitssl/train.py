@@ -27,6 +27,7 @@ from vitssl.files import read_json, write_json
 from vitssl.log import Log, Meter, machine
 from vitssl.stopping import StopRequest
 from vitssl.train_state import TrainState, forward, save, set_numerics, start
+from vitssl.words import counted, duration
 
 STOPPED = 75  # EX_TEMPFAIL: to be continued
 
@@ -131,8 +132,13 @@ def _log_step(train_state: TrainState, meter: Meter, log: Log) -> None:
     values = meter.take(train_state.run.optim.batch_size)
     at = progress.step - 1
     log.event("train", progress.step, epoch=train_state.epoch, lr=schedule.lr(at), weight_decay=schedule.weight_decay(at), **values)
-    terms = " ".join(f"{name} {value:.3f}" for name, value in values["terms"].items())
-    log.advance(progress.step, f"epoch {train_state.epoch:.1f}/{train_state.run.loop.epochs} {terms} {values['images_per_s']:.0f} img/s")
+    train_state.terms = values["terms"]
+    note = f"{_terms(train_state, ' ')} {values['images_per_s']:.0f} img/s"
+    log.advance(progress.step, f"epoch {train_state.epoch:.1f}/{train_state.run.loop.epochs}", note)
+
+
+def _terms(train_state: TrainState, separator: str) -> str:
+    return separator.join(f"{name} {value:.3f}" for name, value in train_state.terms.items())
 
 
 def evaluate(train_state: TrainState, log: Log, due: dict[str, EvalConfig]) -> None:
@@ -144,10 +150,22 @@ def evaluate(train_state: TrainState, log: Log, due: dict[str, EvalConfig]) -> N
     progress.last = metrics
     _remember_best(train_state, metrics)
     log.event("eval", progress.step, epoch=train_state.epoch, **metrics)
-    shown = ", ".join(f"{name} top-1 {values['top1']:.2f} %" for name, values in metrics.items())
-    log.say(f"{train_state.folder.name}: epoch {train_state.epochs_done}/{train_state.run.loop.epochs}: {shown}")
-    if last and dist.is_main():
+    if not last:  # the run's own last line says it
+        log.say(f"{train_state.folder.name}: epoch {train_state.epochs_done}/{train_state.run.loop.epochs}: {_accuracies(metrics)}")
+    elif dist.is_main():
         write_results(train_state.folder, evals_of(train_state.run), results, train_state.epoch, train_state.index.classes)
+
+
+def _accuracies(metrics: dict[str, dict[str, float]]) -> str:
+    return ", ".join(f"{name} top-1 {values['top1']:.2f} %" for name, values in metrics.items())
+
+
+def _last_line(train_state: TrainState) -> str:
+    """What came out: accuracies where it was evaluated, and the newest loss terms; and how long it took, over all attempts."""
+    progress = train_state.progress
+    took = f"{counted(train_state.epoch, 'epoch')} in {duration(progress.time_s)}"
+    losses = f"loss {_terms(train_state, ', ')}" if train_state.terms else ""
+    return f"{train_state.folder.name}: {'; '.join(filter(None, [took, _accuracies(progress.last), losses]))}"
 
 
 def _remember_best(train_state: TrainState, metrics: dict[str, dict[str, float]]) -> None:
@@ -194,13 +212,15 @@ def _train(folder: Path, run: Run) -> int:
         log = Log(folder, train_state.progress.step, train_state.total_steps, active=dist.is_main())
         log.event(
             "start", train_state.progress.step, attempt=number, world_size=dist.world_size(), steps=train_state.total_steps,
-            steps_per_epoch=train_state.loader.steps_per_epoch, train_images=train_state.loader.num_samples,
+            steps_per_epoch=train_state.loader.steps_per_epoch, epochs=run.loop.epochs, train_images=train_state.loader.num_samples,
             lr=train_state.schedule.peak_lr, batch_size=run.optim.batch_size, accumulate=train_state.accumulate,
             **machine(train_state.device),
         )  # fmt: skip
         try:
             done = fit(train_state, ddp_model, log, stopping)
             log.event("end", train_state.progress.step, attempt=number, reason="done" if done else "stopped")
+            if done:
+                log.say(_last_line(train_state))
         finally:
             log.close()
     if not done:

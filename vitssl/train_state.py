@@ -62,6 +62,7 @@ class TrainState:
         self.total_steps = total_steps(run, self.loader.steps_per_epoch)
         self.model = model.build(run, len(self.index.classes))
         self.progress = Progress()
+        self.terms: dict[str, float] = {}  # the newest of the loss, before their weights
         view = EvalView(run.data.image_size, run.data.eval_crop, self.mean, self.std, self.device)
         self.subject = evaluators.Subject(
             self.model, run, self.index.classes, view, lambda: (self.index, self.split), lambda: self.ema and self.ema.average
@@ -72,7 +73,8 @@ class TrainState:
 
     @property
     def epoch(self) -> float:
-        return self.progress.step / self.loader.steps_per_epoch
+        """How many of the Run's epochs are done. The last batch may hold images of one more, which counts as none."""
+        return min(self.progress.step / self.loader.steps_per_epoch, float(self.run.loop.epochs))
 
     @property
     def epochs_done(self) -> int:
@@ -90,7 +92,7 @@ class TrainState:
         return bool(every) and self.epoch_ended and self.epochs_done % every == 0
 
     def _epochs_at(self, step: int) -> int:
-        return int(step / self.loader.steps_per_epoch + 1e-9)
+        return min(int(step / self.loader.steps_per_epoch + 1e-9), self.run.loop.epochs)
 
     def evals_due(self) -> dict[str, EvalConfig]:
         """The evaluators that are due after the newest step."""

@@ -113,7 +113,7 @@ def test_hours_and_energy_are_what_finished_runs_took(plan, place):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["equalize=mac"], r"^command line: equalize: 'mac' is none of macs, gpu_hours, kwh$"),
+        (["equalize=mac"], r"^command line: equalize: 'mac' is none of macs, gpu_hours, kwh .did you mean macs"),
         (["equalize=macs", "equal_to=joined"], r"^command line: equal_to: 'joined' is not known .did you mean joint"),
         (
             ["equalize=macs", "equal_to=joint", "arms=[scratch]"],

@@ -19,7 +19,7 @@ from PIL import Image
 from jobs import cancel, folders, node, status, submit
 from jobs.graph import Graph
 from tests.jobs.conftest import EXAMPLE
-from vitssl import cli, config
+from vitssl import cli, config, version
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -199,25 +199,25 @@ def test_a_sweep_that_is_being_submitted_is_left_alone(tmp_path) -> None:
 
 def test_what_git_does_not_know_matters_where_it_may_run(tmp_path, monkeypatch) -> None:
     """A user's own list or log is no change of the source; a new module or sweep is, and so is any change of a tracked file."""
-    monkeypatch.setattr(folders, "ROOT", tmp_path)
+    monkeypatch.setattr(version, "ROOT", tmp_path)
     (tmp_path / "sweeps").mkdir()
     (tmp_path / "README.md").write_text("first")
     author = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
     for words in (["init", "-q"], ["add", "."], [*author, "commit", "-qm", "first"]):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
-    sha, dirty = folders.commit()
+    sha, dirty = version.commit()
     assert len(sha) == 40 and not dirty
     (tmp_path / "todo.txt").touch()
-    assert folders.commit() == (sha, False)
+    assert version.commit() == (sha, False)
     (tmp_path / "sweeps" / "mine.yaml").touch()
-    assert folders.commit() == (sha, True)
+    assert version.commit() == (sha, True)
     (tmp_path / "sweeps" / "mine.yaml").unlink()
     (tmp_path / "README.md").write_text("second")
-    assert folders.commit() == (sha, True)
+    assert version.commit() == (sha, True)
     shutil.rmtree(tmp_path / ".git")
-    assert folders.commit() == (None, True)
+    assert version.commit() == (None, True)
     monkeypatch.setenv("VITSSL_REVISION", sha)  # an image says what it was made from
-    assert folders.commit() == (sha, False)
+    assert version.commit() == (sha, False)
 
 
 def test_what_a_report_needs_of_the_data_is_in_the_run_folder(local) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import pace, predict
+from jobs import pace, predict, shards
 from jobs.folders import Launch, architecture, digest, source_files
 from jobs.graph import Graph
 from vitssl.config import Objectives, Site, Subset
@@ -74,14 +74,14 @@ def test_an_earlier_run_of_the_architecture_is_better_than_an_assumption(graph: 
 def test_fewer_steps_or_images_cost_less(graph: Graph) -> None:
     run = graph.jobs[0].run
     run.loop.max_steps = 2
-    assert predict.images_of(run) == 32
+    assert shards.images_trained(run) == 32
     run.loop.max_steps, run.data.images = None, Subset(fraction=0.2)
-    assert predict.images_of(run) == 200
+    assert shards.images_trained(run) == 200
     run.data.images = Subset(per_class=7)
-    assert predict.images_of(run) == 10 * 2 * 7
+    assert shards.images_trained(run) == 10 * 2 * 7
     # a classifier cannot use the images whose label is hidden
     run.data.labels = Subset(per_class=3)
-    assert predict.images_of(run) == 10 * 2 * 3
+    assert shards.images_trained(run) == 10 * 2 * 3
 
 
 def test_evaluations_cost_what_they_see(graph: Graph) -> None:

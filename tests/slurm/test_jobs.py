@@ -126,7 +126,7 @@ def test_a_second_submission_has_the_only_report_and_keeps_off_while_one_is_unde
         assert submit.main([*words, "--executor", "slurm"], module="standin") == 2
     assert submit.main([*words, "--executor", "local"], module="standin") == 2
     shown = capsys.readouterr().err
-    assert "is being submitted by another process" in shown and "1 runs of" in shown and "are in SLURM's queue" in shown
+    assert "is being submitted by another process" in shown and "SLURM's queue holds 1 run of" in shown
 
 
 def test_a_failed_parent_leaves_nobody_pending(standin: Standin) -> None:

@@ -105,38 +105,40 @@ SIZES = {name: size for family in FAMILIES.values() for name, size in family.siz
 
 @dataclass
 class BackboneConfig:
-    """What a family does not read is refused; None takes the named size's value."""
+    """What a family does not read is refused; null takes the named size's value."""
 
+    # the family and its size; the fields below override the size
     name: Literal[
         "vit_pico", "vit_tiny", "vit_small", "vit_base", "vit_large", "swin_pico", "swin_tiny", "cvt_pico", "cvt_13",
         "t2t_pico", "t2t_vit_14", "resnet_pico", "resnet50", "resnet8", "resnet56",
     ] = "vit_tiny"  # fmt: skip
-    patch_size: Optional[int] = None  # pixels
-    positions: Literal["learned", "sincos"] = "learned"
+    patch_size: Optional[int] = None  # pixels per side of a patch; null, here and below: the named size's
+    positions: Literal["learned", "sincos"] = "learned"  # learned positions, or fixed sines and cosines (MAE)
     interpolate_antialias: bool = later(False, before=True)  # of positions for another grid (timm: True; DINO, DeiT, MAE: False)
-    embed_dim: Optional[int] = None  # in staged families, of the first stage; the others keep their ratio to it
-    depth: Optional[int] = None
+    embed_dim: Optional[int] = None  # width of a token; in staged families, of the first stage: the others keep their ratio to it
+    depth: Optional[int] = None  # blocks of a family without stages
     depths: Optional[list[int]] = None  # blocks of each stage
-    num_heads: Optional[int] = None  # in staged families, of the first stage
-    mlp_ratio: Optional[float] = None
-    qkv_bias: Optional[bool] = None
-    drop_path: float = 0.0  # of the last block; the rate grows linearly from 0
-    init: Literal["trunc_normal", "xavier"] = "trunc_normal"  # timm/DeiT's, or MAE's
-    cls_token_std: Optional[float] = None  # of its start; None: 1e-6 (timm), with xavier 0.02 (MAE); DINO and DeiT's first release: 0.02
+    num_heads: Optional[int] = None  # heads of attention; in staged families, of the first stage
+    mlp_ratio: Optional[float] = None  # width of the hidden layer of a block's MLP, as a multiple of the token's
+    qkv_bias: Optional[bool] = None  # do queries, keys and values have biases?
+    drop_path: float = 0.0  # stochastic depth of the last block; the rate grows linearly from 0
+    init: Literal["trunc_normal", "xavier"] = "trunc_normal"  # how weights start: timm's and DeiT's way, or MAE's
+    # of the class token's start; null: 1e-6 (timm), with xavier 0.02 (MAE); DINO and DeiT's first release: 0.02
+    cls_token_std: Optional[float] = None
     reg_tokens: int = 0  # further prefix tokens after the class token, with positions (timm's name; registers)
-    tokenizer: Literal["patches", "shifted"] = "patches"  # shifted: shifted patch tokenization (SL-ViT)
-    attention: Literal["plain", "local"] = "plain"  # local: locality self-attention (SL-ViT)
+    tokenizer: Literal["patches", "shifted"] = "patches"  # how patches become tokens; shifted: shifted patch tokenization (SL-ViT)
+    attention: Literal["plain", "local"] = "plain"  # of every block; local: locality self-attention (SL-ViT)
     masked_tokens: Optional[MaskedTokens] = None  # extra tokens in the last blocks (MT-SiT, MT-DINO)
-    window_size: Optional[int] = None  # tokens; 7
-    relative_positions: bool = True  # Swin's relative position bias
+    window_size: Optional[int] = None  # tokens per side of a window of attention (Swin); null: 7
+    relative_positions: bool = True  # does Swin have its relative position bias?
     variant: Literal["microsoft", "drloc"] = "microsoft"  # CvT: the paper's authors' code, or the one that Drloc trained
     attention_scale: Literal["head_dim", "embed_dim"] = "head_dim"  # of the logits, to the power -1/2; T2T's released weights: embed_dim
     shortcut: Literal["identity", "projection"] = "identity"  # of cifarresnet where the width grows: He et al.'s option A or B
-    frozen: bool = False  # a linear probe: no gradient, evaluation mode
+    frozen: bool = False  # a linear probe: the backbone has no gradient and is in evaluation mode
     # Whose images its batch norms' statistics are of: the whole slice of a step, or those of each GPU (most public code), where the result
     # depends on the number of GPUs and on loop.micro_batch_size. Those of objectives' heads are always global.
     batch_norm: Literal["global", "per_gpu"] = "global"
-    fused_attention: bool = runtime_field(True)
+    fused_attention: bool = runtime_field(True)  # attention as one operation of torch's: less memory, equal results but for rounding
 
     def inactive_fields(self) -> dict[str, str]:
         """{field that the family does not read: what it belongs to}."""

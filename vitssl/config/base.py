@@ -8,7 +8,7 @@ import difflib
 import functools
 import math
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from operator import attrgetter
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -38,12 +38,17 @@ class Problem(NamedTuple):
     reason: str
 
 
-def unknown(value: Any, known: Iterable[Any], field: str = "", place: str = "") -> ConfigError:
-    """The error for a name that is not there, with the nearest one that is."""
+def unknown(value: Any, known: Iterable[Any], field: str = "", place: str = "", also: Sequence[str] = ()) -> ConfigError:
+    """The error for a name that is not there, with what was meant: ``also`` where that is known, else the nearest one that is there."""
     names = [str(k) for k in known]
-    near = difflib.get_close_matches(str(value), names, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(names) or 'nothing'}"
+    near = list(also) or closest(str(value), names)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(names) or 'nothing'}"
     return ConfigError(f"{value!r} is not known ({hint})", field, place)
+
+
+def closest(value: str, names: Sequence[str]) -> list[str]:
+    """The name that looks most like a value, or begins with it; empty where none does."""
+    return difflib.get_close_matches(value, names, n=1) or [name for name in names if len(value) > 1 and name.startswith(value)][:1]
 
 
 def runtime_field(default: Any) -> Any:

@@ -15,7 +15,7 @@ from vitssl.config.base import Problem, less_than, not_a_probability, not_rising
 class Operation:
     """What every operation has."""
 
-    prob: float = 1.0  # of doing it to an image
+    prob: float = 1.0  # probability of doing it to an image
 
     def problems(self, name: str) -> Iterator[Problem]:
         """``name`` is the path of the field, such as data.views.main.color[0].jitter."""
@@ -26,7 +26,7 @@ class Operation:
 class Jitter(Operation):
     """torchvision's ColorJitter, but with one random order of its four operations for all images of a step."""
 
-    strength: list[float] = field(default_factory=lambda: [0.4, 0.4, 0.4, 0.0])  # brightness, contrast, saturation, hue
+    strength: list[float] = field(default_factory=lambda: [0.4, 0.4, 0.4, 0.0])  # of brightness, contrast, saturation and hue
 
     def problems(self, name: str) -> Iterator[Problem]:
         yield from super().problems(name)
@@ -43,9 +43,9 @@ class Gray(Operation):
 
 @dataclass
 class Blur(Operation):
-    """Gaussian."""
+    """A Gaussian blur."""
 
-    sigma: list[float] = field(default_factory=lambda: [0.1, 2.0])  # pixels; each image's is uniform in this range
+    sigma: list[float] = field(default_factory=lambda: [0.1, 2.0])  # of the blur, in pixels; each image's is uniform in this range
 
     def problems(self, name: str) -> Iterator[Problem]:
         yield from super().problems(name)
@@ -66,9 +66,9 @@ class ColorOp:
     """One operation: exactly one of these is set."""
 
     jitter: Optional[Jitter] = None
-    gray: Optional[Gray] = None
+    gray: Optional[Gray] = None  # no colour
     blur: Optional[Blur] = None
-    solarize: Optional[Solarize] = None
+    solarize: Optional[Solarize] = None  # bright pixels are inverted
 
     def chosen(self) -> dict[str, Any]:
         """What is set, by name; a single entry, once checked."""
@@ -89,7 +89,7 @@ class ColorOp:
 class ColorStep(ColorOp):
     """One operation, or several of which each image meets one, with equal chances."""
 
-    one_of: Optional[list[ColorOp]] = None
+    one_of: Optional[list[ColorOp]] = None  # several, of which each image meets one, with equal chances
 
     def choices(self) -> list[ColorOp]:
         return [self] if self.one_of is None else self.one_of

@@ -24,10 +24,10 @@ STATISTICS = {
 class Subset:
     """A part of the training images: either a share of them or a number per class."""
 
-    fraction: Optional[float] = None  # in (0, 1]
-    per_class: Optional[int] = None
-    balanced: bool = True  # with `fraction`: the same share of every class; False draws from all images alike
-    seed: Optional[int] = 0  # of the draw; null: no draw, the first ones in the order of the shards, which is the source's
+    fraction: Optional[float] = None  # share of the images, in (0, 1]
+    per_class: Optional[int] = None  # images of every class
+    balanced: bool = True  # with `fraction`: the same share of every class; false draws from all images alike
+    seed: Optional[int] = 0  # of the draw of images; null: no draw, the first ones in the order of the shards, which is the source's
 
     def problems(self, name: str) -> Iterator[Problem]:
         if (self.fraction is None) == (self.per_class is None):
@@ -45,24 +45,26 @@ class View:
     NOW_WRITTEN: ClassVar[dict[str, str]] = BEFORE  # fields that it had -> what says the same now
     as_now_written = staticmethod(with_steps)  # what an older version wrote -> today's fields
     count: int = 1  # how many independent copies of this view per image (stacked crop-major)
-    size: Optional[int] = None  # pixels; None takes data.image_size
+    size: Optional[int] = None  # pixels per side; null takes data.image_size
+    # random_resized: a random part of the image, resized; pad: the image with a border, cut back; resize: all of it
     crop: Literal["random_resized", "pad", "resize"] = "random_resized"
-    scale: list[float] = field(default_factory=lambda: [0.08, 1.0])  # crop area / image area
-    ratio: list[float] = field(default_factory=lambda: [3 / 4, 4 / 3])  # crop width / crop height
+    scale: list[float] = field(default_factory=lambda: [0.08, 1.0])  # crop area / image area, drawn from this range
+    ratio: list[float] = field(default_factory=lambda: [3 / 4, 4 / 3])  # crop width / crop height, drawn from this range
     pad_px: int = 4  # `crop: pad` resizes to `size`, pads by this much (reflecting) and crops back
-    interpolation: Literal["bilinear", "bicubic"] = "bicubic"
-    hflip: float = 0.5
-    auto_augment: str = ""  # timm's names: rand-m9-mstd0.5-inc1, original (AutoAugment, ImageNet); also cifar10
-    auto_augment_interpolation: Literal["bilinear", "bicubic"] = later("bicubic", before="bilinear")  # of its geometry
-    # in this order, and by name alone with its defaults: [{jitter: {strength: [0.4, 0.4, 0.2, 0.1], prob: 0.8}}, {one_of: [gray, blur]}]
+    interpolation: Literal["bilinear", "bicubic"] = "bicubic"  # of the crop
+    hflip: float = 0.5  # probability of a mirrored image
+    auto_augment: str = ""  # random operations by timm's names: rand-m9-mstd0.5-inc1, original (AutoAugment, ImageNet); also cifar10
+    auto_augment_interpolation: Literal["bilinear", "bicubic"] = later("bicubic", before="bilinear")  # of auto_augment's geometry
+    # colour operations, in this order; a name alone is that with its defaults, as in
+    # [{jitter: {strength: [0.4, 0.4, 0.2, 0.1], prob: 0.8}}, {one_of: [gray, blur]}]
     color: list[ColorStep] = field(default_factory=list)
-    erasing_prob: float = 0.0  # timm's RandomErasing, one box
-    erasing_scale: list[float] = field(default_factory=lambda: [0.02, 1 / 3])  # area of the box / image area
-    erasing_mode: Literal["pixel", "const"] = "pixel"  # noise, or zero after normalising
-    mixup_alpha: float = 0.0
-    cutmix_alpha: float = 0.0
-    mix_prob: float = 1.0  # of mixing a batch at all, when mixup or cutmix is on
-    switch_prob: float = 0.5  # of cutmix rather than mixup, when both are on
+    erasing_prob: float = 0.0  # probability of timm's RandomErasing, one box
+    erasing_scale: list[float] = field(default_factory=lambda: [0.02, 1 / 3])  # area of the erased box / image area
+    erasing_mode: Literal["pixel", "const"] = "pixel"  # the box becomes noise, or zero after normalising
+    mixup_alpha: float = 0.0  # of the beta distribution of mixup's shares; 0: off
+    cutmix_alpha: float = 0.0  # of the beta distribution of cutmix's shares; 0: off
+    mix_prob: float = 1.0  # probability of mixing a batch at all, when mixup or cutmix is on
+    switch_prob: float = 0.5  # probability of cutmix rather than mixup, when both are on
 
     def inactive_fields(self) -> dict[str, str]:
         """{field that has no effect, given the others: what it belongs to}."""
@@ -94,9 +96,9 @@ class View:
 
 @dataclass
 class Views:
-    main: View = field(default_factory=View)
-    second: Optional[View] = None
-    local: Optional[View] = None
+    main: View = field(default_factory=View)  # the view that objectives read where they name no other
+    second: Optional[View] = None  # another one of each image (SimCLR, DINO, LUT)
+    local: Optional[View] = None  # small crops (DINO)
 
     def enabled(self) -> dict[str, View]:
         """The views that are configured, by name, in the order of the fields."""
@@ -108,25 +110,25 @@ class Data:
     shards: str = runtime_field("???")  # folder written by `vitssl shards build`
     source: Optional[str] = runtime_field(None)  # what the launcher builds `shards` from where the folder does not exist
     sha256: Optional[str] = None  # fingerprint of the shards' content; the launcher fills it in, training verifies it
-    train_split: str = "train"  # splits joined by "+", as in train+unlabeled
-    test_split: str = "test"
+    train_split: str = "train"  # split of the shards that is trained on; several joined by "+", as in train+unlabeled
+    test_split: str = "test"  # split of the shards that accuracies are measured on
     images: Optional[Subset] = None  # fewer images, for every objective
     labels: Optional[Subset] = None  # fewer labels: the other images stay, unlabelled
     val_split: Optional[str] = None  # held-out images for choosing the epoch, evaluated as "val": a split of the shards
     val_fraction: float = 0.0  # or this share of the training images, which are then left out of training
-    val_seed: int = 0
+    val_seed: int = 0  # of the draw of val_fraction
     repeats: int = 1  # repeated augmentation: copies of an image in a batch; an epoch keeps its number of samples
-    image_size: int = 224  # pixels
+    image_size: int = 224  # pixels per side of what the network sees
     normalize: Literal["dataset", "imagenet", "half", "cifar10"] = "dataset"  # channel statistics: the shards', or well-known ones
-    mean: Optional[list[float]] = None  # channel statistics in place of those, in [0, 1] units; both or neither
-    std: Optional[list[float]] = None
+    mean: Optional[list[float]] = None  # means of red, green and blue in place of those, in [0, 1] units; with std or not at all
+    std: Optional[list[float]] = None  # standard deviations that go with mean
     eval_crop: float = 0.875  # evaluation: resize the short side to image_size / eval_crop, centre-crop image_size
     cache_px: Optional[int] = None  # shrink images whose short side is longer to this many pixels, once, in the cache
     cache_gb: float = runtime_field(16.0)  # decoded sets up to this size are cached, larger ones are streamed
-    cache_dir: Optional[str] = runtime_field(None)  # node-local; None takes $TMPDIR
+    cache_dir: Optional[str] = runtime_field(None)  # a folder on the node for the cache; null takes $TMPDIR
     device_cache_gb: float = runtime_field(1.0)  # decoded sets up to this size live in GPU memory
     workers: int = runtime_field(4)  # decoding processes, per GPU, when streaming
-    views: Views = field(default_factory=Views)
+    views: Views = field(default_factory=Views)  # augmentations of each image, by name
 
     def inactive_fields(self) -> dict[str, str]:
         """As `View.inactive_fields`."""

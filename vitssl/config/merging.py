@@ -13,8 +13,10 @@ import yaml
 from omegaconf import BooleanNode, FloatNode, IntegerNode, OmegaConf, StringNode, ValidationError
 from omegaconf.errors import OmegaConfBaseException
 
-from vitssl.config.base import ConfigError, as_it_was, hints_of, options_of, unknown
+from vitssl.config.base import ConfigError, as_it_was, closest, hints_of, options_of
+from vitssl.config.methods import method
 from vitssl.config.run import Run, check, inactive_fields
+from vitssl.config.suggestions import not_a_field
 
 UNSET = "???"  # OmegaConf's mark for a value that another layer has to give
 SCALARS = {int: IntegerNode(), float: FloatNode(), bool: BooleanNode(), str: StringNode()}
@@ -107,7 +109,7 @@ def _filled(schema: type, layer: Any, path: str) -> Any:
         if name in moved:
             raise ConfigError(f"there is no such field any more; write {dot}{moved[name]}", f"{dot}{name}")
         if name not in hints:
-            raise unknown(name, hints, f"{dot}{name}")
+            raise not_a_field(str(name), hints, f"{dot}{name}", schema)
     return schema(**{name: _converted(hints[name], value, f"{dot}{name}") for name, value in layer.items()})
 
 
@@ -128,8 +130,18 @@ def _converted(hint: Any, value: Any, path: str) -> Any:
     if kind in SCALARS and value is not None:
         with contextlib.suppress(ValidationError):
             return SCALARS[kind].validate_and_convert(value)
-    expected = f"none of {', '.join(inner)}" if kind is Literal else f"not {EXPECTED[kind]}"
-    raise ConfigError(f"{_shown(value)} is {expected}", path)
+    if kind is Literal:
+        raise ConfigError(f"{_shown(value)} is none of {', '.join(inner)}{_meant(value, inner)}", path)
+    raise ConfigError(f"{_shown(value)} is not {EXPECTED[kind]}", path)
+
+
+def _meant(value: Any, options: tuple[str, ...]) -> str:
+    if not isinstance(value, str):
+        return ""
+    if (of_paper := method(value)) is not None:
+        return f"; {of_paper.advice}"
+    near = closest(value, options)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def _part(hint: Any, value: Any) -> Any:

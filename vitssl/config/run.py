@@ -16,27 +16,29 @@ from vitssl.config.backbones import BackboneConfig, capabilities, module, size_o
 from vitssl.config.base import ConfigError, Problem, checkpoint, inactive_problems, less_than, runtime_field, teachers
 from vitssl.config.data import Data, View, view_px
 from vitssl.config.objectives import Objectives, active
+from vitssl.words import counted
 
 
 @dataclass
 class Optim:
-    name: Literal["adamw", "sgd", "lars"] = "adamw"
+    name: Literal["adamw", "sgd", "lars"] = "adamw"  # the optimiser
     batch_size: int = 256  # images per optimiser step over all GPUs
-    lr: float = 1e-3  # base rate, before lr_rule
-    lr_rule: Literal["none", "batch/256", "batch/512", "sqrt_batch", "sqrt_batch/8"] = "batch/256"  # see scaled_lr
-    min_lr: float = 1e-6
-    warmup_lr: float = 0.0
+    lr: float = 1e-3  # learning rate after the warm-up, before lr_rule
+    # what lr is multiplied by, of the global batch size B: batch/256 is B/256, sqrt_batch is sqrt(B)/4
+    lr_rule: Literal["none", "batch/256", "batch/512", "sqrt_batch", "sqrt_batch/8"] = "batch/256"
+    min_lr: float = 1e-6  # learning rate at the end of the cosine
+    warmup_lr: float = 0.0  # learning rate at the start of the warm-up, which is linear
     scale_all_lrs: bool = False  # lr_rule scales min_lr and warmup_lr too
-    betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
-    momentum: float = 0.9  # sgd, lars
-    nesterov: bool = False  # sgd, lars
-    weight_decay: float = 0.05
-    weight_decay_end: Optional[float] = None  # cosine from weight_decay to this
-    no_decay: list[str] = field(default_factory=list)  # name patterns, besides vectors and biases
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.999])  # decay of adamw's means of gradients and of their squares
+    momentum: float = 0.9  # of sgd and lars
+    nesterov: bool = False  # Nesterov's momentum, of sgd and lars
+    weight_decay: float = 0.05  # of matrices, tokens and learned positions; not of other vectors and biases
+    weight_decay_end: Optional[float] = None  # weight_decay goes to this by a cosine; null: it stays
+    no_decay: list[str] = field(default_factory=list)  # name patterns of further parameters without decay, besides vectors and biases
     decay: list[str] = field(default_factory=list)  # name patterns of vectors and biases that are decayed
-    layer_decay: float = 1.0
-    clip: Literal["none", "global", "tensor"] = "none"
-    clip_norm: float = 1.0
+    layer_decay: float = 1.0  # each layer learns at this share of the rate of the one above it (MAE: 0.75); 1: all alike
+    clip: Literal["none", "global", "tensor"] = "none"  # gradients: all by their common norm, or each tensor by its own (DINO, GMML)
+    clip_norm: float = 1.0  # the largest norm that clip leaves
 
     def inactive_fields(self) -> dict[str, str]:
         """{field that has no effect, given the others: what it belongs to}."""
@@ -60,21 +62,21 @@ class Optim:
 
 @dataclass
 class Loop:
-    epochs: int = 100
-    schedule_epochs: Optional[int] = None  # horizon of the cosine; None takes `epochs`
-    warmup_epochs: float = 5.0
-    warmup_prefix: bool = True  # the cosine begins after the warm-up (MAE); False: with it, hidden by it until its end (timm's default)
+    epochs: int = 100  # how often every training image is seen
+    schedule_epochs: Optional[int] = None  # horizon of the learning rate's cosine; null takes `epochs`
+    warmup_epochs: float = 5.0  # in which the learning rate rises, linearly
+    warmup_prefix: bool = True  # the cosine begins after the warm-up (MAE); false: with it, hidden by it until its end (timm's default)
     max_steps: Optional[int] = None  # stop after this many optimiser steps, the schedule unchanged
     micro_batch_size: Optional[int] = runtime_field(None)  # images per GPU and forward; more are accumulated
-    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
-    compile: bool = runtime_field(False)
-    ema_decay: Optional[float] = None  # also evaluates the moving average of the weights
-    device: Literal["auto", "cpu", "cuda"] = runtime_field("auto")
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"  # of the products in forward and backward; weights stay fp32
+    compile: bool = runtime_field(False)  # torch.compile: minutes at the start for faster steps
+    ema_decay: Optional[float] = None  # of a moving average of the weights, which is evaluated too; null: none
+    device: Literal["auto", "cpu", "cuda"] = runtime_field("auto")  # auto: a GPU where there is one
     threads: int = runtime_field(2)  # CPU threads per process; part of what "equal to the bit" means
-    eval_every: int = runtime_field(1)  # epochs; 0 evaluates at the end only
-    log_every: int = runtime_field(10)  # steps
-    checkpoint_minutes: float = runtime_field(5.0)  # a killed run loses at most this
-    keep_every: int = runtime_field(0)  # epochs; also keep a separate checkpoint, 0 = never
+    eval_every: int = runtime_field(1)  # epochs between evaluations; 0: at the end only
+    log_every: int = runtime_field(10)  # steps between lines of metrics.jsonl
+    checkpoint_minutes: float = runtime_field(5.0)  # between checkpoints: a killed run loses at most this
+    keep_every: int = runtime_field(0)  # epochs between checkpoints that stay; 0: only the last one does
 
     def problems(self) -> Iterator[Problem]:
         yield from less_than(0, self, "loop", "checkpoint_minutes", "warmup_epochs", "eval_every", "keep_every")
@@ -83,7 +85,9 @@ class Loop:
         if horizon < self.epochs:
             yield Problem("loop.schedule_epochs", f"{self.schedule_epochs} is shorter than loop.epochs={self.epochs}")
         if self.warmup_epochs >= horizon:
-            yield Problem("loop.warmup_epochs", f"{self.warmup_epochs:g} leaves nothing of the {horizon} epochs to train; lower it too")
+            yield Problem(
+                "loop.warmup_epochs", f"{self.warmup_epochs:g} leaves nothing of the {counted(horizon, 'epoch')} to train; lower it too"
+            )
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
             yield Problem("loop.ema_decay", f"{self.ema_decay} is not in (0, 1)")
 
@@ -91,13 +95,14 @@ class Loop:
 @dataclass
 class Run:
     uncorrected: ClassVar[bool] = False  # read from a folder of a version that computed some of it differently (`identity`)
-    seed: int = 0
-    data: Data = field(default_factory=Data)
-    backbone: BackboneConfig = field(default_factory=BackboneConfig)
-    objectives: Objectives = field(default_factory=Objectives)
-    optim: Optim = field(default_factory=Optim)
-    loop: Loop = field(default_factory=Loop)
-    evals: dict[str, Any] = runtime_field({})  # noqa: RUF009 - a new mapping each time; name -> fields of an evaluator (`evals.py`)
+    seed: int = 0  # of the weights, the order of images, crops, masks and all else that is drawn in training
+    data: Data = field(default_factory=Data)  # which images, how few of them, and their views
+    backbone: BackboneConfig = field(default_factory=BackboneConfig)  # the network
+    objectives: Objectives = field(default_factory=Objectives)  # what it is trained for; several are summed
+    optim: Optim = field(default_factory=Optim)  # the optimiser and its learning rate
+    loop: Loop = field(default_factory=Loop)  # how long, how precisely, and how often it evaluates and saves
+    # name -> fields of an evaluator, such as {knn: {type: knn, k: 20}}; they never change the weights
+    evals: dict[str, Any] = runtime_field({})  # noqa: RUF009 - a new mapping each time
     init_from: Optional[str] = checkpoint()  # where weights start: a run folder, a file, timm:NAME, import:LAYOUT:FILE, a stage
     init_weights: Literal["model", "ema", "teacher"] = "model"  # which of that run's weights: ema of loop.ema_decay, a teacher's
     init_objectives: list[str] = field(default_factory=list)  # objectives that start from there too, besides the backbone
@@ -259,7 +264,7 @@ def _queries(backbone: BackboneConfig) -> str | None:
     masked = backbone.masked_tokens
     if masked is None or masked.selection == "random":
         return None
-    return f"with learned queries in the last {masked.blocks} blocks"
+    return f"with learned queries in the last {counted(masked.blocks, 'block')}"
 
 
 def _pattern_problems(run: Run) -> Iterator[Problem]:

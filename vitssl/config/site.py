@@ -10,26 +10,26 @@ from typing import Optional
 class Site:
     """Where jobs run: the fields of a site profile (jobs/sites/*.yaml)."""
 
-    name: str = "local"
-    partition: Optional[str] = None
-    account: Optional[str] = None
-    qos: Optional[str] = None
-    constraint: Optional[str] = None
+    name: str = "local"  # of the place, in predictions and reports
+    partition: Optional[str] = None  # SLURM's, that jobs go to
+    account: Optional[str] = None  # SLURM's, that jobs are charged to
+    qos: Optional[str] = None  # SLURM's quality of service
+    constraint: Optional[str] = None  # SLURM's, features that nodes must have
     gpu: Optional[str] = None  # name of the board, for the predictions and the report
     gpu_type: Optional[str] = None  # SLURM's name of it, where a partition has several: --gpus-per-node=TYPE:N
     gpu_power_w: float = 230.0  # board power, for the estimate "GPU-hours x board power"
-    gpu_tflops: Optional[float] = None  # peak in the Run's precision, for predictions; None measures or assumes
-    price_per_gpu_hour: float = 0.0
-    currency: str = "USD"
+    gpu_tflops: Optional[float] = None  # peak in the Run's precision, for predictions; null measures or assumes
+    price_per_gpu_hour: float = 0.0  # for predictions and reports; 0: no money in them
+    currency: str = "USD"  # of the price
     country: str = "USA"  # ISO 3166-1 alpha-3, for the grid's carbon intensity
-    intensity_kg_per_kwh: Optional[float] = None  # overrides the country's
-    estimate_kg_per_kwh: float = 0.432  # of the estimate, as the SSAT paper's Table 3
+    intensity_kg_per_kwh: Optional[float] = None  # kg CO2e per kWh, in place of the country's
+    estimate_kg_per_kwh: float = 0.432  # kg CO2e per kWh of the estimate, as the SSAT paper's Table 3
     image: Optional[str] = None  # container (.sif) that training runs in
     container: str = "apptainer exec --nv"  # how to enter it
-    binds: list[str] = field(default_factory=list)
+    binds: list[str] = field(default_factory=list)  # further folders that the container sees, as its --bind has them
     setup: list[str] = field(default_factory=list)  # shell lines before the job
-    env: dict[str, str] = field(default_factory=dict)
-    additional: dict[str, str] = field(default_factory=dict)  # further sbatch options
+    env: dict[str, str] = field(default_factory=dict)  # variables of the job's environment
+    additional: dict[str, str] = field(default_factory=dict)  # further options of sbatch, such as {mail-type: FAIL}
 
     def estimate_kg(self, gpu_hours: float) -> float:
         """CO2e (kg) by the estimate of the SSAT paper's Table 3 (Lacoste et al. 2019): GPU-hours x board power x grid intensity."""

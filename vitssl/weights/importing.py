@@ -19,6 +19,7 @@ from vitssl.files import hash_file, read_json, write_json
 from vitssl.weights import shapes
 from vitssl.weights.layouts import HEAD, LAYOUT_TABLE, Layout, Names
 from vitssl.weights.shapes import Tensors
+from vitssl.words import counted
 
 FIELDS, CLASSES = "vitssl.fields", "vitssl.classes"  # of a safetensors file's metadata, in JSON
 # what an export notes there of the Run, since no shape tells it
@@ -211,7 +212,9 @@ def _data_facts(run: Run, num_classes: int, names: list[str]) -> dict[str, Any]:
     if run.data.shards != NO_SHARDS:
         index = load_index(run.data.shards)
         if num_classes and len(index.classes) != num_classes:
-            raise ConfigError(f"they have {len(index.classes)} classes, and the classifier of the file {num_classes}", "--shards")
+            raise ConfigError(
+                f"they have {counted(len(index.classes), 'class', 'classes')}, and the classifier of the file {num_classes}", "--shards"
+            )
         classes, mean, std = index.classes, index.mean, index.std
     mean, std = config.statistics(run.data, mean, std)
     return {"classes": classes, "mean": list(mean), "std": list(std)}

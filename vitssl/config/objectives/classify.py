@@ -23,7 +23,7 @@ class HeadConfig:
     )
     blocks: int = 1  # how many of the last blocks, each after the final norm, concatenated (DINO's probe: 4)
     norm: Literal["none", "batch", "fc"] = "none"  # batch: without affine (MAE's probe); fc: the final norm, moved after the mean
-    hidden_dim: Optional[int] = None  # of a hidden layer; null: none
+    hidden_dim: Optional[int] = None  # width of a hidden layer before the last one; null: none
     activation: Literal["gelu", "tanh"] = "gelu"  # of the hidden layer: GMML's, SiT's
 
     def requires(self) -> set[str]:
@@ -53,9 +53,9 @@ class ClassifyConfig(HeadConfig, ObjectiveConfig):
 
     classifies: ClassVar[bool] = True
     needs_labels: ClassVar[bool] = True
-    label_smoothing: float = 0.0
-    init_std: Optional[float] = None  # of the heads' last weights: 0 (timm 0.4), 2e-5 (MAE), 0.01 (probes); None: as backbone.init
-    extra_heads: list[HeadConfig] = field(default_factory=list)
+    label_smoothing: float = 0.0  # the part of a label that is spread over all classes
+    init_std: Optional[float] = None  # of the heads' last weights: 0 (timm 0.4), 2e-5 (MAE), 0.01 (probes); null: as backbone.init
+    extra_heads: list[HeadConfig] = field(default_factory=list)  # further heads; losses are summed, logits averaged
 
     def requires(self) -> set[str]:
         return super().requires().union(*(head.requires() for head in self.extra_heads))

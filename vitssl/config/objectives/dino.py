@@ -21,22 +21,22 @@ class DinoConfig(ObjectiveConfig):
     smoke: ClassVar[dict[str, Any]] = {"hidden_dim": 32, "bottleneck_dim": 16, "out_dim": 64}
     second: str = "second"  # the other global view
     local: Optional[str] = "local"  # view of small crops, for the student only; null: none
-    pool: Pool = "cls"
-    hidden_dim: int = 2048
-    bottleneck_dim: int = 256
-    out_dim: int = 65536  # prototypes
-    layers: int = 3
-    batch_norm: bool = False  # of the head, over all crops together
-    # the statistics that the teacher's batch norms use (the code: batch)
+    pool: Pool = "cls"  # what the head reads: the class token, or the mean of the patch tokens
+    hidden_dim: int = 2048  # width of the head's hidden layers
+    bottleneck_dim: int = 256  # width of the head before the prototypes
+    out_dim: int = 65536  # how many prototypes there are
+    layers: int = 3  # linear layers of the head, up to the bottleneck
+    batch_norm: bool = False  # batch norms in the head, over all crops together
+    # statistics that the teacher's batch norms use (the code: batch)
     teacher_batch_norm: Literal["batch", "running"] = later("batch", before="running")
     norm_last_layer: bool = True  # the prototypes' lengths are fixed
-    freeze_last_layer_epochs: float = 1.0
-    student_temperature: float = 0.1
-    teacher_temperature: float = 0.04
-    warmup_teacher_temperature: float = 0.04
-    warmup_teacher_temperature_epochs: float = 0.0
-    center_momentum: float = 0.9
-    teacher_momentum: float = 0.996  # rises to 1 by a cosine
+    freeze_last_layer_epochs: float = 1.0  # at the start, in which the prototypes stay as they are
+    student_temperature: float = 0.1  # what the student's scores are divided by
+    teacher_temperature: float = 0.04  # what the teacher's scores are divided by, after the warm-up
+    warmup_teacher_temperature: float = 0.04  # the teacher's at the start of its warm-up
+    warmup_teacher_temperature_epochs: float = 0.0  # of the warm-up of the teacher's temperature
+    center_momentum: float = 0.9  # of the mean of the teacher's scores, which is subtracted from them
+    teacher_momentum: float = 0.996  # of the teacher's moving average; rises to 1 by a cosine
 
     def requires(self) -> set[str]:
         return of_pool(self.pool)

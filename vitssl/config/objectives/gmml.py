@@ -64,10 +64,10 @@ class AlienCorruption(Corruption):
 class Corruptions:
     """What comes in the place of an image's blocks; each image gets one of the kinds that are on, and null is off."""
 
-    noise: Optional[Corruption] = field(default_factory=Corruption)  # N(0, 1)
-    zeros: Optional[Corruption] = None
-    alien: Optional[AlienCorruption] = field(default_factory=AlienCorruption)  # another image of the batch
-    copy: Optional[Corruption] = None  # other places of the same image, one for each block
+    noise: Optional[Corruption] = field(default_factory=Corruption)  # blocks become noise, N(0, 1)
+    zeros: Optional[Corruption] = None  # blocks become 0 (after normalising)
+    alien: Optional[AlienCorruption] = field(default_factory=AlienCorruption)  # blocks become those of another image of the batch
+    copy: Optional[Corruption] = None  # blocks become those of other places of the image, one for each
 
     def enabled(self) -> dict[str, Corruption]:
         """The kinds that are on, by name."""
@@ -83,15 +83,15 @@ class GmmlConfig(ObjectiveConfig):
     """
 
     smoke: ClassVar[dict[str, Any]] = {"blocks": [0, -1]}
-    corrupt: Corruptions = field(default_factory=Corruptions)
-    align: Literal["pixel", "patch"] = "pixel"  # where blocks begin and end
+    corrupt: Corruptions = field(default_factory=Corruptions)  # the kinds of corruption, of which each image gets one
+    align: Literal["pixel", "patch"] = "pixel"  # where corrupted blocks begin and end
     max_side: float = 0.3  # of a block, as a share of the image's side; at least a patch, or a pixel
     blocks: list[int] = field(default_factory=lambda: [5, 7, 9, 11])  # whose outputs are fused for the decoder; from 0, -1 is the last
-    fuse: Literal["mean", "sum"] = "mean"
+    fuse: Literal["mean", "sum"] = "mean"  # how the outputs of several blocks become one
     decoder_layers: int = 3  # linear ones, each with its activation, before the one that gives pixels
-    activation: Literal["gelu", "relu"] = "gelu"
-    loss: Literal["l1", "l2"] = "l1"
-    loss_on: Literal["corrupted", "all"] = "corrupted"  # pixels
+    activation: Literal["gelu", "relu"] = "gelu"  # of the decoder's layers
+    loss: Literal["l1", "l2"] = "l1"  # absolute or squared error of the pixels
+    loss_on: Literal["corrupted", "all"] = "corrupted"  # the pixels that count
 
     def inactive_fields(self) -> dict[str, str]:
         kinds = self.corrupt.enabled()

@@ -19,10 +19,10 @@ class LocalityConfig(ObjectiveConfig):
     """Features follow those of a small convolutional teacher (Li et al. 2022, locality guidance)."""
 
     smoke: ClassVar[dict[str, Any]] = {"blocks": [0, 0, 1], "stages": [0, 1, 2]}
-    teacher: Optional[str] = checkpoint()
-    teacher_backbone: BackboneConfig = field(default_factory=lambda: BackboneConfig(name="resnet56"))  # as in the teacher's run
-    teacher_px: int = 32  # the view is downscaled to this for the teacher
-    blocks: list[int] = field(default_factory=lambda: [0, 6, 11])  # of the student, from 0
+    teacher: Optional[str] = checkpoint()  # its weights: an earlier stage of the arm, a run folder, a checkpoint file
+    teacher_backbone: BackboneConfig = field(default_factory=lambda: BackboneConfig(name="resnet56"))  # the backbone of the teacher's run
+    teacher_px: int = 32  # pixels per side to which the view is downscaled for the teacher
+    blocks: list[int] = field(default_factory=lambda: [0, 6, 11])  # of the student, from 0, whose features follow the teacher's
     stages: list[int] = field(default_factory=lambda: [0, 1, 2])  # of the teacher, one for each block
 
     def reads_output(self) -> bool:

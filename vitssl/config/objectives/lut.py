@@ -28,17 +28,17 @@ class LutConfig(ReconstructionConfig):
     normalize_targets: bool = True
     second: str = "second"  # the other view, of the same size
     symmetric: bool = True  # both views through both networks, the student keeping disjoint sets of their tokens
-    reconstruction_weight: float = 1.0  # of the view's error; 0: no reconstruction
-    context_weight: float = 0.25  # of the broader context; ViT-S: 1.0
+    reconstruction_weight: float = 1.0  # factor of the reconstruction's error; 0: no reconstruction
+    context_weight: float = 0.25  # factor of the broader context's loss; ViT-S: 1.0
     guided: Literal["unmasked", "both"] = "unmasked"  # both: the decoder's masked tokens learn from the context too
-    level: Literal["pooled", "token", "both"] = "pooled"  # token: each from the teacher's in the same place
-    pool: Pool = "mean"
-    distance: Literal["cosine", "infonce", "smooth_l1"] = "cosine"
-    temperature: float = 0.2  # of infonce
-    target_mask_ratio: float = 0.0  # of the teacher's tokens
-    hidden_dim: int = 4096  # of the projector and the predictor
-    batch_norm: bool = True  # after the hidden layer, by the statistics of one view
-    teacher_momentum: float = 0.996  # rises to 1 by a cosine
+    level: Literal["pooled", "token", "both"] = "pooled"  # what learns from the teacher. token: each from the teacher's in the same place
+    pool: Pool = "mean"  # what pooled means: the class token, or the mean of the patch tokens
+    distance: Literal["cosine", "infonce", "smooth_l1"] = "cosine"  # between student and teacher
+    temperature: float = 0.2  # what infonce divides similarities by
+    target_mask_ratio: float = 0.0  # share of the tokens that the teacher does not see
+    hidden_dim: int = 4096  # width of the projector's and the predictor's hidden layer
+    batch_norm: bool = True  # a batch norm after the hidden layer, by the statistics of one view
+    teacher_momentum: float = 0.996  # of the teacher's moving average; rises to 1 by a cosine
 
     def requires(self) -> set[str]:
         pooled = of_pool(self.pool) if self.level != "token" else set()

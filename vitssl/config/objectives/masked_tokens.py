@@ -22,11 +22,11 @@ class MaskedTokensConfig(ObjectiveConfig):
     """
 
     second: Optional[str] = None  # another view whose masked tokens count too, apart from the first one's
-    local: Optional[str] = None  # and another, such as DINO's small crops
-    sparse_weight: float = 1.0  # of L_sparse, which tells the tokens of an image apart
-    contrast_weight: float = 1.0  # of L_con, which tells images apart
-    normed: bool = True  # after the final norm, as everything that SiT and DINO compute
-    temperature: float = 1.0  # of the cosine similarities; Eq. 12 has none
+    local: Optional[str] = None  # and one more such view, as DINO's small crops
+    sparse_weight: float = 1.0  # factor of L_sparse, which tells the tokens of an image apart
+    contrast_weight: float = 1.0  # factor of L_con, which tells images apart
+    normed: bool = True  # tokens are taken after the final norm, as everything that SiT and DINO compute
+    temperature: float = 1.0  # what the cosine similarities are divided by; Eq. 12 has none
 
     def requires(self) -> set[str]:
         return {"masked_tokens"}

@@ -10,6 +10,7 @@ from vitssl.config.backbones import stride_px
 from vitssl.config.base import Problem, less_than
 from vitssl.config.data import view_px
 from vitssl.config.objectives.base import ObjectiveConfig
+from vitssl.words import counted
 
 if TYPE_CHECKING:
     from vitssl.config.run import Run
@@ -20,14 +21,14 @@ class ReconstructionConfig(ObjectiveConfig):
     """Which tokens are hidden, what predicts their pixels, and the error."""
 
     smoke: ClassVar[dict[str, Any]] = {"decoder_dim": 32, "decoder_depth": 1, "decoder_heads": 2}
-    mask_ratio: float = 0.75
+    mask_ratio: float = 0.75  # share of the tokens that are hidden
     hide: Literal["drop", "mask"] = "drop"  # hidden tokens are dropped, or replaced by a learned one
-    decoder: Literal["transformer", "pixel_shuffle"] = "transformer"
-    decoder_dim: int = 512  # these three: of the transformer
-    decoder_depth: int = 8
-    decoder_heads: int = 16
-    loss: Literal["l2", "l1"] = "l2"
-    normalize_targets: bool = False  # per-patch normalised pixels
+    decoder: Literal["transformer", "pixel_shuffle"] = "transformer"  # what predicts pixels: MAE's, or one linear layer (SimMIM)
+    decoder_dim: int = 512  # width of the transformer
+    decoder_depth: int = 8  # blocks of the transformer
+    decoder_heads: int = 16  # attention heads of the transformer
+    loss: Literal["l2", "l1"] = "l2"  # squared or absolute error of the hidden pixels
+    normalize_targets: bool = False  # the pixels to be predicted are normalised patch by patch
 
     def requires(self) -> set[str]:
         return {"keep"} if self.hide == "drop" else {"mask"}
@@ -49,7 +50,7 @@ class ReconstructionConfig(ObjectiveConfig):
         if not 0 < self.mask_ratio < 1:
             yield Problem(f"{name}.mask_ratio", f"{self.mask_ratio} is not between 0 and 1")
         if self.num_kept(run) < 1:
-            reason = f"{self.mask_ratio} keeps none of the {self.num_tokens(run)} tokens; lower it or use smaller patches"
+            reason = f"{self.mask_ratio} keeps none of {counted(self.num_tokens(run), 'token')}; lower it or use smaller patches"
             yield Problem(f"{name}.mask_ratio", reason)
         if self.decoder == "pixel_shuffle":
             if self.hide == "drop":

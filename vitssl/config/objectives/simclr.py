@@ -15,19 +15,21 @@ if TYPE_CHECKING:
 
 @dataclass
 class SimclrConfig(ObjectiveConfig):
-    """NT-Xent between two views of every image (Chen et al. 2020)."""
+    """NT-Xent between two views of every image (Chen et al. 2020).
+
+    The head: the paper has one hidden layer, as wide as its ResNet-50's output; Google's code has layers 3, hidden_dim the backbone's
+    width, and last_batch_norm. The defaults, the paper's form with a batch norm after the hidden layer, are ours.
+    """
 
     smoke: ClassVar[dict[str, Any]] = {"hidden_dim": 32, "out_dim": 16}
     second: str = "second"  # the other view; `view` itself where it has a count of 2
-    pool: Pool = "cls"
-    # The head. The paper: one hidden layer, as wide as its ResNet-50's output. Google's code: layers 3, hidden_dim the backbone's width,
-    # last_batch_norm. These defaults, the paper's form with a batch norm after the hidden layer, are ours.
-    hidden_dim: int = 2048
-    out_dim: int = 128
-    layers: int = 2
-    batch_norm: bool = True  # after the hidden layers
-    last_batch_norm: bool = False  # after the last one too; neither has a bias
-    temperature: float = 0.1
+    pool: Pool = "cls"  # what the head reads: the class token, or the mean of the patch tokens
+    hidden_dim: int = 2048  # width of the head's hidden layers
+    out_dim: int = 128  # width of the head's output, which is compared
+    layers: int = 2  # linear layers of the head
+    batch_norm: bool = True  # batch norms after the hidden layers
+    last_batch_norm: bool = False  # a batch norm after the last layer too; neither has a bias
+    temperature: float = 0.1  # what the cosine similarities are divided by
 
     def requires(self) -> set[str]:
         return of_pool(self.pool)

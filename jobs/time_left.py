@@ -1,0 +1,71 @@
+"""How long the runs of a sweep that are not done may still take, by the times of those that were seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jobs.folders import architecture
+from jobs.graph import Job
+from jobs.predict import START_S
+from jobs.shards import images_trained
+from vitssl.config import Run
+from vitssl.files import read_json
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a run has to do."""
+
+    images: float  # to train on, over all epochs
+    architecture: str  # each image costs runs of one architecture as much
+
+    def part(self, share: float) -> Work:
+        return Work(share * self.images, self.architecture)
+
+
+def work(run: Run) -> Work:
+    return Work(images_trained(run), architecture(run))
+
+
+def seen_of(jobs: Iterable[Job]) -> Seen:
+    """The times of the runs that are done."""
+    seen = Seen()
+    for job in jobs:
+        seen.add(work(job.run), time_of(job.folder))
+    return seen
+
+
+def time_of(folder: Path) -> float:
+    """From the start to the end of a run that is done; 0 where it is not."""
+    time_s = read_json(folder / "done.json").get("time_s")
+    return 0.0 if time_s is None else time_s + START_S
+
+
+@dataclass
+class Seen:
+    """The times of runs that were seen, from start to end, with their evaluations."""
+
+    _images: dict[str, float] = field(default_factory=dict)  # by architecture
+    _time_s: dict[str, float] = field(default_factory=dict)
+
+    def add(self, done: Work, time_s: float) -> None:
+        """Count a run, or the part of one that is done."""
+        if done.images > 0 and time_s > 0:
+            self._images[done.architecture] = self._images.get(done.architecture, 0.0) + done.images
+            self._time_s[done.architecture] = self._time_s.get(done.architecture, 0.0) + time_s
+
+    def time_s(self, todo: Work) -> float | None:
+        """How long a run may take; None where no run of its architecture was seen."""
+        if todo.architecture not in self._images:
+            return None
+        return todo.images * self._time_s[todo.architecture] / self._images[todo.architecture]
+
+    def total_s(self, todo: Iterable[Work]) -> float | None:
+        """How long runs may take one after the other, those of other architectures at the mean pace; None where no run was seen."""
+        if not self._images:
+            return None
+        mean = sum(self._time_s.values()) / sum(self._images.values())
+        known = ((self.time_s(one), one.images * mean) for one in todo)
+        return sum(mean_s if time_s is None else time_s for time_s, mean_s in known)

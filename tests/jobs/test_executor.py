@@ -1,0 +1,75 @@
+"""Which executor a submission takes where SLURM is, is not, or does not answer."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from jobs import predict, submit
+from tests.jobs.conftest import EXAMPLE
+
+HERE = Path(__file__).parent
+WORDS = ["sweep.yaml", "axes.data=[plain]", "axes.seed=0", "arms=[scratch]", "resources.gpus_per_node=1", "loop.max_steps=1"]
+SILENT = "but no SLURM cluster answers here"
+
+
+@pytest.fixture
+def run(place: Path, monkeypatch: pytest.MonkeyPatch):
+    """`run(*words, slurm=False)`: submit the example on a machine without SLURM's commands, or with ones whose controller is silent."""
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    Path("sweep.yaml").write_text(EXAMPLE)
+    Path("big.yaml").write_text("name: big\npartition: gpu\nprice_per_gpu_hour: 2\n")
+    monkeypatch.setattr(predict, "sweep", lambda *_: [])
+    path, which = os.environ["PATH"], shutil.which
+    (place / "bin").mkdir()
+    for name in ("sbatch", "scontrol"):
+        (place / "bin" / name).write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
+        (place / "bin" / name).chmod(0o755)
+
+    def made(*words: str, slurm: bool = False) -> int:
+        monkeypatch.setenv("PATH", os.pathsep.join([str(place / "bin"), path]))
+        monkeypatch.setattr(shutil, "which", lambda name, *more: which(name, *more) if slurm or name != "sbatch" else None)
+        return submit.main([*WORDS, *words], module="standin")
+
+    return made
+
+
+@pytest.mark.parametrize("words", [["--site", "big.yaml"], ["site.partition=gpu"], ["--site", "slurm_a100"]])
+def test_a_site_of_a_cluster_is_not_trained_on_this_machine(run, words, capsys) -> None:
+    assert run(*words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: the site ") and "names the partition gpu, " + SILENT in error and "--executor local" in error
+    assert error.count("\n") == 1 and not Path("runs").exists()
+
+
+def test_a_dry_run_shows_the_clusters_plan_and_says_so(run, capfd) -> None:
+    assert run("--site", "big.yaml", "--dry-run") == 0
+    shown = capfd.readouterr()
+    notes = [line for line in shown.err.splitlines() if line.startswith("note: ")]
+    assert notes == [
+        f"note: the site big names the partition gpu, {SILENT}: this is the plan for it; --executor local shows this machine's"
+    ]
+    assert "#SBATCH --partition=gpu" in shown.out
+    assert run("--site", "big.yaml", "--dry-run", "--executor", "local") == 0
+    shown = capfd.readouterr()
+    assert "#SBATCH" not in shown.out and "note: " not in shown.err
+
+
+def test_a_silent_controller_is_an_error_and_no_reason_to_train_here(run, capsys) -> None:
+    assert run(slurm=True) == 2
+    assert capsys.readouterr().err == (
+        f"error: SLURM is installed on this machine, {SILENT}; submit where one does, or train here with --executor local\n"
+    )
+
+
+def test_what_is_asked_for_runs_here(run) -> None:
+    assert run("--executor", "local", "--site", "big.yaml", slurm=True) == 0
+    assert run() == 0
+
+
+def test_a_site_without_a_cluster_runs_here_at_its_prices(run) -> None:
+    Path("laptop.yaml").write_text("name: laptop\nprice_per_gpu_hour: 1\n")
+    assert run("--site", "laptop.yaml") == 0

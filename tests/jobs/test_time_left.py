@@ -1,0 +1,172 @@
+"""The time left for a sweep, and tables that fit the terminal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from jobs import local, overrides, show, status, submit
+from jobs.local import Place
+from jobs.predict import START_S
+from jobs.sweep import read
+from jobs.time_left import Seen, Work, seen_of, work
+from tests.jobs.conftest import EXAMPLE
+from vitssl.files import write_json
+
+FEW = ("axes.data=[plain]", "arms=[scratch,chain_short]")
+
+
+def test_a_run_takes_its_architectures_pace_and_others_the_mean() -> None:
+    seen = Seen()
+    assert seen.total_s([Work(100, "a")]) is None and seen.time_s(Work(100, "a")) is None
+    seen.add(Work(100, "a"), 10.0)
+    seen.add(Work(100, "b"), 30.0)
+    seen.add(Work(0, "c"), 5.0)
+    assert seen.time_s(Work(50, "a")) == 5.0 and seen.time_s(Work(1, "c")) is None
+    assert seen.total_s([Work(50, "a"), Work(50, "b"), Work(50, "new")]) == 5.0 + 15.0 + 10.0
+    assert seen.total_s([Work(100, "a").part(0.25)]) == 2.5
+
+
+def test_work_is_images_over_all_epochs_or_steps(expand) -> None:
+    job = expand("arms=[scratch]", "axes.data=[plain]").jobs[0]
+    assert work(job.run).images == 10 * 100
+    job.run.loop.max_steps = 3
+    assert work(job.run).images == 3 * 16
+
+
+def test_the_launcher_says_what_is_left_and_tells_the_run(expand) -> None:
+    graph = expand(*FEW)  # two of each: scratch, pretraining, fine-tuning
+    scratch, second, *chain = graph.jobs
+    assert Place("[1/6]", scratch, graph.jobs[1:], seen_of(graph.jobs)).left == ""  # nothing was seen
+    scratch.folder.mkdir(parents=True)
+    write_json(scratch.folder / "done.json", {"time_s": 105.0})
+    seen = seen_of(graph.jobs)
+    place = Place("[2/6]", second, chain, seen)
+    # the fine-tunings have scratch's architecture and as many images, the pretrainings half of them
+    per_run = 105.0 + START_S
+    assert place.left == f"; about {(3 * per_run + per_run) / 60:.0f} min left for the sweep"
+    told = json.loads(place.variables["VITSSL_SWEEP"])
+    assert told == {"position": "[2/6]", "seconds": 2 * per_run, "times_this": 1.0}
+    assert Place("[6/6]", chain[-1], [], seen).left == ""
+
+
+def test_a_run_gets_the_variable_and_the_pace_grows(place, monkeypatch, capfd) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    Path("sweep.yaml").write_text(EXAMPLE)
+    given = []
+    start = local.start
+    monkeypatch.setattr(local, "start", lambda *args, **more: given.append(json.loads(args[4]["VITSSL_SWEEP"])) or start(*args, **more))
+    words = ["sweep.yaml", "--executor", "local", *FEW, "axes.seed=0", "resources.gpus_per_node=1", "loop.max_steps=2"]
+    assert submit.main(words, module="standin") == 0
+    assert [one["position"] for one in given] == ["[1/3]", "[2/3]", "[3/3]"]
+    assert given[0] == {"position": "[1/3]", "seconds": 0, "times_this": 2.0}
+    assert given[1]["seconds"] > 0 and given[1]["times_this"] == 0 and given[2]["seconds"] == 0
+    lines = [line for line in capfd.readouterr().out.splitlines() if line.startswith("[")]
+    assert [line.partition("; ")[2] for line in lines] == ["", "less than a minute left for the sweep", ""]
+
+
+# -------------------------------------------------------------------------------------------------------------- status
+
+
+@pytest.fixture
+def sweep(tmp_path: Path):
+    """`sweep(*runs)`: the folder of a sweep of runs of 1,000 images: done after so many seconds, or so far in so many."""
+
+    def made(*runs: dict) -> Path:
+        names = [f"run-{i}" for i in range(len(runs))]
+        stages = [{"stage": "train", "folder": name} for name in names]
+        works = {name: {"images": 1000.0, "architecture": "a"} for name in names}
+        write_json(tmp_path / "sweep.json", {"cells": [{"arm": "x", "axes": {}, "stages": stages}], "work": works})
+        for name, run in zip(names, runs, strict=True):
+            folder = tmp_path / name
+            folder.mkdir()
+            if "done" in run:
+                write_json(folder / "done.json", {"time_s": run["done"] - START_S})
+            if "step" in run:
+                start = {"event": "start", "step": 0, "time": 0.0, "steps": 100, "steps_per_epoch": 42.0, "epochs": 2}
+                now = {"event": "train", "step": run["step"], "time": run["after_s"]}
+                (folder / "metrics.jsonl").write_text(f"{json.dumps(start)}\n{json.dumps(now)}\n")
+            if "job" in run:
+                write_json(folder / "slurm.json", {"job_id": run["job"]})
+        return tmp_path
+
+    return made
+
+
+def last_line(folder: Path, capsys) -> str:
+    status.show(folder, Console(width=80))
+    return capsys.readouterr().out.splitlines()[-1]
+
+
+def test_on_this_machine_the_times_of_the_runs_are_summed(sweep, monkeypatch, capsys) -> None:
+    folder = sweep({"done": 600.0}, {"step": 50, "after_s": 300.0}, {}, {})
+    monkeypatch.setattr(local, "running", lambda _: 1)
+    assert last_line(folder, capsys) == "about 25 min left for the sweep: 3 runs to go, one after the other"
+
+
+def test_on_slurm_no_more_is_said_than_is_known(sweep, monkeypatch, capsys) -> None:
+    folder = sweep({"done": 600.0}, {"step": 50, "after_s": 300.0, "job": "7"}, {"step": 80, "after_s": 480.0, "job": "8"}, {"job": "9"})
+    queue = {"7": "RUNNING", "8": "RUNNING", "9": "PENDING"}
+    monkeypatch.setattr(status.cluster, "jobs", lambda: queue)
+    monkeypatch.setattr(status.cluster.shutil, "which", lambda _: "squeue")
+    assert last_line(folder, capsys) == (
+        "about 17 min of computing left, summed over 3 runs, of which 2 run now; when the others start is up to SLURM"
+    )
+    write_json(folder / "run-3" / "done.json", {"time_s": 500.0})
+    assert last_line(folder, capsys) == "about 5 min left for the sweep: 2 runs to go, at the same time"
+    monkeypatch.setattr(status.cluster, "jobs", dict)
+    for name in ("run-1", "run-2"):
+        (folder / name / "slurm.json").unlink()
+    assert last_line(folder, capsys) == (
+        "about 7 min of computing left in 2 runs, none of which runs or is queued; the command that began them goes on"
+    )
+
+
+@pytest.mark.parametrize("runs", [[{}, {}], [{"done": 60.0}, {"done": 60.0}]])
+def test_where_nothing_was_seen_or_nothing_is_left_nothing_is_said(sweep, capsys, runs) -> None:
+    assert "left" not in last_line(sweep(*runs), capsys)
+
+
+def test_the_last_batch_begins_no_epoch(sweep) -> None:
+    """100 steps of 42 an epoch are 2.4 epochs of a Run of 2."""
+    assert status.collect(sweep({"step": 100, "after_s": 9.0}))[0].epoch == 2
+
+
+# -------------------------------------------------------------------------------------------------------------- tables
+
+
+def printed(width: int, capsys, drop: tuple[str, ...] = ("stage", "job")) -> list[str]:
+    table = Table(title="A sweep", title_justify="left")
+    for column in ("run", "stage", "state", "nothing", "job"):
+        table.add_column(column)
+    for i in range(2):
+        table.add_row(f"a_run_with_a_long_name-{i}-0123456789ab", "pretrain", "running", "", "123456_7")
+    show.print_table(table, Console(width=width), drop=drop)
+    return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_table_leaves_out_what_does_not_fit(capsys) -> None:
+    wide = printed(120, capsys)
+    assert all(word in wide[2] for word in ("run", "stage", "state", "job")) and "nothing" not in wide[2]
+    narrow = printed(66, capsys)
+    assert max(map(len, narrow)) <= 66 and "stage" not in narrow[2] and "job" in narrow[2]
+    assert narrow[-1] == f"COLUMNS={max(map(len, wide))} shows stage too"
+    narrower = printed(50, capsys)
+    assert "job" not in narrower[2] and "state" in narrower[2] and narrower[-1].endswith("shows stage and job too")
+
+
+def test_names_of_runs_are_never_broken(capsys) -> None:
+    lines = printed(20, capsys)
+    assert sum("a_run_with_a_long_name-0-0123456789ab" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize("words", [FEW, ("axes.data=[plain]",)])
+def test_the_launchers_table_fits_eighty_columns(expand, place, capsys, words) -> None:
+    graph = expand(*words)
+    show.jobs(graph, read("sweep.yaml", overrides.parse(list(words))), Console(width=80))
+    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("┏", "┃", "│", "└"))]
+    assert table and max(map(len, table)) <= 80

@@ -1,0 +1,161 @@
+"""`vitssl predict`: images and folders of images in, lines or a CSV file out."""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import vitssl
+from tests.test_evaluate import save_run
+from vitssl import cli, evaluate, state
+from vitssl.config import Objectives
+from vitssl.config.objectives.classify import ClassifyConfig
+from vitssl.config.objectives.mae import MaeConfig
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Path:
+    folder = save_run(tmp_path / "run", Objectives(classify=ClassifyConfig()))
+    (folder / "done.json").write_text('{"epochs": 3.0, "test": {"top1": 61.5}}')
+    return folder
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Five images of four sizes in folders, and what is no image."""
+    folder = tmp_path / "photos"
+    for i, name in enumerate(["b.png", "a.JPG", "deep/er/c.png", "deep/d.png", "=1+cmd.png"]):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.effect_noise((20 + i // 2 * 9, 20), 90).save(folder / name)
+    (folder / ".hidden").mkdir()
+    for name in ("notes.txt", ".a.png", ".hidden/h.png"):
+        (folder / name).write_text("no image")
+    (folder / "deep" / "loop").symlink_to(folder)
+    return folder
+
+
+def read(file: Path) -> list[dict[str, str]]:
+    with file.open(newline="", errors="surrogateescape") as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_a_folder_is_walked_and_every_image_is_a_row(trained, photos, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(evaluate, "EVALUATED_AT_ONCE", 2)  # batches of images of several sizes
+    (photos / "deep" / "loop").unlink()
+    out = tmp_path / "new" / "out.csv"
+    assert cli.main(["predict", str(trained), str(photos / "deep"), str(photos / "b.png"), "--csv", str(out)]) == 0
+    assert capsys.readouterr().out == f"{out}: 3 of 3 images\n"
+    files = [photos / "deep/d.png", photos / "deep/er/c.png", photos / "b.png"]
+    rows, network = read(out), vitssl.load(trained)
+    assert [row["path"] for row in rows] == [str(file) for file in files]
+    assert list(rows[0]) == ["path", "class", "probability", "a", "b"]
+    for row, file in zip(rows, files, strict=True):
+        expected = network.predict(file)[0]
+        assert torch.allclose(torch.tensor([float(row["a"]), float(row["b"])]), expected, atol=1e-5)
+        assert row["class"] == "ab"[int(expected.argmax())] and row["probability"] == row[row["class"]]
+
+
+def test_hidden_files_other_files_and_links_upwards_are_left_out(trained, photos, tmp_path) -> None:
+    out = tmp_path / "out.csv"
+    assert cli.main(["predict", str(trained), str(photos), "--csv", str(out)]) == 0
+    names = ["=1+cmd.png", "a.JPG", "b.png", "deep/d.png", "deep/er/c.png"]
+    assert [row["path"] for row in read(out)] == [str(photos / name) for name in names]
+
+
+@pytest.mark.parametrize("as_csv", [True, False])
+def test_a_bad_image_is_named_and_the_others_have_their_rows(trained, photos, tmp_path, monkeypatch, capsys, as_csv) -> None:
+    monkeypatch.setattr(evaluate, "EVALUATED_AT_ONCE", 2)
+    (photos / "a.JPG").write_text("damaged")
+    (photos / "deep" / "d.png").write_bytes((photos / "deep" / "d.png").read_bytes()[:60])
+    out = tmp_path / "out.csv"
+    assert cli.main(["predict", str(trained), str(photos), *(["--csv", str(out)] if as_csv else [])]) == 2
+    printed = capsys.readouterr()
+    shown = [row["path"] for row in read(out)] if as_csv else [line.split("  ")[0] for line in printed.out.splitlines()]
+    assert shown == [str(photos / name) for name in ("=1+cmd.png", "b.png", "deep/er/c.png")]
+    errors = printed.err.splitlines()
+    assert len(errors) == 2
+    for name, line in zip(("a.JPG", "deep/d.png"), errors, strict=True):
+        assert line.startswith(f"error: {photos / name}: cannot be decoded as an image")
+    assert not as_csv or printed.out == f"{out}: 3 of 5 images\n"
+
+
+def test_images_are_read_batch_by_batch(trained, photos, monkeypatch) -> None:
+    monkeypatch.setattr(evaluate, "EVALUATED_AT_ONCE", 2)
+    opened: list[int] = []
+
+    def files():
+        for i in range(6):
+            opened.append(i)
+            yield photos / "b.png"
+
+    results = vitssl.load(trained).predict_each(files())
+    assert opened == []
+    next(results)
+    assert opened == [0, 1]
+
+
+def test_a_spreadsheet_computes_nothing(trained, photos, tmp_path, monkeypatch) -> None:
+    """Names of classes and of files may begin a formula."""
+    content = state.read(trained / state.LAST)
+    content["data"]["classes"] = ['=HYPERLINK("http://x")', "@SUM(1)"]
+    state.save(trained / state.LAST, content)
+    monkeypatch.chdir(photos)
+    os.link("b.png", "-1+1.png")
+    out = tmp_path / "out.csv"
+    assert cli.main(["predict", "--csv", str(out), "--", str(trained), "=1+cmd.png", "b.png", "-1+1.png"]) == 0
+    with out.open(newline="") as stream:
+        cells = [cell for row in csv.reader(stream) for cell in row]
+    assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@", "\t", "\r"))]
+    assert cells[3:5] == ['\'=HYPERLINK("http://x")', "'@SUM(1)"]
+    assert {"'=1+cmd.png", "'-1+1.png", "b.png"} < set(cells)
+
+
+def test_names_that_are_no_text_are_written_as_they_are(trained, photos, tmp_path, capsys) -> None:
+    odd = os.fsdecode(os.fsencode(photos) + b"/\xff.png")
+    os.link(photos / "b.png", odd)
+    out = tmp_path / "out.csv"
+    assert cli.main(["predict", str(trained), odd, "--csv", str(out)]) == 0
+    assert os.fsencode(odd) in out.read_bytes()
+    assert cli.main(["predict", str(trained), odd]) == 0
+    assert "�.png" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere"], "nowhere does not exist; name images, or folders of images"),
+        (["empty"], "empty holds no images: no file ends in .jpg"),
+        (["photos", "--csv", "photos"], "photos is a folder; name a file, such as photos/predictions.csv"),
+        (["photos", "--csv", "taken.csv"], "taken.csv exists; delete it, or name another"),
+        (["photos/notes.txt"], "photos/notes.txt: cannot be decoded as an image"),
+    ],
+)
+def test_mistakes_are_one_line_and_lose_nothing(trained, photos, tmp_path, monkeypatch, capsys, words, message) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    Path("taken.csv").write_text("precious")
+    assert cli.main(["predict", "run", *words]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {message}") and error.count("\n") == 1
+    assert Path("taken.csv").read_text() == "precious"
+
+
+# ---------------------------------------------------------------------------------------------------------------- repr
+
+
+def test_a_run_says_what_it_is(trained, tmp_path) -> None:
+    assert repr(vitssl.load(trained)) == f"<Trained {trained}: vit_pico for classify, 2 classes, top-1 61.50 %, 3 epochs>"
+    (trained / "done.json").unlink()
+    content = state.read(trained / state.LAST)
+    state.save(trained / state.LAST, content | {"progress": {"step": 1200}})
+    state.save(trained / state.BEST, content)
+    assert repr(vitssl.load(trained)).endswith("2 classes, not finished, at step 1,200>")
+    assert repr(vitssl.load(trained, state.BEST)).endswith("2 classes, best.pt>")
+    pretrained = save_run(tmp_path / "pre", Objectives(mae=MaeConfig(decoder_dim=16, decoder_depth=1, decoder_heads=2)))
+    (pretrained / "done.json").write_text('{"epochs": 20.0, "test": null}')
+    assert repr(vitssl.load(pretrained)).endswith("vit_pico for mae, 2 classes, 20 epochs>")

@@ -1,0 +1,8 @@
+"""``python -m vitssl`` is ``vitssl``."""
+
+import sys
+
+from vitssl.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

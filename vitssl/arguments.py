@@ -1,0 +1,58 @@
+"""What all commands have in common: a mistake is one line on stderr and exit code 2, without a traceback."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from vitssl.config import ConfigError, unknown
+from vitssl.config.base import closest
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, which says what was probably meant."""
+
+    _options: ClassVar[set[str]] = set()  # of all parsers of this process: what a command does not know, its parser tells the one above
+
+    def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
+        self._options.update(name for name in names if name.startswith("--"))
+        return super().add_argument(*names, **settings)
+
+    def error(self, message: str) -> Any:
+        if word := re.match(r"unrecognized arguments: (--\w[\w-]*)", message):
+            near = closest(word[1], sorted(self._options))
+            message += f" (did you mean {near[0]}?)" if near else ""
+        self.exit(2, f"error: {message}; {self.prog} --help shows what there is\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, str(unknown(value, action.choices)))
+
+
+def guarded(call: Callable[[], int | None], advice: str = "") -> int:
+    """The exit code of a command: 2 for a user's mistake, which is said in one line.
+
+    Args:
+        call: the command; what it gives is the exit code, None is 0.
+        advice: what to do where a file cannot be read or written.
+    """
+    try:
+        return call() or 0
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # whoever read our output, such as `head`, has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:  # a full disk, a folder without write permission
+        if error.filename is None:
+            raise
+        print(f"error: {error.filename}: {error.strerror}{advice}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130

@@ -1,0 +1,195 @@
+"""``vitssl COMMAND``: parse, call, print; no logic. A user's mistake is one line and exit code 2."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from vitssl import version
+from vitssl.arguments import Parser, guarded
+from vitssl.cli import weights
+from vitssl.cli.base import command, not_negative, note_unfinished, numbers, positive
+from vitssl.words import counted
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    return guarded(lambda: arguments.call(arguments))
+
+
+class _Version(argparse.Action):
+    """Prints it; asks git only then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(version.describe())
+        parser.exit()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser("vitssl", description="Train Vision Transformers on scarce data; sweeps are run by jobs/submit.py.")
+    parser.add_argument("--version", action=_Version, nargs=0, help="of this package, and its commit where it is a checkout")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _shards_parser(commands)
+    add = command(commands, "evaluate", _evaluate, "what an evaluator finds in a run: its accuracy, or what its features are worth")
+    add("folder", type=Path, help="run folder")
+    add("--type", default="classification", help="classification (the run's classifier), knn or linear (on its features)")
+    add("--shards", help="other shards with the same classes")
+    add("--split", default="test", help="train, val (held out) or test as the run's data say, or a split of the shards")
+    add("--weights", default="model", help="model, ema (a run with loop.ema_decay keeps them) or teacher")
+    add("--ema", action="store_const", const="ema", dest="weights", help="the same as --weights ema")
+    add("--set", nargs="+", default=[], dest="fields", metavar="field=value", help="fields of the type, for example --type knn --set k=10")
+    add("--checkpoint", default="last.pt", help="a file of the run folder, for example best.pt")
+    add = command(commands, "predict", _predict, "class probabilities of images")
+    add("folder", type=Path, help="run folder")
+    add("images", nargs="+", type=Path, help="image files, or folders of images at any depth")
+    add("--csv", type=Path, metavar="OUT", help="a new file with a row for each image: path, class, probability, and one column per class")
+    add("--ema", action="store_true", help="by the averaged weights, which a run with loop.ema_decay keeps")
+    add = command(commands, "cost", _cost, "MACs and parameters of a run, before or after it was trained")
+    add("runs", nargs="+", type=Path, metavar="run", help="run folder or run.yaml")
+    add("--classes", type=numbers, help="comma-separated numbers of classes, one for each run, where their shards do not exist yet")
+    add("--json", action="store_true", help="one line for each run")
+    weights.add_parsers(commands)
+    add = command(commands, "report", _report, "tables, plots and pages of a sweep")
+    add("folder", type=Path, help="sweep folder, for example runs/quickstart")
+    _analyze_parser(commands)
+    add = command(commands, "fields", _fields, "every field that may be written: type, default, meaning; and what to type for a method")
+    add("pattern", nargs="?", default="", help="a part of the dotted names, such as warmup, a pattern such as 'optim.*', or a method")
+    add = command(commands, "bench", _bench, "speed on this machine, as ratios measured side by side")
+    add("--images", type=Path, help="folder of class folders with images; default: the digits as 32-px JPEG files")
+    add("--only", default="", help="comma-separated names of the comparisons to make; default: all that this machine can")
+    add("--repeats", type=positive, default=7, help="measured rounds per comparison")
+    add("--json", type=Path, help="write the figures there too")
+    return parser
+
+
+def _shards_parser(commands: argparse._SubParsersAction) -> None:
+    parser = commands.add_parser("shards", help="build, check or describe WebDataset shards")
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    add = command(actions, "build", _shards_build, "write tar shards and index.json; continues an interrupted build")
+    sources = "digits, folder:PATH, folder:PATH?test=0.2 (holds out a fifth of each class), torchvision:NAME, "
+    add("source", help=f"{sources}list:PATH?train=FILE&test=FILE, cub:PATH, npz:FILE, idx:PATH or csv:FILE")
+    add("out", type=Path)
+    add("--workers", type=int, default=None, help="processes; default: one per core")
+    add("--skip-bad", action="store_true", help="leave out images that cannot be read; `shards info` names them")
+    add("--rebuild", action="store_true", help="replace the shards in OUT, which stay until the new ones are whole")
+    add = command(actions, "verify", _shards_verify, "read every byte and decode every image")
+    add("folder", type=Path)
+    add = command(actions, "info", _shards_info, "counts, classes, statistics")
+    add("folder", type=Path)
+
+
+def _analyze_parser(commands: argparse._SubParsersAction) -> None:
+    add = command(commands, "analyze", _analyze, "a look into trained networks: numbers and a figure, in the run folder and its report")
+    add("folders", nargs="+", type=Path, metavar="folder", help="run folder")
+    add("analysis", choices=("selections", "mask-attention"), help="what masked tokens select; how much the class token attends to each")
+    add("--images", type=positive, default=1000, help="how many, drawn by --seed (default: %(default)s)")
+    add("--seed", type=not_negative, default=0, help="of the draw of images")
+    add("--shards", help="other shards than the run's, with any classes")
+    add("--split", help="of the shards, or several joined by + (default: the run's test split)")
+    add("--weights", default="model", choices=("model", "ema", "teacher"))
+    add("--checkpoint", default="last.pt", help="a file of the run folder, for example best.pt")
+
+
+def _shards_build(arguments: argparse.Namespace) -> None:
+    from vitssl.data import shards
+
+    build = shards.rebuild if arguments.rebuild else shards.build
+    build(arguments.source, arguments.out, workers=arguments.workers, skip_bad=arguments.skip_bad, progress=True)
+    print(shards.info(arguments.out))
+
+
+def _shards_verify(arguments: argparse.Namespace) -> int:
+    from vitssl.data import shards
+
+    problems = shards.verify(arguments.folder)
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    if problems:
+        return 2
+    print(f"{arguments.folder}: every shard and image is as it was written")
+    return 0
+
+
+def _shards_info(arguments: argparse.Namespace) -> None:
+    from vitssl.data import shards
+
+    print(shards.info(arguments.folder))
+
+
+def _evaluate(arguments: argparse.Namespace) -> None:
+    from vitssl.config.evals import parse
+    from vitssl.evaluate import evaluate_folder
+
+    fields = {name: getattr(arguments, name) for name in ("type", "shards", "split", "weights")}
+    cfg = parse(arguments.type, fields, arguments.fields)
+    print(json.dumps(evaluate_folder(arguments.folder, cfg, arguments.checkpoint)))
+    note_unfinished(arguments.folder)
+
+
+def _predict(arguments: argparse.Namespace) -> int:
+    from vitssl.evaluate import load
+    from vitssl.predict import image_files, predict
+
+    trained = load(arguments.folder, ema=arguments.ema)
+    trained.check_predicts()
+    files = image_files(arguments.images)
+    note_unfinished(arguments.folder)
+    return 2 if predict(trained, files, arguments.csv) else 0
+
+
+def _cost(arguments: argparse.Namespace) -> None:
+    from vitssl import config, cost
+    from vitssl.data.index import load_index
+    from vitssl.evaluate import run_folder
+
+    runs = [config.load(run_folder(path)) for path in arguments.runs]
+    classes = arguments.classes or [len(load_index(run.data.shards).classes) for run in runs]
+    if len(classes) != len(runs):
+        raise config.ConfigError(f"{counted(len(classes), 'number')} for {counted(len(runs), 'run')}", "--classes")
+    for path, measured in zip(arguments.runs, cost.measure_all(runs, classes), strict=True):
+        if len(runs) > 1 and not arguments.json:
+            print(f"{path}:")
+        print(json.dumps(measured) if arguments.json else cost.table(measured))
+
+
+def _report(arguments: argparse.Namespace) -> None:
+    from vitssl import report
+
+    page = report.write(arguments.folder)
+    print(report.summary(arguments.folder, width=None if sys.stdout.isatty() else 160))  # a log has no width
+    print(f"report: {page}")
+
+
+def _analyze(arguments: argparse.Namespace) -> None:
+    from vitssl.analysis import analyze, check
+    from vitssl.analysis.base import Sample
+    from vitssl.evaluate import load
+
+    runs = [load(folder, arguments.checkpoint, weights=arguments.weights) for folder in arguments.folders]
+    samples = [Sample(trained, arguments.images, arguments.split, arguments.shards, arguments.seed) for trained in runs]
+    for trained in runs:
+        check(trained)
+        note_unfinished(trained.folder)
+    for trained, sample in zip(runs, samples, strict=True):
+        print(analyze(trained, arguments.analysis, sample))
+
+
+def _fields(arguments: argparse.Namespace) -> None:
+    from vitssl import fields
+
+    print(fields.listing(arguments.pattern))
+
+
+def _bench(arguments: argparse.Namespace) -> None:
+    from vitssl import bench
+
+    figures = bench.run(arguments.images, [n for n in arguments.only.split(",") if n], arguments.repeats)
+    print(bench.table(figures))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=1))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

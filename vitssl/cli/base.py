@@ -1,0 +1,38 @@
+"""What the groups of commands share."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+
+def command(commands: argparse._SubParsersAction, name: str, call: object, help_text: str):
+    parser = commands.add_parser(name, help=help_text, description=help_text)
+    parser.set_defaults(call=call)
+    return parser.add_argument
+
+
+def positive(text: str) -> int:
+    return at_least(1, text)
+
+
+def not_negative(text: str) -> int:
+    return at_least(0, text)
+
+
+def at_least(least: int, text: str) -> int:
+    if not text.lstrip("-").isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text} is no whole number of at least {least}")
+    return int(text)
+
+
+def numbers(text: str) -> list[int]:
+    return [positive(part) for part in text.split(",")]
+
+
+def note_unfinished(path: Path) -> None:
+    from vitssl.evaluate import run_folder
+
+    if not (run_folder(path) / "done.json").exists():
+        print(f"note: {path} is not finished; these are the weights of its newest checkpoint", file=sys.stderr)

@@ -1,0 +1,83 @@
+"""Commands for what comes from other code, and goes to it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from vitssl.cli.base import command, note_unfinished
+from vitssl.config.weights import LAYOUTS
+
+
+def add_parsers(commands: argparse._SubParsersAction) -> None:
+    """What comes from other code, and goes to it."""
+    add = command(commands, "weights", _weights, "download released weights into a file for init_from")
+    add("name", help="timm:NAME, for example timm:deit_tiny_patch16_224.fb_in1k")
+    add("out", type=Path)
+    add = command(commands, "import", _import, "a file of released weights as a run folder: a start, or to be probed and evaluated")
+    add("file", type=Path, help="a checkpoint as the release wrote it, or .safetensors")
+    add("--out", type=Path, help="run folder (default: weights/NAME-LAYOUT-HASH)")
+    add("--as", required=True, choices=LAYOUTS, dest="layout", help="whose names and keys the file has")
+    add("--shards", help="images to evaluate it on, which name its classes")
+    add(
+        "--set",
+        nargs="+",
+        default=[],
+        dest="fields",
+        metavar="field=value",
+        help="fields that no shape tells, such as backbone.num_heads=3",
+    )
+    add = command(commands, "export", _export, "a run's network as what other code loads")
+    add("folder", type=Path, help="run folder")
+    add("out", type=Path, help="file; for huggingface a folder")
+    add("--to", required=True, choices=("timm", "safetensors", "huggingface", "onnx"), help="huggingface: timm's layout, with a model card")
+    add("--weights", default="model", choices=("model", "ema", "teacher"), help="of a teacher there is the backbone alone")
+    add("--checkpoint", default="last.pt", help="a file of the run folder, for example best.pt")
+    add("--backbone", action="store_true", help="without the classifier")
+    add = command(commands, "features", _features, "features of all images of a split, as NumPy arrays in a file")
+    add("folder", type=Path, help="run folder")
+    add("shards", type=Path, help="shards, with any classes")
+    add("out", type=Path, help="a file, such as features.npz")
+    add("--split", default="test", help="a split of the shards, or several joined by + (default: %(default)s)")
+    add("--weights", default="model", choices=("model", "ema", "teacher"))
+    add("--checkpoint", default="last.pt", help="a file of the run folder, for example best.pt")
+    add("--blocks", type=int, nargs="+", default=[], help="of these too, before the final norm: 0 is the first, -1 the last")
+    add("--tokens", action="store_true", help="every patch token, besides their mean")
+
+
+def _weights(arguments: argparse.Namespace) -> None:
+    from vitssl import state
+
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    state.save(arguments.out, {"model": state.released(arguments.name.removeprefix("timm:")), "source": arguments.name})
+    print(arguments.out)
+
+
+def _import(arguments: argparse.Namespace) -> None:
+    from vitssl.weights.importing import describe, import_file
+
+    shards = [f"data.shards={arguments.shards}"] if arguments.shards else []
+    folder = import_file(arguments.file, arguments.layout, arguments.out, [*arguments.fields, *shards])
+    print(describe(folder), file=sys.stderr)
+    print(folder)
+
+
+def _export(arguments: argparse.Namespace) -> None:
+    from vitssl.weights.exporting import export
+
+    how = export(arguments.folder, arguments.out, arguments.to, arguments.weights, arguments.checkpoint, arguments.backbone)
+    note_unfinished(arguments.folder)
+    print(arguments.out)
+    print(f"load it with {how}", file=sys.stderr)
+
+
+def _features(arguments: argparse.Namespace) -> None:
+    from vitssl import features
+    from vitssl.evaluate import load
+
+    trained = load(arguments.folder, arguments.checkpoint, weights=arguments.weights)
+    note_unfinished(arguments.folder)
+    arrays = features.write(trained, arguments.shards, arguments.out, arguments.split, arguments.blocks, arguments.tokens)
+    shown = ", ".join(f"{name} {tuple(array.shape)}" for name, array in arrays.items())
+    print(f"{arguments.out}: {shown}")

@@ -1,0 +1,90 @@
+"""What to type for the methods of papers: most are values of a few fields, and few have a field of their name."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method: the fields that make a Run of it (or the stages of an arm), and a sweep that has it whole."""
+
+    title: str
+    fields: dict[str, Any]
+    sweep: str
+    also: tuple[str, ...] = ()  # further names that people type
+    note: str = ""
+
+    @property
+    def words(self) -> str:
+        """The fields as the command line has them; several stages as a sweep file does."""
+        if "stages" in self.fields:
+            return _flow(self.fields)[1:-1]
+        return shlex.join(f"{name}={_flow(value)}" for name, value in self.fields.items())
+
+    @property
+    def advice(self) -> str:
+        """What to type, in one line."""
+        return f"for {self.title} write {self.words}{f' ({self.note})' if self.note else ''}; sweeps/{self.sweep}.yaml has it whole"
+
+
+_TWO_VIEWS = {"data.views.second": {}}
+_CROPS = {"data.views": {"second": {}, "local": {"size": 96, "count": 8, "scale": [0.05, 0.4]}}}
+METHODS = (
+    Method("SSAT", {"objectives": {"classify": {"weight": 0.1}, "mae": {"weight": 0.9}}}, "ssat_vs_sslft"),
+    Method(
+        "SSL+FT", {"stages": {"pretrain": {"objectives.mae": {}}, "finetune": {"objectives.classify": {}, "init_from": "pretrain"}}},
+        "quickstart", ("pretraining", "finetuning"), "the stages of an arm",
+    ),
+    Method("Drloc", {"objectives": {"classify": {}, "drloc": {}}}, "drloc_scratch", ("vt_drloc",)),
+    Method("GMML", {"objectives.gmml": {}}, "gmml_small"),
+    Method("LUT", {"objectives.lut": {}, **_TWO_VIEWS}, "lut_imagenet"),
+    Method(
+        "MT-SiT", {
+            "objectives": {"sit": {}, "masked_tokens": {"view": "sit"}}, "data.views.main.count": 2,
+            "backbone": {"reg_tokens": 1, "masked_tokens": {}},
+        }, "mt_cifar",
+    ),
+    Method(
+        "MT-DINO", {"objectives": {"dino": {}, "masked_tokens": {"second": "second"}}, "backbone.masked_tokens": {}, **_CROPS},
+        "mt_imagenet",
+    ),
+    Method("MAE", {"objectives.mae": {}}, "ssat_sota"),
+    Method("SimMIM", {"objectives.mae": {"mask_ratio": 0.6, "hide": "mask", "decoder": "pixel_shuffle", "loss": "l1"}}, "lut_simmim"),
+    Method("ConvMAE", {"backbone.name": "cvt_13", "objectives.mae": {"fuse": True}}, "ssat_backbones", ("mcmae",)),
+    Method("SimCLR", {"objectives.simclr": {}, **_TWO_VIEWS}, "ssat_tasks"),
+    Method("DINO", {"objectives.dino": {}, **_CROPS}, "mt_imagenet"),
+    Method("SiT", {"objectives.sit": {}, "data.views.main.count": 2, "backbone.reg_tokens": 1}, "mt_cifar"),
+    Method("SL-ViT", {"backbone": {"tokenizer": "shifted", "attention": "local"}}, "ssat_sota", ("spt", "lsa", "spt_lsa")),
+    Method(
+        "Locality guidance", {"objectives": {"classify": {}, "locality": {"teacher": "RUN"}}}, "ssat_sota", ("guidance",),
+        "RUN: the folder of a trained resnet56",
+    ),
+    Method(
+        "DeiT", {"backbone.name": "vit_tiny"}, "gmml_imagenet", ("deit_tiny", "deit_small", "deit_base", "deit_ti", "deit_s", "deit_b"),
+        "or vit_small, vit_base: its networks are ViTs",
+    ),
+    Method(
+        "Linear probing", {"backbone.frozen": True, "init_from": "RUN"}, "mt_cifar", ("linear", "linear_probe", "probe"),
+        "or `vitssl evaluate RUN --type linear`",
+    ),
+)  # fmt: skip
+
+
+def method(name: str) -> Method | None:
+    """The method of that name, however it is spelled: sl_vit, SL-ViT, slvit."""
+    return next((m for m in METHODS if _plain(name) in map(_plain, (m.title, *m.also))), None)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _flow(value: Any) -> str:
+    """As YAML in one line."""
+    return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000).removesuffix("\n...\n").strip()

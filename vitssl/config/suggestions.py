@@ -1,0 +1,93 @@
+"""What was probably meant by the name of a field that is not there."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable
+
+from vitssl.config.base import ConfigError, closest, unknown
+from vitssl.config.fields import fields_of
+from vitssl.config.methods import method
+from vitssl.config.run import Run
+from vitssl.config.site import Site
+from vitssl.config.sweep import Resources, SweepFile
+
+# what other programs call a field
+ALSO_CALLED = {
+    "optim.lr": ("learning_rate", "base_lr", "blr"),
+    "optim.batch_size": ("bs", "batch", "batchsize", "train_batch_size"),
+    "optim.weight_decay": ("wd", "decay_rate"),
+    "optim.name": ("optimizer", "optimiser", "opt"),
+    "optim.clip": ("grad_clip", "clip_grad", "gradient_clipping"),
+    "loop.epochs": ("epoch", "num_epochs", "n_epochs", "max_epochs", "training_epochs"),
+    "loop.warmup_epochs": ("warmup", "warm_up"),
+    "loop.max_steps": ("steps", "num_steps", "iterations"),
+    "loop.micro_batch_size": ("accumulate", "accum_iter", "grad_accum", "gradient_accumulation_steps"),
+    "loop.precision": ("amp", "fp16", "bf16", "mixed_precision"),
+    "loop.ema_decay": ("ema", "model_ema"),
+    "backbone.name": ("model", "model_name", "arch", "architecture", "network"),
+    "backbone.patch_size": ("patch", "patchsize"),
+    "data.shards": ("dataset", "data_set", "data_dir", "data_path", "root"),
+    "data.image_size": ("img_size", "imgsz", "input_size", "resolution", "px"),
+    "data.images.per_class": ("shots", "num_shots", "few_shot", "subset", "num_images"),
+    "data.workers": ("num_workers",),
+    "data.views.main.mixup_alpha": ("mixup",),
+    "data.views.main.cutmix_alpha": ("cutmix",),
+    "data.views.main.auto_augment": ("aa", "randaugment", "rand_augment", "autoaugment"),
+    "init_from": ("pretrained", "weights", "checkpoint", "resume", "finetune_from"),
+    "resources.gpus_per_node": ("gpus", "num_gpus", "ngpus", "n_gpus", "devices"),
+    "resources.nodes": ("num_nodes", "nnodes"),
+    "resources.cpus_per_gpu": ("cpus", "num_cpus", "cpus_per_task"),
+    "resources.mem_gb": ("mem", "memory"),
+    "resources.hours": ("time", "time_limit", "walltime"),
+    "axes.seed": ("seeds",),
+}
+MOST = 3  # that are named
+
+
+def not_a_field(name: str, known: Iterable[str], field: str, schema: type | None = None) -> ConfigError:
+    """The error for a name that is none of the ``known`` fields of ``schema``: it says what to type instead.
+
+    Args:
+        name: what was written.
+        known: the names that are there.
+        field: its dotted path, as it was written.
+        schema: the dataclass whose field it was to be; None on the command line.
+    """
+    if (of_paper := method(name)) is not None:
+        return ConfigError(f"{name!r} is no field; {of_paper.advice}", field)
+    known = list(known)
+    near = closest(name, known) if schema else []
+    if places := meant(name if schema else field):
+        near = [one for one in near if name in one]  # a chance likeness is not what was meant
+    elif not near:
+        places = meant_roughly(name)
+    if schema is SweepFile:
+        places = [place if place.startswith(("resources.", "site.")) else f"defaults.{place}" for place in places]
+    elif schema is Run:  # perhaps of one stage, or of one arm
+        places = [f"{field.removesuffix(name)}{place}" for place in places]
+    return unknown(name, known, field, also=list(dict.fromkeys([*near, *places])))
+
+
+def meant(key: str) -> list[str]:
+    """The fields that a key is the end of (``lr``, ``mae.weight``), or that other programs call by its last part; the shortest ones."""
+    last = key.rpartition(".")[2]
+    places = [name for name in names() if name == key or name.endswith(f".{key}")]
+    places = places or [name for name, others in ALSO_CALLED.items() if last in others] or [n for n in names() if n.endswith(f".{last}")]
+    least = min((place.count(".") for place in places), default=0)
+    return [place for place in places if place.count(".") == least][:MOST]
+
+
+def meant_roughly(key: str) -> list[str]:
+    """As ``meant``, of the name that a key's last part looks like."""
+    last_parts = [name.rpartition(".")[2] for name in names()]
+    near = closest(key.rpartition(".")[2], [*last_parts, *itertools.chain(*ALSO_CALLED.values())])
+    return meant(near[0]) if near else []
+
+
+@functools.cache
+def names() -> tuple[str, ...]:
+    """Of all fields of a Run, a job's resources and a site; of the views those of the main one."""
+    listed = [*fields_of(Run), *fields_of(Resources, "resources."), *fields_of(Site, "site.")]
+    return tuple(field.name for field in listed if not field.name.startswith(("data.views.second.", "data.views.local.")))

@@ -1,0 +1,90 @@
+"""The reference of everything that may be written, as ``vitssl fields`` prints it: fields with type, default and meaning, and methods."""
+
+from __future__ import annotations
+
+import fnmatch
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from vitssl.config import ConfigError, Run, Site
+from vitssl.config.base import element_types_of, parts_of
+from vitssl.config.evals import KINDS
+from vitssl.config.fields import Field, fields_of
+from vitssl.config.methods import METHODS, Method, method
+from vitssl.config.suggestions import meant, meant_roughly
+from vitssl.config.sweep import SweepFile
+
+WIDTH = 79
+
+
+def sections() -> dict[str, list[Field]]:
+    """{title: fields}, in the order in which somebody who writes a sweep meets them."""
+    return {
+        "A sweep file": list(fields_of(SweepFile)),
+        "A Run: in a sweep's defaults, stages and axes, or on the command line": list(fields_of(Run)),
+        "An evaluator: in evals, by any name (here that of its type)": [
+            field for name, kind in KINDS.items() for field in fields_of(kind, f"evals.{name}.")
+        ],
+        "A site profile, without site.; with it on the command line": list(fields_of(Site, "site.")),
+    }
+
+
+def listing(pattern: str = "") -> str:
+    """The reference in lines of at most 79 characters; fields that several places share are listed at the first one.
+
+    Args:
+        pattern: a part of the fields' dotted names, or with * and ? a pattern of them; or a method. Empty: all.
+
+    Raises:
+        ConfigError: nothing matches; it says what was probably meant.
+    """
+    parts = []
+    for title, fields in sections().items():
+        if chosen := [field for field in fields if _matches(field.name, pattern)]:
+            parts.append("\n".join([_underlined(title), *_entries(chosen)]))
+    if of_papers := [m for m in METHODS if not pattern or m is method(pattern) or _matches(m.title, pattern)]:
+        parts.append("\n".join([_underlined("Methods of papers, and what to type"), *map(_method, of_papers)]))
+    if not parts:
+        raise _nothing(pattern)
+    return "\n\n".join(parts)
+
+
+def _matches(name: str, pattern: str) -> bool:
+    name, pattern = name.lower(), pattern.lower()
+    return fnmatch.fnmatchcase(name, pattern) if "*" in pattern or "?" in pattern else pattern in name
+
+
+def _entries(fields: Sequence[Field]) -> Iterator[str]:
+    listed: set[tuple[type, str]] = set()
+    first_place: dict[type, str] = {}  # of a set of fields
+    for field in fields:
+        if (field.owner, field.own_name) in listed:
+            continue
+        listed.add((field.owner, field.own_name))
+        part = (parts_of(field.owner) | element_types_of(field.owner)).get(field.own_name)
+        shared = first_place.setdefault(part, field.name) if part else field.name
+        yield _entry(field, "" if shared == field.name else f"; its fields are those of {shared}")
+
+
+def _entry(field: Field, more: str) -> str:
+    default = "" if field.default is None else f", default {field.default}"
+    head = textwrap.wrap(f"{field.name}: {field.kind}{default}", WIDTH, subsequent_indent="        ", break_long_words=False)
+    return "\n".join([*head, *_indented(f"{field.meaning.removesuffix('.')}{more}")])
+
+
+def _method(m: Method) -> str:
+    note = [f"({m.note})"] if m.note else []
+    return "\n".join([m.title, *_indented(m.words), *_indented(" ".join([*note, f"whole in sweeps/{m.sweep}.yaml"]))])
+
+
+def _indented(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+
+
+def _underlined(title: str) -> str:
+    return f"{title}\n{'-' * len(title)}"
+
+
+def _nothing(pattern: str) -> ConfigError:
+    near = meant(pattern) or meant_roughly(pattern)
+    return ConfigError(f"no field matches {pattern!r}{f' (did you mean {near[0]}?)' if near else '; vitssl fields lists all'}")

@@ -1,0 +1,119 @@
+"""Classify image files, and all images of folders: a line for each, or a row of a CSV file."""
+
+from __future__ import annotations
+
+import csv
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+from torch import Tensor
+
+from vitssl.config import ConfigError
+from vitssl.data.sources import IMAGE_ENDINGS
+from vitssl.evaluate import Trained
+from vitssl.files import check_new
+from vitssl.words import counted
+
+FORMULA = tuple("=+-@\t\r\n＝＋－＠")  # noqa: RUF001 - spreadsheets take what begins with one of these for a formula, in full width too
+BEST = 5  # classes of a printed line
+
+Write = Callable[[Path, Tensor], None]  # an image and its class probabilities (K,)
+
+
+def image_files(paths: Sequence[Path]) -> list[Path]:
+    """The files among some paths, and the images in the folders among them, at any depth and sorted.
+
+    Raises:
+        ConfigError: a path that does not exist, or a folder without images.
+    """
+    files: list[Path] = []
+    for path in paths:
+        if not path.exists():
+            raise ConfigError(f"{path} does not exist; name images, or folders of images")
+        found = list(_walk(path)) if path.is_dir() else [path]
+        if not found:
+            raise ConfigError(f"{path} holds no images: no file ends in {' '.join(IMAGE_ENDINGS)}")
+        files += found
+    return files
+
+
+def _walk(root: Path) -> Iterator[Path]:
+    seen: set[str] = set()
+    for parent, folders, names in os.walk(root, followlinks=True, onerror=_raise):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        if (real := os.path.realpath(parent)) in seen:  # a link to a folder above it
+            folders.clear()
+            continue
+        seen.add(real)
+        yield from (Path(parent, name) for name in sorted(names) if name.lower().endswith(IMAGE_ENDINGS) and not name.startswith("."))
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def predict(trained: Trained, files: Sequence[Path], out: Path | None = None) -> int:
+    """Print the best classes of each image, or write the probabilities of all as a row of ``out``.
+
+    The columns are path, class, probability (that class's), and one with the name of each class.
+
+    Returns:
+        How many could not be read; each is named on stderr, and the others have their rows.
+
+    Raises:
+        ConfigError: ``out`` exists, or cannot be written.
+    """
+    unread = 0
+    with _printed(trained.classes) if out is None else _rows(out, trained.classes) as write:
+        for path, result in zip(files, _shown(trained.predict_each(files), len(files), show=out is not None), strict=True):
+            if isinstance(result, ConfigError):
+                unread += 1
+                print(f"error: {result}", file=sys.stderr)
+            else:
+                write(path, result)
+    if out is not None:
+        print(f"{out}: {len(files) - unread:,} of {counted(len(files), 'image')}")
+    return unread
+
+
+def _shown(results: Iterable, total: int, show: bool) -> Iterable:
+    console = Console(stderr=True)
+    return track(results, "images", total, console=console, transient=True, disable=not (show and console.is_terminal))
+
+
+@contextmanager
+def _printed(classes: list[str]) -> Iterator[Write]:
+    def write(path: Path, probabilities: Tensor) -> None:
+        best = probabilities.topk(min(BEST, len(classes)))
+        shown = "  ".join(f"{classes[k]} {p:.3f}" for p, k in zip(best.values.tolist(), best.indices.tolist(), strict=True))
+        print(f"{os.fsencode(path).decode(errors='replace')}  {shown}")
+
+    yield write
+
+
+@contextmanager
+def _rows(out: Path, classes: list[str]) -> Iterator[Write]:
+    if out.is_dir():
+        raise ConfigError(f"{out} is a folder; name a file, such as {out / 'predictions.csv'}")
+    check_new(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.open("w", newline="", errors="surrogateescape") as stream:  # names of files may be no UTF-8
+        rows = csv.writer(stream, lineterminator="\n")
+        rows.writerow(["path", "class", "probability", *map(_harmless, classes)])
+
+        def write(path: Path, probabilities: Tensor) -> None:
+            values = [f"{p:.6g}" for p in probabilities.tolist()]
+            best = int(probabilities.argmax())
+            rows.writerow([_harmless(str(path)), _harmless(classes[best]), values[best], *values])
+
+        yield write
+
+
+def _harmless(text: str) -> str:
+    """Text as a cell that no spreadsheet computes."""
+    return f"'{text}" if text.startswith(FORMULA) else text

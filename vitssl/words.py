@@ -1,0 +1,30 @@
+"""Numbers in words for people."""
+
+from __future__ import annotations
+
+
+def counted(number: float, one: str, several: str = "") -> str:
+    """A number of things: 1 run, 2 runs, 1,000 classes, 2.5 epochs.
+
+    Args:
+        number: how many.
+        one: what one of them is called.
+        several: and more of them, or none; empty: with an s.
+    """
+    shown = f"{number:,.0f}" if number == int(number) else f"{number:,.2f}"
+    return f"{shown} {one if number == 1 else several or f'{one}s'}"
+
+
+def duration(time_s: float) -> str:
+    """A time in the unit that fits it: 45 s, 3.2 min, 25 min, 7.5 h."""
+    if time_s < 100:
+        return f"{time_s:.0f} s"
+    amount, unit = (time_s / 60, "min") if time_s < 100 * 60 else (time_s / 3600, "h")
+    return f"{amount:.1f} {unit}" if amount < 10 else f"{amount:,.0f} {unit}"
+
+
+def about(time_s: float) -> str:
+    """A time that was estimated: less than a minute, about 4 min, about 2.5 h."""
+    if time_s < 60:
+        return "less than a minute"
+    return f"about {time_s / 60:.0f} min" if time_s < 100 * 60 else f"about {duration(time_s)}"
