@@ -14,7 +14,7 @@ from rich.progress import track
 from torch import Tensor
 
 from vitssl.config import ConfigError
-from vitssl.data.sources import IMAGE_ENDINGS
+from vitssl.data.folders import IMAGE_ENDINGS
 from vitssl.evaluate import Trained
 from vitssl.files import check_new
 from vitssl.words import counted
