@@ -34,10 +34,11 @@ ALLOWED = {
     "analysis": CORE | {"evaluate", "report"},
     "weights": CORE | MIDDLE | {"evaluate", "report"},
     "memory": set(),
-    "train_state": CORE | MIDDLE | {"evaluators", "memory", "views"},
+    "pictures": CORE | {"evaluators", "model", "views"},
+    "train_state": CORE | MIDDLE | {"evaluators", "memory", "pictures", "views"},
     "stopping": set(),
     "attempt": {"config", "dist", "emissions", "files"},
-    "train": CORE | MIDDLE | {"attempt", "evaluate", "evaluators", "train_state", "stopping", "views"},
+    "train": CORE | MIDDLE | {"attempt", "evaluate", "evaluators", "pictures", "train_state", "stopping", "views"},
     "bench": CORE | MIDDLE | {"evaluate", "memory", "evaluators", "train_state", "train", "views"},
     "report": {"config", "files"},
     "cli": None,  # anything, inside the function that needs it
