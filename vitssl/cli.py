@@ -52,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     _weights_parsers(commands)
     add = _command(commands, "report", _report, "tables, plots and pages of a sweep")
     add("folder", type=Path, help="sweep folder, for example runs/quickstart")
+    add("--columns", type=_names, help="comma-separated columns of the main table and table.tex, for example accuracy,gmacs,kwh")
     _analyze_parser(commands)
     add = _command(commands, "bench", _bench, "speed on this machine, as ratios measured side by side")
     add("--images", type=Path, help="folder of class folders with images; default: the digits as 32-px JPEG files")
@@ -83,6 +84,10 @@ def _at_least(least: int, text: str) -> int:
 
 def _numbers(text: str) -> list[int]:
     return [_positive(part) for part in text.split(",")]
+
+
+def _names(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _shards_parser(commands: argparse._SubParsersAction) -> None:
@@ -258,8 +263,8 @@ def _features(arguments: argparse.Namespace) -> None:
 def _report(arguments: argparse.Namespace) -> None:
     from vitssl import report
 
-    page = report.write(arguments.folder)
-    print(report.summary(arguments.folder, width=None if sys.stdout.isatty() else 160))  # a log has no width
+    page = report.write(arguments.folder, arguments.columns)
+    print(report.summary(arguments.folder, columns=arguments.columns))
     print(f"report: {page}")
 
 
