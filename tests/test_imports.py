@@ -40,12 +40,13 @@ ALLOWED = {
     "fields": {"config"},
     "predict": {"config", "data", "evaluate", "files", "words"},
     "__main__": {"cli"},
-    "train_state": CORE | MIDDLE | {"evaluators", "memory", "views"},
+    "pictures": CORE | {"evaluators", "model", "views"},
+    "train_state": CORE | MIDDLE | {"evaluators", "memory", "pictures", "views"},
     "stopping": set(),
     "attempt": {"config", "dist", "emissions", "files"},
-    "train": CORE | MIDDLE | {"attempt", "evaluate", "evaluators", "train_state", "stopping", "views", "words"},
+    "train": CORE | MIDDLE | {"attempt", "evaluate", "evaluators", "pictures", "train_state", "stopping", "views", "words"},
     "bench": CORE | MIDDLE | {"evaluate", "memory", "evaluators", "train_state", "train", "views"},
-    "report": {"config", "files"},
+    "report": {"config", "files", "words"},
     "cli": None,  # anything, inside the function that needs it
     "__init__": {"evaluate"},
     # without torch: the energy mix, and which images a Run trains on

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vitssl import attempt, config, cost, dist, evaluators, optim, state
+from vitssl import attempt, config, cost, dist, evaluators, optim, pictures, state
 from vitssl.attempt import Diverged
 from vitssl.config import ConfigError, Run
 from vitssl.config.evals import EvalConfig, evals_of, pending
@@ -226,6 +226,8 @@ def _train(folder: Path, run: Run) -> int:
     if not done:
         return STOPPED
     if dist.is_main():
+        statistics = (train_state.mean, train_state.std)
+        pictures.record_reconstructions(folder, run, train_state.model, train_state.index, train_state.split.test, statistics)
         costs = cost.measure(run, len(train_state.index.classes)) | cost.throughput(train_state.model, run, train_state.device)
         write_json(folder / "cost.json", costs)
         write_json(folder / "done.json", _summary(train_state))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vitssl import config, dist, evaluators, memory, model, optim, state
+from vitssl import config, dist, evaluators, memory, model, optim, pictures, state
 from vitssl.config import ConfigError, Run
 from vitssl.config.evals import EvalConfig, evals_of, own_evals
 from vitssl.data.batch import Batch, RawBatch
@@ -211,6 +211,8 @@ def save(train_state: TrainState) -> None:
 
 def forward(train_state: TrainState, ddp_model: nn.Module, raw: RawBatch) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
     batch: Batch = train_state.views(raw)
+    if raw.step == 0 and dist.is_main():
+        pictures.record_views(train_state.folder, batch, (train_state.mean, train_state.std))
     # tensors, not numbers: code would be recompiled for every value
     progress = torch.full((), train_state.schedule.progress(raw.step), device=train_state.device)
     batch.labelled = torch.full((), raw.labelled or 1.0, device=train_state.device)

@@ -1,6 +1,8 @@
-"""Numbers in words for people."""
+"""Numbers and lists in words for people."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 
 def counted(number: float, one: str, several: str = "") -> str:
@@ -28,3 +30,9 @@ def about(time_s: float) -> str:
     if time_s < 60:
         return "less than a minute"
     return f"about {time_s / 60:.0f} min" if time_s < 100 * 60 else f"about {duration(time_s)}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Each once: a, b and c."""
+    *first, last = dict.fromkeys(names) or [""]
+    return f"{', '.join(first)} and {last}" if first else last

@@ -19,7 +19,7 @@ def test_a_card_has_data_recipe_accuracy_with_its_spread_and_costs(sweep) -> Non
     assert "- finetune: classify; 50 epochs" in text and "seed 1" in text
     assert "- this model, after the last epoch: top-1 91.00 % of 10,000 test images" in text
     assert "- over 3 seeds of the same recipe: top-1 % 91.00 ± 1.00 (mean ± std)" in text
-    assert "1.00 device-hours, 1.00 GPU-hours, 0.250 kWh, 0.100 kg CO2e" in text  # two stages of half an hour
+    assert "1.00 device-hours, 1.00 GPU-hours, 250 Wh, 100 g CO2e" in text  # two stages of half an hour
     assert "GPU measured by NVML" in text and "timm.create_model('local-dir:sslft-finetune-1', pretrained=True)" in text
 
 
@@ -30,7 +30,7 @@ def test_a_pretraining_has_neither_the_stages_after_it_nor_their_accuracy(sweep)
     assert "pipeline_tag: image-feature-extraction" in text and "A backbone without a classifier" in text
     assert "finetune" not in text and "seeds of the same recipe" not in text
     assert "- this model, evaluator knn: top-1 % 61.50" in text
-    assert "0.500 device-hours" in text
+    assert "30.0 device-minutes" in text
 
 
 def test_a_run_outside_of_a_sweep_speaks_for_itself(run_folder) -> None:

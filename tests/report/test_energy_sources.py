@@ -12,9 +12,10 @@ from vitssl.report import details, energy_sources, render, tables
 from vitssl.report.collect import collect
 from vitssl.report.findings import sentences
 from vitssl.report.grid import lay_out
+from vitssl.report.table import DASH, Table
 
 
-def rows(table: tables.Table) -> list[dict[str, str]]:
+def rows(table: Table) -> list[dict[str, str]]:
     return [dict(zip(table.header, (entry.text for entry in row), strict=True)) for row in table.rows]
 
 
@@ -53,7 +54,7 @@ def test_stages_that_see_other_images_have_lines_of_their_own(sweep):
     path = folder / "sslft-pretrain-0" / "job.json"
     path.write_text(path.read_text().replace('labelled_images": 2000', 'labelled_images": 200'))
     shown = [(row["used by"], row["training images"], row["labelled"]) for row in rows(details.data(lay_out(collect(folder))))]
-    assert shown == [("scratch, sslft: finetune", "200", tables.DASH), ("sslft: pretrain", "2,000", "200")]
+    assert shown == [("scratch, sslft: finetune", "200", DASH), ("sslft: pretrain", "2,000", "200")]
 
 
 def test_the_page_says_what_it_is_about_and_what_the_command_line_changed(table_3, tmp_path):
@@ -91,7 +92,7 @@ def test_what_was_measured_and_what_modelled(sweep, emissions_record, gpus, sour
     caption = tables.cost(laid_out).caption
     assert text in caption and "; memory modelled from its size." in caption
     assert ("NVML" in caption) == bool(gpus)
-    assert "kg CO2e tracked" in tables.cost(laid_out).header and "measured" not in " ".join(tables.cost(laid_out).header)
+    assert "g CO2e tracked" in tables.cost(laid_out).header and "measured" not in " ".join(tables.cost(laid_out).header)
 
 
 def test_nodes_with_and_without_a_meter_are_counted(sweep, emissions_record):
@@ -120,8 +121,8 @@ def test_runs_of_two_sites_say_so(sweep, emissions_record):
     assert said in report.summary(laid_out.sweep.folder, width=200)
     lines = rows(details.runs(laid_out.sweep))
     assert [row["site"].split()[0] for row in lines] == ["here", "there"]
-    # 0.25 kWh each: 0.1 and 0.0125 kg
-    assert [row["kg CO2e"] for row in lines] == ["0.100", "0.0125"]
+    # 0.25 kWh each
+    assert [row["g CO2e"] for row in lines] == ["100", "12.5"]
     assert rows(tables.cost(laid_out))[0]["EUR"] == "1.25"
 
 

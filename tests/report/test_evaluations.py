@@ -7,11 +7,10 @@ import pytest
 
 from vitssl import report
 from vitssl.files import read_json, write_json
-from vitssl.report import evaluations, tables
+from vitssl.report import evaluations, main_table
 from vitssl.report.collect import collect
 from vitssl.report.findings import sentences
 from vitssl.report.grid import lay_out
-from vitssl.report.tables import DASH
 
 
 def texts(table) -> list[str]:
@@ -78,7 +77,7 @@ def test_the_page_shows_both_and_a_metric_of_an_evaluator_ranks_the_arms(chain):
     assert "<h2>Evaluations</h2>" in page and "macro F1 %" in page and (chain / "report" / "confusion.png").is_file()
     facts = read_json(chain / "sweep.json")
     write_json(chain / "sweep.json", facts | {"metric": "test/macro_f1"})
-    assert "macro F1 %, mean ± std (seeds)" in report.write(chain).read_text()
+    assert "Macro F1 % after the last epoch" in report.write(chain).read_text()
 
 
 @pytest.fixture
@@ -97,7 +96,7 @@ def test_the_best_is_the_lowest_where_lower_is_better(calibrated, metric, best):
     write_json(calibrated / "sweep.json", read_json(calibrated / "sweep.json") | {"metric": metric})
     grid = lay_out(collect(calibrated))
     assert [row.arm.name for row in grid.ranking(None)] == [("scratch", "ssat")[best], ("scratch", "ssat")[1 - best]]
-    assert {row for row, _ in tables.accuracy(grid).best} == {best}
+    assert {row for row, _ in main_table.table(grid).best} == {best}
 
 
 def test_every_part_of_a_report_follows_a_metric_of_which_lower_is_better(calibrated):
@@ -105,11 +104,11 @@ def test_every_part_of_a_report_follows_a_metric_of_which_lower_is_better(calibr
     grid = lay_out(collect(calibrated))
     first = "Overall the best arm by NLL is scratch: 0.50 ± 0.00 (2 seeds), \N{MINUS SIGN}0.50 against ssat (paired over 2 seeds"
     assert sentences(grid)[1].startswith(first)
-    assert tables.differences(grid).caption == "NLL, with the 95 % confidence interval by Student's t in brackets. ↓: lower is better."
+    assert "their number in brackets. ↓: lower is better." in main_table.table(grid).caption
     page = report.write(calibrated).read_text()
-    assert "NLL ↓, mean ± std (seeds)" in page and "NLL ↓ against" in page
+    assert "NLL ↓ after the last epoch" in page and "NLL ↓ against" in page
     folder = calibrated / "report"
-    assert r"NLL $\downarrow$, mean" in (folder / "table.tex").read_text()
+    assert r"NLL $\downarrow$: mean" in (folder / "table.tex").read_text()
     assert "loss_mean" in (folder / "table.csv").read_text().splitlines()[0]
 
 
@@ -120,6 +119,7 @@ def test_a_configured_classifier_has_its_own_classes(chain):
         write_json(folder / "evals.json", {"other": {"config": config, "epoch": 5.0, "metrics": {"top1": 25.0}}})
         (folder / "predictions-other.npz").write_bytes((folder / "predictions-test.npz").read_bytes())
     table = evaluations.per_class(lay_out(collect(chain)))
-    assert [row[1].text for row in table.rows] == [DASH, DASH, "other", "other"] and table.header[:3] == ["arm", "evaluator", "class"]
+    assert table.groups == [("", 2), ("ssl", 3), ("ssl: other", 3)]
+    assert [row[0].text for row in table.rows] == ["cat", "dog"] and len({len(row) for row in table.rows}) == 1
     _, figure = evaluations.confusion_plot(lay_out(collect(chain)))
     assert [axis.get_title() for axis in figure.axes] == ["ssl", "ssl: other"]

@@ -36,18 +36,19 @@ class Balanced(HTMLParser):
 def test_a_report_has_every_file_and_needs_no_other(table_3):
     page = report.write(table_3(notes=["55 h where the other rows imply 52"]))
     names = {path.name for path in page.parent.iterdir()}
-    drawn = {
-        f"{n}.{e}" for n in ("accuracy_vs_co2e", "accuracy_vs_hours", "learning_curves", "energy_by_component") for e in ("svg", "png")
-    }
-    assert names == {"report.html", "report.md", "table.csv", "table.tex"} | drawn
+    plots = ("accuracy_vs_macs", "accuracy_vs_energy", "accuracy_vs_hours", "learning_curves", "energy_by_component")
+    drawn = {f"{name}.{kind}" for name in plots for kind in ("svg", "png", "pdf")}
+    assert names == {"report.html", "report.md", "table.csv", "table.tex", "energy.tex"} | drawn
     text = page.read_text()
     parser = Balanced()
     parser.feed(text)
     assert parser.open == []
-    assert "<script" not in text and not re.search(r'(src|href)="(?!#|https://arxiv)', text) and text.count("<svg") == 4
+    assert text.count("<svg") == len(plots) and not re.search(r'src="(?!data:)', text)
+    linked = set(re.findall(r'href="(?!#|https://arxiv)([^"]*)"', text))
+    assert names - {"report.html"} <= linked and all((page.parent / link).exists() for link in linked)
     ids = re.findall(r'\bid="([^"]+)"', text)
     assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', text)) <= set(ids)
-    assert "55 h where the other rows imply 52" in text and "kg CO2e estimate" in text
+    assert "55 h where the other rows imply 52" in text and "g CO2e estimate" in text
 
 
 def test_writing_twice_gives_the_same(sweep):
@@ -68,7 +69,7 @@ def test_a_sweep_without_a_result_has_a_report(sweep, status):
     page = report.write(sweep({"scratch": 1.0, "ssat": 2.0}, {"data": ["cifar10"], "seed": [0]}, make=make))
     assert "0 of 2 runs are done" in page.read_text()
     assert (page.parent / "learning_curves.svg").exists() == (status != "waiting")
-    assert not (page.parent / "accuracy_vs_co2e.svg").exists()
+    assert not (page.parent / "accuracy_vs_macs.svg").exists()
 
 
 def test_on_a_cpu_hours_are_of_the_device_and_there_is_no_estimate(sweep, emissions_record):
@@ -171,7 +172,7 @@ def test_labels_keep_clear_of_each_other():
     axis = figure.subplots()
     axis.plot([0.0, 1.0], [0.0, 1.0], "o")
     points = [label_placement.Point(0.5 + 0.02 * i, 0.5 + 0.01 * i, 0.01, 0.01, f"arm number {i}", "black") for i in range(5)]
-    label_placement.place(axis, points)
+    label_placement.place_all(figure, [(axis, points, [(0.45, 0.45), (0.6, 0.6)])])
     figure.canvas.draw()
     boxes = [text.get_window_extent() for text in axis.texts]
     assert len(boxes) == 5
@@ -179,10 +180,11 @@ def test_labels_keep_clear_of_each_other():
 
 
 def test_summary_is_for_the_terminal(table_3):
-    text = report.summary(table_3(), width=120)
-    assert "78.57 ± 0.10 (3)" in text and "GPU-hours" in text and "best arm by top-1 is ssat" in text
-    assert "activations" not in text and "M parameters" not in text
-    assert all(len(line) <= 120 for line in text.split("60 of 60")[0].splitlines())
+    for width in (60, 80, 120):
+        text = report.summary(table_3(), width=width)
+        assert "78.57 ± 0.10 (3)" in text and "GPU-hours" in text and "best arm by top-1 is Ours" in " ".join(text.split())
+        assert all(len(line) <= width for line in text.splitlines())
+        assert ("more columns in report.html" in text) == (width < 200)
 
 
 def test_a_report_needs_no_torch():

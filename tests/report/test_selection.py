@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from vitssl import report
-from vitssl.report import details, render, selection, tables
+from vitssl.report import details, main_table, render, selection
 from vitssl.report.collect import collect
 from vitssl.report.findings import sentences
 from vitssl.report.grid import Grid, lay_out
-from vitssl.report.tables import DASH, MINUS
+from vitssl.report.table import DASH, MINUS, PUBLISHED
 
 AXES = {"data": ["flowers"], "optim.lr": [0.1, 0.2], "optim.weight_decay": [0.0, 0.05], "seed": [0, 1]}
 SELECT = ["optim.lr", "optim.weight_decay"]
@@ -56,7 +56,7 @@ def test_held_out_images_choose_and_the_best_on_test_stands_beside(grid_sweep) -
     """Cells' test means are 71, 75, 79 and 60: mean 71.25, squares of the distances 200.75, / 3, root 8.18."""
     laid_out = lay_out(collect(grid_sweep()))
     assert texts(laid_out) == {
-        "arm": "ssat",
+        "arm": "Ours",
         "lr": "0.1",
         "weight_decay": "0.05",
         "held-out top-1 %": "66.00 ± 1.41",
@@ -68,14 +68,14 @@ def test_held_out_images_choose_and_the_best_on_test_stands_beside(grid_sweep) -
     }
     table = selection.table(laid_out)
     assert table.groups == [("", 1), ("chosen on held-out images", 4), ("", 1), ("selected on test", 2), ("", 1)]
-    assert [entry.kind for entry in table.rows[0]].count(tables.PUBLISHED) == 1
+    assert [entry.kind for entry in table.rows[0]].count(PUBLISHED) == 1
 
 
 def test_rows_collapse_and_every_run_stays_listed(grid_sweep) -> None:
     laid_out = lay_out(collect(grid_sweep()))
-    (row,) = tables.accuracy(laid_out).rows
-    assert [entry.text for entry in row] == ["ssat", "Ours", "75.00 ± 1.41 (2)", "79.50", f"{MINUS}4.50"]
-    assert "Each is of the optim.lr and optim.weight_decay that held-out images choose." in tables.accuracy(laid_out).caption
+    (row,) = main_table.table(laid_out).rows
+    assert [entry.text for entry in row][:4] == ["Ours", "75.00 ± 1.41 (2)", "79.50", f"{MINUS}4.50"]
+    assert "Each is of the optim.lr and optim.weight_decay that held-out images choose." in main_table.table(laid_out).caption
     assert [cell.axes["optim.weight_decay"] for cell in laid_out.rows[0].cells] == [0.05, 0.05]
     assert len(details.runs(laid_out.sweep).rows) == 8
 
@@ -92,16 +92,16 @@ def test_a_cell_counts_when_all_of_its_seeds_are_done(grid_sweep) -> None:
     shown = texts(laid_out)
     assert (shown["lr"], shown["weight_decay"], shown["cells"]) == ("0.2", "0.0", "3 of 4, 1 missing")
     assert shown["mean ± std over the cells"] == "70.00 ± 9.54"
-    assert [entry.text for entry in tables.accuracy(laid_out).rows[0]][2] == "79.00 ± 1.41 (2)"
-    assert "Cells to select from are missing, so that the choice may change: ssat on flowers (1 of 4)." in sentences(laid_out)
+    assert [entry.text for entry in main_table.table(laid_out).rows[0]][1] == "79.00 ± 1.41 (2)"
+    assert "Cells to select from are missing, so that the choice may change: Ours on flowers (1 of 4)." in sentences(laid_out)
 
 
 def test_until_a_cell_is_done_nothing_is_chosen(grid_sweep) -> None:
     states = {(*point, 1): {"status": "failed" if point == (0.1, 0.0) else "waiting"} for point in SCORES}
     folder = grid_sweep(states=states)
     laid_out = lay_out(collect(folder))
-    assert texts(laid_out) == {"arm": "ssat", "paper": "79.50", "cells": "0 of 4, 4 missing"}
-    assert tables.accuracy(laid_out).rows[0][2].text == "done (4), failed (1), waiting (3)"
+    assert texts(laid_out) == {"arm": "Ours", "paper": "79.50", "cells": "0 of 4, 4 missing"}
+    assert main_table.table(laid_out).rows[0][1].text == "done (4), failed (1), waiting (3)"
     assert "0 of 4, 4 missing" in report.write(folder).read_text()
 
 
@@ -130,7 +130,7 @@ def test_an_arm_that_is_only_quoted_chose_nothing(sweep) -> None:
     axes = {"optim.lr": [0.1], "seed": [0]}
     laid_out = lay_out(collect(sweep({"ssat": 70.0}, axes, columns=None, baseline=None, arms=arms, make=make, select=["optim.lr"])))
     assert texts(laid_out)["arm"] == "ssat"
-    assert [[entry.text for entry in row][1:] for row in tables.accuracy(laid_out).rows] == [[DASH, "87.00†"], ["70.00 (1)", DASH]]
+    assert [[entry.text for entry in row][1:3] for row in main_table.table(laid_out).rows] == [[DASH, "87.00†"], ["70.00 (1)", DASH]]
 
 
 def test_the_spreadsheet_has_the_choice_unrounded(grid_sweep) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from vitssl import version
 from vitssl.arguments import Parser, guarded
 from vitssl.cli import weights
-from vitssl.cli.base import command, not_negative, note_unfinished, numbers, positive
+from vitssl.cli.base import command, names, not_negative, note_unfinished, numbers, positive
 from vitssl.words import counted
 
 
@@ -53,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     weights.add_parsers(commands)
     add = command(commands, "report", _report, "tables, plots and pages of a sweep")
     add("folder", type=Path, help="sweep folder, for example runs/quickstart")
+    add("--columns", type=names, help="comma-separated columns of the main table and table.tex, for example accuracy,gmacs,kwh")
     _analyze_parser(commands)
     add = command(commands, "fields", _fields, "every field that may be written: type, default, meaning; and what to type for a method")
     add("pattern", nargs="?", default="", help="a part of the dotted names, such as warmup, a pattern such as 'optim.*', or a method")
@@ -157,8 +158,8 @@ def _cost(arguments: argparse.Namespace) -> None:
 def _report(arguments: argparse.Namespace) -> None:
     from vitssl import report
 
-    page = report.write(arguments.folder)
-    print(report.summary(arguments.folder, width=None if sys.stdout.isatty() else 160))  # a log has no width
+    page = report.write(arguments.folder, arguments.columns)
+    print(report.summary(arguments.folder, columns=arguments.columns))
     print(f"report: {page}")
 
 

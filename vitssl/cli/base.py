@@ -31,6 +31,10 @@ def numbers(text: str) -> list[int]:
     return [positive(part) for part in text.split(",")]
 
 
+def names(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
 def note_unfinished(path: Path) -> None:
     from vitssl.evaluate import run_folder
 

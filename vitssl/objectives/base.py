@@ -19,6 +19,7 @@ class Objective(nn.Module):
 
     cfg: config.ObjectiveConfig
     out_indices: tuple[int, ...] = ()  # the backbone's intermediate places (`Backbone.widths`) whose features it reads
+    reconstructs: bool = False  # it gives hidden or altered parts of images back
     whole_pass: bool = True  # it makes a full pass: no token hidden, no image altered; batch norms take their running statistics there
 
     def forward(self, step: Step, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
@@ -37,6 +38,10 @@ class Objective(nn.Module):
 
     def after_step(self, backbone: Backbone, progress: float) -> None:
         """Called after every optimiser step: teachers are updated here."""
+
+    def reconstruct(self, step: Step, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Where the objective ``reconstructs``: what it sees of its view's images, and what it gives back, normalised, (B, 3, H, W)."""
+        raise NotImplementedError
 
     def predict(self, step: Step, batch: Batch) -> Tensor | None:
         """Logits (B, K) for view "main", where the objective can classify."""

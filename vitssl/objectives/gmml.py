@@ -33,7 +33,7 @@ def pixel_error(prediction_RCHW: Tensor, images_RCHW: Tensor, mask_R1HW: Tensor 
 class Gmml(Objective):
     """Blocks of each image are corrupted, and a light decoder of several blocks' features gives the image back (Eq. 1, as a mean)."""
 
-    whole_pass = False
+    reconstructs, whole_pass = True, False
 
     def __init__(self, cfg: GmmlConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
@@ -52,12 +52,22 @@ class Gmml(Objective):
         self.register_buffer("area_K2", torch.tensor([kind.area for kind in kinds.values()]), persistent=False)
 
     def forward(self, step: Step, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
-        images_RCHW = step.images(self.cfg.view)
-        corrupted_RCHW, mask_R1HW = self.corrupt(images_RCHW, len(batch.index_B))
+        prediction_RCHW, _, mask_R1HW = self._predict(step, batch)
+        images_RCHW, everywhere = step.images(self.cfg.view), self.cfg.loss_on == "all"
+        return {"gmml": pixel_error(prediction_RCHW, images_RCHW, None if everywhere else mask_R1HW, self.cfg.loss)}
+
+    def reconstruct(self, step: Step, batch: Batch) -> tuple[Tensor, Tensor]:
+        """What was not altered is given back as it is where its loss counts for nothing."""
+        prediction_RCHW, corrupted_RCHW, mask_R1HW = self._predict(step, batch)
+        if self.cfg.loss_on == "all" or mask_R1HW is None:
+            return corrupted_RCHW, layers.upcast(prediction_RCHW)
+        return corrupted_RCHW, torch.where(mask_R1HW, layers.upcast(prediction_RCHW), corrupted_RCHW)
+
+    def _predict(self, step: Step, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Predicted images, the corrupted ones that they are of, and where those are corrupted."""
+        corrupted_RCHW, mask_R1HW = self.corrupt(step.images(self.cfg.view), len(batch.index_B))
         step.add(CORRUPTED, corrupted_RCHW)
-        features = step.encode(CORRUPTED)
-        prediction_RCHW = self.decoder(self._fused(features, step))
-        return {"gmml": pixel_error(prediction_RCHW, images_RCHW, None if self.cfg.loss_on == "all" else mask_R1HW, self.cfg.loss)}
+        return self.decoder(self._fused(step.encode(CORRUPTED), step)), corrupted_RCHW, mask_R1HW
 
     @torch.no_grad()
     def corrupt(self, images_RCHW: Tensor, num_images: int) -> tuple[Tensor, Tensor | None]:

@@ -20,7 +20,7 @@ from vitssl.objectives.base import Objective
 from vitssl.objectives.decoders import make_decoder
 from vitssl.objectives.heads import mlp
 from vitssl.objectives.losses import Gathered, info_nce
-from vitssl.objectives.masking import TokenMask, disjoint_masks, encode_visible, random_mask, reconstruction_error
+from vitssl.objectives.masking import TokenMask, disjoint_masks, encode_visible, filled_in, random_mask, reconstruction_error
 from vitssl.objectives.step import Step
 from vitssl.objectives.teacher import Teacher, rising_momentum
 
@@ -52,6 +52,7 @@ class Lut(Objective):
         self.cfg, self.patch_px, dim = cfg, backbone.stride, backbone.embed_dim
         self.teacher_is_loaded = "lut" in run.init_objectives
         self.decoder = make_decoder(cfg, run, backbone) if cfg.reconstruction_weight else None
+        self.reconstructs = self.decoder is not None
         self.projector, self.predictor = make_head(cfg, dim, dim), make_head(cfg, dim, dim)
         masked_dim = dim if cfg.decoder == "pixel_shuffle" else cfg.decoder_dim
         self.masked_projector = make_head(cfg, masked_dim, dim) if cfg.guided == "both" else None
@@ -75,6 +76,13 @@ class Lut(Objective):
         teacher = self._teacher_features(list(reversed(views))[:S])
         terms["lut_context"] = self._context(features, hidden, mask, teacher, batch.index_B, S)
         return terms
+
+    def reconstruct(self, step: Step, batch: Batch) -> tuple[Tensor, Tensor]:
+        assert self.decoder is not None
+        view, images_BCHW = self.cfg.view, step.images(self.cfg.view)
+        mask = random_mask(len(images_BCHW), math.prod(step.grid(view)), self.cfg.mask_ratio, images_BCHW.device)
+        prediction_BNE = self.decoder(encode_visible(step, view, mask, self.cfg), mask)
+        return filled_in(prediction_BNE, images_BCHW, mask, self.patch_px, self.cfg)
 
     def weight(self, term: str, progress: Tensor) -> float:
         return self.cfg.weight * (self.cfg.reconstruction_weight if term == "lut_mae" else self.cfg.context_weight)

@@ -14,7 +14,7 @@ from vitssl.config.objectives.mae import MaeConfig
 from vitssl.data.batch import Batch
 from vitssl.objectives.base import Objective
 from vitssl.objectives.decoders import make_decoder
-from vitssl.objectives.masking import TokenMask, encode_visible, random_mask, reconstruction_error
+from vitssl.objectives.masking import TokenMask, encode_visible, filled_in, random_mask, reconstruction_error
 from vitssl.objectives.step import Step
 
 
@@ -44,7 +44,7 @@ class Fusion(nn.Module):
 class Mae(Objective):
     """The encoder sees a part of the patches, a decoder predicts the pixels of the hidden ones."""
 
-    whole_pass = False
+    reconstructs, whole_pass = True, False
 
     def __init__(self, cfg: MaeConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
@@ -54,9 +54,18 @@ class Mae(Objective):
         self.decoder = make_decoder(cfg, run, backbone)
 
     def forward(self, step: Step, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
+        prediction_BNE, mask = self._predict(step)
+        return {"mae": reconstruction_error(prediction_BNE, step.images(self.cfg.view), mask, self.patch_px, self.cfg)}
+
+    def reconstruct(self, step: Step, batch: Batch) -> tuple[Tensor, Tensor]:
+        prediction_BNE, mask = self._predict(step)
+        return filled_in(prediction_BNE, step.images(self.cfg.view), mask, self.patch_px, self.cfg)
+
+    def _predict(self, step: Step) -> tuple[Tensor, TokenMask]:
+        """The pixels of all patches (B, N, E), and which were hidden."""
         view, images_BCHW = self.cfg.view, step.images(self.cfg.view)
         mask = random_mask(len(images_BCHW), math.prod(step.grid(view)), self.cfg.mask_ratio, images_BCHW.device)
         features = encode_visible(step, view, mask, self.cfg)
         if self.fusion is not None:
             features = self.fusion(features, step, mask if self.cfg.hide == "drop" else None)
-        return {"mae": reconstruction_error(self.decoder(features, mask), images_BCHW, mask, self.patch_px, self.cfg)}
+        return self.decoder(features, mask), mask

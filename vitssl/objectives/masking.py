@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -52,6 +53,15 @@ def patchify(images_BCHW: Tensor, patch_px: int) -> Tensor:
     return patches.permute(0, 2, 4, 3, 5, 1).reshape(B, rows * columns, patch_px * patch_px * C)
 
 
+def unpatchify(patches_BNE: Tensor, grid: tuple[int, int]) -> Tensor:
+    """The inverse of ``patchify`` for a grid of rows and columns, (B, C, H, W)."""
+    B, _, E = patches_BNE.shape
+    rows, columns = grid
+    patch_px = math.isqrt(E // 3)
+    patches = patches_BNE.reshape(B, rows, columns, patch_px, patch_px, 3)
+    return patches.permute(0, 5, 1, 3, 2, 4).reshape(B, 3, rows * patch_px, columns * patch_px)
+
+
 def normalize_patches(patches_BNE: Tensor, eps: float = 1e-6) -> Tensor:
     """Each patch to mean 0 and unbiased variance 1 (MAE's normalised pixels)."""
     variance, mean = torch.var_mean(patches_BNE, dim=-1, keepdim=True)
@@ -77,3 +87,20 @@ def reconstruction_error(prediction_BNE: Tensor, images_BCHW: Tensor, mask: Toke
     if cfg.normalize_targets:
         target_BNE = normalize_patches(target_BNE)
     return masked_error(prediction_BNE, target_BNE, mask.mask_BN, cfg.loss)
+
+
+def filled_in(
+    prediction_BNE: Tensor, images_BCHW: Tensor, mask: TokenMask, patch_px: int, cfg: ReconstructionConfig
+) -> tuple[Tensor, Tensor]:
+    """Images without the hidden patches (the data's mean colour is there), and with what is predicted for them, (B, 3, H, W).
+
+    Normalised predictions get the mean and the deviation of the true patch.
+    """
+    patches_BNE, hidden_BN1 = patchify(images_BCHW, patch_px), mask.mask_BN[..., None]
+    prediction_BNE = layers.upcast(prediction_BNE)
+    if cfg.normalize_targets:
+        variance, mean = torch.var_mean(patches_BNE, dim=-1, keepdim=True)
+        prediction_BNE = prediction_BNE * variance.sqrt() + mean
+    grid = (images_BCHW.shape[2] // patch_px, images_BCHW.shape[3] // patch_px)
+    seen_BNE, given_BNE = torch.where(hidden_BN1, 0.0, patches_BNE), torch.where(hidden_BN1, prediction_BNE, patches_BNE)
+    return unpatchify(seen_BNE, grid), unpatchify(given_BNE, grid)

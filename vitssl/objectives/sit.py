@@ -36,7 +36,7 @@ class Sit(Objective):
         log_weights: s of each term, where uncertainty is learned.
     """
 
-    whole_pass = False
+    reconstructs, whole_pass = True, False
 
     def __init__(self, cfg: SitConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
@@ -62,6 +62,12 @@ class Sit(Objective):
         if self.log_weights is not None:
             terms["sit_uncertainty"] = torch.stack(list(self.log_weights.values())).sum() / 2
         return terms
+
+    def reconstruct(self, step: Step, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Of images that are not turned."""
+        corrupted_RCHW = corrupt(step.images(self.cfg.view), len(batch.index_B), self.cfg)
+        step.add(VIEW, corrupted_RCHW)
+        return corrupted_RCHW, layers.upcast(self.decoder(step.encode(VIEW)))
 
     def weight(self, term: str, progress: Tensor) -> float | Tensor:
         """Of the three terms exp(-a s), or in the first release a exp(-s), which the optimiser learns."""

@@ -33,13 +33,14 @@ class Analysed:
     label: str
     facts: dict[str, Any]
     arrays: Path
+    look: dict[str, Any]  # its arm's colour and marker
 
     @classmethod
-    def read(cls, path: Path, label: str) -> Analysed:
+    def read(cls, path: Path, label: str, look: dict[str, Any]) -> Analysed:
         """Of the JSON file; of other weights than the model's the label says whose."""
         facts = json.loads(path.read_text())
         named = label if facts["weights"] == "model" else f"{label}, {facts['weights']}"
-        return cls(named, facts, path.with_suffix(".npz"))
+        return cls(named, facts, path.with_suffix(".npz"), look)
 
 
 def save(folder: Path, name: str, stem: str) -> Path:
@@ -51,7 +52,8 @@ def save(folder: Path, name: str, stem: str) -> Path:
         stem: of its files.
     """
     with rc_context(STYLE):
-        _, figure = DRAWN[name]([Analysed.read(folder / f"{stem}.json", folder.parent.name)])
+        look = {"color": COLOURS[0], "marker": MARKERS[0], "alpha": 1.0}
+        _, figure = DRAWN[name]([Analysed.read(folder / f"{stem}.json", folder.parent.name, look)])
     style.save(figure, folder / stem)
     return folder / f"{stem}.png"
 
@@ -72,14 +74,17 @@ def draw(grid: Grid) -> dict[str, Plot]:
 def _groups(grid: Grid, name: str) -> dict[str, list[Analysed]]:
     """Analysed runs by what they are called; those of several seeds together."""
     uses: dict[Path, list[tuple[str, dict[str, Any], str]]] = {}
+    looks: dict[Path, dict[str, Any]] = {}
     for row in grid.rows:
         for column, cells in row.columns.items():
             for stage, run in (stage for cell in cells for stage in cell.stages):
                 for path in (run.path / "analysis").glob(f"{name}*.json"):
-                    uses.setdefault(path, []).append((row.arm.name, row.values, f"{stage}, {grid.name(column)}".removesuffix(", ")))
+                    place = (grid.called(row.arm), row.values, f"{stage}, {grid.name(column)}".removesuffix(", "))
+                    uses.setdefault(path, []).append(place)
+                    looks.setdefault(path, style.look(grid, row))
     groups: dict[str, list[Analysed]] = {}
     for path, places in uses.items():
-        analysed = Analysed.read(path, _called(places))
+        analysed = Analysed.read(path, _called(places), looks[path])
         groups.setdefault(analysed.label, []).append(analysed)
     return groups
 
@@ -185,10 +190,12 @@ def mask_attention(runs: list[Analysed]) -> Plot:
     axes = figure.subplots(2, len(counts), squeeze=False)
     for (whole, share), count in zip(axes.T, counts, strict=True):
         here = [run for run in runs if run.facts["masked_tokens"] == count]
-        for i, label in enumerate(dict.fromkeys(run.label for run in here)):
+        for label in dict.fromkeys(run.label for run in here):
             seeds = [run for run in here if run.label == label]
-            _attention_lines(whole, seeds, "mean", label, i)
-            _attention_lines(share, seeds, "share", label, i)
+            of_arm = list(dict.fromkeys(run.label for run in here if run.look == seeds[0].look))
+            look = seeds[0].look | {"marker": MARKERS[(MARKERS.index(seeds[0].look["marker"]) + of_arm.index(label)) % len(MARKERS)]}
+            _attention_lines(whole, seeds, "mean", label, look)
+            _attention_lines(share, seeds, "share", label, look)
         for tokens in sorted({run.facts["tokens"] for run in here}):
             _equal(whole, 1 / tokens, f"equal attention to all {tokens} tokens")
         _equal(share, 1 / count, "equal shares")
@@ -207,20 +214,19 @@ def mask_attention(runs: list[Analysed]) -> Plot:
 
 
 def _equal(axis: Axes, y: float, label: str) -> None:
-    axis.axhline(y, color="#666666", linewidth=0.8, linestyle=":", label=label)
+    axis.axhline(y, color=style.SOFT, linewidth=0.8, linestyle=":", label=label)
 
 
-def _attention_lines(axis: Axes, seeds: list[Analysed], kind: str, label: str, i: int) -> None:
+def _attention_lines(axis: Axes, seeds: list[Analysed], kind: str, label: str, look: dict[str, Any]) -> None:
     """With the standard deviation over seeds, or of a single run over images where that is known."""
     last = [run.facts["blocks"][max(run.facts["blocks"], key=int)] for run in seeds]
     for n, token in enumerate(last[0]):
         values_SJ = np.array([block[token][kind] for block in last])
         spread = values_SJ.std(0, ddof=1) if len(last) > 1 else last[0][token]["std"] if kind == "mean" else None
-        look = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)], "linestyle": ("-", "--")[n % 2]}
-        look["markerfacecolor"] = (look["color"], "white")[n % 2]
+        line = look | {"linestyle": ("-", "--")[n % 2], "markerfacecolor": (look["color"], style.PAPER)[n % 2]}
         name = label if len(last[0]) == 1 else f"{label}, {token}"
         x = np.arange(1, values_SJ.shape[1] + 1)
-        axis.errorbar(x, values_SJ.mean(0), yerr=spread, label=name, markersize=4, capsize=2, linewidth=1.2, **look)
+        axis.errorbar(x, values_SJ.mean(0), yerr=spread, label=name, markersize=4, capsize=2, linewidth=1.2, **line)
 
 
 DRAWN: dict[str, Callable[[list[Analysed]], Plot]] = {"selections": selections, "mask-attention": mask_attention}

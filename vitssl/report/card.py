@@ -12,7 +12,8 @@ from vitssl.files import read_json
 from vitssl.report.collect import Cell, RunFolder, Sweep, add, collect, read_folder
 from vitssl.report.energy_sources import tracked
 from vitssl.report.grid import Grid, Row, lay_out
-from vitssl.report.tables import billions, millions, number, plus_minus
+from vitssl.report.tables import plus_minus
+from vitssl.report.units import quantity
 
 TAGS = {True: "image-classification", False: "image-feature-extraction"}
 
@@ -57,8 +58,12 @@ def _network(run: RunFolder, classifier: bool) -> str:
     backbone, px = run.run["backbone"], run.run["data"]["image_size"]
     what = "A classifier" if classifier else "A backbone without a classifier"
     cost = run.cost
-    counted = f", {millions(cost['params_inference'])} M parameters and {billions(cost['macs_inference'])} GMACs an image" if cost else ""
-    return f"{what}: {backbone['name']} for images of {px} px{counted}. Trained and exported with vitssl."
+    size = f"{what}: {backbone['name']} for images of {px} px"
+    if cost:
+        size += (
+            f", {quantity(cost['params_inference'] / 1e6, 'M')} parameters and {quantity(cost['macs_inference'] / 1e9, 'GMACs')} an image"
+        )
+    return f"{size}. Trained and exported with vitssl."
 
 
 def _data(stages: list[tuple[str, RunFolder]]) -> list[str]:
@@ -140,12 +145,13 @@ def _cost(stages: list[tuple[str, RunFolder]], sweep: Sweep | None) -> list[str]
     lines = []
     for name, run in stages:
         if run.cost:
-            forward = f"{billions(run.cost['macs_train_forward'])} GMACs an image in a training forward"
-            lines.append(f"- {name}: {millions(run.cost['params_train'])} M parameters in training, {forward}")
+            forward = f"{quantity(run.cost['macs_train_forward'] / 1e9, 'GMACs')} an image in a training forward"
+            lines.append(f"- {name}: {quantity(run.cost['params_train'] / 1e6, 'M')} parameters in training, {forward}")
     spent = add(run.spent for _, run in stages)
     if spent["device_hours"]:
-        gpu = f", {number(spent['gpu_hours'])} GPU-hours" if spent["gpu_hours"] else ""
-        used = f"{number(spent['device_hours'])} device-hours{gpu}, {number(spent['energy_kwh'])} kWh, {number(spent['co2e_kg'])} kg CO2e"
+        gpu = f", {quantity(spent['gpu_hours'], 'hours', 'GPU-hours')}" if spent["gpu_hours"] else ""
+        used = f"{quantity(spent['device_hours'], 'hours', 'device-hours')}{gpu}, {quantity(spent['energy_kwh'], 'kWh')}"
+        used += f", {quantity(spent['co2e_kg'], 'kg')} CO2e"
         lines.append(f"- training of this model, all stages and attempts: {used}")
     if any("imported" in run.job or _origin(run) for _, run in stages):
         lines.append("- what the weights that it started from had cost is not known here")

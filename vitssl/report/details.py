@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from urllib.parse import quote
+
 from vitssl.report import energy_sources
 from vitssl.report.collect import Arm, Cell, RunFolder, Sweep, add
 from vitssl.report.grid import Grid, cost_per_model, finished
 from vitssl.report.settings import stages
-from vitssl.report.tables import BAD, DASH, MEASURED, NOTE, PUBLISHED, Entry, Table, billions, currency, hours_name, number, which
+from vitssl.report.table import BAD, DASH, MEASURED, NOTE, PUBLISHED, Entry, Table, figure, number
+from vitssl.report.tables import currency, hours_name, which
+from vitssl.report.units import fit, quantity
 
 
 def data(grid: Grid) -> Table | None:
@@ -59,19 +64,19 @@ def costs(grid: Grid) -> Table:
     """What one model cost by column and stage."""
     rows = [[*which(grid, row, column), *entries] for row, column, done in grid.models() for entries in _stage_costs(done)]
     parts = ["kWh GPU", "kWh CPU", "kWh RAM", "kWh", "kg CO2e tracked", "kg CO2e estimate", currency(grid.sweep)]
-    header = ["arm", grid.axis or "", "stage", "GMACs by objective", hours_name(grid.sweep), *parts]
+    header = ["arm", grid.axis or "", "stage", "multiply-adds by objective", hours_name(grid.sweep), *parts]
     caption = (
-        "Cost of one model, mean over its finished seeds; a chain's stages one by one, then together. GMACs are those of one image's "
-        "forward passes in training; an objective that shares another's pass counts by what it adds."
+        "Cost of one model, mean over its finished seeds; a chain's stages one by one, then together. Multiply-adds are those of one "
+        "image's forward passes in training; an objective that shares another's pass counts by what it adds."
     )
-    return Table("Cost in detail", header, rows, caption, left=frozenset(range(4))).trimmed()
+    return fit(Table("Cost in detail", header, rows, caption, left=frozenset(range(4))).trimmed())
 
 
 def _stage_costs(done: list[Cell]) -> list[list[Entry]]:
     """A line for each stage, and for a chain another for the whole."""
     rows, count = [], len(done)
     for i, (name, run) in enumerate(done[0].stages):
-        passes = " + ".join(f"{billions(macs)} ({kind})" for kind, macs in run.cost["macs_passes"].items())
+        passes = " + ".join(f"{quantity(macs / 1e9, 'GMACs')} ({kind})" for kind, macs in run.cost["macs_passes"].items())
         spent = {k: v / count for k, v in add(cell.stages[i][1].spent for cell in done).items()}
         rows.append([Entry(name), Entry(passes), *_parts(spent)])
     if len(rows) > 1:
@@ -81,7 +86,7 @@ def _stage_costs(done: list[Cell]) -> list[list[Entry]]:
 
 def _parts(cost: dict[str, float]) -> list[Entry]:
     names = ("device_hours", "gpu_kwh", "cpu_kwh", "ram_kwh", "energy_kwh", "co2e_kg", "estimate_kg", "money")
-    return [Entry(number(cost[n] or None)) for n in names]
+    return [figure(cost[name] or None) for name in names]
 
 
 def published_costs(grid: Grid) -> Table | None:
@@ -90,17 +95,17 @@ def published_costs(grid: Grid) -> Table | None:
     if not arms:
         return None
     models = [_tied_to(grid, arm) for arm in arms]
-    header = ["arm", "paper's row", grid.sweep.facts.get("columns") or ""]
+    header = ["arm", grid.sweep.facts.get("columns") or ""]
     header += ["GMACs, paper", "GMACs, here", "GPU-hours, paper", "GPU-hours, here"]
     header += ["kg CO2e, paper", "kg CO2e, estimate here", "kg CO2e, tracked here"]
-    rows = [_beside_the_paper(arm, cells) for arm, cells in zip(arms, models, strict=True)]
+    rows = [_beside_the_paper(grid.called(arm), arm, cells) for arm, cells in zip(arms, models, strict=True)]
     beside = (
         "beside it what one model of the same arm took here on the same data: GMACs as the paper counts, every pass with its own patch "
         "embedding; the estimate and what was tracked as in Size and cost."
     )
     apart = "it is tied to none of the models that finished here, and may be of other data, so there is nothing to compare it with."
     caption = f"In italics what the paper prints, on its own hardware; {beside if any(models) else apart}"
-    return Table("The paper's costs", header, rows, caption, left=frozenset({0, 1, 2})).trimmed()
+    return Table("The paper's costs", header, rows, caption, left=frozenset({0, 1})).trimmed()
 
 
 def _tied_to(grid: Grid, arm: Arm) -> list[Cell]:
@@ -110,31 +115,37 @@ def _tied_to(grid: Grid, arm: Arm) -> list[Cell]:
     return [cell for row in rows for column, cells in row.columns.items() if str(column) == named for cell in finished(cells)]
 
 
-def _beside_the_paper(arm: Arm, cells: list[Cell]) -> list[Entry]:
+def _beside_the_paper(called: str, arm: Arm, cells: list[Cell]) -> list[Entry]:
     printed, cost = arm.published_cost or {}, cost_per_model(cells) or {}
     gmacs, gpu_hours, kg = (Entry(str(printed.get(name, DASH)), PUBLISHED) for name in ("gmacs", "gpu_hours", "kg_co2e"))
     hours, estimate, tracked = (Entry(number(cost.get(name) or None)) for name in ("gpu_hours", "estimate_kg", "co2e_kg"))
     # the paper counts every objective's pass in full
-    passes = " + ".join(billions(sum(run.cost["macs_passes"].values())) for _, run in cells[0].stages) if cells else DASH
-    named = [Entry(arm.name), Entry(arm.row or DASH, NOTE), Entry(printed.get("column", DASH))]
+    passes = " + ".join(number(sum(run.cost["macs_passes"].values()) / 1e9) for _, run in cells[0].stages) if cells else DASH
+    named = [Entry(called), Entry(printed.get("column", DASH))]
     return [*named, gmacs, Entry(passes), gpu_hours, hours, kg, estimate, tracked]
 
 
 def runs(sweep: Sweep) -> Table:
     """Every run folder once, with how it ended and what all its attempts cost, and where if at several sites."""
     header = ["run", "of", "status", "attempts", "top-1 %", hours_name(sweep), "kWh", "kg CO2e", "site"]
-    table = Table("Runs", header, [_run(sweep, path.name, run) for path, run in sweep.runs.items()], left=frozenset({0, 1, 2, 8}))
+    table = Table("Runs", header, [_run(sweep, run) for run in sweep.runs.values()], left=frozenset({0, 1, 2, 8}))
     table.caption = "Every run folder once, however many arms use it."
-    return table if energy_sources.sites(sweep) else table.without("site")
+    return fit(table if energy_sources.sites(sweep) else table.without("site"))
 
 
-def _run(sweep: Sweep, name: str, run: RunFolder) -> list[Entry]:
+def _run(sweep: Sweep, run: RunFolder) -> list[Entry]:
     users = [c for c in sweep.cells if any(r is run for _, r in c.stages)]
     points = [", ".join([c.arm, *(f"{axis} {value}" for axis, value in c.axes.items())]) for c in users]
     test = run.done.get("test") or {}
     accuracy = Entry(f"{test['top1']:.2f}" if test else DASH)
-    spent = [Entry(number(run.spent[n] or None)) for n in ("device_hours", "energy_kwh", "co2e_kg")]
+    spent = [figure(run.spent[name] or None) for name in ("device_hours", "energy_kwh", "co2e_kg")]
     site = Entry(energy_sources.site_of(run) if run.emissions else DASH, NOTE)
     detail = f": {run.error}" if run.status == "failed" else f" at {run.progress}" if run.status != "done" and run.progress else ""
     status = Entry(run.status + detail, BAD if run.status in ("failed", "interrupted") else MEASURED)
-    return [Entry(name), Entry("; ".join(points), NOTE), status, Entry(str(run.attempts)), accuracy, *spent, site]
+    name = Entry(run.path.name, link=linked(sweep, run))
+    return [name, Entry("; ".join(points), NOTE), status, Entry(str(run.attempts)), accuracy, *spent, site]
+
+
+def linked(sweep: Sweep, run: RunFolder) -> str:
+    """The way from the report's folder to a run's."""
+    return quote(os.path.relpath(run.path, sweep.folder / "report")) + "/"

@@ -35,7 +35,7 @@ def tracked(sweep: Sweep) -> str:
     gpu = ["GPU measured by NVML"] if any(record["gpus"] for record in records) else []
     counts = Counter(CPU_POWER[record["cpu_power_source"]] for record in records)
     cpu = ", or ".join(f"{how}, in {n} of {len(records)} records" if len(counts) > 1 else how for how, n in counts.items())
-    return f"kWh and kg CO2e tracked by codecarbon: {'; '.join([*gpu, f'CPU {cpu}', 'memory modelled from its size'])}."
+    return f"Energy and CO2e tracked by codecarbon: {'; '.join([*gpu, f'CPU {cpu}', 'memory modelled from its size'])}."
 
 
 def sites(sweep: Sweep) -> str:

@@ -8,14 +8,19 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from vitssl.config.evals import KINDS, METRICS
 from vitssl.report.collect import Cell, RunFolder
 from vitssl.report.grid import Grid
-from vitssl.report.tables import DASH, LOWER_IS_BETTER, NOTE, Entry, Table, plus_minus, which
+from vitssl.report.style import COLOURS, INK, WHITE
+from vitssl.report.table import DASH, NOTE, Entry, Table
+from vitssl.report.tables import LOWER_IS_BETTER, plus_minus, which
 
 MOST_CLASSES, NAMED_CLASSES, MOST_PANELS = 100, 30, 6  # in a confusion matrix; with their names beside it; panels in a figure
+WHERE = "over all finished seeds; on the test split, or of the evaluator that is named."
+MOST_BESIDE, LOWEST = 4, 10  # models side by side in the table of classes; classes that it lists of many
 
 
 def table(grid: Grid) -> Table | None:
@@ -109,46 +114,80 @@ def _counts(path: Path) -> tuple[list[str], np.ndarray]:
     return classes, counts_KK
 
 
-def _matrices(grid: Grid) -> list[tuple[list[Entry], str, Confusion]]:
-    """For every model and classifier's evaluator: the text columns of a table (arm, column, evaluator), a title, and its confusion."""
+@dataclass
+class Matrix:
+    """A confusion, and whose it is."""
+
+    names: list[Entry]  # arm, column, evaluator: the text columns of a table
+    title: str
+    confusion: Confusion
+
+
+def _matrices(grid: Grid) -> list[Matrix]:
+    """For every model and classifier's evaluator."""
     matrices = []
     for row, column, done in grid.models():
         place = f"{grid.label(row)}, {grid.name(column)}" if grid.axis else grid.label(row)
         for name in ("test", *done[0].last.evals):
-            if (matrix := confusion(done, name)) is not None:
-                other = Entry(DASH if name == "test" else name)
-                matrices.append(([*which(grid, row, column), other], place if name == "test" else f"{place}: {name}", matrix))
+            if (found := confusion(done, name)) is not None:
+                names = [*which(grid, row, column), Entry(DASH if name == "test" else name)]
+                matrices.append(Matrix(names, place if name == "test" else f"{place}: {name}", found))
     return matrices
 
 
 def per_class(grid: Grid) -> Table | None:
-    """Recall, precision and F1 of every class; of many classes, those of lowest recall."""
+    """Recall, precision and F1 of every class, models side by side; of many classes or models a line for each of the lowest recall."""
     matrices = _matrices(grid)
     if not matrices:
         return None
+    classes = [m.confusion.classes for m in matrices]
+    if len(matrices) <= MOST_BESIDE and len(classes[0]) <= NAMED_CLASSES and all(names == classes[0] for names in classes):
+        return _side_by_side(matrices)
+    return _worst(grid, matrices)
+
+
+def _side_by_side(matrices: list[Matrix]) -> Table:
+    first = matrices[0].confusion
     rows = [
-        [*names, Entry(c.classes[k]), Entry(f"{c.counts_KK[k].sum():,.0f}"),
-         *(Entry(f"{100 * values_K[k]:.1f}") for values_K in (c.recall_K, c.precision_K, c.f1_K))]
-        for names, _, c in matrices
-        for k in (range(len(c.classes)) if len(c.classes) <= NAMED_CLASSES else np.argsort(c.recall_K, kind="stable")[:10])
-    ]  # fmt: skip
+        [Entry(name), Entry(f"{first.counts_KK[k].sum():,.0f}"), *(entry for m in matrices for entry in _quality(m.confusion, k))]
+        for k, name in enumerate(first.classes)
+    ]
+    header = ["class", "images", *["recall %", "precision %", "F1 %"] * len(matrices)]
+    groups = [("", 2), *((m.title, 3) for m in matrices)]
+    return Table(
+        "Classes",
+        header,
+        rows,
+        "After the last epoch, over all finished seeds; on the test split, or of the evaluator that is named.",
+        groups,
+    )
+
+
+def _worst(grid: Grid, matrices: list[Matrix]) -> Table:
+    rows = [
+        [*m.names, Entry(m.confusion.classes[k]), Entry(f"{m.confusion.counts_KK[k].sum():,.0f}"), *_quality(m.confusion, k)]
+        for m in matrices
+        for k in np.argsort(m.confusion.recall_K, kind="stable")[:LOWEST]
+    ]
     header = ["arm", grid.axis or "", "evaluator", "class", "images", "recall %", "precision %", "F1 %"]
-    many = any(len(c.classes) > NAMED_CLASSES for *_, c in matrices)
-    selection = f" Of more than {NAMED_CLASSES} classes, the ten of lowest recall." if many else ""
-    caption = f"After the last epoch, over all finished seeds; on the test split, or of the evaluator that is named.{selection}"
+    caption = f"The {LOWEST} classes of lowest recall after the last epoch, {WHERE}"
     return Table("Classes", header, rows, caption, left=frozenset({0, 1, 2, 3})).trimmed()
+
+
+def _quality(c: Confusion, k: int) -> list[Entry]:
+    return [Entry(f"{100 * values_K[k]:.1f}") for values_K in (c.recall_K, c.precision_K, c.f1_K)]
 
 
 def confusion_plot(grid: Grid) -> tuple[str, Figure] | None:
     """Matrices of the first arms, as shares of each class; None for very many classes."""
-    matrices = [(title, c) for _, title, c in _matrices(grid) if len(c.classes) <= MOST_CLASSES][:MOST_PANELS]
+    matrices = [m for m in _matrices(grid) if len(m.confusion.classes) <= MOST_CLASSES][:MOST_PANELS]
     if not matrices:
         return None
     across = min(len(matrices), 3)
     figure = Figure(figsize=(4.3 * across, 3.9 * -(-len(matrices) // across)), layout="constrained")
     axes = figure.subplots(-(-len(matrices) // across), across, squeeze=False).reshape(-1)
-    for axis, (title, c) in zip(axes, matrices, strict=False):
-        _draw(axis, c, title)
+    for axis, m in zip(axes, matrices, strict=False):
+        _draw(axis, m.confusion, m.title)
     for spare in axes[len(matrices) :]:
         spare.set_visible(False)
     return "Confusion: the share of each class's images (row) that is taken for each class (column), mean over seeds, in %.", figure
@@ -157,7 +196,8 @@ def confusion_plot(grid: Grid) -> tuple[str, Figure] | None:
 def _draw(axis: Axes, c: Confusion, title: str) -> None:
     K = len(c.classes)
     share_KK = 100 * c.counts_KK / np.maximum(c.counts_KK.sum(1, keepdims=True), 1e-9)
-    axis.imshow(share_KK, cmap="Blues", vmin=0, vmax=100)
+    colour_KK3 = np.broadcast_to(to_rgb(COLOURS[0]), (K, K, 3))  # as strong as the share, on paper of any colour
+    axis.imshow(np.concatenate([colour_KK3, share_KK[..., None] / 100], axis=2), interpolation="nearest")
     axis.grid(False)
     axis.set(title=title, xlabel="predicted", ylabel="class")
     if K > NAMED_CLASSES:
@@ -167,4 +207,4 @@ def _draw(axis: Axes, c: Confusion, title: str) -> None:
     if K <= 15:
         for (i, j), share in np.ndenumerate(share_KK):
             if share >= 0.5:
-                axis.text(j, i, f"{share:.0f}", ha="center", va="center", fontsize=6, color="white" if share > 60 else "black")
+                axis.text(j, i, f"{share:.0f}", ha="center", va="center", fontsize=6, color=WHITE if share > 60 else INK)

@@ -6,21 +6,48 @@ from collections import Counter
 from statistics import mean
 from typing import Any
 
+from vitssl.report import schedule
 from vitssl.report.collect import Sweep, add
 from vitssl.report.grid import Grid, cost_per_model
 from vitssl.report.stats import Difference, difference
-from vitssl.report.tables import hours_name, number, plus_minus, signed
+from vitssl.report.table import number, signed
+from vitssl.report.tables import hours_name, plus_minus
+from vitssl.report.units import quantity
+
+MOST_HEADLINES, MOST_NAMED = 5, 4  # sentences that a report begins with; columns or arms that one of them names
 
 
 def sentences(grid: Grid) -> list[str]:
-    """In order: how far the sweep got, cells missing, the best arm of every column, costs against the baseline, the paper, the total."""
-    best = [_best(grid, column) for column in grid.columns]
-    costs = [_cost_ratios(grid, column) for column in grid.columns]
-    lines = [_progress(grid.sweep), _missing(grid), *best, *costs, _against_paper(grid), _total(grid.sweep)]
-    return [sentence for sentence in lines if sentence]
+    """All that is said, by subject: how far the sweep got, cells missing, the best arm of every column, and so on."""
+    return [line for lines in _by_subject(grid).values() for line in lines if line]
 
 
-def _progress(sweep: Sweep) -> str:
+def headlines(grid: Grid) -> list[str]:
+    """What a report begins with: the best arm, costs, epochs, the paper, what it took in all; how far it got, if there is nothing else."""
+    said = {subject: [line for line in lines if line] for subject, lines in _by_subject(grid).items()}
+    progress_made = said.pop("progress")  # which the page's head says
+    if len(said["best"]) > 2:
+        said["best"] = [_winners(grid) or said["best"][0]]
+    if len(said["costs"]) > 1:
+        said["costs"] = []
+    return [line for lines in said.values() for line in lines][:MOST_HEADLINES] or progress_made
+
+
+def _by_subject(grid: Grid) -> dict[str, list[str]]:
+    return {
+        "progress": [progress(grid.sweep)],
+        "missing": [_missing(grid)],
+        "best": [_best(grid, column) for column in grid.columns],
+        "unselected": [_unselected(grid)],
+        "costs": [_cost_ratios(grid, column) for column in grid.columns],
+        "epochs": [schedule.sentence(grid)],
+        "paper": [_against_paper(grid)],
+        "total": [_total(grid.sweep)],
+    }
+
+
+def progress(sweep: Sweep) -> str:
+    """How many runs are done, and what the others are."""
     counts = Counter(run.status for run in sweep.runs.values())
     if not counts:
         return "Nothing has been run yet."
@@ -58,12 +85,37 @@ def _best(grid: Grid, column: Any) -> str:
 
 def _unranked(grid: Grid, column: Any) -> str:
     """Why no arm is named, where several have a result."""
+    if grid.unselected:
+        return ""
     counts = {grid.label(row): len(s) for row in grid.rows if (s := grid.scores(row, column))}
     single = [label for label, count in counts.items() if count == 1]
     if len(counts) < 2:
         return ""
     who = "every arm has" if len(single) == len(counts) else f"{', '.join(single)} {'have' if len(single) > 1 else 'has'}"
     return f"{_on(grid.name(column))}no arm is named the best, since {who} a single seed."
+
+
+def _unselected(grid: Grid) -> str:
+    """Why no value of a hyper-parameter is named the best."""
+    if not grid.unselected:
+        return ""
+    axes = " and ".join(grid.short(axis) for axis in grid.unselected)
+    how = f"`select: [{', '.join(grid.unselected)}]` in the sweep, with data.val_fraction, lets held-out images choose"
+    return f"Nothing selects over {axes}, and the test images must not, so that no arm is named the best; {how}."
+
+
+def _winners(grid: Grid) -> str:
+    """How many columns each arm leads."""
+    leads: dict[str, list[str]] = {}
+    for column in grid.columns:
+        if ranked := grid.ranking(column):
+            leads.setdefault(grid.label(ranked[0]), []).append(grid.name(column))
+    total = sum(map(len, leads.values()))
+    if len(leads) <= 1:
+        return "".join(f"{label} has the best mean {grid.measured.name} in all {total} columns." for label in leads)
+    order = sorted(leads.items(), key=lambda lead: -len(lead[1]))[:MOST_NAMED]
+    parts = [f"{label} in {len(on)}{f' ({names})' if len(on) <= MOST_NAMED and (names := ', '.join(on)) else ''}" for label, on in order]
+    return f"Of {total} columns, the best mean {grid.measured.name} is that of {', of '.join(parts)}."
 
 
 def _points(grid: Grid) -> str:
@@ -111,7 +163,8 @@ def _total(sweep: Sweep) -> str:
     if not spent["device_hours"]:
         return ""
     wasted = add(run.spent for run in sweep.runs.values() if run.status != "done")["energy_kwh"]
-    rest = f", of which {number(wasted)} kWh in runs that are not done" if wasted else ""
-    hours, energy, co2e = (number(spent[k]) for k in ("device_hours", "energy_kwh", "co2e_kg"))
+    rest = f", of which {quantity(wasted, 'kWh')} in runs that are not done" if wasted > 0.001 * spent["energy_kwh"] else ""
+    hours, energy, co2e = quantity(spent["device_hours"], "hours", hours_name(sweep)), spent["energy_kwh"], spent["co2e_kg"]
     money = f", {number(spent['money'])} {sweep.currency}" if spent["money"] else ""
-    return f"The whole sweep, each run counted once, took {hours} {hours_name(sweep)}, {energy} kWh and {co2e} kg CO2e{money}{rest}."
+    took = f"{hours}, {quantity(energy, 'kWh')} and {quantity(co2e, 'kg')} CO2e"
+    return f"The whole sweep, each run counted once, took {took}{money}{rest}."

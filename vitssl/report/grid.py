@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import mean
 from typing import Any
 
 from vitssl.config.evals import METRICS, Metric, metric_parts
 from vitssl.report.collect import SUMMED, Arm, Cell, Sweep, add
+from vitssl.report.hyperparameters import sets_hyperparameters
 from vitssl.report.stats import Difference, difference
 
 SEED = "seed"
@@ -82,17 +84,36 @@ class Grid:
         places = [(row, column) for column in self.columns for row in self.rows]
         return [(row, column, done) for row, column in places if (done := finished(row.columns.get(column, [])))]
 
+    def called(self, arm: Arm) -> str:
+        """The arm as the paper's table calls its row; with its name in the sweep file where several have the same row."""
+        name = arm.row or arm.name
+        return name if [other.row or other.name for other in self.sweep.arms].count(name) == 1 else f"{name} [{arm.name}]"
+
+    @property
+    def alone(self) -> bool:
+        """Is there a single arm, whose rows differ in the axes' values?"""
+        return len({row.arm.name for row in self.rows}) == 1
+
     def label(self, row: Row) -> str:
         """The row's name; an arm that is the only one is not repeated in every row of a matrix."""
-        parts = [f"{axis} {value}" for axis, value in row.values.items()]
-        alone = len({r.arm.name for r in self.rows}) == 1
-        return ", ".join(parts if parts and alone else [row.arm.name, *parts])
+        parts = [f"{self.short(axis)} {value}" for axis, value in row.values.items()]
+        return ", ".join(parts if parts and self.alone else [self.called(row.arm), *parts])
+
+    def short(self, axis: str) -> str:
+        """The last part of a field's name, where that tells the axes apart."""
+        last = axis.rsplit(".", 1)[-1]
+        return last if [other.rsplit(".", 1)[-1] for other in self.sweep.facts.get("axes") or {}].count(last) == 1 else axis
 
     def name(self, column: Any) -> str:
         """A column's name; a bare number says what it is."""
         if column is None:
             return ""
-        return str(column) if isinstance(column, str) else f"{self.sweep.facts['columns']} {column}"
+        return str(column) if isinstance(column, str) else f"{self.short(self.sweep.facts['columns'])} {column}"
+
+    @cached_property
+    def unselected(self) -> list[str]:
+        """The row axes that set hyper-parameters of the optimiser or of objectives."""
+        return [axis for axis in self.row_axes if sets_hyperparameters(self.sweep, axis)]
 
     @property
     def metric(self) -> tuple[str, str]:
@@ -127,25 +148,32 @@ class Grid:
         return None if any(needed for _, needed in left) else value
 
     def ranking(self, column: Any) -> list[Row]:
-        """The rows from the best mean to the worst; none where fewer than two have one, or where one has a single seed."""
+        """The rows from the best mean to the worst; none where fewer than two have one, where one has a single seed, or where rows
+        differ in hyper-parameters that nothing selects: the test images would choose."""
+        if self.unselected:
+            return []
         scored = [(row, by_seed) for row in self.rows if (by_seed := self.scores(row, column))]
         if len(scored) < 2 or any(len(by_seed) < 2 for _, by_seed in scored):
             return []
         return [row for row, _ in sorted(scored, key=lambda pair: mean(pair[1].values()), reverse=not self.measured.lower_is_better)]
 
     def baseline_name(self, row: Row) -> str | None:
-        """The arm that a row is compared with; None for a baseline."""
+        """What the arm that a row is compared with is called; None for a baseline."""
+        arm = next((arm for arm in self.sweep.arms if arm.name == self._baseline(row)), None)
+        return self.called(arm) if arm else None
+
+    def _baseline(self, row: Row) -> str | None:
         name = row.arm.baseline or self.sweep.facts.get("baseline")
         return None if name == row.arm.name else name
 
     def baselines(self) -> str:
-        """The name of the arm that rows are compared with, for a heading."""
+        """What the arm that rows are compared with is called, for a heading."""
         names = {name for row in self.rows if (name := self.baseline_name(row))}
         return names.pop() if len(names) == 1 else "each arm's baseline"
 
     def baseline(self, row: Row) -> Row | None:
         """The baseline arm's row at the same values of the row axes; None for a baseline."""
-        name = self.baseline_name(row)
+        name = self._baseline(row)
         return next((r for r in self.rows if r.arm.name == name and r.values == row.values), None)
 
     def against_baseline(self, row: Row, column: Any) -> Difference | None:

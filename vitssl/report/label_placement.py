@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
+Line = Sequence[tuple[float, float]]  # corners, in data coordinates
 Box = tuple[float, float, float, float]  # px: left, bottom, right, top; matplotlib's Bbox is a hundred times slower to compare
 SIZE_PT = 8.0
+STEPS = 50  # boxes that stand for a part of a line
 # right, left, above, below and the corners, near first; in points
 AROUND = ((1, 0.4), (1, -1), (-1, 0.4), (-1, -1), (0, 1), (0, -1.4), (0, 1.8))
 OFFSETS = [(dx * r, dy * r) for r, (dx, dy) in product((7, 14, 22, 32), AROUND)]
@@ -26,15 +30,21 @@ class Point:
     colour: str
 
 
-def place(axis: Axes, points: list[Point]) -> None:
-    """Annotate the points, far labels with a line to their point.
+def place_all(figure: Figure, panels: list[tuple[Axes, list[Point], Line]]) -> None:
+    """Annotate the points of every panel, clear of the line that is drawn through it."""
+    figure.draw_without_rendering()  # fixes limits and layout
+    for axis, points, line in panels:
+        place(axis, points, line)
 
-    Greedy, from the top: for each label the first offset at which its box is inside the axes and clear of points, error bars and
-    labels; where there is none, the one that overlaps least.
+
+def place(axis: Axes, points: list[Point], line: Line = ()) -> None:
+    """Annotate the points of a figure that was drawn, far labels with a line to their point.
+
+    Greedy, from the top: for each label the first offset at which its box is inside the axes and clear of points, error bars,
+    labels and of the drawn ``line``; where there is none, the one that overlaps least.
     """
-    axis.figure.canvas.draw()  # fixes limits and layout
     point_px, inside = axis.figure.dpi / 72, axis.get_window_extent().extents
-    taken = [box for point in points for box in _marks(axis, point, 4 * point_px)]
+    taken = [box for point in points for box in _marks(axis, point, 4 * point_px)] + _along(axis, line, point_px)
     for point in sorted(points, key=lambda p: -p.y):
         width, height = _size_px(axis, point.text)
         centre = axis.transData.transform((point.x, point.y))
@@ -53,6 +63,13 @@ def _marks(axis: Axes, point: Point, size_px: float) -> list[Box]:
     right, top = axis.transData.transform((point.x + point.x_error, point.y + point.y_error))
     halves = [(size_px, size_px), (right - x + 2, size_px / 2), (size_px / 2, top - y + 2)]
     return [(x - w, y - h, x + w, y + h) for w, h in halves]
+
+
+def _along(axis: Axes, line: Line, size_px: float) -> list[Box]:
+    """Boxes (px) that cover a line."""
+    corners = axis.transData.transform(line) if len(line) > 1 else []
+    places = [a + (b - a) * step / STEPS for a, b in pairwise(corners) for step in range(STEPS + 1)]
+    return [(x - size_px, y - size_px, x + size_px, y + size_px) for x, y in places]
 
 
 def _side(dx: float) -> str:

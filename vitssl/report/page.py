@@ -1,53 +1,71 @@
-"""report.html: one self-contained page that a colleague reads without asking."""
+"""report.html: one self-contained page that a colleague reads without asking: first what was found, then everything behind it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from html import escape
 
-from vitssl.report import details, energy_sources, evaluations, render, selection, tables
+from vitssl.report import details, energy_sources, evaluations, failures, main_table, render, seen, selection, tables
+from vitssl.report.blocks import Drawn, copied, definitions, lines, pictures, plain, plot, row, section, switch, titled
 from vitssl.report.css import CSS
-from vitssl.report.findings import sentences
+from vitssl.report.findings import headlines, progress, sentences
 from vitssl.report.grid import Grid
+from vitssl.report.script import SCRIPT
 from vitssl.report.settings import provenance, settings
-from vitssl.report.style import with_ids
+from vitssl.report.statement import statement
 
-Picture = tuple[str, str]  # its caption, and the <svg> element
+FIRST = {
+    "accuracy_vs_macs": "Accuracy against training cost",
+    "accuracy_by_axis": "Accuracy over what the sweep varies",
+}  # what a report begins with
+COSTS = ("accuracy_vs_energy", "accuracy_vs_hours", "energy_by_component")
+CURVES = {"over epochs": "learning_curves", "over wall time": "learning_curves_time"}
+ELSEWHERE = (*FIRST, *COSTS, *CURVES.values(), "confusion")  # plots that are not analyses
+FILES = {"table.csv": "numbers (CSV)", "table.tex": "table (LaTeX)", "energy.tex": "energy sentence (LaTeX)", "report.md": "Markdown"}
+RECONSTRUCTED = "Eight test images after the last step: what an objective sees of them, what it gives back, and the images."
+NARROW = ("Data", "Other readings of the same runs")  # sections that may stand side by side
+MOST_BESIDE = 9  # columns of a table that leaves room for a plot beside it
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that the page and the Markdown file show.
+
+    Attributes:
+        plots: by file name.
+        columns: of the main table, by name; None: the usual ones.
+    """
+
+    grid: Grid
+    plots: dict[str, Drawn]
+    columns: list[str] | None = None
 
 
 def title(grid: Grid) -> str:
     return f"{grid.sweep.name}: accuracy, cost and emissions"
 
 
-def html(grid: Grid, plots: dict[str, Picture]) -> str:
+def html(report: Report) -> str:
     """The whole page."""
+    grid = report.grid
     paper = grid.sweep.facts.get("paper")
     source = f' Stands for {escape(paper["table"])} of <a href="{escape(paper["url"])}">{escape(paper["title"])}</a>.' if paper else ""
-    sections = [
-        _section("Results", _tables(tables.accuracy(grid), selection.table(grid), tables.differences(grid), tables.cost(grid))),
-        _section("Reading", _list(sentences(grid)), "numbers"),
-        _section("Evaluations", _tables(evaluations.table(grid), evaluations.per_class(grid))),
-        _section("Data", _tables(details.data(grid), titled=False)),
-        _section("Plots", "".join(_plot(name, *plot) for name, plot in plots.items()), "plots"),
-        _section("Cost in detail", _tables(details.costs(grid), details.published_costs(grid), titled=False)),
-        _section("Other readings of the same runs", _tables(tables.readings(grid), titled=False)),
-        _section("Runs", _tables(details.runs(grid.sweep), titled=False)),
-        _section("Settings", _settings(grid)),
-        _section("Provenance", _definitions(provenance(grid))),
-        _section("Notes", _list(notes(grid))),
-    ]
+    links = "\n".join(f'<a href="{name}">{words}</a>' for name, words in FILES.items())
+    about = f"{escape(compared(grid))}{source} {escape(progress(grid.sweep))}"
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title(grid))}</title>\n<style>\n{CSS}</style>\n</head>\n<body>\n<header>\n<h1>{escape(grid.sweep.name)}</h1>\n"
-        f"<p>{escape(compared(grid))}{source}</p>\n</header>\n<main>\n{''.join(sections)}</main>\n</body>\n</html>\n"
+        f'<p>{about}</p>\n<p class="links">{links}</p>\n</header>\n<main>\n{_first(report)}'
+        f'<div class="more">\n{_more(report)}</div>\n</main>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n'
     )
 
 
 def compared(grid: Grid) -> str:
     """What the sweep compares, in one sentence."""
     axes = {k: v for k, v in (grid.sweep.facts.get("axes") or {}).items() if v}
-    over = "; ".join(f"{axis} {', '.join(map(str, values))}" for axis, values in axes.items())
-    arms = ", ".join(arm.name for arm in grid.sweep.arms)
+    over = "; ".join(f"{grid.short(axis)} {', '.join(map(str, values))}" for axis, values in axes.items())
+    arms = ", ".join(grid.called(arm) for arm in grid.sweep.arms)
     count = len(grid.sweep.arms)
     return f"{count} arm{'s' if count != 1 else ''} ({arms})" + (f" over {over}." if over else ".")
 
@@ -57,57 +75,54 @@ def notes(grid: Grid) -> list[str]:
     arms = grid.sweep.arms
     return [
         *grid.sweep.facts.get("notes", []),
-        *(f"{arm.name}: not runnable: {arm.not_runnable}" for arm in arms if arm.not_runnable),
-        *(f"{arm.name}: {arm.note}" for arm in arms if arm.note),
+        *(f"{grid.called(arm)}: not runnable: {arm.not_runnable}" for arm in arms if arm.not_runnable),
+        *(f"{grid.called(arm)}: {arm.note}" for arm in arms if arm.note),
         *filter(None, [energy_sources.overridden(grid.sweep)]),
     ]
 
 
-def _section(name: str, body: str, kind: str = "") -> str:
-    return f'<section class="{kind}">\n<h2>{escape(name)}</h2>\n{body}</section>\n' if body else ""
+def _first(report: Report) -> str:
+    """What was found, the main table, and accuracy against what is exact of its cost, side by side where there is room."""
+    table, there = main_table.table(report.grid, report.columns), {name: words for name, words in FIRST.items() if name in report.plots}
+    plots = "".join(f"<h2>{words}</h2>\n{plot(name, report.plots)}" for name, words in there.items())
+    panels = len(report.grid.columns)
+    layout = "wide" if not plots or panels > 2 else "wide two" if panels == 2 or len(table.header) > MOST_BESIDE else ""
+    parts = [
+        section("What was found", lines(headlines(report.grid)), "found"),
+        section(table.title, plain(table), "main"),
+        f'<section class="front">\n{plots}</section>\n' if plots else "",
+    ]
+    return f'<div class="first {layout}">\n{"".join(parts)}</div>\n'
 
 
-def _tables(*parts: tables.Table | None, titled: bool = True) -> str:
-    given = [t for t in parts if t is not None]
-    return "".join(
-        (f"<h3>{escape(t.title)}</h3>\n" if titled or i else "") + render.html(t)
-        for i, t in enumerate(given)
-        if t.rows and len(t.header) > 1
-    )
-
-
-def _list(lines: list[str]) -> str:
-    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>\n" if lines else ""
-
-
-def _definitions(pairs: dict[str, str]) -> str:
-    items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>\n" for name, text in pairs.items())
-    return f"<dl>\n{items}</dl>\n" if pairs else ""
+def _more(report: Report) -> str:
+    grid, plots = report.grid, report.plots
+    told = {progress(grid.sweep), *headlines(grid)}
+    sections = {
+        "What failed": failures.html(grid.sweep),
+        "Chosen and compared": row(*titled(selection.table(grid), tables.differences(grid))),
+        "Reading": lines([line for line in sentences(grid) if line not in told]),
+        "Cost": row(plain(tables.cost(grid)), *(plot(name, plots) for name in COSTS)),
+        "Energy and CO2e, for a paper": copied(statement(grid.sweep)),
+        "Learning curves": switch("learning", CURVES, plots),
+        "Evaluations": row(plain(evaluations.table(grid)), *titled(evaluations.per_class(grid)), plot("confusion", plots)),
+        "What training saw": pictures(seen.views(grid), "The first images of the first batch, as the network sees them."),
+        "Reconstructions": pictures(seen.reconstructions(grid), RECONSTRUCTED),
+        "Analyses": row(*(plot(name, plots) for name in plots if name not in ELSEWHERE)),
+        "Data": plain(details.data(grid)),
+        "Other readings of the same runs": plain(tables.readings(grid)),
+        "Cost in detail": row(plain(details.costs(grid)), *titled(details.published_costs(grid))),
+        "Runs": plain(details.runs(grid.sweep)),
+        "Settings": _settings(grid),
+        "Provenance": definitions(provenance(grid)),
+        "Notes": lines(notes(grid)),
+    }
+    return "".join(section(name, body, "" if name in NARROW else "whole") for name, body in sections.items())
 
 
 def _settings(grid: Grid) -> str:
     differing, shared = settings(grid)
     if differing is None:
         return ""
-    common = f"<details><summary>Settings that all share ({len(shared)})</summary>\n{_definitions(shared)}</details>\n"
+    common = f"<details><summary>Settings that all share ({len(shared)})</summary>\n{definitions(shared)}</details>\n"
     return render.html(differing) + common
-
-
-def _plot(name: str, caption: str, svg: str) -> str:
-    picture = f'<div class="scroll">{with_ids(svg, f"{name}-")}</div>'
-    return f'<figure class="plot" role="img" aria-label="{escape(caption)}">{picture}<figcaption>{escape(caption)}</figcaption></figure>\n'
-
-
-def markdown(grid: Grid, plots: dict[str, Picture]) -> str:
-    """report.md: the same page for viewers that show no HTML."""
-    given = [
-        tables.accuracy(grid), selection.table(grid), tables.differences(grid), tables.cost(grid), details.data(grid),
-        details.costs(grid), details.published_costs(grid),
-        evaluations.table(grid), evaluations.per_class(grid), tables.readings(grid), details.runs(grid.sweep), settings(grid)[0],
-    ]  # fmt: skip
-    parts = [f"# {title(grid)}", compared(grid), "\n".join(f"- {line}" for line in sentences(grid))]
-    parts += [f"## {t.title}\n\n{render.markdown(t)}" for t in given if t is not None and t.rows]
-    parts += [f"![{caption}]({name}.svg)" for name, (caption, _) in plots.items()]
-    parts += ["## Provenance\n\n" + "\n".join(f"- {name}: {text}" for name, text in provenance(grid).items())]
-    parts += ["## Notes\n\n" + "\n".join(f"- {note}" for note in notes(grid))] if notes(grid) else []
-    return "\n\n".join(parts) + "\n"

@@ -1,8 +1,10 @@
-"""A table as HTML, Markdown, LaTeX, for the terminal; and the sweep's numbers, unrounded, as CSV."""
+"""A table as HTML, Markdown and for the terminal; and the sweep's numbers, unrounded, as CSV."""
 
 from __future__ import annotations
 
 import csv
+import re
+from dataclasses import replace
 from html import escape
 from io import StringIO
 from statistics import mean
@@ -13,18 +15,20 @@ from rich.text import Text
 
 from vitssl.report import selection
 from vitssl.report.grid import Grid, Row, cost_per_model, finished
+from vitssl.report.schedule import training_macs
 from vitssl.report.stats import std
-from vitssl.report.tables import BAD, DASH, MINUS, NOTE, PUBLISHED, Entry, Table, hours_name
+from vitssl.report.table import BAD, DASH, MINUS, NOTE, PUBLISHED, Entry, Table
+from vitssl.report.tables import hours_name
+from vitssl.words import counted
 
-TEX = {
-    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", MINUS: r"$-$", DASH: "--",
-    "†": r"\dag{}", "↓": r"$\downarrow$", "“": "``", "”": "''", **{c: f"\\{c}" for c in "&%_#${}"},
-}  # fmt: skip
+NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?")
+GAP = 2  # letters between columns of a terminal
+MOST_UNBROKEN = 32  # letters of an arm's name that stand in one line of a terminal
 STYLES = {PUBLISHED: "italic blue", NOTE: "dim", BAD: "bold red"}
 
 
 def html(table: Table) -> str:
-    """A <figure> that scrolls inside the page when that is narrow."""
+    """A <figure> that scrolls inside the page when that is narrow; a script may sort its lines by the cells' data-value."""
     groups = "".join(f'<th colspan="{span}" class="group">{escape(label)}</th>' for label, span in table.groups)
     head = "".join(f'<th class="{_side(table, i)}" scope="col">{escape(name)}</th>' for i, name in enumerate(table.header))
     body = "".join(f"<tr>{''.join(_html_cell(table, r, c, e) for c, e in enumerate(row))}</tr>\n" for r, row in enumerate(table.rows))
@@ -42,7 +46,18 @@ def _side(table: Table, column: int) -> str:
 def _html_cell(table: Table, row: int, column: int, entry: Entry) -> str:
     classes = f"{_side(table, column)} {entry.kind}" + (" best" if (row, column) in table.best else "")
     tag = 'th scope="row"' if column == 0 else "td"
-    return f'<{tag} class="{classes}">{escape(entry.text)}</{tag.split()[0]}>'
+    value = None if column in table.left else sorted_by(entry)
+    data = "" if value is None else f' data-value="{value:.12g}"'
+    text = f'<a href="{escape(entry.link)}">{escape(entry.text)}</a>' if entry.link else escape(entry.text)
+    return f'<{tag} class="{classes}"{data}>{text}</{tag.split()[0]}>'
+
+
+def sorted_by(entry: Entry) -> float | None:
+    """The number that a cell is sorted by: what was computed, or the one that its text begins with; None where there is none."""
+    if entry.parts:
+        return sum(entry.parts)
+    found = NUMBER.match(entry.text.replace(MINUS, "-").replace(",", ""))
+    return float(found[0]) if found else None
 
 
 def markdown(table: Table) -> str:
@@ -65,56 +80,47 @@ def _marked(entry: Entry, best: bool) -> str:
     return f"{mark}{entry.text}{mark}"
 
 
-def latex(table: Table) -> str:
-    """A booktabs tabular in a table environment."""
-    sides = "".join("l" if i in table.left else "r" for i in range(len(table.header)))
-    groups, rules, at = [], [], 1
-    for label, span in table.groups:
-        groups.append(rf"\multicolumn{{{span}}}{{c}}{{{_tex(label)}}}")
-        rules += [rf"\cmidrule(lr){{{at}-{at + span - 1}}}"] if label else []
-        at += span
-    over = [" & ".join(groups) + r" \\", "".join(rules)] if groups else []
-    body = [" & ".join(_tex_cell(e, (r, c) in table.best) for c, e in enumerate(row)) + r" \\" for r, row in enumerate(table.rows)]
-    lines = [
-        r"% needs \usepackage{booktabs}", r"\begin{table}", r"\centering", rf"\caption{{{_tex(table.caption)}}}",
-        rf"\begin{{tabular}}{{{sides}}}", r"\toprule", *over, " & ".join(map(_tex, table.header)) + r" \\", r"\midrule", *body,
-        r"\bottomrule", r"\end{tabular}", r"\end{table}",
-    ]  # fmt: skip
-    return "\n".join(lines) + "\n"
-
-
-def _tex_cell(entry: Entry, best: bool) -> str:
-    text = _tex(entry.text)
-    if entry.kind == PUBLISHED:
-        return rf"\textit{{{text}}}"
-    return rf"\textbf{{{text}}}" if best else text
-
-
-def _tex(text: str) -> str:
-    return "".join(TEX.get(c, c) for c in text)
-
-
 def terminal(tables: list[Table], lines: list[str], width: int | None = None) -> str:
-    """Tables and lines for a terminal of ``width`` columns (None: the current one)."""
+    """Tables and lines for a terminal of ``width`` columns (None: the current one); a table that is wider leaves its last columns out."""
     out = StringIO()
-    shown = [_rich(table) for table in tables]
-    screen, unbounded = Console(width=width), Console(width=10_000)
-    # a narrow terminal wraps whole lines rather than the inside of cells
-    needed = max((unbounded.measure(table).minimum for table in shown), default=0)
-    console = Console(file=out, width=max(screen.width, needed), highlight=False, force_terminal=screen.is_terminal)
-    for table in shown:
-        console.print(table)
+    screen = Console(width=width)
+    console = Console(file=out, width=screen.width, highlight=False, force_terminal=screen.is_terminal)
+    for table in tables:
+        console.print(_rich(narrowed(table, screen.width), screen.width))
     for line in lines:
-        console.print(line, soft_wrap=True, markup=False)
+        console.print(line, markup=False)
     return out.getvalue()
 
 
-def _rich(table: Table) -> rich.table.Table:
-    shown = rich.table.Table(title=table.title, title_justify="left", box=rich.box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+def narrowed(table: Table, width: int) -> Table:
+    """The first columns of a table, as many as fit side by side without a break inside a figure; its title says how many it lacks."""
+    widths = [least for least, _ in _widths(table)]
+    count = next((n for n in range(len(widths), 2, -1) if sum(widths[:n]) + GAP * n <= width), min(2, len(widths)))
+    lacking = len(widths) - count
+    left_out = f" ({counted(lacking, 'more column')} in report.html)" if lacking else ""
+    return replace(table.pick(list(range(count))), title=table.title + left_out)
+
+
+def _widths(table: Table) -> list[tuple[int, int]]:
+    """Of every column: without a break inside of figures and of words, and without any break."""
+    widths = []
     for i, name in enumerate(_flat_header(table)):
-        # no wrapping inside entries and words
-        pieces = [row[i].text for row in table.rows if i not in table.left or i == 0] + name.split()
-        shown.add_column(name, justify="left" if i in table.left else "right", min_width=max(map(len, pieces)))
+        texts = [row[i].text for row in table.rows]
+        broken = i in table.left and (i > 0 or max(map(len, texts), default=0) > MOST_UNBROKEN)
+        pieces = [piece for text in texts for piece in (text.split() if broken else [text])]
+        widths.append((max(map(len, [*pieces, *name.split()]), default=1), max(map(len, [*texts, name]))))
+    return widths
+
+
+def _rich(table: Table, width: int) -> rich.table.Table:
+    """Columns as narrow as they can be; what is left of the width goes to those that break lines, from the first."""
+    shown = rich.table.Table(title=table.title, title_justify="left", box=rich.box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    widths = _widths(table)
+    spare = max(0, width - sum(least for least, _ in widths) - GAP * len(widths))
+    for i, (name, (least, whole)) in enumerate(zip(_flat_header(table), widths, strict=True)):
+        more = min(spare, whole - least)
+        spare -= more
+        shown.add_column(name, justify="left" if i in table.left else "right", width=least + more)
     for r, row in enumerate(table.rows):
         shown.add_row(*(Text(e.text, style="bold" if (r, c) in table.best else STYLES.get(e.kind, "")) for c, e in enumerate(row)))
     return shown
@@ -149,6 +155,7 @@ def _line(grid: Grid, row: Row, column: object) -> dict[str, object]:
         "params_train": _total(done, "params_train"), "params_inference": _inference(done, "params_inference"),
         "activations_inference": _inference(done, "activations_inference"),
         "macs_train_forward": _total(done, "macs_train_forward"), "macs_inference": _inference(done, "macs_inference"),
+        "training_macs": sum(training_macs(done[0])) if done else None,
         hours_name(grid.sweep).replace("-", "_").lower(): cost.get("device_hours"), "gpu_kwh": cost.get("gpu_kwh"),
         "cpu_kwh": cost.get("cpu_kwh"), "ram_kwh": cost.get("ram_kwh"), "kwh": cost.get("energy_kwh"),
         "kg_co2e_tracked": cost.get("co2e_kg"), "kg_co2e_estimate": cost.get("estimate_kg") or None, "money": cost.get("money") or None,

@@ -7,7 +7,8 @@ from typing import Any
 
 from vitssl.report.grid import Grid, Row, Selection
 from vitssl.report.stats import std
-from vitssl.report.tables import DASH, PUBLISHED, Entry, Table, chosen_over, plus_minus, which
+from vitssl.report.table import DASH, PUBLISHED, Entry, Table
+from vitssl.report.tables import chosen_over, plus_minus, which
 
 
 def table(grid: Grid) -> Table | None:
@@ -16,7 +17,7 @@ def table(grid: Grid) -> Table | None:
     if not rows:
         return None
     metric, select = grid.measured.title, grid.sweep.facts["select"]
-    chosen = [*(_short(axis, select) for axis in select), f"held-out {metric}", f"test {metric}, mean ± std (seeds)"]
+    chosen = [*(grid.short(axis) for axis in select), f"held-out {metric}", f"test {metric}, mean ± std (seeds)"]
     on_test = [f"best test {metric}", "mean ± std over the cells"]
     caption = (
         f"Each arm takes the cell of {chosen_over(grid.sweep)} with the best mean over seeds on held-out images. Selected on test: the "
@@ -27,12 +28,6 @@ def table(grid: Grid) -> Table | None:
         "Selection", ["arm", grid.axis or "", *chosen, "paper", *on_test, "cells"], rows, caption, left=frozenset({0, 1}),
         groups=[("", 2), ("chosen on held-out images", len(chosen)), ("", 1), ("selected on test", len(on_test)), ("", 1)],
     ).trimmed()  # fmt: skip
-
-
-def _short(axis: str, among: list[str]) -> str:
-    """The last part of a field's name, where that tells the axes apart."""
-    last = axis.rsplit(".", 1)[-1]
-    return last if [other.rsplit(".", 1)[-1] for other in among].count(last) == 1 else axis
 
 
 def _line(grid: Grid, row: Row, column: Any) -> list[Entry]:

@@ -8,7 +8,7 @@ from vitssl.config import Optim, Run, checkpoint_fields, dotted, scaled_lr
 from vitssl.report.collect import RunFolder
 from vitssl.report.energy_sources import CPU_POWER
 from vitssl.report.grid import SEED, Grid
-from vitssl.report.tables import DASH, Entry, Table
+from vitssl.report.table import DASH, Entry, Table
 
 # differ by seed, place or machine, never by arm
 LEFT_OUT = {"seed", "data.shards", "data.source", "data.sha256", "data.cache_dir", *checkpoint_fields(Run)}

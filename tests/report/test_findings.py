@@ -1,0 +1,220 @@
+"""What a report begins with, epochs that arms compare at, and what may not be called the best."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.report.conftest import STAGES
+from vitssl.report import main_table, plots
+from vitssl.report.collect import collect
+from vitssl.report.findings import headlines, sentences
+from vitssl.report.grid import lay_out
+from vitssl.report.schedule import sentence, training_macs
+from vitssl.report.statement import statement
+
+THREE = {"scratch": 80.0, "sslft": 81.0, "ssat": lambda at: 82.0 + at["seed"]}
+ROWS = [{"name": "scratch", "row": "Scratch"}, {"name": "sslft", "row": "SSL+FT"}, {"name": "ssat", "row": "SSAT"}]
+
+
+def three(sweep, **kwargs) -> Path:
+    return sweep(THREE, {"seed": [0, 1]}, **{"columns": None, "arms": ROWS, **kwargs})
+
+
+def change(run: Path, **fields) -> None:
+    """Fields of a run's loop."""
+    content = json.loads((run / "run.yaml").read_text())
+    content["loop"] |= fields
+    (run / "run.yaml").write_text(json.dumps(content))
+
+
+# ------------------------------------------------------------------------------------------------------------ headlines
+
+
+def test_a_report_begins_with_the_best_arm_and_no_more_than_five_sentences(sweep, table_3):
+    first = headlines(lay_out(collect(three(sweep))))
+    assert first[0].startswith("Overall the best arm by top-1 is SSAT: 82.50 ± 0.71 % (2 seeds)") and 3 <= len(first) <= 5
+    assert first[-1].startswith("The whole sweep, each run counted once, took")
+    assert not any("runs are done" in line for line in first)
+    assert set(first) <= set(sentences(lay_out(collect(table_3(name="x"))))) | set(first)
+    assert 3 <= len(headlines(lay_out(collect(table_3())))) <= 5
+
+
+def test_of_many_columns_leads_are_counted(sweep):
+    axes = {"data": ["a", "b", "c"], "seed": [0, 1]}
+    first = headlines(lay_out(collect(sweep({"scratch": lambda at: 80.0 + 3 * (at["data"] == "b"), "ssat": 82.0}, axes))))
+    assert first[0] == "Of 3 columns, the best mean top-1 is that of ssat in 2 (a, c), of scratch in 1 (b)."
+    all_lead = headlines(lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.0}, axes, name="other"))))
+    assert all_lead[0] == "ssat has the best mean top-1 in all 3 columns."
+
+
+def test_where_nothing_is_found_yet_it_says_how_far_the_sweep_got(sweep):
+    make = {("scratch", 0): {"status": "waiting"}}
+    assert headlines(lay_out(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, make=make)))) == [
+        "0 of 1 runs are done; 1 waiting."
+    ]
+
+
+# --------------------------------------------------------------------------------------------------------------- epochs
+
+
+def test_equal_epochs_are_computed_from_the_runs(sweep):
+    """2,000 images x 100 epochs; 50 + 50 in the chain."""
+    said = sentence(lay_out(collect(three(sweep))))
+    assert said == "Equal epochs: every arm sees 200,000 images in training, 100 epochs; SSL+FT spends half of them on pretraining."
+
+
+def test_what_the_command_line_makes_unequal_is_not_called_equal(sweep):
+    """loop.epochs=4 for every stage: 4 epochs against 4 + 4."""
+    folder = three(sweep)
+    for run in folder.glob("*-*"):
+        change(run, epochs=4)
+    said = sentence(lay_out(collect(folder)))
+    assert said == (
+        "Not equal epochs: images seen in training are 8,000 (4 epochs) for Scratch and SSAT, 16,000 (4 + 4 epochs) for SSL+FT."
+    )
+    assert not any("Equal epochs" in line for line in sentences(lay_out(collect(folder))))
+    table = main_table.table(lay_out(collect(folder)))
+    assert [row[table.header.index("epochs")].text for row in table.rows] == ["4", "4 + 4", "4"]
+
+
+def test_equality_is_of_images_and_not_of_epochs(sweep):
+    """A pretraining on ten times the images, for a tenth of the epochs; and steps that end a run early."""
+    folder = three(sweep)
+    for seed in (0, 1):
+        job = folder / f"sslft-pretrain-{seed}" / "job.json"
+        job.write_text(job.read_text().replace('"train_images": 2000', '"train_images": 20000'))
+        change(job.parent, epochs=5)
+    assert "Equal epochs: every arm sees 200,000 images" in sentence(lay_out(collect(folder)))
+    for seed in (0, 1):
+        change(folder / f"ssat-train-{seed}", max_steps=10)
+    assert "640 (0.32 epochs) for SSAT" in sentence(lay_out(collect(folder)))
+
+
+def test_columns_that_say_the_same_say_it_once(table_3, sweep):
+    assert sentence(lay_out(collect(table_3()))).count("Equal epochs") == 1
+    folder = sweep(THREE, {"data": ["a", "b"], "seed": [0, 1]}, arms=ROWS)
+    for run in folder.glob("*-b-*"):
+        (run / "job.json").write_text((run / "job.json").read_text().replace('"train_images": 2000', '"train_images": 500'))
+    said = sentence(lay_out(collect(folder)))
+    assert said.startswith("On a: equal epochs: every arm sees 200,000 images") and "On b: equal epochs: every arm sees 50,000" in said
+
+
+def test_arms_are_compared_at_the_same_values(sweep):
+    """Ten and twenty epochs are an axis, at both of whose values the arms are equal."""
+    folder = sweep({"scratch": 80.0, "ssat": 81.0}, {"loop.epochs": [10, 20], "seed": [0]}, columns=None)
+    for run in folder.glob("*-train-*"):
+        change(run, epochs=int(run.name.split("-")[2]))
+    equal = "equal epochs: every arm sees"
+    said = f"At epochs 10: {equal} 20,000 images in training, 10 epochs. At epochs 20: {equal} 40,000 images in training, 20 epochs."
+    assert sentence(lay_out(collect(folder))) == said
+
+
+def test_a_single_arm_is_compared_with_none(sweep):
+    assert sentence(lay_out(collect(sweep({"ssat": 80.0}, {"seed": [0]}, columns=None, baseline=None)))) == ""
+
+
+def test_notes_of_sweeps_leave_epochs_to_the_report():
+    """The command line may change them."""
+    for path in (Path(__file__).parents[2] / "sweeps").glob("*.yaml"):
+        notes = [line for line in path.read_text().splitlines() if line.lstrip().startswith(('- "', "note:"))]
+        assert not any(line.split('"')[1].lower().startswith(("equal epochs", "equal cost")) for line in notes if '"' in line), path.name
+
+
+def test_training_macs_are_those_of_all_images_seen(sweep):
+    """50 epochs are 500 steps of 64 images: 0.4256 and 1.2582 GMACs each."""
+    (cell,) = lay_out(collect(sweep({"sslft": 80.0}, {"seed": [0]}, columns=None, baseline=None))).rows[0].cells
+    assert training_macs(cell) == [425_600_000 * 32_000, 1_258_219_584 * 32_000]
+
+
+# ----------------------------------------------------------------------------------------------------- hyper-parameters
+
+
+@pytest.fixture
+def rates(sweep):
+    axes = {"optim.lr": [1e-4, 1e-3], "seed": [0, 1]}
+    return sweep({"scratch": lambda at: 80.0 + 1000 * at["optim.lr"], "ssat": 82.0}, axes, columns=None)
+
+
+def test_no_value_of_an_unselected_hyper_parameter_is_named_the_best(rates):
+    grid = lay_out(collect(rates))
+    lines = sentences(grid)
+    assert not any("the best arm" in line for line in lines)
+    assert headlines(grid)[0].startswith("Nothing selects over lr, and the test images must not, so that no arm is named the best;")
+    assert main_table.table(grid).best == set()
+    caption, figure = plots.draw(grid)["accuracy_vs_macs"]
+    assert "No arm is marked" in caption and not any(line.get_label() == "Pareto front" for line in figure.axes[0].lines)
+
+
+@pytest.mark.parametrize("axis", ["objectives.mae.mask_ratio", "finetune.optim.weight_decay"])
+def test_hyper_parameters_are_told_by_the_name_of_the_axis(sweep, axis):
+    grid = lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.0}, {axis: [0.1, 0.5], "seed": [0, 1]}, columns=None)))
+    assert grid.unselected == [axis]
+
+
+@pytest.mark.parametrize("axis", ["loop.epochs", "data.labels.fraction", "backbone.depth", "pretraining"])
+def test_other_axes_are_compared(sweep, axis):
+    grid = lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.0}, {axis: [1, 2], "seed": [0, 1]}, columns=None)))
+    assert grid.unselected == [] and any("the best arm" in line for line in sentences(grid))
+
+
+@pytest.mark.parametrize(
+    ("change", "unselected"),
+    [
+        ({"objectives": {"mae": {"weight": 0.5}}}, ["setting"]),
+        ({"optim": {"lr": 5.0}, "objectives": {"classify": {"weight": 0.3}}}, ["setting"]),
+        ({"objectives": {"mae": None}}, []),  # another method
+        ({"optim": {"lr": 5.0}, "backbone": {"name": "vit_small"}}, []),  # another network, with its rate
+    ],
+)
+def test_hyper_parameters_are_told_by_what_a_labelled_axis_sets(sweep, change, unselected):
+    """Seeds and paths differ too, and say nothing."""
+    folder = sweep({"ssat": 80.0}, {"setting": ["a", "b"], "seed": [0, 1]}, columns=None, baseline=None)
+    for run in folder.glob("ssat-train-b-*"):
+        content = json.loads((run / "run.yaml").read_text())
+        for part, fields in change.items():
+            for name, value in fields.items():
+                content[part][name] = content[part][name] | value if isinstance(value, dict) else value
+        (run / "run.yaml").write_text(json.dumps(content))
+    assert lay_out(collect(folder)).unselected == unselected
+
+
+def test_what_held_out_images_select_is_named(sweep):
+    axes = {"optim.lr": [0.1, 0.2], "seed": [0, 1]}
+    make = {(arm, lr, seed): {"done": {"val": {"top1": 60.0 + lr}}} for arm in ("scratch", "ssat") for lr in (0.1, 0.2) for seed in (0, 1)}
+    grid = lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.0}, axes, columns=None, make=make, select=["optim.lr"])))
+    assert grid.unselected == [] and "the best arm by top-1 is ssat" in headlines(grid)[0]
+
+
+# ------------------------------------------------------------------------------------------------------------ statement
+
+
+def test_the_sentence_for_a_paper_has_amount_hardware_method_and_grid(sweep):
+    """Two seeds of an hour on a GPU: 0.5 kWh, 200 g at 0.4 kg/kWh, half a node's CPU and memory."""
+    said = statement(collect(sweep({"scratch": 80.0}, {"seed": [0, 1]}, columns=None)))
+    assert said.startswith(
+        "Training the models of this work is estimated to have used 500 Wh of electricity and caused 200 g of CO2e: "
+        "2 training runs of 2.00 GPU-hours in all on NVIDIA RTX A5000."
+    )
+    assert "tracked with codecarbon 3.3.2: GPU power was measured with NVML, CPU power was modelled from its TDP" in said
+    assert "each job's share of its node's" in said and said.endswith("grid was taken as 0.4 kg CO2e/kWh (DEU).")
+
+
+def test_the_sentence_counts_what_failed_and_every_grid(sweep, emissions_record):
+    make = {("scratch", 0): {"status": "failed"}, ("scratch", 1): {"records": [emissions_record(intensity_kg_per_kwh=0.05, country="FRA")]}}
+    said = statement(collect(sweep({"scratch": 80.0}, {"seed": [0, 1, 2]}, columns=None, make=make)))
+    assert "3 training runs, 1 of them not finished, of 3.00 GPU-hours" in said
+    assert "0.4 kg CO2e/kWh (DEU) and 0.05 kg CO2e/kWh (FRA)" in said
+
+
+def test_without_a_record_there_is_no_sentence(sweep):
+    assert statement(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, make={("scratch", 0): {"status": "waiting"}}))) == ""
+
+
+def test_stages_that_are_no_pretraining_go_by_their_name(sweep):
+    stages = STAGES | {
+        "sslft": [("teacher", {"objectives.classify": {}, "loop.epochs": 25}), ("train", {"objectives.classify": {}, "loop.epochs": 75})]
+    }
+    assert sentence(lay_out(collect(three(sweep, stages=stages)))).endswith("SSL+FT spends a quarter of them on teacher.")

@@ -1,0 +1,157 @@
+"""The page: what comes first, what failed, what training saw, links, and tables that can be sorted."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitssl import report
+from vitssl.report import failures, markdown, page, render, seen
+from vitssl.report.collect import collect
+from vitssl.report.grid import lay_out
+from vitssl.report.table import Entry, Table, figure
+
+ARMS = [{"name": "scratch", "row": "Scratch"}, {"name": "sslft", "row": "SSL+FT"}, {"name": "ssat", "row": "SSAT"}]
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.fixture
+def three(sweep):
+    return lambda **kwargs: sweep(
+        {"scratch": 80.0, "sslft": 81.0, "ssat": 82.0}, {"seed": [0, 1]}, **{"columns": None, "arms": ARMS, **kwargs}
+    )
+
+
+def made(folder: Path) -> page.Report:
+    """Without plots, which take the longest."""
+    return page.Report(lay_out(collect(folder)), {})
+
+
+def headings(text: str) -> list[str]:
+    return re.findall(r"<h2>(.*?)</h2>", text)
+
+
+def test_first_comes_what_was_found_then_the_main_table_and_its_plot_then_details(three):
+    text = report.write(three()).read_text()
+    assert headings(text)[:3] == ["What was found", "Comparison of arms", "Accuracy against training cost"]
+    assert headings(text)[-3:] == ["Runs", "Settings", "Provenance"]
+    order = [text.index(part) for part in ("the best arm by top-1 is SSAT", "against Scratch</th>", "accuracy_vs_macs-", 'class="more"')]
+    assert order == sorted(order)
+    assert "8 of 8 runs are done." in text.split("<main>")[0]
+
+
+def test_markdown_has_the_same_order(three):
+    text = markdown.markdown(made(three()))
+    parts = ["8 of 8 runs are done.", "- Overall the best arm by top-1 is SSAT", "## Comparison of arms", "## Energy and CO2e", "## Runs"]
+    assert [text.index(part) for part in parts] == sorted(text.index(part) for part in parts)
+
+
+def test_arms_go_by_their_rows_and_folders_by_their_links(three):
+    folder = three()
+    text = page.html(made(folder))
+    tables = text.split("Runs</h2>")[0]
+    assert "SSL+FT" in tables and "sslft" not in tables
+    links = re.findall(r'<a href="(\.\./[^"]+/)">', text)
+    assert len(links) == 8 and all((folder / "report" / link).resolve().is_dir() for link in links)
+
+
+# ---------------------------------------------------------------------------------------------------------------- sorted
+
+
+@pytest.mark.parametrize(
+    ("entry", "value"),
+    [
+        (Entry("80.00 ± 0.10 (3)"), 80.0), (Entry("\N{MINUS SIGN}2.15 [\N{MINUS SIGN}2.99, +1.30]"), -2.15), (Entry("4,000"), 4000.0),
+        (figure(0.4256, 1.2582), 1.6838), (Entry("+0.50"), 0.5), (Entry(), None), (Entry("failed (2)"), None), (Entry("3.1e-05"), 3.1e-5),
+    ],
+)  # fmt: skip
+def test_cells_are_sorted_by_their_number(entry, value):
+    assert render.sorted_by(entry) == pytest.approx(value)
+
+
+def test_numbers_have_their_value_and_names_have_none():
+    text = render.html(Table("t", ["arm", "top-1 %"], [[Entry("7 layers"), Entry("80.25 ± 0.10 (3)")], [Entry("b"), Entry()]]))
+    assert re.findall(r'data-value="([^"]+)"', text) == ["80.25"]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here to run the page's script")
+def test_a_click_sorts_by_the_column_and_another_one_turns_it_round(three, tmp_path):
+    """Largest first, and what has no number last."""
+    text = page.html(made(three()))
+    for clicks, expected in ((1, ["SSAT", "SSL+FT", "Scratch"]), (2, ["SSL+FT", "SSAT", "Scratch"])):
+        click = "document.querySelectorAll('.main thead th')[%d].click();"
+        columns = re.findall(r"<th[^>]*>(.*?)</th>", text.split('class="main"')[1].split("</thead>")[0])
+        script = f"<script>{click % columns.index('against Scratch') * clicks}</script></body>"
+        (tmp_path / "page.html").write_text(text.replace("</body>", script))
+        command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
+        dumped = subprocess.run([*command, (tmp_path / "page.html").as_uri()], capture_output=True, text=True, timeout=60).stdout
+        body = dumped.split('class="main"')[1].split("<tbody>")[1].split("</tbody>")[0]
+        assert re.findall(r'<th scope="row"[^>]*>(.*?)</th>', body) == expected
+        assert f'aria-sort="{"descending" if clicks == 1 else "ascending"}"' in dumped
+
+
+# -------------------------------------------------------------------------------------------------------------- failures
+
+
+def test_failed_runs_stand_with_their_first_error(three):
+    folder = three(make={("ssat", 1): {"status": "failed"}})
+    error = folder / "ssat-train-1" / "error.json"
+    error.write_text(json.dumps({"message": "RuntimeError: <out of memory>", "time": 0.0, "details": 'File "train.py", line 3\n<boom>'}))
+    text = page.html(made(folder))
+    assert headings(text)[2] == "What failed"
+    section = text.split("What failed</h2>")[1].split("</section>")[0]
+    assert "RuntimeError: &lt;out of memory&gt;" in section and "&lt;boom&gt;" in section and 'href="../ssat-train-1/"' in section
+    assert failures.lines(collect(folder)) == ["ssat-train-1: RuntimeError: <out of memory>"]
+    assert "ssat-train-1: RuntimeError: <out of memory>" in markdown.markdown(made(folder))
+
+
+def test_where_nothing_failed_nothing_is_said_of_it(three):
+    assert "What failed" not in page.html(made(three()))
+
+
+# -------------------------------------------------------------------------------------------------------------- pictures
+
+
+def picture(path: Path, value: int, px: int = 16, rows: int = 1) -> None:
+    noise = np.random.default_rng(value).integers(0, 256, (rows * (px + 1), seen.COUNT * (px + 1), 4), dtype=np.uint8)
+    Image.fromarray(noise).save(path)
+
+
+def test_runs_that_saw_the_same_share_one_picture(three):
+    folder = three()
+    for run, value in (("scratch-train-0", 1), ("sslft-pretrain-0", 2), ("sslft-finetune-0", 1), ("ssat-train-0", 1), ("ssat-train-1", 3)):
+        picture(folder / run / "views-main.png", value)
+    picture(folder / "ssat-train-0" / "views-local.png", 1)
+    found = [view.caption for view in seen.views(lay_out(collect(folder)))]
+    assert found == ["View main: Scratch, SSL+FT: finetune and SSAT", "View main: SSL+FT: pretrain", "View local: SSAT"]
+    text = page.html(made(folder))
+    assert text.count("<img ") == 3 and text.count("data:image/png;base64,") == 3
+
+
+def test_reconstructions_name_their_rows_and_large_pictures_are_packed(three):
+    folder = three()
+    picture(folder / "ssat-train-0" / "reconstructions-mae.png", 1, px=96, rows=3)
+    (found,) = seen.reconstructions(lay_out(collect(folder)))
+    assert found.caption == "mae: SSAT" and found.rows == ("seen", "given back", "image")
+    assert found.uri().startswith("data:image/webp;base64,") and len(found.uri()) < found.path.stat().st_size
+    text = page.html(made(folder))
+    assert "<span>given back</span>" in text and "Reconstructions" in headings(text)
+
+
+def test_columns_are_named_where_there_are_several(sweep):
+    folder = sweep({"ssat": 80.0}, {"data": ["x", "y"], "seed": [0]}, baseline=None)
+    picture(folder / "ssat-train-x-0" / "views-main.png", 1)
+    picture(folder / "ssat-train-y-0" / "views-main.png", 2)
+    assert [view.caption for view in seen.views(lay_out(collect(folder)))] == ["View main: ssat on x", "View main: ssat on y"]
+
+
+def test_runs_of_before_there_were_pictures_have_a_report(three):
+    text = page.html(made(three()))
+    assert "What training saw" not in headings(text) and "<img " not in text

@@ -1,0 +1,107 @@
+"""What the report page is put together from: sections, rows, lists, plots, pictures, as HTML."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from html import escape
+
+from vitssl.report import render
+from vitssl.report.seen import COUNT, Picture
+from vitssl.report.style import KINDS, with_ids
+from vitssl.report.table import Table
+
+PANELS_PX, LEAST = 560, 0.75  # a plot that is wider has several panels, and does not shrink to less than this share of its width
+SHOWN_PX = 56  # an image of a strip is at least as wide
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A plot as a page shows it: its caption, and the <svg> element."""
+
+    caption: str
+    svg: str
+
+
+def section(name: str, body: str, kind: str = "") -> str:
+    """Nothing where there is no body."""
+    return f'<section class="{kind}">\n<h2>{escape(name)}</h2>\n{body}</section>\n' if body else ""
+
+
+def row(*blocks: str) -> str:
+    """Blocks side by side, as far as they fit."""
+    given = "".join(blocks)
+    return f'<div class="row">\n{given}</div>\n' if given else ""
+
+
+def titled(*tables: Table | None) -> list[str]:
+    """Each table that has lines, under its title."""
+    given = [table for table in tables if table is not None and table.rows and len(table.header) > 1]
+    return [f'<div class="block">\n<h3>{escape(table.title)}</h3>\n{render.html(table)}</div>\n' for table in given]
+
+
+def plain(table: Table | None) -> str:
+    """A table whose section says what it is."""
+    return render.html(table) if table is not None and table.rows else ""
+
+
+def lines(texts: list[str]) -> str:
+    return f'<ul class="lines">{"".join(f"<li>{escape(text)}</li>" for text in texts)}</ul>\n' if texts else ""
+
+
+def definitions(pairs: dict[str, str]) -> str:
+    items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>\n" for name, text in pairs.items())
+    return f'<div class="pairs"><dl>\n{items}</dl></div>\n' if pairs else ""
+
+
+def copied(text: str) -> str:
+    """A text that is selected as a whole."""
+    return f"<pre>{escape(text)}</pre>\n" if text else ""
+
+
+def plot(name: str, plots: dict[str, Drawn]) -> str:
+    """A plot with its caption and its files; nothing where there is none of that name."""
+    if name not in plots:
+        return ""
+    caption, svg = plots[name].caption, with_ids(plots[name].svg, f"{name}-")
+    files = " ".join(f'<a href="{name}.{kind}">{kind.upper()}</a>' for kind in KINDS)
+    return (
+        f'<figure class="plot"><div class="scroll" role="img" aria-label="{escape(caption)}">{_sized(svg)}</div>'
+        f'<figcaption>{escape(caption)} <span class="files">{files}</span></figcaption></figure>\n'
+    )
+
+
+def _sized(svg: str) -> str:
+    """A plot of several panels does not shrink below what can be read."""
+    width_px = float(re.findall(r'width="([\d.]+)pt"', svg)[0]) / 0.75
+    return svg.replace("<svg ", f'<svg style="min-width: {LEAST * width_px:.0f}px" ', 1) if width_px > PANELS_PX else svg
+
+
+def switch(group: str, names: dict[str, str], plots: dict[str, Drawn]) -> str:
+    """The first of several plots, and the others at a click, without a script.
+
+    Args:
+        group: a name of its own on the page.
+        names: of the plots, by what each is called.
+    """
+    there = {words: name for words, name in names.items() if name in plots}
+    inputs = "".join(
+        f'<input type="radio" name="{group}" id="{group}-{i}"{"" if i else " checked"}><label for="{group}-{i}">{words}</label>\n'
+        for i, words in enumerate(there)
+    )
+    body = "".join(plot(name, plots) for name in there.values())
+    return f'<div class="switch">\n{inputs}{body}</div>\n' if len(there) > 1 else body
+
+
+def pictures(strips: list[Picture], words: str) -> str:
+    """Strips of images, small ones enlarged without smoothing, and what they all are."""
+    return row(*map(_picture, strips)) + f'<p class="caption">{escape(words)}</p>\n' if strips else ""
+
+
+def _picture(picture: Picture) -> str:
+    width, height = picture.size_px()
+    zoom = -(-SHOWN_PX * COUNT // width)
+    names = f'<div class="names">{"".join(f"<span>{escape(name)}</span>" for name in picture.rows)}</div>' if picture.rows else ""
+    image = f'<img src="{picture.uri()}" width="{zoom * width}" height="{zoom * height}" alt="{escape(picture.caption)}">'
+    strip = f'<div class="strip">{names}{image}</div>'
+    return f'<figure class="seen"><div class="scroll">{strip}</div><figcaption>{escape(picture.caption)}</figcaption></figure>\n'

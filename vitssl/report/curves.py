@@ -1,0 +1,148 @@
+"""Learning curves: accuracy and every term of the losses, over epochs and over wall time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from vitssl.report.collect import Cell, RunFolder
+from vitssl.report.grid import Grid, Row
+from vitssl.report.style import Plot, look
+from vitssl.report.units import scale
+
+MOST_COLUMNS = 3  # of the sweep, in one figure
+Curve = tuple[str, str, str]  # where metrics.jsonl holds its values: the kind of event, a mapping in it, a key of that
+Places = Callable[[RunFolder], dict[int, float]]  # where each of a run's steps is on the horizontal axis
+
+
+def over_epochs(grid: Grid) -> Plot | None:
+    return _draw(grid, "epoch, over all stages", _epochs, _epochs_in_all, "")
+
+
+def over_time(grid: Grid) -> Plot | None:
+    """The same over the wall time of training, all attempts together; None where it was not recorded."""
+    longest = max((sum(map(_hours_in_all, (run for _, run in cell.stages))) for row in grid.rows for cell in row.cells), default=0.0)
+    if not longest:
+        return None
+    unit, factor = scale("hours", longest)
+
+    def places(run: RunFolder) -> dict[int, float]:
+        return {step: hours * factor for step, hours in _hours(run).items()}
+
+    words = " Wall time is that of the training processes, with evaluations and all attempts; a busy machine stretches it."
+    return _draw(grid, f"{unit} of training, over all stages", places, lambda run: _hours_in_all(run) * factor, words)
+
+
+def _epochs(run: RunFolder) -> dict[int, float]:
+    return {event["step"]: event["epoch"] for event in run.events if "epoch" in event}
+
+
+def _epochs_in_all(run: RunFolder) -> float:
+    return run.run["loop"]["epochs"] if run.run else 0.0
+
+
+def _hours(run: RunFolder) -> dict[int, float]:
+    """Wall hours at every step that was logged; the time between two attempts does not count."""
+    hours, spent_s, began_s, last_s = {}, 0.0, 0.0, 0.0
+    for event in run.events:
+        if event["event"] == "start":
+            spent_s, began_s = spent_s + last_s - began_s, event["time"]
+        last_s = event["time"]
+        hours[event["step"]] = (spent_s + last_s - began_s) / 3600
+    return hours
+
+
+def _hours_in_all(run: RunFolder) -> float:
+    return max(_hours(run).values(), default=0.0)
+
+
+def _draw(grid: Grid, label: str, places: Places, whole: Callable[[RunFolder], float], words: str) -> Plot | None:
+    """Accuracy, and a panel for each term of the losses: weighted sums of different terms cannot be compared between arms."""
+    columns = [c for c in grid.columns if any(run.events for row in grid.rows for run in _runs(row, c))][:MOST_COLUMNS]
+    curves = _curves_of([run for row in grid.rows for column in columns for run in _runs(row, column)])
+    if not curves:
+        return None
+    rows = [row for row in grid.rows if any(run.events for column in columns for run in _runs(row, column))]
+    figure, axes = _panels(len(curves), len(columns))
+    for panels, column in zip(axes, columns, strict=True):
+        for axis, (name, curve) in zip(panels, curves.items(), strict=True):
+            for row in rows:
+                style = look(grid, row)
+                _draw_stages(axis, row.columns.get(column, []), curve, places, whole, style["color"], style["alpha"])
+            axis.set(title=grid.name(column), xlabel=label, ylabel=name)
+        limits = [axis.get_xlim() for axis in panels]  # a pretraining has a loss and no accuracy; the epochs line up
+        for axis in panels:
+            axis.set_xlim(min(low for low, _ in limits), max(high for _, high in limits))
+    _legend(figure, grid, rows)
+    left_out = f" Only the first {len(columns)} columns." if len(columns) < len(grid.columns) else ""
+    return (
+        "Learning curves, mean over seeds with ± one standard deviation: test accuracy, and each objective's training loss before its "
+        f"weight is applied. Earlier stages of a chain are dashed; a dot is a single evaluation.{words}{left_out}"
+    ), figure
+
+
+def _legend(figure: Figure, grid: Grid, rows: list[Row]) -> None:
+    looks = [look(grid, row) for row in rows]
+    handles = [Line2D([], [], color=s["color"], alpha=s["alpha"], label=grid.label(row)) for s, row in zip(looks, rows, strict=True)]
+    across = max(1, min(len(handles), int(figure.get_figwidth() * 13 / (max(len(grid.label(row)) for row in rows) + 6))))
+    figure.legend(handles=handles, loc="outside lower center", ncols=across, fontsize=8)
+
+
+def _runs(row: Row, column: Any) -> list[RunFolder]:
+    return [run for cell in row.columns.get(column, []) for _, run in cell.stages]
+
+
+def _curves_of(runs: list[RunFolder]) -> dict[str, Curve]:
+    """The available curves, by axis label."""
+    terms = dict.fromkeys(name for run in runs for event in run.of("train") for name in event["terms"])
+    named = dict.fromkeys(name for run in runs for event in run.of("eval") for name in ("test", *run.evals) if name in event)
+    accuracies: dict[str, Curve] = {f"{name} top-1, %": ("eval", name, "top1") for name in named}
+    return accuracies | {f"training loss: {name}": ("train", "terms", name) for name in terms}
+
+
+def _panels(curves: int, columns: int) -> tuple[Figure, list[list[Axes]]]:
+    """The figure, and the panels of every column: stacked, or up to three side by side where there is a single column."""
+    across, down = (min(curves, 3), -(-curves // 3)) if columns == 1 else (columns, curves)
+    figure = Figure(figsize=((4.4 if columns == 1 else 3.8) * across, 3.0 * down + 0.3), layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False)
+    if columns > 1:
+        return figure, [list(column) for column in axes.T]
+    for spare in axes.flat[curves:]:
+        spare.remove()
+    return figure, [list(axes.flat[:curves])]
+
+
+def _draw_stages(
+    axis: Axes, cells: list[Cell], curve: Curve, places: Places, whole: Callable[[RunFolder], float], colour: str, alpha: float
+) -> None:
+    for i in range(max((len(c.stages) for c in cells), default=0)):
+        dashes = "--" if i < len(cells[0].stages) - 1 else "-"
+        _band(axis, [_points(cell, i, curve, places, whole) for cell in cells], colour, alpha, dashes)
+
+
+def _points(cell: Cell, stage: int, curve: Curve, places: Places, whole: Callable[[RunFolder], float]) -> tuple[list[float], list[float]]:
+    """Where the curve's values of a stage are, counted over all stages, and the values."""
+    (kind, mapping, key), run = curve, cell.stages[stage][1]
+    before, at = sum(whole(earlier) for _, earlier in cell.stages[:stage]), places(run)
+    points = [(before + at[e["step"]], value) for e in run.of(kind) if (value := (e.get(mapping) or {}).get(key)) is not None]
+    return [x for x, _ in points], [y for _, y in points]
+
+
+def _band(axis: Axes, curves: list[tuple[list[float], list[float]]], colour: str, alpha: float, dashes: str) -> None:
+    """Mean and spread over seeds, up to the last point that every seed has."""
+    curves = [c for c in curves if c[0]]
+    if not curves:
+        return
+    length = min(len(x) for x, _ in curves)
+    x, y = np.mean([x[:length] for x, _ in curves], axis=0), np.array([y[:length] for _, y in curves])
+    centre, spread = y.mean(0), y.std(0, ddof=1) if len(y) > 1 else np.zeros(length)
+    if length == 1:  # a line would be invisible
+        axis.errorbar(x, centre, yerr=spread if spread.any() else None, color=colour, marker="o", markersize=5, capsize=2.5)
+        return
+    axis.plot(x, centre, dashes, color=colour, alpha=alpha, linewidth=1.3)
+    axis.fill_between(x, centre - spread, centre + spread, color=colour, alpha=0.15 * alpha, linewidth=0)

@@ -1,0 +1,131 @@
+"""Tables as LaTeX that fits the columns of a two-column paper: booktabs, short captions, small type rather than a \\resizebox."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vitssl.report import main_table, selection
+from vitssl.report.grid import Grid
+from vitssl.report.table import DASH, MINUS, PUBLISHED, Entry, Table
+
+TEX = {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", MINUS: r"$-$", DASH: "--",
+    "†": r"\dag{}", "↓": r"$\downarrow$", "“": "``", "”": "''", **{c: f"\\{c}" for c in "&%_#${}"},
+}  # fmt: skip
+# widths in Computer Modern at 10 pt: of most letters and digits, of narrow and of wide ones; how much wider bold ones are
+LETTER_PT, NARROW_PT, WIDE_PT, BOLD = 5.3, 3.4, 8.2, 1.15
+NARROW, WIDE = frozenset("iljtfr.,:;'|!()[] "), frozenset("mwMWABCDEFGHKNOPQRSTUVXYZ&%@±+=" + MINUS + DASH)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A size of type, the space beside each column, and the width that it is for: of one column of an article, or of both."""
+
+    environment: str
+    size: str
+    scale: float
+    space_pt: float
+    width_pt: float
+
+
+COLUMN_PT, PAGE_PT = 229.0, 469.0  # of LaTeX's own article, whose columns are the narrowest of the usual classes
+FITS = (
+    Fit("table", r"\small", 0.9, 4.0, COLUMN_PT),
+    Fit("table", r"\footnotesize", 0.8, 2.5, COLUMN_PT),
+    Fit("table*", r"\small", 0.9, 4.0, PAGE_PT),
+    Fit("table*", r"\footnotesize", 0.8, 2.5, PAGE_PT),
+)
+
+
+def paper(grid: Grid, names: list[str] | None = None) -> str:
+    """table.tex: the main table with the columns of these names, and what held-out images chose where they did.
+
+    Raises:
+        ConfigError: a column that does not exist.
+    """
+    parts = [latex(*main_table.for_paper(grid, names))]
+    if (chosen := selection.table(grid)) is not None:
+        parts.append(latex(chosen, "Settings chosen on held-out images, and the best on the test images themselves."))
+    return "\n".join(["% needs \\usepackage{booktabs}", *parts])
+
+
+def latex(table: Table, caption: str) -> str:
+    """A table environment, or several where even both columns of a page are too narrow for all of it."""
+    fit = next((fit for fit in FITS if _width_pt(table, fit) <= fit.width_pt), None)
+    if fit is not None or len(table.header) <= 2:
+        return _environment(table, caption, fit or FITS[-1])
+    most = max(count for count in range(2, len(table.header)) if count == 2 or _width_pt(_first(table, count), FITS[-1]) <= PAGE_PT)
+    rest = table.pick([0, *range(most, len(table.header))])
+    return latex(_first(table, most), caption) + "\n" + latex(rest, f"{caption} (continued)" if "continued" not in caption else caption)
+
+
+def _first(table: Table, count: int) -> Table:
+    return table.pick(list(range(count)))
+
+
+def _width_pt(table: Table, fit: Fit) -> float:
+    """Of all columns, with the space between them; a group's name may be wider than its columns."""
+    widths = [_column_pt(table, c) for c in range(len(table.header))]
+    start, total = 0, 0.0
+    for label, span in table.groups or [("", len(widths))]:
+        inner = sum(widths[start : start + span]) * fit.scale + 2 * fit.space_pt * (span - 1)
+        total += max(inner, _text_pt(label) * fit.scale) + 2 * fit.space_pt
+        start += span
+    return total
+
+
+def _column_pt(table: Table, column: int) -> float:
+    cells = [_text_pt(row[column].text) * (BOLD if (r, column) in table.best else 1) for r, row in enumerate(table.rows)]
+    return max([*map(_text_pt, _lines(table.header[column])), *cells])
+
+
+def _text_pt(text: str) -> float:
+    return sum(NARROW_PT if c in NARROW else WIDE_PT if c in WIDE else LETTER_PT for c in text)
+
+
+def _environment(table: Table, caption: str, fit: Fit) -> str:
+    """A booktabs tabular in its environment."""
+    sides = "".join("l" if i in table.left else "r" for i in range(len(table.header)))
+    groups, rules, at = [], [], 1
+    for label, span in table.groups:
+        groups.append(rf"\multicolumn{{{span}}}{{c}}{{{tex(label)}}}")
+        rules += [rf"\cmidrule(lr){{{at}-{at + span - 1}}}"] if label else []
+        at += span
+    over = [" & ".join(groups) + r" \\", "".join(rules)] if any(label for label, _ in table.groups) else []
+    body = [" & ".join(_cell(e, (r, c) in table.best) for c, e in enumerate(row)) + r" \\" for r, row in enumerate(table.rows)]
+    lines = [
+        rf"\begin{{{fit.environment}}}", r"\centering", rf"{fit.size}\setlength{{\tabcolsep}}{{{fit.space_pt}pt}}",
+        rf"\caption{{{tex(caption)}}}", rf"\begin{{tabular}}{{@{{}}{sides}@{{}}}}", r"\toprule", *over, *_header(table), r"\midrule", *body,
+        r"\bottomrule", r"\end{tabular}", rf"\end{{{fit.environment}}}",
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _header(table: Table) -> list[str]:
+    """Names of columns, in as many lines as the longest takes, the last ones at the bottom."""
+    names = [_lines(name) for name in table.header]
+    depth = max(map(len, names))
+    padded = [[""] * (depth - len(name)) + name for name in names]
+    return [" & ".join(tex(name[line]) for name in padded) + r" \\" for line in range(depth)]
+
+
+def _lines(name: str) -> list[str]:
+    """A column's name in lines of about a dozen letters."""
+    lines = [""]
+    for word in name.split():
+        if lines[-1] and len(lines[-1]) + len(word) >= 12:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return lines
+
+
+def _cell(entry: Entry, best: bool) -> str:
+    text = tex(entry.text)
+    if entry.kind == PUBLISHED:
+        return rf"\textit{{{text}}}"
+    return rf"\textbf{{{text}}}" if best else text
+
+
+def tex(text: str) -> str:
+    """The text with LaTeX's own characters escaped; CO2e with its index."""
+    return "".join(TEX.get(c, c) for c in text).replace("CO2", r"CO\textsubscript{2}")

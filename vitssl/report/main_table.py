@@ -1,0 +1,208 @@
+"""The report's first table, and the paper's: arms against the columns that are asked for by name."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from statistics import mean
+from typing import Any
+
+from vitssl.config import ConfigError
+from vitssl.report import energy_sources, schedule
+from vitssl.report.collect import Cell
+from vitssl.report.grid import Grid, Row, cost_per_model, finished
+from vitssl.report.table import BAD, DASH, NOTE, PUBLISHED, Entry, Table, figure, signed
+from vitssl.report.tables import LOWER_IS_BETTER, chosen_over, currency, hours_name, interval, plus_minus
+from vitssl.report.units import fit
+from vitssl.words import counted
+
+SEEDS = re.compile(r"^([\d.]+(?: ± [\d.]+)?) \(([^)]*)\)$")  # an accuracy, and of how many seeds it is
+SPENT = {"training_macs", "hours", "kwh", "co2e", "co2e_estimate", "money"}
+
+
+@dataclass(frozen=True)
+class Column:
+    header: Callable[[Grid], str]
+    entry: Callable[[Grid, Row, Any], Entry]
+
+
+def table(grid: Grid, names: list[str] | None = None) -> Table:
+    """A line for each arm; for each of several columns of the sweep (data sets) its own figures, but once what is equal in all.
+
+    Args:
+        names: of COLUMNS; None: those that fit on a page.
+
+    Raises:
+        ConfigError: another name.
+    """
+    names = check(names) if names else _usual(grid)
+    once = [name for name in names if len(grid.columns) > 1 and _equal(grid, name)]
+    each = [name for name in names if name not in once]
+    places = [(column, name) for column in grid.columns for name in each] + [(grid.columns[0], name) for name in once]
+    rows = [[Entry(grid.label(row)), *(COLUMNS[name].entry(grid, row, column) for column, name in places)] for row in grid.rows]
+    groups = [("", 1), *((grid.name(column), len(each)) for column in grid.columns if each), *([("", len(once))] if once else [])]
+    made = Table(
+        "Comparison of arms", ["arm", *(COLUMNS[name].header(grid) for _, name in places)], rows, caption=_caption(grid),
+        groups=groups if grid.columns != [None] else [], best=_best(grid, places), left=frozenset({0}),
+    )  # fmt: skip
+    return fit(made.trimmed())
+
+
+def for_paper(grid: Grid, names: list[str] | None = None) -> tuple[Table, str]:
+    """The table without what a short caption can say: the number of seeds, where all arms have as many. And that caption."""
+    names = names or [name for name in _usual(grid) if name not in ("difference", "baseline")]
+    made = table(grid, names)
+    counts = {match[2] for row in made.rows for entry in row if (match := SEEDS.match(entry.text))}
+    seeds = "mean ± std over the seeds (their number)"
+    if len(counts) == 1 and (count := counts.pop()).isdecimal():
+        seeds = f"mean ± std over {counted(int(count), 'seed')}" if count != "1" else "one seed"
+        made.rows = [[replace(entry, text=SEEDS.sub(r"\1", entry.text)) for entry in row] for row in made.rows]
+    printed = "; italics: printed in the paper" if any(entry.kind == PUBLISHED for row in made.rows for entry in row) else ""
+    return made, f"{_title(grid)}: {seeds}{printed}{'; costs of training one model' if SPENT & set(names) else ''}."
+
+
+def check(names: list[str]) -> list[str]:
+    """The names, once each.
+
+    Raises:
+        ConfigError: there is no such column.
+    """
+    if unknown := [name for name in names if name not in COLUMNS]:
+        raise ConfigError(f"there is no column {', '.join(unknown)}; the columns are {', '.join(COLUMNS)}", "--columns")
+    return list(dict.fromkeys(names))
+
+
+def _usual(grid: Grid) -> list[str]:
+    """Of one column of the sweep its costs too; of several the accuracies alone are wide enough. Epochs where they differ."""
+    texts = {_epochs(grid, row, column).text for row in grid.rows for column in grid.columns}
+    first = ["accuracy", "paper", "difference", *(["epochs"] if len(texts - {DASH}) > 1 else [])]
+    return first if len(grid.columns) > 1 else [*first, "baseline", "training_macs", "hours", "kwh", "co2e"]
+
+
+def _equal(grid: Grid, name: str) -> bool:
+    """Does every arm have the same figure in all columns of the sweep?"""
+    if name in ("accuracy", "paper", "difference", "baseline"):
+        return False
+    return all(len({COLUMNS[name].entry(grid, row, column).text for column in grid.columns}) == 1 for row in grid.rows)
+
+
+def _best(grid: Grid, places: list[tuple[Any, str]]) -> set[tuple[int, int]]:
+    """The place of the best accuracy in every column where arms can be ranked."""
+    accuracies = [(column, c) for c, (column, name) in enumerate(places, start=1) if name == "accuracy"]
+    return {(grid.rows.index(ranked[0]), c) for column, c in accuracies if (ranked := grid.ranking(column))}
+
+
+# -------------------------------------------------------------------------------------------------------------- entries
+
+
+def _accuracy(grid: Grid, row: Row, column: Any) -> Entry:
+    scores, cells = list(grid.scores(row, column).values()), row.columns.get(column, [])
+    seeds = f"{len(scores)}" if len(scores) == len(cells) else f"{len(scores)} of {len(cells)}"
+    return Entry(f"{plus_minus(scores)} ({seeds})") if scores else _status(row, row.candidates(column))
+
+
+def _status(row: Row, cells: list[Cell]) -> Entry:
+    if row.arm.not_runnable:
+        return Entry("not runnable", NOTE)
+    counts = Counter(cell.status for cell in cells)
+    text = ", ".join(f"{status} ({n})" for status, n in counts.items())
+    if set(counts) == {"done"}:
+        return Entry("no accuracy", NOTE)  # a pretraining alone
+    return Entry(text or DASH, BAD if "failed" in counts else NOTE)
+
+
+def _paper(grid: Grid, row: Row, column: Any) -> Entry:
+    paper = grid.published(row, column)
+    return Entry(f"{paper:.2f}{'†' if row.arm.quoted else ''}", PUBLISHED) if paper is not None else Entry()
+
+
+def _from_paper(grid: Grid, row: Row, column: Any) -> Entry:
+    scores, paper = grid.scores(row, column), grid.published(row, column)
+    return Entry(signed(mean(scores.values()) - paper)) if scores and paper is not None else Entry()
+
+
+def _from_baseline(grid: Grid, row: Row, column: Any) -> Entry:
+    return Entry(interval(grid.against_baseline(row, column)))
+
+
+def _epochs(grid: Grid, row: Row, column: Any) -> Entry:
+    stages = schedule.plan(row, column)
+    return Entry(schedule.epochs(stages)) if stages else Entry()
+
+
+def _training(grid: Grid, row: Row, column: Any) -> Entry:
+    done = finished(row.columns.get(column, []))
+    return figure(sum(schedule.training_macs(done[0])) / 1e15) if done else Entry()
+
+
+def _spent(name: str) -> Callable[[Grid, Row, Any], Entry]:
+    """What one model cost, mean over its finished seeds; what was not recorded is a dash."""
+
+    def entry(grid: Grid, row: Row, column: Any) -> Entry:
+        return figure((cost_per_model(row.columns.get(column, [])) or {}).get(name) or None)
+
+    return entry
+
+
+def _size(name: str, unit: float, training: bool = False) -> Callable[[Grid, Row, Any], Entry]:
+    """Of the last stage's network; in training of every stage's."""
+
+    def entry(grid: Grid, row: Row, column: Any) -> Entry:
+        done = finished(row.columns.get(column, []))
+        runs = [run for _, run in done[0].stages[0 if training else -1 :]] if done else []
+        return figure(*(run.cost[name] / unit for run in runs))
+
+    return entry
+
+
+def _images_per_s(grid: Grid, row: Row, column: Any) -> Entry:
+    done = finished(row.columns.get(column, []))
+    return figure(mean(cell.last.cost["inference_images_per_s"] for cell in done)) if done else Entry()
+
+
+def _named(text: str) -> Callable[[Grid], str]:
+    return lambda grid: text
+
+
+COLUMNS = {
+    "accuracy": Column(lambda grid: grid.measured.title, _accuracy),
+    "paper": Column(_named("paper"), _paper),
+    "difference": Column(_named("difference"), _from_paper),
+    "baseline": Column(lambda grid: f"against {grid.baselines()}", _from_baseline),
+    "epochs": Column(_named("epochs"), _epochs),
+    "training_macs": Column(_named("PMACs of training"), _training),
+    "hours": Column(lambda grid: hours_name(grid.sweep), _spent("device_hours")),
+    "kwh": Column(_named("kWh"), _spent("energy_kwh")),
+    "co2e": Column(_named("kg CO2e"), _spent("co2e_kg")),
+    "co2e_estimate": Column(_named("kg CO2e estimate"), _spent("estimate_kg")),
+    "money": Column(lambda grid: currency(grid.sweep), _spent("money")),
+    "params": Column(_named("M parameters"), _size("params_inference", 1e6)),
+    "params_train": Column(_named("M parameters, training"), _size("params_train", 1e6, training=True)),
+    "activations": Column(_named("M activations"), _size("activations_inference", 1e6)),
+    "gmacs": Column(_named("GMACs, training forward"), _size("macs_train_forward", 1e9, training=True)),
+    "gmacs_inference": Column(_named("GMACs, inference"), _size("macs_inference", 1e9)),
+    "images_per_s": Column(_named("images/s, inference"), _images_per_s),
+}
+
+
+def _caption(grid: Grid) -> str:
+    sweep, paper = grid.sweep, grid.sweep.facts.get("paper")
+    first = f"{_title(grid)} after the last epoch: mean ± standard deviation over the seeds, their number in brackets."
+    first += f" {LOWER_IS_BETTER}" if grid.measured.lower_is_better else ""
+    first += f" Each is of the {chosen_over(sweep)} that held-out images choose." if sweep.facts.get("select") else ""
+    source = f" Numbers in italics are printed in {paper['table']} of “{paper['title']}”, not measured here." if paper else ""
+    other = ", ".join(energy_sources.other_data(sweep))
+    source += f" Its images are not those of these runs: the command line set {other}." if paper and other else ""
+    source += " † the paper only quotes this row." if any(arm.quoted for arm in sweep.arms) else ""
+    how = dict.fromkeys(d.how for row in grid.rows for column in grid.columns if (d := grid.against_baseline(row, column)))
+    against = f" Against {grid.baselines()}: the difference, with its 95 % confidence interval ({'; '.join(how)})." if how else ""
+    costs = " Costs are of one model, all its stages; training is the multiply-adds of its forward passes over all images that it saw."
+    return first + source + (against + costs if len(grid.columns) == 1 and grid.models() else "")
+
+
+def _title(grid: Grid) -> str:
+    """The metric's, at the beginning of a sentence."""
+    title = grid.measured.title
+    return title[0].upper() + title[1:]

@@ -1,0 +1,46 @@
+"""report.md: the page for viewers that show no HTML."""
+
+from __future__ import annotations
+
+from vitssl.report import details, evaluations, failures, main_table, render, selection, tables
+from vitssl.report.findings import headlines, progress, sentences
+from vitssl.report.page import FIRST, Report, compared, notes, title
+from vitssl.report.settings import provenance, settings
+from vitssl.report.statement import statement
+
+
+def markdown(report: Report) -> str:
+    """In the page's order; pictures are links to the plots' files."""
+    grid = report.grid
+    first = headlines(grid)
+    main = main_table.table(grid, report.columns)
+    given = [
+        selection.table(grid), tables.differences(grid), tables.cost(grid), evaluations.table(grid), evaluations.per_class(grid),
+        details.data(grid), details.costs(grid), details.published_costs(grid), tables.readings(grid), details.runs(grid.sweep),
+        settings(grid)[0],
+    ]  # fmt: skip
+    return "\n\n".join(
+        [
+            f"# {title(grid)}", f"{compared(grid)} {progress(grid.sweep)}", _list(first), f"## {main.title}\n\n{render.markdown(main)}",
+            *(_picture(report, name) for name in report.plots if name in FIRST),
+            *_part("What failed", _list(failures.lines(grid.sweep))),
+            *_part("Reading", _list([line for line in sentences(grid) if line not in (*first, progress(grid.sweep))])),
+            *_part("Energy and CO2e, for a paper", statement(grid.sweep)),
+            *(f"## {table.title}\n\n{render.markdown(table)}" for table in given if table is not None and table.rows),
+            *(_picture(report, name) for name in report.plots if name not in FIRST),
+            *_part("Provenance", _list([f"{name}: {text}" for name, text in provenance(grid).items()])),
+            *_part("Notes", _list(notes(grid))),
+        ]
+    ) + "\n"  # fmt: skip
+
+
+def _list(lines: list[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _part(name: str, text: str) -> list[str]:
+    return [f"## {name}\n\n{text}"] if text else []
+
+
+def _picture(report: Report, name: str) -> str:
+    return f"![{report.plots[name].caption}]({name}.svg)"

@@ -1,0 +1,36 @@
+"""What several plots share: panels side by side, and axes that span decades."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+WIDTHS_IN = {1: 4.25, 2: 6.6, 3: 13.2, 4: 13.2}  # by panels side by side: three figures, two or one fill a page
+WIDE = 20  # from this ratio of the largest value to the smallest on, an axis is logarithmic
+
+
+def panels(count: int, height: float = 3.2, share_y: bool = False) -> tuple[Figure, np.ndarray]:
+    """A figure of ``count`` panels, at most four side by side; ``height`` of each in inches."""
+    across = count if count <= 4 else min((4, 3), key=lambda n: -count % n)  # with the fewest gaps in the last row
+    down = -(-count // across)
+    figure = Figure(figsize=(WIDTHS_IN[across], height * down), layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False, sharey=share_y).reshape(-1)
+    for spare in axes[count:]:
+        spare.set_visible(False)
+    return figure, axes
+
+
+def is_wide(values: list[float]) -> bool:
+    """Do positive values span so much that only a logarithmic axis tells the small ones apart?"""
+    return bool(values) and min(values) > 0 and max(values) / min(values) >= WIDE
+
+
+def log_if_wide(axis: Axes, values: list[Any], name: str) -> None:
+    """A logarithmic axis with a tick at every value, where they span much or are learning rates, which are compared as ratios."""
+    if min(values) > 0 and (is_wide(values) or name.rsplit(".", 1)[-1].endswith("lr")):
+        axis.set_xscale("log")
+        axis.set_xticks(values, [f"{value:g}" for value in values])
+        axis.minorticks_off()

@@ -1,0 +1,126 @@
+"""Accuracy against what the training of a model cost, and the arms that no other one beats in both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from statistics import mean
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from vitssl.report.collect import Cell
+from vitssl.report.grid import SEED, Grid, Row, cost_of
+from vitssl.report.label_placement import Point, place_all
+from vitssl.report.panels import is_wide, panels
+from vitssl.report.schedule import training_macs
+from vitssl.report.stats import std
+from vitssl.report.style import INK, SOFT, Plot, look
+from vitssl.report.tables import hours_name
+from vitssl.report.units import scale
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What is on the horizontal axis: the unit that it is computed in, what it is called, and its value for one model."""
+
+    base: str
+    name: Callable[[Grid], str]  # with the unit in it
+    of: Callable[[Cell], float]
+
+
+def _spent(name: str, cell: Cell) -> float:
+    return cost_of(cell)[name]
+
+
+COSTS = {
+    "accuracy_vs_macs": Cost("PMACs", lambda grid: "PMACs of training", lambda cell: sum(training_macs(cell)) / 1e15),
+    "accuracy_vs_energy": Cost("kWh", lambda grid: "kWh per model, tracked", partial(_spent, "energy_kwh")),
+    "accuracy_vs_hours": Cost("hours", lambda grid: f"{hours_name(grid.sweep)} per model", partial(_spent, "device_hours")),
+}
+
+
+@dataclass(frozen=True)
+class Model:
+    """One row in one column: its finished seeds' costs and scores."""
+
+    row: Row
+    costs: list[float]
+    scores: list[float]
+
+    @property
+    def centre(self) -> tuple[float, float]:
+        return mean(self.costs), mean(self.scores)
+
+
+def against(grid: Grid, name: str) -> Plot | None:
+    """The plot of one of COSTS; None where no arm has both, or all have spent nothing."""
+    cost = COSTS[name]
+    drawn = {column: models for column in grid.columns if (models := _models(grid, column, cost.of))}
+    spent = [model.centre[0] for models in drawn.values() for model in models]
+    if not spent or not max(spent):
+        return None
+    unit, factor = scale(cost.base, max(spent))
+    label, wide = cost.name(grid).replace(cost.base, unit), is_wide(spent)
+    figure, axes = panels(len(drawn))
+    labelled = []
+    for axis, (column, models) in zip(axes, drawn.items(), strict=False):
+        points = [_draw(axis, grid, model, factor) for model in models]
+        axis.set(title=grid.name(column), xlabel=label, ylabel=grid.measured.title)
+        axis.margins(0.14, 0.16)
+        if wide:
+            axis.set_xscale("log")
+        else:
+            axis.set_xlim(left=0)
+        best = front([model.centre for model in models], grid.measured.lower_is_better)
+        line = [(x * factor, y) for x, y in best] if len(models) > 1 and not grid.unselected else []
+        if line:
+            _draw_front(axis, line)
+        labelled.append((axis, points, line))
+    place_all(figure, labelled)
+    return _caption(grid, label, name), figure
+
+
+def front(centres: list[tuple[float, float]], lower_is_better: bool = False) -> list[tuple[float, float]]:
+    """The points that no other one beats in both, from the cheapest: each costs more than the one before, and is better."""
+    chosen: list[tuple[float, float]] = []
+    for cost, score in sorted(centres, key=lambda point: (point[0], point[1] if lower_is_better else -point[1])):
+        if not chosen or (score < chosen[-1][1] if lower_is_better else score > chosen[-1][1]):
+            chosen.append((cost, score))
+    return chosen
+
+
+def _models(grid: Grid, column: Any, cost: Callable[[Cell], float]) -> list[Model]:
+    models = []
+    for row in grid.rows:
+        scores = grid.scores(row, column)
+        cells = [cell for cell in row.columns.get(column, []) if cell.axes.get(SEED) in scores]
+        if cells:
+            models.append(Model(row, [cost(cell) for cell in cells], [scores[cell.axes.get(SEED)] for cell in cells]))
+    return models
+
+
+def _draw(axis: Axes, grid: Grid, model: Model, factor: float) -> Point:
+    """Means with their spread, and faintly the seeds."""
+    style, x, y = look(grid, model.row), [cost * factor for cost in model.costs], model.scores
+    if len(x) > 1:
+        axis.scatter(x, y, s=8, alpha=0.35, linewidths=0, color=style["color"])
+    axis.errorbar(mean(x), mean(y), xerr=std(x) or None, yerr=std(y), markersize=6, capsize=2.5, elinewidth=1, **style)
+    return Point(mean(x), mean(y), std(x) or 0.0, std(y) or 0.0, grid.label(model.row), INK)
+
+
+def _draw_front(axis: Axes, points: list[tuple[float, float]]) -> None:
+    x, y = [x for x, _ in points], [y for _, y in points]
+    axis.plot(x, y, color=SOFT, linewidth=1, zorder=1)
+    axis.plot(x, y, "o", markersize=12, markerfacecolor="none", markeredgecolor=SOFT, markeredgewidth=1, zorder=1, label="Pareto front")
+
+
+def _caption(grid: Grid, label: str, name: str) -> str:
+    exact = " (multiply-adds of the forward passes over all images seen: an exact count)" if name == "accuracy_vs_macs" else ""
+    marked = (
+        f"No arm is marked, since nothing selects over {' and '.join(grid.unselected)}." if grid.unselected
+        else "A ring and the line mark the Pareto front: no other arm is both cheaper and better by the means."
+    )  # fmt: skip
+    spread = "means with ± one standard deviation over seeds; faint dots are single seeds"
+    return f"{grid.measured.title} against {label}{exact}: {spread}. {marked}"
