@@ -123,7 +123,7 @@ def test_runs_of_two_sites_say_so(sweep, emissions_record):
     assert [row["site"].split()[0] for row in lines] == ["here", "there"]
     # 0.25 kWh each
     assert [row["g CO2e"] for row in lines] == ["100", "12.5"]
-    assert rows(tables.cost(laid_out))[0]["EUR"] == "1.25"
+    assert rows(tables.cost(laid_out))[0]["EUR"] == "1.25 ± 1.06"
 
 
 def test_one_site_needs_no_words(sweep):

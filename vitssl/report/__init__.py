@@ -65,7 +65,7 @@ def summary(sweep_folder: str | Path, width: int | None = None, columns: list[st
     """
     laid_out = lay_out(collect(sweep_folder))
     costs_apart = tables.cost(laid_out) if laid_out.axis else None
-    main, chosen = main_table.table(laid_out, columns), selection.table(laid_out)
-    shown = (main, chosen, tables.differences(laid_out), costs_apart, evaluations.table(laid_out))
+    main, chosen = [main_table.table(part, columns) for part in laid_out.parts()], selection.table(laid_out)
+    shown = (*main, chosen, tables.differences(laid_out), costs_apart, evaluations.table(laid_out))
     costs = [line for line in (energy_sources.tracked(laid_out.sweep), energy_sources.sites(laid_out.sweep)) if line]
     return render.terminal([table for table in shown if table and table.rows], [*sentences(laid_out), *costs], width)

@@ -6,9 +6,9 @@ from collections import Counter
 from statistics import mean
 from typing import Any
 
-from vitssl.report import schedule
+from vitssl.report import costs, schedule
 from vitssl.report.collect import Sweep, add
-from vitssl.report.grid import Grid, cost_per_model
+from vitssl.report.grid import Grid
 from vitssl.report.stats import Difference, difference
 from vitssl.report.table import number, signed
 from vitssl.report.tables import hours_name, plus_minus
@@ -28,8 +28,9 @@ def headlines(grid: Grid) -> list[str]:
     progress_made = said.pop("progress")  # which the page's head says
     if len(said["best"]) > 2:
         said["best"] = [_winners(grid) or said["best"][0]]
-    if len(said["costs"]) > 1:
-        said["costs"] = []
+    for subject in ("recommended", "costs"):
+        if len(said[subject]) > 2:
+            said[subject] = []
     return [line for lines in said.values() for line in lines][:MOST_HEADLINES] or progress_made
 
 
@@ -37,12 +38,13 @@ def _by_subject(grid: Grid) -> dict[str, list[str]]:
     return {
         "progress": [progress(grid.sweep)],
         "missing": [_missing(grid)],
-        "best": [_best(grid, column) for column in grid.columns],
+        "best": [_best(part, column) for part in grid.parts() for column in grid.columns],
         "unselected": [_unselected(grid)],
-        "costs": [_cost_ratios(grid, column) for column in grid.columns],
+        "recommended": [costs.recommendation(part, column) for part in grid.parts() for column in grid.columns],
+        "costs": [costs.comparison(part, column) for part in grid.parts() for column in grid.columns],
         "epochs": [schedule.sentence(grid)],
         "paper": [_against_paper(grid)],
-        "total": [_total(grid.sweep)],
+        "total": [_total(grid.sweep), costs.other_work(grid)],
     }
 
 
@@ -73,7 +75,7 @@ def _best(grid: Grid, column: Any) -> str:
         return _unranked(grid, column)
     first = list(grid.scores(ranked[0], column).values())
     unit = " %" if grid.measured.unit else ""
-    best = f"{_on(grid.name(column))}the best arm by {grid.measured.name} is {grid.label(ranked[0])}"
+    best = f"{_on(grid, column)}the best arm by {grid.measured.name} is {grid.label(ranked[0])}"
     text = f"{best}: {plus_minus(first)}{unit} ({len(first)} seeds)"
     if versus := grid.against_baseline(ranked[0], column):
         text += f", {signed(versus.mean)}{_points(grid)} against {grid.baseline_name(ranked[0])} ({_interval(versus)})"
@@ -92,7 +94,7 @@ def _unranked(grid: Grid, column: Any) -> str:
     if len(counts) < 2:
         return ""
     who = "every arm has" if len(single) == len(counts) else f"{', '.join(single)} {'have' if len(single) > 1 else 'has'}"
-    return f"{_on(grid.name(column))}no arm is named the best, since {who} a single seed."
+    return f"{_on(grid, column)}no arm is named the best, since {who} a single seed."
 
 
 def _unselected(grid: Grid) -> str:
@@ -127,21 +129,8 @@ def _interval(gap: Difference) -> str:
     return f"{gap.how}, 95 % interval {signed(gap.low)} to {signed(gap.high)}{zero}"
 
 
-def _on(name: str) -> str:
-    return f"On {name} " if name else "Overall "
-
-
-def _cost_ratios(grid: Grid, column: Any) -> str:
-    """Measured energy and hours of every arm against the baseline's."""
-    ratios = []
-    for row in grid.rows:
-        base = grid.baseline(row)
-        cost, reference = (cost_per_model(r.columns.get(column, [])) if r else None for r in (row, base))
-        if cost and reference and reference["energy_kwh"] and reference["device_hours"]:
-            energy, hours = cost["energy_kwh"] / reference["energy_kwh"], cost["device_hours"] / reference["device_hours"]
-            ratios.append(f"{grid.label(row)} took {energy:.2f}x the energy and {hours:.2f}x the {hours_name(grid.sweep)}")
-    where = f"On {name}, per" if (name := grid.name(column)) else "Per"
-    return f"{where} model and against {grid.baselines()}, {'; '.join(ratios)}." if ratios else ""
+def _on(grid: Grid, column: Any) -> str:
+    return f"{grid.place(column) or 'Overall'} "
 
 
 def _against_paper(grid: Grid) -> str:

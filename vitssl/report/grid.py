@@ -73,6 +73,22 @@ class Grid:
     columns: list[Any]  # values of the column axis; [None] without one
     row_axes: list[str]  # axes besides seed, the column axis and those selected over that take several values
     rows: list[Row]
+    part: str = ""  # the value of the axis that tells equal epochs from equal cost, where these are its rows alone
+
+    def parts(self) -> list[Grid]:
+        """The grid by the values of an axis that says what arms cost equally much of; the whole one where there is none."""
+        axis = next((axis for axis in (self.sweep.facts.get("equal") or {}).get("axes", {}) if axis in self.row_axes), None)
+        if axis is None:
+            return [self]
+        rows: dict[Any, list[Row]] = {}
+        for row in self.rows:
+            rows.setdefault(row.values[axis], []).append(replace(row, values={k: v for k, v in row.values.items() if k != axis}))
+        return [Grid(self.sweep, self.columns, [a for a in self.row_axes if a != axis], part, str(value)) for value, part in rows.items()]
+
+    def place(self, column: Any) -> str:
+        """What figures of a column of this part are of, at the beginning of a sentence: On cifar10, at equal MACs. Empty where all are."""
+        where = ", ".join([*([f"on {name}"] if (name := self.name(column)) else []), *([f"at {self.part}"] if self.part else [])])
+        return where[:1].upper() + where[1:]
 
     @property
     def axis(self) -> str | None:

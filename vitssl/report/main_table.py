@@ -10,7 +10,7 @@ from statistics import mean
 from typing import Any
 
 from vitssl.config import ConfigError
-from vitssl.report import energy_sources, schedule
+from vitssl.report import costs, energy_sources, schedule
 from vitssl.report.collect import Cell
 from vitssl.report.grid import Grid, Row, cost_per_model, finished
 from vitssl.report.table import BAD, DASH, NOTE, PUBLISHED, Entry, Table, figure, signed
@@ -19,6 +19,7 @@ from vitssl.report.units import fit
 from vitssl.words import counted
 
 SEEDS = re.compile(r"^([\d.]+(?: ± [\d.]+)?) \(([^)]*)\)$")  # an accuracy, and of how many seeds it is
+EQUAL = {"macs": "multiply-adds", "gpu_hours": "GPU-hours", "kwh": "energy"}
 SPENT = {"training_macs", "hours", "kwh", "co2e", "co2e_estimate", "money"}
 
 
@@ -43,8 +44,9 @@ def table(grid: Grid, names: list[str] | None = None) -> Table:
     places = [(column, name) for column in grid.columns for name in each] + [(grid.columns[0], name) for name in once]
     rows = [[Entry(grid.label(row)), *(COLUMNS[name].entry(grid, row, column) for column, name in places)] for row in grid.rows]
     groups = [("", 1), *((grid.name(column), len(each)) for column in grid.columns if each), *([("", len(once))] if once else [])]
+    title = f"Comparison of arms at {grid.part}" if grid.part else "Comparison of arms"
     made = Table(
-        "Comparison of arms", ["arm", *(COLUMNS[name].header(grid) for _, name in places)], rows, caption=_caption(grid),
+        title, ["arm", *(COLUMNS[name].header(grid) for _, name in places)], rows, caption=_caption(grid),
         groups=groups if grid.columns != [None] else [], best=_best(grid, places), left=frozenset({0}),
     )  # fmt: skip
     return fit(made.trimmed())
@@ -159,7 +161,7 @@ def _size(name: str, unit: float, training: bool = False) -> Callable[[Grid, Row
 
 def _images_per_s(grid: Grid, row: Row, column: Any) -> Entry:
     done = finished(row.columns.get(column, []))
-    return figure(mean(cell.last.cost["inference_images_per_s"] for cell in done)) if done else Entry()
+    return figure(costs.images_per_s(grid, done[0])[0]) if done else Entry()
 
 
 def _named(text: str) -> Callable[[Grid], str]:
@@ -197,9 +199,15 @@ def _caption(grid: Grid) -> str:
     source += f" Its images are not those of these runs: the command line set {other}." if paper and other else ""
     source += " † the paper only quotes this row." if any(arm.quoted for arm in sweep.arms) else ""
     how = dict.fromkeys(d.how for row in grid.rows for column in grid.columns if (d := grid.against_baseline(row, column)))
+    equal = (sweep.facts.get("equal") or {}).get("all")
+    first += f" Every arm trains for the {EQUAL[equal['quantity']]} of {_row_of(grid, equal['reference'])}." if equal else ""
     against = f" Against {grid.baselines()}: the difference, with its 95 % confidence interval ({'; '.join(how)})." if how else ""
     costs = " Costs are of one model, all its stages; training is the multiply-adds of its forward passes over all images that it saw."
     return first + source + (against + costs if len(grid.columns) == 1 and grid.models() else "")
+
+
+def _row_of(grid: Grid, name: str) -> str:
+    return next((grid.called(arm) for arm in grid.sweep.arms if arm.name == name), name)
 
 
 def _title(grid: Grid) -> str:

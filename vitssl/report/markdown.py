@@ -13,7 +13,7 @@ def markdown(report: Report) -> str:
     """In the page's order; pictures are links to the plots' files."""
     grid = report.grid
     first = headlines(grid)
-    main = main_table.table(grid, report.columns)
+    main = [main_table.table(part, report.columns) for part in grid.parts()]
     given = [
         selection.table(grid), tables.differences(grid), tables.cost(grid), evaluations.table(grid), evaluations.per_class(grid),
         details.data(grid), details.costs(grid), details.published_costs(grid), tables.readings(grid), details.runs(grid.sweep),
@@ -21,7 +21,8 @@ def markdown(report: Report) -> str:
     ]  # fmt: skip
     return "\n\n".join(
         [
-            f"# {title(grid)}", f"{compared(grid)} {progress(grid.sweep)}", _list(first), f"## {main.title}\n\n{render.markdown(main)}",
+            f"# {title(grid)}", f"{compared(grid)} {progress(grid.sweep)}", _list(first),
+            *(f"## {table.title}\n\n{render.markdown(table)}" for table in main),
             *(_picture(report, name) for name in report.plots if name in FIRST),
             *_part("What failed", _list(failures.lines(grid.sweep))),
             *_part("Reading", _list([line for line in sentences(grid) if line not in (*first, progress(grid.sweep))])),

@@ -83,13 +83,14 @@ def notes(grid: Grid) -> list[str]:
 
 def _first(report: Report) -> str:
     """What was found, the main table, and accuracy against what is exact of its cost, side by side where there is room."""
-    table, there = main_table.table(report.grid, report.columns), {name: words for name, words in FIRST.items() if name in report.plots}
+    made = [main_table.table(part, report.columns) for part in report.grid.parts()]
+    there = {name: words for name, words in FIRST.items() if name in report.plots}
     plots = "".join(f"<h2>{words}</h2>\n{plot(name, report.plots)}" for name, words in there.items())
     panels = len(report.grid.columns)
-    layout = "wide" if not plots or panels > 2 else "wide two" if panels == 2 or len(table.header) > MOST_BESIDE else ""
+    layout = "wide" if not plots or panels > 2 else "wide two" if panels == 2 or len(made[0].header) > MOST_BESIDE else ""
     parts = [
         section("What was found", lines(headlines(report.grid)), "found"),
-        section(table.title, plain(table), "main"),
+        *(section(table.title, plain(table), "main") for table in made),
         f'<section class="front">\n{plots}</section>\n' if plots else "",
     ]
     return f'<div class="first {layout}">\n{"".join(parts)}</div>\n'

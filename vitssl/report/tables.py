@@ -5,9 +5,9 @@ from __future__ import annotations
 from statistics import mean
 from typing import Any
 
-from vitssl.report import energy_sources
+from vitssl.report import costs, energy_sources
 from vitssl.report.collect import Cell, Sweep
-from vitssl.report.grid import Grid, Row, cost_per_model
+from vitssl.report.grid import Grid, Row, cost_of
 from vitssl.report.stats import Difference, std
 from vitssl.report.table import DASH, NOTE, Entry, Table, figure, signed
 from vitssl.report.units import fit
@@ -24,13 +24,15 @@ def hours_name(sweep: Sweep) -> str:
 
 def cost(grid: Grid) -> Table:
     """What one of every arm's models cost, and its size, separately for every column."""
-    rows = []
-    for row, column, done in grid.models():
-        images_per_s = mean(c.last.cost["inference_images_per_s"] for c in done)
-        rows.append([*which(grid, row, column), *_spending(done), *_size(done[0]), figure(images_per_s)])
+    rows = [
+        [*which(grid, row, column), *_training(grid, row, column, done), *_spending(done), *_size(done[0]), _speed(grid, done[0])]
+        for row, column, done in grid.models()
+    ]
     named = ["arm", grid.axis or ""]
     size = ["M parameters, training", "M parameters, inference", "M activations, inference", "GMACs, training forward", "GMACs, inference"]
-    spent = [hours_name(grid.sweep), "kWh", "kg CO2e tracked", "kg CO2e estimate", currency(grid.sweep)]
+    busy = "of them GPU-busy hours" if grid.sweep.on_gpu else "CPU-hours"
+    spent = ["PMACs of training", f"against {grid.baselines()}", hours_name(grid.sweep), busy]
+    spent += ["kWh", "kg CO2e tracked", "kg CO2e estimate", currency(grid.sweep)]
     table = Table(
         "Cost and size", [*named, *spent, *size, "images/s, inference"], rows, caption=_cost_caption(grid),
         groups=[("", len(named)), ("one model", len(spent)), ("", len(size) + 1)], left=frozenset({0, 1}),
@@ -69,18 +71,38 @@ def plus_minus(values: list[float]) -> str:
     return f"{mean(values):.2f}" + (f" ± {spread:.2f}" if spread is not None else "")
 
 
+def _training(grid: Grid, row: Row, column: Any, done: list[Cell]) -> list[Entry]:
+    """Multiply-adds of training, and relative to the baseline's."""
+    relative = costs.macs_ratio(grid, row, column)
+    return [figure(costs.macs(done) / 1e15), Entry(str(relative)) if relative else Entry()]
+
+
+def _speed(grid: Grid, cell: Cell) -> Entry:
+    value, spread = costs.images_per_s(grid, cell)
+    return figure(value, spread=None if spread is None else value * spread / 2)
+
+
 def _spending(done: list[Cell]) -> list[Entry]:
-    """Hours, kWh, CO2e tracked and estimated, money; what a CPU or a site without a price does not have stays a dash."""
-    cost = cost_per_model(done)
-    if cost is None or not cost["device_hours"]:
-        return [Entry()] * 5
-    estimate, money = cost["estimate_kg"] or None, cost["money"] or None
-    return [figure(value) for value in (cost["device_hours"], cost["energy_kwh"], cost["co2e_kg"], estimate, money)]
+    """Hours in all and busy, kWh, CO2e tracked and estimated, money, with their spread over seeds; what was not recorded, or a CPU or a
+    site without a price does not have, stays a dash."""
+    busy = "gpu_busy_hours" if any(cost_of(cell)["gpu_hours"] for cell in done) else "cpu_hours"
+    names = ("device_hours", busy, "energy_kwh", "co2e_kg", "estimate_kg", "money")
+    return [_mean([cost_of(cell)[name] for cell in done]) for name in names]
+
+
+def _mean(values: list[float]) -> Entry:
+    return figure(mean(values), spread=std(values)) if all(values) else Entry()
 
 
 def _cost_caption(grid: Grid) -> str:
     size = "A chain's stages are joined by +. Activations: the values that matrix products and convolutions put out for one image. "
-    spent = "One model: the mean over seeds of the sum over its stages, all attempts included. "
+    spent = (
+        "One model: mean ± standard deviation over seeds of the sum over its stages, all attempts included; training is the multiply-adds "
+    )
+    spent += (
+        "of its forward passes over all images that it saw. Inference: by the quietest measurement of equal networks, a median of batches "
+    )
+    spent += "± half the width of their middle half. "
     sweep = grid.sweep
     spent += f"It is the chosen one; the search over {chosen_over(sweep)} took all of the runs below. " if sweep.facts.get("select") else ""
     if not sweep.on_gpu:

@@ -1,0 +1,112 @@
+"""Costs against the baseline: exact ones first, measured ones where they may be believed, and what follows for a choice."""
+
+from __future__ import annotations
+
+import pytest
+
+from vitssl.report import costs, main_table, page
+from vitssl.report.collect import collect
+from vitssl.report.findings import headlines, sentences
+from vitssl.report.grid import lay_out
+
+AXES = {"seed": [0, 1, 2]}
+
+
+@pytest.fixture
+def grid(sweep, emissions_record):
+    """`grid(hours of ssat, further fields of their records)`: scratch took an hour at every seed."""
+
+    def made(hours=(2.0, 2.0, 2.0), top1=None, **fields):
+        make = {("scratch", seed): {"records": [emissions_record(hours=1.0) | fields]} for seed in range(3)}
+        make |= {("ssat", seed): {"records": [emissions_record(hours=h) | fields]} for seed, h in enumerate(hours)}
+        return lay_out(collect(sweep(top1 or {"scratch": 80.0, "ssat": 90.0}, AXES, columns=None, make=make)))
+
+    return made
+
+
+def test_multiply_adds_come_first_and_measurements_with_their_spread(grid):
+    """1.68 GMACs against 1.26, as many images; hours 1.9, 2.0 and 2.1 against 1."""
+    exact, measured = costs.comparison(grid((1.9, 2.0, 2.1)), None).split("; ")
+    assert exact == "Training takes 1.34x (ssat) the multiply-adds of scratch"
+    assert measured == "measured were 2.00x ± 0.10 (ssat) the energy and 2.00x ± 0.10 (ssat) the time."
+
+
+def test_one_seed_has_no_spread():
+    assert str(costs.Ratio(1.5)) == "1.50x" and str(costs.Ratio(1.5, 0.25)) == "1.50x ± 0.25"
+
+
+def test_equal_runs_of_unequal_length_are_not_compared(grid):
+    laid_out = grid((2.0, 2.0, 2.7))
+    reason = "since of equal runs of ssat one took 1.4 times as long as another."
+    assert (
+        costs.comparison(laid_out, None)
+        == f"Training takes 1.34x (ssat) the multiply-adds of scratch. Energy and hours are not compared, {reason}"
+    )
+    assert costs.doubt(grid((2.0, 2.0, 2.5)), None) == ""
+
+
+def test_a_cpu_that_worked_on_other_things_is_not_compared(grid):
+    cpu = {"gpus": 0, "cores": 2, "other_cpu_time_s": 1800.0}
+    assert costs.doubt(grid((1.0, 1.0, 1.0), cpu_time_s=3000.0, **cpu), None) == ""
+    busy = grid((1.0, 1.0, 1.0), cpu_time_s=1800.0, **cpu)
+    assert costs.doubt(busy, None) == "in a run of scratch the CPU worked on it for 50% of the time"
+    assert costs.other_work(busy) == "Meanwhile other work kept 0.5 of a machine's 2 cores busy, 0.5 during one run."
+    assert costs.other_work(busy) in sentences(busy)
+
+
+def test_a_gpu_may_wait_for_nothing_of_a_cpu(grid):
+    assert costs.doubt(grid((1.0, 1.0, 1.0), cpu_time_s=10.0, cores=2, other_cpu_time_s=0.0), None) == ""
+
+
+def test_records_of_older_versions_say_nothing_of_other_work(grid):
+    assert costs.other_work(grid()) == ""
+
+
+def test_equal_networks_share_the_speed_of_the_quietest_measurement(sweep):
+    speeds = {("scratch", 0): (1000.0, 0.5), ("ssat", 0): (1500.0, 0.02), ("scratch", 1): (600.0, 0.3), ("ssat", 1): (1400.0, 0.2)}
+    make = {place: {"cost": {"inference_images_per_s": v, "inference_spread": s}} for place, (v, s) in speeds.items()}
+    make["ssat", 1]["cost"]["macs_inference"] = 7
+    laid_out = lay_out(collect(sweep({"scratch": 80.0, "ssat": 90.0}, {"seed": [0, 1]}, columns=None, make=make)))
+    cells = {(cell.arm, cell.axes["seed"]): cell for row in laid_out.rows for cell in row.cells}
+    assert {costs.images_per_s(laid_out, cells[place]) for place in list(speeds)[:3]} == {(1500.0, 0.02)}
+    assert costs.images_per_s(laid_out, cells["ssat", 1]) == (1400.0, 0.2)  # another network
+
+
+def noisy(mean: float, spread: float):
+    return lambda at: mean + spread * (at["seed"] - 1)
+
+
+def test_the_cheapest_arm_that_is_not_clearly_worse_is_what_to_take(grid):
+    close = grid(top1={"scratch": noisy(89.8, -1.0), "ssat": noisy(90.0, 1.0)})
+    take, interval, share = costs.recommendation(close, None).partition("(\N{MINUS SIGN}0.20, 95 % interval \N{MINUS SIGN}5.17 to +4.77)")
+    assert take == "What to take: scratch, the cheapest arm that is not clearly worse than ssat " and interval
+    assert share == ", for 0.75x its multiply-adds of training."
+    clear = grid(top1={"scratch": noisy(80.0, 1.0), "ssat": noisy(90.0, 1.0)})
+    assert costs.recommendation(clear, None) == "What to take: ssat, the best; no cheaper arm comes within the interval of its difference."
+    assert costs.recommendation(clear, None) in headlines(clear)
+
+
+def test_equal_epochs_and_equal_cost_have_a_table_each(sweep):
+    equal = {"all": None, "axes": {"cost": {"equal MACs": {"quantity": "macs", "reference": "ssat"}}}}
+    score = {
+        "scratch": lambda at: {"equal epochs": 80.0, "equal MACs": 85.0}[at["cost"]] + at["seed"],
+        "ssat": lambda at: 83.0 + at["seed"],
+    }
+    axes = {"cost": ["equal epochs", "equal MACs"], "seed": [0, 1]}
+    laid_out = lay_out(collect(sweep(score, axes, columns=None, equal=equal)))
+    parts = laid_out.parts()
+    tables = [main_table.table(part) for part in parts]
+    assert [table.title for table in tables] == ["Comparison of arms at equal epochs", "Comparison of arms at equal MACs"]
+    assert [[row[0].text for row in table.rows] for table in tables] == [["scratch", "ssat"]] * 2
+    assert [table.rows[1][2].text.split()[0] for table in tables] == ["+3.00", "\N{MINUS SIGN}2.00"]  # against scratch of the same table
+    said = sentences(laid_out)
+    assert any(line.startswith("At equal epochs the best arm by top-1 is ssat") for line in said)
+    assert any(line.startswith("At equal MACs the best arm by top-1 is scratch") for line in said)
+    html = page.html(page.Report(laid_out, {}))
+    assert html.count("<h2>Comparison of arms at equal") == 2
+
+
+def test_a_sweep_of_equal_cost_says_so(sweep):
+    equal = {"all": {"quantity": "kwh", "reference": "ssat"}, "axes": {}}
+    laid_out = lay_out(collect(sweep({"scratch": 80.0, "ssat": 90.0}, AXES, columns=None, equal=equal)))
+    assert "Every arm trains for the energy of ssat." in main_table.table(laid_out).caption

@@ -1,0 +1,152 @@
+"""What training costs against the baseline: multiply-adds, which are exact, then energy and hours where they may be believed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import mean
+from typing import Any
+
+from vitssl.report.collect import Cell, RunFolder
+from vitssl.report.grid import Grid, Row, cost_of, finished
+from vitssl.report.schedule import training_macs
+from vitssl.report.stats import difference, std
+from vitssl.report.table import signed
+
+ALIKE = 1.3  # hours of equal runs that differ by a larger factor say more about the machine than about the method
+WORKED = 0.7  # the least share of its time that a CPU works on a training that nothing disturbs
+OTHER_CORES = 0.1  # of other work, that are worth a sentence
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A cost relative to the baseline's, with its standard deviation over seeds where there are several."""
+
+    value: float
+    spread: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f}x" + (f" ± {self.spread:.2f}" if self.spread is not None else "")
+
+
+def macs(cells: list[Cell]) -> float:
+    """Multiply-adds of a model's training, all stages, mean over finished seeds."""
+    return mean(sum(training_macs(cell)) for cell in cells)
+
+
+def macs_ratio(grid: Grid, row: Row, column: Any) -> Ratio | None:
+    """Multiply-adds of training relative to the baseline's; None without a finished model of each."""
+    own, base = _pair(grid, row, column)
+    return Ratio(macs(own) / macs(base)) if own and base else None
+
+
+def ratio(grid: Grid, row: Row, column: Any, cost: str) -> Ratio | None:
+    """A measured cost relative to the baseline's; None without a finished model of each."""
+    parts = [[cost_of(cell)[cost] for cell in cells] for cells in _pair(grid, row, column)]
+    if not all(part and all(part) for part in parts):
+        return None
+    value, spreads = mean(parts[0]) / mean(parts[1]), [std(part) for part in parts]
+    if None in spreads:
+        return Ratio(value)
+    relative = [(spread or 0.0) / mean(part) for spread, part in zip(spreads, parts, strict=True)]
+    return Ratio(value, value * sum(share**2 for share in relative) ** 0.5)
+
+
+def _pair(grid: Grid, row: Row, column: Any) -> tuple[list[Cell], list[Cell]]:
+    """The finished models of a row and of its baseline."""
+    base = grid.baseline(row)
+    return finished(row.columns.get(column, [])), finished(base.columns.get(column, [])) if base else []
+
+
+# ------------------------------------------------------------------------------------------------- may it be believed?
+
+
+def doubt(grid: Grid, column: Any) -> str:
+    """Why the hours and energy of a column's models are not compared; empty where nothing speaks against it."""
+    for row in grid.rows:
+        done = finished(row.columns.get(column, []))
+        hours = [hours for cell in done if (hours := cost_of(cell)["device_hours"])]
+        if hours and max(hours) > ALIKE * min(hours):
+            return f"of equal runs of {grid.label(row)} one took {max(hours) / min(hours):.1f} times as long as another"
+        shares = [share for cell in done for _, run in cell.stages if (share := worked(run)) is not None]
+        if shares and min(shares) < WORKED:
+            return f"in a run of {grid.label(row)} the CPU worked on it for {min(shares):.0%} of the time"
+    return ""
+
+
+def worked(run: RunFolder) -> float | None:
+    """The CPU time of a run's processes relative to its duration, on CPUs; None on GPUs, which do not need one all the time."""
+    records = [record for record in run.emissions if "cpu_time_s" in record and not record["gpus"]]
+    duration_s = sum(record["duration_s"] for record in records)
+    return sum(record["cpu_time_s"] for record in records) / duration_s if duration_s else None
+
+
+def other_work(grid: Grid) -> str:
+    """How busy other work kept the machines; empty where that was not recorded, or next to nothing."""
+    records = [record for run in grid.sweep.runs.values() for record in run.emissions if "cores" in record and record["duration_s"]]
+    busy = [record["other_cpu_time_s"] / record["duration_s"] for record in records]
+    if not busy or max(busy) < OTHER_CORES:
+        return ""
+    cores = " or ".join(map(str, sorted({record["cores"] for record in records})))
+    return f"Meanwhile other work kept {mean(busy):.1f} of a machine's {cores} cores busy, {max(busy):.1f} during one run."
+
+
+def images_per_s(grid: Grid, cell: Cell) -> tuple[float, float | None]:
+    """Inference speed of a model, and the width of the middle half of its batches: by the quietest measurement of an equal network on
+    an equal device, so that equal networks have one speed."""
+    network = _network(cell.last)
+    costs = [run.cost for run in grid.sweep.runs.values() if run.cost and _network(run) == network]
+    quietest = min(costs, key=lambda cost: cost.get("inference_spread", float("inf")))
+    return quietest["inference_images_per_s"], quietest.get("inference_spread")
+
+
+def _network(run: RunFolder) -> tuple[Any, ...]:
+    """What equal networks on equal devices have in common."""
+    names = ("params_inference", "macs_inference", "activations_inference", "precision", "inference_device", "inference_batch_size")
+    return (*(run.cost.get(name) for name in names), *(event.get("device") for event in run.of("start")[-1:]))
+
+
+# ------------------------------------------------------------------------------------------------------------- sentences
+
+
+def comparison(grid: Grid, column: Any) -> str:
+    """Costs of a column's arms against their baselines, in words."""
+    exact = _listed({grid.label(row): value for row in grid.rows if (value := macs_ratio(grid, row, column))})
+    if not exact:
+        return ""
+    text = f"{_begin(grid, column, 'Training')} takes {exact} the multiply-adds of {grid.baselines()}"
+    if reason := doubt(grid, column):
+        return f"{text}. Energy and hours are not compared, since {reason}."
+    measured = [
+        f"{values} the {unit}"
+        for cost, unit in (("energy_kwh", "energy"), ("device_hours", "time"))
+        if (values := _listed({grid.label(row): value for row in grid.rows if (value := ratio(grid, row, column, cost))}))
+    ]
+    return f"{text}; measured were {' and '.join(measured)}." if measured else f"{text}."
+
+
+def _begin(grid: Grid, column: Any, subject: str) -> str:
+    return f"{place}, {subject.lower()}" if (place := grid.place(column)) else subject
+
+
+def _listed(values: dict[str, Ratio]) -> str:
+    return ", ".join(f"{value} ({label})" for label, value in values.items())
+
+
+def recommendation(grid: Grid, column: Any) -> str:
+    """The arm of the fewest multiply-adds whose difference from the best arm may be chance."""
+    ranked = grid.ranking(column)
+    if not ranked:
+        return ""
+    best, *others = ranked
+    cost = {id(row): macs(finished(row.columns[column])) for row in ranked}
+    gaps = {id(row): difference(grid.scores(row, column), grid.scores(best, column)) for row in others}
+    near = [row for row in others if (gap := gaps[id(row)]) and gap.contains_zero and cost[id(row)] < cost[id(best)]]
+    if not near:
+        take = f"{_begin(grid, column, 'What')} to take: {grid.label(best)}, the best"
+        return f"{take}; no cheaper arm comes within the interval of its difference."
+    row = min(near, key=lambda row: cost[id(row)])
+    gap, share = gaps[id(row)], cost[id(row)] / cost[id(best)]
+    assert gap is not None and gap.low is not None and gap.high is not None
+    interval = f"{signed(gap.mean)}, 95 % interval {signed(gap.low)} to {signed(gap.high)}"
+    take = f"{_begin(grid, column, 'What')} to take: {grid.label(row)}, the cheapest arm that is not clearly worse than {grid.label(best)}"
+    return f"{take} ({interval}), for {share:.2f}x its multiply-adds of training."
