@@ -87,6 +87,8 @@ def find(named: str | Path) -> Path:
 def _folder_error(folder: Path) -> ConfigError:
     if made_by := read_json(folder / "sweep.json").get("file"):
         return ConfigError(f"this is a folder of runs; name the sweep file that they are of: {made_by}", place=str(folder))
+    if (folder / "run.yaml").exists():
+        return ConfigError("this is the folder of one run; name the file of a whole sweep", place=str(folder))
     files = sorted(file for file in folder.glob("*") if file.suffix in ENDINGS)
     example = f", for example {files[0]}" if files else ""
     return ConfigError(f"this is a folder; name a sweep file{example}", place=str(folder))
@@ -135,7 +137,7 @@ def _refuse_other_kinds(content: dict[str, Any], file: str) -> None:
     """Other YAML files that people name: a run's and a site's."""
     if "arms" not in content and content.keys() >= {"objectives", "backbone", "optim"}:
         raise ConfigError("this is one run; name the file of a whole sweep", place=file)
-    if "arms" not in content and content and content.keys() <= {f.name for f in dataclasses.fields(Site)}:
+    if "arms" not in content and {"name"} < content.keys() | {"name"} <= {f.name for f in dataclasses.fields(Site)}:
         raise ConfigError(f"this is a site's profile; name a sweep file, and the site with --site {file}", place=file)
 
 
