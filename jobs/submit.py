@@ -22,7 +22,7 @@ if __name__ == "__main__":
 
 from rich.console import Console
 
-from jobs import budget, cluster, equalize, folders, graph, local, overrides, predict, shards, show, smoke, sweep, weights
+from jobs import budget, cluster, equalize, folders, graph, local, overrides, predict, shards, show, smoke, sweep, sweep_files, weights
 from jobs.node import TRAINING
 from jobs.overrides import CLI
 from vitssl.arguments import Parser, guarded
@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
-    file = sweep.find(options.sweep)
+    file = sweep_files.find(options.sweep)
     asked = overrides.parse(options.overrides)
     spec = sweep.read(file, asked, options.all)
     site = read_site(options.site or spec.site or "local", asked.site, CLI if options.site else spec.file)

@@ -142,6 +142,6 @@ def test_a_wrong_input_is_one_line(place, somewhere, monkeypatch, capfd, typed: 
     shown = capfd.readouterr()
     assert code == 2, shown
     assert shown.err.startswith("error: ") and shown.err.count("\n") == 1, shown.err
-    expected = said.replace("SWEEPS", str(submit.sweep.SWEEPS))
+    expected = said.replace("SWEEPS", str(submit.sweep_files.SWEEPS))
     assert re.search(expected if ".*" in said else re.escape(expected), shown.err), shown.err
     assert sorted(place.rglob("*")) == before
