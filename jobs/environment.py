@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-NEEDED = ("codecarbon", "numpy", "omegaconf", "PIL", "rich", "submitit", "yaml")  # to plan and submit; training needs more
+NEEDED = ("codecarbon", "numpy", "omegaconf", "PIL", "psutil", "rich", "submitit", "yaml")  # to plan and submit; training needs more
 OLDEST = (3, 11)
 
 

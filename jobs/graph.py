@@ -203,7 +203,8 @@ def _pointers(run: Run, earlier: list[str]) -> dict[str, str]:
         elif value.startswith((RELEASED, IMPORT)):
             continue
         elif "/" not in value and not Path(value).exists():  # `weights.prepare` checks that paths exist
-            raise ConfigError(f"{unknown(value, earlier)}; it is no earlier stage of the arm and no file or run folder", name)
+            named = unknown(value, earlier).reason if earlier else repr(value)
+            raise ConfigError(f"{named}{'; it' if earlier else ''} is no earlier stage of the arm and no file or run folder", name)
         else:
             assign(run, name, str(Path(value).resolve()))
     return pointers

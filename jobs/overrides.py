@@ -154,6 +154,8 @@ def _file_under(result: Overrides, key: str, value: Any) -> None:
         result.resources.setdefault(arm, {})[rest] = value
     elif arm is not None:
         result.settings += settings({name: value}, arm)
+    elif (key == "arms" or head == "axes") and isinstance(value, str) and "," in value:
+        raise ConfigError(f"{value!r} is one name; write {key}=[{value}]", key, CLI)
     elif key == "arms":
         result.arms = _as_list(value)
     elif head == "axes":
@@ -167,7 +169,7 @@ def _file_under(result: Overrides, key: str, value: Any) -> None:
 
 
 def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+    return [] if value is None else value if isinstance(value, list) else [value]
 
 
 def check(asked: Overrides, stages: dict[str, list[str]], chosen: Collection[str]) -> None:

@@ -86,6 +86,8 @@ def prepare(stages: Iterable[Stage], dry_run: bool = False) -> dict[str, str]:
                 raise ConfigError(_no_shards(data.shards), "data.shards")
             elif data.source is not None and (other := missing.setdefault(data.shards, data.source)) != data.source:
                 raise ConfigError(f"{data.shards} is to be built from {other} too; give each its own data.shards", "data.source")
+            elif data.source is not None and not dry_run:
+                _refuse_absent_files(data.source)
             _prepare_evals(stage.run)
     return missing
 
@@ -96,6 +98,12 @@ def _no_shards(folder: str) -> str:
         return f"{folder} holds images and not their shards; write them with `{line}` and set data.shards={shlex.split(line)[-1]}"
     advice = f"build it with `vitssl shards build SOURCE {folder}` (SOURCE: README, Data sets of the papers) or set data.source"
     return f"{folder} holds no index.json; {advice}"
+
+
+def _refuse_absent_files(source: str) -> None:
+    path = _parts(source)[1]
+    if path and not source.startswith("torchvision:") and not Path(path).exists():
+        raise ConfigError(f"there is no {path} to build the shards from", "data.source")
 
 
 def _prepare_evals(run: Run) -> None:

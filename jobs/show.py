@@ -29,7 +29,7 @@ def jobs(graph: Graph, spec: Spec, console: Console) -> None:
     for job in graph.jobs:
         parents = ", ".join(parent.stage for parent in job.parents) or ", ".join(checkpoints(job.run).values())
         table.add_row(job.name, job.stage, str(job.run.loop.epochs), parents, state(job))
-    print_table(table, console, drop=("stage", "epochs", "starts from"))
+    print_table(table, console, drop=("stage", "starts from", "epochs"))
     for name, arm in spec.arms.items():
         if not arm.stages:
             console.print(f"{name}: not run: {arm.not_runnable or 'a number that the paper quotes'}", highlight=False)

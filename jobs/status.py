@@ -126,10 +126,18 @@ def runs_of(sweep: Path) -> tuple[dict[Path, str], dict[Path, str]]:
     """
     facts = read_json(sweep / "sweep.json")
     if not facts:
-        raise ConfigError(f"{sweep / 'sweep.json'} does not exist: this is not a sweep's folder (runs/NAME)")
+        near = _near(sweep)
+        example = f", such as {near}" if near else ""
+        raise ConfigError(f"{sweep / 'sweep.json'} does not exist: this is not a sweep's folder (runs/NAME{example})")
     asked_for = {sweep / stage["folder"]: stage["stage"] for cell in facts["cells"] for stage in cell["stages"]}
     submitted = {path.parent: read_json(path)["stage"] for path in sorted(sweep.glob("*/job.json"))}
     return asked_for, {folder: stage for folder, stage in submitted.items() if folder not in asked_for}
+
+
+def _near(named: Path) -> Path | None:
+    """A sweep's folder that was probably meant: the one that holds a run, the one of that name, or another one that is there."""
+    found = [file.parent for folder in (named, Path("runs")) for file in sorted(folder.glob("*/sweep.json"))]
+    return next((folder for folder in (named.parent, Path("runs") / named.name, *found) if (folder / "sweep.json").is_file()), None)
 
 
 def _status(folder: Path, stage: str, waiting: dict[str, str], here: int | None) -> Status:

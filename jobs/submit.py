@@ -22,7 +22,7 @@ if __name__ == "__main__":
 
 from rich.console import Console
 
-from jobs import budget, cluster, equalize, folders, graph, local, overrides, predict, shards, show, smoke, sweep, weights
+from jobs import budget, cluster, equalize, folders, graph, local, overrides, predict, shards, show, smoke, sweep, sweep_files, weights
 from jobs.node import TRAINING
 from jobs.overrides import CLI
 from vitssl.arguments import Parser, guarded
@@ -45,6 +45,7 @@ def main(arguments: list[str] | None = None, module: str = TRAINING) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="jobs/submit.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.takes_fields = True
     add = parser.add_argument
     add("sweep", type=Path, help="a YAML file, for example sweeps/quickstart.yaml")
     add(
@@ -69,11 +70,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
+    file = sweep_files.find(options.sweep)
     asked = overrides.parse(options.overrides)
-    spec = sweep.read(options.sweep, asked, options.all)
+    spec = sweep.read(file, asked, options.all)
     site = read_site(options.site or spec.site or "local", asked.site, CLI if options.site else spec.file)
     executor = _executor(options.executor, options.dry_run, site)
     runs = options.runs.resolve()
+    if runs.exists() and not runs.is_dir():
+        raise ConfigError("this is a file; name a folder", f"--runs {options.runs}", CLI)
     if options.smoke:
         spec = smoke.narrow(spec)
     if executor == "local":
@@ -136,7 +140,10 @@ def read_site(named: str, overrides: dict[str, Any], where: str = CLI) -> Site:
     Raises:
         ConfigError: a field that is unknown or impossible, with its place; raised now rather than when the jobs start.
     """
-    path = Path(named) if Path(named).suffix in (".yaml", ".yml") else SITES / f"{named}.yaml"
+    is_file = Path(named).suffix in (".yaml", ".yml")
+    path = Path(named) if is_file else SITES / f"{named}.yaml"
+    if is_file and not path.exists():
+        raise ConfigError(f"there is no file {named}", "site", where)
     if not path.exists():
         raise unknown(named, [p.stem for p in sorted(SITES.glob("*.yaml"))], "site", where)
     merge(Site, overrides, where=CLI, field="site")

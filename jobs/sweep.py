@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jobs import sweep_files
 from jobs.overrides import CLI, RUN_FIELDS, Overrides, Setting, check, settings
-from vitssl.config import ConfigError, Run, Site, fill, merge, read_yaml, unknown
+from vitssl.config import ConfigError, Run, fill, merge, read_yaml, unknown
 from vitssl.config.base import closest
 from vitssl.config.merging import UNSET
 from vitssl.config.sweep import Arm, Resources, SweepFile
-from vitssl.files import read_json
-
-SWEEPS = Path(__file__).resolve().parents[1] / "sweeps"
 
 OF_A_VALUE = {"optional", "equalize", "equal_to"}  # what an axis value may say besides the fields that it sets
 QUANTITIES = ("macs", "gpu_hours", "kwh")
@@ -59,54 +56,22 @@ class Spec(SweepFile):
 
 # --------------------------------------------------------------------------------------------------------------- read
 
-ENDINGS = (".yaml", ".yml")
-
-
-def find(named: str | Path) -> Path:
-    """The sweep file of that path or, in the working directory's sweeps/ or the project's, of that name, with or without its ending.
-
-    Raises:
-        ConfigError: there is none; it says which one was probably meant.
-    """
-    path = Path(named)
-    if path.is_file():
-        return path
-    if path.is_dir():
-        raise _folder_error(path)
-    if "=" in path.name:
-        raise ConfigError(f"{str(path)!r} is no sweep file; that comes first, then key=value", place=CLI)
-    folders = [path.parent, Path("sweeps"), SWEEPS.relative_to(Path.cwd()) if SWEEPS.is_relative_to(Path.cwd()) else SWEEPS]
-    there = {file.stem: file for folder in reversed(folders) for file in sorted(folder.glob("*")) if file.suffix in ENDINGS}
-    if path.parent == Path() and path.suffix in ("", *ENDINGS) and path.stem in there:
-        return there[path.stem]
-    near = closest(path.stem, list(there))
-    advice = f" (did you mean {there[near[0]]}?)" if near else "; name a sweep file, for example sweeps/quickstart.yaml"
-    raise ConfigError(f"there is no such file{advice}", place=str(path))
-
-
-def _folder_error(folder: Path) -> ConfigError:
-    if made_by := read_json(folder / "sweep.json").get("file"):
-        return ConfigError(f"this is a folder of runs; name the sweep file that they are of: {made_by}", place=str(folder))
-    files = sorted(file for file in folder.glob("*") if file.suffix in ENDINGS)
-    example = f", for example {files[0]}" if files else ""
-    return ConfigError(f"this is a folder; name a sweep file{example}", place=str(folder))
-
 
 def read(path: str | Path, overrides: Overrides | None = None, everything: bool = False) -> Spec:
     """Read, check and narrow a sweep file.
 
     Args:
-        path: the YAML file, as `find` finds it.
+        path: the YAML file, as `sweep_files.find` finds it.
         overrides: the command line.
         everything: take the optional arms and axis values too.
 
     Raises:
         ConfigError: naming the file and the field.
     """
-    path = find(path)
+    path = sweep_files.find(path)
     cli, file = overrides or Overrides(), str(path)
     content = read_yaml(path)
-    _refuse_other_kinds(content, file)
+    sweep_files.refuse_other_kinds(content, file)
     axes, published = content.pop("axes", None) or {}, _pop_published(content.get("arms"))  # their labels may hold dots
     fill(SweepFile, cli.sweep, where=CLI)
     for arm, fields in cli.resources.items():
@@ -129,14 +94,6 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
     for name, arm in spec.arms.items():
         arm.resources |= cli.resources.get(None, {}) | cli.resources.get(name, {})
     return spec
-
-
-def _refuse_other_kinds(content: dict[str, Any], file: str) -> None:
-    """Other YAML files that people name: a run's and a site's."""
-    if "arms" not in content and content.keys() >= {"objectives", "backbone", "optim"}:
-        raise ConfigError("this is one run; name the file of a whole sweep", place=file)
-    if "arms" not in content and content and content.keys() <= {f.name for f in dataclasses.fields(Site)}:
-        raise ConfigError(f"this is a site's profile; name a sweep file, and the site with --site {file}", place=file)
 
 
 def resources(where: str, path: str, *layers: dict[str, Any]) -> Resources:

@@ -87,7 +87,7 @@ def test_a_python_without_the_packages_says_what_to_type(script, tmp_path) -> No
     ended = start(*words, cwd=copy, PYTHONPATH="")
     make = "python3 -m venv .venv && .venv/bin/pip install -e . && "
     again = f".venv/bin/python jobs/{script}.py 'a b.yaml'\n"
-    begins = f"error: this Python ({sys.executable}) has no codecarbon, numpy, omegaconf, PIL, rich, submitit, yaml; "
+    begins = f"error: this Python ({sys.executable}) has no codecarbon, numpy, omegaconf, PIL, psutil, rich, submitit, yaml; "
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == f"{begins}activate vitssl's environment, or make it: {make}{again}"
     (copy / ".venv" / "bin").mkdir(parents=True)

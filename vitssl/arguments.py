@@ -11,20 +11,36 @@ from typing import Any, ClassVar
 
 from vitssl.config import ConfigError, unknown
 from vitssl.config.base import closest
+from vitssl.config.suggestions import meant
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, which says what was probably meant."""
+    """A parser whose errors are one line, which says what was probably meant.
+
+    Attributes:
+        takes_fields: it has key=value too, so that ``--lr 3`` was meant as one.
+    """
 
     _options: ClassVar[set[str]] = set()  # of all parsers of this process: what a command does not know, its parser tells the one above
+    takes_fields = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, which asks for what is missing before it names an option that there is not."""
+        words = sys.argv[1:] if args is None else list(args)
+        for word in words[: words.index("--")] if "--" in words else words:
+            name = word.split("=")[0]
+            if re.fullmatch(r"--?[a-z][\w.-]+", name) and not any(option.startswith(name) for option in self._options):
+                self.error(f"unrecognized arguments: {word}")
+        return super().parse_known_args(words, namespace)
 
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
         self._options.update(name for name in names if name.startswith("--"))
         return super().add_argument(*names, **settings)
 
     def error(self, message: str) -> Any:
-        if word := re.match(r"unrecognized arguments: (--\w[\w-]*)", message):
-            near = closest(word[1], sorted(self._options))
+        if word := re.match(r"unrecognized arguments: --?(\w[\w.-]*)", message):
+            fields = [f"{name}=VALUE" for name in meant(word[1].replace("-", "_"))] if self.takes_fields else []
+            near = fields or closest(f"--{word[1]}", sorted(self._options))
             message += f" (did you mean {near[0]}?)" if near else ""
         self.exit(2, f"error: {message}; {self.prog} --help shows what there is\n")
 

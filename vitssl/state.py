@@ -70,7 +70,7 @@ def read(path: Path) -> dict[str, Any]:
     # a text file is a KeyError or an IndexError of pickle's, a file that was cut short an OSError
     except (pickle.UnpicklingError, EOFError, OSError, RuntimeError, KeyError, IndexError, SafetensorError) as error:
         why = (str(error) or type(error).__name__).splitlines()[0]
-        if isinstance(error, pickle.UnpicklingError):
+        if isinstance(error, pickle.UnpicklingError | KeyError | IndexError):
             why = "it holds other things than tensors and plain values, or is another kind of file"  # torch gives advice on its arguments
         raise ConfigError(f"{path} is not a checkpoint that can be read ({why})") from None
 

@@ -31,7 +31,7 @@ class Subset:
 
     def problems(self, name: str) -> Iterator[Problem]:
         if (self.fraction is None) == (self.per_class is None):
-            yield Problem(name, "set exactly one of fraction and per_class")
+            yield Problem(name, "set exactly one of fraction and per_class; null unsets the other")
         if self.fraction is not None and not 0 < self.fraction <= 1:
             yield Problem(f"{name}.fraction", f"{self.fraction} is not in (0, 1]")
         yield from less_than(1, self, name, "per_class")

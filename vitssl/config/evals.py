@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional
 
 from vitssl.config.backbones import capabilities, family, num_intermediates
-from vitssl.config.base import ConfigError, Problem, less_than, not_positive
+from vitssl.config.base import ConfigError, Problem, closest, less_than, not_positive
 from vitssl.config.objectives import active
 
 if TYPE_CHECKING:
@@ -166,7 +166,9 @@ def parse(name: str, fields: dict[str, Any], overrides: Sequence[str] = ()) -> E
         raise ConfigError(f"{fields!r} is not a set of fields; write {{type: knn}}, or null for off", f"evals.{name}")
     kind = fields.get("type", "classification")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ConfigError(f"{kind!r} is none of {', '.join(KINDS)}", f"evals.{name}.type")
+        near = closest(str(kind), list(KINDS))
+        meant = f" (did you mean {near[0]}?)" if near else ""
+        raise ConfigError(f"{kind!r} is none of {', '.join(KINDS)}{meant}", f"evals.{name}.type")
     return merge(KINDS[kind], fields, list(overrides), field=f"evals.{name}")
 
 

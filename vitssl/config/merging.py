@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from vitssl.config.base import ConfigError, as_it_was, closest, hints_of, options_of
 from vitssl.config.methods import method
 from vitssl.config.run import Run, check, inactive_fields
-from vitssl.config.suggestions import not_a_field
+from vitssl.config.suggestions import VALUES_ALSO_CALLED, not_a_field
 
 UNSET = "???"  # OmegaConf's mark for a value that another layer has to give
 SCALARS = {int: IntegerNode(), float: FloatNode(), bool: BooleanNode(), str: StringNode()}
@@ -60,6 +60,9 @@ def fill(schema: type, *layers: Any, where: str = "", field: str = "") -> Any:
 
 
 def _from_words(words: list[str]) -> dict[str, Any]:
+    for word in words:
+        if "=" not in word:
+            raise ConfigError(f"{word!r} is not field=value")
     pairs = (word.partition("=") for word in words)
     return nested(*({key: read_value(text, key)} for key, _, text in pairs))
 
@@ -140,7 +143,8 @@ def _meant(value: Any, options: tuple[str, ...]) -> str:
         return ""
     if (of_paper := method(value)) is not None:
         return f"; {of_paper.advice}"
-    near = closest(value, options)
+    other = VALUES_ALSO_CALLED.get(value.lower())
+    near = [other] if other in options else closest(value, options)
     return f" (did you mean {near[0]}?)" if near else ""
 
 
@@ -181,7 +185,9 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         line = f": line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"not YAML: {error.problem}", place=f"{path}{line}") from None
-    except (yaml.YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise ConfigError("not YAML: it is no text", place=str(path)) from None
+    except (yaml.YAMLError, OmegaConfBaseException, OSError) as error:
         raise ConfigError(str(error).split("\n")[0], getattr(error, "full_key", None) or "", str(path)) from None
     if not isinstance(content, dict):
         raise ConfigError(f"{_shown(content)} is not a mapping of names; write name: value", place=str(path))

@@ -11,7 +11,7 @@ from vitssl.config.fields import fields_of
 from vitssl.config.methods import method
 from vitssl.config.run import Run
 from vitssl.config.site import Site
-from vitssl.config.sweep import Resources, SweepFile
+from vitssl.config.sweep import Arm, Resources, SweepFile
 
 # what other programs call a field
 ALSO_CALLED = {
@@ -44,6 +44,8 @@ ALSO_CALLED = {
     "axes.seed": ("seeds",),
 }
 MOST = 3  # that are named
+# what other programs call the value of a field
+VALUES_ALSO_CALLED = {"gpu": "cuda", "fp16": "bf16", "float32": "fp32", "bfloat16": "bf16"}
 
 
 def not_a_field(name: str, known: Iterable[str], field: str, schema: type | None = None) -> ConfigError:
@@ -60,11 +62,14 @@ def not_a_field(name: str, known: Iterable[str], field: str, schema: type | None
     known = list(known)
     near = closest(name, known) if schema else []
     if places := meant(name if schema else field):
-        near = [one for one in near if name in one]  # a chance likeness is not what was meant
+        # a chance likeness is not what was meant
+        near = [one for one in near if name in one and not any(place.endswith(f".{one}") for place in places)]
     elif not near:
         places = meant_roughly(name)
     if schema is SweepFile:
         places = [place if place.startswith(("resources.", "site.")) else f"defaults.{place}" for place in places]
+    elif schema is Arm:
+        places = [f"{field.removesuffix(name)}stages.STAGE.{place}" for place in places]
     elif schema is Run:  # perhaps of one stage, or of one arm
         places = [f"{field.removesuffix(name)}{place}" for place in places]
     return unknown(name, known, field, also=list(dict.fromkeys([*near, *places])))

@@ -1,0 +1,147 @@
+"""Wrong inputs as people type them: exit code 2, one line that says what to do, no traceback, and nothing is written."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from jobs import cancel, status, submit
+from tests.jobs.conftest import EXAMPLE
+from tests.test_evaluate import save_run
+from vitssl import cli
+from vitssl.config import Objectives
+from vitssl.config.objectives.classify import ClassifyConfig
+from vitssl.config.objectives.mae import MaeConfig
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "submit": submit.main, "status": status.main, "cancel": cancel.main, "vitssl": cli.main,
+}  # fmt: skip
+SIMMIM = r"for SimMIM write 'objectives.mae={mask_ratio: 0.6, hide: mask, decoder: pixel_shuffle, loss: l1}'"
+# (what is typed, what the line says)
+WRONG = [
+    # a field by another name, in another place, or not as key=value
+    ("submit sweep.yaml lr=1e-3", "lr: 'lr' is not known (did you mean optim.lr?)"),
+    ("submit sweep.yaml learning_rate=1e-3", "'learning_rate' is not known (did you mean optim.lr?)"),
+    ("submit sweep.yaml leraning_rate=1e-3", "(did you mean optim.lr?)"),
+    ("submit sweep.yaml batch_size=64", "(did you mean optim.batch_size?)"),
+    ("submit sweep.yaml epochs=4", "(did you mean loop.epochs?)"),
+    ("submit sweep.yaml gpus=4", "(did you mean resources.gpus_per_node?)"),
+    ("submit sweep.yaml seeds=[0,1]", "(did you mean axes.seed?)"),
+    ("submit sweep.yaml optim.epochs=4", "'epochs' is not known (did you mean loop.epochs?)"),
+    ("submit sweep.yaml finetune.lr=1", "finetune.lr: 'lr' is not known (did you mean finetune.optim.lr?)"),
+    ("submit sweep.yaml --lr 1e-3", "unrecognized arguments: --lr (did you mean optim.lr=VALUE?)"),
+    ("submit sweep.yaml --learning-rate=1", "(did you mean optim.lr=VALUE?)"),
+    ("submit sweep.yaml optim.lr 1e-3", "'optim.lr' is not key=value; write optim.lr=VALUE, without spaces"),
+    ("submit sweep.yaml optim.lr=", "optim.lr: null is not a number"),
+    ("submit sweep.yaml backbone=vit_tiny", "set one of them, such as backbone.name"),
+    ("submit sweep.yaml nothing={}", "'nothing' is not known"),
+    ("submit sweep.yaml arms=scratch,chain_short", "'scratch,chain_short' is one name; write arms=[scratch,chain_short]"),
+    ("submit sweep.yaml loop.device=gpu", "'gpu' is none of auto, cpu, cuda (did you mean cuda?)"),
+    # methods that no field is named after
+    ("submit sweep.yaml objectives.simmim={}", f"objectives.simmim: 'simmim' is no field; {SIMMIM}; sweeps/lut_simmim.yaml"),
+    ("submit sweep.yaml simmim={}", SIMMIM),
+    ("submit sweep.yaml objectives.convmae={}", "for ConvMAE write backbone.name=cvt_13 'objectives.mae={fuse: true}'"),
+    ("submit sweep.yaml backbone.name=sl_vit", "for SL-ViT write 'backbone={tokenizer: shifted, attention: local}'"),
+    ("submit sweep.yaml backbone.name=deit_small", "for DeiT write backbone.name=vit_tiny (or vit_small, vit_base"),
+    ("submit sweep.yaml backbone.name=vit_tny", "(did you mean vit_tiny?)"),
+    # axes
+    ("submit sweep.yaml axes.optim.lrr=[1,2]", "axes.optim.lrr: 'lrr' is not known (did you mean lr?)"),
+    ("submit sweep.yaml axes.lr=[1,2]", "axes.lr: 'lr' is not known (did you mean optim.lr?)"),
+    ("submit sweep.yaml axes.seed=", "axes.seed: expected a list of values or a mapping"),
+    # files and folders
+    ("submit quickstrat.yaml", "quickstrat.yaml: there is no such file (did you mean SWEEPS/quickstart.yaml?)"),
+    ("submit quikstart", "(did you mean SWEEPS/quickstart.yaml?)"),
+    ("submit sweeps/quickstart.yml lr=1", "sweeps/quickstart.yml: there is no such file (did you mean SWEEPS/quickstart.yaml?)"),
+    ("submit optim.lr=1 sweep.yaml", "'optim.lr=1' is no sweep file; that comes first, then key=value"),
+    ("submit sweep.yaml sweep.yaml", "'sweep.yaml' is not key=value; one sweep file at a time"),
+    ("submit runs/example", "this is a folder of runs; name the sweep file that they are of: sweep.yaml"),
+    ("submit runs/example/scratch/run.yaml", "this is one run; name the file of a whole sweep"),
+    ("submit big.yaml", "big.yaml: this is a site's profile; name a sweep file, and the site with --site big.yaml"),
+    ("submit one.png", "one.png: not YAML: it is no text"),
+    ("submit sweep.yaml --runs notes.txt", "--runs notes.txt: this is a file; name a folder"),
+    ("submit sweep.yaml data.source=folder:gone data.shards=new", "data.source: there is no .*/gone to build the shards from"),
+    ("submit", "the following arguments are required: sweep"),
+    ("submit sweep.yaml --dryrun", "unrecognized arguments: --dryrun (did you mean --dry-run?)"),
+    # places
+    ("submit sweep.yaml --site", "argument --site: expected one argument"),
+    ("submit sweep.yaml --site slurm_a10", "site: 'slurm_a10' is not known (did you mean slurm_a100?)"),
+    ("submit sweep.yaml --site gone.yaml", "site: there is no file gone.yaml"),
+    ("submit sweep.yaml --site sweep.yaml", "sweep.yaml: paper: 'paper' is not known"),
+    ("submit sweep.yaml --site big.yaml --executor auto", "names the partition gpu, but no SLURM cluster answers here"),
+    ("submit sweep.yaml --executor slrum", "argument --executor: 'slrum' is not known (did you mean slurm?)"),
+    # what runs left behind
+    ("status runs", "runs/sweep.json does not exist: this is not a sweep's folder (runs/NAME, such as runs/example)"),
+    ("status example", "(runs/NAME, such as runs/example)"),
+    ("cancel runs/example/scratch", "this is not a sweep's folder (runs/NAME, such as runs/example)"),
+    ("vitssl report runs", "runs/sweep.json does not exist"),
+    ("vitssl report runs/example/scratch", "runs/example/scratch/sweep.json does not exist"),
+    ("vitssl evaluate runs/example", "runs/example is the folder of a whole sweep; name one of its runs, for example runs/example/"),
+    ("vitssl evaluate runs", "runs is not a run folder; name one, such as runs/example/"),
+    ("vitssl evaluate runs/example/scratch --type kn", "'kn' is none of classification, knn, linear (did you mean knn?)"),
+    ("vitssl evaluate runs/example/scratch --type knn --set k", "'k' is not field=value"),
+    ("vitssl evaluate runs/example/scratch --type knn", "evals.knn: gone/index.json does not exist: write the shards with"),
+    ("vitssl evaluate runs/example/pretrain", "the Run has no classify objective, so it predicts no classes; knn and linear look"),
+    ("vitssl evaluate runs/example/scratch --ema", "the Run keeps no averaged weights; set loop.ema_decay"),
+    ("vitssl evaluate runs/example/scratch --checkpoint run.yaml", "run.yaml is not a checkpoint that can be read (it holds other"),
+    ("vitssl predict runs/example/scratch notes.txt", "notes.txt: cannot be decoded as an image"),
+    ("vitssl predict runs/example/scratch gone.png", "gone.png does not exist; name images, or folders of images"),
+    ("vitssl predict runs/example/scratch empty", "empty holds no images: no file ends in .jpg"),
+    ("vitssl predict runs/example/scratch one.png --csv notes.txt", "notes.txt exists; delete it, or name another"),
+    ("vitssl predict one.png runs/example/scratch", "one.png is not a run; name a run folder"),
+    ("vitssl shards build folder:gone shards/new", "folder:gone: there is no such folder"),
+    ("vitssl shards build digits", "the following arguments are required: out"),
+    ("vitssl shards info gone", "gone/index.json does not exist: write the shards with"),
+    ("vitssl cost gone", "gone/run.yaml does not exist: this is not a run folder"),
+    ("vitssl import notes.txt --as mae", "notes.txt is not a checkpoint that can be read"),
+    ("vitssl fields learnign_rate", "no field matches 'learnign_rate' (did you mean optim.lr?)"),
+    ("vitssl evalaute runs/example/scratch", "argument COMMAND: 'evalaute' is not known (did you mean evaluate?)"),
+    ("vitssl --verison", "unrecognized arguments: --verison (did you mean --version?)"),
+    ("vitssl", "the following arguments are required: COMMAND"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def somewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working directory as people have it: a sweep, its runs, images, and other files."""
+    place = tmp_path_factory.mktemp("somewhere")
+    (place / "sweep.yaml").write_text(EXAMPLE)
+    (place / "big.yaml").write_text("name: big\npartition: gpu\n")
+    (place / "notes.txt").write_text("hello: world")
+    (place / "empty").mkdir()
+    Image.effect_noise((20, 20), 90).save(place / "one.png")
+    sweep = place / "runs" / "example"
+    for name, objectives in {
+        "scratch": Objectives(classify=ClassifyConfig()),
+        "pretrain": Objectives(mae=MaeConfig(decoder_dim=16, decoder_depth=1, decoder_heads=2)),
+    }.items():
+        save_run(sweep / name, objectives)
+        (sweep / name / "done.json").write_text("{}")
+    (sweep / "sweep.json").write_text('{"file": "sweep.yaml", "cells": []}')
+    return place
+
+
+@pytest.mark.parametrize(("typed", "said"), WRONG, ids=[typed for typed, _ in WRONG])
+def test_a_wrong_input_is_one_line(place, somewhere, monkeypatch, capfd, typed: str, said: str) -> None:
+    monkeypatch.setattr(submit.cluster, "answers", lambda: False)
+    monkeypatch.setattr(submit.cluster.shutil, "which", lambda name: None)
+    for path in somewhere.iterdir():
+        (place / path.name).symlink_to(path)
+    before = sorted(place.rglob("*"))
+    command, *words = shlex.split(typed)
+    if command == "submit" and "--executor" not in words and words[-1:] != ["--site"]:
+        words += ["--executor", "local"]
+    try:
+        code = COMMANDS[command](words)
+    except SystemExit as ended:  # argparse's
+        code = ended.code
+    shown = capfd.readouterr()
+    assert code == 2, shown
+    assert shown.err.startswith("error: ") and shown.err.count("\n") == 1, shown.err
+    expected = said.replace("SWEEPS", str(submit.sweep_files.SWEEPS))
+    assert re.search(expected if ".*" in said else re.escape(expected), shown.err), shown.err
+    assert sorted(place.rglob("*")) == before
