@@ -17,6 +17,12 @@ def counted(number: float, one: str, several: str = "") -> str:
     return f"{shown} {one if number == 1 else several or f'{one}s'}"
 
 
+def listed(names: Iterable[str]) -> str:
+    """Each once: a, b and c."""
+    *first, last = dict.fromkeys(names) or [""]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def duration(time_s: float) -> str:
     """A time in the unit that fits it: 45 s, 3.2 min, 25 min, 7.5 h."""
     if time_s < 100:
@@ -30,9 +36,3 @@ def about(time_s: float) -> str:
     if time_s < 60:
         return "less than a minute"
     return f"about {time_s / 60:.0f} min" if time_s < 100 * 60 else f"about {duration(time_s)}"
-
-
-def listed(names: Iterable[str]) -> str:
-    """Each once: a, b and c."""
-    *first, last = dict.fromkeys(names) or [""]
-    return f"{', '.join(first)} and {last}" if first else last

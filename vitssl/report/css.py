@@ -46,7 +46,7 @@ a { color: var(--published); text-underline-offset: .15em; }
 figure { margin: 0; min-width: 0; max-width: 100%; }
 figcaption, .caption { color: var(--soft); font-size: .8rem; line-height: 1.45; margin-top: .45rem; }
 .first { display: grid; gap: 1.6rem 2.5rem; padding-top: 1.6rem; }
-.found ul { margin: 0; padding: 0; list-style: none; }
+.found ul { margin: 0; padding: 0; list-style: none; width: 0; min-width: 100%; }
 .found li { padding: .55rem 0; border-top: 1px solid var(--line); }
 .found li:first-child { font-size: 1.15rem; line-height: 1.4; }
 .front figure + h2 { margin-top: 1.8rem; }
@@ -55,7 +55,7 @@ figcaption, .caption { color: var(--soft); font-size: .8rem; line-height: 1.45; 
 .row > figure, .row > .block { flex: 0 1 auto; }
 .block { min-width: 0; max-width: 100%; }
 @media (min-width: 64rem) {
-  .first { grid-template: "found front" auto "main front" 1fr / minmax(0, 1fr) minmax(0, 36rem); }
+  .first { grid-template: "found front" auto "main front" 1fr / minmax(31rem, max-content) minmax(24rem, 1fr); }
   .first.wide { grid-template: "found" auto "main" auto "front" auto / minmax(0, 1fr); }
   .first.wide .found ul { display: grid; grid-template-columns: 1fr 1fr; column-gap: 2.5rem; }
   .first.wide.two { grid-template: "found front" auto "main main" auto / minmax(0, 1fr) minmax(0, 40rem); }
@@ -104,7 +104,7 @@ tbody tr:nth-child(even) { background: var(--fill); }
 .best { font-weight: 700; }
 .plot svg { display: block; height: auto; max-width: 100%; }
 figcaption { width: 0; min-width: max(100%, min(24rem, 100vw - 2rem)); }
-.first:not(.wide) .front svg { width: 100%; }
+.first:not(.wide) .front svg { width: 100%; max-width: 38rem; }
 .files { font-size: .8rem; }
 .seen img { display: block; image-rendering: pixelated; max-width: none; border-radius: 3px; }
 .seen .strip { display: grid; grid-template-columns: auto auto; column-gap: .7rem; align-items: center; width: max-content; }
