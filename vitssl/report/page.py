@@ -90,7 +90,7 @@ def _first(report: Report) -> str:
     layout = "wide" if not plots or panels > 2 else "wide two" if panels == 2 or len(made[0].header) > MOST_BESIDE else ""
     parts = [
         section("What was found", lines(headlines(report.grid)), "found"),
-        *(section(table.title, plain(table), "main") for table in made),
+        f'<div class="main">\n{"".join(section(table.title, plain(table)) for table in made)}</div>\n',
         f'<section class="front">\n{plots}</section>\n' if plots else "",
     ]
     return f'<div class="first {layout}">\n{"".join(parts)}</div>\n'
