@@ -96,7 +96,7 @@ def _no_shards(folder: str) -> str:
     """What is wrong with a folder without shards, and what to type."""
     if line := build_line(folder):
         return f"{folder} holds images and not their shards; write them with `{line}` and set data.shards={shlex.split(line)[-1]}"
-    advice = f"build it with `vitssl shards build SOURCE {folder}` (SOURCE: README, Data sets of the papers) or set data.source"
+    advice = f"build it with `vitssl shards build SOURCE {folder}` (SOURCE: see vitssl/docs/data.md) or set data.source"
     return f"{folder} holds no index.json; {advice}"
 
 

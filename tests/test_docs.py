@@ -22,6 +22,7 @@ from jobs import submit
 from tests.conftest import but_for_a_release
 from tests.weights import releases
 from vitssl import config, model, state
+from vitssl.config.methods import METHODS
 from vitssl.data.index import load_index
 
 ROOT = Path(__file__).parents[1]
@@ -130,6 +131,11 @@ def test_the_readme_is_short_and_links_to_what_is_there() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
             assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_readme_says_what_to_type_for_every_method() -> None:
+    rows = [f"| {m.title} | `{m.words}`{f' ({m.note})' if m.note else ''} | `{m.sweep}` |" for m in METHODS]
+    assert [line for line in PAGES[0].read_text().splitlines() if re.match(r"\| [A-Z]", line)] == rows
 
 
 def test_yaml_of_the_docs_is_yaml() -> None:
