@@ -47,6 +47,15 @@ def test_first_comes_what_was_found_then_the_main_table_and_its_plot_then_detail
     assert "8 of 8 runs are done." in text.split("<main>")[0]
 
 
+def test_tables_of_equal_epochs_and_equal_cost_stand_below_each_other(sweep):
+    """In one place of the grid, in which several sections would cover each other."""
+    equal = {"all": None, "axes": {"cost": {"equal MACs": {"quantity": "macs", "reference": "ssat"}}}}
+    axes = {"cost": ["equal epochs", "equal MACs"], "seed": [0, 1]}
+    text = page.html(made(sweep({"scratch": 80.0, "ssat": 82.0}, axes, columns=None, equal=equal)))
+    assert text.count('class="main"') == 1
+    assert headings(text)[1:3] == ["Comparison of arms at equal epochs", "Comparison of arms at equal MACs"]
+
+
 def test_markdown_has_the_same_order(three):
     text = markdown.markdown(made(three()))
     parts = ["8 of 8 runs are done.", "- Overall the best arm by top-1 is SSAT", "## Comparison of arms", "## Energy and CO2e", "## Runs"]

@@ -98,6 +98,15 @@ def test_the_front_is_joined_and_marked(sweep, emissions_record):
     assert axis.get_xlabel() == "TMACs of training" and {text.get_text() for text in axis.texts} == {"Scratch", "SSL+FT", "SSAT"}
 
 
+def test_measured_costs_that_may_not_be_believed_have_no_front(sweep, emissions_record):
+    """Of two equal runs one took twice as long; the multiply-adds are exact all the same."""
+    make = {("ssat", 1): {"records": [emissions_record(hours=2)]}}
+    drawn = plots.draw(lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.0}, {"seed": [0, 1]}, columns=None, make=make))))
+    fronts = {name: "Pareto front" in {line.get_label() for line in drawn[name][1].axes[0].lines} for name in pareto.COSTS}
+    assert fronts == {"accuracy_vs_macs": True, "accuracy_vs_energy": False, "accuracy_vs_hours": False}
+    assert drawn["accuracy_vs_hours"][0].endswith("not marked, since of equal runs of ssat one took 2.0 times as long as another.")
+
+
 def test_costs_that_span_decades_are_drawn_over_a_logarithm(sweep, emissions_record):
     make = {("ssat", 0): {"records": [emissions_record(hours=40)]}, ("scratch", 0): {"records": [emissions_record(hours=0.5)]}}
     drawn = plots.draw(lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.0}, {"seed": [0]}, columns=None, make=make))))

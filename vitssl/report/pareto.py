@@ -11,6 +11,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from vitssl.report.collect import Cell
+from vitssl.report.costs import doubt
 from vitssl.report.grid import SEED, Grid, Row, cost_of
 from vitssl.report.label_placement import Point, place_all
 from vitssl.report.panels import is_wide, panels
@@ -34,8 +35,9 @@ def _spent(name: str, cell: Cell) -> float:
     return cost_of(cell)[name]
 
 
+EXACT = "accuracy_vs_macs"
 COSTS = {
-    "accuracy_vs_macs": Cost("PMACs", lambda grid: "PMACs of training", lambda cell: sum(training_macs(cell)) / 1e15),
+    EXACT: Cost("PMACs", lambda grid: "PMACs of training", lambda cell: sum(training_macs(cell)) / 1e15),
     "accuracy_vs_energy": Cost("kWh", lambda grid: "kWh per model, tracked", partial(_spent, "energy_kwh")),
     "accuracy_vs_hours": Cost("hours", lambda grid: f"{hours_name(grid.sweep)} per model", partial(_spent, "device_hours")),
 }
@@ -74,12 +76,19 @@ def against(grid: Grid, name: str) -> Plot | None:
         else:
             axis.set_xlim(left=0)
         best = front([model.centre for model in models], grid.measured.lower_is_better)
-        line = [(x * factor, y) for x, y in best] if len(models) > 1 and not grid.unselected else []
+        line = [(x * factor, y) for x, y in best] if len(models) > 1 and not _unmarked(grid, column, name) else []
         if line:
             _draw_front(axis, line)
         labelled.append((axis, points, line))
     place_all(figure, labelled)
-    return _caption(grid, label, name), figure
+    return _caption(grid, label, name, list(drawn)), figure
+
+
+def _unmarked(grid: Grid, column: Any, name: str) -> str:
+    """Why no arm of a column is marked as better and cheaper than others; empty where nothing speaks against it."""
+    if grid.unselected:
+        return f"nothing selects over {' and '.join(grid.unselected)}"
+    return "" if name == EXACT else doubt(grid, column)
 
 
 def front(centres: list[tuple[float, float]], lower_is_better: bool = False) -> list[tuple[float, float]]:
@@ -116,11 +125,13 @@ def _draw_front(axis: Axes, points: list[tuple[float, float]]) -> None:
     axis.plot(x, y, "o", markersize=12, markerfacecolor="none", markeredgecolor=SOFT, markeredgewidth=1, zorder=1, label="Pareto front")
 
 
-def _caption(grid: Grid, label: str, name: str) -> str:
-    exact = " (multiply-adds of the forward passes over all images seen: an exact count)" if name == "accuracy_vs_macs" else ""
-    marked = (
-        f"No arm is marked, since nothing selects over {' and '.join(grid.unselected)}." if grid.unselected
-        else "A ring and the line mark the Pareto front: no other arm is both cheaper and better by the means."
-    )  # fmt: skip
+def _caption(grid: Grid, label: str, name: str, columns: list[Any]) -> str:
+    exact = " (multiply-adds of the forward passes over all images seen: an exact count)" if name == EXACT else ""
+    marked = "A ring and the line mark the Pareto front: no other arm is both cheaper and better by the means."
+    reasons = {grid.name(column): reason for column in columns if (reason := _unmarked(grid, column, name))}
+    if len(reasons) < len(columns):
+        marked += "".join(f" It is left out on {column}, since {reason}." for column, reason in reasons.items())
+    else:
+        marked = f"The Pareto front is not marked, since {'; '.join(dict.fromkeys(reasons.values()))}."
     spread = "means with ± one standard deviation over seeds; faint dots are single seeds"
     return f"{grid.measured.title} against {label}{exact}: {spread}. {marked}"
