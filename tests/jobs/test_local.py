@@ -349,6 +349,6 @@ def test_an_evaluator_added_to_a_finished_sweep_is_run_and_nothing_is_trained(tm
 
 def test_a_folder_that_cannot_be_is_said_in_one_line(local, place, capsys):
     (place / "taken").write_text("")
-    assert local("--runs", "taken") == 2
+    assert local("--runs", "taken/runs") == 2
     error = capsys.readouterr().err
     assert "taken" in error and "name folders that can be written" in error and error.count("\n") == 1
