@@ -87,7 +87,8 @@ def other_work(grid: Grid) -> str:
     if not busy or max(busy) < OTHER_CORES:
         return ""
     cores = " or ".join(map(str, sorted({record["cores"] for record in records})))
-    return f"Meanwhile other work kept {mean(busy):.1f} of a machine's {cores} cores busy, {max(busy):.1f} during one run."
+    kept = f"other work kept {mean(busy):.1f} of a machine's {cores} cores busy on average"
+    return f"During the runs {kept}, and {max(busy):.1f} during one of them."
 
 
 def images_per_s(grid: Grid, cell: Cell) -> tuple[float, float | None]:
