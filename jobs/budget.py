@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from jobs.folders import is_trained
 from jobs.graph import Graph
 from jobs.predict import Prediction
@@ -23,6 +25,8 @@ def check(spec: Spec, graph: Graph, predictions: list[Prediction], site: Site) -
         if limit is None:
             continue
         with_place = f"budget.{name}", spec.place(f"budget.{name}")
+        if not 0 <= limit < math.inf:
+            raise ConfigError(f"{limit:g} is no amount", *with_place)
         if unpredicted:
             raise ConfigError(f"{min(unpredicted)} cannot be predicted before its shards are built (vitssl shards build)", *with_place)
         if name == "money" and not site.price_per_gpu_hour:

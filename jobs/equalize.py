@@ -1,8 +1,8 @@
 """`equalize: macs | gpu_hours | kwh` of a sweep, or of a value of one of its axes: every arm trains for what one arm's training costs.
 
 The epochs of the other arms are multiplied by one factor, warm-up and schedule too, so that the stages of a chain keep their shares;
-the last stage takes up what rounding to whole epochs leaves. Multiply-adds are counted; hours and energy are those that finished runs
-of the same architecture measured.
+the last stage takes up what rounding to whole epochs leaves. Epochs inside of objectives (Drloc's warm-up, DINO's frozen last layer) stay.
+Multiply-adds are counted; hours and energy are those that finished runs of the same architecture in other sweeps measured.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class _Costs:
         runs = [_checked(stage).run for cell in planned for stage in cell.stages]
         counted = costs_of(runs, launch) if quantity == "macs" else []
         self._macs = {id(run): cost["macs_train_forward"] for run, cost in zip(runs, counted, strict=bool(counted))}
-        self._paces = measured(launch.sweep.parent) if quantity != "macs" else {}
+        # not by the sweep's own runs: the same command again would plan other epochs
+        self._paces = measured(launch.sweep.parent, but=launch.sweep) if quantity != "macs" else {}
 
     def of(self, cell: Cell) -> float:
         return sum(stage.run.loop.epochs * self.of_an_epoch(cell.arm, stage) for stage in cell.stages)

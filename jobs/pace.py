@@ -44,10 +44,10 @@ def on_gpu(run: Run, resources: Resources, launch: Launch) -> bool:
     return launch.executor == "slurm" or bool(visible_gpus())
 
 
-def measured(runs: Path) -> dict[Key, Pace]:
-    """The pace of every architecture that has a finished run in a folder of sweeps."""
+def measured(runs: Path, but: Path | None = None) -> dict[Key, Pace]:
+    """The pace of every architecture that has a finished run in a folder of sweeps, the sweep ``but`` left out."""
     paces: dict[Key, list[Pace]] = {}
-    for done in sorted(runs.glob("*/*/done.json")):
+    for done in sorted(path for path in runs.glob("*/*/done.json") if path.parents[1] != but):
         job = read_json(done.parent / "job.json")
         pace = _pace(done.parent, read_json(done)) if "architecture" in job else None
         if pace is not None:

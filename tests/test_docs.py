@@ -87,13 +87,16 @@ def _train(place: Path) -> None:
     shards = place / "shards" / "digits"
     assert submit.main([str(ROOT / "sweeps" / "quickstart.yaml"), *words, f"data.shards={shards}", "data.source=digits"]) == 0
     (place / "shards" / "flowers102").symlink_to("digits")
-    for name in ("ssat_vs_sslft", "own_images"):
-        (place / "runs" / name).symlink_to("quickstart")
+    (place / "runs" / "ssat_vs_sslft").symlink_to("quickstart")
+    (run,) = (place / "runs" / "quickstart").glob("ssat-*")
+    (place / "runs" / "own_images").mkdir()
+    for seed in (0, 1):
+        (place / "runs" / "own_images" / f"ssat-equal_epochs-vit_pico_64px-s{seed}-0123456789ab").symlink_to(run)
     tiny = {"backbone": {"name": "vit_pico", "masked_tokens": {"count": 2, "blocks": 1}, "patch_size": 4}, "data.image_size": 16}
-    run = config.merge(config.Run, tiny, {"data.shards": str(shards), "data.cache_dir": str(place / "cache"), "objectives.classify": {}})
+    masked = config.merge(config.Run, tiny, {"data.shards": str(shards), "data.cache_dir": str(place / "cache"), "objectives.classify": {}})
     folder, index = place / "runs" / "mt_stl10" / "mt_sit-pretrain-s0", load_index(shards)
-    config.save(run, folder)
-    content = {"model": model.build(run, 10).state_dict(), "ema": None}
+    config.save(masked, folder)
+    content = {"model": model.build(masked, 10).state_dict(), "ema": None}
     state.save(folder / "last.pt", content | {"data": {"classes": index.classes, "mean": index.mean, "std": index.std}})
     (folder / "done.json").write_text("{}")
 

@@ -35,6 +35,8 @@ def image_files(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         if not path.exists():
             raise ConfigError(f"{path} does not exist; name images, or folders of images")
+        if (path / "run.yaml").exists():
+            raise ConfigError(f"{path} is a run folder, and one predicts at a time; name images, or folders of images")
         found = list(_walk(path)) if path.is_dir() else [path]
         if not found:
             raise ConfigError(f"{path} holds no images: no file ends in {' '.join(IMAGE_ENDINGS)}")

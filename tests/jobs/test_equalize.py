@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,10 @@ def test_hours_and_energy_are_what_finished_runs_took(plan, place):
     finished(cells[2].stages[0].run, 100.0, 3.0)
     assert epochs(plan("arms=[scratch,joint]", "equalize=gpu_hours", "equal_to=joint")[1])["scratch"] == [80]
     assert epochs(plan("arms=[scratch,joint]", "equalize=kwh", "equal_to=joint")[1])["scratch"] == [60]
+    shutil.copytree(place / "runs" / "pace", place / "runs" / "example")  # the sweep's own runs, at another pace, change no plan
+    for done in (place / "runs" / "example").glob("*/metrics.jsonl"):
+        done.write_text(done.read_text().replace("200.0", "900.0"))
+    assert epochs(plan("arms=[scratch,joint]", "equalize=gpu_hours", "equal_to=joint")[1])["scratch"] == [80]
 
 
 @pytest.mark.parametrize(
@@ -162,6 +167,9 @@ def test_a_budget_of_what_cannot_be_predicted_is_refused(plan):
         hold(plan, "budget.kwh=100", kwh=None)
     with pytest.raises(ConfigError, match=r"budget.gpu_hours: scratch-s0-\w+ cannot be predicted before its shards are built"):
         hold(plan, "budget.gpu_hours=100", leave_out=1)
+    for amount in (".nan", "-1", ".inf"):
+        with pytest.raises(ConfigError, match=r"^command line: budget.kwh: \S+ is no amount$"):
+            hold(plan, f"budget.kwh={amount}")
     with pytest.raises(ConfigError, match=r"^command line: budget: name a field, for example budget.gpu_hours=100$"):
         plan("budget=3")
     with pytest.raises(ConfigError, match=r"^command line: budget.hours: 'hours' is not known .did you mean gpu_hours"):

@@ -46,13 +46,19 @@ def test_equal_runs_of_unequal_length_are_not_compared(grid):
 
 
 def test_a_cpu_that_worked_on_other_things_is_not_compared(grid):
-    cpu = {"gpus": 0, "cores": 2, "other_cpu_time_s": 1800.0}
+    cpu = {"gpus": 0, "cores": 4, "other_cpu_time_s": 1800.0}
     assert costs.doubt(grid((1.0, 1.0, 1.0), cpu_time_s=3000.0, **cpu), None) == ""
     busy = grid((1.0, 1.0, 1.0), cpu_time_s=1800.0, **cpu)
     assert costs.doubt(busy, None) == "in a run of scratch the CPU worked on it for 50% of the time"
-    kept = "other work kept 0.5 of a machine's 2 cores busy on average"
+    kept = "other work kept 0.5 of a machine's 4 cores busy on average"
     assert costs.other_work(busy) == f"During the runs {kept}, and 0.5 during one of them."
     assert costs.other_work(busy) in sentences(busy)
+
+
+def test_threads_that_other_work_leaves_no_core_to_are_not_compared(grid):
+    """Two spinning threads on one core work all the time: the default is two of them, on a machine of two cores."""
+    crowded = grid((1.0, 1.0, 1.0), gpus=0, cores=2, cpu_time_s=3600.0, other_cpu_time_s=3600.0)
+    assert costs.doubt(crowded, None) == "in a run of scratch other work left 50% of the cores that its threads wanted"
 
 
 def test_a_gpu_may_wait_for_nothing_of_a_cpu(grid):
@@ -85,6 +91,8 @@ def test_the_cheapest_arm_that_is_not_clearly_worse_is_what_to_take(grid):
     clear = grid(top1={"scratch": noisy(80.0, 1.0), "ssat": noisy(90.0, 1.0)})
     assert costs.recommendation(clear, None) == "What to take: ssat, the best; no cheaper arm comes within the interval of its difference."
     assert costs.recommendation(clear, None) in headlines(clear)
+    cheap = grid(top1={"scratch": noisy(95.0, 1.0), "ssat": noisy(90.0, 1.0)})
+    assert costs.recommendation(cheap, None) == "What to take: scratch, the best and the cheapest."
 
 
 def test_equal_epochs_and_equal_cost_have_a_table_each(sweep):

@@ -14,6 +14,7 @@ from vitssl.report.table import signed
 
 ALIKE = 1.3  # hours of equal runs that differ by a larger factor say more about the machine than about the method
 WORKED = 0.7  # the least share of its time that a CPU works on a training that nothing disturbs
+LEFT = 0.8  # the least share of the cores for its threads that other work may leave to a training on CPUs
 OTHER_CORES = 0.1  # of other work, that are worth a sentence
 
 
@@ -70,6 +71,9 @@ def doubt(grid: Grid, column: Any) -> str:
         shares = [share for cell in done for _, run in cell.stages if (share := worked(run)) is not None]
         if shares and min(shares) < WORKED:
             return f"in a run of {grid.label(row)} the CPU worked on it for {min(shares):.0%} of the time"
+        left = [cores for cell in done for _, run in cell.stages if (cores := cores_left(run)) is not None]
+        if left and min(left) < LEFT:
+            return f"in a run of {grid.label(row)} other work left {min(left):.0%} of the cores that its threads wanted"
     return ""
 
 
@@ -78,6 +82,13 @@ def worked(run: RunFolder) -> float | None:
     records = [record for record in run.emissions if "cpu_time_s" in record and not record["gpus"]]
     duration_s = sum(record["duration_s"] for record in records)
     return sum(record["cpu_time_s"] for record in records) / duration_s if duration_s else None
+
+
+def cores_left(run: RunFolder) -> float | None:
+    """The cores that other work left to a run on CPUs, relative to its threads; None on GPUs and where it was not recorded."""
+    records = [r for r in run.emissions if "other_cpu_time_s" in r and not r["gpus"] and r["duration_s"]]
+    threads = run.run["loop"]["threads"] if records else 0
+    return min((r["cores"] - r["other_cpu_time_s"] / r["duration_s"]) / threads for r in records) if records else None
 
 
 def other_work(grid: Grid) -> str:
@@ -142,6 +153,8 @@ def recommendation(grid: Grid, column: Any) -> str:
     cost = {id(row): macs(finished(row.columns[column])) for row in ranked}
     gaps = {id(row): difference(grid.scores(row, column), grid.scores(best, column)) for row in others}
     near = [row for row in others if (gap := gaps[id(row)]) and gap.contains_zero and cost[id(row)] < cost[id(best)]]
+    if not any(cost[id(row)] < cost[id(best)] for row in others):
+        return f"{_begin(grid, column, 'What')} to take: {grid.label(best)}, the best and the cheapest."
     if not near:
         take = f"{_begin(grid, column, 'What')} to take: {grid.label(best)}, the best"
         return f"{take}; no cheaper arm comes within the interval of its difference."

@@ -19,8 +19,8 @@ def images_seen(run: RunFolder) -> float:
 
 
 def training_macs(cell: Cell) -> list[float]:
-    """Of each stage of a finished model: the multiply-adds of its forward passes over all images seen. An exact count: a backward pass
-    is about twice as much in every arm."""
+    """Of each stage of a finished model: the multiply-adds of its forward passes over all images seen, an exact count. Backward passes,
+    about twice as much where all weights are trained, are not in it."""
     return [run.cost["macs_train_forward"] * images_seen(run) for _, run in cell.stages]
 
 
