@@ -159,3 +159,9 @@ def test_a_run_says_what_it_is(trained, tmp_path) -> None:
     pretrained = save_run(tmp_path / "pre", Objectives(mae=MaeConfig(decoder_dim=16, decoder_depth=1, decoder_heads=2)))
     (pretrained / "done.json").write_text('{"epochs": 20.0, "test": null}')
     assert repr(vitssl.load(pretrained)).endswith("vit_pico for mae, 2 classes, 20 epochs>")
+
+
+def test_a_second_run_folder_is_no_folder_of_images(trained: Path, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a glob over seeds would give."""
+    assert cli.main(["predict", str(trained), str(trained), str(photos)]) == 2
+    assert capsys.readouterr().err == f"error: {trained} is a run folder, and one predicts at a time; name images, or folders of images\n"
