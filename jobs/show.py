@@ -69,7 +69,8 @@ def summary(graph: Graph, predicted: list[Prediction], launch: Launch, console: 
     to_evaluate = sum(is_trained(job) and not is_done(job) for job in graph.jobs)
     unpredicted = len(todo) - len(predicted)
     left_out = f"; {unpredicted} more cannot be predicted before their shards are built" if unpredicted else ""
-    begins = f"{launch.sweep.name}: {len(todo)} of {counted(len(graph.jobs), 'run')} {'is' if len(todo) == 1 else 'are'} to be done"
+    verb = "is" if 1 in (len(todo), len(graph.jobs)) else "are"
+    begins = f"{launch.sweep.name}: {len(todo)} of {counted(len(graph.jobs), 'run')} {verb} to be done"
     begins += f", and {to_evaluate} that are trained to be evaluated, each on one GPU at most (not predicted)" if to_evaluate else ""
     if not predicted:
         unknown = "; their cost cannot be predicted before their shards are built" if todo else ""

@@ -24,7 +24,7 @@ ALLOWED = {
     "dist": {"config"},
     "log": {"config", "dist", "files", "words"},
     "backbones": {"config", "dist"},
-    "data": {"config", "dist", "log", "files"},
+    "data": {"config", "dist", "log", "files", "words"},
     "views": {"config", "data"},
     "objectives": {"config", "dist", "backbones", "data"},
     **{name: CORE | MIDDLE for name in MIDDLE},

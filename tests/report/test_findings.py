@@ -53,7 +53,7 @@ def test_of_many_columns_leads_are_counted(sweep):
 def test_where_nothing_is_found_yet_it_says_how_far_the_sweep_got(sweep):
     make = {("scratch", 0): {"status": "waiting"}}
     assert headlines(lay_out(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, make=make)))) == [
-        "0 of 1 runs are done; 1 waiting."
+        "0 of 1 run is done; 1 waiting."
     ]
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from vitssl.data.index import Index
 from vitssl.data.samples import Sample, Source
 from vitssl.data.sources import open_source
+from vitssl.words import counted
 
 FILE = "listing.csv.gz"  # beside index.json: what was listed when the shards were built, a line for each image
 SHOWN = 3  # names in a message
@@ -131,5 +132,5 @@ def _counts(index: Index, listed: list[Row]) -> list[str]:
     before = {split: len(index.where(split)) for split in index.splits}
     now = Counter(row.split for row in listed)
     differing = [split for split in dict.fromkeys([*before, *now]) if before.get(split, 0) != now[split]]
-    counts = [f"{now[split]:,} images in {split} instead of {before.get(split, 0):,}" for split in differing]
+    counts = [f"{counted(now[split], 'image')} in {split} instead of {before.get(split, 0):,}" for split in differing]
     return counts or ["as many images in each split, but others, or in another order"]

@@ -26,6 +26,7 @@ from vitssl.data.paper_counts import comparison
 from vitssl.data.samples import Source
 from vitssl.data.sources import open_source
 from vitssl.files import flock, hash_file, open_lock, write_atomically
+from vitssl.words import counted
 
 __all__ = ["Index", "build", "info", "load_index", "rebuild", "verify"]
 
@@ -259,8 +260,9 @@ def info(folder: str | Path) -> str:
     """A table of what a folder of shards holds, for people."""
     index = load_index(folder)
     counts = comparison(index)
+    held = [counted(len(index), "image"), counted(len(index.classes), "class", "classes"), counted(len(index.shards), "shard")]
     lines = [
-        f"{index.name}: {len(index):,} images, {len(index.classes)} classes, {len(index.shards)} shards",
+        f"{index.name}: {', '.join(held)}",
         f"folder   {index.folder}",
         f"sha256   {index.sha256}",
         f"mean     {' '.join(f'{m:.4f}' for m in index.mean)}   (train, RGB in [0, 1])",

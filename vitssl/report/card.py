@@ -14,6 +14,7 @@ from vitssl.report.energy_sources import tracked
 from vitssl.report.grid import Grid, Row, lay_out
 from vitssl.report.tables import plus_minus
 from vitssl.report.units import quantity
+from vitssl.words import counted
 
 TAGS = {True: "image-classification", False: "image-feature-extraction"}
 
@@ -73,7 +74,7 @@ def _data(stages: list[tuple[str, RunFolder]]) -> list[str]:
             facts = run.job["data"]
             held = f", {facts['val_images']:,} held out" if facts["val_images"] else ""
             images = f"{facts['train_images']:,} training images ({facts['labelled_images']:,} labelled){held}"
-            listed = f"{facts['name']}, {facts['classes']} classes, {images}, {facts['test_images']:,} test images"
+            listed = f"{facts['name']}, {counted(facts['classes'], 'class', 'classes')}, {images}, {facts['test_images']:,} test images"
             lines.append(f"- {name}: {listed} (sha256 {facts['sha256'][:12]})")
         if origin := _origin(run):
             lines.append(f"- {name}: {'the weights of' if 'imported' in run.job else 'starts from'} {origin}")

@@ -13,6 +13,7 @@ from vitssl.report.stats import Difference, difference
 from vitssl.report.table import number, signed
 from vitssl.report.tables import hours_name, plus_minus
 from vitssl.report.units import quantity
+from vitssl.words import counted
 
 MOST_HEADLINES, MOST_NAMED = 5, 4  # sentences that a report begins with; columns or arms that one of them names
 
@@ -54,7 +55,9 @@ def progress(sweep: Sweep) -> str:
     if not counts:
         return "Nothing has been run yet."
     rest = ", ".join(f"{n} {status}" for status, n in counts.items() if status != "done")
-    return f"{counts['done']} of {len(sweep.runs)} runs are done" + (f"; {rest}." if rest else ".")
+    verb = "is" if 1 in (counts["done"], len(sweep.runs)) else "are"
+    done = f"{counts['done']} of {counted(len(sweep.runs), 'run')} {verb} done"
+    return f"{done}; {rest}." if rest else f"{done}."
 
 
 def _missing(grid: Grid) -> str:
@@ -76,7 +79,7 @@ def _best(grid: Grid, column: Any) -> str:
     first = list(grid.scores(ranked[0], column).values())
     unit = " %" if grid.measured.unit else ""
     best = f"{_on(grid, column)}the best arm by {grid.measured.name} is {grid.label(ranked[0])}"
-    text = f"{best}: {plus_minus(first)}{unit} ({len(first)} seeds)"
+    text = f"{best}: {plus_minus(first)}{unit} ({counted(len(first), 'seed')})"
     if versus := grid.against_baseline(ranked[0], column):
         text += f", {signed(versus.mean)}{_points(grid)} against {grid.baseline_name(ranked[0])} ({_interval(versus)})"
     lead = difference(*(grid.scores(row, column) for row in ranked[:2]))

@@ -46,6 +46,12 @@ def epochs(stages: Plan) -> str:
     return " + ".join(f"{count:.3g}" for count, _ in stages)
 
 
+def _in_words(stages: Plan) -> str:
+    """1 epoch; of a chain 20 + 20 epochs."""
+    shown = epochs(stages)
+    return f"{shown} epoch{'' if shown == '1' else 's'}"
+
+
 def sentence(grid: Grid) -> str:
     """Whether arms see equally many images, and what part of it pretraining takes; empty for a single arm, or where it is not known."""
     points = list(dict.fromkeys(tuple(row.values.items()) for row in grid.rows))
@@ -77,14 +83,14 @@ def _compared(grid: Grid, column: Any, point: dict[str, Any]) -> str:
     if max(totals) > 1.005 * min(totals):
         return _differing(plans)
     first = min(plans.values(), key=len)
-    text = f"Equal epochs: every arm sees {totals[0]:,.0f} images in training" + (f", {epochs(first)} epochs" if len(first) == 1 else "")
+    text = f"Equal epochs: every arm sees {totals[0]:,.0f} images in training" + (f", {_in_words(first)}" if len(first) == 1 else "")
     before = {arm: _before(row, column, plans[arm]) for row in rows if (arm := grid.called(row.arm)) in plans}
     chains = _grouped({arm: spent for arm, spent in before.items() if spent})
     return "; ".join([text, *(f"{listed(arms)} {'spends' if len(arms) == 1 else 'spend'} {spent}" for spent, arms in chains)])
 
 
 def _differing(plans: dict[str, Plan]) -> str:
-    groups = _grouped({label: f"{sum(seen for _, seen in stages):,.0f} ({epochs(stages)} epochs)" for label, stages in plans.items()})
+    groups = _grouped({label: f"{sum(seen for _, seen in stages):,.0f} ({_in_words(stages)})" for label, stages in plans.items()})
     if len(groups) > MOST_SPELLED:
         return "Arms differ in how many images they see in training"
     return "Not equal epochs: images seen in training are " + ", ".join(f"{text} for {listed(labels)}" for text, labels in groups)
