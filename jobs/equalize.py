@@ -52,7 +52,7 @@ def _fit(cell: Cell, rule: Equal, amount: float, costs: _Costs) -> None:
             loop.schedule_epochs = max(epochs, round(loop.schedule_epochs * stretch))
     if abs(left) > TOLERANCE * amount:
         missed = f"whole epochs miss the {rule.quantity} of {rule.reference} by {abs(left) / amount:.0%}"
-        raise ConfigError(f"{missed}; of more loop.epochs they miss less", "loop.epochs", stage.where)
+        raise ConfigError(f"{missed}; with more loop.epochs rounding matters less", "loop.epochs", stage.where)
 
 
 class _Costs:

@@ -88,10 +88,18 @@ def summary(graph: Graph, predicted: list[Prediction], launch: Launch, console: 
         f"Energy: GPU-hours x {site.gpu_power_w:g} W of board power, CPUs and memory not included; "
         f"{intensity_kg_per_kwh(site):.4g} kg CO2e/kWh; {price}; by the site profile {site.name} (--site takes yours)"
         if on_gpu
-        else "Energy: a CPU's is not predicted before a run of the architecture has measured it",
+        else _energy_of_cpus(predicted),
     ]
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False)
+
+
+def _energy_of_cpus(predicted: list[Prediction]) -> str:
+    unknown = sum(p.energy_kwh is None for p in predicted)
+    if not unknown:
+        return "Energy: what earlier runs of the same architectures measured, by images"
+    still = f"{counted(unknown, 'run')} of {len(predicted)}"
+    return f"Energy: a CPU's is known once a run of the architecture has measured it, and not yet for {still}"
 
 
 def _of_cpus(predicted: list[Prediction], amounts: str) -> str:

@@ -95,6 +95,17 @@ def test_the_cheapest_arm_that_is_not_clearly_worse_is_what_to_take(grid):
     assert costs.recommendation(cheap, None) == "What to take: scratch, the best and the cheapest."
 
 
+def test_two_seeds_recommend_nothing(sweep):
+    laid_out = lay_out(collect(sweep({"scratch": noisy(80.0, 1.0), "ssat": noisy(90.0, 1.0)}, {"seed": [0, 1]}, columns=None)))
+    assert costs.recommendation(laid_out, None) == ""
+
+
+def test_arms_that_are_equal_have_no_winner(sweep):
+    laid_out = lay_out(collect(sweep({"scratch": 80.0, "ssat": 80.0, "scratch_low": 70.0}, AXES, columns=None)))
+    assert "Overall scratch and ssat are equal in top-1: 80.00 ± 0.00 %." in sentences(laid_out)
+    assert main_table.table(laid_out).best == {(0, 1), (1, 1)}
+
+
 def test_equal_epochs_and_equal_cost_have_a_table_each(sweep):
     equal = {"all": None, "axes": {"cost": {"equal MACs": {"quantity": "macs", "reference": "ssat"}}}}
     score = {

@@ -86,7 +86,7 @@ class Loop:
             yield Problem("loop.schedule_epochs", f"{self.schedule_epochs} is shorter than loop.epochs={self.epochs}")
         if self.warmup_epochs >= horizon:
             yield Problem(
-                "loop.warmup_epochs", f"{self.warmup_epochs:g} leaves nothing of the {counted(horizon, 'epoch')} to train; lower it too"
+                "loop.warmup_epochs", f"{self.warmup_epochs:g} leaves nothing of the {counted(horizon, 'epoch')} to train; set it lower"
             )
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
             yield Problem("loop.ema_decay", f"{self.ema_decay} is not in (0, 1)")

@@ -15,6 +15,7 @@ from vitssl.report.table import signed
 ALIKE = 1.3  # hours of equal runs that differ by a larger factor say more about the machine than about the method
 WORKED = 0.7  # the least share of its time that a CPU works on a training that nothing disturbs
 LEFT = 0.8  # the least share of the cores for its threads that other work may leave to a training on CPUs
+SEEDS = 3  # of two, an interval reaches nine of their standard deviations to either side, and leaves everything open
 OTHER_CORES = 0.1  # of other work, that are worth a sentence
 
 
@@ -145,9 +146,9 @@ def _listed(values: dict[str, Ratio]) -> str:
 
 
 def recommendation(grid: Grid, column: Any) -> str:
-    """The arm of the fewest multiply-adds whose difference from the best arm may be chance."""
+    """The arm of the fewest multiply-adds whose difference from the best arm may be chance; empty where too few seeds could tell."""
     ranked = grid.ranking(column)
-    if not ranked:
+    if not ranked or min(len(grid.scores(row, column)) for row in ranked) < SEEDS:
         return ""
     best, *others = ranked
     cost = {id(row): macs(finished(row.columns[column])) for row in ranked}

@@ -13,7 +13,7 @@ from vitssl.report.stats import Difference, difference
 from vitssl.report.table import number, signed
 from vitssl.report.tables import hours_name, plus_minus
 from vitssl.report.units import quantity
-from vitssl.words import counted
+from vitssl.words import counted, listed
 
 MOST_HEADLINES, MOST_NAMED = 5, 4  # sentences that a report begins with; columns or arms that one of them names
 
@@ -77,6 +77,9 @@ def _best(grid: Grid, column: Any) -> str:
     if not ranked:
         return _unranked(grid, column)
     first = list(grid.scores(ranked[0], column).values())
+    if len(equal := grid.leaders(column)) > 1:
+        names = listed(map(grid.label, equal))
+        return f"{_on(grid, column)}{names} are equal in {grid.measured.name}: {plus_minus(first)}{' %' if grid.measured.unit else ''}."
     unit = " %" if grid.measured.unit else ""
     best = f"{_on(grid, column)}the best arm by {grid.measured.name} is {grid.label(ranked[0])}"
     text = f"{best}: {plus_minus(first)}{unit} ({counted(len(first), 'seed')})"

@@ -173,6 +173,11 @@ class Grid:
             return []
         return [row for row, _ in sorted(scored, key=lambda pair: mean(pair[1].values()), reverse=not self.measured.lower_is_better)]
 
+    def leaders(self, column: Any) -> list[Row]:
+        """The rows of the best mean: one, or several that are equal; none where rows are not ranked."""
+        means = [(row, mean(self.scores(row, column).values())) for row in self.ranking(column)]
+        return [row for row, value in means if value == means[0][1]]
+
     def baseline_name(self, row: Row) -> str | None:
         """What the arm that a row is compared with is called; None for a baseline."""
         arm = next((arm for arm in self.sweep.arms if arm.name == self._baseline(row)), None)

@@ -91,9 +91,9 @@ def _equal(grid: Grid, name: str) -> bool:
 
 
 def _best(grid: Grid, places: list[tuple[Any, str]]) -> set[tuple[int, int]]:
-    """The place of the best accuracy in every column where arms can be ranked."""
+    """The place of the best accuracy in every column where arms can be ranked; several where they are equal."""
     accuracies = [(column, c) for c, (column, name) in enumerate(places, start=1) if name == "accuracy"]
-    return {(grid.rows.index(ranked[0]), c) for column, c in accuracies if (ranked := grid.ranking(column))}
+    return {(grid.rows.index(row), c) for column, c in accuracies for row in grid.leaders(column)}
 
 
 # -------------------------------------------------------------------------------------------------------------- entries
