@@ -87,16 +87,21 @@ class Step(nn.Module):
 
 PICO = {"data.shards": "nowhere", "data.image_size": 32, "backbone.name": "vit_pico"}
 MEAN = {"objectives.classify": {"pool": "mean"}}
+MAE = {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2}
 SIMCLR = {"objectives.simclr": {"hidden_dim": 16, "out_dim": 8}, "data.views.second": {"scale": [0.5, 1.0]}}
 
 
 @pytest.mark.parametrize(
     "layers",
     [
-        {"objectives.classify": {}, "objectives.mae": {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2}},
+        {"objectives.classify": {}, "objectives.mae": MAE},
         {"objectives.classify": {"blocks": 2}},  # whose final norm nothing reads
         {"objectives.classify": {"norm": "batch", "hidden_dim": 8}},
         SIMCLR,
+        {"objectives.gmml": {"blocks": [0, 1]}},
+        {"objectives.lut": {}, "data.views.second": {}},
+        {"objectives.sit": {"out_dim": 8}, "data.views.main.count": 2, "backbone.reg_tokens": 1},
+        {"objectives.dino": {"out_dim": 16}, "data.views.second": {}, "data.views.local": {"size": 16, "count": 2}},
         MEAN | {"objectives.drloc": {}, "backbone.name": "swin_pico"},
         MEAN | {"backbone.name": "cvt_pico"},
         MEAN | {"backbone.name": "t2t_pico"},
@@ -113,6 +118,18 @@ def test_shapes_alone_count_what_fvcore_counts_of_a_network_that_computes(layers
     step.forward = lambda images: step.network.predict(cost.Batch({"main": images}, {}, torch.zeros(1, dtype=torch.int64), labelled=0.0))
     traced = ActivationCountAnalysis(step, (step.batch.views["main"],)).unsupported_ops_warnings(False)
     assert cost.measure(run, 10)["activations_inference"] == traced.total()
+
+
+def test_what_multiplies_and_has_no_rule_is_refused():
+    a_BMK, b_BKN = torch.ones(2, 3, 4, device="meta"), torch.ones(2, 4, 5, device="meta")
+    with macs.Counter(), pytest.raises(NotImplementedError, match="no rule for aten.baddbmm"):
+        torch.baddbmm(torch.ones(2, 3, 5, device="meta"), a_BMK, b_BKN)
+
+
+def test_shapes_change_in_place():
+    """As torch.nn.init.orthogonal_ lets them until torch 2.4."""
+    with macs.shapes_only():
+        assert torch.empty(2, 3).t_().shape == (3, 2)
 
 
 def test_what_does_not_bear_on_the_result_does_not_count():

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", FutureWarning)  # fvcore's last release still calls torch.jit.script
@@ -54,7 +55,8 @@ class _NothingInPlace(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         in_place = func._schema.name.endswith("_") and isinstance(args[0], Tensor) and args[0].is_meta
-        return args[0] if in_place else func(*args, **(kwargs or {}))
+        keeps_shape = torch.Tag.inplace_view not in func.tags  # `t_` does not
+        return args[0] if in_place and keeps_shape else func(*args, **(kwargs or {}))
 
 
 @dataclass
@@ -102,6 +104,8 @@ class Counter(TorchDispatchMode):
         if (operator := func.overloadpacket) in RULES:
             macs = int(RULES[operator]([_Value(arg) for arg in args], [_Value(outputs[0])]))
             activations = prod(outputs[0].shape) if operator in PRODUCTS else 0
+        elif operator in flop_registry:  # torch's own list of what multiplies
+            raise NotImplementedError(f"vitssl/macs.py: no rule for {operator}, whose multiply-adds would be left out: add one to RULES")
         self._operations.append(_Operation(inputs, outputs, macs, activations))
         return result
 
