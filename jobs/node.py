@@ -91,9 +91,7 @@ def environment(job: dict[str, Any], stop_file: Path) -> dict[str, str]:
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # the order of NVML, which measures their energy
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SHUTDOWN_S),
     }
-    # threads that spin while they wait for each other take a CPU from other work, and it from them
-    waiting = {"OMP_WAIT_POLICY": "passive"}
-    return waiting | os.environ | _site(job).env | variables
+    return os.environ | _site(job).env | variables
 
 
 def start(

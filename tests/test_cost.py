@@ -122,7 +122,7 @@ def test_shapes_alone_count_what_fvcore_counts_of_a_network_that_computes(layers
 
 def test_what_multiplies_and_has_no_rule_is_refused():
     a_BMK, b_BKN = torch.ones(2, 3, 4, device="meta"), torch.ones(2, 4, 5, device="meta")
-    with macs.Counter(), pytest.raises(NotImplementedError, match="no rule for aten.baddbmm"):
+    with macs.Counter(), pytest.raises(NotImplementedError, match=r"no rule for aten\.baddbmm"):
         torch.baddbmm(torch.ones(2, 3, 5, device="meta"), a_BMK, b_BKN)
 
 

@@ -83,14 +83,3 @@ def test_of_two_folders_of_one_identity_the_finished_one_is_taken(expand):
         config.save(job.run, job.folder.with_name(f"{name}-0123456789ab"))
     (job.folder.with_name("b-0123456789ab") / "done.json").write_text("{}")
     assert expand().jobs[0].folder.name == "b-0123456789ab"
-
-
-def test_threads_wait_without_spinning_unless_told_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside one busy process two spinning threads fell to a tenth of their speed."""
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    job = {"source": str(tmp_path), "site": dataclasses.asdict(Site())}
-    assert node.environment(job, tmp_path / "stop")["OMP_WAIT_POLICY"] == "passive"
-    site = dataclasses.asdict(Site(env={"OMP_WAIT_POLICY": "active"}))
-    assert node.environment(job | {"site": site}, tmp_path / "stop")["OMP_WAIT_POLICY"] == "active"
-    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    assert node.environment(job, tmp_path / "stop")["OMP_WAIT_POLICY"] == "active"
