@@ -85,7 +85,9 @@ def predict(trained: Trained, files: Sequence[Path], out: Path | None = None) ->
 
 def _shown(results: Iterable, total: int, show: bool) -> Iterable:
     console = Console(stderr=True)
-    return track(results, "images", total, console=console, transient=True, disable=not (show and console.is_terminal))
+    if not (show and console.is_terminal):
+        return results  # a disabled bar of rich 13 leaves an empty line
+    return track(results, "images", total, console=console, transient=True)
 
 
 @contextmanager
