@@ -62,7 +62,7 @@ class _Costs:
         self.quantity, self.spec, self.launch = quantity, spec, launch
         runs = [_checked(stage).run for cell in planned for stage in cell.stages]
         counted = costs_of(runs, launch) if quantity == "macs" else []
-        self._macs = {id(run): cost["macs_train_forward"] for run, cost in zip(runs, counted, strict=bool(counted))}
+        self._macs = {id(run): cost["macs_train_step"] for run, cost in zip(runs, counted, strict=bool(counted))}
         # not by the sweep's own runs: the same command again would plan other epochs
         self._paces = measured(launch.sweep.parent, but=launch.sweep) if quantity != "macs" else {}
 

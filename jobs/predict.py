@@ -25,8 +25,7 @@ from vitssl.config import ConfigError, Run, Site, classifies, save
 from vitssl.emissions import intensity_kg_per_kwh
 from vitssl.files import read_json, write_json
 
-# a training step costs three forwards, each of 2 floating-point operations per multiply-add
-FORWARDS, FLOPS_PER_MAC = 3, 2
+FLOPS_PER_MAC = 2  # floating-point operations
 # to start a run, on each of its devices: imports, the device, the first batches
 START_S = 15.0
 # share of a board's peak that small ViTs reach in plain PyTorch: a conservative guess
@@ -40,7 +39,7 @@ class Prediction:
     """The predicted cost of one run."""
 
     name: str
-    macs: float  # of one training forward, per image
+    macs: float  # of a training step, per image
     images: float  # over all epochs
     hours: float  # from start to end, on all of the run's devices
     gpu_hours: float  # 0 on a CPU
@@ -58,11 +57,11 @@ def sweep(graph: Graph, launch: Launch) -> list[Prediction]:
 
 
 def _predict(job: Job, launch: Launch, cost: dict[str, Any], paces: dict[Key, Pace]) -> Prediction:
-    site, images, macs = launch.site, images_trained(job.run), cost["macs_train_forward"]
+    site, images, macs = launch.site, images_trained(job.run), cost["macs_train_step"]
     processes = job.resources.nodes * max(1, job.resources.gpus_per_node)
     pace, gpu = paces.get(key_of(job.run, job.resources, launch)), on_gpu(job.run, job.resources, launch)
     per_device, basis = _throughput(pace, gpu, site, macs)
-    train_equivalent = images + _evaluated(job.run) * cost["macs_inference"] / (FORWARDS * macs)
+    train_equivalent = images + _evaluated(job.run) * cost["macs_inference"] / macs
     hours = (train_equivalent / per_device + START_S * processes) / 3600
     if gpu:
         kwh: float | None = hours * site.gpu_power_w / 1000
@@ -118,7 +117,7 @@ def _throughput(pace: Pace | None, gpu: bool, site: Site, macs: float) -> tuple[
     else:
         flops = site.gpu_tflops * 1e12 * UTILISATION
         basis = f"assumed: {UTILISATION:.0%} of the {site.gpu_tflops:g} TFLOP/s of the site's {site.gpu or 'GPU'}"
-    return flops / (FORWARDS * FLOPS_PER_MAC * macs), basis
+    return flops / (FLOPS_PER_MAC * macs), basis
 
 
 # --------------------------------------------------------------------------------------------------------------- MACs

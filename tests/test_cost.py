@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import pytest
 import torch
 from fvcore.nn import ActivationCountAnalysis, FlopCountAnalysis
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from vitssl import config, cost, macs
 
@@ -28,6 +31,8 @@ def vit_macs(n, d, depth, patches, patch_values, classes):
 def test_vit_tiny_is_the_papers_1_26(classes=2):
     got = measured({"backbone.name": "vit_tiny", "objectives.classify": {}}, classes)
     assert got["macs_inference"] == 1_258_219_584 == vit_macs(197, 192, 12, 196, 768, classes)
+    products = got["macs_inference"] - 25 * 5 * 197 * 192  # without LayerNorm's, 5 per element
+    assert got["macs_train_step"] == got["macs_train_forward"] + 2 * products - 196 * 768 * 192  # the image has no gradient
 
 
 def test_vit_small_is_4_61_with_deits_parameters():
@@ -91,6 +96,12 @@ MAE = {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2}
 SIMCLR = {"objectives.simclr": {"hidden_dim": 16, "out_dim": 8}, "data.views.second": {"scale": [0.5, 1.0]}}
 
 
+def convolution_backward_flops(grad, images, weight, bias, stride, padding, dilation, transposed, output_padding, groups, wanted, **_):
+    """Each value of a gradient (B, C, H, W) meets its filter's weights: for the images' gradient, and for the weights'."""
+    (B, C, H, W), filter_weights = grad, prod(weight[1:])
+    return 2 * B * C * H * W * filter_weights * sum(wanted[:2])
+
+
 @pytest.mark.parametrize(
     "layers",
     [
@@ -112,12 +123,26 @@ def test_shapes_alone_count_what_fvcore_counts_of_a_network_that_computes(layers
     run = config.merge(config.Run, PICO, layers)
     step = Step(run)
     traced = FlopCountAnalysis(step, tuple(step.batch.views.values())).unsupported_ops_warnings(False)
-    assert cost.measure(run, 10)["macs_train_forward"] == traced.total()
+    measured = cost.measure(run, 10)
+    assert measured["macs_train_forward"] == traced.total()
+    loss = step(*step.batch.views.values())
+    # torch's own count, of 2 operations to a multiply-add; of the gradient of a depthwise convolution's weights it takes C times too much
+    mapping = {torch.ops.aten.convolution_backward: convolution_backward_flops} if "cvt" in run.backbone.name else None
+    with FlopCounterMode(display=False, custom_mapping=mapping) as backward:
+        loss.backward()
+    assert 2 * (measured["macs_train_step"] - measured["macs_train_forward"]) == backward.get_total_flops() > 0
     if run.objectives.classify is None:
         return
     step.forward = lambda images: step.network.predict(cost.Batch({"main": images}, {}, torch.zeros(1, dtype=torch.int64), labelled=0.0))
     traced = ActivationCountAnalysis(step, (step.batch.views["main"],)).unsupported_ops_warnings(False)
-    assert cost.measure(run, 10)["activations_inference"] == traced.total()
+    assert measured["activations_inference"] == traced.total()
+
+
+def test_what_is_not_trained_has_no_backward():
+    """Of a frozen ViT's probe the classifier's weights alone have a gradient."""
+    probe = cost.measure(config.merge(config.Run, PICO, {"objectives.classify": {}, "backbone.frozen": True}), 10)
+    weights = probe["params_train"] - 10  # without its biases
+    assert probe["macs_train_step"] == probe["macs_train_forward"] + weights
 
 
 def test_what_multiplies_and_has_no_rule_is_refused():

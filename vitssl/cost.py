@@ -41,6 +41,7 @@ def measure(run: Run, num_classes: int) -> dict[str, Any]:
     """Costs of one image.
 
     ``macs_train_forward`` is the forward of a training step as run here, where passes share one patch embedding;
+    ``macs_train_step`` adds the backward: nothing for a teacher or a frozen backbone, about two forwards for what is trained.
     ``macs_passes`` counts each objective with a separate embedding, as the papers do (SSAT's 1.26 + 0.43); one that reads a
     pass which another makes anyway (Drloc or SimCLR next to classify) counts by what it adds.
     """
@@ -55,6 +56,7 @@ def measure(run: Run, num_classes: int) -> dict[str, Any]:
         "params_train": sum(p.numel() for p in network.parameters() if p.requires_grad),
         "params_inference": sum(p.numel() for part in inference for p in part.parameters()),
         "macs_train_forward": train_forward,
+        "macs_train_step": train_forward + _train_backward(run, num_classes),
         "macs_passes": passes,
         "macs_inference": macs_inference,
         "activations_inference": activations,
@@ -102,6 +104,15 @@ def _train_forward(run: Run, num_classes: int) -> tuple[int, int]:
     with macs.Counter() as counter:
         total, *_ = network(_batch(run), torch.zeros(()))
     return counter.total(total)[0], len(passes)
+
+
+def _train_backward(run: Run, num_classes: int) -> int:
+    """MACs of a training step's backward."""
+    with macs.shapes_only(), torch.enable_grad():
+        total, *_ = _unfused(run, num_classes)(_batch(run), torch.zeros(()))
+        with macs.Counter() as counter:
+            total.backward()
+    return counter.macs
 
 
 def _unfused(run: Run, num_classes: int) -> model.Model:
@@ -158,6 +169,7 @@ def table(measured: dict[str, Any]) -> str:
         "GMACs, inference": f"{measured['macs_inference'] / 1e9:.4f}",
         "GMACs, training forward as run": f"{measured['macs_train_forward'] / 1e9:.4f}",
         "GMACs, by objective": passes,
+        "GMACs, training step (backward too)": f"{measured['macs_train_step'] / 1e9:.4f}",
         "activations, inference": f"{measured['activations_inference']:,}",
     }
-    return "\n".join(f"{name:32}{value}" for name, value in rows.items())
+    return "\n".join(f"{name:38}{value}" for name, value in rows.items())

@@ -2,7 +2,7 @@
 
 fvcore's rules, applied to every operator as it is dispatched: a multiply-add counts once, as the papers' "GFLOPs" do, a LayerNorm 5 per
 element. fvcore's own analyses trace a network whose weights are drawn and whose sums are computed, which takes seconds for each; with
-`shapes_only` it is built and run in a fraction of one.
+`shapes_only` it is built and run in a fraction of one, its backward pass too: of that the matrix products and convolutions count.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ RULES: dict[Any, Callable[[list[Any], list[Any]], Any]] = {
     aten.grid_sampler_2d: fvcore.elementwise_flop_counter(0, 4),
     aten._adaptive_avg_pool2d: fvcore.elementwise_flop_counter(1, 0),
 }
+RULES[aten.convolution_backward] = lambda inputs, outputs: _convolution_backward([value.value for value in inputs])
 # whose outputs count as activations: matrix products and convolutions
 PRODUCTS = {aten.addmm, aten.mm, aten.bmm, aten.convolution}
 
@@ -82,6 +83,13 @@ def _shapes(*values: _Value) -> list[list[int]]:
     return [value.sizes() for value in values]
 
 
+def _convolution_backward(inputs: list[Any]) -> int:
+    """Multiply-adds of the gradients that are asked for, of the input and of the weights: the forward pass's each (fvcore has no rule)."""
+    grad, images, weight, *_, transposed, _, _, asked_for = inputs
+    forward = fvcore.conv_flop_count(list(images.shape), list(weight.shape), list(grad.shape), transposed)
+    return forward * sum(asked_for[:2])
+
+
 @dataclass
 class _Operation:
     inputs: list[Tensor]
@@ -108,6 +116,11 @@ class Counter(TorchDispatchMode):
             raise NotImplementedError(f"vitssl/macs.py: no rule for {operator}, whose multiply-adds would be left out: add one to RULES")
         self._operations.append(_Operation(inputs, outputs, macs, activations))
         return result
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of all operators."""
+        return sum(operation.macs for operation in self._operations)
 
     def total(self, result: Tensor) -> tuple[int, int]:
         """Multiply-adds and activations of what ``result`` was computed from; what does not bear on it is left out."""

@@ -21,7 +21,8 @@ from vitssl.files import read_json, write_json
 STEP_S = 0.1
 HELD_AT = 3
 COST = {
-    "params_train": 2, "params_inference": 1, "activations_inference": 3, "macs_train_forward": 5, "macs_inference": 4,
+    "params_train": 2, "params_inference": 1, "activations_inference": 3, "macs_train_forward": 5, "macs_train_step": 15,
+    "macs_inference": 4,
     "macs_passes": {"classify": 5}, "inference_images_per_s": 10.0, "inference_device": "cpu",
     "inference_batch_size": 1, "precision": "fp32",
 }  # fmt: skip

@@ -55,7 +55,7 @@ def write_costs(launch: Launch, cells: list[graph.Cell]) -> None:
     for run in (stage.run for cell in cells for stage in cell.stages):
         path = launch.sweep.parent / ".cost" / f"{architecture(run)}-2-{digest(source_files())[:12]}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"macs_train_forward": MACS[tuple(active(run.objectives))], "macs_inference": 1e9}))
+        path.write_text(json.dumps({"macs_train_step": MACS[tuple(active(run.objectives))], "macs_inference": 1e9}))
 
 
 def epochs(cells: list[graph.Cell], **axes: object) -> dict[str, list[int]]:

@@ -110,7 +110,8 @@ def make_run(
         return
     _write(folder / "cost.json", {
         "params_train": max(PARAMS[o] for o in objectives), "params_inference": PARAMS["classify"],
-        "macs_train_forward": sum(MACS[o] for o in objectives), "macs_passes": {o: MACS[o] for o in objectives},
+        "macs_train_forward": sum(MACS[o] for o in objectives), "macs_train_step": 3 * sum(MACS[o] for o in objectives),
+        "macs_passes": {o: MACS[o] for o in objectives},
         "macs_inference": MACS["classify"], "activations_inference": 14_250_000, "inference_images_per_s": 4000.0,
         "inference_device": "cuda", "inference_batch_size": 256, "precision": "bf16",
     } | (cost or {}))  # fmt: skip

@@ -49,8 +49,8 @@ def test_axes_go_by_the_last_part_of_their_field_where_that_is_enough(sweep):
 def test_one_column_of_the_sweep_shows_costs_and_several_what_differs(sweep, table_3):
     alone = main_table.table(lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.0}, {"seed": [0, 1]}, columns=None))))
     assert alone.header == ["arm", "top-1 %", "against scratch", "TMACs of training", "GPU-hours", "Wh", "g CO2e"]
-    # 1,000 steps of 64 images x 1.258 GMACs, and 0.426 more
-    assert texts(alone)["scratch"][2:] == ["80.5", "1.00", "250", "100"] and texts(alone)["ssat"][2] == "108"
+    # 1,000 steps of 64 images x 3 x 1.258 GMACs, and 3 x 0.426 more
+    assert texts(alone)["scratch"][2:] == ["242", "1.00", "250", "100"] and texts(alone)["ssat"][2] == "323"
     assert main_table.table(lay_out(collect(table_3()))).header[-1] == "epochs"
 
 
@@ -161,7 +161,7 @@ def test_a_caption_says_once_what_cells_would_repeat(sweep):
     folder = sweep({"scratch": 80.0, "ssat": 82.0}, {"seed": [0, 1]}, columns=None)
     text = latex.paper(lay_out(collect(folder)))
     assert r"\caption{Top-1 \%: mean $\pm$ std over 2 seeds; costs of training one model.}" in text
-    assert r"ssat & \textbf{82.00 $\pm$ 0.00} & 108 & 1.00 & 250 & 100 \\" in text
+    assert r"ssat & \textbf{82.00 $\pm$ 0.00} & 323 & 1.00 & 250 & 100 \\" in text
     assert r"CO\textsubscript{2}e" in text and "resizebox" not in text
 
 

@@ -147,7 +147,7 @@ def end_to_end(bench: Bench) -> Comparison:
         return source.batch_size / bench.seconds(step, steps)
 
     comparison = bench.compare("end_to_end", "images/s", real, synthetic, "")
-    flops = 6 * cost.measure(run, 10)["macs_train_forward"] * comparison.ours
+    flops = 2 * cost.measure(run, 10)["macs_train_step"] * comparison.ours
     speed = f"{flops / 1e12:.1f} TFLOP/s, MFU {flops / _peak(bench):.1%} of this GPU's best matrix product"
     comparison.note = f"ViT-S/16 bf16 with loader and views / the same step on synthetic data, on at most 4 CPU cores; {speed}"
     return comparison

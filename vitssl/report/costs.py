@@ -32,7 +32,7 @@ class Ratio:
 
 def macs(cells: list[Cell]) -> float:
     """Multiply-adds of a model's training, all stages, mean over finished seeds."""
-    return mean(sum(training_macs(cell)) for cell in cells)
+    return mean(map(training_macs, cells))
 
 
 def macs_ratio(grid: Grid, row: Row, column: Any) -> Ratio | None:

@@ -136,7 +136,7 @@ def _epochs(grid: Grid, row: Row, column: Any) -> Entry:
 
 def _training(grid: Grid, row: Row, column: Any) -> Entry:
     done = finished(row.columns.get(column, []))
-    return figure(sum(schedule.training_macs(done[0])) / 1e15) if done else Entry()
+    return figure(schedule.training_macs(done[0]) / 1e15) if done else Entry()
 
 
 def _spent(name: str) -> Callable[[Grid, Row, Any], Entry]:
@@ -202,7 +202,7 @@ def _caption(grid: Grid) -> str:
     equal = (sweep.facts.get("equal") or {}).get("all")
     first += f" Every arm trains for the {EQUAL[equal['quantity']]} of {_row_of(grid, equal['reference'])}." if equal else ""
     against = f" Against {grid.baselines()}: the difference, with its 95 % confidence interval ({'; '.join(how)})." if how else ""
-    costs = " Costs are of one model, all its stages; training is the multiply-adds of its forward passes over all images that it saw."
+    costs = " Costs are of one model, all its stages; training is the multiply-adds of all its steps, forward and backward."
     return first + source + (against + costs if len(grid.columns) == 1 and grid.models() else "")
 
 

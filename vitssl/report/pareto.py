@@ -37,7 +37,7 @@ def _spent(name: str, cell: Cell) -> float:
 
 EXACT = "accuracy_vs_macs"
 COSTS = {
-    EXACT: Cost("PMACs", lambda grid: "PMACs of training", lambda cell: sum(training_macs(cell)) / 1e15),
+    EXACT: Cost("PMACs", lambda grid: "PMACs of training", lambda cell: training_macs(cell) / 1e15),
     "accuracy_vs_energy": Cost("kWh", lambda grid: "kWh per model, tracked", partial(_spent, "energy_kwh")),
     "accuracy_vs_hours": Cost("hours", lambda grid: f"{hours_name(grid.sweep)} per model", partial(_spent, "device_hours")),
 }
@@ -126,7 +126,7 @@ def _draw_front(axis: Axes, points: list[tuple[float, float]]) -> None:
 
 
 def _caption(grid: Grid, label: str, name: str, columns: list[Any]) -> str:
-    exact = " (multiply-adds of the forward passes over all images seen: an exact count)" if name == EXACT else ""
+    exact = " (multiply-adds of all training steps, forward and backward: an exact count)" if name == EXACT else ""
     marked = "A ring and the line mark the Pareto front: no other arm is both cheaper and better by the means."
     reasons = {grid.name(column): reason for column in columns if (reason := _unmarked(grid, column, name))}
     if len(reasons) < len(columns):

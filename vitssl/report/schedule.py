@@ -18,10 +18,9 @@ def images_seen(run: RunFolder) -> float:
     return run.done["step"] * run.run["optim"]["batch_size"]
 
 
-def training_macs(cell: Cell) -> list[float]:
-    """Of each stage of a finished model: the multiply-adds of its forward passes over all images seen, an exact count. Backward passes,
-    about twice as much where all weights are trained, are not in it."""
-    return [run.cost["macs_train_forward"] * images_seen(run) for _, run in cell.stages]
+def training_macs(cell: Cell) -> float:
+    """The multiply-adds of all training steps of a finished model, of all its stages, forward and backward: an exact count."""
+    return sum(run.cost["macs_train_step"] * images_seen(run) for _, run in cell.stages)
 
 
 def plan(row: Row, column: Any) -> Plan | None:

@@ -99,9 +99,7 @@ def _cost_caption(grid: Grid) -> str:
     spent = (
         "One model: mean ± standard deviation over seeds of the sum over its stages, all attempts included; training is the multiply-adds "
     )
-    spent += (
-        "of its forward passes over all images that it saw. Inference: by the quietest measurement of equal networks, a median of batches "
-    )
+    spent += "of all its steps, forward and backward. Inference: by the quietest measurement of equal networks, a median of batches "
     spent += "± half the width of their middle half. "
     sweep = grid.sweep
     spent += f"It is the chosen one; the search over {chosen_over(sweep)} took all of the runs below. " if sweep.facts.get("select") else ""
