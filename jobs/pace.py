@@ -65,6 +65,7 @@ def _pace(folder: Path, done: dict) -> Pace | None:
         return None
     images = done.get("step", 0) * starts[-1].get("batch_size", 0)
     energy_kwh = sum(read_json(record)["energy_kwh"] for record in folder.glob("emissions-*.json"))
+    rates = rates[1:] or rates  # in the first steps memory is found and caches fill, which would count in a run of few lines
     return Pace(median(rates) / starts[-1]["world_size"], energy_kwh / images if energy_kwh and images else None, starts[-1]["device"])
 
 

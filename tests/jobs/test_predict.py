@@ -60,12 +60,12 @@ def test_an_earlier_run_of_the_architecture_is_better_than_an_assumption(graph: 
         for file, value in content.items():
             (folder / f"{file}.json").write_text(json.dumps(value))
 
-    earlier("scratch-1", "NVIDIA H200", 10, 500, 400)
+    earlier("scratch-1", "NVIDIA H200", 10, 500, 400)  # the first steps do not count
     earlier("scratch-2", "NVIDIA H200", 1000, 1000)
     earlier("scratch-3", "NVIDIA H200", 20)  # a busy node
     earlier("scratch-4", "EPYC", 3)  # of the same cluster, without GPUs
     prediction = predict_one(graph, place, Site(gpu="H200", gpu_tflops=60.0))
-    assert prediction.gpu_hours == pytest.approx(((1000 + EVALUATIONS) / 200 + STARTS_S) / 3600)
+    assert prediction.gpu_hours == pytest.approx(((1000 + EVALUATIONS) / 225 + STARTS_S) / 3600)
     assert prediction.basis.startswith("measured") and prediction.basis.endswith("NVIDIA H200")
     # of another board, it says nothing
     assert predict_one(graph, place, Site(gpu="A100", gpu_tflops=60.0)).basis.startswith("assumed")
