@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import io
+import os
+import random
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, features
 
 from vitssl.config import ConfigError
 from vitssl.data import decode
@@ -72,6 +74,44 @@ def test_damaged_images_are_named(damage, format):
     with pytest.raises(ConfigError, match=r"^cat/1\.jpg: cannot be decoded") as error:
         decode.decode(damage(encoded(image, format)), "cat/1.jpg")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF"])
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::PIL.Image.DecompressionBombWarning")
+def test_altered_bytes_are_an_image_or_one_line(format):
+    if format == "AVIF" and not features.check("avif"):
+        pytest.skip("this Pillow knows no AVIF")
+    image, rng = encoded(Image.effect_noise((48, 40), 60).convert("RGB"), format), random.Random(0)
+    for _ in range(60):
+        altered = bytearray(image[: rng.randrange(len(image))] if rng.random() < 0.2 else image)
+        for _ in range(rng.randrange(6)):
+            altered[rng.randrange(min(len(altered), 300))] = rng.randrange(256)
+        for read in (decode.decode, decode.decode_file):
+            try:
+                read(bytes(altered), "x.jpg")
+            except ConfigError as error:
+                assert str(error).startswith("x.jpg: ") and "\n" not in str(error)
+
+
+def test_no_image_starts_a_program(tmp_path, monkeypatch):
+    """Pillow gives EPS to Ghostscript, whatever the file is called."""
+    started = tmp_path / "started"
+    for name in ("gs", "gswin64c"):
+        (tmp_path / name).write_text(f"#!/bin/sh\ntouch {started}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    program = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n"
+    with pytest.raises(ConfigError, match=r"^cat/1\.jpg: cannot be decoded as an image \(it is damaged, or none of JPEG, .*JPEG2000\)$"):
+        decode.decode_file(program, "cat/1.jpg")
+    assert not started.exists()
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_a_small_file_does_not_unfold_to_gigabytes():
+    small = encoded(Image.new("1", (20_000, 5_001)), "PNG")
+    assert len(small) < 30_000
+    with pytest.raises(ConfigError, match=r"^x: 20,000 x 5,001 pixels, more than 100,000,000; shrink it$"):
+        decode.decode(small, "x")
 
 
 def test_extension_follows_the_content():

@@ -9,6 +9,7 @@ import contextlib
 import io
 import struct
 from collections.abc import Iterator
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -18,8 +19,11 @@ from vitssl.config import ConfigError
 from vitssl.data import depth
 
 EXTENSIONS = {"JPEG": "jpg", "MPO": "jpg", "PNG": "png"}
+# Pillow knows more, some of which start programs (EPS: Ghostscript) or open what a file names, whatever the file's ending says
+FORMATS = ("JPEG", "MPO", "PNG", "BMP", "DIB", "GIF", "PPM", "TIFF", "WEBP", "AVIF", "JPEG2000")
+MOST_PIXELS = 100_000_000  # 0.3 GB as RGB; a few kB of PNG can unfold to any size
 # What Pillow's decoders raise on damaged or hostile bytes.
-_BROKEN = (OSError, SyntaxError, ValueError, IndexError, TypeError, EOFError, struct.error, Image.DecompressionBombError)
+_BROKEN = (OSError, SyntaxError, ValueError, IndexError, TypeError, EOFError, RuntimeError, struct.error, Image.DecompressionBombError)
 
 
 class Decoded(NamedTuple):
@@ -38,7 +42,7 @@ def decode_file(encoded: bytes, name: str) -> Decoded:
     Raises:
         ConfigError: naming ``name``, when the bytes are not an image, the image is cut short, or the rule refuses its values.
     """
-    with _naming(name), Image.open(io.BytesIO(encoded)) as image:
+    with _opened(encoded, name) as image:
         upper_bits = depth.sixteen_bit_colours(image)
         ImageOps.exif_transpose(image, in_place=True)
         return _scaled(image, upper_bits, name)
@@ -60,22 +64,32 @@ def decode(encoded: bytes, name: str) -> np.ndarray:
     Raises:
         ConfigError: naming ``name``, when the bytes are not an image or the image is cut short.
     """
-    with _naming(name), Image.open(io.BytesIO(encoded)) as image:
+    with _opened(encoded, name) as image:
         ImageOps.exif_transpose(image, in_place=True)
         return np.asarray(_rgb(image))
 
 
 @contextlib.contextmanager
-def _naming(name: str) -> Iterator[None]:
-    """Makes one line of what Pillow raises."""
+def _opened(encoded: bytes, name: str) -> Iterator[Image.Image]:
+    """An encoded image, not decoded yet; makes one line of what Pillow raises about it."""
     try:
-        yield
+        with Image.open(io.BytesIO(encoded), formats=_formats()) as image:
+            if image.width * image.height > MOST_PIXELS:
+                raise ConfigError(f"{name}: {image.width:,} x {image.height:,} pixels, more than {MOST_PIXELS:,}; shrink it")
+            yield image
     except ConfigError:
         raise
     except UnidentifiedImageError:
-        raise ConfigError(f"{name}: cannot be decoded as an image (it is none of the formats that Pillow knows, or is damaged)") from None
+        raise ConfigError(f"{name}: cannot be decoded as an image (it is damaged, or none of {', '.join(_formats())})") from None
     except _BROKEN as error:
         raise ConfigError(f"{name}: cannot be decoded as an image ({' '.join(str(error).split())})") from None
+
+
+@cache
+def _formats() -> list[str]:
+    """Those of FORMATS that this Pillow was built with."""
+    Image.init()
+    return [name for name in FORMATS if name in Image.OPEN]
 
 
 def _scaled(image: Image.Image, upper_bits: bool, name: str) -> Decoded:
@@ -99,7 +113,7 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 def extension(encoded: bytes) -> str:
     """The file ending of an image that `decode` accepted, by its content: jpg, png, webp, ..."""
-    with Image.open(io.BytesIO(encoded)) as image:
+    with Image.open(io.BytesIO(encoded), formats=_formats()) as image:
         assert image.format is not None
         return EXTENSIONS.get(image.format, image.format.lower())
 
