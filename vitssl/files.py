@@ -55,14 +55,14 @@ def move(temporary: Path, path: Path) -> None:
 
 
 def open_lock(path: Path, field: str) -> IO:
-    """A file for `flock`, its folder created where it is missing.
+    """A file for `flock`, its folder created where it is missing; what it holds stays, and a link is not followed.
 
     Raises:
         ConfigError: naming ``field``, where the folder cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return open(path, "w")
+        return open(path, "r+", opener=lambda name, flags: os.open(name, flags | os.O_CREAT | os.O_NOFOLLOW, 0o666))
     except OSError as error:
         raise ConfigError(f"cannot write in {path.parent} ({error.strerror}); name another folder", field) from None
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import stat
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from vitssl.config import ConfigError, Data
 from vitssl.data import cache as cache_module
-from vitssl.data.cache import decoded_bytes, default_folder, open_cache
+from vitssl.data.cache import MARK_BYTES, decoded_bytes, folder_of, open_cache
 from vitssl.data.decode import decode, resize
 from vitssl.data.index import Index
 
@@ -29,7 +30,7 @@ def pixels(index: Index, position: int) -> np.ndarray:
 
 
 def files(data: Data, pattern: str = "*.u8") -> list[Path]:
-    return sorted(Path(data.cache_dir).glob(pattern))
+    return sorted(folder_of(data).glob(pattern))
 
 
 @pytest.mark.parametrize("ragged", [False, True])
@@ -61,7 +62,7 @@ def test_cache_px_resizes_the_short_side_once(make_shards, data):
     for position, (height, width) in enumerate(sizes_B2):
         expected = resize(pixels(index, position), height, width)
         assert np.array_equal(images_BCHW[position, :, :height, :width].transpose(1, 2, 0), expected)
-    assert decoded_bytes(index, data) == sum(3 * h * w for h, w in sizes_B2) == files(data)[0].stat().st_size
+    assert decoded_bytes(index, data) == sum(3 * h * w for h, w in sizes_B2) == files(data)[0].stat().st_size - MARK_BYTES
 
 
 def test_second_opening_reads_what_the_first_wrote(make_shards, data, monkeypatch):
@@ -177,8 +178,8 @@ def test_least_recently_opened_is_evicted_unless_in_use(make_shards, data, monke
 
 def test_left_overs_of_killed_builds_are_evicted_first(make_shards, data, monkeypatch):
     index = make_shards()
-    left_over = Path(data.cache_dir) / "0123-full.tmp"
-    left_over.parent.mkdir()
+    left_over = folder_of(data) / "0123-full.tmp"
+    left_over.parent.mkdir(0o700, parents=True)
     left_over.write_bytes(b"x" * 100)
     monkeypatch.setattr(cache_module, "FOLDER_BUDGET", decoded_bytes(index, data) / (data.cache_gb * 1e9))
     open_cache(index, data, progress=False)
@@ -203,7 +204,64 @@ def test_full_disk_and_unwritable_folder_name_the_field(make_shards, data, tmp_p
 def test_folder_is_named_by_field_then_environment_then_tmpdir(monkeypatch, tmp_path):
     monkeypatch.delenv("VITSSL_CACHE_DIR", raising=False)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert default_folder(Data(shards="x")).parent == tmp_path
+    name = f"vitssl-cache-{os.getuid()}"
+    assert folder_of(Data(shards="x")) == tmp_path / name
     monkeypatch.setenv("VITSSL_CACHE_DIR", "/scratch/a")
-    assert default_folder(Data(shards="x")) == Path("/scratch/a")
-    assert default_folder(Data(shards="x", cache_dir="/b")) == Path("/b")
+    assert folder_of(Data(shards="x")) == Path("/scratch/a") / name
+    assert folder_of(Data(shards="x", cache_dir="/b")) == Path("/b") / name
+
+
+# ----------------------------------------------------------------------------------------- other users of the node's folder
+
+
+def test_images_are_this_users_alone(make_shards, data):
+    open_cache(make_shards(), data, progress=False)
+    assert stat.S_IMODE(folder_of(data).stat().st_mode) == 0o700 and stat.S_IMODE(files(data)[0].stat().st_mode) == 0o600
+
+
+def test_a_planted_cache_of_the_right_size_is_built_again(make_shards, data):
+    """Also one of other images, or of before the mark was written."""
+    index = make_shards()
+    open_cache(index, data, progress=False).close()
+    whole = files(data)[0].read_bytes()
+    files(data)[0].write_bytes(bytes(len(whole)))
+    open_cache(index, data, progress=False)
+    assert files(data)[0].read_bytes() == whole
+
+
+@pytest.mark.parametrize("planted", ["writable", "link", "file"])
+def test_a_folder_that_others_could_have_filled_is_refused(make_shards, data, tmp_path, planted):
+    folder = folder_of(data)
+    folder.parent.mkdir()
+    if planted == "link":
+        (tmp_path / "theirs").mkdir(mode=0o700)
+        folder.symlink_to(tmp_path / "theirs")
+    elif planted == "file":
+        folder.touch()
+    else:
+        folder.mkdir()
+        folder.chmod(0o770)
+    with pytest.raises(ConfigError, match=r"data\.cache_dir: .*vitssl-cache-\d+"):
+        open_cache(make_shards(), data, progress=False)
+    assert not list((tmp_path / "theirs").glob("*"))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can leave a folder to another user")
+def test_another_users_folder_is_refused(make_shards, data):
+    folder_of(data).mkdir(0o700, parents=True)
+    os.chown(folder_of(data), 65534, 65534)
+    with pytest.raises(ConfigError, match=r"data\.cache_dir: .* is not a folder that this user alone can write to"):
+        open_cache(make_shards(), data, progress=False)
+
+
+def test_a_lock_that_is_a_link_truncates_nothing(make_shards, data, tmp_path):
+    index, victim = make_shards(), tmp_path / "thesis.tex"
+    victim.write_text("years of work")
+    folder_of(data).mkdir(0o700, parents=True)
+    (folder_of(data) / f"{index.sha256[:20]}-full.lock").symlink_to(victim)
+    with pytest.raises(ConfigError, match=r"data\.cache_dir: cannot write in"):
+        open_cache(index, data, progress=False)
+    (folder_of(data) / f"{index.sha256[:20]}-full.lock").unlink()
+    (folder_of(data) / f"{index.sha256[:20]}-full.tmp").symlink_to(victim)
+    open_cache(index, data, progress=False)
+    assert victim.read_text() == "years of work"

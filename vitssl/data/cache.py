@@ -1,8 +1,11 @@
-"""Every image of a data set decoded once, into one file on the node that all its jobs map into memory.
+"""Every image of a data set decoded once, into one file on the node that all its jobs of a user map into memory.
 
 The file is named by the content of the shards and by `cache_px`, and holds the pixels of all images one after the other,
-channels first; shapes and offsets follow from the index. Next to it is a lock file: the process that builds
-holds it exclusively, those that read share it, and a cache whose lock nobody holds may be evicted.
+channels first; shapes and offsets follow from the index. Behind them is a mark of what they are of, written last. Next to it is a
+lock file: the process that builds holds it exclusively, those that read share it, and a cache whose lock nobody holds may be evicted.
+
+It is all in a folder of this user alone: others of the node, who may write in the same temporary folder, can neither read nor plant
+anything.
 
 Shapes: N images of the index.
 """
@@ -11,9 +14,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import random
 import shutil
+import stat
 import tempfile
 import time
 import weakref
@@ -33,6 +38,9 @@ FOLDER_BUDGET = 4  # times data.cache_gb: what the caches of a folder may take t
 POOL_FROM = 4000  # images; fewer are decoded faster than processes start
 
 
+MARK_BYTES = 32
+
+
 class Cache:
     """Decoded images, read-only; in use, and so safe from eviction, until it is closed or garbage-collected."""
 
@@ -41,7 +49,7 @@ class Cache:
         self.sizes_N2 = sizes_N2
         self.offsets_N = offsets(sizes_N2)[:-1]
         self.close = weakref.finalize(self, lock.close)
-        self._bytes = np.memmap(path, np.uint8, mode="r")
+        self._bytes = np.memmap(path, np.uint8, mode="r")[:-MARK_BYTES]
 
     @cached_property
     def images_NCHW(self) -> np.ndarray | None:
@@ -86,37 +94,56 @@ def decoded_bytes(index: Index, data: Data) -> int:
     return int(offsets(resized_sizes(index.sizes_N2, data.cache_px))[-1])
 
 
-def default_folder(data: Data) -> Path:
-    """`data.cache_dir`, else $VITSSL_CACHE_DIR, else a folder of this user in $TMPDIR."""
-    named = data.cache_dir or os.environ.get("VITSSL_CACHE_DIR")
-    return Path(named) if named else Path(tempfile.gettempdir()) / f"vitssl-cache-{os.getuid()}"
+def folder_of(data: Data) -> Path:
+    """A folder of this user in `data.cache_dir`, else $VITSSL_CACHE_DIR, else $TMPDIR."""
+    named = data.cache_dir or os.environ.get("VITSSL_CACHE_DIR") or tempfile.gettempdir()
+    return Path(named) / f"vitssl-cache-{os.getuid()}"
+
+
+def _make_private(folder: Path) -> None:
+    """Create the folder; one that is there must be this user's, and nobody else's to write.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise ConfigError(f"cannot write in {folder} ({error.strerror}); name another folder", "data.cache_dir") from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        reason = f"{folder} is not a folder that this user alone can write to, so what is in it is not trusted"
+        raise ConfigError(f"{reason}; delete it, or name another place", "data.cache_dir")
 
 
 def open_cache(index: Index, data: Data, *, progress: bool = True) -> Cache:
-    """The cache of a data set, built first where it is missing or of the wrong size.
+    """The cache of a data set, built first where it is missing or not of these images.
 
     Of several processes one builds and the others wait. Old caches of the folder are evicted to make room.
 
     Raises:
-        ConfigError: a shard whose bytes are not those that were written, naming it; no room or no permission to write.
+        ConfigError: a shard whose bytes are not those that were written, naming it; no room or no permission to write; a folder that
+            others may write to.
     """
-    folder = default_folder(data)
+    folder = folder_of(data)
+    _make_private(folder)
     path = folder / f"{index.sha256[:20]}-{data.cache_px or 'full'}.u8"
     sizes_N2 = resized_sizes(index.sizes_N2, data.cache_px)
+    mark = hashlib.sha256(f"{index.sha256} {data.cache_px}".encode()).digest()
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(_open_lock(path))
         while True:
             flock(lock, fcntl.LOCK_SH)
-            if _valid(path, sizes_N2):
+            if _valid(path, sizes_N2, mark):
                 os.utime(path)
                 stack.pop_all()  # the lock is the cache's from here on
                 return Cache(path, lock, sizes_N2)
             if not _promoted(lock):
                 continue
             # Another process may have built it between the two locks, or evict it before the next.
-            if not _valid(path, sizes_N2):
+            if not _valid(path, sizes_N2, mark):
                 _make_room(folder, path, data, int(offsets(sizes_N2)[-1]))
-                _build(index, path, sizes_N2, progress)
+                _build(index, path, sizes_N2, mark, progress)
 
 
 def _promoted(lock: IO) -> bool:
@@ -137,8 +164,15 @@ def _open_lock(path: Path) -> IO:
     return open_lock(path.with_suffix(".lock"), "data.cache_dir")
 
 
-def _valid(path: Path, sizes_N2: np.ndarray) -> bool:
-    return path.is_file() and path.stat().st_size == offsets(sizes_N2)[-1]
+def _valid(path: Path, sizes_N2: np.ndarray, mark: bytes) -> bool:
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as stream:
+            if os.fstat(stream.fileno()).st_size != offsets(sizes_N2)[-1] + MARK_BYTES:
+                return False
+            stream.seek(-MARK_BYTES, os.SEEK_END)
+            return stream.read() == mark
+    except FileNotFoundError:
+        return False
 
 
 def _make_room(folder: Path, path: Path, data: Data, needed: int) -> None:
@@ -166,15 +200,18 @@ def _evict(path: Path) -> bool:
         return True
 
 
-def _build(index: Index, path: Path, sizes_N2: np.ndarray, progress: bool) -> None:
+def _build(index: Index, path: Path, sizes_N2: np.ndarray, mark: bytes, progress: bool) -> None:
     temporary = path.with_suffix(".tmp")
+    temporary.unlink(missing_ok=True)  # of a killed build
     try:
         _reserve(temporary, int(offsets(sizes_N2)[-1]))
         with pool.progress_bar(f"decoding {index.name}", len(index), progress) as advance:
             workers = min(pool.cpu_count(), len(index.shards)) if len(index) >= POOL_FROM else 1
             work = partial(_decode_shard, index, temporary, sizes_N2, offsets(sizes_N2))
             pool.run(work, range(len(index.shards)), workers=workers, advance=advance)
-        with open(temporary, "rb") as stream:
+        with open(temporary, "ab") as stream:
+            stream.write(mark)
+            stream.flush()
             os.fsync(stream.fileno())
         move(temporary, path)
     finally:
@@ -184,7 +221,7 @@ def _build(index: Index, path: Path, sizes_N2: np.ndarray, progress: bool) -> No
 def _reserve(path: Path, size: int) -> None:
     """Make a file of that size; a full disk fails here, not in the middle of decoding."""
     try:
-        with open(path, "wb") as stream:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
             os.posix_fallocate(stream.fileno(), 0, size)
     except OSError as error:
         advice = "name another data.cache_dir, or lower data.cache_gb to stream the images"
