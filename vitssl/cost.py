@@ -107,7 +107,9 @@ def _train_forward(run: Run, num_classes: int) -> tuple[int, int]:
 
 
 def _train_backward(run: Run, num_classes: int) -> int:
-    """MACs of a training step's backward."""
+    """MACs of a training step's backward; 0 of a Run without objectives, such as that of imported weights."""
+    if not config.active(run.objectives):
+        return 0
     with macs.shapes_only(), torch.enable_grad():
         total, *_ = _unfused(run, num_classes)(_batch(run), torch.zeros(()))
         with macs.Counter() as counter:

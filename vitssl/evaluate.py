@@ -13,6 +13,7 @@ from torch import Tensor
 
 from vitssl import config, dist, evaluators, model, state
 from vitssl.backbones.base import Features
+from vitssl.checkpoint import load_model, read_run
 from vitssl.config import ConfigError
 from vitssl.config.evals import EvalConfig, pending
 from vitssl.data.batch import UNLABELLED, Batch, RawBatch
@@ -44,7 +45,7 @@ class Trained:
     def __init__(self, folder: Path, checkpoint: str = state.LAST, device: str = "auto", weights: str = "model"):
         self.folder, self.run = folder, config.load(folder)
         self.checkpoint, self.weights = checkpoint, weights
-        saved = state.read(folder / checkpoint)
+        saved = read_run(folder / checkpoint)
         self.step: int | None = saved["progress"]["step"] if "progress" in saved else None
         data = saved["data"]
         self.classes: list[str] = data["classes"]
@@ -52,7 +53,7 @@ class Trained:
         self.std: list[float] = list(data["std"])
         self.device = dist.device(device)
         self.model = model.build(self.run, len(self.classes))
-        self.model.load_state_dict(saved["model"])
+        load_model(self.model, saved["model"], folder / checkpoint)
         self._averaged = saved.get("ema")
         try:
             self.model.load_state_dict(state.chosen(saved, weights), strict=weights != "teacher")

@@ -6,6 +6,9 @@ import argparse
 import os
 import pickle
 import re
+import struct
+import zipfile
+import zlib
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from vitssl.backbones.base import Backbone
 from vitssl.config import ConfigError, Run
 
 LAST, BEST = "last.pt", "best.pt"
+CHUNK_BYTES = 1 << 24
 EXTRAS = ("backbone.mask_token",)  # of a backbone: there only where an objective uses it
 # what files of the papers hold besides tensors: their command line, or their configuration (Swin's code, Drloc's), read as a mapping
 ALSO_READ = (argparse.Namespace, (OrderedDict, "yacs.config.CfgNode"))
@@ -58,21 +62,57 @@ def read(path: Path) -> dict[str, Any]:
     """A checkpoint, on the CPU; tensors and plain values only, so that a foreign file cannot run code.
 
     Raises:
-        ConfigError: no such file, or one that is cut short or holds more than tensors and plain values.
+        ConfigError: no such file, or one that is damaged, cut short, or holds more than tensors and plain values.
     """
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; name the file of weights in it")
     if not path.is_file():
         raise ConfigError(f"{path} does not exist; name a file of weights that does")
     try:
+        _check_intact(path)
         with torch.serialization.safe_globals(list(ALSO_READ)):
-            return load_file(path) if is_safetensors(path) else torch.load(path, map_location="cpu", weights_only=True)
+            content = load_file(path) if is_safetensors(path) else torch.load(path, map_location="cpu", weights_only=True)
     # a text file is a KeyError or an IndexError of pickle's, a file that was cut short an OSError
     except (pickle.UnpicklingError, EOFError, OSError, RuntimeError, KeyError, IndexError, SafetensorError) as error:
         why = (str(error) or type(error).__name__).splitlines()[0]
         if isinstance(error, pickle.UnpicklingError | KeyError | IndexError):
             why = "it holds other things than tensors and plain values, or is another kind of file"  # torch gives advice on its arguments
         raise ConfigError(f"{path} is not a checkpoint that can be read ({why})") from None
+    if not isinstance(content, dict):
+        held = type(content).__name__
+        raise ConfigError(f"{path} is not a checkpoint that can be read (it holds a {held}, not the tensors of a network by name)")
+    return content
+
+
+def _check_intact(path: Path) -> None:
+    """Compare each part of a file of torch's with the checksum that was written with it, which torch does not.
+
+    Raises:
+        RuntimeError: a part is not what was written.
+    """
+    if not zipfile.is_zipfile(path):
+        return  # safetensors and torch's former format have none
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for part in archive.infolist():
+                if part.CRC:  # torch can be told to leave it out
+                    with archive.open(part) as stream:
+                        while stream.read(CHUNK_BYTES):
+                            pass
+    except (zipfile.BadZipFile, zlib.error, struct.error, ValueError, NotImplementedError) as error:  # of its own records too
+        raise RuntimeError(f"damaged: {error}") from None
+
+
+def check_finite(value: Any, name: str, path: Path) -> None:
+    """Look at every tensor of nested dictionaries and lists.
+
+    Raises:
+        ConfigError: one is not finite: training diverged elsewhere, or the file is damaged.
+    """
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ():
+        check_finite(part, f"{name}.{key}" if name else str(key), path)
+    if isinstance(value, Tensor) and value.is_floating_point() and not torch.isfinite(value).all():
+        raise ConfigError(f"{name} has values that are not finite; take another checkpoint", place=str(path))
 
 
 def is_safetensors(path: Path) -> bool:
@@ -156,6 +196,7 @@ def init_from(model: nn.Module, backbone: Backbone, run: Run) -> None:
     """
     wanted = ("backbone.", *(f"objectives.{name}." for name in run.init_objectives))
     theirs = {k: v for k, v in weights(run.init_from, run.init_weights).items() if k.startswith(wanted)}
+    check_finite(theirs, "", checkpoint_path(run.init_from))
     theirs = backbone.convert_state_dict(theirs, prefix="backbone.")
     ours = {k: v for k, v in model.state_dict().items() if k.startswith(wanted)}
     problems = mismatches(ours, theirs)
@@ -185,6 +226,7 @@ def load_teachers(model: nn.Module, run: Run, mean: list[float], std: list[float
         path = checkpoint_path(source)
         config.check_fits(run, field, config.load(path.parent), where=str(path.parent))
         content = read(path)
+        check_finite(content["model"], "model", path)
         if content["data"]["mean"] != list(mean) or content["data"]["std"] != list(std):
             raise ConfigError(f"{path} was trained on images of other channel statistics; set data.normalize alike for both Runs", field)
         teacher: Backbone = model.get_submodule(field)

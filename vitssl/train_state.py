@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vitssl import config, dist, evaluators, memory, model, optim, pictures, state
+from vitssl import checkpoint, config, dist, evaluators, memory, model, optim, pictures, state
+from vitssl.checkpoint import Progress
 from vitssl.config import ConfigError, Run
 from vitssl.config.evals import EvalConfig, evals_of, own_evals
 from vitssl.data.batch import Batch, RawBatch
@@ -19,19 +19,6 @@ from vitssl.data.index import load_index
 from vitssl.data.loader import TrainLoader
 from vitssl.data.subset import train_and_heldout
 from vitssl.views import EvalView, TrainViews
-
-
-@dataclass
-class Progress:
-    """What a checkpoint holds besides tensors; plain values only."""
-
-    step: int = 0  # optimiser steps done
-    time_s: float = 0.0  # wall seconds of training, over all attempts
-    attempt: int = 0
-    best_test: dict[str, float] = field(default_factory=dict)  # best on the TEST set; only ever reported under that name
-    best_val: dict[str, float] = field(default_factory=dict)
-    selected: dict[str, float] = field(default_factory=dict)  # test accuracy at the best validation epoch
-    last: dict[str, dict[str, float]] = field(default_factory=dict)  # the newest evaluation
 
 
 class TrainState:
@@ -132,7 +119,7 @@ def start(train_state: TrainState) -> nn.Module:
     """Weights, optimiser and DDP, restored from the folder's checkpoint if there is one; gives the module to call."""
     run, network = train_state.run, train_state.model
     last = train_state.folder / state.LAST
-    saved = state.read(last) if last.exists() else None
+    saved = checkpoint.read_run(last) if last.exists() else None
     if saved is None:  # a resumed run has all weights in its checkpoint, its teachers' too
         if run.init_from:
             state.init_from(network, network.backbone, run)
@@ -172,15 +159,21 @@ def _wrap(train_state: TrainState) -> nn.Module:
 
 
 def _restore(train_state: TrainState, saved: dict[str, Any]) -> None:
+    last = train_state.folder / state.LAST
+    if missing := {"optimizer", "progress", "identity"} - {name for name, value in saved.items() if value is not None}:
+        raise ConfigError(f"{min(missing)} is missing, and training cannot go on from it; {checkpoint.ADVICE}", place=str(last))
     # of an earlier schema it cannot be compared; its run.yaml is taken to be unchanged since training began
     if saved.get("schema") == config.SCHEMA and saved["identity"] != _identity(train_state.run):
         raise ConfigError(
             "it belongs to another config; run.yaml was changed after training began, or it was begun by a version of vitssl"
             " that computes the identity differently",
-            place=str(train_state.folder / state.LAST),
+            place=str(last),
         )
-    train_state.model.load_state_dict(saved["model"])
-    train_state.optimizer.load_state_dict(saved["optimizer"])
+    if saved["progress"]["step"] > train_state.total_steps:
+        reason = f"step {saved['progress']['step']:,} of {train_state.total_steps:,}; {checkpoint.ADVICE}"
+        raise ConfigError(reason, place=str(last))
+    checkpoint.load_model(train_state.model, saved["model"], last)
+    checkpoint.load_optimizer(train_state.optimizer, saved["optimizer"], last)
     if train_state.ema is not None:
         train_state.ema.average = {name: value.to(train_state.device) for name, value in saved["ema"].items()}
     train_state.progress = Progress(**saved["progress"])

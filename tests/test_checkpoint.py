@@ -1,0 +1,131 @@
+"""Damaged, altered and foreign checkpoints of runs: one line, and nothing is trained or evaluated on them."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import vitssl
+from vitssl import config, state, train
+from vitssl.checkpoint import ADVICE, read_run
+from vitssl.config import ConfigError
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory, digits) -> Path:
+    """The folder of a run that stopped after two steps of a longer training."""
+    folder = tmp_path_factory.mktemp("run")
+    run = config.merge(config.Run, {
+        "data": {"shards": str(digits), "image_size": 8, "cache_dir": str(folder / "cache")},
+        "backbone": {"name": "vit_pico", "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2},
+        "optim.batch_size": 32, "objectives.classify": {},
+        "loop": {"epochs": 1, "warmup_epochs": 0, "threads": 1, "max_steps": 2, "ema_decay": 0.9, "device": "cpu"},
+    })  # fmt: skip
+    config.save(run, folder)
+    assert train.main([str(folder)]) == 0
+    (folder / "done.json").unlink()
+    return folder
+
+
+@pytest.fixture
+def folder(stopped: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(stopped, tmp_path / "run"))
+
+
+def alter(folder: Path, path: str, value: Any) -> None:
+    """Set a nested value of the folder's checkpoint; ... leaves it out."""
+    content = torch.load(folder / state.LAST, weights_only=True)
+    *outer, name = path.split("/")
+    part = content
+    for key in outer:
+        part = part[int(key) if key.isdigit() else key]
+    if value is ...:
+        del part[name]
+    else:
+        part[name] = value
+    state.save(folder / state.LAST, content)
+
+
+WEIGHT = "backbone.norm.weight"
+NOT_FINITE = torch.full((16,), torch.nan)
+STRUCTURE = {
+    "nan weight": (f"model/{WEIGHT}", NOT_FINITE, f"model.{WEIGHT} has values that are not finite"),
+    "nan average": (f"ema/{WEIGHT}", NOT_FINITE, f"ema.{WEIGHT} has values that are not finite"),
+    "no data": ("data", ..., "data is not as this version writes it"),
+    "classes of another type": ("data/classes", "abc", "data is not as this version writes it"),
+    "mean of two": ("data/mean", [0.5, 0.5], "data is not as this version writes it"),
+    "weights that are a list": ("model", [1, 2], "model is not as this version writes it"),
+    "no weights": ("model", {}, "model is not as this version writes it"),
+    "a negative step": ("progress/step", -1, "progress is not as this version writes it"),
+    "a step in words": ("progress/step", "two", "progress is not as this version writes it"),
+    "unknown progress": ("progress/pace", 1.0, "progress is not as this version writes it"),
+    "another network": (f"model/{WEIGHT}", torch.ones(17), f"{WEIGHT} has shape (17,), and (16,) is expected: it was written for another"),
+}
+RESUMED = {
+    "a step beyond the end": ("progress/step", 10**12, "step 1,000,000,000,000 of 2"),
+    "no optimizer": ("optimizer", ..., "optimizer is missing, and training cannot go on from it"),
+    "nan in the optimizer": (
+        "optimizer/state/0/exp_avg",
+        torch.full((32, 3), torch.nan),
+        "optimizer.state.0.exp_avg has values that are not",
+    ),
+    "another optimizer": ("optimizer/param_groups", [], "optimizer: "),
+    "another weight's average": ("optimizer/state/0/exp_avg", torch.zeros(5), "optimizer: exp_avg has shape (5,)"),
+}
+
+
+@pytest.mark.parametrize("case", STRUCTURE)
+def test_what_is_not_as_written_is_not_evaluated(folder: Path, case: str) -> None:
+    path, value, words = STRUCTURE[case]
+    alter(folder, path, value)
+    with pytest.raises(ConfigError) as error:
+        vitssl.load(folder)
+    assert words in str(error.value) and str(folder / state.LAST) in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("case", {**STRUCTURE, **RESUMED})
+def test_what_is_not_as_written_is_not_trained_on(folder: Path, capsys: pytest.CaptureFixture[str], case: str) -> None:
+    path, value, words = (STRUCTURE | RESUMED)[case]
+    alter(folder, path, value)
+    before = (folder / state.LAST).read_bytes()
+    assert train.main([str(folder)]) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
+    assert words in line and state.LAST in line
+    assert (folder / state.LAST).read_bytes() == before
+
+
+def test_a_flipped_bit_is_found_or_harmless(stopped: Path, tmp_path: Path) -> None:
+    whole, rng = (stopped / state.LAST).read_bytes(), random.Random(0)
+    expected, path, found = read_run(stopped / state.LAST), tmp_path / "last.pt", 0
+    for _ in range(150):
+        altered = bytearray(whole)
+        altered[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+        path.write_bytes(altered)
+        try:
+            content = read_run(path)
+        except ConfigError as error:
+            assert "\n" not in str(error)
+            found += 1
+        else:  # of a file's padding and times
+            assert str(content) == str(expected)
+    assert found > 50
+
+
+def test_weights_that_are_not_finite_start_no_run(folder: Path, digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    alter(folder, f"model/{WEIGHT}", NOT_FINITE)
+    run = config.merge(config.Run, config.read_yaml(folder / "run.yaml"), {"init_from": str(folder)})
+    config.save(run, tmp_path / "second")
+    assert train.main([str(tmp_path / "second")]) == 2
+    assert f"{WEIGHT} has values that are not finite" in capsys.readouterr().err
+    assert not list((tmp_path / "second").glob("*.pt"))
+
+
+def test_the_advice_is_said(folder: Path) -> None:
+    alter(folder, "schema", "x")
+    with pytest.raises(ConfigError, match=ADVICE):
+        read_run(folder / state.LAST)

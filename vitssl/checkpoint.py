@@ -1,0 +1,116 @@
+"""What a run's checkpoint holds, and whether a file is one: checked before anything of it is used."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from vitssl.config import ConfigError
+from vitssl.state import check_finite, mismatches, read
+
+ADVICE = "put it back as it was, or delete it to train anew"
+
+
+@dataclass
+class Progress:
+    """What a checkpoint holds besides tensors; plain values only."""
+
+    step: int = 0  # optimiser steps done
+    time_s: float = 0.0  # wall seconds of training, over all attempts
+    attempt: int = 0
+    best_test: dict[str, float] = field(default_factory=dict)  # best on the TEST set; only ever reported under that name
+    best_val: dict[str, float] = field(default_factory=dict)
+    selected: dict[str, float] = field(default_factory=dict)  # test accuracy at the best validation epoch
+    last: dict[str, dict[str, float]] = field(default_factory=dict)  # the newest evaluation
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """The checkpoint of a run (``last.pt``, ``best.pt``, one that was kept, imported weights), on the CPU.
+
+    Raises:
+        ConfigError: naming the file, and what of it is damaged or not as this version writes it.
+    """
+    content = read(path)
+    for name, is_as_written in WRITTEN.items():
+        if not is_as_written(content.get(name)):
+            _refuse(path, f"{name} is not as this version writes it")
+    for name in NUMBERS.intersection(content):
+        check_finite(content[name], name, path)
+    return content
+
+
+def load_model(network: nn.Module, state: dict[str, Tensor], path: Path) -> None:
+    """`load_state_dict`; raises ConfigError where the file's weights are another network's."""
+    if problems := mismatches(network.state_dict(), state):
+        name, what = next(iter(problems.items()))
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        _refuse(path, f"{name} {what}{more}: it was written for another network than run.yaml's")
+    network.load_state_dict(state)
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any], path: Path) -> None:
+    """`load_state_dict`; raises ConfigError where the file's state is another optimizer's."""
+    try:
+        optimizer.load_state_dict(state)
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        _refuse(path, f"optimizer: {str(error).splitlines()[0]}")
+    for parameter, values in optimizer.state.items():
+        for name, value in values.items():
+            if isinstance(value, Tensor) and value.dim() and value.shape != parameter.shape:
+                _refuse(path, f"optimizer: {name} has shape {tuple(value.shape)}, its weight {tuple(parameter.shape)}")
+
+
+def _refuse(path: Path, reason: str) -> NoReturn:
+    raise ConfigError(f"{reason}; {ADVICE}", place=str(path))
+
+
+# ---------------------------------------------------------------------------------------------------- what is written
+
+
+def _is_state(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in value.items()) and bool(value)
+
+
+def _is_data(value: Any) -> bool:
+    """What `vitssl.train_state.TrainState.data_facts` gives."""
+    if not isinstance(value, dict) or not {"classes", "mean", "std"} <= value.keys():
+        return False
+    classes, *statistics = value["classes"], value["mean"], value["std"]
+    named = isinstance(classes, list) and all(isinstance(name, str) for name in classes)  # none: pretrained weights from elsewhere
+    return named and all(isinstance(numbers, list) and len(numbers) == 3 and all(map(_is_number, numbers)) for numbers in statistics)
+
+
+def _is_progress(value: Any) -> bool:
+    if not isinstance(value, dict) or not value.keys() <= {f.name for f in dataclasses.fields(Progress)}:
+        return False
+    progress = Progress(**value)
+    counts, results = (progress.step, progress.attempt), (progress.best_test, progress.best_val, progress.selected, progress.last)
+    counted = all(isinstance(count, int) and count >= 0 for count in counts) and _is_number(progress.time_s)
+    return counted and all(isinstance(result, dict) for result in results)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float | int) and abs(value) < float("inf")
+
+
+def _or_absent(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or check(value)
+
+
+# best.pt has the first two, imported weights "ema" too
+WRITTEN: dict[str, Callable[[Any], bool]] = {
+    "model": _is_state,
+    "data": _is_data,
+    "ema": _or_absent(_is_state),
+    "progress": _or_absent(_is_progress),
+    "optimizer": _or_absent(lambda value: isinstance(value, dict)),
+    "identity": _or_absent(lambda value: isinstance(value, str)),
+    "schema": _or_absent(lambda value: isinstance(value, int)),
+}
+NUMBERS = {"model", "ema", "optimizer"}  # of tensors that are finite
