@@ -79,8 +79,7 @@ def read(path: Path) -> dict[str, Any]:
             why = "it holds other things than tensors and plain values, or is another kind of file"  # torch gives advice on its arguments
         raise ConfigError(f"{path} is not a checkpoint that can be read ({why})") from None
     if not isinstance(content, dict):
-        held = type(content).__name__
-        raise ConfigError(f"{path} is not a checkpoint that can be read (it holds a {held}, not the tensors of a network by name)")
+        raise ConfigError(f"{path} holds a {type(content).__name__}, not the tensors of a network by name")
     return content
 
 

@@ -258,6 +258,46 @@ def test_index_survives_the_disk(make_shards):
         assert np.array_equal(getattr(read, column), getattr(built, column))
 
 
+ALTERED = {
+    "a name with ..": ("shards/0/name", "../train-000000.tar", r"shards\[0\]\.name is not the name of a file"),
+    "an absolute name": ("shards/0/name", "/etc/passwd", r"shards\[0\]\.name is not the name of a file"),
+    "a shard that is text": ("shards/0", "train", "shards is not a list"),
+    "no split": ("shards/0/split", None, r"shards\[0\] has no split or no sha256"),
+    "a negative count": ("shards/0/images", -1, r"shards\[0\]\.images and \.bytes are not both counts"),
+    "another count": ("shards/0/images", 5, "samples.offset has 17 values, the shards hold 18 images"),
+    "classes": ("classes", "cat", "classes is not a list of names"),
+    "statistics": ("std", [0.1, float("nan"), 0.1], "std is not a list of three numbers"),
+    "no samples": ("samples", [], "samples lacks one of offset, size, label, height, width, crc32"),
+    "a column of lists": ("samples/label", [[0]] * 17, "samples.label is not a list of whole numbers"),
+    "a column of text": ("samples/label", ["0"] * 17, "samples.label is not a list of whole numbers"),
+    "a huge number": ("samples/size/3", 10**30, "samples.size is not a list of whole numbers"),
+    "half a number": ("samples/label/3", 0.5, "samples.label is not a list of whole numbers"),
+    "a label beyond": ("samples/label/3", 2, r"samples\.label\[3\] is 2, which cannot be"),
+    "a label below": ("samples/label/3", -2, r"samples\.label\[3\] is -2, which cannot be"),
+    "an offset beyond": ("samples/offset/0", 10**9, r"samples\.offset\[0\] is 1,000,000,000, which cannot be"),
+    "a size beyond": ("samples/size/0", 10**9, r"samples\.size\[0\] is 1,000,000,000, which cannot be"),
+    "a height": ("samples/height/16", 10**9, r"samples\.height\[16\] is 1,000,000,000, which cannot be"),
+    "an area": ("samples/width/16", 10**8, r"samples\.width\[16\] is 100,000,000, which cannot be"),
+    "no width": ("samples/width/16", 0, r"samples\.width\[16\] is 0, which cannot be"),
+}
+
+
+@pytest.mark.parametrize("case", ALTERED)
+def test_an_index_that_cannot_be_is_one_line(make_shards, case):
+    """Also with the sha256 of its content: it may come from elsewhere."""
+    path, value, words = ALTERED[case]
+    file = make_shards().folder / "index.json"
+    content = json.loads(file.read_text())
+    *outer, name = (int(key) if key.isdigit() else key for key in path.split("/"))
+    part = content
+    for key in outer:
+        part = part[key]
+    part[name] = value
+    file.write_text(json.dumps(content | {"sha256": fingerprint(content)}))
+    with pytest.raises(ConfigError, match=rf"index\.json: {words}; delete the folder and build the shards again$"):
+        read_index(file.parent)
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [

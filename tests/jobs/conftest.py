@@ -28,11 +28,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def write_index(folder: Path, parts: list[tuple[str, int]], name: str = "digits") -> None:
     """The index of empty shards: two classes in turn."""
-    listed = [{"name": f"{i}.tar", "split": split, "images": n, "bytes": 0, "sha256": ""} for i, (split, n) in enumerate(parts)]
+    listed = [{"name": f"{i}.tar", "split": split, "images": n, "bytes": 1, "sha256": ""} for i, (split, n) in enumerate(parts)]
     for shard in listed:
-        (folder / shard["name"]).touch()
+        (folder / shard["name"]).write_bytes(b"x")
     count = sum(n for _, n in parts)
-    columns = {name: np.arange(count) % 2 for name in COLUMNS}
+    columns = {name: np.ones(count, np.int64) for name in COLUMNS} | {"label": np.arange(count) % 2, "offset": np.zeros(count, np.int64)}
     index = Index(folder, name, "", "", ["a", "b"], [0.5] * 3, [0.5] * 3, listed, **columns)
     content = to_json(index)
     (folder / "index.json").write_text(json.dumps(content | {"sha256": fingerprint(content)}))

@@ -21,12 +21,12 @@ import numpy as np
 from vitssl.config import ConfigError
 from vitssl.data.decode import decode
 from vitssl.data.folders import build_line
+from vitssl.data.index_schema import COLUMNS, columns_of
 
 INDEX_FILE = "index.json"
 UNFINISHED = ".build"  # subfolder of what an unfinished build has done so far
 FORMAT = 1
 REBUILD = "delete the folder and build the shards again"
-COLUMNS = {"offset": np.int64, "size": np.int64, "label": np.int64, "height": np.int64, "width": np.int64, "crc32": np.int64}
 
 
 @dataclass
@@ -93,7 +93,7 @@ def unwritten(folder: str | Path, name: str, classes: list[str], labels: dict[st
     """The index of shards that are not written yet: its splits with the labels of their images, and nothing of the images themselves."""
     shards = [{"name": "", "split": split, "images": len(of_split)} for split, of_split in labels.items()]
     label = np.concatenate(list(labels.values()))
-    columns = {column: np.zeros(len(label), dtype) for column, dtype in COLUMNS.items()} | {"label": label}
+    columns = {column: np.zeros(len(label), np.int64) for column in COLUMNS} | {"label": label}
     return Index(Path(folder), name, source="", sha256="", classes=classes, mean=[], std=[], shards=shards, **columns)
 
 
@@ -129,7 +129,10 @@ def read_index(folder: str | Path) -> Index:
         raise ConfigError(f"{path}: not an index of format {FORMAT}; {REBUILD}")
     if content.get("sha256") != fingerprint(content):
         raise ConfigError(f"{path}: altered, its content does not have the sha256 that it states; {REBUILD}")
-    columns = {name: np.array(content["samples"][name], dtype) for name, dtype in COLUMNS.items()}
+    try:
+        columns = columns_of(content)
+    except ConfigError as error:
+        raise ConfigError(f"{error.reason}; {REBUILD}", place=str(path)) from None
     fields = {name: content[name] for name in ("name", "source", "sha256", "classes", "mean", "std", "shards")}
     return Index(folder=Path(folder), **fields, **columns)
 

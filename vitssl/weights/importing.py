@@ -41,8 +41,6 @@ def import_file(file: Path, layout: str, out: Path | None = None, settings: Sequ
         ConfigError: it is no checkpoint, a tensor is missing, too many or of another shape, or ``out`` holds something else.
     """
     content = state.read(file)
-    if not isinstance(content, dict):
-        raise ConfigError(f"{file} holds a {type(content).__name__}, not the tensors of a network by name")
     noted, names = _noted(file)
     origin = {"file": str(file.resolve()), "sha256": hash_file(file), "layout": layout, "settings": sorted(settings)}
     folder = out or imported_folder(layout, file, origin["sha256"])

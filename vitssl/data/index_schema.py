@@ -1,0 +1,89 @@
+"""Is the content of an `index.json` what this project writes? Checked once, before a number of it is used: it may come from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from vitssl.config import ConfigError
+from vitssl.data.decode import MOST_PIXELS
+
+SHARD_NAME = re.compile(r"[\w-][\w.-]*")  # a file of the folder itself
+COLUMNS = ("offset", "size", "label", "height", "width", "crc32")
+
+
+def columns_of(content: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The samples' columns, int64 (N,), after a check of everything in the index.
+
+    Raises:
+        ConfigError: saying what is wrong, without the file.
+    """
+    for problem in _field_problems(content):
+        raise ConfigError(problem)
+    samples = content.get("samples")
+    if not isinstance(samples, dict) or not samples.keys() >= set(COLUMNS):
+        raise ConfigError(f"samples lacks one of {', '.join(COLUMNS)}")
+    columns = {name: _column(name, samples[name]) for name in COLUMNS}
+    for problem in _column_problems(content, columns):
+        raise ConfigError(problem)
+    return columns
+
+
+def _field_problems(content: dict[str, Any]) -> Iterator[str]:
+    for name in ("name", "source"):
+        if not isinstance(content.get(name), str):
+            yield f"{name} is not text"
+    if not _are(str, content.get("classes")):
+        yield "classes is not a list of names"
+    for name in ("mean", "std"):
+        if not _are(float | int, content.get(name)) or len(content[name]) != 3 or not np.isfinite(content[name]).all():
+            yield f"{name} is not a list of three numbers"
+    if not _are(dict, content.get("shards")):
+        yield "shards is not a list"
+        return
+    for number, shard in enumerate(content["shards"]):
+        if not isinstance(shard.get("name"), str) or not SHARD_NAME.fullmatch(shard["name"]):
+            yield f"shards[{number}].name is not the name of a file"
+        if not isinstance(shard.get("split"), str) or not isinstance(shard.get("sha256"), str):
+            yield f"shards[{number}] has no split or no sha256"
+        if any(not isinstance(shard.get(count), int) or shard[count] < 0 for count in ("images", "bytes")):
+            yield f"shards[{number}].images and .bytes are not both counts"
+
+
+def _are(kind: Any, values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(value, kind) for value in values)
+
+
+def _column(name: str, values: Any) -> np.ndarray:
+    try:
+        column = np.asarray(values if values != [] else np.empty(0, np.int64))
+    except (ValueError, OverflowError):  # lists in lists of several lengths
+        column = np.empty((0, 0))
+    if column.ndim != 1 or column.dtype.kind != "i":
+        raise ConfigError(f"samples.{name} is not a list of whole numbers")
+    return column.astype(np.int64, copy=False)
+
+
+def _column_problems(content: dict[str, Any], columns: dict[str, np.ndarray]) -> Iterator[str]:
+    """What no shard could hold."""
+    images = [shard["images"] for shard in content["shards"]]
+    for name, column in columns.items():
+        if len(column) != sum(images):
+            yield f"samples.{name} has {len(column):,} values, the shards hold {sum(images):,} images"
+            return
+    ends = np.repeat(np.array([shard["bytes"] for shard in content["shards"]], np.int64), images)
+    offset, size, label, height, width, crc32 = (columns[name] for name in COLUMNS)
+    within = {
+        "label": (label >= -1) & (label < len(content["classes"])),
+        "offset": (offset >= 0) & (offset <= ends),
+        "size": (size > 0) & (size <= ends - offset),
+        "height": (height > 0) & (height <= MOST_PIXELS),
+        "width": (width > 0) & (width <= MOST_PIXELS // height.clip(1)),
+        "crc32": (crc32 >= 0) & (crc32 < 2**32),
+    }
+    for name, fits in within.items():
+        if not fits.all():
+            yield f"samples.{name}[{fits.argmin()}] is {columns[name][fits.argmin()]:,}, which cannot be"
