@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -49,15 +50,23 @@ class NodeInfo:
     """A node's place among the nodes of its job."""
 
     nodes: int = 1
-    host: str = "localhost"  # this node's name
-    head: str = "localhost"  # the first node's
+    rank: int = 0  # of this node
+    host: str = "localhost"  # its name
+    head: str = "127.0.0.1"  # the first node's name
     job: int = 0  # SLURM's raw job id
     restart: int = 0  # how often SLURM requeued the job
 
     @property
     def port(self) -> int:
-        """The rendezvous port: below the ephemeral range (32768), and different after a requeue."""
-        return 20000 + (7 * self.job + self.restart) % 12000
+        """The port where the processes find each other: of several nodes below the ephemeral range (32768), and different after a
+        requeue; of one a free one."""
+        return 20000 + (7 * self.job + self.restart) % 12000 if self.nodes > 1 else _free_port()
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
 
 
 def command(folder: Path, job: dict[str, Any], node: NodeInfo, stop_file: Path, module: str = TRAINING) -> list[str]:
@@ -66,10 +75,9 @@ def command(folder: Path, job: dict[str, Any], node: NodeInfo, stop_file: Path, 
     python = container_command(site, sys.executable, [folder.parent, Path(job["source"]), stop_file.parent, *_outside(job, site)])
     if node.nodes == 1 and processes == 1:
         return [*python, "-m", module, str(folder)]
-    rendezvous = ["--standalone"]
-    if node.nodes > 1:
-        rendezvous = ["--nnodes", str(node.nodes), "--rdzv-backend", "c10d", "--rdzv-id", f"{node.job}-{node.restart}"]
-        rendezvous += ["--rdzv-endpoint", f"{node.head}:{node.port}", "--local-addr", node.host]
+    # static: what torchrun's elastic rendezvous finds in its store it unpickles, and everybody on the network can write there
+    rendezvous = ["--nnodes", str(node.nodes), "--node-rank", str(node.rank), "--rdzv-backend", "static"]
+    rendezvous += ["--master-addr", node.head, "--master-port", str(node.port)]
     launcher = ["-m", "torch.distributed.run", *rendezvous, "--nproc-per-node", str(processes), "--max-restarts", "0"]
     return [*python, *launcher, "-m", module, str(folder)]
 
@@ -172,7 +180,8 @@ def _saved(folder: Path) -> float | None:
 def _node_info(environment: submitit.JobEnvironment) -> NodeInfo:
     hosts = list(environment.hostnames)
     restart = int(os.environ.get("SLURM_RESTART_COUNT", 0))
-    return NodeInfo(len(hosts), hosts[environment.node], hosts[0], int(environment.raw_job_id), restart)
+    head = hosts[0] if len(hosts) > 1 else NodeInfo.head
+    return NodeInfo(len(hosts), environment.node, hosts[environment.node], head, int(environment.raw_job_id), restart)
 
 
 def _on_stop_signals(stop_file: Path) -> None:
