@@ -11,6 +11,7 @@ from scipy.io import savemat
 
 from vitssl.config import ConfigError
 from vitssl.data import shards
+from vitssl.data.lists import read_csv, read_list
 from vitssl.data.sources import Source, open_source
 
 
@@ -74,6 +75,29 @@ def test_a_list_may_hold_one_class(tmp_path):
     opened = open_source(f"list:{tmp_path}?images=images&train=b:b.txt&train=a:a.txt&test=a:a.txt")
     assert opened.classes == ["a", "b"]
     assert listed(opened) == {"train": [("b/1.png", 1), ("a/1.png", 0), ("a/2.png", 0)], "test": [("a/1.png", 0), ("a/2.png", 0)]}
+
+
+@pytest.mark.parametrize("line", [" ," * 200_000 + "x" * 200_000 + ",", "x," * 200_000, "a" + ", " * 200_000 + "b,c" + ",d" * 99_999 + ","])
+def test_a_long_line_takes_no_longer_than_its_length(tmp_path, line):
+    """A pattern looked at it once for each of its characters: minutes."""
+    file = tmp_path / "train.txt"
+    file.write_text(f"a.png 0\n{line}\n")
+    with pytest.raises(ConfigError, match=r"train\.txt:2: expected an image's path and its label, not '.{1,80}'$"):
+        read_list(file)
+
+
+def test_a_quotation_mark_that_nothing_closes_is_one_line(tmp_path):
+    file = tmp_path / "all.csv"
+    file.write_text('path,label\n"a.png,0\n' + "b.png,1\n" * 20_000)
+    with pytest.raises(ConfigError, match=r"all\.csv: not a table of comma-separated values \(field larger"):
+        read_csv(file)
+
+
+def test_brackets_in_brackets_are_one_line(tmp_path):
+    file = tmp_path / "train.json"
+    file.write_text("[" * 100_000)
+    with pytest.raises(ConfigError, match=r"train\.json: not JSON \("):
+        read_list(file)
 
 
 @pytest.mark.parametrize(

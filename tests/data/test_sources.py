@@ -167,6 +167,22 @@ def test_idx_errors_name_the_file(tmp_path):
         open_source(f"idx:{tmp_path}")
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"\0\0\x08\x04" + b"\xff" * 16,  # a product that no int64 holds
+        b"\0\0\x08\x04" + b"\x00\x01\x00\x00" * 4,  # and one that is 0 in 64 bits
+        b"\0\0\x08\xff" + b"\0\0\0\1" * 255,
+        b"\0\0\x08\x03\0\0",
+    ],
+)
+def test_an_idx_header_that_cannot_be_is_one_line(tmp_path, header):
+    file = tmp_path / "x-idx4-ubyte"
+    file.write_bytes(header)
+    with pytest.raises(ConfigError, match=r"x-idx4-ubyte: \d+ bytes do not hold an array of shape"):
+        read_idx(file)
+
+
 def test_truncated_gzip_is_named(tmp_path):
     file = tmp_path / "x-idx1-ubyte.gz"
     file.write_bytes(gzip.compress(idx_bytes(np.zeros(1000, np.uint8)))[:-12])

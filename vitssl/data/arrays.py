@@ -6,6 +6,7 @@ Shapes: N images of a split.
 from __future__ import annotations
 
 import gzip
+import math
 import zipfile
 import zlib
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from vitssl.config import ConfigError
+
+MOST_DIMENSIONS = 4  # of an idx file: images, rows, columns, colours
 
 
 class Arrays(NamedTuple):
@@ -53,14 +56,16 @@ def read_idx(file: Path) -> np.ndarray:
     """
     try:
         content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise ConfigError(f"{file}: cannot be read ({error})") from None
     if len(content) < 4 or content[:3] != b"\0\0\x08":
         raise ConfigError(f"{file}: not an idx file of unsigned bytes")
     start = 4 + 4 * content[3]
-    shape = tuple(int(size) for size in np.frombuffer(content[4:start], ">u4"))
-    if len(shape) != content[3] or len(content) != start + int(np.prod(shape)):
-        raise ConfigError(f"{file}: {len(content)} bytes do not hold an array of shape {shape}; the file is truncated or damaged")
+    shape = tuple(int.from_bytes(content[i : i + 4], "big") for i in range(4, start, 4))
+    if len(shape) > MOST_DIMENSIONS or len(content) != start + math.prod(shape):
+        raise ConfigError(
+            f"{file}: {len(content)} bytes do not hold an array of shape {shape[:MOST_DIMENSIONS]}; the file is truncated or damaged"
+        )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 

@@ -64,10 +64,19 @@ def read_text(file: Path) -> str:
 
 def _text_rows(file: Path) -> Iterator[Row]:
     for where, line in _lines(file):
-        match = re.fullmatch(r"(.+?)[\s,]+([^\s,]+)", line)
-        if not match:
-            raise ConfigError(f"{where}: expected an image's path and its label, not {line!r}")
-        yield _row(where, *match.groups())
+        label = re.split(r"[\s,]", line)[-1]
+        path = _without_separators(line[: len(line) - len(label)])
+        if not path or not label:
+            raise ConfigError(f"{where}: expected an image's path and its label, not {line[:80]!r}")
+        yield _row(where, path, label)
+
+
+def _without_separators(text: str) -> str:
+    """Without white space and commas at its end. A pattern would look at a line of nothing else once for each of its characters."""
+    end = len(text)
+    while end and (text[end - 1].isspace() or text[end - 1] == ","):
+        end -= 1
+    return text[:end]
 
 
 def _row(where: str, path: str, label: str) -> Row:
@@ -78,7 +87,7 @@ def _row(where: str, path: str, label: str) -> Row:
 def _json_rows(file: Path) -> Iterator[Row]:
     try:
         content = json.loads(read_text(file))
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ConfigError(f"{file}: not JSON ({error})") from None
     try:
         if isinstance(content, dict):
@@ -154,7 +163,13 @@ def _entry(entries: dict[str, str], key: str, file: Path, what: str) -> str:
 
 def read_csv(file: Path) -> dict[str, list[Row]]:
     """Rows by split of a table with the columns path, label and, perhaps, split; without a split it is "train"."""
-    reader = csv.DictReader(io.StringIO(read_text(file)))
+    try:
+        return _csv_rows(file, csv.DictReader(io.StringIO(read_text(file))))
+    except csv.Error as error:  # such as a field of more than 131,072 characters: a quotation mark that nothing closes
+        raise ConfigError(f"{file}: not a table of comma-separated values ({error})") from None
+
+
+def _csv_rows(file: Path, reader: csv.DictReader) -> dict[str, list[Row]]:
     if missing := {"path", "label"} - set(reader.fieldnames or ()):
         raise ConfigError(f"{file}: no column {sorted(missing)[0]!r}; expected path,label[,split]")
     splits: dict[str, list[Row]] = {}
