@@ -275,11 +275,12 @@ def _axes_of(spec: Spec, cell: Cell, stage: Stage) -> dict[str, Any]:
 def _name(cell: Cell, stage: Stage, axes: dict[str, Any], key: str) -> str:
     """The name of a run's folder."""
     stages = [stage.name] if len(cell.stages) > 1 else []
-    parts = [cell.arm, *stages, *(_short(axis, value) for axis, value in axes.items()), key]
+    parts = [cell.arm, *stages, *(short(axis, value) for axis, value in axes.items()), key]
     return "-".join(re.sub(r"[^A-Za-z0-9._]+", "_", part) for part in parts)
 
 
-def _short(axis: str, value: Any) -> str:
+def short(axis: str, value: Any) -> str:
+    """A value of an axis, as in the names of runs."""
     if isinstance(value, str):
         return value
     return f"s{value}" if axis == "seed" else f"{axis.rsplit('.', 1)[-1]}{value}"

@@ -1,38 +1,114 @@
-"""What the launcher prints: tables of jobs and of predicted cost."""
+"""What the launcher prints: the runs of a sweep, and their predicted cost."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Column, Table
+from rich.table import Table
 
 from jobs.folders import Launch, error_of, is_done, is_trained
-from jobs.graph import Graph, Job
+from jobs.graph import Graph, Job, short
 from jobs.predict import START_S, Prediction, longest_chain_hours, most_gpus
 from jobs.sweep import Spec
+from jobs.tables import print_table
 from vitssl.config import Run, Site, checkpoints, dotted
 from vitssl.emissions import intensity_kg_per_kwh
 from vitssl.words import counted
 
+MOST_LINES = 30  # of the table of a sweep, unless every job is asked for
+ALL_JOBS = "--all-jobs"
 
-def jobs(graph: Graph, spec: Spec, console: Console) -> None:
-    """Every Run of the sweep: what it is, where it goes, what it starts from."""
-    counts = f"{counted(len(graph.jobs), 'run')} for {counted(len(graph.cells), 'cell')}"
-    table = Table(title=f"{spec.name}: {counts} ({spec.file})", title_justify="left")
+
+@dataclass
+class Line:
+    """Runs that differ in their seed alone."""
+
+    label: str
+    jobs: list[Job]
+
+    @property
+    def starts_from(self) -> str:
+        return ", ".join(dict.fromkeys(starts_from(job) for job in self.jobs))
+
+    @property
+    def state(self) -> str:
+        """Such as new, or 1 done, 2 new."""
+        states = Counter(state(job) for job in self.jobs)
+        return next(iter(states)) if len(states) == 1 else ", ".join(f"{number} {name}" for name, number in states.items())
+
+
+def lines(jobs: Collection[Job], spec: Spec) -> list[Line]:
+    """The jobs, those that differ in their seed alone together; named without the axes of a single value."""
+    made: dict[tuple[str, ...], Line] = {}
+    for job in jobs:
+        shown = [short(axis, value) for axis, value in job.axes.items() if axis != "seed" and len(spec.axes[axis]) > 1]
+        words = [job.arm, *([job.stage] if len(spec.arms[job.arm].stages) > 1 else []), *shown]
+        made.setdefault((job.arm, job.stage, *shown), Line(" ".join(words), [])).jobs.append(job)
+    return list(made.values())
+
+
+def jobs(graph: Graph, spec: Spec, console: Console, predicted: Sequence[Prediction] = (), site: Site | None = None) -> None:
+    """The Runs of the sweep, a line for those that differ in their seed alone, with the sums of their predicted costs."""
+    of_all, table, costs = lines(graph.jobs, spec), _table(graph, spec), {p.name: p for p in predicted}
+    begun = any(line.state != "new" for line in of_all)
+    units = _units(site) if site is not None and any(p.gpu_hours for p in predicted) else []
+    for column in ("run", "runs", "epochs", "starts from", "GMACs/image", "images", "hours", *units, "state"):
+        table.add_column(column, justify="left" if column in ("run", "starts from", "state") else "right")
+    for line in of_all[:MOST_LINES]:
+        known = [costs[job.name] for job in line.jobs if job.name in costs]
+        epochs = ", ".join(dict.fromkeys(str(job.run.loop.epochs) for job in line.jobs))
+        cells = [line.label, str(len(line.jobs)), epochs, line.starts_from, *_sums(known, site, len(units)), line.state if begun else ""]
+        table.add_row(*map(escape, cells))
+    print_table(table, console, drop=("starts from", "images", "kWh", "GMACs/image", "kg CO2e", "epochs"))
+    if left := of_all[MOST_LINES:]:
+        more = f"{counted(len(left), 'more line')} ({counted(sum(len(line.jobs) for line in left), 'run')})"
+        console.print(f"... {more}; {ALL_JOBS} prints every run", highlight=False)
+    if quoted := [name for name, arm in spec.arms.items() if not arm.stages]:
+        console.print(f"not run: {', '.join(quoted)}", highlight=False, markup=False)
+
+
+def _sums(predicted: list[Prediction], site: Site | None, amounts: int) -> list[str]:
+    """Of the runs of a line: multiply-adds per image, images, hours and further amounts; empty where none can be predicted."""
+    if not predicted or site is None:
+        return [""] * (3 + amounts)
+    costs = [sum(values) for values in zip(*(_amounts(p, site) for p in predicted), strict=True)][:amounts]
+    images, hours = sum(p.images for p in predicted), sum(p.hours for p in predicted)
+    return [f"{predicted[0].macs / 1e9:.3f}", f"{images:,.0f}", _shown(hours), *map(_shown, costs)]
+
+
+def every_job(graph: Graph, spec: Spec, console: Console) -> None:
+    """Every Run of the sweep: its folder, what it is, what it starts from."""
+    table = _table(graph, spec)
     for column in ("run", "stage", "epochs", "starts from", "state"):
         table.add_column(column)
     for job in graph.jobs:
-        parents = ", ".join(parent.stage for parent in job.parents) or ", ".join(checkpoints(job.run).values())
-        table.add_row(job.name, job.stage, str(job.run.loop.epochs), parents, state(job))
+        table.add_row(job.name, job.stage, str(job.run.loop.epochs), starts_from(job), state(job))
     print_table(table, console, drop=("stage", "starts from", "epochs"))
     for name, arm in spec.arms.items():
         if not arm.stages:
             console.print(f"{name}: not run: {arm.not_runnable or 'a number that the paper quotes'}", highlight=False)
+
+
+def _table(graph: Graph, spec: Spec) -> Table:
+    counts = f"{counted(len(graph.jobs), 'run')} for {counted(len(graph.cells), 'cell')}"
+    return Table(title=f"{spec.name}: {counts} ({spec.file})", title_justify="left")
+
+
+def starts_from(job: Job) -> str:
+    return ", ".join(parent.stage for parent in job.parents) or ", ".join(checkpoints(job.run).values())
+
+
+def hint(launch: Launch, console: Console) -> None:
+    """The last line of a dry run."""
+    scripts = " and sbatch scripts" if launch.executor == "slurm" else ""
+    console.print(f"Costs are of all runs of a line. {ALL_JOBS} prints every run, with its fields{scripts}", soft_wrap=True)
 
 
 def runs(graph: Graph, console: Console) -> None:
@@ -142,34 +218,3 @@ def _amounts(p: Prediction, site: Site) -> list[float]:
 
 def _shown(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
-
-
-def print_table(table: Table, console: Console, drop: Sequence[str] = ()) -> None:
-    """Print a table with as many columns as fit the terminal, or the 80 columns of a pipe: without those that are empty, and then without
-    those of ``drop``, the first one first. What is too wide even so wraps whole lines rather than the names of runs."""
-    columns = [column for column in table.columns if not table.row_count or any(column.cells)]
-    left_out: list[str] = []
-    needed = whole = _width(_of_columns(table, columns))
-    for header in drop:
-        if needed > console.width and any(column.header == header for column in columns):
-            columns = [column for column in columns if column.header != header]
-            left_out.append(header)
-            needed = _width(_of_columns(table, columns))
-    wide = Console(file=console.file, width=max(needed, console.width), force_terminal=console.is_terminal)
-    wide.print(_of_columns(table, columns))
-    if left_out:
-        wide.print(f"COLUMNS={whole} shows {' and '.join(left_out)} too", style="dim", highlight=False)
-
-
-def _of_columns(table: Table, columns: Sequence[Column]) -> Table:
-    """A table of some of the columns."""
-    narrow = Table(title=table.title, title_justify=table.title_justify)
-    for column in columns:
-        narrow.add_column(column.header, justify=column.justify)
-    for cells in zip(*(column.cells for column in columns), strict=True):
-        narrow.add_row(*cells)
-    return narrow
-
-
-def _width(table: Table) -> int:
-    return Console(width=10_000).measure(table).maximum

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from jobs import cluster, local
 from jobs.folders import error_of
-from jobs.show import print_table
+from jobs.tables import print_table
 from jobs.time_left import Seen, Work, time_of
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError

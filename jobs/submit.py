@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
         help="optim.lr=1e-3 for all Runs, finetune.optim.lr=1e-3 for a stage, arms.ssat.optim.lr=1e-3 for an arm, "
         "arms.sslft.finetune.optim.lr=1e-3 for a stage of an arm; axes.seed=[0,1], arms=[ssat], resources.nodes=2, name=X",
     )  # fmt: skip
-    add("--dry-run", action="store_true", help="print every Run, what would be submitted and what it would cost; submit and train nothing")
+    add("--dry-run", action="store_true", help="print what would be submitted and what it would cost; submit and train nothing")
     add(
         "--executor",
         choices=("auto", "slurm", "local"),
@@ -64,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--site", help="profile of the place: a file, or a name in jobs/sites")
     add("--smoke", action="store_true", help="every arm for two steps on tiny data")
     add("--all", action="store_true", help="the optional arms and axis values too")
+    add("--all-jobs", action="store_true", help="list every run by itself; in a dry run with its fields and its sbatch script")
     add("--runs", type=Path, default=Path("runs"), help="folder of the run folders (default: runs)")
     add("--use-current-source", action="store_true", help="runs that have begun go on with today's source instead of their snapshot")
     return parser
@@ -97,15 +98,18 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
         equalize.apply(spec, planned, launch)
     linked = graph.link(spec, planned, launch.sweep, shards.fingerprint)
     if options.dry_run:
-        return _dry_run(spec, linked, launch, unfetched, console)
+        return _dry_run(spec, linked, launch, unfetched, options.all_jobs, console)
     if any(limit is not None for limit in vars(spec.budget).values()):
         budget.check(spec, linked, predict.sweep(linked, launch), site)
-    _show(spec, linked, console)
+    _show(spec, linked, options.all_jobs, console)
     return _launch(spec, linked, launch, options.wait, console)
 
 
-def _show(spec: sweep.Spec, linked: graph.Graph, console: Console) -> None:
-    show.jobs(linked, spec, console)
+def _show(spec: sweep.Spec, linked: graph.Graph, all_jobs: bool, console: Console, *costs: Any) -> None:
+    if all_jobs:
+        show.every_job(linked, spec, console)
+    else:
+        show.jobs(linked, spec, console, *costs)
     for line in dict.fromkeys(shards.describe(job.run) for job in linked.jobs):
         console.print(line, soft_wrap=True, highlight=False)
 
@@ -167,19 +171,24 @@ def _site_problems(site: Site) -> Iterator[Problem]:
         yield Problem(error.field, error.reason)
 
 
-def _dry_run(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, unfetched: dict[str, str], console: Console) -> int:
-    """Print the totals first: a large sweep's tables and scripts are hundreds of lines."""
+def _dry_run(
+    spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, unfetched: dict[str, str], all_jobs: bool, console: Console
+) -> int:  # fmt: skip
+    """Print the totals first: with all jobs, a large sweep's tables and scripts are hundreds of lines."""
     from jobs import launcher
 
     predictions = predict.sweep(linked, launch)
     show.summary(linked, predictions, launch, console)
     for file, name in unfetched.items():
         console.print(f"{file} would be fetched from {name} first, which also gives the runs their final names", soft_wrap=True)
-    _show(spec, linked, console)
-    show.predictions(predictions, launch.site, console)
-    show.runs(linked, console)
-    if launch.executor == "slurm":
+    _show(spec, linked, all_jobs, console, predictions, launch.site)
+    if all_jobs:
+        show.predictions(predictions, launch.site, console)
+        show.runs(linked, console)
+    if all_jobs and launch.executor == "slurm":
         launcher.show_scripts(linked, launch, console)
+    if not all_jobs:
+        show.hint(launch, console)
     budget.check(spec, linked, predictions, launch.site)
     return 0
 

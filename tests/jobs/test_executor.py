@@ -46,14 +46,14 @@ def test_a_site_of_a_cluster_is_not_trained_on_this_machine(run, words, capsys) 
 
 
 def test_a_dry_run_shows_the_clusters_plan_and_says_so(run, capfd) -> None:
-    assert run("--site", "big.yaml", "--dry-run") == 0
+    assert run("--site", "big.yaml", "--dry-run", "--all-jobs") == 0
     shown = capfd.readouterr()
     notes = [line for line in shown.err.splitlines() if line.startswith("note: ")]
     assert notes == [
         f"note: the site big names the partition gpu, {SILENT}: this is the plan for it; --executor local shows this machine's"
     ]
     assert "#SBATCH --partition=gpu" in shown.out
-    assert run("--site", "big.yaml", "--dry-run", "--executor", "local") == 0
+    assert run("--site", "big.yaml", "--dry-run", "--all-jobs", "--executor", "local") == 0
     shown = capfd.readouterr()
     assert "#SBATCH" not in shown.out and "note: " not in shown.err
 

@@ -279,6 +279,10 @@ def test_a_dry_run_shows_every_run_its_script_and_cost_and_writes_no_run(local, 
     capfd.readouterr()
     assert submit.main(words) == 0
     shown = capfd.readouterr().out
+    assert "#!/bin/bash" not in shown and "every run: " not in shown and "USD" in shown.splitlines()[7]
+    assert shown.splitlines()[-1].endswith("--all-jobs prints every run, with its fields and sbatch scripts")
+    assert submit.main([*words, "--all-jobs"]) == 0
+    shown = capfd.readouterr().out
     assert shown.count("#!/bin/bash") == 2 and "--dependency=afterok:JOB1" in shown
     assert "every run: " in shown and "optim.batch_size=16" in shown and "objectives.mae.mask_ratio=0.75" in shown
     assert "assumed: 20 TFLOP/s" in shown and "2 USD per GPU-hour" in shown
@@ -298,8 +302,8 @@ def test_a_pipe_does_not_break_the_names_of_runs(local, capfd) -> None:
     shown = capfd.readouterr().out
     names = [folder.name for folder in Path("runs/example").glob(f"{arm}-*")]
     assert len(names) == 2
-    for table in (shown.split("[1/2]")[0], shown.split("report.html")[-1]):
-        assert all(name in table for name in names)
+    assert all(name in shown.split("report.html")[-1] for name in names)
+    assert all(f"{arm} {stage} " in shown.split("[1/2]")[0] for stage in ("pretrain", "finetune"))
 
 
 def test_cancel_without_jobs_says_so(local, capsys) -> None:

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from jobs import local, overrides, show, status, submit
+from jobs import local, overrides, show, status, submit, tables
 from jobs.local import Place
 from jobs.predict import START_S
 from jobs.sweep import read
@@ -145,7 +145,7 @@ def printed(width: int, capsys, drop: tuple[str, ...] = ("stage", "job")) -> lis
         table.add_column(column)
     for i in range(2):
         table.add_row(f"a_run_with_a_long_name-{i}-0123456789ab", "pretrain", "running", "", "123456_7")
-    show.print_table(table, Console(width=width), drop=drop)
+    tables.print_table(table, Console(width=width), drop=drop)
     return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
 
 
@@ -154,9 +154,9 @@ def test_a_table_leaves_out_what_does_not_fit(capsys) -> None:
     assert all(word in wide[2] for word in ("run", "stage", "state", "job")) and "nothing" not in wide[2]
     narrow = printed(66, capsys)
     assert max(map(len, narrow)) <= 66 and "stage" not in narrow[2] and "job" in narrow[2]
-    assert narrow[-1] == f"COLUMNS={max(map(len, wide))} shows stage too"
+    assert narrow[-1] == "left out at 66 columns: stage"
     narrower = printed(50, capsys)
-    assert "job" not in narrower[2] and "state" in narrower[2] and narrower[-1].endswith("shows stage and job too")
+    assert "job" not in narrower[2] and "state" in narrower[2] and narrower[-1] == "left out at 50 columns: stage and job"
 
 
 def test_names_of_runs_are_never_broken(capsys) -> None:
@@ -164,9 +164,44 @@ def test_names_of_runs_are_never_broken(capsys) -> None:
     assert sum("a_run_with_a_long_name-0-0123456789ab" in line for line in lines) == 1
 
 
+def listed(expand, capsys, *words: str, all_jobs: bool = False) -> list[str]:
+    """The table of the example sweep, as it is printed at 80 columns."""
+    graph, spec = expand(*words), read("sweep.yaml", overrides.parse(list(words)))
+    (show.every_job if all_jobs else show.jobs)(graph, spec, Console(width=80))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    return [line for line in lines if line.startswith(("│", "..."))]
+
+
 @pytest.mark.parametrize("words", [FEW, ("axes.data=[plain]",)])
-def test_the_launchers_table_fits_eighty_columns(expand, place, capsys, words) -> None:
-    graph = expand(*words)
-    show.jobs(graph, read("sweep.yaml", overrides.parse(list(words))), Console(width=80))
-    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("┏", "┃", "│", "└"))]
-    assert table and max(map(len, table)) <= 80
+@pytest.mark.parametrize("all_jobs", [False, True])
+def test_the_launchers_table_fits_eighty_columns(expand, capsys, words, all_jobs) -> None:
+    assert listed(expand, capsys, *words, all_jobs=all_jobs)
+
+
+def test_seeds_share_a_line_and_axes_of_one_value_go_without_saying(expand, capsys) -> None:
+    table = listed(expand, capsys, "axes.data=[plain]", "axes.seed=[0,1,2]", "arms=[scratch,chain_short]")
+    assert [line.split()[1:-1] for line in table] == [
+        ["scratch", "│", "3", "│", "10", "│"],
+        ["chain_short", "pretrain", "│", "3", "│", "5", "│"],
+        ["chain_short", "finetune", "│", "3", "│", "10", "│", "pretrain"],
+    ]
+    two = listed(expand, capsys, "axes.seed=[0,1,2]", "arms=[scratch]", "axes.optim.lr=[0.1,0.2]")
+    assert [" ".join(line.split()[1:4]) for line in two] == [f"scratch {data} lr{lr}" for data in ("plain", "flipped") for lr in (0.1, 0.2)]
+
+
+def test_what_has_begun_is_said_of_the_runs_of_a_line(expand, capsys) -> None:
+    words = ("axes.data=[plain]", "axes.seed=[0,1,2]", "arms=[scratch]")
+    first = expand(*words).jobs[0].folder
+    first.mkdir(parents=True)
+    write_json(first / "done.json", {})
+    (line,) = listed(expand, capsys, *words)
+    assert line.rstrip(" │").endswith("1 done, 2 new")
+
+
+def test_a_large_sweep_is_cut_to_one_screen_and_says_what_is_left_out(expand, capsys) -> None:
+    rates = ",".join(f"{i}e-4" for i in range(1, 41))
+    words = ("axes.data=[plain]", "axes.seed=[0,1,2]", "arms=[scratch]", f"axes.optim.lr=[{rates}]")
+    table = listed(expand, capsys, *words)
+    assert len(table) == show.MOST_LINES + 1 and table[-1] == "... 10 more lines (30 runs); --all-jobs prints every run"
+    assert len(listed(expand, capsys, *words, all_jobs=True)) == 120
