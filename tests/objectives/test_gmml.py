@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch._dynamo.testing import CompileCounter
 
 from tests.objectives.conftest import batch_of
-from vitssl import cost, model
+from vitssl import config, cost, model
 from vitssl.config import ConfigError
 from vitssl.data.batch import Batch
 from vitssl.objectives.gmml import Gmml, pixel_error
@@ -227,3 +227,32 @@ def test_cost_of_a_step_and_of_inference(make_run):
     # the final norm does not see the class token: five operations a value
     assert gmml["macs_train_forward"] - gmml["macs_inference"] == decoder - 5 * 32
     assert gmml["params_inference"] == classify["params_inference"] - 330
+
+
+@pytest.mark.parametrize(
+    ("backbone", "expected"),
+    [
+        ({"name": "vit_tiny"}, [5, 7, 9, 11]),
+        ({"name": "vit_large"}, [11, 15, 19, 23]),
+        ({"name": "vit_pico", "depth": 6}, [2, 3, 4, 5]),
+        ({"name": "vit_pico"}, [1, 2, 3]),
+        ({"name": "vit_pico", "depth": 1}, [0]),
+        ({"name": "swin_pico"}, [3]),
+    ],
+)
+def test_the_default_blocks_are_the_papers_as_far_up_in_any_depth(backbone, expected):
+    run = config.merge(config.Run, {"data.shards": "x", "objectives.gmml": {}, "backbone": backbone})
+    config.check(run)
+    assert run.objectives.gmml.fused(run.backbone) == expected
+
+
+@pytest.mark.parametrize(
+    ("gmml", "identity"), [({}, "ec5945679db3"), ({"blocks": [5, 7, 9, 11]}, "ec5945679db3"), ({"blocks": [3, 7, 9, 11]}, "321c558ac52d")]
+)  # fmt: skip
+def test_runs_are_found_again_whose_default_was_a_list(gmml, identity):
+    assert config.identity(config.merge(config.Run, {"data.shards": "x", "objectives.gmml": gmml})) == identity
+
+
+def test_a_small_network_is_trained_by_the_default_blocks(make_run):
+    run = make_run({"objectives.gmml": {}})
+    assert model.build(run, 2).objectives["gmml"].out_indices == (0, 1)

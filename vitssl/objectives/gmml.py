@@ -38,7 +38,7 @@ class Gmml(Objective):
     def __init__(self, cfg: GmmlConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
         self.cfg, size_px = cfg, config.view_px(run.data, cfg.view)
-        self.out_indices = tuple(sorted(range(len(backbone.widths))[block] for block in cfg.blocks))
+        self.out_indices = tuple(cfg.fused(run.backbone))
         self.decoder = PixelDecoder(backbone.embed_dim, backbone.stride, cfg.decoder_layers, cfg.activation)
         kinds = cfg.corrupt.enabled()
         self.kinds = tuple(kinds)

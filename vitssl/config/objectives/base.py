@@ -52,6 +52,10 @@ class ObjectiveConfig:
         """{field that has no effect, given the others: the value of another field that it belongs to}."""
         return {}
 
+    def written_out(self) -> set[str]:
+        """The fields whose value is what their default, null, stands for."""
+        return set()
+
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         """``name`` is the path of the field, such as objectives.mae."""
         yield from less_than(0, self, name, "weight")

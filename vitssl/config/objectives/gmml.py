@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Optional
 
-from vitssl.config.backbones import family, num_intermediates, stride_px
+from vitssl.config.backbones import BackboneConfig, family, num_intermediates, stride_px
 from vitssl.config.base import Problem, less_than
 from vitssl.config.data import view_px
 from vitssl.config.objectives.base import ObjectiveConfig
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vitssl.config.run import Run
 
 
+OF_TWELVE = (5, 7, 9, 11)  # blocks of the paper's networks, counted from 0
 MOST_BLOCKS = 960  # whose order the exponents of a float64 can hold
 
 
@@ -82,11 +83,13 @@ class GmmlConfig(ObjectiveConfig):
     alien patches on 30 %: `corrupt: {noise: {area: [0.7, 0.7]}}`. Without any corruption and with `loss_on: all` it is an autoencoder.
     """
 
-    smoke: ClassVar[dict[str, Any]] = {"blocks": [0, -1]}
+    smoke: ClassVar[dict[str, Any]] = {"blocks": None}
     corrupt: Corruptions = field(default_factory=Corruptions)  # the kinds of corruption, of which each image gets one
     align: Literal["pixel", "patch"] = "pixel"  # where corrupted blocks begin and end
     max_side: float = 0.3  # of a block, as a share of the image's side; at least a patch, or a pixel
-    blocks: list[int] = field(default_factory=lambda: [5, 7, 9, 11])  # whose outputs are fused for the decoder; from 0, -1 is the last
+    # whose outputs are fused for the decoder; from 0, -1 is the last. null: [5, 7, 9, 11] of twelve blocks (the paper's), of other depths
+    # those as far up, and [-1] of a backbone with stages
+    blocks: Optional[list[int]] = None
     fuse: Literal["mean", "sum"] = "mean"  # how the outputs of several blocks become one
     decoder_layers: int = 3  # linear ones, each with its activation, before the one that gives pixels
     activation: Literal["gelu", "relu"] = "gelu"  # of the decoder's layers
@@ -97,7 +100,19 @@ class GmmlConfig(ObjectiveConfig):
         kinds = self.corrupt.enabled()
         inactive = {} if kinds else dict.fromkeys(("align", "max_side"), "a kind of corruption")
         inactive |= {} if self.decoder_layers else {"activation": "decoder_layers"}
-        return inactive | ({} if len(self.blocks) > 1 else {"fuse": "several blocks"})
+        return inactive | ({} if self.blocks is None or len(self.blocks) > 1 else {"fuse": "several blocks"})
+
+    def written_out(self) -> set[str]:
+        return {"blocks"} if self.blocks == list(OF_TWELVE) else set()
+
+    def fused(self, backbone: BackboneConfig) -> list[int]:
+        """The blocks whose outputs are fused, from 0 and rising."""
+        count = num_intermediates(backbone)
+        if self.blocks is not None:
+            return sorted(block % count for block in self.blocks)
+        if len(family(backbone).widths) > 1:
+            return [count - 1]
+        return sorted({math.ceil((block + 1) * count / 12) - 1 for block in OF_TWELVE})
 
     def cells(self, size_px: int, patch_px: int) -> Cells:
         """Of an image of this size; patches or pixels."""
@@ -140,8 +155,13 @@ class GmmlConfig(ObjectiveConfig):
 
     def _block_problems(self, name: str, run: Run) -> Iterator[Problem]:
         count = num_intermediates(run.backbone)
+        if self.blocks is None:
+            return
         if not self.blocks or any(not -count <= block < count for block in self.blocks):
-            yield Problem(f"{name}.blocks", f"{self.blocks} are not all in {-count} to {count - 1}, what {run.backbone.name} has")
+            yield Problem(
+                f"{name}.blocks",
+                f"{self.blocks} are not all in {-count} to {count - 1}, what {run.backbone.name} has; null takes some that fit",
+            )
             return
         chosen = {block % count for block in self.blocks}
         if len(chosen) < len(self.blocks):

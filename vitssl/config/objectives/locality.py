@@ -39,4 +39,6 @@ class LocalityConfig(ObjectiveConfig):
         for key, backbone in (("blocks", run.backbone), ("stages", self.teacher_backbone)):
             indices, count = getattr(self, key), num_intermediates(backbone)
             if any(not 0 <= index < count for index in indices):
-                yield Problem(f"{name}.{key}", f"{indices} are not all in 0 to {count - 1}, what {backbone.name} has")
+                near = [round(index / max(indices) * (count - 1)) if max(indices) > 0 else 0 for index in indices]
+                reason = f"{indices} are not all in 0 to {count - 1}, what {backbone.name} has; set others, such as {near}"
+                yield Problem(f"{name}.{key}", reason)
