@@ -1,17 +1,24 @@
-"""What is checked once all Runs of a sweep are made: fields that none of them has, and what the report is to compare them by."""
+"""What is checked of the Runs of a sweep: that the command line means what it says, and what the report is to compare them by."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import shlex
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from jobs.overrides import CLI
+from jobs.overrides import CLI, Setting
 from jobs.sweep import Spec
-from vitssl.config import ConfigError, active, classifies
+from vitssl.config import SIZES as OF_NAMES
+from vitssl.config import BackboneConfig, ConfigError, active, checkpoint_fields, classifies, dotted, nested
+from vitssl.config import Run as RunConfig
 from vitssl.config.evals import evals_of, metric_parts, own_evals
+from vitssl.config.methods import flow
 
 if TYPE_CHECKING:
     from jobs.graph import Cell
+
+SIZES = ("embed_dim", "depth", "depths", "num_heads", "mlp_ratio", "qkv_bias")  # that make a named network another one
+SHOWN = 4  # stages that an error names
 
 
 def check_objectives(spec: Spec, made: Sequence[Cell]) -> None:
@@ -20,13 +27,112 @@ def check_objectives(spec: Spec, made: Sequence[Cell]) -> None:
     on = {(arm, stage.name, name) for arm, stage in stages for name in active(stage.run.objectives)}
     on |= {(None, stage, name) for _, stage, name in on}
     on |= {(arm, None, name) for arm, _, name in on}
-    asked = [(setting, setting.key) for setting in spec.overrides.settings]
-    asked += [(s, f"axes.{axis}") for axis in spec.added_axes for chosen in spec.axes[axis].values() for s in chosen]
-    for setting, key in asked:
+    for setting, key in _asked(spec):
         name = setting.objective
         if name and (setting.arm, setting.stage, name) not in on:
             reason = f"objectives.{name} is on in none of these Runs; objectives.{name}={{}} switches it on"
             raise ConfigError(reason, key, CLI)
+
+
+def _asked(spec: Spec) -> list[tuple[Setting, str]]:
+    """What the command line sets, also by the axes that it adds, each with its key."""
+    of_axes = [(s, f"axes.{axis}") for axis in spec.added_axes for chosen in spec.axes[axis].values() for s in chosen]
+    return [*((setting, setting.key) for setting in spec.overrides.settings), *of_axes]
+
+
+def check_whose(spec: Spec, of_file: Iterable[tuple[str, str, dict[str, Any]]]) -> None:
+    """What makes a Run of one kind is not set in stages of several kinds at once: a pretraining would become half a fine-tuning, a
+    baseline the method, and a chain would start twice.
+
+    Args:
+        spec: the sweep.
+        of_file: arm, stage, and the fields of its Run without the command line's, of every cell.
+
+    Raises:
+        ConfigError: an objective that is switched on, or weights to start from, without the stage that is meant; it says what to type.
+    """
+    asked = [(setting, key) for setting, key in _asked(spec) if setting.stage is None]
+    stages = {(arm, stage): fields for arm, stage, fields in of_file} if asked else {}
+    for setting, key in asked:
+        mine = {place: fields for place, fields in stages.items() if setting.arm in (None, place[0])}
+        _refuse_several_kinds(setting, key, mine, spec)
+        _refuse_broken_chain(setting, key, mine)
+
+
+def _refuse_several_kinds(setting: Setting, key: str, stages: dict[tuple[str, str], dict[str, Any]], spec: Spec) -> None:
+    asked = nested({setting.field: setting.value}).get("objectives") if setting.objective is None else None
+    asked = {name: value for name, value in (asked or {}).items() if value is not None}
+    kinds = {place: _objectives(fields) for place, fields in stages.items()}
+    new = {name for name in asked if any(name not in kind for kind in kinds.values())}
+    if not new or len(set(map(frozenset, kinds.values()))) < 2:
+        return
+    arm, stage = min(kinds, key=lambda place: _unlikely(asked, kinds[place], place[0] == spec.baseline))
+    instead = dict.fromkeys(sorted(set(kinds[arm, stage]) - {"classify", *asked}))
+    whose = f"arms.{arm}" if len(spec.arms[arm].stages) == 1 else f"arms.{arm}.{stage}"
+    word = shlex.quote(f"{whose}.objectives={flow(instead | asked)}")
+    listed = [f"{_place(spec, *place)}: {' + '.join(kind) or 'none'}" for place, kind in kinds.items()]
+    unlike = ", ".join([*listed[:SHOWN], *(["..."] if len(listed) > SHOWN else [])])
+    raise ConfigError(f"it would be on in stages of several kinds ({unlike}); say in which, for example {word}", key, CLI)
+
+
+def _unlikely(asked: Collection[str], kind: Collection[str], is_baseline: bool) -> tuple[bool, ...]:
+    """How little a stage looks like the one that is meant, the largest difference first."""
+    replaced = set(kind) - {"classify", *asked}
+    return not set(asked) <= set(kind), ("classify" in asked) != ("classify" in kind), is_baseline, not replaced
+
+
+def _objectives(fields: dict[str, Any]) -> list[str]:
+    """Those that are on without the command line."""
+    return [name for name, value in (fields.get("objectives") or {}).items() if value is not None]
+
+
+def _place(spec: Spec, arm: str, stage: str) -> str:
+    return arm if len(spec.arms[arm].stages) == 1 else f"{arm}.{stage}"
+
+
+def _refuse_broken_chain(setting: Setting, key: str, stages: dict[tuple[str, str], dict[str, Any]]) -> None:
+    arms: dict[str, list[str]] = {}
+    for arm, name in stages:
+        arms.setdefault(arm, []).append(name)
+    starts = checkpoint_fields(RunConfig)
+    for (arm, name), fields in stages.items():
+        of_file = dotted(fields)
+        for field, value in setting.leaves.items():
+            parent = of_file.get(field) if field in starts else None
+            if parent in arms[arm] and value != parent:
+                words = " or ".join(f"arms.{arm}.{one}.{field}={flow(value)}" for one in (parent, name))
+                raise ConfigError(f"{name} of {arm} starts from its stage {parent}; say which stage is meant, {words}", key, CLI)
+
+
+def check_sizes(backbone: BackboneConfig, of_file: dict[str, Any], cli_fields: Collection[str]) -> None:
+    """A backbone that the command line names is that one, and not the file's size of another under a new name.
+
+    Raises:
+        ConfigError: the file sets sizes for another name; it says what to type.
+    """
+    before: dict[str, Any] = of_file.get("backbone") or {}
+    if "backbone.name" not in cli_fields or before.get("name", BackboneConfig().name) == backbone.name:
+        return
+    kept = {name: before[name] for name in SIZES if before.get(name) is not None and f"backbone.{name}" not in cli_fields}
+    if not kept:
+        return
+    usual, unread = BackboneConfig(), backbone.inactive_fields()
+    inactive = {name: getattr(usual, name) for name in unread if getattr(backbone, name) != getattr(usual, name)}
+    word = flow({"name": backbone.name} | dict.fromkeys(kept) | inactive)
+    sizes = ", ".join(f"{name}: {flow(value)}" for name, value in kept.items())
+    reason = f"{backbone.name} would keep the file's sizes of {before.get('name', usual.name)} ({sizes})"
+    raise ConfigError(f"{reason}; for its own write {shlex.quote(f'backbone={word}')}, or set those too", "backbone.name")
+
+
+def kept_patches(made: Sequence[Cell]) -> list[str]:
+    """What is to be said where the command line names a backbone whose patches stay the file's: they go with the size of the images."""
+    notes = []
+    for run, cli_fields in ((stage.run, stage.cli_fields) for cell in made for stage in cell.stages):
+        kept, own = run.backbone.patch_size, OF_NAMES[run.backbone.name].patch_size
+        if "backbone.name" in cli_fields and "backbone.patch_size" not in cli_fields and kept not in (None, own):
+            advice = f"add backbone.patch_size={own} for its own, at {run.data.image_size} px"
+            notes.append(f"{run.backbone.name} keeps the file's backbone.patch_size={kept}; {advice}")
+    return list(dict.fromkeys(notes))
 
 
 def check_metric(spec: Spec, made: Sequence[Cell]) -> None:

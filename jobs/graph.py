@@ -114,11 +114,11 @@ def cells(spec: Spec) -> list[Cell]:
     """
     for arm in spec.arms:
         _check_axes(spec, arm)
-    result = []
-    for arm, values in itertools.product(spec.arms, itertools.product(*spec.axes.values())):
-        labels = dict(zip(spec.axes, values, strict=True))
-        if spec.arms[arm].stages:
-            result.append(Cell(arm, labels, _stages(spec, arm, labels)))
+    points = [dict(zip(spec.axes, values, strict=True)) for values in itertools.product(*spec.axes.values())]
+    places = [(arm, labels) for arm, labels in itertools.product(spec.arms, points) if spec.arms[arm].stages]
+    staged = ((arm, labels, stage) for arm, labels in places for stage in spec.arms[arm].stages)
+    checks.check_whose(spec, ((arm, stage, _of_file(spec, arm, labels, stage)) for arm, labels, stage in staged))
+    result = [Cell(arm, labels, _stages(spec, arm, labels)) for arm, labels in places]
     checks.check_objectives(spec, result)
     checks.check_metric(spec, result)
     checks.check_select(spec, result)
@@ -150,9 +150,11 @@ def _stages(spec: Spec, arm: str, labels: dict[str, Any]) -> list[Stage]:
     stages: list[Stage] = []
     for name in spec.arms[arm].stages:
         where = f"{spec.file}: arms.{arm}.stages.{name}"
-        merged, cli_fields = _merged(spec, arm, labels, name)
+        of_file = _of_file(spec, arm, labels, name)
+        merged, cli_fields = _merged(spec, arm, labels, name, of_file)
         with error_location(where, cli_fields):
             run = merge(Run, merged)
+            checks.check_sizes(run.backbone, of_file, cli_fields)
             config.check(run)
             config.refuse_inactive_fields(run, cli_fields)
             asked = resources_of(spec, arm)
@@ -167,13 +169,22 @@ def _stages(spec: Spec, arm: str, labels: dict[str, Any]) -> list[Stage]:
     return stages
 
 
-def _merged(spec: Spec, arm: str, labels: dict[str, Any], stage: str) -> tuple[dict[str, Any], list[str]]:
-    """The layers of a stage, merged in the order given at the top of this file, and the fields that the command line sets of it."""
-    recipe, cli = spec.arms[arm], spec.overrides
+def _of_axes(spec: Spec, labels: dict[str, Any], stage: str) -> dict[str, list[dict[str, Any]]]:
+    """The layers of the file's axes at these values: for all stages, and for this one."""
     of_file = {axis: label for axis, label in labels.items() if axis not in spec.added_axes}
-    axes = {axis: [layer(spec.axes[axis][label], None, of) for of in (None, stage)] for axis, label in of_file.items()}
-    for_all, for_stage = ([both[i] for both in axes.values()] for i in (0, 1))
-    merged = nested(*map(_with_its_source, [spec.defaults, recipe.defaults, *for_all, recipe.stages[stage], *for_stage]))
+    return {axis: [layer(spec.axes[axis][label], None, of) for of in (None, stage)] for axis, label in of_file.items()}
+
+
+def _of_file(spec: Spec, arm: str, labels: dict[str, Any], stage: str) -> dict[str, Any]:
+    """The file's layers of a stage, merged in the order given at the top of this file."""
+    recipe = spec.arms[arm]
+    for_all, for_stage = ([both[i] for both in _of_axes(spec, labels, stage).values()] for i in (0, 1))
+    return nested(*map(_with_its_source, [spec.defaults, recipe.defaults, *for_all, recipe.stages[stage], *for_stage]))
+
+
+def _merged(spec: Spec, arm: str, labels: dict[str, Any], stage: str, of_file: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The command line's layers of a stage over the file's, and the fields that it sets."""
+    cli, axes, merged = spec.overrides, _of_axes(spec, labels, stage), of_file
     cli_layers = [part for axis in axes if axis in cli.axes for part in axes[axis]]
     set_by_cli = [*(setting for axis in spec.added_axes for setting in spec.axes[axis][labels[axis]]), *cli.settings]
     for whose in itertools.product((None, arm), (None, stage)):

@@ -22,7 +22,23 @@ if __name__ == "__main__":
 
 from rich.console import Console
 
-from jobs import budget, cluster, equalize, folders, graph, local, overrides, predict, shards, show, smoke, sweep, sweep_files, weights
+from jobs import (
+    budget,
+    checks,
+    cluster,
+    equalize,
+    folders,
+    graph,
+    local,
+    overrides,
+    predict,
+    shards,
+    show,
+    smoke,
+    sweep,
+    sweep_files,
+    weights,
+)
 from jobs.node import TRAINING
 from jobs.overrides import CLI
 from vitssl.arguments import Parser, guarded
@@ -84,6 +100,8 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     if executor == "local":
         sweep.on_one_node(spec)
     planned = graph.cells(spec)
+    for note in checks.kept_patches(planned):
+        print(f"note: {note}", file=sys.stderr)
     stages = [stage for cell in planned for stage in cell.stages]
     if options.smoke:
         for stage in stages:

@@ -24,8 +24,8 @@ class Method:
     def words(self) -> str:
         """The fields as the command line has them; several stages as a sweep file does."""
         if "stages" in self.fields:
-            return _flow(self.fields)[1:-1]
-        return shlex.join(f"{name}={_flow(value)}" for name, value in self.fields.items())
+            return flow(self.fields)[1:-1]
+        return shlex.join(f"{name}={flow(value)}" for name, value in self.fields.items())
 
     @property
     def advice(self) -> str:
@@ -85,6 +85,6 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _flow(value: Any) -> str:
+def flow(value: Any) -> str:
     """As YAML in one line."""
     return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000).removesuffix("\n...\n").strip()

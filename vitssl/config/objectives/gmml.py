@@ -158,10 +158,8 @@ class GmmlConfig(ObjectiveConfig):
         if self.blocks is None:
             return
         if not self.blocks or any(not -count <= block < count for block in self.blocks):
-            yield Problem(
-                f"{name}.blocks",
-                f"{self.blocks} are not all in {-count} to {count - 1}, what {run.backbone.name} has; null takes some that fit",
-            )
+            has = f"what {run.backbone.name} has; null takes some that fit"
+            yield Problem(f"{name}.blocks", f"{self.blocks} are not all in {-count} to {count - 1}, {has}")
             return
         chosen = {block % count for block in self.blocks}
         if len(chosen) < len(self.blocks):

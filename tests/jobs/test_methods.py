@@ -1,0 +1,116 @@
+"""The README's table of methods, typed on sweeps that compare unlike arms: each row is trained as it says, or refused with what to type."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from jobs import checks, overrides, sweep
+from jobs.graph import Cell, cells
+from vitssl.config import ConfigError, active
+from vitssl.config.methods import METHODS, Method
+
+SWEEPS = Path(__file__).parents[2] / "sweeps"
+MORE = {"own_images": ["data.source=digits", "axes.seed=[0]"], "quickstart": ["axes.seed=[0]"]}
+# rows that one of these sweeps cannot have: their reason
+REASONS = {
+    ("own_images", "SimMIM"): "objectives.mae.decoder_dim: 128 is read with decoder: transformer only",
+    ("own_images", "SL-ViT"): "objectives.mae: backbone.tokenizer=shifted shows every token a part of its neighbours",
+    (
+        "own_images",
+        "Locality guidance",
+    ): "objectives.locality.blocks: [0, 6, 11] are not all in 0 to 5, what vit_pico has; set others",
+    (
+        "quickstart",
+        "Locality guidance",
+    ): "objectives.locality.blocks: [0, 6, 11] are not all in 0 to 3, what vit_pico has; set others",
+    (
+        "quickstart",
+        "ConvMAE",
+    ): "unset what it does not have: backbone.patch_size=null backbone.positions=learned backbone.init=",
+    ("quickstart", "MT-SiT"): "objectives.simclr: data.views.main.count is 2",
+    ("quickstart", "SiT"): "objectives.simclr: data.views.main.count is 2",
+}
+TYPED = [(name, method) for name in MORE for method in METHODS if "stages" not in method.fields]
+
+
+def plan(name: str, words: list[str]) -> list[Cell]:
+    return cells(sweep.read(SWEEPS / f"{name}.yaml", overrides.parse([*words, *MORE[name]])))
+
+
+def corrected(words: list[str], error: ConfigError) -> list[str]:
+    """The words with what the error says to type in place of what it is about."""
+    (said,) = re.findall(r"(?:for example|write) (\S*'[^']*')", error.reason)
+    (typed,) = shlex.split(said)
+    assert any(word.startswith(f"{error.field}=") for word in words)
+    return [*(word for word in words if not word.startswith(f"{error.field}=")), typed]
+
+
+@pytest.mark.parametrize(("name", "method"), TYPED, ids=[f"{name}-{method.title}" for name, method in TYPED])
+def test_a_row_of_the_readme_is_trained_or_refused_with_what_to_type(name: str, method: Method) -> None:
+    words, error = shlex.split(method.words), None
+    before = {(cell.arm, stage.name): set(active(stage.run.objectives)) for cell in plan(name, []) for stage in cell.stages}
+    for _ in range(3):
+        try:
+            made = plan(name, words)
+        except ConfigError as refused:
+            error = refused
+            if (name, method.title) in REASONS and REASONS[name, method.title] in str(error):
+                return
+            if method.title == "Linear probing":
+                assert error.reason.endswith("is meant, arms.sslft.pretrain.init_from=RUN or arms.sslft.finetune.init_from=RUN")
+                return
+            words = corrected(words, error)
+            continue
+        break
+    assert (name, method.title) not in REASONS
+    asked = {key for key, value in dict(overrides_of(method)).items() if value is not None}
+    after = {(cell.arm, stage.name): set(active(stage.run.objectives)) for cell in made for stage in cell.stages}
+    changed = {place for place, kind in after.items() if kind != before[place]}
+    assert len(changed) <= 1 and all(asked == after[place] - ({"classify"} - asked) for place in changed)
+    assert (error is not None) == (bool(asked) or (name, method.title) == ("own_images", "DeiT"))
+    if "backbone.name" in method.fields:
+        assert {stage.run.backbone.name for cell in made for stage in cell.stages} == {method.fields["backbone.name"]}
+        assert all(stage.run.backbone.embed_dim is stage.run.backbone.depth is None for cell in made for stage in cell.stages)
+
+
+def overrides_of(method: Method) -> dict:
+    """{objective: fields} that a row switches on."""
+    nested = method.fields.get("objectives", {})
+    return nested | {key.split(".")[1]: value for key, value in method.fields.items() if key.startswith("objectives.")}
+
+
+def test_one_kind_of_stage_takes_an_objective_as_it_stands() -> None:
+    made = plan("own_images", ["arms=[scratch]", "objectives.gmml={}"])
+    assert [set(active(stage.run.objectives)) for cell in made for stage in cell.stages] == [{"classify", "gmml"}]
+    with pytest.raises(ConfigError, match=r"\(sslft.pretrain: mae, sslft.finetune: classify\); say in which"):
+        plan("own_images", ["arms.sslft.objectives.gmml={}"])
+    with pytest.raises(ConfigError, match=r"^command line: axes.task: it would be on in stages of several kinds"):
+        plan("own_images", ["axes.task={a: {}, b: {objectives.gmml: {}}}"])
+
+
+def test_weights_to_start_from_do_not_cut_a_chain(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^command line: init_from: finetune of sslft starts from its stage pretrain; say which"):
+        plan("own_images", [f"init_from={tmp_path}"])
+    (sslft,) = plan("own_images", ["arms=[sslft]", f"pretrain.init_from={tmp_path}"])
+    assert [stage.run.init_from for stage in sslft.stages] == [str(tmp_path), "pretrain"]
+
+
+def test_a_named_backbone_is_no_other_of_its_name() -> None:
+    with pytest.raises(ConfigError) as error:
+        plan("own_images", ["backbone.name=vit_tiny"])
+    assert str(error.value).startswith(
+        "command line: backbone.name: vit_tiny would keep the file's sizes of vit_pico (embed_dim: 128, depth: 6, num_heads: 4); "
+        "for its own write 'backbone={name: vit_tiny, embed_dim: null, depth: null, num_heads: null}', or set those too"
+    )
+    set_too = ["backbone.name=vit_tiny", "backbone={embed_dim: 96, depth: 2, num_heads: 3}"]
+    made = plan("own_images", set_too)
+    assert {stage.run.backbone.embed_dim for cell in made for stage in cell.stages} == {96}
+    assert checks.kept_patches(made) == [
+        "vit_tiny keeps the file's backbone.patch_size=8; add backbone.patch_size=16 for its own, at 64 px"
+    ]
+    assert checks.kept_patches(plan("own_images", [*set_too, "backbone.patch_size=8"])) == checks.kept_patches(plan("own_images", [])) == []
+    assert plan("own_images", ["axes.size=[vit_tiny_224px]"]) and plan("quickstart", ["axes.backbone.name=[vit_tiny,vit_small]"])
