@@ -35,21 +35,22 @@ class Stopper:
     def __init__(self, stop_file: Path):
         self.stop_file = stop_file
         self.asked = self.killed = False
+        self.number = 0  # of the last signal
         self.process: subprocess.Popen[bytes] | None = None
 
     def __call__(self, number: int, frame: Any) -> None:
         if self.asked and self.process is not None:
             self.killed = True
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.asked = True
+        self.asked, self.number = True, number
         self.stop_file.touch()
 
 
-def run(graph: Graph, launch: Launch, console: Console) -> bool:
+def run(graph: Graph, launch: Launch, console: Console) -> int:
     """Run every job that is not done, parents first, then the report.
 
     Returns:
-        True when every job is done; False when one failed or the user stopped the sweep.
+        The exit code: 0 when every job is done, 1 when one failed, and 128 and its number where a signal stopped the sweep (Ctrl-C: 130).
     """
     with tempfile.TemporaryDirectory(prefix="vitssl-") as scratch, _alone(launch.sweep):
         stopper, seen = Stopper(Path(scratch) / "stop"), seen_of(graph.jobs)
@@ -68,7 +69,7 @@ def run(graph: Graph, launch: Launch, console: Console) -> bool:
     if stopper.asked:
         how = "Killed; the last checkpoint is kept" if stopper.killed else "Stopped; what was trained is saved"
         console.print(f"{how}. To go on: {again}", soft_wrap=True)
-        return False
+        return 128 + stopper.number
     about = launch.about() | {"source": str(launch.source)}
     reported = subprocess.run(report_command(launch.sweep, about), check=False, cwd=launch.source).returncode == 0
     if undone := [job for job in graph.jobs if not is_done(job)]:
@@ -77,7 +78,7 @@ def run(graph: Graph, launch: Launch, console: Console) -> bool:
             f"`{status_command(launch.sweep)}`. Once it is fixed, the same command goes on and keeps what is done: {again}",
             highlight=False, soft_wrap=True,
         )  # fmt: skip
-    return reported and not undone
+    return 0 if reported and not undone else 1
 
 
 @dataclass

@@ -17,8 +17,8 @@ from jobs.graph import Stage
 from jobs.node import container_command
 from vitssl.config import ConfigError, Data, Run, Site, classifies, needs_labels, unknown
 from vitssl.data import findings, listing, paper_counts
-from vitssl.data.folders import build_command, build_line
-from vitssl.data.index import Index, load_index, unwritten
+from vitssl.data.folders import build_command, build_line, holds_runs
+from vitssl.data.index import OF_RUNS, Index, load_index, unwritten
 from vitssl.data.sources import open_source
 from vitssl.data.subset import train_and_heldout
 from vitssl.words import counted
@@ -94,6 +94,8 @@ def prepare(stages: Iterable[Stage], dry_run: bool = False) -> dict[str, str]:
 
 def _no_shards(folder: str) -> str:
     """What is wrong with a folder without shards, and what to type."""
+    if holds_runs(folder):
+        return f"{folder}: {OF_RUNS}"
     if line := build_line(folder):
         return f"{folder} holds images and not their shards; write them with `{line}` and set data.shards={shlex.split(line)[-1]}"
     advice = f"build it with `vitssl shards build SOURCE {folder}` (SOURCE: see vitssl/docs/data.md) or set data.source"

@@ -46,6 +46,12 @@ def narrow(spec: Spec) -> Spec:
     return dataclasses.replace(spec, notes=notes, name=f"{spec.name}-smoke", axes=axes, resources=resources, arms=arms)
 
 
+def told(spec: Spec) -> str:
+    """What a smoke run trains, in a line."""
+    chosen = ", ".join(f"{axis}={next(iter(values))}" for axis, values in spec.axes.items())
+    return f"smoke: two steps of tiny networks on {SOURCE}{f', at the first value of every axis: {chosen}' if chosen else ''}"
+
+
 def shrink(run: Run, spec: Spec, runs: Path, where: str) -> Run:
     """A Run made tiny; it keeps its objectives, augmentation, optimiser and schedule.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ from jobs.node import TRAINING
 from jobs.overrides import CLI
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError, Problem, Site, merge, read_yaml, unknown
-from vitssl.emissions import intensity_kg_per_kwh
+from vitssl.emissions import intensity_kg_per_kwh, visible_gpus
 from vitssl.words import counted
 
 SITES = Path(__file__).resolve().parent / "sites"
@@ -52,7 +52,7 @@ SITES = Path(__file__).resolve().parent / "sites"
 def main(arguments: list[str] | None = None, module: str = TRAINING) -> int:
     """Submit what the command line asks for; ``module`` is what `python -m` runs in each run folder.
 
-    Exit code: 0 done or queued, 1 a run failed or was stopped, 2 a user's mistake (nothing was queued).
+    Exit code: 0 done or queued, 1 a run failed, 128 + N signal N stopped it (Ctrl-C: 130), 2 a user's mistake (nothing was queued).
     """
     options = _parser().parse_intermixed_args(arguments)
     advice = "; name folders that can be written: --runs, data.shards, weights/"
@@ -97,6 +97,7 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
         raise ConfigError("this is a file; name a folder", f"--runs {options.runs}", CLI)
     if options.smoke:
         spec = smoke.narrow(spec)
+        console.print(smoke.told(spec), highlight=False, soft_wrap=True)
     if executor == "local":
         sweep.on_one_node(spec)
     planned = graph.cells(spec)
@@ -106,7 +107,10 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     if options.smoke:
         for stage in stages:
             stage.run = smoke.shrink(stage.run, spec, runs, stage.where)
+    if executor == "local":
+        _refuse_without_gpu(stages)
     missing, unfetched = shards.prepare(stages, options.dry_run), weights.prepare(stages)
+    weights.check_names(unfetched, site)
     if not options.dry_run:
         shards.build(missing, site)
         weights.fetch(unfetched, site)
@@ -130,6 +134,14 @@ def _show(spec: sweep.Spec, linked: graph.Graph, all_jobs: bool, console: Consol
         show.jobs(linked, spec, console, *costs)
     for line in dict.fromkeys(shards.describe(job.run) for job in linked.jobs):
         console.print(line, soft_wrap=True, highlight=False)
+
+
+def _refuse_without_gpu(stages: Iterable[graph.Stage]) -> None:
+    """A Run that asks for CUDA cannot train on this machine if that has no GPU."""
+    asked = [stage for stage in stages if stage.run.loop.device == "cuda"]
+    if asked and not visible_gpus():
+        with asked[0].error_location():
+            raise ConfigError("this machine has no NVIDIA GPU that is visible; write loop.device=auto, or cpu", "loop.device")
 
 
 def _executor(asked: str, dry_run: bool, site: Site) -> str:
@@ -215,7 +227,7 @@ def _launch(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, wait:
     _refuse_two_executors(linked, launch)
     if launch.executor == "local":
         _prepare(spec, linked, launch)
-        return 0 if local.run(linked, launch, console) else 1
+        return local.run(linked, launch, console)
     from jobs import launcher
 
     with folders.locked(launch.sweep):

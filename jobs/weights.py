@@ -70,6 +70,20 @@ def _check(stage: Stage, field: str, path: Path) -> None:
         check_fits(stage.run, field, theirs)
 
 
+def check_names(missing: dict[str, str], site: Site) -> None:
+    """Are there such released weights? Asked in the training environment, in the site's container if it has one.
+
+    Raises:
+        ConfigError: there are none of a name; with what looks like it.
+    """
+    for name in dict.fromkeys(name for name in missing.values() if name.startswith(RELEASED)):
+        command = [*container_command(site, sys.executable, [ROOT]), "-m", "vitssl.cli", "weights", name]
+        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if result.returncode:
+            said = (result.stderr.strip().splitlines() or ["no message"])[-1].removeprefix("error: ")
+            raise ConfigError(f"{name}: {said}", "init_from")
+
+
 def fetch(missing: dict[str, str], site: Site) -> None:
     """Download or import in the foreground, in the site's container if it has one.
 

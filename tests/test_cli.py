@@ -75,6 +75,11 @@ def test_a_reader_that_has_left_is_no_traceback(tmp_path) -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "A sweep file\n", "")
 
 
+def test_a_reader_that_leaves_before_a_short_output_is_no_traceback(tmp_path) -> None:
+    ended = start("bash", "-c", f"set -o pipefail; {sys.executable} -m vitssl fields optim.momentum | true", cwd=tmp_path)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
 # -------------------------------------------------------------------------------------------- outside of the environment
 
 

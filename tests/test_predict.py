@@ -47,7 +47,7 @@ def read(file: Path) -> list[dict[str, str]]:
 def test_a_folder_is_walked_and_every_image_is_a_row(trained, photos, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(evaluate, "EVALUATED_AT_ONCE", 2)  # batches of images of several sizes
     (photos / "deep" / "loop").unlink()
-    out = tmp_path / "new" / "out.csv"
+    out = tmp_path / "out.csv"
     assert cli.main(["predict", str(trained), str(photos / "deep"), str(photos / "b.png"), "--csv", str(out)]) == 0
     assert capsys.readouterr().out == f"{out}: 3 of 3 images\n"
     files = [photos / "deep/d.png", photos / "deep/er/c.png", photos / "b.png"]

@@ -148,8 +148,16 @@ def test_a_file_of_timms_fits_its_family(make_run, tmp_path, family):
 
 
 def test_released_weights_that_do_not_exist_are_one_line():
-    with pytest.raises(ConfigError, match="timm:deit_tinny: Unknown model"):
+    with pytest.raises(ConfigError, match=r"timm has no such weights: 'deit_tinny' is not known .did you mean deit_tiny_\S+ or \S+"):
         state.released("deit_tinny")
+    for name in ("deit_tiny_patch16_224", "deit_tiny_patch16_224.fb_in1k", "hf-hub:someone/something"):
+        state.check_released(name)
+
+
+@pytest.mark.parametrize(("asked", "meant"), [("emaa", r" \(did you mean ema\?\)"), ("best", "")])
+def test_weights_of_another_kind_are_refused_with_the_choices(asked, meant):
+    with pytest.raises(ConfigError, match=rf"^weights: '{asked}' is none of model, ema, teacher{meant}$"):
+        state.chosen({"model": {}}, asked)
 
 
 def test_a_missing_checkpoint_is_named(make_run, tmp_path):

@@ -57,7 +57,9 @@ def guarded(call: Callable[[], int | None], advice: str = "") -> int:
         advice: what to do where a file cannot be read or written.
     """
     try:
-        return call() or 0
+        code = call() or 0
+        sys.stdout.flush()  # here, where a reader that has left is expected
+        return code
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -45,7 +45,7 @@ class Trained:
     def __init__(self, folder: Path, checkpoint: str = state.LAST, device: str = "auto", weights: str = "model"):
         self.folder, self.run = folder, config.load(folder)
         self.checkpoint, self.weights = checkpoint, weights
-        saved = read_run(folder / checkpoint)
+        saved = read_run(_checkpoint(folder, checkpoint))
         self.step: int | None = saved["progress"]["step"] if "progress" in saved else None
         data = saved["data"]
         self.classes: list[str] = data["classes"]
@@ -205,6 +205,19 @@ class Trained:
         if not images:
             raise ConfigError(f"features: {NO_IMAGES}")
         return (self.view(_raw(image, self.run.data.cache_px)) for image in images)
+
+
+def _checkpoint(folder: Path, name: str) -> Path:
+    """A file of a run folder.
+
+    Raises:
+        ConfigError: there is none of that name; it says which there are.
+    """
+    if (folder / name).exists():
+        return folder / name
+    there = ", ".join(path.name for path in sorted(folder.glob("*.pt"))) or "none yet"
+    why = "; best.pt is of runs with held-out images (data.val_fraction, data.val_split)" if name == state.BEST else ""
+    raise ConfigError(f"{folder} has no {name}{why}; its checkpoints: {there}")
 
 
 def _joined(passes: list[Features]) -> Features:

@@ -100,12 +100,22 @@ def _printed(classes: list[str]) -> Iterator[Write]:
     yield write
 
 
-@contextmanager
-def _rows(out: Path, classes: list[str]) -> Iterator[Write]:
+def check_out(out: Path) -> None:
+    """Refuse, before images are read, a file that cannot be written.
+
+    Raises:
+        ConfigError: it exists, or its folder does not.
+    """
     if out.is_dir():
         raise ConfigError(f"{out} is a folder; name a file, such as {out / 'predictions.csv'}")
+    if not out.parent.is_dir():
+        raise ConfigError(f"there is no folder {out.parent}; make it, or name another place for {out.name}")
     check_new(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def _rows(out: Path, classes: list[str]) -> Iterator[Write]:
+    check_out(out)
     with out.open("w", newline="", errors="surrogateescape") as stream:  # names of files may be no UTF-8
         rows = csv.writer(stream, lineterminator="\n")
         rows.writerow(["path", "class", "probability", *map(_harmless, classes)])

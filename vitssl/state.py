@@ -20,10 +20,13 @@ from torch import Tensor, nn
 
 from vitssl import config
 from vitssl.backbones.base import Backbone
-from vitssl.config import ConfigError, Run
+from vitssl.config import ConfigError, Run, unknown
+from vitssl.config.base import closest
 
 LAST, BEST = "last.pt", "best.pt"
 CHUNK_BYTES = 1 << 24
+WEIGHTS = ("model", "ema", "teacher")  # of a run
+SUGGESTED = 3  # names of released weights
 EXTRAS = ("backbone.mask_token",)  # of a backbone: there only where an objective uses it
 # what files of the papers hold besides tensors: their command line, or their configuration (Swin's code, Drloc's), read as a mapping
 ALSO_READ = (argparse.Namespace, (OrderedDict, "yacs.config.CfgNode"))
@@ -37,10 +40,30 @@ def released(name: str) -> dict[str, Tensor]:
     """
     import timm
 
+    check_released(name)
     try:
         return timm.create_model(name, pretrained=True).state_dict()
     except (RuntimeError, OSError, ValueError) as error:
         raise ConfigError(f"timm:{name}: {str(error).splitlines()[0]}") from None
+
+
+def check_released(name: str) -> None:
+    """Does timm have pretrained weights of this name? Nothing is downloaded; what a hub has (``hf-hub:``) is not looked up.
+
+    Raises:
+        ConfigError: it has none; with the names that look like it.
+    """
+    import timm
+
+    if ":" in name or timm.is_model_pretrained(name):
+        return
+    known = timm.list_pretrained()
+    begins: dict[str, list[str]] = {}  # a network's name is longer than what people type of it
+    for one in known:
+        begins.setdefault(one.split(".")[0][: len(name)], []).append(one)
+    near = [one for likeness in closest(name.split(".")[0], list(begins)) for one in begins[likeness]][:SUGGESTED]
+    reason = unknown(name, [], also=near).reason if near else f"{name!r} is not known (timm.list_pretrained() lists the names)"
+    raise ConfigError(f"timm has no such weights: {reason}")
 
 
 def save(path: Path, state: dict[str, Any]) -> None:
@@ -139,6 +162,9 @@ def chosen(content: dict[str, Any], which: str) -> dict[str, Tensor]:
     Raises:
         ConfigError: it holds no such weights.
     """
+    if which not in WEIGHTS:
+        near = closest(which, WEIGHTS)
+        raise ConfigError(f"{which!r} is none of {', '.join(WEIGHTS)}{f' (did you mean {near[0]}?)' if near else ''}", "weights")
     if which == "model":
         return content["model"]
     if which == "ema":

@@ -97,7 +97,7 @@ def test_ctrl_c_saves_says_how_to_go_on_and_the_same_command_does(local, place: 
     assert [s.state for s in status.collect(Path("runs/example"))] == ["waiting"]  # the stand-in writes no metrics
     process.send_signal(signal.SIGINT)
     shown, _ = process.communicate(timeout=30)
-    assert process.returncode == 1
+    assert process.returncode == 130
     assert "To go on: " in shown and "loop.max_steps=50" in shown and "'axes.data=[plain]'" in shown  # as a shell wants it
     assert 0 < int(checkpoint.read_text()) < 50
     assert local("arms=[scratch]", "loop.max_steps=50") == 0
@@ -123,7 +123,7 @@ def test_a_second_ctrl_c_kills_and_does_not_say_saved(local, place: Path) -> Non
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
     shown, _ = process.communicate(timeout=30)
-    assert process.returncode == 1 and "Killed; the last checkpoint is kept. To go on: " in shown and "saved" not in shown
+    assert process.returncode == 130 and "Killed; the last checkpoint is kept. To go on: " in shown and "saved" not in shown
     assert 0 < int(checkpoint.read_text()) < 50
 
 

@@ -49,6 +49,15 @@ WRONG = [
     ("submit sweep.yaml backbone.name=sl_vit", "for SL-ViT write 'backbone={tokenizer: shifted, attention: local}'"),
     ("submit sweep.yaml backbone.name=deit_small", "for DeiT write backbone.name=vit_tiny (or vit_small, vit_base"),
     ("submit sweep.yaml backbone.name=vit_tny", "(did you mean vit_tiny?)"),
+    # one meaning of several
+    ("submit sweep.yaml objectives.gmml={}", "(scratch: classify, chain_short.pretrain: mae, chain_short.finetune: classify, "),
+    ("submit sweep.yaml arms.chain_short.objectives.gmml={}", "for example 'arms.chain_short.pretrain.objectives={mae: null, gmml: {}}'"),
+    ("submit sweep.yaml init_from=runs/example/pretrain", "say which stage is meant, arms.chain_short.pretrain.init_from=runs/exampl"),
+    ("submit sized.yaml backbone.name=vit_tiny", "for its own write 'backbone={name: vit_tiny, embed_dim: null}', or set"),
+    # names in braces
+    ("submit sweep.yaml evals={knn}", "evals: knn has no value; write {knn: {}} for its defaults, or {knn: null} for off"),
+    ("submit sweep.yaml 'objectives={classify, mae}'", "objectives: classify has no value; write {classify: {}}"),
+    ("submit bare.yaml", "bare.yaml: line 2: classify has no value; write {classify: {}} for its defaults"),
     # axes
     ("submit sweep.yaml axes.optim.lrr=[1,2]", "axes.optim.lrr: 'lrr' is not known (did you mean lr?)"),
     ("submit sweep.yaml axes.lr=[1,2]", "axes.lr: 'lr' is not known (did you mean optim.lr?)"),
@@ -64,10 +73,14 @@ WRONG = [
     ("submit big.yaml", "big.yaml: this is a site's profile; name a sweep file, and the site with --site big.yaml"),
     ("submit one.png", "one.png: not YAML: it is no text"),
     ("submit sweep.yaml --runs notes.txt", "--runs notes.txt: this is a file; name a folder"),
+    ("submit sweep.yaml data.shards=runs/example", "runs/example: this is a folder of runs, and holds no shards; name a folder"),
     ("submit sweep.yaml data.source=folder:gone data.shards=new", "data.source: there is no .*/gone to build the shards from"),
     ("submit", "the following arguments are required: sweep"),
     ("submit sweep.yaml --dryrun", "unrecognized arguments: --dryrun (did you mean --dry-run?)"),
+    ("submit sweep.yaml arms=[scratch] init_from=timm:vit_tny --dry-run", "init_from: timm:vit_tny: timm has no such"),
+    ("submit sweep.yaml metric=accuracy", "metric: 'accuracy' is none of top1, top5, .*, nor top1_ema, nor an evaluator's"),
     # places
+    ("submit sweep.yaml loop.device=cuda --dry-run", "command line: loop.device: this machine has no NVIDIA GPU that is visible; write"),
     ("submit sweep.yaml --site", "argument --site: expected one argument"),
     ("submit sweep.yaml --site slurm_a10", "site: 'slurm_a10' is not known (did you mean slurm_a100?)"),
     ("submit sweep.yaml --site gone.yaml", "site: there is no file gone.yaml"),
@@ -88,6 +101,8 @@ WRONG = [
     ("vitssl evaluate runs/example/pretrain", "the Run has no classify objective, so it predicts no classes; knn and linear look"),
     ("vitssl evaluate runs/example/scratch --ema", "the Run keeps no averaged weights; set loop.ema_decay"),
     ("vitssl evaluate runs/example/scratch --checkpoint run.yaml", "run.yaml is not a checkpoint that can be read (it holds other"),
+    ("vitssl evaluate runs/example/scratch --checkpoint best.pt", "has no best.pt; best.pt is of runs with held-out images"),
+    ("vitssl predict runs/example/scratch one.png --csv gone/deep/x.csv", "there is no folder gone/deep; make it, or name another"),
     ("vitssl predict runs/example/scratch notes.txt", "notes.txt: cannot be decoded as an image"),
     ("vitssl predict runs/example/scratch gone.png", "gone.png does not exist; name images, or folders of images"),
     ("vitssl predict runs/example/scratch empty", "empty holds no images: no file ends in .jpg"),
@@ -95,6 +110,9 @@ WRONG = [
     ("vitssl predict one.png runs/example/scratch", "one.png is not a run; name a run folder"),
     ("vitssl shards build folder:gone shards/new", "folder:gone: there is no such folder"),
     ("vitssl shards build digits", "the following arguments are required: out"),
+    ("vitssl shards info runs", "runs: this is a folder of runs, and holds no shards; name a folder that `vitssl shards build SOURCE"),
+    ("vitssl shards info runs/example/scratch", "this is a folder of runs, and holds no shards"),
+    ("vitssl weights timm:vit_tiny_patch16_22", "timm has no such weights: 'vit_tiny_patch16_22' is not known (did you mean vit_tiny_"),
     ("vitssl shards info gone", "gone/index.json does not exist: write the shards with"),
     ("vitssl cost gone", "gone/run.yaml does not exist: this is not a run folder"),
     ("vitssl import notes.txt --as mae", "notes.txt is not a checkpoint that can be read"),
@@ -111,6 +129,8 @@ def somewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("somewhere")
     (place / "sweep.yaml").write_text(EXAMPLE)
     (place / "big.yaml").write_text("name: big\npartition: gpu\n")
+    (place / "sized.yaml").write_text(EXAMPLE.replace("{name: vit_pico,", "{name: vit_pico, embed_dim: 48,"))
+    (place / "bare.yaml").write_text("name: bare\narms: {a: {stages: {train: {objectives: {classify}}}}}\n")
     (place / "notes.txt").write_text("hello: world")
     (place / "empty").mkdir()
     Image.effect_noise((20, 20), 90).save(place / "one.png")
@@ -121,6 +141,9 @@ def somewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }.items():
         save_run(sweep / name, objectives)
         (sweep / name / "done.json").write_text("{}")
+    for figures in ("plots", "strips"):
+        (sweep / "report" / figures).mkdir(parents=True)
+        Image.new("L", (9, 9)).save(sweep / "report" / figures / "one.png")
     (sweep / "sweep.json").write_text('{"file": "sweep.yaml", "cells": []}')
     return place
 
@@ -129,6 +152,7 @@ def somewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_wrong_input_is_one_line(place, somewhere, monkeypatch, capfd, typed: str, said: str) -> None:
     monkeypatch.setattr(submit.cluster, "answers", lambda: False)
     monkeypatch.setattr(submit.cluster.shutil, "which", lambda name: None)
+    monkeypatch.setattr(submit, "visible_gpus", list)
     for path in somewhere.iterdir():
         (place / path.name).symlink_to(path)
     before = sorted(place.rglob("*"))

@@ -131,8 +131,10 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 
 def _predict(arguments: argparse.Namespace) -> int:
     from vitssl.evaluate import load
-    from vitssl.predict import image_files, predict
+    from vitssl.predict import check_out, image_files, predict
 
+    if arguments.csv is not None:
+        check_out(arguments.csv)
     trained = load(arguments.folder, ema=arguments.ema)
     trained.check_predicts()
     files = image_files(arguments.images)

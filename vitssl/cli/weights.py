@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 
 from vitssl.cli.base import command, note_unfinished
-from vitssl.config.weights import LAYOUTS
+from vitssl.config.weights import LAYOUTS, RELEASED
 
 
 def add_parsers(commands: argparse._SubParsersAction) -> None:
     """What comes from other code, and goes to it."""
     add = command(commands, "weights", _weights, "download released weights into a file for init_from")
     add("name", help="timm:NAME, for example timm:deit_tiny_patch16_224.fb_in1k")
-    add("out", type=Path)
+    add("out", type=Path, nargs="?", help="file; without one, only whether there are such weights is said")
     add = command(commands, "import", _import, "a file of released weights as a run folder: a start, or to be probed and evaluated")
     add("file", type=Path, help="a checkpoint as the release wrote it, or .safetensors")
     add("--out", type=Path, help="run folder (default: weights/NAME-LAYOUT-HASH)")
@@ -49,8 +49,14 @@ def add_parsers(commands: argparse._SubParsersAction) -> None:
 def _weights(arguments: argparse.Namespace) -> None:
     from vitssl import state
 
+    name = arguments.name.removeprefix(RELEASED)
+    if arguments.out is None:
+        state.check_released(name)
+        print(f"timm has {name}")
+        return
+    weights = state.released(name)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    state.save(arguments.out, {"model": state.released(arguments.name.removeprefix("timm:")), "source": arguments.name})
+    state.save(arguments.out, {"model": weights, "source": arguments.name})
     print(arguments.out)
 
 

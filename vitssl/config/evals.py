@@ -209,7 +209,7 @@ def metric_parts(metric: str) -> tuple[str, str]:
     if not evaluator:
         evaluator, name = ("test_ema", name.removesuffix("_ema")) if name.endswith("_ema") else ("test", name)
     if name not in METRICS:
-        raise ConfigError(f"{metric!r} is none of {', '.join(METRICS)}, nor an evaluator's, such as knn/top1")
+        raise ConfigError(f"{metric!r} is none of {', '.join(METRICS)}, nor top1_ema, nor an evaluator's, such as knn/top1")
     return evaluator, name
 
 

@@ -200,6 +200,11 @@ def _refuse_small_classes(root: Path, classes: list[str], by_class: list[list[Sa
 # ------------------------------------------------------------------------------------------------------- what to type
 
 
+def holds_runs(folder: str | Path) -> bool:
+    """Is it a folder of runs, of a sweep or of one run? The images in it are figures."""
+    return any(next(Path(folder).glob(f"{depth}{name}"), None) for depth in ("", "*/") for name in ("sweep.json", "run.yaml"))
+
+
 def build_line(folder: str | Path, out: str | Path | None = None) -> str | None:
     """The command that writes the shards of a folder of images, with what splits it where it has no test split; None for other folders."""
     folder = _short(Path(folder))

@@ -20,12 +20,13 @@ import numpy as np
 
 from vitssl.config import ConfigError
 from vitssl.data.decode import decode
-from vitssl.data.folders import build_line
+from vitssl.data.folders import build_line, holds_runs
 from vitssl.data.index_schema import COLUMNS, columns_of
 
 INDEX_FILE = "index.json"
 UNFINISHED = ".build"  # subfolder of what an unfinished build has done so far
 FORMAT = 1
+OF_RUNS = "this is a folder of runs, and holds no shards; name a folder that `vitssl shards build SOURCE FOLDER` wrote"
 REBUILD = "delete the folder and build the shards again"
 
 
@@ -120,6 +121,8 @@ def read_index(folder: str | Path) -> Index:
             raise ConfigError(
                 f"{folder}: holds an unfinished build; the same `vitssl shards build SOURCE {folder}` goes on with it"
             ) from None
+        if holds_runs(folder):
+            raise ConfigError(f"{folder}: {OF_RUNS}") from None
         if line := build_line(folder):
             raise ConfigError(f"{folder}: holds images and not their shards, which `{line}` writes") from None
         raise ConfigError(f"{path} does not exist: write the shards with `vitssl shards build SOURCE {folder}`") from None
