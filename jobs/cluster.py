@@ -12,6 +12,9 @@ from vitssl.config import ConfigError, Site
 from vitssl.files import read_json
 
 JOB_FILE = "slurm.json"
+# fields of a site that this machine alone has no use for, and how an error calls them; an image may be one for this machine, or not
+OF_A_CLUSTER = {name: name for name in ("partition", "account", "qos", "constraint")}
+OF_A_CLUSTER |= {"gpu_type": "gpu_type", "additional": "sbatch options", "image": "image"}
 
 
 def jobs() -> dict[str, str]:
@@ -55,9 +58,9 @@ def answers() -> bool:
 
 def expected(site: Site) -> str | None:
     """What tells that jobs are meant for a cluster, even where none answers; None: nothing does."""
-    for name in ("partition", "account", "qos", "constraint"):
-        if (value := getattr(site, name)) is not None:
-            return f"the site {site.name} names the {name} {value}"
+    for name, called in OF_A_CLUSTER.items():
+        if value := getattr(site, name):
+            return f"the site {site.name} names the {called} {', '.join(value) if isinstance(value, dict) else value}"
     return "SLURM is installed on this machine" if shutil.which("sbatch") is not None else None
 
 

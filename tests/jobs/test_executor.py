@@ -45,6 +45,21 @@ def test_a_site_of_a_cluster_is_not_trained_on_this_machine(run, words, capsys) 
     assert error.count("\n") == 1 and not Path("runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ("gpu_type: a100", "gpu_type a100"),
+        ("additional: {mail-type: FAIL, exclusive: ''}", "sbatch options mail-type, exclusive"),
+        ("image: /shared/vitssl.sif", "image /shared/vitssl.sif"),
+    ],
+)
+def test_no_profile_of_a_cluster_is_taken_for_this_machine(run, fields, named, capsys) -> None:
+    Path("small.yaml").write_text(f"name: small\n{fields}\n")
+    assert run("--site", "small.yaml") == 2
+    assert capsys.readouterr().err.startswith(f"error: the site small names the {named}, {SILENT}; submit where one does, or train here")
+    assert not Path("runs").exists()
+
+
 def test_a_dry_run_shows_the_clusters_plan_and_says_so(run, capfd) -> None:
     assert run("--site", "big.yaml", "--dry-run", "--all-jobs") == 0
     shown = capfd.readouterr()
