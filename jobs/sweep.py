@@ -6,23 +6,22 @@ import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from jobs import sweep_files
 from jobs.overrides import CLI, RUN_FIELDS, Overrides, Setting, check, settings
 from vitssl.config import ConfigError, Run, fill, merge, read_yaml, unknown
 from vitssl.config.base import closest
 from vitssl.config.merging import UNSET
-from vitssl.config.sweep import Arm, Resources, SweepFile
+from vitssl.config.sweep import Arm, Quantity, Resources, SweepFile
 
 OF_A_VALUE = {"optional", "equalize", "equal_to"}  # what an axis value may say besides the fields that it sets
-QUANTITIES = ("macs", "gpu_hours", "kwh")
 
 
 class Equal(NamedTuple):
     """What arms are to cost as much of as another one."""
 
-    quantity: str  # macs, gpu_hours, kwh
+    quantity: Quantity
     reference: str  # the arm
 
 
@@ -255,8 +254,8 @@ def _equal(spec: SweepFile, fields: dict[str, Any], where: str) -> Equal | None:
     """What `equalize` and `equal_to` of a sweep or of an axis value say."""
     if (quantity := fields["equalize"]) is None:
         return None
-    if quantity not in QUANTITIES:
-        raise ConfigError(f"{quantity!r} is none of {', '.join(QUANTITIES)}", "equalize", where)
+    if quantity not in get_args(Quantity):
+        raise ConfigError(f"{quantity!r} is none of {', '.join(get_args(Quantity))}", "equalize", where)
     reference = fields.get("equal_to") or spec.equal_to or spec.baseline
     if reference is None:
         raise ConfigError("name the arm whose cost the others are to have", "equal_to", where)

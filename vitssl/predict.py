@@ -14,7 +14,7 @@ from rich.progress import track
 from torch import Tensor
 
 from vitssl.config import ConfigError
-from vitssl.data.folders import IMAGE_ENDINGS
+from vitssl.data.folders import IMAGE_ENDINGS, walk_images
 from vitssl.evaluate import Trained
 from vitssl.files import check_new
 from vitssl.words import counted
@@ -37,26 +37,11 @@ def image_files(paths: Sequence[Path]) -> list[Path]:
             raise ConfigError(f"{path} does not exist; name images, or folders of images")
         if (path / "run.yaml").exists():
             raise ConfigError(f"{path} is a run folder, and one predicts at a time; name images, or folders of images")
-        found = list(_walk(path)) if path.is_dir() else [path]
+        found = [Path(parent, name) for parent, names in walk_images(path) for name in names] if path.is_dir() else [path]
         if not found:
             raise ConfigError(f"{path} holds no images: no file ends in {' '.join(IMAGE_ENDINGS)}")
         files += found
     return files
-
-
-def _walk(root: Path) -> Iterator[Path]:
-    seen: set[str] = set()
-    for parent, folders, names in os.walk(root, followlinks=True, onerror=_raise):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        if (real := os.path.realpath(parent)) in seen:  # a link to a folder above it
-            folders.clear()
-            continue
-        seen.add(real)
-        yield from (Path(parent, name) for name in sorted(names) if name.lower().endswith(IMAGE_ENDINGS) and not name.startswith("."))
-
-
-def _raise(error: OSError) -> None:
-    raise error
 
 
 def predict(trained: Trained, files: Sequence[Path], out: Path | None = None) -> int:

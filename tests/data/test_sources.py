@@ -67,6 +67,18 @@ def test_folder_lists_nested_images_in_order(tmp_path):
         assert [s.name for s in source.splits["test"]] == ["val/a/1.jpg", "val/b/1.jpg"]
 
 
+def test_a_link_to_a_folder_above_it_has_no_end_and_is_left_out(tmp_path):
+    for name in ("train/a/1.png", "train/a/deep/2.png", "train/b/3.png", "test/a/4.png", "test/b/5.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "train" / "a" / "deep" / "loop").symlink_to(tmp_path / "train" / "a")
+    (tmp_path / "train" / "b" / "more").symlink_to(tmp_path / "train" / "a" / "deep")  # images are where the link leads
+    names = [sample.name for sample in open_source(f"folder:{tmp_path}").splits["train"]]
+    assert names == [
+        "train/a/1.png", "train/a/deep/2.png", "train/b/3.png", "train/b/more/2.png", "train/b/more/loop/1.png",
+    ]  # fmt: skip
+
+
 def test_folder_with_test_and_val_and_unlabeled(tmp_path):
     for name in ("train/a/1.jpg", "test/a/1.jpg", "val/a/1.jpg", "unlabeled/1.jpg", "unlabeled/sub/2.jpg"):
         touch(tmp_path / name)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, Optional
 
+Quantity = Literal["macs", "gpu_hours", "kwh"]  # that trainings may cost equally much of
+
 
 @dataclass
 class Paper:
@@ -65,7 +67,7 @@ class SweepFile:
     metric: str = "top1"  # after the last epoch, on the test set (top1, top5, top1_ema) or of an evaluator (knn/top1, test/loss)
     select: list[str] = field(default_factory=list)  # axes of which each arm and column takes the values that are best on held-out images
     # epochs such that every arm's training costs what that of equal_to does; an axis value may have it too
-    equalize: Optional[Literal["macs", "gpu_hours", "kwh"]] = None
+    equalize: Optional[Quantity] = None
     equal_to: Optional[str] = None  # the arm whose cost the others are to have; null: the baseline
     budget: Budget = field(default_factory=Budget)
     site: Optional[str] = None  # profile of the place where it runs, where --site names none: a file, or a name in jobs/sites

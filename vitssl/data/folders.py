@@ -123,14 +123,30 @@ def _class_folders(root: Path, folder: Path, classes: list[str]) -> list[Sample]
 
 def _images(root: Path, folder: Path) -> list[str]:
     """Paths of the images in ``folder`` at any depth, relative to ``root``, sorted."""
-    return sorted(_walk(root, folder))
+    return sorted(_walk(root, folder)) if folder.is_dir() else []
 
 
 def _walk(root: Path, folder: Path) -> Iterator[str]:
-    for parent, subfolders, files in os.walk(folder, followlinks=True):
-        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+    for parent, names in walk_images(folder):
         relative = Path(parent).relative_to(root).as_posix()
-        yield from (f"{relative}/{name}" for name in files if name.lower().endswith(IMAGE_ENDINGS) and not name.startswith("."))
+        yield from (f"{relative}/{name}" for name in names)
+
+
+def walk_images(folder: str | Path, above: tuple[str, ...] = ()) -> Iterator[tuple[str, list[str]]]:
+    """A folder and those below it, each with the names of its images, sorted; what begins with a dot is left out, and links are followed,
+    but for those to a folder ``above``, which have no end.
+
+    Raises:
+        OSError: a folder that cannot be read.
+    """
+    if (real := os.path.realpath(folder)) in above:
+        return
+    with os.scandir(folder) as found:
+        entries = sorted((entry for entry in found if not entry.name.startswith(".")), key=lambda entry: entry.name)
+    yield str(folder), [entry.name for entry in entries if entry.name.lower().endswith(IMAGE_ENDINGS) and not entry.is_dir()]
+    for entry in entries:
+        if entry.is_dir():
+            yield from walk_images(entry.path, (*above, real))
 
 
 # -------------------------------------------------------------------------------------------------- what is held out

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from vitssl.backbones.layers import sincos_positions
 from vitssl.config import FAMILIES, SIZES, ConfigError
+from vitssl.words import counted
 
 USUAL_SIZE_PX = 224  # of the images, where no shape tells
 HEADS_OF_WIDTH = {1280: 16}  # ViT-H; every other released size has heads that are 64 wide
@@ -76,8 +77,7 @@ def _vit(tensors: Tensors) -> dict[str, Any]:
     num_patches = positions_1TD[1] - 1 - registers
     side = math.isqrt(max(num_patches, 0))
     if side < 1 or side**2 != num_patches or positions_1TD[2] != dim:
-        special = f"{1 + registers} special token{'s' if registers else ''}"
-        reason = f"positions of {special} and a square grid of width {dim} are expected"
+        reason = f"positions of {counted(1 + registers, 'special token')} and a square grid of width {dim} are expected"
         raise ConfigError(f"{tensors.there('backbone.pos_embed')} has shape {tuple(positions_1TD)}; {reason}")
     patches_ND = tensors["backbone.pos_embed"][0, 1 + registers :].float()
     fixed = dim % 4 == 0 and torch.allclose(patches_ND, sincos_positions((side, side), dim), atol=1e-4)
