@@ -161,7 +161,47 @@ def test_a_run_says_what_it_is(trained, tmp_path) -> None:
     assert repr(vitssl.load(pretrained)).endswith("vit_pico for mae, 2 classes, 20 epochs>")
 
 
-def test_a_second_run_folder_is_no_folder_of_images(trained: Path, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What a glob over seeds would give."""
-    assert cli.main(["predict", str(trained), str(trained), str(photos)]) == 2
-    assert capsys.readouterr().err == f"error: {trained} is a run folder, and one predicts at a time; name images, or folders of images\n"
+# ------------------------------------------------------------------------------------------------------------- several
+
+
+@pytest.fixture
+def seeds(tmp_path: Path) -> list[Path]:
+    """The folders of three runs of other weights, as a glob over seeds gives them."""
+    folders = []
+    for seed in range(3):
+        folder = save_run(tmp_path / f"scratch-s{seed}", Objectives(classify=ClassifyConfig()))
+        content = state.read(folder / state.LAST)
+        content["model"] = {name: value + seed * 0.05 * torch.randn_like(value) for name, value in content["model"].items()}
+        state.save(folder / state.LAST, content)
+        (folder / "done.json").write_text('{"epochs": 3.0}')
+        folders.append(folder)
+    return folders
+
+
+def test_several_runs_give_the_mean_of_their_probabilities(seeds, photos, tmp_path, capsys) -> None:
+    (photos / "a.JPG").write_text("damaged")
+    out = tmp_path / "out.csv"
+    assert cli.main(["predict", *map(str, seeds), str(photos), "--csv", str(out)]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 1 and errors[0].startswith(f"error: {photos / 'a.JPG'}: cannot be decoded")
+    rows, file = {Path(row["path"]).name: row for row in read(out)}, photos / "b.png"
+    each = [vitssl.load(folder).predict(file)[0] for folder in seeds]
+    assert len(rows) == 4 and not torch.allclose(each[0], each[2], atol=1e-3)
+    expected = sum(each) / 3
+    assert torch.allclose(torch.tensor([float(rows["b.png"]["a"]), float(rows["b.png"]["b"])]), expected, atol=1e-5)
+    assert rows["b.png"]["class"] == "ab"[int(expected.argmax())]
+
+
+def test_runs_that_have_no_mean_are_refused(seeds, photos, capsys) -> None:
+    content = state.read(seeds[1] / state.LAST)
+    content["data"]["classes"] = ["a", "c"]
+    state.save(seeds[1] / state.LAST, content)
+    first, second, _ = map(str, seeds)
+    for words, message in (
+        ([first, second, str(photos)], f"{second}: its classes are not those of {first}, so their probabilities have no mean"),
+        ([first, second], f"{second} is a run; name images too, or folders of images"),
+        ([first, first, str(photos)], f"{first} is named twice; each run counts once"),
+        ([first, str(photos), second], f"{second} is a run; name runs first, then images, or folders of images"),
+    ):
+        assert cli.main(["predict", *words]) == 2
+        assert capsys.readouterr().err == f"error: {message}\n"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor
@@ -25,6 +26,26 @@ BEST = 5  # classes of a printed line
 Write = Callable[[Path, Tensor], None]  # an image and its class probabilities (K,)
 
 
+def is_run(path: Path) -> bool:
+    """Is it a run folder, or the run.yaml in one?"""
+    return (path / "run.yaml").is_file() or (path.name == "run.yaml" and path.is_file())
+
+
+def runs_and_images(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """What was typed, as the runs that come first (the first path is meant as one) and the images after them.
+
+    Raises:
+        ConfigError: there are only runs, or one is there twice.
+    """
+    count = next((i for i, path in enumerate(paths) if not is_run(path)), len(paths)) or 1
+    runs, images = list(paths[:count]), list(paths[count:])
+    if not images:
+        raise ConfigError(f"{runs[-1]} is a run; name images too, or folders of images")
+    if twice := next((path for i, path in enumerate(runs) if path in runs[:i]), None):
+        raise ConfigError(f"{twice} is named twice; each run counts once")
+    return runs, images
+
+
 def image_files(paths: Sequence[Path]) -> list[Path]:
     """The files among some paths, and the images in the folders among them, at any depth and sorted.
 
@@ -35,8 +56,8 @@ def image_files(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         if not path.exists():
             raise ConfigError(f"{path} does not exist; name images, or folders of images")
-        if (path / "run.yaml").exists():
-            raise ConfigError(f"{path} is a run folder, and one predicts at a time; name images, or folders of images")
+        if is_run(path):
+            raise ConfigError(f"{path} is a run; name runs first, then images, or folders of images")
         found = [Path(parent, name) for parent, names in walk_images(path) for name in names] if path.is_dir() else [path]
         if not found:
             raise ConfigError(f"{path} holds no images: no file ends in {' '.join(IMAGE_ENDINGS)}")
@@ -44,8 +65,8 @@ def image_files(paths: Sequence[Path]) -> list[Path]:
     return files
 
 
-def predict(trained: Trained, files: Sequence[Path], out: Path | None = None) -> int:
-    """Print the best classes of each image, or write the probabilities of all as a row of ``out``.
+def predict(runs: Sequence[Trained], files: Sequence[Path], out: Path | None = None) -> int:
+    """Print the best classes of each image, or write the probabilities of all as a row of ``out``; of several runs, their means.
 
     The columns are path, class, probability (that class's), and one with the name of each class.
 
@@ -53,11 +74,15 @@ def predict(trained: Trained, files: Sequence[Path], out: Path | None = None) ->
         How many could not be read; each is named on stderr, and the others have their rows.
 
     Raises:
-        ConfigError: ``out`` exists, or cannot be written.
+        ConfigError: ``out`` exists or cannot be written, or the runs tell other classes apart.
     """
-    unread = 0
-    with _printed(trained.classes) if out is None else _rows(out, trained.classes) as write:
-        for path, result in zip(files, _shown(trained.predict_each(files), len(files), show=out is not None), strict=True):
+    unread, classes = 0, runs[0].classes
+    for run in runs:
+        run.check_predicts()
+        if run.classes != classes:
+            raise ConfigError(f"{run.folder}: its classes are not those of {runs[0].folder}, so their probabilities have no mean")
+    with _printed(classes) if out is None else _rows(out, classes) as write:
+        for path, result in zip(files, _shown(_means(runs, files), len(files), show=out is not None), strict=True):
             if isinstance(result, ConfigError):
                 unread += 1
                 print(f"error: {result}", file=sys.stderr)
@@ -66,6 +91,14 @@ def predict(trained: Trained, files: Sequence[Path], out: Path | None = None) ->
     if out is not None:
         print(f"{out}: {len(files) - unread:,} of {counted(len(files), 'image')}")
     return unread
+
+
+def _means(runs: Sequence[Trained], files: Sequence[Path]) -> Iterator[Tensor | ConfigError]:
+    """The mean of the runs' class probabilities (K,) of each image, or what is wrong with it."""
+    for results in zip(*(run.predict_each(files) for run in runs), strict=True):
+        probabilities = [result for result in results if isinstance(result, Tensor)]
+        wrong = next((result for result in results if isinstance(result, ConfigError)), None)
+        yield wrong or torch.stack(probabilities).mean(0)
 
 
 def _shown(results: Iterable, total: int, show: bool) -> Iterable:

@@ -42,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--set", nargs="+", default=[], dest="fields", metavar="field=value", help="fields of the type, for example --type knn --set k=10")
     add("--checkpoint", default="last.pt", help="a file of the run folder, for example best.pt")
     add = command(commands, "predict", _predict, "class probabilities of images")
-    add("folder", type=Path, help="run folder")
+    add("folder", type=Path, help="run folder; of several, such as the seeds of an arm, the mean of their probabilities is given")
     add("images", nargs="+", type=Path, help="image files, or folders of images at any depth")
     add("--csv", type=Path, metavar="OUT", help="a new file with a row for each image: path, class, probability, and one column per class")
     add("--ema", action="store_true", help="by the averaged weights, which a run with loop.ema_decay keeps")
@@ -131,15 +131,16 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 
 def _predict(arguments: argparse.Namespace) -> int:
     from vitssl.evaluate import load
-    from vitssl.predict import check_out, image_files, predict
+    from vitssl.predict import check_out, image_files, predict, runs_and_images
 
     if arguments.csv is not None:
         check_out(arguments.csv)
-    trained = load(arguments.folder, ema=arguments.ema)
-    trained.check_predicts()
-    files = image_files(arguments.images)
-    note_unfinished(arguments.folder)
-    return 2 if predict(trained, files, arguments.csv) else 0
+    folders, images = runs_and_images([arguments.folder, *arguments.images])
+    runs = [load(folder, ema=arguments.ema) for folder in folders]
+    files = image_files(images)
+    for folder in folders:
+        note_unfinished(folder)
+    return 2 if predict(runs, files, arguments.csv) else 0
 
 
 def _cost(arguments: argparse.Namespace) -> None:
