@@ -29,7 +29,8 @@ ALLOWED = {
     "objectives": {"config", "dist", "backbones", "data"},
     **{name: CORE | MIDDLE for name in MIDDLE},
     "evaluators": CORE | {"model", "state", "views"},
-    "evaluate": CORE | MIDDLE | {"evaluators", "stopping", "views", "words"},
+    "evaluate": CORE | MIDDLE | {"evaluators", "views", "words"},
+    "finished": CORE | {"evaluate", "evaluators", "state", "stopping"},
     "features": CORE | {"evaluate", "evaluators"},
     "analysis": CORE | {"evaluate", "report"},
     "weights": CORE | MIDDLE | {"evaluate", "report", "words"},
@@ -44,7 +45,7 @@ ALLOWED = {
     "train_state": CORE | MIDDLE | {"evaluators", "memory", "pictures", "views"},
     "stopping": set(),
     "attempt": {"config", "dist", "emissions", "files"},
-    "train": CORE | MIDDLE | {"attempt", "evaluate", "evaluators", "pictures", "train_state", "stopping", "views", "words"},
+    "train": CORE | MIDDLE | {"attempt", "finished", "evaluators", "pictures", "train_state", "stopping", "views", "words"},
     "bench": CORE | MIDDLE | {"evaluate", "memory", "evaluators", "train_state", "train", "views"},
     "report": {"config", "files", "words"},
     "cli": None,  # anything, inside the function that needs it

@@ -16,8 +16,8 @@ from tests.objectives.conftest import declared
 from tests.ranks import run_ranks, start_programs, start_ranks
 from vitssl import config, train
 from vitssl.config.evals import ClassificationConfig
-from vitssl.evaluate import evaluate_folder
 from vitssl.files import read_events
+from vitssl.finished import evaluate_folder
 
 ROOT = Path(__file__).parent.parent
 CLASSIFY = {"objectives.classify": {}}

@@ -15,14 +15,13 @@ from vitssl import config, dist, evaluators, model, state
 from vitssl.backbones.base import Features
 from vitssl.checkpoint import load_model, read_run
 from vitssl.config import ConfigError
-from vitssl.config.evals import EvalConfig, pending
+from vitssl.config.evals import EvalConfig
 from vitssl.data.batch import UNLABELLED, Batch, RawBatch
 from vitssl.data.decode import decode_file, resize, resized_sizes, upright
 from vitssl.data.index import Index, load_index
 from vitssl.data.subset import Split, train_and_heldout
 from vitssl.evaluators.base import EVALUATED_AT_ONCE
-from vitssl.files import read_json, write_json
-from vitssl.stopping import StopRequest
+from vitssl.files import read_json
 from vitssl.views import EvalView
 from vitssl.words import counted
 
@@ -278,49 +277,3 @@ def load(folder: str | Path, checkpoint: str = state.LAST, device: str = "auto",
         ConfigError: not a run folder, or without a checkpoint.
     """
     return Trained(run_folder(Path(folder)), checkpoint, device, "ema" if ema else weights)
-
-
-EVALS = "evals.json"  # in a run folder: the results of its configured evaluators at the end, each with its fields
-
-
-def write_results(
-    folder: Path, evals: dict[str, EvalConfig], results: dict[str, evaluators.Result], epoch: float, classes: list[str]
-) -> None:
-    """Write what reports read of evaluations, besides ``done.json``.
-
-    The configured evaluators' results are added to ``evals.json``. ``predictions-NAME.npz``, of each that predicts, holds labels, predicted
-    classes and their probability, image by image, and the names of the classes: confusion matrices are made of it.
-    """
-    for name, result in results.items():
-        if result.arrays:
-            np.savez_compressed(folder / f"predictions-{name}.npz", classes=np.array(classes), **result.arrays)
-    new = {name: {"config": cfg.defining(), "epoch": epoch, "metrics": results[name].metrics} for name, cfg in evals.items()}
-    write_json(folder / EVALS, read_json(folder / EVALS) | new)
-
-
-def evaluate_finished(folder: Path, device: str = "auto") -> bool:
-    """Run the configured evaluators that a finished run does not have the results of yet, and keep each result as it comes.
-
-    Returns:
-        False where it was asked to stop before it had them all.
-    """
-    trained, epochs = load(folder, device=device), read_json(folder / "done.json")["epochs"]
-    subject = trained.subject()
-    with StopRequest() as stopping:
-        for name, cfg in pending(trained.run, read_json(folder / EVALS)).items():
-            if stopping:
-                return False
-            write_results(folder, {name: cfg}, evaluators.evaluate(subject, {name: cfg}, complete=True), epochs, trained.classes)
-    return True
-
-
-def evaluate_folder(folder: Path, cfg: EvalConfig, checkpoint: str = state.LAST) -> dict[str, float]:
-    """The metrics that an evaluator finds in a finished run.
-
-    Raises:
-        ConfigError: an evaluator that this run cannot have, other classes, or no such split.
-    """
-    trained = load(folder, checkpoint)
-    for problem in cfg.problems("evaluate", trained.run):
-        raise ConfigError(problem.reason, problem.field, str(trained.folder))
-    return trained.evaluate({cfg.type: cfg})[cfg.type].metrics

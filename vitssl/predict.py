@@ -65,6 +65,18 @@ def image_files(paths: Sequence[Path]) -> list[Path]:
     return files
 
 
+def check_runs(runs: Sequence[Trained]) -> None:
+    """Refuse runs that cannot predict together.
+
+    Raises:
+        ConfigError: one that predicts no classes, or other ones than the first.
+    """
+    for run in runs:
+        run.check_predicts()
+        if run.classes != runs[0].classes:
+            raise ConfigError(f"{run.folder}: its classes are not those of {runs[0].folder}, so their probabilities have no mean")
+
+
 def predict(runs: Sequence[Trained], files: Sequence[Path], out: Path | None = None) -> int:
     """Print the best classes of each image, or write the probabilities of all as a row of ``out``; of several runs, their means.
 
@@ -74,13 +86,9 @@ def predict(runs: Sequence[Trained], files: Sequence[Path], out: Path | None = N
         How many could not be read; each is named on stderr, and the others have their rows.
 
     Raises:
-        ConfigError: ``out`` exists or cannot be written, or the runs tell other classes apart.
+        ConfigError: ``out`` exists, or cannot be written.
     """
     unread, classes = 0, runs[0].classes
-    for run in runs:
-        run.check_predicts()
-        if run.classes != classes:
-            raise ConfigError(f"{run.folder}: its classes are not those of {runs[0].folder}, so their probabilities have no mean")
     with _printed(classes) if out is None else _rows(out, classes) as write:
         for path, result in zip(files, _shown(_means(runs, files), len(files), show=out is not None), strict=True):
             if isinstance(result, ConfigError):

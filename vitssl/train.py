@@ -22,8 +22,8 @@ from vitssl.attempt import Diverged
 from vitssl.config import ConfigError, Run
 from vitssl.config.evals import EvalConfig, evals_of, pending
 from vitssl.data.batch import RawBatch
-from vitssl.evaluate import EVALS, evaluate_finished, write_results
 from vitssl.files import read_json, write_json
+from vitssl.finished import EVALS, evaluate_finished, write_results
 from vitssl.log import Log, Meter, machine
 from vitssl.stopping import StopRequest
 from vitssl.train_state import TrainState, forward, save, set_numerics, start

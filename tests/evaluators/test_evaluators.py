@@ -12,7 +12,7 @@ import torch
 
 import vitssl
 from tests.ranks import run_ranks
-from vitssl import cli, config, evaluate, train
+from vitssl import cli, config, finished, train
 from vitssl.config import ConfigError
 from vitssl.config.evals import pending
 from vitssl.evaluators import Subject
@@ -74,9 +74,9 @@ def test_an_evaluation_that_is_asked_to_stop_keeps_its_results_and_goes_on_with_
     config.save(make_run(SHORT, MAE, KNN, {"evals.probe": {"type": "linear"}}, shards=digits), run)
     monkeypatch.setenv("VITSSL_STOP_FILE", str(stop_file))
 
-    write = evaluate.write_results
+    write = finished.write_results
     with monkeypatch.context() as patch:
-        patch.setattr(evaluate, "write_results", lambda *arguments: (write(*arguments), stop_file.touch()))
+        patch.setattr(finished, "write_results", lambda *arguments: (write(*arguments), stop_file.touch()))
         assert train.main([str(run)]) == train.STOPPED
     first = read_json(run / "evals.json")
     stop_file.unlink()

@@ -207,7 +207,7 @@ def test_two_ranks_train_as_one(chain):
 
 def test_a_student_is_loaded_and_evaluated_without_its_teacher(chain):
     from vitssl.config.evals import ClassificationConfig
-    from vitssl.evaluate import evaluate_folder
+    from vitssl.finished import evaluate_folder
 
     teacher, student = chain
     folder = student("student")

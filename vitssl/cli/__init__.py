@@ -121,7 +121,7 @@ def _shards_info(arguments: argparse.Namespace) -> None:
 
 def _evaluate(arguments: argparse.Namespace) -> None:
     from vitssl.config.evals import parse
-    from vitssl.evaluate import evaluate_folder
+    from vitssl.finished import evaluate_folder
 
     fields = {name: getattr(arguments, name) for name in ("type", "shards", "split", "weights")}
     cfg = parse(arguments.type, fields, arguments.fields)
@@ -131,12 +131,13 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 
 def _predict(arguments: argparse.Namespace) -> int:
     from vitssl.evaluate import load
-    from vitssl.predict import check_out, image_files, predict, runs_and_images
+    from vitssl.predict import check_out, check_runs, image_files, predict, runs_and_images
 
     if arguments.csv is not None:
         check_out(arguments.csv)
     folders, images = runs_and_images([arguments.folder, *arguments.images])
     runs = [load(folder, ema=arguments.ema) for folder in folders]
+    check_runs(runs)
     files = image_files(images)
     for folder in folders:
         note_unfinished(folder)

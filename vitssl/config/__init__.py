@@ -25,11 +25,12 @@ from vitssl.config.base import (
 from vitssl.config.color import Blur, ColorOp, ColorStep, Gray, Jitter, Solarize
 from vitssl.config.data import STATISTICS, Data, Subset, View, Views, statistics, view_px
 from vitssl.config.evals import evals_of
+from vitssl.config.fits import check_fits
 from vitssl.config.identity import SCHEMA, identity
 from vitssl.config.masked_tokens import MaskedTokens
 from vitssl.config.merging import dotted, fill, load, merge, nested, read_value, read_yaml, save
 from vitssl.config.objectives import ObjectiveConfig, Objectives, active, horizon_epochs
-from vitssl.config.run import Loop, Optim, Run, active_views, check, check_fits, classifies, needs_labels, refuse_inactive_fields, scaled_lr
+from vitssl.config.run import Loop, Optim, Run, active_views, check, classifies, needs_labels, refuse_inactive_fields, scaled_lr
 from vitssl.config.site import Site
 from vitssl.config.weights import NO_SHARDS
 

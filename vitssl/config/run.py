@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Collection, Iterator
@@ -12,7 +11,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, Literal, Optional
 
 from vitssl.config import evals
-from vitssl.config.backbones import BackboneConfig, capabilities, module, size_of
+from vitssl.config.backbones import BackboneConfig, capabilities
 from vitssl.config.base import ConfigError, Problem, checkpoint, inactive_problems, less_than, runtime_field, teachers
 from vitssl.config.data import Data, View, view_px
 from vitssl.config.objectives import Objectives, active
@@ -109,8 +108,6 @@ class Run:
     init_except: list[str] = field(default_factory=list)  # name patterns that may be missing, unexpected or of other shape
 
 
-# fields of a backbone that its weights do not depend on
-HOW_TRAINED = ("drop_path", "init", "cls_token_std", "interpolate_antialias", "batch_norm", "frozen", "fused_attention")
 # why a backbone cannot serve an objective
 LACKS = {
     "cls": "has no class token; pool: mean does without, where the objective has it",
@@ -207,64 +204,6 @@ def refuse_inactive_fields(run: Run, cli_fields: Collection[str] = ()) -> None:
         if not shared or path in cli_fields:
             for problem in inactive_problems(part, ".".join(parents), {name: owner}):
                 raise ConfigError(problem.reason, problem.field)
-
-
-def check_fits(run: Run, field: str, theirs: Run, where: str = "") -> None:
-    """Check that the network whose weights a field names is the one that this Run describes: its backbone, or ``<field>_backbone``.
-
-    A model can then be built, counted and loaded without its teacher's folder, and nothing is queued that cannot start.
-
-    Args:
-        run: the student's.
-        field: one of ``checkpoints(run)``: init_from, where ``init_except`` may excuse what does not fit, or a teacher's.
-        theirs: the Run whose weights this field names.
-        where: for the error's first words.
-
-    Raises:
-        ConfigError: they differ, in more than how the teacher was trained.
-    """
-    if field == "init_from":
-        if run.init_weights == "ema" and theirs.loop.ema_decay is None:
-            raise ConfigError("that run keeps no averaged weights; it has no loop.ema_decay", "init_weights", where)
-        if run.init_weights == "teacher" and not evals.has_teacher(theirs):
-            raise ConfigError("that run has no objective whose teacher follows the backbone", "init_weights", where)
-        if run.init_weights == "teacher" and run.init_objectives:
-            raise ConfigError("a teacher is a backbone alone; leave it out with init_weights: teacher", "init_objectives", where)
-    if field == "init_from" and not run.init_except:
-        needed, given = _network(run.backbone), _network(theirs.backbone)
-        for name in needed:
-            if needed[name] != given[name]:
-                reason = f"those weights are of a backbone of {name} {given[name]}, and this one has {needed[name]}"
-                advice = "; where that is meant, init_except: [^backbone.inserted]" if name == "masked_tokens" else ""
-                raise ConfigError(reason + advice, field, where)
-    ours = teachers(run).get(f"{field}_backbone")
-    if ours is None:
-        return
-    for f in dataclasses.fields(ours):
-        value, trained = getattr(ours, f.name), getattr(theirs.backbone, f.name)
-        if value != trained and f.name not in HOW_TRAINED:
-            reason = f"{value} is not the teacher's; its own Run has backbone.{f.name}={trained}"
-            raise ConfigError(reason, f"{field}_backbone.{f.name}", where)
-
-
-def _network(backbone: BackboneConfig) -> dict[str, Any]:
-    """What two backbones must have in common so that the weights of one fit the other."""
-    size, same = size_of(backbone), ("embed_dim", "depths", "num_heads", "mlp_ratio", "patch_size")
-    return {
-        "family": module(backbone),
-        **{name: getattr(size, name) for name in same},
-        "attention_scale": backbone.attention_scale,
-        "reg_tokens": backbone.reg_tokens,
-        "masked_tokens": _queries(backbone),
-    }
-
-
-def _queries(backbone: BackboneConfig) -> str | None:
-    """Where a backbone has the weights of its masked tokens, whose number may change."""
-    masked = backbone.masked_tokens
-    if masked is None or masked.selection == "random":
-        return None
-    return f"with learned queries in the last {counted(masked.blocks, 'block')}"
 
 
 def _pattern_problems(run: Run) -> Iterator[Problem]:

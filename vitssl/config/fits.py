@@ -1,0 +1,73 @@
+"""Do the weights that a field of a Run names fit the network that the Run describes?"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from vitssl.config import evals
+from vitssl.config.backbones import BackboneConfig, module, size_of
+from vitssl.config.base import ConfigError, teachers
+from vitssl.config.run import Run
+from vitssl.words import counted
+
+# fields of a backbone that its weights do not depend on
+HOW_TRAINED = ("drop_path", "init", "cls_token_std", "interpolate_antialias", "batch_norm", "frozen", "fused_attention")
+
+
+def check_fits(run: Run, field: str, theirs: Run, where: str = "") -> None:
+    """Check that the network whose weights a field names is the one that this Run describes: its backbone, or ``<field>_backbone``.
+
+    A model can then be built, counted and loaded without its teacher's folder, and nothing is queued that cannot start.
+
+    Args:
+        run: the student's.
+        field: one of ``checkpoints(run)``: init_from, where ``init_except`` may excuse what does not fit, or a teacher's.
+        theirs: the Run whose weights this field names.
+        where: for the error's first words.
+
+    Raises:
+        ConfigError: they differ, in more than how the teacher was trained.
+    """
+    if field == "init_from":
+        if run.init_weights == "ema" and theirs.loop.ema_decay is None:
+            raise ConfigError("that run keeps no averaged weights; it has no loop.ema_decay", "init_weights", where)
+        if run.init_weights == "teacher" and not evals.has_teacher(theirs):
+            raise ConfigError("that run has no objective whose teacher follows the backbone", "init_weights", where)
+        if run.init_weights == "teacher" and run.init_objectives:
+            raise ConfigError("a teacher is a backbone alone; leave it out with init_weights: teacher", "init_objectives", where)
+    if field == "init_from" and not run.init_except:
+        needed, given = _network(run.backbone), _network(theirs.backbone)
+        for name in needed:
+            if needed[name] != given[name]:
+                reason = f"those weights are of a backbone of {name} {given[name]}, and this one has {needed[name]}"
+                advice = "; where that is meant, init_except: [^backbone.inserted]" if name == "masked_tokens" else ""
+                raise ConfigError(reason + advice, field, where)
+    ours = teachers(run).get(f"{field}_backbone")
+    if ours is None:
+        return
+    for f in dataclasses.fields(ours):
+        value, trained = getattr(ours, f.name), getattr(theirs.backbone, f.name)
+        if value != trained and f.name not in HOW_TRAINED:
+            reason = f"{value} is not the teacher's; its own Run has backbone.{f.name}={trained}"
+            raise ConfigError(reason, f"{field}_backbone.{f.name}", where)
+
+
+def _network(backbone: BackboneConfig) -> dict[str, Any]:
+    """What two backbones must have in common so that the weights of one fit the other."""
+    size, same = size_of(backbone), ("embed_dim", "depths", "num_heads", "mlp_ratio", "patch_size")
+    return {
+        "family": module(backbone),
+        **{name: getattr(size, name) for name in same},
+        "attention_scale": backbone.attention_scale,
+        "reg_tokens": backbone.reg_tokens,
+        "masked_tokens": _queries(backbone),
+    }
+
+
+def _queries(backbone: BackboneConfig) -> str | None:
+    """Where a backbone has the weights of its masked tokens, whose number may change."""
+    masked = backbone.masked_tokens
+    if masked is None or masked.selection == "random":
+        return None
+    return f"with learned queries in the last {counted(masked.blocks, 'block')}"
