@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs import checks, overrides, sweep
+from jobs import checks, overrides, predict, submit, sweep
 from jobs.graph import Cell, cells
+from tests.jobs.conftest import EXAMPLE
 from vitssl.config import ConfigError, active
 from vitssl.config.methods import METHODS, Method
 
@@ -114,3 +115,12 @@ def test_a_named_backbone_is_no_other_of_its_name() -> None:
     ]
     assert checks.kept_patches(plan("own_images", [*set_too, "backbone.patch_size=8"])) == checks.kept_patches(plan("own_images", [])) == []
     assert plan("own_images", ["axes.size=[vit_tiny_224px]"]) and plan("quickstart", ["axes.backbone.name=[vit_tiny,vit_small]"])
+
+
+def test_patches_that_stay_the_files_are_said_at_submission(place: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    Path("sweep.yaml").write_text(EXAMPLE)
+    monkeypatch.setattr(predict, "sweep", lambda *_: [])
+    assert submit.main(["sweep.yaml", "backbone.name=vit_tiny", "--dry-run", "--executor", "local"]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "note: vit_tiny keeps the file's backbone.patch_size=4; add backbone.patch_size=16 for its own, at 16 px"
+    ]
