@@ -108,7 +108,8 @@ def starts_from(job: Job) -> str:
 def hint(launch: Launch, console: Console) -> None:
     """The last line of a dry run."""
     scripts = " and sbatch scripts" if launch.executor == "slurm" else ""
-    console.print(f"Costs are of all runs of a line. {ALL_JOBS} prints every run, with its fields{scripts}", soft_wrap=True)
+    line = f"Costs are of all runs of a line. {ALL_JOBS} prints every run, with its fields{scripts}"
+    console.print(line, soft_wrap=True, highlight=False)
 
 
 def runs(graph: Graph, console: Console) -> None:
