@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from vitssl import config
 from vitssl.config import ConfigError, Run
@@ -229,6 +230,21 @@ def test_a_file_that_is_no_mapping_is_one_line_with_its_place(tmp_path, text, me
 
 def test_an_exponent_without_a_dot_is_a_number():
     assert make(["optim.lr=1e-3"]).optim.lr == 1e-3
+
+
+def test_a_failed_write_leaves_the_old_run_yaml(tmp_path, monkeypatch):
+    run = make()
+    config.save(run, tmp_path)
+    before = (tmp_path / "run.yaml").read_text()
+
+    def full(content, path):
+        Path(path).write_text(before[:100])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(OmegaConf, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        config.save(run, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.yaml"] and (tmp_path / "run.yaml").read_text() == before
 
 
 def test_save_and_load_give_the_same_run(tmp_path):

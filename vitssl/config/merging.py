@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import re
 from operator import attrgetter
 from pathlib import Path
@@ -248,6 +249,12 @@ def _forget_inactive(run: Run) -> None:
 
 
 def save(run: Run, folder: str | Path) -> None:
-    """Write ``run.yaml`` with every default stored explicitly."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    OmegaConf.save(OmegaConf.structured(run), Path(folder) / "run.yaml")
+    """Write ``run.yaml`` with every default stored explicitly: whole, or the former one stays."""
+    path = Path(folder) / "run.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        OmegaConf.save(OmegaConf.structured(run), partial)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)  # of a full disk
