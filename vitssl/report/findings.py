@@ -95,6 +95,8 @@ def _unranked(grid: Grid, column: Any) -> str:
     """Why no arm is named, where several have a result."""
     if grid.unselected:
         return ""
+    if reason := grid.unchosen(column):
+        return f"{_on(grid, column)}no arm is named the best, since {reason}: the test images must not."
     counts = {grid.label(row): len(s) for row in grid.rows if (s := grid.scores(row, column))}
     single = [label for label, count in counts.items() if count == 1]
     if len(counts) < 2:
@@ -106,7 +108,8 @@ def _unranked(grid: Grid, column: Any) -> str:
 def _unselected(grid: Grid) -> str:
     """Why no value of a hyper-parameter is named the best."""
     if not grid.unselected:
-        return ""
+        column = grid.short(grid.axis) if grid.axis and grid.unselected_columns else ""
+        return f"Nothing selects over {column}: arms are compared at each of its values, and no value is named the best." if column else ""
     axes = " and ".join(grid.short(axis) for axis in grid.unselected)
     how = f"`select: [{', '.join(grid.unselected)}]` in the sweep, with data.val_fraction, lets held-out images choose"
     return f"Nothing selects over {axes}, and the test images must not, so that no arm is named the best; {how}."

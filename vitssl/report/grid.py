@@ -9,10 +9,12 @@ from typing import Any
 
 from vitssl.config.evals import METRICS, Metric, metric_parts
 from vitssl.report.collect import SUMMED, Arm, Cell, Sweep, add
-from vitssl.report.hyperparameters import sets_hyperparameters
+from vitssl.report.hyperparameters import fields_between, is_setting, sets_hyperparameters
 from vitssl.report.stats import Difference, difference
+from vitssl.words import listed
 
 SEED = "seed"
+MOST_FIELDS = 3  # that a sentence names
 
 
 @dataclass
@@ -77,7 +79,7 @@ class Grid:
 
     def parts(self) -> list[Grid]:
         """The grid by the values of an axis that says what arms cost equally much of; the whole one where there is none."""
-        axis = next((axis for axis in (self.sweep.facts.get("equal") or {}).get("axes", {}) if axis in self.row_axes), None)
+        axis = next((axis for axis in self._of_equal_cost if axis in self.row_axes), None)
         if axis is None:
             return [self]
         rows: dict[Any, list[Row]] = {}
@@ -126,10 +128,20 @@ class Grid:
             return ""
         return str(column) if isinstance(column, str) else f"{self.short(self.sweep.facts['columns'])} {column}"
 
+    @property
+    def _of_equal_cost(self) -> list[str]:
+        """The axes whose values say what arms cost equally much of: the epochs that follow are no choice."""
+        return list((self.sweep.facts.get("equal") or {}).get("axes", {}))
+
     @cached_property
     def unselected(self) -> list[str]:
-        """The row axes that set hyper-parameters of the optimiser or of objectives."""
-        return [axis for axis in self.row_axes if sets_hyperparameters(self.sweep, axis)]
+        """The row axes that set hyper-parameters, which nothing selects over."""
+        return [axis for axis in self.row_axes if axis not in self._of_equal_cost and sets_hyperparameters(self.sweep, axis)]
+
+    @cached_property
+    def unselected_columns(self) -> bool:
+        """Does the column axis set hyper-parameters? Arms are compared in each column, and columns are not."""
+        return self.axis is not None and self.axis not in self._of_equal_cost and sets_hyperparameters(self.sweep, self.axis)
 
     @property
     def metric(self) -> tuple[str, str]:
@@ -164,10 +176,11 @@ class Grid:
         return None if any(needed for _, needed in left) else value
 
     def ranking(self, column: Any) -> list[Row]:
-        """The rows from the best mean to the worst; none where fewer than two have one, where one has a single seed, or where rows
-        differ in hyper-parameters that nothing selects: the test images would choose."""
-        if self.unselected:
-            return []
+        """The rows from the best mean to the worst; none where fewer than two have one, where one has a single seed, or where the test
+        images would choose hyper-parameters: of an axis that nothing selects over, or of an arm that leads."""
+        return [] if self.unselected or self.rivals(column) else self._ranked(column)
+
+    def _ranked(self, column: Any) -> list[Row]:
         scored = [(row, by_seed) for row in self.rows if (by_seed := self.scores(row, column))]
         if len(scored) < 2 or any(len(by_seed) < 2 for _, by_seed in scored):
             return []
@@ -175,8 +188,35 @@ class Grid:
 
     def leaders(self, column: Any) -> list[Row]:
         """The rows of the best mean: one, or several that are equal; none where rows are not ranked."""
-        means = [(row, mean(self.scores(row, column).values())) for row in self.ranking(column)]
+        return self._first(self.ranking(column), column)
+
+    def _first(self, ranked: list[Row], column: Any) -> list[Row]:
+        means = [(row, mean(self.scores(row, column).values())) for row in ranked]
         return [row for row, value in means if value == means[0][1]]
+
+    def rivals(self, column: Any) -> list[Row]:
+        """The row of the best mean and those that differ from it in hyper-parameters alone; none where there are none of these."""
+        ranked = self._ranked(column)
+        for leader in self._first(ranked, column):
+            if others := [row for row in ranked if is_setting(self.apart(leader, row, column))]:
+                return [row for row in self.rows if row is leader or row in others]
+        return []
+
+    def apart(self, row: Row, other: Row, column: Any) -> set[str]:
+        """The fields that tell two rows of a column apart; of costs that are made equal, other epochs are no such field."""
+        if any(row.values.get(axis) != other.values.get(axis) for axis in self._of_equal_cost):
+            return set()
+        return fields_between(row.columns[column][0], other.columns[column][0])
+
+    def unchosen(self, column: Any) -> str:
+        """Why no row of a column is the best, where the test images would choose hyper-parameters; empty elsewhere."""
+        if self.unselected:
+            return f"nothing selects over {' and '.join(self.unselected)}"
+        if not (rivals := self.rivals(column)):
+            return ""
+        fields = set().union(*(self.apart(rivals[0], row, column) for row in rivals[1:]))
+        which = listed(sorted(fields)) if len(fields) <= MOST_FIELDS else f"{len(fields)} fields"
+        return f"{listed(map(self.label, rivals))} differ in hyper-parameters alone ({which}), and nothing selects between them"
 
     def baseline_name(self, row: Row) -> str | None:
         """What the arm that a row is compared with is called; None for a baseline."""
