@@ -65,13 +65,14 @@ def _defining(cell: Cell, stage: int) -> dict[str, Any]:
     """The fields of a stage that its result follows from; the weights of an earlier stage of its own are that stage's."""
     own = {name for name, _ in cell.stages} | {run.path.name for _, run in cell.stages}
     weights = _weights()
-    fields = {name: value for name, value in dotted(cell.stages[stage][1].run).items() if not _without_influence(name)}
+    fields = {name: value for name, value in dotted(cell.stages[stage][1].run).items() if not without_influence(name)}
     return {name: value for name, value in fields.items() if not (name in weights and value is not None and Path(value).name in own)}
 
 
 @cache
-def _without_influence(name: str) -> bool:
-    return name == "seed" or any(name == field or name.startswith(f"{field}.") for field in _runtime())
+def without_influence(name: str) -> bool:
+    """Does a field, of a stage or an arm too, change no result? Of the seed it is spread, which a report shows."""
+    return (f".{name}".endswith(".seed") and "data." not in name) or any(f".{field}." in f".{name}." for field in _runtime())
 
 
 @cache

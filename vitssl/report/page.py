@@ -71,12 +71,12 @@ def compared(grid: Grid) -> str:
 
 
 def notes(grid: Grid) -> list[str]:
-    """The sweep's notes, those of its arms, and what the command line changed."""
-    arms = grid.sweep.arms
+    """The sweep's notes and those of its arms, as far as the command line cannot contradict them, and what that changed."""
+    arms, valid = grid.sweep.arms, not energy_sources.contradicts(grid.sweep)
     return [
-        *grid.sweep.facts.get("notes", []),
+        *(grid.sweep.facts.get("notes", []) if valid else []),
         *(f"{grid.called(arm)}: not runnable: {arm.not_runnable}" for arm in arms if arm.not_runnable),
-        *(f"{grid.called(arm)}: {arm.note}" for arm in arms if arm.note),
+        *(f"{grid.called(arm)}: {arm.note}" for arm in arms if arm.note and valid),
         *filter(None, [energy_sources.overridden(grid.sweep)]),
     ]
 
