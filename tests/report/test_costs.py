@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from vitssl.report import costs, main_table, page
+from vitssl.report import costs, latex, main_table, page
 from vitssl.report.collect import collect
 from vitssl.report.findings import headlines, sentences
 from vitssl.report.grid import lay_out
@@ -124,6 +126,10 @@ def test_equal_epochs_and_equal_cost_have_a_table_each(sweep):
     assert any(line.startswith("At equal MACs the best arm by top-1 is scratch") for line in said)
     html = page.html(page.Report(laid_out, {}))
     assert html.count("<h2>Comparison of arms at equal") == 2
+    tex = latex.paper(laid_out)
+    assert re.findall(r"caption\{Top-1 \\% at (.*?):", tex) == ["equal epochs", "equal MACs"]
+    bodies = [part.split("midrule")[1] for part in tex.split(r"\end{tabular}")[:2]]
+    assert [[line.split(" & ")[0] for line in body.splitlines() if "&" in line] for body in bodies] == [["scratch", "ssat"]] * 2
 
 
 def test_a_sweep_of_equal_cost_says_so(sweep):

@@ -106,6 +106,12 @@ def test_a_quantity_is_in_the_unit_that_fits(value, base, text):
     assert units.quantity(value, base) == text
 
 
+def test_a_spread_has_the_digits_of_its_figure():
+    """Of equal runs too; of a single run there is none."""
+    shown = [figure(2.0, spread=0.0), figure(82.0, spread=2.828), figure(1234.0, spread=1000.4), figure(0.0123, spread=0.1), figure(2.0)]
+    assert [entry.text for entry in shown] == ["2.00 ± 0.00", "82.0 ± 2.8", "1,230 ± 1,000", "0.0123 ± 0.1000", "2.00"]
+
+
 def test_all_columns_of_one_unit_are_in_the_same():
     """The largest figure chooses; what a paper prints stays as it is printed."""
     table = Table("", ["arm", "kWh GPU", "kWh", "kg CO2e, paper", "kg CO2e"], [

@@ -38,12 +38,13 @@ FITS = (
 
 
 def paper(grid: Grid, names: list[str] | None = None) -> str:
-    """table.tex: the main table with the columns of these names, and what held-out images chose where they did.
+    """table.tex: the main table with the columns of these names, one for each cost that arms are equal in, and what held-out images
+    chose where they did.
 
     Raises:
         ConfigError: a column that does not exist.
     """
-    parts = [latex(*main_table.for_paper(grid, names))]
+    parts = [latex(*main_table.for_paper(part, names)) for part in grid.parts()]
     if (chosen := selection.table(grid)) is not None:
         parts.append(latex(chosen, "Settings chosen on held-out images, and the best on the test images themselves."))
     return "\n".join(["% needs \\usepackage{booktabs}", *parts])
