@@ -120,7 +120,7 @@ def test_all_columns_of_one_unit_are_in_the_same():
     ])  # fmt: skip
     fitted = units.fit(table)
     assert fitted.header == ["arm", "Wh GPU", "Wh", "kg CO2e, paper", "g CO2e"]
-    assert texts(fitted) == {"a": ["0.200", "300", "5.96", "10.0"], "b": [DASH, "100 + 20.0", "5.46", "20.0 ± 1.00"]}
+    assert texts(fitted) == {"a": ["0.200", "300", "5.96", "10.0"], "b": [DASH, "100 + 20.0", "5.46", "20.0 ± 1.0"]}
     assert units.fit(fitted) == fitted
 
 
