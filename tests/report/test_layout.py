@@ -13,8 +13,9 @@ import pytest
 from PIL import Image
 
 from vitssl import report
-from vitssl.report import failures, markdown, page, render, seen
+from vitssl.report import failures, findings, markdown, page, render, seen
 from vitssl.report.collect import collect
+from vitssl.report.findings import further, headlines, sentences
 from vitssl.report.grid import lay_out
 from vitssl.report.table import Entry, Table, figure
 
@@ -54,6 +55,30 @@ def test_tables_of_equal_epochs_and_equal_cost_stand_below_each_other(sweep):
     text = page.html(made(sweep({"scratch": 80.0, "ssat": 82.0}, axes, columns=None, equal=equal)))
     assert text.count('class="main"') == 1
     assert headings(text)[1:3] == ["Comparison of arms at equal epochs", "Comparison of arms at equal MACs"]
+
+
+def test_of_several_columns_costs_and_sizes_are_apart_and_fit_a_page(sweep):
+    folder = sweep({"scratch": 80.0, "ssat": 82.0}, {"data": ["x", "y"], "seed": [0, 1]})
+    section = page.html(made(folder)).split("<h2>Cost</h2>")[1].split("</section>")[0]
+    heads = [re.findall(r'scope="col">(.*?)</th>', table.split("</thead>")[0]) for table in section.split("<table>")[1:]]
+    assert [head[:2] for head in heads] == [["arm", "data"]] * 2
+    assert heads[0][2:4] == ["TMACs of training", "against scratch"] and heads[1][2] == "M parameters, training"
+    assert len(heads[0]) <= 10 and len(heads[1]) <= 8 and section.count("A chain's stages") + section.count("chain&#x27;s stages") == 1
+
+
+def test_one_sentence_makes_no_section(three, sweep):
+    """It stands with what was found; several are a section of their own."""
+    grid = lay_out(collect(three()))
+    assert len(sentences(grid)) - 1 == len(headlines(grid)) and further(grid) == []
+    assert "Reading" not in headings(page.html(made(three())))
+    many = sweep({"scratch": 80.0, "ssat": 82.0}, {"data": ["x", "y", "z"], "seed": [0, 1]}, columns="data", name="many")
+    assert len(further(lay_out(collect(many)))) > 1 and "Reading" in headings(page.html(made(many)))
+
+
+def test_five_sentences_and_one_are_six(three, monkeypatch):
+    monkeypatch.setattr(findings, "MOST_HEADLINES", len(headlines(lay_out(collect(three())))) - 1)
+    grid = lay_out(collect(three()))
+    assert further(grid) == [] and len(headlines(grid)) == findings.MOST_HEADLINES + 1
 
 
 def test_markdown_has_the_same_order(three):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,15 +21,14 @@ from vitssl.report.tables import LOWER_IS_BETTER, plus_minus, which
 
 MOST_CLASSES, NAMED_CLASSES, MOST_PANELS = 100, 30, 6  # in a confusion matrix; with their names beside it; panels in a figure
 WHERE = "over all finished seeds; on the test split, or of the evaluator that is named."
-MOST_BESIDE, LOWEST = 4, 10  # models side by side in the table of classes; classes that it lists of many
+MOST_BESIDE, LOWEST = 4, 10  # models side by side in the table of classes, or named together; classes that it lists of many
 
 
 def table(grid: Grid) -> Table | None:
     """Every metric of every evaluator, by arm and stage; None where it would only repeat the main table."""
     lines = [
-        ([*which(grid, row, column), Entry(stage), Entry(name), Entry(_fields(having[0], name), NOTE)], [run.metrics(name) for run in runs])
-        for row, column, done in grid.models()
-        for stage, runs in _stages(done).items()
+        ([*users, Entry(stage), Entry(name), Entry(_fields(having[0], name), NOTE)], [run.metrics(name) for run in runs])
+        for users, stage, runs in _once(grid)
         for name in dict.fromkeys(["test", "val", "test_ema", *(name for run in runs for name in run.evals)])
         if (having := [run for run in runs if run.metrics(name)])
     ]
@@ -45,6 +45,24 @@ def table(grid: Grid) -> Table | None:
         f"NLL: mean cross-entropy; AUC: one class against the rest, averaged; ECE: 15 bins. {LOWER_IS_BETTER}"
     )
     return Table("Evaluations", header, rows, caption, left=frozenset(range(5))).trimmed()
+
+
+def _once(grid: Grid) -> list[tuple[list[Entry], str, list[RunFolder]]]:
+    """Every stage's finished seeds with the arms and columns that use them: a pretraining that several share is listed once."""
+    found: dict[tuple[Path, ...], tuple[str, list[RunFolder], list[tuple[str, Any]]]] = {}
+    for row, column, done in grid.models():
+        for stage, runs in _stages(done).items():
+            found.setdefault(tuple(run.path for run in runs), (stage, runs, []))[2].append((grid.label(row), column))
+    return [(_users(grid, users), stage, runs) for stage, runs, users in found.values()]
+
+
+def _users(grid: Grid, users: list[tuple[str, Any]]) -> list[Entry]:
+    """The text columns of a table of stages: the arms that use one, and the columns."""
+    columns = dict.fromkeys(str(column) for _, column in users)
+    named = "all" if 1 < len(columns) == len(grid.columns) else ", ".join(columns)
+    arms = list(dict.fromkeys(label for label, _ in users))
+    more = f" and {len(arms) - MOST_BESIDE} more" if len(arms) > MOST_BESIDE else ""
+    return [Entry(", ".join(arms[:MOST_BESIDE]) + more), Entry(named if grid.axis else DASH)]
 
 
 def _stages(done: list[Cell]) -> dict[str, list[RunFolder]]:

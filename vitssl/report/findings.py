@@ -32,7 +32,19 @@ def headlines(grid: Grid) -> list[str]:
     for subject in ("recommended", "costs"):
         if len(said[subject]) > 2:
             said[subject] = []
-    return [line for lines in said.values() for line in lines][:MOST_HEADLINES] or progress_made
+    first = [line for lines in said.values() for line in lines][:MOST_HEADLINES] or progress_made
+    rest = _untold(grid, first)
+    return first + rest if len(rest) == 1 else first  # one sentence makes no section
+
+
+def further(grid: Grid) -> list[str]:
+    """What a report says after what it begins with."""
+    return _untold(grid, headlines(grid))
+
+
+def _untold(grid: Grid, told: list[str]) -> list[str]:
+    """The sentences that are left; the page's head tells how far the sweep got."""
+    return [line for line in sentences(grid) if line not in (*told, progress(grid.sweep))]
 
 
 def _by_subject(grid: Grid) -> dict[str, list[str]]:

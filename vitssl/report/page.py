@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 from vitssl.report import details, energy_sources, evaluations, failures, main_table, render, seen, selection, tables
 from vitssl.report.blocks import Drawn, copied, definitions, lines, pictures, plain, plot, row, section, switch, titled
 from vitssl.report.css import CSS
-from vitssl.report.findings import headlines, progress, sentences
+from vitssl.report.findings import further, headlines, progress
 from vitssl.report.grid import Grid
 from vitssl.report.script import SCRIPT
 from vitssl.report.settings import provenance, settings
@@ -98,12 +98,11 @@ def _first(report: Report) -> str:
 
 def _more(report: Report) -> str:
     grid, plots = report.grid, report.plots
-    told = {progress(grid.sweep), *headlines(grid)}
     sections = {
         "What failed": failures.html(grid.sweep),
         "Chosen and compared": row(*titled(selection.table(grid), tables.differences(grid))),
-        "Reading": lines([line for line in sentences(grid) if line not in told]),
-        "Cost": row(plain(tables.cost(grid)), *(plot(name, plots) for name in COSTS)),
+        "Reading": lines(further(grid)),
+        "Cost": row(*_cost(grid), *(plot(name, plots) for name in COSTS)),
         "Energy and CO2e, for a paper": copied(statement(grid.sweep)),
         "Learning curves": switch("learning", CURVES, plots),
         "Evaluations": row(plain(evaluations.table(grid)), *titled(evaluations.per_class(grid)), plot("confusion", plots)),
@@ -119,6 +118,16 @@ def _more(report: Report) -> str:
         "Notes": lines(notes(grid)),
     }
     return "".join(section(name, body, "" if name in NARROW else "whole") for name, body in sections.items())
+
+
+def _cost(grid: Grid) -> list[str]:
+    """The table of costs; of several columns of the sweep, which make it too wide for a page, what was spent and sizes apart."""
+    made = tables.cost(grid)
+    if not grid.axis or not made.rows:
+        return [plain(made)]
+    spent = [c for c, name in enumerate(label for label, span in made.groups for _ in range(span)) if name or c < 2]
+    sizes = [c for c in range(len(made.header)) if c < 2 or c not in spent]
+    return [plain(replace(made.pick(spent), groups=[])), plain(replace(made.pick(sizes), caption=""))]
 
 
 def _settings(grid: Grid) -> str:
