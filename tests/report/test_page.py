@@ -102,6 +102,12 @@ def test_a_numeric_row_axis_becomes_a_line_in_every_column(sweep):
     assert lines == [[[10, 10], [20, 20]], [[10, 15], [20, 25]]]
 
 
+def test_an_axis_of_whole_numbers_has_whole_ticks(sweep):
+    laid_out = lay_out(collect(sweep({"ssat": 80.0}, {"epochs": [1, 2, 3], "seed": [0]}, columns="epochs")))
+    ticks = plots.draw(laid_out)["accuracy_by_axis"][1].axes[0].get_xticks()
+    assert all(tick == int(tick) for tick in ticks)
+
+
 def test_curves_are_means_over_seeds_as_far_as_all_have_come(sweep):
     make = {("scratch", "cifar10", 1): {"status": "running"}}
     laid_out = lay_out(collect(sweep({"scratch": lambda at: 80.0 + 2 * at["seed"]}, {"data": ["cifar10"], "seed": [0, 1]}, make=make)))

@@ -103,6 +103,7 @@ def _figure(count: int, each: int) -> tuple[Figure, list[Axes]]:
     most = {1: 4, 2: 4, 4: 4}.get(each, 3)
     across = min(count, most)
     figure = Figure(figsize=(min(WIDTH_IN / most, 4.4) * across, 3.0 * -(-count // across) + 0.3), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.09, h_pad=0.07)
     axes = list(figure.subplots(-(-count // across), across, squeeze=False).flat)
     for spare in axes[count:]:
         spare.remove()

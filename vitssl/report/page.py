@@ -13,6 +13,7 @@ from vitssl.report.grid import Grid
 from vitssl.report.script import SCRIPT
 from vitssl.report.settings import provenance, settings
 from vitssl.report.statement import statement
+from vitssl.report.table import Entry, Table
 
 FIRST = {
     "accuracy_vs_macs": "Accuracy against training cost",
@@ -105,7 +106,7 @@ def _more(report: Report) -> str:
         "Cost": row(*_cost(grid), *(plot(name, plots) for name in COSTS)),
         "Energy and CO2e, for a paper": copied(statement(grid.sweep)),
         "Learning curves": switch("learning", CURVES, plots),
-        "Evaluations": row(plain(evaluations.table(grid)), *titled(evaluations.per_class(grid)), plot("confusion", plots)),
+        "Evaluations": row(plain(evaluations.table(grid)), *titled(*evaluations.per_class(grid)), plot("confusion", plots)),
         "What training saw": pictures(seen.views(grid), "The first images of the first batch, as the network sees them."),
         "Reconstructions": pictures(seen.reconstructions(grid), RECONSTRUCTED),
         "Analyses": row(*(plot(name, plots) for name in plots if name not in ELSEWHERE)),
@@ -127,7 +128,18 @@ def _cost(grid: Grid) -> list[str]:
         return [plain(made)]
     spent = [c for c, name in enumerate(label for label, span in made.groups for _ in range(span)) if name or c < 2]
     sizes = [c for c in range(len(made.header)) if c < 2 or c not in spent]
-    return [plain(replace(made.pick(spent), groups=[])), plain(replace(made.pick(sizes), caption=""))]
+    return [plain(replace(made.pick(spent), groups=[])), plain(replace(_equal_once(made.pick(sizes), grid), caption=""))]
+
+
+def _equal_once(table: Table, grid: Grid) -> Table:
+    """The table with one line for what an arm has in several columns of the sweep."""
+    rows: dict[tuple[str, ...], list[list[Entry]]] = {}
+    for line in table.rows:
+        rows.setdefault((line[0].text, *(entry.text for entry in line[2:])), []).append(line)
+    where = ["all" if 1 < len(lines) == len(grid.columns) else ", ".join(line[1].text for line in lines) for lines in rows.values()]
+    return replace(
+        table, rows=[[arm, Entry(text), *rest] for text, ((arm, _, *rest), *_) in zip(where, rows.values(), strict=True)], best=set()
+    )
 
 
 def _settings(grid: Grid) -> str:
