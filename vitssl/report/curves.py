@@ -125,7 +125,7 @@ def _legend(figure: Figure, grid: Grid, rows: list[Row]) -> None:
     looks = [look(grid, row) for row in rows]
     handles = [Line2D([], [], color=s["color"], alpha=s["alpha"], label=grid.label(row)) for s, row in zip(looks, rows, strict=True)]
     across = max(1, min(len(handles), int(figure.get_figwidth() * 13 / (max(len(grid.label(row)) for row in rows) + 6))))
-    figure.legend(handles=handles, loc="outside lower center", ncols=across, fontsize=8)
+    figure.legend(handles=handles, loc="outside lower left", ncols=across, fontsize=8)
 
 
 def _runs(row: Row, column: Any) -> list[RunFolder]:

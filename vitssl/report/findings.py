@@ -6,7 +6,7 @@ from collections import Counter
 from statistics import mean
 from typing import Any
 
-from vitssl.report import costs, schedule
+from vitssl.report import costs, schedule, unlabelled
 from vitssl.report.collect import Sweep, add
 from vitssl.report.grid import Grid
 from vitssl.report.stats import Difference, difference
@@ -24,17 +24,29 @@ def sentences(grid: Grid) -> list[str]:
 
 
 def headlines(grid: Grid) -> list[str]:
-    """What a report begins with: the best arm, costs, epochs, the paper, what it took in all; how far it got, if there is nothing else."""
-    said = {subject: [line for line in lines if line] for subject, lines in _by_subject(grid).items()}
+    """What a report begins with: the best arm, labels, costs, epochs, the paper, what it took; how far it got, if there is no more."""
+    said = _shortened(grid)
     progress_made = said.pop("progress")  # which the page's head says
-    if len(said["best"]) > 2:
-        said["best"] = [_winners(grid) or said["best"][0]]
-    for subject in ("recommended", "costs"):
-        if len(said[subject]) > 2:
-            said[subject] = []
     first = [line for lines in said.values() for line in lines][:MOST_HEADLINES] or progress_made
     rest = _untold(grid, first)
     return first + rest if len(rest) == 1 else first  # one sentence makes no section
+
+
+def story(grid: Grid) -> list[str]:
+    """What a newcomer reads first: how many labels there are, which arm came out best, and what taught it."""
+    said = _shortened(grid)
+    return [*said["images"], *said["best"], *said["why"]]
+
+
+def _shortened(grid: Grid) -> dict[str, list[str]]:
+    """The sentences by subject, without those that many columns would repeat."""
+    said = {subject: [line for line in lines if line] for subject, lines in _by_subject(grid).items()}
+    if len(said["best"]) > 2:
+        said["best"] = [_winners(grid) or said["best"][0]]
+    for subject in ("images", "why", "recommended", "costs"):
+        if len(said[subject]) > 2:
+            said[subject] = []
+    return said
 
 
 def further(grid: Grid) -> list[str]:
@@ -53,6 +65,8 @@ def _by_subject(grid: Grid) -> dict[str, list[str]]:
         "missing": [_missing(grid)],
         "best": [_best(part, column) for part in grid.parts() for column in grid.columns],
         "unselected": [_unselected(grid)],
+        "images": unlabelled.images(grid.parts()[0]),
+        "why": [unlabelled.why(part, column) for part in grid.parts() for column in grid.columns],
         "recommended": [costs.recommendation(part, column) for part in grid.parts() for column in grid.columns],
         "costs": [costs.comparison(part, column) for part in grid.parts() for column in grid.columns],
         "epochs": [schedule.sentence(grid)],
@@ -96,7 +110,7 @@ def _best(grid: Grid, column: Any) -> str:
     best = f"{_on(grid, column)}the best arm by {grid.measured.name} is {grid.label(ranked[0])}"
     text = f"{best}: {plus_minus(first)}{unit} ({counted(len(first), 'seed')})"
     if versus := grid.against_baseline(ranked[0], column):
-        text += f", {signed(versus.mean)}{_points(grid)} against {grid.baseline_name(ranked[0])} ({_interval(versus)})"
+        text += f", {signed(versus.mean)}{grid.points} against {grid.baseline_name(ranked[0])} ({_interval(versus)})"
     lead = difference(*(grid.scores(row, column) for row in ranked[:2]))
     if lead and lead.contains_zero and ranked[1] != grid.baseline(ranked[0]):
         text += f"; {signed(lead.mean)} against {grid.label(ranked[1])} ({_interval(lead)})"
@@ -141,10 +155,6 @@ def _winners(grid: Grid) -> str:
     return f"Of {total} columns, the best mean {grid.measured.name} is that of {', of '.join(parts)}."
 
 
-def _points(grid: Grid) -> str:
-    return " points" if grid.measured.unit == "%" else ""
-
-
 def _interval(gap: Difference) -> str:
     zero = ", which contains 0: this may be chance" if gap.contains_zero else ""
     return f"{gap.how}, 95 % interval {signed(gap.low)} to {signed(gap.high)}{zero}"
@@ -164,7 +174,7 @@ def _against_paper(grid: Grid) -> str:
     if not gaps:
         return ""
     furthest = max(gaps, key=lambda k: abs(gaps[k]))
-    distance = f"{mean(map(abs, gaps.values())):.2f}{_points(grid)}"
+    distance = f"{mean(map(abs, gaps.values())):.2f}{grid.points}"
     return f"The mean distance from the paper's numbers is {distance}; the largest, {furthest}, is {signed(gaps[furthest])}."
 
 

@@ -155,6 +155,11 @@ class Grid:
         metric = METRICS[key]
         return metric if evaluator == "test" else replace(metric, name=f"{evaluator} {metric.name}")
 
+    @property
+    def points(self) -> str:
+        """The unit of a difference, behind its figure."""
+        return " points" if self.measured.unit == "%" else ""
+
     def scores(self, row: Row, column: Any, kind: str | None = None, metric: str | None = None) -> dict[Any, float]:
         """The metric by seed, of finished cells; ``kind`` and ``metric`` None take the sweep's."""
         evaluator, usual = self.metric
