@@ -12,7 +12,7 @@ from vitssl.report import details, energy_sources, page, render, tables
 from vitssl.report.collect import collect
 from vitssl.report.findings import sentences
 from vitssl.report.grid import lay_out
-from vitssl.report.table import DASH, Table
+from vitssl.report.table import Table
 
 
 def rows(table: Table) -> list[dict[str, str]]:
@@ -20,7 +20,9 @@ def rows(table: Table) -> list[dict[str, str]]:
 
 
 def test_the_data_of_every_column(sweep):
-    make = {("scratch", "svhn", 0): {"data": {"train_images": 500, "smallest_px": [20, 32], "largest_px": [300, 400]}}}
+    make = {
+        ("scratch", "svhn", 0): {"data": {"train_images": 500, "labelled_images": 500, "smallest_px": [20, 32], "largest_px": [300, 400]}}
+    }
     laid_out = lay_out(collect(sweep({"scratch": 80.0}, {"data": ["cifar10", "svhn"], "seed": [0]}, make=make)))
     assert rows(details.data(laid_out)) == [
         {
@@ -54,7 +56,7 @@ def test_stages_that_see_other_images_have_lines_of_their_own(sweep):
     path = folder / "sslft-pretrain-0" / "job.json"
     path.write_text(path.read_text().replace('labelled_images": 2000', 'labelled_images": 200'))
     shown = [(row["used by"], row["training images"], row["labelled"]) for row in rows(details.data(lay_out(collect(folder))))]
-    assert shown == [("scratch, sslft: finetune", "200", DASH), ("sslft: pretrain", "2,000", "200")]
+    assert shown == [("scratch, sslft: finetune", "200", "200"), ("sslft: pretrain", "2,000", "200")]
 
 
 def test_the_page_says_what_it_is_about_and_what_the_command_line_changed(table_3, tmp_path):

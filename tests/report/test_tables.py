@@ -305,6 +305,9 @@ def test_settings_tell_the_stages_apart(table_3):
     assert rows["learning rate, scaled peak"][0] == "0.00025 (0.001, batch/256)"  # 0.001 x 64 / 256
     assert rows["loop.epochs"][:3] == ["100", "50", "50"]
     assert rows["objectives.mae.weight"] == [DASH, *["1", DASH] * 4, "0.9"]
+    # of stages that have the objective: the others are told by its weight
+    assert "objectives.mae.mask_ratio" not in rows and shared["objectives.mae.mask_ratio"] == "0.75"
+    assert rows["objectives.mae.decoder_depth"] == [DASH, *["8", DASH] * 4, "2"]
     assert shared["backbone.name"] == "vit_tiny" and "seed" not in shared and not any("shards" in k for k in shared)
 
 

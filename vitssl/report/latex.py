@@ -96,6 +96,7 @@ def _environment(table: Table, caption: str, fit: Fit) -> str:
     body = [" & ".join(_cell(e, (r, c) in table.best) for c, e in enumerate(row)) + r" \\" for r, row in enumerate(table.rows)]
     lines = [
         rf"\begin{{{fit.environment}}}", r"\centering", rf"{fit.size}\setlength{{\tabcolsep}}{{{fit.space_pt}pt}}",
+        r"\setlength{\belowcaptionskip}{4pt}",
         rf"\caption{{{tex(caption)}}}", rf"\begin{{tabular}}{{@{{}}{sides}@{{}}}}", r"\toprule", *over, *_header(table), r"\midrule", *body,
         r"\bottomrule", r"\end{tabular}", rf"\end{{{fit.environment}}}",
     ]  # fmt: skip
