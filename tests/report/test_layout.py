@@ -68,6 +68,13 @@ def test_of_several_columns_costs_and_sizes_are_apart_and_fit_a_page(sweep):
     assert len(heads[0]) <= 10 and len(heads[1]) <= 8 and section.count("A chain's stages") + section.count("chain&#x27;s stages") == 1
 
 
+def test_costs_of_gpus_which_are_more_are_apart_too(three):
+    """On GPUs there are an estimate and a price."""
+    section = page.html(made(three())).split("<h2>Cost</h2>")[1].split("</section>")[0]
+    heads = [re.findall(r'scope="col">(.*?)</th>', table.split("</thead>")[0]) for table in section.split("<table>")[1:]]
+    assert [head[:2] for head in heads] == [["arm", "TMACs of training"], ["arm", "M parameters, training"]]
+
+
 def test_one_sentence_makes_no_section(three, sweep):
     """It stands with what was found; several are a section of their own."""
     grid = lay_out(collect(three()))

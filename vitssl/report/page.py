@@ -25,6 +25,7 @@ ELSEWHERE = (*FIRST, *COSTS, *CURVES.values(), "confusion")  # plots that are no
 FILES = {"table.csv": "numbers (CSV)", "table.tex": "table (LaTeX)", "energy.tex": "energy sentence (LaTeX)", "report.md": "Markdown"}
 RECONSTRUCTED = "Eight test images after the last step: what an objective sees of them, what it gives back, and the images."
 NARROW = ("Data", "Other readings of the same runs")  # sections that may stand side by side
+MOST_COSTS = 13  # columns of a table of costs that fits a page
 MOST_BESIDE = 9  # columns of a table that leaves room for a plot beside it
 
 
@@ -122,13 +123,15 @@ def _more(report: Report) -> str:
 
 
 def _cost(grid: Grid) -> list[str]:
-    """The table of costs; of several columns of the sweep, which make it too wide for a page, what was spent and sizes apart."""
-    made = tables.cost(grid)
-    if not grid.axis or not made.rows:
+    """The table of costs; where it is too wide for a page, what was spent and sizes apart."""
+    made, texts = tables.cost(grid), 2 if grid.axis else 1
+    if not made.rows or (not grid.axis and len(made.header) <= MOST_COSTS):
         return [plain(made)]
-    spent = [c for c, name in enumerate(label for label, span in made.groups for _ in range(span)) if name or c < 2]
-    sizes = [c for c in range(len(made.header)) if c < 2 or c not in spent]
-    return [plain(replace(made.pick(spent), groups=[])), plain(replace(_equal_once(made.pick(sizes), grid), caption=""))]
+    labels = [label for label, span in made.groups for _ in range(span)]
+    spent, sizes = ([c for c, label in enumerate(labels) if c < texts or bool(label) is of_model] for of_model in (True, False))
+    apart = made.pick(sizes)
+    apart = _equal_once(apart, grid) if grid.axis else apart
+    return [plain(replace(made.pick(spent), groups=[])), plain(replace(apart, caption="", groups=[]))]
 
 
 def _equal_once(table: Table, grid: Grid) -> Table:
