@@ -85,6 +85,7 @@ LEFT_OUT = "the notes of sweeps/study.yaml, which are of its own settings, are l
             "data.workers, finetune.loop.threads were set on the command line.",
         ),
         ({"overrides": ["arms.ssat.loop.epochs"], "notes": ["x"]}, f"arms.ssat.loop.epochs was set on the command line; {LEFT_OUT}."),
+        ({"command": "submit a.yaml equalize=macs", "notes": ["x"]}, f"equalize was set on the command line; {LEFT_OUT}."),
         ({"command": "submit a.yaml axes.data=cifar10 'axes.seed=[0,1]'", "notes": ["x"]}, ""),
         ({"command": "submit a.yaml 'axes.optim.lr=[1,2]'", "notes": ["x"]}, f"optim.lr was set on the command line; {LEFT_OUT}."),
         (
