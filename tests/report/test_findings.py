@@ -259,6 +259,9 @@ def test_epochs_that_equal_costs_ask_for_are_no_choice(sweep):
     grid = lay_out(collect(folder))
     assert grid.unselected == [] and grid.unchosen(None) == ""
     assert [len(part.ranking(None)) for part in grid.parts()] == [2, 2]
+    assert sentence(grid).startswith("At equal epochs: equal epochs: every arm sees") and " At equal MACs: not equal epochs: " in sentence(
+        grid
+    )
 
 
 SCHEDULES = {"scratch": 80.0, "sslft_short": 84.0, "sslft_long": 85.0, "ssat": 82.0}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import isclose
 from statistics import mean
 from typing import Any
 
@@ -79,7 +80,7 @@ class Grid:
 
     def parts(self) -> list[Grid]:
         """The grid by the values of an axis that says what arms cost equally much of; the whole one where there is none."""
-        axis = next((axis for axis in self._of_equal_cost if axis in self.row_axes), None)
+        axis = next((axis for axis in self.of_equal_cost if axis in self.row_axes), None)
         if axis is None:
             return [self]
         rows: dict[Any, list[Row]] = {}
@@ -114,8 +115,12 @@ class Grid:
 
     def label(self, row: Row) -> str:
         """The row's name; an arm that is the only one is not repeated in every row of a matrix."""
-        parts = [f"{self.short(axis)} {value}" for axis, value in row.values.items()]
+        parts = [self.valued(axis, value) for axis, value in row.values.items()]
         return ", ".join(parts if parts and self.alone else [self.called(row.arm), *parts])
+
+    def valued(self, axis: str, value: Any) -> str:
+        """An axis at a value: lr 0.1; what arms cost equally much of says so itself: equal MACs."""
+        return str(value) if axis in self.of_equal_cost else f"{self.short(axis)} {value}"
 
     def short(self, axis: str) -> str:
         """The last part of a field's name, where that tells the axes apart."""
@@ -129,19 +134,19 @@ class Grid:
         return str(column) if isinstance(column, str) else f"{self.short(self.sweep.facts['columns'])} {column}"
 
     @property
-    def _of_equal_cost(self) -> list[str]:
+    def of_equal_cost(self) -> list[str]:
         """The axes whose values say what arms cost equally much of: the epochs that follow are no choice."""
         return list((self.sweep.facts.get("equal") or {}).get("axes", {}))
 
     @cached_property
     def unselected(self) -> list[str]:
         """The row axes that set hyper-parameters, which nothing selects over."""
-        return [axis for axis in self.row_axes if axis not in self._of_equal_cost and sets_hyperparameters(self.sweep, axis)]
+        return [axis for axis in self.row_axes if axis not in self.of_equal_cost and sets_hyperparameters(self.sweep, axis)]
 
     @cached_property
     def unselected_columns(self) -> bool:
         """Does the column axis set hyper-parameters? Arms are compared in each column, and columns are not."""
-        return self.axis is not None and self.axis not in self._of_equal_cost and sets_hyperparameters(self.sweep, self.axis)
+        return self.axis is not None and self.axis not in self.of_equal_cost and sets_hyperparameters(self.sweep, self.axis)
 
     @property
     def metric(self) -> tuple[str, str]:
@@ -197,7 +202,7 @@ class Grid:
 
     def _first(self, ranked: list[Row], column: Any) -> list[Row]:
         means = [(row, mean(self.scores(row, column).values())) for row in ranked]
-        return [row for row, value in means if value == means[0][1]]
+        return [row for row, value in means if isclose(value, means[0][1], rel_tol=1e-9)]  # of other seeds' sums
 
     def rivals(self, column: Any) -> list[Row]:
         """The row of the best mean and those that differ from it in hyper-parameters alone; none where there are none of these."""
@@ -209,7 +214,7 @@ class Grid:
 
     def apart(self, row: Row, other: Row, column: Any) -> set[str]:
         """The fields that tell two rows of a column apart; of costs that are made equal, other epochs are no such field."""
-        if any(row.values.get(axis) != other.values.get(axis) for axis in self._of_equal_cost):
+        if any(row.values.get(axis) != other.values.get(axis) for axis in self.of_equal_cost):
             return set()
         return fields_between(row.columns[column][0], other.columns[column][0])
 

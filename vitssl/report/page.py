@@ -125,7 +125,7 @@ def _more(report: Report) -> str:
 def _cost(grid: Grid) -> list[str]:
     """The table of costs; where it is too wide for a page, what was spent and sizes apart."""
     made, texts = tables.cost(grid), 2 if grid.axis else 1
-    if not made.rows or (not grid.axis and len(made.header) <= MOST_COSTS):
+    if not made.rows or (not grid.axis and not grid.row_axes and len(made.header) <= MOST_COSTS):
         return [plain(made)]
     labels = [label for label, span in made.groups for _ in range(span)]
     spent, sizes = ([c for c, label in enumerate(labels) if c < texts or bool(label) is of_model] for of_model in (True, False))

@@ -76,4 +76,4 @@ def number(value: float | None) -> str:
 
 
 def signed(value: float) -> str:
-    return f"{value:+.2f}".replace("-", MINUS)
+    return f"{round(value, 2) + 0.0:+.2f}".replace("-", MINUS)  # no zero has a minus
