@@ -112,6 +112,11 @@ def test_means_that_rounding_alone_tells_apart_are_equal(sweep):
     scores = {"scratch": lambda at: (0.1, 0.2, 0.3)[at["seed"]], "ssat": lambda at: (0.3, 0.2, 0.1 + 1e-16)[at["seed"]]}
     laid_out = lay_out(collect(sweep(scores, AXES, columns=None)))
     assert {row.arm.name for row in laid_out.leaders(None)} == {"scratch", "ssat"}
+
+
+def test_equal_means_of_other_spreads_stand_without_a_spread(sweep):
+    laid_out = lay_out(collect(sweep({"scratch": 81.0, "ssat": lambda at: 80.0 + at["seed"]}, AXES, columns=None)))
+    assert any(line.endswith("are equal in top-1: 81.00 %.") for line in sentences(laid_out))
     assert main_table.table(laid_out).best == {(0, 1), (1, 1)}
 
 

@@ -104,8 +104,9 @@ def _best(grid: Grid, column: Any) -> str:
         return _unranked(grid, column)
     first = list(grid.scores(ranked[0], column).values())
     if len(equal := grid.leaders(column)) > 1:
-        names = listed(map(grid.label, equal))
-        return f"{_on(grid, column)}{names} are equal in {grid.measured.name}: {plus_minus(first)}{' %' if grid.measured.unit else ''}."
+        names, spreads = listed(map(grid.label, equal)), {plus_minus(list(grid.scores(row, column).values())) for row in equal}
+        shown = plus_minus(first) if len(spreads) == 1 else f"{mean(first):.2f}"
+        return f"{_on(grid, column)}{names} are equal in {grid.measured.name}: {shown}{' %' if grid.measured.unit else ''}."
     unit = " %" if grid.measured.unit else ""
     best = f"{_on(grid, column)}the best arm by {grid.measured.name} is {grid.label(ranked[0])}"
     text = f"{best}: {plus_minus(first)}{unit} ({counted(len(first), 'seed')})"
