@@ -84,3 +84,11 @@ def test_a_file_system_without_locks_is_one_line(folder, monkeypatch, capsys):
     assert capsys.readouterr().err == (
         f"error: {run}: files cannot be locked there (Function not implemented); name a folder of another file system\n"
     )
+
+
+def test_every_failure_is_kept_and_the_last_one_stands_alone(tmp_path):
+    for reason in ("disk is full", "loss is not finite"):
+        with pytest.raises(attempt.Diverged), attempt.ErrorFile(tmp_path):
+            raise attempt.Diverged(reason)
+    assert [failure["message"] for failure in read_events(tmp_path / "errors.jsonl")] == ["disk is full", "loss is not finite"]
+    assert json.loads((tmp_path / "error.json").read_text())["message"] == "loss is not finite"

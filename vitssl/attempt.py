@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import time
 import traceback
@@ -74,10 +75,11 @@ def number(folder: Path) -> int:
 
 
 class ErrorFile:
-    """Leaves the last attempt's failure, in one line, where the report and the status command look for it."""
+    """Leaves the last attempt's failure, in one line, where the report and the status command look for it, and adds it to errors.jsonl:
+    what a later attempt fails for often follows from the first failure."""
 
     def __init__(self, folder: Path):
-        self._path = folder / "error.json"
+        self._path, self._all = folder / "error.json", folder / "errors.jsonl"
 
     def __enter__(self) -> None:
         if dist.is_main():
@@ -95,4 +97,7 @@ class ErrorFile:
         text = str(error).strip().split("\n")[0]
         message = text if isinstance(error, ConfigError | Diverged) else f"{type(error).__name__}: {text}"
         details = "".join(traceback.format_exception(error))
-        write_json(self._path, {"message": message, "rank": dist.rank(), "time": time.time(), "details": details})
+        failure = {"message": message, "rank": dist.rank(), "time": time.time(), "details": details}
+        write_json(self._path, failure)
+        with self._all.open("a") as lines:
+            lines.write(json.dumps(failure) + "\n")

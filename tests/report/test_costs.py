@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from vitssl.report import costs, main_table, page
+from vitssl.report import costs, latex, main_table, page
 from vitssl.report.collect import collect
 from vitssl.report.findings import headlines, sentences
 from vitssl.report.grid import lay_out
@@ -103,6 +105,18 @@ def test_two_seeds_recommend_nothing(sweep):
 def test_arms_that_are_equal_have_no_winner(sweep):
     laid_out = lay_out(collect(sweep({"scratch": 80.0, "ssat": 80.0, "scratch_low": 70.0}, AXES, columns=None)))
     assert "Overall scratch and ssat are equal in top-1: 80.00 ± 0.00 %." in sentences(laid_out)
+
+
+def test_means_that_rounding_alone_tells_apart_are_equal(sweep):
+    """The same accuracies of other seeds, whose sum is another in its last digit."""
+    scores = {"scratch": lambda at: (0.1, 0.2, 0.3)[at["seed"]], "ssat": lambda at: (0.3, 0.2, 0.1 + 1e-16)[at["seed"]]}
+    laid_out = lay_out(collect(sweep(scores, AXES, columns=None)))
+    assert {row.arm.name for row in laid_out.leaders(None)} == {"scratch", "ssat"}
+
+
+def test_equal_means_of_other_spreads_stand_without_a_spread(sweep):
+    laid_out = lay_out(collect(sweep({"scratch": 81.0, "ssat": lambda at: 80.0 + at["seed"]}, AXES, columns=None)))
+    assert any(line.endswith("are equal in top-1: 81.00 %.") for line in sentences(laid_out))
     assert main_table.table(laid_out).best == {(0, 1), (1, 1)}
 
 
@@ -124,6 +138,12 @@ def test_equal_epochs_and_equal_cost_have_a_table_each(sweep):
     assert any(line.startswith("At equal MACs the best arm by top-1 is scratch") for line in said)
     html = page.html(page.Report(laid_out, {}))
     assert html.count("<h2>Comparison of arms at equal") == 2
+    assert "ssat, equal MACs" in html and "cost equal" not in html.split("<main>")[1].split("Runs</h2>")[0]
+    assert html.split("<h2>Cost</h2>")[1].split("</section>")[0].count("<table>") == 2  # names of rows are long
+    tex = latex.paper(laid_out)
+    assert re.findall(r"caption\{Top-1 \\% at (.*?):", tex) == ["equal epochs", "equal MACs"]
+    bodies = [part.split("midrule")[1] for part in tex.split(r"\end{tabular}")[:2]]
+    assert [[line.split(" & ")[0] for line in body.splitlines() if "&" in line] for body in bodies] == [["scratch", "ssat"]] * 2
 
 
 def test_a_sweep_of_equal_cost_says_so(sweep):

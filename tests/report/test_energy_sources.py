@@ -8,11 +8,11 @@ import pytest
 
 from vitssl import report
 from vitssl.config import Site
-from vitssl.report import details, energy_sources, render, tables
+from vitssl.report import details, energy_sources, page, render, tables
 from vitssl.report.collect import collect
 from vitssl.report.findings import sentences
 from vitssl.report.grid import lay_out
-from vitssl.report.table import DASH, Table
+from vitssl.report.table import Table
 
 
 def rows(table: Table) -> list[dict[str, str]]:
@@ -20,7 +20,9 @@ def rows(table: Table) -> list[dict[str, str]]:
 
 
 def test_the_data_of_every_column(sweep):
-    make = {("scratch", "svhn", 0): {"data": {"train_images": 500, "smallest_px": [20, 32], "largest_px": [300, 400]}}}
+    make = {
+        ("scratch", "svhn", 0): {"data": {"train_images": 500, "labelled_images": 500, "smallest_px": [20, 32], "largest_px": [300, 400]}}
+    }
     laid_out = lay_out(collect(sweep({"scratch": 80.0}, {"data": ["cifar10", "svhn"], "seed": [0]}, make=make)))
     assert rows(details.data(laid_out)) == [
         {
@@ -54,17 +56,23 @@ def test_stages_that_see_other_images_have_lines_of_their_own(sweep):
     path = folder / "sslft-pretrain-0" / "job.json"
     path.write_text(path.read_text().replace('labelled_images": 2000', 'labelled_images": 200'))
     shown = [(row["used by"], row["training images"], row["labelled"]) for row in rows(details.data(lay_out(collect(folder))))]
-    assert shown == [("scratch, sslft: finetune", "200", DASH), ("sslft: pretrain", "2,000", "200")]
+    assert shown == [("scratch, sslft: finetune", "200", "200"), ("sslft: pretrain", "2,000", "200")]
 
 
 def test_the_page_says_what_it_is_about_and_what_the_command_line_changed(table_3, tmp_path):
     changed = {"notes": ["All 50,000 images."], "overrides": ["data.shards", "data.workers"]}
-    page = report.write(table_3(**changed))
-    said = "data.shards, data.workers were set on the command line; the notes above and the paper's numbers are the sweep file's."
-    for text in (page.read_text().replace("&#x27;", "'"), (page.parent / "report.md").read_text()):
-        assert text.index("All 50,000 images.") < text.index(said)
+    written = report.write(table_3(**changed))
+    said = (
+        "data.shards, data.workers were set on the command line; the notes of sweeps/ssat_vs_sslft.yaml, which are of its own settings, "
+        "are left out; the paper's numbers are the sweep file's."
+    )
+    for text in (written.read_text().replace("&#x27;", "'"), (written.parent / "report.md").read_text()):
+        assert said in text and "All 50,000 images." not in text
         assert "0123456789ab" in text and "px, stored" in text
         assert "Its images are not those of these runs: the command line set data.shards." in text
+
+
+LEFT_OUT = "the notes of sweeps/study.yaml, which are of its own settings, are left out"
 
 
 @pytest.mark.parametrize(
@@ -72,11 +80,24 @@ def test_the_page_says_what_it_is_about_and_what_the_command_line_changed(table_
     [
         ({}, ""),
         ({"overrides": ["optim.lr"]}, "optim.lr was set on the command line."),
-        ({"overrides": ["optim.lr"], "notes": ["x"]}, "optim.lr was set on the command line; the notes above are the sweep file's."),
+        (
+            {"overrides": ["data.workers", "finetune.loop.threads"], "notes": ["x"]},
+            "data.workers, finetune.loop.threads were set on the command line.",
+        ),
+        ({"overrides": ["arms.ssat.loop.epochs"], "notes": ["x"]}, f"arms.ssat.loop.epochs was set on the command line; {LEFT_OUT}."),
+        ({"command": "submit a.yaml equalize=macs", "notes": ["x"]}, f"equalize was set on the command line; {LEFT_OUT}."),
+        ({"command": "submit a.yaml axes.data=cifar10 'axes.seed=[0,1]'", "notes": ["x"]}, ""),
+        ({"command": "submit a.yaml 'axes.optim.lr=[1,2]'", "notes": ["x"]}, f"optim.lr was set on the command line; {LEFT_OUT}."),
+        (
+            {"command": "submit a.yaml 'axes.rate={low: {optim.lr: 1}}'", "notes": ["x"]},
+            f"rate was set on the command line; {LEFT_OUT}.",
+        ),
     ],
 )
 def test_what_the_command_line_changed(sweep, facts, text):
-    assert energy_sources.overridden(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, **facts))) == text
+    grid = lay_out(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, **facts)))
+    assert energy_sources.overridden(grid.sweep) == text
+    assert page.notes(grid) == (["x"] if "notes" in facts and "left out" not in text else []) + ([text] if text else [])
 
 
 @pytest.mark.parametrize(

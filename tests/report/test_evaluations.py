@@ -60,7 +60,7 @@ def test_confusion_is_the_mean_over_seeds(chain):
     assert confusion.classes == ["cat", "dog"] and confusion.counts_KK.tolist() == [[2.5, 0.5], [0.5, 0.5]]
     assert confusion.recall_K == pytest.approx([2.5 / 3, 0.5]) and confusion.precision_K == pytest.approx([2.5 / 3, 0.5])
     assert confusion.f1_K == pytest.approx([5 / 6, 1 / 2])
-    lines = texts(evaluations.per_class(lay_out(collect(chain))))
+    lines = texts(evaluations.per_class(lay_out(collect(chain)))[0])
     assert "83.3" in lines and "dog" in lines
 
 
@@ -69,7 +69,7 @@ def test_of_many_classes_the_worst_ten_are_shown_and_no_picture_of_very_many(cha
         predictions(chain / f"ssl-finetune-{seed}", range(101), [0] * 101, [f"class {k}" for k in range(101)])
     evaluations._counts.cache_clear()
     grid = lay_out(collect(chain))
-    assert len(evaluations.per_class(grid).rows) == 10 and evaluations.confusion_plot(grid) is None
+    assert [len(table.rows) for table in evaluations.per_class(grid)] == [10] and evaluations.confusion_plot(grid) is None
 
 
 def test_the_page_shows_both_and_a_metric_of_an_evaluator_ranks_the_arms(chain):
@@ -118,8 +118,22 @@ def test_a_configured_classifier_has_its_own_classes(chain):
         folder = chain / f"ssl-finetune-{seed}"
         write_json(folder / "evals.json", {"other": {"config": config, "epoch": 5.0, "metrics": {"top1": 25.0}}})
         (folder / "predictions-other.npz").write_bytes((folder / "predictions-test.npz").read_bytes())
-    table = evaluations.per_class(lay_out(collect(chain)))
+    (table,) = evaluations.per_class(lay_out(collect(chain)))
     assert table.groups == [("", 2), ("ssl", 3), ("ssl: other", 3)]
     assert [row[0].text for row in table.rows] == ["cat", "dog"] and len({len(row) for row in table.rows}) == 1
     _, figure = evaluations.confusion_plot(lay_out(collect(chain)))
     assert [axis.get_title() for axis in figure.axes] == ["ssl", "ssl: other"]
+
+
+def test_every_column_has_a_table_of_its_classes(sweep):
+    folder = sweep({"scratch": 80.0, "ssat": 82.0}, {"data": ["pets", "birds"], "seed": [0]})
+    for arm in ("scratch", "ssat"):
+        predictions(folder / f"{arm}-train-pets-0", [0, 1], [0, 0], ["cat", "dog"])
+        predictions(folder / f"{arm}-train-birds-0", [0, 1, 2], [0, 0, 2], ["owl", "kite", "gull"])
+    tables = evaluations.per_class(lay_out(collect(folder)))
+    assert [(table.title, [row[0].text for row in table.rows]) for table in tables] == [
+        ("Classes of pets", ["cat", "dog"]), ("Classes of birds", ["owl", "kite", "gull"]),
+    ]  # fmt: skip
+    assert tables[0].groups == [("", 2), ("scratch", 3), ("ssat", 3)]
+    _, figure = evaluations.confusion_plot(lay_out(collect(folder)))
+    assert [axis.get_title() for axis in figure.axes[:4]] == ["scratch, pets", "ssat, pets", "scratch, birds", "ssat, birds"]

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from jobs import overrides
+from jobs import sweep as sweep_file
+from jobs.graph import cells
 from tests.report.conftest import STAGES
+from vitssl.config import Run
 from vitssl.report import main_table, plots
-from vitssl.report.collect import collect
+from vitssl.report.collect import Cell, RunFolder, Sweep, collect
 from vitssl.report.findings import headlines, sentences
 from vitssl.report.grid import lay_out
+from vitssl.report.hyperparameters import sets_hyperparameters
 from vitssl.report.schedule import sentence, training_macs
 from vitssl.report.statement import statement
 
@@ -27,6 +34,21 @@ def change(run: Path, **fields) -> None:
     """Fields of a run's loop."""
     content = json.loads((run / "run.yaml").read_text())
     content["loop"] |= fields
+    (run / "run.yaml").write_text(json.dumps(content))
+
+
+def rewrite(run: Path, change: dict) -> None:
+    """Fields of a run.yaml, part by part."""
+    content = json.loads((run / "run.yaml").read_text())
+
+    def put(into: dict, fields: dict) -> None:
+        for name, value in fields.items():
+            if isinstance(value, dict) and isinstance(into.get(name), dict):
+                put(into[name], value)
+            else:
+                into[name] = value
+
+    put(content, change)
     (run / "run.yaml").write_text(json.dumps(content))
 
 
@@ -116,11 +138,17 @@ def test_a_single_arm_is_compared_with_none(sweep):
     assert sentence(lay_out(collect(sweep({"ssat": 80.0}, {"seed": [0]}, columns=None, baseline=None)))) == ""
 
 
-def test_notes_of_sweeps_leave_epochs_to_the_report():
-    """The command line may change them."""
+OF_RUNS = re.compile(r"\d[\d,]* (\w+ )?(images|epochs|labels|neighbours|prototypes|pairs)|batch \d", re.IGNORECASE)
+
+
+def test_notes_of_sweeps_leave_to_the_report_what_runs_say():
+    """The command line may change it, and axes may be narrowed: epochs, images and seeds; of sweeps without a paper's table all sizes."""
     for path in (Path(__file__).parents[2] / "sweeps").glob("*.yaml"):
-        notes = [line for line in path.read_text().splitlines() if line.lstrip().startswith(('- "', "note:"))]
-        assert not any(line.split('"')[1].lower().startswith(("equal epochs", "equal cost")) for line in notes if '"' in line), path.name
+        spec = sweep_file.read(path)
+        for note in [*spec.notes, *(arm.note for arm in spec.arms.values() if arm.note)]:
+            assert not note.lower().startswith(("equal epochs", "equal cost")), path.name
+            assert not re.search(r"\bhere\b[^.]*\b(two|three|five|\d+) seeds", note, re.IGNORECASE), path.name
+            assert spec.paper or not OF_RUNS.search(note), (path.name, note)
 
 
 def test_training_macs_are_those_of_all_images_seen(sweep):
@@ -162,13 +190,19 @@ def test_no_value_of_an_unselected_hyper_parameter_is_named_the_best(rates):
     assert not any(line.get_label() == "Pareto front" for line in figure.axes[0].lines)
 
 
-@pytest.mark.parametrize("axis", ["objectives.mae.mask_ratio", "finetune.optim.weight_decay"])
+NAMES = (
+    "objectives.mae.mask_ratio", "finetune.optim.weight_decay", "loop.epochs", "pretrain.loop.epochs", "optim.batch_size",
+    "backbone.drop_path", "data.views.main.mixup_alpha", "finetune.data.views.main.auto_augment", "backbone.masked_tokens.count",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("axis", NAMES)
 def test_hyper_parameters_are_told_by_the_name_of_the_axis(sweep, axis):
     grid = lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.0}, {axis: [0.1, 0.5], "seed": [0, 1]}, columns=None)))
     assert grid.unselected == [axis]
 
 
-@pytest.mark.parametrize("axis", ["loop.epochs", "data.labels.fraction", "backbone.depth", "pretraining"])
+@pytest.mark.parametrize("axis", ["data.labels.fraction", "backbone.depth", "pretraining", "data.image_size", "init_from"])
 def test_other_axes_are_compared(sweep, axis):
     grid = lay_out(collect(sweep({"scratch": 80.0, "ssat": lambda at: 82.0 + at[axis]}, {axis: [1, 2], "seed": [0, 1]}, columns=None)))
     assert grid.unselected == [] and any("the best arm" in line for line in sentences(grid))
@@ -179,20 +213,115 @@ def test_other_axes_are_compared(sweep, axis):
     [
         ({"objectives": {"mae": {"weight": 0.5}}}, ["setting"]),
         ({"optim": {"lr": 5.0}, "objectives": {"classify": {"weight": 0.3}}}, ["setting"]),
+        ({"loop": {"epochs": 7}}, ["setting"]),
+        ({"backbone": {"drop_path": 0.1}, "optim": {"lr": 5.0}}, ["setting"]),
+        ({"optim": {"lr": 5.0}, "loop": {"threads": 1}, "data": {"workers": 1}}, ["setting"]),  # two that change no result
+        ({"data": {"views": {"main": {"mixup_alpha": 0.8}}}}, ["setting"]),
+        ({"loop": {"threads": 1}}, []),
         ({"objectives": {"mae": None}}, []),  # another method
+        ({"backbone": {"frozen": True}, "optim": {"lr": 5.0}}, []),  # so is a linear probe
         ({"optim": {"lr": 5.0}, "backbone": {"name": "vit_small"}}, []),  # another network, with its rate
+        ({"optim": {"lr": 5.0}, "data": {"labels": {"per_class": 3}}}, []),
+        ({"optim": {"lr": 5.0}}, ["setting"]),
+        ({"init_from": "timm:vit_tiny_patch16_224"}, []),
     ],
 )
 def test_hyper_parameters_are_told_by_what_a_labelled_axis_sets(sweep, change, unselected):
     """Seeds and paths differ too, and say nothing."""
     folder = sweep({"ssat": 80.0}, {"setting": ["a", "b"], "seed": [0, 1]}, columns=None, baseline=None)
     for run in folder.glob("ssat-train-b-*"):
-        content = json.loads((run / "run.yaml").read_text())
-        for part, fields in change.items():
-            for name, value in fields.items():
-                content[part][name] = content[part][name] | value if isinstance(value, dict) else value
-        (run / "run.yaml").write_text(json.dumps(content))
+        rewrite(run, change)
     assert lay_out(collect(folder)).unselected == unselected
+
+
+def test_any_two_values_that_differ_in_hyper_parameters_make_an_axis_of_them(sweep):
+    """The third value switches the method off, as lambda 1 of SSAT does."""
+    folder = sweep({"ssat": 80.0}, {"lambda": [0.1, 0.5, 1.0], "seed": [0]}, columns=None, baseline=None)
+    rewrite(folder / "ssat-train-0.5-0", {"objectives": {"mae": {"weight": 0.5}}})
+    rewrite(folder / "ssat-train-1.0-0", {"objectives": {"mae": None}})
+    assert lay_out(collect(folder)).unselected == ["lambda"]
+
+
+def test_of_columns_that_are_hyper_parameters_none_is_the_best(sweep):
+    """Arms are compared at each value."""
+    grid = lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.0}, {"loop.epochs": [10, 20], "seed": [0, 1]}, columns="loop.epochs")))
+    said = sentences(grid)
+    assert "Nothing selects over epochs: arms are compared at each of its values, and no value is named the best." in said
+    assert any(line.startswith("On epochs 10 the best arm by top-1 is ssat") for line in said)
+
+
+def test_epochs_that_equal_costs_ask_for_are_no_choice(sweep):
+    equal = {"all": None, "axes": {"cost": {"equal epochs": None, "equal MACs": {"quantity": "macs", "reference": "ssat"}}}}
+    axes = {"cost": ["equal epochs", "equal MACs"], "seed": [0, 1]}
+    folder = sweep({"scratch": 83.0, "ssat": 82.0}, axes, columns=None, equal=equal)
+    for run in folder.glob("scratch-train-equal MACs-*"):
+        rewrite(run, {"loop": {"epochs": 130}})
+    grid = lay_out(collect(folder))
+    assert grid.unselected == [] and grid.unchosen(None) == ""
+    assert [len(part.ranking(None)) for part in grid.parts()] == [2, 2]
+    assert sentence(grid).startswith("At equal epochs: equal epochs: every arm sees") and " At equal MACs: not equal epochs: " in sentence(
+        grid
+    )
+
+
+SCHEDULES = {"scratch": 80.0, "sslft_short": 84.0, "sslft_long": 85.0, "ssat": 82.0}
+
+
+@pytest.fixture
+def schedules(sweep):
+    """Two chains that differ in how long they pretrain."""
+
+    def make(**kwargs) -> Path:
+        folder = sweep(SCHEDULES | kwargs, {"seed": [0, 1]}, columns=None)
+        for run in folder.glob("sslft_short-pretrain-*"):
+            rewrite(run, {"loop": {"epochs": 20}})
+        for run in folder.glob("sslft_*-finetune-*"):
+            rewrite(run, {"init_from": str(run.parent / run.name.replace("finetune", "pretrain"))})
+        return folder
+
+    return make
+
+
+def test_arms_that_differ_in_hyper_parameters_are_chosen_by_nothing(schedules):
+    grid = lay_out(collect(schedules()))
+    reason = "sslft_short and sslft_long differ in hyper-parameters alone (loop.epochs), and nothing selects between them"
+    assert headlines(grid)[0] == f"Overall no arm is named the best, since {reason}: the test images must not."
+    assert not any("the best arm" in line for line in sentences(grid)) and main_table.table(grid).best == set()
+    caption, _ = plots.draw(grid)["accuracy_vs_macs"]
+    assert caption.endswith(f"The Pareto front is not marked, since {reason}.")
+
+
+def test_an_arm_that_beats_all_settings_of_another_is_named(schedules):
+    assert "the best arm by top-1 is ssat" in headlines(lay_out(collect(schedules(ssat=86.0))))[0]
+
+
+OF_SWEEPS = {  # of all axes of all sweeps those of hyper-parameters; the others are data, labels, networks, protocols, equal costs
+    "drloc_in100_epochs": ["epochs"],
+    "gmml_longer": ["pretrain.loop.epochs"],
+    "lut_transfer": ["finetune.optim.lr", "finetune.optim.weight_decay"],  # held-out images choose these
+    "mt_granularity": ["masked_tokens"],
+    "ssat_epochs": ["loop.epochs"],
+    "ssat_lambda": ["lambda"],
+}
+OTHERS = {"backbone", "cost", "data", "fraction", "labels", "pretrain", "protocol", "size"}
+
+
+def test_the_axes_of_hyper_parameters_of_all_sweeps():
+    found, others = {}, set()
+    for path in sorted((Path(__file__).parents[2] / "sweeps").glob("*.yaml")):
+        spec = sweep_file.read(path, overrides.parse(["axes.seed=0"]), everything=True)
+        planned = [Cell(c.arm, c.axes, [(s.name, read(s.name, s.run)) for s in c.stages]) for c in cells(spec)]
+        axes = [axis for axis, values in spec.axes.items() if axis != "seed" and len(values) > 1]
+        hyper = [axis for axis in axes if sets_hyperparameters(Sweep(path, {}, [], planned, {}), axis)]
+        others |= set(axes) - set(hyper)
+        found |= {path.stem: hyper} if hyper else {}
+    assert found == OF_SWEEPS and others == OTHERS
+
+
+def read(name: str, run: Run) -> RunFolder:
+    folder = RunFolder(Path(name), "done")
+    folder.__dict__["run"] = dataclasses.asdict(run)
+    return folder
 
 
 def test_what_held_out_images_select_is_named(sweep):

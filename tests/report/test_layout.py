@@ -13,8 +13,9 @@ import pytest
 from PIL import Image
 
 from vitssl import report
-from vitssl.report import failures, markdown, page, render, seen
+from vitssl.report import failures, findings, markdown, page, render, seen
 from vitssl.report.collect import collect
+from vitssl.report.findings import further, headlines, sentences
 from vitssl.report.grid import lay_out
 from vitssl.report.table import Entry, Table, figure
 
@@ -54,6 +55,39 @@ def test_tables_of_equal_epochs_and_equal_cost_stand_below_each_other(sweep):
     text = page.html(made(sweep({"scratch": 80.0, "ssat": 82.0}, axes, columns=None, equal=equal)))
     assert text.count('class="main"') == 1
     assert headings(text)[1:3] == ["Comparison of arms at equal epochs", "Comparison of arms at equal MACs"]
+
+
+def test_of_several_columns_costs_and_sizes_are_apart_and_fit_a_page(sweep):
+    folder = sweep({"scratch": 80.0, "ssat": 82.0}, {"data": ["x", "y"], "seed": [0, 1]})
+    section = page.html(made(folder)).split("<h2>Cost</h2>")[1].split("</section>")[0]
+    heads = [re.findall(r'scope="col">(.*?)</th>', table.split("</thead>")[0]) for table in section.split("<table>")[1:]]
+    assert [head[:2] for head in heads] == [["arm", "data"]] * 2
+    assert heads[0][2:4] == ["TMACs of training", "against scratch"] and heads[1][2] == "M parameters, training"
+    shown = re.findall(r"<tr>(.*?)</tr>", section.split("<tbody>")[2].split("</tbody>")[0])
+    assert [re.findall(r">([^<>]+)</t[hd]>", line)[:2] for line in shown] == [["scratch", "all"], ["ssat", "all"]]
+    assert len(heads[0]) <= 10 and len(heads[1]) <= 8 and section.count("A chain's stages") + section.count("chain&#x27;s stages") == 1
+
+
+def test_costs_of_gpus_which_are_more_are_apart_too(three):
+    """On GPUs there are an estimate and a price."""
+    section = page.html(made(three())).split("<h2>Cost</h2>")[1].split("</section>")[0]
+    heads = [re.findall(r'scope="col">(.*?)</th>', table.split("</thead>")[0]) for table in section.split("<table>")[1:]]
+    assert [head[:2] for head in heads] == [["arm", "TMACs of training"], ["arm", "M parameters, training"]]
+
+
+def test_one_sentence_makes_no_section(three, sweep):
+    """It stands with what was found; several are a section of their own."""
+    grid = lay_out(collect(three()))
+    assert len(sentences(grid)) - 1 == len(headlines(grid)) and further(grid) == []
+    assert "Reading" not in headings(page.html(made(three())))
+    many = sweep({"scratch": 80.0, "ssat": 82.0}, {"data": ["x", "y", "z"], "seed": [0, 1]}, columns="data", name="many")
+    assert len(further(lay_out(collect(many)))) > 1 and "Reading" in headings(page.html(made(many)))
+
+
+def test_five_sentences_and_one_are_six(three, monkeypatch):
+    monkeypatch.setattr(findings, "MOST_HEADLINES", len(headlines(lay_out(collect(three())))) - 1)
+    grid = lay_out(collect(three()))
+    assert further(grid) == [] and len(headlines(grid)) == findings.MOST_HEADLINES + 1
 
 
 def test_markdown_has_the_same_order(three):
@@ -123,6 +157,17 @@ def test_failed_runs_stand_with_their_first_error(three):
 
 def test_where_nothing_failed_nothing_is_said_of_it(three):
     assert "What failed" not in page.html(made(three()))
+
+
+def test_of_several_attempts_the_first_error_is_shown_and_the_last_where_it_differs(sweep):
+    folder = sweep({"ssat": 80.0}, {"seed": [0]}, columns=None, baseline=None, make={("ssat", 0): {"status": "failed"}})
+    history = [{"message": "disk is full", "details": "File a.py"}, {"message": "loss is not finite at step 70 (optim.lr)"}]
+    (folder / "ssat-train-0" / "errors.jsonl").write_text("".join(json.dumps(failure) + "\n" for failure in history))
+    said = "ssat-train-0: disk is full; the last attempt: loss is not finite at step 70 (optim.lr)"
+    assert failures.lines(collect(folder)) == [said]
+    assert "File a.py" in failures.html(collect(folder))
+    (folder / "ssat-train-0" / "errors.jsonl").write_text(json.dumps(history[1]) + "\n")
+    assert failures.lines(collect(folder)) == ["ssat-train-0: loss is not finite at step 70 (optim.lr)"]
 
 
 # -------------------------------------------------------------------------------------------------------------- pictures

@@ -16,7 +16,7 @@ from vitssl.report import latex, main_table, plots, render, tables, units
 from vitssl.report.collect import collect
 from vitssl.report.grid import lay_out
 from vitssl.report.statement import statement
-from vitssl.report.table import DASH, Entry, Table, figure
+from vitssl.report.table import DASH, Entry, Table, figure, signed
 
 ARTICLE = r"""\documentclass[twocolumn]{article}
 \usepackage[utf8]{inputenc}
@@ -106,6 +106,16 @@ def test_a_quantity_is_in_the_unit_that_fits(value, base, text):
     assert units.quantity(value, base) == text
 
 
+def test_a_spread_has_the_digits_of_its_figure():
+    """Of equal runs too; of a single run there is none."""
+    shown = [figure(2.0, spread=0.0), figure(82.0, spread=2.828), figure(1234.0, spread=1000.4), figure(0.0123, spread=0.1), figure(2.0)]
+    assert [entry.text for entry in shown] == ["2.00 ± 0.00", "82.0 ± 2.8", "1,230 ± 1,000", "0.0123 ± 0.1000", "2.00"]
+
+
+def test_no_difference_of_zero_has_a_sign_of_its_own():
+    assert [signed(value) for value in (-1e-15, 0.0, -0.006)] == ["+0.00", "+0.00", "\N{MINUS SIGN}0.01"]
+
+
 def test_all_columns_of_one_unit_are_in_the_same():
     """The largest figure chooses; what a paper prints stays as it is printed."""
     table = Table("", ["arm", "kWh GPU", "kWh", "kg CO2e, paper", "kg CO2e"], [
@@ -114,7 +124,7 @@ def test_all_columns_of_one_unit_are_in_the_same():
     ])  # fmt: skip
     fitted = units.fit(table)
     assert fitted.header == ["arm", "Wh GPU", "Wh", "kg CO2e, paper", "g CO2e"]
-    assert texts(fitted) == {"a": ["0.200", "300", "5.96", "10.0"], "b": [DASH, "100 + 20.0", "5.46", "20.0 ± 1.00"]}
+    assert texts(fitted) == {"a": ["0.200", "300", "5.96", "10.0"], "b": [DASH, "100 + 20.0", "5.46", "20.0 ± 1.0"]}
     assert units.fit(fitted) == fitted
 
 

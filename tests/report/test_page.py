@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
 
 from vitssl import report
-from vitssl.report import label_placement, plots
+from vitssl.report import evaluations, label_placement, plots
 from vitssl.report.collect import collect
 from vitssl.report.grid import lay_out
 
@@ -100,6 +102,12 @@ def test_a_numeric_row_axis_becomes_a_line_in_every_column(sweep):
     assert lines == [[[10, 10], [20, 20]], [[10, 15], [20, 25]]]
 
 
+def test_an_axis_of_whole_numbers_has_whole_ticks(sweep):
+    laid_out = lay_out(collect(sweep({"ssat": 80.0}, {"epochs": [1, 2, 3], "seed": [0]}, columns="epochs")))
+    ticks = plots.draw(laid_out)["accuracy_by_axis"][1].axes[0].get_xticks()
+    assert all(tick == int(tick) for tick in ticks)
+
+
 def test_curves_are_means_over_seeds_as_far_as_all_have_come(sweep):
     make = {("scratch", "cifar10", 1): {"status": "running"}}
     laid_out = lay_out(collect(sweep({"scratch": lambda at: 80.0 + 2 * at["seed"]}, {"data": ["cifar10"], "seed": [0, 1]}, make=make)))
@@ -125,13 +133,48 @@ def test_each_objective_has_a_panel_of_its_own_loss(sweep):
     laid_out = lay_out(collect(sweep(top1, {"data": ["x", "y"], "seed": [0]})))
     _, figure = plots.draw(laid_out)["learning_curves"]
     drawn = {}
-    for axis in figure.axes[::2]:  # of the first column
+    for axis in figure.axes[:3]:  # of the first column
         drawn[axis.get_ylabel()] = [(line.get_linestyle(), line.get_xdata()[0], round(line.get_ydata()[0], 2)) for line in axis.lines]
     assert list(drawn) == ["test top-1, %", "training loss: classify", "training loss: mae"]
     full, half = 2.3 - 1.9 * (1 - math.exp(-5 / 100)), 2.3 - 1.9 * (1 - math.exp(-5 / 50))
     classify = [("-", 1, full), ("-", 51, half), ("-", 1, full)]  # scratch, the fine-tuning, ssat
     assert drawn["training loss: classify"] == [(style, x, round(y, 2)) for style, x, y in classify]
     assert drawn["training loss: mae"] == [("--", 1, round(half, 2)), ("-", 1, round(full, 2))]
+
+
+def share_pretraining(folder: Path) -> None:
+    """Both columns' chains begin with the pretraining of the first."""
+    facts = json.loads((folder / "sweep.json").read_text())
+    for cell in facts["cells"]:
+        for stage in cell["stages"]:
+            if stage["stage"] == "pretrain":
+                stage["folder"] = stage["folder"].replace("-y-", "-x-")
+    (folder / "sweep.json").write_text(json.dumps(facts))
+
+
+def test_what_columns_share_is_drawn_and_listed_once(sweep):
+    scores = {"done": {"val": {"top1": 50.0, "macro_f1": 40.0}}}
+    make = {("sslft", column, seed): scores for column in "xy" for seed in (0, 1)}
+    folder = sweep({"scratch": 80.0, "sslft": 70.0}, {"data": ["x", "y"], "seed": [0, 1]}, make=make)
+    share_pretraining(folder)
+    caption, figure = plots.draw(lay_out(collect(folder)))["learning_curves"]
+    drawn = [(axis.get_title(), axis.get_ylabel()) for axis in figure.axes]
+    each = ["test top-1, %", "training loss: classify"]
+    assert drawn == [*(("x", name) for name in each), *(("y", name) for name in each), ("all columns", "training loss: mae")]
+    assert "What all columns share is drawn once." in caption and figure.get_figwidth() > figure.get_figheight()
+    table = evaluations.table(lay_out(collect(folder)))
+    pretrainings = [[entry.text for entry in row[:3]] for row in table.rows if row[2].text == "pretrain"]
+    assert pretrainings == [["sslft", "all", "pretrain"]]
+    assert [row[1].text for row in table.rows if row[2].text == "finetune" and row[3].text == "val"] == ["x", "y"]
+
+
+def test_epochs_have_whole_ticks_and_the_axis_ends_where_the_curves_do(sweep):
+    short = {"scratch": [("train", {"objectives.classify": {}, "loop.epochs": 3, "loop.warmup_epochs": 1})]}
+    laid_out = lay_out(collect(sweep({"scratch": 80.0}, {"seed": [0, 1]}, columns=None, stages=short)))
+    axis = plots.draw(laid_out)["learning_curves"][1].axes[0]
+    low, high = axis.get_xlim()
+    assert [tick for tick in axis.get_xticks() if low <= tick <= high] == [1, 2, 3]
+    assert (low, high) == pytest.approx((0.96, 3.04))
 
 
 def test_a_single_evaluation_is_a_dot(sweep):

@@ -45,7 +45,7 @@ def test_table_3_beside_the_papers_numbers(table_3):
 def test_cost_of_a_chain_is_the_sum_of_its_stages(table_3):
     """A stage of 50 epochs took half an hour: 125 Wh, 50 g at 0.4 kg/kWh; the estimate is 0.5 x 230 x 0.432 = 49.7."""
     table = models(tables.cost(lay_out(collect(table_3()))))
-    assert table["(1) SSL+FT", "cifar100"][2:7] == ["1.00 ± 0", "250 ± 0", "100 ± 0", "99.4 ± 0", "0.500 ± 0"]
+    assert table["(1) SSL+FT", "cifar100"][2:7] == ["1.00 ± 0.00", "250 ± 0", "100 ± 0", "99.4 ± 0.0", "0.500 ± 0.000"]
     assert table["(1) SSL+FT", "cifar100"][7:] == ["5.85 + 5.53", "5.53", "14.2", "0.426 + 1.26", "1.26", "4,000"]
     assert table["Ours", "cifar10"][7:12] == ["5.85", "5.53", "14.2", "1.68", "1.26"]
 
@@ -72,9 +72,9 @@ def test_size_and_cost_are_of_one_column(sweep, emissions_record):
         ["scratch", "cifar10"], ["ssat", "cifar10"], ["scratch", "imagenet"], ["ssat", "imagenet"]
     ]  # fmt: skip
     rows = models(table)
-    assert rows["ssat", "cifar10"][1:7] == ["1.34x", "2.00 ± 0", "0.500 ± 0", "0.200 ± 0", "0.199 ± 0", "1.00 ± 0"]
+    assert rows["ssat", "cifar10"][1:7] == ["1.34x", "2.00 ± 0.00", "0.500 ± 0.000", "0.200 ± 0.000", "0.199 ± 0.000", "1.00 ± 0.00"]
     assert rows["ssat", "cifar10"][7:] == ["5.85", "5.53", "14.2", "1.68", "1.26", "4,000"]
-    assert rows["ssat", "imagenet"][2:7] == ["82.0 ± 2.83", "20.5 ± 0.707", "8.20 ± 0.283", "8.15 ± 0.281", "41.0 ± 1.41"]
+    assert rows["ssat", "imagenet"][2:7] == ["82.0 ± 2.8", "20.5 ± 0.7", "8.20 ± 0.28", "8.15 ± 0.28", "41.0 ± 1.4"]
     assert rows["ssat", "imagenet"][7:12] == ["5.85", "5.70", "28.5", "1.68", "2.50"]
 
 
@@ -305,6 +305,9 @@ def test_settings_tell_the_stages_apart(table_3):
     assert rows["learning rate, scaled peak"][0] == "0.00025 (0.001, batch/256)"  # 0.001 x 64 / 256
     assert rows["loop.epochs"][:3] == ["100", "50", "50"]
     assert rows["objectives.mae.weight"] == [DASH, *["1", DASH] * 4, "0.9"]
+    # of stages that have the objective: the others are told by its weight
+    assert "objectives.mae.mask_ratio" not in rows and shared["objectives.mae.mask_ratio"] == "0.75"
+    assert rows["objectives.mae.decoder_depth"] == [DASH, *["8", DASH] * 4, "2"]
     assert shared["backbone.name"] == "vit_tiny" and "seed" not in shared and not any("shards" in k for k in shared)
 
 

@@ -21,7 +21,7 @@ from vitssl.report import (
     tables,
 )  # fmt: skip
 from vitssl.report.collect import collect, total
-from vitssl.report.findings import sentences
+from vitssl.report.findings import sentences, story
 from vitssl.report.grid import lay_out
 
 __all__ = ["summary", "total", "write"]
@@ -68,4 +68,6 @@ def summary(sweep_folder: str | Path, width: int | None = None, columns: list[st
     main, chosen = [main_table.table(part, columns) for part in laid_out.parts()], selection.table(laid_out)
     shown = (*main, chosen, tables.differences(laid_out), costs_apart, evaluations.table(laid_out))
     costs = [line for line in (energy_sources.tracked(laid_out.sweep), energy_sources.sites(laid_out.sweep)) if line]
-    return render.terminal([table for table in shown if table and table.rows], [*sentences(laid_out), *costs], width)
+    last = story(laid_out)  # where a terminal is read
+    lines = [*(line for line in sentences(laid_out) if line not in last), *costs, *last]
+    return render.terminal([table for table in shown if table and table.rows], lines, width)

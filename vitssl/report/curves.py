@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from vitssl.report.collect import Cell, RunFolder
 from vitssl.report.grid import Grid, Row
 from vitssl.report.style import Plot, look
 from vitssl.report.units import scale
 
-MOST_COLUMNS = 3  # of the sweep, in one figure
+MOST_COLUMNS, WIDTH_IN = 3, 13.2  # columns of the sweep in one figure; as wide as a page
 Curve = tuple[str, str, str]  # where metrics.jsonl holds its values: the kind of event, a mapping in it, a key of that
 Places = Callable[[RunFolder], dict[int, float]]  # where each of a run's steps is on the horizontal axis
 
@@ -68,29 +70,62 @@ def _draw(grid: Grid, label: str, places: Places, whole: Callable[[RunFolder], f
     if not curves:
         return None
     rows = [row for row in grid.rows if any(run.events for column in columns for run in _runs(row, column))]
-    figure, axes = _panels(len(curves), len(columns))
-    for panels, column in zip(axes, columns, strict=True):
-        for axis, (name, curve) in zip(panels, curves.items(), strict=True):
-            for row in rows:
-                style = look(grid, row)
-                _draw_stages(axis, row.columns.get(column, []), curve, places, whole, style["color"], style["alpha"])
-            axis.set(title=grid.name(column), xlabel=label, ylabel=name)
-        limits = [axis.get_xlim() for axis in panels]  # a pretraining has a loss and no accuracy; the epochs line up
-        for axis in panels:
-            axis.set_xlim(min(low for low, _ in limits), max(high for _, high in limits))
+    shared = [name for name, curve in curves.items() if len({_having(rows, column, curve) for column in columns}) == 1 and columns[1:]]
+    panels = [(column, name) for column in columns for name in curves if name not in shared] + [(columns[0], name) for name in shared]
+    figure, axes = _figure(len(panels), len(curves) - len(shared))
+    for axis, (column, name) in zip(axes, panels, strict=False):
+        for row in rows:
+            style = look(grid, row)
+            _draw_stages(axis, row.columns.get(column, []), curves[name], places, whole, style["color"], style["alpha"])
+        axis.set(title="all columns" if name in shared else grid.name(column), xlabel=label, ylabel=name)
+    _line_up(axes[: len(panels)], [column for column, _ in panels])
+    if whole is _epochs_in_all:
+        for axis in axes[: len(panels)]:
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     _legend(figure, grid, rows)
     left_out = f" Only the first {len(columns)} columns." if len(columns) < len(grid.columns) else ""
+    left_out += " What all columns share is drawn once." if shared else ""
     return (
         "Learning curves, mean over seeds with ± one standard deviation: test accuracy, and each objective's training loss before its "
         f"weight is applied. Earlier stages of a chain are dashed; a dot is a single evaluation.{words}{left_out}"
     ), figure
 
 
+def _having(rows: list[Row], column: Any, curve: Curve) -> frozenset[Path]:
+    """The runs of a column that have values of a curve."""
+    kind, mapping, key = curve
+    runs = [run for row in rows for run in _runs(row, column)]
+    return frozenset(run.path for run in runs if any(key in (event.get(mapping) or {}) for event in run.of(kind)))
+
+
+def _figure(count: int, each: int) -> tuple[Figure, list[Axes]]:
+    """A figure of ``count`` panels as wide as a page, the ``each`` of a column side by side where they fit."""
+    most = {1: 4, 2: 4, 4: 4}.get(each, 3)
+    across = min(count, most)
+    figure = Figure(figsize=(min(WIDTH_IN / most, 4.4) * across, 3.0 * -(-count // across) + 0.3), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.09, h_pad=0.07)
+    axes = list(figure.subplots(-(-count // across), across, squeeze=False).flat)
+    for spare in axes[count:]:
+        spare.remove()
+    return figure, axes[:count]
+
+
+def _line_up(axes: list[Axes], columns: list[Any]) -> None:
+    """The same horizontal limits for all panels of a column, as tight as what is drawn: a pretraining has a loss and no accuracy."""
+    for column in dict.fromkeys(columns):
+        mine = [axis for axis, of in zip(axes, columns, strict=True) if of == column]
+        drawn = [x for axis in mine for line in axis.lines for x in line.get_xdata()]
+        if drawn:
+            margin = 0.02 * (max(drawn) - min(drawn)) or 0.5
+            for axis in mine:
+                axis.set_xlim(min(drawn) - margin, max(drawn) + margin)
+
+
 def _legend(figure: Figure, grid: Grid, rows: list[Row]) -> None:
     looks = [look(grid, row) for row in rows]
     handles = [Line2D([], [], color=s["color"], alpha=s["alpha"], label=grid.label(row)) for s, row in zip(looks, rows, strict=True)]
     across = max(1, min(len(handles), int(figure.get_figwidth() * 13 / (max(len(grid.label(row)) for row in rows) + 6))))
-    figure.legend(handles=handles, loc="outside lower center", ncols=across, fontsize=8)
+    figure.legend(handles=handles, loc="outside lower left", ncols=across, fontsize=8)
 
 
 def _runs(row: Row, column: Any) -> list[RunFolder]:
@@ -103,18 +138,6 @@ def _curves_of(runs: list[RunFolder]) -> dict[str, Curve]:
     named = dict.fromkeys(name for run in runs for event in run.of("eval") for name in ("test", *run.evals) if name in event)
     accuracies: dict[str, Curve] = {f"{name} top-1, %": ("eval", name, "top1") for name in named}
     return accuracies | {f"training loss: {name}": ("train", "terms", name) for name in terms}
-
-
-def _panels(curves: int, columns: int) -> tuple[Figure, list[list[Axes]]]:
-    """The figure, and the panels of every column: stacked, or up to three side by side where there is a single column."""
-    across, down = (min(curves, 3), -(-curves // 3)) if columns == 1 else (columns, curves)
-    figure = Figure(figsize=((4.4 if columns == 1 else 3.8) * across, 3.0 * down + 0.3), layout="constrained")
-    axes = figure.subplots(down, across, squeeze=False)
-    if columns > 1:
-        return figure, [list(column) for column in axes.T]
-    for spare in axes.flat[curves:]:
-        spare.remove()
-    return figure, [list(axes.flat[:curves])]
 
 
 def _draw_stages(

@@ -26,7 +26,8 @@ def data(grid: Grid) -> Table | None:
         "Pixels are height x width as stored, and the side of the square that the model sees. sha256: its first 12 digits."
     )
     caption = " ".join([caption, *_near_duplicates(grid)])
-    return Table("Data", header, rows, caption, left=frozenset({0, 1, 2, len(header) - 1})).trimmed()
+    table, (images, labels) = Table("Data", header, rows, caption, left=frozenset({0, 1, 2, len(header) - 1})), (4, 5)
+    return table.trimmed().without(*(["labelled"] if all(row[images] == row[labels] for row in rows) else []))
 
 
 def _near_duplicates(grid: Grid) -> list[str]:
@@ -55,7 +56,7 @@ def _data_facts(run: RunFolder) -> tuple[str, ...]:
     low, high = (" x ".join(map(str, facts[name])) for name in ("smallest_px", "largest_px"))
     train, labelled, val = facts["train_images"], facts["labelled_images"], facts["val_images"]
     return (
-        facts["name"], str(facts["classes"]), f"{train:,}", f"{labelled:,}" if labelled < train else DASH, f"{val:,}" if val else DASH,
+        facts["name"], str(facts["classes"]), f"{train:,}", f"{labelled:,}", f"{val:,}" if val else DASH,
         f"{facts['test_images']:,}", low if low == high else f"{low} to {high}", str(run.run["data"]["image_size"]), facts["sha256"][:12],
     )  # fmt: skip
 

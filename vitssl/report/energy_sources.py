@@ -6,20 +6,34 @@ import re
 from collections import Counter
 
 from vitssl.report.collect import RunFolder, Sweep
+from vitssl.report.hyperparameters import without_influence
 
 CPU_POWER = {"rapl": "measured by RAPL", "tdp": "modelled from its TDP and load (no meter)"}
 
 
 def overridden(sweep: Sweep) -> str:
-    """What the command line changed, and what on the page still comes from the sweep file; empty where nothing was changed."""
-    fields = sweep.facts.get("overrides") or []
+    """What the command line changed, and what that leaves out or leaves as it was; empty where nothing was changed."""
+    fields = dict.fromkeys([*(sweep.facts.get("overrides") or []), *_of_the_sweep(sweep)])
     if not fields:
         return ""
-    notes = sweep.facts.get("notes") or any(arm.note for arm in sweep.arms)
-    numbers = any(arm.published is not None or arm.published_cost for arm in sweep.arms)
-    kept = [name for name, there in (("the notes above", notes), ("the paper's numbers", numbers)) if there]
     changed = f"{', '.join(fields)} {'were' if len(fields) > 1 else 'was'} set on the command line"
-    return f"{changed}; {' and '.join(kept)} are the sweep file's." if kept else f"{changed}."
+    noted = sweep.facts.get("notes") or any(arm.note for arm in sweep.arms)
+    left_out = f"the notes of {sweep.facts['file']}, which are of its own settings, are left out" if noted and contradicts(sweep) else ""
+    published = any(arm.published is not None or arm.published_cost for arm in sweep.arms)
+    printed = "the paper's numbers are the sweep file's" if published else ""
+    return f"{'; '.join(filter(None, [changed, left_out, printed]))}."
+
+
+def contradicts(sweep: Sweep) -> bool:
+    """Did the command line set a field that results follow from? What the sweep file's notes say of its settings may then be wrong."""
+    return bool(_of_the_sweep(sweep)) or not all(map(without_influence, sweep.facts.get("overrides") or []))
+
+
+def _of_the_sweep(sweep: Sweep) -> list[str]:
+    """What the command line set of the sweep itself that settings follow from: equal costs, and axes over a field or of new values; one
+    that only narrows an axis of labels changes no setting."""
+    given = re.findall(r"\b(axes\.([\w.]+)|equalize|equal_to)=(\{)?", sweep.facts.get("command") or "")
+    return [axis or key for key, axis, mapping in given if axis != "seed" and (mapping or "." in axis or not axis)]
 
 
 def other_data(sweep: Sweep) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,15 +21,15 @@ from vitssl.report.tables import LOWER_IS_BETTER, plus_minus, which
 
 MOST_CLASSES, NAMED_CLASSES, MOST_PANELS = 100, 30, 6  # in a confusion matrix; with their names beside it; panels in a figure
 WHERE = "over all finished seeds; on the test split, or of the evaluator that is named."
-MOST_BESIDE, LOWEST = 4, 10  # models side by side in the table of classes; classes that it lists of many
+MOST_TABLES = 4  # of classes
+MOST_BESIDE, LOWEST = 4, 10  # models side by side in the table of classes, or named together; classes that it lists of many
 
 
 def table(grid: Grid) -> Table | None:
     """Every metric of every evaluator, by arm and stage; None where it would only repeat the main table."""
     lines = [
-        ([*which(grid, row, column), Entry(stage), Entry(name), Entry(_fields(having[0], name), NOTE)], [run.metrics(name) for run in runs])
-        for row, column, done in grid.models()
-        for stage, runs in _stages(done).items()
+        ([*users, Entry(stage), Entry(name), Entry(_fields(having[0], name), NOTE)], [run.metrics(name) for run in runs])
+        for users, stage, runs in _once(grid)
         for name in dict.fromkeys(["test", "val", "test_ema", *(name for run in runs for name in run.evals)])
         if (having := [run for run in runs if run.metrics(name)])
     ]
@@ -45,6 +46,24 @@ def table(grid: Grid) -> Table | None:
         f"NLL: mean cross-entropy; AUC: one class against the rest, averaged; ECE: 15 bins. {LOWER_IS_BETTER}"
     )
     return Table("Evaluations", header, rows, caption, left=frozenset(range(5))).trimmed()
+
+
+def _once(grid: Grid) -> list[tuple[list[Entry], str, list[RunFolder]]]:
+    """Every stage's finished seeds with the arms and columns that use them: a pretraining that several share is listed once."""
+    found: dict[tuple[Path, ...], tuple[str, list[RunFolder], list[tuple[str, Any]]]] = {}
+    for row, column, done in grid.models():
+        for stage, runs in _stages(done).items():
+            found.setdefault(tuple(run.path for run in runs), (stage, runs, []))[2].append((grid.label(row), column))
+    return [(_users(grid, users), stage, runs) for stage, runs, users in found.values()]
+
+
+def _users(grid: Grid, users: list[tuple[str, Any]]) -> list[Entry]:
+    """The text columns of a table of stages: the arms that use one, and the columns."""
+    columns = dict.fromkeys(str(column) for _, column in users)
+    named = "all" if 1 < len(columns) == len(grid.columns) else ", ".join(columns)
+    arms = list(dict.fromkeys(label for label, _ in users))
+    more = f" and {len(arms) - MOST_BESIDE} more" if len(arms) > MOST_BESIDE else ""
+    return [Entry(", ".join(arms[:MOST_BESIDE]) + more), Entry(named if grid.axis else DASH)]
 
 
 def _stages(done: list[Cell]) -> dict[str, list[RunFolder]]:
@@ -119,31 +138,38 @@ class Matrix:
     """A confusion, and whose it is."""
 
     names: list[Entry]  # arm, column, evaluator: the text columns of a table
-    title: str
+    column: str  # of the sweep, where there are several
+    arm: str
+    evaluator: str  # with a colon; empty for the test split
     confusion: Confusion
+
+    @property
+    def title(self) -> str:
+        return ", ".join(filter(None, [self.arm, self.column])) + self.evaluator
 
 
 def _matrices(grid: Grid) -> list[Matrix]:
     """For every model and classifier's evaluator."""
     matrices = []
     for row, column, done in grid.models():
-        place = f"{grid.label(row)}, {grid.name(column)}" if grid.axis else grid.label(row)
+        where = grid.name(column) if grid.axis else ""
         for name in ("test", *done[0].last.evals):
             if (found := confusion(done, name)) is not None:
                 names = [*which(grid, row, column), Entry(DASH if name == "test" else name)]
-                matrices.append(Matrix(names, place if name == "test" else f"{place}: {name}", found))
+                matrices.append(Matrix(names, where, grid.label(row), "" if name == "test" else f": {name}", found))
     return matrices
 
 
-def per_class(grid: Grid) -> Table | None:
-    """Recall, precision and F1 of every class, models side by side; of many classes or models a line for each of the lowest recall."""
+def per_class(grid: Grid) -> list[Table]:
+    """Recall, precision and F1 of every class, models side by side, a table for each set of classes; of many classes or models a line for
+    each of the lowest recall."""
     matrices = _matrices(grid)
-    if not matrices:
-        return None
-    classes = [m.confusion.classes for m in matrices]
-    if len(matrices) <= MOST_BESIDE and len(classes[0]) <= NAMED_CLASSES and all(names == classes[0] for names in classes):
-        return _side_by_side(matrices)
-    return _worst(grid, matrices)
+    alike: dict[tuple[str, ...], list[Matrix]] = {}
+    for matrix in matrices:
+        alike.setdefault((matrix.column, *matrix.confusion.classes), []).append(matrix)
+    if any(len(group) > MOST_BESIDE or len(classes) - 1 > NAMED_CLASSES for classes, group in alike.items()) or len(alike) > MOST_TABLES:
+        return [_worst(grid, matrices)]
+    return [_side_by_side(group) for group in alike.values()]
 
 
 def _side_by_side(matrices: list[Matrix]) -> Table:
@@ -153,14 +179,9 @@ def _side_by_side(matrices: list[Matrix]) -> Table:
         for k, name in enumerate(first.classes)
     ]
     header = ["class", "images", *["recall %", "precision %", "F1 %"] * len(matrices)]
-    groups = [("", 2), *((m.title, 3) for m in matrices)]
-    return Table(
-        "Classes",
-        header,
-        rows,
-        "After the last epoch, over all finished seeds; on the test split, or of the evaluator that is named.",
-        groups,
-    )
+    groups = [("", 2), *((m.arm + m.evaluator, 3) for m in matrices)]
+    title = f"Classes of {matrices[0].column}" if matrices[0].column else "Classes"
+    return Table(title, header, rows, f"After the last epoch, {WHERE}", groups)
 
 
 def _worst(grid: Grid, matrices: list[Matrix]) -> Table:

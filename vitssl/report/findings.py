@@ -6,7 +6,7 @@ from collections import Counter
 from statistics import mean
 from typing import Any
 
-from vitssl.report import costs, schedule
+from vitssl.report import costs, schedule, unlabelled
 from vitssl.report.collect import Sweep, add
 from vitssl.report.grid import Grid
 from vitssl.report.stats import Difference, difference
@@ -24,15 +24,39 @@ def sentences(grid: Grid) -> list[str]:
 
 
 def headlines(grid: Grid) -> list[str]:
-    """What a report begins with: the best arm, costs, epochs, the paper, what it took in all; how far it got, if there is nothing else."""
-    said = {subject: [line for line in lines if line] for subject, lines in _by_subject(grid).items()}
+    """What a report begins with: the best arm, labels, costs, epochs, the paper, what it took; how far it got, if there is no more."""
+    said = _shortened(grid)
     progress_made = said.pop("progress")  # which the page's head says
+    first = [line for lines in said.values() for line in lines][:MOST_HEADLINES] or progress_made
+    rest = _untold(grid, first)
+    return first + rest if len(rest) == 1 else first  # one sentence makes no section
+
+
+def story(grid: Grid) -> list[str]:
+    """What a newcomer reads first: how many labels there are, which arm came out best, and what taught it."""
+    said = _shortened(grid)
+    return [*said["images"], *said["best"], *said["why"]]
+
+
+def _shortened(grid: Grid) -> dict[str, list[str]]:
+    """The sentences by subject, without those that many columns would repeat."""
+    said = {subject: [line for line in lines if line] for subject, lines in _by_subject(grid).items()}
     if len(said["best"]) > 2:
         said["best"] = [_winners(grid) or said["best"][0]]
-    for subject in ("recommended", "costs"):
+    for subject in ("images", "why", "recommended", "costs"):
         if len(said[subject]) > 2:
             said[subject] = []
-    return [line for lines in said.values() for line in lines][:MOST_HEADLINES] or progress_made
+    return said
+
+
+def further(grid: Grid) -> list[str]:
+    """What a report says after what it begins with."""
+    return _untold(grid, headlines(grid))
+
+
+def _untold(grid: Grid, told: list[str]) -> list[str]:
+    """The sentences that are left; the page's head tells how far the sweep got."""
+    return [line for line in sentences(grid) if line not in (*told, progress(grid.sweep))]
 
 
 def _by_subject(grid: Grid) -> dict[str, list[str]]:
@@ -41,8 +65,10 @@ def _by_subject(grid: Grid) -> dict[str, list[str]]:
         "missing": [_missing(grid)],
         "best": [_best(part, column) for part in grid.parts() for column in grid.columns],
         "unselected": [_unselected(grid)],
+        "images": unlabelled.images(grid.parts()[0]),
         "recommended": [costs.recommendation(part, column) for part in grid.parts() for column in grid.columns],
         "costs": [costs.comparison(part, column) for part in grid.parts() for column in grid.columns],
+        "why": [unlabelled.why(part, column) for part in grid.parts() for column in grid.columns],
         "epochs": [schedule.sentence(grid)],
         "paper": [_against_paper(grid)],
         "total": [_total(grid.sweep), costs.other_work(grid)],
@@ -78,13 +104,14 @@ def _best(grid: Grid, column: Any) -> str:
         return _unranked(grid, column)
     first = list(grid.scores(ranked[0], column).values())
     if len(equal := grid.leaders(column)) > 1:
-        names = listed(map(grid.label, equal))
-        return f"{_on(grid, column)}{names} are equal in {grid.measured.name}: {plus_minus(first)}{' %' if grid.measured.unit else ''}."
+        names, spreads = listed(map(grid.label, equal)), {plus_minus(list(grid.scores(row, column).values())) for row in equal}
+        shown = plus_minus(first) if len(spreads) == 1 else f"{mean(first):.2f}"
+        return f"{_on(grid, column)}{names} are equal in {grid.measured.name}: {shown}{' %' if grid.measured.unit else ''}."
     unit = " %" if grid.measured.unit else ""
     best = f"{_on(grid, column)}the best arm by {grid.measured.name} is {grid.label(ranked[0])}"
     text = f"{best}: {plus_minus(first)}{unit} ({counted(len(first), 'seed')})"
     if versus := grid.against_baseline(ranked[0], column):
-        text += f", {signed(versus.mean)}{_points(grid)} against {grid.baseline_name(ranked[0])} ({_interval(versus)})"
+        text += f", {signed(versus.mean)}{grid.points} against {grid.baseline_name(ranked[0])} ({_interval(versus)})"
     lead = difference(*(grid.scores(row, column) for row in ranked[:2]))
     if lead and lead.contains_zero and ranked[1] != grid.baseline(ranked[0]):
         text += f"; {signed(lead.mean)} against {grid.label(ranked[1])} ({_interval(lead)})"
@@ -95,6 +122,8 @@ def _unranked(grid: Grid, column: Any) -> str:
     """Why no arm is named, where several have a result."""
     if grid.unselected:
         return ""
+    if reason := grid.unchosen(column):
+        return f"{_on(grid, column)}no arm is named the best, since {reason}: the test images must not."
     counts = {grid.label(row): len(s) for row in grid.rows if (s := grid.scores(row, column))}
     single = [label for label, count in counts.items() if count == 1]
     if len(counts) < 2:
@@ -106,7 +135,8 @@ def _unranked(grid: Grid, column: Any) -> str:
 def _unselected(grid: Grid) -> str:
     """Why no value of a hyper-parameter is named the best."""
     if not grid.unselected:
-        return ""
+        column = grid.short(grid.axis) if grid.axis and grid.unselected_columns else ""
+        return f"Nothing selects over {column}: arms are compared at each of its values, and no value is named the best." if column else ""
     axes = " and ".join(grid.short(axis) for axis in grid.unselected)
     how = f"`select: [{', '.join(grid.unselected)}]` in the sweep, with data.val_fraction, lets held-out images choose"
     return f"Nothing selects over {axes}, and the test images must not, so that no arm is named the best; {how}."
@@ -124,10 +154,6 @@ def _winners(grid: Grid) -> str:
     order = sorted(leads.items(), key=lambda lead: -len(lead[1]))[:MOST_NAMED]
     parts = [f"{label} in {len(on)}{f' ({names})' if len(on) <= MOST_NAMED and (names := ', '.join(on)) else ''}" for label, on in order]
     return f"Of {total} columns, the best mean {grid.measured.name} is that of {', of '.join(parts)}."
-
-
-def _points(grid: Grid) -> str:
-    return " points" if grid.measured.unit == "%" else ""
 
 
 def _interval(gap: Difference) -> str:
@@ -149,7 +175,7 @@ def _against_paper(grid: Grid) -> str:
     if not gaps:
         return ""
     furthest = max(gaps, key=lambda k: abs(gaps[k]))
-    distance = f"{mean(map(abs, gaps.values())):.2f}{_points(grid)}"
+    distance = f"{mean(map(abs, gaps.values())):.2f}{grid.points}"
     return f"The mean distance from the paper's numbers is {distance}; the largest, {furthest}, is {signed(gaps[furthest])}."
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import isclose
 from statistics import mean
 from typing import Any
 
 from vitssl.config.evals import METRICS, Metric, metric_parts
 from vitssl.report.collect import SUMMED, Arm, Cell, Sweep, add
-from vitssl.report.hyperparameters import sets_hyperparameters
+from vitssl.report.hyperparameters import fields_between, is_setting, sets_hyperparameters
 from vitssl.report.stats import Difference, difference
+from vitssl.words import listed
 
 SEED = "seed"
+MOST_FIELDS = 3  # that a sentence names
 
 
 @dataclass
@@ -77,7 +80,7 @@ class Grid:
 
     def parts(self) -> list[Grid]:
         """The grid by the values of an axis that says what arms cost equally much of; the whole one where there is none."""
-        axis = next((axis for axis in (self.sweep.facts.get("equal") or {}).get("axes", {}) if axis in self.row_axes), None)
+        axis = next((axis for axis in self.of_equal_cost if axis in self.row_axes), None)
         if axis is None:
             return [self]
         rows: dict[Any, list[Row]] = {}
@@ -112,8 +115,12 @@ class Grid:
 
     def label(self, row: Row) -> str:
         """The row's name; an arm that is the only one is not repeated in every row of a matrix."""
-        parts = [f"{self.short(axis)} {value}" for axis, value in row.values.items()]
+        parts = [self.valued(axis, value) for axis, value in row.values.items()]
         return ", ".join(parts if parts and self.alone else [self.called(row.arm), *parts])
+
+    def valued(self, axis: str, value: Any) -> str:
+        """An axis at a value: lr 0.1; what arms cost equally much of says so itself: equal MACs."""
+        return str(value) if axis in self.of_equal_cost else f"{self.short(axis)} {value}"
 
     def short(self, axis: str) -> str:
         """The last part of a field's name, where that tells the axes apart."""
@@ -126,10 +133,20 @@ class Grid:
             return ""
         return str(column) if isinstance(column, str) else f"{self.short(self.sweep.facts['columns'])} {column}"
 
+    @property
+    def of_equal_cost(self) -> list[str]:
+        """The axes whose values say what arms cost equally much of: the epochs that follow are no choice."""
+        return list((self.sweep.facts.get("equal") or {}).get("axes", {}))
+
     @cached_property
     def unselected(self) -> list[str]:
-        """The row axes that set hyper-parameters of the optimiser or of objectives."""
-        return [axis for axis in self.row_axes if sets_hyperparameters(self.sweep, axis)]
+        """The row axes that set hyper-parameters, which nothing selects over."""
+        return [axis for axis in self.row_axes if axis not in self.of_equal_cost and sets_hyperparameters(self.sweep, axis)]
+
+    @cached_property
+    def unselected_columns(self) -> bool:
+        """Does the column axis set hyper-parameters? Arms are compared in each column, and columns are not."""
+        return self.axis is not None and self.axis not in self.of_equal_cost and sets_hyperparameters(self.sweep, self.axis)
 
     @property
     def metric(self) -> tuple[str, str]:
@@ -142,6 +159,11 @@ class Grid:
         evaluator, key = self.metric
         metric = METRICS[key]
         return metric if evaluator == "test" else replace(metric, name=f"{evaluator} {metric.name}")
+
+    @property
+    def points(self) -> str:
+        """The unit of a difference, behind its figure."""
+        return " points" if self.measured.unit == "%" else ""
 
     def scores(self, row: Row, column: Any, kind: str | None = None, metric: str | None = None) -> dict[Any, float]:
         """The metric by seed, of finished cells; ``kind`` and ``metric`` None take the sweep's."""
@@ -164,10 +186,11 @@ class Grid:
         return None if any(needed for _, needed in left) else value
 
     def ranking(self, column: Any) -> list[Row]:
-        """The rows from the best mean to the worst; none where fewer than two have one, where one has a single seed, or where rows
-        differ in hyper-parameters that nothing selects: the test images would choose."""
-        if self.unselected:
-            return []
+        """The rows from the best mean to the worst; none where fewer than two have one, where one has a single seed, or where the test
+        images would choose hyper-parameters: of an axis that nothing selects over, or of an arm that leads."""
+        return [] if self.unselected or self.rivals(column) else self._ranked(column)
+
+    def _ranked(self, column: Any) -> list[Row]:
         scored = [(row, by_seed) for row in self.rows if (by_seed := self.scores(row, column))]
         if len(scored) < 2 or any(len(by_seed) < 2 for _, by_seed in scored):
             return []
@@ -175,8 +198,35 @@ class Grid:
 
     def leaders(self, column: Any) -> list[Row]:
         """The rows of the best mean: one, or several that are equal; none where rows are not ranked."""
-        means = [(row, mean(self.scores(row, column).values())) for row in self.ranking(column)]
-        return [row for row, value in means if value == means[0][1]]
+        return self._first(self.ranking(column), column)
+
+    def _first(self, ranked: list[Row], column: Any) -> list[Row]:
+        means = [(row, mean(self.scores(row, column).values())) for row in ranked]
+        return [row for row, value in means if isclose(value, means[0][1], rel_tol=1e-9)]  # of other seeds' sums
+
+    def rivals(self, column: Any) -> list[Row]:
+        """The row of the best mean and those that differ from it in hyper-parameters alone; none where there are none of these."""
+        ranked = self._ranked(column)
+        for leader in self._first(ranked, column):
+            if others := [row for row in ranked if is_setting(self.apart(leader, row, column))]:
+                return [row for row in self.rows if row is leader or row in others]
+        return []
+
+    def apart(self, row: Row, other: Row, column: Any) -> set[str]:
+        """The fields that tell two rows of a column apart; of costs that are made equal, other epochs are no such field."""
+        if any(row.values.get(axis) != other.values.get(axis) for axis in self.of_equal_cost):
+            return set()
+        return fields_between(row.columns[column][0], other.columns[column][0])
+
+    def unchosen(self, column: Any) -> str:
+        """Why no row of a column is the best, where the test images would choose hyper-parameters; empty elsewhere."""
+        if self.unselected:
+            return f"nothing selects over {' and '.join(self.unselected)}"
+        if not (rivals := self.rivals(column)):
+            return ""
+        fields = set().union(*(self.apart(rivals[0], row, column) for row in rivals[1:]))
+        which = listed(sorted(fields)) if len(fields) <= MOST_FIELDS else f"{len(fields)} fields"
+        return f"{listed(map(self.label, rivals))} differ in hyper-parameters alone ({which}), and nothing selects between them"
 
     def baseline_name(self, row: Row) -> str | None:
         """What the arm that a row is compared with is called; None for a baseline."""

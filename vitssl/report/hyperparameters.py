@@ -1,35 +1,87 @@
-"""Which axes of a sweep set hyper-parameters: the best of their values is a choice, and the test images must not make it."""
+"""Which choices of a sweep are of hyper-parameters: the best of them would be selected, and the test images must not select it.
+
+A report compares data, labels, networks, the weights that training starts from, and methods: which objectives are on, and whether the
+backbone learns. A hyper-parameter is whatever else shapes a training: the optimiser, the loop, views with their augmentations, an
+objective's own fields, and of the network what only training knows of, such as stochastic depth.
+
+Two models differ in a setting where all that they differ in are hyper-parameters, one field or many. An axis is one of hyper-parameters
+where any two of its values differ so: {optim.lr, data.views.main.mixup_alpha} is one, and of weights of an objective that a further
+value switches off, the choice between the weights is one too. A backbone's name with its learning rate is a network. Arms are told
+apart in the same way. Fields without influence on the result (workers, threads, caches) count on neither side.
+"""
 
 from __future__ import annotations
 
 import re
+from functools import cache
+from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 from vitssl.config import Run, checkpoint_fields, dotted
+from vitssl.config.fields import fields_of
 from vitssl.report.collect import Cell, Sweep
 
-HYPERPARAMETER = re.compile(r"(^|\.)(optim\.|objectives\.\w+\.)")  # an objective that is on or off is a method, not a setting
+HYPERPARAMETER = re.compile(
+    r"(^|\.)((optim|loop|data\.views|backbone\.masked_tokens|objectives\.\w+)\.|"  # an objective that is on or off is a method
+    r"(data\.(repeats|normalize|mean|std|eval_crop|cache_px)|backbone\.(drop_path|init|cls_token_std|batch_norm)"
+    r"|init_(weights|objectives|except))$)"
+)
 
 
 def sets_hyperparameters(sweep: Sweep, axis: str) -> bool:
-    """Does an axis set fields of the optimiser and of objectives alone? Told from two runs that differ in nothing else, or by its name."""
-    fields = _fields_set(sweep, axis) or {axis}
-    return all(HYPERPARAMETER.search(name) for name in fields)
+    """Do any two values of an axis differ in hyper-parameters alone? Told from models that differ in nothing else, or by its name."""
+    pairs = [pair for cells in _alike(sweep, axis) for pair in combinations(cells, 2)]
+    differing = [fields for fields in (fields_between(a, b) for a, b in pairs) if fields]
+    return any(map(is_setting, differing or [{axis}]))
 
 
-def _fields_set(sweep: Sweep, axis: str) -> set[str]:
-    """The fields in which an arm's first cell differs from another one that has the same values of all other axes."""
-    first: dict[str, Cell] = {}
+def is_setting(fields: set[str]) -> bool:
+    """Are these fields, in which two models differ, hyper-parameters alone?"""
+    return bool(fields) and all(HYPERPARAMETER.search(name) for name in fields)
+
+
+def fields_between(a: Cell, b: Cell) -> set[str]:
+    """The fields in which the stages of two models differ, but for the seed; `stages` where one has more of them."""
+    if len(a.stages) != len(b.stages):
+        return {"stages"}
+    pairs = [(_defining(a, i), _defining(b, i)) for i in range(len(a.stages))]
+    # a part that is off is a field of its own, and none of that name where it is on
+    return {name for ours, theirs in pairs for name in ours.keys() | theirs.keys() if ours.get(name, ...) != theirs.get(name, ...)}
+
+
+def _alike(sweep: Sweep, axis: str) -> list[list[Cell]]:
+    """Of every arm the cells that have its first cell's values of all other axes."""
+    groups: dict[str, tuple[dict[str, Any], list[Cell]]] = {}
     for cell in sweep.cells:
-        reference = first.setdefault(cell.arm, cell)
-        if {name for name, value in cell.axes.items() if value != reference.axes.get(name)} == {axis}:
-            pairs = zip(reference.stages, cell.stages, strict=False)
-            if differing := {name for (_, a), (_, b) in pairs for name in _differing(a.run, b.run)}:
-                return differing
-    return set()
+        others = {name: value for name, value in cell.axes.items() if name != axis}
+        first, cells = groups.setdefault(cell.arm, (others, []))
+        if others == first:
+            cells.append(cell)
+    return [cells for _, cells in groups.values()]
 
 
-def _differing(a: dict[str, Any], b: dict[str, Any]) -> set[str]:
-    ours, theirs = dotted(a), dotted(b)
-    same = {name for name in ours.keys() & theirs.keys() if ours[name] == theirs[name]}
-    return (ours.keys() | theirs.keys()) - same - checkpoint_fields(Run)
+def _defining(cell: Cell, stage: int) -> dict[str, Any]:
+    """The fields of a stage that its result follows from; the weights of an earlier stage of its own are that stage's."""
+    own = {name for name, _ in cell.stages} | {run.path.name for _, run in cell.stages}
+    weights = _weights()
+    fields = {name: value for name, value in dotted(cell.stages[stage][1].run).items() if not without_influence(name)}
+    return {name: value for name, value in fields.items() if not (name in weights and value is not None and Path(value).name in own)}
+
+
+@cache
+def without_influence(name: str) -> bool:
+    """Does a field, of a stage or an arm too, change no result? Of the seed it is spread, which a report shows."""
+    return (f".{name}".endswith(".seed") and "data." not in name) or any(f".{field}." in f".{name}." for field in _runtime())
+
+
+@cache
+def _weights() -> frozenset[str]:
+    return frozenset(checkpoint_fields(Run))
+
+
+@cache
+def _runtime() -> frozenset[str]:
+    fields = fields_of(Run)
+    without = {f.name for f in fields if not f.owner.__dataclass_fields__[f.own_name].metadata.get("identity", True)}
+    return frozenset(without - {"data.shards", "data.source"})  # which stand for the data

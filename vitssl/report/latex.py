@@ -38,12 +38,13 @@ FITS = (
 
 
 def paper(grid: Grid, names: list[str] | None = None) -> str:
-    """table.tex: the main table with the columns of these names, and what held-out images chose where they did.
+    """table.tex: the main table with the columns of these names, one for each cost that arms are equal in, and what held-out images
+    chose where they did.
 
     Raises:
         ConfigError: a column that does not exist.
     """
-    parts = [latex(*main_table.for_paper(grid, names))]
+    parts = [latex(*main_table.for_paper(part, names)) for part in grid.parts()]
     if (chosen := selection.table(grid)) is not None:
         parts.append(latex(chosen, "Settings chosen on held-out images, and the best on the test images themselves."))
     return "\n".join(["% needs \\usepackage{booktabs}", *parts])
@@ -95,6 +96,7 @@ def _environment(table: Table, caption: str, fit: Fit) -> str:
     body = [" & ".join(_cell(e, (r, c) in table.best) for c, e in enumerate(row)) + r" \\" for r, row in enumerate(table.rows)]
     lines = [
         rf"\begin{{{fit.environment}}}", r"\centering", rf"{fit.size}\setlength{{\tabcolsep}}{{{fit.space_pt}pt}}",
+        r"\setlength{\belowcaptionskip}{4pt}",
         rf"\caption{{{tex(caption)}}}", rf"\begin{{tabular}}{{@{{}}{sides}@{{}}}}", r"\toprule", *over, *_header(table), r"\midrule", *body,
         r"\bottomrule", r"\end{tabular}", rf"\end{{{fit.environment}}}",
     ]  # fmt: skip

@@ -62,7 +62,8 @@ def for_paper(grid: Grid, names: list[str] | None = None) -> tuple[Table, str]:
         seeds = f"mean ± std over {counted(int(count), 'seed')}" if count != "1" else "one seed"
         made.rows = [[replace(entry, text=SEEDS.sub(r"\1", entry.text)) for entry in row] for row in made.rows]
     printed = "; italics: printed in the paper" if any(entry.kind == PUBLISHED for row in made.rows for entry in row) else ""
-    return made, f"{_title(grid)}: {seeds}{printed}{'; costs of training one model' if SPENT & set(names) else ''}."
+    at = f" at {grid.part}" if grid.part else ""
+    return made, f"{_title(grid)}{at}: {seeds}{printed}{'; costs of training one model' if SPENT & set(names) else ''}."
 
 
 def check(names: list[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitssl.report import details, evaluations, failures, main_table, render, selection, tables
-from vitssl.report.findings import headlines, progress, sentences
+from vitssl.report.findings import further, headlines, progress
 from vitssl.report.page import FIRST, Report, compared, notes, title
 from vitssl.report.settings import provenance, settings
 from vitssl.report.statement import statement
@@ -12,20 +12,19 @@ from vitssl.report.statement import statement
 def markdown(report: Report) -> str:
     """In the page's order; pictures are links to the plots' files."""
     grid = report.grid
-    first = headlines(grid)
     main = [main_table.table(part, report.columns) for part in grid.parts()]
     given = [
-        selection.table(grid), tables.differences(grid), tables.cost(grid), evaluations.table(grid), evaluations.per_class(grid),
+        selection.table(grid), tables.differences(grid), tables.cost(grid), evaluations.table(grid), *evaluations.per_class(grid),
         details.data(grid), details.costs(grid), details.published_costs(grid), tables.readings(grid), details.runs(grid.sweep),
         settings(grid)[0],
     ]  # fmt: skip
     return "\n\n".join(
         [
-            f"# {title(grid)}", f"{compared(grid)} {progress(grid.sweep)}", _list(first),
+            f"# {title(grid)}", f"{compared(grid)} {progress(grid.sweep)}", _list(headlines(grid)),
             *(f"## {table.title}\n\n{render.markdown(table)}" for table in main),
             *(_picture(report, name) for name in report.plots if name in FIRST),
             *_part("What failed", _list(failures.lines(grid.sweep))),
-            *_part("Reading", _list([line for line in sentences(grid) if line not in (*first, progress(grid.sweep))])),
+            *_part("Reading", _list(further(grid))),
             *_part("Energy and CO2e, for a paper", statement(grid.sweep)),
             *(f"## {table.title}\n\n{render.markdown(table)}" for table in given if table is not None and table.rows),
             *(_picture(report, name) for name in report.plots if name not in FIRST),

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 from vitssl.report import details, energy_sources, evaluations, failures, main_table, render, seen, selection, tables
 from vitssl.report.blocks import Drawn, copied, definitions, lines, pictures, plain, plot, row, section, switch, titled
 from vitssl.report.css import CSS
-from vitssl.report.findings import headlines, progress, sentences
+from vitssl.report.findings import further, headlines, progress
 from vitssl.report.grid import Grid
 from vitssl.report.script import SCRIPT
 from vitssl.report.settings import provenance, settings
 from vitssl.report.statement import statement
+from vitssl.report.table import Entry, Table
 
 FIRST = {
     "accuracy_vs_macs": "Accuracy against training cost",
@@ -24,6 +25,7 @@ ELSEWHERE = (*FIRST, *COSTS, *CURVES.values(), "confusion")  # plots that are no
 FILES = {"table.csv": "numbers (CSV)", "table.tex": "table (LaTeX)", "energy.tex": "energy sentence (LaTeX)", "report.md": "Markdown"}
 RECONSTRUCTED = "Eight test images after the last step: what an objective sees of them, what it gives back, and the images."
 NARROW = ("Data", "Other readings of the same runs")  # sections that may stand side by side
+MOST_COSTS = 13  # columns of a table of costs that fits a page
 MOST_BESIDE = 9  # columns of a table that leaves room for a plot beside it
 
 
@@ -71,12 +73,12 @@ def compared(grid: Grid) -> str:
 
 
 def notes(grid: Grid) -> list[str]:
-    """The sweep's notes, those of its arms, and what the command line changed."""
-    arms = grid.sweep.arms
+    """The sweep's notes and those of its arms, as far as the command line cannot contradict them, and what that changed."""
+    arms, valid = grid.sweep.arms, not energy_sources.contradicts(grid.sweep)
     return [
-        *grid.sweep.facts.get("notes", []),
+        *(grid.sweep.facts.get("notes", []) if valid else []),
         *(f"{grid.called(arm)}: not runnable: {arm.not_runnable}" for arm in arms if arm.not_runnable),
-        *(f"{grid.called(arm)}: {arm.note}" for arm in arms if arm.note),
+        *(f"{grid.called(arm)}: {arm.note}" for arm in arms if arm.note and valid),
         *filter(None, [energy_sources.overridden(grid.sweep)]),
     ]
 
@@ -98,15 +100,14 @@ def _first(report: Report) -> str:
 
 def _more(report: Report) -> str:
     grid, plots = report.grid, report.plots
-    told = {progress(grid.sweep), *headlines(grid)}
     sections = {
         "What failed": failures.html(grid.sweep),
         "Chosen and compared": row(*titled(selection.table(grid), tables.differences(grid))),
-        "Reading": lines([line for line in sentences(grid) if line not in told]),
-        "Cost": row(plain(tables.cost(grid)), *(plot(name, plots) for name in COSTS)),
+        "Reading": lines(further(grid)),
+        "Cost": row(*_cost(grid), *(plot(name, plots) for name in COSTS)),
         "Energy and CO2e, for a paper": copied(statement(grid.sweep)),
         "Learning curves": switch("learning", CURVES, plots),
-        "Evaluations": row(plain(evaluations.table(grid)), *titled(evaluations.per_class(grid)), plot("confusion", plots)),
+        "Evaluations": row(plain(evaluations.table(grid)), *titled(*evaluations.per_class(grid)), plot("confusion", plots)),
         "What training saw": pictures(seen.views(grid), "The first images of the first batch, as the network sees them."),
         "Reconstructions": pictures(seen.reconstructions(grid), RECONSTRUCTED),
         "Analyses": row(*(plot(name, plots) for name in plots if name not in ELSEWHERE)),
@@ -119,6 +120,29 @@ def _more(report: Report) -> str:
         "Notes": lines(notes(grid)),
     }
     return "".join(section(name, body, "" if name in NARROW else "whole") for name, body in sections.items())
+
+
+def _cost(grid: Grid) -> list[str]:
+    """The table of costs; where it is too wide for a page, what was spent and sizes apart."""
+    made, texts = tables.cost(grid), 2 if grid.axis else 1
+    if not made.rows or (not grid.axis and not grid.row_axes and len(made.header) <= MOST_COSTS):
+        return [plain(made)]
+    labels = [label for label, span in made.groups for _ in range(span)]
+    spent, sizes = ([c for c, label in enumerate(labels) if c < texts or bool(label) is of_model] for of_model in (True, False))
+    apart = made.pick(sizes)
+    apart = _equal_once(apart, grid) if grid.axis else apart
+    return [plain(replace(made.pick(spent), groups=[])), plain(replace(apart, caption="", groups=[]))]
+
+
+def _equal_once(table: Table, grid: Grid) -> Table:
+    """The table with one line for what an arm has in several columns of the sweep."""
+    rows: dict[tuple[str, ...], list[list[Entry]]] = {}
+    for line in table.rows:
+        rows.setdefault((line[0].text, *(entry.text for entry in line[2:])), []).append(line)
+    where = ["all" if 1 < len(lines) == len(grid.columns) else ", ".join(line[1].text for line in lines) for lines in rows.values()]
+    return replace(
+        table, rows=[[arm, Entry(text), *rest] for text, ((arm, _, *rest), *_) in zip(where, rows.values(), strict=True)], best=set()
+    )
 
 
 def _settings(grid: Grid) -> str:

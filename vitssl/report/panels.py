@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 WIDTHS_IN = {1: 4.25, 2: 6.6, 3: 13.2, 4: 13.2}  # by panels side by side: three figures, two or one fill a page
 WIDE = 20  # from this ratio of the largest value to the smallest on, an axis is logarithmic
@@ -29,8 +30,11 @@ def is_wide(values: list[float]) -> bool:
 
 
 def log_if_wide(axis: Axes, values: list[Any], name: str) -> None:
-    """A logarithmic axis with a tick at every value, where they span much or are learning rates, which are compared as ratios."""
+    """A logarithmic axis with a tick at every value, where they span much or are learning rates, which are compared as ratios; of whole
+    numbers, such as epochs, a linear one has whole ticks."""
     if min(values) > 0 and (is_wide(values) or name.rsplit(".", 1)[-1].endswith("lr")):
         axis.set_xscale("log")
         axis.set_xticks(values, [f"{value:g}" for value in values])
         axis.minorticks_off()
+    elif all(isinstance(value, int) for value in values):
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -86,9 +86,7 @@ def against(grid: Grid, name: str) -> Plot | None:
 
 def _unmarked(grid: Grid, column: Any, name: str) -> str:
     """Why no arm of a column is marked as better and cheaper than others; empty where nothing speaks against it."""
-    if grid.unselected:
-        return f"nothing selects over {' and '.join(grid.unselected)}"
-    return "" if name == EXACT else doubt(grid, column)
+    return grid.unchosen(column) or ("" if name == EXACT else doubt(grid, column))
 
 
 def front(centres: list[tuple[float, float]], lower_is_better: bool = False) -> list[tuple[float, float]]:

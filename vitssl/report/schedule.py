@@ -67,7 +67,7 @@ def sentence(grid: Grid) -> str:
 
 
 def _place(grid: Grid, column: Any, point: tuple[tuple[str, Any], ...]) -> str:
-    parts = [f"On {grid.name(column)}" if grid.name(column) else "", *(f"at {grid.short(axis)} {value}" for axis, value in point)]
+    parts = [f"On {grid.name(column)}" if grid.name(column) else "", *(f"at {grid.valued(axis, value)}" for axis, value in point)]
     place = ", ".join(filter(None, parts))
     return place[:1].upper() + place[1:]
 

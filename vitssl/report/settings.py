@@ -37,7 +37,7 @@ def settings(grid: Grid) -> tuple[Table | None, dict[str, str]]:
     keys = [k for k in names if k not in LEFT_OUT and not k.startswith("evals")]  # evaluators' fields are shown beside their results
     # a value that is off in one stage may be a whole group of fields in another
     lines = {k: [_by_column({c: _text(f.get(k, DASH)) for c, f in flats.items()}) for flats in fields.values()] for k in keys}
-    shared = {k: line[0] for k, line in lines.items() if len(set(line)) == 1}
+    shared = {k: next(iter(values)) for k, line in lines.items() if len(values := _compared(k, line)) == 1}
     shown = {
         "effective batch": [_by_column({c: _batch(r) for c, r in runs.items()}) for runs in by_stage.values()],
         "learning rate, scaled peak": [_by_column({c: _rate(r.run) for c, r in runs.items()}) for runs in by_stage.values()],
@@ -45,8 +45,17 @@ def settings(grid: Grid) -> tuple[Table | None, dict[str, str]]:
         **{k: line for k, line in lines.items() if k not in shared and not any(other.startswith(f"{k}.") for other in keys)},
     }
     rows = [[Entry(name), *map(Entry, line)] for name, line in shown.items()]
-    caption = "Effective batch, learning rate, and every field of the configuration in which the stages differ."
+    caption = (
+        "Effective batch, learning rate, and every field of the configuration in which the stages differ; "
+        "of an objective its weight, and the fields in which the stages that have it differ."
+    )
     return Table("Settings", ["setting", *by_stage], rows, caption, left=frozenset(range(len(by_stage) + 1))), shared
+
+
+def _compared(name: str, line: list[str]) -> set[str]:
+    """The values of a field by which stages are told apart; that an objective is off is told by its weight."""
+    told = name.startswith("objectives.") and not name.endswith(".weight")
+    return {value for value in line if value != DASH} if told else set(line)
 
 
 def _crops(by_stage: dict[str, dict[str, RunFolder]]) -> dict[str, list[str]]:

@@ -57,8 +57,13 @@ class Table:
 def figure(*values: float | None, spread: float | None = None) -> Entry:
     """A computed figure, or one for each stage of a chain, as text and unrounded; a dash where there is none."""
     parts = tuple(value for value in values if value is not None)
-    text = " + ".join(map(number, parts)) + ("" if spread is None else f" ± {number(spread)}")
+    text = " + ".join(map(number, parts)) + ("" if spread is None else f" ± {_to_digits_of(number(parts[0]), spread)}")
     return Entry(text, parts=parts, spread=spread) if parts else Entry()
+
+
+def _to_digits_of(shown: str, spread: float) -> str:
+    """A spread with as many decimals as the figure that it belongs to."""
+    return f"{spread:,.{len(shown.partition('.')[2])}f}"
 
 
 def number(value: float | None) -> str:
@@ -71,4 +76,4 @@ def number(value: float | None) -> str:
 
 
 def signed(value: float) -> str:
-    return f"{value:+.2f}".replace("-", MINUS)
+    return f"{round(value, 2) + 0.0:+.2f}".replace("-", MINUS)  # no zero has a minus

@@ -1,0 +1,103 @@
+"""Few labels and many images without one: what each arm learned from, as its runs recorded it, and how it ended against its baseline."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from vitssl.config.methods import METHODS
+from vitssl.report.collect import RunFolder
+from vitssl.report.grid import Grid, Row
+from vitssl.report.table import signed
+from vitssl.words import counted, listed
+
+MOST_NAMED = 6  # arms that a sentence names
+CLASSIFY = "classify"
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What a model learned from.
+
+    Attributes:
+        labelled: images with a label, on which it learned to classify.
+        unlabelled: further images of the same set, which it saw without one.
+        by: the objectives that these trained, by the stage's name.
+        joint: did they so in the same steps as the labels?
+    """
+
+    labelled: int
+    unlabelled: int
+    by: str
+    joint: bool
+
+
+def learned(row: Row, column: Any) -> Learned | None:
+    """Of the first seed; None where stages are of several sets or draws of images, or where nothing is classified or recorded."""
+    runs = [run for _, run in cells[0].stages] if (cells := row.candidates(column)) else []
+    if not runs or not all(run.run and "data" in run.job for run in runs):
+        return None
+    classifiers = [run for run in runs if CLASSIFY in _objectives(run)]
+    draws = {json.dumps(run.run["data"]["images"], sort_keys=True) for run in runs if run.run["data"]["images"] is not None}
+    if not classifiers or len({run.job["data"]["sha256"] for run in runs}) > 1 or len(draws) > 1:
+        return None
+    labelled = max(run.job["data"]["labelled_images"] for run in classifiers)
+    further = [run for run in runs if run.job["data"]["train_images"] > labelled]
+    by = dict.fromkeys(name for run in further for name in _objectives(run) if name != CLASSIFY)
+    unlabelled = max((run.job["data"]["train_images"] for run in further), default=labelled) - labelled
+    return Learned(labelled, unlabelled, listed(map(_called, by)), any(run in classifiers for run in further))
+
+
+def _objectives(run: RunFolder) -> list[str]:
+    return [name for name, fields in run.run["objectives"].items() if fields is not None]
+
+
+def _called(objective: str) -> str:
+    """An objective as its paper calls it."""
+    return next((method.title for method in METHODS if method.title.lower() == objective), objective)
+
+
+def images(grid: Grid) -> list[str]:
+    """How many images with a label and without one each arm learned from, by column where these differ; nothing where all have labels."""
+    said = {column: text for column in grid.columns if (text := _images(grid, column))}
+    if len(said) == len(grid.columns) and len(set(said.values())) == 1:
+        return [next(iter(said.values()))]
+    return [f"On {grid.name(column)}, {text}" if grid.name(column) else text for column, text in said.items()]
+
+
+def _images(grid: Grid, column: Any) -> str:
+    by_arm = {grid.label(row): facts for row in grid.rows if (facts := learned(row, column))}
+    labelled = {facts.labelled for facts in by_arm.values()}
+    if not 2 <= len(by_arm) <= MOST_NAMED or len(labelled) > 1 or not any(facts.unlabelled for facts in by_arm.values()):
+        return ""
+    groups: dict[int, list[str]] = {}
+    for arm, facts in by_arm.items():
+        groups.setdefault(facts.unlabelled, []).append(arm)
+    parts = [f"{listed(arms)} also from {count:,} without one" for count, arms in sorted(groups.items()) if count]
+    if 0 in groups:
+        parts = [f"{listed(groups[0])} {'learns' if len(groups[0]) == 1 else 'learn'} from these alone", *parts]
+    else:
+        parts[0] = parts[0].replace(" also", " learn also", 1)
+    return f"{counted(labelled.pop(), 'training image has', 'training images have')} a label: {', '.join(parts)}."
+
+
+def why(grid: Grid, column: Any) -> str:
+    """What taught an arm on images without a label, and how it ended against a baseline that has labels alone."""
+    taught, ended = [], []
+    for row in grid.rows:
+        facts, gap = _more_than_baseline(grid, row, column), grid.against_baseline(row, column)
+        if facts and gap and gap.low is not None:
+            taught.append(f"{grid.label(row)} by {facts.by} {'along with the labels' if facts.joint else 'before the labels'}")
+            ended.append(f"{signed(gap.mean)}{grid.points} ({grid.label(row)}{'; may be chance' if gap.contains_zero else ''})")
+    if not taught or len(taught) > MOST_NAMED:
+        return ""
+    begin = f"{place}, images" if (place := grid.place(column)) else "Images"
+    return f"{begin} without a label taught {listed(taught)}: against {grid.baselines()} {listed(ended)}."
+
+
+def _more_than_baseline(grid: Grid, row: Row, column: Any) -> Learned | None:
+    """What a row learned from, where its baseline had the same labels and no other images."""
+    facts, base = learned(row, column), grid.baseline(row)
+    plain = learned(base, column) if base else None
+    return facts if facts and plain and facts.unlabelled and plain == Learned(facts.labelled, 0, "", False) else None
