@@ -42,8 +42,7 @@ def narrow(spec: Spec) -> Spec:
     resources = Resources(nodes=1, gpus_per_node=min(1, spec.resources.gpus_per_node), cpus_per_gpu=1, hours=0.25)
     arms = {name: dataclasses.replace(arm, resources={}, published=None, published_cost=None) for name, arm in spec.arms.items()}
     note = "A smoke run: two steps of tiny networks on digits at every axis's first value, to show that it works; its numbers mean nothing."
-    notes = [note, *spec.notes]
-    return dataclasses.replace(spec, notes=notes, name=f"{spec.name}-smoke", axes=axes, resources=resources, arms=arms)
+    return dataclasses.replace(spec, notes=[note], name=f"{spec.name}-smoke", axes=axes, resources=resources, arms=arms)
 
 
 def told(spec: Spec) -> str:
