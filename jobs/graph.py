@@ -21,6 +21,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
+import math
 import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -36,6 +37,8 @@ from vitssl import config
 from vitssl.config import ConfigError, Run, assign, check_fits, checkpoints, dotted, identity, merge, nested, unknown
 from vitssl.config.sweep import Resources
 from vitssl.config.weights import IMPORT, RELEASED
+
+MOST_CELLS = 20_000  # of a sweep: more than anybody waits for
 
 
 @dataclass
@@ -112,6 +115,11 @@ def cells(spec: Spec) -> list[Cell]:
     Raises:
         ConfigError: the first mistake, naming the place and the field.
     """
+    count = len(spec.arms) * math.prod(map(len, spec.axes.values()))
+    if count > MOST_CELLS:
+        raise ConfigError(
+            f"{count:,} combinations of arms and values, more than {MOST_CELLS:,}; leave axes or values out", "axes", spec.file
+        )
     for arm in spec.arms:
         _check_axes(spec, arm)
     points = [dict(zip(spec.axes, values, strict=True)) for values in itertools.product(*spec.axes.values())]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -189,6 +190,12 @@ def read_site(named: str, overrides: dict[str, Any], where: str = CLI) -> Site:
 
 
 def _site_problems(site: Site) -> Iterator[Problem]:
+    for name in site.env:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            yield Problem("site.env", f"{name!r} is not the name of a variable; use letters, digits and underscores")
+    for name in site.additional:
+        if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
+            yield Problem("site.additional", f"{name!r} is not an option of sbatch; write it as in --mail-type, without the dashes")
     if site.gpu_tflops == 0:
         yield Problem("site.gpu_tflops", "0 is no speed; leave it out")
     for name in ("gpu_power_w", "gpu_tflops", "price_per_gpu_hour", "intensity_kg_per_kwh", "estimate_kg_per_kwh"):

@@ -212,12 +212,30 @@ def test_names_that_the_user_chooses_hold_fields():
             config.merge(Named, [word], where="here")
 
 
+LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 40))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("a: 1\n]", r"x\.yaml: line 2: not YAML: "),
         ("a: 1\na: 2", r"x\.yaml: line 2: not YAML: found duplicate key a$"),
-        ("a: ${b}", r"x\.yaml: a: Interpolation key 'b' not found$"),
+        ("a: ${oc.env:NOT_THERE_AT_ALL}", r"x\.yaml: a: .*NOT_THERE_AT_ALL"),
+        (
+            "a: 1\nb: ${a}",
+            r"x\.yaml: of \$\{\.\.\.\} there is \$\{oc\.env:NAME\} alone; for a value that is used twice",
+        ),
+        (LAUGHS, r"x\.yaml: (more than 100,000 values, aliases counted|YAML alias expansion)"),
+        ("a: &a [*a]", r"x\.yaml: more than 100,000 values, aliases counted as what they stand for$"),
+        ("a: " + "[" * 100_000, r"x\.yaml: values are nested too deep$"),
+        ("- " * 5_000, r"x\.yaml: values are nested too deep$"),
+        ("a: " + "1" * 5_000, r"x\.yaml: Exceeds the limit"),
+        ("a: " + "x" * 1_000_001, r"x\.yaml: 1,000,004 characters, more than 1,000,000$"),
+        (
+            'a: {b: "x\\nrm -rf ~"}',
+            r"x\.yaml: a\.b: 'x\\nrm -rf ~' has a line break or another control character; write it in one line without$",
+        ),
+        ('"a\\x00b": 1', r"x\.yaml: 'a\\x00b' has a line break or another control character"),
         ("[a]", r"x\.yaml: \['a'\] is not a mapping of names"),
     ],
 )
@@ -226,6 +244,18 @@ def test_a_file_that_is_no_mapping_is_one_line_with_its_place(tmp_path, text, me
     with pytest.raises(ConfigError, match=message) as caught:
         config.read_yaml(tmp_path / "x.yaml")
     assert "\n" not in str(caught.value)
+
+
+def test_shell_lines_and_notes_may_have_several_lines(tmp_path):
+    (tmp_path / "x.yaml").write_text('setup: ["a\\nb"]\narms: {a: {note: "b\\nc"}}\n')
+    assert config.read_yaml(tmp_path / "x.yaml") == {"setup": ["a\nb"], "arms": {"a": {"note": "b\nc"}}}
+
+
+@pytest.mark.parametrize("text", ['"a\\nb"', "${a}${a}", "[" * 200, "1" * 5_000, '"\\x1b[31m"'])
+def test_a_hostile_value_of_the_command_line_is_one_line(text):
+    with pytest.raises(ConfigError, match=r"^here: name: ") as caught:
+        config.read_value(text, "name", "here")
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 250
 
 
 def test_an_exponent_without_a_dot_is_a_number():

@@ -22,6 +22,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "submit": submit.main, "status": status.main, "cancel": cancel.main, "vitssl": cli.main,
 }  # fmt: skip
 SIMMIM = r"for SimMIM write 'objectives.mae={mask_ratio: 0.6, hide: mask, decoder: pixel_shuffle, loss: l1}'"
+MANY = str([i / 1000 for i in range(200)]).replace(" ", "")
 # (what is typed, what the line says)
 WRONG = [
     # a field by another name, in another place, or not as key=value
@@ -84,6 +85,11 @@ WRONG = [
     ("submit sweep.yaml --site", "argument --site: expected one argument"),
     ("submit sweep.yaml --site slurm_a10", "site: 'slurm_a10' is not known (did you mean slurm_a100?)"),
     ("submit sweep.yaml --site gone.yaml", "site: there is no file gone.yaml"),
+    (f"submit sweep.yaml 'axes.optim.lr={MANY}' 'axes.optim.weight_decay={MANY}'", "axes: 800,000 combinations"),
+    ("submit sweep.yaml --site big.yaml 'site.env={A B: c}'", "site.env: 'A B' is not the name of a variable"),
+    ("submit sweep.yaml --site big.yaml 'site.env={\"A;ls\": c}'", "site.env: 'A;ls' is not the name of a variable"),
+    ("submit sweep.yaml --site big.yaml 'site.additional={--mail-type: FAIL}'", "site.additional: '--mail-type' is not an option"),
+    ("submit sweep.yaml --site big.yaml 'site.qos=\"a\\nrm -rf ~\"'", "site.qos: 'a\\nrm -rf ~' has a line break"),
     ("submit sweep.yaml --site sweep.yaml", "sweep.yaml: paper: 'paper' is not known"),
     ("submit sweep.yaml --site big.yaml --executor auto", "names the partition gpu, but no SLURM cluster answers here"),
     ("submit sweep.yaml --executor slrum", "argument --executor: 'slrum' is not known (did you mean slurm?)"),

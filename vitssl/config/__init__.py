@@ -28,8 +28,9 @@ from vitssl.config.evals import evals_of
 from vitssl.config.fits import check_fits
 from vitssl.config.identity import SCHEMA, identity
 from vitssl.config.masked_tokens import MaskedTokens
-from vitssl.config.merging import dotted, fill, load, merge, nested, read_value, read_yaml, save
+from vitssl.config.merging import dotted, fill, load, merge, nested, save
 from vitssl.config.objectives import ObjectiveConfig, Objectives, active, horizon_epochs
+from vitssl.config.reading import read_value, read_yaml
 from vitssl.config.run import Loop, Optim, Run, active_views, check, classifies, needs_labels, refuse_inactive_fields, scaled_lr
 from vitssl.config.site import Site
 from vitssl.config.weights import NO_SHARDS

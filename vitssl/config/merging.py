@@ -6,17 +6,15 @@ import contextlib
 import dataclasses
 import json
 import os
-import re
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-import yaml
 from omegaconf import BooleanNode, FloatNode, IntegerNode, OmegaConf, StringNode, ValidationError
-from omegaconf.errors import OmegaConfBaseException
 
 from vitssl.config.base import ConfigError, as_it_was, closest, hints_of, options_of
 from vitssl.config.methods import method
+from vitssl.config.reading import read_value, read_yaml
 from vitssl.config.run import Run, check, inactive_fields
 from vitssl.config.suggestions import VALUES_ALSO_CALLED, not_a_field
 
@@ -158,71 +156,6 @@ def _part(hint: Any, value: Any) -> Any:
 def _shown(value: Any) -> str:
     """As YAML has it."""
     return json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
-
-
-def _bare_name(text: str) -> yaml.ScalarNode | None:
-    """The first name in braces without a colon and a value, as in ``{knn}``, which YAML takes for ``{knn: null}``."""
-    nodes = [yaml.compose(text, yaml.SafeLoader)] if re.search(r"[{,]\s*[\w.-]+\s*[,}]", text) else []
-    while nodes:
-        node = nodes.pop()
-        if isinstance(node, yaml.SequenceNode):
-            nodes += reversed(node.value)
-        elif isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                empty = isinstance(value, yaml.ScalarNode) and value.start_mark.index == value.end_mark.index
-                if node.flow_style and empty and isinstance(key, yaml.ScalarNode):
-                    return key
-            nodes += [value for _, value in reversed(node.value)]
-    return None
-
-
-def _without_value(name: str) -> str:
-    return f"{name} has no value; write {{{name}: {{}}}} for its defaults, or {{{name}: null}} for off"
-
-
-def read_value(text: str, field: str, where: str = "") -> Any:
-    """The value of ``field=text``.
-
-    Raises:
-        ConfigError: it is not YAML, or names something in braces and gives it no value.
-    """
-    value = _read_value(text, field, where)
-    if isinstance(value, dict | list) and (bare := _bare_name(text)) is not None:
-        raise ConfigError(_without_value(bare.value), field, where)
-    return value
-
-
-def _read_value(text: str, field: str, where: str) -> Any:
-    try:
-        return OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]), resolve=True)["value"]  # type: ignore[index,call-overload]
-    except yaml.YAMLError:
-        raise ConfigError(f"{text!r} is not a YAML value", field, where) from None
-    except OmegaConfBaseException:
-        raise ConfigError(f"{text!r} names what is not there; variables are written ${{oc.env:HOME}}", field, where) from None
-
-
-def read_yaml(path: str | Path) -> dict[str, Any]:
-    """The content of a YAML file, a mapping.
-
-    Raises:
-        ConfigError: there is no such file, it is not YAML, or holds something else.
-    """
-    try:
-        content = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    except FileNotFoundError:
-        raise ConfigError("there is no such file", place=str(path)) from None
-    except yaml.MarkedYAMLError as error:
-        line = f": line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ConfigError(f"not YAML: {error.problem}", place=f"{path}{line}") from None
-    except UnicodeDecodeError:
-        raise ConfigError("not YAML: it is no text", place=str(path)) from None
-    except (yaml.YAMLError, OmegaConfBaseException, OSError) as error:
-        raise ConfigError(str(error).split("\n")[0], getattr(error, "full_key", None) or "", str(path)) from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{_shown(content)} is not a mapping of names; write name: value", place=str(path))
-    if (bare := _bare_name(Path(path).read_text())) is not None:
-        raise ConfigError(_without_value(bare.value), place=f"{path}: line {bare.start_mark.line + 1}")
-    return content
 
 
 def load(folder: str | Path) -> Run:

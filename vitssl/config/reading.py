@@ -1,0 +1,143 @@
+"""YAML files and the values of a command line as plain values, whoever wrote them: bounded in size, and a text is one line."""
+
+from __future__ import annotations
+
+import io
+import re
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from vitssl.config.base import ConfigError
+
+MOST_CHARACTERS = 1_000_000
+MOST_VALUES = 100_000  # each alias counted as what it stands for
+MOST_NESTED = 100
+SEVERAL_LINES = ("setup", "notes", "note", "not_runnable")  # fields of shell lines and of sentences
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """The content of a YAML file, a mapping.
+
+    Raises:
+        ConfigError: there is no such file, it is not YAML, is too large, or holds something else.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        _check_text(text)
+        content = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=True)
+        _check_lines(content, "")
+        bare = _bare_name(text)
+    except FileNotFoundError:
+        raise ConfigError("there is no such file", place=str(path)) from None
+    except ConfigError as error:
+        raise ConfigError(error.reason, error.field, str(path)) from None
+    except yaml.MarkedYAMLError as error:
+        line = f": line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ConfigError(f"not YAML: {error.problem}", place=f"{path}{line}") from None
+    except UnicodeDecodeError:
+        raise ConfigError("not YAML: it is no text", place=str(path)) from None
+    except RecursionError:
+        raise ConfigError("values are nested too deep", place=str(path)) from None
+    except (yaml.YAMLError, OmegaConfBaseException, OSError, ValueError) as error:  # a number of 5,000 digits is a ValueError
+        raise ConfigError(str(error).split("\n")[0], getattr(error, "full_key", None) or "", str(path)) from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{str(content)[:80]} is not a mapping of names; write name: value", place=str(path))
+    if bare is not None:
+        raise ConfigError(_without_value(bare.value), place=f"{path}: line {bare.start_mark.line + 1}")
+    return content
+
+
+def read_value(text: str, field: str, where: str = "") -> Any:
+    """The value of ``field=text``.
+
+    Raises:
+        ConfigError: it is not YAML, is too large, or names something in braces and gives it no value.
+    """
+    try:
+        _check_text(text)
+        value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]), resolve=True)["value"]  # type: ignore[index,call-overload]
+        _check_lines(value, field)
+        bare = _bare_name(text) if isinstance(value, dict | list) else None
+    except ConfigError as error:
+        raise ConfigError(error.reason, error.field or field, where) from None
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise ConfigError(f"{text[:80]!r} is not a YAML value", field, where) from None
+    except OmegaConfBaseException:
+        raise ConfigError(f"{text[:80]!r} names what is not there; variables are written ${{oc.env:HOME}}", field, where) from None
+    if bare is not None:
+        raise ConfigError(_without_value(bare.value), field, where)
+    return value
+
+
+# ------------------------------------------------------------------------------------------------------------- bounds
+
+
+def _check_text(text: str) -> None:
+    """Refuse what would grow beyond all bounds when it is read."""
+    if len(text) > MOST_CHARACTERS:
+        raise ConfigError(f"{len(text):,} characters, more than {MOST_CHARACTERS:,}")
+    depth = 0
+    for bracket in re.findall(r"[\[\]{}]", text):
+        depth += 1 if bracket in "[{" else -1
+        if depth > MOST_NESTED:
+            raise ConfigError("values are nested too deep")
+    if re.search(r"\$\{(?!oc\.env:)", text):  # they could double one another, and would not follow the command line
+        raise ConfigError("of ${...} there is ${oc.env:NAME} alone; for a value that is used twice write &name and *name")
+    if re.search(r"(^|[\s\[{,])\*\w", text) and _num_values(yaml.compose(text, yaml.SafeLoader), {}) > MOST_VALUES:
+        raise ConfigError(f"more than {MOST_VALUES:,} values, aliases counted as what they stand for")
+
+
+def _num_values(node: yaml.Node | None, known: dict[int, int]) -> int:
+    """How many values a document has when its aliases are written out; each node is looked at once."""
+    if id(node) not in known:
+        known[id(node)] = MOST_VALUES  # of a node within itself
+        parts = [] if not isinstance(node, yaml.CollectionNode) else node.value
+        known[id(node)] = 1 + sum(_num_values(part, known) for pair in parts for part in (pair if isinstance(pair, tuple) else (pair,)))
+    return known[id(node)]
+
+
+def _check_lines(value: Any, field: str) -> None:
+    """Refuse control characters: a line break in a name or an option would begin a line of a batch script."""
+    if field.rpartition(".")[2] in SEVERAL_LINES:
+        return
+    if isinstance(value, dict):
+        for key, part in value.items():
+            _check_lines(str(key), field)
+            _check_lines(part, f"{field}.{key}" if field else str(key))
+    elif isinstance(value, list):
+        for part in value:
+            _check_lines(part, field)
+    elif isinstance(value, str) and any(unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") for c in value):
+        raise ConfigError(f"{value[:80]!r} has a line break or another control character; write it in one line without", field)
+
+
+# -------------------------------------------------------------------------------------------------- names without a value
+
+
+def _bare_name(text: str) -> yaml.ScalarNode | None:
+    """The first name in braces without a colon and a value, as in ``{knn}``, which YAML takes for ``{knn: null}``."""
+    nodes = [yaml.compose(text, yaml.SafeLoader)] if re.search(r"[{,]\s*[\w.-]+\s*[,}]", text) else []
+    seen = set()
+    while nodes:
+        node = nodes.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            nodes += reversed(node.value)
+        elif isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                empty = isinstance(value, yaml.ScalarNode) and value.start_mark.index == value.end_mark.index
+                if node.flow_style and empty and isinstance(key, yaml.ScalarNode):
+                    return key
+            nodes += [value for _, value in reversed(node.value)]
+    return None
+
+
+def _without_value(name: str) -> str:
+    return f"{name} has no value; write {{{name}: {{}}}} for its defaults, or {{{name}: null}} for off"
