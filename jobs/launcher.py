@@ -262,7 +262,7 @@ def wait_for(graph: Graph, report: str, launch: Launch, console: Console) -> int
         for job in graph.jobs:
             if job.identity not in told and (is_done(job) or error_of(job.folder)):
                 told.add(job.identity)
-                console.print(f"{job.name}: {'done' if is_done(job) else error_of(job.folder)}", highlight=False, markup=False)
+                console.print(f"{job.name}: {'done' if is_done(job) else error_of(job.folder)}", highlight=False)
         time.sleep(WAIT_S if there else 0)
     about = launch.about() | {"source": str(launch.source)}
     subprocess.run(report_command(launch.sweep, about), check=False, cwd=launch.source)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from jobs.folders import Launch, error_of, is_done, is_trained, status_command, write_run
 from jobs.graph import Graph, Job
@@ -65,19 +65,19 @@ def run(graph: Graph, launch: Launch, console: Console) -> int:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-    again = f"[bold]{escape(launch.command)}[/bold]"
+    again = (launch.command, "bold")
     if stopper.asked:
         how = "Killed; the last checkpoint is kept" if stopper.killed else "Stopped; what was trained is saved"
-        console.print(f"{how}. To go on: {again}", soft_wrap=True)
+        console.print(Text.assemble(f"{how}. To go on: ", again), soft_wrap=True)
         return 128 + stopper.number
     about = launch.about() | {"source": str(launch.source)}
     reported = subprocess.run(report_command(launch.sweep, about), check=False, cwd=launch.source).returncode == 0
     if undone := [job for job in graph.jobs if not is_done(job)]:
-        console.print(
+        reason = (
             f"{len(undone)} of {counted(len(graph.jobs), 'run')} not done; the reason is printed above and by "
-            f"`{status_command(launch.sweep)}`. Once it is fixed, the same command goes on and keeps what is done: {again}",
-            highlight=False, soft_wrap=True,
-        )  # fmt: skip
+            f"`{status_command(launch.sweep)}`. Once it is fixed, the same command goes on and keeps what is done: "
+        )
+        console.print(Text.assemble(reason, again), soft_wrap=True)
     return 0 if reported and not undone else 1
 
 
@@ -120,9 +120,8 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
     for parent in job.parents:
         if not is_trained(parent):
             fail(job, f"not run: {parent.name}, which it starts from, is not done")
-            console.print(
-                f"[red]{title}: not run[/red], because {parent.name}, which it starts from, is not done", highlight=False, soft_wrap=True
-            )
+            reason = f", because {parent.name}, which it starts from, is not done"
+            console.print(Text.assemble((f"{title}: not run", "red"), reason), soft_wrap=True)
             return
     console.print(f"{title}: trained before; evaluating it" if trained_before else f"{title}{place.left}", highlight=False, soft_wrap=True)
     anew, begun_s = not (job.folder / "last.pt").exists(), time.monotonic()
@@ -140,7 +139,7 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
         if error_of(job.folder) is None and not busy_file(stopper.stop_file).exists():
             killed = "training was killed, probably for lack of memory: lower loop.micro_batch_size or optim.batch_size"
             fail(job, killed if code == -signal.SIGKILL else f"training ended with exit code {code}")
-        console.print(f"[red]{title}: failed[/red]: {escape(error_of(job.folder) or 'see above')}", highlight=False, soft_wrap=True)
+        console.print(Text.assemble((f"{title}: failed", "red"), f": {error_of(job.folder) or 'see above'}"), soft_wrap=True)
 
 
 def fail(job: Job, message: str) -> None:

@@ -56,10 +56,9 @@ class NodeInfo:
     job: int = 0  # SLURM's raw job id
     restart: int = 0  # how often SLURM requeued the job
 
-    @property
     def port(self) -> int:
-        """The port where the processes find each other: of several nodes below the ephemeral range (32768), and different after a
-        requeue; of one a free one."""
+        """Where the processes find each other: of several nodes below the ephemeral range (32768), and different after a requeue; of one
+        node alone one that is free now."""
         return 20000 + (7 * self.job + self.restart) % 12000 if self.nodes > 1 else _free_port()
 
 
@@ -77,7 +76,7 @@ def command(folder: Path, job: dict[str, Any], node: NodeInfo, stop_file: Path, 
         return [*python, "-m", module, str(folder)]
     # static: what torchrun's elastic rendezvous finds in its store it unpickles, and everybody on the network can write there
     rendezvous = ["--nnodes", str(node.nodes), "--node-rank", str(node.rank), "--rdzv-backend", "static"]
-    rendezvous += ["--master-addr", node.head, "--master-port", str(node.port)]
+    rendezvous += ["--master-addr", node.head, "--master-port", str(node.port())]
     launcher = ["-m", "torch.distributed.run", *rendezvous, "--nproc-per-node", str(processes), "--max-restarts", "0"]
     return [*python, *launcher, "-m", module, str(folder)]
 

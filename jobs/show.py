@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from jobs.folders import Launch, error_of, is_done, is_trained
 from jobs.graph import Graph, Job, short
@@ -65,7 +65,7 @@ def jobs(graph: Graph, spec: Spec, console: Console, predicted: Sequence[Predict
         known = [costs[job.name] for job in line.jobs if job.name in costs]
         epochs = ", ".join(dict.fromkeys(str(job.run.loop.epochs) for job in line.jobs))
         cells = [line.label, str(len(line.jobs)), epochs, line.starts_from, *_sums(known, site, len(units)), line.state if begun else ""]
-        table.add_row(*map(escape, cells))
+        table.add_row(*cells)
     print_table(table, console, drop=("starts from", "images", "kWh", "GMACs/image", "kg CO2e", "epochs"))
     if left := of_all[MOST_LINES:]:
         more = f"{counted(len(left), 'more line')} ({counted(sum(len(line.jobs) for line in left), 'run')})"
@@ -127,7 +127,7 @@ def runs(graph: Graph, console: Console) -> None:
 
 def _print_fields(title: str, fields: dict[str, Any], console: Console) -> None:
     words = (f"{name}={json.dumps(value) if isinstance(value, list) or value is None else value}" for name, value in fields.items())
-    console.print(f"[bold]{escape(title)}[/bold]: {escape(' '.join(words))}", soft_wrap=True, highlight=False)
+    console.print(Text.assemble((title, "bold"), f": {' '.join(words)}"), soft_wrap=True)
 
 
 def state(job: Job) -> str:

@@ -15,8 +15,8 @@ if __name__ == "__main__":
     environment.require()
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from jobs import cluster, local
 from jobs.folders import error_of
@@ -25,6 +25,7 @@ from jobs.time_left import Seen, Work, time_of
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError
 from vitssl.files import read_events, read_json
+from vitssl.terminal import console as screen
 from vitssl.words import about, counted, duration
 
 ENDED = ("done", "failed", "cancelled")
@@ -50,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = Parser(prog="jobs/status.py", description=__doc__)
     parser.add_argument("sweep", type=Path, help="the sweep's folder, for example runs/quickstart")
     folder = parser.parse_args(arguments).sweep
-    return guarded(lambda: show(folder, Console()))
+    return guarded(lambda: show(folder, screen()))
 
 
 def show(sweep: Path, console: Console) -> None:
@@ -68,7 +69,7 @@ def show(sweep: Path, console: Console) -> None:
         console.print(left, highlight=False, soft_wrap=True)
     for s in statuses:
         if s.error is not None:
-            console.print(f"[red]{s.name}[/red]: {escape(s.error)}", highlight=False, soft_wrap=True)
+            console.print(Text.assemble((s.name, "red"), f": {s.error}"), soft_wrap=True)
 
 
 def time_left(sweep: Path, statuses: list[Status]) -> str:

@@ -45,6 +45,7 @@ from jobs.overrides import CLI
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError, Problem, Site, merge, read_yaml, unknown
 from vitssl.emissions import intensity_kg_per_kwh, visible_gpus
+from vitssl.terminal import console as screen
 from vitssl.words import counted
 
 SITES = Path(__file__).resolve().parent / "sites"
@@ -57,7 +58,7 @@ def main(arguments: list[str] | None = None, module: str = TRAINING) -> int:
     """
     options = _parser().parse_intermixed_args(arguments)
     advice = "; name folders that can be written: --runs, data.shards, weights/"
-    return guarded(lambda: _submit(options, module, Console()), advice)
+    return guarded(lambda: _submit(options, module, screen()), advice)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -132,6 +132,8 @@ def _check_arms(spec: Spec) -> None:
     if not re.fullmatch(r"\w[\w.-]{0,99}", spec.name):
         reason = f"{spec.name!r} cannot be the folder of its runs; use letters, digits, dots, dashes and underscores, a hundred at most"
         raise ConfigError(reason if spec.name else "not set; it is the folder of the sweep's runs", "name", spec.place("name"))
+    if spec.paper and spec.paper.url and not re.match(r"https?://", spec.paper.url):
+        raise ConfigError(f"{spec.paper.url!r} is no link to a page; it begins with https://", "paper.url", spec.file)
     for name, arm in spec.arms.items():
         path = f"arms.{name}.stages"
         if not arm.stages and not (arm.quoted or arm.not_runnable):

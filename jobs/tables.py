@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Column, Table
 
+from vitssl.terminal import console as screen
 from vitssl.words import listed
 
 
@@ -21,7 +22,7 @@ def print_table(table: Table, console: Console, drop: Sequence[str] = ()) -> Non
             columns = [column for column in columns if column.header != header]
             left_out.append(header)
             needed = _width(_of_columns(table, columns))
-    wide = Console(file=console.file, width=max(needed, console.width), force_terminal=console.is_terminal)
+    wide = screen(file=console.file, width=max(needed, console.width), force_terminal=console.is_terminal)
     wide.print(_of_columns(table, columns))
     if left_out:
         wide.print(f"left out at {console.width} columns: {listed(left_out)}", style="dim", highlight=False)
@@ -38,4 +39,4 @@ def _of_columns(table: Table, columns: Sequence[Column]) -> Table:
 
 
 def _width(table: Table) -> int:
-    return Console(width=10_000).measure(table).maximum
+    return screen(width=10_000).measure(table).maximum

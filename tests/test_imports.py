@@ -22,9 +22,9 @@ ALLOWED = {
     "config": {"words"},
     "files": {"config"},
     "dist": {"config"},
-    "log": {"config", "dist", "files", "words"},
+    "log": {"config", "dist", "files", "terminal", "words"},
     "backbones": {"config", "dist"},
-    "data": {"config", "dist", "log", "files", "words"},
+    "data": {"config", "dist", "log", "files", "terminal", "words"},
     "views": {"config", "data"},
     "objectives": {"config", "dist", "backbones", "data"},
     **{name: CORE | MIDDLE for name in MIDDLE},
@@ -36,10 +36,11 @@ ALLOWED = {
     "weights": CORE | MIDDLE | {"evaluate", "report", "words"},
     "memory": set(),
     "words": set(),
+    "terminal": set(),
     "arguments": {"config"},
     "version": set(),
     "fields": {"config"},
-    "predict": {"config", "data", "evaluate", "files", "words"},
+    "predict": {"config", "data", "evaluate", "files", "terminal", "words"},
     "__main__": {"cli"},
     "pictures": CORE | {"evaluators", "model", "views"},
     "train_state": CORE | MIDDLE | {"evaluators", "memory", "pictures", "views"},
@@ -47,11 +48,11 @@ ALLOWED = {
     "attempt": {"config", "dist", "emissions", "files"},
     "train": CORE | MIDDLE | {"attempt", "finished", "evaluators", "pictures", "train_state", "stopping", "views", "words"},
     "bench": CORE | MIDDLE | {"evaluate", "memory", "evaluators", "train_state", "train", "views"},
-    "report": {"config", "files", "words"},
+    "report": {"config", "files", "terminal", "words"},
     "cli": None,  # anything, inside the function that needs it
     "__init__": {"evaluate"},
     # without torch: the energy mix, and which images a Run trains on
-    "jobs": {"arguments", "config", "files", "report", "emissions", "data", "version", "words"},
+    "jobs": {"arguments", "config", "files", "report", "emissions", "data", "terminal", "version", "words"},
 }
 FILES = sorted([*(ROOT / "vitssl").rglob("*.py"), *(ROOT / "jobs").rglob("*.py")])
 

@@ -58,7 +58,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any], path
     """`load_state_dict`; raises ConfigError where the file's state is another optimizer's."""
     try:
         optimizer.load_state_dict(state)
-    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # other shapes are found below; a full GPU is no damage
         _refuse(path, f"optimizer: {str(error).splitlines()[0]}")
     for parameter, values in optimizer.state.items():
         for name, value in values.items():

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
 from vitssl import __version__, dist
 from vitssl.files import read_events, write_atomically
+from vitssl.terminal import console
 from vitssl.words import about, counted, duration
 
 QUIET_S = 30.0  # without a terminal, a line at least this often
@@ -98,12 +98,12 @@ class Log:
 
 def _progress_bar() -> Progress:
     # without a terminal (a batch job's log) the bar is off and `say` alone writes
-    console = Console(file=sys.stderr)
+    screen = console(file=sys.stderr)
     columns = (
         BarColumn(bar_width=10),
-        TextColumn("{task.description} {task.fields[note]}"),  # one column: rich would shorten the first of several too
+        TextColumn("{task.description} {task.fields[note]}", markup=False),  # one column: rich would shorten the first of several too
     )
-    return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+    return Progress(*columns, console=screen, disable=not screen.is_terminal, transient=True)
 
 
 def machine(device: torch.device) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
@@ -18,6 +17,7 @@ from vitssl.config import ConfigError
 from vitssl.data.folders import IMAGE_ENDINGS, walk_images
 from vitssl.evaluate import Trained
 from vitssl.files import check_new
+from vitssl.terminal import console
 from vitssl.words import counted
 
 FORMULA = tuple("=+-@\t\r\n＝＋－＠")  # noqa: RUF001 - spreadsheets take what begins with one of these for a formula, in full width too
@@ -110,10 +110,10 @@ def _means(runs: Sequence[Trained], files: Sequence[Path]) -> Iterator[Tensor | 
 
 
 def _shown(results: Iterable, total: int, show: bool) -> Iterable:
-    console = Console(stderr=True)
-    if not (show and console.is_terminal):
+    screen = console(stderr=True)
+    if not (show and screen.is_terminal):
         return results  # a disabled bar of rich 13 leaves an empty line
-    return track(results, "images", total, console=console, transient=True)
+    return track(results, "images", total, console=screen, transient=True)
 
 
 @contextmanager

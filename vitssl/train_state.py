@@ -160,7 +160,8 @@ def _wrap(train_state: TrainState) -> nn.Module:
 
 def _restore(train_state: TrainState, saved: dict[str, Any]) -> None:
     last = train_state.folder / state.LAST
-    if missing := {"optimizer", "progress", "identity"} - {name for name, value in saved.items() if value is not None}:
+    needed = {"optimizer", "progress", "identity"} | ({"ema"} if train_state.ema is not None else set())
+    if missing := needed - {name for name, value in saved.items() if value is not None}:
         raise ConfigError(f"{min(missing)} is missing, and training cannot go on from it; {checkpoint.ADVICE}", place=str(last))
     # of an earlier schema it cannot be compared; its run.yaml is taken to be unchanged since training began
     if saved.get("schema") == config.SCHEMA and saved["identity"] != _identity(train_state.run):

@@ -118,5 +118,5 @@ def test_the_batch_script_is_a_script(script: str) -> None:
 
 def test_ports_are_below_the_ephemeral_range_and_move_with_a_requeue() -> None:
     places = [NodeInfo(2, 0, "a", "a", job, restart) for job in (1, 999, 5240341, 2**31) for restart in range(3)]
-    assert all(20000 <= place.port < 32768 for place in places)
-    assert len({place.port for place in places}) == len(places)
+    assert all(20000 <= place.port() < 32768 for place in places)
+    assert len({place.port() for place in places}) == len(places)

@@ -21,7 +21,7 @@ from vitssl.data import depth
 EXTENSIONS = {"JPEG": "jpg", "MPO": "jpg", "PNG": "png"}
 # Pillow knows more, some of which start programs (EPS: Ghostscript) or open what a file names, whatever the file's ending says
 FORMATS = ("JPEG", "MPO", "PNG", "BMP", "DIB", "GIF", "PPM", "TIFF", "WEBP", "AVIF", "JPEG2000")
-MOST_PIXELS = 100_000_000  # 0.3 GB as RGB; a few kB of PNG can unfold to any size
+MOST_PIXELS = 89_000_000  # 0.3 GB as RGB; a few kB of PNG can unfold to any size, and Pillow warns of more than this
 # What Pillow's decoders raise on damaged or hostile bytes.
 _BROKEN = (OSError, SyntaxError, ValueError, IndexError, TypeError, EOFError, RuntimeError, struct.error, Image.DecompressionBombError)
 

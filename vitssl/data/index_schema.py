@@ -39,8 +39,8 @@ def _field_problems(content: dict[str, Any]) -> Iterator[str]:
     if not _are(str, content.get("classes")):
         yield "classes is not a list of names"
     for name in ("mean", "std"):
-        if not _are(float | int, content.get(name)) or len(content[name]) != 3 or not np.isfinite(content[name]).all():
-            yield f"{name} is not a list of three numbers"
+        if not _are(float | int, content.get(name)) or len(content[name]) != 3 or not all(0 <= value <= 1 for value in content[name]):
+            yield f"{name} is not a list of three numbers from 0 to 1"
     if not _are(dict, content.get("shards")):
         yield "shards is not a list"
         return
@@ -49,7 +49,7 @@ def _field_problems(content: dict[str, Any]) -> Iterator[str]:
             yield f"shards[{number}].name is not the name of a file"
         if not isinstance(shard.get("split"), str) or not isinstance(shard.get("sha256"), str):
             yield f"shards[{number}] has no split or no sha256"
-        if any(not isinstance(shard.get(count), int) or shard[count] < 0 for count in ("images", "bytes")):
+        if any(not isinstance(shard.get(count), int) or not 0 <= shard[count] < 2**40 for count in ("images", "bytes")):
             yield f"shards[{number}].images and .bytes are not both counts"
 
 

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from vitssl.terminal import console
 
 
 def cpu_count() -> int:
@@ -76,7 +77,7 @@ def _follow_parent() -> None:
 @contextlib.contextmanager
 def progress_bar(title: str, total: int, show: bool) -> Iterator[Callable[[int], None]]:
     """A bar on stderr with the time left; gives the function that advances it."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not show) as progress:
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console(stderr=True), disable=not show) as progress:
         task = progress.add_task(title, total=total)
         yield lambda count: progress.advance(task, count)

@@ -10,7 +10,6 @@ from io import StringIO
 from statistics import mean
 
 import rich.table
-from rich.console import Console
 from rich.text import Text
 
 from vitssl.report import selection
@@ -19,6 +18,7 @@ from vitssl.report.schedule import training_macs
 from vitssl.report.stats import std
 from vitssl.report.table import BAD, DASH, MINUS, NOTE, PUBLISHED, Entry, Table
 from vitssl.report.tables import hours_name
+from vitssl.terminal import console
 from vitssl.words import counted
 
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?")
@@ -83,12 +83,12 @@ def _marked(entry: Entry, best: bool) -> str:
 def terminal(tables: list[Table], lines: list[str], width: int | None = None) -> str:
     """Tables and lines for a terminal of ``width`` columns (None: the current one); a table that is wider leaves its last columns out."""
     out = StringIO()
-    screen = Console(width=width)
-    console = Console(file=out, width=screen.width, highlight=False, force_terminal=screen.is_terminal)
+    screen = console(width=width)
+    page = console(file=out, width=screen.width, highlight=False, force_terminal=screen.is_terminal)
     for table in tables:
-        console.print(_rich(narrowed(table, screen.width), screen.width))
+        page.print(_rich(narrowed(table, screen.width), screen.width))
     for line in lines:
-        console.print(line, markup=False)
+        page.print(line)
     return out.getvalue()
 
 

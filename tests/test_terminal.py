@@ -1,0 +1,25 @@
+"""Brackets and colons are legal in paths, in names and in what other libraries say."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.table import Table
+
+from jobs.tables import print_table
+from vitssl.terminal import console
+
+HOSTILE = ["runs/[/]", "[/red]", "[bold]name[/bold]", "a:smile:b", "[link=javascript:x]y[/link]", "\\[x]"]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_text_comes_out_as_it_is(text):
+    out = io.StringIO()
+    screen = console(file=out, width=100)
+    screen.print(text)
+    table = Table("run", "state")
+    table.add_row(text, "new")
+    print_table(table, screen)
+    first, *rest = out.getvalue().splitlines()
+    assert first == text and any(text in line for line in rest)
