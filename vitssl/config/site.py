@@ -28,7 +28,7 @@ class Site:
     container: str = "apptainer exec --nv"  # how to enter it
     binds: list[str] = field(default_factory=list)  # further folders that the container sees, as its --bind has them
     setup: list[str] = field(default_factory=list)  # shell lines before the job
-    env: dict[str, str] = field(default_factory=dict)  # variables of the job's environment
+    env: dict[str, str] = field(default_factory=dict)  # of the job's environment; no secrets: runs and reports hold them
     additional: dict[str, str] = field(default_factory=dict)  # further options of sbatch, such as {mail-type: FAIL}
 
     def estimate_kg(self, gpu_hours: float) -> float:
