@@ -21,7 +21,7 @@ from vitssl.data.decode import decode_file, resize, resized_sizes, upright
 from vitssl.data.index import Index, load_index
 from vitssl.data.subset import Split, train_and_heldout
 from vitssl.evaluators.base import EVALUATED_AT_ONCE
-from vitssl.files import read_json
+from vitssl.files import read_json, read_whole
 from vitssl.views import EvalView
 from vitssl.words import counted
 
@@ -239,7 +239,7 @@ def _raw(image: OneImage, cache_px: int | None) -> RawBatch:
 
 def _decoded(path: Path) -> np.ndarray:
     try:
-        return decode_file(path.read_bytes(), str(path)).pixels
+        return decode_file(read_whole(path), str(path)).pixels
     except OSError as error:
         raise ConfigError(f"{path}: not an image that can be read ({error.strerror})") from None
 

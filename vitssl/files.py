@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
 import os
+import stat
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,6 +18,18 @@ def hash_file(path: Path) -> str:
     """sha256 of a file's content."""
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def read_whole(path: str | Path) -> bytes:
+    """A regular file's content. A pipe or a device may have none, or no end.
+
+    Raises:
+        OSError: there is no such file, it cannot be read, or is none.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is a pipe or a device", str(path))
+        return stream.read()
 
 
 def write_atomically(path: Path, content: bytes) -> None:

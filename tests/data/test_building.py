@@ -76,6 +76,13 @@ def test_an_image_that_is_gone_is_a_bad_one(make_folder, tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_a_pipe_among_the_images_is_a_bad_one_and_waits_for_nobody(make_folder, tmp_path):
+    source = make_folder()
+    os.mkfifo(source / "train" / "cat" / "pipe.jpg")
+    with pytest.raises(ConfigError, match=r"train/cat/pipe\.jpg: cannot be read \(it is a pipe or a device\)"):
+        build(source, tmp_path / "out")
+
+
 def test_bad_images_are_left_out_and_recorded(make_folder, tmp_path):
     source, out = make_folder(**COUNTS), tmp_path / "out"
     bad = cut(source)

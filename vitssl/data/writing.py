@@ -20,7 +20,7 @@ from vitssl.data import decode, depth, listing
 from vitssl.data.index import UNFINISHED
 from vitssl.data.near_duplicates import signatures, thumbnail
 from vitssl.data.samples import Sample, Source
-from vitssl.files import hash_file, move, write_atomically
+from vitssl.files import hash_file, move, read_whole, write_atomically
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def stored(sample: Sample) -> Stored:
         pixels = decode.rgb_array(levels.pixels, sample.name)
         return Stored(decode.encode_png(levels.pixels), pixels, levels.was)
     try:
-        encoded = Path(sample.image).read_bytes()
+        encoded = read_whole(sample.image)
     except OSError as error:
         raise ConfigError(f"{sample.image}: cannot be read ({error.strerror})") from None
     pixels, was = decode.decode_file(encoded, sample.image)
