@@ -117,7 +117,7 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: it is damaged.
     """
-    return _parsed(path.read_text(), path) if path.exists() else {}
+    return _parsed(_text(path), path) if path.exists() else {}
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
@@ -126,12 +126,22 @@ def read_events(path: Path) -> list[dict[str, Any]]:
     Raises:
         ConfigError: another line is damaged.
     """
-    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    lines = _text(path).split("\n")[:-1] if path.exists() else []
     return [_parsed(line, path) for line in lines if line]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError("damaged, not text; put it back as it was, or delete it", place=str(path)) from None
 
 
 def _parsed(text: str, path: Path) -> dict[str, Any]:
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
+        record = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ConfigError(f"damaged, not JSON ({error}); put it back as it was, or delete it", place=str(path)) from None
+    if not isinstance(record, dict):
+        raise ConfigError("damaged, not a JSON object; put it back as it was, or delete it", place=str(path))
+    return record
