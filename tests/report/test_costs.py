@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import re
+from pathlib import Path
 
 import pytest
 
-from vitssl.report import costs, latex, main_table, page
+from vitssl.report import costs, latex, main_table, page, pareto, render, tables
 from vitssl.report.collect import collect
 from vitssl.report.findings import headlines, sentences
 from vitssl.report.grid import lay_out
+from vitssl.report.table import DASH
 
 AXES = {"seed": [0, 1, 2]}
 
@@ -95,6 +99,40 @@ def test_the_cheapest_arm_that_is_not_clearly_worse_is_what_to_take(grid):
     assert costs.recommendation(clear, None) in headlines(clear)
     cheap = grid(top1={"scratch": noisy(95.0, 1.0), "ssat": noisy(90.0, 1.0)})
     assert costs.recommendation(cheap, None) == "What to take: scratch, the best and the cheapest."
+
+
+def test_what_an_earlier_version_did_not_count_is_left_out(grid):
+    """Of one seed the mean is that of the others; of all of an arm there is no ratio, no point of the plot and nothing to take."""
+    close = grid(top1={"scratch": noisy(89.8, -1.0), "ssat": noisy(90.0, 1.0)})
+    folder = close.sweep.folder
+    uncounted(folder / "ssat-train-0")
+    one = lay_out(collect(folder))
+    assert costs.comparison(one, None).startswith("Training takes 1.34x (ssat)") and costs.recommendation(one, None)
+    assert "Of 1 run of an earlier version the multiply-adds of training are not known." in sentences(one)
+    caption, figure = pareto.against(one, "accuracy_vs_macs")
+    assert costs.uncounted(one) in caption and len(figure.axes[0].containers) == 2
+    uncounted(folder / "ssat-train-1", folder / "ssat-train-2")
+    arm = lay_out(collect(folder))
+    assert costs.comparison(arm, None) == costs.recommendation(arm, None) == ""
+    assert costs.uncounted(arm) == "Of 3 runs of an earlier version the multiply-adds of training are not known."
+    scratch, ssat = (row.columns[None] for row in arm.rows)
+    assert costs.macs(scratch) == 3 * 1_258_219_584 * 64_000 and costs.macs(ssat) is None
+    caption, figure = pareto.against(arm, "accuracy_vs_macs")
+    assert len(figure.axes[0].containers) == 1 and pareto.against(arm, "accuracy_vs_hours")[1].axes[0].containers[1:]
+    for table in (main_table.table(arm), tables.cost(arm)):
+        macs = next(c for c, name in enumerate(table.header) if name.endswith("of training"))
+        assert table.rows[0][macs].text != DASH == table.rows[1][macs].text
+    assert [line["training_macs"] for line in csv.DictReader(render.numbers(arm).splitlines())] == [str(costs.macs(scratch)), ""]
+    assert "training are not known" not in page.html(page.Report(close, {}))
+
+
+def uncounted(*runs: Path) -> None:
+    """As a version left them that counted no backward passes."""
+    for run in runs:
+        path = run / "cost.json"
+        counted = json.loads(path.read_text())
+        del counted["macs_train_step"]
+        path.write_text(json.dumps(counted))
 
 
 def test_two_seeds_recommend_nothing(sweep):

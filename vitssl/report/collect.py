@@ -55,7 +55,7 @@ class RunFolder:
     status: str  # done, failed, running, stopped (to be continued), interrupted (killed), waiting
     error: str = ""
     job: dict[str, Any] = field(default_factory=dict)
-    cost: dict[str, Any] = field(default_factory=dict)
+    cost: dict[str, Any] = field(default_factory=dict)  # cost.json; without macs_train_step where an earlier version wrote it
     done: dict[str, Any] = field(default_factory=dict)
     evals: dict[str, Any] = field(default_factory=dict)  # of the configured evaluators: their config, epoch and metrics, by name
     events: list[dict[str, Any]] = field(default_factory=list)
@@ -173,19 +173,13 @@ def read_folder(path: Path, site: Site) -> RunFolder:
     site = Site(**job["site"]) if job.get("site") else site
     emissions = [read_json(p) for p in sorted(path.glob("emissions-*.json"))]
     run = RunFolder(
-        path, "waiting", job=job, cost=_costs(path),
+        path, "waiting", job=job, cost=read_json(path / "cost.json"),
         done=read_json(path / "done.json"), evals=read_json(path / "evals.json"),
         events=read_events(path / "metrics.jsonl"), emissions=emissions, spent=spent(emissions, site), site=site,
     )  # fmt: skip
     run.error = read_json(path / "error.json").get("message", "")
     run.status = _status(run)
     return run
-
-
-def _costs(path: Path) -> dict[str, Any]:
-    """What `vitssl.cost.measure` counted; for runs of before it counted backward passes, two forwards stand for one."""
-    costs = read_json(path / "cost.json")
-    return {"macs_train_step": 3 * costs["macs_train_forward"]} | costs if costs else {}
 
 
 def _status(run: RunFolder) -> str:

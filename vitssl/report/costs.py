@@ -11,6 +11,7 @@ from vitssl.report.grid import Grid, Row, cost_of, finished
 from vitssl.report.schedule import training_macs
 from vitssl.report.stats import difference, std
 from vitssl.report.table import signed
+from vitssl.words import counted
 
 ALIKE = 1.3  # hours of equal runs that differ by a larger factor say more about the machine than about the method
 WORKED = 0.7  # the least share of its time that a CPU works on a training that nothing disturbs
@@ -30,15 +31,22 @@ class Ratio:
         return f"{self.value:.2f}x" + (f" ± {self.spread:.2f}" if self.spread is not None else "")
 
 
-def macs(cells: list[Cell]) -> float:
-    """Multiply-adds of a model's training, all stages, mean over finished seeds."""
-    return mean(map(training_macs, cells))
+def macs(cells: list[Cell]) -> float | None:
+    """Multiply-adds of a model's training, all stages, mean over those finished seeds of which they are known; None where there is none."""
+    known = [count for cell in cells if (count := training_macs(cell)) is not None]
+    return mean(known) if known else None
+
+
+def uncounted(grid: Grid) -> str:
+    """How many runs do not tell the multiply-adds of their training; empty where all do."""
+    count = sum(bool(run.cost) and "macs_train_step" not in run.cost for run in grid.sweep.runs.values())
+    return f"Of {counted(count, 'run')} of an earlier version the multiply-adds of training are not known." if count else ""
 
 
 def macs_ratio(grid: Grid, row: Row, column: Any) -> Ratio | None:
-    """Multiply-adds of training relative to the baseline's; None without a finished model of each."""
-    own, base = _pair(grid, row, column)
-    return Ratio(macs(own) / macs(base)) if own and base else None
+    """Multiply-adds of training relative to the baseline's; None without a finished model of each, of which they are known."""
+    own, base = map(macs, _pair(grid, row, column))
+    return Ratio(own / base) if own is not None and base else None
 
 
 def ratio(grid: Grid, row: Row, column: Any, cost: str) -> Ratio | None:
@@ -146,12 +154,15 @@ def _listed(values: dict[str, Ratio]) -> str:
 
 
 def recommendation(grid: Grid, column: Any) -> str:
-    """The arm of the fewest multiply-adds whose difference from the best arm may be chance; empty where too few seeds could tell."""
+    """The arm of the fewest multiply-adds whose difference from the best arm may be chance; empty where too few seeds could tell, or
+    where they are not known of every arm."""
     ranked = grid.ranking(column)
     if not ranked or min(len(grid.scores(row, column)) for row in ranked) < SEEDS:
         return ""
     best, *others = ranked
-    cost = {id(row): macs(finished(row.columns[column])) for row in ranked}
+    cost = {id(row): count for row in ranked if (count := macs(finished(row.columns[column]))) is not None}
+    if len(cost) < len(ranked):
+        return ""
     gaps = {id(row): difference(grid.scores(row, column), grid.scores(best, column)) for row in others}
     near = [row for row in others if (gap := gaps[id(row)]) and gap.contains_zero and cost[id(row)] < cost[id(best)]]
     if not any(cost[id(row)] < cost[id(best)] for row in others):

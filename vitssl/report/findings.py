@@ -71,7 +71,7 @@ def _by_subject(grid: Grid) -> dict[str, list[str]]:
         "why": [unlabelled.why(part, column) for part in grid.parts() for column in grid.columns],
         "epochs": [schedule.sentence(grid)],
         "paper": [_against_paper(grid)],
-        "total": [_total(grid.sweep), costs.other_work(grid)],
+        "total": [_total(grid.sweep), costs.other_work(grid), costs.uncounted(grid)],
     }
 
 

@@ -136,8 +136,8 @@ def _epochs(grid: Grid, row: Row, column: Any) -> Entry:
 
 
 def _training(grid: Grid, row: Row, column: Any) -> Entry:
-    done = finished(row.columns.get(column, []))
-    return figure(schedule.training_macs(done[0]) / 1e15) if done else Entry()
+    count = costs.macs(finished(row.columns.get(column, [])))
+    return Entry() if count is None else figure(count / 1e15)
 
 
 def _spent(name: str) -> Callable[[Grid, Row, Any], Entry]:

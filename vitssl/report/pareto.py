@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from vitssl.report.collect import Cell
-from vitssl.report.costs import doubt
+from vitssl.report.costs import doubt, uncounted
 from vitssl.report.grid import SEED, Grid, Row, cost_of
 from vitssl.report.label_placement import Point, place_all
 from vitssl.report.panels import is_wide, panels
@@ -28,7 +28,11 @@ class Cost:
 
     base: str
     name: Callable[[Grid], str]  # with the unit in it
-    of: Callable[[Cell], float]
+    of: Callable[[Cell], float | None]  # None where it is not known
+
+
+def _exact(cell: Cell) -> float | None:
+    return None if (count := training_macs(cell)) is None else count / 1e15
 
 
 def _spent(name: str, cell: Cell) -> float:
@@ -37,7 +41,7 @@ def _spent(name: str, cell: Cell) -> float:
 
 EXACT = "accuracy_vs_macs"
 COSTS = {
-    EXACT: Cost("PMACs", lambda grid: "PMACs of training", lambda cell: training_macs(cell) / 1e15),
+    EXACT: Cost("PMACs", lambda grid: "PMACs of training", _exact),
     "accuracy_vs_energy": Cost("kWh", lambda grid: "kWh per model, tracked", partial(_spent, "energy_kwh")),
     "accuracy_vs_hours": Cost("hours", lambda grid: f"{hours_name(grid.sweep)} per model", partial(_spent, "device_hours")),
 }
@@ -98,13 +102,14 @@ def front(centres: list[tuple[float, float]], lower_is_better: bool = False) -> 
     return chosen
 
 
-def _models(grid: Grid, column: Any, cost: Callable[[Cell], float]) -> list[Model]:
+def _models(grid: Grid, column: Any, cost: Callable[[Cell], float | None]) -> list[Model]:
+    """Of the seeds that have both."""
     models = []
     for row in grid.rows:
         scores = grid.scores(row, column)
         cells = [cell for cell in row.columns.get(column, []) if cell.axes.get(SEED) in scores]
-        if cells:
-            models.append(Model(row, [cost(cell) for cell in cells], [scores[cell.axes.get(SEED)] for cell in cells]))
+        if both := [(spent, scores[cell.axes.get(SEED)]) for cell in cells if (spent := cost(cell)) is not None]:
+            models.append(Model(row, [spent for spent, _ in both], [score for _, score in both]))
     return models
 
 
@@ -132,4 +137,5 @@ def _caption(grid: Grid, label: str, name: str, columns: list[Any]) -> str:
     else:
         marked = f"The Pareto front is not marked, since {'; '.join(dict.fromkeys(reasons.values()))}."
     spread = "means with ± one standard deviation over seeds; faint dots are single seeds"
-    return f"{grid.measured.title} against {label}{exact}: {spread}. {marked}"
+    said = [f"{grid.measured.title} against {label}{exact}: {spread}.", uncounted(grid) if name == EXACT else "", marked]
+    return " ".join(filter(None, said))

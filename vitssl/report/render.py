@@ -13,8 +13,8 @@ import rich.table
 from rich.text import Text
 
 from vitssl.report import selection
+from vitssl.report.costs import macs
 from vitssl.report.grid import Grid, Row, cost_per_model, finished
-from vitssl.report.schedule import training_macs
 from vitssl.report.stats import std
 from vitssl.report.table import BAD, DASH, MINUS, NOTE, PUBLISHED, Entry, Table
 from vitssl.report.tables import hours_name
@@ -155,7 +155,7 @@ def _line(grid: Grid, row: Row, column: object) -> dict[str, object]:
         "params_train": _total(done, "params_train"), "params_inference": _inference(done, "params_inference"),
         "activations_inference": _inference(done, "activations_inference"),
         "macs_train_forward": _total(done, "macs_train_forward"), "macs_inference": _inference(done, "macs_inference"),
-        "training_macs": training_macs(done[0]) if done else None,
+        "training_macs": macs(done),
         hours_name(grid.sweep).replace("-", "_").lower(): cost.get("device_hours"), "gpu_kwh": cost.get("gpu_kwh"),
         "cpu_kwh": cost.get("cpu_kwh"), "ram_kwh": cost.get("ram_kwh"), "kwh": cost.get("energy_kwh"),
         "kg_co2e_tracked": cost.get("co2e_kg"), "kg_co2e_estimate": cost.get("estimate_kg") or None, "money": cost.get("money") or None,

@@ -18,8 +18,11 @@ def images_seen(run: RunFolder) -> float:
     return run.done["step"] * run.run["optim"]["batch_size"]
 
 
-def training_macs(cell: Cell) -> float:
-    """The multiply-adds of all training steps of a finished model, of all its stages, forward and backward: an exact count."""
+def training_macs(cell: Cell) -> float | None:
+    """The multiply-adds of all training steps of a finished model, of all its stages, forward and backward: an exact count. None where
+    they are not known of a stage, since an earlier version counted no backward passes."""
+    if not all("macs_train_step" in run.cost for _, run in cell.stages):
+        return None
     return sum(run.cost["macs_train_step"] * images_seen(run) for _, run in cell.stages)
 
 

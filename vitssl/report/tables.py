@@ -73,8 +73,8 @@ def plus_minus(values: list[float]) -> str:
 
 def _training(grid: Grid, row: Row, column: Any, done: list[Cell]) -> list[Entry]:
     """Multiply-adds of training, and relative to the baseline's."""
-    relative = costs.macs_ratio(grid, row, column)
-    return [figure(costs.macs(done) / 1e15), Entry(str(relative)) if relative else Entry()]
+    count, relative = costs.macs(done), costs.macs_ratio(grid, row, column)
+    return [Entry() if count is None else figure(count / 1e15), Entry(str(relative)) if relative else Entry()]
 
 
 def _speed(grid: Grid, cell: Cell) -> Entry:
