@@ -126,6 +126,18 @@ def test_what_an_earlier_version_did_not_count_is_left_out(grid):
     assert "training are not known" not in page.html(page.Report(close, {}))
 
 
+def test_a_cheaper_arm_that_the_test_images_would_choose_is_not_recommended(sweep):
+    """Of two settings of scratch, neither of which leads."""
+    scores = {"scratch": noisy(89.8, -1.0), "scratch_slow": noisy(89.7, -1.0), "ssat": noisy(90.0, 1.0)}
+    folder = sweep(scores, AXES, columns=None)
+    for run in folder.glob("scratch_slow-*"):
+        content = json.loads((run / "run.yaml").read_text())
+        content["optim"]["lr"] = 5.0
+        (run / "run.yaml").write_text(json.dumps(content))
+    laid_out = lay_out(collect(folder))
+    assert [row.arm.name for row in laid_out.leaders(None)] == ["ssat"] and costs.recommendation(laid_out, None) == ""
+
+
 def uncounted(*runs: Path) -> None:
     """As a version left them that counted no backward passes."""
     for run in runs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,13 @@ from jobs import overrides
 from jobs import sweep as sweep_file
 from jobs.graph import cells
 from tests.report.conftest import STAGES
-from vitssl.config import Run
+from vitssl.config import Run, merge
+from vitssl.config.methods import METHODS
 from vitssl.report import main_table, plots
 from vitssl.report.collect import Cell, RunFolder, Sweep, collect
 from vitssl.report.findings import headlines, sentences
 from vitssl.report.grid import lay_out
-from vitssl.report.hyperparameters import sets_hyperparameters
+from vitssl.report.hyperparameters import fields_between_arms, is_setting, sets_hyperparameters
 from vitssl.report.schedule import sentence, training_macs
 from vitssl.report.statement import statement
 
@@ -221,6 +223,9 @@ def test_other_axes_are_compared(sweep, axis):
         ({"optim": {"lr": 5.0}, "backbone": {"name": "vit_small"}}, []),  # another network, with its rate
         ({"optim": {"lr": 5.0}, "data": {"labels": {"per_class": 3}}}, []),
         ({"optim": {"lr": 5.0}}, ["setting"]),
+        ({"optim": {"lr": 5.0}, "data": {"val_seed": 3, "val_fraction": 0.1}}, ["setting"]),  # a seed beside a rate
+        ({"data": {"val_seed": 3}}, []),
+        ({"data": {"labels": {"per_class": 4, "seed": 1}}, "optim": {"lr": 5.0}}, []),
         ({"init_from": "timm:vit_tiny_patch16_224"}, []),
     ],
 )
@@ -262,17 +267,18 @@ def test_epochs_that_equal_costs_ask_for_are_no_choice(sweep):
     )
 
 
+SLOWER = {"optim": {"lr": 5.0}}
 SCHEDULES = {"scratch": 80.0, "sslft_short": 84.0, "sslft_long": 85.0, "ssat": 82.0}
 
 
 @pytest.fixture
 def schedules(sweep):
-    """Two chains that differ in how long they pretrain."""
+    """Two chains that differ in how long they pretrain, or in other fields of it."""
 
-    def make(**kwargs) -> Path:
-        folder = sweep(SCHEDULES | kwargs, {"seed": [0, 1]}, columns=None)
+    def make(change: dict, **kwargs) -> Path:
+        folder = sweep(SCHEDULES | kwargs, {"seed": [0, 1, 2]}, columns=None)
         for run in folder.glob("sslft_short-pretrain-*"):
-            rewrite(run, {"loop": {"epochs": 20}})
+            rewrite(run, change)
         for run in folder.glob("sslft_*-finetune-*"):
             rewrite(run, {"init_from": str(run.parent / run.name.replace("finetune", "pretrain"))})
         return folder
@@ -281,16 +287,70 @@ def schedules(sweep):
 
 
 def test_arms_that_differ_in_hyper_parameters_are_chosen_by_nothing(schedules):
-    grid = lay_out(collect(schedules()))
-    reason = "sslft_short and sslft_long differ in hyper-parameters alone (loop.epochs), and nothing selects between them"
+    grid = lay_out(collect(schedules(SLOWER)))
+    reason = "sslft_short and sslft_long differ in hyper-parameters alone (optim.lr), and nothing selects between them"
     assert headlines(grid)[0] == f"Overall no arm is named the best, since {reason}: the test images must not."
     assert not any("the best arm" in line for line in sentences(grid)) and main_table.table(grid).best == set()
-    caption, _ = plots.draw(grid)["accuracy_vs_macs"]
-    assert caption.endswith(f"The Pareto front is not marked, since {reason}.")
+    caption, figure = plots.draw(grid)["accuracy_vs_macs"]
+    assert caption.endswith(f"no other arm is both cheaper and better by the means. It names no arm the best, since {reason}.")
+    assert any(line.get_label() == "Pareto front" for line in figure.axes[0].lines)
 
 
 def test_an_arm_that_beats_all_settings_of_another_is_named(schedules):
-    assert "the best arm by top-1 is ssat" in headlines(lay_out(collect(schedules(ssat=86.0))))[0]
+    assert "the best arm by top-1 is ssat" in headlines(lay_out(collect(schedules(SLOWER, ssat=86.0))))[0]
+
+
+def test_arms_of_other_epochs_are_points_of_cost(schedules):
+    """A schedule that leads is named as an arm of another method would be; beside a rate its epochs say nothing."""
+    grid = lay_out(collect(schedules({"loop": {"epochs": 20, "warmup_epochs": 2}})))
+    assert headlines(grid)[0].startswith("Overall the best arm by top-1 is sslft_long") and main_table.table(grid).best == {(2, 1)}
+    caption, figure = plots.draw(grid)["accuracy_vs_macs"]
+    assert caption.endswith("by the means.") and any(line.get_label() == "Pareto front" for line in figure.axes[0].lines)
+    both = lay_out(collect(schedules(SLOWER | {"loop": {"epochs": 20}})))
+    assert both.unchosen(None).startswith("sslft_short and sslft_long differ in hyper-parameters alone (optim.lr)")
+
+
+@pytest.mark.parametrize(
+    ("change", "choice"),
+    [
+        ({"objectives": {"mae": {"mask_ratio": 0.5}}}, True),
+        ({"objectives": {"mae": {"mask_ratio": 0.6, "hide": "mask", "decoder": "pixel_shuffle", "loss": "l1"}}}, False),  # SimMIM
+        ({"objectives": {"mae": {"fuse": True}}}, False),
+        ({"objectives": {"locality": {"teacher": "elsewhere"}}}, False),
+        ({"data": {"val_seed": 1}}, False),
+        (SLOWER | {"data": {"val_seed": 1}}, True),
+        ({"optim": {"name": "sgd"}}, True),  # a word, of no method
+    ],
+)
+def test_arms_are_a_choice_where_they_are_of_one_method(schedules, change, choice):
+    assert bool(lay_out(collect(schedules(change))).unchosen(None)) is choice
+
+
+def test_what_held_out_images_choose_for_each_arm_is_no_choice_between_them(sweep):
+    """Of arms that differ in epochs alone they choose different rates."""
+    axes = {"optim.lr": [0.1, 0.2], "seed": [0, 1]}
+    top1 = {"scratch": 80.0, "scratch_long": 82.0}
+    make = {
+        (arm, lr, seed): {"done": {"val": {"top1": 60.0 + lr * sign}}}
+        for arm, sign in (("scratch", 1), ("scratch_long", -1)) for lr in (0.1, 0.2) for seed in (0, 1)
+    }  # fmt: skip
+    folder = sweep(top1, axes, columns=None, make=make, select=["optim.lr"])
+    for run in folder.glob("*-train-*"):
+        rewrite(run, {"optim": {"lr": float(run.name.split("-")[2])}})
+    grid = lay_out(collect(folder))
+    assert [row.columns[None][0].axes["optim.lr"] for row in grid.rows] == [0.2, 0.1]
+    assert [row.arm.name for row in grid.leaders(None)] == ["scratch_long"]
+
+
+def test_no_two_methods_are_a_choice_of_hyper_parameters():
+    """Of the table of what to type for the methods of papers; DeiT's networks are the default, and a probe's weights are a stage's."""
+    arms = {}
+    for method in METHODS:
+        stages = method.fields.get("stages") or {"train": method.fields}
+        runs = [(name, read(name, merge(Run, {"data.shards": "x"}, fields))) for name, fields in stages.items()]
+        arms[method.title] = Cell(method.title, {}, runs)
+    pairs = {(a, b): fields_between_arms(arms[a], arms[b]) for a, b in combinations(arms, 2)}
+    assert len(pairs) > 100 and [names for names, fields in pairs.items() if is_setting(fields)] == []
 
 
 OF_SWEEPS = {  # of all axes of all sweeps those of hyper-parameters; the others are data, labels, networks, protocols, equal costs
@@ -302,10 +362,27 @@ OF_SWEEPS = {  # of all axes of all sweeps those of hyper-parameters; the others
     "ssat_lambda": ["lambda"],
 }
 OTHERS = {"backbone", "cost", "data", "fraction", "labels", "pretrain", "protocol", "size"}
+OF_ARMS = {  # and all that any two of a sweep's arms differ in, where that is hyper-parameters alone
+    "cifar10_scarce_tasks": ["data.views.main.color"],
+    "drloc_ablation": ["objectives.drloc.pairs", "objectives.drloc.weight"],
+    "drloc_scratch": ["optim.batch_size"],
+    "drloc_variants": ["objectives.drloc.hidden_dim"],
+    "gmml_ablation": ["objectives.gmml.blocks", "objectives.gmml.corrupt.alien.area", "objectives.gmml.corrupt.noise.area"],
+    "lut_ablation": [
+        "data.views.main.crop", "data.views.main.scale", "data.views.second.crop", "data.views.second.scale",
+        "objectives.lut.target_mask_ratio",
+    ],
+    "lut_weight": ["objectives.lut.context_weight", "objectives.lut.reconstruction_weight"],
+    "mt_granularity": ["backbone.masked_tokens.count", "objectives.masked_tokens.contrast_weight"],
+    "mt_imagenet": ["backbone.masked_tokens.count"],
+    "mt_stl10": ["objectives.masked_tokens.contrast_weight", "objectives.masked_tokens.sparse_weight"],
+    "mt_transfer": ["backbone.masked_tokens.count"],
+    "ssat_decoder": ["objectives.mae.decoder_depth", "objectives.mae.decoder_dim", "objectives.mae.mask_ratio"],
+}  # fmt: skip
 
 
-def test_the_axes_of_hyper_parameters_of_all_sweeps():
-    found, others = {}, set()
+def test_the_axes_and_arms_of_hyper_parameters_of_all_sweeps():
+    found, others, between = {}, set(), {}
     for path in sorted((Path(__file__).parents[2] / "sweeps").glob("*.yaml")):
         spec = sweep_file.read(path, overrides.parse(["axes.seed=0"]), everything=True)
         planned = [Cell(c.arm, c.axes, [(s.name, read(s.name, s.run)) for s in c.stages]) for c in cells(spec)]
@@ -313,7 +390,18 @@ def test_the_axes_of_hyper_parameters_of_all_sweeps():
         hyper = [axis for axis in axes if sets_hyperparameters(Sweep(path, {}, [], planned, {}), axis)]
         others |= set(axes) - set(hyper)
         found |= {path.stem: hyper} if hyper else {}
+        between |= {path.stem: fields} if (fields := settings_between_arms(planned)) else {}
     assert found == OF_SWEEPS and others == OTHERS
+    assert between == OF_ARMS
+
+
+def settings_between_arms(planned: list[Cell]) -> list[str]:
+    """At the first point of the axes that two arms share."""
+    points: dict[tuple, list[Cell]] = {}
+    for cell in planned:
+        points.setdefault(tuple(cell.axes.items()), []).append(cell)
+    pairs = {(a.arm, b.arm): (a, b) for cells_there in reversed(points.values()) for a, b in combinations(cells_there, 2)}
+    return sorted(set().union(*(fields for a, b in pairs.values() if is_setting(fields := fields_between_arms(a, b)))))
 
 
 def read(name: str, run: Run) -> RunFolder:

@@ -154,8 +154,8 @@ def _listed(values: dict[str, Ratio]) -> str:
 
 
 def recommendation(grid: Grid, column: Any) -> str:
-    """The arm of the fewest multiply-adds whose difference from the best arm may be chance; empty where too few seeds could tell, or
-    where they are not known of every arm."""
+    """The arm of the fewest multiply-adds whose difference from the best arm may be chance; empty where too few seeds could tell,
+    where they are not known of every arm, or where the test images would choose that arm's hyper-parameters."""
     ranked = grid.ranking(column)
     if not ranked or min(len(grid.scores(row, column)) for row in ranked) < SEEDS:
         return ""
@@ -171,6 +171,8 @@ def recommendation(grid: Grid, column: Any) -> str:
         take = f"{_begin(grid, column, 'What')} to take: {grid.label(best)}, the best"
         return f"{take}; no cheaper arm comes within the interval of its difference."
     row = min(near, key=lambda row: cost[id(row)])
+    if grid.settings_of(row, column):
+        return ""
     gap, share = gaps[id(row)], cost[id(row)] / cost[id(best)]
     assert gap is not None and gap.low is not None and gap.high is not None
     interval = f"{signed(gap.mean)}, 95 % interval {signed(gap.low)} to {signed(gap.high)}"

@@ -10,7 +10,7 @@ from typing import Any
 
 from vitssl.config.evals import METRICS, Metric, metric_parts
 from vitssl.report.collect import SUMMED, Arm, Cell, Sweep, add
-from vitssl.report.hyperparameters import fields_between, is_setting, sets_hyperparameters
+from vitssl.report.hyperparameters import fields_between, fields_between_arms, is_setting, sets_hyperparameters
 from vitssl.report.stats import Difference, difference
 from vitssl.words import listed
 
@@ -143,6 +143,10 @@ class Grid:
         """The row axes that set hyper-parameters, which nothing selects over."""
         return [axis for axis in self.row_axes if axis not in self.of_equal_cost and sets_hyperparameters(self.sweep, axis)]
 
+    @property
+    def unselected_reason(self) -> str:
+        return f"nothing selects over {' and '.join(self.unselected)}" if self.unselected else ""
+
     @cached_property
     def unselected_columns(self) -> bool:
         """Does the column axis set hyper-parameters? Arms are compared in each column, and columns are not."""
@@ -206,22 +210,27 @@ class Grid:
 
     def rivals(self, column: Any) -> list[Row]:
         """The row of the best mean and those that differ from it in hyper-parameters alone; none where there are none of these."""
-        ranked = self._ranked(column)
-        for leader in self._first(ranked, column):
-            if others := [row for row in ranked if is_setting(self.apart(leader, row, column))]:
+        for leader in self._first(self._ranked(column), column):
+            if others := self.settings_of(leader, column):
                 return [row for row in self.rows if row is leader or row in others]
         return []
 
+    def settings_of(self, row: Row, column: Any) -> list[Row]:
+        """The ranked rows that differ from one in hyper-parameters alone."""
+        return [other for other in self._ranked(column) if is_setting(self.apart(row, other, column))]
+
     def apart(self, row: Row, other: Row, column: Any) -> set[str]:
-        """The fields that tell two rows of a column apart; of costs that are made equal, other epochs are no such field."""
+        """The fields that tell two rows of a column apart, at the same values of what held-out images choose; of costs that are made
+        equal, other epochs are no such field."""
         if any(row.values.get(axis) != other.values.get(axis) for axis in self.of_equal_cost):
             return set()
-        return fields_between(row.columns[column][0], other.columns[column][0])
+        between = fields_between if row.arm is other.arm else fields_between_arms
+        return between(row.candidates(column)[0], other.candidates(column)[0])
 
     def unchosen(self, column: Any) -> str:
         """Why no row of a column is the best, where the test images would choose hyper-parameters; empty elsewhere."""
         if self.unselected:
-            return f"nothing selects over {' and '.join(self.unselected)}"
+            return self.unselected_reason
         if not (rivals := self.rivals(column)):
             return ""
         fields = set().union(*(self.apart(rivals[0], row, column) for row in rivals[1:]))

@@ -6,8 +6,14 @@ objective's own fields, and of the network what only training knows of, such as 
 
 Two models differ in a setting where all that they differ in are hyper-parameters, one field or many. An axis is one of hyper-parameters
 where any two of its values differ so: {optim.lr, data.views.main.mixup_alpha} is one, and of weights of an objective that a further
-value switches off, the choice between the weights is one too. A backbone's name with its learning rate is a network. Arms are told
-apart in the same way. Fields without influence on the result (workers, threads, caches) count on neither side.
+value switches off, the choice between the weights is one too. A backbone's name with its learning rate is a network.
+
+Arms are told apart in the same way, but for two things. How long they train is what they cost, which a report compares: epochs, warm-up
+and steps count on neither side. And a word or a switch among the fields of an objective or of masked tokens (how patches are hidden, a
+loss, a teacher) makes another method, as SimMIM is not MAE; numbers (a mask ratio, a weight) are hyper-parameters.
+
+Fields without influence on the result (workers, threads, caches) count on neither side, nor do other draws of the same data: seeds, and
+which images are held out.
 """
 
 from __future__ import annotations
@@ -27,6 +33,9 @@ HYPERPARAMETER = re.compile(
     r"(data\.(repeats|normalize|mean|std|eval_crop|cache_px)|backbone\.(drop_path|init|cls_token_std|batch_norm)"
     r"|init_(weights|objectives|except))$)"
 )
+OTHER_DRAW = re.compile(r"(^|\.)data\.(val_(seed|fraction|split)|(labels|images)\.seed)$")
+HOW_LONG = re.compile(r"(^|\.)loop\.(epochs|warmup_epochs|schedule_epochs|max_steps)$")
+OF_METHOD = re.compile(r"(^|\.)(objectives\.\w+|backbone\.masked_tokens)(?=\.)")  # the part of a name that is the method's
 
 
 def sets_hyperparameters(sweep: Sweep, axis: str) -> bool:
@@ -42,12 +51,34 @@ def is_setting(fields: set[str]) -> bool:
 
 
 def fields_between(a: Cell, b: Cell) -> set[str]:
-    """The fields in which the stages of two models differ, but for the seed; `stages` where one has more of them."""
+    """The fields in which the stages of two models differ, but for seeds; `stages` where one has more of them."""
+    return {name for name, _ in _differing(a, b)}
+
+
+def fields_between_arms(a: Cell, b: Cell) -> set[str]:
+    """The same of models of two arms, without how long they train; for a word or a switch of a method stands the method."""
+    differing = [(name, values) for name, values in _differing(a, b) if not HOW_LONG.search(name)]
+    return {_method(name) if any(map(_is_word, values)) else name for name, values in differing}
+
+
+def _is_word(value: Any) -> bool:
+    """A word or a switch; of a part that is off too."""
+    return value is None or isinstance(value, str | bool)
+
+
+def _method(name: str) -> str:
+    """The objective that a field belongs to, or the masked tokens; the field's name where it belongs to neither."""
+    return match[0] if (match := OF_METHOD.search(name)) else name
+
+
+def _differing(a: Cell, b: Cell) -> list[tuple[str, tuple[Any, Any]]]:
+    """The fields in which the stages of two models differ, with both values."""
     if len(a.stages) != len(b.stages):
-        return {"stages"}
+        return [("stages", (len(a.stages), len(b.stages)))]
     pairs = [(_defining(a, i), _defining(b, i)) for i in range(len(a.stages))]
     # a part that is off is a field of its own, and none of that name where it is on
-    return {name for ours, theirs in pairs for name in ours.keys() | theirs.keys() if ours.get(name, ...) != theirs.get(name, ...)}
+    both = [(name, (ours.get(name, ...), theirs.get(name, ...))) for ours, theirs in pairs for name in ours.keys() | theirs.keys()]
+    return [(name, values) for name, values in both if values[0] != values[1]]
 
 
 def _alike(sweep: Sweep, axis: str) -> list[list[Cell]]:
@@ -65,7 +96,8 @@ def _defining(cell: Cell, stage: int) -> dict[str, Any]:
     """The fields of a stage that its result follows from; the weights of an earlier stage of its own are that stage's."""
     own = {name for name, _ in cell.stages} | {run.path.name for _, run in cell.stages}
     weights = _weights()
-    fields = {name: value for name, value in dotted(cell.stages[stage][1].run).items() if not without_influence(name)}
+    of_run = dotted(cell.stages[stage][1].run)
+    fields = {name: value for name, value in of_run.items() if not (without_influence(name) or OTHER_DRAW.search(name))}
     return {name: value for name, value in fields.items() if not (name in weights and value is not None and Path(value).name in own)}
 
 

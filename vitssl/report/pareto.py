@@ -90,7 +90,7 @@ def against(grid: Grid, name: str) -> Plot | None:
 
 def _unmarked(grid: Grid, column: Any, name: str) -> str:
     """Why no arm of a column is marked as better and cheaper than others; empty where nothing speaks against it."""
-    return grid.unchosen(column) or ("" if name == EXACT else doubt(grid, column))
+    return grid.unselected_reason or ("" if name == EXACT else doubt(grid, column))
 
 
 def front(centres: list[tuple[float, float]], lower_is_better: bool = False) -> list[tuple[float, float]]:
@@ -134,6 +134,8 @@ def _caption(grid: Grid, label: str, name: str, columns: list[Any]) -> str:
     reasons = {grid.name(column): reason for column in columns if (reason := _unmarked(grid, column, name))}
     if len(reasons) < len(columns):
         marked += "".join(f" It is left out on {column}, since {reason}." for column, reason in reasons.items())
+        unchosen = dict.fromkeys(filter(None, map(grid.unchosen, columns)))
+        marked += f" It names no arm the best, since {'; '.join(unchosen)}." if unchosen else ""
     else:
         marked = f"The Pareto front is not marked, since {'; '.join(dict.fromkeys(reasons.values()))}."
     spread = "means with ± one standard deviation over seeds; faint dots are single seeds"
