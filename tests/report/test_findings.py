@@ -74,6 +74,34 @@ def test_of_many_columns_leads_are_counted(sweep):
     assert all_lead[0] == "ssat has the best mean top-1 in all 3 columns."
 
 
+def test_columns_without_a_leader_are_not_counted_as_led(sweep):
+    """Of one seed no arm leads; of equal means each does."""
+    axes = {"data": ["a", "b", "c"], "seed": [0, 1]}
+
+    def first(name: str, waiting: str = "", **scores) -> str:
+        make = {("scratch", data, 1): {"status": "waiting"} for data in waiting}
+        return headlines(lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.0} | scores, axes, name=name, make=make))))[0]
+
+    assert first("one", "bc") == "ssat has the best mean top-1 in 1 of 3 columns; in the others no arm is named the best."
+    assert first("two", "b") == "ssat has the best mean top-1 in 2 of 3 columns; in the other no arm is named the best."
+    equal = first("equal", "b", ssat=lambda at: 80.0 + 2 * (at["data"] == "c"))
+    led = "Of 3 columns, the best mean top-1 is that of ssat in 2 (a, c), of scratch in 1 (a)"
+    assert equal == f"{led}; where means are equal, each arm counts; in the other no arm is named the best."
+
+
+def test_leads_are_counted_at_equal_epochs_and_at_equal_cost(sweep):
+    """Scratch leads where it costs as much, and there alone: on every set of images its rows at equal MACs have the best means of all."""
+    equal = {"all": None, "axes": {"cost": {"equal epochs": None, "equal MACs": {"quantity": "macs", "reference": "ssat"}}}}
+    axes = {"data": ["a", "b", "c"], "cost": ["equal epochs", "equal MACs"], "seed": [0, 1]}
+    folder = sweep({"scratch": lambda at: 80.0 + 5 * (at["cost"] == "equal MACs"), "ssat": 82.0}, axes, equal=equal)
+    grid = lay_out(collect(folder))
+    leads = [
+        "At equal epochs, ssat has the best mean top-1 in all 3 columns.",
+        "At equal MACs, scratch has the best mean top-1 in all 3 columns.",
+    ]
+    assert headlines(grid)[:2] == leads
+
+
 def test_where_nothing_is_found_yet_it_says_how_far_the_sweep_got(sweep):
     make = {("scratch", 0): {"status": "waiting"}}
     assert headlines(lay_out(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, make=make)))) == [

@@ -42,7 +42,7 @@ def _shortened(grid: Grid) -> dict[str, list[str]]:
     """The sentences by subject, without those that many columns would repeat."""
     said = {subject: [line for line in lines if line] for subject, lines in _by_subject(grid).items()}
     if len(said["best"]) > 2:
-        said["best"] = [_winners(grid) or said["best"][0]]
+        said["best"] = [line for part in grid.parts() for line in _leading(part)]
     for subject in ("images", "why", "recommended", "costs"):
         if len(said[subject]) > 2:
             said[subject] = []
@@ -142,18 +142,35 @@ def _unselected(grid: Grid) -> str:
     return f"Nothing selects over {axes}, and the test images must not, so that no arm is named the best; {how}."
 
 
+def _leading(grid: Grid) -> list[str]:
+    """What is best in one part of a sweep: of several columns in one sentence."""
+    said = list(filter(None, (_best(grid, column) for column in grid.columns)))
+    return [_winners(grid) or said[0]] if len(said) > 1 else said
+
+
 def _winners(grid: Grid) -> str:
-    """How many columns each arm leads."""
+    """How many of its columns each arm leads; empty where no arm is named in any."""
+    leaders = [(grid.name(column), rows) for column in grid.columns if (rows := grid.leaders(column))]
     leads: dict[str, list[str]] = {}
-    for column in grid.columns:
-        if ranked := grid.ranking(column):
-            leads.setdefault(grid.label(ranked[0]), []).append(grid.name(column))
-    total = sum(map(len, leads.values()))
-    if len(leads) <= 1:
-        return "".join(f"{label} has the best mean {grid.measured.name} in all {total} columns." for label in leads)
+    for name, rows in leaders:
+        for row in rows:
+            leads.setdefault(grid.label(row), []).append(name)
+    if not leads:
+        return ""
+    place, best, count = grid.place(None), f"the best mean {grid.measured.name}", len(grid.columns)
+    begin, rest = f"{place}, " if place else "", count - len(leaders)
+    if len(leads) == 1:
+        text = f"{begin}{next(iter(leads))} has {best} in {f'{len(leaders)} of' if rest else 'all'} {count} columns"
+    else:
+        text = f"{f'{begin}of' if begin else 'Of'} {count} columns, {best} is that of {', of '.join(_led(leads))}"
+    text += "; where means are equal, each arm counts" if any(len(rows) > 1 for _, rows in leaders) else ""
+    return f"{text}; in the other{'s' if rest > 1 else ''} no arm is named the best." if rest else f"{text}."
+
+
+def _led(leads: dict[str, list[str]]) -> list[str]:
+    """The arms that lead most columns, with how many and which."""
     order = sorted(leads.items(), key=lambda lead: -len(lead[1]))[:MOST_NAMED]
-    parts = [f"{label} in {len(on)}{f' ({names})' if len(on) <= MOST_NAMED and (names := ', '.join(on)) else ''}" for label, on in order]
-    return f"Of {total} columns, the best mean {grid.measured.name} is that of {', of '.join(parts)}."
+    return [f"{arm} in {len(on)}{f' ({names})' if len(on) <= MOST_NAMED and (names := ', '.join(on)) else ''}" for arm, on in order]
 
 
 def _interval(gap: Difference) -> str:
