@@ -92,3 +92,31 @@ def test_every_failure_is_kept_and_the_last_one_stands_alone(tmp_path):
             raise attempt.Diverged(reason)
     assert [failure["message"] for failure in read_events(tmp_path / "errors.jsonl")] == ["disk is full", "loss is not finite"]
     assert json.loads((tmp_path / "error.json").read_text())["message"] == "loss is not finite"
+    assert [failure["attempt"] for failure in read_events(tmp_path / "errors.jsonl")] == [0, 1]
+
+
+def test_ranks_that_fail_in_one_attempt_write_its_number(tmp_path):
+    """That of its energy record: each rank took it before the first record was written."""
+    (tmp_path / "emissions-3-n1.json").write_text("{}")
+    with pytest.raises(attempt.Diverged, match="first"), attempt.ErrorFile(tmp_path):
+        with pytest.raises(attempt.Diverged, match="second"), attempt.ErrorFile(tmp_path):
+            assert attempt.number(tmp_path) == 4
+            (tmp_path / "emissions-4-n1.json").write_text("{}")
+            raise attempt.Diverged("second")
+        raise attempt.Diverged("first")
+    assert [(line["message"], line["attempt"]) for line in read_events(tmp_path / "errors.jsonl")] == [("second", 4), ("first", 4)]
+    assert attempt.number(tmp_path) == 5
+
+
+def test_a_full_disk_hides_no_failure_and_spoils_no_later_line(tmp_path, monkeypatch, capsys):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "errors.jsonl").write_text('{"message": "disk is full", "attempt": 0}\n{"mess')
+    with monkeypatch.context() as patched, pytest.raises(attempt.Diverged, match="not finite"), attempt.ErrorFile(tmp_path):
+        patched.setattr(attempt, "write_json", full)
+        raise attempt.Diverged("loss is not finite")
+    assert capsys.readouterr().err == f"{tmp_path}: the failure below could not be recorded there (No space left on device)\n"
+    with pytest.raises(attempt.Diverged), attempt.ErrorFile(tmp_path):
+        raise attempt.Diverged("again")
+    assert [failure["message"] for failure in read_events(tmp_path / "errors.jsonl")] == ["disk is full", "again"]

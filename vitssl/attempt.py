@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import sys
 import time
 import traceback
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from typing import Any
 
 from vitssl import config, dist, emissions
 from vitssl.config import ConfigError, Run
-from vitssl.files import busy_file, flock, open_lock, read_json, write_json
+from vitssl.files import busy_file, flock, open_lock, read_events, read_json, write_json
 
 LEAVING_S = 20.0  # a requeued job may start while the last attempt's process is on its way out
 
@@ -68,22 +69,31 @@ def tracker(folder: Path, run: Run, attempt: int) -> emissions.Tracker:
 
 
 def number(folder: Path) -> int:
-    """One more than the last that left an energy record; every rank sees the same number before the next one is written."""
-    attempts = [int(path.name.split("-")[1]) for path in folder.glob("emissions-*.json")]
+    """The attempt's number from 0; every rank sees the same number before the next record is written."""
+    this = _next(folder)
     dist.barrier()
-    return max(attempts, default=-1) + 1
+    return this
+
+
+def _next(folder: Path) -> int:
+    """One more than the last that left an energy record or a failure."""
+    recorded = [int(path.name.split("-")[1]) for path in folder.glob("emissions-*.json")]
+    failed = [failure.get("attempt", -1) for failure in read_events(folder / "errors.jsonl")]  # older versions wrote none
+    return max([*recorded, *failed], default=-1) + 1
 
 
 class ErrorFile:
     """Leaves the last attempt's failure, in one line, where the report and the status command look for it, and adds it to errors.jsonl:
-    what a later attempt fails for often follows from the first failure."""
+    what a later attempt fails for often follows from the first failure. Ranks of one attempt add a line each, with its number."""
 
     def __init__(self, folder: Path):
         self._path, self._all = folder / "error.json", folder / "errors.jsonl"
 
     def __enter__(self) -> None:
+        self._attempt = _next(self._path.parent)
         if dist.is_main():
             self._path.unlink(missing_ok=True)
+            _cut_last_line(self._all)
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
         if error is None or not isinstance(error, Exception) or not self._path.parent.is_dir():
@@ -97,7 +107,20 @@ class ErrorFile:
         text = str(error).strip().split("\n")[0]
         message = text if isinstance(error, ConfigError | Diverged) else f"{type(error).__name__}: {text}"
         details = "".join(traceback.format_exception(error))
-        failure = {"message": message, "rank": dist.rank(), "time": time.time(), "details": details}
-        write_json(self._path, failure)
-        with self._all.open("a") as lines:
-            lines.write(json.dumps(failure) + "\n")
+        self._write({"message": message, "attempt": self._attempt, "rank": dist.rank(), "time": time.time(), "details": details})
+
+    def _write(self, failure: dict[str, Any]) -> None:
+        """Where that fails too, on a full disk, the failure itself is still the error that is raised."""
+        try:
+            write_json(self._path, failure)
+            with self._all.open("a") as lines:
+                lines.write(json.dumps(failure) + "\n")
+        except OSError as error:
+            print(f"{self._path.parent}: the failure below could not be recorded there ({error.strerror})", file=sys.stderr)
+
+
+def _cut_last_line(path: Path) -> None:
+    """Drop a line that a full disk cut off, which the next one would be added to."""
+    content = path.read_bytes() if path.exists() else b""
+    if (whole := content.rfind(b"\n") + 1) < len(content):
+        os.truncate(path, whole)

@@ -170,6 +170,24 @@ def test_of_several_attempts_the_first_error_is_shown_and_the_last_where_it_diff
     assert failures.lines(collect(folder)) == ["ssat-train-0: loss is not finite at step 70 (optim.lr)"]
 
 
+def test_ranks_that_fail_differently_are_one_attempt(sweep):
+    """Of each attempt the first line is the error; the others may follow from it."""
+    folder = sweep({"ssat": 80.0}, {"seed": [0]}, columns=None, baseline=None, make={("ssat", 0): {"status": "failed"}})
+    run = folder / "ssat-train-0"
+
+    def said(*history: tuple[int, str]) -> list[str]:
+        lines = [json.dumps({"message": message, "attempt": attempt}) for attempt, message in history]
+        (run / "errors.jsonl").write_text("".join(f"{line}\n" for line in lines))
+        (run / "error.json").write_text(lines[-1])
+        return failures.lines(collect(folder))
+
+    assert said((0, "disk is full"), (0, "connection closed")) == ["ssat-train-0: disk is full"]
+    last = "ssat-train-0: disk is full; the last attempt: out of memory"
+    assert said((0, "disk is full"), (1, "out of memory"), (1, "connection closed")) == [last]
+    (run / "error.json").write_text(json.dumps({"message": "no space left", "attempt": 2}))  # nor was there for a line
+    assert failures.lines(collect(folder)) == ["ssat-train-0: disk is full; the last attempt: no space left"]
+
+
 # -------------------------------------------------------------------------------------------------------------- pictures
 
 

@@ -21,21 +21,25 @@ def html(sweep: Sweep) -> str:
 
 def _html(sweep: Sweep, run: RunFolder) -> str:
     name = f'<a href="{escape(linked(sweep, run))}">{escape(run.path.name)}</a>'
-    trace = _first(run).get("details", "")
+    trace = _by_attempt(run)[0].get("details", "")
     behind = f'<details><summary>trace</summary><pre class="trace">{escape(trace)}</pre></details>' if trace else ""
     return f'<div class="failed"><p>{name}: <span class="bad">{escape(_said(run))}</span></p>{behind}</div>\n'
 
 
-def _first(run: RunFolder) -> dict[str, Any]:
-    """The run's first failure; runs of older versions kept the last one alone."""
-    last = read_json(run.path / "error.json")
-    return next(iter(read_events(run.path / "errors.jsonl")), last)
+def _by_attempt(run: RunFolder) -> list[dict[str, Any]]:
+    """The first failure of each attempt, of which other ranks may have failed after; runs of older versions numbered no attempts, or kept
+    the last failure alone, as a full disk does."""
+    found: dict[Any, dict[str, Any]] = {}
+    for line, failure in enumerate([*read_events(run.path / "errors.jsonl"), read_json(run.path / "error.json")]):
+        found.setdefault(failure.get("attempt", f"line {line}"), failure)
+    return list(found.values())
 
 
 def _said(run: RunFolder) -> str:
     """The first error, and the last attempt's where that is another."""
-    first = _first(run)["message"]
-    return first if first == run.error else f"{first}; the last attempt: {run.error}"
+    failures = [failure["message"] for failure in _by_attempt(run)]
+    first, last = failures[0], failures[-1]
+    return first if first == last else f"{first}; the last attempt: {last}"
 
 
 def lines(sweep: Sweep) -> list[str]:
