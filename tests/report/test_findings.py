@@ -18,7 +18,7 @@ from vitssl.config import Run, merge
 from vitssl.config.methods import METHODS
 from vitssl.report import main_table, plots
 from vitssl.report.collect import Cell, RunFolder, Sweep, collect
-from vitssl.report.findings import headlines, sentences
+from vitssl.report.findings import further, headlines, sentences
 from vitssl.report.grid import lay_out
 from vitssl.report.hyperparameters import fields_between_arms, is_setting, sets_hyperparameters
 from vitssl.report.schedule import sentence, training_macs
@@ -64,6 +64,16 @@ def test_a_report_begins_with_the_best_arm_and_no_more_than_five_sentences(sweep
     assert not any("runs are done" in line for line in first)
     assert set(first) <= set(sentences(lay_out(collect(table_3(name="x"))))) | set(first)
     assert 3 <= len(headlines(lay_out(collect(table_3())))) <= 5
+
+
+def test_six_sentences_leave_two_for_the_reading(sweep):
+    """Best, what to take, costs, epochs, the paper, the total."""
+    arms = [{"name": "scratch", "published": 81.0}, {"name": "ssat", "published": 81.0}]
+    top1 = {"scratch": lambda at: 80.0 + at["seed"], "ssat": lambda at: 82.0 + at["seed"]}
+    grid = lay_out(collect(sweep(top1, {"seed": [0, 1, 2]}, columns=None, arms=arms)))
+    first, rest = headlines(grid), further(grid)
+    assert len(first) == 4 and [line.split()[0] for line in rest] == ["The", "The"]
+    assert [*first, *rest] == sentences(grid)[1:]  # but for how far it got
 
 
 def test_of_many_columns_leads_are_counted(sweep):

@@ -29,7 +29,9 @@ def headlines(grid: Grid) -> list[str]:
     progress_made = said.pop("progress")  # which the page's head says
     first = [line for lines in said.values() for line in lines][:MOST_HEADLINES] or progress_made
     rest = _untold(grid, first)
-    return first + rest if len(rest) == 1 else first  # one sentence makes no section
+    if len(rest) != 1:
+        return first
+    return first + rest if len(first) < MOST_HEADLINES else first[:-1]  # one sentence makes no section
 
 
 def story(grid: Grid) -> list[str]:
