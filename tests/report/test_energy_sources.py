@@ -88,6 +88,7 @@ LEFT_OUT = "the notes of sweeps/study.yaml, which are of its own settings, are l
         ({"command": "submit a.yaml equalize=macs", "notes": ["x"]}, f"equalize was set on the command line; {LEFT_OUT}."),
         ({"command": "submit a.yaml axes.data=cifar10 'axes.seed=[0,1]'", "notes": ["x"]}, ""),
         ({"command": "submit a.yaml 'axes.optim.lr=[1,2]'", "notes": ["x"]}, f"optim.lr was set on the command line; {LEFT_OUT}."),
+        ({"command": "submit a.yaml 'axes.loop.threads=[1,2]'", "notes": ["x"]}, "loop.threads was set on the command line."),
         (
             {"command": "submit a.yaml 'axes.rate={low: {optim.lr: 1}}'", "notes": ["x"]},
             f"rate was set on the command line; {LEFT_OUT}.",

@@ -26,7 +26,7 @@ def overridden(sweep: Sweep) -> str:
 
 def contradicts(sweep: Sweep) -> bool:
     """Did the command line set a field that results follow from? What the sweep file's notes say of its settings may then be wrong."""
-    return bool(_of_the_sweep(sweep)) or not all(map(without_influence, sweep.facts.get("overrides") or []))
+    return not all(map(without_influence, [*(sweep.facts.get("overrides") or []), *_of_the_sweep(sweep)]))
 
 
 def _of_the_sweep(sweep: Sweep) -> list[str]:
