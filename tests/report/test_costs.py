@@ -67,6 +67,12 @@ def test_threads_that_other_work_leaves_no_core_to_are_not_compared(grid):
     assert costs.doubt(crowded, None) == "in a run of scratch other work left 50% of the cores that its threads wanted"
 
 
+def test_the_page_on_costs_names_all_that_speaks_against_a_comparison():
+    text = " ".join((Path(costs.__file__).parents[1] / "docs" / "costs.md").read_text().split())
+    assert f"by more than a factor of {costs.ALIKE}, where a CPU worked on the training for less than {100 * costs.WORKED:.0f} %" in text
+    assert f"where other work left it less than {100 * costs.LEFT:.0f} % of the cores" in text
+
+
 def test_a_gpu_may_wait_for_nothing_of_a_cpu(grid):
     assert costs.doubt(grid((1.0, 1.0, 1.0), cpu_time_s=10.0, cores=2, other_cpu_time_s=0.0), None) == ""
 
