@@ -112,9 +112,9 @@ def _check_intact(path: Path) -> None:
     Raises:
         RuntimeError: a part is not what was written.
     """
-    if not zipfile.is_zipfile(path):
-        return  # safetensors and torch's former format have none
     try:
+        if not zipfile.is_zipfile(path):
+            return  # safetensors and torch's former format have none
         with zipfile.ZipFile(path) as archive:
             for part in archive.infolist():
                 if part.CRC:  # torch can be told to leave it out
