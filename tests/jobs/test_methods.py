@@ -39,15 +39,21 @@ TYPED = [(name, method) for name in MORE for method in METHODS if "stages" not i
 
 
 def plan(name: str, words: list[str]) -> list[Cell]:
-    return cells(sweep.read(SWEEPS / f"{name}.yaml", overrides.parse([*words, *MORE[name]])))
+    return cells(sweep.read(SWEEPS / f"{name}.yaml", overrides.parse([*words, *MORE.get(name, ["axes.seed=[0]"])])))
 
 
 def corrected(words: list[str], error: ConfigError) -> list[str]:
     """The words with what the error says to type in place of what it is about."""
-    (said,) = re.findall(r"(?:for example|write) (\S*'[^']*')", error.reason)
-    (typed,) = shlex.split(said)
     assert any(word.startswith(f"{error.field}=") for word in words)
-    return [*(word for word in words if not word.startswith(f"{error.field}=")), typed]
+    return [*(word for word in words if not word.startswith(f"{error.field}=")), *said(error)]
+
+
+def said(error: ConfigError) -> list[str]:
+    """What the error says to type."""
+    if error.reason.endswith("; leave it out: where it is on it changes nothing"):
+        return []
+    (typed,) = re.findall(r"(?:for example|write) (.*?)(?:, or .*)?$", error.reason)
+    return shlex.split(typed)
 
 
 @pytest.mark.parametrize(("name", "method"), TYPED, ids=[f"{name}-{method.title}" for name, method in TYPED])
@@ -91,6 +97,67 @@ def test_one_kind_of_stage_takes_an_objective_as_it_stands() -> None:
         plan("own_images", ["arms.sslft.objectives.gmml={}"])
     with pytest.raises(ConfigError, match=r"^command line: axes.task: it would be on in stages of several kinds"):
         plan("own_images", ["axes.task={a: {}, b: {objectives.gmml: {}}}"])
+
+
+def kinds(made: list[Cell]) -> dict[str, set[str]]:
+    return {f"{cell.arm}.{stage.name}": set(active(stage.run.objectives)) for cell in made for stage in cell.stages}
+
+
+@pytest.mark.parametrize(
+    ("sweep_name", "word", "instead"),
+    [
+        ("own_images", "objectives.classify={label_smoothing: 0.1}", "objectives.classify.label_smoothing=0.1"),
+        ("quickstart", "objectives.classify={label_smoothing: 0.1}", "objectives.classify.label_smoothing=0.1"),
+        ("ssat_vs_sslft", "objectives.classify={label_smoothing: 0.1}", "objectives.classify.label_smoothing=0.1"),
+        ("own_images", "objectives.mae={mask_ratio: 0.6}", "objectives.mae.mask_ratio=0.6"),
+        ("own_images", "arms.sslft.objectives.mae={mask_ratio: 0.6}", "arms.sslft.objectives.mae.mask_ratio=0.6"),
+    ],
+)
+def test_fields_of_an_objective_that_stages_have_are_set_in_each_that_has_it(sweep_name: str, word: str, instead: str) -> None:
+    with pytest.raises(ConfigError, match="of several kinds") as error:
+        plan(sweep_name, [word])
+    assert said(error.value) == [instead]
+    made = plan(sweep_name, said(error.value))
+    assert kinds(made) == kinds(plan(sweep_name, []))
+    (objective, field), value = instead.split("=")[0].split(".")[-2:], float(instead.split("=")[1])
+    arm = instead.split(".")[1] if instead.startswith("arms.") else None
+    on = [active(stage.run.objectives).get(objective) for cell in made if arm in (None, cell.arm) for stage in cell.stages]
+    assert {getattr(fields, field) for fields in on if fields} == {value}
+
+
+def test_an_objective_of_an_axis_is_set_by_its_fields_there() -> None:
+    with pytest.raises(ConfigError, match=r"for those that have it name its fields, {objectives.mae.mask_ratio: 0.6}$"):
+        plan("own_images", ["axes.ratio={low: {objectives.mae: {mask_ratio: 0.6}}, high: {}}"])
+    assert plan("own_images", ["axes.ratio={low: {objectives.mae.mask_ratio: 0.6}, high: {}}"])
+
+
+def test_no_example_takes_an_objective_from_a_stage_that_has_those_asked_for() -> None:
+    with pytest.raises(ConfigError) as error:
+        plan("own_images", ["objectives={classify: {weight: 0.2}, mae: {weight: 0.8}}"])
+    assert said(error.value) == ["arms.ssat.objectives={classify: {weight: 0.2}, mae: {weight: 0.8}}"]
+
+
+def test_one_stage_is_of_several_kinds_where_an_axis_makes_them() -> None:
+    """At lambda 1.0 the file's Run is from scratch, and so it has to stay."""
+    with pytest.raises(ConfigError, match=r"\(ssat: classify \+ mae or classify\); leave it out: where it is on it changes nothing$"):
+        plan("ssat_lambda", ["objectives.mae={}"])
+    with pytest.raises(ConfigError, match=r"write train\.objectives\.mae\.mask_ratio=0\.6$"):
+        plan("ssat_lambda", ["train.objectives.mae={mask_ratio: 0.6}"])
+    made = plan("ssat_lambda", ["objectives.mae.mask_ratio=0.6"])
+    assert [cell.axes["lambda"] for cell in made if active(cell.stages[0].run.objectives).keys() == {"classify"}] == [1.0, 1.0]
+    with pytest.raises(ConfigError) as error:
+        plan("ssat_lambda", ["arms.ssat.objectives.gmml={}"])
+    assert said(error.value) == ["arms.ssat.objectives={mae: null, gmml: {}}", "axes.lambda=[0.01, 0.05, 0.1, 0.25, 0.5, 0.75]"]
+    assert kinds(plan("ssat_lambda", said(error.value))) == {"ssat.train": {"classify", "gmml"}}
+    assert kinds(plan("ssat_lambda", ["objectives.gmml={}", "axes.lambda=[1.0]"])) == {"ssat.train": {"classify", "gmml"}}
+
+
+def test_a_stage_that_several_arms_have_may_be_of_several_kinds() -> None:
+    with pytest.raises(ConfigError, match=r"^command line: train.objectives.gmml: .*\(scratch: classify, ssat: classify \+ mae\)") as error:
+        plan("own_images", ["train.objectives.gmml={}"])
+    assert kinds(plan("own_images", said(error.value)))["scratch.train"] == {"classify"}
+    assert kinds(plan("own_images", ["pretrain.objectives.gmml={}"]))["sslft.pretrain"] == {"mae", "gmml"}
+    assert plan("own_images", ["train={}"])
 
 
 def test_weights_to_start_from_do_not_cut_a_chain(tmp_path: Path) -> None:
