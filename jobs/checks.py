@@ -166,15 +166,18 @@ def check_sizes(backbone: BackboneConfig, of_file: dict[str, Any], cli_fields: C
     before: dict[str, Any] = of_file.get("backbone") or {}
     if "backbone.name" not in cli_fields or before.get("name", BackboneConfig().name) == backbone.name:
         return
-    kept = {name: before[name] for name in SIZES if before.get(name) is not None and f"backbone.{name}" not in cli_fields}
+    own = OF_NAMES[backbone.name]._asdict() | {"depths": list(OF_NAMES[backbone.name].depths)}
+    own["depth"] = own["depths"][0] if len(own["depths"]) == 1 else None
+    of_others = (name for name in SIZES if before.get(name) not in (None, own[name]))
+    kept = {name: before[name] for name in of_others if f"backbone.{name}" not in cli_fields}
     if not kept:
         return
     usual, unread = BackboneConfig(), backbone.inactive_fields()
     inactive = {name: getattr(usual, name) for name in unread if getattr(backbone, name) != getattr(usual, name)}
-    word = flow({"name": backbone.name} | dict.fromkeys(kept) | inactive)
+    word = flow(dict.fromkeys(kept) | inactive)
     sizes = ", ".join(f"{name}: {flow(value)}" for name, value in kept.items())
     reason = f"{backbone.name} would keep the file's sizes of {before.get('name', usual.name)} ({sizes})"
-    raise ConfigError(f"{reason}; for its own write {shlex.quote(f'backbone={word}')}, or set those too", "backbone.name")
+    raise ConfigError(f"{reason}; for its own add {shlex.quote(f'backbone={word}')}, or set those too", "backbone.name")
 
 
 def kept_patches(made: Sequence[Cell]) -> list[str]:

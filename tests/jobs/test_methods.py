@@ -11,7 +11,8 @@ import pytest
 from jobs import checks, overrides, predict, submit, sweep
 from jobs.graph import Cell, cells
 from tests.jobs.conftest import EXAMPLE
-from vitssl.config import ConfigError, active
+from vitssl.config import BackboneConfig, ConfigError, active
+from vitssl.config.backbones import size_of
 from vitssl.config.methods import METHODS, Method
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
@@ -45,6 +46,8 @@ def plan(name: str, words: list[str]) -> list[Cell]:
 def corrected(words: list[str], error: ConfigError) -> list[str]:
     """The words with what the error says to type in place of what it is about."""
     assert any(word.startswith(f"{error.field}=") for word in words)
+    if " add " in error.reason:
+        return [*words, *said(error)]
     return [*(word for word in words if not word.startswith(f"{error.field}=")), *said(error)]
 
 
@@ -52,7 +55,7 @@ def said(error: ConfigError) -> list[str]:
     """What the error says to type."""
     if error.reason.endswith("; leave it out: where it is on it changes nothing"):
         return []
-    (typed,) = re.findall(r"(?:for example|write) (.*?)(?:, or .*)?$", error.reason)
+    (typed,) = re.findall(r"(?:for example|write|add) (.*?)(?:, or .*)?$", error.reason)
     return shlex.split(typed)
 
 
@@ -172,7 +175,7 @@ def test_a_named_backbone_is_no_other_of_its_name() -> None:
         plan("own_images", ["backbone.name=vit_tiny"])
     assert str(error.value).startswith(
         "command line: backbone.name: vit_tiny would keep the file's sizes of vit_pico (embed_dim: 128, depth: 6, num_heads: 4); "
-        "for its own write 'backbone={name: vit_tiny, embed_dim: null, depth: null, num_heads: null}', or set those too"
+        "for its own add 'backbone={embed_dim: null, depth: null, num_heads: null}', or set those too"
     )
     set_too = ["backbone.name=vit_tiny", "backbone={embed_dim: 96, depth: 2, num_heads: 3}"]
     made = plan("own_images", set_too)
@@ -182,6 +185,24 @@ def test_a_named_backbone_is_no_other_of_its_name() -> None:
     ]
     assert checks.kept_patches(plan("own_images", [*set_too, "backbone.patch_size=8"])) == checks.kept_patches(plan("own_images", [])) == []
     assert plan("own_images", ["axes.size=[vit_tiny_224px]"]) and plan("quickstart", ["axes.backbone.name=[vit_tiny,vit_small]"])
+
+
+def test_backbones_of_an_axis_are_those_of_their_names() -> None:
+    axis = "axes.backbone.name=[vit_tiny,vit_small]"
+    with pytest.raises(ConfigError, match="vit_tiny would keep") as error:
+        plan("own_images", [axis])
+    assert said(error.value) == ["backbone={embed_dim: null, depth: null, num_heads: null}"]
+    made = plan("own_images", [axis, *said(error.value)])
+    assert {size_of(stage.run.backbone).embed_dim for cell in made for stage in cell.stages} == {192, 384}
+
+
+def test_a_size_of_the_file_that_a_name_has_itself_is_no_other() -> None:
+    of_file = {"backbone": {"name": "vit_pico", "embed_dim": 192, "depth": 12, "num_heads": 3, "mlp_ratio": 4.0}}
+    checks.check_sizes(BackboneConfig("vit_tiny"), of_file, ["backbone.name"])
+    with pytest.raises(ConfigError, match=r"vit_small would keep .* \(embed_dim: 192, num_heads: 3\); .* add"):
+        checks.check_sizes(BackboneConfig("vit_small"), of_file, ["backbone.name"])
+    stages = {"backbone": {"name": "swin_pico", "embed_dim": 96, "depths": [2, 2, 6, 2], "num_heads": 3}}
+    checks.check_sizes(BackboneConfig("swin_tiny"), stages, ["backbone.name"])
 
 
 def test_patches_that_stay_the_files_are_said_at_submission(place: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
