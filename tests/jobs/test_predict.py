@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from jobs import pace, predict, shards
+from jobs import overrides, pace, predict, shards, show
 from jobs.folders import Launch, architecture, digest, source_files
 from jobs.graph import Graph
+from jobs.sweep import read
 from vitssl.config import Objectives, Site, Subset
 from vitssl.config.objectives.mae import MaeConfig
 
@@ -171,3 +174,22 @@ def test_the_longest_chain_is_of_runs_that_wait_for_each_other(expand) -> None:
     assert predict.longest_chain_hours(graph, predictions) == 6.5
     predictions[0].hours = 3.0
     assert predict.longest_chain_hours(graph, predictions) == 6.0
+
+
+def test_the_table_says_that_its_macs_are_of_a_whole_step(graph: Graph, place: Path, capsys) -> None:
+    launch = Launch(place / "runs" / "example", "slurm", Site(), place, commit=(None, True))
+    predicted, spec = predict.sweep(graph, launch), read("sweep.yaml", overrides.parse(["arms=[scratch]", "axes.data=[plain]"]))
+    show.jobs(graph, spec, Console(width=200), predicted, Site())
+    show.predictions(predicted, Site(), Console(width=200))
+    shown = capsys.readouterr().out
+    assert shown.count(" GMACs/image, step ") == 2 and shown.count(" 6.000 ") == 2
+
+
+def test_networks_to_count_are_said_as_every_number_is(graph: Graph, place: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    result = subprocess.CompletedProcess([], 0, "{}\n", "")
+    monkeypatch.setattr(predict, "save", lambda *_: None)
+    monkeypatch.setattr(predict.subprocess, "run", lambda *_, **__: result)
+    launch = Launch(place / "runs" / "example", "slurm", Site(), place, commit=(None, True))
+    for number in (1, 1200):
+        predict._count((graph.jobs[0].run,) * number, (2,) * number, launch)
+    assert capsys.readouterr().err.splitlines() == ["counting the MACs of 1 network ...", "counting the MACs of 1,200 networks ..."]
