@@ -103,7 +103,7 @@ def _not_run(spec: Spec, console: Console) -> None:
         if not arm.stages:
             arms_of.setdefault(arm.not_runnable or "numbers that the paper quotes", []).append(name)
     for reason, names in arms_of.items():
-        console.print(f"not run: {', '.join(names)} ({reason})", highlight=False, markup=False)
+        console.print(f"not run: {', '.join(names)} ({reason})", highlight=False)
 
 
 def _table(graph: Graph, spec: Spec) -> Table:
@@ -123,9 +123,9 @@ def basis(words: Sequence[str], graph: Graph, launch: Launch, console: Console) 
             arms_of.setdefault(_most(job.resources), []).append(job.arm)
     if arms_of:
         each = next(iter(arms_of)) if len(arms_of) == 1 else "; ".join(f"{most} ({listed(arms)})" for most, arms in arms_of.items())
-        console.print(f"A job takes at most {each}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"A job takes at most {each}", soft_wrap=True, highlight=False)
     if words:
-        console.print(f"Set by the command line: {shlex.join(words)}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"Set by the command line: {shlex.join(words)}", soft_wrap=True, highlight=False)
 
 
 def _most(resources: Resources) -> str:

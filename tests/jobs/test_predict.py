@@ -7,7 +7,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from jobs import overrides, pace, predict, shards, show
 from jobs.folders import Launch, architecture, digest, source_files
@@ -15,6 +14,7 @@ from jobs.graph import Graph
 from jobs.sweep import read
 from vitssl.config import Objectives, Site, Subset
 from vitssl.config.objectives.mae import MaeConfig
+from vitssl.terminal import console
 
 CLASSES = 2  # of the shards that `expand` makes
 COST = {"macs_train_step": 6e9, "macs_inference": 3e9}
@@ -179,8 +179,8 @@ def test_the_longest_chain_is_of_runs_that_wait_for_each_other(expand) -> None:
 def test_the_table_says_that_its_macs_are_of_a_whole_step(graph: Graph, place: Path, capsys) -> None:
     launch = Launch(place / "runs" / "example", "slurm", Site(), place, commit=(None, True))
     predicted, spec = predict.sweep(graph, launch), read("sweep.yaml", overrides.parse(["arms=[scratch]", "axes.data=[plain]"]))
-    show.jobs(graph, spec, Console(width=200), predicted, Site())
-    show.predictions(predicted, Site(), Console(width=200))
+    show.jobs(graph, spec, console(width=200), predicted, Site())
+    show.predictions(predicted, Site(), console(width=200))
     shown = capsys.readouterr().out
     assert shown.count(" GMACs/image, step ") == 2 and shown.count(" 6.000 ") == 2
 
