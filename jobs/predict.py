@@ -102,7 +102,7 @@ def _evaluated(run: Run) -> float:
     if not classifies(run):
         return 0.0
     counts = image_counts(run)
-    epochs = images_trained(run) / counts["train_images"]
+    epochs = min(run.loop.epochs, images_trained(run) / counts["train_images"])  # the last batch may begin one more
     times = math.ceil(epochs / run.loop.eval_every) if run.loop.eval_every else 1
     return times * (counts["val_images"] + counts["test_images"] * (1 if run.loop.ema_decay is None else 2))
 

@@ -33,7 +33,7 @@ def test_a_run_takes_its_architectures_pace_and_others_the_mean() -> None:
 
 def test_work_is_images_over_all_epochs_or_steps(expand) -> None:
     job = expand("arms=[scratch]", "axes.data=[plain]").jobs[0]
-    assert work(job.run).images == 10 * 100
+    assert work(job.run).images == 63 * 16  # 10 epochs of 100 images are 62.5 batches
     job.run.loop.max_steps = 3
     assert work(job.run).images == 3 * 16
 
@@ -46,11 +46,11 @@ def test_the_launcher_says_what_is_left_and_tells_the_run(expand) -> None:
     write_json(scratch.folder / "done.json", {"time_s": 105.0})
     seen = seen_of(graph.jobs)
     place = Place("[2/6]", second, chain, seen)
-    # the fine-tunings have scratch's architecture and as many images, the pretrainings half of them
-    per_run = 105.0 + START_S
-    assert place.left == f"; about {(3 * per_run + per_run) / 60:.0f} min left for the sweep"
+    # the fine-tunings have scratch's architecture and its 63 batches, the pretrainings half the epochs: 31.25 batches, and so 32
+    per_run, pretrainings = 105.0 + START_S, 2 * 32 / 63
+    assert place.left == f"; about {(3 + pretrainings) * per_run / 60:.0f} min left for the sweep"
     told = json.loads(place.variables["VITSSL_SWEEP"])
-    assert told == {"position": "[2/6]", "seconds": 2 * per_run, "times_this": 1.0}
+    assert told == {"position": "[2/6]", "seconds": 2 * per_run, "times_this": pytest.approx(pretrainings)}
     assert Place("[6/6]", chain[-1], [], seen).left == ""
 
 
