@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobs.overrides import CLI, Setting
 from jobs.sweep import Spec
@@ -19,6 +20,19 @@ if TYPE_CHECKING:
 
 SIZES = ("embed_dim", "depth", "depths", "num_heads", "mlp_ratio", "qkv_bias")  # that make a named network another one
 SHOWN = 4  # stages that an error names
+Place = tuple[str, str]  # an arm, and its stage
+
+
+class Point(NamedTuple):
+    """A Run as the file has it, at one value of every axis."""
+
+    labels: dict[str, Any]
+    fields: dict[str, Any]
+
+    @property
+    def kind(self) -> tuple[str, ...]:
+        """The objectives that are on."""
+        return tuple(name for name, value in (self.fields.get("objectives") or {}).items() if value is not None)
 
 
 def check_objectives(spec: Spec, made: Sequence[Cell]) -> None:
@@ -40,66 +54,105 @@ def _asked(spec: Spec) -> list[tuple[Setting, str]]:
     return [*((setting, setting.key) for setting in spec.overrides.settings), *of_axes]
 
 
-def check_whose(spec: Spec, of_file: Iterable[tuple[str, str, dict[str, Any]]]) -> None:
-    """What makes a Run of one kind is not set in stages of several kinds at once: a pretraining would become half a fine-tuning, a
+def check_whose(spec: Spec, of_file: Iterable[tuple[str, str, dict[str, Any], dict[str, Any]]]) -> None:
+    """What makes a Run of one kind is not set in Runs of several kinds at once: a pretraining would become half a fine-tuning, a
     baseline the method, and a chain would start twice.
 
     Args:
         spec: the sweep.
-        of_file: arm, stage, and the fields of its Run without the command line's, of every cell.
+        of_file: arm, stage, labels of the axes, and the fields of its Run without the command line's, of every cell.
 
     Raises:
-        ConfigError: an objective that is switched on, or weights to start from, without the stage that is meant; it says what to type.
+        ConfigError: an objective that is switched on, or weights to start from, without the Runs that are meant; it says what to type.
     """
-    asked = [(setting, key) for setting, key in _asked(spec) if setting.stage is None]
-    stages = {(arm, stage): fields for arm, stage, fields in of_file} if asked else {}
+    asked = [(setting, key) for setting, key in _asked(spec) if _starts(setting) or _typed(setting)]
+    points: dict[Place, list[Point]] = {}
+    for arm, stage, labels, fields in of_file if asked else ():
+        points.setdefault((arm, stage), []).append(Point(labels, fields))
     for setting, key in asked:
-        mine = {place: fields for place, fields in stages.items() if setting.arm in (None, place[0])}
+        mine = {(arm, stage): every for (arm, stage), every in points.items() if _is_of(setting, arm, stage)}
         _refuse_several_kinds(setting, key, mine, spec)
-        _refuse_broken_chain(setting, key, mine)
+        if setting.stage is None:
+            _refuse_broken_chain(setting, key, mine)
 
 
-def _refuse_several_kinds(setting: Setting, key: str, stages: dict[tuple[str, str], dict[str, Any]], spec: Spec) -> None:
-    asked = nested({setting.field: setting.value}).get("objectives") if setting.objective is None else None
-    asked = {name: value for name, value in (asked or {}).items() if value is not None}
-    kinds = {place: _objectives(fields) for place, fields in stages.items()}
-    new = {name for name in asked if any(name not in kind for kind in kinds.values())}
-    if not new or len(set(map(frozenset, kinds.values()))) < 2:
+def _is_of(setting: Setting, arm: str, stage: str) -> bool:
+    return setting.arm in (None, arm) and setting.stage in (None, stage)
+
+
+def _typed(setting: Setting) -> dict[str, Any]:
+    """{objective: its fields, or None} of the whole objectives that it sets."""
+    return nested({setting.field: setting.value}).get("objectives") or {} if setting.objective is None else {}
+
+
+def _refuse_several_kinds(setting: Setting, key: str, points: dict[Place, list[Point]], spec: Spec) -> None:
+    typed = _typed(setting)
+    asked = {name for name, value in typed.items() if value is not None}
+    kinds = {place: list(dict.fromkeys(point.kind for point in every)) for place, every in points.items()}
+    different = {frozenset(kind) for of_place in kinds.values() for kind in of_place}
+    if len(different) < 2 or all(asked <= kind for kind in different):
         return
-    arm, stage = min(kinds, key=lambda place: _unlikely(asked, kinds[place], place[0] == spec.baseline))
-    instead = dict.fromkeys(sorted(set(kinds[arm, stage]) - {"classify", *asked}))
-    whose = f"arms.{arm}" if len(spec.arms[arm].stages) == 1 else f"arms.{arm}.{stage}"
-    word = shlex.quote(f"{whose}.objectives={flow(instead | asked)}")
-    listed = [f"{_place(spec, *place)}: {' + '.join(kind) or 'none'}" for place, kind in kinds.items()]
+    named = {place: " or ".join(" + ".join(kind) or "none" for kind in of_place) for place, of_place in kinds.items()}
+    listed = [f"{_place(spec, *place)}: {names}" for place, names in named.items()]
     unlike = ", ".join([*listed[:SHOWN], *(["..."] if len(listed) > SHOWN else [])])
-    raise ConfigError(f"it would be on in stages of several kinds ({unlike}); say in which, for example {word}", key, CLI)
+    if len(typed) == 1 and any(asked <= kind for kind in different):
+        advice = _as_fields(setting, key)
+    else:
+        advice = f"say in which, for example {_in_one_kind(typed, points, spec)}"
+    raise ConfigError(f"it would be on in stages of several kinds ({unlike}); {advice}", key, CLI)
+
+
+def _as_fields(setting: Setting, key: str) -> str:
+    """What to do with an objective that some stages have: its fields apply where it is on, and switch it on nowhere."""
+    fields = {name: value for name, value in setting.leaves.items() if name.count(".") > 1}
+    if not fields:
+        return "leave it out: where it is on it changes nothing"
+    if key != setting.key:
+        return f"for those that have it name its fields, {flow(fields)}"
+    words = shlex.join(f"{setting.whose}{'.' if setting.whose else ''}{name}={flow(value)}" for name, value in fields.items())
+    return f"for those that have it write {words}"
+
+
+def _in_one_kind(typed: dict[str, Any], points: dict[Place, list[Point]], spec: Spec) -> str:
+    """What to type for the Runs that look most like those meant: their stage, and the values of axes where they are of one kind."""
+    asked = {name for name, value in typed.items() if value is not None}
+    (arm, stage), chosen = min(
+        ((place, point) for place, every in points.items() for point in every),
+        key=lambda one: _unlikely(asked, one[1].kind, one[0][0] == spec.baseline),
+    )
+    replaced = [] if asked <= set(chosen.kind) else sorted(set(chosen.kind) - {"classify", *asked})
+    words = [f"arms.{_place(spec, arm, stage)}.objectives={flow(dict.fromkeys(replaced) | typed)}"]
+    for axis, label in chosen.labels.items():
+        beside = [point for point in points[arm, stage] if {**point.labels, axis: label} == chosen.labels]
+        alike = [point.labels[axis] for point in beside if set(point.kind) == set(chosen.kind)]
+        if len(alike) < len(beside):
+            words.append(f"axes.{axis}={flow(alike)}")
+    return shlex.join(words)
 
 
 def _unlikely(asked: Collection[str], kind: Collection[str], is_baseline: bool) -> tuple[bool, ...]:
-    """How little a stage looks like the one that is meant, the largest difference first."""
+    """How little a Run looks like the one that is meant, the largest difference first."""
     replaced = set(kind) - {"classify", *asked}
     return not set(asked) <= set(kind), ("classify" in asked) != ("classify" in kind), is_baseline, not replaced
-
-
-def _objectives(fields: dict[str, Any]) -> list[str]:
-    """Those that are on without the command line."""
-    return [name for name, value in (fields.get("objectives") or {}).items() if value is not None]
 
 
 def _place(spec: Spec, arm: str, stage: str) -> str:
     return arm if len(spec.arms[arm].stages) == 1 else f"{arm}.{stage}"
 
 
-def _refuse_broken_chain(setting: Setting, key: str, stages: dict[tuple[str, str], dict[str, Any]]) -> None:
-    arms: dict[str, list[str]] = {}
-    for arm, name in stages:
-        arms.setdefault(arm, []).append(name)
-    starts = checkpoint_fields(RunConfig)
-    for (arm, name), fields in stages.items():
-        of_file = dotted(fields)
-        for field, value in setting.leaves.items():
-            parent = of_file.get(field) if field in starts else None
-            if parent in arms[arm] and value != parent:
+def _starts(setting: Setting) -> list[str]:
+    """The fields of weights to start from that it sets."""
+    return [field for field in checkpoint_fields(RunConfig) if field in setting.leaves]
+
+
+def _refuse_broken_chain(setting: Setting, key: str, points: dict[Place, list[Point]]) -> None:
+    stages_of: dict[str, list[str]] = {}
+    for arm, name in points:
+        stages_of.setdefault(arm, []).append(name)
+    for (arm, name), field in itertools.product(points, _starts(setting)):
+        value = setting.leaves[field]
+        for parent in (dotted(point.fields).get(field) for point in points[arm, name]):
+            if parent in stages_of[arm] and value != parent:
                 words = " or ".join(f"arms.{arm}.{one}.{field}={flow(value)}" for one in (parent, name))
                 raise ConfigError(f"{name} of {arm} starts from its stage {parent}; say which stage is meant, {words}", key, CLI)
 
@@ -113,15 +166,18 @@ def check_sizes(backbone: BackboneConfig, of_file: dict[str, Any], cli_fields: C
     before: dict[str, Any] = of_file.get("backbone") or {}
     if "backbone.name" not in cli_fields or before.get("name", BackboneConfig().name) == backbone.name:
         return
-    kept = {name: before[name] for name in SIZES if before.get(name) is not None and f"backbone.{name}" not in cli_fields}
+    own = OF_NAMES[backbone.name]._asdict() | {"depths": list(OF_NAMES[backbone.name].depths)}
+    own["depth"] = own["depths"][0] if len(own["depths"]) == 1 else None
+    of_others = (name for name in SIZES if before.get(name) not in (None, own[name]))
+    kept = {name: before[name] for name in of_others if f"backbone.{name}" not in cli_fields}
     if not kept:
         return
     usual, unread = BackboneConfig(), backbone.inactive_fields()
     inactive = {name: getattr(usual, name) for name in unread if getattr(backbone, name) != getattr(usual, name)}
-    word = flow({"name": backbone.name} | dict.fromkeys(kept) | inactive)
+    word = flow(dict.fromkeys(kept) | inactive)
     sizes = ", ".join(f"{name}: {flow(value)}" for name, value in kept.items())
     reason = f"{backbone.name} would keep the file's sizes of {before.get('name', usual.name)} ({sizes})"
-    raise ConfigError(f"{reason}; for its own write {shlex.quote(f'backbone={word}')}, or set those too", "backbone.name")
+    raise ConfigError(f"{reason}; for its own add {shlex.quote(f'backbone={word}')}, or set those too", "backbone.name")
 
 
 def kept_patches(made: Sequence[Cell]) -> list[str]:

@@ -125,7 +125,7 @@ def cells(spec: Spec) -> list[Cell]:
     points = [dict(zip(spec.axes, values, strict=True)) for values in itertools.product(*spec.axes.values())]
     places = [(arm, labels) for arm, labels in itertools.product(spec.arms, points) if spec.arms[arm].stages]
     staged = ((arm, labels, stage) for arm, labels in places for stage in spec.arms[arm].stages)
-    checks.check_whose(spec, ((arm, stage, _of_file(spec, arm, labels, stage)) for arm, labels, stage in staged))
+    checks.check_whose(spec, ((arm, stage, labels, _of_file(spec, arm, labels, stage)) for arm, labels, stage in staged))
     result = [Cell(arm, labels, _stages(spec, arm, labels)) for arm, labels in places]
     checks.check_objectives(spec, result)
     checks.check_metric(spec, result)

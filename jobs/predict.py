@@ -24,6 +24,7 @@ from jobs.shards import ROOT, expected_index, image_counts, images_trained
 from vitssl.config import ConfigError, Run, Site, classifies, save
 from vitssl.emissions import intensity_kg_per_kwh
 from vitssl.files import read_json, write_json
+from vitssl.words import counted
 
 FLOPS_PER_MAC = 2  # floating-point operations
 # to start a run, on each of its devices: imports, the device, the first batches
@@ -101,7 +102,7 @@ def _evaluated(run: Run) -> float:
     if not classifies(run):
         return 0.0
     counts = image_counts(run)
-    epochs = images_trained(run) / counts["train_images"]
+    epochs = min(run.loop.epochs, images_trained(run) / counts["train_images"])  # the last batch may begin one more
     times = math.ceil(epochs / run.loop.eval_every) if run.loop.eval_every else 1
     return times * (counts["val_images"] + counts["test_images"] * (1 if run.loop.ema_decay is None else 2))
 
@@ -139,7 +140,7 @@ def costs_of(runs: list[Run], launch: Launch) -> list[dict[str, Any]]:
 
 def _count(runs: tuple[Run, ...], classes: tuple[int, ...], launch: Launch) -> list[dict[str, Any]]:
     """Count in the training environment: the launcher's may have no torch."""
-    print(f"counting the MACs of {len(runs)} network{'' if len(runs) == 1 else 's'} ...", file=sys.stderr, flush=True)
+    print(f"counting the MACs of {counted(len(runs), 'network')} ...", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="vitssl-") as scratch:
         folders = [Path(scratch) / str(i) for i in range(len(runs))]
         for run, folder in zip(runs, folders, strict=True):

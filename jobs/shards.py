@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 import shlex
 import subprocess
@@ -269,10 +270,10 @@ def num_images(run: Run) -> int:
     return image_counts(run)["train_images"]
 
 
-def images_trained(run: Run) -> float:
-    """How many images a Run trains on, over all epochs."""
-    images = run.loop.epochs * num_images(run)
-    return images if run.loop.max_steps is None else min(images, run.loop.max_steps * run.optim.batch_size)
+def images_trained(run: Run) -> int:
+    """How many images a Run trains on, over all epochs: its last batch is a whole one."""
+    steps = math.ceil(round(run.loop.epochs * num_images(run) / run.optim.batch_size, 6))
+    return min(steps, run.loop.max_steps or steps) * run.optim.batch_size
 
 
 def image_counts(run: Run) -> dict[str, int]:

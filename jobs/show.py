@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -19,11 +20,13 @@ from jobs.predict import START_S, Prediction, longest_chain_hours, most_gpus
 from jobs.sweep import Spec
 from jobs.tables import print_table
 from vitssl.config import Run, Site, checkpoints, dotted
+from vitssl.config.sweep import Resources
 from vitssl.emissions import intensity_kg_per_kwh
-from vitssl.words import counted
+from vitssl.words import counted, listed
 
 MOST_LINES = 30  # of the table of a sweep, unless every job is asked for
 ALL_JOBS = "--all-jobs"
+GMACS = "GMACs/image, step"  # forward and backward
 
 
 @dataclass
@@ -59,19 +62,18 @@ def jobs(graph: Graph, spec: Spec, console: Console, predicted: Sequence[Predict
     of_all, table, costs = lines(graph.jobs, spec), _table(graph, spec), {p.name: p for p in predicted}
     begun = any(line.state != "new" for line in of_all)
     units = _units(site) if site is not None and any(p.gpu_hours for p in predicted) else []
-    for column in ("run", "runs", "epochs", "starts from", "GMACs/image", "images", "hours", *units, "state"):
+    for column in ("run", "runs", "epochs", "starts from", GMACS, "images", "hours", *units, "state"):
         table.add_column(column, justify="left" if column in ("run", "starts from", "state") else "right")
     for line in of_all[:MOST_LINES]:
         known = [costs[job.name] for job in line.jobs if job.name in costs]
         epochs = ", ".join(dict.fromkeys(str(job.run.loop.epochs) for job in line.jobs))
         cells = [line.label, str(len(line.jobs)), epochs, line.starts_from, *_sums(known, site, len(units)), line.state if begun else ""]
         table.add_row(*cells)
-    print_table(table, console, drop=("starts from", "images", "kWh", "GMACs/image", "kg CO2e", "epochs"))
+    print_table(table, console, drop=("starts from", "images", "kWh", GMACS, "kg CO2e", "epochs"))
     if left := of_all[MOST_LINES:]:
         more = f"{counted(len(left), 'more line')} ({counted(sum(len(line.jobs) for line in left), 'run')})"
         console.print(f"... {more}; {ALL_JOBS} prints every run", highlight=False)
-    if quoted := [name for name, arm in spec.arms.items() if not arm.stages]:
-        console.print(f"not run: {', '.join(quoted)}", highlight=False, markup=False)
+    _not_run(spec, console)
 
 
 def _sums(predicted: list[Prediction], site: Site | None, amounts: int) -> list[str]:
@@ -91,9 +93,17 @@ def every_job(graph: Graph, spec: Spec, console: Console) -> None:
     for job in graph.jobs:
         table.add_row(job.name, job.stage, str(job.run.loop.epochs), starts_from(job), state(job))
     print_table(table, console, drop=("stage", "starts from", "epochs"))
+    _not_run(spec, console)
+
+
+def _not_run(spec: Spec, console: Console) -> None:
+    """The arms that have no Runs, and why: a line for each reason."""
+    arms_of: dict[str, list[str]] = {}
     for name, arm in spec.arms.items():
         if not arm.stages:
-            console.print(f"{name}: not run: {arm.not_runnable or 'a number that the paper quotes'}", highlight=False)
+            arms_of.setdefault(arm.not_runnable or "numbers that the paper quotes", []).append(name)
+    for reason, names in arms_of.items():
+        console.print(f"not run: {', '.join(names)} ({reason})", highlight=False)
 
 
 def _table(graph: Graph, spec: Spec) -> Table:
@@ -103,6 +113,26 @@ def _table(graph: Graph, spec: Spec) -> Table:
 
 def starts_from(job: Job) -> str:
     return ", ".join(parent.stage for parent in job.parents) or ", ".join(checkpoints(job.run).values())
+
+
+def basis(words: Sequence[str], graph: Graph, launch: Launch, console: Console) -> None:
+    """What the plan rests on: what a job may take of a cluster, and what the command line sets."""
+    arms_of: dict[str, list[str]] = {}
+    for job in graph.jobs if launch.executor == "slurm" else ():
+        if not is_trained(job):
+            arms_of.setdefault(_most(job.resources), []).append(job.arm)
+    if arms_of:
+        each = next(iter(arms_of)) if len(arms_of) == 1 else "; ".join(f"{most} ({listed(arms)})" for most, arms in arms_of.items())
+        console.print(f"A job takes at most {each}", soft_wrap=True, highlight=False)
+    if words:
+        console.print(f"Set by the command line: {shlex.join(words)}", soft_wrap=True, highlight=False)
+
+
+def _most(resources: Resources) -> str:
+    """In words: 12 hours on 1 GPU."""
+    nodes = f"{counted(resources.nodes, 'node')} of " if resources.nodes > 1 else ""
+    gpus = counted(resources.gpus_per_node, "GPU") if resources.gpus_per_node else counted(resources.cpus_per_gpu, "CPU")
+    return f"{counted(resources.hours, 'hour')} on {nodes}{gpus}"
 
 
 def hint(launch: Launch, console: Console) -> None:
@@ -200,12 +230,12 @@ def predictions(predicted: list[Prediction], site: Site, console: Console) -> No
     table = Table(title="Predicted cost of the runs that are not done", title_justify="left")
     on_gpu = any(p.gpu_hours for p in predicted)
     amounts = _units(site) if on_gpu else []
-    for column in ("run", "GMACs/image", "images", "hours", *amounts):
+    for column in ("run", GMACS, "images", "hours", *amounts):
         table.add_column(column, justify="left" if column == "run" else "right")
     for p in predicted:
         cost = map(_shown, _amounts(p, site)) if on_gpu else ()
         table.add_row(p.name, f"{p.macs / 1e9:.3f}", f"{p.images:,.0f}", _shown(p.hours), *cost)
-    print_table(table, console, drop=("images", "GMACs/image", "kWh"))
+    print_table(table, console, drop=("images", GMACS, "kWh"))
 
 
 def _units(site: Site) -> list[str]:

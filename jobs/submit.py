@@ -122,7 +122,7 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
         equalize.apply(spec, planned, launch)
     linked = graph.link(spec, planned, launch.sweep, shards.fingerprint)
     if options.dry_run:
-        return _dry_run(spec, linked, launch, unfetched, options.all_jobs, console)
+        return _dry_run(spec, linked, launch, unfetched, options, console)
     if any(limit is not None for limit in vars(spec.budget).values()):
         budget.check(spec, linked, predict.sweep(linked, launch), site)
     _show(spec, linked, options.all_jobs, console)
@@ -210,22 +210,23 @@ def _site_problems(site: Site) -> Iterator[Problem]:
 
 
 def _dry_run(
-    spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, unfetched: dict[str, str], all_jobs: bool, console: Console
+    spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, unfetched: dict[str, str], options: argparse.Namespace, console: Console
 ) -> int:  # fmt: skip
     """Print the totals first: with all jobs, a large sweep's tables and scripts are hundreds of lines."""
     from jobs import launcher
 
     predictions = predict.sweep(linked, launch)
     show.summary(linked, predictions, launch, console)
+    show.basis(options.overrides, linked, launch, console)
     for file, name in unfetched.items():
         console.print(f"{file} would be fetched from {name} first, which also gives the runs their final names", soft_wrap=True)
-    _show(spec, linked, all_jobs, console, predictions, launch.site)
-    if all_jobs:
+    _show(spec, linked, options.all_jobs, console, predictions, launch.site)
+    if options.all_jobs:
         show.predictions(predictions, launch.site, console)
         show.runs(linked, console)
-    if all_jobs and launch.executor == "slurm":
+    if options.all_jobs and launch.executor == "slurm":
         launcher.show_scripts(linked, launch, console)
-    if not all_jobs:
+    if not options.all_jobs:
         show.hint(launch, console)
     budget.check(spec, linked, predictions, launch.site)
     return 0

@@ -11,7 +11,8 @@ import pytest
 from jobs import checks, overrides, predict, submit, sweep
 from jobs.graph import Cell, cells
 from tests.jobs.conftest import EXAMPLE
-from vitssl.config import ConfigError, active
+from vitssl.config import BackboneConfig, ConfigError, active
+from vitssl.config.backbones import size_of
 from vitssl.config.methods import METHODS, Method
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
@@ -39,15 +40,23 @@ TYPED = [(name, method) for name in MORE for method in METHODS if "stages" not i
 
 
 def plan(name: str, words: list[str]) -> list[Cell]:
-    return cells(sweep.read(SWEEPS / f"{name}.yaml", overrides.parse([*words, *MORE[name]])))
+    return cells(sweep.read(SWEEPS / f"{name}.yaml", overrides.parse([*words, *MORE.get(name, ["axes.seed=[0]"])])))
 
 
 def corrected(words: list[str], error: ConfigError) -> list[str]:
     """The words with what the error says to type in place of what it is about."""
-    (said,) = re.findall(r"(?:for example|write) (\S*'[^']*')", error.reason)
-    (typed,) = shlex.split(said)
     assert any(word.startswith(f"{error.field}=") for word in words)
-    return [*(word for word in words if not word.startswith(f"{error.field}=")), typed]
+    if " add " in error.reason:
+        return [*words, *said(error)]
+    return [*(word for word in words if not word.startswith(f"{error.field}=")), *said(error)]
+
+
+def said(error: ConfigError) -> list[str]:
+    """What the error says to type."""
+    if error.reason.endswith("; leave it out: where it is on it changes nothing"):
+        return []
+    (typed,) = re.findall(r"(?:for example|write|add) (.*?)(?:, or .*)?$", error.reason)
+    return shlex.split(typed)
 
 
 @pytest.mark.parametrize(("name", "method"), TYPED, ids=[f"{name}-{method.title}" for name, method in TYPED])
@@ -93,6 +102,67 @@ def test_one_kind_of_stage_takes_an_objective_as_it_stands() -> None:
         plan("own_images", ["axes.task={a: {}, b: {objectives.gmml: {}}}"])
 
 
+def kinds(made: list[Cell]) -> dict[str, set[str]]:
+    return {f"{cell.arm}.{stage.name}": set(active(stage.run.objectives)) for cell in made for stage in cell.stages}
+
+
+@pytest.mark.parametrize(
+    ("sweep_name", "word", "instead"),
+    [
+        ("own_images", "objectives.classify={label_smoothing: 0.1}", "objectives.classify.label_smoothing=0.1"),
+        ("quickstart", "objectives.classify={label_smoothing: 0.1}", "objectives.classify.label_smoothing=0.1"),
+        ("ssat_vs_sslft", "objectives.classify={label_smoothing: 0.1}", "objectives.classify.label_smoothing=0.1"),
+        ("own_images", "objectives.mae={mask_ratio: 0.6}", "objectives.mae.mask_ratio=0.6"),
+        ("own_images", "arms.sslft.objectives.mae={mask_ratio: 0.6}", "arms.sslft.objectives.mae.mask_ratio=0.6"),
+    ],
+)
+def test_fields_of_an_objective_that_stages_have_are_set_in_each_that_has_it(sweep_name: str, word: str, instead: str) -> None:
+    with pytest.raises(ConfigError, match="of several kinds") as error:
+        plan(sweep_name, [word])
+    assert said(error.value) == [instead]
+    made = plan(sweep_name, said(error.value))
+    assert kinds(made) == kinds(plan(sweep_name, []))
+    (objective, field), value = instead.split("=")[0].split(".")[-2:], float(instead.split("=")[1])
+    arm = instead.split(".")[1] if instead.startswith("arms.") else None
+    on = [active(stage.run.objectives).get(objective) for cell in made if arm in (None, cell.arm) for stage in cell.stages]
+    assert {getattr(fields, field) for fields in on if fields} == {value}
+
+
+def test_an_objective_of_an_axis_is_set_by_its_fields_there() -> None:
+    with pytest.raises(ConfigError, match=r"for those that have it name its fields, {objectives.mae.mask_ratio: 0.6}$"):
+        plan("own_images", ["axes.ratio={low: {objectives.mae: {mask_ratio: 0.6}}, high: {}}"])
+    assert plan("own_images", ["axes.ratio={low: {objectives.mae.mask_ratio: 0.6}, high: {}}"])
+
+
+def test_no_example_takes_an_objective_from_a_stage_that_has_those_asked_for() -> None:
+    with pytest.raises(ConfigError) as error:
+        plan("own_images", ["objectives={classify: {weight: 0.2}, mae: {weight: 0.8}}"])
+    assert said(error.value) == ["arms.ssat.objectives={classify: {weight: 0.2}, mae: {weight: 0.8}}"]
+
+
+def test_one_stage_is_of_several_kinds_where_an_axis_makes_them() -> None:
+    """At lambda 1.0 the file's Run is from scratch, and so it has to stay."""
+    with pytest.raises(ConfigError, match=r"\(ssat: classify \+ mae or classify\); leave it out: where it is on it changes nothing$"):
+        plan("ssat_lambda", ["objectives.mae={}"])
+    with pytest.raises(ConfigError, match=r"write train\.objectives\.mae\.mask_ratio=0\.6$"):
+        plan("ssat_lambda", ["train.objectives.mae={mask_ratio: 0.6}"])
+    made = plan("ssat_lambda", ["objectives.mae.mask_ratio=0.6"])
+    assert [cell.axes["lambda"] for cell in made if active(cell.stages[0].run.objectives).keys() == {"classify"}] == [1.0, 1.0]
+    with pytest.raises(ConfigError) as error:
+        plan("ssat_lambda", ["arms.ssat.objectives.gmml={}"])
+    assert said(error.value) == ["arms.ssat.objectives={mae: null, gmml: {}}", "axes.lambda=[0.01, 0.05, 0.1, 0.25, 0.5, 0.75]"]
+    assert kinds(plan("ssat_lambda", said(error.value))) == {"ssat.train": {"classify", "gmml"}}
+    assert kinds(plan("ssat_lambda", ["objectives.gmml={}", "axes.lambda=[1.0]"])) == {"ssat.train": {"classify", "gmml"}}
+
+
+def test_a_stage_that_several_arms_have_may_be_of_several_kinds() -> None:
+    with pytest.raises(ConfigError, match=r"^command line: train.objectives.gmml: .*\(scratch: classify, ssat: classify \+ mae\)") as error:
+        plan("own_images", ["train.objectives.gmml={}"])
+    assert kinds(plan("own_images", said(error.value)))["scratch.train"] == {"classify"}
+    assert kinds(plan("own_images", ["pretrain.objectives.gmml={}"]))["sslft.pretrain"] == {"mae", "gmml"}
+    assert plan("own_images", ["train={}"])
+
+
 def test_weights_to_start_from_do_not_cut_a_chain(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^command line: init_from: finetune of sslft starts from its stage pretrain; say which"):
         plan("own_images", [f"init_from={tmp_path}"])
@@ -105,7 +175,7 @@ def test_a_named_backbone_is_no_other_of_its_name() -> None:
         plan("own_images", ["backbone.name=vit_tiny"])
     assert str(error.value).startswith(
         "command line: backbone.name: vit_tiny would keep the file's sizes of vit_pico (embed_dim: 128, depth: 6, num_heads: 4); "
-        "for its own write 'backbone={name: vit_tiny, embed_dim: null, depth: null, num_heads: null}', or set those too"
+        "for its own add 'backbone={embed_dim: null, depth: null, num_heads: null}', or set those too"
     )
     set_too = ["backbone.name=vit_tiny", "backbone={embed_dim: 96, depth: 2, num_heads: 3}"]
     made = plan("own_images", set_too)
@@ -115,6 +185,24 @@ def test_a_named_backbone_is_no_other_of_its_name() -> None:
     ]
     assert checks.kept_patches(plan("own_images", [*set_too, "backbone.patch_size=8"])) == checks.kept_patches(plan("own_images", [])) == []
     assert plan("own_images", ["axes.size=[vit_tiny_224px]"]) and plan("quickstart", ["axes.backbone.name=[vit_tiny,vit_small]"])
+
+
+def test_backbones_of_an_axis_are_those_of_their_names() -> None:
+    axis = "axes.backbone.name=[vit_tiny,vit_small]"
+    with pytest.raises(ConfigError, match="vit_tiny would keep") as error:
+        plan("own_images", [axis])
+    assert said(error.value) == ["backbone={embed_dim: null, depth: null, num_heads: null}"]
+    made = plan("own_images", [axis, *said(error.value)])
+    assert {size_of(stage.run.backbone).embed_dim for cell in made for stage in cell.stages} == {192, 384}
+
+
+def test_a_size_of_the_file_that_a_name_has_itself_is_no_other() -> None:
+    of_file = {"backbone": {"name": "vit_pico", "embed_dim": 192, "depth": 12, "num_heads": 3, "mlp_ratio": 4.0}}
+    checks.check_sizes(BackboneConfig("vit_tiny"), of_file, ["backbone.name"])
+    with pytest.raises(ConfigError, match=r"vit_small would keep .* \(embed_dim: 192, num_heads: 3\); .* add"):
+        checks.check_sizes(BackboneConfig("vit_small"), of_file, ["backbone.name"])
+    stages = {"backbone": {"name": "swin_pico", "embed_dim": 96, "depths": [2, 2, 6, 2], "num_heads": 3}}
+    checks.check_sizes(BackboneConfig("swin_tiny"), stages, ["backbone.name"])
 
 
 def test_patches_that_stay_the_files_are_said_at_submission(place: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from jobs import pace, predict, shards
+from jobs import overrides, pace, predict, shards, show
 from jobs.folders import Launch, architecture, digest, source_files
 from jobs.graph import Graph
+from jobs.sweep import read
 from vitssl.config import Objectives, Site, Subset
 from vitssl.config.objectives.mae import MaeConfig
+from vitssl.terminal import console
 
 CLASSES = 2  # of the shards that `expand` makes
 COST = {"macs_train_step": 6e9, "macs_inference": 3e9}
+IMAGES = 1008  # of 10 epochs of 100: 62.5 batches of 16 are 63 whole ones
 EVALUATIONS = 100  # 10 of 20 images: each half the work of a training image's 3 forwards of 2 GMACs
 STARTS_S = 2 * predict.START_S  # of two processes
 
@@ -37,9 +41,9 @@ def predict_one(graph: Graph, place: Path, site: Site) -> predict.Prediction:
 def test_hand_computed_from_the_sites_peak(graph: Graph, place: Path) -> None:
     site = Site(gpu_tflops=120.0, gpu_power_w=500.0, price_per_gpu_hour=3.0, intensity_kg_per_kwh=0.2)
     prediction = predict_one(graph, place, site)
-    # 10 epochs of 100 images; 6 x 2 GFLOP each at 10 % of 120 TFLOP/s: 1,000 images/s
-    assert prediction.images == 1000
-    hours = (1.1 + STARTS_S) / 3600
+    # 6 x 2 GFLOP for each image, at 10 % of 120 TFLOP/s: 1,000 images/s
+    assert prediction.images == IMAGES
+    hours = (1.108 + STARTS_S) / 3600
     assert prediction.gpu_hours == pytest.approx(hours)
     assert prediction.hours == pytest.approx(hours / 2)  # two GPUs
     assert prediction.energy_kwh == pytest.approx(hours / 2)
@@ -65,7 +69,7 @@ def test_an_earlier_run_of_the_architecture_is_better_than_an_assumption(graph: 
     earlier("scratch-3", "NVIDIA H200", 20)  # a busy node
     earlier("scratch-4", "EPYC", 3)  # of the same cluster, without GPUs
     prediction = predict_one(graph, place, Site(gpu="H200", gpu_tflops=60.0))
-    assert prediction.gpu_hours == pytest.approx(((1000 + EVALUATIONS) / 225 + STARTS_S) / 3600)
+    assert prediction.gpu_hours == pytest.approx(((IMAGES + EVALUATIONS) / 225 + STARTS_S) / 3600)
     assert prediction.basis.startswith("measured") and prediction.basis.endswith("NVIDIA H200")
     # of another board, it says nothing
     assert predict_one(graph, place, Site(gpu="A100", gpu_tflops=60.0)).basis.startswith("assumed")
@@ -76,12 +80,12 @@ def test_fewer_steps_or_images_cost_less(graph: Graph) -> None:
     run.loop.max_steps = 2
     assert shards.images_trained(run) == 32
     run.loop.max_steps, run.data.images = None, Subset(fraction=0.2)
-    assert shards.images_trained(run) == 200
+    assert shards.images_trained(run) == 13 * 16  # 10 epochs of 20 images are 12.5 batches
     run.data.images = Subset(per_class=7)
-    assert shards.images_trained(run) == 10 * 2 * 7
+    assert shards.images_trained(run) == 9 * 16  # 10 epochs of 14 are 8.75
     # a classifier cannot use the images whose label is hidden
     run.data.labels = Subset(per_class=3)
-    assert shards.images_trained(run) == 10 * 2 * 3
+    assert shards.images_trained(run) == 4 * 16  # 10 epochs of 6 are 3.75
 
 
 def test_evaluations_cost_what_they_see(graph: Graph) -> None:
@@ -91,6 +95,9 @@ def test_evaluations_cost_what_they_see(graph: Graph) -> None:
     assert predict._evaluated(run) == 3 * 20  # after 4, 8, and at the end
     run.loop.ema_decay = 0.9
     assert predict._evaluated(run) == 3 * 40
+    run.loop.max_steps = 50
+    assert predict._evaluated(run) == 2 * 40  # 50 batches of 16 are 8 epochs
+    run.loop.max_steps = None
     run.data.val_fraction, run.loop.eval_every = 0.1, 0
     assert predict._evaluated(run) == 10 + 40
     run.objectives = Objectives(mae=MaeConfig())
@@ -104,7 +111,7 @@ def test_what_is_not_built_yet_is_predicted_where_its_images_are_known(graph: Gr
     data.images = Subset(fraction=0.2)
     assert predict_one(graph, place, Site()).images == 10 * 10_000
     data.shards, data.source, data.images = str(place / "shards" / "new"), "digits", None
-    assert predict_one(graph, place, Site()).images == 10 * 1347  # as listed
+    assert predict_one(graph, place, Site()).images == 842 * 16  # 10 epochs of 1,347, as listed, are 841.9 batches
     data.source = "torchvision:CIFAR10"
     assert predict.sweep(graph, Launch(place / "runs" / "example", "slurm", Site(), place, commit=(None, True))) == []
 
@@ -114,11 +121,11 @@ def test_a_cpu_has_hours_and_no_gpu_hours(graph: Graph, place: Path, monkeypatch
     launch = Launch(place / "runs" / "example", "local", site, place, commit=(None, True))
     monkeypatch.setattr(pace, "visible_gpus", lambda: ["board"])
     (on_gpu,) = predict.sweep(graph, launch)
-    assert on_gpu.gpu_hours == pytest.approx((1.1 + STARTS_S) / 3600)
+    assert on_gpu.gpu_hours == pytest.approx((1.108 + STARTS_S) / 3600)
     monkeypatch.setattr(pace, "visible_gpus", lambda: [])
     (on_cpu,) = predict.sweep(graph, launch)
-    # 1,000 images of 6 x 2 GFLOP at 0.1 TFLOP/s, by two processes
-    assert on_cpu.hours == pytest.approx((1.1 * 120 + STARTS_S) / 3600 / 2) and "CPU" in on_cpu.basis
+    # 1,008 images of 6 x 2 GFLOP at 0.1 TFLOP/s, by two processes
+    assert on_cpu.hours == pytest.approx((1.108 * 120 + STARTS_S) / 3600 / 2) and "CPU" in on_cpu.basis
     assert (on_cpu.gpu_hours, on_cpu.energy_kwh, on_cpu.co2e_kg, on_cpu.money) == (0, None, None, 0)
     graph.jobs[0].run.loop.device = "cpu"
     assert predict_one(graph, place, site).gpu_hours == 0
@@ -171,3 +178,22 @@ def test_the_longest_chain_is_of_runs_that_wait_for_each_other(expand) -> None:
     assert predict.longest_chain_hours(graph, predictions) == 6.5
     predictions[0].hours = 3.0
     assert predict.longest_chain_hours(graph, predictions) == 6.0
+
+
+def test_the_table_says_that_its_macs_are_of_a_whole_step(graph: Graph, place: Path, capsys) -> None:
+    launch = Launch(place / "runs" / "example", "slurm", Site(), place, commit=(None, True))
+    predicted, spec = predict.sweep(graph, launch), read("sweep.yaml", overrides.parse(["arms=[scratch]", "axes.data=[plain]"]))
+    show.jobs(graph, spec, console(width=200), predicted, Site())
+    show.predictions(predicted, Site(), console(width=200))
+    shown = capsys.readouterr().out
+    assert shown.count(" GMACs/image, step ") == 2 and shown.count(" 6.000 ") == 2
+
+
+def test_networks_to_count_are_said_as_every_number_is(graph: Graph, place: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    result = subprocess.CompletedProcess([], 0, "{}\n", "")
+    monkeypatch.setattr(predict, "save", lambda *_: None)
+    monkeypatch.setattr(predict.subprocess, "run", lambda *_, **__: result)
+    launch = Launch(place / "runs" / "example", "slurm", Site(), place, commit=(None, True))
+    for number in (1, 1200):
+        predict._count((graph.jobs[0].run,) * number, (2,) * number, launch)
+    assert capsys.readouterr().err.splitlines() == ["counting the MACs of 1 network ...", "counting the MACs of 1,200 networks ..."]

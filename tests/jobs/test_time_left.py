@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from jobs import local, overrides, show, status, submit, tables
+from jobs import local, overrides, predict, show, status, submit, tables
 from jobs.local import Place
 from jobs.predict import START_S
 from jobs.sweep import read
@@ -33,7 +33,7 @@ def test_a_run_takes_its_architectures_pace_and_others_the_mean() -> None:
 
 def test_work_is_images_over_all_epochs_or_steps(expand) -> None:
     job = expand("arms=[scratch]", "axes.data=[plain]").jobs[0]
-    assert work(job.run).images == 10 * 100
+    assert work(job.run).images == 63 * 16  # 10 epochs of 100 images are 62.5 batches
     job.run.loop.max_steps = 3
     assert work(job.run).images == 3 * 16
 
@@ -46,11 +46,11 @@ def test_the_launcher_says_what_is_left_and_tells_the_run(expand) -> None:
     write_json(scratch.folder / "done.json", {"time_s": 105.0})
     seen = seen_of(graph.jobs)
     place = Place("[2/6]", second, chain, seen)
-    # the fine-tunings have scratch's architecture and as many images, the pretrainings half of them
-    per_run = 105.0 + START_S
-    assert place.left == f"; about {(3 * per_run + per_run) / 60:.0f} min left for the sweep"
+    # the fine-tunings have scratch's architecture and its 63 batches, the pretrainings half the epochs: 31.25 batches, and so 32
+    per_run, pretrainings = 105.0 + START_S, 2 * 32 / 63
+    assert place.left == f"; about {(3 + pretrainings) * per_run / 60:.0f} min left for the sweep"
     told = json.loads(place.variables["VITSSL_SWEEP"])
-    assert told == {"position": "[2/6]", "seconds": 2 * per_run, "times_this": 1.0}
+    assert told == {"position": "[2/6]", "seconds": 2 * per_run, "times_this": pytest.approx(pretrainings)}
     assert Place("[6/6]", chain[-1], [], seen).left == ""
 
 
@@ -205,3 +205,33 @@ def test_a_large_sweep_is_cut_to_one_screen_and_says_what_is_left_out(expand, ca
     table = listed(expand, capsys, *words)
     assert len(table) == show.MOST_LINES + 1 and table[-1] == "... 10 more lines (30 runs); --all-jobs prints every run"
     assert len(listed(expand, capsys, *words, all_jobs=True)) == 120
+
+
+def test_what_is_not_run_says_why(expand, capsys) -> None:
+    graph, spec = expand(), read("sweep.yaml", overrides.parse([]))
+    for print_jobs in (show.jobs, show.every_job):
+        print_jobs(graph, spec, Console(width=80))
+        assert capsys.readouterr().out.splitlines()[-2:] == [
+            "not run: other_paper (numbers that the paper quotes)",
+            "not run: video (no video here)",
+        ]
+
+
+def test_the_short_plan_says_what_a_job_takes_and_what_was_set(place: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    Path("sweep.yaml").write_text(EXAMPLE)
+    monkeypatch.setattr(predict, "sweep", lambda *_: [])
+    words = ["axes.data=[plain]", "optim.lr=0.001", "resources.hours=1"]
+
+    def printed(*more: str) -> list[str]:
+        assert submit.main(["sweep.yaml", *words, *more, "--dry-run"]) == 0
+        return [line for line in capsys.readouterr().out.splitlines() if line.startswith(("A job takes", "Set by"))]
+
+    assert printed("--executor", "slurm") == [
+        "A job takes at most 1 hour on 2 GPUs",
+        "Set by the command line: 'axes.data=[plain]' optim.lr=0.001 resources.hours=1",
+    ]
+    assert printed("--executor", "local") == ["Set by the command line: 'axes.data=[plain]' optim.lr=0.001 resources.hours=1"]
+    unlike = ["arms.scratch.resources={nodes: 2, hours: 2.5}", "arms.chain_short.resources.gpus_per_node=0"]
+    assert printed("--executor", "slurm", *unlike)[0] == (
+        "A job takes at most 2.50 hours on 2 nodes of 2 GPUs (scratch); 1 hour on 1 CPU (chain_short); 1 hour on 2 GPUs (chain_long)"
+    )

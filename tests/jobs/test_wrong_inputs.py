@@ -54,7 +54,7 @@ WRONG = [
     ("submit sweep.yaml objectives.gmml={}", "(scratch: classify, chain_short.pretrain: mae, chain_short.finetune: classify, "),
     ("submit sweep.yaml arms.chain_short.objectives.gmml={}", "for example 'arms.chain_short.pretrain.objectives={mae: null, gmml: {}}'"),
     ("submit sweep.yaml init_from=runs/example/pretrain", "say which stage is meant, arms.chain_short.pretrain.init_from=runs/exampl"),
-    ("submit sized.yaml backbone.name=vit_tiny", "for its own write 'backbone={name: vit_tiny, embed_dim: null}', or set"),
+    ("submit sized.yaml backbone.name=vit_tiny", "for its own add 'backbone={embed_dim: null}', or set"),
     # names in braces
     ("submit sweep.yaml evals={knn}", "evals: knn has no value; write {knn: {}} for its defaults, or {knn: null} for off"),
     ("submit sweep.yaml 'objectives={classify, mae}'", "objectives: classify has no value; write {classify: {}}"),
