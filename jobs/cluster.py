@@ -48,12 +48,8 @@ def queued(folders: Iterable[Path]) -> dict[Path, str]:
 
 def answers() -> bool:
     """Is there a cluster here? SLURM's commands may be installed where none is."""
-    if shutil.which("sbatch") is None:
-        return False
-    try:
-        return subprocess.run(["scontrol", "ping"], capture_output=True, check=False, timeout=5).returncode == 0
-    except subprocess.TimeoutExpired:
-        return False
+    ping = _ping()
+    return ping is not None and ping.returncode == 0
 
 
 def expected(site: Site) -> str | None:
@@ -61,7 +57,23 @@ def expected(site: Site) -> str | None:
     for name, called in OF_A_CLUSTER.items():
         if value := getattr(site, name):
             return f"the site {site.name} names the {called} {', '.join(value) if isinstance(value, dict) else value}"
-    return "SLURM is installed on this machine" if shutil.which("sbatch") is not None else None
+    return "SLURM is set up on this machine" if _is_set_up() else None
+
+
+def _is_set_up() -> bool:
+    """Do SLURM's commands know of a cluster? A package that is installed, and no more, has neither a slurm.conf nor a server of one."""
+    ping = _ping()
+    return shutil.which("sbatch") is not None and (ping is None or "configuration source" not in ping.stderr)
+
+
+def _ping() -> subprocess.CompletedProcess[str] | None:
+    """The controller's answer; None where there are no commands, or none came in time."""
+    if shutil.which("sbatch") is None:
+        return None
+    try:
+        return subprocess.run(["scontrol", "ping"], capture_output=True, text=True, check=False, timeout=5)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def max_array_size() -> int:

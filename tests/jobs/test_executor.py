@@ -25,11 +25,11 @@ def run(place: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(predict, "sweep", lambda *_: [])
     path, which = os.environ["PATH"], shutil.which
     (place / "bin").mkdir()
-    for name in ("sbatch", "scontrol"):
-        (place / "bin" / name).write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
-        (place / "bin" / name).chmod(0o755)
 
-    def made(*words: str, slurm: bool = False) -> int:
+    def made(*words: str, slurm: bool = False, says: str = "Unable to contact slurm controller") -> int:
+        for name in ("sbatch", "scontrol"):
+            (place / "bin" / name).write_text(f"#!/bin/sh\necho '{says}' >&2\nexit 1\n")
+            (place / "bin" / name).chmod(0o755)
         monkeypatch.setenv("PATH", os.pathsep.join([str(place / "bin"), path]))
         monkeypatch.setattr(shutil, "which", lambda name, *more: which(name, *more) if slurm or name != "sbatch" else None)
         return submit.main([*WORDS, *words], module="standin")
@@ -76,8 +76,13 @@ def test_a_dry_run_shows_the_clusters_plan_and_says_so(run, capfd) -> None:
 def test_a_silent_controller_is_an_error_and_no_reason_to_train_here(run, capsys) -> None:
     assert run(slurm=True) == 2
     assert capsys.readouterr().err == (
-        f"error: SLURM is installed on this machine, {SILENT}; submit where one does, or train here with --executor local\n"
+        f"error: SLURM is set up on this machine, {SILENT}; submit where one does, or train here with --executor local\n"
     )
+
+
+def test_commands_that_know_of_no_cluster_are_no_reason_to_refuse(run) -> None:
+    """As Debian's slurm-client leaves them: installed, and without a slurm.conf."""
+    assert run(slurm=True, says="scontrol: fatal: Could not establish a configuration source") == 0
 
 
 def test_what_is_asked_for_runs_here(run) -> None:
