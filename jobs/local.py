@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -44,6 +45,9 @@ class Stopper:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.asked, self.number = True, number
         self.stop_file.touch()
+        # os.write, since a handler may interrupt a print; on a terminal below the progress line
+        line = "killing" if self.killed else "stopping: what was trained is saved, which takes some seconds (a second signal kills)"
+        os.write(sys.stderr.fileno(), f"{chr(10) if sys.stderr.isatty() else ''}{line}\n".encode())
 
 
 def run(graph: Graph, launch: Launch, console: Console) -> int:
@@ -52,8 +56,8 @@ def run(graph: Graph, launch: Launch, console: Console) -> int:
     Returns:
         The exit code: 0 when every job is done, 1 when one failed, and 128 and its number where a signal stopped the sweep (Ctrl-C: 130).
     """
-    with tempfile.TemporaryDirectory(prefix="vitssl-") as scratch, _alone(launch.sweep):
-        stopper, seen = Stopper(Path(scratch) / "stop"), seen_of(graph.jobs)
+    with tempfile.TemporaryDirectory(prefix="vitssl-") as scratch, _alone(launch.sweep, Path(scratch) / "stop") as stop_file:
+        stopper, seen = Stopper(stop_file), seen_of(graph.jobs)
         # a lost terminal too, unless nohup made the process ignore it
         numbers = [signal.SIGINT, signal.SIGTERM, *([] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP])]
         before = {number: signal.signal(number, stopper) for number in numbers}
@@ -147,13 +151,13 @@ def fail(job: Job, message: str) -> None:
 
 
 @contextmanager
-def _alone(sweep: Path) -> Iterator[None]:
-    """One local launcher per sweep at a time; its process id is in a file, for `jobs/cancel.py`."""
+def _alone(sweep: Path, stop_file: Path) -> Iterator[Path]:
+    """One local launcher per sweep at a time; its process id is in a file, for `jobs/cancel.py`, and what it was asked to stop by."""
     path = sweep / PID_FILE
     refuse_running(sweep)
-    write_json(path, {"pid": os.getpid(), "host": socket.gethostname(), "born": _born(os.getpid())})
+    write_json(path, {"pid": os.getpid(), "host": socket.gethostname(), "born": _born(os.getpid()), "stop_file": str(stop_file)})
     try:
-        yield
+        yield stop_file
     finally:
         path.unlink(missing_ok=True)
 
@@ -164,8 +168,11 @@ def refuse_running(sweep: Path) -> None:
     Raises:
         ConfigError: naming the process that runs it on this machine now.
     """
-    if (pid := running(sweep)) is not None:
-        raise ConfigError(f"{sweep} is being run by process {pid} of this machine; end that first with jobs/cancel.py {sweep}")
+    if (pid := running(sweep)) is None:
+        return
+    if (asked := read_json(sweep / PID_FILE).get("stop_file")) and Path(asked).exists():
+        raise ConfigError(f"{sweep}: process {pid} of this machine was asked to stop, and still saves; try again in a few seconds")
+    raise ConfigError(f"{sweep} is being run by process {pid} of this machine; end that first with jobs/cancel.py {sweep}")
 
 
 def running(sweep: Path) -> int | None:

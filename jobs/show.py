@@ -22,7 +22,7 @@ from jobs.tables import print_table
 from vitssl.config import Run, Site, checkpoints, dotted
 from vitssl.config.sweep import Resources
 from vitssl.emissions import intensity_kg_per_kwh
-from vitssl.words import counted, listed
+from vitssl.words import counted, duration, listed
 
 MOST_LINES = 30  # of the table of a sweep, unless every job is asked for
 ALL_JOBS = "--all-jobs"
@@ -62,7 +62,7 @@ def jobs(graph: Graph, spec: Spec, console: Console, predicted: Sequence[Predict
     of_all, table, costs = lines(graph.jobs, spec), _table(graph, spec), {p.name: p for p in predicted}
     begun = any(line.state != "new" for line in of_all)
     units = _units(site) if site is not None and any(p.gpu_hours for p in predicted) else []
-    for column in ("run", "runs", "epochs", "starts from", GMACS, "images", "hours", *units, "state"):
+    for column in ("run", "runs", "epochs", "starts from", GMACS, "images", "time", *units, "state"):
         table.add_column(column, justify="left" if column in ("run", "starts from", "state") else "right")
     for line in of_all[:MOST_LINES]:
         known = [costs[job.name] for job in line.jobs if job.name in costs]
@@ -77,12 +77,12 @@ def jobs(graph: Graph, spec: Spec, console: Console, predicted: Sequence[Predict
 
 
 def _sums(predicted: list[Prediction], site: Site | None, amounts: int) -> list[str]:
-    """Of the runs of a line: multiply-adds per image, images, hours and further amounts; empty where none can be predicted."""
+    """Of the runs of a line: multiply-adds per image, images, time and further amounts; empty where none can be predicted."""
     if not predicted or site is None:
         return [""] * (3 + amounts)
     costs = [sum(values) for values in zip(*(_amounts(p, site) for p in predicted), strict=True)][:amounts]
     images, hours = sum(p.images for p in predicted), sum(p.hours for p in predicted)
-    return [f"{predicted[0].macs / 1e9:.3f}", f"{images:,.0f}", _shown(hours), *map(_shown, costs)]
+    return [f"{predicted[0].macs / 1e9:.3f}", f"{images:,.0f}", duration(hours * 3600), *map(_shown, costs)]
 
 
 def every_job(graph: Graph, spec: Spec, console: Console) -> None:
@@ -191,7 +191,7 @@ def summary(graph: Graph, predicted: list[Prediction], launch: Launch, console: 
         f"{begins}; predicted for {len(predicted)}: {amounts if on_gpu else _of_cpus(predicted, amounts)}{left_out}",
         _duration(graph, todo, predicted, launch),
         *(f"Throughput: {basis}" for basis in dict.fromkeys(p.basis for p in predicted)),
-        f"Hours: training, its evaluations, and {START_S:g} s to start each run",
+        f"Times: training, its evaluations, and {START_S:g} s to start each run",
         f"Energy: GPU-hours x {site.gpu_power_w:g} W of board power, CPUs and memory not included; "
         f"{intensity_kg_per_kwh(site):.4g} kg CO2e/kWh; {price}; by the site profile {site.name} (--site takes yours)"
         if on_gpu
@@ -215,12 +215,12 @@ def _of_cpus(predicted: list[Prediction], amounts: str) -> str:
 
 def _duration(graph: Graph, todo: list[Job], predicted: list[Prediction], launch: Launch) -> str:
     if launch.executor == "local":
-        return f"One run at a time: {_shown(sum(p.hours for p in predicted))} hours from start to end"
+        return f"One run at a time: {duration(3600 * sum(p.hours for p in predicted))} from start to end"
     gpus, limits = most_gpus(graph), {job.name: job.resources.hours for job in todo}
-    longest, chain = _shown(max((p.hours for p in predicted), default=0.0)), _shown(longest_chain_hours(graph, predicted))
+    longest, chain = (duration(3600 * hours) for hours in (max(p.hours for p in predicted), longest_chain_hours(graph, predicted)))
     late = sum(p.hours > limits[p.name] for p in predicted)
     requeued = f"; {late} need longer than resources.hours, and go on after a requeue" if late else ""
-    return f"At most {counted(gpus, 'GPU')} at once; {longest} hours for the longest run, {chain} for the longest chain of runs{requeued}"
+    return f"At most {counted(gpus, 'GPU')} at once; {longest} for the longest run, {chain} for the longest chain of runs{requeued}"
 
 
 def predictions(predicted: list[Prediction], site: Site, console: Console) -> None:
@@ -230,11 +230,11 @@ def predictions(predicted: list[Prediction], site: Site, console: Console) -> No
     table = Table(title="Predicted cost of the runs that are not done", title_justify="left")
     on_gpu = any(p.gpu_hours for p in predicted)
     amounts = _units(site) if on_gpu else []
-    for column in ("run", GMACS, "images", "hours", *amounts):
+    for column in ("run", GMACS, "images", "time", *amounts):
         table.add_column(column, justify="left" if column == "run" else "right")
     for p in predicted:
         cost = map(_shown, _amounts(p, site)) if on_gpu else ()
-        table.add_row(p.name, f"{p.macs / 1e9:.3f}", f"{p.images:,.0f}", _shown(p.hours), *cost)
+        table.add_row(p.name, f"{p.macs / 1e9:.3f}", f"{p.images:,.0f}", duration(p.hours * 3600), *cost)
     print_table(table, console, drop=("images", GMACS, "kWh"))
 
 

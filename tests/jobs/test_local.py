@@ -17,9 +17,11 @@ import pytest
 from PIL import Image
 
 from jobs import cancel, folders, node, status, submit
+from jobs import local as local_executor
 from jobs.graph import Graph
 from tests.jobs.conftest import EXAMPLE
 from vitssl import cli, config, version
+from vitssl.files import read_json
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -88,16 +90,20 @@ def test_a_failed_parent_fails_its_children_and_the_report_still_comes(local, ca
 def test_ctrl_c_saves_says_how_to_go_on_and_the_same_command_does(local, place: Path) -> None:
     words = [str(ROOT / "jobs/submit.py"), "sweep.yaml", "--executor", "local", *ONE, "arms=[scratch]", "loop.max_steps=50"]
     program = "import sys; sys.argv[0] = sys.argv.pop(1); from jobs import submit; sys.exit(submit.main(module='standin'))"
-    environment = os.environ | {"PYTHONPATH": f"{HERE}:{ROOT}"}
-    process = subprocess.Popen([sys.executable, "-c", program, *words], env=environment, stdout=subprocess.PIPE, text=True)
+    environment, pipes = os.environ | {"PYTHONPATH": f"{HERE}:{ROOT}"}, {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-c", program, *words], env=environment, text=True, **pipes)
     checkpoint = _wait_for(lambda: next(Path("runs").glob("*/scratch-*/last.pt"), None))
     for executor in ("local", "slurm"):  # nobody else takes it up meanwhile
         with pytest.raises(config.ConfigError, match=f"being run by process {process.pid}"):
             submit._refuse_two_executors(Graph([], []), folders.Launch(Path("runs/example"), executor, config.Site(), Path()))
     assert [s.state for s in status.collect(Path("runs/example"))] == ["waiting"]  # the stand-in writes no metrics
+    stop_file = Path(read_json(Path("runs/example/local.json"))["stop_file"])
+    stop_file.touch()  # as the signal below does, which ends it too soon to look in between
+    with pytest.raises(config.ConfigError, match=f"process {process.pid} of this machine was asked to stop, and still saves; try again"):
+        local_executor.refuse_running(Path("runs/example"))
     process.send_signal(signal.SIGINT)
-    shown, _ = process.communicate(timeout=30)
-    assert process.returncode == 130
+    shown, told = process.communicate(timeout=30)
+    assert process.returncode == 130 and told.count("stopping: what was trained is saved") == 1
     assert "To go on: " in shown and "loop.max_steps=50" in shown and "'axes.data=[plain]'" in shown  # as a shell wants it
     assert 0 < int(checkpoint.read_text()) < 50
     assert local("arms=[scratch]", "loop.max_steps=50") == 0
@@ -290,7 +296,7 @@ def test_a_dry_run_shows_every_run_its_script_and_cost_and_writes_no_run(local, 
     assert first[0].startswith("example: 2 of 2 runs are to be done; predicted for 2: ") and first[0].endswith(" USD")
     assert first[1].startswith("At most 1 GPU at once; ") and "for the longest run" in first[1]
     costs = shown[shown.index("Predicted cost") :].splitlines()
-    assert "hours" in costs[2].split() and "total" not in shown
+    assert "time" in costs[2].split() and "total" not in shown
     assert not list(Path("runs").glob("example/*"))
 
 
