@@ -26,6 +26,7 @@ from vitssl.config.suggestions import not_a_field
 
 RUN_FIELDS = {f.name for f in dataclasses.fields(Run)}
 OF_THE_SWEEP = {"name", "columns", "baseline", "metric", "select", "equalize", "equal_to"}
+OF_A_FILE = {"stages", "defaults"}
 OTHERS = ("arms", "axes", "budget", "resources", "site", *sorted(OF_THE_SWEEP))  # what else the command line's keys may begin with
 CLI = "command line"  # as an error's place
 
@@ -125,6 +126,7 @@ def parse(arguments: list[str]) -> Overrides:
     result = Overrides()
     for argument in arguments:
         key, equals, text = argument.partition("=")
+        key = key.strip()
         if not equals or "" in key.split("."):
             raise ConfigError(f"{argument!r} is not key=value{_advice(argument)}", place=CLI)
         _file_under(result, key, read_value(text, key, CLI))
@@ -145,9 +147,11 @@ def _file_under(result: Overrides, key: str, value: Any) -> None:
     head, _, rest = name.partition(".")
     example = {"": f"{key}.optim.lr=1e-3", "axes": "axes.seed=[0,1]", "resources": f"{key}.nodes=2", "site": "site.gpu=H200"}
     example["budget"] = "budget.gpu_hours=100"
-    if isinstance(value, dict) and value and not rest and head not in RUN_FIELDS | OF_THE_SWEEP:
+    if isinstance(value, dict) and value and not rest and head not in RUN_FIELDS | OF_THE_SWEEP | OF_A_FILE:
         for inner, part in value.items():
             _file_under(result, f"{key}.{inner}", part)
+    elif head in OF_A_FILE and arm is None:
+        raise ConfigError(f"{head} belong into a sweep file; here name a stage's field, such as pretrain.optim.lr=1e-3", head, CLI)
     elif head in example and not rest:
         raise ConfigError(f"name a field, for example {example[head]}", key, CLI)
     elif head == "resources":

@@ -220,9 +220,9 @@ def fingerprint(run: Run) -> str | None:
                 raise ConfigError(f"{folder}: {unknown(split, index.splits)}", f"data.{field}")
     images = num_images(run)
     if run.optim.batch_size > images * run.data.repeats:
-        raise ConfigError(
-            f"{run.optim.batch_size} is more than the {counted(images, 'image')} to train on; set it lower", "optim.batch_size"
-        )
+        half = 1 << max(0, (images // 2).bit_length() - 1)  # or a little less: a power of two
+        reason = f"{run.optim.batch_size} is more than the {counted(images, 'image')} to train on; set it lower, such as {half}"
+        raise ConfigError(reason, "optim.batch_size")
     return index.sha256 or None
 
 

@@ -23,6 +23,8 @@ def find(named: str | Path) -> Path:
     """
     path = Path(named)
     if path.is_file():
+        if path.suffix not in ("", *ENDINGS):
+            raise ConfigError("no sweep file, whose name would end in .yaml; name one, for example sweeps/quickstart.yaml", place=str(path))
         return path
     if path.is_dir():
         raise _folder_error(path)
@@ -42,7 +44,7 @@ def _folder_error(folder: Path) -> ConfigError:
         return ConfigError(f"this is a folder of runs; name the sweep file that they are of: {made_by}", place=str(folder))
     if (folder / "run.yaml").exists():
         return ConfigError("this is the folder of one run; name the file of a whole sweep", place=str(folder))
-    files = sorted(file for file in folder.glob("*") if file.suffix in ENDINGS)
+    files = sorted((file for file in folder.glob("*") if file.suffix in ENDINGS), key=lambda file: (file.stem != "quickstart", file))
     example = f", for example {files[0]}" if files else ""
     return ConfigError(f"this is a folder; name a sweep file{example}", place=str(folder))
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 import vitssl
 from tests.test_evaluate import save_run
-from vitssl import cli, evaluate, state
+from vitssl import cli, config, evaluate, state
 from vitssl.config import Objectives
 from vitssl.config.objectives.classify import ClassifyConfig
 from vitssl.config.objectives.mae import MaeConfig
@@ -205,3 +205,18 @@ def test_runs_that_have_no_mean_are_refused(seeds, photos, capsys) -> None:
     ):
         assert cli.main(["predict", *words]) == 2
         assert capsys.readouterr().err == f"error: {message}\n"
+
+
+def test_runs_of_two_kinds_are_averaged_with_a_note(seeds, photos, capsys) -> None:
+    """A pattern such as own_images/ssat-* also matches the runs of an earlier number of epochs."""
+    for seed, folder in enumerate(seeds):
+        run = config.load(folder)
+        run.seed = seed
+        run.loop.epochs = 50 if seed < 2 else 100
+        (folder / "run.yaml").unlink()
+        config.save(run, folder)
+    words = [str(seeds[0]), str(seeds[1]), str(photos / "b.png")]
+    assert cli.main(["predict", *words]) == 0 and capsys.readouterr().err == ""
+    assert cli.main(["predict", str(seeds[2]), *words]) == 0
+    note = "note: averaged are 3 runs that differ in loop.epochs (1 x 100, 2 x 50); name those of one kind alone\n"
+    assert capsys.readouterr().err == note

@@ -19,10 +19,12 @@ class Parser(argparse.ArgumentParser):
 
     Attributes:
         takes_fields: it has key=value too, so that ``--lr 3`` was meant as one.
+        elsewhere: what to type for commands that people look for here.
     """
 
     _options: ClassVar[set[str]] = set()  # of all parsers of this process: what a command does not know, its parser tells the one above
     takes_fields = False
+    elsewhere: ClassVar[dict[str, str]] = {}
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's, which asks for what is missing before it names an option that there is not."""
@@ -42,11 +44,20 @@ class Parser(argparse.ArgumentParser):
             fields = [f"{name}=VALUE" for name in meant(word[1].replace("-", "_"))] if self.takes_fields else []
             near = fields or closest(f"--{word[1]}", sorted(self._options))
             message += f" (did you mean {near[0]}?)" if near else ""
+        elif missing := re.match(r"the following arguments are required: (\w+)|argument (--\w+): expected", message):
+            message += self._meaning(missing[1] or missing[2])
         self.exit(2, f"error: {message}; {self.prog} --help shows what there is\n")
+
+    def _meaning(self, name: str) -> str:
+        """The first words of an argument's help, where it has any."""
+        texts = [action.help for action in self._actions if name in (action.dest, action.metavar, *action.option_strings) and action.help]
+        return f" ({re.split('[;:] ', texts[0])[0]})" if texts else ""
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            raise argparse.ArgumentError(action, str(unknown(value, action.choices)))
+            elsewhere = self.elsewhere.get(value)
+            reason = f"{value!r} is no command of {self.prog}; {elsewhere}" if elsewhere else str(unknown(value, action.choices))
+            raise argparse.ArgumentError(action, reason)
 
 
 def guarded(call: Callable[[], int | None], advice: str = "") -> int:

@@ -86,5 +86,6 @@ def _underlined(title: str) -> str:
 
 
 def _nothing(pattern: str) -> ConfigError:
-    near = meant(pattern) or meant_roughly(pattern)
+    words = sorted({word for fields in sections().values() for field in fields for word in field.own_name.split("_")})
+    near = meant(pattern) or meant_roughly(pattern, words)
     return ConfigError(f"no field matches {pattern!r}{f' (did you mean {near[0]}?)' if near else '; vitssl fields lists all'}")

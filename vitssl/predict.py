@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.progress import track
 from torch import Tensor
 
-from vitssl.config import ConfigError
+from vitssl.config import ConfigError, Run, checkpoints, dotted
 from vitssl.data.folders import IMAGE_ENDINGS, walk_images
 from vitssl.evaluate import Trained
 from vitssl.files import check_new
@@ -35,10 +39,12 @@ def runs_and_images(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     """What was typed, as the runs that come first (the first path is meant as one) and the images after them.
 
     Raises:
-        ConfigError: there are only runs, or one is there twice.
+        ConfigError: there are only runs, or one is there twice or after images.
     """
     count = next((i for i, path in enumerate(paths) if not is_run(path)), len(paths)) or 1
     runs, images = list(paths[:count]), list(paths[count:])
+    if not is_run(runs[0]) and (later := next(filter(is_run, images), None)):
+        raise ConfigError(f"{later} is a run; name runs first, then images: vitssl predict {later} {runs[0]}")
     if not images:
         raise ConfigError(f"{runs[-1]} is a run; name images too, or folders of images")
     if twice := next((path for i, path in enumerate(runs) if path in runs[:i]), None):
@@ -77,6 +83,23 @@ def check_runs(runs: Sequence[Trained]) -> None:
             raise ConfigError(f"{run.folder}: its classes are not those of {runs[0].folder}, so their probabilities have no mean")
 
 
+def note_of_kinds(runs: Sequence[Trained]) -> str | None:
+    """That the runs differ in more than their seeds and what they start from: a pattern of names may match more than was meant."""
+    all_fields = [_fields(run.run) for run in runs]
+    values = {key: Counter(str(fields.get(key)) for fields in all_fields) for key in dict.fromkeys(chain(*all_fields))}
+    if not (differ := [key for key, found in values.items() if len(found) > 1]):
+        return None
+    kinds = ", ".join(f"{number} x {value}" for value, number in values[differ[0]].items())
+    others = f" and {counted(len(differ) - 1, 'more field')}" if differ[1:] else ""
+    return f"note: averaged are {len(runs)} runs that differ in {differ[0]} ({kinds}){others}; name those of one kind alone"
+
+
+def _fields(run: Run) -> dict[str, Any]:
+    """{dotted field: value} but for seeds and evaluators; of weights to start from, whether there are any."""
+    fields = dotted(dataclasses.asdict(dataclasses.replace(run, evals={}))) | dict.fromkeys(checkpoints(run), "weights")
+    return {key: value for key, value in fields.items() if key.split(".")[-1] != "seed"}
+
+
 def predict(runs: Sequence[Trained], files: Sequence[Path], out: Path | None = None) -> int:
     """Print the best classes of each image, or write the probabilities of all as a row of ``out``; of several runs, their means.
 
@@ -89,6 +112,8 @@ def predict(runs: Sequence[Trained], files: Sequence[Path], out: Path | None = N
         ConfigError: ``out`` exists, or cannot be written.
     """
     unread, classes = 0, runs[0].classes
+    if note := note_of_kinds(runs):
+        print(note, file=sys.stderr)
     with _printed(classes) if out is None else _rows(out, classes) as write:
         for path, result in zip(files, _shown(_means(runs, files), len(files), show=out is not None), strict=True):
             if isinstance(result, ConfigError):

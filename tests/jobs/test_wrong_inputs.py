@@ -55,6 +55,10 @@ WRONG = [
     ("submit sweep.yaml arms.chain_short.objectives.gmml={}", "for example 'arms.chain_short.pretrain.objectives={mae: null, gmml: {}}'"),
     ("submit sweep.yaml init_from=runs/example/pretrain", "say which stage is meant, arms.chain_short.pretrain.init_from=runs/exampl"),
     ("submit sized.yaml backbone.name=vit_tiny", "for its own add 'backbone={embed_dim: null}', or set"),
+    ("submit sweep.yaml backbone.name=vit_tiny_patch16_224", "(did you mean vit_tiny?)"),
+    ("submit sweep.yaml objectives.gmml.mask=3", "objectives.gmml.mask: 'mask' is not known (there is weight, "),
+    ("submit sweep.yaml 'stages={pretrain: {objectives.mae: {}}}'", "stages: stages belong into a sweep file; here name a stage's field"),
+    ("submit sweep.yaml optim.batch_size=104", "104 is more than the 100 images to train on; set it lower, such as 32"),
     # names in braces
     ("submit sweep.yaml evals={knn}", "evals: knn has no value; write {knn: {}} for its defaults, or {knn: null} for off"),
     ("submit sweep.yaml 'objectives={classify, mae}'", "objectives: classify has no value; write {classify: {}}"),
@@ -72,17 +76,19 @@ WRONG = [
     ("submit runs/example", "this is a folder of runs; name the sweep file that they are of: sweep.yaml"),
     ("submit runs/example/scratch/run.yaml", "this is one run; name the file of a whole sweep"),
     ("submit big.yaml", "big.yaml: this is a site's profile; name a sweep file, and the site with --site big.yaml"),
-    ("submit one.png", "one.png: not YAML: it is no text"),
+    ("submit one.png", "one.png: no sweep file, whose name would end in .yaml"),
     ("submit sweep.yaml --runs notes.txt", "--runs notes.txt: this is a file; name a folder"),
     ("submit sweep.yaml data.shards=runs/example", "runs/example: this is a folder of runs, and holds no shards; name a folder"),
     ("submit sweep.yaml data.source=folder:gone data.shards=new", "data.source: there is no .*/gone to build the shards from"),
-    ("submit", "the following arguments are required: sweep"),
+    ("submit", "the following arguments are required: sweep (a YAML file, for example sweeps/quickstart.yaml); "),
+    ("submit notes.md", "notes.md: no sweep file, whose name would end in .yaml; name one, for example sweeps/quickstart.yaml"),
     ("submit sweep.yaml --dryrun", "unrecognized arguments: --dryrun (did you mean --dry-run?)"),
     ("submit sweep.yaml arms=[scratch] init_from=timm:vit_tny --dry-run", "init_from: timm:vit_tny: timm has no such"),
     ("submit sweep.yaml metric=accuracy", "metric: 'accuracy' is none of top1, top5, .*, nor top1_ema, nor an evaluator's"),
     # places
     ("submit sweep.yaml loop.device=cuda --dry-run", "command line: loop.device: this machine has no NVIDIA GPU that is visible; write"),
-    ("submit sweep.yaml --site", "argument --site: expected one argument"),
+    ("submit sweep.yaml --site", "argument --site: expected one argument (profile of the place); "),
+    ("vitssl predict runs/example/scratch photos --csv", "argument --csv: expected one argument (a new file with a row for each image); "),
     ("submit sweep.yaml --site slurm_a10", "site: 'slurm_a10' is not known (did you mean slurm_a100?)"),
     ("submit sweep.yaml --site gone.yaml", "site: there is no file gone.yaml"),
     (f"submit sweep.yaml 'axes.optim.lr={MANY}' 'axes.optim.weight_decay={MANY}'", "axes: 800,000 combinations"),
@@ -113,7 +119,7 @@ WRONG = [
     ("vitssl predict runs/example/scratch gone.png", "gone.png does not exist; name images, or folders of images"),
     ("vitssl predict runs/example/scratch empty", "empty holds no images: no file ends in .jpg"),
     ("vitssl predict runs/example/scratch one.png --csv notes.txt", "notes.txt exists; delete it, or name another"),
-    ("vitssl predict one.png runs/example/scratch", "one.png is not a run; name a run folder"),
+    ("vitssl predict one.png runs/example/scratch", "runs/example/scratch is a run; name runs first, then images: vitssl predict runs"),
     ("vitssl shards build folder:gone shards/new", "folder:gone: there is no such folder"),
     ("vitssl shards build digits", "the following arguments are required: out"),
     ("vitssl shards info runs", "runs: this is a folder of runs, and holds no shards; name a folder that `vitssl shards build SOURCE"),
@@ -123,6 +129,10 @@ WRONG = [
     ("vitssl cost gone", "gone/run.yaml does not exist: this is not a run folder"),
     ("vitssl import notes.txt --as mae", "notes.txt is not a checkpoint that can be read"),
     ("vitssl fields learnign_rate", "no field matches 'learnign_rate' (did you mean optim.lr?)"),
+    ("vitssl train sweep.yaml", "argument COMMAND: 'train' is no command of vitssl; `python jobs/submit.py SWEEP` trains, for example"),
+    ("vitssl predict photos runs/example/scratch", "runs/example/scratch is a run; name runs first, then images: vitssl predict runs/exam"),
+    ("vitssl shards build shards/x folder:photos", "the source comes first, then the folder to write: vitssl shards build folder:photos s"),
+    ("vitssl fields msak", "no field matches 'msak' (did you mean mask?)"),
     ("vitssl evalaute runs/example/scratch", "argument COMMAND: 'evalaute' is not known (did you mean evaluate?)"),
     ("vitssl --verison", "unrecognized arguments: --verison (did you mean --version?)"),
     ("vitssl", "the following arguments are required: COMMAND"),
@@ -138,6 +148,7 @@ def somewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "sized.yaml").write_text(EXAMPLE.replace("{name: vit_pico,", "{name: vit_pico, embed_dim: 48,"))
     (place / "bare.yaml").write_text("name: bare\narms: {a: {stages: {train: {objectives: {classify}}}}}\n")
     (place / "notes.txt").write_text("hello: world")
+    (place / "notes.md").write_text("# Notes")
     (place / "empty").mkdir()
     Image.effect_noise((20, 20), 90).save(place / "one.png")
     sweep = place / "runs" / "example"

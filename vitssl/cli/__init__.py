@@ -13,6 +13,10 @@ from vitssl.cli import weights
 from vitssl.cli.base import command, names, not_negative, note_unfinished, numbers, positive
 from vitssl.words import counted
 
+_TRAINS = "`python jobs/submit.py SWEEP` trains, for example sweeps/quickstart.yaml"
+ELSEWHERE = dict.fromkeys(("train", "run", "submit", "sweep", "pretrain", "finetune"), _TRAINS)
+ELSEWHERE |= {"status": "`python jobs/status.py runs/NAME` says how a sweep gets on", "cancel": "`python jobs/cancel.py runs/NAME` ends it"}
+
 
 def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
@@ -30,6 +34,7 @@ class _Version(argparse.Action):
 def _parser() -> argparse.ArgumentParser:
     parser = Parser("vitssl", description="Train Vision Transformers on scarce data; sweeps are run by jobs/submit.py.")
     parser.add_argument("--version", action=_Version, nargs=0, help="of this package, and its commit where it is a checkout")
+    parser.elsewhere = ELSEWHERE
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _shards_parser(commands)
     add = command(commands, "evaluate", _evaluate, "what an evaluator finds in a run: its accuracy, or what its features are worth")
@@ -71,7 +76,7 @@ def _shards_parser(commands: argparse._SubParsersAction) -> None:
     add = command(actions, "build", _shards_build, "write tar shards and index.json; continues an interrupted build")
     sources = "digits, folder:PATH, folder:PATH?test=0.2 (holds out a fifth of each class), torchvision:NAME, "
     add("source", help=f"{sources}list:PATH?train=FILE&test=FILE, cub:PATH, npz:FILE, idx:PATH or csv:FILE")
-    add("out", type=Path)
+    add("out", type=Path, help="the folder to write, for example shards/photos")
     add("--workers", type=int, default=None, help="processes; default: one per core")
     add("--skip-bad", action="store_true", help="leave out images that cannot be read; `shards info` names them")
     add("--rebuild", action="store_true", help="replace the shards in OUT, which stay until the new ones are whole")
@@ -94,8 +99,9 @@ def _analyze_parser(commands: argparse._SubParsersAction) -> None:
 
 
 def _shards_build(arguments: argparse.Namespace) -> None:
-    from vitssl.data import shards
+    from vitssl.data import shards, sources
 
+    sources.check_order(arguments.source, arguments.out)
     build = shards.rebuild if arguments.rebuild else shards.build
     build(arguments.source, arguments.out, workers=arguments.workers, skip_bad=arguments.skip_bad, progress=True)
     print(shards.info(arguments.out))

@@ -144,7 +144,8 @@ def _meant(value: Any, options: tuple[str, ...]) -> str:
     if (of_paper := method(value)) is not None:
         return f"; {of_paper.advice}"
     other = VALUES_ALSO_CALLED.get(value.lower())
-    near = [other] if other in options else closest(value, options)
+    begun = [name for name in options if value.startswith(f"{name}_")]  # timm's vit_tiny_patch16_224
+    near = [other] if other in options else begun or closest(value, options)
     return f" (did you mean {near[0]}?)" if near else ""
 
 

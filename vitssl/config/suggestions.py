@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from vitssl.config.base import ConfigError, closest, unknown
 from vitssl.config.fields import fields_of
@@ -43,6 +43,7 @@ ALSO_CALLED = {
     "resources.hours": ("time", "time_limit", "walltime"),
     "axes.seed": ("seeds",),
 }
+WHOLE = (SweepFile, Arm, Run, Resources, Site)
 MOST = 3  # that are named
 # what other programs call the value of a field
 VALUES_ALSO_CALLED = {"gpu": "cuda", "fp16": "bf16", "float32": "fp32", "bfloat16": "bf16"}
@@ -64,7 +65,7 @@ def not_a_field(name: str, known: Iterable[str], field: str, schema: type | None
     if places := meant(name if schema else field):
         # a chance likeness is not what was meant
         near = [one for one in near if name in one and not any(place.endswith(f".{one}") for place in places)]
-    elif not near:
+    elif not near and schema in (None, *WHOLE):  # of a part of one, all the names that are there say more
         places = meant_roughly(name)
     if schema is SweepFile:
         places = [place if place.startswith(("resources.", "site.")) else f"defaults.{place}" for place in places]
@@ -84,11 +85,11 @@ def meant(key: str) -> list[str]:
     return [place for place in places if place.count(".") == least][:MOST]
 
 
-def meant_roughly(key: str) -> list[str]:
-    """As ``meant``, of the name that a key's last part looks like."""
+def meant_roughly(key: str, words: Sequence[str] = ()) -> list[str]:
+    """As ``meant``, of the name that a key's last part looks like; or the one of ``words`` that does."""
     last_parts = [name.rpartition(".")[2] for name in names()]
-    near = closest(key.rpartition(".")[2], [*last_parts, *itertools.chain(*ALSO_CALLED.values())])
-    return meant(near[0]) if near else []
+    near = closest(key.rpartition(".")[2], [*last_parts, *itertools.chain(*ALSO_CALLED.values()), *words])
+    return meant(near[0]) or near if near else []
 
 
 @functools.cache

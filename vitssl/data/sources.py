@@ -33,6 +33,20 @@ from vitssl.data.folders import existing, open_folder
 from vitssl.data.samples import UNLABELLED, Options, Sample, Source
 
 
+def check_order(source: str, out: Path) -> None:
+    """Refuse what was typed the other way round.
+
+    Raises:
+        ConfigError: only ``out`` names a data set.
+    """
+    if not _names_one(source) and _names_one(str(out)):
+        raise ConfigError(f"the source comes first, then the folder to write: vitssl shards build {out} {source}")
+
+
+def _names_one(source: str) -> bool:
+    return source == "digits" or source.partition(":")[0] in _KINDS or Path(source).is_dir()
+
+
 def open_source(source: str) -> Source:
     """The data set that a source string names.
 
