@@ -66,7 +66,7 @@ def jobs(graph: Graph, spec: Spec, console: Console, predicted: Sequence[Predict
         table.add_column(column, justify="left" if column in ("run", "starts from", "state") else "right")
     for line in of_all[:MOST_LINES]:
         known = [costs[job.name] for job in line.jobs if job.name in costs]
-        epochs = ", ".join(dict.fromkeys(str(job.run.loop.epochs) for job in line.jobs))
+        epochs = ", ".join(dict.fromkeys(_length(job) for job in line.jobs))
         cells = [line.label, str(len(line.jobs)), epochs, line.starts_from, *_sums(known, site, len(units)), line.state if begun else ""]
         table.add_row(*cells)
     print_table(table, console, drop=("starts from", "images", "kWh", GMACS, "kg CO2e", "epochs"))
@@ -74,6 +74,12 @@ def jobs(graph: Graph, spec: Spec, console: Console, predicted: Sequence[Predict
         more = f"{counted(len(left), 'more line')} ({counted(sum(len(line.jobs) for line in left), 'run')})"
         console.print(f"... {more}; {ALL_JOBS} prints every run", highlight=False)
     _not_run(spec, console)
+
+
+def _length(job: Job) -> str:
+    """Of a run, in epochs unless it is cut to fewer steps."""
+    steps = job.run.loop.max_steps
+    return str(job.run.loop.epochs) if steps is None else f"{job.run.loop.epochs}, to step {steps}"
 
 
 def _sums(predicted: list[Prediction], site: Site | None, amounts: int) -> list[str]:
@@ -91,7 +97,7 @@ def every_job(graph: Graph, spec: Spec, console: Console) -> None:
     for column in ("run", "stage", "epochs", "starts from", "state"):
         table.add_column(column)
     for job in graph.jobs:
-        table.add_row(job.name, job.stage, str(job.run.loop.epochs), starts_from(job), state(job))
+        table.add_row(job.name, job.stage, _length(job), starts_from(job), state(job))
     print_table(table, console, drop=("stage", "starts from", "epochs"))
     _not_run(spec, console)
 

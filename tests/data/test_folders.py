@@ -138,3 +138,13 @@ def test_shards_that_are_asked_of_an_image_folder_name_the_line_that_builds_them
     assert [build_line(path) for path in ("empty", "nowhere", "photos/cat")] == [None] * 3
     with pytest.raises(ConfigError, match=r"^whole: holds images and not their shards, which `vitssl .* shards/whole` writes$"):
         shards.info("whole")
+
+
+def test_a_build_says_which_files_it_takes_for_no_images(make_folder, tmp_path, capsys) -> None:
+    """A phone's .heic files beside .jpg ones would otherwise be missed in silence."""
+    root = make_folder()
+    for name in ("train/cat/a.HEIC", "train/cat/b.heic", "notes.txt", ".hidden", "test/dog/README"):
+        (root / name).write_bytes(b"x")
+    assert cli.main(["shards", "build", f"folder:{root}", str(tmp_path / "out"), "--workers", "1"]) == 0
+    notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
+    assert notes == ["note: left out, as no images by their names: 4 files (2 .heic, 1 .txt, 1 README)"]

@@ -9,6 +9,7 @@ import hashlib
 import math
 import os
 import shlex
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -147,6 +148,16 @@ def walk_images(folder: str | Path, above: tuple[str, ...] = ()) -> Iterator[tup
     for entry in entries:
         if entry.is_dir():
             yield from walk_images(entry.path, (*above, real))
+
+
+def other_endings(root: str | Path) -> Counter[str]:
+    """How many files of each ending a folder holds that are not taken for images, such as .heic, or .txt; hidden ones are left out."""
+    endings: Counter[str] = Counter()
+    for parent, names, files in os.walk(root):
+        names[:] = [name for name in names if not name.startswith(".")]
+        found = (Path(parent, name).suffix.lower() or name for name in files if not name.startswith("."))
+        endings.update(ending for ending in found if ending not in IMAGE_ENDINGS)
+    return endings
 
 
 # -------------------------------------------------------------------------------------------------- what is held out
