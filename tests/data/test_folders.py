@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -148,3 +149,16 @@ def test_a_build_says_which_files_it_takes_for_no_images(make_folder, tmp_path, 
     assert cli.main(["shards", "build", f"folder:{root}", str(tmp_path / "out"), "--workers", "1"]) == 0
     notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
     assert notes == ["note: left out, as no images by their names: 4 files (2 .heic, 1 .txt, 1 README)"]
+
+
+def test_common_names_of_splits_are_known_and_others_are_named(make_folder, tmp_path, capsys):
+    root = make_folder(training={"cat": 3, "dog": 3}, validation={"cat": 2, "dog": 1}, testing={"cat": 1, "dog": 1}, holdout={"cat": 1})
+    (root / "unlabeled").mkdir()
+    shutil.copy(next((root / "holdout").rglob("*.*")), root / "unlabeled")
+    assert cli.main(["shards", "build", str(root), str(tmp_path / "out"), "--workers", "1"]) == 0
+    shown = capsys.readouterr()
+    counts = {line.split()[0]: line.split()[1:3] for line in shown.out.splitlines()[-4:]}
+    assert counts == {"train": ["6", "6"], "test": ["2", "2"], "val": ["3", "3"], "unlabeled": ["1", "0"]}
+    (note,) = [line for line in shown.err.splitlines() if line.startswith("note: ")]
+    assert note.startswith(f"note: left out, as no splits by their names: holdout in {root}; a split is called training, test or testing ")
+    assert open_source(str(make_folder("two", train={"cat": 1}, validation={"cat": 2}))).splits.keys() == {"train", "test"}

@@ -99,13 +99,11 @@ def _analyze_parser(commands: argparse._SubParsersAction) -> None:
 
 
 def _shards_build(arguments: argparse.Namespace) -> None:
-    from vitssl.data import shards, sources
-    from vitssl.data.folders import other_endings
+    from vitssl.data import folders, shards, sources
 
     sources.check_order(arguments.source, arguments.out)
-    if others := other_endings(arguments.source.partition("?")[0].removeprefix("folder:")):
-        several = ", ".join(f"{number:,} {ending}" for ending, number in others.most_common(5))
-        print(f"note: left out, as no images by their names: {counted(others.total(), 'file')} ({several})", file=sys.stderr)
+    for note in folders.notes(arguments.source.partition("?")[0].removeprefix("folder:")):
+        print(f"note: {note}", file=sys.stderr)
     build = shards.rebuild if arguments.rebuild else shards.build
     build(arguments.source, arguments.out, workers=arguments.workers, skip_bad=arguments.skip_bad, progress=True)
     print(shards.info(arguments.out))

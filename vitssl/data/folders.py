@@ -16,9 +16,12 @@ from pathlib import Path
 from vitssl.config import ConfigError
 from vitssl.data import lists
 from vitssl.data.samples import UNLABELLED, Options, Sample, Source
+from vitssl.words import counted
 
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
-HELD_OUT = ("test", "val", "valid")  # the first folder that exists is the test split, the next one the split "val"
+TRAIN = ("train", "training")
+HELD_OUT = ("test", "testing", "val", "valid", "validation")  # the first that exists is the test split, the next one the split "val"
+UNLABELED = "unlabeled"
 SHARES = ("test", "val")  # options that hold out a share of the training images instead
 A_FIFTH = {"test": ["0.2"], "seed": ["0"]}
 
@@ -67,14 +70,14 @@ def open_folder(path: str, options: Options) -> Source:
         if unknown := sorted(set(_subfolders(root / name)) - set(present)):
             raise ConfigError(f"{root / name / unknown[0]}: a class that {train} does not have")
         splits[split] = _class_folders(root, root / name, classes)
-    if (root / "unlabeled").is_dir():
-        splits["unlabeled"] = [Sample(name, UNLABELLED, str(root / name)) for name in _images(root, root / "unlabeled")]
+    if (root / UNLABELED).is_dir():
+        splits[UNLABELED] = [Sample(name, UNLABELLED, str(root / name)) for name in _images(root, root / UNLABELED)]
     return Source(root.resolve().name, classes, splits)
 
 
 def _train_folder(root: Path, folders: dict[str, str], options: Options) -> Path:
     """PATH/train, or PATH itself where it holds nothing but classes."""
-    train = root / "train"
+    train = _named(root, TRAIN)
     if train.is_dir():
         if "test" not in {*folders, *options}:
             raise NoTestSplit(root, options, f"no test split; expected {root}/test/<class>/<image> or {root}/val/<class>/<image>")
@@ -87,6 +90,11 @@ def _train_folder(root: Path, folders: dict[str, str], options: Options) -> Path
     return root
 
 
+def _named(root: Path, names: tuple[str, ...]) -> Path:
+    """The folder of the first of these names that is there, else of the first name."""
+    return root / next((name for name in names if (root / name).is_dir()), names[0])
+
+
 def _few(names: list[str]) -> str:
     return ", ".join(names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
 
@@ -96,7 +104,7 @@ def _subfolders(path: Path) -> list[str]:
 
 
 def _class_names(root: Path, train: Path) -> list[str]:
-    names = [name for name in _subfolders(train) if train != root or name != "unlabeled"]
+    names = [name for name in _subfolders(train) if train != root or name != UNLABELED]
     if not names:
         raise ConfigError(f"folder:{root}: {train} holds no class folders")
     return names
@@ -148,6 +156,20 @@ def walk_images(folder: str | Path, above: tuple[str, ...] = ()) -> Iterator[tup
     for entry in entries:
         if entry.is_dir():
             yield from walk_images(entry.path, (*above, real))
+
+
+def notes(path: str) -> Iterator[str]:
+    """What a folder of images holds and a build leaves out."""
+    root = Path(path).expanduser()
+    if (train := _named(root, TRAIN)).is_dir():
+        held_out = [name for name in HELD_OUT if (root / name).is_dir()][: len(SHARES)]
+        others = [name for name in _subfolders(root) if name not in (train.name, *held_out, UNLABELED)]
+        if others:
+            names = f"{train.name}, {' or '.join(HELD_OUT)}, {UNLABELED}"
+            yield f"left out, as no splits by their names: {_few(others)} in {root}; a split is called {names}"
+    if endings := other_endings(root):
+        several = ", ".join(f"{number:,} {ending}" for ending, number in endings.most_common(5))
+        yield f"left out, as no images by their names: {counted(endings.total(), 'file')} ({several})"
 
 
 def other_endings(root: str | Path) -> Counter[str]:
@@ -237,7 +259,7 @@ def build_line(folder: str | Path, out: str | Path | None = None) -> str | None:
     folder = _short(Path(folder))
     if not folder.is_dir():
         return None
-    train = folder / "train"
+    train = _named(folder, TRAIN)
     tested = any((folder / name).is_dir() for name in HELD_OUT)
     base = train if train.is_dir() or tested else folder
     if not base.is_dir() or not any(next(_walk(base, base / name), None) for name in _subfolders(base)):
