@@ -32,7 +32,7 @@ def read_whole(path: str | Path) -> bytes:
         return stream.read()
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes | memoryview) -> None:
     """Write a file under a temporary name and move it into place; both survive a crash."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

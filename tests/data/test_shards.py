@@ -19,9 +19,10 @@ from PIL import Image
 
 from vitssl.config import ConfigError
 from vitssl.data import batch, shards
-from vitssl.data.index import COLUMNS, fingerprint, read_index
+from vitssl.data.index import COLUMNS, _own_sha256, fingerprint, read_index, to_json
 from vitssl.data.samples import UNLABELLED
 from vitssl.data.sources import open_source
+from vitssl.files import hash_file
 
 
 def build(source: Path | str, out: Path, **options) -> shards.Index:
@@ -186,7 +187,7 @@ def test_interrupted_build_goes_on(make_folder, tmp_path, how):
     index = build(source, out, images_per_shard=1)
     assert {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in finished} == finished
     assert shards.verify(out, workers=1, progress=False) == []
-    written = [".lock", "index.json", "found.json", "listing.csv.gz", *(s["name"] for s in index.shards)]
+    written = [".lock", "index.json", "samples.npy", "found.json", "listing.csv.gz", *(s["name"] for s in index.shards)]
     assert sorted(p.name for p in out.iterdir()) == sorted(written)
     with pytest.raises(ConfigError, match="holds the shards of pets"):
         build("digits", out)
@@ -235,12 +236,12 @@ def test_building_needs_no_torch():
 
 
 def rewrite(folder: Path, change) -> None:
-    """Change the content of index.json and give it a fitting fingerprint, as one who knows how would."""
-    path = folder / "index.json"
-    content = json.loads(path.read_text())
+    """Change the content of an index and give it a fitting fingerprint, as one who knows how would; in the format of earlier versions."""
+    content = to_json(read_index(folder))
     change(content)
     content["sha256"] = fingerprint(content)
-    path.write_text(json.dumps(content))
+    (folder / "index.json").write_text(json.dumps(content))
+    (folder / "samples.npy").unlink(missing_ok=True)
 
 
 def test_index_survives_the_disk(make_shards):
@@ -289,16 +290,54 @@ ALTERED = {
 def test_an_index_that_cannot_be_is_one_line(make_shards, case):
     """Also with the sha256 of its content: it may come from elsewhere."""
     path, value, words = ALTERED[case]
-    file = make_shards().folder / "index.json"
-    content = json.loads(file.read_text())
+    folder = make_shards().folder
     *outer, name = (int(key) if key.isdigit() else key for key in path.split("/"))
-    part = content
-    for key in outer:
-        part = part[key]
-    part[name] = value
-    file.write_text(json.dumps(content | {"sha256": fingerprint(content)}))
+
+    def change(content: dict) -> None:
+        part = content
+        for key in outer:
+            part = part[key]
+        part[name] = value
+
+    rewrite(folder, change)
     with pytest.raises(ConfigError, match=rf"index\.json: {words}; delete the folder and build the shards again$"):
-        read_index(file.parent)
+        read_index(folder)
+
+
+def test_an_index_of_earlier_versions_is_read_and_is_the_same(make_shards):
+    built = make_shards()
+    now = read_index(built.folder)
+    rewrite(built.folder, lambda content: None)
+    assert sorted(json.loads((built.folder / "index.json").read_text())["samples"]) == sorted(COLUMNS)
+    before = read_index(built.folder)
+    assert before.sha256 == now.sha256 == built.sha256
+    for column in COLUMNS:
+        assert np.array_equal(getattr(before, column), getattr(now, column))
+
+
+def restate(folder: Path, rows: np.ndarray) -> None:
+    """Other samples, with all their sha256, as one who means harm would write them."""
+    np.save(folder / "samples.npy", rows, allow_pickle=True)
+    content = json.loads((folder / "index.json").read_text()) | {"samples_sha256": hash_file(folder / "samples.npy")}
+    (folder / "index.json").write_text(json.dumps(content | {"index_sha256": _own_sha256(content)}))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: rows[:-1], "samples.offset has 16 values, the shards hold 17 images"),
+        (lambda rows: rows["label"], "samples lacks one of offset, size"),
+        (lambda rows: rows.reshape(1, -1), "samples.offset is not a list of whole numbers"),
+        (lambda rows: rows.astype(object), "samples.npy: damaged "),
+        (lambda rows: rows.astype([(name, "<f8") for name in COLUMNS]), "samples.offset is not a list of whole numbers"),
+    ],
+)
+def test_samples_that_cannot_be_are_one_line(make_shards, change, message):
+    folder = make_shards().folder
+    restate(folder, change(np.load(folder / "samples.npy")))
+    with pytest.raises(ConfigError, match=message) as error:
+        read_index(folder)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -306,8 +345,10 @@ def test_an_index_that_cannot_be_is_one_line(make_shards, case):
     [
         (lambda f: (f / "index.json").unlink(), r"index\.json does not exist: write the shards with"),
         (lambda f: (f / "index.json").write_text("{"), r"index\.json: damaged"),
-        (lambda f: (f / "index.json").write_text("[]"), r"index\.json: not an index of format 1"),
+        (lambda f: (f / "index.json").write_text("[]"), r"index\.json: not an index of format 1 or 2"),
         (lambda f: (f / "index.json").write_text((f / "index.json").read_text().replace('"cat"', '"cow"')), r"index\.json: altered"),
+        (lambda f: (f / "samples.npy").unlink(), r"samples\.npy: missing; copy it too"),
+        (lambda f: flip(f / "samples.npy", 300), r"samples\.npy: altered, its sha256 is not the one that index\.json states"),
         (lambda f: (f / "train-000001.tar").unlink(), r"train-000001\.tar: missing"),
         (lambda f: os.truncate(f / "train-000002.tar", 5000), r"train-000002\.tar: truncated .* 5,000 bytes instead of"),
     ],

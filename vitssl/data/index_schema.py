@@ -15,15 +15,14 @@ SHARD_NAME = re.compile(r"[\w-][\w.-]*")  # a file of the folder itself
 COLUMNS = ("offset", "size", "label", "height", "width", "crc32")
 
 
-def columns_of(content: dict[str, Any]) -> dict[str, np.ndarray]:
-    """The samples' columns, int64 (N,), after a check of everything in the index.
+def columns_of(content: dict[str, Any], samples: Any) -> dict[str, np.ndarray]:
+    """The samples' columns, int64 (N,), after a check of everything in the index; ``samples`` are to be {name: column}.
 
     Raises:
         ConfigError: saying what is wrong, without the file.
     """
     for problem in _field_problems(content):
         raise ConfigError(problem)
-    samples = content.get("samples")
     if not isinstance(samples, dict) or not samples.keys() >= set(COLUMNS):
         raise ConfigError(f"samples lacks one of {', '.join(COLUMNS)}")
     columns = {name: _column(name, samples[name]) for name in COLUMNS}
@@ -33,7 +32,7 @@ def columns_of(content: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _field_problems(content: dict[str, Any]) -> Iterator[str]:
-    for name in ("name", "source"):
+    for name in ("name", "source", "sha256"):
         if not isinstance(content.get(name), str):
             yield f"{name} is not text"
     if not _are(str, content.get("classes")):
@@ -59,8 +58,8 @@ def _are(kind: Any, values: Any) -> bool:
 
 def _column(name: str, values: Any) -> np.ndarray:
     try:
-        column = np.asarray(values if values != [] else np.empty(0, np.int64))
-    except (ValueError, OverflowError):  # lists in lists of several lengths
+        column = np.asarray(values) if len(values) else np.empty(0, np.int64)
+    except (ValueError, TypeError, OverflowError):  # lists in lists of several lengths, or no list at all
         column = np.empty((0, 0))
     if column.ndim != 1 or column.dtype.kind != "i":
         raise ConfigError(f"samples.{name} is not a list of whole numbers")

@@ -21,7 +21,18 @@ import numpy as np
 
 from vitssl.config import ConfigError
 from vitssl.data import findings, finishing, folders, listing, pool, writing
-from vitssl.data.index import INDEX_FILE, REBUILD, UNFINISHED, Index, load_index, read_image, read_index, size_problems, to_json
+from vitssl.data.index import (
+    INDEX_FILE,
+    REBUILD,
+    SAMPLES_FILE,
+    UNFINISHED,
+    Index,
+    load_index,
+    read_image,
+    read_index,
+    size_problems,
+    write_index,
+)
 from vitssl.data.paper_counts import comparison
 from vitssl.data.samples import Source
 from vitssl.data.sources import open_source
@@ -32,7 +43,7 @@ __all__ = ["Index", "build", "info", "load_index", "rebuild", "verify"]
 
 IMAGES_PER_SHARD = 1000
 # what a build leaves in a folder, which a rebuild may delete
-OURS = rf"{INDEX_FILE}|{findings.FILE}|{listing.FILE}|{finishing.BAD_IMAGES}|{UNFINISHED}|\.lock|\..+\.tmp|.+-\d{{6}}\.tar"
+OURS = rf"{INDEX_FILE}|{SAMPLES_FILE}|{findings.FILE}|{listing.FILE}|{finishing.BAD_IMAGES}|{UNFINISHED}|\.lock|\..+\.tmp|.+-\d{{6}}\.tar"
 
 
 def build(
@@ -211,7 +222,7 @@ def _finished(source: Source, listed: list[listing.Row], out: Path, records: fin
         (out / stranger).unlink()  # the source has shrunk since the build began
     findings.write(out, finishing.find(source, records, progress))
     listing.write(out / listing.FILE, listed, source.classes)
-    write_atomically(out / INDEX_FILE, json.dumps(to_json(index), separators=(",", ":")).encode())
+    write_index(index)
     (out / finishing.BAD_IMAGES).unlink(missing_ok=True)
     shutil.rmtree(out / UNFINISHED)
     return index

@@ -7,7 +7,6 @@ leaves them in the index's order, and takes the first of every class, so that wi
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,18 +40,18 @@ def train_and_heldout(index: Index, data: Data, need_labels: bool, evaluated: bo
     if data.images is not None:
         images = take(index, images, data.images, "data.images")
     val = _validation(index, images, data)
-    train = np.setdiff1d(images, val) if data.val_fraction else images
+    train = images[~_among(val, index)[images]] if data.val_fraction else images
     labels = index.label.copy()
     if data.labels is not None:
         labelled = train[labels[train] >= 0]
         seen = take(index, labelled, data.labels, "data.labels") if len(labelled) else labelled  # of unlabelled images none can be hidden
-        labels[np.setdiff1d(labelled, seen)] = UNLABELLED
+        labels[labelled[~_among(seen, index)[labelled]]] = UNLABELLED
     if need_labels:
         train = train[labels[train] >= 0]
     if not len(train):
         raise ConfigError(f"no {'labelled ' * need_labels}images of {data.train_split} are left to train on", "data.train_split")
     test = _test(index, data, images, evaluated)
-    if data.val_split is not None and len(np.intersect1d(val, np.concatenate([images, test]))):
+    if data.val_split is not None and _among(val, index)[np.concatenate([images, test])].any():
         raise ConfigError(f"{data.val_split} shares images with data.train_split or data.test_split", "data.val_split")
     return Split(train, labels, val, test)
 
@@ -70,13 +69,13 @@ def take(index: Index, positions: np.ndarray, subset: Subset, field: str) -> np.
     labels = index.label[order]
     if subset.per_class is not None:
         _check_per_class(index, labels, subset.per_class, field)
-        counts = {k: subset.per_class for k in range(len(index.classes))}
-        return np.sort(np.concatenate([_first(order, labels, counts), order[labels == UNLABELLED]]))
+        counts = np.full(len(index.classes) + 1, subset.per_class)
+        counts[UNLABELLED] = len(order)
+        return np.sort(_first(order, labels, counts))
     assert subset.fraction is not None
     if not subset.balanced:
         return np.sort(order[: _share(subset.fraction, len(order))])
-    counts = {k: _share(subset.fraction, n) for k, n in Counter(labels.tolist()).items()}
-    return np.sort(_first(order, labels, counts))
+    return np.sort(_first(order, labels, _shares(subset.fraction, _per_class(index, labels))))
 
 
 def _where(index: Index, splits: str, field: str) -> np.ndarray:
@@ -94,9 +93,11 @@ def _validation(index: Index, images: np.ndarray, data: Data) -> np.ndarray:
         return np.empty(0, dtype=np.int64)
     order = _shuffled(len(index), data.val_seed, "data.val_fraction", images[index.label[images] >= 0])
     labels = index.label[order]
-    counts = {k: min(n - 1, _share(data.val_fraction, n)) for k, n in Counter(labels.tolist()).items()}
-    if not sum(counts.values()):
-        raise ConfigError(f"{len(order)} labelled images in {len(counts)} classes leave none to hold out", "data.val_fraction")
+    of_class = _per_class(index, labels)
+    counts = np.minimum((of_class - 1).clip(0), _shares(data.val_fraction, of_class))
+    if not counts.any():
+        classes = np.count_nonzero(of_class)
+        raise ConfigError(f"{len(order)} labelled images in {classes} classes leave none to hold out", "data.val_fraction")
     return np.sort(_first(order, labels, counts))
 
 
@@ -106,7 +107,7 @@ def _test(index: Index, data: Data, images: np.ndarray, evaluated: bool) -> np.n
     test = _where(index, data.test_split, "data.test_split")
     if evaluated and (unlabelled := int((index.label[test] == UNLABELLED).sum())):
         raise ConfigError(f"{unlabelled} of the {len(test)} images of {data.test_split} have no label", "data.test_split")
-    if len(np.intersect1d(test, images)):
+    if _among(images, index)[test].any():
         raise ConfigError(f"{data.test_split} shares images with data.train_split={data.train_split}", "data.test_split")
     return test
 
@@ -124,9 +125,29 @@ def _share(fraction: float, count: int) -> int:
     return max(1, int(fraction * count + 0.5))
 
 
-def _first(order: np.ndarray, labels: np.ndarray, counts: dict[int, int]) -> np.ndarray:
-    """The first ``counts[k]`` of each label ``k``."""
-    return np.concatenate([order[labels == label][:count] for label, count in counts.items()])
+def _shares(fraction: float, counts: np.ndarray) -> np.ndarray:
+    """`_share` of each count."""
+    return np.maximum(1, (fraction * counts + 0.5).astype(np.int64))
+
+
+def _among(positions: np.ndarray, index: Index) -> np.ndarray:
+    """Of every image of the index, whether it is one of these: bool (N,)."""
+    among = np.zeros(len(index), bool)
+    among[positions] = True
+    return among
+
+
+def _per_class(index: Index, labels: np.ndarray) -> np.ndarray:
+    """How many have each label; the last entry counts those without one, whose label -1 finds it."""
+    return np.roll(np.bincount(labels + 1, minlength=len(index.classes) + 1), -1)
+
+
+def _first(order: np.ndarray, labels: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The first ``counts[k]`` of each label ``k``, label by label."""
+    by_label = np.argsort(labels, kind="stable")
+    sorted_labels = labels[by_label]
+    place = np.arange(len(labels)) - np.searchsorted(sorted_labels, sorted_labels)  # among those of its label
+    return order[by_label[place < counts[sorted_labels]]]
 
 
 def _check_per_class(index: Index, labels: np.ndarray, per_class: int, field: str) -> None:
