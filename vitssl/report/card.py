@@ -11,7 +11,8 @@ from vitssl.config.evals import METRICS
 from vitssl.files import read_json
 from vitssl.report.collect import Cell, RunFolder, Sweep, add, collect, read_folder
 from vitssl.report.energy_sources import tracked
-from vitssl.report.grid import Grid, Row, lay_out
+from vitssl.report.grid import Grid, lay_out
+from vitssl.report.rows import Row
 from vitssl.report.tables import plus_minus
 from vitssl.report.units import quantity
 from vitssl.words import counted

@@ -7,7 +7,8 @@ from statistics import mean
 from typing import Any
 
 from vitssl.report.collect import Cell, RunFolder
-from vitssl.report.grid import Grid, Row, cost_of, finished
+from vitssl.report.grid import Grid
+from vitssl.report.rows import Row, cost_of, finished
 from vitssl.report.schedule import training_macs
 from vitssl.report.stats import difference, std
 from vitssl.report.table import signed

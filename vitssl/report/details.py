@@ -7,7 +7,8 @@ from urllib.parse import quote
 
 from vitssl.report import energy_sources
 from vitssl.report.collect import Arm, Cell, RunFolder, Sweep, add
-from vitssl.report.grid import Grid, cost_per_model, finished
+from vitssl.report.grid import Grid
+from vitssl.report.rows import cost_per_model, finished
 from vitssl.report.settings import stages
 from vitssl.report.table import BAD, DASH, MEASURED, NOTE, PUBLISHED, Entry, Table, figure, number
 from vitssl.report.tables import currency, hours_name, which

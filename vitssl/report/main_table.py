@@ -12,7 +12,8 @@ from typing import Any
 from vitssl.config import ConfigError
 from vitssl.report import costs, energy_sources, schedule
 from vitssl.report.collect import Cell
-from vitssl.report.grid import Grid, Row, cost_per_model, finished
+from vitssl.report.grid import Grid
+from vitssl.report.rows import Row, cost_per_model, finished
 from vitssl.report.table import BAD, DASH, NOTE, PUBLISHED, Entry, Table, figure, signed
 from vitssl.report.tables import LOWER_IS_BETTER, chosen_over, currency, hours_name, interval, plus_minus
 from vitssl.report.units import fit

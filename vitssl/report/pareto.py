@@ -12,9 +12,10 @@ from matplotlib.axes import Axes
 
 from vitssl.report.collect import Cell
 from vitssl.report.costs import doubt, uncounted
-from vitssl.report.grid import SEED, Grid, Row, cost_of
+from vitssl.report.grid import SEED, Grid
 from vitssl.report.label_placement import Point, place_all
 from vitssl.report.panels import is_wide, panels
+from vitssl.report.rows import Row, cost_of
 from vitssl.report.schedule import training_macs
 from vitssl.report.stats import std
 from vitssl.report.style import INK, SOFT, Plot, look

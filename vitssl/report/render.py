@@ -14,7 +14,8 @@ from rich.text import Text
 
 from vitssl.report import selection
 from vitssl.report.costs import macs
-from vitssl.report.grid import Grid, Row, cost_per_model, finished
+from vitssl.report.grid import Grid
+from vitssl.report.rows import Row, cost_per_model, finished
 from vitssl.report.stats import std
 from vitssl.report.table import BAD, DASH, MINUS, NOTE, PUBLISHED, Entry, Table
 from vitssl.report.tables import hours_name

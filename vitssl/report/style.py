@@ -10,7 +10,8 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from vitssl.report.grid import Grid, Row
+from vitssl.report.grid import Grid
+from vitssl.report.rows import Row
 
 # Okabe and Ito's hues, then Tol's, dark enough for white paper; safe for the colour-blind, and markers differ in greyscale
 COLOURS = (

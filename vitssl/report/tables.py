@@ -7,7 +7,8 @@ from typing import Any
 
 from vitssl.report import costs, energy_sources
 from vitssl.report.collect import Cell, Sweep
-from vitssl.report.grid import Grid, Row, cost_of
+from vitssl.report.grid import Grid
+from vitssl.report.rows import Row, cost_of
 from vitssl.report.stats import Difference, std
 from vitssl.report.table import DASH, NOTE, Entry, Table, figure, signed
 from vitssl.report.units import fit

@@ -8,7 +8,8 @@ from typing import Any
 
 from vitssl.config.methods import METHODS
 from vitssl.report.collect import RunFolder
-from vitssl.report.grid import Grid, Row
+from vitssl.report.grid import Grid
+from vitssl.report.rows import Row
 from vitssl.report.table import signed
 from vitssl.words import counted, listed
 
