@@ -102,7 +102,7 @@ def _more(report: Report) -> str:
     grid, plots = report.grid, report.plots
     sections = {
         "What failed": failures.html(grid.sweep),
-        "Chosen and compared": row(*titled(selection.table(grid), tables.differences(grid))),
+        "Chosen and compared": row(*titled(selection.table(grid), main_table.differences(grid, report.columns))),
         "Reading": lines(further(grid)),
         "Cost": row(*_cost(grid), *(plot(name, plots) for name in COSTS)),
         "Energy and CO2e, for a paper": copied(statement(grid.sweep)),
