@@ -202,6 +202,20 @@ def test_tables_fit_the_columns_of_a_paper(sweep, table_3, tmp_path, kind, colum
     assert not re.findall(r"Overfull \\hbox.*", log) and "resizebox" not in (tmp_path / "table.tex").read_text()
 
 
+# --------------------------------------------------------------------------------------------------------- spreadsheet
+
+
+def test_no_name_is_a_formula_in_a_spreadsheet(sweep):
+    """Figures stay figures, negative ones too."""
+    arms = [{"name": "scratch", "row": "=1+1"}, {"name": "ssat", "row": "@SUM(A1)"}]
+    axes = {"size": ["-large", "+0.5", "small"], "seed": [0]}
+    folder = sweep({"scratch": 80.0, "ssat": 79.0}, axes, columns="size", arms=arms)
+    lines = list(csv.DictReader(render.numbers(lay_out(collect(folder))).splitlines()))
+    assert [line["paper_row"] for line in lines] == ["'=1+1"] * 3 + ["'@SUM(A1)"] * 3
+    assert [line["size"] for line in lines[:3]] == ["'-large", "'+0.5", "small"]
+    assert lines[-1]["minus_baseline"] == "-1.0" and lines[-1]["arm"] == "ssat"
+
+
 # ----------------------------------------------------------------------------------------------------------- left out
 
 

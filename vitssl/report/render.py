@@ -23,6 +23,7 @@ from vitssl.terminal import console
 from vitssl.words import counted
 
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?")
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
 GAP = 2  # letters between columns of a terminal
 MOST_UNBROKEN = 32  # letters of an arm's name that stand in one line of a terminal
 STYLES = {PUBLISHED: "italic blue", NOTE: "dim", BAD: "bold red"}
@@ -128,8 +129,12 @@ def _rich(table: Table, width: int) -> rich.table.Table:
 
 
 def numbers(grid: Grid) -> str:
-    """One line per row and column of the table, unrounded, for a spreadsheet."""
-    lines = [_line(grid, row, column) for row in grid.rows for column in grid.columns]
+    """One line per row and column of the table, unrounded, for a spreadsheet; which takes a text that begins with one of FORMULA for a
+    formula, and one with an apostrophe before it as it is."""
+    lines = [
+        {name: f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value for name, value in line.items()}
+        for line in (_line(grid, row, column) for row in grid.rows for column in grid.columns)
+    ]
     out = StringIO()
     writer = csv.DictWriter(out, fieldnames=list(dict.fromkeys(key for line in lines for key in line)) or ["arm"], lineterminator="\n")
     writer.writeheader()
