@@ -7,6 +7,7 @@ from pathlib import Path
 from vitssl.report import (
     analyses,
     blocks,
+    details,
     energy_sources,
     evaluations,
     latex,
@@ -69,5 +70,6 @@ def summary(sweep_folder: str | Path, width: int | None = None, columns: list[st
     shown = (*main, chosen, main_table.differences(laid_out, columns), costs_apart, evaluations.table(laid_out))
     costs = [line for line in (energy_sources.tracked(laid_out.sweep), energy_sources.sites(laid_out.sweep)) if line]
     last = story(laid_out)  # where a terminal is read
-    lines = [*(line for line in sentences(laid_out) if line not in last), *costs, *last]
+    alike = [f"Warning: {text}." for text in details.near_duplicates(laid_out)]
+    lines = [*(line for line in sentences(laid_out) if line not in last), *costs, *last, *alike]
     return render.terminal([table for table in shown if table and table.rows], lines, width)

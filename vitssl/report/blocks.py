@@ -24,8 +24,9 @@ class Drawn:
 
 
 def section(name: str, body: str, kind: str = "") -> str:
-    """Nothing where there is no body."""
-    return f'<section class="{kind}">\n<h2>{escape(name)}</h2>\n{body}</section>\n' if body else ""
+    """Nothing where there is no body; links lead to its name in small letters."""
+    place = re.sub(r"\W+", "-", name.lower()).strip("-")
+    return f'<section class="{kind}" id="{place}">\n<h2>{escape(name)}</h2>\n{body}</section>\n' if body else ""
 
 
 def row(*blocks: str) -> str:

@@ -37,6 +37,7 @@ h2 { font-size: 1.2rem; margin: 0 0 .7rem; }
 h3 { font-size: .95rem; margin: 0 0 .4rem; }
 header p { color: var(--soft); margin: 0; }
 header p + p { margin-top: .35rem; }
+header .warning { color: var(--bad); }
 a { color: var(--published); text-underline-offset: .15em; }
 .links a { white-space: nowrap; margin-right: .9rem; }
 .more { display: flex; flex-wrap: wrap; column-gap: 2.5rem; margin-top: 1rem; }

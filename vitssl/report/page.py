@@ -9,11 +9,12 @@ from vitssl.report import details, energy_sources, evaluations, failures, main_t
 from vitssl.report.blocks import Drawn, copied, definitions, lines, pictures, plain, plot, row, section, switch, titled
 from vitssl.report.css import CSS
 from vitssl.report.findings import further, headlines, progress
-from vitssl.report.grid import Grid
+from vitssl.report.grid import SEED, Grid
 from vitssl.report.script import SCRIPT
 from vitssl.report.settings import provenance, settings
 from vitssl.report.statement import statement
 from vitssl.report.table import Entry, Table
+from vitssl.words import counted
 
 FIRST = {
     "accuracy_vs_macs": "Accuracy against training cost",
@@ -52,24 +53,26 @@ def html(report: Report) -> str:
     grid = report.grid
     paper = grid.sweep.facts.get("paper")
     source = f' Stands for {escape(paper["table"])} of <a href="{escape(paper["url"])}">{escape(paper["title"])}</a>.' if paper else ""
+    alike = "".join(
+        f'<p class="warning">Warning: {escape(text)}: <a href="#data">details</a>.</p>\n' for text in details.near_duplicates(grid)
+    )
     links = "\n".join(f'<a href="{name}">{words}</a>' for name, words in FILES.items())
     about = f"{escape(compared(grid))}{source} {escape(progress(grid.sweep))}"
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title(grid))}</title>\n<style>\n{CSS}</style>\n</head>\n<body>\n<header>\n<h1>{escape(grid.sweep.name)}</h1>\n"
-        f'<p>{about}</p>\n<p class="links">{links}</p>\n</header>\n<main>\n{_first(report)}'
+        f'<p>{about}</p>\n{alike}<p class="links">{links}</p>\n</header>\n<main>\n{_first(report)}'
         f'<div class="more">\n{_more(report)}</div>\n</main>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n'
     )
 
 
 def compared(grid: Grid) -> str:
-    """What the sweep compares, in one sentence."""
-    axes = {k: v for k, v in (grid.sweep.facts.get("axes") or {}).items() if v}
-    over = "; ".join(f"{grid.short(axis)} {', '.join(map(str, values))}" for axis, values in axes.items())
+    """What the sweep compares, in one sentence; an axis of a single value says nothing of that."""
+    axes = {axis: values for axis, values in (grid.sweep.facts.get("axes") or {}).items() if len(values) > 1}
+    over = "; ".join(f"{'seeds' if axis == SEED else grid.short(axis)} {', '.join(map(str, values))}" for axis, values in axes.items())
     arms = ", ".join(grid.called(arm) for arm in grid.sweep.arms)
-    count = len(grid.sweep.arms)
-    return f"{count} arm{'s' if count != 1 else ''} ({arms})" + (f" over {over}." if over else ".")
+    return f"{counted(len(grid.sweep.arms), 'arm')} ({arms})" + (f" over {over}." if over else ".")
 
 
 def notes(grid: Grid) -> list[str]:
