@@ -345,6 +345,16 @@ def test_settings_show_colours_as_steps(sweep):
     assert texts(settings(lay_out(collect(folder)))[0])["data.views.main.color"] == ["none", shown]
 
 
+def test_a_setting_that_is_empty_says_so(sweep):
+    folder = sweep({"scratch": 80.0, "ssat": 82.0}, {"seed": [0]}, columns=None)
+    for arm, value in (("scratch", ""), ("ssat", "rand-m9")):
+        path = folder / f"{arm}-train-0" / "run.yaml"
+        run = json.loads(path.read_text())
+        run["data"]["views"]["main"]["auto_augment"] = value
+        path.write_text(json.dumps(run))
+    assert texts(settings(lay_out(collect(folder)))[0])["data.views.main.auto_augment"] == ["none", "rand-m9"]
+
+
 def test_settings_of_an_older_version_are_shown_as_todays(sweep):
     steps = [{"gray.prob": 0.2}]
     stages = {name: [("train", {"objectives.classify": {}, "data.views.main.color": steps})] for name in ("scratch", "ssat")}

@@ -23,6 +23,7 @@ from vitssl.terminal import console
 from vitssl.words import counted
 
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?")
+INTERVAL = re.compile(r"^(\S+ )(\[.*\])$")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 GAP = 2  # letters between columns of a terminal
 MOST_UNBROKEN = 32  # letters of an arm's name that stand in one line of a terminal
@@ -50,7 +51,8 @@ def _html_cell(table: Table, row: int, column: int, entry: Entry) -> str:
     tag = 'th scope="row"' if column == 0 else "td"
     value = None if column in table.left else sorted_by(entry)
     data = "" if value is None else f' data-value="{value:.12g}"'
-    text = f'<a href="{escape(entry.link)}">{escape(entry.text)}</a>' if entry.link else escape(entry.text)
+    text = INTERVAL.sub(r'\1<span class="interval">\2</span>', escape(entry.text))  # which has a line of its own on a phone
+    text = f'<a href="{escape(entry.link)}">{text}</a>' if entry.link else text
     return f'<{tag} class="{classes}"{data}>{text}</{tag.split()[0]}>'
 
 
