@@ -42,6 +42,13 @@ def test_one_seed_has_no_spread():
     assert str(costs.Ratio(1.5)) == "1.50x" and str(costs.Ratio(1.5, 0.25)) == "1.50x ± 0.25"
 
 
+def test_of_many_arms_the_lowest_and_the_highest_cost_are_named(sweep):
+    top1 = {name: 80.0 for name in ("scratch", "ssat_a", "ssat_b", "sslft_a", "sslft_b", "ssat_c")}
+    said = costs.comparison(lay_out(collect(sweep(top1, {"seed": [0]}, columns=None))), None)
+    measured = "measured were 1.00x (all) the energy and 1.00x (all) the time."
+    assert said == f"Training takes from 0.67x (sslft_a) to 1.34x (ssat_c) the multiply-adds of scratch; {measured}"
+
+
 def test_equal_runs_of_unequal_length_are_not_compared(grid):
     laid_out = grid((2.0, 2.0, 2.7))
     reason = "since of equal runs of ssat one took 1.4 times as long as another."

@@ -53,8 +53,9 @@ def _named(grid: Grid, rows: list[Row]) -> str:
 
 
 def _versus(grid: Grid, ranked: list[Row], column: Any) -> str:
-    """The first row against its baseline, or against the next one where it is the baseline."""
-    base = grid.baseline(ranked[0]) or (ranked[1] if len(level(grid, column)) > 1 else None)
+    """The first row against its baseline; of rows that the seeds do not tell from it against one of these."""
+    near, base = level(grid, column), grid.baseline(ranked[0])
+    base = next((row for row in near[1:] if row is base), near[1]) if len(near) > 1 else base
     gap = difference(grid.scores(ranked[0], column), grid.scores(base, column)) if base else None
     return f", {signed(gap.mean)}{grid.points} against {grid.label(base)} ({interval(gap)})" if base and gap else ""
 

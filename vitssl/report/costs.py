@@ -17,6 +17,7 @@ ALIKE = 1.3  # hours of equal runs that differ by a larger factor say more about
 WORKED = 0.7  # the least share of its time that a CPU works on a training that nothing disturbs
 LEFT = 0.8  # the least share of the cores for its threads that other work may leave to a training on CPUs
 SEEDS = 3  # of two, an interval reaches nine of their standard deviations to either side, and leaves everything open
+MOST_NAMED = 4  # arms whose costs a sentence lists
 OTHER_CORES = 0.1  # of other work, that are worth a sentence
 
 
@@ -151,4 +152,8 @@ def begin(grid: Grid, column: Any, subject: str) -> str:
 
 
 def _listed(values: dict[str, Ratio]) -> str:
+    """Of many arms the lowest and the highest."""
+    if len(values) > MOST_NAMED:
+        (least, low), *_, (most, high) = sorted(values.items(), key=lambda item: item[1].value)
+        return f"{low} (all)" if str(low) == str(high) else f"from {low} ({least}) to {high} ({most})"
     return ", ".join(f"{value} ({label})" for label, value in values.items())
