@@ -10,7 +10,7 @@ import pytest
 from vitssl.config import ConfigError, Site
 from vitssl.report import total
 from vitssl.report.collect import collect, read_folder
-from vitssl.report.grid import cost_of
+from vitssl.report.rows import cost_of
 
 
 def test_attempts_and_nodes_add_up(run_folder, emissions_record):

@@ -8,7 +8,7 @@ import pytest
 
 from vitssl import report
 from vitssl.config import Site
-from vitssl.report import details, energy_sources, page, render, tables
+from vitssl.report import details, energy_sources, markdown, page, render, tables
 from vitssl.report.collect import collect
 from vitssl.report.findings import sentences
 from vitssl.report.grid import lay_out
@@ -39,12 +39,24 @@ def test_the_data_of_every_column(sweep):
 def test_images_to_test_on_that_are_trained_on_are_warned_of(sweep):
     counts = {"cars": None, "cifar10": 247, "digits": 1, "svhn": 0}
     make = {("scratch", name, 0): {"data": {"near_duplicates": count}} for name, count in counts.items()}
-    table = details.data(lay_out(collect(sweep({"scratch": 80.0}, {"data": list(counts), "seed": [0]}, make=make))))
-    said = "near-duplicates of training images, on which accuracy says little; `vitssl shards info` names them."
-    assert table is not None and table.caption.endswith(
-        "its first 12 digits. "
-        f"Warning: 247 of the 10,000 test images of cifar10 are {said} Warning: 1 of the 10,000 test images of digits is among {said}"
+    grid = lay_out(collect(sweep({"scratch": 80.0}, {"data": list(counts), "seed": [0]}, make=make)))
+    many = "247 of the 10,000 test images of cifar10 are near-duplicates of training images, on which accuracy says little"
+    one = "1 of the 10,000 test images of digits is a near-duplicate of a training image, on which accuracy says little"
+    names = "; `vitssl shards info` names them."
+    table = details.data(grid)
+    assert table is not None and table.caption.endswith(f"its first 12 digits. Warning: {many}{names} Warning: {one}{names}")
+    first = page.html(page.Report(grid, {})).split("<main>")
+    assert (
+        first[0].count('class="warning"') == 2 and f'Warning: {one}: <a href="#data">details</a>.' in first[0] and 'id="data"' in first[1]
     )
+    text = markdown.markdown(page.Report(grid, {}))
+    assert text.index(f"**Warning:** {many}: see [Data](#data).") < text.index("## Comparison") < text.index("## Data\n")
+    assert report.summary(grid.sweep.folder, 300).splitlines()[-2:] == [f"Warning: {many}.", f"Warning: {one}."]
+
+
+def test_images_that_are_all_different_need_no_warning(sweep):
+    grid = lay_out(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None)))
+    assert "Warning" not in page.html(page.Report(grid, {})) and "Warning" not in report.summary(grid.sweep.folder)
 
 
 def test_stages_that_see_other_images_have_lines_of_their_own(sweep):

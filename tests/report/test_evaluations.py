@@ -7,7 +7,7 @@ import pytest
 
 from vitssl import report
 from vitssl.files import read_json, write_json
-from vitssl.report import evaluations, main_table
+from vitssl.report import card, evaluations, main_table
 from vitssl.report.collect import collect
 from vitssl.report.findings import sentences
 from vitssl.report.grid import lay_out
@@ -48,6 +48,22 @@ def test_every_stage_and_evaluator_has_a_line(chain):
     assert "knn, weights teacher, k 10" in lines and "51.00 ± 1.41" in lines and "80.50 ± 0.71" in lines
     assert table.header[-5:] == ["balanced accuracy %", "macro F1 %", "AUC %", "ECE % ↓", "NLL ↓"]
     assert [row[1].text for row in table.rows] == ["pretrain", "finetune"]
+
+
+@pytest.mark.parametrize("classes, shown", [(3, False), (5, False), (6, True)])
+def test_the_first_five_of_five_classes_say_nothing(chain, classes, shown):
+    """The page, Markdown and a model card leave top-5 out; an evaluator of other images keeps it, whose classes are not told."""
+    for path in chain.glob("*/job.json"):
+        job = read_json(path)
+        job["data"]["classes"] = classes
+        write_json(path, job)
+    assert ("top-5 %" in evaluations.table(lay_out(collect(chain))).header) is shown
+    assert ("top-5" in card.text(chain / "ssl-pretrain-0", classifier=False)) is shown
+    report.write(chain)
+    assert all(("top-5" in (chain / "report" / name).read_text()) is shown for name in ("report.html", "report.md"))
+    path = chain / "ssl-pretrain-0" / "evals.json"
+    write_json(path, {"knn": read_json(path)["knn"] | {"config": KNN | {"shards": "/other"}}})
+    assert "top-5 %" in evaluations.table(lay_out(collect(chain))).header
 
 
 def test_where_there_is_only_what_the_main_table_says_there_is_none(sweep):
@@ -102,7 +118,7 @@ def test_the_best_is_the_lowest_where_lower_is_better(calibrated, metric, best):
 def test_every_part_of_a_report_follows_a_metric_of_which_lower_is_better(calibrated):
     write_json(calibrated / "sweep.json", read_json(calibrated / "sweep.json") | {"metric": "test/loss", "baseline": "ssat"})
     grid = lay_out(collect(calibrated))
-    first = "Overall the best arm by NLL is scratch: 0.50 ± 0.00 (2 seeds), \N{MINUS SIGN}0.50 against ssat (paired over 2 seeds"
+    first = "Overall the best mean NLL is that of scratch: 0.50 ± 0.00, \N{MINUS SIGN}0.50 against ssat (2 seeds: no interval"
     assert sentences(grid)[1].startswith(first)
     assert "their number in brackets. ↓: lower is better." in main_table.table(grid).caption
     page = report.write(calibrated).read_text()

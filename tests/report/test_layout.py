@@ -14,6 +14,7 @@ from PIL import Image
 
 from vitssl import report
 from vitssl.report import failures, findings, markdown, page, render, seen
+from vitssl.report.blocks import Drawn
 from vitssl.report.collect import collect
 from vitssl.report.findings import further, headlines, sentences
 from vitssl.report.grid import lay_out
@@ -25,9 +26,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 @pytest.fixture
 def three(sweep):
-    return lambda **kwargs: sweep(
-        {"scratch": 80.0, "sslft": 81.0, "ssat": 82.0}, {"seed": [0, 1]}, **{"columns": None, "arms": ARMS, **kwargs}
-    )
+    top1 = {"scratch": 80.0, "sslft": 81.0, "ssat": lambda at: 81.5 + at["seed"]}
+    return lambda seeds=(0, 1), **kwargs: sweep(top1, {"seed": list(seeds)}, **{"columns": None, "arms": ARMS, **kwargs})
 
 
 def made(folder: Path) -> page.Report:
@@ -43,7 +43,9 @@ def test_first_comes_what_was_found_then_the_main_table_and_its_plot_then_detail
     text = report.write(three()).read_text()
     assert headings(text)[:3] == ["What was found", "Comparison of arms", "Accuracy against training cost"]
     assert headings(text)[-3:] == ["Runs", "Settings", "Provenance"]
-    order = [text.index(part) for part in ("the best arm by top-1 is SSAT", "against Scratch</th>", "accuracy_vs_macs-", 'class="more"')]
+    order = [
+        text.index(part) for part in ("the best mean top-1 is that of SSAT", "against Scratch</th>", "accuracy_vs_macs-", 'class="more"')
+    ]
     assert order == sorted(order)
     assert "8 of 8 runs are done." in text.split("<main>")[0]
 
@@ -93,7 +95,13 @@ def test_five_sentences_and_one_are_a_section_of_two(three, monkeypatch):
 
 def test_markdown_has_the_same_order(three):
     text = markdown.markdown(made(three()))
-    parts = ["8 of 8 runs are done.", "- Overall the best arm by top-1 is SSAT", "## Comparison of arms", "## Energy and CO2e", "## Runs"]
+    parts = [
+        "8 of 8 runs are done.",
+        "- Overall the best mean top-1 is that of SSAT",
+        "## Comparison of arms",
+        "## Energy and CO2e",
+        "## Runs",
+    ]
     assert [text.index(part) for part in parts] == sorted(text.index(part) for part in parts)
 
 
@@ -139,6 +147,50 @@ def test_a_click_sorts_by_the_column_and_another_one_turns_it_round(three, tmp_p
         body = dumped.split('class="main"')[1].split("<tbody>")[1].split("</tbody>")[0]
         assert re.findall(r'<th scope="row"[^>]*>(.*?)</th>', body) == expected
         assert f'aria-sort="{"descending" if clicks == 1 else "ascending"}"' in dumped
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here to run the page's script")
+def test_a_table_that_is_wider_than_a_phone_says_that_it_scrolls(three, tmp_path):
+    """The interval has a line of its own there, and rows keep their names in sight."""
+    text = page.html(made(three(name="wide", seeds=[0, 1, 2])))
+    assert '<span class="interval">[+0.' in text and "position: sticky" in text
+    (tmp_path / "page.html").write_text(text)
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
+    for width, cut in ((420, True), (2000, False)):
+        size = [f"--window-size={width},800", "--virtual-time-budget=500", (tmp_path / "page.html").as_uri()]
+        dumped = subprocess.run([*command, *size], capture_output=True, text=True, timeout=60).stdout
+        assert ('<figure class="cut">' in dumped.split('class="main"')[1].split("</table>")[0]) is cut
+
+
+def layout(sweep, drawn: tuple[str, ...], **kwargs) -> str:
+    """The classes of what comes first, with plots of these names."""
+    report_of = page.Report(lay_out(collect(sweep(**kwargs))), {name: Drawn("words", '<svg width="300pt"></svg>') for name in drawn})
+    return re.search(r'<div class="first ?(.*?)">', page.html(report_of))[1]
+
+
+def test_plots_stand_beside_a_table_that_leaves_room(sweep):
+    """Of two panels beside a narrow one alone; and two plots beside much that was found."""
+    plots, top1 = ("accuracy_vs_macs", "energy_by_component"), {"scratch": 80.0, "ssat": lambda at: 82.0 + at["seed"]}
+    one = {"top1": top1, "axes": {"seed": [0, 1]}, "columns": None}
+    two = {"top1": top1, "axes": {"data": ["x", "y"], "seed": [0, 1]}}
+    assert layout(sweep, plots, **one) == "" and layout(sweep, (), **one) == "wide"
+    assert layout(sweep, plots, **two, name="two") == "even"
+    arms = [{"name": name, "published": {"x": 80.0, "y": 81.0}} for name in top1]
+    assert layout(sweep, plots, **two, arms=arms, name="paper") == "wide two"
+    assert layout(sweep, (*plots, "accuracy_by_axis"), **two, arms=arms, name="both") == "wide"
+    assert layout(sweep, plots, top1=top1, axes={"data": ["x", "y", "z"], "seed": [0, 1]}, name="three") == "wide"
+
+
+def test_energy_fills_the_place_beside_much_that_was_found_and_stands_once(sweep):
+    def place(arms: int) -> str:
+        top1 = {f"scratch_{i}": lambda at, i=i: 80.0 + i + at["seed"] for i in range(arms)}
+        grid = lay_out(collect(sweep(top1, {"seed": [0, 1]}, columns=None, baseline=None, name=f"of {arms}")))
+        drawn = {name: Drawn("words", f'<svg width="300pt">{name}</svg>') for name in ("accuracy_vs_macs", "energy_by_component")}
+        text = page.html(page.Report(grid, drawn))
+        assert text.count(">energy_by_component<") == 1
+        return text[: text.index(">energy_by_component<")].rsplit("<h2>")[-1].split("</h2>")[0]
+
+    assert place(2) == "Cost" and place(8) == "Energy of one model"
 
 
 # -------------------------------------------------------------------------------------------------------------- failures

@@ -200,3 +200,47 @@ def test_tables_fit_the_columns_of_a_paper(sweep, table_3, tmp_path, kind, colum
     log = (tmp_path / "paper.log").read_text(errors="replace")
     assert done.returncode == 0, log[-2000:]
     assert not re.findall(r"Overfull \\hbox.*", log) and "resizebox" not in (tmp_path / "table.tex").read_text()
+
+
+# --------------------------------------------------------------------------------------------------------- spreadsheet
+
+
+def test_no_name_is_a_formula_in_a_spreadsheet(sweep):
+    """Figures stay figures, negative ones too."""
+    arms = [{"name": "scratch", "row": "=1+1"}, {"name": "ssat", "row": "@SUM(A1)"}]
+    axes = {"size": ["-large", "+0.5", "small"], "seed": [0]}
+    folder = sweep({"scratch": 80.0, "ssat": 79.0}, axes, columns="size", arms=arms)
+    lines = list(csv.DictReader(render.numbers(lay_out(collect(folder))).splitlines()))
+    assert [line["paper_row"] for line in lines] == ["'=1+1"] * 3 + ["'@SUM(A1)"] * 3
+    assert [line["size"] for line in lines[:3]] == ["'-large", "'+0.5", "small"]
+    assert lines[-1]["minus_baseline"] == "-1.0" and lines[-1]["arm"] == "ssat"
+
+
+# ----------------------------------------------------------------------------------------------------------- left out
+
+
+def test_what_chosen_columns_leave_out_has_tables_of_its_own(sweep, without_plots):
+    """The difference from the baseline and what a model cost; the caption tells of what is there alone."""
+    folder = sweep({"scratch": 80.0, "ssat": lambda at: 82.0 + at["seed"]}, {"seed": [0, 1, 2]}, columns=None)
+    grid = lay_out(collect(folder))
+    chosen = ["accuracy", "gmacs", "kwh"]
+    caption = main_table.table(grid, chosen).caption
+    assert "Against scratch" not in caption and caption.endswith("Costs are of one model, all its stages.")
+    assert main_table.table(grid, ["accuracy"]).caption.endswith("their number in brackets.")
+    assert main_table.differences(grid) is None, "the usual columns say it"
+    assert texts(main_table.differences(grid, chosen))["ssat"][0] == "+3.00 [+0.52, +5.48]"
+    said = report.summary(folder, 200, chosen)
+    assert "Difference from scratch" in said and "Cost and size" in said
+    assert "Difference from scratch" not in report.summary(folder, 200)
+    text = report.write(folder, chosen).read_text()
+    assert "<h3>Difference from scratch</h3>" in text
+    assert "## Difference from scratch" in (folder / "report" / "report.md").read_text()
+
+
+def test_an_interval_that_cannot_be_is_not_promised(sweep):
+    """Of two seeds; and where an arm's seeds agree."""
+    top1 = {"scratch": lambda at: 50.0 + 20 * at["seed"], "ssat": 50.0, "ssat_too": lambda at: 50.0 + 20 * at["seed"]}
+    made = main_table.table(lay_out(collect(sweep(top1, {"seed": [0, 1]}, columns=None))))
+    assert texts(made)["ssat"][1] == "\N{MINUS SIGN}10.00" and texts(made)["ssat_too"][1] == "same in each seed"
+    assert render.sorted_by(made.rows[2][2]) == 0
+    assert "Against scratch: the difference (2 seeds: no interval)." in made.caption

@@ -17,6 +17,7 @@ from vitssl import report
 from vitssl.report import evaluations, label_placement, plots
 from vitssl.report.collect import collect
 from vitssl.report.grid import lay_out
+from vitssl.report.page import compared
 
 VOID = {"meta", "br", "path", "use"}
 
@@ -33,6 +34,14 @@ class Balanced(HTMLParser):
     def handle_endtag(self, tag):
         if tag not in VOID:
             assert self.open.pop() == tag
+
+
+def test_the_first_line_names_what_is_compared_and_no_axis_of_one_value(sweep):
+    one = sweep({"ssat": 80.0}, {"size": ["pico"], "seed": [0]}, columns=None, name="one")
+    assert compared(lay_out(collect(one))) == "1 arm (ssat)."
+    axes = {"size": ["pico"], "cost": ["low", "high"], "seed": [0, 1]}
+    several = sweep({"scratch": 80.0, "ssat": 80.0}, axes, columns=None, name="several")
+    assert compared(lay_out(collect(several))) == "2 arms (scratch, ssat) over cost low, high; seeds 0, 1."
 
 
 def test_a_report_has_every_file_and_needs_no_other(table_3):

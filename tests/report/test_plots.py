@@ -10,6 +10,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
+from tests.report.conftest import STAGES
 from tests.report.test_analyses import leave_attention
 from vitssl import report
 from vitssl.report import analyses, css, pareto, plots, style
@@ -124,6 +125,25 @@ def test_learning_rates_and_wide_axes_are_logarithmic(sweep, name, values, scale
         "accuracy_by_axis"
     ]
     assert figure.axes[0].get_xscale() == scale and figure.axes[0].get_xlabel() == name.split(".")[-1]
+
+
+@pytest.mark.parametrize(("hours", "ticks"), [(0.05, {"0.05", "0.1", "0.2", "1"}), (0.001, {"0.001", "0.01", "0.1", "1"})])
+def test_a_logarithm_has_plain_figures(sweep, emissions_record, tmp_path, hours, ticks):
+    make = {("scratch", 0): {"records": [emissions_record(hours=hours)]}, ("ssat", 0): {"records": [emissions_record(hours=2)]}}
+    drawn = plots.draw(lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.0}, {"seed": [0]}, columns=None, make=make))))
+    shown = set(re.findall(r">([^<>]+)</text>", style.save(drawn["accuracy_vs_hours"][1], tmp_path / "hours")))
+    assert ticks <= shown and not any("$" in text for text in shown)
+
+
+def test_names_are_no_formulas(sweep, tmp_path):
+    """Two dollars would be one, and one that is no formula an error."""
+    names = ["a$b$", "x_1^2", r"$\frac{$"]
+    stages, top1 = {name.split("_")[0]: STAGES["scratch"] for name in names}, {name: 80.0 + i for i, name in enumerate(names)}
+    folder = sweep(top1, {"seed": [0, 1]}, columns=None, baseline=None, stages=stages)
+    drawn = plots.draw(lay_out(collect(folder)))
+    for name in ("accuracy_vs_macs", "learning_curves", "energy_by_component"):
+        shown = re.findall(r">([^<>]+)</text>", style.save(drawn[name][1], tmp_path / name))
+        assert set(names) <= set(shown), name
 
 
 # ------------------------------------------------------------------------------------------------------------ wall time

@@ -22,10 +22,10 @@ def test_paired_over_the_same_seeds():
 
 
 def test_unpaired_over_other_seeds():
-    """Equal variances 2 and n 2: standard error sqrt(2), Welch's degrees of freedom 2."""
-    result = difference({0: 10.0, 1: 12.0}, {2: 5.0, 3: 7.0})
-    assert result.mean == 5.0 and result.how == "unpaired (Welch), 2 and 2 seeds"
-    assert result.high - result.mean == pytest.approx(4.3027 * sqrt(2), rel=1e-4)
+    """Equal variances 1 and n 3: standard error sqrt(2/3), Welch's degrees of freedom 4."""
+    result = difference({0: 10.0, 1: 12.0, 2: 11.0}, {3: 5.0, 4: 7.0, 5: 6.0})
+    assert result.mean == 5.0 and result.how == "unpaired (Welch), 3 and 3 seeds"
+    assert result.high - result.mean == pytest.approx(2.7764 * sqrt(2 / 3), rel=1e-4)
 
 
 def test_welch_degrees_of_freedom():
@@ -44,6 +44,18 @@ def test_nothing_to_compare():
     assert difference({}, {0: 1.0}) is None and difference({0: 1.0}, {}) is None
 
 
-def test_no_spread_is_no_interval_width():
-    result = difference({0: 3.0, 1: 3.0}, {2: 1.0, 3: 1.0})
-    assert (result.low, result.high) == (2.0, 2.0)
+def test_two_seeds_have_no_interval():
+    """Of differences 0 and 20 it would reach from -117 to 137 points."""
+    paired = difference({0: 50.0, 1: 70.0}, {0: 50.0, 1: 50.0})
+    assert (paired.mean, paired.low, paired.high, paired.how, paired.open) == (10.0, None, None, "2 seeds: no interval", True)
+    unpaired = difference({0: 3.0, 1: 4.0}, {2: 1.0, 3: 2.0, 4: 3.0})
+    assert (unpaired.low, unpaired.how, unpaired.open) == (None, "2 seeds in an arm: no interval", True)
+
+
+def test_differences_without_any_spread_have_no_interval():
+    """One of no width would say that all is known; sums of equal figures differ in their last digits."""
+    same = difference({0: 0.1 + 0.2, 1: 5.0, 2: 7.0}, {0: 0.3, 1: 5.0, 2: 7.0})
+    assert (same.mean, same.low, same.constant, same.open) == (0.0, None, True, True)
+    ahead = difference({0: 3.0, 1: 3.0, 2: 3.0}, {3: 1.0, 4: 1.0, 5: 1.0})
+    assert (ahead.mean, ahead.low, ahead.high, ahead.constant, ahead.open) == (2.0, None, None, True, False)
+    assert difference({0: 3.0, 1: 3.0}, {0: 1.0, 1: 1.0}).open  # two that agree may do so by chance

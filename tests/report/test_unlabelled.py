@@ -41,8 +41,9 @@ def few(sweep):
 
 
 def test_the_story_is_labels_then_what_came_out_then_what_taught_it(few):
-    first, best, why = story(lay_out(collect(few())))
+    first, best, take, why = story(lay_out(collect(few())))
     assert first == SEES
+    assert take.startswith("What to take: SSAT, the best;")
     assert best.startswith("Overall the best arm by top-1 is SSAT: 76.00 ± 1.00 % (3 seeds), +16.00 points against Scratch")
     assert why == (
         "Images without a label taught SSL+FT by MAE before the labels and SSAT by MAE along with the labels: "
@@ -54,7 +55,7 @@ def test_a_terminal_ends_with_the_story_and_a_page_begins_with_it(few):
     folder = few()
     said = story(lay_out(collect(folder)))
     lines = report.summary(folder, width=1000).strip().splitlines()
-    assert [line.strip() for line in lines[-3:]] == said
+    assert [line.strip() for line in lines[-len(said) :]] == said
     assert "".join(lines).count(SEES) == 1
     assert set(said) <= set(headlines(lay_out(collect(folder))))
 

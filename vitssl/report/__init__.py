@@ -7,6 +7,7 @@ from pathlib import Path
 from vitssl.report import (
     analyses,
     blocks,
+    details,
     energy_sources,
     evaluations,
     latex,
@@ -64,10 +65,11 @@ def summary(sweep_folder: str | Path, width: int | None = None, columns: list[st
         ConfigError: the folder holds no sweep.json, or there is no such column.
     """
     laid_out = lay_out(collect(sweep_folder))
-    costs_apart = tables.cost(laid_out) if laid_out.axis else None
+    costs_apart = tables.cost(laid_out) if laid_out.axis or columns else None
     main, chosen = [main_table.table(part, columns) for part in laid_out.parts()], selection.table(laid_out)
-    shown = (*main, chosen, tables.differences(laid_out), costs_apart, evaluations.table(laid_out))
+    shown = (*main, chosen, main_table.differences(laid_out, columns), costs_apart, evaluations.table(laid_out))
     costs = [line for line in (energy_sources.tracked(laid_out.sweep), energy_sources.sites(laid_out.sweep)) if line]
     last = story(laid_out)  # where a terminal is read
-    lines = [*(line for line in sentences(laid_out) if line not in last), *costs, *last]
+    alike = [f"Warning: {text}." for text in details.near_duplicates(laid_out)]
+    lines = [*(line for line in sentences(laid_out) if line not in last), *costs, *last, *alike]
     return render.terminal([table for table in shown if table and table.rows], lines, width)

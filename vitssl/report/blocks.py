@@ -24,8 +24,9 @@ class Drawn:
 
 
 def section(name: str, body: str, kind: str = "") -> str:
-    """Nothing where there is no body."""
-    return f'<section class="{kind}">\n<h2>{escape(name)}</h2>\n{body}</section>\n' if body else ""
+    """Nothing where there is no body; links lead to its name in small letters."""
+    place = re.sub(r"\W+", "-", name.lower()).strip("-")
+    return f'<section class="{kind}" id="{place}">\n<h2>{escape(name)}</h2>\n{body}</section>\n' if body else ""
 
 
 def row(*blocks: str) -> str:
@@ -60,21 +61,19 @@ def copied(text: str) -> str:
 
 
 def plot(name: str, plots: dict[str, Drawn]) -> str:
-    """A plot with its caption and its files; nothing where there is none of that name."""
+    """A plot with its caption and its files; nothing where there is none of that name. One of several panels does not shrink below what
+    can be read."""
     if name not in plots:
         return ""
     caption, svg = plots[name].caption, with_ids(plots[name].svg, f"{name}-")
+    width_px = float(re.findall(r'width="([\d.]+)pt"', svg)[0]) / 0.75
+    if several := width_px > PANELS_PX:
+        svg = svg.replace("<svg ", f'<svg style="min-width: {LEAST * width_px:.0f}px" ', 1)
     files = " ".join(f'<a href="{name}.{kind}">{kind.upper()}</a>' for kind in KINDS)
     return (
-        f'<figure class="plot"><div class="scroll" role="img" aria-label="{escape(caption)}">{_sized(svg)}</div>'
+        f'<figure class="plot{" panels" if several else ""}"><div class="scroll" role="img" aria-label="{escape(caption)}">{svg}</div>'
         f'<figcaption>{escape(caption)} <span class="files">{files}</span></figcaption></figure>\n'
     )
-
-
-def _sized(svg: str) -> str:
-    """A plot of several panels does not shrink below what can be read."""
-    width_px = float(re.findall(r'width="([\d.]+)pt"', svg)[0]) / 0.75
-    return svg.replace("<svg ", f'<svg style="min-width: {LEAST * width_px:.0f}px" ', 1) if width_px > PANELS_PX else svg
 
 
 def switch(group: str, names: dict[str, str], plots: dict[str, Drawn]) -> str:

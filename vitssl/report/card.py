@@ -11,7 +11,9 @@ from vitssl.config.evals import METRICS
 from vitssl.files import read_json
 from vitssl.report.collect import Cell, RunFolder, Sweep, add, collect, read_folder
 from vitssl.report.energy_sources import tracked
-from vitssl.report.grid import Grid, Row, lay_out
+from vitssl.report.evaluations import telling
+from vitssl.report.grid import Grid, lay_out
+from vitssl.report.rows import Row
 from vitssl.report.tables import plus_minus
 from vitssl.report.units import quantity
 from vitssl.words import counted
@@ -102,14 +104,10 @@ def _recipe(name: str, run: RunFolder) -> str:
     fields, objectives = run.run, {key: value for key, value in run.run["objectives"].items() if value is not None}
     optim, loop = Optim(**fields["optim"]), fields["loop"]
     goals = " + ".join(f"{value['weight']:g} {key}" if len(objectives) > 1 else key for key, value in objectives.items())
-    rate = f"learning rate {scaled_lr(optim, optim.lr):.3g} after a warm-up of {_epochs(loop['warmup_epochs'])}, cosine"
+    rate = f"learning rate {scaled_lr(optim, optim.lr):.3g} after a warm-up of {counted(loop['warmup_epochs'], 'epoch')}, cosine"
     decay = f"weight decay {optim.weight_decay:g}" + (f" to {optim.weight_decay_end:g}" if optim.weight_decay_end is not None else "")
-    steps = f"{_epochs(loop['epochs'])} of batch {optim.batch_size}, {optim.name}, {rate}, {decay}, {loop['precision']}"
+    steps = f"{counted(loop['epochs'], 'epoch')} of batch {optim.batch_size}, {optim.name}, {rate}, {decay}, {loop['precision']}"
     return f"- {name}: {goals}; {steps}; seed {fields['seed']}\n  - views: {_views(fields['data']['views'])}"
-
-
-def _epochs(count: float) -> str:
-    return f"{count:g} epoch{'' if count == 1 else 's'}"
 
 
 def _views(views: dict[str, Any]) -> str:
@@ -128,7 +126,8 @@ def _results(run: RunFolder, sweep: Sweep | None, cell: Cell | None) -> list[str
     if test := run.done.get("test"):
         lines.append(f"- this model, after the last epoch: top-1 {test['top1']:.2f} % of {test.get('count', 0):,} test images")
     for name, entry in run.evals.items():
-        shown = ", ".join(f"{METRICS[key].title} {value:.2f}" for key, value in entry["metrics"].items() if key in METRICS)
+        told = telling(run, name, entry["metrics"])
+        shown = ", ".join(f"{METRICS[key].title} {value:.2f}" for key, value in told.items() if key in METRICS)
         lines.append(f"- this model, evaluator {name}: {shown}")
     if sweep and cell and cell.last is run:
         grid = lay_out(sweep)

@@ -7,16 +7,17 @@ from statistics import mean
 from typing import Any
 
 from vitssl.report.collect import Cell, RunFolder
-from vitssl.report.grid import Grid, Row, cost_of, finished
+from vitssl.report.grid import Grid
+from vitssl.report.rows import Row, cost_of, finished
 from vitssl.report.schedule import training_macs
-from vitssl.report.stats import difference, std
-from vitssl.report.table import signed
+from vitssl.report.stats import std
 from vitssl.words import counted
 
 ALIKE = 1.3  # hours of equal runs that differ by a larger factor say more about the machine than about the method
 WORKED = 0.7  # the least share of its time that a CPU works on a training that nothing disturbs
 LEFT = 0.8  # the least share of the cores for its threads that other work may leave to a training on CPUs
 SEEDS = 3  # of two, an interval reaches nine of their standard deviations to either side, and leaves everything open
+MOST_NAMED = 4  # arms whose costs a sentence lists
 OTHER_CORES = 0.1  # of other work, that are worth a sentence
 
 
@@ -134,7 +135,7 @@ def comparison(grid: Grid, column: Any) -> str:
     exact = _listed({grid.label(row): value for row in grid.rows if (value := macs_ratio(grid, row, column))})
     if not exact:
         return ""
-    text = f"{_begin(grid, column, 'Training')} takes {exact} the multiply-adds of {grid.baselines()}"
+    text = f"{begin(grid, column, 'Training')} takes {exact} the multiply-adds of {grid.baselines()}"
     if reason := doubt(grid, column):
         return f"{text}. Energy and hours are not compared, since {reason}."
     measured = [
@@ -145,36 +146,14 @@ def comparison(grid: Grid, column: Any) -> str:
     return f"{text}; measured were {' and '.join(measured)}." if measured else f"{text}."
 
 
-def _begin(grid: Grid, column: Any, subject: str) -> str:
+def begin(grid: Grid, column: Any, subject: str) -> str:
+    """A sentence, at its place where there are several."""
     return f"{place}, {subject.lower()}" if (place := grid.place(column)) else subject
 
 
 def _listed(values: dict[str, Ratio]) -> str:
+    """Of many arms the lowest and the highest."""
+    if len(values) > MOST_NAMED:
+        (least, low), *_, (most, high) = sorted(values.items(), key=lambda item: item[1].value)
+        return f"{low} (all)" if str(low) == str(high) else f"from {low} ({least}) to {high} ({most})"
     return ", ".join(f"{value} ({label})" for label, value in values.items())
-
-
-def recommendation(grid: Grid, column: Any) -> str:
-    """The arm of the fewest multiply-adds whose difference from the best arm may be chance; empty where too few seeds could tell,
-    where they are not known of every arm, or where the test images would choose that arm's hyper-parameters."""
-    ranked = grid.ranking(column)
-    if not ranked or min(len(grid.scores(row, column)) for row in ranked) < SEEDS:
-        return ""
-    best, *others = ranked
-    cost = {id(row): count for row in ranked if (count := macs(finished(row.columns[column]))) is not None}
-    if len(cost) < len(ranked):
-        return ""
-    gaps = {id(row): difference(grid.scores(row, column), grid.scores(best, column)) for row in others}
-    near = [row for row in others if (gap := gaps[id(row)]) and gap.contains_zero and cost[id(row)] < cost[id(best)]]
-    if not any(cost[id(row)] < cost[id(best)] for row in others):
-        return f"{_begin(grid, column, 'What')} to take: {grid.label(best)}, the best and the cheapest."
-    if not near:
-        take = f"{_begin(grid, column, 'What')} to take: {grid.label(best)}, the best"
-        return f"{take}; no cheaper arm comes within the interval of its difference."
-    row = min(near, key=lambda row: cost[id(row)])
-    if grid.settings_of(row, column):
-        return ""
-    gap, share = gaps[id(row)], cost[id(row)] / cost[id(best)]
-    assert gap is not None and gap.low is not None and gap.high is not None
-    interval = f"{signed(gap.mean)}, 95 % interval {signed(gap.low)} to {signed(gap.high)}"
-    take = f"{_begin(grid, column, 'What')} to take: {grid.label(row)}, the cheapest arm that is not clearly worse than {grid.label(best)}"
-    return f"{take} ({interval}), for {share:.2f}x its multiply-adds of training."

@@ -37,6 +37,7 @@ h2 { font-size: 1.2rem; margin: 0 0 .7rem; }
 h3 { font-size: .95rem; margin: 0 0 .4rem; }
 header p { color: var(--soft); margin: 0; }
 header p + p { margin-top: .35rem; }
+header .warning { color: var(--ink); }
 a { color: var(--published); text-underline-offset: .15em; }
 .links a { white-space: nowrap; margin-right: .9rem; }
 .more { display: flex; flex-wrap: wrap; column-gap: 2.5rem; margin-top: 1rem; }
@@ -49,7 +50,7 @@ figcaption, .caption { color: var(--soft); font-size: .8rem; line-height: 1.45; 
 .found ul { margin: 0; padding: 0; list-style: none; width: 0; min-width: 100%; }
 .found li { padding: .55rem 0; border-top: 1px solid var(--line); }
 .found li:first-child { font-size: 1.15rem; line-height: 1.4; }
-.front figure + h2, .main section + section { margin-top: 1.8rem; }
+.front .block + .block, .main section + section { margin-top: 1.8rem; }
 .found, .main, .front { min-width: 0; }
 .row { display: flex; flex-wrap: wrap; gap: 1.6rem 2.5rem; align-items: flex-start; }
 .row > figure, .row > .block { flex: 0 1 auto; }
@@ -58,6 +59,9 @@ figcaption, .caption { color: var(--soft); font-size: .8rem; line-height: 1.45; 
   .first { grid-template: "found front" auto "main front" 1fr / minmax(31rem, max-content) minmax(24rem, 1fr); }
   .first.wide { grid-template: "found" auto "main" auto "front" auto / minmax(0, 1fr); }
   .first.wide .found ul { display: grid; grid-template-columns: 1fr 1fr; column-gap: 2.5rem; }
+  .first.wide:not(.two) .front { display: flex; flex-wrap: wrap; gap: 1.8rem 2.5rem; }
+  .first.wide:not(.two) .front .block { margin: 0; }
+  .first.even { grid-template: "found front" auto "main front" 1fr / minmax(0, 2fr) minmax(0, 3fr); }
   .first.wide.two { grid-template: "found front" auto "main main" auto / minmax(0, 1fr) minmax(0, 40rem); }
   .first.wide.two .found ul { display: block; }
   .found { grid-area: found; }
@@ -78,7 +82,7 @@ figcaption, .caption { color: var(--soft); font-size: .8rem; line-height: 1.45; 
 }
 .scroll:focus-visible, th:focus-visible { outline: 2px solid var(--published); }
 table {
-  border-collapse: collapse; font-size: .84rem; line-height: 1.35; font-variant-numeric: tabular-nums;
+  border-collapse: separate; border-spacing: 0; font-size: .84rem; line-height: 1.35; font-variant-numeric: tabular-nums;
   border-top: 1.5px solid var(--ink); border-bottom: 1.5px solid var(--ink);
 }
 th, td { padding: .36rem .55rem; vertical-align: baseline; }
@@ -98,6 +102,10 @@ td.left.note { min-width: 9rem; }
 td.left { max-width: 26rem; overflow-wrap: break-word; }
 tbody th { font-weight: 600; white-space: nowrap; }
 tbody tr:nth-child(even) { background: var(--fill); }
+.scroll th:first-child { position: sticky; left: 0; background-color: var(--paper); }
+.scroll tbody tr:nth-child(even) > th:first-child { background-image: linear-gradient(var(--fill), var(--fill)); }
+.cut th:first-child { box-shadow: 1px 0 var(--line); }
+.cut > figcaption::before { content: "\\2194  Wider than the page: scroll sideways. "; color: var(--ink); }
 .published { color: var(--published); font-style: italic; font-family: Georgia, "Times New Roman", "DejaVu Serif", serif; }
 .note { color: var(--soft); }
 .bad { color: var(--bad); }
@@ -105,6 +113,9 @@ tbody tr:nth-child(even) { background: var(--fill); }
 .plot svg { display: block; height: auto; max-width: 100%; }
 figcaption { width: 0; min-width: max(100%, min(24rem, 100vw - 2rem)); }
 .first:not(.wide) .front svg { width: 100%; max-width: 38rem; }
+.first.even .front .panels svg { max-width: none; }
+.row > .plot:not(.panels) { flex: 1 1 auto; max-width: 34rem; }
+.row > .plot:not(.panels) svg { width: 100%; }
 .files { font-size: .8rem; }
 .seen img { display: block; image-rendering: pixelated; max-width: none; border-radius: 3px; }
 .seen .strip { display: grid; grid-template-columns: auto auto; column-gap: .7rem; align-items: center; width: max-content; }
@@ -134,7 +145,9 @@ summary { cursor: pointer; color: var(--soft); font-size: .88rem; margin: .8rem 
   body { padding: 1.1rem .9rem 3rem; font-size: 15px; }
   h1 { font-size: 1.45rem; }
   dl div { grid-template-columns: 1fr; gap: 0; padding: .3rem 0; }
-  tbody th { white-space: normal; }
+  tbody th { white-space: normal; max-width: 40vw; overflow-wrap: break-word; }
+  th, td { padding: .36rem .32rem; }
+  .interval { display: block; }
 }
 @media print {
   body { max-width: none; padding: 0; font-size: 10pt; }

@@ -13,7 +13,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from vitssl.report.collect import Cell, RunFolder
-from vitssl.report.grid import Grid, Row
+from vitssl.report.grid import Grid
+from vitssl.report.rows import Row
 from vitssl.report.style import Plot, look
 from vitssl.report.units import scale
 

@@ -7,7 +7,8 @@ from urllib.parse import quote
 
 from vitssl.report import energy_sources
 from vitssl.report.collect import Arm, Cell, RunFolder, Sweep, add
-from vitssl.report.grid import Grid, cost_per_model, finished
+from vitssl.report.grid import Grid
+from vitssl.report.rows import cost_per_model, finished
 from vitssl.report.settings import stages
 from vitssl.report.table import BAD, DASH, MEASURED, NOTE, PUBLISHED, Entry, Table, figure, number
 from vitssl.report.tables import currency, hours_name, which
@@ -25,18 +26,20 @@ def data(grid: Grid) -> Table | None:
         "Training images: what is left after data.images, data.val_fraction and, where a stage needs labels, data.labels. "
         "Pixels are height x width as stored, and the side of the square that the model sees. sha256: its first 12 digits."
     )
-    caption = " ".join([caption, *_near_duplicates(grid)])
+    caption = " ".join([caption, *(f"Warning: {alike}; `vitssl shards info` names them." for alike in near_duplicates(grid))])
     table, (images, labels) = Table("Data", header, rows, caption, left=frozenset({0, 1, 2, len(header) - 1})), (4, 5)
     return table.trimmed().without(*(["labelled"] if all(row[images] == row[labels] for row in rows) else []))
 
 
-def _near_duplicates(grid: Grid) -> list[str]:
-    """A sentence for each set of which images to test on look like images that are trained on."""
+def near_duplicates(grid: Grid) -> list[str]:
+    """For each set of which images to test on look like images that are trained on, how many do."""
     facts = [run.job["data"] for by_column in stages(grid).values() for run in by_column.values() if "data" in run.job]
     found = {(f["name"], f["test_images"], f["near_duplicates"]) for f in facts if f.get("near_duplicates")}
-    alike = "near-duplicates of training images, on which accuracy says little; `vitssl shards info` names them."
-    counts = [(f"{count:,} of the {test:,} test images of {name}", count) for name, test, count in sorted(found)]
-    return [f"Warning: {images} {'is among' if count == 1 else 'are'} {alike}" for images, count in counts]
+    alike = {True: "is a near-duplicate of a training image", False: "are near-duplicates of training images"}
+    return [
+        f"{count:,} of the {test:,} test images of {name} {alike[count == 1]}, on which accuracy says little"
+        for name, test, count in sorted(found)
+    ]
 
 
 def _data_of(grid: Grid, column: str) -> list[list[Entry]]:

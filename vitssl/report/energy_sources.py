@@ -7,6 +7,7 @@ from collections import Counter
 
 from vitssl.report.collect import RunFolder, Sweep
 from vitssl.report.hyperparameters import without_influence
+from vitssl.words import counted
 
 CPU_POWER = {"rapl": "measured by RAPL", "tdp": "modelled from its TDP and load (no meter)"}
 
@@ -57,7 +58,7 @@ def sites(sweep: Sweep) -> str:
     counts = Counter(site_of(run) for run in sweep.runs.values() if run.emissions)
     if len(counts) < 2:
         return ""
-    listed = "; ".join(f"{site}: {n} run{'s' if n > 1 else ''}" for site, n in counts.items())
+    listed = "; ".join(f"{site}: {counted(n, 'run')}" for site, n in counts.items())
     mixed = " Money is left out, since the currencies differ." if sweep.currency is None else ""
     return f"The runs come from {len(counts)} sites, each with its carbon intensity and price: {listed}.{mixed}"
 

@@ -20,6 +20,7 @@ from vitssl.report.table import DASH, NOTE, Entry, Table
 from vitssl.report.tables import LOWER_IS_BETTER, plus_minus, which
 
 MOST_CLASSES, NAMED_CLASSES, MOST_PANELS = 100, 30, 6  # in a confusion matrix; with their names beside it; panels in a figure
+FIRST = 5  # classes among which top-5 looks for the right one
 WHERE = "over all finished seeds; on the test split, or of the evaluator that is named."
 MOST_TABLES = 4  # of classes
 MOST_BESIDE, LOWEST = 4, 10  # models side by side in the table of classes, or named together; classes that it lists of many
@@ -28,7 +29,10 @@ MOST_BESIDE, LOWEST = 4, 10  # models side by side in the table of classes, or n
 def table(grid: Grid) -> Table | None:
     """Every metric of every evaluator, by arm and stage; None where it would only repeat the main table."""
     lines = [
-        ([*users, Entry(stage), Entry(name), Entry(_fields(having[0], name), NOTE)], [run.metrics(name) for run in runs])
+        (
+            [*users, Entry(stage), Entry(name), Entry(_fields(having[0], name), NOTE)],
+            [telling(run, name, run.metrics(name)) for run in runs],
+        )
         for users, stage, runs in _once(grid)
         for name in dict.fromkeys(["test", "val", "test_ema", *(name for run in runs for name in run.evals)])
         if (having := [run for run in runs if run.metrics(name)])
@@ -46,6 +50,13 @@ def table(grid: Grid) -> Table | None:
         f"NLL: mean cross-entropy; AUC: one class against the rest, averaged; ECE: 15 bins. {LOWER_IS_BETTER}"
     )
     return Table("Evaluations", header, rows, caption, left=frozenset(range(5))).trimmed()
+
+
+def telling(run: RunFolder, name: str, metrics: dict[str, float]) -> dict[str, float]:
+    """An evaluator's metrics that say something: of five classes or fewer the right one is always among the first five."""
+    others = (run.evals.get(name, {}).get("config") or {}).get("shards")  # of classes that are not told
+    few = not others and run.job.get("data", {}).get("classes", FIRST + 1) <= FIRST
+    return {key: value for key, value in metrics.items() if key != "top5" or not few}
 
 
 def _once(grid: Grid) -> list[tuple[list[Entry], str, list[RunFolder]]]:

@@ -2,70 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isclose
 from statistics import mean
 from typing import Any
 
 from vitssl.config.evals import METRICS, Metric, metric_parts
-from vitssl.report.collect import SUMMED, Arm, Cell, Sweep, add
+from vitssl.report.collect import Arm, Cell, Sweep
 from vitssl.report.hyperparameters import fields_between, fields_between_arms, is_setting, sets_hyperparameters
+from vitssl.report.rows import Row, Selection, finished
 from vitssl.report.stats import Difference, difference
 from vitssl.words import listed
 
 SEED = "seed"
 MOST_FIELDS = 3  # that a sentence names
-
-
-@dataclass
-class Selection:
-    """The cells of one row and column over the axes that the sweep selects over; held-out images choose the point that is shown.
-
-    A point counts once all of its seeds are done.
-    """
-
-    points: dict[tuple[Any, ...], list[Cell]]  # by the values of those axes: a cell per seed
-    metric: str  # its key
-
-    def means(self, evaluator: str) -> dict[tuple[Any, ...], float]:
-        """The metric of ``val`` or ``test`` images by point, mean over seeds; of the points that count."""
-        scores = {point: [cell.result(evaluator, self.metric) for cell in cells] for point, cells in self.points.items()}
-        return {point: mean(values) for point, values in scores.items() if None not in values}
-
-    @property
-    def missing(self) -> int:
-        """The points that do not count yet."""
-        return len(self.points) - len(self.means("val"))
-
-    def best(self, evaluator: str) -> tuple[Any, ...] | None:
-        """The point of the best mean, of equal ones the first; None where none counts yet."""
-        means = self.means(evaluator)
-        pick = min if METRICS[self.metric].lower_is_better else max
-        return pick(means, key=means.__getitem__, default=None)
-
-
-@dataclass
-class Row:
-    """One arm at one value of every row axis; its cells by column."""
-
-    arm: Arm
-    values: dict[str, Any]  # of the row axes
-    columns: dict[Any, list[Cell]]  # a cell per seed; of a selection those of the chosen point
-    selections: dict[Any, Selection] = field(default_factory=dict)  # by column, where the sweep selects over axes
-
-    @property
-    def cells(self) -> list[Cell]:
-        return [cell for cells in self.columns.values() for cell in cells]
-
-    @property
-    def done(self) -> list[Cell]:
-        return finished(self.cells)
-
-    def candidates(self, column: Any) -> list[Cell]:
-        """The cells of a column, those that were not chosen too."""
-        selection = self.selections.get(column)
-        return [cell for cells in selection.points.values() for cell in cells] if selection else self.columns.get(column, [])
 
 
 @dataclass
@@ -293,19 +244,3 @@ def _choose(row: Row, select: list[str], metric: str) -> None:
         row.selections[column] = Selection(points, metric)
         chosen = row.selections[column].best("val")
         row.columns[column] = [] if chosen is None else points[chosen]
-
-
-def finished(cells: list[Cell]) -> list[Cell]:
-    """The cells of which every stage is done; their cost.json is there."""
-    return [cell for cell in cells if cell.status == "done"]
-
-
-def cost_of(cell: Cell) -> dict[str, float]:
-    """What one finished model cost: the sum over its stages, all attempts included."""
-    return add(run.spent for _, run in cell.stages)
-
-
-def cost_per_model(cells: list[Cell]) -> dict[str, float] | None:
-    """Mean cost of a finished model; None when there is none."""
-    costs = [cost_of(cell) for cell in finished(cells)]
-    return {name: mean(cost[name] for cost in costs) for name in SUMMED} if costs else None

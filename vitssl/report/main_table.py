@@ -10,11 +10,12 @@ from statistics import mean
 from typing import Any
 
 from vitssl.config import ConfigError
-from vitssl.report import costs, energy_sources, schedule
+from vitssl.report import costs, energy_sources, schedule, tables
 from vitssl.report.collect import Cell
-from vitssl.report.grid import Grid, Row, cost_per_model, finished
+from vitssl.report.grid import Grid
+from vitssl.report.rows import Row, cost_per_model, finished
 from vitssl.report.table import BAD, DASH, NOTE, PUBLISHED, Entry, Table, figure, signed
-from vitssl.report.tables import LOWER_IS_BETTER, chosen_over, currency, hours_name, interval, plus_minus
+from vitssl.report.tables import LOWER_IS_BETTER, chosen_over, currency, hours_name, plus_minus, versus
 from vitssl.report.units import fit
 from vitssl.words import counted
 
@@ -46,7 +47,7 @@ def table(grid: Grid, names: list[str] | None = None) -> Table:
     groups = [("", 1), *((grid.name(column), len(each)) for column in grid.columns if each), *([("", len(once))] if once else [])]
     title = f"Comparison of arms at {grid.part}" if grid.part else "Comparison of arms"
     made = Table(
-        title, ["arm", *(COLUMNS[name].header(grid) for _, name in places)], rows, caption=_caption(grid),
+        title, ["arm", *(COLUMNS[name].header(grid) for _, name in places)], rows, caption=_caption(grid, set(names)),
         groups=groups if grid.columns != [None] else [], best=_best(grid, places), left=frozenset({0}),
     )  # fmt: skip
     return fit(made.trimmed())
@@ -64,6 +65,11 @@ def for_paper(grid: Grid, names: list[str] | None = None) -> tuple[Table, str]:
     printed = "; italics: printed in the paper" if any(entry.kind == PUBLISHED for row in made.rows for entry in row) else ""
     at = f" at {grid.part}" if grid.part else ""
     return made, f"{_title(grid)}{at}: {seeds}{printed}{'; costs of training one model' if SPENT & set(names) else ''}."
+
+
+def differences(grid: Grid, names: list[str] | None = None) -> Table | None:
+    """From the baseline, where a table with the columns of these names does not say them."""
+    return None if "baseline" in (names or _usual(grid)) else tables.differences(grid)
 
 
 def check(names: list[str]) -> list[str]:
@@ -127,7 +133,7 @@ def _from_paper(grid: Grid, row: Row, column: Any) -> Entry:
 
 
 def _from_baseline(grid: Grid, row: Row, column: Any) -> Entry:
-    return Entry(interval(grid.against_baseline(row, column)))
+    return versus(grid.against_baseline(row, column))
 
 
 def _epochs(grid: Grid, row: Row, column: Any) -> Entry:
@@ -190,7 +196,7 @@ COLUMNS = {
 }
 
 
-def _caption(grid: Grid) -> str:
+def _caption(grid: Grid, names: set[str]) -> str:
     sweep, paper = grid.sweep, grid.sweep.facts.get("paper")
     first = f"{_title(grid)} after the last epoch: mean ± standard deviation over the seeds, their number in brackets."
     first += f" {LOWER_IS_BETTER}" if grid.measured.lower_is_better else ""
@@ -199,12 +205,21 @@ def _caption(grid: Grid) -> str:
     other = ", ".join(energy_sources.other_data(sweep))
     source += f" Its images are not those of these runs: the command line set {other}." if paper and other else ""
     source += " † the paper only quotes this row." if any(arm.quoted for arm in sweep.arms) else ""
-    how = dict.fromkeys(d.how for row in grid.rows for column in grid.columns if (d := grid.against_baseline(row, column)))
     equal = (sweep.facts.get("equal") or {}).get("all")
     first += f" Every arm trains for the {EQUAL[equal['quantity']]} of {_row_of(grid, equal['reference'])}." if equal else ""
-    against = f" Against {grid.baselines()}: the difference, with its 95 % confidence interval ({'; '.join(how)})." if how else ""
-    costs = " Costs are of one model, all its stages; training is the multiply-adds of all its steps, forward and backward."
-    return first + source + (against + costs if len(grid.columns) == 1 and grid.models() else "")
+    costs = " Costs are of one model, all its stages" if names & SPENT and grid.models() else ""
+    costs += "; training is the multiply-adds of all its steps, forward and backward" if costs and "training_macs" in names else ""
+    return first + source + (_against(grid) if "baseline" in names else "") + (f"{costs}." if costs else "")
+
+
+def _against(grid: Grid) -> str:
+    """What the differences from the baseline are, and which of their seeds an interval is computed from."""
+    gaps = [gap for row in grid.rows for column in grid.columns if (gap := grid.against_baseline(row, column))]
+    computed = dict.fromkeys(gap.how for gap in gaps if gap.low is not None)
+    without = dict.fromkeys(gap.how for gap in gaps if gap.low is None and gap.how not in computed)
+    given = [f", with its 95 % confidence interval ({'; '.join(computed)})"] if computed else []
+    given += [f" ({'; '.join(without)})"] if without else []
+    return f" Against {grid.baselines()}: the difference{''.join(given)}." if gaps else ""
 
 
 def _row_of(grid: Grid, name: str) -> str:

@@ -14,13 +14,14 @@ def markdown(report: Report) -> str:
     grid = report.grid
     main = [main_table.table(part, report.columns) for part in grid.parts()]
     given = [
-        selection.table(grid), tables.differences(grid), tables.cost(grid), evaluations.table(grid), *evaluations.per_class(grid),
-        details.data(grid), details.costs(grid), details.published_costs(grid), tables.readings(grid), details.runs(grid.sweep),
-        settings(grid)[0],
+        selection.table(grid), main_table.differences(grid, report.columns), tables.cost(grid),
+        evaluations.table(grid), *evaluations.per_class(grid), details.data(grid), details.costs(grid), details.published_costs(grid),
+        tables.readings(grid), details.runs(grid.sweep), settings(grid)[0],
     ]  # fmt: skip
     return "\n\n".join(
         [
-            f"# {title(grid)}", f"{compared(grid)} {progress(grid.sweep)}", _list(headlines(grid)),
+            f"# {title(grid)}", f"{compared(grid)} {progress(grid.sweep)}",
+            *(f"**Warning:** {alike}: see [Data](#data)." for alike in details.near_duplicates(grid)), _list(headlines(grid)),
             *(f"## {table.title}\n\n{render.markdown(table)}" for table in main),
             *(_picture(report, name) for name in report.plots if name in FIRST),
             *_part("What failed", _list(failures.lines(grid.sweep))),

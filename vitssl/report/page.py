@@ -9,11 +9,12 @@ from vitssl.report import details, energy_sources, evaluations, failures, main_t
 from vitssl.report.blocks import Drawn, copied, definitions, lines, pictures, plain, plot, row, section, switch, titled
 from vitssl.report.css import CSS
 from vitssl.report.findings import further, headlines, progress
-from vitssl.report.grid import Grid
+from vitssl.report.grid import SEED, Grid
 from vitssl.report.script import SCRIPT
 from vitssl.report.settings import provenance, settings
 from vitssl.report.statement import statement
 from vitssl.report.table import Entry, Table
+from vitssl.words import counted
 
 FIRST = {
     "accuracy_vs_macs": "Accuracy against training cost",
@@ -26,7 +27,9 @@ FILES = {"table.csv": "numbers (CSV)", "table.tex": "table (LaTeX)", "energy.tex
 RECONSTRUCTED = "Eight test images after the last step: what an objective sees of them, what it gives back, and the images."
 NARROW = ("Data", "Other readings of the same runs")  # sections that may stand side by side
 MOST_COSTS = 13  # columns of a table of costs that fits a page
-MOST_BESIDE = 9  # columns of a table that leaves room for a plot beside it
+MOST_BESIDE, MOST_HALF = 9, 5  # columns of a table that leaves room for a plot beside it, and for one of two panels
+BESIDE = {"energy_by_component": "Energy of one model"}  # below one plot, where what is beside it is tall
+TALL = 8  # sentences and arms that are
 
 
 @dataclass(frozen=True)
@@ -52,24 +55,26 @@ def html(report: Report) -> str:
     grid = report.grid
     paper = grid.sweep.facts.get("paper")
     source = f' Stands for {escape(paper["table"])} of <a href="{escape(paper["url"])}">{escape(paper["title"])}</a>.' if paper else ""
+    alike = "".join(
+        f'<p class="warning">Warning: {escape(text)}: <a href="#data">details</a>.</p>\n' for text in details.near_duplicates(grid)
+    )
     links = "\n".join(f'<a href="{name}">{words}</a>' for name, words in FILES.items())
     about = f"{escape(compared(grid))}{source} {escape(progress(grid.sweep))}"
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title(grid))}</title>\n<style>\n{CSS}</style>\n</head>\n<body>\n<header>\n<h1>{escape(grid.sweep.name)}</h1>\n"
-        f'<p>{about}</p>\n<p class="links">{links}</p>\n</header>\n<main>\n{_first(report)}'
+        f'<p>{about}</p>\n{alike}<p class="links">{links}</p>\n</header>\n<main>\n{_first(report)}'
         f'<div class="more">\n{_more(report)}</div>\n</main>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n'
     )
 
 
 def compared(grid: Grid) -> str:
-    """What the sweep compares, in one sentence."""
-    axes = {k: v for k, v in (grid.sweep.facts.get("axes") or {}).items() if v}
-    over = "; ".join(f"{grid.short(axis)} {', '.join(map(str, values))}" for axis, values in axes.items())
+    """What the sweep compares, in one sentence; an axis of a single value says nothing of that."""
+    axes = {axis: values for axis, values in (grid.sweep.facts.get("axes") or {}).items() if len(values) > 1}
+    over = "; ".join(f"{'seeds' if axis == SEED else grid.short(axis)} {', '.join(map(str, values))}" for axis, values in axes.items())
     arms = ", ".join(grid.called(arm) for arm in grid.sweep.arms)
-    count = len(grid.sweep.arms)
-    return f"{count} arm{'s' if count != 1 else ''} ({arms})" + (f" over {over}." if over else ".")
+    return f"{counted(len(grid.sweep.arms), 'arm')} ({arms})" + (f" over {over}." if over else ".")
 
 
 def notes(grid: Grid) -> list[str]:
@@ -86,10 +91,8 @@ def notes(grid: Grid) -> list[str]:
 def _first(report: Report) -> str:
     """What was found, the main table, and accuracy against what is exact of its cost, side by side where there is room."""
     made = [main_table.table(part, report.columns) for part in report.grid.parts()]
-    there = {name: words for name, words in FIRST.items() if name in report.plots}
-    plots = "".join(f"<h2>{words}</h2>\n{plot(name, report.plots)}" for name, words in there.items())
-    panels = len(report.grid.columns)
-    layout = "wide" if not plots or panels > 2 else "wide two" if panels == 2 or len(made[0].header) > MOST_BESIDE else ""
+    layout, there = _layout(report)
+    plots = "".join(f'<div class="block"><h2>{words}</h2>\n{plot(name, report.plots)}</div>\n' for name, words in there.items())
     parts = [
         section("What was found", lines(headlines(report.grid)), "found"),
         f'<div class="main">\n{"".join(section(table.title, plain(table)) for table in made)}</div>\n',
@@ -98,13 +101,29 @@ def _first(report: Report) -> str:
     return f'<div class="first {layout}">\n{"".join(parts)}</div>\n'
 
 
+def _layout(report: Report) -> tuple[str, dict[str, str]]:
+    """How what comes first is laid out, and the plots there with their headings.
+
+    Nothing: table and plots side by side; even: plots have the larger half; wide: below each other; two: beside what was found alone.
+    """
+    there, panels = {name: words for name, words in FIRST.items() if name in report.plots}, len(report.grid.columns)
+    columns = len(main_table.table(report.grid.parts()[0], report.columns).header)
+    if not there or panels > 2 or (panels == 2 and len(there) > 1 and columns > MOST_HALF):
+        return "wide", there
+    if panels == 2 or columns > MOST_BESIDE:
+        return "even" if columns <= MOST_HALF else "wide two", there
+    tall = len(there) == 1 and len(headlines(report.grid)) + len(report.grid.rows) >= TALL
+    return "", there | {name: words for name, words in BESIDE.items() if tall and name in report.plots}
+
+
 def _more(report: Report) -> str:
     grid, plots = report.grid, report.plots
+    _, first = _layout(report)
     sections = {
         "What failed": failures.html(grid.sweep),
-        "Chosen and compared": row(*titled(selection.table(grid), tables.differences(grid))),
+        "Chosen and compared": row(*titled(selection.table(grid), main_table.differences(grid, report.columns))),
         "Reading": lines(further(grid)),
-        "Cost": row(*_cost(grid), *(plot(name, plots) for name in COSTS)),
+        "Cost": row(*_cost(grid), *(plot(name, plots) for name in COSTS if name not in first)),
         "Energy and CO2e, for a paper": copied(statement(grid.sweep)),
         "Learning curves": switch("learning", CURVES, plots),
         "Evaluations": row(plain(evaluations.table(grid)), *titled(*evaluations.per_class(grid)), plot("confusion", plots)),

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 WIDTHS_IN = {1: 4.25, 2: 6.6, 3: 13.2, 4: 13.2}  # by panels side by side: three figures, two or one fill a page
+DECADES = 300  # up to this ratio a logarithmic axis has ticks at 2 and 5 too
 WIDE = 20  # from this ratio of the largest value to the smallest on, an axis is logarithmic
 
 
@@ -27,6 +28,14 @@ def panels(count: int, height: float = 3.2, share_y: bool = False) -> tuple[Figu
 def is_wide(values: list[float]) -> bool:
     """Do positive values span so much that only a logarithmic axis tells the small ones apart?"""
     return bool(values) and min(values) > 0 and max(values) / min(values) >= WIDE
+
+
+def log_x(axis: Axes, values: list[float]) -> None:
+    """A logarithmic horizontal axis for values, with plain figures; the usual powers of ten are formulas, which STYLE leaves unread."""
+    axis.set_xscale("log")
+    axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if max(values) < DECADES * min(values) else (1,)))
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.xaxis.set_minor_formatter(NullFormatter())
 
 
 def log_if_wide(axis: Axes, values: list[Any], name: str) -> None:

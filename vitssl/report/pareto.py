@@ -12,9 +12,10 @@ from matplotlib.axes import Axes
 
 from vitssl.report.collect import Cell
 from vitssl.report.costs import doubt, uncounted
-from vitssl.report.grid import SEED, Grid, Row, cost_of
+from vitssl.report.grid import SEED, Grid
 from vitssl.report.label_placement import Point, place_all
-from vitssl.report.panels import is_wide, panels
+from vitssl.report.panels import is_wide, log_x, panels
+from vitssl.report.rows import Row, cost_of
 from vitssl.report.schedule import training_macs
 from vitssl.report.stats import std
 from vitssl.report.style import INK, SOFT, Plot, look
@@ -76,7 +77,7 @@ def against(grid: Grid, name: str) -> Plot | None:
         axis.set(title=grid.name(column), xlabel=label, ylabel=grid.measured.title)
         axis.margins(0.14, 0.16)
         if wide:
-            axis.set_xscale("log")
+            log_x(axis, spent)
         else:
             axis.set_xlim(left=0)
         best = front([model.centre for model in models], grid.measured.lower_is_better)

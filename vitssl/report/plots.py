@@ -14,8 +14,9 @@ from matplotlib.patches import Patch
 from vitssl.report import curves, pareto
 from vitssl.report.energy_sources import tracked
 from vitssl.report.evaluations import confusion_plot
-from vitssl.report.grid import Grid, Row, cost_per_model
+from vitssl.report.grid import Grid
 from vitssl.report.panels import log_if_wide, panels
+from vitssl.report.rows import Row, cost_per_model
 from vitssl.report.stats import std
 from vitssl.report.style import INK, PAPER, STYLE, Plot, look
 from vitssl.report.table import number

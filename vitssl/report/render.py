@@ -14,7 +14,8 @@ from rich.text import Text
 
 from vitssl.report import selection
 from vitssl.report.costs import macs
-from vitssl.report.grid import Grid, Row, cost_per_model, finished
+from vitssl.report.grid import Grid
+from vitssl.report.rows import Row, cost_per_model, finished
 from vitssl.report.stats import std
 from vitssl.report.table import BAD, DASH, MINUS, NOTE, PUBLISHED, Entry, Table
 from vitssl.report.tables import hours_name
@@ -22,6 +23,8 @@ from vitssl.terminal import console
 from vitssl.words import counted
 
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?")
+INTERVAL = re.compile(r"^(\S+ )(\[.*\])$")
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
 GAP = 2  # letters between columns of a terminal
 MOST_UNBROKEN = 32  # letters of an arm's name that stand in one line of a terminal
 STYLES = {PUBLISHED: "italic blue", NOTE: "dim", BAD: "bold red"}
@@ -48,7 +51,8 @@ def _html_cell(table: Table, row: int, column: int, entry: Entry) -> str:
     tag = 'th scope="row"' if column == 0 else "td"
     value = None if column in table.left else sorted_by(entry)
     data = "" if value is None else f' data-value="{value:.12g}"'
-    text = f'<a href="{escape(entry.link)}">{escape(entry.text)}</a>' if entry.link else escape(entry.text)
+    text = INTERVAL.sub(r'\1<span class="interval">\2</span>', escape(entry.text))  # which has a line of its own on a phone
+    text = f'<a href="{escape(entry.link)}">{text}</a>' if entry.link else text
     return f'<{tag} class="{classes}"{data}>{text}</{tag.split()[0]}>'
 
 
@@ -127,8 +131,12 @@ def _rich(table: Table, width: int) -> rich.table.Table:
 
 
 def numbers(grid: Grid) -> str:
-    """One line per row and column of the table, unrounded, for a spreadsheet."""
-    lines = [_line(grid, row, column) for row in grid.rows for column in grid.columns]
+    """One line per row and column of the table, unrounded, for a spreadsheet; which takes a text that begins with one of FORMULA for a
+    formula, and one with an apostrophe before it as it is."""
+    lines = [
+        {name: f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value for name, value in line.items()}
+        for line in (_line(grid, row, column) for row in grid.rows for column in grid.columns)
+    ]
     out = StringIO()
     writer = csv.DictWriter(out, fieldnames=list(dict.fromkeys(key for line in lines for key in line)) or ["arm"], lineterminator="\n")
     writer.writeheader()

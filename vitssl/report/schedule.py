@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from vitssl.report.collect import Cell, RunFolder
-from vitssl.report.grid import Grid, Row
+from vitssl.report.grid import Grid
+from vitssl.report.rows import Row
 from vitssl.words import listed
 
 Plan = tuple[tuple[float, float], ...]  # of each stage: epochs, and images seen in all

@@ -1,5 +1,5 @@
-"""What the report page does besides being read: tables are sorted by a click on a column's name, and text is copied. Without it both work
-as plain text."""
+"""What the report page does besides being read: tables are sorted by a click on a column's name, what is wider than the page says so, and
+text is copied. Without it all of this is there as plain text."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ for (const head of document.querySelectorAll("thead tr:last-child th")) {
   head.addEventListener("click", sort);
   head.addEventListener("keydown", event => event.key === "Enter" && sort());
 }
+const size = new ResizeObserver(boxes => boxes.forEach(({target}) =>
+  target.parentNode.classList.toggle("cut", target.scrollWidth > target.clientWidth + 1)));
+document.querySelectorAll(".scroll").forEach(box => size.observe(box));
 for (const block of navigator.clipboard ? document.querySelectorAll("pre") : []) {
   const button = document.createElement("button");
   button.textContent = "copy";

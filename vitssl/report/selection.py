@@ -5,7 +5,8 @@ from __future__ import annotations
 from statistics import mean
 from typing import Any
 
-from vitssl.report.grid import Grid, Row, Selection
+from vitssl.report.grid import Grid
+from vitssl.report.rows import Row, Selection
 from vitssl.report.stats import std
 from vitssl.report.table import DASH, PUBLISHED, Entry, Table
 from vitssl.report.tables import chosen_over, plus_minus, which

@@ -85,7 +85,7 @@ def _text(value: Any) -> str:
         if all(isinstance(fields, dict | list) for fields in set_fields.values()):
             return " and ".join(_part(name, fields) for name, fields in set_fields.items())
         return " ".join(f"{name}={_text(field)}" for name, field in set_fields.items())
-    return ", ".join(_text(v) for v in value) or "none" if isinstance(value, list) else str(value)
+    return ", ".join(_text(v) for v in value) or "none" if isinstance(value, list) else str(value) or "none"
 
 
 def _part(name: str, fields: Any) -> str:

@@ -9,21 +9,34 @@ from statistics import mean, stdev, variance
 from scipy.stats import t
 
 LEVEL = 0.95
+LEAST = 3  # seeds for an interval: of two it reaches nine of their standard deviations to either side, beyond what many metrics can be
+NOTHING = 1e-9  # of spread: what is left of equal figures that were computed in another order
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean of arm minus baseline; ``low`` and ``high`` are None where one seed allows no interval."""
+    """Mean of arm minus baseline.
+
+    Attributes:
+        low: of the interval; None where it has none, of too few seeds or of differences without any spread.
+        how: in words: which seeds the interval is computed from, or why there is none.
+        seeds: of the arm that has the fewest.
+        constant: is it the same in every seed?
+    """
 
     mean: float
     low: float | None
     high: float | None
-    how: str  # in words: which seeds the interval is computed from
+    how: str
+    seeds: int
+    constant: bool = False
 
     @property
-    def contains_zero(self) -> bool:
-        """Does the interval leave open which of the two is better?"""
-        return self.low is not None and self.high is not None and self.low <= 0 <= self.high
+    def open(self) -> bool:
+        """Do the seeds leave open which of the two is better?"""
+        if self.low is None or self.high is None:
+            return self.seeds < LEAST or self.mean == 0
+        return self.low <= 0 <= self.high
 
 
 def std(values: list[float]) -> float | None:
@@ -39,21 +52,35 @@ def difference(arm: dict[object, float], baseline: dict[object, float]) -> Diffe
     if not arm or not baseline:
         return None
     if set(arm) == set(baseline):
-        differences, n = [arm[seed] - baseline[seed] for seed in arm], len(arm)
-        if n == 1:
-            return Difference(differences[0], None, None, "one seed")
-        return _interval(mean(differences), stdev(differences) / sqrt(n), n - 1, f"paired over {n} seeds")
-    a, b = list(arm.values()), list(baseline.values())
-    centre = mean(a) - mean(b)
-    if min(len(a), len(b)) == 1:
-        return Difference(centre, None, None, "one seed in an arm")
+        return _paired([arm[seed] - baseline[seed] for seed in arm])
+    return _unpaired(list(arm.values()), list(baseline.values()))
+
+
+def _paired(differences: list[float]) -> Difference:
+    centre, n = mean(differences), len(differences)
+    if n == 1:
+        return Difference(centre, None, None, "one seed", n)
+    how = f"paired over {n} seeds" if n >= LEAST else f"{n} seeds: no interval"
+    return _interval(centre, stdev(differences) / sqrt(n), n - 1, how, n)
+
+
+def _unpaired(a: list[float], b: list[float]) -> Difference:
+    centre, n = mean(a) - mean(b), min(len(a), len(b))
+    if n == 1:
+        return Difference(centre, None, None, "one seed in an arm", n)
     parts = [variance(a) / len(a), variance(b) / len(b)]
     spread = sum(parts)
     # Welch-Satterthwaite; without any spread the degrees of freedom do not matter
     freedom = spread**2 / sum(p**2 / (len(x) - 1) for p, x in zip(parts, (a, b), strict=True)) if spread else 1.0
-    return _interval(centre, sqrt(spread), freedom, f"unpaired (Welch), {len(a)} and {len(b)} seeds")
+    how = f"unpaired (Welch), {len(a)} and {len(b)} seeds" if n >= LEAST else f"{n} seeds in an arm: no interval"
+    return _interval(centre, sqrt(spread), freedom, how, n)
 
 
-def _interval(centre: float, error: float, freedom: float, how: str) -> Difference:
+def _interval(centre: float, error: float, freedom: float, how: str, seeds: int) -> Difference:
+    """None where there is no spread: an interval of no width would say that all is known."""
+    if error < NOTHING:
+        return Difference(0.0 if abs(centre) < NOTHING else centre, None, None, how, seeds, constant=True)
+    if seeds < LEAST:
+        return Difference(centre, None, None, how, seeds)
     half = float(t.ppf((1 + LEVEL) / 2, freedom)) * error
-    return Difference(centre, centre - half, centre + half, how)
+    return Difference(centre, centre - half, centre + half, how, seeds)

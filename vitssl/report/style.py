@@ -10,7 +10,8 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from vitssl.report.grid import Grid, Row
+from vitssl.report.grid import Grid
+from vitssl.report.rows import Row
 
 # Okabe and Ito's hues, then Tol's, dark enough for white paper; safe for the colour-blind, and markers differ in greyscale
 COLOURS = (
@@ -31,7 +32,7 @@ STYLE = {
     "grid.color": LINE, "grid.linewidth": 0.6, "axes.axisbelow": True, "axes.edgecolor": SOFT, "axes.facecolor": "none",
     "text.color": INK, "axes.labelcolor": INK, "axes.titlecolor": INK, "xtick.color": SOFT, "ytick.color": SOFT,
     "xtick.labelcolor": INK, "ytick.labelcolor": INK, "figure.facecolor": PAPER,
-    "legend.frameon": False, "figure.dpi": 150,
+    "legend.frameon": False, "figure.dpi": 150, "text.parse_math": False,  # names of arms and classes may have a $
 }  # fmt: skip
 Plot = tuple[str, Figure]  # its caption, and the figure
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from vitssl.report import costs, energy_sources
 from vitssl.report.collect import Cell, Sweep
-from vitssl.report.grid import Grid, Row, cost_of
+from vitssl.report.grid import Grid
+from vitssl.report.rows import Row, cost_of
 from vitssl.report.stats import Difference, std
 from vitssl.report.table import DASH, NOTE, Entry, Table, figure, signed
 from vitssl.report.units import fit
@@ -116,30 +117,37 @@ def _cost_caption(grid: Grid) -> str:
 
 
 def differences(grid: Grid) -> Table | None:
-    """Every arm minus the baseline, with a 95 % confidence interval over the seeds; of a single column the main table says it."""
+    """Every arm minus the baseline, with a 95 % confidence interval over the seeds."""
     rows = []
     for row in grid.rows:
         intervals = [grid.against_baseline(row, column) for column in grid.columns]
         if any(intervals):
             against = f" against {grid.baseline_name(row)}" if row.arm.baseline else ""
             how = "; ".join(dict.fromkeys(d.how for d in intervals if d))
-            rows.append([Entry(grid.label(row) + against), *(Entry(interval(d)) for d in intervals), Entry(how, NOTE)])
-    if not rows or len(grid.columns) == 1:
+            rows.append([Entry(grid.label(row) + against), *map(versus, intervals), Entry(how, NOTE)])
+    if not rows:
         return None
     what = f"Percentage points of {grid.measured.name}" if grid.measured.unit == "%" else grid.measured.name
     direction = f" {LOWER_IS_BETTER}" if grid.measured.lower_is_better else ""
+    given = ", with the 95 % confidence interval by Student's t in brackets" if any("[" in e.text for row in rows for e in row) else ""
     return Table(
         f"Difference from {grid.baselines()}", ["arm", *(grid.name(c) or grid.measured.title for c in grid.columns), "interval"], rows,
-        caption=f"{what}, with the 95 % confidence interval by Student's t in brackets.{direction}",
+        caption=f"{what}{given}.{direction}",
         left=frozenset({0, len(grid.columns) + 1}),
     )  # fmt: skip
 
 
-def interval(difference: Difference | None) -> str:
-    if difference is None:
-        return DASH
+def versus(difference: Difference | None) -> Entry:
+    """A difference and its interval as a cell, sorted by the difference."""
+    return Entry(interval(difference), parts=(difference.mean,)) if difference else Entry()
+
+
+def interval(difference: Difference) -> str:
+    """The difference and its interval; where there is no spread it says that."""
+    if difference.constant:
+        return f"{signed(difference.mean)} in each seed" if difference.mean else "same in each seed"
     low, high = difference.low, difference.high
-    return signed(difference.mean) + (f" [{signed(low)}, {signed(high)}]" if low is not None else "")
+    return signed(difference.mean) + (f" [{signed(low)}, {signed(high)}]" if low is not None and high is not None else "")
 
 
 def readings(grid: Grid) -> Table | None:

@@ -8,7 +8,8 @@ from typing import Any
 
 from vitssl.config.methods import METHODS
 from vitssl.report.collect import RunFolder
-from vitssl.report.grid import Grid, Row
+from vitssl.report.grid import Grid
+from vitssl.report.rows import Row
 from vitssl.report.table import signed
 from vitssl.words import counted, listed
 
@@ -38,22 +39,23 @@ def learned(row: Row, column: Any) -> Learned | None:
     runs = [run for _, run in cells[0].stages] if (cells := row.candidates(column)) else []
     if not runs or not all(run.run and "data" in run.job for run in runs):
         return None
-    classifiers = [run for run in runs if CLASSIFY in _objectives(run)]
+    classifiers = [run for run in runs if CLASSIFY in objectives(run)]
     draws = {json.dumps(run.run["data"]["images"], sort_keys=True) for run in runs if run.run["data"]["images"] is not None}
     if not classifiers or len({run.job["data"]["sha256"] for run in runs}) > 1 or len(draws) > 1:
         return None
     labelled = max(run.job["data"]["labelled_images"] for run in classifiers)
     further = [run for run in runs if run.job["data"]["train_images"] > labelled]
-    by = dict.fromkeys(name for run in further for name in _objectives(run) if name != CLASSIFY)
+    by = dict.fromkeys(name for run in further for name in objectives(run) if name != CLASSIFY)
     unlabelled = max((run.job["data"]["train_images"] for run in further), default=labelled) - labelled
-    return Learned(labelled, unlabelled, listed(map(_called, by)), any(run in classifiers for run in further))
+    return Learned(labelled, unlabelled, listed(map(called, by)), any(run in classifiers for run in further))
 
 
-def _objectives(run: RunFolder) -> list[str]:
+def objectives(run: RunFolder) -> list[str]:
+    """The names of what a run's training minimises."""
     return [name for name, fields in run.run["objectives"].items() if fields is not None]
 
 
-def _called(objective: str) -> str:
+def called(objective: str) -> str:
     """An objective as its paper calls it."""
     return next((method.title for method in METHODS if method.title.lower() == objective), objective)
 
@@ -87,9 +89,9 @@ def why(grid: Grid, column: Any) -> str:
     taught, ended = [], []
     for row in grid.rows:
         facts, gap = _more_than_baseline(grid, row, column), grid.against_baseline(row, column)
-        if facts and gap and gap.low is not None:
+        if facts and gap and gap.seeds > 1:
             taught.append(f"{grid.label(row)} by {facts.by} {'along with the labels' if facts.joint else 'before the labels'}")
-            ended.append(f"{signed(gap.mean)}{grid.points} ({grid.label(row)}{'; may be chance' if gap.contains_zero else ''})")
+            ended.append(f"{signed(gap.mean)}{grid.points} ({grid.label(row)}{'; may be chance' if gap.open else ''})")
     if not taught or len(taught) > MOST_NAMED:
         return ""
     begin = f"{place}, images" if (place := grid.place(column)) else "Images"

@@ -1,0 +1,74 @@
+"""What is said of arms that few seeds cannot tell apart: one statement, and what to type for more seeds."""
+
+from __future__ import annotations
+
+import pytest
+
+from vitssl.report.advice import advice, recommendation
+from vitssl.report.best import best
+from vitssl.report.collect import collect
+from vitssl.report.findings import headlines
+from vitssl.report.grid import lay_out
+
+SEEDS = {"seed": [0, 1, 2]}
+MORE = "For more seeds add 'axes.seed=[0,1,2,3,4]' to the sweep's command: finished runs are kept."
+OPEN = {"scratch": lambda at: 74.0 + 3 * at["seed"], "ssat": lambda at: 82.0 - at["seed"]}  # +8, +4 and 0 points
+
+
+@pytest.fixture
+def grid(sweep):
+    return lambda top1, axes=SEEDS, **kwargs: lay_out(collect(sweep(top1, axes, columns=None, **kwargs)))
+
+
+def test_few_seeds_that_cannot_tell_make_one_statement_with_what_to_type(grid):
+    """Mean +4, standard error 4/sqrt(3), t(2) = 4.303: from -5.94 to +13.94."""
+    made = grid(OPEN)
+    found = (
+        "3 seeds cannot tell ssat and scratch apart in top-1; the best mean is that of ssat: 81.00 ± 1.00 %, "
+        "+4.00 points against scratch (95 % interval \N{MINUS SIGN}5.94 to +13.94)."
+    )
+    take = (
+        "Until more seeds say otherwise: scratch where cost decides (0.75x the multiply-adds of ssat), "
+        "ssat where top-1 does (a mean better by 4.00 points)."
+    )
+    assert headlines(made)[:2] == [found, f"{take} {MORE}"]
+    assert recommendation(made, None) == take
+
+
+def test_an_arm_that_is_clearly_worse_is_not_among_those_that_are_level(grid):
+    said = best(grid(OPEN | {"sslft": lambda at: 40.0 + at["seed"]}), None)
+    assert said.startswith("3 seeds cannot tell ssat and scratch apart in top-1;")
+
+
+def test_of_seeds_that_tell_arms_apart_no_more_are_asked_for(grid):
+    made = grid({"scratch": lambda at: 60.0 + at["seed"] % 2, "ssat": lambda at: 82.0 - at["seed"]})
+    assert best(made, None).startswith(
+        "Overall the best arm by top-1 is ssat: 81.00 ± 1.00 % (3 seeds), +20.67 points against scratch (95 %"
+    )
+    assert "axes.seed" not in " ".join(advice(made))
+
+
+def test_two_seeds_name_the_best_mean_without_an_interval(grid):
+    made = grid(OPEN, {"seed": [0, 1]})
+    said = "Overall the best mean top-1 is that of ssat: 81.50 ± 0.71 %, +6.00 points against scratch (2 seeds: no interval)."
+    assert headlines(made)[:2] == [said, MORE]
+
+
+def test_single_seeds_ask_for_more_and_keep_those_that_are_there(grid):
+    assert advice(grid(OPEN, {"seed": [2]})) == [MORE.replace("0,1,2,3,4", "2,0,1,3,4")]
+
+
+def test_no_seeds_are_asked_for_while_some_are_to_come_or_where_they_are_enough(grid):
+    assert advice(grid(OPEN, make={("ssat", 2): {"status": "waiting"}})) == [""]
+    enough = grid({"scratch": lambda at: 80.0 + at["seed"], "ssat": lambda at: 84.1 - at["seed"]}, {"seed": [0, 1, 2, 3, 4]}, name="enough")
+    assert advice(enough)[0].startswith(
+        "What to take: scratch, the cheapest arm that is not clearly worse than ssat (\N{MINUS SIGN}0.10, 95 %"
+    )
+
+
+def test_runs_that_gave_the_same_are_said_to_and_what_may_not_have_worked(grid):
+    same = {"scratch": lambda at: 14.0 + at["seed"], "ssat": lambda at: 14.0 + at["seed"]}
+    said = "Overall scratch and ssat gave the same top-1 in each of the 2 seeds: 14.50 ± 0.71 %"
+    assert best(grid(same, {"seed": [0, 1]}), None) == f"{said}; MAE may have had no effect, as after few steps."
+    alike = {"scratch": same["scratch"], "scratch_again": same["scratch"]}
+    assert best(grid(alike, {"seed": [0, 1]}, name="alike"), None) == f"{said.replace('ssat', 'scratch_again')}."

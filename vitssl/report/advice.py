@@ -1,0 +1,74 @@
+"""Which arm to take, and how to add seeds where few leave that open."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+from vitssl.report.best import fewest, interval, level
+from vitssl.report.costs import begin, macs
+from vitssl.report.grid import SEED, Grid
+from vitssl.report.rows import Row, finished
+from vitssl.report.stats import LEAST, difference
+from vitssl.report.table import signed
+
+ENOUGH = 5  # seeds; an interval of fewer is so wide that it holds differences which matter
+
+
+def advice(grid: Grid) -> list[str]:
+    """For every column what to take; and what to type for more seeds, where these may decide."""
+    places = [(part, column) for part in grid.parts() for column in grid.columns]
+    said = [text for part, column in places if (text := recommendation(part, column))]
+    more = _more_seeds(grid) if any(_undecided(part, column) for part, column in places) else ""
+    return [*said[:-1], " ".join(filter(None, [*said[-1:], more]))]
+
+
+def recommendation(grid: Grid, column: Any) -> str:
+    """The arm of the fewest multiply-adds of those that the seeds do not tell from the best one; of few seeds for the time being.
+
+    Empty where too few could tell, where multiply-adds are not known of every arm, or where the test images would choose that arm's
+    hyper-parameters.
+    """
+    ranked = grid.ranking(column)
+    costs = [macs(finished(row.columns[column])) for row in ranked]
+    if not ranked or None in costs or fewest(grid, ranked, column) < LEAST:
+        return ""
+    cost = {id(row): count for row, count in zip(ranked, costs, strict=True)}
+    near, first = level(grid, column), ranked[0]
+    row = min(near, key=lambda row: cost[id(row)])
+    if row is not first:
+        return "" if grid.settings_of(row, column) else _cheaper(grid, column, row, cost[id(row)] / cost[id(first)])
+    take = f"{begin(grid, column, 'What')} to take: {grid.label(first)}, the best{' mean' if len(near) > 1 else ''}"
+    if min(cost.values()) == cost[id(first)]:
+        return f"{take} and the cheapest."
+    return f"{take}; no cheaper arm comes within the interval of its difference."
+
+
+def _cheaper(grid: Grid, column: Any, row: Row, share: float) -> str:
+    """One that costs a share of the arm of the best mean; as long as seeds are few the means count too."""
+    ranked = grid.ranking(column)
+    gap, best = difference(grid.scores(row, column), grid.scores(ranked[0], column)), grid.label(ranked[0])
+    assert gap is not None
+    if fewest(grid, ranked, column) < ENOUGH:
+        until = f"{begin(grid, column, 'Until')} more seeds say otherwise"
+        cheap = f"{grid.label(row)} where cost decides ({share:.2f}x the multiply-adds of {best})"
+        return f"{until}: {cheap}, {best} where {grid.measured.name} does (a mean better by {abs(gap.mean):.2f}{grid.points})."
+    take = f"{begin(grid, column, 'What')} to take: {grid.label(row)}, the cheapest arm that is not clearly worse than {best}"
+    return f"{take} ({signed(gap.mean)}, {interval(gap)}), for {share:.2f}x its multiply-adds of training."
+
+
+def _undecided(grid: Grid, column: Any) -> bool:
+    """Could more seeds name the best arm of a column?"""
+    if ranked := grid.ranking(column):
+        return len(level(grid, column)) > 1 and fewest(grid, ranked, column) < ENOUGH
+    return not grid.unchosen(column) and sum(bool(grid.scores(row, column)) for row in grid.rows) > 1
+
+
+def _more_seeds(grid: Grid) -> str:
+    """What makes them enough; empty where runs are still to come, where seeds are no axis of the sweep, or enough of them."""
+    seeds = (grid.sweep.facts.get("axes") or {}).get(SEED) or []
+    if not 0 < len(seeds) < ENOUGH or any(run.status != "done" for run in grid.sweep.runs.values()):
+        return ""
+    others = (seed for seed in count() if seed not in seeds)
+    wanted = ",".join(str(seed) for seed in [*seeds, *(next(others) for _ in range(ENOUGH - len(seeds)))])
+    return f"For more seeds add 'axes.seed=[{wanted}]' to the sweep's command: finished runs are kept."

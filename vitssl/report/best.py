@@ -1,0 +1,136 @@
+"""Which arm is the best, as far as the seeds can tell."""
+
+from __future__ import annotations
+
+from statistics import mean
+from typing import Any
+
+from vitssl.report.grid import Grid
+from vitssl.report.rows import Row
+from vitssl.report.stats import LEAST, Difference, difference
+from vitssl.report.table import signed
+from vitssl.report.tables import plus_minus
+from vitssl.report.unlabelled import called, objectives
+from vitssl.words import counted, listed
+
+MOST_NAMED = 4  # columns or arms that a sentence names
+
+
+def best(grid: Grid, column: Any) -> str:
+    """The arm of the best mean and what it stands on: the best one only where the seeds tell it from all others."""
+    ranked = grid.ranking(column)
+    if not ranked:
+        return _unranked(grid, column)
+    if len(equal := grid.leaders(column)) > 1:
+        return _equal(grid, equal, column)
+    first, unit = ranked[0], " %" if grid.measured.unit else ""
+    scores, seeds, near = list(grid.scores(first, column).values()), fewest(grid, ranked, column), level(grid, column)
+    shown = f"{grid.label(first)}: {plus_minus(scores)}{unit}"
+    if seeds >= LEAST and len(near) > 1:
+        place = f"{place}, " if (place := grid.place(column)) else ""
+        apart = f"{place}{seeds} seeds cannot tell {_named(grid, near)} apart in {grid.measured.name}"
+        return f"{apart}; the best mean is that of {shown}{_versus(grid, ranked, column)}."
+    if len(near) > 1:
+        return f"{_on(grid, column)}the best mean {grid.measured.name} is that of {shown}{_versus(grid, ranked, column)}."
+    number = counted(len(scores), "seed")
+    return f"{_on(grid, column)}the best arm by {grid.measured.name} is {shown} ({number}){_versus(grid, ranked, column)}."
+
+
+def fewest(grid: Grid, rows: list[Row], column: Any) -> int:
+    """Of the rows' seeds."""
+    return min(len(grid.scores(row, column)) for row in rows)
+
+
+def level(grid: Grid, column: Any) -> list[Row]:
+    """The row of the best mean, and those that its seeds do not tell from it, from the best."""
+    first, *others = grid.ranking(column)
+    gaps = [(row, difference(grid.scores(first, column), grid.scores(row, column))) for row in others]
+    return [first, *(row for row, gap in gaps if gap and gap.open)]
+
+
+def _named(grid: Grid, rows: list[Row]) -> str:
+    return listed(map(grid.label, rows)) if len(rows) <= MOST_NAMED else f"{len(rows)} arms"
+
+
+def _versus(grid: Grid, ranked: list[Row], column: Any) -> str:
+    """The first row against its baseline; of rows that the seeds do not tell from it against one of these."""
+    near, base = level(grid, column), grid.baseline(ranked[0])
+    base = next((row for row in near[1:] if row is base), near[1]) if len(near) > 1 else base
+    gap = difference(grid.scores(ranked[0], column), grid.scores(base, column)) if base else None
+    return f", {signed(gap.mean)}{grid.points} against {grid.label(base)} ({interval(gap)})" if base and gap else ""
+
+
+def interval(gap: Difference) -> str:
+    """In words, or why there is none."""
+    if gap.low is None or gap.high is None:
+        return f"in each of {counted(gap.seeds, 'seed')}" if gap.constant else gap.how
+    return f"95 % interval {signed(gap.low)} to {signed(gap.high)}"
+
+
+def _equal(grid: Grid, rows: list[Row], column: Any) -> str:
+    """Several arms of the best mean; where all of their seeds gave the same, what one has more may not have worked."""
+    names, name, unit = listed(map(grid.label, rows)), grid.measured.name, " %" if grid.measured.unit else ""
+    scores = [grid.scores(row, column) for row in rows]
+    if all(other == scores[0] for other in scores):
+        seeds = f"in each of the {len(scores[0])} seeds"
+        same = f"{names} gave the same {name} {seeds}: {plus_minus(list(scores[0].values()))}{unit}"
+        return f"{_on(grid, column)}{same}{_without_effect(rows, column)}."
+    spreads = {plus_minus(list(by_seed.values())) for by_seed in scores}
+    shown = spreads.pop() if len(spreads) == 1 else f"{mean(scores[0].values()):.2f}"
+    return f"{_on(grid, column)}{names} are equal in {name}: {shown}{unit}."
+
+
+def _without_effect(rows: list[Row], column: Any) -> str:
+    """The objectives that not all of the rows have."""
+    of_rows = [{name for _, run in row.columns[column][0].stages for name in objectives(run)} for row in rows]
+    more = sorted(set().union(*of_rows) - set.intersection(*of_rows))
+    return f"; {listed(map(called, more))} may have had no effect, as after few steps" if more else ""
+
+
+def _unranked(grid: Grid, column: Any) -> str:
+    """Why no arm is named, where several have a result."""
+    if grid.unselected:
+        return ""
+    if reason := grid.unchosen(column):
+        return f"{_on(grid, column)}no arm is named the best, since {reason}: the test images must not."
+    counts = {grid.label(row): len(s) for row in grid.rows if (s := grid.scores(row, column))}
+    single = [label for label, count in counts.items() if count == 1]
+    if len(counts) < 2:
+        return ""
+    who = "every arm has" if len(single) == len(counts) else f"{', '.join(single)} {'have' if len(single) > 1 else 'has'}"
+    return f"{_on(grid, column)}no arm is named the best, since {who} a single seed."
+
+
+def leading(grid: Grid) -> list[str]:
+    """What is best in one part of a sweep: of several columns in one sentence."""
+    said = list(filter(None, (best(grid, column) for column in grid.columns)))
+    return [_winners(grid) or said[0]] if len(said) > 1 else said
+
+
+def _winners(grid: Grid) -> str:
+    """How many of its columns each arm leads; empty where no arm is named in any."""
+    leaders = [(grid.name(column), rows) for column in grid.columns if (rows := grid.leaders(column))]
+    leads: dict[str, list[str]] = {}
+    for name, rows in leaders:
+        for row in rows:
+            leads.setdefault(grid.label(row), []).append(name)
+    if not leads:
+        return ""
+    place, best, count = grid.place(None), f"the best mean {grid.measured.name}", len(grid.columns)
+    begin, rest = f"{place}, " if place else "", count - len(leaders)
+    if len(leads) == 1:
+        text = f"{begin}{next(iter(leads))} has {best} in {f'{len(leaders)} of' if rest else 'all'} {count} columns"
+    else:
+        text = f"{f'{begin}of' if begin else 'Of'} {count} columns, {best} is that of {', of '.join(_led(leads))}"
+    text += "; where means are equal, each arm counts" if any(len(rows) > 1 for _, rows in leaders) else ""
+    return f"{text}; in the other{'s' if rest > 1 else ''} no arm is named the best." if rest else f"{text}."
+
+
+def _led(leads: dict[str, list[str]]) -> list[str]:
+    """The arms that lead most columns, with how many and which."""
+    order = sorted(leads.items(), key=lambda lead: -len(lead[1]))[:MOST_NAMED]
+    return [f"{arm} in {len(on)}{f' ({names})' if len(on) <= MOST_NAMED and (names := ', '.join(on)) else ''}" for arm, on in order]
+
+
+def _on(grid: Grid, column: Any) -> str:
+    return f"{grid.place(column) or 'Overall'} "
