@@ -147,11 +147,11 @@ def _file_under(result: Overrides, key: str, value: Any) -> None:
     head, _, rest = name.partition(".")
     example = {"": f"{key}.optim.lr=1e-3", "axes": "axes.seed=[0,1]", "resources": f"{key}.nodes=2", "site": "site.gpu=H200"}
     example["budget"] = "budget.gpu_hours=100"
-    if isinstance(value, dict) and value and not rest and head not in RUN_FIELDS | OF_THE_SWEEP | OF_A_FILE:
+    if head in OF_A_FILE and arm is None:
+        raise ConfigError(f"{head} belong into a sweep file; here name a stage's field, such as pretrain.optim.lr=1e-3", head, CLI)
+    if isinstance(value, dict) and value and not rest and head not in RUN_FIELDS | OF_THE_SWEEP:
         for inner, part in value.items():
             _file_under(result, f"{key}.{inner}", part)
-    elif head in OF_A_FILE and arm is None:
-        raise ConfigError(f"{head} belong into a sweep file; here name a stage's field, such as pretrain.optim.lr=1e-3", head, CLI)
     elif head in example and not rest:
         raise ConfigError(f"name a field, for example {example[head]}", key, CLI)
     elif head == "resources":

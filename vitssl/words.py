@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def counted(number: float, one: str, several: str = "") -> str:
-    """A number of things: 1 run, 2 runs, 1,000 classes, 2.5 epochs.
+    """A number of things: 1 run, 2 runs, 1,000 classes, 2.50 epochs.
 
     Args:
         number: how many.
