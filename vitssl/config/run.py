@@ -10,7 +10,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, ClassVar, Literal, Optional
 
-from vitssl.config import evals
+from vitssl.config import bounds, evals
 from vitssl.config.backbones import BackboneConfig, capabilities
 from vitssl.config.base import ConfigError, Problem, checkpoint, inactive_problems, less_than, runtime_field, teachers
 from vitssl.config.data import Data, View, view_px
@@ -165,6 +165,7 @@ def check(run: Run, where: str = "", to_train: bool = True) -> None:
     seeds = less_than(0, run, "", "seed") if run.seed < 2**63 else iter([Problem("seed", f"{run.seed} is more than 2**63 - 1")])
     # lazily: a later check may rely on an earlier one
     parts = (
+        bounds.problems(run),
         _demands(run, to_train),
         _backbone_problems(run),
         _objective_problems(run),
