@@ -5,6 +5,8 @@ python -m tests.fuzz 10000            # so many of each kind; prints what was ac
 
 from __future__ import annotations
 
+import contextlib
+import io
 import random
 import resource
 import signal
@@ -14,6 +16,8 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+
+from tests import fuzz_records
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 20  # that one input may take
@@ -25,12 +29,13 @@ HOSTILE = [
 ]  # fmt: skip
 
 Target = Callable[[bytes], None]
+Change = Callable[[bytes, random.Random], bytes]
 
 
-def mutated(content: bytes, rng: random.Random, text: bool) -> bytes:
-    """A copy with one to three changes: of bytes, of a text mostly of values and lines."""
+def mutated(content: bytes, rng: random.Random, changes: list[Change]) -> bytes:
+    """A copy with one to three changes: of a text mostly of values and lines, and a few of bytes."""
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
-        content = rng.choice(TEXT_CHANGES if text and rng.random() < 0.95 else BYTE_CHANGES)(content, rng)
+        content = rng.choice(changes if rng.random() < 0.95 else BYTE_CHANGES)(content, rng)
     return content
 
 
@@ -68,8 +73,9 @@ def _line(content: bytes, rng: random.Random) -> bytes:
     return b"\n".join(lines)
 
 
-BYTE_CHANGES = [_flip, _cut, _insert]
-TEXT_CHANGES = [_value, _value, _line]
+BYTE_CHANGES: list[Change] = [_flip, _cut, _insert]
+TEXT_CHANGES: list[Change] = [_value, _value, _line]
+RECORD_CHANGES: list[Change] = [fuzz_records.change_field, fuzz_records.change_field, fuzz_records.change_field, *TEXT_CHANGES]
 
 
 # ------------------------------------------------------------------------------------------------------------- one input
@@ -89,7 +95,8 @@ def outcome(target: Target, content: bytes) -> str:
     before = signal.signal(signal.SIGALRM, late)
     signal.alarm(SECONDS)
     try:
-        target(content)
+        with contextlib.redirect_stderr(io.StringIO()):  # notes
+            target(content)
     except ConfigError as error:
         return "refused" if "\n" not in str(error) else f"several lines: {error}"
     except Hang:
@@ -102,13 +109,15 @@ def outcome(target: Target, content: bytes) -> str:
     return "accepted"
 
 
-def run(name: str, content: bytes, target: Target, count: int, text: bool, seed: int = 0) -> tuple[Counter[str], list[tuple[bytes, str]]]:
+def run(
+    name: str, content: bytes, target: Target, count: int, changes: list[Change], seed: int = 0
+) -> tuple[Counter[str], list[tuple[bytes, str]]]:
     """Outcomes of ``count`` mutations, and the inputs of those that are neither accepted nor refused."""
     assert (whole := outcome(target, content)) == "accepted", f"{name} itself: {whole}"
     counts: Counter[str] = Counter()
     wrong = []
     for number in range(count):
-        altered = mutated(content, random.Random(f"{name} {seed} {number}"), text)
+        altered = mutated(content, random.Random(f"{name} {seed} {number}"), changes)
         result = outcome(target, altered)
         counts[result.split(":")[0]] += 1
         if result not in ("accepted", "refused"):
@@ -119,9 +128,8 @@ def run(name: str, content: bytes, target: Target, count: int, text: bool, seed:
 # --------------------------------------------------------------------------------------------------------------- targets
 
 
-def targets(place: Path) -> dict[str, tuple[bytes, Target, bool]]:
-    """{name: (an input that is accepted, what reads it, is it text?)}, in a folder that they may write in."""
-    import io
+def targets(place: Path) -> dict[str, tuple[bytes, Target, list[Change]]]:
+    """{name: (an input that is accepted, what reads it, how it is changed)}, in a folder that they may write in."""
     import json
 
     import torch
@@ -179,25 +187,27 @@ def targets(place: Path) -> dict[str, tuple[bytes, Target, bool]]:
         b"optim.lr=1e-3\nloop.epochs=4\narms=[scratch]\naxes.seed=[0,1]\narms.scratch.train.loop.epochs=2\nresources.hours=2\n"
         b"axes.optim.weight_decay=[0.1,0.2]"
     )
+    run_yaml = (place / "run" / "run.yaml").read_bytes()
     site = (ROOT / "jobs" / "sites" / "slurm_a100.yaml").read_bytes()
     return {
-        "sweep": (sweep_file, written("sweep.yaml", read_sweep), True),
-        "words": (words, read_words, True),
-        "site": (site, written("site.yaml", lambda path: submit.read_site(str(path), {})), True),
-        "run.yaml": ((place / "run" / "run.yaml").read_bytes(), written("run/run.yaml", lambda path: config.load(path.parent)), True),
-        "index": ((place / "shards" / "index.json").read_bytes(), written("other/index.json", restated), True),
-        "checkpoint": ((place / "good.pt").read_bytes(), written("x.pt", read_run), False),
-        "png": (png.getvalue(), lambda content: decode.decode_file(content, "x.png"), False),
-        "jpeg": (jpeg.getvalue(), lambda content: decode.decode_file(content, "x.jpg"), False),
-    }  # type: ignore[dict-item]  # fmt: skip
+        "sweep": (sweep_file, written("sweep.yaml", read_sweep), TEXT_CHANGES),
+        "words": (words, read_words, TEXT_CHANGES),
+        "site": (site, written("site.yaml", lambda path: submit.read_site(str(path), {})), TEXT_CHANGES),
+        "run.yaml": (run_yaml, written("run/run.yaml", lambda path: config.load(path.parent)), TEXT_CHANGES),
+        "index": ((place / "shards" / "index.json").read_bytes(), written("other/index.json", restated), TEXT_CHANGES),
+        "records": (*fuzz_records.target(place / "records"), RECORD_CHANGES),
+        "checkpoint": ((place / "good.pt").read_bytes(), written("x.pt", read_run), BYTE_CHANGES),
+        "png": (png.getvalue(), lambda content: decode.decode_file(content, "x.png"), BYTE_CHANGES),
+        "jpeg": (jpeg.getvalue(), lambda content: decode.decode_file(content, "x.jpg"), BYTE_CHANGES),
+    }  # fmt: skip
 
 
 def main(count: int) -> int:
     """Fuzz every target; exit code 1 where anything was neither accepted nor refused."""
     bad = 0
     with tempfile.TemporaryDirectory(prefix="vitssl-fuzz-") as folder:
-        for name, (content, target, text) in targets(Path(folder)).items():
-            counts, wrong = run(name, content, target, count, text)
+        for name, (content, target, changes) in targets(Path(folder)).items():
+            counts, wrong = run(name, content, target, count, changes)
             bad += len(wrong)
             print(f"{name:12}{dict(counts)}", flush=True)
             for altered, result in wrong[:3]:
