@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -9,7 +11,7 @@ from typing import NamedTuple
 
 from jobs.folders import Launch, architecture
 from jobs.sweep import Resources
-from vitssl.config import Run
+from vitssl.config import ConfigError, Run
 from vitssl.emissions import visible_gpus
 from vitssl.files import read_events, read_json
 
@@ -48,19 +50,28 @@ def measured(runs: Path, but: Path | None = None) -> dict[Key, Pace]:
     """The pace of every architecture that has a finished run in a folder of sweeps, the sweep ``but`` left out."""
     paces: dict[Key, list[Pace]] = {}
     for done in sorted(path for path in runs.glob("*/*/done.json") if path.parents[1] != but):
-        job = read_json(done.parent / "job.json")
-        pace = _pace(done.parent, read_json(done)) if "architecture" in job else None
-        if pace is not None:
-            gpu = read_json(done.parent / "cost.json").get("inference_device") == "cuda"
-            paces.setdefault(Key(job["architecture"], job["executor"], gpu, job["site"]["gpu"]), []).append(pace)
+        try:
+            for key, pace in _of_run(done.parent):
+                paces.setdefault(key, []).append(pace)
+        except ConfigError as error:  # of whatever sweep: it must not stop this one
+            print(f"note: the pace of a run is not counted: {error}", file=sys.stderr)
     return {key: _median(values) for key, values in paces.items()}
+
+
+def _of_run(folder: Path) -> Iterator[tuple[Key, Pace]]:
+    """The pace of a finished run, if its folder says it."""
+    job = read_json(folder / "job.json")
+    pace = _pace(folder, read_json(folder / "done.json")) if job.keys() >= {"architecture", "executor", "site"} else None
+    if pace is not None:
+        gpu = read_json(folder / "cost.json").get("inference_device") == "cuda"
+        yield Key(job["architecture"], job["executor"], gpu, job["site"].get("gpu")), pace
 
 
 def _pace(folder: Path, done: dict) -> Pace | None:
     """That of one run; None where it logged no speed."""
     events = read_events(folder / "metrics.jsonl")
     starts = [event for event in events if event["event"] == "start"]
-    rates = [event["images_per_s"] for event in events if event["event"] == "train"]
+    rates = [event["images_per_s"] for event in events if event["event"] == "train" and "images_per_s" in event]
     if not starts or not rates:
         return None
     images = done.get("step", 0) * starts[-1].get("batch_size", 0)

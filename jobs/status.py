@@ -28,7 +28,7 @@ from vitssl.files import read_events, read_json
 from vitssl.terminal import console as screen
 from vitssl.words import about, counted, duration
 
-ENDED = ("done", "failed", "cancelled")
+ENDED = ("done", "failed", "cancelled", "unreadable")
 
 
 @dataclass
@@ -74,10 +74,11 @@ def show(sweep: Path, console: Console) -> None:
 
 def time_left(sweep: Path, statuses: list[Status]) -> str:
     """What can be said of the time until a sweep is done, by the pace seen; empty where nothing is left to do or nothing was seen."""
-    works = {name: Work(**facts) for name, facts in read_json(sweep / "sweep.json").get("work", {}).items()}
+    told = read_json(sweep / "sweep.json").get("work", {})
+    works = {name: Work(facts["images"], facts["architecture"]) for name, facts in told.items()}
     todo, seen = [s for s in statuses if s.state not in ENDED], Seen()
     for s in statuses:
-        if s.name in works:
+        if s.name in works and s.state != "unreadable":
             seen.add(works[s.name], time_of(sweep / s.name))
             seen.add(works[s.name].part(1 - (s.progress or 0)), s.left_s or 0)
     if not todo or any(s.name not in works for s in todo):
@@ -107,7 +108,7 @@ def collect(sweep: Path) -> list[Status]:
     asked_for, before = runs_of(sweep)
     waiting, here = _queued(asked_for | before), local.running(sweep)
     shown = asked_for | {folder: stage for folder, stage in before.items() if folder in waiting}
-    return [_status(folder, stage, waiting, here) for folder, stage in shown.items()]
+    return [_readable(folder, stage, waiting, here) for folder, stage in shown.items()]
 
 
 def _queued(folders: Iterable[Path]) -> dict[Path, str]:
@@ -116,7 +117,7 @@ def _queued(folders: Iterable[Path]) -> dict[Path, str]:
         return cluster.queued(folders)
     except ConfigError as error:
         print(f"note: {error}; which runs are in SLURM's queue is unknown", file=sys.stderr)
-        return {folder: "unknown" for folder in folders if cluster.job_id(folder) is not None}
+        return {folder: "unknown" for folder in folders if (folder / cluster.JOB_FILE).exists()}
 
 
 def runs_of(sweep: Path) -> tuple[dict[Path, str], dict[Path, str]]:
@@ -131,14 +132,22 @@ def runs_of(sweep: Path) -> tuple[dict[Path, str], dict[Path, str]]:
         example = f", such as {near}" if near else ""
         raise ConfigError(f"{sweep / 'sweep.json'} does not exist: this is not a sweep's folder (runs/NAME{example})")
     asked_for = {sweep / stage["folder"]: stage["stage"] for cell in facts["cells"] for stage in cell["stages"]}
-    submitted = {path.parent: read_json(path)["stage"] for path in sorted(sweep.glob("*/job.json"))}
-    return asked_for, {folder: stage for folder, stage in submitted.items() if folder not in asked_for}
+    before = [path for path in sorted(sweep.glob("*/job.json")) if path.parent not in asked_for]
+    return asked_for, {path.parent: read_json(path).get("stage", "") for path in before}
 
 
 def _near(named: Path) -> Path | None:
     """A sweep's folder that was probably meant: the one that holds a run, the one of that name, or another one that is there."""
     found = [file.parent for folder in (named, Path("runs")) for file in sorted(folder.glob("*/sweep.json"))]
     return next((folder for folder in (named.parent, Path("runs") / named.name, *found) if (folder / "sweep.json").is_file()), None)
+
+
+def _readable(folder: Path, stage: str, waiting: dict[str, str], here: int | None) -> Status:
+    """The state of a run; of one with a damaged record which record that is."""
+    try:
+        return _status(folder, stage, waiting, here)
+    except ConfigError as error:
+        return Status(folder.name, stage, "unreadable", error=str(error))
 
 
 def _status(folder: Path, stage: str, waiting: dict[str, str], here: int | None) -> Status:
@@ -151,6 +160,8 @@ def _status(folder: Path, stage: str, waiting: dict[str, str], here: int | None)
         name = "test" if "test" in newest else next(name for name, metrics in newest.items() if isinstance(metrics, dict))
         status.top1 = f"{newest[name]['top1']:.2f}" + (f" ({name})" if name != "test" else "")
     _estimate(status, events)
+    for name in ("job.json", "done.json"):  # which starting it, and the time left, depend on
+        read_json(folder / name)
     return status
 
 
@@ -175,8 +186,10 @@ def _estimate(status: Status, events: list[dict[str, Any]]) -> None:
     if not starts:
         return
     first, last, total = starts[-1], events[-1], starts[-1]["steps"]
-    status.epoch, status.progress = last["step"] / first["steps_per_epoch"], last["step"] / total
-    if "epochs" in first:  # the last batch may hold images of one more, which counts as none
+    status.progress = last["step"] / total
+    if "steps_per_epoch" in first:
+        status.epoch = last["step"] / first["steps_per_epoch"]
+    if status.epoch is not None and "epochs" in first:  # the last batch may hold images of one more, which counts as none
         status.epoch = min(status.epoch, first["epochs"])
     done = last["step"] - first["step"]
     if status.state == "running" and done > 0:

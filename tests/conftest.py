@@ -111,7 +111,7 @@ def untrained_run(make_run, digits: Path, tmp_path: Path):
         index = load_index(digits)
         content = {"model": model.build(made_run, 10).state_dict(), "ema": None}
         state.save(tmp_path / "run" / "last.pt", content | {"data": {"classes": index.classes, "mean": index.mean, "std": index.std}})
-        (tmp_path / "run" / "done.json").write_text("{}")
+        (tmp_path / "run" / "done.json").write_text('{"step": 0, "epochs": 0.0}')
         return tmp_path / "run"
 
     return made

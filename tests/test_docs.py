@@ -98,7 +98,7 @@ def _train(place: Path) -> None:
     config.save(masked, folder)
     content = {"model": model.build(masked, 10).state_dict(), "ema": None}
     state.save(folder / "last.pt", content | {"data": {"classes": index.classes, "mean": index.mean, "std": index.std}})
-    (folder / "done.json").write_text("{}")
+    (folder / "done.json").write_text('{"step": 0, "epochs": 0.0}')
 
 
 @pytest.mark.parametrize("command", list(commands()))

@@ -122,7 +122,7 @@ def test_a_backbone_without_a_class_token_has_no_prefix(tmp_path: Path) -> None:
 def test_the_commands_refuse_a_pretraining_run(
     pretrained: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (pretrained / "done.json").write_text("{}")
+    (pretrained / "done.json").write_text('{"step": 0, "epochs": 0.0}')
     command, *files = words
     assert cli.main([command, str(pretrained), *files]) == 2
     output = capsys.readouterr()
@@ -157,7 +157,7 @@ def test_an_unfinished_run_is_said_to_be_one(trained: Path, capsys: pytest.Captu
     note = f"note: {trained} is not finished; these are the weights of its newest checkpoint\n"
     assert cli.main(["predict", str(trained), str(file)]) == 0
     assert capsys.readouterr().err == note
-    (trained / "done.json").write_text("{}")
+    (trained / "done.json").write_text('{"step": 0, "epochs": 0.0}')
     assert cli.main(["predict", str(trained), str(file)]) == 0
     assert capsys.readouterr().err == ""
 

@@ -20,7 +20,8 @@ MIDDLE = {"model", "state", "checkpoint", "optim", "macs", "cost", "workload", "
 # module or package -> the modules and packages of vitssl that it may import, besides its own parts
 ALLOWED = {
     "config": {"words"},
-    "files": {"config"},
+    "records": {"config"},
+    "files": {"config", "records"},
     "dist": {"config"},
     "log": {"config", "dist", "files", "terminal", "words"},
     "backbones": {"config", "dist"},
@@ -48,7 +49,7 @@ ALLOWED = {
     "attempt": {"config", "dist", "emissions", "files"},
     "train": CORE | MIDDLE | {"attempt", "finished", "evaluators", "pictures", "train_state", "stopping", "views", "words"},
     "bench": CORE | MIDDLE | {"evaluate", "memory", "evaluators", "train_state", "train", "views"},
-    "report": {"config", "files", "terminal", "words"},
+    "report": {"config", "files", "records", "terminal", "words"},
     "cli": None,  # anything, inside the function that needs it
     "__init__": {"evaluate"},
     # without torch: the energy mix, and which images a Run trains on

@@ -21,7 +21,7 @@ from vitssl.config.objectives.mae import MaeConfig
 @pytest.fixture
 def trained(tmp_path: Path) -> Path:
     folder = save_run(tmp_path / "run", Objectives(classify=ClassifyConfig()))
-    (folder / "done.json").write_text('{"epochs": 3.0, "test": {"top1": 61.5}}')
+    (folder / "done.json").write_text('{"step": 9, "epochs": 3.0, "test": {"top1": 61.5}}')
     return folder
 
 
@@ -157,7 +157,7 @@ def test_a_run_says_what_it_is(trained, tmp_path) -> None:
     assert repr(vitssl.load(trained)).endswith("2 classes, not finished, at step 1,200>")
     assert repr(vitssl.load(trained, state.BEST)).endswith("2 classes, best.pt>")
     pretrained = save_run(tmp_path / "pre", Objectives(mae=MaeConfig(decoder_dim=16, decoder_depth=1, decoder_heads=2)))
-    (pretrained / "done.json").write_text('{"epochs": 20.0, "test": null}')
+    (pretrained / "done.json").write_text('{"step": 9, "epochs": 20.0, "test": null}')
     assert repr(vitssl.load(pretrained)).endswith("vit_pico for mae, 2 classes, 20 epochs>")
 
 
@@ -173,7 +173,7 @@ def seeds(tmp_path: Path) -> list[Path]:
         content = state.read(folder / state.LAST)
         content["model"] = {name: value + seed * 0.05 * torch.randn_like(value) for name, value in content["model"].items()}
         state.save(folder / state.LAST, content)
-        (folder / "done.json").write_text('{"epochs": 3.0}')
+        (folder / "done.json").write_text('{"step": 9, "epochs": 3.0}')
         folders.append(folder)
     return folders
 

@@ -42,7 +42,7 @@ class Trained:
     """
 
     def __init__(self, folder: Path, checkpoint: str = state.LAST, device: str = "auto", weights: str = "model"):
-        self.folder, self.run = folder, config.load(folder)
+        self.folder, self.run, self._done = folder, config.load(folder), read_json(folder / "done.json")
         self.checkpoint, self.weights = checkpoint, weights
         saved = read_run(_checkpoint(folder, checkpoint))
         self.step: int | None = saved["progress"]["step"] if "progress" in saved else None
@@ -71,11 +71,10 @@ class Trained:
         which = [f"{self.weights} weights"] if self.weights != "model" else []
         if self.checkpoint != state.LAST:
             return [*which, self.checkpoint]
-        done = read_json(self.folder / "done.json")
-        if "epochs" not in done:
+        if not self._done:
             return [*which, "imported" if self.step is None else f"not finished, at step {self.step:,}"]
-        test = done.get("test" if self.weights == "model" else f"test_{self.weights}")
-        return [*which, *([f"top-1 {test['top1']:.2f} %"] if test else []), counted(done["epochs"], "epoch")]
+        test = self._done.get("test" if self.weights == "model" else f"test_{self.weights}")
+        return [*which, *([f"top-1 {test['top1']:.2f} %"] if test else []), counted(self._done["epochs"], "epoch")]
 
     def predict(self, images: OneImage | Iterable[OneImage]) -> Tensor:
         """Class probabilities (B, K), on the CPU, of files or PIL images of any size; of a single one, (1, K).

@@ -11,6 +11,7 @@ import stat
 from pathlib import Path
 from typing import IO, Any
 
+from vitssl import records
 from vitssl.config import ConfigError
 
 
@@ -115,19 +116,26 @@ def read_json(path: Path) -> dict[str, Any]:
     """The file's content; empty where there is no such file.
 
     Raises:
-        ConfigError: it is damaged.
+        ConfigError: it is damaged, or not as `vitssl.records` says of the files of its name.
     """
-    return _parsed(_text(path), path) if path.exists() else {}
+    if not path.exists():
+        return {}
+    record = _parsed(_text(path), path)
+    records.check(record, path)
+    return record
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
     """The lines of a metrics.jsonl; a last line that is being written, or that a kill cut off, is left out.
 
     Raises:
-        ConfigError: another line is damaged.
+        ConfigError: another line is damaged, or not as `vitssl.records` says.
     """
     lines = _text(path).split("\n")[:-1] if path.exists() else []
-    return [_parsed(line, path) for line in lines if line]
+    events = [_parsed(line, path) for line in lines if line]
+    for event in events:
+        records.check_line(event, path)
+    return events
 
 
 def _text(path: Path) -> str:
@@ -140,7 +148,7 @@ def _text(path: Path) -> str:
 def _parsed(text: str, path: Path) -> dict[str, Any]:
     try:
         record = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError
         raise ConfigError(f"damaged, not JSON ({error}); put it back as it was, or delete it", place=str(path)) from None
     if not isinstance(record, dict):
         raise ConfigError("damaged, not a JSON object; put it back as it was, or delete it", place=str(path))

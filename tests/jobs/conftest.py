@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from jobs import overrides, shards, sweep
 from jobs.graph import Graph, cells, link
+from tests.jobs.standin import COST
 from vitssl.data.index import COLUMNS, Index, fingerprint, to_json
 
 EXAMPLE = Path(__file__).with_name("sweep.yaml").read_text()
@@ -54,3 +56,15 @@ def expand(place: Path) -> Callable[..., Graph]:
         return link(spec, planned, place / "runs" / spec.name, shards.fingerprint)
 
     return make
+
+
+def write_finished(folder: Path, job: dict[str, Any], speeds: Sequence[float], *, device: str = "CPU", ranks: int = 1) -> None:
+    """The records of a run that trained 50 batches of 20 on this device, at those images/s one after the other."""
+    folder.mkdir(parents=True)
+    start = {"event": "start", "step": 0, "time": 0.0, "attempt": 0, "steps": 50, "batch_size": 20, "world_size": ranks}
+    train = {"event": "train", "step": 50, "time": 1.0, "epoch": 1.0, "terms": {}}
+    events = [start | {"device": device, "host": "n1", "versions": {}}, *(train | {"images_per_s": speed} for speed in speeds)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    cost = COST | {"inference_device": "cuda" if "NVIDIA" in device else "cpu"}
+    for name, content in {"done": {"step": 50, "epochs": 1.0}, "job": job, "cost": cost}.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))

@@ -53,7 +53,7 @@ def main(folder: Path) -> int:
         partial.write_text(str(step))
         partial.replace(checkpoint)
     (folder / "cost.json").write_text(json.dumps(COST))
-    (folder / "done.json").write_text(json.dumps({"step": step, "test": None}))
+    (folder / "done.json").write_text(json.dumps({"step": step, "epochs": 1.0, "test": None}))
     return 0
 
 

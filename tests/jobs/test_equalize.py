@@ -11,6 +11,8 @@ import pytest
 
 from jobs import budget, equalize, graph, overrides, predict, shards, sweep
 from jobs.folders import Launch, architecture, digest, source_files
+from tests.jobs.conftest import write_finished
+from tests.report.conftest import record
 from vitssl.config import ConfigError, Site, active
 
 TEXT = """
@@ -92,15 +94,8 @@ def test_an_axis_has_both_and_the_reference_is_trained_once(plan):
 def test_hours_and_energy_are_what_finished_runs_took(plan, place):
     def finished(run, images_per_s: float, kwh: float) -> None:
         folder = place / "runs" / "pace" / architecture(run)
-        folder.mkdir(parents=True)
-        events = [
-            {"event": "start", "world_size": 1, "batch_size": 20, "device": "CPU"}, {"event": "train", "images_per_s": images_per_s},
-        ]  # fmt: skip
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-        job = {"architecture": architecture(run), "executor": "local", "site": {"gpu": None}}
-        files = {"done": {"step": 50}, "job": job, "cost": {"inference_device": "cpu"}, "emissions-0-here": {"energy_kwh": kwh}}
-        for name, content in files.items():
-            (folder / f"{name}.json").write_text(json.dumps(content))
+        write_finished(folder, {"architecture": architecture(run), "executor": "local", "site": {"gpu": None}}, [images_per_s])
+        (folder / "emissions-0-here.json").write_text(json.dumps(record(energy_kwh=kwh)))
 
     _, cells, _ = plan("arms=[scratch,joint]")
     with pytest.raises(ConfigError, match=r"^sweep.yaml: arms.\w+.stages.train: equalize: no finished run in .* or take macs$"):

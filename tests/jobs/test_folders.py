@@ -81,5 +81,5 @@ def test_of_two_folders_of_one_identity_the_finished_one_is_taken(expand):
     job = expand().jobs[0]
     for name in ("a", "b"):
         config.save(job.run, job.folder.with_name(f"{name}-0123456789ab"))
-    (job.folder.with_name("b-0123456789ab") / "done.json").write_text("{}")
+    (job.folder.with_name("b-0123456789ab") / "done.json").write_text('{"step": 0, "epochs": 0.0}')
     assert expand().jobs[0].folder.name == "b-0123456789ab"

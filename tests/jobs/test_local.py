@@ -259,13 +259,19 @@ def test_what_folders_tell_is_shown_where_slurm_does_not_answer(local, tmp_path,
 
 
 @pytest.mark.parametrize(("file", "text"), [("error.json", "{"), ("metrics.jsonl", '{"event": "start"\n{}\n'), ("job.json", "")])
-def test_a_damaged_record_is_one_line(local, capsys, file, text) -> None:
-    local("arms=[scratch]")
+def test_a_damaged_record_is_said_and_the_others_are_shown(local, capsys, file, text) -> None:
+    local("arms=[scratch,chain_short]")
     (folder("scratch") / file).write_text(text)
     capsys.readouterr()
-    assert status.main(["runs/example"]) == cli.main(["report", "runs/example"]) == 2
-    errors = capsys.readouterr().err.splitlines()
-    assert len(errors) == 2 and all(f"{file}: damaged, not JSON" in line for line in errors)
+    assert status.main(["runs/example"]) == 0
+    shown = capsys.readouterr().out
+    assert f"{file}: damaged, not JSON" in shown and "unreadable" in shown and "done" in shown
+    assert cli.main(["report", "runs/example"]) == 0
+    said = capsys.readouterr()
+    assert said.err.startswith("note: ") and said.err.count("\n") == 1 and f"{file}: damaged, not JSON" in said.err
+    assert "2 of 3 runs are done; 1 unreadable." in said.out
+    page = Path("runs/example/report/report.html").read_text()
+    assert f"{file}: damaged, not JSON" in page and "What it found and cost is not in this report" in page
 
 
 def test_a_full_disk_is_one_line(local, capsys, monkeypatch) -> None:

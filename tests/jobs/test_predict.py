@@ -12,6 +12,7 @@ from jobs import overrides, pace, predict, shards, show
 from jobs.folders import Launch, architecture, digest, source_files
 from jobs.graph import Graph
 from jobs.sweep import read
+from tests.jobs.conftest import write_finished
 from vitssl.config import Objectives, Site, Subset
 from vitssl.config.objectives.mae import MaeConfig
 from vitssl.terminal import console
@@ -56,13 +57,7 @@ def test_an_earlier_run_of_the_architecture_is_better_than_an_assumption(graph: 
     described = {"architecture": architecture(graph.jobs[0].run), "executor": "slurm", "site": {"gpu": "H200"}}
 
     def earlier(name: str, device: str, *speeds: float) -> None:
-        folder = place / "runs" / "other" / name
-        folder.mkdir(parents=True)
-        events = [{"event": "start", "world_size": 2, "device": device}, *({"event": "train", "images_per_s": s} for s in speeds)]
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-        content = {"done": {}, "job": described, "cost": {"inference_device": "cuda" if "NVIDIA" in device else "cpu"}}
-        for file, value in content.items():
-            (folder / f"{file}.json").write_text(json.dumps(value))
+        write_finished(place / "runs" / "other" / name, described, speeds, device=device, ranks=2)
 
     earlier("scratch-1", "NVIDIA H200", 10, 500, 400)  # the first steps do not count
     earlier("scratch-2", "NVIDIA H200", 1000, 1000)
@@ -147,7 +142,7 @@ def test_a_weight_and_a_seed_make_no_other_architecture(graph: Graph) -> None:
 def test_what_is_done_costs_nothing_more(graph: Graph, place: Path) -> None:
     folder = graph.jobs[0].folder
     folder.mkdir(parents=True)
-    (folder / "done.json").write_text("{}")
+    (folder / "done.json").write_text('{"step": 0, "epochs": 0.0}')
     (folder / "metrics.jsonl").touch()
     assert predict.sweep(graph, Launch(place / "runs" / "example", "slurm", Site(), place, commit=(None, True))) == []
 
@@ -162,7 +157,7 @@ def test_the_most_gpus_are_those_of_runs_that_do_not_wait_for_each_other(expand)
     graph = expand(*one)
     for job in graph.jobs[:2]:  # scratch and the pretraining
         job.folder.mkdir(parents=True)
-        (job.folder / "done.json").write_text("{}")
+        (job.folder / "done.json").write_text('{"step": 0, "epochs": 0.0}')
     assert predict.most_gpus(graph) == 4
 
 

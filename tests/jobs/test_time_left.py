@@ -43,7 +43,7 @@ def test_the_launcher_says_what_is_left_and_tells_the_run(expand) -> None:
     scratch, second, *chain = graph.jobs
     assert Place("[1/6]", scratch, graph.jobs[1:], seen_of(graph.jobs)).left == ""  # nothing was seen
     scratch.folder.mkdir(parents=True)
-    write_json(scratch.folder / "done.json", {"time_s": 105.0})
+    write_json(scratch.folder / "done.json", {"step": 63, "epochs": 1.0, "time_s": 105.0})
     seen = seen_of(graph.jobs)
     place = Place("[2/6]", second, chain, seen)
     # the fine-tunings have scratch's architecture and its 63 batches, the pretrainings half the epochs: 31.25 batches, and so 32
@@ -80,15 +80,17 @@ def sweep(tmp_path: Path):
         names = [f"run-{i}" for i in range(len(runs))]
         stages = [{"stage": "train", "folder": name} for name in names]
         works = {name: {"images": 1000.0, "architecture": "a"} for name in names}
-        write_json(tmp_path / "sweep.json", {"cells": [{"arm": "x", "axes": {}, "stages": stages}], "work": works})
+        cells = [{"arm": "x", "axes": {}, "stages": stages}]
+        write_json(tmp_path / "sweep.json", {"name": "x", "arms": [{"name": "x"}], "cells": cells, "work": works})
         for name, run in zip(names, runs, strict=True):
             folder = tmp_path / name
             folder.mkdir()
             if "done" in run:
-                write_json(folder / "done.json", {"time_s": run["done"] - START_S})
+                write_json(folder / "done.json", {"step": 100, "epochs": 2.0, "time_s": run["done"] - START_S})
             if "step" in run:
                 start = {"event": "start", "step": 0, "time": 0.0, "steps": 100, "steps_per_epoch": 42.0, "epochs": 2}
-                now = {"event": "train", "step": run["step"], "time": run["after_s"]}
+                start |= {"attempt": 0, "world_size": 1, "device": "CPU", "host": "n1", "versions": {}}
+                now = {"event": "train", "step": run["step"], "time": run["after_s"], "epoch": 1.0, "terms": {}}
                 (folder / "metrics.jsonl").write_text(f"{json.dumps(start)}\n{json.dumps(now)}\n")
             if "job" in run:
                 write_json(folder / "slurm.json", {"job_id": run["job"]})
@@ -116,7 +118,7 @@ def test_on_slurm_no_more_is_said_than_is_known(sweep, monkeypatch, capsys) -> N
     assert last_line(folder, capsys) == (
         "about 17 min of computing left, summed over 3 runs, of which 2 run now; when the others start is up to SLURM"
     )
-    write_json(folder / "run-3" / "done.json", {"time_s": 500.0})
+    write_json(folder / "run-3" / "done.json", {"step": 100, "epochs": 2.0, "time_s": 500.0})
     assert last_line(folder, capsys) == "about 5 min left for the sweep: 2 runs to go, at the same time"
     monkeypatch.setattr(status.cluster, "jobs", dict)
     for name in ("run-1", "run-2"):

@@ -41,7 +41,7 @@ def test_a_run_that_goes_on_is_no_start(stage, make_run, tmp_path):
     save(make_run({"objectives.classify": {}}), tmp_path / "run")
     with pytest.raises(ConfigError, match=r"stages\.train: init_from: run is not done; let it finish, or name the file .* run/last\.pt"):
         weights.prepare([stage("run")])
-    (tmp_path / "run" / "done.json").write_text("{}")
+    (tmp_path / "run" / "done.json").write_text('{"step": 0, "epochs": 0.0}')
     assert weights.prepare([stage("run")]) == {}
 
 

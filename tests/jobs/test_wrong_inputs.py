@@ -157,11 +157,11 @@ def somewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "pretrain": Objectives(mae=MaeConfig(decoder_dim=16, decoder_depth=1, decoder_heads=2)),
     }.items():
         save_run(sweep / name, objectives)
-        (sweep / name / "done.json").write_text("{}")
+        (sweep / name / "done.json").write_text('{"step": 0, "epochs": 0.0}')
     for figures in ("plots", "strips"):
         (sweep / "report" / figures).mkdir(parents=True)
         Image.new("L", (9, 9)).save(sweep / "report" / figures / "one.png")
-    (sweep / "sweep.json").write_text('{"file": "sweep.yaml", "cells": []}')
+    (sweep / "sweep.json").write_text('{"name": "example", "file": "sweep.yaml", "arms": [], "cells": []}')
     return place
 
 

@@ -25,7 +25,8 @@ def test_a_card_has_data_recipe_accuracy_with_its_spread_and_costs(sweep) -> Non
 
 def test_a_pretraining_has_neither_the_stages_after_it_nor_their_accuracy(sweep) -> None:
     folder = sweep({"sslft": 90.0}, {"seed": [0, 1]}, columns=None, baseline=None)
-    (folder / "sslft-pretrain-0" / "evals.json").write_text(json.dumps({"knn": {"config": {}, "epoch": 50, "metrics": {"top1": 61.5}}}))
+    knn = {"config": {"type": "knn"}, "epoch": 50, "metrics": {"top1": 61.5}}
+    (folder / "sslft-pretrain-0" / "evals.json").write_text(json.dumps({"knn": knn}))
     text = card.text(folder / "sslft-pretrain-0", classifier=False)
     assert "pipeline_tag: image-feature-extraction" in text and "A backbone without a classifier" in text
     assert "finetune" not in text and "seeds of the same recipe" not in text

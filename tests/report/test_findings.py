@@ -137,7 +137,7 @@ def test_what_the_command_line_makes_unequal_is_not_called_equal(sweep):
     """loop.epochs=4 for every stage: 4 epochs against 4 + 4."""
     folder = three(sweep)
     for run in folder.glob("*-*"):
-        change(run, epochs=4)
+        change(run, epochs=4, warmup_epochs=0)
     said = sentence(lay_out(collect(folder)))
     assert said == (
         "Not equal epochs: images seen in training are 8,000 (4 epochs) for Scratch and SSAT, 16,000 (4 + 4 epochs) for SSL+FT."

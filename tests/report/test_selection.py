@@ -37,7 +37,7 @@ def grid_sweep(sweep):
         make = {}
         for (lr, decay), (held_out, test) in SCORES.items():
             for seed in (0, 1):
-                results = {"val": {key: held_out[seed]}, "test": {"top1": 1.0, "top5": 99.0, "loss": 9.0, key: test[seed]}}
+                results = {"val": {"top1": 1.0, key: held_out[seed]}, "test": {"top1": 1.0, "top5": 99.0, "loss": 9.0, key: test[seed]}}
                 make["ssat", "flowers", lr, decay, seed] = {"done": results} | (states or {}).get((lr, decay, seed), {})
         arms = [{"name": "ssat", "row": "Ours", "published": {"flowers": 79.5}}]
         return sweep({"ssat": 1.0}, axes or AXES, make=make, arms=arms, select=SELECT, metric=key, baseline=None, **kwargs)

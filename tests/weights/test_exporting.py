@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import vitssl
 from tests.conftest import but_for_a_release
+from tests.jobs.standin import COST
 from tests.weights import releases
 from vitssl import cli, config, model, state
 from vitssl.data.batch import Batch
@@ -53,7 +54,8 @@ def saved(folder: Path, *layers: dict[str, Any], **content: Any) -> Trained:
     network = releases.drawn(model.build(run, len(CLASSES)))
     data = {"classes": CLASSES, "mean": [0.5] * 3, "std": [0.25] * 3}
     state.save(folder / "last.pt", {"model": network.state_dict(), "ema": None, "data": data} | content)
-    (folder / "done.json").write_text("{}")
+    (folder / "cost.json").write_text(json.dumps(COST))
+    (folder / "done.json").write_text('{"step": 0, "epochs": 0.0}')
     return vitssl.load(folder, device="cpu")
 
 

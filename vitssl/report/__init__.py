@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from vitssl.report import (
@@ -10,6 +11,7 @@ from vitssl.report import (
     details,
     energy_sources,
     evaluations,
+    failures,
     latex,
     main_table,
     markdown,
@@ -31,17 +33,20 @@ __all__ = ["summary", "total", "write"]
 def write(sweep_folder: str | Path, columns: list[str] | None = None) -> Path:
     """Write ``<sweep folder>/report/``: report.html, report.md, table.csv, table.tex, energy.tex and every plot as SVG, PNG and PDF.
 
-    Works at any time, for a sweep that is half finished or not begun. Gives the path of report.html.
+    Works at any time, for a sweep that is half finished or not begun. A run with a damaged record is listed, and said on stderr; the rest
+    is made. Gives the path of report.html.
 
     Args:
         columns: of the main table, by name; None: the usual ones.
 
     Raises:
-        ConfigError: the folder holds no sweep.json, or there is no such column.
+        ConfigError: the folder holds no sweep.json, it is damaged, or there is no such column.
     """
     if columns:
         main_table.check(columns)
     laid_out = lay_out(collect(sweep_folder))
+    for line in failures.unreadable(laid_out.sweep):
+        print(f"note: {line}", file=sys.stderr)
     folder = Path(sweep_folder) / "report"
     folder.mkdir(exist_ok=True)
     drawn = plots.draw(laid_out) | analyses.draw(laid_out)

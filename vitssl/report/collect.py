@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from vitssl.config import ConfigError, Run, Site, as_it_was
+from vitssl.config import ConfigError, Site, fill, load
 from vitssl.files import read_events, read_json
+from vitssl.records import COST, EVALUATED, check_as
 
 SILENT_S = 300.0  # a running attempt writes its energy twice a minute; after this long without a record it counts as interrupted
 SUMMED = (
@@ -52,27 +50,23 @@ class RunFolder:
     """One run folder, read."""
 
     path: Path
-    status: str  # done, failed, running, stopped (to be continued), interrupted (killed), waiting
-    error: str = ""
+    status: str  # done, failed, running, stopped (to be continued), interrupted (killed), waiting, unreadable (a damaged record)
+    error: str = ""  # why it failed, or which record is damaged
+    run: dict[str, Any] = field(default_factory=dict)  # run.yaml, every default explicit; empty where there is none
     job: dict[str, Any] = field(default_factory=dict)
     cost: dict[str, Any] = field(default_factory=dict)  # cost.json; without macs_train_step where an earlier version wrote it
     done: dict[str, Any] = field(default_factory=dict)
     evals: dict[str, Any] = field(default_factory=dict)  # of the configured evaluators: their config, epoch and metrics, by name
     events: list[dict[str, Any]] = field(default_factory=list)
+    failures: list[dict[str, Any]] = field(default_factory=list)  # errors.jsonl and error.json: of every attempt
     emissions: list[dict[str, Any]] = field(default_factory=list)  # one per attempt and node
     spent: dict[str, float] = field(default_factory=dict)  # SUMMED, over all attempts and nodes
     site: Site = field(default_factory=Site)
 
-    @cached_property
-    def run(self) -> dict[str, Any]:
-        """run.yaml, every default explicit; read only on access, since few are needed. Empty where there is none."""
-        path = self.path / "run.yaml"
-        return as_it_was(Run, OmegaConf.to_container(OmegaConf.load(path))) if path.is_file() else {}
-
     def metrics(self, evaluator: str) -> dict[str, float]:
         """The final metrics of an evaluator: of a built-in one (test, val, test_ema), or of a configured one with the fields that the
         run has now."""
-        if own := self.done.get(evaluator):
+        if own := self.done.get(evaluator) if evaluator in EVALUATED else None:
             return own
         entry, fields = self.evals.get(evaluator, {}), (self.run.get("evals") or {}).get(evaluator) or {}
         told = entry.get("config", {})
@@ -149,7 +143,7 @@ def collect(folder: str | Path) -> Sweep:
     if not path.is_file():
         raise ConfigError(f"{path} does not exist: this is not a sweep folder (runs/<sweep name>)")
     facts = read_json(path)
-    site = Site(**(facts.get("site") or {}))
+    site = fill(Site, facts.get("site") or {})
     runs: dict[Path, RunFolder] = {}
     cells = []
     for cell in facts["cells"]:
@@ -157,27 +151,46 @@ def collect(folder: str | Path) -> Sweep:
         for stage in cell["stages"]:
             place = folder / stage["folder"]
             if place not in runs:
-                runs[place] = read_folder(place, site)
+                runs[place] = _read(place, site)
             stages.append((stage["stage"], runs[place]))
         cells.append(Cell(cell["arm"], cell["axes"], stages))
-    sweep = Sweep(folder, facts, [Arm(**arm) for arm in facts["arms"]], cells, runs)
+    sweep = Sweep(folder, facts, [_arm(arm) for arm in facts["arms"]], cells, runs)
     if sweep.currency is None:
         for run in runs.values():
             run.spent["money"] = 0.0
     return sweep
 
 
+def _arm(facts: dict[str, Any]) -> Arm:
+    return Arm(**{f.name: facts[f.name] for f in fields(Arm) if f.name in facts})
+
+
+def _read(path: Path, site: Site) -> RunFolder:
+    """One run folder; of a damaged one only which record that is, so that the others are reported."""
+    try:
+        return read_folder(path, site)
+    except ConfigError as error:
+        return RunFolder(path, "unreadable", str(error), spent=add([]), site=site)
+
+
 def read_folder(path: Path, site: Site) -> RunFolder:
-    """One run folder; ``site`` is the sweep's, for a run that no launcher has described yet."""
-    job = read_json(path / "job.json")
-    site = Site(**job["site"]) if job.get("site") else site
+    """One run folder; ``site`` is the sweep's, for a run that no launcher has described yet.
+
+    Raises:
+        ConfigError: a record is damaged, or missing where a run is done.
+    """
+    job, failure = read_json(path / "job.json"), read_json(path / "error.json")
+    site = fill(Site, job["site"]) if job.get("site") else site
     emissions = [read_json(p) for p in sorted(path.glob("emissions-*.json"))]
     run = RunFolder(
-        path, "waiting", job=job, cost=read_json(path / "cost.json"),
+        path, "waiting", error=failure.get("message", ""), job=job, cost=read_json(path / "cost.json"),
         done=read_json(path / "done.json"), evals=read_json(path / "evals.json"),
+        run=asdict(load(path)) if (path / "run.yaml").is_file() else {},
         events=read_events(path / "metrics.jsonl"), emissions=emissions, spent=spent(emissions, site), site=site,
+        failures=[*read_events(path / "errors.jsonl"), *([failure] if failure else [])],
     )  # fmt: skip
-    run.error = read_json(path / "error.json").get("message", "")
+    if run.done and "imported" not in job:
+        check_as(COST, run.cost, path / "cost.json")  # an imported network has no speed
     run.status = _status(run)
     return run
 
@@ -198,7 +211,7 @@ def _status(run: RunFolder) -> str:
 def total(folder: str | Path) -> dict[str, float]:
     """Energy, CO2e and hours of a run folder, summed over every attempt and node, with the estimate and the money of its site."""
     path = Path(folder)
-    site = Site(**(read_json(path / "job.json").get("site") or {}))
+    site = fill(Site, read_json(path / "job.json").get("site") or {})
     return spent([read_json(p) for p in sorted(path.glob("emissions-*.json"))], site)
 
 

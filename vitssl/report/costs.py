@@ -96,14 +96,15 @@ def worked(run: RunFolder) -> float | None:
 
 def cores_left(run: RunFolder) -> float | None:
     """The cores that other work left to a run on CPUs, relative to its threads; None on GPUs and where it was not recorded."""
-    records = [r for r in run.emissions if "other_cpu_time_s" in r and not r["gpus"] and r["duration_s"]]
+    records = [r for r in run.emissions if r.keys() >= {"other_cpu_time_s", "cores"} and not r["gpus"] and r["duration_s"]]
     threads = run.run["loop"]["threads"] if records else 0
     return min((r["cores"] - r["other_cpu_time_s"] / r["duration_s"]) / threads for r in records) if records else None
 
 
 def other_work(grid: Grid) -> str:
     """How busy other work kept the machines; empty where that was not recorded, or next to nothing."""
-    records = [record for run in grid.sweep.runs.values() for record in run.emissions if "cores" in record and record["duration_s"]]
+    every = [record for run in grid.sweep.runs.values() for record in run.emissions]
+    records = [record for record in every if record.keys() >= {"other_cpu_time_s", "cores"} and record["duration_s"]]
     busy = [record["other_cpu_time_s"] / record["duration_s"] for record in records]
     if not busy or max(busy) < OTHER_CORES:
         return ""

@@ -144,8 +144,9 @@ def _run(sweep: Sweep, run: RunFolder) -> list[Entry]:
     accuracy = Entry(f"{test['top1']:.2f}" if test else DASH)
     spent = [figure(run.spent[name] or None) for name in ("device_hours", "energy_kwh", "co2e_kg")]
     site = Entry(energy_sources.site_of(run) if run.emissions else DASH, NOTE)
-    detail = f": {run.error}" if run.status == "failed" else f" at {run.progress}" if run.status != "done" and run.progress else ""
-    status = Entry(run.status + detail, BAD if run.status in ("failed", "interrupted") else MEASURED)
+    detail = f" at {run.progress}" if run.status != "done" and run.progress else ""
+    detail = f": {run.error}" if run.status in ("failed", "unreadable") else detail
+    status = Entry(run.status + detail, BAD if run.status in ("failed", "interrupted", "unreadable") else MEASURED)
     name = Entry(run.path.name, link=linked(sweep, run))
     return [name, Entry("; ".join(points), NOTE), status, Entry(str(run.attempts)), accuracy, *spent, site]
 

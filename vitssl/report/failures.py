@@ -1,17 +1,16 @@
-"""The runs that failed: the first error of each, with what Python says of it."""
+"""The runs that failed, with the first error of each and what Python says of it; and those with a damaged record."""
 
 from __future__ import annotations
 
 from html import escape
 from typing import Any
 
-from vitssl.files import read_events, read_json
 from vitssl.report.collect import RunFolder, Sweep
 from vitssl.report.details import linked
 
 
 def failed(sweep: Sweep) -> list[RunFolder]:
-    return [run for run in sweep.runs.values() if run.status == "failed"]
+    return [run for run in sweep.runs.values() if run.status in ("failed", "unreadable")]
 
 
 def html(sweep: Sweep) -> str:
@@ -21,7 +20,7 @@ def html(sweep: Sweep) -> str:
 
 def _html(sweep: Sweep, run: RunFolder) -> str:
     name = f'<a href="{escape(linked(sweep, run))}">{escape(run.path.name)}</a>'
-    trace = _by_attempt(run)[0].get("details", "")
+    trace = _by_attempt(run)[0].get("details", "") if run.failures else ""
     behind = f'<details><summary>trace</summary><pre class="trace">{escape(trace)}</pre></details>' if trace else ""
     return f'<div class="failed"><p>{name}: <span class="bad">{escape(_said(run))}</span></p>{behind}</div>\n'
 
@@ -30,13 +29,15 @@ def _by_attempt(run: RunFolder) -> list[dict[str, Any]]:
     """The first failure of each attempt, of which other ranks may have failed after; runs of older versions numbered no attempts, or kept
     the last failure alone, as a full disk does."""
     found: dict[Any, dict[str, Any]] = {}
-    for line, failure in enumerate([*read_events(run.path / "errors.jsonl"), read_json(run.path / "error.json")]):
+    for line, failure in enumerate(run.failures):
         found.setdefault(failure.get("attempt", f"line {line}"), failure)
     return list(found.values())
 
 
 def _said(run: RunFolder) -> str:
-    """The first error, and the last attempt's where that is another."""
+    """The first error, and the last attempt's where that is another; or which record is damaged."""
+    if run.status == "unreadable":
+        return f"{run.error}. What it found and cost is not in this report"
     failures = [failure["message"] for failure in _by_attempt(run)]
     first, last = failures[0], failures[-1]
     return first if first == last else f"{first}; the last attempt: {last}"
@@ -44,3 +45,8 @@ def _said(run: RunFolder) -> str:
 
 def lines(sweep: Sweep) -> list[str]:
     return [f"{run.path.name}: {_said(run)}" for run in failed(sweep)]
+
+
+def unreadable(sweep: Sweep) -> list[str]:
+    """What to say of every run with a damaged record."""
+    return [_said(run) for run in sweep.runs.values() if run.status == "unreadable"]

@@ -119,7 +119,7 @@ def _status(row: Row, cells: list[Cell]) -> Entry:
     text = ", ".join(f"{status} ({n})" for status, n in counts.items())
     if set(counts) == {"done"}:
         return Entry("no accuracy", NOTE)  # a pretraining alone
-    return Entry(text or DASH, BAD if "failed" in counts else NOTE)
+    return Entry(text or DASH, BAD if {"failed", "unreadable"} & set(counts) else NOTE)
 
 
 def _paper(grid: Grid, row: Row, column: Any) -> Entry:

@@ -1,0 +1,135 @@
+"""What the records of run and sweep folders must hold: a field that is missing, of another type or out of all range is named."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs import status
+from tests.report.conftest import make_sweep
+from vitssl import cli, records, report
+from vitssl.config import ConfigError
+from vitssl.files import read_events, read_json
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A sweep of two arms, one of them failed."""
+    make = {("ssat", 0): {"status": "failed"}}
+    return make_sweep(tmp_path / "study", {"scratch": 80.0, "ssat": 85.0}, {"seed": [0]}, columns=None, make=make)
+
+
+def rewrite(path: Path, *keys: Any, value: Any = ...) -> None:
+    """Set a field of a record to another value, or leave it out."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.suffix == ".jsonl" else [json.loads(path.read_text())]
+    owner = lines[0]
+    for key in keys[:-1]:
+        owner = owner[key]
+    if value is ...:
+        del owner[keys[-1]]
+    else:
+        owner[keys[-1]] = value
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n" * (path.suffix == ".jsonl"))
+
+
+DAMAGES = [
+    ("job.json", ("data", "classes"), "ten", "data.classes: 'ten' is not a whole number"),
+    ("job.json", ("site",), [], "site: [] is not a set of fields"),
+    ("job.json", ("site", "gpu_power_w"), math.nan, "site.gpu_power_w: NaN is not from 0 to 1e+18"),
+    ("cost.json", ("macs_inference",), ..., "macs_inference: it is missing"),
+    ("cost.json", ("macs_passes",), [], "macs_passes: [] is not a mapping of names"),
+    ("cost.json", ("inference_images_per_s",), 1e308, "inference_images_per_s: 1e+308 is not from 0 to 1e+18"),
+    ("done.json", ("test",), {"top5": 1.0}, "test.top1: it is missing"),
+    ("done.json", ("step",), True, "step: true is not a whole number"),
+    ("emissions-0-n1.json", ("energy_kwh",), -1.0, "energy_kwh: -1.0 is not from 0"),
+    ("emissions-0-n1.json", ("gpus",), None, "gpus: null is not a whole number"),
+    ("emissions-0-n1.json", ("cpu_power_source",), "sun", "cpu_power_source: 'sun' is none of rapl, tdp"),
+    ("metrics.jsonl", ("step",), "x", "step: 'x' is not a whole number"),
+    ("metrics.jsonl", ("host",), ..., "host: it is missing"),
+    ("metrics.jsonl", ("versions",), {"torch": "\0"}, "versions.torch: '\\x00' is not text"),
+    ("run.yaml", ("loop", "epochs"), [], "loop.epochs: [] is not a whole number"),
+    ("run.yaml", ("backbone",), None, "backbone: null is not a set of fields"),
+]
+
+
+@pytest.mark.parametrize(("file", "keys", "value", "said"), DAMAGES, ids=lambda part: str(part)[:30])
+def test_the_rest_is_reported_and_the_damaged_field_named(folder, capsys, file, keys, value, said):
+    rewrite(folder / "scratch-train-0" / file, *keys, value=value)
+    assert cli.main(["report", str(folder)]) == 0
+    shown = capsys.readouterr()
+    assert shown.err.count("\n") == 1 and shown.err.startswith(f"note: {folder / 'scratch-train-0' / file}: ")
+    assert said in shown.err, shown.err
+    assert "1 unreadable" in shown.out and "1 failed" in shown.out
+    assert "What it found and cost is not in this report" in (folder / "report" / "report.html").read_text()
+
+
+def test_a_cut_off_run_yaml_and_a_lost_cost_json_are_damages_too(folder, capsys):
+    (folder / "ssat-train-0" / "run.yaml").write_text("seed: 0\ndata: {shards")
+    (folder / "scratch-train-0" / "cost.json").unlink()
+    assert cli.main(["report", str(folder)]) == 0
+    shown = capsys.readouterr()
+    assert "ssat-train-0/run.yaml: line 3: not YAML" in shown.err
+    assert "scratch-train-0/cost.json: not as this version writes it (params_train: it is missing)" in shown.err
+    assert "2 unreadable" in shown.out
+
+
+@pytest.mark.parametrize("file", ["job.json", "done.json", "metrics.jsonl", "slurm.json", "error.json"])
+def test_the_status_of_the_others_is_shown(folder, capsys, file):
+    (folder / "ssat-train-0" / file).write_text("[]\n")
+    assert status.main([str(folder)]) == 0
+    shown = capsys.readouterr()
+    assert "done" in shown.out and "unreadable" in shown.out
+    assert f"ssat-train-0/{file}: damaged, not a JSON object" in " ".join(shown.out.split("\n"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "said"),
+    [
+        (("cells",), ..., "cells: it is missing"),
+        (("cells", 0, "stages"), {}, "cells[0].stages: {} is not a list"),
+        (("cells", 0, "stages"), [], "cells[0].stages: it is empty"),
+        (("cells", 0, "stages", 0, "folder"), "a\0b", "cells[0].stages[0].folder: 'a\\x00b' is not text"),
+        (("arms", 0, "published"), {"cifar10": "x"}, "arms[0].published.cifar10: 'x' is not a number"),
+        (("arms", 0, "name"), None, "arms[0].name: null is not text"),
+        (("site", "price_per_gpu_hour"), math.inf, "site.price_per_gpu_hour: Infinity is not from"),
+    ],
+)
+def test_of_a_damaged_sweep_json_nothing_is_reported(folder, capsys, keys, value, said):
+    rewrite(folder / "sweep.json", *keys, value=value)
+    for call in (lambda: cli.main(["report", str(folder)]), lambda: status.main([str(folder)])):
+        assert call() == 2
+        shown = capsys.readouterr()
+        assert shown.err.startswith(f"error: {folder / 'sweep.json'}: not as this version writes it (") and said in shown.err
+        assert shown.err.count("\n") == 1 and not shown.out
+
+
+def test_results_that_are_not_finite_are_results(folder):
+    """As of a network whose averaged weights overflowed."""
+    rewrite(folder / "scratch-train-0" / "done.json", "test", "loss", value=math.nan)
+    rewrite(folder / "scratch-train-0" / "done.json", "test", "top5", value=math.inf)
+    report.write(folder)
+    assert "2 runs" in report.summary(folder) and "unreadable" not in report.summary(folder)
+
+
+def test_records_of_other_versions_may_hold_more(tmp_path):
+    (tmp_path / "done.json").write_text(json.dumps({"step": 1, "epochs": 0.5, "test": None, "later": [1], "time_s": 3}))
+    assert read_json(tmp_path / "done.json")["later"] == [1]
+    (tmp_path / "metrics.jsonl").write_text('{"event": "later", "step": 1, "time": 2.0, "x": []}\n{"event": "tr')
+    assert len(read_events(tmp_path / "metrics.jsonl")) == 1, "what is being written is no damage"
+
+
+def test_a_number_of_many_digits_is_damage(tmp_path):
+    (tmp_path / "done.json").write_text(f'{{"step": {"1" * 5000}}}')
+    with pytest.raises(ConfigError, match=r"done\.json: damaged, not JSON"):
+        read_json(tmp_path / "done.json")
+
+
+def test_every_record_that_training_and_launching_write_has_a_schema():
+    wrong = {"evals": {"knn": 1}, "job": {"site": []}}
+    for name in ("job", "cost", "done", "evals", "error", "sweep", "slurm", "local", "emissions-0-n1", ".cost/0123"):
+        with pytest.raises(ConfigError, match="not as this version writes it"):
+            records.check(wrong.get(name, {}), Path(f"{name}.json"))

@@ -1,0 +1,204 @@
+"""The JSON records of run and sweep folders: the fields that are read, and what each may hold.
+
+A schema is one of: a type; a `Number`; a set of the values that there are; a tuple of schemas, one of which holds; ``[schema]``, a list,
+which ``[schema, ...]`` says is not empty; a dataclass, of which a record has fields; or a mapping of names to schemas. In a mapping
+``name?`` may be missing, and ``...`` stands for all names that are not there. What a mapping does not name is not read, and may be
+anything: earlier and later versions write more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from vitssl.config import ConfigError, Problem, Site, fill
+from vitssl.config.evals import KINDS
+from vitssl.config.sweep import Quantity
+
+EXPECTED = {str: "text", bool: "true or false", list: "a list", dict: "a mapping of names"}
+MOST = 1e18  # beyond it no figure is real: a network of 10^12 multiply-adds that is asked 10^6 times is
+
+
+@dataclass(frozen=True)
+class Number:
+    """A finite number in a range; with ``or_not_finite`` a result too that a network may have computed."""
+
+    kind: type = float
+    low: float = 0.0
+    high: float = MOST
+    or_not_finite: bool = False
+
+    def problem(self, value: Any) -> str | None:
+        if isinstance(value, bool) or not isinstance(value, int if self.kind is int else int | float):
+            return f"{_shown(value)} is not a {'whole ' if self.kind is int else ''}number"
+        if self.or_not_finite and not (isinstance(value, int) or math.isfinite(value)):
+            return None
+        return None if self.low <= value <= self.high else f"{_shown(value)} is not from {self.low:g} to {self.high:g}"
+
+
+COUNT, POSITIVE_COUNT, AMOUNT, SHARE = Number(int), Number(int, 1), Number(), Number(high=1.0)
+METRIC = Number(low=-MOST, or_not_finite=True)
+TIME = Number(high=1e11)  # seconds since 1970
+PROCESS = Number(int, 2, 2**31)  # an id; what is below means all processes, or the first
+NUMBER = Number(low=-MOST)
+LABEL = (str, bool, NUMBER, None)  # a value of an axis
+
+METRICS = {"top1": METRIC, ...: METRIC}
+FAILURE = {"message": str, "attempt?": COUNT, "rank?": COUNT, "time?": TIME, "details?": str}
+MEASURED = {
+    "params_train": COUNT, "params_inference": COUNT, "macs_train_forward": COUNT, "macs_train_step?": COUNT,
+    "macs_passes": {...: COUNT}, "macs_inference": COUNT, "activations_inference": COUNT, "precision": str,
+}  # fmt: skip
+SPEED = {"inference_images_per_s": AMOUNT, "inference_spread?": AMOUNT, "inference_device": str, "inference_batch_size": POSITIVE_COUNT}
+COST = MEASURED | SPEED  # of a run that was trained; one that was imported has no speed
+DATA = {
+    "name": str, "classes": COUNT, "sha256": str, "train_images": POSITIVE_COUNT, "labelled_images": COUNT, "val_images": COUNT,
+    "test_images": COUNT, "smallest_px": [COUNT], "largest_px": [COUNT], "near_duplicates?": (COUNT, None),
+}  # fmt: skip
+JOB = {
+    "site?": Site, "data?": DATA, "stage?": str, "source?": str, "parents?": [str], "identity?": str, "schema?": Number(int),
+    "architecture?": str, "executor?": str, "nodes?": POSITIVE_COUNT, "gpus_per_node?": COUNT,
+    "imported?": {"file": str, "layout": str, "sha256": str},
+}  # fmt: skip
+EVALUATED = ("test", "test_ema", "val", "test_best", "selected")  # the results that done.json holds
+DONE = {"step": COUNT, "epochs": AMOUNT, "time_s?": AMOUNT, **{f"{name}?": (METRICS, None) for name in EVALUATED}}
+EMISSIONS = {
+    "attempt": COUNT, "node": str, "start": TIME, "end": TIME, "duration_s": AMOUNT, "gpus": COUNT, "gpu_kwh": AMOUNT, "cpu_kwh": AMOUNT,
+    "ram_kwh": AMOUNT, "energy_kwh": AMOUNT, "co2e_kg": AMOUNT, "node_share": SHARE, "intensity_kg_per_kwh": AMOUNT, "country": str,
+    "cpu_power_source": {"rapl", "tdp"}, "codecarbon": str, "gpu_busy_s?": AMOUNT, "cpu_time_s?": AMOUNT, "other_cpu_time_s?": AMOUNT,
+    "cores?": POSITIVE_COUNT,
+}  # fmt: skip
+EVALS = {...: {"config": {"type": {*KINDS}}, "epoch": AMOUNT, "metrics": METRICS}}
+EVENT = {"event": str, "step": COUNT, "time": TIME}
+EVENTS = {  # by kind
+    "start": EVENT | {
+        "attempt": COUNT, "world_size": POSITIVE_COUNT, "steps": POSITIVE_COUNT, "device": str, "host": str, "versions": {...: str},
+        "accumulate?": POSITIVE_COUNT, "batch_size?": POSITIVE_COUNT, "steps_per_epoch?": Number(low=1e-9), "epochs?": AMOUNT,
+    },
+    "train": EVENT | {"epoch": AMOUNT, "terms": {...: METRIC}, "images_per_s?": AMOUNT},
+    "eval": {**EVENT, "epoch": AMOUNT, ...: METRICS},
+}  # fmt: skip
+
+PUBLISHED: dict[Any, Any] = {}
+PUBLISHED[...] = (NUMBER, None, PUBLISHED)  # by the labels of one axis, or of several
+ARM = {
+    "name": str, "row?": str, "published?": PUBLISHED[...], "published_cost?": ({...: (str, NUMBER, None)}, None), "quoted?": bool,
+    "not_runnable?": (str, None), "note?": (str, None), "baseline?": (str, None),
+}  # fmt: skip
+STAGE = {"stage": str, "folder": str}
+EQUAL = {"quantity": {*get_args(Quantity)}, "reference": str}
+SWEEP = {
+    "name": str, "arms": [ARM], "cells": [{"arm": str, "axes": {...: LABEL}, "stages": [STAGE, ...]}],
+    "axes?": ({...: [LABEL]}, None), "columns?": (str, None), "baseline?": (str, None), "metric?": str, "select?": ([str], None),
+    "paper?": ({"title": str, "table": str, "url": str}, None), "notes?": [str], "overrides?": ([str], None),
+    "equal?": ({"all": (EQUAL, None), "axes": {...: {...: (EQUAL, None)}}}, None), "work?": {...: {"images": AMOUNT, "architecture": str}},
+    "site?": (Site, None), "file?": (str, None), "command?": (str, None), "commit?": (str, None), "dirty?": bool, "created?": str,
+}  # fmt: skip
+SCHEMAS: dict[str, Any] = {  # by the names of files
+    "job.json": JOB | {"evaluation?": JOB}, "cost.json": MEASURED | {f"{name.rstrip('?')}?": kind for name, kind in SPEED.items()},
+    "done.json": DONE, "evals.json": EVALS, "emissions-*.json": EMISSIONS, "error.json": FAILURE, "sweep.json": SWEEP,
+    "slurm.json": {"job_id": str}, "local.json": {"pid": PROCESS, "host": str, "born": (str, None)},
+    ".cost/*.json": {"macs_train_step": Number(low=1.0), "macs_inference": AMOUNT},
+}  # fmt: skip
+
+
+def check(record: dict[str, Any], path: Path) -> None:
+    """Refuse what is not a record of the file's name; one of a name that has no schema may hold anything.
+
+    Raises:
+        ConfigError: naming the file and the field.
+    """
+    check_as(next((schema for name, schema in SCHEMAS.items() if path.match(name)), {}), record, path)
+
+
+def check_line(record: dict[str, Any], path: Path) -> None:
+    """Refuse what is not a line of the file's name: an event of metrics.jsonl, or a failure.
+
+    Raises:
+        ConfigError: naming the file and the field.
+    """
+    schema = FAILURE if path.name == "errors.jsonl" else EVENT
+    check_as(schema, record, path)
+    if schema is EVENT:
+        check_as(EVENTS.get(record["event"], EVENT), record, path)
+
+
+def check_as(schema: Any, record: Any, path: Path) -> None:
+    """Refuse a record that is not of a schema.
+
+    Raises:
+        ConfigError: naming the file and the field.
+    """
+    for field, problem in problems(schema, record):
+        said = f"{field}: {problem}" if field else problem
+        raise ConfigError(f"not as this version writes it ({said}); put it back as it was, or delete it", place=str(path))
+
+
+def problems(schema: Any, value: Any, field: str = "") -> Iterator[Problem]:
+    """What of a value is not of a schema."""
+    if isinstance(schema, Number):
+        if problem := schema.problem(value):
+            yield Problem(field, problem)
+    elif isinstance(schema, tuple):
+        if all(any(problems(option, value)) for option in schema):
+            nearest = next((option for option in schema if isinstance(option, dict | list) and type(option) is type(value)), schema[0])
+            yield from problems(nearest, value, field)
+    elif isinstance(schema, set | frozenset):
+        if not isinstance(value, str) or value not in schema:
+            yield Problem(field, f"{_shown(value)} is none of {', '.join(sorted(schema))}")
+    elif dataclasses.is_dataclass(schema):
+        yield from _of_dataclass(schema, value, field)
+    elif isinstance(schema, list | dict):
+        yield from _of_parts(schema, value, field)
+    elif not (value is None if schema is None else isinstance(value, schema)):
+        yield Problem(field, f"{_shown(value)} is not {EXPECTED.get(schema, 'null')}")
+    elif schema is str and not _is_text(value):
+        yield Problem(field, f"{_shown(value)} is not text")
+
+
+def _of_parts(schema: Any, value: Any, field: str) -> Iterator[Problem]:
+    if type(value) is not type(schema):
+        yield Problem(field, f"{_shown(value)} is not {EXPECTED[type(schema)]}")
+    elif isinstance(value, list):
+        if len(schema) > 1 and not value:
+            yield Problem(field, "it is empty")
+        for i, part in enumerate(value):
+            yield from problems(schema[0], part, f"{field}[{i}]")
+    else:
+        dot, named = f"{field}." if field else "", {str(name).rstrip("?"): name for name in schema if name is not ...}
+        for name, key in named.items():
+            if name in value:
+                yield from problems(schema[key], value[name], f"{dot}{name}")
+            elif key == name:
+                yield Problem(f"{dot}{name}", "it is missing")
+        for name in value.keys() - named.keys() if ... in schema else ():
+            yield from problems(str, name, field)
+            yield from problems(schema[...], value[name], f"{dot}{name}")
+
+
+def _of_dataclass(schema: Any, value: Any, field: str) -> Iterator[Problem]:
+    if isinstance(value, dict):
+        yield from problems({...: object}, value, field)
+    try:
+        filled = fill(schema, value, field=field)
+    except ConfigError as error:
+        yield Problem(error.field, error.reason)
+        return
+    for name, part in vars(filled).items():
+        if isinstance(part, float | str):
+            yield from problems(AMOUNT if isinstance(part, float) else str, part, f"{field}.{name}")
+
+
+def _is_text(value: str) -> bool:
+    """Can it be written, and be a part of a path?"""
+    return "\0" not in value and (value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value))
+
+
+def _shown(value: Any) -> str:
+    text = ascii(value) if isinstance(value, str) else json.dumps(value)
+    return text if len(text) < 60 else f"{text[:60]}..."
