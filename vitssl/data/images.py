@@ -107,7 +107,9 @@ class Streamed:
             generator=torch.Generator(),  # a separate one, so that the caller's random state does not change
         )
         # The processes start here, in the main thread, where torch can watch over them.
-        return self._checked(iter(loader))
+        with pool.room_for_semaphores("or set it to 0, which decodes in the training process", "data.workers"):
+            decoded = iter(loader)
+        return self._checked(decoded)
 
     def _checked(self, decoded: Iterator[tuple[np.ndarray, np.ndarray, str | None]]) -> HostBatches:
         try:

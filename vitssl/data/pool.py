@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import multiprocessing
 import os
@@ -14,6 +15,7 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from vitssl.config import ConfigError
 from vitssl.terminal import console
 
 
@@ -28,6 +30,9 @@ def run(function: Callable[[Any], Any], tasks: Iterable[Any], *, workers: int, a
     With one worker everything happens in this process. The first exception stops the rest and is raised here; tasks that
     are running may finish, so that what they write is complete. At most twice as many tasks as workers are held at once.
     Only tasks and results are pickled: what ``function`` is bound to reaches the workers through the fork.
+
+    Raises:
+        ConfigError: /dev/shm is full.
     """
     if workers <= 1:
         for task in tasks:
@@ -35,7 +40,8 @@ def run(function: Callable[[Any], Any], tasks: Iterable[Any], *, workers: int, a
         return
     # Forked, so that a worker starts in milliseconds and does not import the caller's main module (and torch) again.
     context = multiprocessing.get_context("fork")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(function,))
+    with room_for_semaphores("or take one process"):
+        pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(function,))
     try:
         tasks = iter(tasks)
         pending = {pool.submit(_call, task) for task in itertools.islice(tasks, 2 * workers)}
@@ -46,6 +52,22 @@ def run(function: Callable[[Any], Any], tasks: Iterable[Any], *, workers: int, a
             pending |= {pool.submit(_call, task) for task in itertools.islice(tasks, len(done))}
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def room_for_semaphores(otherwise: str, field: str = "") -> Iterator[None]:
+    """What starts processes, which share semaphores: on Linux files in /dev/shm.
+
+    Raises:
+        ConfigError: that is full; ``otherwise`` says what does without, ``field`` names the setting.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        reason = "/dev/shm is full, which worker processes need a little of; delete what is left in it, make it larger"
+        raise ConfigError(f"{reason} (of a container: --shm-size=1g), {otherwise}", field) from None
 
 
 def _start(function: Callable[[Any], Any]) -> None:
