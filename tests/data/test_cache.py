@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import os
 import stat
+import tempfile
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +18,8 @@ from vitssl.data import cache as cache_module
 from vitssl.data.cache import MARK_BYTES, decoded_bytes, folder_of, open_cache
 from vitssl.data.decode import decode, resize
 from vitssl.data.index import Index
+
+NOBODY = 65534  # another user
 
 
 @pytest.fixture
@@ -265,3 +270,68 @@ def test_a_lock_that_is_a_link_truncates_nothing(make_shards, data, tmp_path):
     (folder_of(data) / f"{index.sha256[:20]}-full.tmp").symlink_to(victim)
     open_cache(index, data, progress=False)
     assert victim.read_text() == "years of work"
+
+
+def _as_nobody(act: Callable[[], None]) -> bool:
+    """Let another user do something; could they?"""
+
+    def attempt() -> None:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        act()
+
+    other = multiprocessing.get_context("fork").Process(target=attempt)
+    other.start()
+    other.join()
+    return other.exitcode == 0
+
+
+@pytest.fixture
+def shared(data) -> Iterator[tuple[Data, Path]]:
+    """A temporary folder that everybody may write in, and a file of this user's outside of it."""
+    if os.getuid() != 0:
+        pytest.skip("only root can become another user")
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="vitssl-shared-") as folder:
+        Path(folder).chmod(0o1777)
+        victim = Path(folder) / "thesis.tex"
+        victim.write_text("years of work")
+        victim.chmod(0o600)
+        yield replace(data, cache_dir=folder), victim
+
+
+@pytest.mark.parametrize("planted", ["lock", "tmp", "u8"])
+def test_another_user_who_comes_first_gets_nothing(make_shards, shared, planted):
+    """A folder of their own under the predictable name: with links to a file of this user's, or a cache of the right size and mark."""
+    (data, victim), index = shared, make_shards()
+
+    path, mark = folder_of(data) / f"{index.sha256[:20]}-full.{planted}", hashlib.sha256(f"{index.sha256} None".encode()).digest()
+
+    def plant() -> None:
+        path.parent.mkdir()
+        path.parent.chmod(0o777)
+        if planted == "u8":
+            path.write_bytes(bytes(decoded_bytes(index, data)) + mark)
+        else:
+            path.symlink_to(victim)
+
+    assert _as_nobody(plant)
+    with pytest.raises(ConfigError, match=r"data\.cache_dir: .* is not a folder that this user alone can write to"):
+        open_cache(index, data, progress=False)
+    assert victim.read_text() == "years of work"
+
+
+def test_another_user_who_comes_later_can_neither_read_nor_plant(make_shards, shared):
+    (data, victim), index = shared, make_shards()
+    open_cache(index, data, progress=False).close()
+    (file,), folder = files(data), folder_of(data)
+    whole = file.read_bytes()
+    assert _as_nobody(lambda: (victim.parent / "theirs").touch()), "they may write in the folder around it"
+    attacks = {
+        "read": lambda: file.read_bytes(), "list": lambda: next(folder.iterdir()),
+        "replace": lambda: folder.rename(victim.parent / "moved"), "link": lambda: (folder / "x.tmp").symlink_to(victim),
+        "lock": lambda: file.with_suffix(".lock").write_bytes(b""),
+        "plant": lambda: file.write_bytes(bytes(len(whole))), "delete": file.unlink,
+    }  # fmt: skip
+    assert [name for name, attack in attacks.items() if _as_nobody(attack)] == []
+    assert file.read_bytes() == whole and victim.read_text() == "years of work"
