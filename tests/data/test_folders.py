@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -106,6 +107,12 @@ def test_a_split_is_not_drawn_where_there_is_one(tmp_path):
         open_source(f"folder:{tmp_path}?test=0.2")
     with pytest.raises(ConfigError, match=r"'.*\?test=0.2' is neither an existing folder nor .*; write folder:.*\?test=0\.2"):
         open_source(f"{tmp_path}?test=0.2")
+
+
+def test_a_class_that_reports_could_not_name_is_refused(tmp_path):
+    flat(tmp_path, cat=10, **{os.fsdecode(b"caf\xe9"): 10})
+    with pytest.raises(ConfigError, match=r"the name of the class folder b'caf\\xe9' is not UTF-8; rename it$"):
+        open_source(f"folder:{tmp_path}?test=0.2")
 
 
 # ------------------------------------------------------------------------------------------------------- what to type

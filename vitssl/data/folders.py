@@ -107,6 +107,8 @@ def _class_names(root: Path, train: Path) -> list[str]:
     names = [name for name in _subfolders(train) if train != root or name != UNLABELED]
     if not names:
         raise ConfigError(f"folder:{root}: {train} holds no class folders")
+    if unwritable := next((os.fsencode(name) for name in names if any("\udc80" <= letter <= "\udcff" for letter in name)), None):
+        raise ConfigError(f"folder:{root}: {train}: the name of the class folder {unwritable!r} is not UTF-8; rename it")
     return names
 
 
