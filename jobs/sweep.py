@@ -14,6 +14,7 @@ from vitssl.config import ConfigError, Run, fill, merge, read_yaml, unknown
 from vitssl.config.base import closest
 from vitssl.config.merging import UNSET
 from vitssl.config.sweep import Arm, Quantity, Resources, SweepFile
+from vitssl.records import MOST
 
 OF_A_VALUE = {"optional", "equalize", "equal_to"}  # what an axis value may say besides the fields that it sets
 
@@ -143,13 +144,17 @@ def _check_arms(spec: Spec) -> None:
                 raise ConfigError("a stage cannot have the name of a field of a Run", f"{path}.{stage}", spec.file)
             arm.stages[stage] = fields or {}
         _check_published(arm.published, f"arms.{name}.published", spec.file)
+        _check_published(arm.published_cost, f"arms.{name}.published_cost", spec.file, also=str)
 
 
-def _check_published(value: Any, path: str, file: str) -> None:
+def _check_published(value: Any, path: str, file: str, also: type | tuple[()] = ()) -> None:
+    """A number, or a mapping of labels to numbers; ``also``: what may stand for a number, such as the text 0.43+1.26."""
     if isinstance(value, dict):
         for key, part in value.items():
-            _check_published(part, f"{path}.{key}", file)
-    elif value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            _check_published(part, f"{path}.{key}", file, also)
+        return
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MOST
+    if not (value is None or is_number or isinstance(value, also)):
         raise ConfigError(f"{value!r} is not a number, nor a mapping of a column's values to numbers", path, file)
 
 

@@ -39,7 +39,7 @@ def rewrite(path: Path, *keys: Any, value: Any = ...) -> None:
 DAMAGES = [
     ("job.json", ("data", "classes"), "ten", "data.classes: 'ten' is not a whole number"),
     ("job.json", ("site",), [], "site: [] is not a set of fields"),
-    ("job.json", ("site", "gpu_power_w"), math.nan, "site.gpu_power_w: NaN is not from 0 to 1e+18"),
+    ("job.json", ("site", "gpu_power_w"), math.nan, "site.gpu_power_w: NaN is not from -1e+300 to 1e+300"),
     ("cost.json", ("macs_inference",), ..., "macs_inference: it is missing"),
     ("cost.json", ("macs_passes",), [], "macs_passes: [] is not a mapping of names"),
     ("cost.json", ("inference_images_per_s",), 1e308, "inference_images_per_s: 1e+308 is not from 0 to 1e+18"),

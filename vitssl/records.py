@@ -46,7 +46,8 @@ METRIC = Number(low=-MOST, or_not_finite=True)
 TIME = Number(high=1e11)  # seconds since 1970
 PROCESS = Number(int, 2, 2**31)  # an id; what is below means all processes, or the first
 NUMBER = Number(low=-MOST)
-LABEL = (str, bool, NUMBER, None)  # a value of an axis
+FINITE = Number(low=-1e300, high=1e300)
+LABEL = (str, bool, FINITE, None)  # a value of an axis, or an evaluator's field: a seed may have 19 digits
 
 METRICS = {"top1": METRIC, ...: METRIC}
 FAILURE = {"message": str, "attempt?": COUNT, "rank?": COUNT, "time?": TIME, "details?": str}
@@ -73,7 +74,7 @@ EMISSIONS = {
     "cpu_power_source": {"rapl", "tdp"}, "codecarbon": str, "gpu_busy_s?": AMOUNT, "cpu_time_s?": AMOUNT, "other_cpu_time_s?": AMOUNT,
     "cores?": POSITIVE_COUNT,
 }  # fmt: skip
-EVALS = {...: {"config": {"type": {*KINDS}}, "epoch": AMOUNT, "metrics": METRICS}}
+EVALS = {...: {"config": {"type": {*KINDS}, ...: LABEL}, "epoch": AMOUNT, "metrics": METRICS}}
 EVENT = {"event": str, "step": COUNT, "time": TIME}
 EVENTS = {  # by kind
     "start": EVENT | {
@@ -191,7 +192,7 @@ def _of_dataclass(schema: Any, value: Any, field: str) -> Iterator[Problem]:
         return
     for name, part in vars(filled).items():
         if isinstance(part, float | str):
-            yield from problems(AMOUNT if isinstance(part, float) else str, part, f"{field}.{name}")
+            yield from problems(FINITE if isinstance(part, float) else str, part, f"{field}.{name}")
 
 
 def _is_text(value: str) -> bool:
