@@ -10,6 +10,7 @@ from typing import Literal, Optional
 
 import pytest
 
+from jobs.submit import SITES
 from vitssl import cli, config, fields
 from vitssl.config import ConfigError, Run
 from vitssl.config.base import runtime_field
@@ -91,6 +92,14 @@ def test_the_reference_has_every_field_of_a_run_and_fits_a_terminal(capsys) -> N
     assert (
         "data.views.local: set of fields | null, default null\n    small crops (DINO); its fields are those of data.views.main\n" in shown
     )
+
+
+def test_where_variables_are_set_it_is_said_that_their_values_are_kept(capsys) -> None:
+    assert cli.main(["fields", "site.env"]) == 0
+    assert "no secrets: batch scripts and the folders of runs hold the values" in " ".join(capsys.readouterr().out.split())
+    for profile in SITES.glob("*.yaml"):
+        lines = profile.read_text().splitlines()
+        assert all("no secrets" in line for line in lines if line.startswith("env:")), profile
 
 
 @pytest.mark.parametrize(

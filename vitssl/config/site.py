@@ -28,7 +28,9 @@ class Site:
     container: str = "apptainer exec --nv"  # how to enter it
     binds: list[str] = field(default_factory=list)  # further folders that the container sees, as its --bind has them
     setup: list[str] = field(default_factory=list)  # shell lines before the job
-    env: dict[str, str] = field(default_factory=dict)  # of the job's environment; no secrets: runs and reports hold them
+    # variables of the job's environment; no secrets: batch scripts and the folders of runs hold the values. A line of setup can read these
+    # from a file of yours, as in `source ~/.secrets`
+    env: dict[str, str] = field(default_factory=dict)
     additional: dict[str, str] = field(default_factory=dict)  # further options of sbatch, such as {mail-type: FAIL}
 
     def estimate_kg(self, gpu_hours: float) -> float:
