@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from jobs import status
@@ -75,6 +76,19 @@ def test_a_cut_off_run_yaml_and_a_lost_cost_json_are_damages_too(folder, capsys)
     assert "ssat-train-0/run.yaml: line 3: not YAML" in shown.err
     assert "scratch-train-0/cost.json: not as this version writes it (params_train: it is missing)" in shown.err
     assert "2 unreadable" in shown.out
+
+
+def test_what_figures_are_made_of_is_checked_too(folder, capsys):
+    first, second = folder / "scratch-train-0", folder / "ssat-train-0"
+    (second / "analysis").mkdir()
+    (second / "analysis" / "mask-attention.json").write_text('{"images": 9, "weights": "model", "masked_tokens": 2, "tokens": 5}')
+    np.savez_compressed(first / "predictions-test.npz", classes=np.array(["a", "b"]), labels=np.arange(2), predicted=np.arange(2))
+    content = (first / "predictions-test.npz").read_bytes()
+    (first / "predictions-test.npz").write_bytes(content[:-30])
+    assert cli.main(["report", str(folder)]) == 0
+    shown = capsys.readouterr()
+    assert "ssat-train-0/analysis/mask-attention.json: not as this version writes it (blocks: it is missing)" in shown.err
+    assert "scratch-train-0/predictions-test.npz: damaged, not as it was written" in shown.err and "2 unreadable" in shown.out
 
 
 @pytest.mark.parametrize("file", ["job.json", "done.json", "metrics.jsonl", "slurm.json", "error.json"])

@@ -8,6 +8,8 @@ import hashlib
 import json
 import os
 import stat
+import zipfile
+import zlib
 from pathlib import Path
 from typing import IO, Any
 
@@ -136,6 +138,21 @@ def read_events(path: Path) -> list[dict[str, Any]]:
     for event in events:
         records.check_line(event, path)
     return events
+
+
+def check_arrays(path: Path) -> None:
+    """Compare the checksums of an .npz file with its content.
+
+    Raises:
+        ConfigError: it is damaged.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            intact = archive.testzip() is None
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError):
+        intact = False
+    if not intact:
+        raise ConfigError("damaged, not as it was written; put it back as it was, or delete it", place=str(path))
 
 
 def _text(path: Path) -> str:

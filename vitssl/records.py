@@ -100,10 +100,20 @@ SWEEP = {
     "equal?": ({"all": (EQUAL, None), "axes": {...: {...: (EQUAL, None)}}}, None), "work?": {...: {"images": AMOUNT, "architecture": str}},
     "site?": (Site, None), "file?": (str, None), "command?": (str, None), "commit?": (str, None), "dirty?": bool, "created?": str,
 }  # fmt: skip
+ANALYSED = {"images": COUNT, "weights": str}
+SELECTIONS = ANALYSED | {
+    "grid": [POSITIVE_COUNT, ...], "sizes": [COUNT, ...], "locality": [METRIC], "locality_random": [METRIC], "iou": [[METRIC]],
+    "selection": str,
+}  # fmt: skip
+ATTENTION = ANALYSED | {
+    "masked_tokens": POSITIVE_COUNT, "tokens": POSITIVE_COUNT,
+    "blocks": {...: {...: {"mean": [METRIC], "std": [METRIC], "share": [METRIC]}}},
+}  # fmt: skip
 SCHEMAS: dict[str, Any] = {  # by the names of files
     "job.json": JOB | {"evaluation?": JOB}, "cost.json": MEASURED | {f"{name.rstrip('?')}?": kind for name, kind in SPEED.items()},
     "done.json": DONE, "evals.json": EVALS, "emissions-*.json": EMISSIONS, "error.json": FAILURE, "sweep.json": SWEEP,
     "slurm.json": {"job_id": str}, "local.json": {"pid": PROCESS, "host": str, "born": (str, None)},
+    "analysis/selections*.json": SELECTIONS, "analysis/mask-attention*.json": ATTENTION,
     ".cost/*.json": {"macs_train_step": Number(low=1.0), "macs_inference": AMOUNT},
 }  # fmt: skip
 

@@ -77,7 +77,7 @@ def _groups(grid: Grid, name: str) -> dict[str, list[Analysed]]:
     looks: dict[Path, dict[str, Any]] = {}
     for row in grid.rows:
         for column, cells in row.columns.items():
-            for stage, run in (stage for cell in cells for stage in cell.stages):
+            for stage, run in (stage for cell in cells for stage in cell.stages if stage[1].status != "unreadable"):
                 for path in (run.path / "analysis").glob(f"{name}*.json"):
                     place = (grid.called(row.arm), row.values, f"{stage}, {grid.name(column)}".removesuffix(", "))
                     uses.setdefault(path, []).append(place)
