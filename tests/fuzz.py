@@ -6,6 +6,7 @@ python -m tests.fuzz 10000            # so many of each kind; prints what was ac
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import random
 import resource
@@ -141,6 +142,7 @@ def targets(place: Path) -> dict[str, tuple[bytes, Target, list[Change]]]:
     from vitssl import config, model, state
     from vitssl.checkpoint import read_run
     from vitssl.data import decode, index
+    from vitssl.files import hash_file
 
     (place / "shards").mkdir()
     write_index(place / "shards", [("train", 60), ("train", 40), ("test", 20)])
@@ -180,6 +182,15 @@ def targets(place: Path) -> dict[str, tuple[bytes, Target, list[Change]]]:
             pass
         index.read_index(path.parent)
 
+    def resampled(path: Path) -> None:
+        """The same of samples.npy, whose sha256 stands in index.json, and that one's in itself."""
+        content = json.loads(path.with_name("index.json").read_text()) | {"samples_sha256": hash_file(path)}
+        path.with_name("index.json").write_text(json.dumps(content | {"index_sha256": index._own_sha256(content)}))
+        index.read_index(path.parent)
+
+    in_two_files = dataclasses.replace(index.read_index(place / "shards"), folder=place / "samples")
+    in_two_files.folder.mkdir()
+    index.write_index(in_two_files)
     sweep_file = (ROOT / "tests" / "jobs" / "sweep.yaml").read_text().replace("shards/digits", str(place / "shards")).encode()
     (place / "good.yaml").write_bytes(sweep_file)
     config.save(run, place / "run")
@@ -195,6 +206,7 @@ def targets(place: Path) -> dict[str, tuple[bytes, Target, list[Change]]]:
         "site": (site, written("site.yaml", lambda path: submit.read_site(str(path), {})), TEXT_CHANGES),
         "run.yaml": (run_yaml, written("run/run.yaml", lambda path: config.load(path.parent)), TEXT_CHANGES),
         "index": ((place / "shards" / "index.json").read_bytes(), written("other/index.json", restated), TEXT_CHANGES),
+        "samples": ((place / "samples" / "samples.npy").read_bytes(), written("samples/samples.npy", resampled), BYTE_CHANGES),
         "records": (*fuzz_records.target(place / "records"), RECORD_CHANGES),
         "checkpoint": ((place / "good.pt").read_bytes(), written("x.pt", read_run), BYTE_CHANGES),
         "png": (png.getvalue(), lambda content: decode.decode_file(content, "x.png"), BYTE_CHANGES),

@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import os
+import tokenize
 import zlib
 from dataclasses import dataclass
 from functools import cached_property
@@ -177,8 +178,8 @@ def _read_samples(path: Path, sha256: Any) -> dict[str, np.ndarray]:
         rows = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise ConfigError(f"{path}: missing; copy it too, it is a part of {INDEX_FILE}, or {REBUILD}") from None
-    except (ValueError, EOFError) as error:
-        raise ConfigError(f"{path}: damaged ({error}); {REBUILD}") from None
+    except (ValueError, EOFError, SyntaxError, tokenize.TokenError) as error:  # NumPy parses the file's header as Python
+        raise ConfigError(f"{path}: damaged ({str(error).partition(chr(10))[0]}); {REBUILD}") from None
     return {name: rows[name] for name in rows.dtype.names or ()}
 
 
