@@ -24,7 +24,7 @@ from jobs.tables import print_table
 from jobs.time_left import Seen, Work, time_of
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError
-from vitssl.files import read_events, read_json
+from vitssl.files import read_events, read_json, read_sweep
 from vitssl.terminal import console as screen
 from vitssl.words import about, counted, duration
 
@@ -126,20 +126,10 @@ def runs_of(sweep: Path) -> tuple[dict[Path, str], dict[Path, str]]:
     Raises:
         ConfigError: the folder is not a sweep's.
     """
-    facts = read_json(sweep / "sweep.json")
-    if not facts:
-        near = _near(sweep)
-        example = f", such as {near}" if near else ""
-        raise ConfigError(f"{sweep / 'sweep.json'} does not exist: this is not a sweep's folder (runs/NAME{example})")
+    facts = read_sweep(sweep)
     asked_for = {sweep / stage["folder"]: stage["stage"] for cell in facts["cells"] for stage in cell["stages"]}
     before = [path for path in sorted(sweep.glob("*/job.json")) if path.parent not in asked_for]
     return asked_for, {path.parent: read_json(path).get("stage", "") for path in before}
-
-
-def _near(named: Path) -> Path | None:
-    """A sweep's folder that was probably meant: the one that holds a run, the one of that name, or another one that is there."""
-    found = [file.parent for folder in (named, Path("runs")) for file in sorted(folder.glob("*/sweep.json"))]
-    return next((folder for folder in (named.parent, Path("runs") / named.name, *found) if (folder / "sweep.json").is_file()), None)
 
 
 def _readable(folder: Path, stage: str, waiting: dict[str, str], here: int | None) -> Status:

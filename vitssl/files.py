@@ -15,6 +15,7 @@ from typing import IO, Any
 
 from vitssl import records
 from vitssl.config import ConfigError
+from vitssl.config.base import closest
 
 
 def hash_file(path: Path) -> str:
@@ -170,3 +171,26 @@ def _parsed(text: str, path: Path) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise ConfigError("damaged, not a JSON object; put it back as it was, or delete it", place=str(path))
     return record
+
+
+def read_sweep(folder: Path) -> dict[str, Any]:
+    """What the launcher wrote down of a sweep, in its folder.
+
+    Raises:
+        ConfigError: the folder is not a sweep's, with one that was probably meant; or the record is damaged.
+    """
+    if facts := read_json(folder / "sweep.json"):
+        return facts
+    near = _near_sweep(folder)
+    example = f", such as {near}" if near else ""
+    raise ConfigError(f"{folder / 'sweep.json'} does not exist: this is not a sweep's folder (runs/NAME{example})")
+
+
+def _near_sweep(named: Path) -> Path | None:
+    """The folder that holds a run, the one of that name or of one like it, or another one that is there."""
+    found = {
+        path.parent.name: path.parent for folder in (Path("runs"), named) for path in sorted(folder.glob("*/sweep.json"), reverse=True)
+    }
+    alike = [found[name] for name in closest(named.name, list(found))]
+    candidates = (named.parent, Path("runs") / named.name, *alike, *reversed(found.values()))
+    return next((folder for folder in candidates if (folder / "sweep.json").is_file()), None)

@@ -102,6 +102,9 @@ WRONG = [
     # what runs left behind
     ("status runs", "runs/sweep.json does not exist: this is not a sweep's folder (runs/NAME, such as runs/example)"),
     ("status example", "(runs/NAME, such as runs/example)"),
+    ("status runs/exmple", "runs/exmple/sweep.json does not exist: this is not a sweep's folder (runs/NAME, such as runs/example)"),
+    ("vitssl report runs/exmple", "this is not a sweep's folder (runs/NAME, such as runs/example)"),
+    ("vitssl report runs", "this is not a sweep's folder (runs/NAME, such as runs/example)"),
     ("cancel runs/example/scratch", "this is not a sweep's folder (runs/NAME, such as runs/example)"),
     ("vitssl report runs", "runs/sweep.json does not exist"),
     ("vitssl report runs/example/scratch", "runs/example/scratch/sweep.json does not exist"),

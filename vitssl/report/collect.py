@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vitssl.config import ConfigError, Site, fill, load
-from vitssl.files import check_arrays, read_events, read_json
+from vitssl.files import check_arrays, read_events, read_json, read_sweep
 from vitssl.records import COST, EVALUATED, check_as
 
 SILENT_S = 300.0  # a running attempt writes its energy twice a minute; after this long without a record it counts as interrupted
@@ -139,10 +139,7 @@ def collect(folder: str | Path) -> Sweep:
         ConfigError: there is no sweep.json.
     """
     folder = Path(folder)
-    path = folder / "sweep.json"
-    if not path.is_file():
-        raise ConfigError(f"{path} does not exist: this is not a sweep folder (runs/<sweep name>)")
-    facts = read_json(path)
+    facts = read_sweep(folder)
     site = fill(Site, facts.get("site") or {})
     runs: dict[Path, RunFolder] = {}
     cells = []
