@@ -188,9 +188,7 @@ def read_sweep(folder: Path) -> dict[str, Any]:
 
 def _near_sweep(named: Path) -> Path | None:
     """The folder that holds a run, the one of that name or of one like it, or another one that is there."""
-    found = {
-        path.parent.name: path.parent for folder in (Path("runs"), named) for path in sorted(folder.glob("*/sweep.json"), reverse=True)
-    }
-    alike = [found[name] for name in closest(named.name, list(found))]
-    candidates = (named.parent, Path("runs") / named.name, *alike, *reversed(found.values()))
+    found = [path.parent for folder in (named, Path("runs")) for path in sorted(folder.glob("*/sweep.json"))]
+    alike = closest(named.name, [folder.name for folder in found])
+    candidates = (named.parent, Path("runs") / named.name, *(folder for folder in found if folder.name in alike), *found)
     return next((folder for folder in candidates if (folder / "sweep.json").is_file()), None)
