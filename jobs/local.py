@@ -180,7 +180,8 @@ def running(sweep: Path) -> int | None:
     launcher = read_json(sweep / PID_FILE)
     if not launcher:
         return None
-    alive = launcher["host"] == socket.gethostname() and _born(launcher["pid"]) == launcher["born"]
+    born = launcher["born"]
+    alive = born is not None and launcher["host"] == socket.gethostname() and _born(launcher["pid"]) == born
     return launcher["pid"] if alive else None
 
 

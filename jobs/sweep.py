@@ -16,6 +16,7 @@ from vitssl.config.merging import UNSET
 from vitssl.config.sweep import Arm, Quantity, Resources, SweepFile
 from vitssl.records import MOST
 
+NAME = r"\w[\w.-]{0,99}"  # of a sweep, an arm or a stage: a part of folders and of batch scripts
 OF_A_VALUE = {"optional", "equalize", "equal_to"}  # what an axis value may say besides the fields that it sets
 
 
@@ -130,21 +131,29 @@ def _mapping(value: Any, path: str, file: str) -> dict[str, Any]:
 
 
 def _check_arms(spec: Spec) -> None:
-    if not re.fullmatch(r"\w[\w.-]{0,99}", spec.name):
+    if not re.fullmatch(NAME, spec.name):
         reason = f"{spec.name!r} cannot be the folder of its runs; use letters, digits, dots, dashes and underscores, a hundred at most"
         raise ConfigError(reason if spec.name else "not set; it is the folder of the sweep's runs", "name", spec.place("name"))
     if spec.paper and spec.paper.url and not re.match(r"https?://", spec.paper.url):
         raise ConfigError(f"{spec.paper.url!r} is no link to a page; it begins with https://", "paper.url", spec.file)
     for name, arm in spec.arms.items():
         path = f"arms.{name}.stages"
+        _check_name("arm", str(name), "arms", spec.file)
         if not arm.stages and not (arm.quoted or arm.not_runnable):
             raise ConfigError("an arm needs a stage, for example {train: {objectives.classify: {}}}", path, spec.file)
         for stage, fields in arm.stages.items():
+            _check_name("stage", str(stage), path, spec.file)
             if stage in RUN_FIELDS:
                 raise ConfigError("a stage cannot have the name of a field of a Run", f"{path}.{stage}", spec.file)
             arm.stages[stage] = fields or {}
         _check_published(arm.published, f"arms.{name}.published", spec.file)
         _check_published(arm.published_cost, f"arms.{name}.published_cost", spec.file, also=str)
+
+
+def _check_name(kind: str, name: str, path: str, file: str) -> None:
+    if not re.fullmatch(NAME, name):
+        free = "; tables show its `row`, which may be any text" if kind == "arm" else ""
+        raise ConfigError(f"{name[:80]!r} cannot be the name of a {kind}; use letters, digits, dots, dashes, underscores{free}", path, file)
 
 
 def _check_published(value: Any, path: str, file: str, also: type | tuple[()] = ()) -> None:

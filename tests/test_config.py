@@ -246,6 +246,39 @@ def test_a_file_that_is_no_mapping_is_one_line_with_its_place(tmp_path, text, me
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ('arms: {note: {stages: {"train\\ntouch owned #": {}}}}', "arms.note.stages: 'train"),
+        ('additional: {note: "x\\ncmd"}', "additional.note: 'x"),
+        ('{"setup\\nx": 1}', "'setup"),
+        ('arms: {a: {note: {"b\\nc": 1}}}', "arms.a.note: 'b"),
+        ('notes: ["\\e[31m"]', "notes: '"),
+    ],
+)
+def test_only_shell_lines_and_sentences_have_several_lines(tmp_path, text, place):
+    """An arm called note, or an option, had them too: its stages' names became lines of the batch script."""
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=f"{place}.*line break or another control character") as caught:
+        config.read_yaml(tmp_path / "x.yaml")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["- " * 100_000 + "x", "? " * 100_000 + "x", "[" * 100_000, "a: " + "{b: " * 100_000])
+def test_deep_nesting_is_a_line_and_no_segmentation_fault(tmp_path, text):
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"x\.yaml: values are nested too deep$"):
+        config.read_yaml(tmp_path / "x.yaml")
+    with pytest.raises(ConfigError, match="^name: values are nested too deep$"):
+        config.read_value(text, "name")
+
+
+def test_many_variables_are_refused_before_they_are_looked_up(tmp_path):
+    (tmp_path / "x.yaml").write_text("a: " + "${oc.env:HOME}" * 60_000)
+    with pytest.raises(ConfigError, match=r"more than 1,000 variables$"):
+        config.read_yaml(tmp_path / "x.yaml")
+
+
 def test_shell_lines_and_notes_may_have_several_lines(tmp_path):
     (tmp_path / "x.yaml").write_text('setup: ["a\\nb"]\narms: {a: {note: "b\\nc"}}\n')
     assert config.read_yaml(tmp_path / "x.yaml") == {"setup": ["a\nb"], "arms": {"a": {"note": "b\nc"}}}

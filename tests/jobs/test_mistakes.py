@@ -40,6 +40,11 @@ MISTAKES = [
     ("image_size: 16}", "image_size: 16, images: {per_class: 51}}", r"data.images.per_class: 51 is more than these classes have: a \(50\)"),
     ("shards: shards/digits", "shards: shards/digits, train_split: trian", "data.train_split: .*'trian' is not known .did you mean train"),
     ("stages: {train: {objectives.classify: {}}}", "stages: {}", "arms.scratch.stages: an arm needs a stage"),
+    (
+        "stages: {train: {objectives.classify: {}}}",
+        "stages: {$(id): {objectives.classify: {}}}",
+        r"stages: '\$\(id\)' cannot be the name of a st",
+    ),
     ("{train: {objectives.classify: {}}}", "{data: {objectives.classify: {}}}", "stages.data: a stage cannot have the name of a field"),
     ("seed: [0, 1]", "seed: 3", "axes.seed: expected a list of values or a mapping"),
     ("name: example", "nme: example", "sweep.yaml: nme: 'nme' is not known .did you mean name"),

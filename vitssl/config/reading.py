@@ -17,7 +17,7 @@ from vitssl.config.base import ConfigError
 MOST_CHARACTERS = 1_000_000
 MOST_VALUES = 100_000  # each alias counted as what it stands for
 MOST_NESTED = 100
-SEVERAL_LINES = ("setup", "notes", "note", "not_runnable")  # fields of shell lines and of sentences
+MOST_VARIABLES = 1_000  # ${oc.env:NAME}
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         text = Path(path).read_text(encoding="utf-8")
         _check_text(text)
         content = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=True)
-        _check_lines(content, "")
+        _check_lines(content, ())
         bare = _bare_name(text)
     except FileNotFoundError:
         raise ConfigError("there is no such file", place=str(path)) from None
@@ -61,7 +61,7 @@ def read_value(text: str, field: str, where: str = "") -> Any:
     try:
         _check_text(text)
         value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]), resolve=True)["value"]  # type: ignore[index,call-overload]
-        _check_lines(value, field)
+        _check_lines(value, tuple(field.split(".")))
         bare = _bare_name(text) if isinstance(value, dict | list) else None
     except ConfigError as error:
         raise ConfigError(error.reason, error.field or field, where) from None
@@ -81,9 +81,11 @@ def _check_text(text: str) -> None:
     """Refuse what would grow beyond all bounds when it is read."""
     if len(text) > MOST_CHARACTERS:
         raise ConfigError(f"{len(text):,} characters, more than {MOST_CHARACTERS:,}")
+    if text.count("${") > MOST_VARIABLES:
+        raise ConfigError(f"more than {MOST_VARIABLES:,} variables")
     depth = 0
-    for bracket in re.findall(r"[\[\]{}]", text):
-        depth += 1 if bracket in "[{" else -1
+    for event in yaml.parse(text, yaml.CSafeLoader):  # the loaders go down recursively, in C until the stack ends
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MOST_NESTED:
             raise ConfigError("values are nested too deep")
     if re.search(r"\$\{(?!oc\.env:)", text):  # they could double one another, and would not follow the command line
@@ -101,19 +103,29 @@ def _num_values(node: yaml.Node | None, known: dict[int, int]) -> int:
     return known[id(node)]
 
 
-def _check_lines(value: Any, field: str) -> None:
+def _check_lines(value: Any, path: tuple[str, ...]) -> None:
     """Refuse control characters: a line break in a name or an option would begin a line of a batch script."""
-    if field.rpartition(".")[2] in SEVERAL_LINES:
-        return
     if isinstance(value, dict):
         for key, part in value.items():
-            _check_lines(str(key), field)
-            _check_lines(part, f"{field}.{key}" if field else str(key))
+            _check_line(str(key), path)
+            _check_lines(part, (*path, str(key)))
     elif isinstance(value, list):
         for part in value:
-            _check_lines(part, field)
-    elif isinstance(value, str) and any(unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") for c in value):
-        raise ConfigError(f"{value[:80]!r} has a line break or another control character; write it in one line without", field)
+            _check_lines(part, path)
+    elif isinstance(value, str):
+        _check_line(value, path, but_for="\n\t" if _has_several_lines(path) else "")
+
+
+def _has_several_lines(path: tuple[str, ...]) -> bool:
+    """Shell lines of a site, and sentences of a sweep and of its arms."""
+    return path in (("setup",), ("site", "setup"), ("notes",)) or (
+        len(path) == 3 and path[0] == "arms" and path[2] in ("note", "not_runnable")
+    )
+
+
+def _check_line(text: str, path: tuple[str, ...], but_for: str = "") -> None:
+    if any(unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") and c not in but_for for c in text):
+        raise ConfigError(f"{text[:80]!r} has a line break or another control character; write it in one line without", ".".join(path))
 
 
 # -------------------------------------------------------------------------------------------------- names without a value
