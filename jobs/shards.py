@@ -17,7 +17,7 @@ import numpy as np
 from jobs.graph import Stage
 from jobs.node import container_command
 from vitssl.config import ConfigError, Data, Run, Site, classifies, needs_labels, unknown
-from vitssl.data import findings, listing, paper_counts
+from vitssl.data import findings, listing, paper_counts, webdatasets
 from vitssl.data.folders import build_command, build_line, holds_runs
 from vitssl.data.index import OF_RUNS, Index, load_index, unwritten
 from vitssl.data.sources import open_source
@@ -42,7 +42,7 @@ def index_of(folder: Path) -> Index:
 
 def expected_index(data: Data) -> Index | None:
     """What a Run's shards hold. Where they are not built yet, what they will hold: by the files that they are built from or, if those
-    are not here, by the published counts of the data set that the folder is named after. None where neither is known.
+    are not here or are tars, by the published counts of the data set that the folder is named after. None where neither is known.
 
     Raises:
         ConfigError: shards, or files to build them from, that are damaged.
@@ -50,7 +50,9 @@ def expected_index(data: Data) -> Index | None:
     folder, source = Path(data.shards), data.source
     if (folder / "index.json").exists():
         return index_of(folder)
-    if source == "digits" or (source and not source.startswith("torchvision:") and Path(_parts(source)[1]).exists()):
+    if source == "digits" or (
+        source and not source.startswith("wds:") and _is_here(source)
+    ):  # tars say how many images they hold when read
         return _listed(folder, source)
     printed = paper_counts.expected(folder)
     known = printed is not None and set(f"{data.train_split}+{data.test_split}".split("+")) <= set(printed.splits)
@@ -105,7 +107,7 @@ def _no_shards(folder: str) -> str:
 
 def _refuse_absent_files(source: str) -> None:
     path = _parts(source)[1]
-    if path and not source.startswith("torchvision:") and not Path(path).exists():
+    if path and not source.startswith("torchvision:") and not _is_here(source):
         raise ConfigError(f"there is no {path} to build the shards from", "data.source")
 
 
@@ -141,12 +143,14 @@ def _differing(folder: Path, source: str) -> str:
     if not _is_here(source):
         return ""
     opened = open_source(source)
-    differing = listing.difference(index_of(folder), listing.rows(opened), opened.classes)
+    differing = listing.difference(index_of(folder), listing.rows(opened), opened)
     return f" ({differing}); `{build_command(source, folder)} --rebuild` replaces the shards"
 
 
 def _is_here(source: str) -> bool:
     path = _parts(source)[1]
+    if source.startswith("wds:"):
+        return webdatasets.is_here(path)
     return bool(path) and not source.startswith("torchvision:") and Path(path).exists()
 
 
@@ -160,7 +164,7 @@ def _was_built_from(folder: Path, source: str) -> bool:
     path, _, options = (source.partition(":")[2] or source).partition("?")
     if option := re.search(r"(?:^|&)train=([^&]*)", options):
         return index.name == f"{Path(path).name}/{Path(option[1]).stem}"
-    return index.name in (Path(path).name, Path(path).stem)
+    return index.name in (Path(path).name, Path(path).stem, *([webdatasets.name_of(path)] if source.startswith("wds:") else []))
 
 
 def _parts(source: str) -> tuple[str, str, str]:
