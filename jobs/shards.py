@@ -50,9 +50,8 @@ def expected_index(data: Data) -> Index | None:
     folder, source = Path(data.shards), data.source
     if (folder / "index.json").exists():
         return index_of(folder)
-    if source == "digits" or (
-        source and not source.startswith("wds:") and _is_here(source)
-    ):  # tars say how many images they hold when read
+    # how many images are in somebody's tars is known when they are read
+    if source == "digits" or (source and not source.startswith("wds:") and _is_here(source)):
         return _listed(folder, source)
     printed = paper_counts.expected(folder)
     known = printed is not None and set(f"{data.train_split}+{data.test_split}".split("+")) <= set(printed.splits)
@@ -164,7 +163,7 @@ def _was_built_from(folder: Path, source: str) -> bool:
     path, _, options = (source.partition(":")[2] or source).partition("?")
     if option := re.search(r"(?:^|&)train=([^&]*)", options):
         return index.name == f"{Path(path).name}/{Path(option[1]).stem}"
-    return index.name in (Path(path).name, Path(path).stem, *([webdatasets.name_of(path)] if source.startswith("wds:") else []))
+    return index.name in ([webdatasets.name_of(path)] if source.startswith("wds:") else [Path(path).name, Path(path).stem])
 
 
 def _parts(source: str) -> tuple[str, str, str]:
@@ -203,6 +202,13 @@ def build(missing: dict[str, str], site: Site) -> None:
 def _existing(path: str) -> list[Path]:
     """The path, or the nearest folder above it that exists: what a container must see to read it, or to make it."""
     return [next(p for p in (Path(path), *Path(path).parents) if p.exists())] if path else []
+
+
+@functools.cache
+def folders_of(folder: str) -> list[str]:
+    """A folder of shards, and those of the tars that it links to: what a container must see."""
+    links = [path for path in Path(folder).glob("*.tar") if path.is_symlink()]
+    return [folder, *sorted({str(place.parent) for link in links for place in (link.readlink(), link.resolve())})]
 
 
 def fingerprint(run: Run) -> str | None:
