@@ -89,9 +89,9 @@ def from_folder(root: Path, way: str) -> str:
     return f"wds:{root}/train-{{0..1}}.tar?test=test-*.tar{options}"
 
 
-def pixels_and_labels(index: Index, cache: Path, split: str) -> list[np.ndarray]:
-    positions = index.where(split)
-    (batch,) = EvalLoader(index, positions, index.label, Data(shards="unused", cache_dir=str(cache)), batch_size=100)
+def pixels_and_labels(index: Index, cache: Path, split: str, cache_gb: float = 1.0) -> list[np.ndarray]:
+    positions, data = index.where(split), Data(shards="unused", cache_dir=str(cache), cache_gb=cache_gb, workers=0)
+    (batch,) = EvalLoader(index, positions, index.label, data, batch_size=100)
     return [batch.images_BCHW.numpy(), batch.sizes_B2.numpy(), batch.labels_B.numpy()]
 
 
@@ -107,8 +107,10 @@ def test_tars_in_place_hold_what_a_folder_of_their_images_holds(make_folder, tmp
     assert tars.classes == (["0", "1", "2"] if way.startswith("numbers") and not way.endswith("file") else CLASSES)
     assert (tars.name, tars.mean, tars.std) == ("train", folder.mean, folder.std)
     for split in ("train", "test"):
-        for of_folder, of_tars in zip(pixels_and_labels(folder, tmp_path, split), pixels_and_labels(tars, tmp_path, split), strict=True):
-            assert np.array_equal(of_folder, of_tars)
+        of_folder = pixels_and_labels(folder, tmp_path, split)
+        for cache_gb in (1.0, 0.0):  # from the cache, and streamed
+            of_tars = pixels_and_labels(tars, tmp_path, split, cache_gb)
+            assert all(np.array_equal(a, b) for a, b in zip(of_folder, of_tars, strict=True))
     links = sorted((tmp_path / "tars").glob("*.tar"))
     assert [path.name for path in links] == ["test-000000.tar", "test-000001.tar", "train-000000.tar", "train-000001.tar"]
     assert [Path(os.readlink(path)) for path in links] == [

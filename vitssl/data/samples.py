@@ -17,7 +17,7 @@ class Sample(NamedTuple):
 
     name: str  # for messages: a path relative to the source, or a number
     label: int  # position of the class in `Source.classes`, or -1
-    image: str | np.ndarray  # path of an image file, or pixels (H, W) or (H, W, 3)
+    image: str | np.ndarray  # path of an image file or of the tar that holds it, or pixels (H, W) or (H, W, 3)
 
 
 @dataclass

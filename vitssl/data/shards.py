@@ -2,7 +2,7 @@
 
 Each tar holds samples of one split as two members, ``00000017.jpg`` (the original bytes of a file, or a PNG of an array or of an image
 that had to be scaled to 8 bits) and ``00000017.cls`` (the label in decimal, -1 where there is none). Nothing in a shard depends on the
-path, the time or the number of workers.
+path, the time or the number of workers. Tars that somebody else wrote are shards in place (`vitssl.data.in_place`).
 """
 
 from __future__ import annotations
