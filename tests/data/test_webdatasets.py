@@ -22,6 +22,7 @@ from vitssl.data import findings, shards
 from vitssl.data.index import Index
 from vitssl.data.loader import EvalLoader
 from vitssl.data.sources import open_source
+from vitssl.data.webdatasets import name_of
 
 CLASSES = ["cat", "dog", "emu"]
 COUNTS = {"train": {name: 4 for name in CLASSES}, "test": {name: 2 for name in CLASSES}}
@@ -105,7 +106,7 @@ def test_tars_in_place_hold_what_a_folder_of_their_images_holds(make_folder, tmp
     before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in root.glob("*.tar")}
     folder, tars = build(str(root), tmp_path / "folder"), build(source, tmp_path / "tars", workers=2)
     assert tars.classes == (["0", "1", "2"] if way.startswith("numbers") and not way.endswith("file") else CLASSES)
-    assert (tars.name, tars.mean, tars.std) == ("train", folder.mean, folder.std)
+    assert (tars.name, tars.mean, tars.std) == ("pets", folder.mean, folder.std)
     for split in ("train", "test"):
         of_folder = pixels_and_labels(folder, tmp_path, split)
         for cache_gb in (1.0, 0.0):  # from the cache, and streamed
@@ -119,7 +120,7 @@ def test_tars_in_place_hold_what_a_folder_of_their_images_holds(make_folder, tmp
     assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in root.glob("*.tar")} == before
     assert shards.verify(tmp_path / "tars", workers=1, progress=False) == []
     assert [row[1] for row in findings.read(tmp_path / "tars").near_duplicates] == []
-    assert shards.info(tmp_path / "tars").startswith("train: 18 images, 3 classes, 4 shards")
+    assert shards.info(tmp_path / "tars").startswith("pets: 18 images, 3 classes, 4 shards")
 
 
 def test_images_without_labels_have_tars_of_their_own(tmp_path):
@@ -331,13 +332,32 @@ def test_a_class_that_training_lacks_is_named(tmp_path):
     write_members(tmp_path / "test-00.tar", [("a.png", PNG), ("a.cls", b"7")])
     message = f"{tmp_path}/test-00.tar: a.png: class '7' of split 'test' does not occur in the train split"
     assert refused(source, tmp_path / "out") == refused(source, tmp_path / "out", skip_bad=True) == message
+    (tmp_path / "names.txt").write_text("".join(f"{name}\n" for name in "abcdefgh"))
+    assert build(f"{source}&classes=names.txt", tmp_path / "out").classes == [*"abcdefgh"]
+
+
+@pytest.mark.parametrize(
+    ("tars", "name"),
+    [
+        ("/data/imagenet-train-{0000..1281}.tar", "imagenet"),
+        ("/data/zoo.tar", "zoo"),
+        ("/data/zoo/train_*.tar", "zoo"),
+        ("/data/zoo/train/{000..146}.tar", "zoo"),
+        ("/data/restrain-{0..1}.tar", "restrain"),
+        ("/{0..1}.tar", "wds"),
+    ],
+)
+def test_a_set_is_called_by_its_tars_or_their_folder(tars, name):
+    assert name_of(tars) == name
 
 
 def test_a_split_of_which_nothing_is_left_is_refused(tmp_path):
-    source = write_set(tmp_path)
-    write_tar(tmp_path / "test-00.tar", [])
-    assert refused(source, tmp_path / "out").startswith(f"{tmp_path}/test-00.tar: holds no files that belong to a sample, such as 000.jpg")
-    assert refused(source, tmp_path / "out", skip_bad=True) == "train: no image of split 'test' can be used"
+    source = write_set(tmp_path / "pets")
+    write_tar(tmp_path / "pets" / "test-00.tar", [])
+    assert refused(source, tmp_path / "out").startswith(
+        f"{tmp_path}/pets/test-00.tar: holds no files that belong to a sample, such as 000.jpg"
+    )
+    assert refused(source, tmp_path / "out", skip_bad=True) == "pets: no image of split 'test' can be used"
 
 
 OPTIONS = {

@@ -92,8 +92,7 @@ class _Reader:
         """The class of a sample as its tar writes it."""
         member, where = self.source.member, f"{group.where}.{self.source.member}"
         if member not in group.members:
-            held = ", ".join(map(tars.shown, group.members))
-            raise ConfigError(f"{group.where}: has no member {member} with its label, but {held}; label=... says which has")
+            raise ConfigError(f"{group.where}: has no member {member} with its label, but {group.held}; label=... says which has")
         if group.members[member].size > LARGEST_LABEL:
             raise ConfigError(f"{where}: {group.members[member].size:,} bytes, too many for a label")
         text = _text(_content(stream, group, member), self.source.field, where)
@@ -116,8 +115,7 @@ class _Reader:
 def _image_ending(group: tars.Group, endings: tuple[str, ...]) -> str:
     found = [ending for ending in group.members if ending in endings]
     if not found:
-        held = ", ".join(map(tars.shown, group.members))
-        raise ConfigError(f"{group.where}: has no image ({', '.join(endings)}), but {held}")
+        raise ConfigError(f"{group.where}: has no image ({', '.join(endings)}), but {group.held}")
     if len(found) > 1:
         raise ConfigError(f"{group.where}: has several images, {' and '.join(sorted(found))}; image=... says which is meant")
     return found[0]

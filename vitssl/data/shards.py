@@ -34,7 +34,7 @@ from vitssl.data.index import (
     write_index,
 )
 from vitssl.data.paper_counts import comparison
-from vitssl.data.samples import Source
+from vitssl.data.samples import Source, Tars
 from vitssl.data.sources import open_source
 from vitssl.files import flock, hash_file, open_lock, write_atomically
 from vitssl.words import counted
@@ -180,7 +180,10 @@ def _complete(out: Path, source: str, opened: Source, listed: list[listing.Row])
 
 
 def _plan(source: Source) -> dict[str, Any]:
-    return {"name": source.name, "classes": source.classes}
+    return {
+        "name": source.name,
+        "classes": [] if isinstance(source, Tars) else source.classes,
+    }  # a tar that is read otherwise is read again
 
 
 def _continues(out: Path, source: Source) -> bool:

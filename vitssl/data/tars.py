@@ -11,11 +11,12 @@ import re
 import tarfile
 from collections import Counter
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import groupby, islice
 from typing import BinaryIO, NamedTuple
 
 from vitssl.config import ConfigError
 
+LONGEST = 300  # letters of a name in a message
 COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 META = re.compile(r"__[^/]*__(?:$|/)")  # what webdataset keeps for itself
 # what tarfile raises on damaged or hostile headers
@@ -29,6 +30,11 @@ class Group(NamedTuple):
     key: str  # as it may be shown
     members: dict[str, tarfile.TarInfo]  # by ending, in lower case and without the first dot: jpg, cls, input.png
     problem: str | None  # why it cannot be used
+
+    @property
+    def held(self) -> str:
+        """The first of its members, for messages."""
+        return ", ".join(map(shown, islice(self.members, 5))) + ", ..." * (len(self.members) > 5)
 
 
 @contextlib.contextmanager
@@ -104,4 +110,5 @@ def _members(stream: BinaryIO, path: str) -> Iterator[tarfile.TarInfo]:
 
 def shown(name: str) -> str:
     """A name from a tar in one line that does nothing to a terminal."""
+    name = name if len(name) <= LONGEST else f"{name[:LONGEST]}..."
     return name if name.isprintable() else ascii(name)[1:-1]

@@ -21,8 +21,6 @@ from collections import Counter
 from itertools import chain, islice
 from pathlib import Path
 
-from braceexpand import UnbalancedBracesError, braceexpand
-
 from vitssl.config import ConfigError
 from vitssl.data import lists
 from vitssl.data.samples import UNLABELLED, Options, Sample, Tars
@@ -54,9 +52,12 @@ def open_tars(pattern: str, options: Options) -> Tars:
 
 
 def name_of(pattern: str) -> str:
-    """What such a data set is called: the beginning that its tars share, or else their folder."""
-    path = Path(pattern)
-    return re.split(r"[{*]", path.name.removesuffix(".tar"))[0].rstrip("-_.") or path.absolute().parent.name
+    """What such a data set is called: the beginning that the names of its training tars share, without "train", or else their folder."""
+    path = Path(pattern).absolute()
+    names = (
+        re.split(r"[{*]", name.removesuffix(".tar"))[0].rstrip("-_.") for name in (path.name, path.parent.name, path.parent.parent.name)
+    )
+    return next(filter(None, (re.sub(r"(^|[-_.])train(ing)?$", "", name) for name in names)), "wds")
 
 
 def is_here(pattern: str) -> bool:
@@ -83,6 +84,8 @@ def expanded(pattern: str) -> list[str]:
 
 
 def _without_braces(pattern: str) -> list[str]:
+    from braceexpand import UnbalancedBracesError, braceexpand
+
     for first, last in re.findall(r"(\d+)\.\.(\d+)", pattern):  # before they are counted out in memory
         if abs(int(last[:20]) - int(first[:20])) >= MOST_TARS:
             raise ConfigError(f"wds:{pattern}: {{{first}..{last}}} are more than {MOST_TARS:,} tars")
