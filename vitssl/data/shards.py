@@ -180,10 +180,8 @@ def _complete(out: Path, source: str, opened: Source, listed: list[listing.Row])
 
 
 def _plan(source: Source) -> dict[str, Any]:
-    return {
-        "name": source.name,
-        "classes": [] if isinstance(source, Tars) else source.classes,
-    }  # a tar that is read otherwise is read again
+    known = [] if isinstance(source, Tars) else source.classes  # tars are read again where their classes are named anew
+    return {"name": source.name, "classes": known}
 
 
 def _continues(out: Path, source: Source) -> bool:
