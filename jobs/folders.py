@@ -19,7 +19,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from jobs.graph import Graph, Job
-from jobs.shards import ROOT, facts, images_trained
+from jobs.shards import ROOT, facts, folders_of, images_trained
 from jobs.sweep import Spec
 from vitssl.config import SCHEMA, ConfigError, Run, Site, active, active_views, checkpoints, read_yaml, save, unstarted
 from vitssl.config.evals import evals_of, pending
@@ -145,11 +145,15 @@ def write_run(job: Job, launch: Launch) -> None:
         "data": facts(job.run),
         "executor": launch.executor,
         "parents": [str(parent.folder) for parent in job.parents],
-        "binds": [job.run.data.shards, *(cfg.shards for cfg in evals_of(job.run).values() if cfg.shards), *checkpoints(job.run).values()],
+        "binds": [*(path for shards in _shards_of(job.run) for path in folders_of(shards)), *checkpoints(job.run).values()],
         "cache_dir": job.run.data.cache_dir,
         "source": str(source),
     }
     write_json(job.folder / "job.json", before | {"evaluation": content} if trained else content)
+
+
+def _shards_of(run: Run) -> list[str]:
+    return [run.data.shards, *(cfg.shards for cfg in evals_of(run).values() if cfg.shards)]
 
 
 def _as_known(known: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import numpy as np
 from jobs.graph import Stage
 from jobs.node import container_command
 from vitssl.config import ConfigError, Data, Run, Site, classifies, needs_labels, unknown
-from vitssl.data import findings, listing, paper_counts
+from vitssl.data import findings, listing, paper_counts, webdatasets
 from vitssl.data.folders import build_command, build_line, holds_runs
 from vitssl.data.index import OF_RUNS, Index, load_index, unwritten
 from vitssl.data.sources import open_source
@@ -42,7 +42,7 @@ def index_of(folder: Path) -> Index:
 
 def expected_index(data: Data) -> Index | None:
     """What a Run's shards hold. Where they are not built yet, what they will hold: by the files that they are built from or, if those
-    are not here, by the published counts of the data set that the folder is named after. None where neither is known.
+    are not here or are tars, by the published counts of the data set that the folder is named after. None where neither is known.
 
     Raises:
         ConfigError: shards, or files to build them from, that are damaged.
@@ -50,7 +50,8 @@ def expected_index(data: Data) -> Index | None:
     folder, source = Path(data.shards), data.source
     if (folder / "index.json").exists():
         return index_of(folder)
-    if source == "digits" or (source and not source.startswith("torchvision:") and Path(_parts(source)[1]).exists()):
+    # how many images are in somebody's tars is known when they are read
+    if source == "digits" or (source and not source.startswith("wds:") and _is_here(source)):
         return _listed(folder, source)
     printed = paper_counts.expected(folder)
     known = printed is not None and set(f"{data.train_split}+{data.test_split}".split("+")) <= set(printed.splits)
@@ -105,7 +106,7 @@ def _no_shards(folder: str) -> str:
 
 def _refuse_absent_files(source: str) -> None:
     path = _parts(source)[1]
-    if path and not source.startswith("torchvision:") and not Path(path).exists():
+    if path and not source.startswith("torchvision:") and not _is_here(source):
         raise ConfigError(f"there is no {path} to build the shards from", "data.source")
 
 
@@ -141,12 +142,14 @@ def _differing(folder: Path, source: str) -> str:
     if not _is_here(source):
         return ""
     opened = open_source(source)
-    differing = listing.difference(index_of(folder), listing.rows(opened), opened.classes)
+    differing = listing.difference(index_of(folder), listing.rows(opened), opened)
     return f" ({differing}); `{build_command(source, folder)} --rebuild` replaces the shards"
 
 
 def _is_here(source: str) -> bool:
     path = _parts(source)[1]
+    if source.startswith("wds:"):
+        return webdatasets.is_here(path)
     return bool(path) and not source.startswith("torchvision:") and Path(path).exists()
 
 
@@ -160,7 +163,7 @@ def _was_built_from(folder: Path, source: str) -> bool:
     path, _, options = (source.partition(":")[2] or source).partition("?")
     if option := re.search(r"(?:^|&)train=([^&]*)", options):
         return index.name == f"{Path(path).name}/{Path(option[1]).stem}"
-    return index.name in (Path(path).name, Path(path).stem)
+    return index.name in ([webdatasets.name_of(path)] if source.startswith("wds:") else [Path(path).name, Path(path).stem])
 
 
 def _parts(source: str) -> tuple[str, str, str]:
@@ -199,6 +202,13 @@ def build(missing: dict[str, str], site: Site) -> None:
 def _existing(path: str) -> list[Path]:
     """The path, or the nearest folder above it that exists: what a container must see to read it, or to make it."""
     return [next(p for p in (Path(path), *Path(path).parents) if p.exists())] if path else []
+
+
+@functools.cache
+def folders_of(folder: str) -> list[str]:
+    """A folder of shards, and those of the tars that it links to: what a container must see."""
+    links = [path for path in Path(folder).glob("*.tar") if path.is_symlink()]
+    return [folder, *sorted({str(place.parent) for link in links for place in (link.readlink(), link.resolve())})]
 
 
 def fingerprint(run: Run) -> str | None:

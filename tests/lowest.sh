@@ -16,6 +16,7 @@ tests=(
     tests/test_cost.py                                     # fvcore
     tests/test_emissions.py                                # codecarbon
     tests/data/test_shards.py                              # webdataset, scikit-learn
+    tests/data/test_tars.py                                # braceexpand
     tests/views/test_augment.py                            # torchvision
     tests/jobs/test_launcher.py                            # submitit
     tests/jobs/test_local.py::test_a_chain_runs_in_order_and_leaves_folders_and_a_report

@@ -75,7 +75,7 @@ def _shards_parser(commands: argparse._SubParsersAction) -> None:
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     add = command(actions, "build", _shards_build, "write tar shards and index.json; continues an interrupted build")
     sources = "digits, folder:PATH, folder:PATH?test=0.2 (holds out a fifth of each class), torchvision:NAME, "
-    add("source", help=f"{sources}list:PATH?train=FILE&test=FILE, cub:PATH, npz:FILE, idx:PATH or csv:FILE")
+    add("source", help=f"{sources}list:PATH?train=FILE&test=FILE, cub:PATH, npz:FILE, idx:PATH, csv:FILE or wds:TARS?test=TARS")
     add("out", type=Path, help="the folder to write, for example shards/photos")
     add("--workers", type=int, default=None, help="processes; default: one per core")
     add("--skip-bad", action="store_true", help="leave out images that cannot be read; `shards info` names them")

@@ -12,7 +12,7 @@ import numpy as np
 from vitssl.config import ConfigError
 from vitssl.data import findings, near_duplicates, pool
 from vitssl.data.index import COLUMNS, Index, fingerprint, to_json
-from vitssl.data.samples import Sample, Source
+from vitssl.data.samples import UNLABELLED, Sample, Source
 from vitssl.data.writing import Job
 
 BAD_IMAGES = "bad_images.txt"
@@ -78,7 +78,7 @@ def _refuse_emptied(source: Source, index: Index) -> None:
         if split not in index.splits:
             raise ConfigError(f"{source.name}: no image of split {split!r} can be used")
         left = np.unique(index.label[index.where(split)])
-        if lost := sorted({sample.label for sample in samples} - set(left.tolist())):
+        if lost := sorted({sample.label for sample in samples if sample.label != UNLABELLED} - set(left.tolist())):
             raise ConfigError(f"{source.name}: no image of class {source.classes[lost[0]]!r} in split {split!r} can be used")
 
 

@@ -203,10 +203,15 @@ def size_problems(index: Index) -> list[str]:
     for shard in index.shards:
         path = index.folder / shard["name"]
         if not path.is_file():
-            problems.append(f"{path}: missing; {REBUILD}")
+            problems.append(_gone(path) if path.is_symlink() else f"{path}: missing; {REBUILD}")
         elif (size := path.stat().st_size) != shard["bytes"]:
             problems.append(f"{path}: truncated or altered, {size:,} bytes instead of {shard['bytes']:,}; {REBUILD}")
     return problems
+
+
+def _gone(link: Path) -> str:
+    """What to say of a shard that is another's tar, read in place."""
+    return f"{link}: what it links to is gone, {os.readlink(link)}; put that back, or build from where it is now with --rebuild"
 
 
 def read_image(descriptor: int, index: Index, position: int) -> np.ndarray:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vitssl.data.index import Index
-from vitssl.data.samples import Sample, Source
+from vitssl.data.samples import Sample, Source, Tars
 from vitssl.data.sources import open_source
 from vitssl.words import counted
 
@@ -33,12 +33,13 @@ class Row(NamedTuple):
     split: str
     name: str
     label: int  # position of its class, or -1
-    size: str  # of a file in bytes, of an array its shape and checksum
+    size: str  # of a file in bytes, of a tar also its time, of an array its shape and checksum
 
 
 def rows(source: Source) -> list[Row]:
     """What a source lists, in its order."""
-    return [Row(split, sample.name, sample.label, _size(sample)) for split, sample in source.samples()]
+    size = _size_and_time if isinstance(source, Tars) else _size
+    return [Row(split, sample.name, sample.label, size(sample)) for split, sample in source.samples()]
 
 
 def _size(sample: Sample) -> str:
@@ -48,9 +49,14 @@ def _size(sample: Sample) -> str:
     return f"{sample.image.shape} {zlib.crc32(np.ascontiguousarray(sample.image))}"
 
 
-def digest(listed: Iterable[Row], classes: list[str]) -> str:
-    """Fingerprint of rows: of splits, names, labels and sizes."""
-    found = hashlib.sha256(json.dumps(classes).encode())
+def _size_and_time(tar: Sample) -> str:
+    """Tars are a multiple of 10 kB long, so that one with other labels often has the same size."""
+    return f"{_size(tar)} {os.path.getmtime(str(tar.image)):.0f}"
+
+
+def digest(listed: Iterable[Row], source: Source) -> str:
+    """Fingerprint of rows of a source: of splits, names, labels and sizes."""
+    found = hashlib.sha256(json.dumps(source.head).encode())
     for row in listed:
         found.update(os.fsencode("\0".join(map(str, row)) + "\n"))
     return found.hexdigest()
@@ -63,7 +69,7 @@ def fingerprint(source: str) -> str:
         ConfigError: a source that cannot be opened; one line.
     """
     opened = open_source(source)
-    return digest(rows(opened), opened.classes)
+    return digest(rows(opened), opened)
 
 
 def write(path: Path, listed: Iterable[Row], classes: list[str]) -> None:
@@ -92,15 +98,17 @@ def _read(path: Path) -> Images:
 # -------------------------------------------------------------------------------------------------------- what differs
 
 
-def difference(index: Index, listed: list[Row], classes: list[str]) -> str:
+def difference(index: Index, listed: list[Row], source: Source) -> str:
     """What is listed that shards were not built from, and the other way round, in words: counts and the first names."""
+    what, classes = ("tar", source.classes or index.classes) if isinstance(source, Tars) else ("image", source.classes)
     before = index.classes
     parts = [_names("classes added", [name for name in classes if name not in before])]
     parts += [_names("classes gone", [name for name in before if name not in classes])]
     path = index.folder / FILE
     now = {(row.split, row.name): (_class(row, classes), row.size) for row in listed}
-    parts += _images(_read(path), now) if path.exists() else _counts(index, listed)
-    return "; ".join(filter(None, parts)) or "the same images in another order"
+    parts += _files(what, _read(path), now) if path.exists() else _counts(index, listed)
+    same = f"the same {what}s in another order" + " or read with other options" * (what == "tar")
+    return "; ".join(filter(None, parts)) or same
 
 
 def _names(what: str, names: list[str]) -> str:
@@ -108,23 +116,23 @@ def _names(what: str, names: list[str]) -> str:
     return f"{what}: {', '.join(names[:SHOWN])}{more}" if names else ""
 
 
-def _images(before: Images, now: Images) -> list[str]:
+def _files(what: str, before: Images, now: Images) -> list[str]:
     added = [name for split, name in now if (split, name) not in before]
     gone = [name for split, name in before if (split, name) not in now]
     moved = set(added) & set(gone)
     kept = [key for key in now if key in before]
     return [
-        _some("more", [name for name in added if name not in moved]),
-        _some("fewer", [name for name in gone if name not in moved]),
-        _some("in another split", [name for name in added if name in moved]),
-        _some("in another class", [key[1] for key in kept if now[key][0] != before[key][0]]),
-        _some("with other content", [key[1] for key in kept if now[key][1] != before[key][1]]),
+        _some(what, "more", [name for name in added if name not in moved]),
+        _some(what, "fewer", [name for name in gone if name not in moved]),
+        _some(what, "in another split", [name for name in added if name in moved]),
+        _some(what, "in another class", [key[1] for key in kept if now[key][0] != before[key][0]]),
+        _some(what, "with other content", [key[1] for key in kept if now[key][1] != before[key][1]]),
     ]
 
 
-def _some(how: str, names: list[str]) -> str:
+def _some(what: str, how: str, names: list[str]) -> str:
     shown = ", ".join(names[:SHOWN]) + ", ..." * (len(names) > SHOWN)
-    return f"{len(names):,} image{'s' * (len(names) != 1)} {how} ({shown})" if names else ""
+    return f"{counted(len(names), what)} {how} ({shown})" if names else ""
 
 
 def _counts(index: Index, listed: list[Row]) -> list[str]:

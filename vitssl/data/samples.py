@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ class Sample(NamedTuple):
 
     name: str  # for messages: a path relative to the source, or a number
     label: int  # position of the class in `Source.classes`, or -1
-    image: str | np.ndarray  # path of an image file, or pixels (H, W) or (H, W, 3)
+    image: str | np.ndarray  # path of an image file or of the tar that holds it, or pixels (H, W) or (H, W, 3)
 
 
 @dataclass
@@ -31,3 +31,24 @@ class Source:
     def samples(self) -> Iterator[tuple[str, Sample]]:
         for split, samples in self.splits.items():
             yield from ((split, sample) for sample in samples)
+
+    @property
+    def head(self) -> list[Any]:
+        """What makes another data set of the same samples."""
+        return self.classes
+
+
+@dataclass
+class Tars(Source):
+    """A WebDataset that stays where it is: each "sample" is one of its tars, which a build reads and links to as a shard.
+
+    `classes` are empty where the labels in the tars say which there are.
+    """
+
+    endings: tuple[str, ...]  # of the members that are images, without the dot
+    member: str  # the ending of the members that hold a label
+    field: tuple[str, ...]  # where it is in their JSON; empty where the label is all of their text
+
+    @property
+    def head(self) -> list[Any]:
+        return [self.classes, self.endings, self.member, self.field]

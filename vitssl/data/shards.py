@@ -2,7 +2,7 @@
 
 Each tar holds samples of one split as two members, ``00000017.jpg`` (the original bytes of a file, or a PNG of an array or of an image
 that had to be scaled to 8 bits) and ``00000017.cls`` (the label in decimal, -1 where there is none). Nothing in a shard depends on the
-path, the time or the number of workers.
+path, the time or the number of workers. Tars that somebody else wrote are shards in place (`vitssl.data.in_place`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 
 from vitssl.config import ConfigError
-from vitssl.data import findings, finishing, folders, listing, pool, writing
+from vitssl.data import findings, finishing, folders, in_place, listing, pool, writing
 from vitssl.data.index import (
     INDEX_FILE,
     REBUILD,
@@ -34,7 +34,7 @@ from vitssl.data.index import (
     write_index,
 )
 from vitssl.data.paper_counts import comparison
-from vitssl.data.samples import Source
+from vitssl.data.samples import Source, Tars
 from vitssl.data.sources import open_source
 from vitssl.files import flock, hash_file, open_lock, write_atomically
 from vitssl.words import counted
@@ -160,8 +160,8 @@ def _open(source: str, out: Path) -> Source:
     except folders.NoTestSplit as error:
         line = folders.build_command(error.source, out)
         raise ConfigError(f"{error.found}; to hold out a fifth of each class for testing, type `{line}`") from None
-    first = next((image for _, (_, _, image) in opened.samples() if isinstance(image, str)), None)
-    if first is not None and Path(first).resolve().is_relative_to(out.resolve()):
+    first = [Path(image) for samples in opened.splits.values() if isinstance(image := samples[0].image, str)]
+    if any(path.is_relative_to(out.resolve()) for image in first for path in (image.resolve(), image.parent.resolve())):
         raise ConfigError(f"{out}: holds the images themselves; choose another folder for their shards")
     return opened
 
@@ -171,8 +171,8 @@ def _complete(out: Path, source: str, opened: Source, listed: list[listing.Row])
     if not (out / INDEX_FILE).exists():
         return None
     index = load_index(out)
-    if index.source != listing.digest(listed, opened.classes):
-        differing = f"differ from {source}: {listing.difference(index, listed, opened.classes)}"
+    if index.source != listing.digest(listed, opened):
+        differing = f"differ from {source}: {listing.difference(index, listed, opened)}"
         replace = f"`{folders.build_command(source, out)} --rebuild` replaces them"
         raise ConfigError(f"{out}: holds the shards of {index.name}, which {differing}; {replace}, or choose another folder")
     print(f"{out}: already holds all shards of {source}, nothing to do", file=sys.stderr)
@@ -180,7 +180,8 @@ def _complete(out: Path, source: str, opened: Source, listed: list[listing.Row])
 
 
 def _plan(source: Source) -> dict[str, Any]:
-    return {"name": source.name, "classes": source.classes}
+    known = [] if isinstance(source, Tars) else source.classes  # tars are read again where their classes are named anew
+    return {"name": source.name, "classes": known}
 
 
 def _continues(out: Path, source: Source) -> bool:
@@ -211,16 +212,17 @@ def _written(
     tasks = ((job, [source.splits[job.split][i] for i in range(job.start, job.stop)]) for job in missing)
     with pool.progress_bar(f"shards of {source.name}", len(listed), progress) as advance:
         advance(len(listed) - sum(job.stop - job.start for job in missing))
-        pool.run(writing.write, tasks, workers=min(workers, len(missing)), advance=advance)
+        pool.run(in_place.writer(source), tasks, workers=min(workers, len(missing)), advance=advance)
     return [(job, job.record()) for job in jobs]
 
 
 def _finished(source: Source, listed: list[listing.Row], out: Path, records: finishing.Records, progress: bool) -> Index:
     """The index, written last, when everything else is in place."""
-    index = finishing.index_of(source, listing.digest(listed, source.classes), out, records)
+    images, records = in_place.images(source, records)
+    index = finishing.index_of(images, listing.digest(listed, source), out, records)
     for stranger in {path.name for path in out.glob("*.tar")} - {shard["name"] for shard in index.shards}:
         (out / stranger).unlink()  # the source has shrunk since the build began
-    findings.write(out, finishing.find(source, records, progress))
+    findings.write(out, finishing.find(images, records, progress))
     listing.write(out / listing.FILE, listed, source.classes)
     write_index(index)
     (out / finishing.BAD_IMAGES).unlink(missing_ok=True)

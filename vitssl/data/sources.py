@@ -13,6 +13,7 @@
     npz:FILE                        MedMNIST's arrays: train_images, train_labels, ...
     idx:PATH                        a folder of MNIST-format files (train-images-idx3-ubyte[.gz], ...)
     csv:FILE                        columns path, label and, optionally, split
+    wds:TARS?test=TARS              a WebDataset, which stays where it is (`vitssl.data.webdatasets`): TARS such as x-{000..146}.tar
 
 What follows a "?" is relative to PATH, unless it is absolute. A sample's image is a path of a file, or its pixels; files are
 listed here and read when the shards are written.
@@ -28,7 +29,7 @@ from pathlib import Path
 import numpy as np
 
 from vitssl.config import ConfigError
-from vitssl.data import arrays, lists, torchvision_sets
+from vitssl.data import arrays, lists, torchvision_sets, webdatasets
 from vitssl.data.folders import existing, open_folder
 from vitssl.data.samples import UNLABELLED, Options, Sample, Source
 
@@ -222,4 +223,5 @@ _KINDS: dict[str, tuple[Callable[[str, Options], Source], tuple[str, ...] | None
     "npz": (_npz, ()),
     "idx": (_idx, ()),
     "csv": (_csv, ()),
+    "wds": (webdatasets.open_tars, webdatasets.OPTIONS),
 }

@@ -19,7 +19,7 @@ from vitssl.config import ConfigError
 from vitssl.data import decode, depth, listing
 from vitssl.data.index import UNFINISHED
 from vitssl.data.near_duplicates import signatures, thumbnail
-from vitssl.data.samples import Sample, Source
+from vitssl.data.samples import Sample, Source, Tars
 from vitssl.files import hash_file, move, read_whole, write_atomically
 
 
@@ -62,12 +62,14 @@ class Job:
 
 
 def jobs(source: Source, listed: list[listing.Row], folder: Path, images_per_shard: int) -> Iterator[Job]:
-    """The shards of a source that lists these rows."""
+    """The shards of a source that lists these rows; of tars that stay where they are each is one."""
+    if isinstance(source, Tars):
+        images_per_shard = 1
     first = 0
     for split, samples in source.splits.items():
         for number, start in enumerate(range(0, len(samples), images_per_shard)):
             stop = min(start + images_per_shard, len(samples))
-            yield Job(folder, split, number, start, stop, listing.digest(listed[first + start : first + stop], source.classes))
+            yield Job(folder, split, number, start, stop, listing.digest(listed[first + start : first + stop], source))
         first += len(samples)
 
 
@@ -77,7 +79,7 @@ def write(task: tuple[Job, list[Sample]]) -> int:
     What cannot be read or decoded is left out and recorded.
     """
     job, samples = task
-    written = _Written()
+    written = Written()
     temporary = job.path.with_suffix(".tar")
     with open(temporary, "wb") as stream:
         with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as tar:
@@ -85,18 +87,11 @@ def write(task: tuple[Job, list[Sample]]) -> int:
                 written.add(tar, i, sample)
         stream.flush()
         os.fsync(stream.fileno())
-    shard = None
-    if written.rows:
-        size, sha256 = temporary.stat().st_size, hash_file(temporary)
-        shard = {"name": job.tar.name, "split": job.split, "images": len(written.rows), "bytes": size, "sha256": sha256}
-        move(temporary, job.tar)
-    np.save(job.signatures, signatures(written.thumbnails))
-    record = {"shard": shard, "listing": job.listing} | written.record()
-    write_atomically(job.path, json.dumps(record).encode())
+    written.finish(job, temporary)
     return len(samples)
 
 
-class _Written:
+class Written:
     """What the tar of a shard holds so far."""
 
     def __init__(self) -> None:
@@ -114,12 +109,27 @@ class _Written:
             return
         offset = _add(tar, f"{number:08d}.{decode.extension(image.encoded)}", image.encoded)
         _add(tar, f"{number:08d}.cls", str(sample.label).encode())
-        self.rows.append((offset, len(image.encoded), sample.label, *image.pixels.shape[:2], zlib.crc32(image.encoded)))
+        self.keep(offset, sample.label, image)
+
+    def keep(self, offset: int, label: int, image: Stored) -> None:
+        """Count in an image that lies in the tar."""
+        self.rows.append((offset, len(image.encoded), label, *image.pixels.shape[:2], zlib.crc32(image.encoded)))
         self.totals += _totals(image.pixels)
         self.thumbnails.append(thumbnail(image.pixels))
         self.scaled.update([image.was] if image.was else [])
 
-    def record(self) -> dict[str, Any]:
+    def finish(self, job: Job, temporary: Path, **more: Any) -> None:
+        """Move the tar, or a link to it, into its place, and then write the record of what it holds; of no images there is no tar."""
+        shard = None
+        if self.rows:
+            size, sha256 = temporary.stat().st_size, hash_file(temporary)
+            shard = {"name": job.tar.name, "split": job.split, "images": len(self.rows), "bytes": size, "sha256": sha256}
+            move(temporary, job.tar)
+        np.save(job.signatures, signatures(self.thumbnails))
+        record = {"shard": shard, "listing": job.listing} | self._record() | more
+        write_atomically(job.path, json.dumps(record).encode())
+
+    def _record(self) -> dict[str, Any]:
         return {"rows": self.rows, "totals": self.totals.tolist(), "scaled": self.scaled, "left_out": self.left_out}
 
 

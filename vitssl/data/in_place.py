@@ -1,0 +1,194 @@
+"""Tars that stay where they are as shards: what each holds, a link to it in the folder of the index, and which classes all of them have.
+
+A build reads each tar once and records a row for each image, as for shards that it writes (`vitssl.data.writing`), and each sample's name
+and label. Once all are read, `images` says which images the source has, as if it had listed them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from vitssl.config import ConfigError
+from vitssl.data import decode, tars, writing
+from vitssl.data.finishing import Records
+from vitssl.data.samples import UNLABELLED, Sample, Source, Tars
+
+MOST_CLASSES = 1_000_000
+LONGEST_NAME = 200  # letters of a class's name
+LARGEST_LABEL = 2**24  # bytes of a member that holds a label
+
+
+def writer(source: Source) -> Callable[[tuple[writing.Job, list[Sample]]], int]:
+    """What makes a shard of a source, given its job and its samples."""
+    return partial(_link, source) if isinstance(source, Tars) else writing.write
+
+
+def _link(source: Tars, task: tuple[writing.Job, list[Sample]]) -> int:
+    """Read one tar, link to it, and write the record of what it holds. Returns 1, the number of tars."""
+    job, (tar,) = task
+    reader = _Reader(source, str(tar.image), labelled=job.split != "unlabeled")
+    reader.read()
+    temporary = job.path.with_suffix(".tar")
+    temporary.unlink(missing_ok=True)  # of an interrupted build
+    temporary.symlink_to(reader.path)
+    reader.written.finish(job, temporary, samples=reader.samples)
+    return 1
+
+
+class _Reader:
+    """What was found in a tar so far."""
+
+    def __init__(self, source: Tars, path: str, labelled: bool):
+        self.source, self.path, self.labelled = source, path, labelled
+        self.positions = {name: k for k, name in enumerate(source.classes)}
+        self.written = writing.Written()
+        self.samples: list[tuple[str, str | None]] = []  # name and label of each; also of those that cannot be used
+
+    def read(self) -> None:
+        """Read the tar to its end, or as far as it is one."""
+        try:
+            with tars.open_tar(self.path) as stream:
+                for group in tars.groups(stream, self.path):
+                    self._add(stream, group)
+            if not self.samples:
+                raise ConfigError(f"{self.path}: holds no files that belong to a sample, such as 000.jpg")
+        except ConfigError as error:
+            self._leave_out("", error)
+
+    def _leave_out(self, name: str, error: ConfigError) -> None:
+        self.written.left_out.append((len(self.samples), str(error)))
+        self.samples.append((name, None))
+
+    def _add(self, stream: BinaryIO, group: tars.Group) -> None:
+        try:
+            if group.problem:
+                raise ConfigError(f"{group.where}: {group.problem}")
+            ending = _image_ending(group, self.source.endings)
+            label = self._label(stream, group) if self.labelled else None
+            image = self._image(stream, group, ending)
+        except ConfigError as error:
+            self._leave_out(group.key, error)
+            return
+        self.written.keep(group.members[ending].offset_data, UNLABELLED, image)
+        self.samples.append((f"{group.key}.{ending}", label))
+
+    def _image(self, stream: BinaryIO, group: tars.Group, ending: str) -> writing.Stored:
+        where = f"{group.where}.{ending}"
+        encoded = _content(stream, group, ending)
+        pixels, was = decode.decode_file(encoded, where)
+        if was and not np.array_equal(decode.decode(encoded, where), pixels):
+            raise ConfigError(f"{where}: {was}, which shards hold scaled to 8 bits; unpack the tars and build from list: or csv:")
+        return writing.Stored(encoded, pixels, was)
+
+    def _label(self, stream: BinaryIO, group: tars.Group) -> str:
+        """The class of a sample as its tar writes it."""
+        member, where = self.source.member, f"{group.where}.{self.source.member}"
+        if member not in group.members:
+            raise ConfigError(f"{group.where}: has no member {member} with its label, but {group.held}; label=... says which has")
+        if group.members[member].size > LARGEST_LABEL:
+            raise ConfigError(f"{where}: {group.members[member].size:,} bytes, too many for a label")
+        text = _text(_content(stream, group, member), self.source.field, where)
+        if problem := self._label_problem(text):
+            raise ConfigError(f"{where}: {problem}")
+        return text
+
+    def _label_problem(self, text: str) -> str | None:
+        if not text or not text.isprintable() or len(text) > LONGEST_NAME:
+            return f"expected a number or a name in a line, not {text[:50]!a}"
+        if re.fullmatch(r"-[0-9]+", text):
+            return f"label {text} is negative; put images without a class into tars of their own and name them by unlabeled=..."
+        if self.positions and _position(text, self.positions) is None:
+            return f"{text!r} is none of the {len(self.positions):,} classes in the file, by name or by number from 0"
+        if not self.positions and _is_number(text) and int(text) >= MOST_CLASSES:
+            return f"{text} as the number of a class would make more than {MOST_CLASSES:,} classes"
+        return None
+
+
+def _image_ending(group: tars.Group, endings: tuple[str, ...]) -> str:
+    found = [ending for ending in group.members if ending in endings]
+    if not found:
+        raise ConfigError(f"{group.where}: has no image ({', '.join(endings)}), but {group.held}")
+    if len(found) > 1:
+        raise ConfigError(f"{group.where}: has several images, {' and '.join(sorted(found))}; image=... says which is meant")
+    return found[0]
+
+
+def _content(stream: BinaryIO, group: tars.Group, ending: str) -> bytes:
+    return os.pread(stream.fileno(), group.members[ending].size, group.members[ending].offset_data)
+
+
+def _text(content: bytes, field: tuple[str, ...], where: str) -> str:
+    """The text of a label, or of what stands in a field of JSON."""
+    try:
+        value = json.loads(content) if field else content.decode("utf-8-sig")
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where}: is not {'JSON' if field else 'text in UTF-8'} ({error})") from None
+    for depth, key in enumerate(field):
+        if not isinstance(value, dict) or key not in value:
+            raise ConfigError(f"{where}: has no field {'.'.join(field[: depth + 1])}")
+        value = value[key]
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ConfigError(f"{where}: {'.'.join(field)} is {ascii(value)[:50]}, neither a whole number nor a name")
+    return str(value).strip()
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
+
+
+def _position(text: str, positions: dict[str, int]) -> int | None:
+    """The position of a class that is given by name or number."""
+    if text in positions:
+        return positions[text]
+    return int(text) if _is_number(text) and int(text) < len(positions) else None
+
+
+# ------------------------------------------------------------------------------------------------- when all tars are read
+
+
+def images(source: Source, records: Records) -> tuple[Source, Records]:
+    """A source and the records of its shards as they are, but of tars that stay where they are: the images in them, with their classes.
+
+    Raises:
+        ConfigError: a class that does not occur in training; naming tar and member.
+    """
+    if not isinstance(source, Tars):
+        return source, records
+    classes, numbered = (source.classes, True) if source.classes else _classes(records)
+    positions = {name: k for k, name in enumerate(classes)}
+    splits: dict[str, list[Sample]] = {split: [] for split in source.splits}
+    found = []
+    for job, record in records:
+        samples, tar, start = splits[job.split], source.splits[job.split][job.start], len(splits[job.split])
+        for name, text in record["samples"]:
+            label = _position(text or "", positions) if numbered else positions.get(text or "")
+            if text is not None and label is None:
+                raise ConfigError(f"{tar.image}: {name}: class {text!r} of split {job.split!r} does not occur in the train split")
+            place = f"{tar.name}: {name}" if name else tar.name
+            samples.append(Sample(place, UNLABELLED if label is None else label, tar.image))
+        found.append((replace(job, start=start, stop=len(samples)), _numbered(record, samples[start:], start)))
+    return Source(source.name, classes, splits), found
+
+
+def _classes(records: Records) -> tuple[list[str], bool]:
+    """The classes of the training tars, and whether they are numbers."""
+    labels = {text for job, record in records if job.split == "train" for _, text in record["samples"] if text is not None}
+    if all(map(_is_number, labels)):
+        return [str(k) for k in range(1 + max(map(int, labels), default=-1))], True
+    return sorted(labels), False
+
+
+def _numbered(record: dict[str, Any], samples: list[Sample], start: int) -> dict[str, Any]:
+    """A tar's record with the labels of its images, and with its samples' numbers within the split."""
+    out = {number for number, _ in record["left_out"]}
+    kept = [sample.label for number, sample in enumerate(samples) if number not in out]
+    rows = [(offset, size, label, *rest) for (offset, size, _, *rest), label in zip(record["rows"], kept, strict=True)]
+    return record | {"rows": rows, "left_out": [(start + number, why) for number, why in record["left_out"]]}

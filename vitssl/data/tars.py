@@ -1,0 +1,114 @@
+"""The members of a tar that anybody may have written, by sample, as webdataset groups them: by the name up to the first dot.
+
+Nothing is unpacked. What is no regular file is left out, as webdataset does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tarfile
+from collections import Counter
+from collections.abc import Iterator
+from itertools import groupby, islice
+from typing import BinaryIO, NamedTuple
+
+from vitssl.config import ConfigError
+
+LONGEST = 300  # letters of a name in a message
+COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+META = re.compile(r"__[^/]*__(?:$|/)")  # what webdataset keeps for itself
+# what tarfile raises on damaged or hostile headers
+_BROKEN = (tarfile.TarError, OSError, ValueError, OverflowError, EOFError, IndexError, RecursionError)
+
+
+class Group(NamedTuple):
+    """The members of one sample."""
+
+    where: str  # tar and key, for messages
+    key: str  # as it may be shown
+    members: dict[str, tarfile.TarInfo]  # by ending, in lower case and without the first dot: jpg, cls, input.png
+    problem: str | None  # why it cannot be used
+
+    @property
+    def held(self) -> str:
+        """The first of its members, for messages."""
+        return ", ".join(map(shown, islice(self.members, 5))) + ", ..." * (len(self.members) > 5)
+
+
+@contextlib.contextmanager
+def open_tar(path: str) -> Iterator[BinaryIO]:
+    """A tar, open for reading.
+
+    Raises:
+        ConfigError: it cannot be read, there or in what is done with it, or is compressed.
+    """
+    try:
+        with open(path, "rb") as stream:
+            start = stream.read(8)
+            if kind := next((kind for magic, kind in COMPRESSED.items() if start.startswith(magic)), None):
+                raise ConfigError(f"{path}: is compressed ({kind}), so that no image can be read without all before it; uncompress it")
+            stream.seek(0)
+            yield stream
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def groups(stream: BinaryIO, path: str) -> Iterator[Group]:
+    """The samples of an open tar, in its order.
+
+    Raises:
+        ConfigError: where it is no tar, or damaged from there on; the samples before were given, but for the one that it breaks off in.
+    """
+    seen: set[str] = set()
+    named = ((*split, member) for member in _members(stream, path) if (split := _key_and_ending(member.name)))
+    for key, found in groupby(named, key=lambda entry: entry[0]):
+        endings = [(ending, member) for _, ending, member in found]
+        members = dict(reversed(endings))  # of several of a name the first
+        yield Group(f"{path}: {shown(key)}", shown(key), members, _problem(key, endings, seen))
+        seen.add(key)
+
+
+def _key_and_ending(name: str) -> tuple[str, str] | None:
+    folder, slash, file = name.rpartition("/")
+    key, _, ending = file.partition(".")
+    return (folder + slash + key, ending.lower()) if key and ending and not META.match(name) else None
+
+
+def _problem(key: str, endings: list[tuple[str, tarfile.TarInfo]], seen: set[str]) -> str | None:
+    if key.startswith("/") or ".." in key.split("/"):
+        return "its name leads out of the folder that the tar is unpacked into"
+    if key in seen:
+        return "occurs a second time; a sample's members stand next to each other, and its name is its own"
+    if twice := next((ending for ending, number in Counter(ending for ending, _ in endings).items() if number > 1), None):
+        return f"has two members {shown(twice)}"
+    if sparse := next((ending for ending, member in endings if member.issparse()), None):
+        return f"its member {shown(sparse)} is stored with holes, and cannot be read as it is"
+    return None
+
+
+def _members(stream: BinaryIO, path: str) -> Iterator[tarfile.TarInfo]:
+    """The regular files of a tar."""
+    last, end, length = "", -1, os.fstat(stream.fileno()).st_size
+    try:
+        with tarfile.open(fileobj=stream, mode="r:") as tar:
+            for member in tar:
+                whole = not member.isreg() or member.issparse() or 0 <= member.size <= length - member.offset_data
+                if not whole or member.offset <= end:
+                    raise tarfile.ReadError(f"{shown(member.name)} is not all there")
+                end, last = member.offset, member.name
+                if member.isreg():
+                    yield member
+            stream.seek(tar.offset)
+            if stream.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
+                raise tarfile.ReadError("it does not end as a tar does")
+    except _BROKEN as error:
+        what = f"is cut short or damaged after {shown(last)}" if last else "is no tar, or damaged at its beginning"
+        raise ConfigError(f"{path}: {what} ({' '.join(str(error).split())})") from None
+
+
+def shown(name: str) -> str:
+    """A name from a tar in one line that does nothing to a terminal."""
+    name = name if len(name) <= LONGEST else f"{name[:LONGEST]}..."
+    return name if name.isprintable() else ascii(name)[1:-1]

@@ -1,0 +1,131 @@
+"""The source wds: somebody's WebDataset, a set of tars that stay where they are.
+
+    wds:TARS?test=TARS              TARS is a path in which {000..146} stands for each of these numbers, {a,b} for each of these words and
+                                    * for anything; the first are for training. test, val and unlabeled are relative to the folder of
+                                    the first, unless they are absolute
+    image=jpg;png                   the endings of the members that are images, instead of all that are known
+    label=cls                       the ending of the members that hold a sample's label, a number or a name; or json.FIELD, where it
+                                    stands in FIELD (or FIELD.FIELD) of the member ending in json
+    classes=FILE                    the names of the classes, one a line, in the order of their numbers
+
+Without a file of them, the classes are the numbers up to the highest or, where not all are numbers, the names, sorted, that occur in the
+training tars. Here tars are listed, not read.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections import Counter
+from itertools import chain, islice
+from pathlib import Path
+
+from vitssl.config import ConfigError
+from vitssl.data import lists
+from vitssl.data.samples import UNLABELLED, Options, Sample, Tars
+
+SPLITS = ("test", "val", "unlabeled")
+OPTIONS = (*SPLITS, "image", "label", "classes")
+ENDINGS = ("jpg", "jpeg", "png", "bmp", "gif", "ppm", "pgm", "tif", "tiff", "webp", "avif", "jp2")
+LABEL = "cls"
+MOST_TARS = 1_000_000
+
+
+def open_tars(pattern: str, options: Options) -> Tars:
+    """The tars of a WebDataset, and how to read them.
+
+    Raises:
+        ConfigError: tars that are not there, or options that fit nothing; one line.
+    """
+    pattern = str(Path(pattern).expanduser())
+    _refuse_no_test(pattern, options)
+    folder = os.path.dirname(pattern)
+    others = {split: [os.path.join(folder, item) for item in options[split]] for split in SPLITS if split in options}
+    tars = {split: list(chain.from_iterable(map(expanded, items))) for split, items in ({"train": [pattern]} | others).items()}
+    _refuse_twice(pattern, [tar for of_split in tars.values() for tar in of_split])
+    above = os.path.commonpath([os.path.dirname(tar) for of_split in tars.values() for tar in of_split])
+    splits = {split: [Sample(os.path.relpath(tar, above), UNLABELLED, tar) for tar in of_split] for split, of_split in tars.items()}
+    classes = _class_names(Path(folder, options["classes"][-1]).expanduser()) if "classes" in options else []
+    endings = [ending.strip().removeprefix(".").lower() for ending in re.split("[;,]", ";".join(options.get("image", ENDINGS)))]
+    return Tars(name_of(pattern), classes, splits, tuple(endings), *_member_and_field(pattern, options.get("label", [LABEL])[-1]))
+
+
+def name_of(pattern: str) -> str:
+    """What such a data set is called: the beginning that the names of its training tars share, without "train", or else their folder."""
+    path = Path(pattern).absolute()
+    names = (
+        re.split(r"[{*]", name.removesuffix(".tar"))[0].rstrip("-_.") for name in (path.name, path.parent.name, path.parent.parent.name)
+    )
+    return next(filter(None, (re.sub(r"(^|[-_.])train(ing)?$", "", name) for name in names)), "wds")
+
+
+def is_here(pattern: str) -> bool:
+    """Are there all tars of a pattern?"""
+    try:
+        return bool(expanded(str(Path(pattern).expanduser())))
+    except ConfigError:
+        return False
+
+
+def expanded(pattern: str) -> list[str]:
+    """The absolute paths of the tars that a pattern names, in its order.
+
+    Raises:
+        ConfigError: one is not there, or none matches.
+    """
+    found = [path for name in _without_braces(pattern) for path in (sorted(glob.glob(name)) if "*" in name else [name])]
+    if missing := [path for path in found if not os.path.isfile(path)]:
+        others = f" (and {len(missing) - 1:,} more of {len(found):,})" if len(missing) > 1 else ""
+        raise ConfigError(f"wds:{pattern}: there is no tar {missing[0]}{others}")
+    if not found:
+        raise ConfigError(f"wds:{pattern}: no tar matches {pattern}")
+    return [os.path.abspath(path) for path in found]
+
+
+def _without_braces(pattern: str) -> list[str]:
+    from braceexpand import UnbalancedBracesError, braceexpand
+
+    for first, last in re.findall(r"(\d+)\.\.(\d+)", pattern):  # before they are counted out in memory
+        if abs(int(last[:20]) - int(first[:20])) >= MOST_TARS:
+            raise ConfigError(f"wds:{pattern}: {{{first}..{last}}} are more than {MOST_TARS:,} tars")
+    try:
+        names = list(islice(braceexpand(pattern, escape=False), MOST_TARS + 1))
+    except UnbalancedBracesError:
+        raise ConfigError(f"wds:{pattern}: a brace is open; expected, for example, train-{{000..146}}.tar") from None
+    if len(names) > MOST_TARS:
+        raise ConfigError(f"wds:{pattern}: names more than {MOST_TARS:,} tars")
+    return names
+
+
+def _refuse_no_test(pattern: str, options: Options) -> None:
+    share = "test" in options and re.fullmatch(r"0?\.\d+", options["test"][-1])
+    if "test" in options and not share:
+        return
+    found = f"test={options['test'][-1]} would divide tars, which stay as they are" if share else "no test split"
+    raise ConfigError(f"wds:{pattern}: {found}; name the tars to test on, as in 'wds:{pattern}?test=test-{{000..009}}.tar'")
+
+
+def _refuse_twice(pattern: str, tars: list[str]) -> None:
+    if twice := next((tar for tar, number in Counter(tars).items() if number > 1), None):
+        raise ConfigError(f"wds:{pattern}: {twice} is named twice; each tar belongs to one split")
+
+
+def _member_and_field(pattern: str, label: str) -> tuple[str, tuple[str, ...]]:
+    member, json, field = label.removeprefix(".").partition("json.")
+    if member.endswith("json") or (json and not field):
+        raise ConfigError(f"wds:{pattern}: label={label} does not say where in the JSON the label stands; write label=json.FIELD")
+    return (member + json).removesuffix(".").lower(), tuple(field.split(".")) if field else ()
+
+
+def _class_names(file: Path) -> list[str]:
+    names = [line.strip() for line in lists.read_text(file).splitlines() if line.strip()]
+    if not names:
+        raise ConfigError(f"{file}: names no classes; expected one on each line")
+    if twice := next((name for name, number in Counter(names).items() if number > 1), None):
+        raise ConfigError(f"{file}: names class {twice!r} twice")
+    numbers = [(k, name) for k, name in enumerate(names) if name.isdecimal() and name != str(k)]
+    if numbers:
+        k, name = numbers[0]
+        raise ConfigError(f"{file}: calls class {k} {name!r}, a number that a label may mean; write names")
+    return names
