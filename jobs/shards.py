@@ -19,7 +19,7 @@ from jobs.node import container_command
 from vitssl.config import ConfigError, Data, Run, Site, classifies, needs_labels, unknown
 from vitssl.data import findings, listing, paper_counts, webdatasets
 from vitssl.data.folders import build_command, build_line, holds_runs
-from vitssl.data.index import OF_RUNS, Index, load_index, unwritten
+from vitssl.data.index import OF_RUNS, Index, load_index, named, unwritten
 from vitssl.data.sources import open_source
 from vitssl.data.subset import train_and_heldout
 from vitssl.words import counted
@@ -54,7 +54,7 @@ def expected_index(data: Data) -> Index | None:
     if source == "digits" or (source and not source.startswith("wds:") and _is_here(source)):
         return _listed(folder, source)
     printed = paper_counts.expected(folder)
-    known = printed is not None and set(f"{data.train_split}+{data.test_split}".split("+")) <= set(printed.splits)
+    known = printed is not None and set(named(f"{data.train_split}+{data.test_split}", printed.splits)) <= set(printed.splits)
     return printed if known else None
 
 
@@ -225,9 +225,12 @@ def fingerprint(run: Run) -> str | None:
     if index.sha256 and run.data.sha256 not in (None, index.sha256):
         raise ConfigError(f"the Run asks for {run.data.sha256} but {folder} holds {index.sha256}", "data.sha256")
     for field in ("train_split", "test_split") if classifies(run) else ("train_split",):
-        for split in getattr(run.data, field).split("+"):
+        for split in named(getattr(run.data, field), index.splits):
             if split not in index.splits:
                 raise ConfigError(f"{folder}: {unknown(split, index.splits)}", f"data.{field}")
+    if classifies(run) and len(index.classes) == 1:
+        reason = f"{folder} has one class, {index.classes[0]!r}: there is nothing to tell apart; a folder of its own makes a class"
+        raise ConfigError(reason, "data.shards")
     images = num_images(run)
     if run.optim.batch_size > images * run.data.repeats:
         half = 1 << max(0, (images // 2).bit_length() - 1)  # or a little less: a power of two
@@ -248,6 +251,25 @@ def describe(run: Run) -> str:
     return f"{folder}: {planned}{index.name}, {counted(len(index.classes), 'class', 'classes')}, {listed} images"
 
 
+def unused(runs: Iterable[Run]) -> list[str]:
+    """A line for each folder of shards of which no Run reads some split, with what would."""
+    by_folder: dict[str, list[Run]] = {}
+    for run in runs:
+        by_folder.setdefault(run.data.shards, []).append(run)
+    lines = []
+    for folder, of_folder in by_folder.items():
+        index = expected_index(of_folder[0].data)
+        read = {split for run in of_folder for split in _read_splits(run, index.splits)} if index else set()
+        for split in index.splits if index else ():
+            if (wish := WOULD_READ.get(split)) and split not in read:
+                lines.append(f"note: no run looks at the images of {split} in {folder}; {wish} would")
+    return lines
+
+
+def _read_splits(run: Run, there: list[str]) -> list[str]:
+    return named("+".join(filter(None, (run.data.train_split, run.data.test_split, run.data.val_split))), there)
+
+
 def facts(run: Run) -> dict[str, Any]:
     """Facts about a Run's data for its job.json: a report reads no shards."""
     index = index_of(Path(run.data.shards))
@@ -264,10 +286,14 @@ def _near_duplicates(run: Run, index: Index) -> int | None:
     found = findings.read(index.folder)
     if found is None:
         return None
-    test, train = run.data.test_split.split("+"), run.data.train_split.split("+")
+    test, train = (named(splits, index.splits) for splits in (run.data.test_split, run.data.train_split))
     return len({(split, name) for split, name, other, *_ in found.near_duplicates if split in test and other in train})
 
 
+WOULD_READ = {
+    "unlabeled": "data.train_split=train+unlabeled (pretraining and joint tasks learn from them)",
+    "val": "data.val_split=val (to select on)",
+}
 _COUNTED: dict[str, dict[str, int]] = {}
 
 

@@ -46,8 +46,10 @@ from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError, Problem, Site, merge, read_yaml, unknown
 from vitssl.emissions import intensity_kg_per_kwh, visible_gpus
 from vitssl.terminal import console as screen
-from vitssl.words import counted
+from vitssl.words import counted, duration
 
+MANY_PIXELS = 10**10  # 10 million images of 32 px: hours of a CPU at least
+DAY_S = 24 * 3600
 SITES = Path(__file__).resolve().parent / "sites"
 
 
@@ -134,7 +136,7 @@ def _show(spec: sweep.Spec, linked: graph.Graph, all_jobs: bool, console: Consol
         show.every_job(linked, spec, console)
     else:
         show.jobs(linked, spec, console, *costs)
-    for line in dict.fromkeys(shards.describe(job.run) for job in linked.jobs):
+    for line in [*dict.fromkeys(shards.describe(job.run) for job in linked.jobs), *shards.unused(job.run for job in linked.jobs)]:
         console.print(line, soft_wrap=True, highlight=False)
 
 
@@ -235,6 +237,7 @@ def _dry_run(
 def _launch(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, wait: bool, console: Console) -> int:
     _refuse_two_executors(linked, launch)
     if launch.executor == "local":
+        _tell_of_days(linked, launch)
         _prepare(spec, linked, launch)
         return local.run(linked, launch, console)
     from jobs import launcher
@@ -243,6 +246,17 @@ def _launch(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, wait:
         _prepare(spec, linked, launch)
         report = launcher.run(linked, launch, console)
     return launcher.wait_for(linked, report, launch, console) if wait else 0
+
+
+def _tell_of_days(linked: graph.Graph, launch: folders.Launch) -> None:
+    """Before a CPU begins on what takes it days; a sweep of few and small images is not worth the seconds of predicting it."""
+    todo = [job.run for job in linked.jobs if not folders.is_trained(job)]
+    if visible_gpus() or sum(shards.images_trained(run) * run.data.image_size**2 for run in todo) < MANY_PIXELS:
+        return
+    time_s = 3600 * sum(p.hours for p in predict.sweep(linked, launch))
+    if time_s > DAY_S:
+        where = "this machine, which shows no NVIDIA GPU"
+        print(f"note: about {duration(time_s)} on {where}; --dry-run says what takes them, --smoke tries it out", file=sys.stderr)
 
 
 def _refuse_two_executors(linked: graph.Graph, launch: folders.Launch) -> None:

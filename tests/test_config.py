@@ -269,7 +269,7 @@ def test_deep_nesting_is_a_line_and_no_segmentation_fault(tmp_path, text):
     (tmp_path / "x.yaml").write_text(text)
     with pytest.raises(ConfigError, match=r"x\.yaml: values are nested too deep$"):
         config.read_yaml(tmp_path / "x.yaml")
-    with pytest.raises(ConfigError, match="^name: values are nested too deep$"):
+    with pytest.raises(ConfigError, match=r"^name: values are nested too deep$"):
         config.read_value(text, "name")
 
 

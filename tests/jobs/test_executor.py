@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -88,6 +89,16 @@ def test_commands_that_know_of_no_cluster_are_no_reason_to_refuse(run) -> None:
 def test_what_is_asked_for_runs_here(run) -> None:
     assert run("--executor", "local", "--site", "big.yaml", slurm=True) == 0
     assert run() == 0
+
+
+def test_days_of_a_cpu_are_said_before_they_begin(run, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(submit, "visible_gpus", list)
+    monkeypatch.setattr(predict, "sweep", lambda *_: [SimpleNamespace(hours=30.0), SimpleNamespace(hours=20.0)])
+    assert run() == 0 and "note: " not in capsys.readouterr().err  # a hundred images of 16 px
+    shutil.rmtree("runs")
+    monkeypatch.setattr(submit, "MANY_PIXELS", 1)
+    assert run() == 0
+    assert "note: about 50 h on this machine, which shows no NVIDIA GPU; --dry-run says what takes them" in capsys.readouterr().err
 
 
 def test_a_site_without_a_cluster_runs_here_at_its_prices(run) -> None:

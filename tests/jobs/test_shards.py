@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.jobs.conftest import EXAMPLE, write_index
 from vitssl.config import ConfigError, Data, Objectives, Run, Subset
 from vitssl.config.objectives.mae import MaeConfig
 from vitssl.data import findings
+from vitssl.data.index import fingerprint, read_index, to_json
 from vitssl.data.shards import build
 
 WITH_SOURCE = EXAMPLE.replace("data: {shards: shards/digits", "data: {source: digits, shards: shards/digits")
@@ -194,3 +196,30 @@ def test_facts_count_images_to_test_on_that_are_trained_on(place: Path) -> None:
     assert shards.facts(run)["near_duplicates"] == 2
     run.data.train_split = "train+unlabeled"
     assert shards._near_duplicates(run, shards.index_of(folder)) == 3
+
+
+def test_a_split_with_a_question_mark_is_taken_where_it_is(expand, place: Path) -> None:
+    """own_images learns from unlabelled images where a folder has some."""
+    words = ["data.train_split=train+unlabeled?", "axes.seed=0", "axes.data=[plain]"]
+    runs = [job.run for job in expand(*words).jobs]
+    assert {shards.num_images(run) for run in runs} == {100} and shards.unused(runs) == []
+    write_index(place / "shards" / "digits", [("train", 60), ("train", 40), ("test", 20), ("unlabeled", 30), ("val", 9)])
+    runs = [job.run for job in expand(*words).jobs]
+    assert {shards.num_images(run) for run in runs} == {130}
+    (note,) = shards.unused(runs)
+    assert note == f"note: no run looks at the images of val in {place}/shards/digits; data.val_split=val (to select on) would"
+    runs = [job.run for job in expand(*words[1:], "data.val_split=val").jobs]
+    (note,) = shards.unused(runs)
+    assert note.startswith(f"note: no run looks at the images of unlabeled in {place}/shards/digits; data.train_split=train+unlabeled ")
+    with pytest.raises(ConfigError, match=r"data.train_split: .*'extra' is not known"):
+        expand(*words[1:], "data.train_split=train+extra")
+
+
+def test_one_class_is_nothing_to_tell_apart(expand, place: Path) -> None:
+    index = read_index(place / "shards" / "digits")
+    index.classes, index.label = ["all"], 0 * index.label
+    content = to_json(index)
+    (index.folder / "index.json").write_text(json.dumps(content | {"sha256": fingerprint(content)}))
+    shards.index_of.cache_clear()
+    with pytest.raises(ConfigError, match=r"data.shards: .*shards/digits has one class, 'all': there is nothing to tell apart"):
+        expand("axes.seed=0")

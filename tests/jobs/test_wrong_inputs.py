@@ -135,6 +135,8 @@ WRONG = [
     ("vitssl train sweep.yaml", "argument COMMAND: 'train' is no command of vitssl; `python jobs/submit.py SWEEP` trains, for example"),
     ("vitssl predict photos runs/example/scratch", "runs/example/scratch is a run; name runs first, then images: vitssl predict runs/exam"),
     ("vitssl shards build shards/x folder:photos", "the source comes first, then the folder to write: vitssl shards build folder:photos s"),
+    ("vitssl shards build runs/example folder:photos", "the source comes first, then the folder to write: vitssl shards build fold"),
+    ("vitssl shards build cifar10 shards/digits", "source 'cifar10' is neither an existing folder nor one of digits, "),
     ("vitssl fields msak", "no field matches 'msak' (did you mean mask?)"),
     ("vitssl evalaute runs/example/scratch", "argument COMMAND: 'evalaute' is not known (did you mean evaluate?)"),
     ("vitssl --verison", "unrecognized arguments: --verison (did you mean --version?)"),

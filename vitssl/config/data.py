@@ -110,7 +110,7 @@ class Data:
     shards: str = runtime_field("???")  # folder written by `vitssl shards build`
     source: Optional[str] = runtime_field(None)  # what the launcher builds `shards` from where the folder does not exist
     sha256: Optional[str] = None  # fingerprint of the shards' content; the launcher fills it in, training verifies it
-    train_split: str = "train"  # split of the shards that is trained on; several joined by "+", as in train+unlabeled
+    train_split: str = "train"  # split of the shards that is trained on; several joined by "+"; in train+unlabeled? the ?: if it is there
     test_split: str = "test"  # split of the shards that accuracies are measured on
     images: Optional[Subset] = None  # fewer images, for every objective
     labels: Optional[Subset] = None  # fewer labels: the other images stay, unlabelled

@@ -226,7 +226,8 @@ def _demands(run: Run, to_train: bool) -> Iterator[Problem]:
             yield Problem(f"objectives.{name}", _lacks(run.backbone, lacking))
         for view in objective.views():
             if view not in there:
-                yield Problem(f"objectives.{name}", f"there is no data.views.{view}; the Run has {', '.join(there)}")
+                add = f"; add 'data.views.{view}={{}}'" if hasattr(run.data.views, view) else ""
+                yield Problem(f"objectives.{name}", f"there is no data.views.{view}; the Run has {', '.join(there)}{add}")
         there = [*there, *objective.makes]
 
 

@@ -14,6 +14,7 @@ import json
 import os
 import tokenize
 import zlib
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -79,13 +80,13 @@ class Index:
         return np.stack([self.height, self.width], axis=1)
 
     def where(self, splits: str) -> np.ndarray:
-        """Positions of the samples of splits joined by "+", in rising order.
+        """Positions of the samples of splits joined by "+" (see `named`), in rising order.
 
         Raises:
             ConfigError: a split that the shards do not have.
         """
         codes = []
-        for split in splits.split("+"):
+        for split in named(splits, self.splits):
             if split not in self.splits:
                 raise ConfigError(f"{self.folder}: there is no split {split!r}; it has {', '.join(self.splits)}")
             codes.append(self.splits.index(split))
@@ -95,6 +96,11 @@ class Index:
         """Where a sample lies, for messages: shard file, offset and number in the index."""
         shard = self.folder / self.shards[self.shard[position]]["name"]
         return f"{shard}: image {position} at byte {self.offset[position]}"
+
+
+def named(splits: str, there: Collection[str]) -> list[str]:
+    """The splits that are joined by "+"; one that ends in "?" only if it is there, as in train+unlabeled?."""
+    return [split.removesuffix("?") for split in splits.split("+") if not split.endswith("?") or split[:-1] in there]
 
 
 def unwritten(folder: str | Path, name: str, classes: list[str], labels: dict[str, np.ndarray]) -> Index:

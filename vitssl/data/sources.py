@@ -31,6 +31,7 @@ import numpy as np
 from vitssl.config import ConfigError
 from vitssl.data import arrays, lists, torchvision_sets, webdatasets
 from vitssl.data.folders import existing, open_folder
+from vitssl.data.index import INDEX_FILE, UNFINISHED
 from vitssl.data.samples import UNLABELLED, Options, Sample, Source
 
 
@@ -38,14 +39,24 @@ def check_order(source: str, out: Path) -> None:
     """Refuse what was typed the other way round.
 
     Raises:
-        ConfigError: only ``out`` names a data set.
+        ConfigError: ``out`` names a data set, and ``source`` does not.
     """
-    if not _names_one(source) and _names_one(str(out)):
+    if _is_kind(str(out)) or (Path(out).is_dir() and not _holds_shards(out) and not _names_one(source)):
         raise ConfigError(f"the source comes first, then the folder to write: vitssl shards build {out} {source}")
 
 
 def _names_one(source: str) -> bool:
-    return source == "digits" or source.partition(":")[0] in _KINDS or Path(source).is_dir()
+    return source == "digits" or _is_kind(source) or Path(source).is_dir()
+
+
+def _is_kind(source: str) -> bool:
+    kind, colon, _ = source.partition(":")
+    return bool(colon) and kind in _KINDS
+
+
+def _holds_shards(folder: Path) -> bool:
+    """Of a build that may still be unfinished."""
+    return any((folder / name).exists() for name in (INDEX_FILE, UNFINISHED))
 
 
 def open_source(source: str) -> Source:
