@@ -59,6 +59,7 @@ WRONG = [
     ("submit sweep.yaml objectives.gmml.mask=3", "objectives.gmml.mask: 'mask' is not known (there is weight, "),
     ("submit sweep.yaml 'stages={pretrain: {objectives.mae: {}}}'", "stages: stages belong into a sweep file; here name a stage's field"),
     ("submit sweep.yaml optim.batch_size=104", "104 is more than the 100 images to train on; set it lower, such as 32"),
+    ("submit sweep.yaml axes.seed=[0, 1]", "axes.seed: '[0,' is not a YAML value; quote it all, as in 'axes.seed=[0, 1]', or write it w"),
     # names in braces
     ("submit sweep.yaml evals={knn}", "evals: knn has no value; write {knn: {}} for its defaults, or {knn: null} for off"),
     ("submit sweep.yaml 'objectives={classify, mae}'", "objectives: classify has no value; write {classify: {}}"),

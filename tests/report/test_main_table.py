@@ -170,7 +170,7 @@ def test_without_a_terminal_there_are_eighty_columns(table_3, capsys, monkeypatc
 def test_a_caption_says_once_what_cells_would_repeat(sweep):
     folder = sweep({"scratch": 80.0, "ssat": 82.0}, {"seed": [0, 1]}, columns=None)
     text = latex.paper(lay_out(collect(folder)))
-    assert r"\caption{Top-1 \%: mean $\pm$ std over 2 seeds; costs of training one model.}" in text
+    assert r"\caption{Top-1 \%: mean $\pm$ std over 2 seeds; bold: the best mean; costs of training one model.}" in text
     assert r"ssat & \textbf{82.00 $\pm$ 0.00} & 323 & 1.00 & 250 & 100 \\" in text
     assert r"CO\textsubscript{2}e" in text and "resizebox" not in text
 

@@ -8,6 +8,7 @@ from io import StringIO
 
 import pytest
 
+from vitssl.config import Site
 from vitssl.report import details, latex, main_table, render, tables
 from vitssl.report.collect import collect
 from vitssl.report.findings import sentences
@@ -388,6 +389,14 @@ def test_sentences_follow_from_the_numbers(table_3):
     assert lines[6] == f"{exact}; measured were 1.00x ± 0.00 (all) the energy and 1.00x ± 0.00 (all) the time."
     assert lines[8].startswith("The mean distance from the paper's numbers is 0.90 points")
     assert lines[9] == "The whole sweep, each run counted once, took 36.0 GPU-hours, 9.00 kWh and 3.60 kg CO2e, 18.0 EUR."
+
+
+def test_a_grid_that_nobody_chose_is_said(table_3):
+    sweep = collect(table_3())
+    for run in sweep.runs.values():
+        run.site.country = Site.country
+    total = next(line for line in sentences(lay_out(sweep)) if line.startswith("The whole sweep"))
+    assert " 3.60 kg CO2e (on the grid of the default country, USA: site.country=DEU sets another), 18.0 EUR." in total
 
 
 @pytest.mark.parametrize(

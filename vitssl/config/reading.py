@@ -66,7 +66,8 @@ def read_value(text: str, field: str, where: str = "") -> Any:
     except ConfigError as error:
         raise ConfigError(error.reason, error.field or field, where) from None
     except (yaml.YAMLError, ValueError, RecursionError):
-        raise ConfigError(f"{text[:80]!r} is not a YAML value", field, where) from None
+        unquoted = f"; quote it all, as in '{field}=[0, 1]', or write it without spaces" if re.fullmatch(r"[\[{][^\]}]*,", text) else ""
+        raise ConfigError(f"{text[:80]!r} is not a YAML value{unquoted}", field, where) from None
     except OmegaConfBaseException:
         raise ConfigError(f"{text[:80]!r} names what is not there; variables are written ${{oc.env:HOME}}", field, where) from None
     if bare is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from statistics import mean
 
+from vitssl.config import Site
 from vitssl.report import costs, schedule, unlabelled
 from vitssl.report.advice import advice
 from vitssl.report.best import best, leading
@@ -133,4 +134,12 @@ def _total(sweep: Sweep) -> str:
     hours, energy, co2e = quantity(spent["device_hours"], "hours", hours_name(sweep)), spent["energy_kwh"], spent["co2e_kg"]
     money = f", {number(spent['money'])} {sweep.currency}" if spent["money"] else ""
     took = f"{hours}, {quantity(energy, 'kWh')} and {quantity(co2e, 'kg')} CO2e"
-    return f"The whole sweep, each run counted once, took {took}{money}{rest}."
+    return f"The whole sweep, each run counted once, took {took}{_assumed_grid(sweep)}{money}{rest}."
+
+
+def _assumed_grid(sweep: Sweep) -> str:
+    """That nobody said where the energy came from."""
+    sites = [run.site for run in sweep.runs.values() if run.emissions]
+    if any(site.country != Site.country or site.intensity_kg_per_kwh is not None for site in sites):
+        return ""
+    return f" (on the grid of the default country, {Site.country}: site.country=DEU sets another)"

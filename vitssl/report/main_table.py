@@ -64,7 +64,8 @@ def for_paper(grid: Grid, names: list[str] | None = None) -> tuple[Table, str]:
         made.rows = [[replace(entry, text=SEEDS.sub(r"\1", entry.text)) for entry in row] for row in made.rows]
     printed = "; italics: printed in the paper" if any(entry.kind == PUBLISHED for row in made.rows for entry in row) else ""
     at = f" at {grid.part}" if grid.part else ""
-    return made, f"{_title(grid)}{at}: {seeds}{printed}{'; costs of training one model' if SPENT & set(names) else ''}."
+    bold = "; bold: the best mean" if made.best else ""
+    return made, f"{_title(grid)}{at}: {seeds}{bold}{printed}{'; costs of training one model' if SPENT & set(names) else ''}."
 
 
 def differences(grid: Grid, names: list[str] | None = None) -> Table | None:
