@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from vitssl.checkpoint import Progress
 from vitssl.config import ConfigError, Run
 from vitssl.config.evals import EvalConfig, evals_of, own_evals
 from vitssl.data.batch import Batch, RawBatch
+from vitssl.data.cache import private_folder
 from vitssl.data.index import load_index
 from vitssl.data.loader import TrainLoader
 from vitssl.data.subset import train_and_heldout
@@ -135,6 +137,15 @@ def start(train_state: TrainState) -> nn.Module:
     return wrapped
 
 
+def _compiled(network: nn.Module, run: Run) -> nn.Module:
+    """What torch compiles it writes down and loads again: by default from a folder in a shared temporary directory, which belongs to
+    whoever made it first. Ours is this user's alone."""
+    for variable, name in (("TORCHINDUCTOR_CACHE_DIR", "torchinductor"), ("TRITON_CACHE_DIR", "triton")):
+        if variable not in os.environ:
+            os.environ[variable] = str(private_folder(run.data) / name)
+    return torch.compile(network)
+
+
 def _wrap(train_state: TrainState) -> nn.Module:
     """Compile and DDP, as configured.
 
@@ -142,7 +153,7 @@ def _wrap(train_state: TrainState) -> nn.Module:
     start makes a resumed run and an undisturbed one use the same buckets from their first real step on.
     """
     network = train_state.model
-    ddp_model = torch.compile(network) if train_state.run.loop.compile else network
+    ddp_model = _compiled(network, train_state.run) if train_state.run.loop.compile else network
     if dist.world_size() == 1:
         return ddp_model
     device_ids = [train_state.device.index] if train_state.device.type == "cuda" else None

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from vitssl.config import ConfigError, Data
+from vitssl import train_state
+from vitssl.config import ConfigError, Data, Run
 from vitssl.data import cache as cache_module
 from vitssl.data.cache import MARK_BYTES, decoded_bytes, folder_of, open_cache
 from vitssl.data.decode import decode, resize
@@ -335,3 +337,30 @@ def test_another_user_who_comes_later_can_neither_read_nor_plant(make_shards, sh
     }  # fmt: skip
     assert [name for name, attack in attacks.items() if _as_nobody(attack)] == []
     assert file.read_bytes() == whole and victim.read_text() == "years of work"
+
+
+@pytest.mark.parametrize("planted", ["link", "folder", "pipe"])
+def test_what_is_no_file_is_a_line_or_built_again(make_shards, data, tmp_path, planted):
+    index = make_shards()
+    open_cache(index, data, progress=False)
+    (path,) = files(data)
+    path.unlink()
+    if planted == "pipe":
+        os.mkfifo(path)
+        assert np.array_equal(open_cache(index, data, progress=False).read(np.array([0]))[0][0].transpose(1, 2, 0), pixels(index, 0))
+        return
+    path.symlink_to(tmp_path / "elsewhere") if planted == "link" else path.mkdir()
+    with pytest.raises(ConfigError, match=r"data\.cache_dir: .*\.u8 is no file of the cache \(.*\); delete it$"):
+        open_cache(index, data, progress=False)
+
+
+def test_what_torch_compiles_is_kept_there_too(data, monkeypatch):
+    """Its own default is a folder of a shared temporary directory, from which it loads code."""
+    monkeypatch.setattr(torch, "compile", lambda network: network)
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/of/the/user")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    run = Run(data=data)
+    assert train_state._compiled(torch.nn.Identity(), run) is not None
+    assert os.environ["TRITON_CACHE_DIR"] == "/of/the/user"
+    assert Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]).parent == folder_of(data) and folder_of(data).stat().st_mode & 0o077 == 0

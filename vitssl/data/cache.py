@@ -100,6 +100,17 @@ def folder_of(data: Data) -> Path:
     return Path(named) / f"vitssl-cache-{os.getuid()}"
 
 
+def private_folder(data: Data) -> Path:
+    """`folder_of`, made where it is missing, for files that are trusted because this user wrote them.
+
+    Raises:
+        ConfigError: it cannot be made, or others may write to it.
+    """
+    folder = folder_of(data)
+    _make_private(folder)
+    return folder
+
+
 def _make_private(folder: Path) -> None:
     """Create the folder; one that is there must be this user's, and nobody else's to write.
 
@@ -125,8 +136,7 @@ def open_cache(index: Index, data: Data, *, progress: bool = True) -> Cache:
         ConfigError: a shard whose bytes are not those that were written, naming it; no room or no permission to write; a folder that
             others may write to.
     """
-    folder = folder_of(data)
-    _make_private(folder)
+    folder = private_folder(data)
     path = folder / f"{index.sha256[:20]}-{data.cache_px or 'full'}.u8"
     sizes_N2 = resized_sizes(index.sizes_N2, data.cache_px)
     mark = hashlib.sha256(f"{index.sha256} {data.cache_px}".encode()).digest()
@@ -166,13 +176,16 @@ def _open_lock(path: Path) -> IO:
 
 def _valid(path: Path, sizes_N2: np.ndarray, mark: bytes) -> bool:
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as stream:
-            if os.fstat(stream.fileno()).st_size != offsets(sizes_N2)[-1] + MARK_BYTES:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
+            found = os.fstat(stream.fileno())
+            if not stat.S_ISREG(found.st_mode) or found.st_size != offsets(sizes_N2)[-1] + MARK_BYTES:
                 return False
             stream.seek(-MARK_BYTES, os.SEEK_END)
             return stream.read() == mark
     except FileNotFoundError:
         return False
+    except OSError as error:  # a link, a folder
+        raise ConfigError(f"{path} is no file of the cache ({error.strerror}); delete it", "data.cache_dir") from None
 
 
 def _make_room(folder: Path, path: Path, data: Data, needed: int) -> None:

@@ -160,7 +160,7 @@ def read_index(folder: str | Path) -> Index:
         if line := build_line(folder):
             raise ConfigError(f"{folder}: holds images and not their shards, which `{line}` writes") from None
         raise ConfigError(f"{path} does not exist: write the shards with `vitssl shards build SOURCE {folder}`") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # no text, no JSON, a number of 5,000 digits
         raise ConfigError(f"{path}: damaged ({error}); {REBUILD}") from None
     if not isinstance(content, dict) or content.get("format") not in (1, FORMAT):
         raise ConfigError(f"{path}: not an index of format 1 or {FORMAT}; {REBUILD}")
@@ -181,10 +181,10 @@ def _read_samples(path: Path, sha256: Any) -> dict[str, np.ndarray]:
     try:
         if hash_file(path) != sha256:
             raise ConfigError(f"{path}: altered, its sha256 is not the one that {INDEX_FILE} states; {REBUILD}")
-        rows = np.load(path, mmap_mode="r", allow_pickle=False)
+        rows = np.lib.format.open_memmap(path, mode="r")  # never a pickle
     except FileNotFoundError:
         raise ConfigError(f"{path}: missing; copy it too, it is a part of {INDEX_FILE}, or {REBUILD}") from None
-    except (ValueError, EOFError, SyntaxError, tokenize.TokenError) as error:  # NumPy parses the file's header as Python
+    except (ValueError, TypeError, OverflowError, EOFError, SyntaxError, tokenize.TokenError) as error:  # its header is Python
         raise ConfigError(f"{path}: damaged ({str(error).partition(chr(10))[0]}); {REBUILD}") from None
     return {name: rows[name] for name in rows.dtype.names or ()}
 
