@@ -33,7 +33,7 @@ OTHERS = [
 ]
 ALL = [*((path.stem, "") for path in SWEEPS), *OTHERS]
 # of chains and joint training, of every auxiliary task, of another backbone than ViT
-FEW = [("quickstart", ""), ("ssat_tasks", ""), ("cifar10_scarce_drloc", "")]
+FEW = [("quickstart", ""), ("ssat_tasks", "")]
 
 
 @pytest.fixture(scope="session")
