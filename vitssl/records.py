@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NoReturn, get_args
 
 from vitssl.config import ConfigError, Problem, Site, fill
 from vitssl.config.evals import KINDS
@@ -125,7 +125,21 @@ def check(record: dict[str, Any], path: Path) -> None:
     Raises:
         ConfigError: naming the file and the field.
     """
-    check_as(next((schema for name, schema in SCHEMAS.items() if path.match(name)), {}), record, path)
+    schema = next((schema for name, schema in SCHEMAS.items() if path.match(name)), {})
+    check_as(schema, record, path)
+    if schema is SWEEP:
+        check_sweep(record, path)
+
+
+def check_sweep(facts: dict[str, Any], path: Path) -> None:
+    """Refuse a sweep.json whose parts do not fit together.
+
+    Raises:
+        ConfigError: naming the file and the field.
+    """
+    for axis in facts.get("select") or []:
+        if any(axis not in axes for axes in (facts.get("axes") or {}, *(cell["axes"] for cell in facts["cells"]))):
+            _refuse(path, f"select: {_shown(axis)} is no axis of all cells")
 
 
 def check_line(record: dict[str, Any], path: Path) -> None:
@@ -147,8 +161,11 @@ def check_as(schema: Any, record: Any, path: Path) -> None:
         ConfigError: naming the file and the field.
     """
     for field, problem in problems(schema, record):
-        said = f"{field}: {problem}" if field else problem
-        raise ConfigError(f"not as this version writes it ({said}); put it back as it was, or delete it", place=str(path))
+        _refuse(path, f"{field}: {problem}" if field else problem)
+
+
+def _refuse(path: Path, reason: str) -> NoReturn:
+    raise ConfigError(f"not as this version writes it ({reason}); put it back as it was, or delete it", place=str(path))
 
 
 def problems(schema: Any, value: Any, field: str = "") -> Iterator[Problem]:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from vitssl.config import ConfigError, Site, fill, load
-from vitssl.files import check_arrays, read_events, read_json, read_sweep
+from vitssl.files import read_events, read_json, read_sweep
 from vitssl.records import COST, EVALUATED, check_as
+from vitssl.report import kept
 
 SILENT_S = 300.0  # a running attempt writes its energy twice a minute; after this long without a record it counts as interrupted
 SUMMED = (
@@ -188,10 +189,9 @@ def read_folder(path: Path, site: Site) -> RunFolder:
     )  # fmt: skip
     if run.done and "imported" not in job:
         check_as(COST, run.cost, path / "cost.json")  # an imported network has no speed
-    for kept in path.glob("analysis/*.json"):  # which figures are made of
-        read_json(kept)
-    for kept in (*path.glob("predictions-*.npz"), *path.glob("analysis/*.npz")):
-        check_arrays(kept)
+        if not run.run:
+            raise ConfigError("it is missing, and the run is done; put it back as it was", place=str(path / "run.yaml"))
+    kept.check(path)
     run.status = _status(run)
     return run
 
