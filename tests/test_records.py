@@ -195,6 +195,9 @@ def test_the_status_of_the_others_is_shown(folder, capsys, file):
         (("arms", 0, "published"), {"cifar10": "x"}, "arms[0].published.cifar10: 'x' is not a number"),
         (("arms", 0, "name"), None, "arms[0].name: null is not text"),
         (("select",), ["q"], "select: 'q' is no axis of all cells"),
+        (("arms", 0, "row"), "\x1b]0;owned\x07X", r"arms[0].row: '\x1b]0;owned\x07X' holds a control character"),
+        (("notes",), ["a\n\tb", "a\x1b[2J"], r"notes[1]: 'a\x1b[2J' holds a control character"),
+        (("paper",), {"title": "t", "table": "1", "url": "javascript:alert(1)"}, "paper.url: 'javascript:alert(1)' is not as (https?://"),
         (("site", "price_per_gpu_hour"), math.inf, "site.price_per_gpu_hour: Infinity is not from"),
     ],
 )
@@ -205,6 +208,15 @@ def test_of_a_damaged_sweep_json_nothing_is_reported(folder, capsys, keys, value
         shown = capsys.readouterr()
         assert shown.err.startswith(f"error: {folder / 'sweep.json'}: not as this version writes it (") and said in shown.err
         assert shown.err.count("\n") == 1 and not shown.out
+
+
+def test_an_error_of_another_program_does_nothing_to_a_terminal(folder, capsys):
+    rewrite(folder / "ssat-train-0" / "error.json", "message", value="\x1b]0;owned\x07 and\r red \x9b31m")
+    assert status.main([str(folder)]) == 0 and cli.main(["report", str(folder)]) == 0
+    shown = capsys.readouterr()
+    for text in (shown.out, shown.err, (folder / "report" / "report.md").read_text()):
+        assert not set("\x1b\x07\r\x9b").intersection(text)
+    assert r"\x1b]0;owned" in shown.out
 
 
 def test_results_that_are_not_finite_are_results(folder):

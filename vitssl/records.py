@@ -1,6 +1,6 @@
 """The JSON records of run and sweep folders: the fields that are read, and what each may hold.
 
-A schema is one of: a type; a `Number`; a set of the values that there are; a tuple of schemas, one of which holds; ``[schema]``, a list,
+A schema is one of: a type; a `Number`; a `Text`; a set of the values that there are; a tuple of schemas, one of which holds; ``[schema]``, a list,
 which ``[schema, ...]`` says is not empty; a dataclass, of which a record has fields; or a mapping of names to schemas. In a mapping
 ``name?`` may be missing, and ``...`` stands for all names that are not there. What a mapping does not name is not read, and may be
 anything: earlier and later versions write more.
@@ -11,6 +11,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +22,7 @@ from vitssl.config import ConfigError, Problem, Site, fill
 from vitssl.config.evals import KINDS
 from vitssl.config.sweep import Quantity
 
-EXPECTED = {str: "text", bool: "true or false", list: "a list", dict: "a mapping of names"}
+EXPECTED = {bool: "true or false", list: "a list", dict: "a mapping of names"}
 MOST = 1e18  # beyond it no figure is real: a network of 10^12 multiply-adds that is asked 10^6 times is
 
 
@@ -41,6 +43,33 @@ class Number:
         return None if self.low <= value <= self.high else f"{_shown(value)} is not from {self.low:g} to {self.high:g}"
 
 
+@dataclass(frozen=True)
+class Text:
+    """What people read: ``str`` alone is one line that does nothing to a terminal.
+
+    Attributes:
+        also: control characters that it may hold; None: all but NUL, as in the words of an error of another program.
+        pattern: which the whole text matches.
+    """
+
+    also: str | None = ""
+    pattern: str = ""
+
+    def problem(self, value: Any) -> str | None:
+        if not isinstance(value, str):
+            return f"{_shown(value)} is not text"
+        if not value.isprintable() and any(self._is_control(letter) for letter in value):
+            return f"{_shown(value)} is not text" if "\0" in value or self.also is None else f"{_shown(value)} holds a control character"
+        return f"{_shown(value)} is not as {self.pattern}" if self.pattern and not re.fullmatch(self.pattern, value) else None
+
+    def _is_control(self, letter: str) -> bool:
+        if letter == "\0" or "\ud800" <= letter <= "\udfff":
+            return True
+        return self.also is not None and letter not in self.also and unicodedata.category(letter) in ("Cc", "Zl", "Zp")
+
+
+LINE, LINES, ANY_TEXT = Text(), Text("\n\t"), Text(None)
+LINK = Text(pattern=r"(https?://\S+)?")
 COUNT, POSITIVE_COUNT, AMOUNT, SHARE = Number(int), Number(int, 1), Number(), Number(high=1.0)
 METRIC = Number(low=-MOST, or_not_finite=True)
 TIME = Number(high=1e11)  # seconds since 1970
@@ -50,7 +79,7 @@ FINITE = Number(low=-1e300, high=1e300)
 LABEL = (str, bool, FINITE, None)  # a value of an axis, or an evaluator's field: a seed may have 19 digits
 
 METRICS = {"top1": METRIC, ...: METRIC}
-FAILURE = {"message": str, "attempt?": COUNT, "rank?": COUNT, "time?": TIME, "details?": str}
+FAILURE = {"message": ANY_TEXT, "attempt?": COUNT, "rank?": COUNT, "time?": TIME, "details?": ANY_TEXT}
 MEASURED = {
     "params_train": COUNT, "params_inference": COUNT, "macs_train_forward": COUNT, "macs_train_step?": COUNT,
     "macs_passes": {...: COUNT}, "macs_inference": COUNT, "activations_inference": COUNT, "precision": str,
@@ -89,16 +118,16 @@ PUBLISHED: dict[Any, Any] = {}
 PUBLISHED[...] = (NUMBER, None, PUBLISHED)  # by the labels of one axis, or of several
 ARM = {
     "name": str, "row?": str, "published?": PUBLISHED[...], "published_cost?": ({...: (str, NUMBER, None)}, None), "quoted?": bool,
-    "not_runnable?": (str, None), "note?": (str, None), "baseline?": (str, None),
+    "not_runnable?": (LINES, None), "note?": (LINES, None), "baseline?": (str, None),
 }  # fmt: skip
 STAGE = {"stage": str, "folder": str}
 EQUAL = {"quantity": {*get_args(Quantity)}, "reference": str}
 SWEEP = {
     "name": str, "arms": [ARM], "cells": [{"arm": str, "axes": {...: LABEL}, "stages": [STAGE, ...]}],
     "axes?": ({...: [LABEL]}, None), "columns?": (str, None), "baseline?": (str, None), "metric?": str, "select?": ([str], None),
-    "paper?": ({"title": str, "table": str, "url": str}, None), "notes?": [str], "overrides?": ([str], None),
+    "paper?": ({"title": str, "table": str, "url": LINK}, None), "notes?": [LINES], "overrides?": ([str], None),
     "equal?": ({"all": (EQUAL, None), "axes": {...: {...: (EQUAL, None)}}}, None), "work?": {...: {"images": AMOUNT, "architecture": str}},
-    "site?": (Site, None), "file?": (str, None), "command?": (str, None), "commit?": (str, None), "dirty?": bool, "created?": str,
+    "site?": (Site, None), "file?": (str, None), "command?": (LINES, None), "commit?": (str, None), "dirty?": bool, "created?": str,
 }  # fmt: skip
 ANALYSED = {"images": COUNT, "weights": str}
 SELECTIONS = ANALYSED | {
@@ -170,7 +199,9 @@ def _refuse(path: Path, reason: str) -> NoReturn:
 
 def problems(schema: Any, value: Any, field: str = "") -> Iterator[Problem]:
     """What of a value is not of a schema."""
-    if isinstance(schema, Number):
+    if schema is str:
+        schema = LINE
+    if isinstance(schema, Number | Text):
         if problem := schema.problem(value):
             yield Problem(field, problem)
     elif isinstance(schema, tuple):
@@ -186,8 +217,6 @@ def problems(schema: Any, value: Any, field: str = "") -> Iterator[Problem]:
         yield from _of_parts(schema, value, field)
     elif not (value is None if schema is None else isinstance(value, schema)):
         yield Problem(field, f"{_shown(value)} is not {EXPECTED.get(schema, 'null')}")
-    elif schema is str and not _is_text(value):
-        yield Problem(field, f"{_shown(value)} is not text")
 
 
 def _of_parts(schema: Any, value: Any, field: str) -> Iterator[Problem]:
@@ -220,12 +249,7 @@ def _of_dataclass(schema: Any, value: Any, field: str) -> Iterator[Problem]:
         return
     for name, part in vars(filled).items():
         if isinstance(part, float | str):
-            yield from problems(FINITE if isinstance(part, float) else str, part, f"{field}.{name}")
-
-
-def _is_text(value: str) -> bool:
-    """Can it be written, and be a part of a path?"""
-    return "\0" not in value and (value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value))
+            yield from problems(FINITE if isinstance(part, float) else LINE, part, f"{field}.{name}")
 
 
 def _shown(value: Any) -> str:

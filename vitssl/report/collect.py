@@ -15,6 +15,7 @@ from vitssl.config import ConfigError, Site, fill, load
 from vitssl.files import read_events, read_json, read_sweep
 from vitssl.records import COST, EVALUATED, check_as
 from vitssl.report import kept
+from vitssl.terminal import printable
 
 SILENT_S = 300.0  # a running attempt writes its energy twice a minute; after this long without a record it counts as interrupted
 SUMMED = (
@@ -181,7 +182,7 @@ def read_folder(path: Path, site: Site) -> RunFolder:
     site = fill(Site, job["site"]) if job.get("site") else site
     emissions = [read_json(p) for p in sorted(path.glob("emissions-*.json"))]
     run = RunFolder(
-        path, "waiting", error=failure.get("message", ""), job=job, cost=read_json(path / "cost.json"),
+        path, "waiting", error=printable(failure.get("message", "")), job=job, cost=read_json(path / "cost.json"),
         done=read_json(path / "done.json"), evals=read_json(path / "evals.json"),
         run=asdict(load(path)) if (path / "run.yaml").is_file() else {},
         events=read_events(path / "metrics.jsonl"), emissions=emissions, spent=spent(emissions, site), site=site,
