@@ -60,7 +60,7 @@ STRUCTURE = {
     "complex": (
         f"model/{WEIGHT}",
         NOT_FINITE.to(torch.complex64),
-        f"model.{WEIGHT} is not a plain tensor of real numbers (torch.complex64",
+        f"model.{WEIGHT} is not a plain tensor of real numbers (torch",
     ),
     "beyond its type": (f"model/{WEIGHT}", torch.full((16,), 1e300, dtype=torch.float64), f"{WEIGHT} has values that are not finite"),
     "sparse": (f"model/{WEIGHT}", torch.ones(16).to_sparse(), f"model.{WEIGHT} is not a plain tensor of real numbers"),

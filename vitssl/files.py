@@ -138,8 +138,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
     """
     lines = (_text(path) or "").split("\n")[:-1]
     events = [_parsed(line, path) for line in lines if line]
-    for event in events:
-        records.check_line(event, path)
+    records.check_lines(events, path)
     return events
 
 

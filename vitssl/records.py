@@ -1,7 +1,7 @@
 """The JSON records of run and sweep folders: the fields that are read, and what each may hold.
 
-A schema is one of: a type; a `Number`; a `Text`; a set of the values that there are; a tuple of schemas, one of which holds; ``[schema]``, a list,
-which ``[schema, ...]`` says is not empty; a dataclass, of which a record has fields; or a mapping of names to schemas. In a mapping
+A schema is one of: a type; a `Number`; a `Text`; a set of the values that there are; a tuple of schemas, one of which holds; ``[schema]``,
+a list, which ``[schema, ...]`` says is not empty; a dataclass, of which a record has fields; or a mapping of names to schemas. In a mapping
 ``name?`` may be missing, and ``...`` stands for all names that are not there. What a mapping does not name is not read, and may be
 anything: earlier and later versions write more.
 """
@@ -13,7 +13,7 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, get_args
@@ -171,16 +171,48 @@ def check_sweep(facts: dict[str, Any], path: Path) -> None:
             _refuse(path, f"select: {_shown(axis)} is no axis of all cells")
 
 
-def check_line(record: dict[str, Any], path: Path) -> None:
+def check_lines(lines: list[dict[str, Any]], path: Path) -> None:
     """Refuse what is not a line of the file's name: an event of metrics.jsonl, or a failure.
 
     Raises:
         ConfigError: naming the file and the field.
     """
-    schema = FAILURE if path.name == "errors.jsonl" else EVENT
-    check_as(schema, record, path)
-    if schema is EVENT:
-        check_as(EVENTS.get(record["event"], EVENT), record, path)
+    if path.name == "errors.jsonl":
+        for line in lines:
+            check_as(FAILURE, line, path)
+        return
+    quick = {kind: _surely(schema) for kind, schema in EVENTS.items()}
+    for line in lines:
+        kind = line.get("event")
+        if type(kind) is str and kind in quick and quick[kind](line):
+            continue
+        check_as(EVENT, line, path)
+        check_as(EVENTS.get(line["event"], EVENT), line, path)
+
+
+def _surely(schema: Any) -> Callable[[Any], bool]:
+    """A quick test of many values: what it finds right has no `problems`, which say of all others whether they are."""
+    if isinstance(schema, Number):
+        kinds, low, high = (int,) if schema.kind is int else (int, float), schema.low, schema.high
+        return lambda value: type(value) in kinds and low <= value <= high
+    if schema is str:
+        return lambda value: type(value) is str and value.isprintable()
+    if not isinstance(schema, dict):
+        return lambda value: not any(problems(schema, value))
+    known = {name.rstrip("?"): _surely(part) for name, part in schema.items() if name is not ...}
+    needed = {name for name in schema if name is not ... and not name.endswith("?")}
+    other = _surely(schema[...]) if ... in schema else None
+
+    def is_right(value: Any) -> bool:
+        if type(value) is not dict or not needed <= value.keys():
+            return False
+        for name, part in value.items():
+            check = known.get(name, other)
+            if check is not None and not (check(part) and (name in known or name.isprintable())):
+                return False
+        return True
+
+    return is_right
 
 
 def check_as(schema: Any, record: Any, path: Path) -> None:
