@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,17 @@ NOT_FINITE = torch.full((16,), torch.nan)
 STRUCTURE = {
     "nan weight": (f"model/{WEIGHT}", NOT_FINITE, f"model.{WEIGHT} has values that are not finite"),
     "nan average": (f"ema/{WEIGHT}", NOT_FINITE, f"ema.{WEIGHT} has values that are not finite"),
+    "complex": (
+        f"model/{WEIGHT}",
+        NOT_FINITE.to(torch.complex64),
+        f"model.{WEIGHT} is not a plain tensor of real numbers (torch",
+    ),
+    "beyond its type": (f"model/{WEIGHT}", torch.full((16,), 1e300, dtype=torch.float64), f"{WEIGHT} has values that are not finite"),
+    "sparse": (f"model/{WEIGHT}", torch.ones(16).to_sparse(), f"model.{WEIGHT} is not a plain tensor of real numbers"),
+    "without values": (f"model/{WEIGHT}", torch.ones(16, device="meta"), f"model.{WEIGHT} is not a plain tensor of real numbers"),
+    "eight bits": (f"model/{WEIGHT}", torch.ones(16).to(torch.float8_e4m3fn), f"model.{WEIGHT} is not a plain tensor of real numbers"),
+    "quantized": (f"model/{WEIGHT}", torch.quantize_per_tensor(torch.ones(16), 1, 0, torch.qint8), f"model.{WEIGHT} is not a plain tensor"),
+    "expanded": (f"model/{WEIGHT}", torch.zeros(1).expand(10**6, 10**6), f"model.{WEIGHT} is not a plain tensor of real numbers"),
     "no data": ("data", ..., "data is not as this version writes it"),
     "classes of another type": ("data/classes", "abc", "data is not as this version writes it"),
     "mean of two": ("data/mean", [0.5, 0.5], "data is not as this version writes it"),
@@ -124,6 +136,22 @@ def test_weights_that_are_not_finite_start_no_run(folder: Path, digits: Path, tm
     assert train.main([str(tmp_path / "second")]) == 2
     assert f"{WEIGHT} has values that are not finite" in capsys.readouterr().err
     assert not list((tmp_path / "second").glob("*.pt"))
+
+
+@pytest.mark.parametrize("weights", [[1], torch.zeros(3), {3: torch.zeros(3)}, {}], ids=["list", "tensor", "number for a name", "empty"])
+def test_what_holds_no_named_tensors_starts_no_run(folder: Path, weights: Any) -> None:
+    alter(folder, "model", weights)
+    with pytest.raises(ConfigError, match="holds no weights"):
+        state.weights(str(folder))
+
+
+def test_compressed_parts_are_refused_unread(stopped: Path, tmp_path: Path) -> None:
+    """They may be a thousand times as large as the file; torch stores its own."""
+    with zipfile.ZipFile(stopped / state.LAST) as whole, zipfile.ZipFile(tmp_path / "last.pt", "w", zipfile.ZIP_DEFLATED) as packed:
+        for name in whole.namelist():
+            packed.writestr(name, whole.read(name))
+    with pytest.raises(ConfigError, match="is compressed, which torch does not write"):
+        read_run(tmp_path / "last.pt")
 
 
 def test_the_advice_is_said(folder: Path) -> None:

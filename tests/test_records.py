@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,90 @@ def test_what_figures_are_made_of_is_checked_too(folder, capsys):
     assert "scratch-train-0/predictions-test.npz: damaged, not as it was written" in shown.err and "2 unreadable" in shown.out
 
 
+CLASSES, TWO = np.array(["a", "b"]), np.arange(2)
+PREDICTIONS = {
+    "no predictions": ({"classes": CLASSES, "labels": TWO}, "predicted is not a file in the archive"),
+    "labels beyond": ({"classes": CLASSES, "labels": TWO + 6, "predicted": TWO}, "labels has numbers of which 2 classes have none"),
+    "negative": ({"classes": CLASSES, "labels": TWO, "predicted": -TWO}, "predicted has numbers of which 2 classes have none"),
+    "fractions": ({"classes": CLASSES, "labels": TWO / 2, "predicted": TWO}, "labels is no list of whole numbers"),
+    "lengths": ({"classes": CLASSES, "labels": TWO, "predicted": np.zeros(3, int)}, "predicted is no list of whole numbers, one for each"),
+    "objects": ({"classes": np.array(["a", None]), "labels": TWO, "predicted": TWO}, "Object arrays cannot be loaded"),
+    "one name": ({"classes": np.array("a"), "labels": TWO, "predicted": TWO}, "classes is no list of names"),
+}
+
+
+@pytest.mark.parametrize("case", PREDICTIONS)
+def test_predictions_of_another_structure_are_damage(folder, capsys, case):
+    arrays, said = PREDICTIONS[case]
+    np.savez_compressed(folder / "scratch-train-0" / "predictions-test.npz", **arrays)
+    assert cli.main(["report", str(folder)]) == 0
+    shown = capsys.readouterr()
+    assert f"scratch-train-0/predictions-test.npz: not as this version writes it ({said}" in shown.err and "1 unreadable" in shown.out
+
+
+def test_a_matrix_of_very_many_classes_is_not_made(folder):
+    classes = np.arange(300_000).astype(str)
+    np.savez_compressed(folder / "scratch-train-0" / "predictions-test.npz", classes=classes, labels=TWO, predicted=TWO)
+    report.write(folder)
+    assert "unreadable" not in report.summary(folder)
+
+
+MEASURED = {"mean": [0.5, 0.5], "std": [0.0, 0.0], "share": [0.5, 0.5]}
+BLOCKS = [
+    ({}, "blocks: it has no blocks by their numbers"),
+    ({"b": {"cls": MEASURED}}, "blocks: it has no blocks by their numbers"),
+    ({"1": {"cls": MEASURED | {"std": []}}}, "blocks.1.cls.std: 0 values of 2"),
+]
+
+
+@pytest.mark.parametrize(("blocks", "said"), BLOCKS)
+def test_an_analysis_of_another_structure_is_damage(folder, capsys, blocks, said):
+    facts = {"images": 9, "weights": "model", "masked_tokens": 2, "tokens": 5, "blocks": blocks}
+    (folder / "scratch-train-0" / "analysis").mkdir()
+    (folder / "scratch-train-0" / "analysis" / "mask-attention.json").write_text(json.dumps(facts))
+    assert cli.main(["report", str(folder)]) == 0
+    assert f"analysis/mask-attention.json: not as this version writes it ({said}" in capsys.readouterr().err
+
+
+SELECTIONS = {"images": 9, "weights": "model", "grid": [1, 2], "sizes": [1], "selection": "x"} | {
+    "locality": [0.5], "locality_random": [0.5], "iou": [[1.0]],
+}  # fmt: skip
+SHOWN = {"images": np.zeros((3, 2, 4, 3), np.uint8), "selected": np.zeros((3, 1, 2), bool), "frequency": np.zeros((1, 2))}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        ({}, "selections.npz: it is missing, and the file of JSON beside it is there"),
+        (SHOWN | {"images": SHOWN["images"][:, :, :3]}, "images are no RGB images that the patches divide"),
+        (SHOWN | {"selected": SHOWN["selected"][:2]}, "selected does not say of each patch"),
+        (SHOWN | {"frequency": np.zeros(2)}, "frequency does not say how often"),
+        (SHOWN, ""),
+    ],
+)
+def test_pictures_of_another_structure_are_damage(folder, capsys, arrays, said):
+    analysis = folder / "scratch-train-0" / "analysis"
+    analysis.mkdir()
+    (analysis / "selections.json").write_text(json.dumps(SELECTIONS))
+    if arrays:
+        np.savez_compressed(analysis / "selections.npz", **arrays)
+    assert cli.main(["report", str(folder)]) == 0
+    shown = capsys.readouterr()
+    assert said in shown.err and ("unreadable" in shown.out) is bool(said)
+
+
+@pytest.mark.parametrize("file", ["job.json", "metrics.jsonl", "run.yaml", "predictions-test.npz", "views-x.png"])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_damage_and_nothing_waits_for_it(folder, capsys, file, make):
+    path = folder / "scratch-train-0" / file
+    path.unlink(missing_ok=True)
+    make(path)
+    assert cli.main(["report", str(folder)]) == 0
+    shown = capsys.readouterr()
+    said = "it is missing, and the run is done" if file == "run.yaml" else "cannot be read ("
+    assert shown.err.startswith(f"note: {path}: {said}") and "1 unreadable" in shown.out
+
+
 @pytest.mark.parametrize("file", ["job.json", "done.json", "metrics.jsonl", "slurm.json", "error.json"])
 def test_the_status_of_the_others_is_shown(folder, capsys, file):
     (folder / "ssat-train-0" / file).write_text("[]\n")
@@ -109,6 +194,10 @@ def test_the_status_of_the_others_is_shown(folder, capsys, file):
         (("cells", 0, "stages", 0, "folder"), "a\0b", "cells[0].stages[0].folder: 'a\\x00b' is not text"),
         (("arms", 0, "published"), {"cifar10": "x"}, "arms[0].published.cifar10: 'x' is not a number"),
         (("arms", 0, "name"), None, "arms[0].name: null is not text"),
+        (("select",), ["q"], "select: 'q' is no axis of all cells"),
+        (("arms", 0, "row"), "\x1b]0;owned\x07X", r"arms[0].row: '\x1b]0;owned\x07X' holds a control character"),
+        (("notes",), ["a\n\tb", "a\x1b[2J"], r"notes[1]: 'a\x1b[2J' holds a control character"),
+        (("paper",), {"title": "t", "table": "1", "url": "javascript:alert(1)"}, "paper.url: 'javascript:alert(1)' is not as (https?://"),
         (("site", "price_per_gpu_hour"), math.inf, "site.price_per_gpu_hour: Infinity is not from"),
     ],
 )
@@ -119,6 +208,15 @@ def test_of_a_damaged_sweep_json_nothing_is_reported(folder, capsys, keys, value
         shown = capsys.readouterr()
         assert shown.err.startswith(f"error: {folder / 'sweep.json'}: not as this version writes it (") and said in shown.err
         assert shown.err.count("\n") == 1 and not shown.out
+
+
+def test_an_error_of_another_program_does_nothing_to_a_terminal(folder, capsys):
+    rewrite(folder / "ssat-train-0" / "error.json", "message", value="\x1b]0;owned\x07 and\r red \x9b31m")
+    assert status.main([str(folder)]) == 0 and cli.main(["report", str(folder)]) == 0
+    shown = capsys.readouterr()
+    for text in (shown.out, shown.err, (folder / "report" / "report.md").read_text()):
+        assert not set("\x1b\x07\r\x9b").intersection(text)
+    assert r"\x1b]0;owned" in shown.out
 
 
 def test_results_that_are_not_finite_are_results(folder):
@@ -134,6 +232,23 @@ def test_records_of_other_versions_may_hold_more(tmp_path):
     assert read_json(tmp_path / "done.json")["later"] == [1]
     (tmp_path / "metrics.jsonl").write_text('{"event": "later", "step": 1, "time": 2.0, "x": []}\n{"event": "tr')
     assert len(read_events(tmp_path / "metrics.jsonl")) == 1, "what is being written is no damage"
+
+
+def test_the_quick_test_of_lines_finds_nothing_right_that_is_not():
+    lines = [
+        {"event": "start", "step": 0, "time": 1.0, "attempt": 0, "world_size": 1, "steps": 9, "device": "d", "host": "h", "versions": {}},
+        {"event": "train", "step": 1, "time": 2.0, "epoch": 0.5, "terms": {"mae": 0.5}, "images_per_s": 9.0},
+        {"event": "eval", "step": 1, "time": 2.0, "epoch": 1, "test": {"top1": 5.0, "loss": 1}},
+    ]  # fmt: skip
+    wrong = [None, True, "x", "\x1b", -1, 0, 0.5, 1e19, math.nan, [], {}, {"top1": "x"}, {"\x1b": 1.0}, {"a": 1}]
+    for line in lines:
+        schema = records.EVENTS[line["event"]]
+        quick = records._surely(schema)
+        assert quick(line)
+        altered = [line | {name: value} for name in (*line, "later", "\x1b") for value in wrong]
+        missing = [{name: value for name, value in line.items() if name != left_out} for left_out in line]
+        found = [(quick(one), any(records.problems(schema, one))) for one in (*altered, *missing)]
+        assert (True, True) not in found and (False, True) in found and (True, False) in found
 
 
 def test_a_number_of_many_digits_is_damage(tmp_path):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vitssl.config import ConfigError
-from vitssl.state import check_finite, mismatches, read
+from vitssl.state import check_finite, is_state, mismatches, read
 
 ADVICE = "put it back as it was, or delete it to train anew"
 
@@ -52,6 +52,7 @@ def load_model(network: nn.Module, state: dict[str, Tensor], path: Path) -> None
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         _refuse(path, f"{name} {what}{more}: it was written for another network than run.yaml's")
     network.load_state_dict(state)
+    check_finite(network.state_dict(), "", path)  # a number may be beyond the network's type
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any], path: Path) -> None:
@@ -71,10 +72,6 @@ def _refuse(path: Path, reason: str) -> NoReturn:
 
 
 # ---------------------------------------------------------------------------------------------------- what is written
-
-
-def _is_state(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in value.items()) and bool(value)
 
 
 def _is_data(value: Any) -> bool:
@@ -105,9 +102,9 @@ def _or_absent(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 # best.pt has the first two, imported weights "ema" too
 WRITTEN: dict[str, Callable[[Any], bool]] = {
-    "model": _is_state,
+    "model": is_state,
     "data": _is_data,
-    "ema": _or_absent(_is_state),
+    "ema": _or_absent(is_state),
     "progress": _or_absent(_is_progress),
     "optimizer": _or_absent(lambda value: isinstance(value, dict)),
     "identity": _or_absent(lambda value: isinstance(value, str)),

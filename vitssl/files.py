@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import io
 import json
 import os
 import stat
@@ -30,7 +31,7 @@ def read_whole(path: str | Path) -> bytes:
     Raises:
         OSError: there is no such file, it cannot be read, or is none.
     """
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is a pipe or a device", str(path))
         return stream.read()
@@ -119,11 +120,12 @@ def read_json(path: Path) -> dict[str, Any]:
     """The file's content; empty where there is no such file.
 
     Raises:
-        ConfigError: it is damaged, or not as `vitssl.records` says of the files of its name.
+        ConfigError: it cannot be read, is damaged, or not as `vitssl.records` says of the files of its name.
     """
-    if not path.exists():
+    text = _text(path)
+    if text is None:
         return {}
-    record = _parsed(_text(path), path)
+    record = _parsed(text, path)
     records.check(record, path)
     return record
 
@@ -132,33 +134,53 @@ def read_events(path: Path) -> list[dict[str, Any]]:
     """The lines of a metrics.jsonl; a last line that is being written, or that a kill cut off, is left out.
 
     Raises:
-        ConfigError: another line is damaged, or not as `vitssl.records` says.
+        ConfigError: it cannot be read, or another line is damaged, or not as `vitssl.records` says.
     """
-    lines = _text(path).split("\n")[:-1] if path.exists() else []
+    lines = (_text(path) or "").split("\n")[:-1]
     events = [_parsed(line, path) for line in lines if line]
-    for event in events:
-        records.check_line(event, path)
+    records.check_lines(events, path)
     return events
 
 
-def check_arrays(path: Path) -> None:
-    """Compare the checksums of an .npz file with its content.
+def read_intact(path: Path) -> bytes:
+    """The content of an .npz file, of which every part has the checksum that was written with it.
 
     Raises:
-        ConfigError: it is damaged.
+        FileNotFoundError, NotADirectoryError: there is no such file.
+        ConfigError: it cannot be read, or is damaged.
     """
+    content = read_file(path)
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
             intact = archive.testzip() is None
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError):
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError):
         intact = False
     if not intact:
         raise ConfigError("damaged, not as it was written; put it back as it was, or delete it", place=str(path))
+    return content
 
 
-def _text(path: Path) -> str:
+def read_file(path: Path) -> bytes:
+    """As `read_whole`, for a person.
+
+    Raises:
+        FileNotFoundError, NotADirectoryError: there is no such file.
+        ConfigError: it cannot be read, or is none.
+    """
     try:
-        return path.read_text(encoding="utf-8")
+        return read_whole(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise ConfigError(f"cannot be read ({error.strerror}); make it readable, or delete it", place=str(path)) from None
+
+
+def _text(path: Path) -> str | None:
+    """The text of a file; None where there is no such file."""
+    try:
+        return read_file(path).decode("utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except UnicodeDecodeError:
         raise ConfigError("damaged, not text; put it back as it was, or delete it", place=str(path)) from None
 

@@ -1,7 +1,7 @@
 """The JSON records of run and sweep folders: the fields that are read, and what each may hold.
 
-A schema is one of: a type; a `Number`; a set of the values that there are; a tuple of schemas, one of which holds; ``[schema]``, a list,
-which ``[schema, ...]`` says is not empty; a dataclass, of which a record has fields; or a mapping of names to schemas. In a mapping
+A schema is one of: a type; a `Number`; a `Text`; a set of the values that there are; a tuple of schemas, one of which holds; ``[schema]``,
+a list, which ``[schema, ...]`` says is not empty; a dataclass, of which a record has fields; or a mapping of names to schemas. In a mapping
 ``name?`` may be missing, and ``...`` stands for all names that are not there. What a mapping does not name is not read, and may be
 anything: earlier and later versions write more.
 """
@@ -11,16 +11,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterator
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NoReturn, get_args
 
 from vitssl.config import ConfigError, Problem, Site, fill
 from vitssl.config.evals import KINDS
 from vitssl.config.sweep import Quantity
 
-EXPECTED = {str: "text", bool: "true or false", list: "a list", dict: "a mapping of names"}
+EXPECTED = {bool: "true or false", list: "a list", dict: "a mapping of names"}
 MOST = 1e18  # beyond it no figure is real: a network of 10^12 multiply-adds that is asked 10^6 times is
 
 
@@ -41,6 +43,33 @@ class Number:
         return None if self.low <= value <= self.high else f"{_shown(value)} is not from {self.low:g} to {self.high:g}"
 
 
+@dataclass(frozen=True)
+class Text:
+    """What people read: ``str`` alone is one line that does nothing to a terminal.
+
+    Attributes:
+        also: control characters that it may hold; None: all but NUL, as in the words of an error of another program.
+        pattern: which the whole text matches.
+    """
+
+    also: str | None = ""
+    pattern: str = ""
+
+    def problem(self, value: Any) -> str | None:
+        if not isinstance(value, str):
+            return f"{_shown(value)} is not text"
+        if not value.isprintable() and any(self._is_control(letter) for letter in value):
+            return f"{_shown(value)} is not text" if "\0" in value or self.also is None else f"{_shown(value)} holds a control character"
+        return f"{_shown(value)} is not as {self.pattern}" if self.pattern and not re.fullmatch(self.pattern, value) else None
+
+    def _is_control(self, letter: str) -> bool:
+        if letter == "\0" or "\ud800" <= letter <= "\udfff":
+            return True
+        return self.also is not None and letter not in self.also and unicodedata.category(letter) in ("Cc", "Zl", "Zp")
+
+
+LINE, LINES, ANY_TEXT = Text(), Text("\n\t"), Text(None)
+LINK = Text(pattern=r"(https?://\S+)?")
 COUNT, POSITIVE_COUNT, AMOUNT, SHARE = Number(int), Number(int, 1), Number(), Number(high=1.0)
 METRIC = Number(low=-MOST, or_not_finite=True)
 TIME = Number(high=1e11)  # seconds since 1970
@@ -50,7 +79,7 @@ FINITE = Number(low=-1e300, high=1e300)
 LABEL = (str, bool, FINITE, None)  # a value of an axis, or an evaluator's field: a seed may have 19 digits
 
 METRICS = {"top1": METRIC, ...: METRIC}
-FAILURE = {"message": str, "attempt?": COUNT, "rank?": COUNT, "time?": TIME, "details?": str}
+FAILURE = {"message": ANY_TEXT, "attempt?": COUNT, "rank?": COUNT, "time?": TIME, "details?": ANY_TEXT}
 MEASURED = {
     "params_train": COUNT, "params_inference": COUNT, "macs_train_forward": COUNT, "macs_train_step?": COUNT,
     "macs_passes": {...: COUNT}, "macs_inference": COUNT, "activations_inference": COUNT, "precision": str,
@@ -89,16 +118,16 @@ PUBLISHED: dict[Any, Any] = {}
 PUBLISHED[...] = (NUMBER, None, PUBLISHED)  # by the labels of one axis, or of several
 ARM = {
     "name": str, "row?": str, "published?": PUBLISHED[...], "published_cost?": ({...: (str, NUMBER, None)}, None), "quoted?": bool,
-    "not_runnable?": (str, None), "note?": (str, None), "baseline?": (str, None),
+    "not_runnable?": (LINES, None), "note?": (LINES, None), "baseline?": (str, None),
 }  # fmt: skip
 STAGE = {"stage": str, "folder": str}
 EQUAL = {"quantity": {*get_args(Quantity)}, "reference": str}
 SWEEP = {
     "name": str, "arms": [ARM], "cells": [{"arm": str, "axes": {...: LABEL}, "stages": [STAGE, ...]}],
     "axes?": ({...: [LABEL]}, None), "columns?": (str, None), "baseline?": (str, None), "metric?": str, "select?": ([str], None),
-    "paper?": ({"title": str, "table": str, "url": str}, None), "notes?": [str], "overrides?": ([str], None),
+    "paper?": ({"title": str, "table": str, "url": LINK}, None), "notes?": [LINES], "overrides?": ([str], None),
     "equal?": ({"all": (EQUAL, None), "axes": {...: {...: (EQUAL, None)}}}, None), "work?": {...: {"images": AMOUNT, "architecture": str}},
-    "site?": (Site, None), "file?": (str, None), "command?": (str, None), "commit?": (str, None), "dirty?": bool, "created?": str,
+    "site?": (Site, None), "file?": (str, None), "command?": (LINES, None), "commit?": (str, None), "dirty?": bool, "created?": str,
 }  # fmt: skip
 ANALYSED = {"images": COUNT, "weights": str}
 SELECTIONS = ANALYSED | {
@@ -125,19 +154,65 @@ def check(record: dict[str, Any], path: Path) -> None:
     Raises:
         ConfigError: naming the file and the field.
     """
-    check_as(next((schema for name, schema in SCHEMAS.items() if path.match(name)), {}), record, path)
+    schema = next((schema for name, schema in SCHEMAS.items() if path.match(name)), {})
+    check_as(schema, record, path)
+    if schema is SWEEP:
+        check_sweep(record, path)
 
 
-def check_line(record: dict[str, Any], path: Path) -> None:
+def check_sweep(facts: dict[str, Any], path: Path) -> None:
+    """Refuse a sweep.json whose parts do not fit together.
+
+    Raises:
+        ConfigError: naming the file and the field.
+    """
+    for axis in facts.get("select") or []:
+        if any(axis not in axes for axes in (facts.get("axes") or {}, *(cell["axes"] for cell in facts["cells"]))):
+            _refuse(path, f"select: {_shown(axis)} is no axis of all cells")
+
+
+def check_lines(lines: list[dict[str, Any]], path: Path) -> None:
     """Refuse what is not a line of the file's name: an event of metrics.jsonl, or a failure.
 
     Raises:
         ConfigError: naming the file and the field.
     """
-    schema = FAILURE if path.name == "errors.jsonl" else EVENT
-    check_as(schema, record, path)
-    if schema is EVENT:
-        check_as(EVENTS.get(record["event"], EVENT), record, path)
+    if path.name == "errors.jsonl":
+        for line in lines:
+            check_as(FAILURE, line, path)
+        return
+    quick = {kind: _surely(schema) for kind, schema in EVENTS.items()}
+    for line in lines:
+        kind = line.get("event")
+        if type(kind) is str and kind in quick and quick[kind](line):
+            continue
+        check_as(EVENT, line, path)
+        check_as(EVENTS.get(line["event"], EVENT), line, path)
+
+
+def _surely(schema: Any) -> Callable[[Any], bool]:
+    """A quick test of many values: what it finds right has no `problems`, which say of all others whether they are."""
+    if isinstance(schema, Number):
+        kinds, low, high = (int,) if schema.kind is int else (int, float), schema.low, schema.high
+        return lambda value: type(value) in kinds and low <= value <= high
+    if schema is str:
+        return lambda value: type(value) is str and value.isprintable()
+    if not isinstance(schema, dict):
+        return lambda value: not any(problems(schema, value))
+    known = {name.rstrip("?"): _surely(part) for name, part in schema.items() if name is not ...}
+    needed = {name for name in schema if name is not ... and not name.endswith("?")}
+    other = _surely(schema[...]) if ... in schema else None
+
+    def is_right(value: Any) -> bool:
+        if type(value) is not dict or not needed <= value.keys():
+            return False
+        for name, part in value.items():
+            check = known.get(name, other)
+            if check is not None and not (check(part) and (name in known or name.isprintable())):
+                return False
+        return True
+
+    return is_right
 
 
 def check_as(schema: Any, record: Any, path: Path) -> None:
@@ -147,13 +222,18 @@ def check_as(schema: Any, record: Any, path: Path) -> None:
         ConfigError: naming the file and the field.
     """
     for field, problem in problems(schema, record):
-        said = f"{field}: {problem}" if field else problem
-        raise ConfigError(f"not as this version writes it ({said}); put it back as it was, or delete it", place=str(path))
+        _refuse(path, f"{field}: {problem}" if field else problem)
+
+
+def _refuse(path: Path, reason: str) -> NoReturn:
+    raise ConfigError(f"not as this version writes it ({reason}); put it back as it was, or delete it", place=str(path))
 
 
 def problems(schema: Any, value: Any, field: str = "") -> Iterator[Problem]:
     """What of a value is not of a schema."""
-    if isinstance(schema, Number):
+    if schema is str:
+        schema = LINE
+    if isinstance(schema, Number | Text):
         if problem := schema.problem(value):
             yield Problem(field, problem)
     elif isinstance(schema, tuple):
@@ -169,8 +249,6 @@ def problems(schema: Any, value: Any, field: str = "") -> Iterator[Problem]:
         yield from _of_parts(schema, value, field)
     elif not (value is None if schema is None else isinstance(value, schema)):
         yield Problem(field, f"{_shown(value)} is not {EXPECTED.get(schema, 'null')}")
-    elif schema is str and not _is_text(value):
-        yield Problem(field, f"{_shown(value)} is not text")
 
 
 def _of_parts(schema: Any, value: Any, field: str) -> Iterator[Problem]:
@@ -203,12 +281,7 @@ def _of_dataclass(schema: Any, value: Any, field: str) -> Iterator[Problem]:
         return
     for name, part in vars(filled).items():
         if isinstance(part, float | str):
-            yield from problems(FINITE if isinstance(part, float) else str, part, f"{field}.{name}")
-
-
-def _is_text(value: str) -> bool:
-    """Can it be written, and be a part of a path?"""
-    return "\0" not in value and (value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value))
+            yield from problems(FINITE if isinstance(part, float) else LINE, part, f"{field}.{name}")
 
 
 def _shown(value: Any) -> str:

@@ -27,6 +27,9 @@ LAST, BEST = "last.pt", "best.pt"
 CHUNK_BYTES = 1 << 24
 WEIGHTS = ("model", "ema", "teacher")  # of a run
 SUGGESTED = 3  # names of released weights
+REAL = {
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
+}  # fmt: skip
 EXTRAS = ("backbone.mask_token",)  # of a backbone: there only where an objective uses it
 # what files of the papers hold besides tensors: their command line, or their configuration (Swin's code, Drloc's), read as a mapping
 ALSO_READ = (argparse.Namespace, (OrderedDict, "yacs.config.CfgNode"))
@@ -110,13 +113,15 @@ def _check_intact(path: Path) -> None:
     """Compare each part of a file of torch's with the checksum that was written with it, which torch does not.
 
     Raises:
-        RuntimeError: a part is not what was written.
+        RuntimeError: a part is not what was written, or is compressed.
     """
     try:
         if not zipfile.is_zipfile(path):
             return  # safetensors and torch's former format have none
         with zipfile.ZipFile(path) as archive:
             for part in archive.infolist():
+                if part.compress_type != zipfile.ZIP_STORED:  # it may be a thousand times as large as the file
+                    raise RuntimeError(f"{part.filename} is compressed, which torch does not write")
                 if part.CRC:  # torch can be told to leave it out
                     with archive.open(part) as stream:
                         while stream.read(CHUNK_BYTES):
@@ -125,16 +130,34 @@ def _check_intact(path: Path) -> None:
         raise RuntimeError(f"damaged: {error}") from None
 
 
+def is_state(value: Any) -> bool:
+    """Is it tensors by name, and at least one?"""
+    return isinstance(value, dict) and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in value.items()) and bool(value)
+
+
 def check_finite(value: Any, name: str, path: Path) -> None:
     """Look at every tensor of nested dictionaries and lists.
 
     Raises:
-        ConfigError: one is not finite: training diverged elsewhere, or the file is damaged.
+        ConfigError: one is not finite: training diverged elsewhere, or the file is damaged; or it is no plain tensor of real numbers, whose
+            values a network can take over.
     """
     for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ():
         check_finite(part, f"{name}.{key}" if name else str(key), path)
-    if isinstance(value, Tensor) and value.is_floating_point() and not torch.isfinite(value).all():
+    if not isinstance(value, Tensor):
+        return
+    if not _is_plain(value):
+        what = f"{name} is not a plain tensor of real numbers ({value.dtype}, {value.layout})"
+        raise ConfigError(f"{what}; take another checkpoint", place=str(path))
+    if value.is_floating_point() and not torch.isfinite(value).all():
         raise ConfigError(f"{name} has values that are not finite; take another checkpoint", place=str(path))
+
+
+def _is_plain(value: Tensor) -> bool:
+    """Does it hold all its values, as real numbers? One that was expanded asks for more memory than the file has bytes."""
+    if value.layout != torch.strided or value.is_meta or value.dtype not in REAL:
+        return False
+    return value.numel() * value.element_size() <= value.untyped_storage().nbytes()
 
 
 def is_safetensors(path: Path) -> bool:
@@ -203,7 +226,8 @@ def weights(source: str, which: str = "model") -> dict[str, Tensor]:
         except ConfigError as error:
             raise ConfigError(f"{path} {error.reason}", "init_weights") from None
     state = next((content[key] for key in ("model", "state_dict_ema", "state_dict") if key in content), content)
-    tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+    named = state.items() if isinstance(state, dict) else ()
+    tensors = {name: value for name, value in named if isinstance(name, str) and isinstance(value, Tensor)}
     if not tensors:
         raise ConfigError(f"{path} holds no weights")
     if any(name.startswith("backbone.") for name in tensors):
@@ -229,7 +253,10 @@ def init_from(model: nn.Module, backbone: Backbone, run: Run) -> None:
     if left := [f"{name} {what}" for name, what in problems.items() if name not in excused]:
         more = f" (and {len(left) - 1} more)" if len(left) > 1 else ""
         raise ConfigError(f"{checkpoint_path(run.init_from)}: {left[0]}{more}; name it in init_except if that is meant", "init_from")
-    model.load_state_dict({k: v for k, v in theirs.items() if k not in problems}, strict=False)
+    taken = {k: v for k, v in theirs.items() if k not in problems}
+    model.load_state_dict(taken, strict=False)
+    loaded = {name: value for name, value in model.state_dict().items() if name in taken}
+    check_finite(loaded, "", checkpoint_path(run.init_from))  # a number may be beyond the network's type
 
 
 def load_teachers(model: nn.Module, run: Run, mean: list[float], std: list[float]) -> None:
@@ -251,6 +278,8 @@ def load_teachers(model: nn.Module, run: Run, mean: list[float], std: list[float
         path = checkpoint_path(source)
         config.check_fits(run, field, config.load(path.parent), where=str(path.parent))
         content = read(path)
+        if not is_state(content.get("model")) or not isinstance(content.get("data"), dict):
+            raise ConfigError(f"{path} is not a checkpoint of a run", field)
         check_finite(content["model"], "model", path)
         if content["data"]["mean"] != list(mean) or content["data"]["std"] != list(std):
             raise ConfigError(f"{path} was trained on images of other channel statistics; set data.normalize alike for both Runs", field)

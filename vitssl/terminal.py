@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import unicodedata
+from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
+from rich.segment import Segment
 
 
 def console(**options: Any) -> Console:
-    """rich's Console, for which text in brackets is no markup, and text in colons no picture."""
-    return Console(markup=False, emoji=False, **options)
+    """rich's Console, for which text in brackets is no markup, and text in colons no picture; control characters in a text do nothing."""
+    return _Screen(markup=False, emoji=False, **options)
+
+
+def printable(text: str) -> str:
+    """The text with control characters, which would move a terminal's cursor or set its title, written as in a program."""
+    return text if text.isprintable() else "".join(ascii(letter)[1:-1] if _controls(letter) else letter for letter in text)
+
+
+def _controls(letter: str) -> bool:
+    return letter not in "\n\t" and unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp")
+
+
+class _Screen(Console):
+    def render(self, *arguments: Any, **options: Any) -> Iterable[Segment]:
+        for segment in super().render(*arguments, **options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)

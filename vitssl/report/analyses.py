@@ -6,7 +6,6 @@ Shapes: S images, J masked tokens, N patches.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
+from vitssl.files import read_json
 from vitssl.report import style
 from vitssl.report.grid import Grid
 from vitssl.report.style import COLOURS, MARKERS, STYLE, Plot
@@ -38,7 +38,7 @@ class Analysed:
     @classmethod
     def read(cls, path: Path, label: str, look: dict[str, Any]) -> Analysed:
         """Of the JSON file; of other weights than the model's the label says whose."""
-        facts = json.loads(path.read_text())
+        facts = read_json(path)
         named = label if facts["weights"] == "model" else f"{label}, {facts['weights']}"
         return cls(named, facts, path.with_suffix(".npz"), look)
 
@@ -220,7 +220,7 @@ def _equal(axis: Axes, y: float, label: str) -> None:
 def _attention_lines(axis: Axes, seeds: list[Analysed], kind: str, label: str, look: dict[str, Any]) -> None:
     """With the standard deviation over seeds, or of a single run over images where that is known."""
     last = [run.facts["blocks"][max(run.facts["blocks"], key=int)] for run in seeds]
-    for n, token in enumerate(last[0]):
+    for n, token in enumerate(token for token in last[0] if all(token in block for block in last)):
         values_SJ = np.array([block[token][kind] for block in last])
         spread = values_SJ.std(0, ddof=1) if len(last) > 1 else last[0][token]["std"] if kind == "mean" else None
         line = look | {"linestyle": ("-", "--")[n % 2], "markerfacecolor": (look["color"], style.PAPER)[n % 2]}

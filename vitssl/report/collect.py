@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from vitssl.config import ConfigError, Site, fill, load
-from vitssl.files import check_arrays, read_events, read_json, read_sweep
+from vitssl.files import read_events, read_json, read_sweep
 from vitssl.records import COST, EVALUATED, check_as
+from vitssl.report import kept
+from vitssl.terminal import printable
 
 SILENT_S = 300.0  # a running attempt writes its energy twice a minute; after this long without a record it counts as interrupted
 SUMMED = (
@@ -180,7 +182,7 @@ def read_folder(path: Path, site: Site) -> RunFolder:
     site = fill(Site, job["site"]) if job.get("site") else site
     emissions = [read_json(p) for p in sorted(path.glob("emissions-*.json"))]
     run = RunFolder(
-        path, "waiting", error=failure.get("message", ""), job=job, cost=read_json(path / "cost.json"),
+        path, "waiting", error=printable(failure.get("message", "")), job=job, cost=read_json(path / "cost.json"),
         done=read_json(path / "done.json"), evals=read_json(path / "evals.json"),
         run=asdict(load(path)) if (path / "run.yaml").is_file() else {},
         events=read_events(path / "metrics.jsonl"), emissions=emissions, spent=spent(emissions, site), site=site,
@@ -188,10 +190,9 @@ def read_folder(path: Path, site: Site) -> RunFolder:
     )  # fmt: skip
     if run.done and "imported" not in job:
         check_as(COST, run.cost, path / "cost.json")  # an imported network has no speed
-    for kept in path.glob("analysis/*.json"):  # which figures are made of
-        read_json(kept)
-    for kept in (*path.glob("predictions-*.npz"), *path.glob("analysis/*.npz")):
-        check_arrays(kept)
+        if not run.run:
+            raise ConfigError("it is missing, and the run is done; put it back as it was", place=str(path / "run.yaml"))
+    kept.check(path)
     run.status = _status(run)
     return run
 

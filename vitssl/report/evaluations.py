@@ -13,6 +13,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from vitssl.config.evals import KINDS, METRICS
+from vitssl.report import kept
 from vitssl.report.collect import Cell, RunFolder
 from vitssl.report.grid import Grid
 from vitssl.report.style import COLOURS, INK, WHITE
@@ -20,6 +21,7 @@ from vitssl.report.table import DASH, NOTE, Entry, Table
 from vitssl.report.tables import LOWER_IS_BETTER, plus_minus, which
 
 MOST_CLASSES, NAMED_CLASSES, MOST_PANELS = 100, 30, 6  # in a confusion matrix; with their names beside it; panels in a figure
+MOST_COUNTED = 10_000  # classes that are counted against one another: 800 MB
 FIRST = 5  # classes among which top-5 looks for the right one
 WHERE = "over all finished seeds; on the test split, or of the evaluator that is named."
 MOST_TABLES = 4  # of classes
@@ -127,21 +129,29 @@ class Confusion:
 
 
 def confusion(done: list[Cell], evaluator: str) -> Confusion | None:
-    """The mean over finished seeds, from the predictions that their runs saved; None where one saved none."""
+    """The mean over finished seeds, from the predictions that their runs saved; None where one saved none, or they are of different
+    classes, or of so many that a matrix of them has no place in memory."""
     paths = [cell.last.path / f"predictions-{evaluator}.npz" for cell in done]
     if not paths or not all(path.is_file() for path in paths):
+        return None
+    first, *others = [_saved(path).classes for path in paths]
+    if len(first) > MOST_COUNTED or any(classes != first for classes in others):
         return None
     read = [_counts(path) for path in paths]
     return Confusion(read[0][0], np.mean([counts_KK for _, counts_KK in read], axis=0))
 
 
 @cache
+def _saved(path: Path) -> kept.Predictions:
+    return kept.predictions(path)
+
+
+@cache
 def _counts(path: Path) -> tuple[list[str], np.ndarray]:
-    with np.load(path) as saved:
-        classes, labels_N, predicted_N = saved["classes"].tolist(), saved["labels"], saved["predicted"]
-    counts_KK = np.zeros((len(classes), len(classes)), dtype=np.int64)
-    np.add.at(counts_KK, (labels_N, predicted_N), 1)
-    return classes, counts_KK
+    saved = _saved(path)
+    counts_KK = np.zeros((len(saved.classes), len(saved.classes)), dtype=np.int64)
+    np.add.at(counts_KK, (saved.labels_N, saved.predicted_N), 1)
+    return saved.classes, counts_KK
 
 
 @dataclass

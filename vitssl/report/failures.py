@@ -7,6 +7,7 @@ from typing import Any
 
 from vitssl.report.collect import RunFolder, Sweep
 from vitssl.report.details import linked
+from vitssl.terminal import printable
 
 
 def failed(sweep: Sweep) -> list[RunFolder]:
@@ -39,7 +40,7 @@ def _said(run: RunFolder) -> str:
     if run.status == "unreadable":
         return f"{run.error}. What it found and cost is not in this report"
     failures = [failure["message"] for failure in _by_attempt(run)]
-    first, last = failures[0], failures[-1]
+    first, last = printable(failures[0]), printable(failures[-1])
     return first if first == last else f"{first}; the last attempt: {last}"
 
 

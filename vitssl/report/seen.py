@@ -68,7 +68,7 @@ def _once(grid: Grid, kind: str) -> dict[tuple[str, bytes], tuple[Path, list[str
         place = f" on {grid.name(column)}" if grid.axis else ""
         for row in grid.rows:
             cells = row.columns.get(column, [])
-            for stage, run in cells[0].stages if cells else []:
+            for stage, run in (stage for stage in cells[0].stages if stage[1].status != "unreadable") if cells else []:
                 user = grid.label(row) + (f": {stage}" if len(cells[0].stages) > 1 else "") + place
                 for path in sorted(run.path.glob(f"{kind}-*.png")):
                     name = path.stem.removeprefix(f"{kind}-")
