@@ -50,7 +50,7 @@ def test_all_bad_images_are_listed_at_once(make_folder, tmp_path, capsys):
     assert len(lines) == 22 and lines[20] == "... and 5 more"
     assert [line.split(": cannot be decoded")[0] for line in lines[:20]] == [str(source / name) for name in bad[:20]]
     assert lines[21] == (
-        f"error: 25 images cannot be used, listed in {out}/bad_images.txt; mend or delete them, or give `vitssl shards build` --skip-bad"
+        f"error: 25 images cannot be used, listed in {out}/bad_images.txt; repair or delete them, or give `vitssl shards build` --skip-bad"
     )
     listed = (out / "bad_images.txt").read_text().splitlines()
     assert [line.split(": cannot be decoded")[0] for line in listed] == [str(source / name) for name in bad]
@@ -71,7 +71,7 @@ def test_names_that_are_not_utf_8_are_read_and_shown(make_folder, tmp_path, caps
 def test_an_image_that_is_gone_is_a_bad_one(make_folder, tmp_path, capsys):
     source = make_folder()
     os.symlink(tmp_path / "nowhere", source / "train" / "cat" / "gone.jpg")
-    with pytest.raises(ConfigError, match=r"train/cat/gone\.jpg: cannot be read \(No such file or directory\); mend or delete it, or give"):
+    with pytest.raises(ConfigError, match=r"train/cat/gone\.jpg: cannot be read \(No such file or directory\); repair or delete it, or"):
         build(source, tmp_path / "out")
     assert capsys.readouterr().err == ""
 

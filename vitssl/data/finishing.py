@@ -34,11 +34,11 @@ def refuse_bad_images(out: Path, records: Records) -> None:
         return
     (out / BAD_IMAGES).write_text("".join(f"{reason}\n" for reason in reasons), "utf-8", "surrogateescape")
     if len(reasons) == 1:
-        raise ConfigError(f"{reasons[0]}; mend or delete it, or give `vitssl shards build` --skip-bad, which leaves it out")
+        raise ConfigError(f"{reasons[0]}; repair or delete it, or give `vitssl shards build` --skip-bad, which leaves it out")
     more = [f"... and {len(reasons) - SHOWN:,} more"] if len(reasons) > SHOWN else []
     print("\n".join([*reasons[:SHOWN], *more]), file=sys.stderr)
     where = f"listed in {out / BAD_IMAGES}"
-    raise ConfigError(f"{len(reasons):,} images cannot be used, {where}; mend or delete them, or give `vitssl shards build` --skip-bad")
+    raise ConfigError(f"{len(reasons):,} images cannot be used, {where}; repair or delete them, or give `vitssl shards build` --skip-bad")
 
 
 def index_of(source: Source, listed: str, out: Path, records: Records) -> Index:
