@@ -129,12 +129,21 @@ def test_a_killed_rank_is_not_taken_for_a_failure_of_the_others(folder):
 
 def test_a_rank_that_fails_says_why_and_the_others_end_too(folder):
     run = folder("run", CLASSIFY, {"loop": {"epochs": 50, "log_every": 1, "eval_every": 0}})
-    (run / "metrics.jsonl").mkdir()  # which rank 0 alone writes
+    (run / "tensorboard").write_text("no folder")  # which rank 0 alone writes in
     processes = start_programs(run, 2)
     errors = [process.communicate(timeout=60)[1] for process in processes]
     assert [process.returncode for process in processes] == [1, 1]
-    assert "[rank0]: Traceback" in errors[0] and "IsADirectoryError" in errors[0] and "[rank1]: Traceback" in errors[1]
-    assert "IsADirectoryError" in json.loads((run / "error.json").read_text())["message"]
+    assert "[rank0]: Traceback" in errors[0] and "FileExistsError" in errors[0] and "[rank1]: Traceback" in errors[1]
+    assert "FileExistsError" in json.loads((run / "error.json").read_text())["message"]
+
+
+def test_a_record_that_is_a_folder_is_a_mistake_in_one_line(folder):
+    run = folder("run", CLASSIFY, {"loop": {"epochs": 50, "log_every": 1, "eval_every": 0}})
+    (run / "metrics.jsonl").mkdir()
+    (process,) = start_programs(run, 1)
+    error = process.communicate(timeout=60)[1]
+    assert process.returncode == 2 and "Traceback" not in error
+    assert f"error: {run / 'metrics.jsonl'}: cannot be read (Is a directory)" in error
 
 
 def test_a_signal_stops_a_single_process_with_its_state(folder):
