@@ -20,7 +20,7 @@ MIDDLE = {"model", "state", "checkpoint", "optim", "macs", "cost", "workload", "
 # module or package -> the modules and packages of vitssl that it may import, besides its own parts
 ALLOWED = {
     "config": {"words"},
-    "records": {"config"},
+    "records": {"config", "words"},
     "files": {"config", "records"},
     "dist": {"config"},
     "log": {"config", "dist", "files", "terminal", "words"},
@@ -37,7 +37,7 @@ ALLOWED = {
     "weights": CORE | MIDDLE | {"evaluate", "report", "words"},
     "memory": set(),
     "words": set(),
-    "terminal": set(),
+    "terminal": {"words"},
     "arguments": {"config"},
     "version": set(),
     "fields": {"config"},

@@ -12,7 +12,6 @@ import dataclasses
 import json
 import math
 import re
-import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any, NoReturn, get_args
 from vitssl.config import ConfigError, Problem, Site, fill
 from vitssl.config.evals import KINDS
 from vitssl.config.sweep import Quantity
+from vitssl.words import is_control
 
 EXPECTED = {bool: "true or false", list: "a list", dict: "a mapping of names"}
 MOST = 1e18  # beyond it no figure is real: a network of 10^12 multiply-adds that is asked 10^6 times is
@@ -65,7 +65,7 @@ class Text:
     def _is_control(self, letter: str) -> bool:
         if letter == "\0" or "\ud800" <= letter <= "\udfff":
             return True
-        return self.also is not None and letter not in self.also and unicodedata.category(letter) in ("Cc", "Zl", "Zp")
+        return self.also is not None and letter not in self.also and is_control(letter)
 
 
 LINE, LINES, ANY_TEXT = Text(), Text("\n\t"), Text(None)
@@ -168,7 +168,7 @@ def check_sweep(facts: dict[str, Any], path: Path) -> None:
     """
     for axis in facts.get("select") or []:
         if any(axis not in axes for axes in (facts.get("axes") or {}, *(cell["axes"] for cell in facts["cells"]))):
-            _refuse(path, f"select: {_shown(axis)} is no axis of all cells")
+            refuse(path, f"select: {_shown(axis)} is no axis of all cells")
 
 
 def check_lines(lines: list[dict[str, Any]], path: Path) -> None:
@@ -222,10 +222,11 @@ def check_as(schema: Any, record: Any, path: Path) -> None:
         ConfigError: naming the file and the field.
     """
     for field, problem in problems(schema, record):
-        _refuse(path, f"{field}: {problem}" if field else problem)
+        refuse(path, f"{field}: {problem}" if field else problem)
 
 
-def _refuse(path: Path, reason: str) -> NoReturn:
+def refuse(path: Path, reason: str) -> NoReturn:
+    """Raises a ConfigError about a file that a run or a sweep left."""
     raise ConfigError(f"not as this version writes it ({reason}); put it back as it was, or delete it", place=str(path))
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
 from rich.segment import Segment
+
+from vitssl.words import is_control
 
 
 def console(**options: Any) -> Console:
@@ -17,11 +18,11 @@ def console(**options: Any) -> Console:
 
 def printable(text: str) -> str:
     """The text with control characters, which would move a terminal's cursor or set its title, written as in a program."""
-    return text if text.isprintable() else "".join(ascii(letter)[1:-1] if _controls(letter) else letter for letter in text)
-
-
-def _controls(letter: str) -> bool:
-    return letter not in "\n\t" and unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp")
+    return (
+        text
+        if text.isprintable()
+        else "".join(ascii(letter)[1:-1] if is_control(letter) and letter not in "\n\t" else letter for letter in text)
+    )
 
 
 class _Screen(Console):

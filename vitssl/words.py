@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable
 
 
@@ -36,3 +37,8 @@ def about(time_s: float) -> str:
     if time_s < 60:
         return "less than a minute"
     return f"about {time_s / 60:.0f} min" if time_s < 100 * 60 else f"about {duration(time_s)}"
+
+
+def is_control(letter: str) -> bool:
+    """Does it begin a line, move a terminal's cursor or set its title, or stand for no character (half a surrogate)?"""
+    return unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from vitssl.config.base import ConfigError
+from vitssl.words import is_control
 
 MOST_CHARACTERS = 1_000_000
 MOST_VALUES = 100_000  # each alias counted as what it stands for
@@ -125,7 +125,7 @@ def _has_several_lines(path: tuple[str, ...]) -> bool:
 
 
 def _check_line(text: str, path: tuple[str, ...], but_for: str = "") -> None:
-    if any(unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") and c not in but_for for c in text):
+    if any(is_control(letter) and letter not in but_for for letter in text):
         raise ConfigError(f"{text[:80]!r} has a line break or another control character; write it in one line without", ".".join(path))
 
 

@@ -12,12 +12,13 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from vitssl.config import ConfigError
 from vitssl.files import read_file, read_intact, read_json
+from vitssl.records import refuse
 
 
 @dataclass(frozen=True)
@@ -63,19 +64,19 @@ def predictions(path: Path) -> Predictions:
     """
     classes, labels_N, predicted_N = _arrays(path, ("classes", "labels", "predicted"))
     if classes.ndim != 1 or classes.dtype.kind != "U":
-        _refuse(path, "classes is no list of names")
+        refuse(path, "classes is no list of names")
     for name, values_N in (("labels", labels_N), ("predicted", predicted_N)):
         if values_N.ndim != 1 or values_N.dtype.kind not in "iu" or values_N.shape != labels_N.shape:
-            _refuse(path, f"{name} is no list of whole numbers, one for each image")
+            refuse(path, f"{name} is no list of whole numbers, one for each image")
         if values_N.size and not 0 <= int(values_N.min()) <= int(values_N.max()) < len(classes):
-            _refuse(path, f"{name} has numbers of which {len(classes):,} classes have none")
+            refuse(path, f"{name} has numbers of which {len(classes):,} classes have none")
     return Predictions(classes.tolist(), labels_N, predicted_N)
 
 
 def _check_attention(facts: dict[str, Any], path: Path) -> None:
     blocks, J = facts["blocks"], facts["masked_tokens"]
     if not blocks or not all(block.isdecimal() and len(block) < 6 for block in blocks):
-        _refuse(path, "blocks: it has no blocks by their numbers")
+        refuse(path, "blocks: it has no blocks by their numbers")
     for block, tokens in blocks.items():
         for token, measured in tokens.items():
             _check_lengths(path, J, ((f"blocks.{block}.{token}.{kind}", measured[kind]) for kind in ("mean", "std", "share")))
@@ -86,17 +87,17 @@ def _check_selections(facts: dict[str, Any], path: Path) -> None:
     lists = ((name, facts[name]) for name in ("locality", "locality_random", "iou"))
     _check_lengths(path, J, [*lists, *((f"iou[{j}]", shared) for j, shared in enumerate(facts["iou"]))])
     if len(facts["grid"]) != 2:
-        _refuse(path, "grid: it is not rows and columns of patches")
+        refuse(path, "grid: it is not rows and columns of patches")
     beside = path.with_suffix(".npz")
     images_SHWC, selected_SJP, frequency_JP = _arrays(beside, ("images", "selected", "frequency"))
     S, shape = len(images_SHWC) if images_SHWC.ndim else 0, images_SHWC.shape[1:]
     divided = len(shape) == 3 and shape[2] == 3 and not any(side % parts for side, parts in zip(shape[:2], facts["grid"], strict=True))
     if not S or images_SHWC.dtype != np.uint8 or not divided:
-        _refuse(beside, "images are no RGB images that the patches divide")
+        refuse(beside, "images are no RGB images that the patches divide")
     if selected_SJP.shape != (S, J, P) or selected_SJP.dtype != np.bool_:
-        _refuse(beside, "selected does not say of each patch whether a masked token selects it")
+        refuse(beside, "selected does not say of each patch whether a masked token selects it")
     if frequency_JP.shape != (J, P) or frequency_JP.dtype.kind != "f":
-        _refuse(beside, "frequency does not say how often a masked token selects each patch")
+        refuse(beside, "frequency does not say how often a masked token selects each patch")
 
 
 def _arrays(path: Path, names: Iterable[str]) -> list[np.ndarray]:
@@ -108,19 +109,15 @@ def _arrays(path: Path, names: Iterable[str]) -> list[np.ndarray]:
         with np.load(io.BytesIO(content)) as saved:
             arrays = [saved[name] for name in names]
     except KeyError as error:
-        _refuse(path, str(error.args[0]))
+        refuse(path, str(error.args[0]))
     except (ValueError, MemoryError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:  # a shape beyond what follows it, objects
-        _refuse(path, str(error).split("\n")[0])
+        refuse(path, str(error).split("\n")[0])
     if not all(isinstance(array, np.ndarray) for array in arrays):
-        _refuse(path, "it holds other things than arrays")
+        refuse(path, "it holds other things than arrays")
     return arrays
 
 
 def _check_lengths(path: Path, length: int, lists: Iterable[tuple[str, list[Any]]]) -> None:
     for field, values in lists:
         if len(values) != length:
-            _refuse(path, f"{field}: {len(values)} values of {length}")
-
-
-def _refuse(path: Path, reason: str) -> NoReturn:
-    raise ConfigError(f"not as this version writes it ({reason}); put it back as it was, or delete it", place=str(path))
+            refuse(path, f"{field}: {len(values)} values of {length}")
