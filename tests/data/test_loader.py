@@ -101,8 +101,8 @@ def test_cached_streamed_and_device_images_are_equal(make_shards, data, ragged, 
 def test_budgets_choose_the_way(make_shards, data):
     index = make_shards(ragged=False)
     positions = np.arange(3)
-    assert isinstance(open_images(index, positions, data, CPU), Cached)
-    assert isinstance(open_images(index, positions, streaming(data, 1), CPU), Streamed)
+    assert isinstance(open_images(index, positions, data, CPU, None), Cached)
+    assert isinstance(open_images(index, positions, streaming(data, 1), CPU, None), Streamed)
 
 
 @pytest.mark.parametrize("workers", [None, 2])

@@ -13,11 +13,12 @@ import timm
 import torch
 
 from vitssl import dist, memory
-from vitssl.bench import data, masked_tokens, steps
+from vitssl.bench import data, masked_tokens, steps, streaming
 from vitssl.bench.base import Bench, Comparison
 from vitssl.config import ConfigError
 from vitssl.data.sources import open_source
 
+STREAMED = {"cache_gb": 0.0, "workers": 0}
 COMPARISONS: dict[str, Callable[[Bench], Comparison]] = {
     "ssat_step": steps.ssat_step,
     "drloc_step_vit": partial(steps.drloc_step, name="drloc_step_vit", backbone="vit_small", pooling="2x2"),
@@ -32,6 +33,9 @@ COMPARISONS: dict[str, Callable[[Bench], Comparison]] = {
     "mt_inference_28": partial(masked_tokens.mt_inference, name="mt_inference_28", count=28, paper_s=5),
     "sit_corruption": masked_tokens.sit_corruption,
     "loader": data.loader,
+    "loader_webdataset": partial(streaming.against_webdataset, name="loader_webdataset"),
+    "stream_webdataset": partial(streaming.against_webdataset, name="stream_webdataset", **STREAMED),
+    "stream_image_folder": partial(streaming.against_image_folder, name="stream_image_folder", **STREAMED),
     "views": data.views,
     "views_randaugment": data.views_randaugment,
     "views_bicubic": data.views_bicubic,

@@ -114,7 +114,7 @@ def views_bicubic(bench: Bench) -> Comparison:
 
 
 @contextmanager
-def _cores(count: int) -> Iterator[None]:
+def cores(count: int) -> Iterator[None]:
     """Bind this process, and what it starts meanwhile, to ``count`` CPU cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(before)[:count])
@@ -124,7 +124,7 @@ def _cores(count: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-@_cores(4)
+@cores(4)
 def end_to_end(bench: Bench) -> Comparison:
     """ViT-S/16 in bf16 with loader, views and all, against the same step on one random batch; MFU of the former."""
     run = vit_run(SCRATCH, {"backbone.name": "vit_small", "loop.precision": "bf16"})

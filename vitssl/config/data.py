@@ -105,6 +105,9 @@ class Views:
         return {f.name: view for f in dataclasses.fields(self) if (view := getattr(self, f.name)) is not None}
 
 
+SHUFFLE_WINDOW = 100_000
+
+
 @dataclass
 class Data:
     shards: str = runtime_field("???")  # folder written by `vitssl shards build`
@@ -117,6 +120,7 @@ class Data:
     val_split: Optional[str] = None  # held-out images for choosing the epoch, evaluated as "val": a split of the shards
     val_fraction: float = 0.0  # or this share of the training images, which are then left out of training
     val_seed: int = 0  # of the draw of val_fraction
+    shuffle_window: int = SHUFFLE_WINDOW  # images; an epoch of more moves them within so many, which reads shards in order
     repeats: int = 1  # repeated augmentation: copies of an image in a batch; an epoch keeps its number of samples
     image_size: int = 224  # pixels per side of what the network sees
     normalize: Literal["dataset", "imagenet", "half", "cifar10"] = "dataset"  # channel statistics: the shards', or well-known ones
@@ -153,7 +157,7 @@ class Data:
         if not 0 < self.eval_crop <= 1:
             yield Problem("data.eval_crop", f"{self.eval_crop} is not in (0, 1]")
         yield from less_than(0, self, "data", "val_seed", "workers", "cache_gb", "device_cache_gb")
-        yield from less_than(1, self, "data", "repeats", "image_size", "cache_px")
+        yield from less_than(1, self, "data", "shuffle_window", "repeats", "image_size", "cache_px")
         for name, view in self.views.enabled().items():
             yield from view.problems(f"data.views.{name}", view.size or self.image_size)
 

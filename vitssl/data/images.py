@@ -6,11 +6,8 @@ is called in the main one.
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections.abc import Callable, Generator, Iterator
-from functools import lru_cache
-from pathlib import Path
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -19,11 +16,10 @@ from torch import Tensor
 
 from vitssl.config import ConfigError, Data
 from vitssl.data import pool
+from vitssl.data.ahead import Ahead, opener
 from vitssl.data.cache import Cache, decoded_bytes, open_cache, padded
 from vitssl.data.decode import resize, resized_sizes
 from vitssl.data.index import Index, read_image
-
-OPEN_SHARDS = 256  # per process; a usual limit is 1,024 open files
 
 Positions = Callable[[], Iterator[np.ndarray]]
 HostBatches = Generator[tuple[Tensor, Tensor], None, None]
@@ -39,11 +35,15 @@ class Images(Protocol):
         ...
 
 
-def open_images(index: Index, positions: np.ndarray, data: Data, device: torch.device) -> Images:
-    """The fastest way that the budgets of `data` allow to read the images at ``positions``."""
+def open_images(index: Index, positions: np.ndarray, data: Data, device: torch.device, window: int | None) -> Images:
+    """The fastest way that the budgets of `data` allow to read the images at ``positions``.
+
+    Args:
+        window: of how many images the order moves them against that of the shards; None where they come at random.
+    """
     size = decoded_bytes(index, data)
     if size > data.cache_gb * 1e9:
-        return Streamed(index, data, device)
+        return Streamed(index, data, device, window)
     decoded = open_cache(index, data)
     if device.type == "cuda" and size <= data.device_cache_gb * 1e9 and decoded.images_NCHW is not None:
         return OnDevice(decoded, positions, device)
@@ -88,13 +88,19 @@ class Cached:
 
 
 class Streamed:
-    """Batches read from the shards at random and decoded by `data.workers` processes, for data above the cache's budget."""
+    """Batches read from the shards and decoded by `data.workers` processes, for data above the cache's budget.
 
-    def __init__(self, index: Index, data: Data, device: torch.device):
+    Where the images come nearly in the order of the shards, a thread reads these ahead (`Ahead`).
+    """
+
+    def __init__(self, index: Index, data: Data, device: torch.device, window: int | None = None):
         self.device, self.workers = device, data.workers
         self.decoder = _Decoder(index, data.cache_px)
+        self.ahead = None if window is None else Ahead(index, window)
 
     def host_batches(self, positions: Positions) -> HostBatches:
+        if self.ahead is not None:
+            positions = partial(self.ahead.read, positions)
         loader = torch.utils.data.DataLoader(
             self.decoder,  # type: ignore[arg-type]
             sampler=_Lazy(positions),
@@ -132,21 +138,13 @@ class _Lazy(torch.utils.data.Sampler):
         return self.positions()
 
 
-class _Shard:
-    """An open shard, closed when it is garbage-collected."""
-
-    def __init__(self, path: Path):
-        self.descriptor = os.open(path, os.O_RDONLY)
-        weakref.finalize(self, os.close, self.descriptor)
-
-
 class _Decoder:
     """What a worker process does: positions to a padded batch. Numpy arrays travel through pipes and need no /dev/shm."""
 
     def __init__(self, index: Index, cache_px: int | None):
         self.index = index
         self.sizes_N2 = resized_sizes(index.sizes_N2, cache_px)
-        self.shard = lru_cache(OPEN_SHARDS)(lambda number: _Shard(index.folder / index.shards[number]["name"]))
+        self.shard = opener(index)
 
     def __getitem__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, str | None]:
         """Images (B, C, H, W), sizes (B, 2), and what went wrong, in one line: the main process raises it."""

@@ -1,8 +1,8 @@
 """From shards to batches: which image comes when, in which slice of which global batch.
 
-The stream of images is one seeded permutation per epoch after the other, cut into global batches of equal size that may
-straddle epochs. It depends on the seed alone: ranks and accumulation only cut each global batch into contiguous slices.
-So a run resumes at any step without stored state.
+The stream of images (`vitssl.data.order`) is one seeded permutation per epoch after the other, cut into global batches of equal size that
+may straddle epochs. Ranks and accumulation only cut each global batch into contiguous slices. So a run resumes at any step without stored
+state.
 
 Shapes: N training images.
 """
@@ -10,13 +10,9 @@ Shapes: N training images.
 from __future__ import annotations
 
 import contextlib
-import queue
-import threading
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice
-from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -25,35 +21,11 @@ from vitssl.config import ConfigError, Data
 from vitssl.data.batch import RawBatch
 from vitssl.data.images import HostBatches, Images, open_images, pinned, resolved
 from vitssl.data.index import Index
+from vitssl.data.order import Order, dense, windows
+from vitssl.data.prefetch import prefetch
 from vitssl.data.subset import Split
 
 PREFETCH = 4  # slices read ahead
-
-T = TypeVar("T")
-
-
-class Order:
-    """The endless stream of training images: for each epoch a permutation that depends on (seed, epoch) alone.
-
-    With ``repeats`` = r (repeated augmentation) an epoch takes the first ceil(N / r) images of its permutation, r adjacent
-    copies of each, cut to N.
-    """
-
-    def __init__(self, positions: np.ndarray, seed: int, repeats: int = 1):
-        self.positions, self.seed, self.repeats = positions, seed, repeats
-        self.epoch = lru_cache(maxsize=4)(self._epoch)
-
-    def _epoch(self, epoch: int) -> np.ndarray:
-        count = len(self.positions)
-        order = np.random.default_rng([self.seed, epoch, *b"order"]).permutation(count)
-        return self.positions[np.repeat(order[: -(-count // self.repeats)], self.repeats)[:count]]
-
-    def slice(self, start: int, stop: int) -> np.ndarray:
-        """Entries ``start`` to ``stop`` of the stream."""
-        count = len(self.positions)
-        epochs = range(start // count, -(-stop // count))
-        parts = [self.epoch(e)[max(start - e * count, 0) : stop - e * count] for e in epochs]
-        return np.concatenate(parts)
 
 
 @dataclass(frozen=True)
@@ -94,11 +66,12 @@ class TrainLoader:
         if batch_size % (world_size * accumulate):
             parts = f"{world_size} GPUs x {accumulate} accumulated slices"
             raise ConfigError(f"{batch_size} is not a multiple of {world_size * accumulate} ({parts})", "optim.batch_size")
-        self.order = Order(split.train, seed, data.repeats)
+        nearby = windows(index, split.train, data.shuffle_window, batch_size)
+        self.order = Order(split.train, seed, data.repeats, nearby)
         self.labels = split.labels
         self.batch_size, self.rank, self.world_size, self.accumulate = batch_size, rank, world_size, accumulate
         self.device = resolved(device)
-        self.images = open_images(index, split.train, data, self.device)
+        self.images = open_images(index, split.train, data, self.device, nearby and nearby.size)
 
     @property
     def num_samples(self) -> int:
@@ -150,7 +123,7 @@ class EvalLoader:
     ):
         self.positions = positions[rank::world_size]
         self.labels, self.batch_size, self.device = labels, batch_size, resolved(device)
-        self.images = open_images(index, self.positions, data, self.device)
+        self.images = open_images(index, self.positions, data, self.device, window=0 if dense(index, positions) else None)
 
     def __len__(self) -> int:
         return -(-len(self.positions) // self.batch_size)
@@ -191,37 +164,3 @@ def _with_labels(slices: Iterator[_Slice], pixels: HostBatches, labels: np.ndarr
         for part, (host, sizes_B2) in zip(slices, pixels, strict=True):
             labels_B, index_B = torch.from_numpy(labels[part.positions]), torch.from_numpy(part.positions)
             yield part, host, sizes_B2, pinned(labels_B, device), pinned(index_B, device)
-
-
-def prefetch(items: Generator[T, None, None], depth: int) -> Generator[T, None, None]:
-    """The same items, produced by a background thread that is at most ``depth`` ahead.
-
-    What goes wrong there is raised here. Closing the generator ends the thread and closes ``items``.
-    """
-    results: queue.Queue[tuple[str, Any]] = queue.Queue(depth)
-    stopped = threading.Event()
-    thread = threading.Thread(target=_fill, args=(items, results, stopped), daemon=True, name="vitssl-prefetch")
-    thread.start()
-    try:
-        while (result := results.get())[0] == "item":
-            yield result[1]
-        if result[0] == "error":
-            raise result[1]
-    finally:
-        stopped.set()
-        with contextlib.suppress(queue.Empty):  # the thread may be waiting for room
-            while True:
-                results.get_nowait()
-        thread.join()
-
-
-def _fill(items: Generator, results: queue.Queue, stopped: threading.Event) -> None:
-    with contextlib.closing(items):
-        try:
-            for item in items:
-                results.put(("item", item))
-                if stopped.is_set():
-                    return
-            results.put(("end", None))
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the main thread raises it
-            results.put(("error", error))

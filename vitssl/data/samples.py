@@ -38,6 +38,20 @@ class Source:
         return self.classes
 
 
+@dataclass(frozen=True)
+class InOrder(Sequence[Sample]):
+    """Samples in another order, of which none is made before it is asked for."""
+
+    samples: Sequence[Sample]
+    order: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.samples[int(self.order[place])]
+
+
 @dataclass
 class Tars(Source):
     """A WebDataset that stays where it is: each "sample" is one of its tars, which a build reads and links to as a shard.

@@ -2,7 +2,8 @@
 
 Each tar holds samples of one split as two members, ``00000017.jpg`` (the original bytes of a file, or a PNG of an array or of an image
 that had to be scaled to 8 bits) and ``00000017.cls`` (the label in decimal, -1 where there is none). Nothing in a shard depends on the
-path, the time or the number of workers. Tars that somebody else wrote are shards in place (`vitssl.data.in_place`).
+path, the time or the number of workers. The images of large splits are in random order. Tars that somebody else wrote are shards in place
+(`vitssl.data.in_place`).
 """
 
 from __future__ import annotations
@@ -81,10 +82,11 @@ def build(
             return index
         try:
             _start(out, opened)
-            records = _written(opened, listed, out, images_per_shard, workers or pool.cpu_count(), skip_bad, progress)
+            mixed, rows = writing.mixed(opened, listed)
+            records = _written(mixed, rows, out, images_per_shard, workers, skip_bad, progress)
             if not skip_bad:
                 finishing.refuse_bad_images(out, records)
-            return _finished(opened, listed, out, records, progress)
+            return _finished(mixed, listed, out, records, progress)
         except OSError as error:
             raise ConfigError(f"{out}: writing failed ({error.strerror}); fix that and build again, what is done is kept") from None
 
@@ -204,7 +206,7 @@ def _start(out: Path, source: Source) -> None:
 
 
 def _written(
-    source: Source, listed: list[listing.Row], out: Path, images_per_shard: int, workers: int, skip_bad: bool, progress: bool
+    source: Source, listed: list[listing.Row], out: Path, images_per_shard: int, workers: int | None, skip_bad: bool, progress: bool
 ) -> finishing.Records:
     """Write the shards that are missing; the records of all."""
     jobs = list(writing.jobs(source, listed, out, images_per_shard))
@@ -212,8 +214,12 @@ def _written(
     tasks = ((job, [source.splits[job.split][i] for i in range(job.start, job.stop)]) for job in missing)
     with pool.progress_bar(f"shards of {source.name}", len(listed), progress) as advance:
         advance(len(listed) - sum(job.stop - job.start for job in missing))
-        pool.run(in_place.writer(source), tasks, workers=min(workers, len(missing)), advance=advance)
+        pool.run(in_place.writer(source), tasks, workers=_processes(workers, missing), advance=advance)
     return [(job, job.record()) for job in jobs]
+
+
+def _processes(workers: int | None, tasks: list) -> int:
+    return min(workers or pool.cpu_count(), len(tasks))
 
 
 def _finished(source: Source, listed: list[listing.Row], out: Path, records: finishing.Records, progress: bool) -> Index:
@@ -247,8 +253,7 @@ def verify(folder: str | Path, *, workers: int | None = None, progress: bool = T
             problems.extend(shard_problems)
             advance(1)
 
-        workers = min(workers or pool.cpu_count(), len(index.shards))
-        pool.run(partial(_verify_shard, index), range(len(index.shards)), workers=workers, advance=add)
+        pool.run(partial(_verify_shard, index), range(len(index.shards)), workers=_processes(workers, index.shards), advance=add)
     return sorted(set(problems))
 
 

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import tarfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from vitssl.config import ConfigError
+from vitssl.config.data import SHUFFLE_WINDOW
 from vitssl.data import decode, depth, listing
 from vitssl.data.index import UNFINISHED
 from vitssl.data.near_duplicates import signatures, thumbnail
-from vitssl.data.samples import Sample, Source, Tars
+from vitssl.data.samples import InOrder, Sample, Source, Tars
 from vitssl.files import hash_file, move, read_whole, write_atomically
+
+if TYPE_CHECKING:
+    from webdataset import TarWriter
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,21 @@ class Job:
         return shard is None or (self.tar.exists() and self.tar.stat().st_size == shard["bytes"])
 
 
+def mixed(source: Source, listed: list[listing.Row]) -> tuple[Source, list[listing.Row]]:
+    """A source and its rows with the images of large splits in random order, always the same.
+
+    Sources list their images class by class. Shards in that order could not be read one after the other in training (`vitssl.data.order`).
+    """
+    splits, rows, first = dict(source.splits), [], 0
+    for split, samples in source.splits.items():
+        of_split, first = listed[first : first + len(samples)], first + len(samples)
+        if len(samples) > SHUFFLE_WINDOW and not isinstance(source, Tars):
+            order = np.random.default_rng([*b"shards"]).permutation(len(samples))
+            splits[split], of_split = InOrder(samples, order), [of_split[i] for i in order]
+        rows += of_split
+    return replace(source, splits=splits), rows
+
+
 def jobs(source: Source, listed: list[listing.Row], folder: Path, images_per_shard: int) -> Iterator[Job]:
     """The shards of a source that lists these rows; of tars that stay where they are each is one."""
     if isinstance(source, Tars):
@@ -78,11 +96,13 @@ def write(task: tuple[Job, list[Sample]]) -> int:
 
     What cannot be read or decoded is left out and recorded.
     """
+    from webdataset import TarWriter  # torch comes with it, which those who only list shards do without
+
     job, samples = task
     written = Written()
     temporary = job.path.with_suffix(".tar")
     with open(temporary, "wb") as stream:
-        with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        with TarWriter(stream, user="", group="", mode=0o644, mtime=0, encoder=False) as tar:
             for i, sample in enumerate(samples, job.start):
                 written.add(tar, i, sample)
         stream.flush()
@@ -101,14 +121,15 @@ class Written:
         self.scaled: Counter[str] = Counter()
         self.left_out: list[tuple[int, str]] = []  # number within the split, and why
 
-    def add(self, tar: tarfile.TarFile, number: int, sample: Sample) -> None:
+    def add(self, tar: TarWriter, number: int, sample: Sample) -> None:
         try:
             image = stored(sample)
         except ConfigError as error:
             self.left_out.append((number, str(error)))
             return
-        offset = _add(tar, f"{number:08d}.{decode.extension(image.encoded)}", image.encoded)
-        _add(tar, f"{number:08d}.cls", str(sample.label).encode())
+        offset = tar.tarstream.offset + tarfile.BLOCKSIZE  # behind the header of the image, which comes first
+        tar.write({"__key__": f"{number:08d}", decode.extension(image.encoded): image.encoded})
+        tar.write({"__key__": f"{number:08d}", "cls": str(sample.label).encode()})
         self.keep(offset, sample.label, image)
 
     def keep(self, offset: int, label: int, image: Stored) -> None:
@@ -159,15 +180,6 @@ def stored(sample: Sample) -> Stored:
     if was and not np.array_equal(decode.decode(encoded, sample.image), pixels):
         encoded = decode.encode_png(pixels[:, :, 0])
     return Stored(encoded, pixels, was)
-
-
-def _add(tar: tarfile.TarFile, name: str, content: bytes) -> int:
-    """Append a member; returns the offset of its content in the tar."""
-    member = tarfile.TarInfo(name)  # its owner and time are 0
-    member.size = len(content)
-    offset = tar.offset + tarfile.BLOCKSIZE
-    tar.addfile(member, io.BytesIO(content))
-    return offset
 
 
 def _totals(pixels: np.ndarray) -> np.ndarray:

@@ -1,0 +1,73 @@
+"""Shards read ahead in large pieces, one after the other, before the images in them are asked for.
+
+Disks and file systems on a network serve a few large requests in order many times faster than one for each image. What was read stays
+in the page cache of the node, which is the memory that all decoding processes of all ranks share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from collections.abc import Callable, Generator, Iterator
+from functools import lru_cache
+
+import numpy as np
+
+from vitssl.data.index import Index
+from vitssl.data.order import LANES
+from vitssl.data.prefetch import prefetch
+
+BLOCK = 4 << 20  # bytes of one request
+SLICES = 8  # slices of batches that reading is ahead of asking for them
+OPEN_SHARDS = 256  # per process; a usual limit is 1,024 open files
+
+
+class Shard:
+    """An open shard, closed when it is garbage-collected."""
+
+    def __init__(self, path: str):
+        self.descriptor = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self.descriptor)
+
+
+def opener(index: Index) -> Callable[[int], Shard]:
+    """The shards by number, of which those used last stay open."""
+    return lru_cache(OPEN_SHARDS)(lambda number: Shard(str(index.folder / index.shards[number]["name"])))
+
+
+class Ahead:
+    """Reads the blocks of shards that images lie in, each once while images of it may come.
+
+    Args:
+        window: of how many images that may be.
+    """
+
+    def __init__(self, index: Index, window: int):
+        per_image = sum(shard["bytes"] for shard in index.shards) / len(index)
+        # each lane of the window begins and ends within a block; twice as many, so that none is forgotten early
+        remembered = 2 * (int(window * per_image) // BLOCK + 2 * LANES)
+        self.index, self._shard = index, opener(index)
+        self._buffer = bytearray(BLOCK)
+        self._read_once = lru_cache(remembered)(self._read)
+
+    def read(self, positions: Callable[[], Iterator[np.ndarray]]) -> Generator[np.ndarray, None, None]:
+        """The same positions, each array given out when what it needs was read. A thread works ahead until the generator is closed."""
+        with contextlib.closing(prefetch(self._reading(positions()), SLICES)) as ahead:
+            yield from ahead
+
+    def _reading(self, positions: Iterator[np.ndarray]) -> Generator[np.ndarray, None, None]:
+        for chosen in positions:
+            for shard, block in self._blocks(chosen):
+                self._read_once(shard, block)
+            yield chosen
+
+    def _blocks(self, positions: np.ndarray) -> list[tuple[int, int]]:
+        """The shards and numbers of the blocks in which images begin or end."""
+        start, shard = self.index.offset[positions], self.index.shard[positions]
+        ends = (start // BLOCK, (start + self.index.size[positions] - 1) // BLOCK)
+        return sorted({pair for end in ends for pair in zip(shard.tolist(), end.tolist(), strict=True)})
+
+    def _read(self, shard: int, block: int) -> None:
+        with contextlib.suppress(OSError):  # decoding asks for the same bytes, and says which image it is that cannot be read
+            os.preadv(self._shard(shard).descriptor, [self._buffer], block * BLOCK)
