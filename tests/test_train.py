@@ -72,12 +72,14 @@ def wait_for_step(folder: Path, step: int) -> None:
         time.sleep(0.02)
 
 
-RANKS = [("ssat", 1), ("dino", 2), *(pytest.param(*pair, marks=pytest.mark.release) for pair in (("ssat", 4), ("gmml", 2), ("lut", 2)))]
+CACHED, STREAMED = {}, {"data": {"cache_gb": 0.0, "workers": 1, "shuffle_window": 200}}
+FOR_A_RELEASE = [("ssat", 4, CACHED), ("gmml", 2, CACHED), ("lut", 2, CACHED), ("mae", 1, STREAMED), ("mae", 4, STREAMED)]
+RANKS = [("ssat", 1, CACHED), ("dino", 2, CACHED), ("mae", 2, STREAMED)]
 
 
-@pytest.mark.parametrize(("name", "ranks"), RANKS)
-def test_stopped_in_mid_epoch_and_resumed_equals_undisturbed_to_the_bit(folder, tmp_path, name, ranks):
-    whole, parts = (folder(part, CLASSIFY, CURVES[name], DROP, LONG) for part in ("whole", "parts"))
+@pytest.mark.parametrize(("name", "ranks", "data"), [*RANKS, *(pytest.param(*case, marks=pytest.mark.release) for case in FOR_A_RELEASE)])
+def test_stopped_in_mid_epoch_and_resumed_equals_undisturbed_to_the_bit(folder, tmp_path, name, ranks, data):
+    whole, parts = (folder(part, CLASSIFY, CURVES[name], DROP, LONG, data) for part in ("whole", "parts"))
     run_ranks(whole, ranks)
     stop = tmp_path / "stop"
     processes = start_ranks(parts, ranks, VITSSL_STOP_FILE=str(stop))

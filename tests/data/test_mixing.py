@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vitssl.config import ConfigError
-from vitssl.data import findings, order, shards, writing
+from vitssl.data import findings, inspecting, order, shards, writing
 from vitssl.data.index import read_image
 
 COUNTS = {"train": {"cat": 30, "dog": 30}, "test": {"cat": 3, "dog": 3}}
@@ -32,8 +32,11 @@ def test_a_large_split_is_mixed_and_a_small_one_as_it_is_listed(make_folder, tmp
     sorted_ = build(source, tmp_path / "sorted")
     assert not order.mixed(sorted_.label[:60])
     monkeypatch.setattr(writing, "SHUFFLE_WINDOW", 59)
+    monkeypatch.setattr(inspecting, "SHUFFLE_WINDOW", 59)
     mixed = build(source, tmp_path / "mixed")
     assert order.mixed(mixed.label[:60])
+    assert "order    sorted by class: where they are streamed, each image is read at random" in shards.info(sorted_.folder)
+    assert "order  " not in shards.info(mixed.folder)
     assert pixels(mixed, "train") == pixels(sorted_, "train") and pixels(mixed, "test") == pixels(sorted_, "test")
     assert mixed.label[60:].tolist() == sorted_.label[60:].tolist() == [0, 0, 0, 1, 1, 1]
     assert not shards.verify(mixed.folder, workers=1, progress=False)

@@ -19,7 +19,7 @@ from PIL import Image
 
 from vitssl.config import ConfigError
 from vitssl.data import batch, shards
-from vitssl.data.index import COLUMNS, _own_sha256, fingerprint, read_index, to_json
+from vitssl.data.index import COLUMNS, _own_sha256, fingerprint, load_index, read_index, to_json
 from vitssl.data.samples import UNLABELLED
 from vitssl.data.sources import open_source
 from vitssl.files import hash_file
@@ -375,6 +375,14 @@ def test_verify_names_every_problem(make_shards):
     assert len(problems) == 4
 
 
+def test_ranks_share_the_check_that_all_shards_are_there(make_shards):
+    folder = make_shards().folder
+    (folder / "train-000001.tar").unlink()
+    assert load_index(folder, rank=0, world_size=2)
+    with pytest.raises(ConfigError, match=r"train-000001\.tar: missing"):
+        load_index(folder, rank=1, world_size=2)
+
+
 def test_verify_finds_images_that_were_written_broken(make_shards):
     index = make_shards()
     tar = index.folder / "train-000000.tar"
@@ -385,7 +393,7 @@ def test_verify_finds_images_that_were_written_broken(make_shards):
 
     def cover_up(content):
         content["samples"]["crc32"][1] = zlib.crc32(b"x" * size)
-        content["shards"][0]["sha256"] = shards.hash_file(tar)
+        content["shards"][0]["sha256"] = hash_file(tar)
 
     rewrite(index.folder, cover_up)
     assert read_index(index.folder).sha256 != index.sha256

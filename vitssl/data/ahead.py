@@ -58,11 +58,11 @@ class Ahead:
 
     def _reading(self, positions: Iterator[np.ndarray]) -> Generator[np.ndarray, None, None]:
         for chosen in positions:
-            for shard, block in self._blocks(chosen):
+            for shard, block in self.blocks(chosen):
                 self._read_once(shard, block)
             yield chosen
 
-    def _blocks(self, positions: np.ndarray) -> list[tuple[int, int]]:
+    def blocks(self, positions: np.ndarray) -> list[tuple[int, int]]:
         """The shards and numbers of the blocks in which images begin or end."""
         start, shard = self.index.offset[positions], self.index.shard[positions]
         ends = (start // BLOCK, (start + self.index.size[positions] - 1) // BLOCK)

@@ -150,12 +150,13 @@ class _Decoder:
         """Images (B, C, H, W), sizes (B, 2), and what went wrong, in one line: the main process raises it."""
         sizes_B2 = self.sizes_N2[positions]
         images_BCHW = padded(sizes_B2)
-        images_BCHW.fill(0)
         try:
             for image_CHW, position, (height, width) in zip(images_BCHW, positions, sizes_B2, strict=True):
                 shard = self.shard(int(self.index.shard[position]))
                 image = resize(read_image(shard.descriptor, self.index, position), height, width)
                 image_CHW[:, :height, :width] = image.transpose(2, 0, 1)
+                image_CHW[:, height:] = 0
+                image_CHW[:, :height, width:] = 0
         except (ConfigError, OSError) as error:
             return images_BCHW[:0], sizes_B2[:0], str(error)
         return images_BCHW, sizes_B2, None

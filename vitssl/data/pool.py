@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from typing import Any
 
@@ -22,6 +22,11 @@ from vitssl.terminal import console
 def cpu_count() -> int:
     """CPU cores that this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def processes(wanted: int | None, tasks: Sized) -> int:
+    """How many for these tasks, where None is wanted one for each core."""
+    return min(wanted or cpu_count(), len(tasks))
 
 
 def run(function: Callable[[Any], Any], tasks: Iterable[Any], *, workers: int, advance: Callable[[Any], None]) -> None:

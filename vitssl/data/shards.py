@@ -14,31 +14,16 @@ import os
 import re
 import shutil
 import sys
-from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-
 from vitssl.config import ConfigError
 from vitssl.data import findings, finishing, folders, in_place, listing, pool, writing
-from vitssl.data.index import (
-    INDEX_FILE,
-    REBUILD,
-    SAMPLES_FILE,
-    UNFINISHED,
-    Index,
-    load_index,
-    read_image,
-    read_index,
-    size_problems,
-    write_index,
-)
-from vitssl.data.paper_counts import comparison
+from vitssl.data.index import INDEX_FILE, SAMPLES_FILE, UNFINISHED, Index, load_index, write_index
+from vitssl.data.inspecting import info, verify
 from vitssl.data.samples import Source, Tars
 from vitssl.data.sources import open_source
-from vitssl.files import flock, hash_file, open_lock, write_atomically
-from vitssl.words import counted
+from vitssl.files import flock, open_lock, write_atomically
 
 __all__ = ["Index", "build", "info", "load_index", "rebuild", "verify"]
 
@@ -214,12 +199,8 @@ def _written(
     tasks = ((job, [source.splits[job.split][i] for i in range(job.start, job.stop)]) for job in missing)
     with pool.progress_bar(f"shards of {source.name}", len(listed), progress) as advance:
         advance(len(listed) - sum(job.stop - job.start for job in missing))
-        pool.run(in_place.writer(source), tasks, workers=_processes(workers, missing), advance=advance)
+        pool.run(in_place.writer(source), tasks, workers=pool.processes(workers, missing), advance=advance)
     return [(job, job.record()) for job in jobs]
-
-
-def _processes(workers: int | None, tasks: list) -> int:
-    return min(workers or pool.cpu_count(), len(tasks))
 
 
 def _finished(source: Source, listed: list[listing.Row], out: Path, records: finishing.Records, progress: bool) -> Index:
@@ -234,72 +215,3 @@ def _finished(source: Source, listed: list[listing.Row], out: Path, records: fin
     (out / finishing.BAD_IMAGES).unlink(missing_ok=True)
     shutil.rmtree(out / UNFINISHED)
     return index
-
-
-# ------------------------------------------------------------------------------------------------------ verify and info
-
-
-def verify(folder: str | Path, *, workers: int | None = None, progress: bool = True) -> list[str]:
-    """Read every shard again; one line for each that is missing, truncated or altered, and each image that is undecodable.
-
-    Raises:
-        ConfigError: there is no index, or it is damaged.
-    """
-    index = read_index(folder)
-    problems: list[str] = size_problems(index)
-    with pool.progress_bar(f"verifying {index.name}", len(index.shards), progress) as advance:
-
-        def add(shard_problems: list[str]) -> None:
-            problems.extend(shard_problems)
-            advance(1)
-
-        pool.run(partial(_verify_shard, index), range(len(index.shards)), workers=_processes(workers, index.shards), advance=add)
-    return sorted(set(problems))
-
-
-def _verify_shard(index: Index, number: int) -> list[str]:
-    shard = index.shards[number]
-    path = index.folder / shard["name"]
-    if not path.is_file() or path.stat().st_size != shard["bytes"]:
-        return []  # already reported
-    problems = []
-    if hash_file(path) != shard["sha256"]:
-        problems.append(f"{path}: altered, its sha256 is not the index's; {REBUILD}")
-    with open(path, "rb") as stream:
-        for position in np.flatnonzero(index.shard == number):
-            try:
-                read_image(stream.fileno(), index, position)
-            except ConfigError as error:
-                problems.append(str(error))
-    return problems
-
-
-def info(folder: str | Path) -> str:
-    """A table of what a folder of shards holds, for people."""
-    index = load_index(folder)
-    counts = comparison(index)
-    held = [counted(len(index), "image"), counted(len(index.classes), "class", "classes"), counted(len(index.shards), "shard")]
-    lines = [
-        f"{index.name}: {', '.join(held)}",
-        f"folder   {index.folder}",
-        f"sha256   {index.sha256}",
-        f"mean     {' '.join(f'{m:.4f}' for m in index.mean)}   (train, RGB in [0, 1])",
-        f"std      {' '.join(f'{s:.4f}' for s in index.std)}",
-        *([f"counts   {counts}"] if counts else []),
-        *([] if "test" in index.splits else ["warning: there is no split called test; a Run needs data.test_split for its accuracy"]),
-        *findings.lines(index),
-        "",
-        f"{'split':<12}{'images':>10}{'labelled':>10}{'per class':>14}{'pixels (h x w)':>24}{'MB':>10}",
-    ]
-    return "\n".join(lines + [_info_row(index, split) for split in index.splits])
-
-
-def _info_row(index: Index, split: str) -> str:
-    positions = index.where(split)
-    labels = index.label[positions]
-    counts = np.bincount(labels[labels >= 0], minlength=len(index.classes))
-    low, high = index.sizes_N2[positions].min(0), index.sizes_N2[positions].max(0)
-    pixels = f"{low[0]} x {low[1]}" if (low == high).all() else f"{low[0]}-{high[0]} x {low[1]}-{high[1]}"
-    per_class = "-".join(dict.fromkeys([f"{counts.min()}", f"{counts.max()}"])) if len(counts) else "no classes"
-    megabytes = sum(shard["bytes"] for shard in index.shards if shard["split"] == split) / 1e6
-    return f"{split:<12}{len(positions):>10,}{(labels >= 0).sum():>10,}{per_class:>14}{pixels:>24}{megabytes:>10.1f}"
