@@ -140,6 +140,12 @@ def test_signal_handlers_and_environment_stay(tmp_path, monkeypatch):
         assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)] == before
 
 
+@pytest.mark.parametrize(("country", "codes"), [("us", "USA"), ("Germany", "DEU"), ("CH", "CHE, CHL, CHN"), ("XX", "USA")])
+def test_the_code_that_was_meant_is_named(tmp_path, country, codes):
+    with pytest.raises(ConfigError, match=rf"alpha-3 code \({codes}\) or set"):
+        Tracker(tmp_path, 0, Site(country=country))
+
+
 @pytest.mark.parametrize("country", ["XXX", "us", "United States", "CAF"])
 def test_a_country_without_a_figure_is_refused(tmp_path, country):
     with pytest.raises(ConfigError, match=r"^site\.country: .*site\.intensity_kg_per_kwh"):

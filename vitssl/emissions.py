@@ -36,13 +36,23 @@ def intensity_kg_per_kwh(site: Site) -> float:
         return site.intensity_kg_per_kwh
     with _without_slurm():
         from codecarbon.input import DataSource
-    mix = DataSource().get_global_energy_mix_data().get(site.country)
+    mixes = DataSource().get_global_energy_mix_data()
+    mix = mixes.get(site.country)
     if mix is None:
-        reason = f"codecarbon knows no {site.country!r}; write an ISO 3166-1 alpha-3 code (USA) or set site.intensity_kg_per_kwh"
+        near = ", ".join(_meant(site.country, {code: entry["country_name"] for code, entry in mixes.items()})) or "USA"
+        reason = f"codecarbon knows no {site.country!r}; write an ISO 3166-1 alpha-3 code ({near}) or set site.intensity_kg_per_kwh"
         raise ConfigError(reason, "site.country")
     if not mix.get("carbon_intensity"):
         raise ConfigError(f"codecarbon has no carbon intensity for {site.country}; set site.intensity_kg_per_kwh", "site.country")
     return mix["carbon_intensity"] / 1000
+
+
+def _meant(country: str, names: dict[str, str]) -> list[str]:
+    """Codes of the countries that a name, a part of one or a code of two letters may stand for; at most five."""
+    word = country.strip().lower()
+    by_name = [code for code, name in names.items() if len(word) > 3 and word in name.lower()]
+    by_letters = [code for code in names if len(word) == 2 and code.lower().startswith(word)]
+    return (by_name or by_letters)[:5]
 
 
 def share_of_node() -> float:

@@ -155,7 +155,10 @@ def test_a_build_says_which_files_it_takes_for_no_images(make_folder, tmp_path, 
         (root / name).write_bytes(b"x")
     assert cli.main(["shards", "build", f"folder:{root}", str(tmp_path / "out"), "--workers", "1"]) == 0
     notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
-    assert notes == ["note: left out, as no images by their names: 4 files (2 .heic, 1 .txt, 1 README)"]
+    assert notes == [
+        "note: left out, as no images by their names: 4 files (2 .heic, 1 .txt, 1 README); "
+        "those that end in .heic are photos: convert them to .jpg"
+    ]
 
 
 def test_common_names_of_splits_are_known_and_others_are_named(make_folder, tmp_path, capsys):

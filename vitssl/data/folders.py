@@ -18,6 +18,7 @@ from vitssl.data import lists
 from vitssl.data.samples import UNLABELLED, Options, Sample, Source
 from vitssl.words import counted
 
+UNREAD = (".heic", ".heif", ".jxl", ".dng", ".cr2", ".nef", ".arw")  # of photos, in formats that are not read
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 TRAIN = ("train", "training")
 HELD_OUT = ("test", "testing", "val", "valid", "validation")  # the first that exists is the test split, the next one the split "val"
@@ -171,7 +172,9 @@ def notes(path: str) -> Iterator[str]:
             yield f"left out, as no splits by their names: {_few(others)} in {root}; a split is called {names}"
     if endings := other_endings(root):
         several = ", ".join(f"{number:,} {ending}" for ending, number in endings.most_common(5))
-        yield f"left out, as no images by their names: {counted(endings.total(), 'file')} ({several})"
+        photos = [ending for ending in endings if ending in UNREAD]
+        advice = f"; those that end in {' or '.join(photos)} are photos: convert them to .jpg" if photos else ""
+        yield f"left out, as no images by their names: {counted(endings.total(), 'file')} ({several}){advice}"
 
 
 def other_endings(root: str | Path) -> Counter[str]:
