@@ -123,7 +123,7 @@ class EvalLoader:
     ):
         self.positions = positions[rank::world_size]
         self.labels, self.batch_size, self.device = labels, batch_size, resolved(device)
-        self.images = open_images(index, self.positions, data, self.device, window=0 if dense(index, positions) else None)
+        self.images = open_images(index, self.positions, data, self.device, 0 if dense(index, positions) else None)
 
     def __len__(self) -> int:
         return -(-len(self.positions) // self.batch_size)
