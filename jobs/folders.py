@@ -125,10 +125,10 @@ def write_run(job: Job, launch: Launch) -> None:
     """
     before, source = read_json(job.folder / "job.json"), _source(job, launch)
     trained = bool(before) and is_trained(job)
-    known = read_yaml(job.folder / "run.yaml") if trained or source != launch.source else None
+    known = read_yaml(job.folder / "run.yaml", variables=False) if trained or source != launch.source else None
     save(job.run, job.folder)
     if known is not None:
-        now = read_yaml(job.folder / "run.yaml")
+        now = read_yaml(job.folder / "run.yaml", variables=False)
         kept = _as_known(known, now)
         if trained:  # it says how the run was trained; where its images are, and how it is evaluated, is today's
             kept = known | {"evals": now["evals"], "data": known["data"] | {"shards": now["data"]["shards"]}}

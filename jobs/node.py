@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -52,20 +51,17 @@ class NodeInfo:
     nodes: int = 1
     rank: int = 0  # of this node
     host: str = "localhost"  # its name
-    head: str = "127.0.0.1"  # the first node's name
+    head: str = "localhost"  # the first node's name
     job: int = 0  # SLURM's raw job id
     restart: int = 0  # how often SLURM requeued the job
 
     def port(self) -> int:
-        """Where the processes find each other: of several nodes below the ephemeral range (32768), and different after a requeue; of one
-        node alone one that is free now."""
-        return 20000 + (7 * self.job + self.restart) % 12000 if self.nodes > 1 else _free_port()
+        """Where the processes of several nodes find each other: below the ephemeral range (32768), and different after a requeue.
 
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
+        All nodes have to know it before they can talk, so none is tried in turn: where another job's is the same on the same first node
+        (one in 12,000 of those that share it), the later job fails, and says that the address is in use.
+        """
+        return 20000 + (7 * self.job + self.restart) % 12000
 
 
 def command(folder: Path, job: dict[str, Any], node: NodeInfo, stop_file: Path, module: str = TRAINING) -> list[str]:
@@ -74,11 +70,13 @@ def command(folder: Path, job: dict[str, Any], node: NodeInfo, stop_file: Path, 
     python = container_command(site, sys.executable, [folder.parent, Path(job["source"]), stop_file.parent, *_outside(job, site)])
     if node.nodes == 1 and processes == 1:
         return [*python, "-m", module, str(folder)]
+    training = ["--nproc-per-node", str(processes), "-m", module, str(folder)]
+    if node.nodes == 1:
+        return [*python, "-m", "vitssl.loopback", *training]
     # static: what torchrun's elastic rendezvous finds in its store it unpickles, and everybody on the network can write there
     rendezvous = ["--nnodes", str(node.nodes), "--node-rank", str(node.rank), "--rdzv-backend", "static"]
-    rendezvous += ["--master-addr", node.head, "--master-port", str(node.port())]
-    launcher = ["-m", "torch.distributed.run", *rendezvous, "--nproc-per-node", str(processes), "--max-restarts", "0"]
-    return [*python, *launcher, "-m", module, str(folder)]
+    rendezvous += ["--master-addr", node.head, "--master-port", str(node.port()), "--max-restarts", "0"]
+    return [*python, "-m", "torch.distributed.run", *rendezvous, *training]
 
 
 def _outside(job: dict[str, Any], site: Site) -> list[Path]:
@@ -179,8 +177,7 @@ def _saved(folder: Path) -> float | None:
 def _node_info(environment: submitit.JobEnvironment) -> NodeInfo:
     hosts = list(environment.hostnames)
     restart = int(os.environ.get("SLURM_RESTART_COUNT", 0))
-    head = hosts[0] if len(hosts) > 1 else NodeInfo.head
-    return NodeInfo(len(hosts), environment.node, hosts[environment.node], head, int(environment.raw_job_id), restart)
+    return NodeInfo(len(hosts), environment.node, hosts[environment.node], hosts[0], int(environment.raw_job_id), restart)
 
 
 def _on_stop_signals(stop_file: Path) -> None:

@@ -1,6 +1,7 @@
-"""Mutated sweeps, sites, command lines, indexes, images, checkpoints and records: each is accepted or refused in one line.
+"""Mutated sweeps, sites, command lines, indexes, lists, arrays, images, checkpoints and records: each is accepted or refused in one line.
 
 python -m tests.fuzz 10000            # so many of each kind; prints what was accepted and refused, and every traceback and hang
+python -m tests.fuzz 500 mat npz      # of these kinds alone
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from tests import fuzz_records
+from tests import fuzz_data, fuzz_records, fuzz_weights
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 60  # that one input may take, on a busy machine too
@@ -76,6 +77,7 @@ def _line(content: bytes, rng: random.Random) -> bytes:
 
 BYTE_CHANGES: list[Change] = [_flip, _cut, _insert]
 TEXT_CHANGES: list[Change] = [_value, _value, _line]
+LIST_CHANGES: list[Change] = [fuzz_records.change_json, fuzz_records.change_json, fuzz_data.change_word, *TEXT_CHANGES]
 RECORD_CHANGES: list[Change] = [fuzz_records.change_field, fuzz_records.change_field, fuzz_records.change_field, *TEXT_CHANGES]
 
 
@@ -200,7 +202,13 @@ def targets(place: Path) -> dict[str, tuple[bytes, Target, list[Change]]]:
     )
     run_yaml = (place / "run" / "run.yaml").read_bytes()
     site = (ROOT / "jobs" / "sites" / "slurm_a100.yaml").read_bytes()
+    (place / "data").mkdir()
+    (place / "weights").mkdir()
+    lists, arrays = fuzz_data.targets(place / "data")
     return {
+        **{name: (content, target, LIST_CHANGES) for name, (content, target) in lists.items()},
+        **{name: (content, target, [*[fuzz_data.change_part] * 6, *BYTE_CHANGES]) for name, (content, target) in arrays.items()},
+        **{name: (content, target, [fuzz_weights.change]) for name, (content, target) in fuzz_weights.targets(place / "weights").items()},
         "sweep": (sweep_file, written("sweep.yaml", read_sweep), TEXT_CHANGES),
         "words": (words, read_words, TEXT_CHANGES),
         "site": (site, written("site.yaml", lambda path: submit.read_site(str(path), {})), TEXT_CHANGES),
@@ -214,11 +222,13 @@ def targets(place: Path) -> dict[str, tuple[bytes, Target, list[Change]]]:
     }  # fmt: skip
 
 
-def main(count: int) -> int:
-    """Fuzz every target; exit code 1 where anything was neither accepted nor refused."""
+def main(count: int, names: list[str]) -> int:
+    """Fuzz every target, or those of some names; exit code 1 where anything was neither accepted nor refused."""
     bad = 0
     with tempfile.TemporaryDirectory(prefix="vitssl-fuzz-") as folder:
         for name, (content, target, changes) in targets(Path(folder)).items():
+            if names and name not in names:
+                continue
             counts, wrong = run(name, content, target, count, changes)
             bad += len(wrong)
             print(f"{name:12}{dict(counts)}", flush=True)
@@ -230,4 +240,4 @@ def main(count: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 300))
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 300, sys.argv[2:]))

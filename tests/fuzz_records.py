@@ -34,31 +34,41 @@ def change_field(content: bytes, rng: random.Random) -> bytes:
     name, _, text = parts[i].partition(b"\n")
     lines = text.split(b"\n") if name.endswith(b"l") else [text]
     k = rng.randrange(len(lines))
+    lines[k] = change_json(lines[k], rng)
+    parts[i] = name + b"\n" + b"\n".join(lines)
+    return MARK.join(parts)
+
+
+def change_json(content: bytes, rng: random.Random) -> bytes:
+    """The same of one text in JSON."""
     try:
-        record = json.loads(lines[k])
+        record = json.loads(content)
     except ValueError:  # it was changed before, or is YAML
         return content
-    places = list(_places(record))
-    if not places:
-        return content
-    owner, key = rng.choice(places)
+    change_part(record, rng, OTHERS)
+    return json.dumps(record).encode()
+
+
+def change_part(record: Any, rng: random.Random, others: list[Any]) -> None:
+    """Another value somewhere in nested mappings and lists, or none, or under another name."""
+    found = list(places(record))
+    if not found:
+        return
+    owner, key = rng.choice(found)
     if rng.random() < 0.25:
         value = owner.pop(key)
         if isinstance(owner, dict) and rng.random() < 0.3:
             owner[f"{key}_"] = value
     else:
-        owner[key] = rng.choice(OTHERS)
-    lines[k] = json.dumps(record).encode()
-    parts[i] = name + b"\n" + b"\n".join(lines)
-    return MARK.join(parts)
+        owner[key] = rng.choice(others)
 
 
-def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
     """Every (mapping or list, name or position) in a value."""
     if isinstance(value, dict | list):
         for key, part in value.items() if isinstance(value, dict) else enumerate(value):
             yield value, key
-            yield from _places(part)
+            yield from places(part)
 
 
 def target(place: Path) -> tuple[bytes, Callable[[bytes], None]]:

@@ -19,6 +19,7 @@ tests=(
     tests/data/test_tars.py                                # braceexpand
     tests/views/test_augment.py                            # torchvision
     tests/jobs/test_launcher.py                            # submitit
+    tests/jobs/test_rendezvous.py                          # torchrun
     tests/jobs/test_local.py::test_a_chain_runs_in_order_and_leaves_folders_and_a_report
     "tests/jobs/test_sweeps.py::test_every_arm_trains_evaluates_and_is_reported[drloc_scratch-]" # Swin, CvT, T2T-ViT, ResNet
     tests/report/test_stats.py                             # scipy

@@ -27,6 +27,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def free_port() -> int:
+    """One that was free a moment ago; a test whose port somebody takes in between fails, and says so."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

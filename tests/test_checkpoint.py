@@ -41,10 +41,10 @@ def folder(stopped: Path, tmp_path: Path) -> Path:
 def alter(folder: Path, path: str, value: Any) -> None:
     """Set a nested value of the folder's checkpoint; ... leaves it out."""
     content = torch.load(folder / state.LAST, weights_only=True)
-    *outer, name = path.split("/")
+    *outer, name = [int(key) if key.isdigit() else key for key in path.split("/")]
     part = content
     for key in outer:
-        part = part[int(key) if key.isdigit() else key]
+        part = part[key]
     if value is ...:
         del part[name]
     else:
@@ -68,6 +68,15 @@ STRUCTURE = {
     "eight bits": (f"model/{WEIGHT}", torch.ones(16).to(torch.float8_e4m3fn), f"model.{WEIGHT} is not a plain tensor of real numbers"),
     "quantized": (f"model/{WEIGHT}", torch.quantize_per_tensor(torch.ones(16), 1, 0, torch.qint8), f"model.{WEIGHT} is not a plain tensor"),
     "expanded": (f"model/{WEIGHT}", torch.zeros(1).expand(10**6, 10**6), f"model.{WEIGHT} is not a plain tensor of real numbers"),
+    "another network's average": (f"ema/{WEIGHT}", torch.ones(17), f"{WEIGHT} has shape (17,), and (16,) is expected: it was written"),
+    "an average beyond its type": (
+        f"ema/{WEIGHT}",
+        torch.full((16,), 1e300, dtype=torch.float64),
+        f"{WEIGHT} has values that are not finite",
+    ),
+    "moments that are one tensor": ("optimizer/state/0", torch.ones(5), "optimizer is not as this version writes it"),
+    "a rate that is a tensor": ("optimizer/param_groups/0/lr", torch.ones(2), "optimizer is not as this version writes it"),
+    "a group that is a list": ("optimizer/param_groups/0", [1], "optimizer is not as this version writes it"),
     "no data": ("data", ..., "data is not as this version writes it"),
     "classes of another type": ("data/classes", "abc", "data is not as this version writes it"),
     "mean of two": ("data/mean", [0.5, 0.5], "data is not as this version writes it"),
@@ -87,6 +96,7 @@ RESUMED = {
         torch.full((32, 3), torch.nan),
         "optimizer.state.0.exp_avg has values that are not",
     ),
+    "a state of no weight": ("optimizer/state/99", {"exp_avg": torch.ones(2)}, "optimizer: it has a state of what is no weight"),
     "another optimizer": ("optimizer/param_groups", [], "optimizer: "),
     "another weight's average": ("optimizer/state/0/exp_avg", torch.zeros(5), "optimizer: exp_avg has shape (5,)"),
 }

@@ -23,6 +23,7 @@ ALLOWED = {
     "records": {"config", "words"},
     "files": {"config", "records"},
     "dist": {"config"},
+    "loopback": set(),
     "log": {"config", "dist", "files", "terminal", "words"},
     "backbones": {"config", "dist"},
     "data": {"config", "dist", "log", "files", "terminal", "words"},

@@ -47,21 +47,34 @@ def read_run(path: Path) -> dict[str, Any]:
 
 def load_model(network: nn.Module, state: dict[str, Tensor], path: Path) -> None:
     """`load_state_dict`; raises ConfigError where the file's weights are another network's."""
-    if problems := mismatches(network.state_dict(), state):
+    network.load_state_dict(fitted(network, state, path))
+
+
+def fitted(network: nn.Module, state: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """A file's weights, or their average, in the types of a network's.
+
+    Raises:
+        ConfigError: they are another network's, or a number is beyond the network's type.
+    """
+    ours = network.state_dict()
+    if problems := mismatches(ours, state):
         name, what = next(iter(problems.items()))
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         _refuse(path, f"{name} {what}{more}: it was written for another network than run.yaml's")
-    network.load_state_dict(state)
-    check_finite(network.state_dict(), "", path)  # a number may be beyond the network's type
+    cast = {name: value.to(ours[name].dtype) for name, value in state.items()}
+    check_finite(cast, "", path)
+    return cast
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any], path: Path) -> None:
     """`load_state_dict`; raises ConfigError where the file's state is another optimizer's."""
     try:
         optimizer.load_state_dict(state)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:  # other shapes are found below; a full GPU is no damage
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:  # other shapes are found below; a full GPU is no damage
         _refuse(path, f"optimizer: {str(error).splitlines()[0]}")
     for parameter, values in optimizer.state.items():
+        if not isinstance(parameter, Tensor) or not isinstance(values, dict):
+            _refuse(path, "optimizer: it has a state of what is no weight")
         for name, value in values.items():
             if isinstance(value, Tensor) and value.dim() and value.shape != parameter.shape:
                 _refuse(path, f"optimizer: {name} has shape {tuple(value.shape)}, its weight {tuple(parameter.shape)}")
@@ -92,6 +105,19 @@ def _is_progress(value: Any) -> bool:
     return counted and all(isinstance(result, dict) for result in results)
 
 
+def _is_optimizer(value: Any) -> bool:
+    """Tensors and numbers of each weight by its number, and plain settings of groups of weights, as torch's optimizers give them."""
+    if not isinstance(value, dict) or not isinstance(value.get("state"), dict) or not isinstance(value.get("param_groups"), list):
+        return False
+    of_weights = all(isinstance(number, int) and isinstance(values, dict) for number, values in value["state"].items())
+    return of_weights and all(isinstance(group, dict) and all(map(_is_setting, group.values())) for group in value["param_groups"])
+
+
+def _is_setting(value: Any) -> bool:
+    parts = value if isinstance(value, list | tuple) else [value]
+    return all(part is None or isinstance(part, bool | int | float | str) for part in parts)
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, float | int) and abs(value) < float("inf")
 
@@ -106,7 +132,7 @@ WRITTEN: dict[str, Callable[[Any], bool]] = {
     "data": _is_data,
     "ema": _or_absent(is_state),
     "progress": _or_absent(_is_progress),
-    "optimizer": _or_absent(lambda value: isinstance(value, dict)),
+    "optimizer": _or_absent(_is_optimizer),
     "identity": _or_absent(lambda value: isinstance(value, str)),
     "schema": _or_absent(lambda value: isinstance(value, int)),
 }

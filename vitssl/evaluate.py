@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitssl import config, dist, evaluators, model, state
 from vitssl.backbones.base import Features
-from vitssl.checkpoint import load_model, read_run
+from vitssl.checkpoint import fitted, load_model, read_run
 from vitssl.config import ConfigError
 from vitssl.config.evals import EvalConfig
 from vitssl.data.batch import UNLABELLED, Batch, RawBatch
@@ -53,6 +53,8 @@ class Trained:
         self.device = dist.device(device)
         self.model = model.build(self.run, len(self.classes))
         load_model(self.model, saved["model"], folder / checkpoint)
+        if saved.get("ema") is not None:
+            saved["ema"] = fitted(self.model, saved["ema"], folder / checkpoint)
         self._averaged = saved.get("ema")
         try:
             self.model.load_state_dict(state.chosen(saved, weights), strict=weights != "teacher")

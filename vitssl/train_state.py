@@ -187,7 +187,8 @@ def _restore(train_state: TrainState, saved: dict[str, Any]) -> None:
     checkpoint.load_model(train_state.model, saved["model"], last)
     checkpoint.load_optimizer(train_state.optimizer, saved["optimizer"], last)
     if train_state.ema is not None:
-        train_state.ema.average = {name: value.to(train_state.device) for name, value in saved["ema"].items()}
+        average = checkpoint.fitted(train_state.model, saved["ema"], last)
+        train_state.ema.average = {name: value.to(train_state.device) for name, value in average.items()}
     train_state.progress = Progress(**saved["progress"])
 
 

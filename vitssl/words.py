@@ -42,3 +42,8 @@ def about(time_s: float) -> str:
 def is_control(letter: str) -> bool:
     """Does it begin a line, move a terminal's cursor or set its title, or stand for no character (half a surrogate)?"""
     return unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp")
+
+
+def has_control(text: str) -> bool:
+    """Is a character in it of which a message would have several lines? File names that are not UTF-8 may pass."""
+    return not text.isprintable() and any(is_control(letter) and not "\ud800" <= letter <= "\udfff" for letter in text)

@@ -253,6 +253,21 @@ def test_a_folder_that_others_could_have_filled_is_refused(make_shards, data, tm
     assert not list((tmp_path / "theirs").glob("*"))
 
 
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_folder_that_others_could_replace_is_refused(make_shards, data, tmp_path, depth):
+    """It is this user's alone, but lies where everybody may rename it, and put theirs in its place after it was looked at."""
+    index, everybodys = make_shards(), tmp_path / "scratch"
+    data = replace(data, cache_dir=str(Path(everybodys, *["mine"][:depth])))
+    open_cache(index, data, progress=False)
+    everybodys.chmod(0o777)
+    with pytest.raises(ConfigError, match=r"^data\.cache_dir: everybody may rename what is in \S*/scratch,.*; chmod \+t \S*/scratch, or"):
+        open_cache(index, data, progress=False)
+    everybodys.chmod(0o1777)  # as /tmp
+    open_cache(index, data, progress=False)
+    everybodys.chmod(0o775)
+    open_cache(index, data, progress=False)
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can leave a folder to another user")
 def test_another_users_folder_is_refused(make_shards, data):
     folder_of(data).mkdir(0o700, parents=True)

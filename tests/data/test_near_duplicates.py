@@ -12,7 +12,8 @@ import pytest
 from PIL import Image, ImageEnhance
 from sklearn.datasets import load_sample_images
 
-from vitssl.data import near_duplicates, shards
+from vitssl.config import ConfigError
+from vitssl.data import findings, near_duplicates, shards
 from vitssl.data.near_duplicates import find, pairs_of, signatures, thumbnail
 from vitssl.data.sources import open_source
 
@@ -169,3 +170,18 @@ def test_many_copies_are_counted_and_the_likest_named(make_folder, tmp_path):
     (line,) = (line for line in shards.info(tmp_path / "out").splitlines() if line.startswith("warning"))
     assert line.startswith("warning: 5 of 21 images of test look like one of train: test/cat/copy-00")
     assert line.endswith(f"; all 5 in {tmp_path}/out/found.json") and line.count(" ~ ") == 3
+
+
+WHOLE = {"scaled": {"16 bits": 2}, "left_out": [["train", "a", "broken"]], "near_duplicates": [["train", "a", "test", "b", 0.9]]}
+
+
+@pytest.mark.parametrize("changed", [{"scaled": {"x": "y"}}, {"scaled": []}, {"left_out": [["a", "b"]]}, {"near_duplicates": 5},
+                                     {"near_duplicates": [["a", "b", "c", "d", "e"]]}, {"left_out": None}])  # fmt: skip
+def test_findings_that_are_damaged_are_one_line(make_shards, changed):
+    index = make_shards()
+    (index.folder / findings.FILE).write_text(json.dumps(WHOLE))
+    assert len(findings.lines(index)) == 3
+    (index.folder / findings.FILE).write_text(json.dumps(WHOLE | changed))
+    with pytest.raises(ConfigError, match=rf"found\.json: {next(iter(changed))} is not as this version writes it; put it back") as error:
+        findings.lines(index)
+    assert "\n" not in str(error.value)

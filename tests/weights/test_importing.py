@@ -191,6 +191,25 @@ def test_an_import_with_images_is_evaluated_and_probed(tmp_path: Path, digits: P
     assert json.loads(capsys.readouterr().out)["top1"] > 30  # random features tell digits apart better than chance
 
 
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (torch.full((64,), 1e300, dtype=torch.float64), "has values that are not finite"),  # in float32
+        (torch.full((64,), torch.nan), "has values that are not finite"),
+        (torch.zeros(64, device="meta"), "is not a plain tensor of real numbers"),
+        (torch.zeros(64, dtype=torch.complex64), "is not a plain tensor of real numbers"),
+        (torch.zeros(1).expand(64), "is not a plain tensor of real numbers"),
+    ],
+)
+def test_weights_that_are_no_numbers_are_imported_nowhere(tmp_path: Path, value: Tensor, words: str) -> None:
+    content = releases.deit().content
+    content["model"]["norm.weight"] = value
+    torch.save(content, tmp_path / "file.pth")
+    with pytest.raises(ConfigError, match=rf"file\.pth: .*norm\.weight {words}"):
+        import_file(tmp_path / "file.pth", "deit", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_same_import_twice_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save(releases.deit().content, "weights.pth")

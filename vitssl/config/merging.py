@@ -164,7 +164,7 @@ def load(folder: str | Path) -> Run:
     path = Path(folder) / "run.yaml"
     if not path.is_file():
         raise ConfigError(f"{path} does not exist: this is not a run folder")
-    content = read_yaml(path)
+    content = read_yaml(path, variables=False)
     run = merge(Run, as_it_was(Run, content), where=str(path))
     run.uncorrected = "decay" not in content.get("optim", {})  # a field that came with the corrections
     _forget_inactive(run)

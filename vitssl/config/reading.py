@@ -17,20 +17,25 @@ from vitssl.words import is_control
 MOST_CHARACTERS = 1_000_000
 MOST_VALUES = 100_000  # each alias counted as what it stands for
 MOST_NESTED = 100
+MOST_BITS = 1_000  # of a whole number
 MOST_VARIABLES = 1_000  # ${oc.env:NAME}
 
 
-def read_yaml(path: str | Path) -> dict[str, Any]:
+def read_yaml(path: str | Path, *, variables: bool = True) -> dict[str, Any]:
     """The content of a YAML file, a mapping.
+
+    Args:
+        path: of the file.
+        variables: whether ${oc.env:NAME} may stand in it. Not in a run's record, which may be somebody else's: vitssl writes none there.
 
     Raises:
         ConfigError: there is no such file, it is not YAML, is too large, or holds something else.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
-        _check_text(text)
+        _check_text(text, variables)
         content = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=True)
-        _check_lines(content, ())
+        _check_values(content, ())
         bare = _bare_name(text)
     except FileNotFoundError:
         raise ConfigError("there is no such file", place=str(path)) from None
@@ -61,7 +66,7 @@ def read_value(text: str, field: str, where: str = "") -> Any:
     try:
         _check_text(text)
         value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]), resolve=True)["value"]  # type: ignore[index,call-overload]
-        _check_lines(value, tuple(field.split(".")))
+        _check_values(value, tuple(field.split(".")))
         bare = _bare_name(text) if isinstance(value, dict | list) else None
     except ConfigError as error:
         raise ConfigError(error.reason, error.field or field, where) from None
@@ -78,21 +83,29 @@ def read_value(text: str, field: str, where: str = "") -> Any:
 # ------------------------------------------------------------------------------------------------------------- bounds
 
 
-def _check_text(text: str) -> None:
-    """Refuse what would grow beyond all bounds when it is read."""
+def _check_text(text: str, variables: bool = True) -> None:
+    """Refuse what would grow beyond all bounds when it is read, and what may not be looked up."""
     if len(text) > MOST_CHARACTERS:
         raise ConfigError(f"{len(text):,} characters, more than {MOST_CHARACTERS:,}")
-    if text.count("${") > MOST_VARIABLES:
-        raise ConfigError(f"more than {MOST_VARIABLES:,} variables")
-    depth = 0
+    depth = used = 0
     for event in yaml.parse(text, yaml.CSafeLoader):  # the loaders go down recursively, in C until the stack ends
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MOST_NESTED:
             raise ConfigError("values are nested too deep")
-    if re.search(r"\$\{(?!oc\.env:)", text):  # they could double one another, and would not follow the command line
-        raise ConfigError("of ${...} there is ${oc.env:NAME} alone; for a value that is used twice write &name and *name")
+        if isinstance(event, yaml.ScalarEvent) and "${" in event.value:  # of the value: the text may have it as "\x24{"
+            _check_variables(event.value, variables)
+            used += event.value.count("${")
+    if used > MOST_VARIABLES:
+        raise ConfigError(f"more than {MOST_VARIABLES:,} variables")
     if re.search(r"(^|[\s\[{,])\*\w", text) and _num_values(yaml.compose(text, yaml.SafeLoader), {}) > MOST_VALUES:
         raise ConfigError(f"more than {MOST_VALUES:,} values, aliases counted as what they stand for")
+
+
+def _check_variables(value: str, allowed: bool) -> None:
+    if not allowed:
+        raise ConfigError(f"{value[:80]!r} is looked up nowhere, as the folder may be another's; write the value itself")
+    if re.search(r"\$\{(?!oc\.env:)", value):  # they could double one another, and would not follow the command line
+        raise ConfigError("of ${...} there is ${oc.env:NAME} alone; for a value that is used twice write &name and *name")
 
 
 def _num_values(node: yaml.Node | None, known: dict[int, int]) -> int:
@@ -104,17 +117,20 @@ def _num_values(node: yaml.Node | None, known: dict[int, int]) -> int:
     return known[id(node)]
 
 
-def _check_lines(value: Any, path: tuple[str, ...]) -> None:
-    """Refuse control characters: a line break in a name or an option would begin a line of a batch script."""
+def _check_values(value: Any, path: tuple[str, ...]) -> None:
+    """Refuse control characters: a line break in a name or an option would begin a line of a batch script. And whole numbers of
+    thousands of digits, which Python reads, and fails to print or to take for a float."""
     if isinstance(value, dict):
         for key, part in value.items():
-            _check_line(str(key), path)
-            _check_lines(part, (*path, str(key)))
+            _check_values(key, path) if isinstance(key, int) else _check_line(str(key), path)
+            _check_values(part, (*path, str(key)))
     elif isinstance(value, list):
         for part in value:
-            _check_lines(part, path)
+            _check_values(part, path)
     elif isinstance(value, str):
         _check_line(value, path, but_for="\n\t" if _has_several_lines(path) else "")
+    elif isinstance(value, int) and value.bit_length() > MOST_BITS:
+        raise ConfigError(f"a whole number of {value.bit_length():,} bits, more than {MOST_BITS:,}", ".".join(path))
 
 
 def _has_several_lines(path: tuple[str, ...]) -> bool:

@@ -6,17 +6,30 @@ Shapes: N images of a split.
 from __future__ import annotations
 
 import gzip
+import io
 import math
+import os
+import struct
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import psutil
 
 from vitssl.config import ConfigError
+from vitssl.files import read_whole
 
 MOST_DIMENSIONS = 4  # of an idx file: images, rows, columns, colours
+MOST_CLASSES = 1_000_000
+MOST_BYTES = psutil.virtual_memory().total  # of an array
+# what numpy and zipfile raise about a file that is no npz, or a damaged one
+UNREADABLE = (
+    OSError, EOFError, KeyError, TypeError, ValueError, AttributeError, NotImplementedError, RuntimeError, SyntaxError, struct.error,
+    tokenize.TokenError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 
 
 class Arrays(NamedTuple):
@@ -55,18 +68,20 @@ def read_idx(file: Path) -> np.ndarray:
         ConfigError: naming the file, when it is something else or cut short.
     """
     try:
-        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        packed = io.BytesIO(read_whole(file))
+        with gzip.open(packed) if file.suffix == ".gz" else packed as stream:
+            if stream.read(3) != b"\0\0\x08":
+                raise ConfigError(f"{file}: not an idx file of unsigned bytes")
+            dimensions = min(int.from_bytes(stream.read(1), "big"), MOST_DIMENSIONS + 1)
+            head = stream.read(4 * dimensions)
+            shape = tuple(int.from_bytes(head[i : i + 4], "big") for i in range(0, len(head), 4))
+            size = math.prod(shape)
+            content = stream.read(min(size, MOST_BYTES) + 1)  # no more: the rest may be a thousand times as large as the file
     except (OSError, EOFError, zlib.error) as error:
         raise ConfigError(f"{file}: cannot be read ({error})") from None
-    if len(content) < 4 or content[:3] != b"\0\0\x08":
-        raise ConfigError(f"{file}: not an idx file of unsigned bytes")
-    start = 4 + 4 * content[3]
-    shape = tuple(int.from_bytes(content[i : i + 4], "big") for i in range(4, start, 4))
-    if len(shape) > MOST_DIMENSIONS or len(content) != start + math.prod(shape):
-        raise ConfigError(
-            f"{file}: {len(content)} bytes do not hold an array of shape {shape[:MOST_DIMENSIONS]}; the file is truncated or damaged"
-        )
-    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+    if len(head) != 4 * dimensions or dimensions > MOST_DIMENSIONS or len(content) != size:
+        raise ConfigError(f"{file}: its bytes do not hold an array of shape {shape[:MOST_DIMENSIONS]}; the file is truncated or damaged")
+    return np.frombuffer(content, np.uint8).reshape(shape)
 
 
 def read_npz(file: Path) -> dict[str, Arrays]:
@@ -75,7 +90,7 @@ def read_npz(file: Path) -> dict[str, Arrays]:
     Raises:
         ConfigError: another file, a damaged one, or arrays that do not fit; one line.
     """
-    if not file.is_file():
+    if not os.path.isfile(file):  # also for a name that is too long to be one
         raise ConfigError(f"{file}: there is no such file")
     splits = {}
     try:
@@ -83,8 +98,8 @@ def read_npz(file: Path) -> dict[str, Arrays]:
             keys = list(content.files)
             for key in (key for key in content.files if key.endswith("_images")):
                 split = key.removesuffix("_images")
-                splits[split] = Arrays(key, content[key], content[f"{split}_labels"])
-    except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+                splits[split] = Arrays(key, _array(content, key), _array(content, f"{split}_labels"))
+    except UNREADABLE as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{file}: not MedMNIST's npz of train_images, train_labels, test_images, ... ({reason})") from None
     if "train" not in splits:
@@ -92,9 +107,24 @@ def read_npz(file: Path) -> dict[str, Arrays]:
     return {split: _checked(f"{file}: {split}_labels: ", arrays) for split, arrays in splits.items()}
 
 
+def _array(content: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
+    """One array of an npz file, for which numpy takes as much memory as its head says, before it reads anything."""
+    part = content.zip.getinfo(f"{key}.npy")
+    with content.zip.open(part) as stream:
+        version = np.lib.format.read_magic(stream)
+        read_head = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read_head(stream)
+    size = math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or size > part.file_size:
+        raise ValueError(f"{key} of shape {shape} is cut short")
+    if size > MOST_BYTES:
+        raise ValueError(f"{key} has {size / 1e9:.0f} GB, more than the {MOST_BYTES / 1e9:.0f} GB of this machine's memory")
+    return content[key]
+
+
 def _checked(where: str, arrays: Arrays) -> Arrays:
     name, images, labels = arrays
-    if labels.shape == (len(images), 1):
+    if labels.shape == (*images.shape[:1], 1):
         labels = labels[:, 0]
     fitting = labels.shape == images.shape[:1] and labels.dtype.kind in "iu"
     if images.ndim not in (3, 4) or images.dtype.kind not in "buif" or not fitting:
@@ -103,4 +133,6 @@ def _checked(where: str, arrays: Arrays) -> Arrays:
         )
     if labels.min(initial=0) < 0:
         raise ConfigError(f"{where}{labels.min()} is no label; expected 0, 1, 2, ...")
+    if labels.max(initial=0) >= MOST_CLASSES:
+        raise ConfigError(f"{where}{labels.max()} is no label; {MOST_CLASSES:,} classes are more than anybody has")
     return Arrays(name, images, labels)

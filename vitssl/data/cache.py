@@ -1,11 +1,14 @@
 """Every image of a data set decoded once, into one file on the node that all its jobs of a user map into memory.
 
 The file is named by the content of the shards and by `cache_px`, and holds the pixels of all images one after the other,
-channels first; shapes and offsets follow from the index. Behind them is a mark of what they are of, written last. Next to it is a
-lock file: the process that builds holds it exclusively, those that read share it, and a cache whose lock nobody holds may be evicted.
+channels first; shapes and offsets follow from the index. Behind them is a mark of what they are of, written last: it tells a whole file
+from a build that was killed and from another set's. It is no checksum of the pixels, which would be read whole at each start of each job,
+tens of seconds for a large set: what they are made of is checked by its sha256 as they are written, and nobody else can change them then.
+Next to it is a lock file: the process that builds holds it exclusively, those that read share it, and a cache whose lock nobody holds
+may be evicted.
 
-It is all in a folder of this user alone: others of the node, who may write in the same temporary folder, can neither read nor plant
-anything.
+It is all in a folder of this user alone, which others cannot rename: who may write in the same temporary folder can neither read nor
+plant anything.
 
 Shapes: N images of the index.
 """
@@ -115,16 +118,27 @@ def _make_private(folder: Path) -> None:
     """Create the folder; one that is there must be this user's, and nobody else's to write.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: it is not, or others may put another in its place.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
+        place = folder.parent.resolve()
+        open_folders = [parent for parent in (place, *place.parents) if _is_open(parent)]
     except OSError as error:
         raise ConfigError(f"cannot write in {folder} ({error.strerror}); name another folder", "data.cache_dir") from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         reason = f"{folder} is not a folder that this user alone can write to, so what is in it is not trusted"
         raise ConfigError(f"{reason}; delete it, or name another place", "data.cache_dir")
+    if open_folders:
+        reason = f"everybody may rename what is in {open_folders[0]}, so what is below is not trusted"
+        raise ConfigError(f"{reason}; chmod +t {open_folders[0]}, or name another place", "data.cache_dir")
+
+
+def _is_open(folder: Path) -> bool:
+    """May every user rename what others have in it? Not in /tmp, which is sticky. A group that may is trusted: it was given the right."""
+    mode = folder.stat().st_mode
+    return bool(mode & stat.S_IWOTH and not mode & stat.S_ISVTX)
 
 
 def open_cache(index: Index, data: Data, *, progress: bool = True) -> Cache:

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from vitssl.config import ConfigError
 from vitssl.data.depth import RULE
 from vitssl.data.index import Index
 from vitssl.files import read_json, write_atomically
@@ -42,9 +45,36 @@ def write(folder: Path, found: Findings) -> None:
 
 
 def read(folder: Path) -> Findings | None:
-    """The findings of a folder of shards; None where an earlier version wrote them, which looked for nothing."""
+    """The findings of a folder of shards; None where an earlier version wrote them, which looked for nothing.
+
+    Raises:
+        ConfigError: the file is damaged.
+    """
     path = folder / FILE
-    return Findings(**read_json(path)) if path.exists() else None
+    if not path.exists():
+        return None
+    record = read_json(path)
+    for name, is_as_written in WRITTEN.items():
+        if not is_as_written(record.get(name)):
+            raise ConfigError(f"{name} is not as this version writes it; put it back as it was, or delete it", place=str(path))
+    return Findings(**{name: record[name] for name in WRITTEN})
+
+
+def _rows(*kinds: type) -> Callable[[Any], bool]:
+    """Is it a list of lists, each of one value of each of these kinds?"""
+
+    def is_row(row: Any) -> bool:
+        return isinstance(row, list) and list(map(type, row)) == list(kinds)
+
+    return lambda value: isinstance(value, list) and all(map(is_row, value))
+
+
+# not of `vitssl.records`: names of files, which need not be UTF-8
+WRITTEN: dict[str, Callable[[Any], bool]] = {
+    "scaled": lambda value: isinstance(value, dict) and all(type(count) is int for count in value.values()),
+    "left_out": _rows(str, str, str),
+    "near_duplicates": _rows(str, str, str, str, float),
+}
 
 
 def lines(index: Index) -> list[str]:

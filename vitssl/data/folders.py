@@ -16,7 +16,7 @@ from pathlib import Path
 from vitssl.config import ConfigError
 from vitssl.data import lists
 from vitssl.data.samples import UNLABELLED, Options, Sample, Source
-from vitssl.words import counted
+from vitssl.words import counted, has_control
 
 UNREAD = (".heic", ".heif", ".jxl", ".dng", ".cr2", ".nef", ".arw")  # of photos, in formats that are not read
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
@@ -24,6 +24,7 @@ TRAIN = ("train", "training")
 HELD_OUT = ("test", "testing", "val", "valid", "validation")  # the first that exists is the test split, the next one the split "val"
 UNLABELED = "unlabeled"
 SHARES = ("test", "val")  # options that hold out a share of the training images instead
+MOST_DIGITS = 100  # of a seed
 A_FIFTH = {"test": ["0.2"], "seed": ["0"]}
 
 
@@ -47,7 +48,7 @@ def existing(kind: str, path: str) -> Path:
         ConfigError: there is none.
     """
     root = Path(path).expanduser()
-    if not root.is_dir():
+    if not os.path.isdir(root):  # also for a name that is too long to be one
         raise ConfigError(f"{kind}:{root}: there is no such folder")
     return root
 
@@ -108,6 +109,8 @@ def _class_names(root: Path, train: Path) -> list[str]:
     names = [name for name in _subfolders(train) if train != root or name != UNLABELED]
     if not names:
         raise ConfigError(f"folder:{root}: {train} holds no class folders")
+    if odd := next((name for name in names if has_control(name)), None):
+        raise ConfigError(f"folder:{root}: {train}: the class folder {odd!r} has a control character in its name; rename it")
     if unwritable := next((os.fsencode(name) for name in names if any("\udc80" <= letter <= "\udcff" for letter in name)), None):
         raise ConfigError(f"folder:{root}: {train}: the name of the class folder {unwritable!r} is not UTF-8; rename it")
     return names
@@ -141,6 +144,8 @@ def _images(root: Path, folder: Path) -> list[str]:
 def _walk(root: Path, folder: Path) -> Iterator[str]:
     for parent, names in walk_images(folder):
         relative = Path(parent).relative_to(root).as_posix()
+        if odd := next((name for name in (relative, *names) if has_control(name)), None):
+            raise ConfigError(f"folder:{root}: {odd!r} has a line break or another control character; rename it")
         yield from (f"{relative}/{name}" for name in names)
 
 
@@ -215,8 +220,8 @@ def _share(root: Path, split: str, text: str) -> float:
 
 def _seed(root: Path, options: Options) -> int:
     text = options.get("seed", ["0"])[-1]
-    if not text.isdecimal():
-        raise ConfigError(f"folder:{root}: seed={text} is no whole number from 0")
+    if not text.isdecimal() or len(text) > MOST_DIGITS:
+        raise ConfigError(f"folder:{root}: seed={text[:80]} is no whole number from 0 of at most {MOST_DIGITS} digits")
     return int(text)
 
 

@@ -13,12 +13,27 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from vitssl.config import ConfigError
+from vitssl.files import read_whole
+
+READ_S, READ_BYTES_PER_S = 20, 1e6  # one of 12,000 images takes half a second, one of a million and 130 MB takes twenty
+# each path is a separate cell
+READ_MAT = """
+import io, json, resource, sys
+from scipy.io import loadmat
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+content = loadmat(io.BytesIO(sys.stdin.buffer.read()), variable_names=["file_list", "labels"])
+paths, labels = content["file_list"].ravel(), content["labels"].ravel()
+json.dump([[str(path.item()) for path in paths], [str(label) for label in labels]], sys.stdout)
+"""
 
 
 class Row(NamedTuple):
@@ -55,7 +70,7 @@ def read_text(file: Path) -> str:
         ConfigError: no such file, or no text.
     """
     try:
-        return file.read_text(encoding="utf-8-sig")
+        return io.TextIOWrapper(io.BytesIO(read_whole(file)), "utf-8-sig").read()
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
@@ -85,47 +100,62 @@ def _row(where: str, path: str, label: str) -> Row:
 
 
 def _json_rows(file: Path) -> Iterator[Row]:
+    text = read_text(file)
     try:
-        content = json.loads(read_text(file))
-    except (json.JSONDecodeError, RecursionError) as error:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError
         raise ConfigError(f"{file}: not JSON ({error})") from None
     try:
         if isinstance(content, dict):
             yield from _coco_rows(file, content)
         else:
             for number, record in enumerate(content):
-                yield _row(f"{file}: entry {number}", record["name"], str(record["label"]))
+                yield _row(f"{file}: entry {number}", _written(record["name"]), _written(record["label"]))
     except (KeyError, TypeError):
         raise ConfigError(f"{file}: expected a list of {{name, label}}, or COCO's images, annotations and categories") from None
 
 
+def _written(value: object) -> str:
+    """A name or a number of a JSON list as text; other things are a TypeError."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise TypeError
+    return str(value)
+
+
 def _coco_rows(file: Path, content: dict) -> Iterator[Row]:
-    names = {category["id"]: str(category["name"]) for category in content["categories"]}
+    names = {category["id"]: _written(category["name"]) for category in content["categories"]}
     labels: dict[int, list[int]] = {}
     for annotation in content["annotations"]:
         labels.setdefault(annotation["image_id"], []).append(annotation["category_id"])
     for image in content["images"]:
-        where, categories = f"{file}: image {image['id']}", labels.get(image["id"], [])
+        where, categories = f"{file}: image {json.dumps(image['id'])[:80]}", labels.get(image["id"], [])
         if len(categories) != 1 or categories[0] not in names:
-            raise ConfigError(f"{where}: expected one annotation with a known category, found the categories {categories}")
-        yield Row(where, image["file_name"], str(categories[0]), names[categories[0]])
+            raise ConfigError(f"{where}: expected one annotation with a known category, found the categories {categories[:5]}")
+        yield Row(where, _written(image["file_name"]), _written(categories[0]), names[categories[0]])
 
 
 def _mat_rows(file: Path) -> Iterator[Row]:
-    from scipy.io import loadmat
-    from scipy.io.matlab import MatReadError
-
+    """scipy reads in a process of its own: a damaged file can end it by a signal, keep it busy, or ask for any amount of memory."""
     try:
-        content = loadmat(file)
-        paths, labels = content["file_list"].ravel(), content["labels"].ravel()
+        content = read_whole(file)
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read ({error.strerror})") from None
-    except (KeyError, ValueError, NotImplementedError, MatReadError) as error:
-        raise ConfigError(f"{file}: expected a MATLAB file with file_list and labels ({error})") from None
+    most_s = READ_S + len(content) / READ_BYTES_PER_S
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # each of its threads takes of the memory that is allowed
+    try:
+        read = subprocess.run(
+            [sys.executable, "-P", "-c", READ_MAT], input=content, capture_output=True, check=False, timeout=most_s, env=environment
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"{file}: not read within {most_s:.0f} s; it is damaged, or no list") from None
+    if read.returncode:
+        reason = (read.stderr.decode("utf-8", "replace").strip().splitlines() or ["it is damaged"])[-1]
+        raise ConfigError(f"{file}: expected a MATLAB file with file_list and labels ({reason[:200]})")
+    paths, labels = json.loads(read.stdout)
     if len(paths) != len(labels):
         raise ConfigError(f"{file}: {len(paths)} entries in file_list but {len(labels)} in labels")
     for number, (path, label) in enumerate(zip(paths, labels, strict=True)):
-        yield _row(f"{file}: entry {number}", str(path.item()), str(label))  # each path is a separate cell
+        yield _row(f"{file}: entry {number}", path, label)
 
 
 # ----------------------------------------------------------------------------------------------------------------- CUB

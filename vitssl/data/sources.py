@@ -21,6 +21,7 @@ listed here and read when the shards are written.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -33,6 +34,9 @@ from vitssl.data import arrays, lists, torchvision_sets, webdatasets
 from vitssl.data.folders import existing, open_folder
 from vitssl.data.index import INDEX_FILE, UNFINISHED
 from vitssl.data.samples import UNLABELLED, Options, Sample, Source
+from vitssl.words import has_control, is_control
+
+MOST_LETTERS = 1000  # of a class's name
 
 
 def check_order(source: str, out: Path) -> None:
@@ -46,7 +50,7 @@ def check_order(source: str, out: Path) -> None:
 
 
 def _names_one(source: str) -> bool:
-    return source == "digits" or _is_kind(source) or Path(source).is_dir()
+    return source == "digits" or _is_kind(source) or os.path.isdir(source)
 
 
 def _is_kind(source: str) -> bool:
@@ -65,22 +69,25 @@ def open_source(source: str) -> Source:
     Raises:
         ConfigError: no such source, a missing split, a class without images, labels that do not fit; one line.
     """
+    if has_control(source):
+        raise ConfigError(f"source {source[:200]!r} has a line break or another control character")
     kind, colon, rest = source.partition(":")
     if colon and kind in _KINDS:
         opened = _open(kind, rest)
     elif source == "digits":
         opened = _digits()
-    elif Path(source).is_dir():
+    elif os.path.isdir(source):  # also of a text that is too long to be a path
         opened = open_folder(source, {})
     else:
         kinds = ", ".join(["digits", *(f"{kind}:..." for kind in _KINDS)])
-        hint = f"; write folder:{source}" if Path(source.partition("?")[0]).is_dir() else ""
-        raise ConfigError(f"source {source!r} is neither an existing folder nor one of {kinds}{hint}")
+        hint = f"; write folder:{source}" if os.path.isdir(source.partition("?")[0]) else ""
+        raise ConfigError(f"source {source[:200]!r} is neither an existing folder nor one of {kinds}{hint}")
+    for split in opened.splits:
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", split):
+            raise ConfigError(f"{source}: {split!r} is no name for a split; use letters, digits, _ and -")
     for split in ("train", *opened.splits):
         if not opened.splits.get(split):
             raise ConfigError(f"{source}: no images in split {split!r}; it has {', '.join(opened.splits) or 'no images'}")
-        if not re.fullmatch(r"[A-Za-z0-9_-]+", split):
-            raise ConfigError(f"{source}: {split!r} is no name for a split; use letters, digits, _ and -")
     return opened
 
 
@@ -143,10 +150,25 @@ def _csv(path: str, options: Options) -> Source:
 
 def _from_rows(name: str, root: Path, rows: dict[str, list[lists.Row]]) -> Source:
     """The classes are those of the train split, in the order of their labels."""
+    for row in itertools.chain(*rows.values()):
+        _check(row)
     names = _class_names(rows.get("train", []))
     labels = {"": UNLABELLED} | {label: k for k, label in enumerate(names)}
     splits = {split: [_sample(root, row, split, labels) for row in listed] for split, listed in rows.items()}
     return Source(name, list(names.values()), splits)
+
+
+def _check(row: lists.Row) -> None:
+    """Refuse what cannot be printed, stored as UTF-8, or called a class.
+
+    Raises:
+        ConfigError: naming the place in the list.
+    """
+    for text in (row.path, row.label, row.name):
+        if not text.isprintable() and any(map(is_control, text)):
+            raise ConfigError(f"{row.where}: {text[:80]!r} has a control character, or is not UTF-8")
+    if max(len(row.label), len(row.name)) > MOST_LETTERS:
+        raise ConfigError(f"{row.where}: {row.label[:80]!r} and so on, {len(row.label):,} characters, is no class")
 
 
 def _sample(root: Path, row: lists.Row, split: str, labels: dict[str, int]) -> Sample:

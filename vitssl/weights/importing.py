@@ -48,10 +48,11 @@ def import_file(file: Path, layout: str, out: Path | None = None, settings: Sequ
     if _is_there(folder, key):
         return folder
     try:
-        tensors = _read(content, LAYOUT_TABLE[layout])
+        tensors = _read(content, LAYOUT_TABLE[layout], file)
         run = _run(tensors, content, LAYOUT_TABLE[layout], noted, settings)
         network = model.build(run, _num_classes(tensors))
         _fill(network, tensors)
+        state.check_finite(network.state_dict(), "", file)  # a number may be beyond the network's type
     except ConfigError as error:
         raise ConfigError(error.reason, error.field, error.place or str(file)) from None
     data = _data_facts(run, _num_classes(tensors), names)
@@ -94,11 +95,11 @@ def _told(content: dict[str, Any]) -> dict[str, Any]:
 # -------------------------------------------------------------------------------------------------------------- tensors
 
 
-def _read(content: dict[str, Any], layout: Layout) -> Tensors:
+def _read(content: dict[str, Any], layout: Layout, file: Path) -> Tensors:
     """The file's tensors under our names.
 
     Raises:
-        ConfigError: it holds no network of this layout.
+        ConfigError: it holds no network of this layout, or a tensor that no network can take over.
     """
     there = [key for key in layout.parts if key in content]
     if there and (absent := [key for key in layout.parts if key not in content]):
@@ -110,6 +111,7 @@ def _read(content: dict[str, Any], layout: Layout) -> Tensors:
         bare = _bare(content[key] if key else content)
         if not bare:
             raise ConfigError(f"{key!r} holds no tensors" if key else f"it holds no tensors; files of this layout have {_listed(layout)}")
+        state.check_finite(bare, key, file)
         _rename(layout.prepare(bare), names, tensors, f"{key}: " if len(layout.parts) > 1 and key else "")
     return tensors
 
