@@ -82,8 +82,8 @@ def test_stopped_in_the_middle_of_an_epoch_it_goes_on_to_the_bit(index, data, wo
 
 
 def test_an_epoch_reads_each_block_once_and_shards_in_order(index, data, requests):
-    batches = loader(index, replace(data, shuffle_window=8, workers=0)).batches(0, 15)
-    seen = stream(batches)
+    ours = loader(index, replace(data, shuffle_window=8, workers=0))
+    seen = stream(ours.batches(0, 15))
     needed = {
         (os.stat(index.folder / index.shards[index.shard[i]]["name"]).st_ino, int(end) // 1024)
         for i in seen
@@ -95,6 +95,8 @@ def test_an_epoch_reads_each_block_once_and_shards_in_order(index, data, request
     for shard, block in requests:
         by_shard.setdefault(shard, []).append(block)
     assert len(by_shard) == 30
+    stream(ours.batches(0, 15))
+    assert sorted(requests) == sorted(2 * list(needed)), "whoever reads again may find nothing of it in memory"
 
 
 def test_reading_ahead_stays_within_its_depth(index, data, monkeypatch):

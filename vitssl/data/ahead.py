@@ -10,7 +10,7 @@ import contextlib
 import os
 import weakref
 from collections.abc import Callable, Generator, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -46,10 +46,8 @@ class Ahead:
     def __init__(self, index: Index, window: int):
         per_image = sum(shard["bytes"] for shard in index.shards) / len(index)
         # each lane of the window begins and ends within a block; twice as many, so that none is forgotten early
-        remembered = 2 * (int(window * per_image) // BLOCK + 2 * LANES)
+        self._remembered = 2 * (int(window * per_image) // BLOCK + 2 * LANES)
         self.index, self._shard = index, opener(index)
-        self._buffer = bytearray(BLOCK)
-        self._read_once = lru_cache(remembered)(self._read)
 
     def read(self, positions: Callable[[], Iterator[np.ndarray]]) -> Generator[np.ndarray, None, None]:
         """The same positions, each array given out when what it needs was read. A thread works ahead until the generator is closed."""
@@ -57,9 +55,10 @@ class Ahead:
             yield from ahead
 
     def _reading(self, positions: Iterator[np.ndarray]) -> Generator[np.ndarray, None, None]:
+        read_once = lru_cache(self._remembered)(partial(self._read, bytearray(BLOCK)))
         for chosen in positions:
             for shard, block in self.blocks(chosen):
-                self._read_once(shard, block)
+                read_once(shard, block)
             yield chosen
 
     def blocks(self, positions: np.ndarray) -> list[tuple[int, int]]:
@@ -68,6 +67,6 @@ class Ahead:
         ends = (start // BLOCK, (start + self.index.size[positions] - 1) // BLOCK)
         return sorted({pair for end in ends for pair in zip(shard.tolist(), end.tolist(), strict=True)})
 
-    def _read(self, shard: int, block: int) -> None:
+    def _read(self, buffer: bytearray, shard: int, block: int) -> None:
         with contextlib.suppress(OSError):  # decoding asks for the same bytes, and says which image it is that cannot be read
-            os.preadv(self._shard(shard).descriptor, [self._buffer], block * BLOCK)
+            os.preadv(self._shard(shard).descriptor, [buffer], block * BLOCK)
