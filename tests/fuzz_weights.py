@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import random
 import shutil
@@ -29,10 +30,15 @@ OF_THE_SAME_SHAPE: list[Callable[[torch.Tensor], torch.Tensor]] = [
 
 def change(content: bytes, rng: random.Random) -> bytes:
     """Something else in the place of a tensor, a value or a whole part; or none; or under another name."""
+    from vitssl.state import ALSO_READ
+
     try:
-        parts = torch.load(io.BytesIO(content), weights_only=True)
+        with torch.serialization.safe_globals(list(ALSO_READ)):
+            parts = torch.load(io.BytesIO(content), weights_only=True)
     except Exception:  # noqa: BLE001 - it was changed before, to what cannot be read
         return content
+    if isinstance(parts, dict) and isinstance(parts.get("args"), argparse.Namespace) and rng.random() < 0.2:
+        parts["args"] = argparse.Namespace(**dict.fromkeys(vars(parts["args"]), rng.choice(OTHERS)))
     others = [*TENSORS, *(value for value in OTHERS if value != "\ud800"), {"x": torch.zeros(16)}, [torch.zeros(16)], 2**70]
     draw = rng.random()
     if draw < 0.2 and isinstance(parts, dict) and parts:  # else nearly all are weights
@@ -66,7 +72,7 @@ def targets(place: Path) -> dict[str, tuple[bytes, Target]]:
         train_state.start(begun)
         evaluate.Trained(place / "run", state.LAST, "cpu", "ema")
 
-    layout, make = RELEASES["deit"]
+    layout, make = RELEASES["mae_finetuned"]  # with a command line
     torch.manual_seed(0)
     released = io.BytesIO()
     torch.save(make().content, released)

@@ -210,6 +210,15 @@ def test_weights_that_are_no_numbers_are_imported_nowhere(tmp_path: Path, value:
     assert not (tmp_path / "run").exists()
 
 
+def test_a_map_of_cvt_that_is_none_is_named(tmp_path: Path) -> None:
+    content = releases.drloc_cvt().content
+    name = next(name for name in content["model"] if name.endswith("to_q.net.2.weight"))
+    content["model"][name] = content["model"][name].flatten()
+    torch.save(content, tmp_path / "file.pth")
+    with pytest.raises(ConfigError, match=r"file\.pth: stage0\.blocks\.0\.attn\.proj_q\.weight has shape"):
+        import_file(tmp_path / "file.pth", "drloc", tmp_path / "run", SIZE["drloc_cvt"])
+
+
 def test_the_same_import_twice_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save(releases.deit().content, "weights.pth")

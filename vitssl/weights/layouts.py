@@ -214,7 +214,7 @@ def _cvt_tensor(name: str, value: Tensor) -> tuple[str, Tensor]:
     new = next((re.sub(old, now, name) for old, now in CVT_NAMES if re.match(old, name)), name)
     if re.search(r"\.norm\d?\.[gb]$", new):
         return new[:-1] + {"g": "weight", "b": "bias"}[new[-1]], value.flatten()
-    if re.search(r"\.(proj_q|proj_kv|attn\.proj|fc1|fc2)\.weight$", new):
+    if value.dim() > 1 and re.search(r"\.(proj_q|proj_kv|attn\.proj|fc1|fc2)\.weight$", new):
         return new, value.flatten(1)
     return new, value
 
