@@ -172,10 +172,11 @@ def _cache(place: Path) -> tuple[bytes, Target]:
     from vitssl.config import Data
     from vitssl.data import shards
     from vitssl.data.cache import folder_of, open_cache
+    from vitssl.data.index import read_index
 
     place.mkdir()
     shards.build(f"folder:{place.parent / 'cub'}?test=0.5", place / "shards", workers=1, progress=False)
-    index = shards.read_index(place / "shards")
+    index = read_index(place / "shards")
     data = Data(shards=str(place / "shards"), cache_dir=str(place / "cache"))
     open_cache(index, data, progress=False).close()
     (path,) = folder_of(data).glob("*.u8")
