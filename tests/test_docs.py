@@ -48,6 +48,11 @@ def commands() -> Iterator[pytest.param]:
                 yield pytest.param(command, id=f"{page.relative_to(ROOT)}: {command[:70]}", marks=marks)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_nothing_is_left_to_be_filled_in(page):
+    assert not re.findall(r"^[A-Z]+_[A-Z_]+$|TODO|FIXME|TBD", page.read_text(), re.MULTILINE)
+
+
 def write_images(folder: Path, count: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(len(str(folder)))

@@ -32,7 +32,7 @@ class TrainState:
         set_numerics(run)
         if self.device.type == "cpu":
             memory.keep_freed()
-        self.index = load_index(run.data.shards, dist.rank(), dist.world_size())
+        self.index = load_index(run.data.shards, dist.local_rank(), dist.local_world_size())
         if run.data.sha256 not in (None, self.index.sha256):
             reason = f"{run.data.shards} is not what this run was made for (data.sha256); build it again or make a new run"
             raise ConfigError(reason, "data.shards")

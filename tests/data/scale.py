@@ -12,7 +12,6 @@ import resource
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,16 +56,25 @@ def write(folder: Path, images: int) -> None:
     write_index(Index(folder, "made up", "", "0" * 64, classes, **facts, **dict(zip(COLUMNS, columns, strict=True))))
 
 
-def requests(index: Index, order: Order, nodes: int, steps: int) -> tuple[Counter, int, int]:
-    """How often the first node asks for each block in the first steps of the second epoch; shards it reads, images it takes."""
-    first, asked, taken = -(-len(order.positions) // BATCH), Counter(), 0
-    blocks_of, shards = ahead.Ahead(index, 0).blocks, set()
-    for step in range(first, first + steps):
-        chosen = order.slice(step * BATCH, (step + 1) * BATCH)[: BATCH // nodes]
-        shards.update(index.shard[chosen].tolist())
-        asked.update(blocks_of(chosen))
-        taken += len(chosen)
-    return asked, len(shards), taken
+class Counted(ahead.Ahead):
+    """Reads nothing, and counts what it would have read."""
+
+    requests = 0
+
+    def _read(self, *_: Any) -> None:
+        self.requests += 1
+
+
+def epoch_of_a_node(index: Index, order: Order, nodes: int) -> tuple[Counted, int, np.ndarray]:
+    """What the first node reads in the second epoch, of that for its first batch, and the images that it takes."""
+    reading, taken = Counted(index, order.positions, order.windows.size if order.windows else 0), []
+    first, steps = -(-len(order.positions) // BATCH), len(order.positions) // BATCH
+    batches = (order.slice(step * BATCH, (step + 1) * BATCH)[: BATCH // nodes] for step in range(first, first + steps))
+    at_first = 0
+    for chosen in reading._reading(batches):
+        at_first = at_first or reading.requests
+        taken.append(chosen)
+    return reading, at_first, np.concatenate(taken)
 
 
 def main(images: int, nodes: int) -> None:
@@ -84,13 +92,14 @@ def main(images: int, nodes: int) -> None:
         order = Order(split.train, 0, windows=around)
         timed("order of an epoch", lambda: order.epoch(0))
         timed("order of the next", lambda: order.epoch(1))
-        asked, shards, taken = timed(
-            f"the second epoch of one of {nodes} nodes", lambda: requests(index, order, nodes, len(index) // BATCH)
+        reading, at_first, taken = timed(f"the second epoch of one of {nodes} nodes", lambda: epoch_of_a_node(index, order, nodes))
+        shards, rate, needed = len(np.unique(index.shard[taken])), GPUS * PER_SECOND, len(taken) * BYTES
+        print(f"it takes {len(taken):,} images from {shards:,} of {len(index.shards):,} shards")
+        print(
+            f"{reading.requests:,} requests of {ahead.BLOCK >> 20} MiB, {reading.requests * ahead.BLOCK / needed:.2f} of the images' bytes"
         )
-        rate = GPUS * PER_SECOND
-        print(f"it takes {taken:,} images from {shards:,} of {len(index.shards):,} shards")
-        print(f"blocks of {ahead.BLOCK >> 20} MiB: {len(asked):,}; at {rate:,} images/s {len(asked) / taken * rate:,.0f} requests/s")
-        print(f"bytes read / bytes of its images: {len(asked) * ahead.BLOCK / (taken * BYTES):.2f}; one by one {rate:,} requests/s")
+        print(f"at {rate:,} images/s {reading.requests / len(taken) * rate:,.0f} requests/s; image by image {rate:,}")
+        print(f"before the first batch {at_first:,} requests, {at_first * ahead.BLOCK / 1e9:.1f} GB")
 
 
 if __name__ == "__main__":

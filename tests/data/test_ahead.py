@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import pytest
 import torch
 
+from tests.data import scale
 from tests.data.test_loader import children, stream, streaming, threads
 from vitssl.config import ConfigError, Data
 from vitssl.data import ahead
 from vitssl.data.images import Streamed
-from vitssl.data.index import Index
+from vitssl.data.index import Index, load_index
 from vitssl.data.loader import EvalLoader, TrainLoader
+from vitssl.data.order import Order, windows
 from vitssl.data.subset import train_and_heldout
 
 IMAGES = 120  # in shards of 4
@@ -108,7 +111,7 @@ def test_reading_ahead_stays_within_its_depth(index, data, monkeypatch):
             asked.append(i)
             yield np.arange(i, i + 4)
 
-    reading = ahead.Ahead(index, 16).read(positions)
+    reading = ahead.Ahead(index, np.arange(IMAGES), 16).read(positions)
     next(reading)
     time.sleep(0.2)
     assert len(asked) == 4, "one taken, two waiting, one in the thread's hand"
@@ -142,3 +145,26 @@ def test_a_shard_that_is_gone_is_named(index, data):
     (index.folder / "train-000007.tar").unlink()
     with pytest.raises(ConfigError, match=r"train-000007\.tar"):
         list(loader(index, replace(data, workers=1)).batches(0, 15))
+
+
+@pytest.mark.parametrize("of", [1, 3])
+def test_shards_are_read_once_an_epoch_at_any_scale(tmp_path, of):
+    """100,000 images, or every third of them: the window is one of the shards that they are in."""
+    scale.write(tmp_path, 100_000)
+    index = load_index(tmp_path)
+    positions = index.where("train")[::of]
+    around = windows(index, positions, 20_000, scale.BATCH)
+    reading, at_first, taken = scale.epoch_of_a_node(index, Order(positions, 0, windows=around), nodes=1)
+    blocks = 100_000 * scale.BYTES / ahead.BLOCK
+    assert blocks * 0.9 < reading.requests < blocks * 1.1 and len(taken) > len(positions) - scale.BATCH
+    assert at_first < blocks / 3
+
+
+def test_open_shards_are_few_for_all_loaders_of_a_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(ahead, "_opened", lru_cache(50)(ahead._opened.__wrapped__))
+    scale.write(tmp_path, 100_000)
+    index, before = load_index(tmp_path), len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        reading = ahead.Ahead(index, index.where("train"), 0)
+        list(reading._reading(iter(index.where("train").reshape(-1, 1000)[:, :1])))
+        assert before < len(os.listdir("/proc/self/fd")) <= before + 50

@@ -253,19 +253,21 @@ def test_a_folder_that_others_could_have_filled_is_refused(make_shards, data, tm
     assert not list((tmp_path / "theirs").glob("*"))
 
 
-@pytest.mark.parametrize("depth", [0, 1])
-def test_a_folder_that_others_could_replace_is_refused(make_shards, data, tmp_path, depth):
-    """It is this user's alone, but lies where everybody may rename it, and put theirs in its place after it was looked at."""
-    index, everybodys = make_shards(), tmp_path / "scratch"
-    data = replace(data, cache_dir=str(Path(everybodys, *["mine"][:depth])))
-    open_cache(index, data, progress=False)
-    everybodys.chmod(0o777)
-    with pytest.raises(ConfigError, match=r"^data\.cache_dir: everybody may rename what is in \S*/scratch,.*; chmod \+t \S*/scratch, or"):
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can leave a file to another user")
+@pytest.mark.parametrize("theirs", ["cache", "unfinished"])
+def test_what_another_user_put_in_its_place_is_not_opened(make_shards, data, monkeypatch, theirs):
+    """Where everybody may rename the folders in it, such as a /scratch that is not sticky, the folder may be another than was looked at."""
+    index = make_shards()
+    open_cache(index, data, progress=False).close()
+    (file,) = files(data)
+    if theirs == "cache":
+        os.chown(file, 65534, 65534)
+    else:
+        file.unlink()
+        reserve = cache_module._reserve
+        monkeypatch.setattr(cache_module, "_reserve", lambda path, size: (reserve(path, size), os.chown(path, 65534, 65534)))
+    with pytest.raises(ConfigError, match=r"^data\.cache_dir: .* is no file of the cache \(another user's\)"):
         open_cache(index, data, progress=False)
-    everybodys.chmod(0o1777)  # as /tmp
-    open_cache(index, data, progress=False)
-    everybodys.chmod(0o775)
-    open_cache(index, data, progress=False)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can leave a folder to another user")

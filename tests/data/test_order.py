@@ -11,98 +11,150 @@ from vitssl.data import order
 from vitssl.data.index import Index, unwritten
 from vitssl.data.order import Order, Windows, dense, mixed, windows
 
-SHARDS = [7, 12, 1, 9, 30, 5, 16]  # images in each
+SHARDS = {"train": [7, 12, 1, 9, 30], "unlabeled": [5, 16]}  # images in each
 
 
-def in_shards(counts: list[int], labels: np.ndarray | None = None) -> Index:
+def in_shards(labels: np.ndarray | None = None, **counts: list[int]) -> Index:
     """An index of nothing but shards with so many images."""
-    label = np.zeros(sum(counts), np.int64) if labels is None else labels
+    label = np.zeros(sum(map(sum, counts.values())), np.int64) if labels is None else labels
     index = unwritten("nowhere", "made up", [str(k) for k in range(max(label.max(initial=0) + 1, 1))], {"train": label})
-    return replace(index, shards=[{"name": f"{i}", "split": "train", "images": n} for i, n in enumerate(counts)])
+    shards = [{"name": "", "split": split, "images": n, "bytes": n} for split, numbers in counts.items() for n in numbers]
+    return replace(index, shards=shards)
 
 
-def one_by_one(epoch: int, seed: int, positions: np.ndarray, shard_of: list[int], size: int, batch: int, repeats: int) -> list[int]:
-    """The definition, image by image: shards permuted, images moved by up to their lane's window, rows of a batch filled by lane."""
+def one_by_one(index: Index, epoch: int, seed: int, positions: np.ndarray, size: int, batch: int, repeats: int) -> list[int]:
+    """The definition, image by image: pieces permuted, splits in proportion, images moved within their lane, rows of a batch by lane."""
     rng = np.random.default_rng([seed, epoch, *b"order"])
-    lanes = min(order.LANES, batch)
-    shards = list(dict.fromkeys(shard_of))
-    images = [i for s in rng.permutation(len(shards)) for i in range(len(positions)) if shard_of[i] == shards[s]]
-    keys = [place + u * size / lanes for place, u in enumerate(rng.random(len(images)))]
-    images = [image for _, image in sorted(zip(keys, images, strict=True))]
+    pieces: list[list[int]] = []
+    for i, position in enumerate(positions):
+        if not i or index.shard[position] != index.shard[positions[i - 1]] or len(pieces[-1]) == order.PIECE:
+            pieces.append([])
+        pieces[-1].append(int(position))
+    by_split: dict[int, list[int]] = {}
+    pieces_in_order = rng.permutation(len(pieces))
+    for s in pieces_in_order:
+        by_split.setdefault(int(index.split[pieces[s][0]]), []).extend(pieces[s])
+    shares = {image: (i + 0.5) / len(images) for images in by_split.values() for i, image in enumerate(images)}
+    images = sorted((image for s in pieces_in_order for image in pieces[s]), key=shares.__getitem__)
     images = images[: -(-len(images) // repeats)]
-    rows = [(epoch * len(positions) + repeats * i) % batch for i in range(len(images))]
-    stream: list[int | None] = [None] * len(images)
+    lanes = min(order.LANES, batch)
+    rows = [(epoch * len(positions) + repeats * i) % batch * lanes // batch for i in range(len(images))]
+    moves = rng.random(len(images)) * size * len(positions) / sum(index.shards[k]["images"] for k in set(index.shard[positions])) / lanes
+    stream, start = [-1] * len(images), 0
     for lane in range(lanes):
-        for place in (i for i, row in enumerate(rows) if row * lanes // batch == lane):
-            stream[place] = images.pop(0)
-    return [int(positions[image]) for image in stream for _ in range(repeats)][: len(positions)]
+        places = [i for i, row in enumerate(rows) if row == lane]
+        own = range(start, start + len(places))
+        for place, i in zip(places, sorted(own, key=lambda i: i + moves[i]), strict=True):
+            stream[place] = images[i]
+        start += len(places)
+    return [image for image in stream for _ in range(repeats)][: len(positions)]
 
 
 @pytest.mark.parametrize("repeats", [1, 3])
 @pytest.mark.parametrize("batch", [1, 4, 6, 200])
 @pytest.mark.parametrize("size", [1, 10, 79])
-def test_the_order_is_its_definition(monkeypatch, size, batch, repeats):
+@pytest.mark.parametrize("splits", [1, 2])
+def test_the_order_is_its_definition(monkeypatch, size, batch, repeats, splits):
     monkeypatch.setattr(order, "LANES", 4)
-    index = in_shards(SHARDS)
+    monkeypatch.setattr(order, "PIECE", 10)
+    index = in_shards(**dict(list(SHARDS.items())[:splits]))
     positions = np.delete(np.arange(len(index)), [0, 5, 19, 44])  # of the third shard nothing is left
-    shard_of = index.shard[positions]
-    windowed = Order(positions, 5, repeats, Windows(shard_of, size, batch))
+    windowed = Order(positions, 5, repeats, Windows(index, positions, size, batch))
     for epoch in range(3):
-        expected = one_by_one(epoch, 5, positions, shard_of.tolist(), size, batch, repeats)
+        expected = one_by_one(index, epoch, 5, positions, size, batch, repeats)
         assert windowed.epoch(epoch).tolist() == expected
         if repeats == 1:
             assert sorted(expected) == positions.tolist()
 
 
+def stream_of(index: Index, seed: int, size: int, batch: int) -> np.ndarray:
+    everything = np.arange(len(index))
+    return Order(everything, seed, windows=Windows(index, everything, size, batch)).epoch(0)
+
+
+def places(stream: np.ndarray) -> np.ndarray:
+    """Of each image, where in the stream it comes."""
+    place = np.empty_like(stream)
+    place[stream] = np.arange(len(stream))
+    return place
+
+
 def test_a_rank_reads_shards_of_its_own():
     """Of 640 shards each of eight ranks reads an eighth in an epoch, and two that its first and last lanes share with a neighbour's."""
-    index = in_shards([20] * 640)
-    stream = Order(np.arange(len(index)), 0, windows=Windows(index.shard, 500, 128))
-    batches = stream.slice(0, len(index)).reshape(-1, 8, 16)
+    index = in_shards(train=[20] * 640)
+    batches = stream_of(index, 0, 500, 128).reshape(-1, 8, 16)
     read = [set(index.shard[batches[:, rank].ravel()].tolist()) for rank in range(8)]
     assert all(80 <= len(shards) <= 82 for shards in read)
     assert len(set.union(*read)) == 640
 
 
-def test_images_move_within_the_window_of_their_lane():
-    index = in_shards([10] * 1000)
-    around = Windows(index.shard, 640, 64)
-    shuffled = around.shuffled(np.random.default_rng(0))
-    unmoved = Windows(index.shard, 0, 64).shuffled(np.random.default_rng(0))
-    place = np.empty_like(shuffled)
-    place[shuffled] = np.arange(len(shuffled))
-    moved = np.abs(place[unmoved] - np.arange(len(unmoved)))
-    assert moved.mean() > 0 and moved.max() <= 10
+def test_images_move_within_the_window_of_their_lane(monkeypatch):
+    monkeypatch.setattr(order, "LANES", 1)
+    index = in_shards(train=[10] * 1000)
+    unmoved, shuffled = (stream_of(index, 0, size, 1) for size in (0, 640))
     assert (np.diff(unmoved.reshape(-1, 10)) == 1).all() and len(set(unmoved[::10].tolist())) == 1000, "whole shards, in another order"
+    moved = places(shuffled)[unmoved] - np.arange(10_000)
+    assert np.abs(moved).mean() > 100 and np.abs(moved).max() < 640
+
+
+def test_a_batch_has_its_images_from_the_beginning_of_each_lane():
+    """So that the first batch of an epoch needs a part of its window only."""
+    index = in_shards(train=[10] * 10_000)
+    first = stream_of(index, 0, 64 * 500, 256)[:256]
+    lanes = [first[rows : rows + 4] for rows in range(0, 256, 4)]
+    by_piece = places(Windows(index, np.arange(len(index)), 0, 256)._by_piece(np.random.default_rng([0, 0, *b"order"])))
+    ahead = [by_piece[lane] - lane_number * 100_000 / 64 for lane_number, lane in enumerate(lanes)]
+    assert max(place.max() for place in ahead) < 200, "the window of a lane is 500"
 
 
 def test_neighbours_in_a_shard_come_apart_by_the_window():
     """As two images at random in it: half of them by more than 0.29 of the window."""
-    index = in_shards([1000] * 400)
-    stream = Order(np.arange(len(index)), 1, windows=Windows(index.shard, 40_000, 64)).epoch(0)
-    place = np.empty_like(stream)
-    place[stream] = np.arange(len(stream))
-    apart = np.abs(np.diff(place))[np.diff(index.shard) == 0]
+    index = in_shards(train=[1000] * 400)
+    apart = np.abs(np.diff(places(stream_of(index, 1, 40_000, 64))))[np.diff(index.shard) == 0]
     assert np.median(apart) == pytest.approx((1 - 0.5**0.5) * 40_000, rel=0.05)
+
+
+def test_a_few_large_shards_are_mixed_like_many_small_ones():
+    """From one epoch to the next an image moves by a third of an epoch, as in any two permutations."""
+    index = in_shards(train=[5000] * 40)
+    everything = np.arange(len(index))
+    both = Order(everything, 0, windows=Windows(index, everything, 20_000, 256))
+    assert np.abs(places(both.epoch(0)) - places(both.epoch(1))).mean() == pytest.approx(len(index) / 3, rel=0.1)
+
+
+def test_each_split_comes_in_proportion():
+    """A few labelled images among many without a label, each in shards of their own, are in all batches."""
+    labels = np.concatenate([np.random.default_rng(0).integers(0, 10, 2000), np.full(198_000, -1)])
+    index = in_shards(labels, train=[100] * 20, unlabeled=[100] * 1980)
+    assert windows(index, np.arange(200_000), 20_000, 1000) is not None
+    labelled = (stream_of(index, 0, 20_000, 1000) < 2000).reshape(-1, 1000).sum(axis=1)
+    assert labelled.mean() == 10 and labelled.min() >= 1 and labelled.std() < 5
 
 
 def test_small_sorted_and_thinned_out_sets_are_permuted_as_a_whole():
     labels = np.random.default_rng(0).integers(0, 10, 400)
-    index, everything = in_shards([20] * 20, labels), np.arange(400)
+    index, everything = in_shards(labels, train=[20] * 20), np.arange(400)
     assert windows(index, everything, 399, 8) is not None
     assert windows(index, everything, 400, 8) is None, "all fit into one"
-    assert windows(in_shards([20] * 20, np.sort(labels)), everything, 100, 8) is None
+    assert windows(in_shards(np.sort(labels), train=[20] * 20), everything, 100, 8) is None
     few = everything[::5]
     assert not dense(index, few) and windows(index, few, 10, 8) is None
     assert dense(index, np.arange(20)) and dense(index, everything[::4])
 
 
+def is_mixed(labels: np.ndarray, **counts: list[int]) -> bool:
+    return mixed(in_shards(labels, **counts), np.arange(len(labels)))
+
+
 def test_mixed_tells_shards_that_are_sorted_by_class():
     rng = np.random.default_rng(0)
     labels = rng.choice(4, 20_000, p=[0.7, 0.1, 0.1, 0.1])
-    unlabelled = np.full(50_000, -1)
-    assert mixed(labels) and mixed(np.concatenate([unlabelled, labels])) and mixed(unlabelled) and mixed(np.zeros(100, np.int64))
-    assert not mixed(np.sort(labels)) and not mixed(np.concatenate([np.sort(labels), unlabelled]))
-    assert not mixed(np.repeat(rng.permutation(1000), 2)), "two of each class side by side"
-    by_shard = np.repeat(rng.permutation(100), 200)
-    assert not mixed(by_shard), "shards of one class each, in random order"
+    unlabelled, shards = np.full(50_000, -1), {"train": [1000] * 20}
+    assert is_mixed(labels, **shards) and is_mixed(np.zeros(20_000, np.int64), **shards) and is_mixed(unlabelled, unlabeled=[1000] * 50)
+    assert not is_mixed(np.sort(labels), **shards)
+    assert is_mixed(np.concatenate([labels, unlabelled]), **shards, unlabeled=[1000] * 50)
+    assert not is_mixed(np.concatenate([np.sort(labels), unlabelled]), **shards, unlabeled=[1000] * 50)
+    assert not is_mixed(np.concatenate([labels, unlabelled]), train=[1000] * 70), "labelled ones in front, in one split"
+    few_classes = np.concatenate([rng.permutation(np.repeat(rng.choice(1000, 10), 100)) for _ in range(300)])
+    assert not is_mixed(few_classes, train=[1000] * 300), "ten of a thousand classes in each shard, in random order"
+    assert is_mixed(rng.integers(0, 1000, 300_000), train=[1000] * 300)

@@ -129,4 +129,4 @@ def against_image_folder(bench: Bench, name: str, **fields: Any) -> Comparison:
 
 
 def _way(fields: dict[str, Any]) -> str:
-    return "streamed in windows" if fields.get("cache_gb") == 0 else "cached"
+    return "streamed in windows" if fields.get("cache_gb") == 0 else "from the cache, in memory,"

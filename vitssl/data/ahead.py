@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 import numpy as np
 
 from vitssl.data.index import Index
-from vitssl.data.order import LANES
+from vitssl.data.order import LANES, needed
 from vitssl.data.prefetch import prefetch
 
 BLOCK = 4 << 20  # bytes of one request
@@ -23,7 +23,7 @@ SLICES = 8  # slices of batches that reading is ahead of asking for them
 OPEN_SHARDS = 256  # per process; a usual limit is 1,024 open files
 
 
-class Shard:
+class _Shard:
     """An open shard, closed when it is garbage-collected."""
 
     def __init__(self, path: str):
@@ -31,23 +31,31 @@ class Shard:
         weakref.finalize(self, os.close, self.descriptor)
 
 
-def opener(index: Index) -> Callable[[int], Shard]:
-    """The shards by number, of which those used last stay open."""
-    return lru_cache(OPEN_SHARDS)(lambda number: Shard(str(index.folder / index.shards[number]["name"])))
+@lru_cache(OPEN_SHARDS)
+def _opened(path: str, sha256: str) -> _Shard:  # with another content it is another shard
+    return _Shard(path)
+
+
+def open_shard(index: Index, number: int) -> _Shard:
+    """A shard, opened; of a process the last ones that were used stay open, for all loaders together."""
+    shard = index.shards[number]
+    return _opened(str(index.folder / shard["name"]), shard["sha256"])
 
 
 class Ahead:
     """Reads the blocks of shards that images lie in, each once while images of it may come.
 
     Args:
-        window: of how many images that may be.
+        positions: of all images that may come, rising.
+        window: of how many images of their shards those are that may come next.
     """
 
-    def __init__(self, index: Index, window: int):
-        per_image = sum(shard["bytes"] for shard in index.shards) / len(index)
+    def __init__(self, index: Index, positions: np.ndarray, window: int):
+        shards = [shard for shard, wanted in zip(index.shards, needed(index, positions), strict=True) if wanted]
+        per_image = sum(shard["bytes"] for shard in shards) / sum(shard["images"] for shard in shards)
         # each lane of the window begins and ends within a block; twice as many, so that none is forgotten early
         self._remembered = 2 * (int(window * per_image) // BLOCK + 2 * LANES)
-        self.index, self._shard = index, opener(index)
+        self.index = index
 
     def read(self, positions: Callable[[], Iterator[np.ndarray]]) -> Generator[np.ndarray, None, None]:
         """The same positions, each array given out when what it needs was read. A thread works ahead until the generator is closed."""
@@ -69,4 +77,4 @@ class Ahead:
 
     def _read(self, buffer: bytearray, shard: int, block: int) -> None:
         with contextlib.suppress(OSError):  # decoding asks for the same bytes, and says which image it is that cannot be read
-            os.preadv(self._shard(shard).descriptor, [buffer], block * BLOCK)
+            os.preadv(open_shard(self.index, shard).descriptor, [buffer], block * BLOCK)

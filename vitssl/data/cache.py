@@ -47,12 +47,12 @@ MARK_BYTES = 32
 class Cache:
     """Decoded images, read-only; in use, and so safe from eviction, until it is closed or garbage-collected."""
 
-    def __init__(self, path: Path, lock: IO, sizes_N2: np.ndarray):
-        self.path = path
+    def __init__(self, stream: IO, lock: IO, sizes_N2: np.ndarray):
         self.sizes_N2 = sizes_N2
         self.offsets_N = offsets(sizes_N2)[:-1]
         self.close = weakref.finalize(self, lock.close)
-        self._bytes = np.memmap(path, np.uint8, mode="r")[:-MARK_BYTES]
+        with stream:
+            self._bytes = np.memmap(stream, np.uint8, mode="r")[:-MARK_BYTES]
 
     @cached_property
     def images_NCHW(self) -> np.ndarray | None:
@@ -118,27 +118,36 @@ def _make_private(folder: Path) -> None:
     """Create the folder; one that is there must be this user's, and nobody else's to write.
 
     Raises:
-        ConfigError: it is not, or others may put another in its place.
+        ConfigError: it is not.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
-        place = folder.parent.resolve()
-        open_folders = [parent for parent in (place, *place.parents) if _is_open(parent)]
     except OSError as error:
         raise ConfigError(f"cannot write in {folder} ({error.strerror}); name another folder", "data.cache_dir") from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         reason = f"{folder} is not a folder that this user alone can write to, so what is in it is not trusted"
         raise ConfigError(f"{reason}; delete it, or name another place", "data.cache_dir")
-    if open_folders:
-        reason = f"everybody may rename what is in {open_folders[0]}, so what is below is not trusted"
-        raise ConfigError(f"{reason}; chmod +t {open_folders[0]}, or name another place", "data.cache_dir")
 
 
-def _is_open(folder: Path) -> bool:
-    """May every user rename what others have in it? Not in /tmp, which is sticky. A group that may is trusted: it was given the right."""
-    mode = folder.stat().st_mode
-    return bool(mode & stat.S_IWOTH and not mode & stat.S_ISVTX)
+def _open_own(path: Path, flags: int, mode: str) -> IO:
+    """A file of this user's. Where others may rename the folder around it, this holds for what is opened, whatever was looked at before.
+
+    Raises:
+        ConfigError: it is somebody else's, or none.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+        found = os.fstat(descriptor)
+        if not stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
+            return open(descriptor, mode)
+        os.close(descriptor)
+        why = "a folder" if stat.S_ISDIR(found.st_mode) else "another user's"
+    except FileNotFoundError:
+        raise
+    except OSError as error:  # a link
+        why = str(error.strerror)
+    raise ConfigError(f"{path} is no file of the cache ({why}); delete it", "data.cache_dir")
 
 
 def open_cache(index: Index, data: Data, *, progress: bool = True) -> Cache:
@@ -158,14 +167,16 @@ def open_cache(index: Index, data: Data, *, progress: bool = True) -> Cache:
         lock = stack.enter_context(_open_lock(path))
         while True:
             flock(lock, fcntl.LOCK_SH)
-            if _valid(path, sizes_N2, mark):
-                os.utime(path)
+            if stream := _valid(path, sizes_N2, mark):
+                os.utime(stream.fileno())
                 stack.pop_all()  # the lock is the cache's from here on
-                return Cache(path, lock, sizes_N2)
+                return Cache(stream, lock, sizes_N2)
             if not _promoted(lock):
                 continue
             # Another process may have built it between the two locks, or evict it before the next.
-            if not _valid(path, sizes_N2, mark):
+            if stream := _valid(path, sizes_N2, mark):
+                stream.close()
+            else:
                 _make_room(folder, path, data, int(offsets(sizes_N2)[-1]))
                 _build(index, path, sizes_N2, mark, progress)
 
@@ -188,18 +199,19 @@ def _open_lock(path: Path) -> IO:
     return open_lock(path.with_suffix(".lock"), "data.cache_dir")
 
 
-def _valid(path: Path, sizes_N2: np.ndarray, mark: bytes) -> bool:
+def _valid(path: Path, sizes_N2: np.ndarray, mark: bytes) -> IO | None:
+    """The cache, opened, if it is one of these images."""
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
-            found = os.fstat(stream.fileno())
-            if not stat.S_ISREG(found.st_mode) or found.st_size != offsets(sizes_N2)[-1] + MARK_BYTES:
-                return False
-            stream.seek(-MARK_BYTES, os.SEEK_END)
-            return stream.read() == mark
+        stream = _open_own(path, os.O_RDONLY, "rb")
     except FileNotFoundError:
-        return False
-    except OSError as error:  # a link, a folder
-        raise ConfigError(f"{path} is no file of the cache ({error.strerror}); delete it", "data.cache_dir") from None
+        return None
+    found = os.fstat(stream.fileno())
+    if stat.S_ISREG(found.st_mode) and found.st_size == offsets(sizes_N2)[-1] + MARK_BYTES:
+        stream.seek(-MARK_BYTES, os.SEEK_END)
+        if stream.read() == mark:
+            return stream
+    stream.close()
+    return None
 
 
 def _make_room(folder: Path, path: Path, data: Data, needed: int) -> None:
@@ -236,7 +248,7 @@ def _build(index: Index, path: Path, sizes_N2: np.ndarray, mark: bytes, progress
             workers = min(pool.cpu_count(), len(index.shards)) if len(index) >= POOL_FROM else 1
             work = partial(_decode_shard, index, temporary, sizes_N2, offsets(sizes_N2))
             pool.run(work, range(len(index.shards)), workers=workers, advance=advance)
-        with open(temporary, "ab") as stream:
+        with _open_own(temporary, os.O_WRONLY | os.O_APPEND, "ab") as stream:
             stream.write(mark)
             stream.flush()
             os.fsync(stream.fileno())
@@ -262,7 +274,7 @@ def _decode_shard(index: Index, out: Path, sizes_N2: np.ndarray, starts: np.ndar
     if hash_file(path) != shard["sha256"]:
         raise ConfigError(f"{path}: altered, its sha256 is not the index's; {REBUILD}")
     positions = np.flatnonzero(index.shard == number)
-    with open(path, "rb") as source, open(out, "r+b", buffering=0) as target:
+    with open(path, "rb") as source, _open_own(out, os.O_RDWR, "r+b") as target:
         target.seek(int(starts[positions[0]]))
         for position in positions:
             image = resize(read_image(source.fileno(), index, position), *sizes_N2[position])

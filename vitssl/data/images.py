@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitssl.config import ConfigError, Data
 from vitssl.data import pool
-from vitssl.data.ahead import Ahead, opener
+from vitssl.data.ahead import Ahead, open_shard
 from vitssl.data.cache import Cache, decoded_bytes, open_cache, padded
 from vitssl.data.decode import resize, resized_sizes
 from vitssl.data.index import Index, read_image
@@ -39,11 +39,11 @@ def open_images(index: Index, positions: np.ndarray, data: Data, device: torch.d
     """The fastest way that the budgets of `data` allow to read the images at ``positions``.
 
     Args:
-        window: of how many images the order moves them against that of the shards; None where they come at random.
+        window: of how many images of the shards those are that may come next; None where they come at random.
     """
     size = decoded_bytes(index, data)
     if size > data.cache_gb * 1e9:
-        return Streamed(index, data, device, window)
+        return Streamed(index, data, device, None if window is None else Ahead(index, positions, window))
     decoded = open_cache(index, data)
     if device.type == "cuda" and size <= data.device_cache_gb * 1e9 and decoded.images_NCHW is not None:
         return OnDevice(decoded, positions, device)
@@ -90,13 +90,13 @@ class Cached:
 class Streamed:
     """Batches read from the shards and decoded by `data.workers` processes, for data above the cache's budget.
 
-    Where the images come nearly in the order of the shards, a thread reads these ahead (`Ahead`).
+    Args:
+        ahead: reads the shards ahead, where images come nearly in their order.
     """
 
-    def __init__(self, index: Index, data: Data, device: torch.device, window: int | None = None):
-        self.device, self.workers = device, data.workers
+    def __init__(self, index: Index, data: Data, device: torch.device, ahead: Ahead | None = None):
+        self.device, self.workers, self.ahead = device, data.workers, ahead
         self.decoder = _Decoder(index, data.cache_px)
-        self.ahead = None if window is None else Ahead(index, window)
 
     def host_batches(self, positions: Positions) -> HostBatches:
         if self.ahead is not None:
@@ -144,7 +144,6 @@ class _Decoder:
     def __init__(self, index: Index, cache_px: int | None):
         self.index = index
         self.sizes_N2 = resized_sizes(index.sizes_N2, cache_px)
-        self.shard = opener(index)
 
     def __getitem__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, str | None]:
         """Images (B, C, H, W), sizes (B, 2), and what went wrong, in one line: the main process raises it."""
@@ -152,7 +151,7 @@ class _Decoder:
         images_BCHW = padded(sizes_B2)
         try:
             for image_CHW, position, (height, width) in zip(images_BCHW, positions, sizes_B2, strict=True):
-                shard = self.shard(int(self.index.shard[position]))
+                shard = open_shard(self.index, int(self.index.shard[position]))
                 image = resize(read_image(shard.descriptor, self.index, position), height, width)
                 image_CHW[:, :height, :width] = image.transpose(2, 0, 1)
                 image_CHW[:, height:] = 0

@@ -193,8 +193,8 @@ def _read_samples(path: Path, sha256: Any) -> dict[str, np.ndarray]:
 def load_index(folder: str | Path, rank: int = 0, world_size: int = 1) -> Index:
     """The index of a folder of shards, after a check that every shard is there in its full length.
 
-    Fast: shards are not read. `shards.verify` reads them, and so does building the cache. Ranks that load the same index share the
-    check: 512 that asked for 14,000 files each would keep a file system busy for minutes.
+    Fast: shards are not read. `shards.verify` reads them, and so does building the cache. The ranks of a node share the check: 512
+    that asked for 14,000 files each would keep a file system busy for minutes.
 
     Raises:
         ConfigError: naming the file that is missing, truncated or damaged.

@@ -75,7 +75,7 @@ def info(folder: str | Path) -> str:
 def _order_line(index: Index) -> list[str]:
     """What keeps the images of a large training split from being read in the order of their shards."""
     train = index.where("train")
-    if len(train) <= SHUFFLE_WINDOW or order.mixed(index.label[train]):
+    if len(train) <= SHUFFLE_WINDOW or order.mixed(index, train):
         return []
     return ["order    sorted by class: where they are streamed, each image is read at random; --rebuild mixes shards that are not in place"]
 

@@ -30,6 +30,7 @@ READ_MAT = """
 import io, json, resource, sys
 from scipy.io import loadmat
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+resource.setrlimit(resource.RLIMIT_CPU, (300, 300))  # should its parent be killed
 content = loadmat(io.BytesIO(sys.stdin.buffer.read()), variable_names=["file_list", "labels"])
 paths, labels = content["file_list"].ravel(), content["labels"].ravel()
 json.dump([[str(path.item()) for path in paths], [str(label) for label in labels]], sys.stdout)

@@ -66,12 +66,11 @@ class TrainLoader:
         if batch_size % (world_size * accumulate):
             parts = f"{world_size} GPUs x {accumulate} accumulated slices"
             raise ConfigError(f"{batch_size} is not a multiple of {world_size * accumulate} ({parts})", "optim.batch_size")
-        nearby = windows(index, split.train, data.shuffle_window, batch_size)
-        self.order = Order(split.train, seed, data.repeats, nearby)
+        self.order = Order(split.train, seed, data.repeats, windows(index, split.train, data.shuffle_window, batch_size))
         self.labels = split.labels
         self.batch_size, self.rank, self.world_size, self.accumulate = batch_size, rank, world_size, accumulate
         self.device = resolved(device)
-        self.images = open_images(index, split.train, data, self.device, nearby and nearby.size)
+        self.images = open_images(index, split.train, data, self.device, self.order.window)
 
     @property
     def num_samples(self) -> int:
@@ -123,7 +122,8 @@ class EvalLoader:
     ):
         self.positions = positions[rank::world_size]
         self.labels, self.batch_size, self.device = labels, batch_size, resolved(device)
-        self.images = open_images(index, self.positions, data, self.device, 0 if dense(index, positions) else None)
+        window = 0 if dense(index, positions) else None  # in the order of the shards, of which all ranks together need all or some images
+        self.images = open_images(index, self.positions, data, self.device, window)
 
     def __len__(self) -> int:
         return -(-len(self.positions) // self.batch_size)

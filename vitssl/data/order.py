@@ -1,10 +1,10 @@
 """Which image comes when: a stream that depends on the seed, the data and the size of a global batch, not on ranks or workers.
 
 Small sets are permuted as a whole in each epoch. Where images are many, that would make every image of a streamed epoch a read at random,
-so there the shards are permuted, and images move within a window of them (`data.shuffle_window`). The stream is dealt out
-in lanes: a row of the global batch always takes from the same lane, and so a rank, whose rows are neighbours, reads shards of its own.
+so there pieces of shards are permuted, and images move within a window of them (`data.shuffle_window`). The stream is dealt out
+in lanes: a row of the global batch always takes from the same lane, and so a rank, whose rows are neighbours, reads pieces of its own.
 
-Shapes: N training images, S shards.
+Shapes: N training images, S pieces of shards.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ import numpy as np
 
 from vitssl.data.index import Index
 
-LANES = 64  # at most; with more ranks than that two may read the same shard
+LANES = 64  # at most; with more ranks than that two may read the same piece
+PIECE = 1000  # images of a shard that stay together: large enough to be read in order, so small that few large shards are mixed too
+LOOKED_AT = 256  # pieces by which it is told whether shards are mixed
+TOO_ALIKE = 0.05
 
 
 class Order:
@@ -27,10 +30,14 @@ class Order:
     Args:
         positions: of the images in their index, rising.
         windows: how images that are read in the order of their shards are permuted; None permutes them as a whole.
+
+    Attributes:
+        window: of how many images of the shards those are that may come next; None for any of them.
     """
 
     def __init__(self, positions: np.ndarray, seed: int, repeats: int = 1, windows: Windows | None = None):
         self.positions, self.seed, self.repeats, self.windows = positions, seed, repeats, windows
+        self.window = None if windows is None else windows.size
         self.epoch = lru_cache(maxsize=4)(self._epoch)
 
     def _epoch(self, epoch: int) -> np.ndarray:
@@ -40,8 +47,7 @@ class Order:
         if self.windows is None:
             order = rng.permutation(count)[:base]
         else:
-            rows = epoch * count + self.repeats * np.arange(base)
-            order = self.windows.dealt(self.windows.shuffled(rng)[:base], rows)
+            order = self.windows.permutation(rng, epoch * count + self.repeats * np.arange(base))
         return self.positions[np.repeat(order, self.repeats)[:count]]
 
     def slice(self, start: int, stop: int) -> np.ndarray:
@@ -56,31 +62,43 @@ class Windows:
     """Permutations of images that lie in shards, by which the shards are read nearly from beginning to end.
 
     Args:
-        shard_N: rising number of each image's shard.
-        size: of how many images those are that take turns, over all lanes.
+        positions: of the images in their index, rising.
+        size: of how many images of the shards those are that take turns, over all lanes.
         batch_size: of the global batches that the stream is cut into.
     """
 
-    def __init__(self, shard_N: np.ndarray, size: int, batch_size: int):
+    def __init__(self, index: Index, positions: np.ndarray, size: int, batch_size: int):
         self.size, self.batch_size, self.lanes = size, batch_size, min(LANES, batch_size)
-        self._first_S = np.flatnonzero(np.diff(shard_N, prepend=-1))
-        self._count_S = np.diff(self._first_S, append=len(shard_N))
+        self._first_S = _pieces(index.shard[positions])
+        self._count_S = np.diff(self._first_S, append=len(positions))
+        self._split_S = index.split[positions[self._first_S]]
+        self._moved_by = size * len(positions) / _in_shards(index, positions) / self.lanes
 
-    def shuffled(self, rng: np.random.Generator) -> np.ndarray:
-        """The images (N,) with their shards in another order, each moved within the part of the window that a lane has."""
-        shards_S = rng.permutation(len(self._first_S))
-        count_S = self._count_S[shards_S]
-        shift_S = self._first_S[shards_S] - (np.cumsum(count_S) - count_S)
-        place_N = np.arange(count_S.sum())
-        by_shard_N = place_N + np.repeat(shift_S, count_S)
-        return by_shard_N[np.argsort(place_N + rng.random(len(place_N)) * (self.size / self.lanes))]
-
-    def dealt(self, order: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """The images cut into lanes one after the other, and each lane laid out at its ``rows`` of the stream."""
-        lane = (rows % self.batch_size * self.lanes // self.batch_size).astype(np.uint8)
-        dealt = np.empty_like(order)
-        dealt[np.argsort(lane, kind="stable")] = order
+    def permutation(self, rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:
+        """As many images, of all N, as there are ``rows`` in the stream to fill: one for each."""
+        images = self._by_piece(rng)[: len(rows)]
+        lane_of_row = (rows % self.batch_size * self.lanes // self.batch_size).astype(np.uint8)
+        lane = np.repeat(np.arange(self.lanes), np.bincount(lane_of_row, minlength=self.lanes))
+        # an image comes later by less than its lane's part of the window, and no lane runs into the next
+        shuffled = images[np.argsort(np.arange(len(images)) + (lane + rng.random(len(images))) * self._moved_by)]
+        dealt = np.empty_like(shuffled)
+        dealt[np.argsort(lane_of_row, kind="stable")] = shuffled
         return dealt
+
+    def _by_piece(self, rng: np.random.Generator) -> np.ndarray:
+        """The images (N,) with their pieces in another order; where there are several splits, these in proportion everywhere."""
+        pieces_S = rng.permutation(len(self._first_S))
+        count_S, split_S = self._count_S[pieces_S], self._split_S[pieces_S]
+        start_S = np.cumsum(count_S) - count_S
+        images = np.arange(count_S.sum()) + np.repeat(self._first_S[pieces_S] - start_S, count_S)
+        splits = np.unique(split_S)
+        if len(splits) == 1:
+            return images
+        split_N, share_N = np.repeat(split_S, count_S), np.empty(len(images))
+        for split in splits:
+            of_split = np.flatnonzero(split_N == split)
+            share_N[of_split] = (np.arange(len(of_split)) + 0.5) / len(of_split)
+        return images[np.argsort(share_N, kind="stable")]
 
 
 def windows(index: Index, positions: np.ndarray, size: int, batch_size: int) -> Windows | None:
@@ -88,24 +106,55 @@ def windows(index: Index, positions: np.ndarray, size: int, batch_size: int) -> 
 
     None, by which they are permuted as a whole, where all fit into one window, are sorted by class, or are few of those in their shards.
     """
-    if len(positions) <= size or not mixed(index.label[positions]) or not dense(index, positions):
+    if len(positions) <= size or not dense(index, positions) or not mixed(index, positions):
         return None
-    return Windows(index.shard[positions], size, batch_size)
-
-
-def mixed(labels: np.ndarray) -> bool:
-    """Whether neighbours in the shards share their class hardly more often than any two images do; unlabelled ones do not count.
-
-    A window of shards that are sorted by class holds few of the classes, and what is learned from it would be forgotten in the next.
-    """
-    labels = labels[labels >= 0]
-    if len(labels) < 2:
-        return True
-    chance = ((np.bincount(labels) / len(labels)) ** 2).sum()
-    return (labels[1:] == labels[:-1]).mean() <= chance + 0.1 * (1 - chance)
+    return Windows(index, positions, size, batch_size)
 
 
 def dense(index: Index, positions: np.ndarray) -> bool:
     """Whether these are so many of the images in their shards, a quarter, that reading the shards is no waste."""
-    shards = np.bincount(index.shard[positions], minlength=len(index.shards)) > 0
-    return 4 * len(positions) >= sum(shard["images"] for shard, needed in zip(index.shards, shards, strict=True) if needed)
+    return 4 * len(positions) >= _in_shards(index, positions)
+
+
+def mixed(index: Index, positions: np.ndarray) -> bool:
+    """Whether, in each split, two images of a piece of a shard share their class hardly more often than any two do.
+
+    A window of shards that are sorted by class holds few of the classes, and what is learned from it would be forgotten in the next.
+    Images without a label count as one more class; of a split without any label nothing is known.
+    """
+    split_N = index.split[positions]
+    return all(_mixed(index, positions[split_N == split]) for split in np.unique(split_N))
+
+
+def _mixed(index: Index, positions: np.ndarray) -> bool:
+    classes = len(index.classes) + 1
+    labels = index.label[positions] + 1
+    chance = _alike(np.bincount(labels, minlength=classes)[None])
+    ends = np.append(_pieces(index.shard[positions]), len(positions))
+    looked_at = range(0, len(ends) - 1, -(-(len(ends) - 1) // LOOKED_AT))
+    counts = np.stack([np.bincount(labels[ends[piece] : ends[piece + 1]], minlength=classes) for piece in looked_at])
+    return _alike(counts) <= chance + TOO_ALIKE * (1 - chance)
+
+
+def _alike(counts: np.ndarray) -> float:
+    """The share of pairs within groups (rows) that are of one class (columns)."""
+    pairs = (counts.sum(axis=1) * (counts.sum(axis=1) - 1)).sum()
+    return float((counts * (counts - 1)).sum() / pairs) if pairs else 0.0
+
+
+def _pieces(shard_N: np.ndarray) -> np.ndarray:
+    """Where pieces of shards begin, among images in rising order."""
+    first = np.flatnonzero(np.diff(shard_N, prepend=-1))
+    within = np.arange(len(shard_N)) - np.repeat(first, np.diff(first, append=len(shard_N)))
+    return np.flatnonzero(within % PIECE == 0)
+
+
+def _in_shards(index: Index, positions: np.ndarray) -> int:
+    """How many images the shards hold that these are from."""
+    images = np.array([shard["images"] for shard in index.shards])
+    return int(images[needed(index, positions)].sum())
+
+
+def needed(index: Index, positions: np.ndarray) -> np.ndarray:
+    """Which shards these images are from: bool, one for each shard."""
+    return np.bincount(index.shard[positions], minlength=len(index.shards)) > 0
