@@ -140,7 +140,14 @@ def test_signal_handlers_and_environment_stay(tmp_path, monkeypatch):
         assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)] == before
 
 
-@pytest.mark.parametrize(("country", "codes"), [("us", "USA"), ("Germany", "DEU"), ("CH", "CHE, CHL, CHN"), ("XX", "USA")])
+@pytest.mark.parametrize(
+    ("country", "codes"),
+    [
+        ("us", "USA: United States"), ("Germany", "DEU: Germany"), ("CH", "CHE: Switzerland"), ("UK", "GBR: United Kingdom"),
+        ("England", "GBR: United Kingdom"), ("SE", "SWE: Sweden"), ("usa", "USA: United States"),
+        ("EU", "such as DEU: Germany"), ("XX", "such as DEU: Germany"),
+    ],
+)  # fmt: skip
 def test_the_code_that_was_meant_is_named(tmp_path, country, codes):
     with pytest.raises(ConfigError, match=rf"alpha-3 code \({codes}\) or set"):
         Tracker(tmp_path, 0, Site(country=country))

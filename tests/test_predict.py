@@ -6,6 +6,7 @@ import csv
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -60,11 +61,14 @@ def test_a_folder_is_walked_and_every_image_is_a_row(trained, photos, tmp_path, 
         assert row["class"] == "ab"[int(expected.argmax())] and row["probability"] == row[row["class"]]
 
 
-def test_hidden_files_other_files_and_links_upwards_are_left_out(trained, photos, tmp_path) -> None:
+def test_hidden_files_other_files_and_links_upwards_are_left_out(trained, photos, tmp_path, capsys) -> None:
     out = tmp_path / "out.csv"
+    (photos / "deep" / "IMG_0.HEIC").touch()
     assert cli.main(["predict", str(trained), str(photos), "--csv", str(out)]) == 0
     names = ["=1+cmd.png", "a.JPG", "b.png", "deep/d.png", "deep/er/c.png"]
     assert [row["path"] for row in read(out)] == [str(photos / name) for name in names]
+    note = f"note: not all files in {photos} are read; those that end in .heic are photos: convert them to .jpg"
+    assert note in capsys.readouterr().err.splitlines()
 
 
 @pytest.mark.parametrize("as_csv", [True, False])
@@ -146,6 +150,12 @@ def test_mistakes_are_one_line_and_lose_nothing(trained, photos, tmp_path, monke
 
 
 # ---------------------------------------------------------------------------------------------------------------- repr
+
+
+def test_arrays_and_tensors_are_no_images(trained) -> None:
+    for images in ([np.zeros((8, 8, 3), np.uint8)], torch.rand(2, 3, 8, 8)):
+        with pytest.raises(TypeError, match=r"^an image is a path or a PIL image, not (ndarray|Tensor); PIL\.Image\.fromarray"):
+            vitssl.load(trained).predict(images)
 
 
 def test_a_run_says_what_it_is(trained, tmp_path) -> None:

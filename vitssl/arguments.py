@@ -40,7 +40,9 @@ class Parser(argparse.ArgumentParser):
         return super().add_argument(*names, **settings)
 
     def error(self, message: str) -> Any:
-        if word := re.match(r"unrecognized arguments: --?(\w[\w.-]*)", message):
+        if message == "unrecognized arguments: --resume":
+            message += " (type the same command again: what is done stays, what was stopped goes on)"
+        elif word := re.match(r"unrecognized arguments: --?(\w[\w.-]*)", message):
             fields = [f"{name}=VALUE" for name in meant(word[1].replace("-", "_"))] if self.takes_fields else []
             near = fields or closest(f"--{word[1]}", sorted(self._options))
             message += f" (did you mean {near[0]}?)" if near else ""

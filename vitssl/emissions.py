@@ -13,7 +13,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -36,23 +36,26 @@ def intensity_kg_per_kwh(site: Site) -> float:
         return site.intensity_kg_per_kwh
     with _without_slurm():
         from codecarbon.input import DataSource
-    mixes = DataSource().get_global_energy_mix_data()
-    mix = mixes.get(site.country)
+    mix = DataSource().get_global_energy_mix_data().get(site.country)
     if mix is None:
-        near = ", ".join(_meant(site.country, {code: entry["country_name"] for code, entry in mixes.items()})) or "USA"
-        reason = f"codecarbon knows no {site.country!r}; write an ISO 3166-1 alpha-3 code ({near}) or set site.intensity_kg_per_kwh"
-        raise ConfigError(reason, "site.country")
+        advice = f"write an ISO 3166-1 alpha-3 code ({_meant(site.country)}) or set site.intensity_kg_per_kwh"
+        raise ConfigError(f"codecarbon knows no {site.country!r}; {advice}", "site.country")
     if not mix.get("carbon_intensity"):
         raise ConfigError(f"codecarbon has no carbon intensity for {site.country}; set site.intensity_kg_per_kwh", "site.country")
     return mix["carbon_intensity"] / 1000
 
 
-def _meant(country: str, names: dict[str, str]) -> list[str]:
-    """Codes of the countries that a name, a part of one or a code of two letters may stand for; at most five."""
-    word = country.strip().lower()
-    by_name = [code for code, name in names.items() if len(word) > 3 and word in name.lower()]
-    by_letters = [code for code in names if len(word) == 2 and code.lower().startswith(word)]
-    return (by_name or by_letters)[:5]
+def _meant(country: str) -> str:
+    """Codes and names of the countries that a name or another code may stand for, else an example."""
+    import pycountry
+
+    found: list[Any] = []
+    with suppress(LookupError):
+        found = [pycountry.countries.lookup("GB" if country.upper() == "UK" else country)]
+    if not found and len(country) > 2:
+        with suppress(LookupError):
+            found = pycountry.countries.search_fuzzy(country)[:3]
+    return ", ".join(f"{one.alpha_3}: {one.name}" for one in found) or "such as DEU: Germany"
 
 
 def share_of_node() -> float:

@@ -83,6 +83,7 @@ class Trained:
 
         Raises:
             ConfigError: a run without `classify`, a file that is no image or whose values `vitssl.data.depth` refuses, or no images at all.
+            TypeError: an array or a tensor.
         """
         self.check_predicts()
         probabilities = []
@@ -231,6 +232,10 @@ def _joined(passes: list[Features]) -> Features:
 
 def _raw(image: OneImage, cache_px: int | None) -> RawBatch:
     """Decoded and resized as the cache does it, which training and evaluation read."""
+    if not isinstance(image, OneImage):
+        raise TypeError(
+            f"an image is a path or a PIL image, not {type(image).__name__}; PIL.Image.fromarray makes one of an array (H, W, 3)"
+        )
     pixels_HWC = upright(image) if isinstance(image, Image.Image) else _decoded(Path(image))
     ((height, width),) = resized_sizes(np.array([pixels_HWC.shape[:2]]), cache_px)
     pixels = torch.from_numpy(resize(pixels_HWC, height, width).copy()).permute(2, 0, 1)[None]

@@ -18,7 +18,7 @@ from rich.progress import track
 from torch import Tensor
 
 from vitssl.config import ConfigError, Run, checkpoints, dotted
-from vitssl.data.folders import IMAGE_ENDINGS, walk_images
+from vitssl.data.folders import IMAGE_ENDINGS, other_endings, photos_to_convert, walk_images
 from vitssl.evaluate import Trained
 from vitssl.files import check_new
 from vitssl.terminal import console
@@ -68,6 +68,8 @@ def image_files(paths: Sequence[Path]) -> list[Path]:
         if not found:
             raise ConfigError(f"{path} holds no images: no file ends in {' '.join(IMAGE_ENDINGS)}")
         files += found
+        if path.is_dir() and (photos := photos_to_convert(other_endings(path))):
+            print(f"note: not all files in {path} are read; {photos}", file=sys.stderr)
     return files
 
 

@@ -164,6 +164,7 @@ def test_a_class_that_training_lacks_is_named(tmp_path):
     [
         ("/data/imagenet-train-{0000..1281}.tar", "imagenet"),
         ("/data/zoo.tar", "zoo"),
+        ("/data/zoo/train-000000.tar", "zoo"),
         ("/data/zoo/train_*.tar", "zoo"),
         ("/data/zoo/train/{000..146}.tar", "zoo"),
         ("/data/restrain-{0..1}.tar", "restrain"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
@@ -64,6 +65,7 @@ def run(images: Path | None, only: list[str], repeats: int) -> dict[str, Any]:
         root = images or data.digits_as_jpeg(Path(scratch) / "images")
         comparisons = []
         for name in only or known:
+            print(f"measuring {name} ...", file=sys.stderr, flush=True)
             comparisons.append(known[name](Bench(root, Path(scratch), device, repeats)))
             torch.set_num_threads(threads)
     device_name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {threads} threads"

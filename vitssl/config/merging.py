@@ -134,8 +134,16 @@ def _converted(hint: Any, value: Any, path: str) -> Any:
         with contextlib.suppress(ValidationError):
             return SCALARS[kind].validate_and_convert(value)
     if kind is Literal:
-        raise ConfigError(f"{_shown(value)} is none of {', '.join(inner)}{_meant(value, inner)}", path)
-    raise ConfigError(f"{_shown(value)} is not {EXPECTED[kind]}", path)
+        raise ConfigError(f"{_shown(value)} is none of {', '.join(inner)}{_as_axis(value, path) or _meant(value, inner)}", path)
+    raise ConfigError(f"{_shown(value)} is not {EXPECTED[kind]}{_as_axis(value, path)}", path)
+
+
+def _as_axis(value: Any, path: str) -> str:
+    """What to write for several values, of each of which a run was meant."""
+    values = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else []
+    if len(values) < 2 or path.split(".")[0] not in hints_of(Run):
+        return ""
+    return f"; write 'axes.{path}=[{','.join(map(str, values))}]' for a run with each"
 
 
 def _meant(value: Any, options: tuple[str, ...]) -> str:

@@ -177,9 +177,14 @@ def notes(path: str) -> Iterator[str]:
             yield f"left out, as no splits by their names: {_few(others)} in {root}; a split is called {names}"
     if endings := other_endings(root):
         several = ", ".join(f"{number:,} {ending}" for ending, number in endings.most_common(5))
-        photos = [ending for ending in endings if ending in UNREAD]
-        advice = f"; those that end in {' or '.join(photos)} are photos: convert them to .jpg" if photos else ""
+        advice = f"; {photos}" if (photos := photos_to_convert(endings)) else ""
         yield f"left out, as no images by their names: {counted(endings.total(), 'file')} ({several}){advice}"
+
+
+def photos_to_convert(endings: Counter[str]) -> str:
+    """What to do about files that are left out and are photos; empty where there are none."""
+    photos = [ending for ending in endings if ending in UNREAD]
+    return f"those that end in {' or '.join(photos)} are photos: convert them to .jpg" if photos else ""
 
 
 def other_endings(root: str | Path) -> Counter[str]:

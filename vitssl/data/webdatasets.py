@@ -52,12 +52,12 @@ def open_tars(pattern: str, options: Options) -> Tars:
 
 
 def name_of(pattern: str) -> str:
-    """What such a data set is called: the beginning that the names of its training tars share, without "train", or else their folder."""
+    """What such a data set is called: how the names of its training tars begin, but for "train" and a number, or else their folder."""
     path = Path(pattern).absolute()
     names = (
         re.split(r"[{*]", name.removesuffix(".tar"))[0].rstrip("-_.") for name in (path.name, path.parent.name, path.parent.parent.name)
     )
-    return next(filter(None, (re.sub(r"(^|[-_.])train(ing)?$", "", name) for name in names)), "wds")
+    return next(filter(None, (re.sub(r"(^|[-_.])train(ing)?([-_.]?\d+)?$", "", name) for name in names)), "wds")
 
 
 def is_here(pattern: str) -> bool:

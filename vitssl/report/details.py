@@ -35,7 +35,7 @@ def near_duplicates(grid: Grid) -> list[str]:
     """For each set of which images to test on look like images that are trained on, how many do."""
     facts = [run.job["data"] for by_column in stages(grid).values() for run in by_column.values() if "data" in run.job]
     found = {(f["name"], f["test_images"], f["near_duplicates"]) for f in facts if f.get("near_duplicates")}
-    alike = {True: "is a near-duplicate of a training image", False: "are near-duplicates of training images"}
+    alike = {True: "looks like a near-duplicate of a training image", False: "look like near-duplicates of training images"}
     return [
         f"{count:,} of the {test:,} test images of {name} {alike[count == 1]}, on which accuracy says little"
         for name, test, count in sorted(found)
