@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from vitssl.config import ConfigError, Site
@@ -17,18 +18,26 @@ OF_A_CLUSTER = {name: name for name in ("partition", "account", "qos", "constrai
 OF_A_CLUSTER |= {"gpu_type": "gpu_type", "additional": "sbatch options", "image": "image"}
 
 
-def jobs() -> dict[str, str]:
-    """{id: state} of this user's jobs that are pending or running; one entry per array element."""
-    lines = output("squeue", "-h", "-r", "--me", "-o", "%i %T").splitlines()
-    return dict(line.split(maxsplit=1) for line in lines)
+@dataclass
+class Entry:
+    """A job in SLURM's queue."""
+
+    state: str  # SLURM's, or HELD: by `batch.sh`, after restarts without progress, or by a person
+    reason: str = ""  # why it is pending, in SLURM's words
+    comment: str = ""  # what `batch.sh` says of its restarts
 
 
-def is_waiting(job: str) -> bool:
-    """Is this job pending or running? If SLURM does not answer, it may still be."""
-    try:
-        return job in jobs()
-    except ConfigError:
-        return True
+def jobs() -> dict[str, Entry]:
+    """{id: entry} of this user's jobs that are pending or running; one entry per array element."""
+    lines = output("squeue", "-h", "-r", "--me", "-o", "%i|%T|%r|%k").splitlines()
+    listed = (line.split("|", maxsplit=3) for line in lines)
+    return {job: Entry("HELD" if "held" in reason.lower() else state, reason, comment) for job, state, reason, comment in listed}
+
+
+def go_on(folder: Path) -> None:
+    """Release the held job of a run."""
+    output("scontrol", "update", f"jobid={job_id(folder)}", "comment=")
+    output("scontrol", "release", job_id(folder))
 
 
 def job_id(folder: Path) -> str | None:
@@ -36,14 +45,14 @@ def job_id(folder: Path) -> str | None:
     return read_json(folder / JOB_FILE).get("job_id")
 
 
-def queued(folders: Iterable[Path]) -> dict[Path, str]:
-    """{folder: state} of those whose newest job is pending or running; SLURM is asked only if any was ever submitted.
+def queued(folders: Iterable[Path]) -> dict[Path, Entry]:
+    """{folder: entry} of those whose newest job is pending or running; SLURM is asked only if any was ever submitted.
 
     A machine without SLURM's commands (a laptop with copied folders) has an empty queue.
     """
     ids = {folder: job for folder in folders if (job := job_id(folder)) is not None and shutil.which("squeue")}
-    states = jobs() if ids else {}
-    return {folder: states[job] for folder, job in ids.items() if job in states}
+    entries = jobs() if ids else {}
+    return {folder: entries[job] for folder, job in ids.items() if job in entries}
 
 
 def answers() -> bool:

@@ -1,7 +1,7 @@
 """The SLURM executor: arrays of equal jobs through submitit, chained by dependencies, a report at the end.
 
-Every array element runs `jobs.node.Node` once per node. A trap in the batch script does what submitit and SLURM cannot: a
-job that is killed outright continues from its checkpoint.
+Every array element runs `jobs.node.Node` once per node. A trap in the batch script (`batch.sh`) puts a job that was stopped or killed
+back into the queue.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from submitit.helpers import clean_env, environment_variables
 from jobs import cluster
 from jobs.folders import Launch, error_of, is_done, is_trained, status_command, write_run
 from jobs.graph import Graph, Job
-from jobs.node import PROGRESS, REPORT_HOURS, WARNING_S, Node, Report, report_command
+from jobs.node import REPORT_HOURS, WARNING_S, Node, Report, report_command
 from vitssl.config import ConfigError
 from vitssl.files import write_json
 from vitssl.words import counted
@@ -57,6 +57,8 @@ def run(graph: Graph, launch: Launch, console: Console) -> str:
         write_run(job, launch)
         for stale in ("error.json", "cancelled"):
             (job.folder / stale).unlink(missing_ok=True)
+    for folder in (held := [folder for folder, entry in in_queue.items() if entry.state == "HELD"]):
+        cluster.go_on(folder)
     arrays: list[Array] = []
     with _outside_of_jobs():
         try:
@@ -68,8 +70,9 @@ def run(graph: Graph, launch: Launch, console: Console) -> str:
             raise ConfigError(f"sbatch refused a job: {' '.join(str(error).split())}; nothing of this submission stays queued") from None
     done, running = sum(is_done(job) for job in graph.jobs), len(queued) - len(todo)
     listed = ", ".join(f"{a.id} ({a.jobs[0].arm} {a.jobs[0].stage} x {len(a.jobs)})" for a in arrays) or "none"
+    released = f", of which {len(held)} held: released" if held else ""
     submitted = f"{len(todo)} submitted in {counted(len(arrays), 'array')}: {listed}"
-    console.print(f"{done} done before, {running} in the queue before, {submitted}", highlight=False)
+    console.print(f"{done} done before, {running} in the queue before{released}, {submitted}", highlight=False)
     console.print(f"Report: job {report}, {launch.sweep / 'report'}", soft_wrap=True, highlight=False)
     console.print(f"Follow it with: {status_command(launch.sweep)}", soft_wrap=True, highlight=False)
     return report
@@ -208,12 +211,7 @@ def _common(launch: Launch, dependency: str | None) -> dict[str, Any]:
 
 
 def _setup(launch: Launch, listed: Path) -> list[str]:
-    """The batch script's lines before srun: the site's, and the trap for jobs that are killed.
-
-    A killed job (its attempt got on, and it neither failed by itself nor was cancelled) is requeued. One that has nothing left to do
-    then ends at once, and its children start. Where the job is no longer RUNNING, SLURM is already requeueing or cancelling it.
-    """
-    got_on = " || ".join(f'[ "$run/{name}" -nt "$begun" ]' for name in PROGRESS)
+    """The batch script's lines before srun: the site's, which run this is, and what happens at the end (`batch.sh`)."""
     return [
         *launch.site.setup,
         *(f"export {name}={shlex.quote(value)}" for name, value in launch.site.env.items()),
@@ -222,16 +220,7 @@ def _setup(launch: Launch, listed: Path) -> list[str]:
         f'run=$(sed -n "$((${{SLURM_ARRAY_TASK_ID:-0}} + 1))p" {shlex.quote(str(listed))})',
         # of an array's last element, SLURM_JOB_ID is the whole array's id
         "job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}; job=${job:-$SLURM_JOB_ID}",
-        'begun="$run/.begun-$job"; touch "$begun"',
-        "go_on() {",
-        "  code=$?",
-        '  if [ "$code" -ne 0 ] && [ ! -e "$run/error.json" ] && [ ! -e "$run/cancelled" ] &&',
-        f'    {{ {got_on}; }} && [ "$(squeue -h -j "$job" -o %T)" = RUNNING ]; then',
-        '    echo "killed after progress: requeueing"; scontrol requeue "$job"',
-        "  fi",
-        '  rm -f "$begun"; exit "$code"',
-        "}",
-        "trap go_on EXIT",
+        f". {shlex.quote(str(launch.source / 'jobs' / 'batch.sh'))}",
     ]
 
 
@@ -244,7 +233,8 @@ def _submit_report(queued: dict[str, str], launch: Launch) -> str:
         **_common(launch, f"afterany:{ids}" if ids else None),
     )  # fmt: skip
     job = executor.submit(Report(str(launch.sweep), launch.about() | {"source": str(launch.source)}))
-    if cluster.queued([launch.sweep]).get(launch.sweep) == "PENDING":  # the report of an earlier submission: only one is to run
+    entry = cluster.queued([launch.sweep]).get(launch.sweep)
+    if entry is not None and entry.state == "PENDING":  # the report of an earlier submission: only one is to run
         cluster.output("scancel", cluster.job_id(launch.sweep))
     write_json(launch.sweep / cluster.JOB_FILE, {"job_id": job.job_id})
     return job.job_id
@@ -254,19 +244,35 @@ def _submit_report(queued: dict[str, str], launch: Launch) -> str:
 
 
 def wait_for(graph: Graph, report: str, launch: Launch, console: Console) -> int:
-    """Wait for the report job, printing how each run ends; then show the report. Exit code 1: a run is not done."""
+    """Wait for the report job, printing how each run ends; then show the report. Exit code 1: a run is not done.
+
+    Where runs are held, and all others are done or wait for those, there is nothing to wait for.
+    """
     told: set[str] = set()
     there = True
     while there:
-        there = cluster.is_waiting(report)
+        there, comments = _waiting(graph, report)
         for job in graph.jobs:
-            if job.identity not in told and (is_done(job) or error_of(job.folder)):
+            ended = "done" if is_done(job) else error_of(job.folder) or comments.get(job.folder)
+            if job.identity not in told and ended:
                 told.add(job.identity)
-                console.print(f"{job.name}: {'done' if is_done(job) else error_of(job.folder)}", highlight=False)
+                console.print(f"{job.name}: {ended}", soft_wrap=True, highlight=False)
         time.sleep(WAIT_S if there else 0)
     about = launch.about() | {"source": str(launch.source)}
     subprocess.run(report_command(launch.sweep, about), check=False, cwd=launch.source)
     return 0 if all(is_done(job) for job in graph.jobs) else 1
+
+
+def _waiting(graph: Graph, report: str) -> tuple[bool, dict[Path, str]]:
+    """Does anything go on by itself? If SLURM does not answer, it may. And {folder: why} of the runs that are held."""
+    try:
+        entries = cluster.queued(job.folder for job in graph.jobs if not is_done(job))
+        there = report in cluster.jobs()
+    except ConfigError:
+        return True, {}
+    held = {folder: entry.comment or entry.reason for folder, entry in entries.items() if entry.state == "HELD"}
+    blocked = all(folder in held or entry.reason == "Dependency" for folder, entry in entries.items())
+    return there and not (held and blocked), held
 
 
 # -------------------------------------------------------------------------------------------------------------- dry run

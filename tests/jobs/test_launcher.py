@@ -109,7 +109,7 @@ def test_the_batch_script_asks_for_what_the_sweep_and_the_site_say(script: str, 
     ):  # fmt: skip
         assert f"#SBATCH {option}\n" in script
     lines = script.split("\n")
-    assert lines.index("module load x") < lines.index("export NCCL_SOCKET_IFNAME=ib0") < lines.index("trap go_on EXIT")
+    assert lines.index("module load x") < lines.index("export NCCL_SOCKET_IFNAME=ib0") < lines.index(f". {place}/source/abc/jobs/batch.sh")
 
 
 def test_the_batch_script_is_a_script(script: str) -> None:

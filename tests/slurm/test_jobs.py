@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -15,49 +13,10 @@ import pytest
 
 from jobs import cancel, cluster, folders, launcher, status, submit
 from tests.jobs.standin import HELD_AT
-from tests.slurm.commands import sh, wait_for
+from tests.slurm.commands import goes_on, held, history, is_done, kill_task, run_folder, sh, starts, wait_for
 from vitssl.files import read_json
 
 Standin = Callable[..., Path]
-
-
-def run_folder(sweep: Path, arm: str) -> Path:
-    (found,) = sweep.glob(f"{arm}-*")
-    return found
-
-
-def starts(folder: Path) -> list[int]:
-    path = folder / "starts.txt"
-    return [int(line.split()[0]) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def history(folder: Path) -> list[str]:
-    """SLURM's end state of each incarnation of a run's job."""
-    return sh("sacct", "-X", "-n", "-P", "-D", "-j", cluster.job_id(folder), "-o", "State").split("\n")
-
-
-@pytest.fixture
-def hold(place: Path) -> Path:
-    """While this file is there, runs wait after HELD_AT steps."""
-    path = place / "runs" / "standin" / "hold"
-    path.parent.mkdir(parents=True)
-    path.touch()
-    return path
-
-
-def held(folder: Path) -> bool:
-    checkpoint = folder / "last.pt"
-    return checkpoint.exists() and int(checkpoint.read_text()) == HELD_AT
-
-
-def goes_on(folder: Path, hold: Path) -> None:
-    """Let a held run that was stopped or killed go on, once it is back."""
-    wait_for(lambda: len(starts(folder)) > 1)
-    hold.unlink()
-
-
-def is_done(folder: Path) -> bool:
-    return (folder / "done.json").exists()
 
 
 def test_arrays_and_chains_run_in_order_and_equal_runs_once(standin: Standin) -> None:
@@ -172,13 +131,6 @@ def test_killed_outright_it_goes_on_and_its_child_waits(standin: Standin, hold: 
     wait_for(lambda: all(is_done(folder) for folder in sweep.glob("chain-finetune-*")))
     assert starts(victim)[:2] == [0, HELD_AT]
     wait_for(lambda: history(victim) == ["REQUEUED", "COMPLETED"])
-
-
-def kill_task(folder: Path) -> None:
-    """kill -9 of submitit's process, which holds everything of a run."""
-    pid = sh("pgrep", "-f", f"^[^ ]*python[^ ]* -m standin {folder}$").split()[0]
-    parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
-    os.kill(int(parent), signal.SIGKILL)
 
 
 @pytest.mark.release

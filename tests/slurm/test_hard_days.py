@@ -1,0 +1,74 @@
+"""A cluster's hard days, on a real SLURM: what must neither be lost nor go on for ever; training is a stand-in (tests/jobs/standin.py)."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from jobs import cancel, cluster, status, submit
+from tests.jobs.standin import HELD_AT
+from tests.slurm.commands import held, is_done, kill_task, run_folder, sh, starts, wait_for
+
+pytestmark = pytest.mark.release
+Standin = Callable[..., Path]
+SWEEP = str(Path(__file__).with_name("standin.yaml"))
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """For root too, whom no mode keeps out."""
+    sh("mount", "--bind", "-o", "ro", str(folder), str(folder))
+    try:
+        yield
+    finally:
+        # a job that is ending may still write its log there
+        wait_for(lambda: subprocess.run(["umount", str(folder)], check=False).returncode == 0)
+
+
+def restarts(folder: Path) -> int:
+    return int(re.search(r"Restarts=(\d+)", sh("scontrol", "show", "job", cluster.job_id(folder)))[1])
+
+
+def state_of(folder: Path) -> status.Status:
+    return next(s for s in status.collect(folder.parent) if s.name == folder.name)
+
+
+def test_a_job_that_cannot_get_on_is_held_with_a_reason_and_goes_on_when_that_is_mended(standin: Standin, hold: Path, capsys) -> None:
+    folder = run_folder(standin("arms=[chain]"), "chain-pretrain")
+    wait_for(lambda: held(folder))
+    with read_only(folder):
+        kill_task(folder)
+        wait_for(lambda: state_of(folder).state == "held", timeout_s=120)
+        assert restarts(folder) == 5  # after progress, three times without, and to be held
+        assert state_of(folder).error.startswith("held: 3 restarts without progress (exit code 1), see ")
+        capsys.readouterr()
+        words = [SWEEP, "--executor", "slurm", "arms=[chain]"]
+    hold.unlink()
+    assert submit.main([*words, "--wait"], module="standin") == 0
+    assert "2 in the queue before, of which 1 held: released, 0 submitted" in " ".join(capsys.readouterr().out.split())
+    assert starts(folder) == [0, HELD_AT] and is_done(run_folder(folder.parent, "chain-finetune"))
+
+
+def test_waiting_ends_where_only_held_jobs_are_left(standin: Standin, hold: Path) -> None:
+    with ThreadPoolExecutor() as thread:
+        waiting = thread.submit(submit.main, [SWEEP, "--executor", "slurm", "arms=[chain]", "--wait"], module="standin")
+        wait_for(lambda: any(held(path.parent) for path in hold.parent.glob("chain-pretrain-*/last.pt")))
+        sh("scontrol", "requeuehold", cluster.job_id(run_folder(hold.parent, "chain-pretrain")))
+        assert waiting.result(timeout=60) == 1
+
+
+def test_what_cannot_be_written_is_cancelled_all_the_same(standin: Standin, hold: Path, capsys) -> None:
+    folder = run_folder(standin("arms=[direct]"), "direct")
+    wait_for(lambda: held(folder))
+    with read_only(folder):
+        cancel.cancel(folder.parent)
+        wait_for(lambda: not sh("squeue", "-h", "--me"))
+    shown = capsys.readouterr()
+    assert "cancelled 2 jobs: " in shown.out
+    assert f"note: that {folder.name} was cancelled could not be written in its folder (Read-only file system)" in shown.err
