@@ -56,6 +56,12 @@ def is_done(folder: Path) -> bool:
 
 def kill_task(folder: Path) -> None:
     """kill -9 of submitit's process, which holds everything of a run."""
-    pid = sh("pgrep", "-f", f"^[^ ]*python[^ ]* -m standin {folder}$").split()[0]
-    parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
-    os.kill(int(parent), signal.SIGKILL)
+    os.kill(task_of(folder), signal.SIGKILL)
+
+
+def task_of(folder: Path) -> int:
+    return int(Path(f"/proc/{training_of(folder)}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def training_of(folder: Path) -> int:
+    return int(sh("pgrep", "-f", f"^[^ ]*python[^ ]* -m standin {folder}$").split()[0])

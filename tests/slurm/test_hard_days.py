@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from jobs import cancel, cluster, status, submit
+from tests.jobs.conftest import write_index
 from tests.jobs.standin import HELD_AT
-from tests.slurm.commands import held, is_done, kill_task, run_folder, sh, starts, wait_for
+from tests.slurm.commands import held, is_done, kill_task, run_folder, sh, starts, task_of, training_of, wait_for
 
 pytestmark = pytest.mark.release
 Standin = Callable[..., Path]
@@ -53,6 +56,37 @@ def test_a_job_that_cannot_get_on_is_held_with_a_reason_and_goes_on_when_that_is
     assert submit.main([*words, "--wait"], module="standin") == 0
     assert "2 in the queue before, of which 1 held: released, 0 submitted" in " ".join(capsys.readouterr().out.split())
     assert starts(folder) == [0, HELD_AT] and is_done(run_folder(folder.parent, "chain-finetune"))
+
+
+@pytest.mark.parametrize("killed", ["task", "training"])
+def test_killed_again_before_the_next_checkpoint_it_goes_on_from_the_last(standin: Standin, hold: Path, killed: str) -> None:
+    folder = run_folder(standin("arms=[direct]"), "direct")
+    wait_for(lambda: held(folder))
+    for attempt in (1, 2):
+        os.kill(task_of(folder) if killed == "task" else training_of(folder), signal.SIGKILL)
+        wait_for(lambda begun=attempt: len(starts(folder)) > begun)
+    hold.unlink()
+    wait_for(lambda: is_done(folder))
+    assert starts(folder) == [0, HELD_AT, HELD_AT] and not (folder / "error.json").exists()
+
+
+def test_a_controller_that_is_silent_is_no_reason_to_train_here(place: Path, silent_controller: None, capsys) -> None:
+    (place / "shards" / "digits").mkdir(parents=True)
+    write_index(place / "shards" / "digits", [("train", 300), ("test", 10)])
+    assert submit.main([SWEEP, "arms=[direct]"], module="standin") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: SLURM is set up on this machine, but no SLURM cluster answers here; ")
+    assert error.endswith("train here with --executor local\n") and error.count("\n") == 1
+    assert not Path("runs").exists()
+
+
+@pytest.fixture
+def silent_controller(cluster: None) -> Iterator[None]:
+    """Whose daemon hangs: it accepts connections and does not answer."""
+    pid = int((Path(os.environ["SLURM_CONF"]).parents[1] / "run" / "slurmctld.pid").read_text())
+    os.kill(pid, signal.SIGSTOP)
+    yield
+    os.kill(pid, signal.SIGCONT)
 
 
 def test_waiting_ends_where_only_held_jobs_are_left(standin: Standin, hold: Path) -> None:
