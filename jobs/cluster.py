@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from vitssl.config import ConfigError, Site
 from vitssl.files import read_json
+from vitssl.words import counted
 
 JOB_FILE = "slurm.json"
+ENDING_S = 120  # a job that was cancelled or requeued has SLURM's KillWait (30 s by default) to end
 # fields of a site that this machine alone has no use for, and how an error calls them; an image may be one for this machine, or not
 OF_A_CLUSTER = {name: name for name in ("partition", "account", "qos", "constraint")}
 OF_A_CLUSTER |= {"gpu_type": "gpu_type", "additional": "sbatch options", "image": "image"}
@@ -53,6 +57,26 @@ def queued(folders: Iterable[Path]) -> dict[Path, Entry]:
     ids = {folder: job for folder in folders if (job := job_id(folder)) is not None and shutil.which("squeue")}
     entries = jobs() if ids else {}
     return {folder: entries[job] for folder, job in ids.items() if job in entries}
+
+
+def settled(folders: Iterable[Path]) -> dict[Path, Entry]:
+    """As `queued`, once none of these jobs is ending any more: it leaves the queue then, or is back in it.
+
+    Raises:
+        ConfigError: one did not end.
+    """
+    folders, end = list(folders), time.monotonic() + ENDING_S
+    ending: list[Path] = []
+    while True:
+        entries, before = queued(folders), ending
+        ending = [folder for folder, entry in entries.items() if entry.state == "COMPLETING"]
+        if not ending:
+            return entries
+        if time.monotonic() > end:
+            raise ConfigError(f"job {job_id(ending[0])} of {ending[0].name} has been ending for {ENDING_S} s; try again later")
+        if not before:
+            print(f"note: waiting for {counted(len(ending), 'job')} that SLURM is ending", file=sys.stderr)
+        time.sleep(1)
 
 
 def answers() -> bool:

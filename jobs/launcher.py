@@ -50,7 +50,7 @@ def run(graph: Graph, launch: Launch, console: Console) -> str:
     Raises:
         ConfigError: SLURM refused a job, and nothing of this submission stays queued.
     """
-    in_queue = cluster.queued(job.folder for job in graph.jobs if not is_done(job))
+    in_queue = cluster.settled(job.folder for job in graph.jobs if not is_done(job))
     queued = {job.identity: cluster.job_id(job.folder) for job in graph.jobs if job.folder in in_queue}  # SLURM's ids
     todo = [job for job in graph.jobs if not is_done(job) and job.identity not in queued]
     for job in todo:

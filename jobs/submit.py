@@ -262,7 +262,7 @@ def _tell_of_days(linked: graph.Graph, launch: folders.Launch) -> None:
 def _refuse_two_executors(linked: graph.Graph, launch: folders.Launch) -> None:
     """A run must not be trained by this machine and by SLURM at once."""
     local.refuse_running(launch.sweep)
-    if launch.executor == "local" and (there := cluster.queued(job.folder for job in linked.jobs)):
+    if launch.executor == "local" and (there := cluster.settled(job.folder for job in linked.jobs)):
         raise ConfigError(
             f"SLURM's queue holds {counted(len(there), 'run')} of {launch.sweep}; end that first with jobs/cancel.py {launch.sweep}"
         )

@@ -70,6 +70,20 @@ def test_killed_again_before_the_next_checkpoint_it_goes_on_from_the_last(standi
     assert starts(folder) == [0, HELD_AT, HELD_AT] and not (folder / "error.json").exists()
 
 
+def test_what_is_being_cancelled_is_waited_for_and_submitted_again(standin: Standin, hold: Path, capsys) -> None:
+    folder = run_folder(standin("arms=[direct]"), "direct")
+    wait_for(lambda: held(folder))
+    os.kill(training_of(folder), signal.SIGSTOP)  # it hears of nothing, and SLURM's KillWait passes
+    cancel.cancel(folder.parent)
+    assert cluster.queued([folder])[folder].state == "COMPLETING"
+    hold.unlink()
+    standin("arms=[direct]")
+    shown = capsys.readouterr()
+    assert "note: waiting for 1 job that SLURM is ending" in shown.err and "0 in the queue before, 1 submitted" in shown.out
+    wait_for(lambda: is_done(folder))
+    assert starts(folder) == [0, HELD_AT]
+
+
 def test_a_controller_that_is_silent_is_no_reason_to_train_here(place: Path, silent_controller: None, capsys) -> None:
     (place / "shards" / "digits").mkdir(parents=True)
     write_index(place / "shards" / "digits", [("train", 300), ("test", 10)])
