@@ -19,7 +19,7 @@ JOB_FILE = "slurm.json"
 ENDING_S = 120  # a job that was cancelled or requeued has SLURM's KillWait (30 s by default) to end
 # fields of a site that this machine alone has no use for, and how an error calls them; an image may be one for this machine, or not
 OF_A_CLUSTER = {name: name for name in ("partition", "account", "qos", "constraint")}
-OF_A_CLUSTER |= {"gpu_type": "gpu_type", "additional": "sbatch options", "image": "image"}
+OF_A_CLUSTER |= {"gpu_type": "gpu_type", "additional": "sbatch options", "image": "image", "after": "jobs to wait for"}
 
 
 @dataclass
@@ -89,7 +89,7 @@ def expected(site: Site) -> str | None:
     """What tells that jobs are meant for a cluster, even where none answers; None: nothing does."""
     for name, called in OF_A_CLUSTER.items():
         if value := getattr(site, name):
-            return f"the site {site.name} names the {called} {', '.join(value) if isinstance(value, dict) else value}"
+            return f"the site {site.name} names the {called} {value if isinstance(value, str) else ', '.join(value)}"
     return "SLURM is set up on this machine" if _is_set_up() else None
 
 

@@ -26,7 +26,7 @@ from jobs import cluster
 from jobs.folders import Launch, error_of, is_done, is_trained, status_command, write_run
 from jobs.graph import Graph, Job
 from jobs.node import REPORT_HOURS, WARNING_S, Node, Report, report_command
-from vitssl.config import ConfigError
+from vitssl.config import ConfigError, Site
 from vitssl.files import write_json
 from vitssl.words import counted
 
@@ -190,15 +190,21 @@ def _executor(jobs: list[Job], dependency: str | None, launch: Launch, write: bo
         job_name=f"{launch.sweep.name}-{jobs[0].arm}-{jobs[0].stage}", time=round(resources.hours * 60), nodes=resources.nodes,
         cpus_per_task=resources.cpus_per_gpu * max(1, resources.gpus_per_node),
         signal_delay_s=min(WARNING_S, round(resources.hours * 3600 / 4)),
-        setup=_setup(launch, listed), **gpus, **memory, **_common(launch, dependency),
+        setup=_setup(launch, listed), **gpus, **memory, **_common(launch, dependency, *_behind(launch.site)),
     )  # fmt: skip
     return executor
 
 
-def _common(launch: Launch, dependency: str | None) -> dict[str, Any]:
-    site = launch.site
+def _behind(site: Site) -> list[str | None]:
+    """What all runs of a sweep wait for, by the site."""
+    return ["afterany:" + ":".join(site.after) if site.after else None, site.additional.get("dependency")]
+
+
+def _common(launch: Launch, *dependencies: str | None) -> dict[str, Any]:
+    site, dependency = launch.site, ",".join(filter(None, dependencies)) or None
     chosen = {"partition": site.partition, "account": site.account, "qos": site.qos, "constraint": site.constraint}
     more: dict[str, Any] = {"chdir": str(launch.source), "requeue": True, **site.additional}
+    more.pop("dependency", None)
     if dependency is not None:
         more["kill-on-invalid-dep"] = "yes"
     return {

@@ -135,7 +135,7 @@ class Node:
         Where it is not done and has left no error, `batch.sh` puts the job back into the queue.
 
         Raises:
-            RuntimeError: that failed.
+            RuntimeError: that failed, or what it starts from is not done.
         """
         folder, environment = Path(self.folder), submitit.JobEnvironment()
         # an earlier attempt's result would be taken for this one's
@@ -143,6 +143,8 @@ class Node:
         with tempfile.TemporaryDirectory(prefix="vitssl-") as scratch:
             stop_file, trained = Path(scratch) / "stop", (folder / "done.json").exists()
             _on_stop_signals(stop_file)
+            if not trained:
+                _refuse_unfinished(folder, environment.node)
             code = _train(folder, _node_info(environment), stop_file, self.module)
             if code == 0 if trained else _is_done(folder, PATIENCE_S if code == 0 else 0):  # a trained run was evaluated
                 return str(folder)
@@ -158,6 +160,20 @@ class Node:
     def checkpoint(self) -> DelayedSubmission:
         """What submitit requeues if a signal arrives before our handlers are installed."""
         return DelayedSubmission(self)
+
+
+def _refuse_unfinished(folder: Path, node: int) -> None:
+    """Whatever SLURM was told to wait for, a run starts from finished ones only.
+
+    Raises:
+        RuntimeError: naming one that is not.
+    """
+    for parent in map(Path, read_json(folder / "job.json")["parents"]):
+        if not _is_done(parent, PATIENCE_S):
+            reason = f"not started: {parent.name}, which it starts from, is not done"
+            if node == 0:
+                write_json(folder / "error.json", {"message": reason, "time": time.time()})
+            raise RuntimeError(f"{folder.name} {reason}")
 
 
 def _is_done(folder: Path, patience_s: float) -> bool:

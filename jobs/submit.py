@@ -199,6 +199,11 @@ def _site_problems(site: Site) -> Iterator[Problem]:
     for name in site.additional:
         if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
             yield Problem("site.additional", f"{name!r} is not an option of sbatch; write it as in --mail-type, without the dashes")
+    for job in site.after:
+        if not re.fullmatch(r"[1-9][0-9]*(_[0-9]+)?", job):
+            yield Problem("site.after", f"{job!r} is not an id of a SLURM job, such as 1234 or 1234_5")
+    if "?" in site.additional.get("dependency", ""):
+        yield Problem("site.additional", "dependency: sbatch cannot join alternatives (?) with what the runs wait for; separate by commas")
     if site.gpu_tflops == 0:
         yield Problem("site.gpu_tflops", "0 is no speed; leave it out")
     for name in ("gpu_power_w", "gpu_tflops", "price_per_gpu_hour", "intensity_kg_per_kwh", "estimate_kg_per_kwh"):

@@ -112,6 +112,16 @@ def test_the_batch_script_asks_for_what_the_sweep_and_the_site_say(script: str, 
     assert lines.index("module load x") < lines.index("export NCCL_SOCKET_IFNAME=ib0") < lines.index(f". {place}/source/abc/jobs/batch.sh")
 
 
+@pytest.mark.parametrize("own", ["afterok:5", None])
+def test_what_the_site_waits_for_is_joined_to_what_the_runs_wait_for(expand, place: Path, own) -> None:
+    graph, site = expand("arms=[scratch]"), Site(after=["7", "8_1"], additional={"dependency": "singleton"})
+    launch = Launch(place / "runs" / "example", "slurm", site, place / "source" / "abc", commit=(None, True))
+    script = launcher._executor(graph.jobs, own, launch, write=False).script(4)
+    (found,) = [line for line in script.split("\n") if "--dependency" in line]
+    assert found == f"#SBATCH --dependency={'afterok:5,' if own else ''}afterany:7:8_1,singleton"
+    assert "#SBATCH --kill-on-invalid-dep=yes\n" in script
+
+
 def test_the_batch_script_is_a_script(script: str) -> None:
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
 

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -68,6 +69,27 @@ def test_killed_again_before_the_next_checkpoint_it_goes_on_from_the_last(standi
     hold.unlink()
     wait_for(lambda: is_done(folder))
     assert starts(folder) == [0, HELD_AT, HELD_AT] and not (folder / "error.json").exists()
+
+
+def test_a_run_whose_parent_is_not_done_does_not_start_and_names_it(standin: Standin, hold: Path) -> None:
+    sweep = standin("arms=[chain]")
+    pretrain, finetune = run_folder(sweep, "chain-pretrain"), run_folder(sweep, "chain-finetune")
+    wait_for(lambda: held(pretrain))
+    sh("scontrol", "update", f"jobid={cluster.job_id(finetune)}", "dependency=")
+    wait_for(lambda: state_of(finetune).state == "failed", timeout_s=120)
+    assert state_of(finetune).error == f"not started: {pretrain.name}, which it starts from, is not done"
+    assert starts(finetune) == []
+
+
+def test_a_sweep_waits_for_the_jobs_that_its_site_names(standin: Standin, place: Path) -> None:
+    first = sh("sbatch", "--parsable", "--hold", "--output=/dev/null", "--wrap", "true")
+    sweep = standin("arms=[chain]", f"site.after=[{first}]", f"site.additional={{dependency: 'after:{first}'}}")
+    time.sleep(3)
+    folders = [run_folder(sweep, "chain-pretrain"), run_folder(sweep, "chain-finetune")]
+    assert [cluster.queued(folders)[folder].reason for folder in folders] == ["Dependency"] * 2
+    sh("scontrol", "release", first)
+    wait_for(lambda: (sweep / "report" / "report.html").exists())
+    assert all(is_done(folder) for folder in folders)
 
 
 def test_what_is_being_cancelled_is_waited_for_and_submitted_again(standin: Standin, hold: Path, capsys) -> None:

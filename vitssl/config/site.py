@@ -31,6 +31,7 @@ class Site:
     # variables of the job's environment; no secrets: batch scripts and the folders of runs hold the values. A line of setup can read these
     # from a file of yours, as in `source ~/.secrets`
     env: dict[str, str] = field(default_factory=dict)
+    after: list[str] = field(default_factory=list)  # SLURM's ids of jobs that must have ended before a sweep's begin
     additional: dict[str, str] = field(default_factory=dict)  # further options of sbatch, such as {mail-type: FAIL}
 
     def estimate_kg(self, gpu_hours: float) -> float:
