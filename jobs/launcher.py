@@ -7,32 +7,25 @@ back into the queue.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import os
-import shlex
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import submitit
 from rich.console import Console
-from submitit.helpers import clean_env, environment_variables
 
-from jobs import cluster
+from jobs import cluster, sbatch
 from jobs.folders import Launch, error_of, is_done, is_trained, status_command, write_run
 from jobs.graph import Graph, Job
-from jobs.node import REPORT_HOURS, WARNING_S, Node, Report, report_command
-from vitssl.config import ConfigError, Site
+from jobs.node import Node, Report, report_command
+from vitssl.config import ConfigError
 from vitssl.files import write_json
 from vitssl.words import counted
 
-NO_CAP = 10**6  # requeues after a time-out: a run may need more days than a partition grants
 WAIT_S = 5.0
-_PATH = 'export PYTHONPATH={}"${{PYTHONPATH:+:$PYTHONPATH}}"'
 
 
 @dataclass
@@ -60,7 +53,7 @@ def run(graph: Graph, launch: Launch, console: Console) -> str:
     for folder in (held := [folder for folder, entry in in_queue.items() if entry.state == "HELD"]):
         cluster.go_on(folder)
     arrays: list[Array] = []
-    with _outside_of_jobs():
+    with sbatch.outside_of_jobs():
         try:
             for jobs in _groups(todo, queued):
                 arrays.append(_submit(jobs, queued, launch))
@@ -146,7 +139,7 @@ def _take_back(arrays: list[Array]) -> None:
 
 def _submit(jobs: list[Job], queued: dict[str, str], launch: Launch) -> Array:
     dependency = _dependency(jobs, queued)
-    executor = _executor(jobs, dependency, launch, write=True)
+    executor = sbatch.of_runs(jobs, dependency, launch, write=True)
     submitted = executor.submit_array([Node(str(job.folder), launch.module) for job in jobs])
     for job, handle in zip(jobs, submitted, strict=True):
         queued[job.identity] = handle.job_id
@@ -154,90 +147,9 @@ def _submit(jobs: list[Job], queued: dict[str, str], launch: Launch) -> Array:
     return Array(jobs, dependency, submitted[0].job_id.split("_")[0])
 
 
-@contextmanager
-def _outside_of_jobs() -> Iterator[None]:
-    """Hide the SLURM variables of a job that this launcher may run in: sbatch would read them as options. SLURM_CONF stays."""
-    kept = {name: os.environ[name] for name in ("SLURM_CONF",) if name in os.environ}
-    with clean_env(), environment_variables(**kept):
-        yield
-
-
-class _Executor(submitit.SlurmExecutor):
-    """submitit's executor, which also works in a dry run on a machine without SLURM."""
-
-    @classmethod
-    def affinity(cls) -> int:
-        return 2
-
-    def script(self, count: int) -> str:
-        """The batch script of an array, as submitit would write it."""
-        parameters = self.parameters | ({"map_count": count} if count > 1 else {})
-        return submitit.slurm.slurm._make_sbatch_string(command=self._submitit_command_str, folder=self.folder, **parameters)
-
-
-def _executor(jobs: list[Job], dependency: str | None, launch: Launch, write: bool) -> _Executor:
-    resources = jobs[0].resources
-    digest = hashlib.sha256("".join(job.identity for job in jobs).encode()).hexdigest()[:12]
-    listed = launch.sweep / "submitit" / f"folders-{digest}.txt"
-    if write:
-        listed.parent.mkdir(parents=True, exist_ok=True)
-        listed.write_text("".join(f"{job.folder}\n" for job in jobs))
-    executor = _Executor(launch.sweep / "submitit" / "%j", max_num_timeout=NO_CAP)
-    kind = f"{launch.site.gpu_type}:" if launch.site.gpu_type else ""
-    gpus = {"gpus_per_node": f"{kind}{resources.gpus_per_node}"} if resources.gpus_per_node else {}
-    memory = {"mem": f"{round(resources.mem_gb * 1024)}MB"} if resources.mem_gb else {}
-    executor.update_parameters(
-        job_name=f"{launch.sweep.name}-{jobs[0].arm}-{jobs[0].stage}", time=round(resources.hours * 60), nodes=resources.nodes,
-        cpus_per_task=resources.cpus_per_gpu * max(1, resources.gpus_per_node),
-        signal_delay_s=min(WARNING_S, round(resources.hours * 3600 / 4)),
-        setup=_setup(launch, listed), **gpus, **memory, **_common(launch, dependency, *_behind(launch.site)),
-    )  # fmt: skip
-    return executor
-
-
-def _behind(site: Site) -> list[str | None]:
-    """What all runs of a sweep wait for, by the site."""
-    return ["afterany:" + ":".join(site.after) if site.after else None, site.additional.get("dependency")]
-
-
-def _common(launch: Launch, *dependencies: str | None) -> dict[str, Any]:
-    site, dependency = launch.site, ",".join(filter(None, dependencies)) or None
-    chosen = {"partition": site.partition, "account": site.account, "qos": site.qos, "constraint": site.constraint}
-    more: dict[str, Any] = {"chdir": str(launch.source), "requeue": True, **site.additional}
-    more.pop("dependency", None)
-    if dependency is not None:
-        more["kill-on-invalid-dep"] = "yes"
-    return {
-        **{key: value for key, value in chosen.items() if value is not None},
-        "ntasks_per_node": 1,
-        "dependency": dependency,
-        "additional_parameters": more,
-        "stderr_to_stdout": True,
-    }
-
-
-def _setup(launch: Launch, listed: Path) -> list[str]:
-    """The batch script's lines before srun: the site's, which run this is, and what happens at the end (`batch.sh`)."""
-    return [
-        *launch.site.setup,
-        *(f"export {name}={shlex.quote(value)}" for name, value in launch.site.env.items()),
-        'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"',
-        _PATH.format(shlex.quote(str(launch.source))),
-        f'run=$(sed -n "$((${{SLURM_ARRAY_TASK_ID:-0}} + 1))p" {shlex.quote(str(listed))})',
-        # of an array's last element, SLURM_JOB_ID is the whole array's id
-        "job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}; job=${job:-$SLURM_JOB_ID}",
-        f". {shlex.quote(str(launch.source / 'jobs' / 'batch.sh'))}",
-    ]
-
-
 def _submit_report(queued: dict[str, str], launch: Launch) -> str:
     ids = ":".join(dict.fromkeys(job_id.split("_")[0] for job_id in queued.values()))
-    executor = _Executor(launch.sweep / "submitit" / "%j")
-    executor.update_parameters(
-        job_name=f"{launch.sweep.name}-report", time=round(60 * REPORT_HOURS), nodes=1, cpus_per_task=1,
-        setup=[*launch.site.setup, _PATH.format(shlex.quote(str(launch.source)))],
-        **_common(launch, f"afterany:{ids}" if ids else None),
-    )  # fmt: skip
+    executor = sbatch.of_report(launch, f"afterany:{ids}" if ids else None)
     job = executor.submit(Report(str(launch.sweep), launch.about() | {"source": str(launch.source)}))
     entry = cluster.queued([launch.sweep]).get(launch.sweep)
     if entry is not None and entry.state == "PENDING":  # the report of an earlier submission: only one is to run
@@ -297,4 +209,4 @@ def show_scripts(graph: Graph, launch: Launch, console: Console) -> None:
         console.rule(f"JOB{number}: {jobs[0].arm} {jobs[0].stage} x {len(jobs)}")
         for job in jobs:
             console.print(f"# {job.folder}", soft_wrap=True, highlight=False)
-        print(_executor(jobs, dependency, launch, write=False).script(len(jobs)))
+        print(sbatch.of_runs(jobs, dependency, launch, write=False).script(len(jobs)))

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from jobs import launcher
+from jobs import launcher, sbatch
 from jobs.folders import Launch
 from jobs.graph import Graph
 from jobs.node import NodeInfo
-from vitssl.config import Site
+from vitssl.config import Site, merge
 
 
 def plan(graph: Graph, limit: int = 1000, queued: dict[str, str] | None = None) -> dict[str, tuple[list[str], str | None]]:
@@ -98,7 +98,7 @@ def script(expand, place: Path) -> str:
         additional={"mail-type": "FAIL"},
     )
     launch = Launch(place / "runs" / "example", "slurm", site, place / "source" / "abc", commit=(None, True))
-    return launcher._executor(graph.jobs, "afterok:5", launch, write=False).script(4)
+    return sbatch.of_runs(graph.jobs, "afterok:5", launch, write=False).script(4)
 
 
 def test_the_batch_script_asks_for_what_the_sweep_and_the_site_say(script: str, place: Path) -> None:
@@ -112,11 +112,19 @@ def test_the_batch_script_asks_for_what_the_sweep_and_the_site_say(script: str, 
     assert lines.index("module load x") < lines.index("export NCCL_SOCKET_IFNAME=ib0") < lines.index(f". {place}/source/abc/jobs/batch.sh")
 
 
+def test_flags_of_sbatch_are_flags(expand, place: Path) -> None:
+    site = merge(Site, {"additional": {"exclusive": True, "contiguous": "", "requeue": False, "nice": 0, "mail-type": "none"}})
+    launch = Launch(place / "runs" / "example", "slurm", site, place / "source" / "abc", commit=(None, True))
+    lines = sbatch.of_runs(expand("arms=[scratch]").jobs, None, launch, write=False).script(4).split("\n")
+    assert {"#SBATCH --exclusive", "#SBATCH --contiguous", "#SBATCH --nice=0", "#SBATCH --mail-type=none"} <= set(lines)
+    assert not any("requeue" in line for line in lines if line.startswith("#SBATCH"))
+
+
 @pytest.mark.parametrize("own", ["afterok:5", None])
 def test_what_the_site_waits_for_is_joined_to_what_the_runs_wait_for(expand, place: Path, own) -> None:
     graph, site = expand("arms=[scratch]"), Site(after=["7", "8_1"], additional={"dependency": "singleton"})
     launch = Launch(place / "runs" / "example", "slurm", site, place / "source" / "abc", commit=(None, True))
-    script = launcher._executor(graph.jobs, own, launch, write=False).script(4)
+    script = sbatch.of_runs(graph.jobs, own, launch, write=False).script(4)
     (found,) = [line for line in script.split("\n") if "--dependency" in line]
     assert found == f"#SBATCH --dependency={'afterok:5,' if own else ''}afterany:7:8_1,singleton"
     assert "#SBATCH --kill-on-invalid-dep=yes\n" in script

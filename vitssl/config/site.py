@@ -32,7 +32,7 @@ class Site:
     # from a file of yours, as in `source ~/.secrets`
     env: dict[str, str] = field(default_factory=dict)
     after: list[str] = field(default_factory=list)  # SLURM's ids of jobs that must have ended before a sweep's begin
-    additional: dict[str, str] = field(default_factory=dict)  # further options of sbatch, such as {mail-type: FAIL}
+    additional: dict[str, str] = field(default_factory=dict)  # further options of sbatch: {mail-type: FAIL, exclusive: true}
 
     def estimate_kg(self, gpu_hours: float) -> float:
         """CO2e (kg) by the estimate of the SSAT paper's Table 3 (Lacoste et al. 2019): GPU-hours x board power x grid intensity."""
