@@ -17,9 +17,20 @@ from vitssl.words import counted
 
 JOB_FILE = "slurm.json"
 ENDING_S = 120  # a job that was cancelled or requeued has SLURM's KillWait (30 s by default) to end
+ANSWER_S = 60  # longer than SLURM's commands themselves try to reach the controller
+PAUSES_S = (1, 4, 15, 40, 60)  # between attempts to submit
+# what SLURM's commands say where the controller is down, restarting or too busy, or holds as many jobs as it can
+TRANSIENT = re.compile(
+    r"(?i)timed out|unable to contact|temporarily u(nable|navailable)|connection refused|communication connection failure|zero bytes"
+    r"|(send|receive) failure|transport endpoint|unable to connect|try again"
+)
 # fields of a site that this machine alone has no use for, and how an error calls them; an image may be one for this machine, or not
 OF_A_CLUSTER = {name: name for name in ("partition", "account", "qos", "constraint")}
 OF_A_CLUSTER |= {"gpu_type": "gpu_type", "additional": "sbatch options", "image": "image", "after": "jobs to wait for"}
+
+
+class Silent(ConfigError):
+    """SLURM's controller does not answer."""
 
 
 @dataclass
@@ -115,13 +126,51 @@ def max_array_size() -> int:
     return int(match[1]) if match else 1000
 
 
+def submit(script: Path) -> str:
+    """Queue a batch script and give SLURM's id of it. A busy controller is asked again, after growing pauses.
+
+    Raises:
+        ConfigError: SLURM refused the script, or did not take it in all this time; it is not queued.
+    """
+    begun, reason = time.monotonic(), ""
+    try:
+        for pause_s in (0, *PAUSES_S):
+            if pause_s:
+                print(f"note: {reason}; trying again in {pause_s} s", file=sys.stderr)
+                time.sleep(pause_s)
+            try:
+                # it may have been queued although sbatch failed
+                return (_taken(script) if pause_s else None) or output("sbatch", "--parsable", str(script)).split(";")[0].strip()
+            except Silent as error:
+                reason = str(error)
+        if job := _taken(script):
+            return job
+    except KeyboardInterrupt:
+        if job := _taken(script):
+            output("scancel", job)
+        raise
+    raise Silent(f"{reason}; so it went for {time.monotonic() - begun:.0f} s: try again when SLURM answers (scontrol ping)")
+
+
+def _taken(script: Path) -> str | None:
+    """The id of the job that a batch script is in the queue as."""
+    listed = (line.split(maxsplit=1) for line in output("squeue", "-h", "--me", "-o", "%F %o").splitlines())
+    return next((job for job, command in listed if command == str(script)), None)
+
+
 def output(*words: str) -> str:
     """What a SLURM command prints.
 
     Raises:
-        ConfigError: the command failed, as where the controller does not answer.
+        Silent: the controller does not answer, or not in time.
+        ConfigError: the command failed.
     """
-    result = subprocess.run(words, capture_output=True, text=True, check=False)
+    try:
+        result = subprocess.run(words, capture_output=True, text=True, check=False, timeout=ANSWER_S)
+    except subprocess.TimeoutExpired as error:
+        said = " ".join((error.stderr or b"").decode(errors="replace").split())
+        raise Silent(f"{words[0]} did not answer in {ANSWER_S} s{said and f': {said}'}") from None
     if result.returncode:
-        raise ConfigError(f"{words[0]} failed: {' '.join(result.stderr.split())}")
+        reason = " ".join(result.stderr.split())
+        raise (Silent if TRANSIENT.search(reason) else ConfigError)(f"{words[0]} failed: {reason}")
     return result.stdout

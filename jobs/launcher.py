@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import submitit
 from rich.console import Console
 
 from jobs import cluster, sbatch
@@ -33,8 +32,12 @@ class Array:
     """Jobs of equal resources that start together, and what they wait for."""
 
     jobs: list[Job]
-    dependency: str | None = None
-    id: str = ""  # SLURM's, without an index
+    executor: sbatch.Executor
+
+    @property
+    def id(self) -> str:
+        """SLURM's, without an index; empty until it is queued."""
+        return self.executor.job_id
 
 
 def run(graph: Graph, launch: Launch, console: Console) -> str:
@@ -56,11 +59,13 @@ def run(graph: Graph, launch: Launch, console: Console) -> str:
     with sbatch.outside_of_jobs():
         try:
             for jobs in _groups(todo, queued):
-                arrays.append(_submit(jobs, queued, launch))
+                arrays.append(Array(jobs, sbatch.of_runs(jobs, _dependency(jobs, queued), launch, write=True)))
+                _submit(arrays[-1], queued, launch)
             report = _submit_report(queued, launch)
-        except submitit.core.utils.FailedJobError as error:
-            _take_back(arrays)
-            raise ConfigError(f"sbatch refused a job: {' '.join(str(error).split())}; nothing of this submission stays queued") from None
+        except ConfigError as error:
+            raise ConfigError(f"{error}; {_taken_back(arrays)}") from None
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(_taken_back(arrays)) from None
     done, running = sum(is_done(job) for job in graph.jobs), len(queued) - len(todo)
     listed = ", ".join(f"{a.id} ({a.jobs[0].arm} {a.jobs[0].stage} x {len(a.jobs)})" for a in arrays) or "none"
     released = f", of which {len(held)} held: released" if held else ""
@@ -130,21 +135,23 @@ def _dependency(jobs: list[Job], queued: dict[str, str]) -> str | None:
 # -------------------------------------------------------------------------------------------------------------- submit
 
 
-def _take_back(arrays: list[Array]) -> None:
-    for array in arrays:
-        cluster.output("scancel", array.id)
-        for job in array.jobs:
-            (job.folder / cluster.JOB_FILE).unlink()
+def _taken_back(arrays: list[Array]) -> str:
+    """Cancel what was queued of a submission that did not get through; in words what is left of it."""
+    if ids := [array.id for array in arrays if array.id]:
+        try:
+            cluster.output("scancel", *ids)
+        except ConfigError as error:
+            return f"queued already, and not taken back ({error}): end that with scancel {' '.join(ids)}"
+    for job in (job for array in arrays for job in array.jobs):
+        (job.folder / cluster.JOB_FILE).unlink(missing_ok=True)
+    return "nothing of this submission stays queued"
 
 
-def _submit(jobs: list[Job], queued: dict[str, str], launch: Launch) -> Array:
-    dependency = _dependency(jobs, queued)
-    executor = sbatch.of_runs(jobs, dependency, launch, write=True)
-    submitted = executor.submit_array([Node(str(job.folder), launch.module) for job in jobs])
-    for job, handle in zip(jobs, submitted, strict=True):
+def _submit(array: Array, queued: dict[str, str], launch: Launch) -> None:
+    submitted = array.executor.submit_array([Node(str(job.folder), launch.module) for job in array.jobs])
+    for job, handle in zip(array.jobs, submitted, strict=True):
         queued[job.identity] = handle.job_id
         write_json(job.folder / cluster.JOB_FILE, {"job_id": handle.job_id})
-    return Array(jobs, dependency, submitted[0].job_id.split("_")[0])
 
 
 def _submit_report(queued: dict[str, str], launch: Launch) -> str:
@@ -166,6 +173,16 @@ def wait_for(graph: Graph, report: str, launch: Launch, console: Console) -> int
 
     Where runs are held, and all others are done or wait for those, there is nothing to wait for.
     """
+    try:
+        _wait(graph, report, console)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"the jobs go on; follow them with: {status_command(launch.sweep)}") from None
+    about = launch.about() | {"source": str(launch.source)}
+    subprocess.run(report_command(launch.sweep, about), check=False, cwd=launch.source)
+    return 0 if all(is_done(job) for job in graph.jobs) else 1
+
+
+def _wait(graph: Graph, report: str, console: Console) -> None:
     told: set[str] = set()
     there = True
     while there:
@@ -176,9 +193,6 @@ def wait_for(graph: Graph, report: str, launch: Launch, console: Console) -> int
                 told.add(job.identity)
                 console.print(f"{job.name}: {ended}", soft_wrap=True, highlight=False)
         time.sleep(WAIT_S if there else 0)
-    about = launch.about() | {"source": str(launch.source)}
-    subprocess.run(report_command(launch.sweep, about), check=False, cwd=launch.source)
-    return 0 if all(is_done(job) for job in graph.jobs) else 1
 
 
 def _waiting(graph: Graph, report: str) -> tuple[bool, dict[Path, str]]:

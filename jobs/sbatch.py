@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import submitit
+from submitit.core.utils import DelayedSubmission, JobPaths
 from submitit.helpers import clean_env, environment_variables
 
+from jobs import cluster
 from jobs.folders import Launch
 from jobs.graph import Job
 from jobs.node import REPORT_HOURS, WARNING_S
@@ -31,11 +34,31 @@ def outside_of_jobs() -> Iterator[None]:
 
 
 class Executor(submitit.SlurmExecutor):
-    """submitit's executor, which also works in a dry run on a machine without SLURM."""
+    """submitit's executor, which also works in a dry run on a machine without SLURM, and is patient with a busy one."""
 
     @classmethod
     def affinity(cls) -> int:
         return 2
+
+    job_id = ""  # SLURM's, of the whole array, from when it is queued
+
+    def _internal_process_submissions(self, delayed_submissions: list[DelayedSubmission]) -> list[submitit.SlurmJob]:
+        """As submitit's, for one job or for an array, by `cluster.submit`, which asks a busy controller again."""
+        folder, number = JobPaths.get_first_id_independent_folder(self.folder), len(delayed_submissions)
+        folder.mkdir(parents=True, exist_ok=True)
+        script = folder / f".submission_file_{uuid4().hex}.sh"
+        script.write_text(self.script(number))
+        pickles = [folder / f"{uuid4().hex}.pkl" for _ in delayed_submissions]
+        for delayed, path in zip(delayed_submissions, pickles, strict=True):
+            delayed.set_timeout(self.parameters.get("time", 5), self.max_num_timeout)
+            delayed.dump(path)
+        self.job_id = cluster.submit(script)
+        ids = [f"{self.job_id}_{i}" for i in range(number)] if number > 1 else [self.job_id]
+        jobs = [submitit.SlurmJob(folder=self.folder, job_id=job_id, tasks=list(range(self._num_tasks()))) for job_id in ids]
+        jobs[0].paths.move_temporary_file(script, "submission_file", keep_as_symlink=True)
+        for job, path in zip(jobs, pickles, strict=True):
+            job.paths.move_temporary_file(path, "submitted_pickle")
+        return jobs
 
     def script(self, count: int) -> str:
         """The batch script of an array, as submitit would write it."""

@@ -69,7 +69,7 @@ def test_runs_and_report_are_inside_the_sites_container_and_see_what_they_need(s
 def test_what_slurm_refuses_leaves_nothing_queued(standin: Standin, capsys) -> None:
     words = [str(Path(__file__).with_name("standin.yaml")), "--executor", "slurm", "arms=[direct,too_large]", "loop.max_steps=5"]
     assert submit.main(words, module="standin") == 2
-    assert re.search(r"sbatch refused a job: .*; nothing of this submission stays queued", capsys.readouterr().err)
+    assert re.search(r"sbatch failed: .*; nothing of this submission stays queued", capsys.readouterr().err)
     wait_for(lambda: not sh("squeue", "-h", "--me"))
     # and the arm that can run is not taken for queued
     folder = run_folder(standin("arms=[direct]", "loop.max_steps=5"), "direct")
