@@ -9,8 +9,20 @@ most=3  # restarts in a row without progress, before it is held
 saved() { stat -c '%n %i %y' "$run/last.pt" "$run/evals.json" 2>/dev/null; }
 begun_with=$(saved)
 
+# whoever signals the batch script means the run: its tasks are asked, save and leave. A shell hears of signals only while it waits
+ask() { scancel --signal=USR2 "$job"; }
+trap ask USR2 TERM
+srun() {
+  command srun "$@" &
+  step=$!
+  wait "$step"; code=$?
+  while [ "$code" -gt 128 ] && kill -0 "$step" 2>/dev/null; do wait "$step"; code=$?; done
+  return "$code"
+}
+
 end() {
   code=$?
+  trap '' USR2 TERM
   # one that failed by itself would fail again; one that is no longer RUNNING, SLURM is requeueing or cancelling already
   if [ "$code" -ne 0 ] && [ ! -e "$run/error.json" ] && [ "$(squeue -h -j "$job" -o %T)" = RUNNING ]; then
     restart

@@ -17,7 +17,7 @@ import pytest
 from jobs import cancel, cluster, status, submit
 from tests.jobs.conftest import write_index
 from tests.jobs.standin import HELD_AT
-from tests.slurm.commands import held, is_done, kill_task, run_folder, sh, starts, task_of, training_of, wait_for
+from tests.slurm.commands import goes_on, held, history, is_done, kill_task, run_folder, sh, starts, task_of, training_of, wait_for
 
 pytestmark = pytest.mark.release
 Standin = Callable[..., Path]
@@ -103,6 +103,16 @@ def test_what_is_being_cancelled_is_waited_for_and_submitted_again(standin: Stan
     shown = capsys.readouterr()
     assert "note: waiting for 1 job that SLURM is ending" in shown.err and "0 in the queue before, 1 submitted" in shown.out
     wait_for(lambda: is_done(folder))
+    assert starts(folder) == [0, HELD_AT]
+
+
+@pytest.mark.parametrize("words", ["--batch --signal=USR2", "--batch --signal=TERM", "--full --signal=USR2", "--full --signal=TERM"])
+def test_a_signal_to_the_batch_script_stops_the_run_and_it_goes_on(standin: Standin, hold: Path, words: str) -> None:
+    folder = run_folder(standin("arms=[direct]"), "direct")
+    wait_for(lambda: held(folder))
+    sh("scancel", *words.split(), cluster.job_id(folder))
+    goes_on(folder, hold)
+    wait_for(lambda: history(folder) == ["REQUEUED", "COMPLETED"])
     assert starts(folder) == [0, HELD_AT]
 
 
