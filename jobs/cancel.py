@@ -38,7 +38,11 @@ def cancel(sweep: Path) -> None:
     if pid is not None:
         os.kill(pid, signal.SIGTERM)
         print(f"asked process {pid} to save and stop")
-    ids = {folder: cluster.job_id(folder) for folder in cluster.queued([*asked_for, *before, sweep])}
+    entries = cluster.queued([*asked_for, *before, sweep])
+    ids = {folder: cluster.job_id(folder) for folder, entry in entries.items() if entry.is_mine}
+    for folder, entry in entries.items():
+        if not entry.is_mine:
+            print(f"note: job {cluster.job_id(folder)} ({folder.name}) is not yours but {entry.user}'s, and stays", file=sys.stderr)
     if ids:
         cluster.output("scancel", *ids.values())
         print(f"cancelled {counted(len(ids), 'job')}: {' '.join(ids.values())}")

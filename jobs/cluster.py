@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitssl.config import ConfigError, Site
-from vitssl.files import read_json
+from vitssl.files import read_json, write_json
 from vitssl.words import counted
 
 JOB_FILE = "slurm.json"
@@ -40,13 +42,25 @@ class Entry:
     state: str  # SLURM's, or HELD: by `batch.sh`, after restarts without progress, or by a person
     reason: str = ""  # why it is pending, in SLURM's words
     comment: str = ""  # what `batch.sh` says of its restarts
+    user: str = ""
+
+    @property
+    def is_mine(self) -> bool:
+        return self.user == me()
 
 
-def jobs() -> dict[str, Entry]:
-    """{id: entry} of this user's jobs that are pending or running; one entry per array element."""
-    lines = output("squeue", "-h", "-r", "--me", "-o", "%i|%T|%r|%k").splitlines()
-    listed = (line.split("|", maxsplit=3) for line in lines)
-    return {job: Entry("HELD" if "held" in reason.lower() else state, reason, comment) for job, state, reason, comment in listed}
+def me() -> str:
+    """This user, by SLURM's name."""
+    return pwd.getpwuid(os.geteuid()).pw_name
+
+
+def jobs(users: Iterable[str]) -> dict[str, Entry]:
+    """{id: entry} of these users' jobs that are pending or running; one entry per array element."""
+    lines = output("squeue", "-h", "-r", "-u", ",".join(users), "-o", "%i|%u|%T|%r|%k").splitlines()
+    listed = (line.split("|", maxsplit=4) for line in lines)
+    return {
+        job: Entry("HELD" if "held" in reason.lower() else state, reason, comment, user) for job, user, state, reason, comment in listed
+    }
 
 
 def go_on(folder: Path) -> None:
@@ -60,14 +74,19 @@ def job_id(folder: Path) -> str | None:
     return read_json(folder / JOB_FILE).get("job_id")
 
 
+def record(folder: Path, job: str) -> None:
+    """Write down which job a run, or a sweep's report, is, and whose."""
+    write_json(folder / JOB_FILE, {"job_id": job, "user": me()})
+
+
 def queued(folders: Iterable[Path]) -> dict[Path, Entry]:
     """{folder: entry} of those whose newest job is pending or running; SLURM is asked only if any was ever submitted.
 
     A machine without SLURM's commands (a laptop with copied folders) has an empty queue.
     """
-    ids = {folder: job for folder in folders if (job := job_id(folder)) is not None and shutil.which("squeue")}
-    entries = jobs() if ids else {}
-    return {folder: entries[job] for folder, job in ids.items() if job in entries}
+    records = {folder: found for folder in folders if shutil.which("squeue") and (found := read_json(folder / JOB_FILE))}
+    entries = jobs({found.get("user", me()) for found in records.values()}) if records else {}
+    return {folder: entries[found["job_id"]] for folder, found in records.items() if found["job_id"] in entries}
 
 
 def settled(folders: Iterable[Path]) -> dict[Path, Entry]:

@@ -21,7 +21,6 @@ from jobs.folders import Launch, error_of, is_done, is_trained, status_command, 
 from jobs.graph import Graph, Job
 from jobs.node import Node, Report, report_command
 from vitssl.config import ConfigError
-from vitssl.files import write_json
 from vitssl.words import counted
 
 WAIT_S = 5.0
@@ -40,8 +39,8 @@ class Array:
         return self.executor.job_id
 
 
-def run(graph: Graph, launch: Launch, console: Console) -> str:
-    """Queue every job that is neither done nor queued, and the report; returns the report's job id.
+def run(graph: Graph, launch: Launch, console: Console) -> None:
+    """Queue every job that is neither done nor queued, and the report.
 
     Raises:
         ConfigError: SLURM refused a job, and nothing of this submission stays queued.
@@ -73,7 +72,6 @@ def run(graph: Graph, launch: Launch, console: Console) -> str:
     console.print(f"{done} done before, {running} in the queue before{released}, {submitted}", highlight=False)
     console.print(f"Report: job {report}, {launch.sweep / 'report'}", soft_wrap=True, highlight=False)
     console.print(f"Follow it with: {status_command(launch.sweep)}", soft_wrap=True, highlight=False)
-    return report
 
 
 # ---------------------------------------------------------------------------------------------------------------- plan
@@ -151,7 +149,7 @@ def _submit(array: Array, queued: dict[str, str], launch: Launch) -> None:
     submitted = array.executor.submit_array([Node(str(job.folder), launch.module) for job in array.jobs])
     for job, handle in zip(array.jobs, submitted, strict=True):
         queued[job.identity] = handle.job_id
-        write_json(job.folder / cluster.JOB_FILE, {"job_id": handle.job_id})
+        cluster.record(job.folder, handle.job_id)
 
 
 def _submit_report(queued: dict[str, str], launch: Launch) -> str:
@@ -159,22 +157,22 @@ def _submit_report(queued: dict[str, str], launch: Launch) -> str:
     executor = sbatch.of_report(launch, f"afterany:{ids}" if ids else None)
     job = executor.submit(Report(str(launch.sweep), launch.about() | {"source": str(launch.source)}))
     entry = cluster.queued([launch.sweep]).get(launch.sweep)
-    if entry is not None and entry.state == "PENDING":  # the report of an earlier submission: only one is to run
+    if entry is not None and entry.state == "PENDING" and entry.is_mine:  # the report of an earlier submission: only one is to run
         cluster.output("scancel", cluster.job_id(launch.sweep))
-    write_json(launch.sweep / cluster.JOB_FILE, {"job_id": job.job_id})
+    cluster.record(launch.sweep, job.job_id)
     return job.job_id
 
 
 # ---------------------------------------------------------------------------------------------------------------- wait
 
 
-def wait_for(graph: Graph, report: str, launch: Launch, console: Console) -> int:
+def wait_for(graph: Graph, launch: Launch, console: Console) -> int:
     """Wait for the report job, printing how each run ends; then show the report. Exit code 1: a run is not done.
 
     Where runs are held, and all others are done or wait for those, there is nothing to wait for.
     """
     try:
-        _wait(graph, report, console)
+        _wait(graph, launch.sweep, console)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"the jobs go on; follow them with: {status_command(launch.sweep)}") from None
     about = launch.about() | {"source": str(launch.source)}
@@ -182,11 +180,11 @@ def wait_for(graph: Graph, report: str, launch: Launch, console: Console) -> int
     return 0 if all(is_done(job) for job in graph.jobs) else 1
 
 
-def _wait(graph: Graph, report: str, console: Console) -> None:
+def _wait(graph: Graph, sweep: Path, console: Console) -> None:
     told: set[str] = set()
     there = True
     while there:
-        there, comments = _waiting(graph, report)
+        there, comments = _waiting(graph, sweep)
         for job in graph.jobs:
             ended = "done" if is_done(job) else error_of(job.folder) or comments.get(job.folder)
             if job.identity not in told and ended:
@@ -195,11 +193,11 @@ def _wait(graph: Graph, report: str, console: Console) -> None:
         time.sleep(WAIT_S if there else 0)
 
 
-def _waiting(graph: Graph, report: str) -> tuple[bool, dict[Path, str]]:
+def _waiting(graph: Graph, sweep: Path) -> tuple[bool, dict[Path, str]]:
     """Does anything go on by itself? If SLURM does not answer, it may. And {folder: why} of the runs that are held."""
     try:
         entries = cluster.queued(job.folder for job in graph.jobs if not is_done(job))
-        there = report in cluster.jobs()
+        there = bool(cluster.queued([sweep]))  # the report
     except ConfigError:
         return True, {}
     held = {folder: entry.comment or entry.reason for folder, entry in entries.items() if entry.state == "HELD"}

@@ -240,7 +240,7 @@ def _dry_run(
 
 
 def _launch(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, wait: bool, console: Console) -> int:
-    _refuse_two_executors(linked, launch)
+    _refuse_two_at_once(linked, launch)
     if launch.executor == "local":
         _tell_of_days(linked, launch)
         _prepare(spec, linked, launch)
@@ -249,8 +249,8 @@ def _launch(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, wait:
 
     with folders.locked(launch.sweep):
         _prepare(spec, linked, launch)
-        report = launcher.run(linked, launch, console)
-    return launcher.wait_for(linked, report, launch, console) if wait else 0
+        launcher.run(linked, launch, console)
+    return launcher.wait_for(linked, launch, console) if wait else 0
 
 
 def _tell_of_days(linked: graph.Graph, launch: folders.Launch) -> None:
@@ -264,10 +264,17 @@ def _tell_of_days(linked: graph.Graph, launch: folders.Launch) -> None:
         print(f"note: about {duration(time_s)} on {where}; --dry-run says what takes them, --smoke tries it out", file=sys.stderr)
 
 
-def _refuse_two_executors(linked: graph.Graph, launch: folders.Launch) -> None:
-    """A run must not be trained by this machine and by SLURM at once."""
+def _refuse_two_at_once(linked: graph.Graph, launch: folders.Launch) -> None:
+    """A run must not be trained by this machine and by SLURM at once, nor by two people."""
     local.refuse_running(launch.sweep)
-    if launch.executor == "local" and (there := cluster.settled(job.folder for job in linked.jobs)):
+    folders = [job.folder for job in linked.jobs]
+    for folder, entry in cluster.queued(folders).items():
+        if not entry.is_mine:
+            raise ConfigError(
+                f"{folder.name} is in SLURM's queue for {entry.user} (job {cluster.job_id(folder)}); wait for what that submission does,"
+                " or take a folder of your own: --runs"
+            )
+    if launch.executor == "local" and (there := cluster.settled(folders)):
         raise ConfigError(
             f"SLURM's queue holds {counted(len(there), 'run')} of {launch.sweep}; end that first with jobs/cancel.py {launch.sweep}"
         )

@@ -18,6 +18,7 @@ from jobs import cancel, cluster, status, submit
 from tests.jobs.conftest import write_index
 from tests.jobs.standin import HELD_AT
 from tests.slurm.commands import goes_on, held, history, is_done, kill_task, run_folder, sh, starts, task_of, training_of, wait_for
+from vitssl.files import write_json
 
 pytestmark = pytest.mark.release
 Standin = Callable[..., Path]
@@ -114,6 +115,22 @@ def test_a_signal_to_the_batch_script_stops_the_run_and_it_goes_on(standin: Stan
     goes_on(folder, hold)
     wait_for(lambda: history(folder) == ["REQUEUED", "COMPLETED"])
     assert starts(folder) == [0, HELD_AT]
+
+
+def test_what_another_person_has_in_the_queue_is_neither_submitted_nor_cancelled(standin: Standin, hold: Path, capsys) -> None:
+    folder = run_folder(standin("arms=[chain]"), "chain-pretrain")
+    job = sh("sbatch", "--parsable", "--uid=nobody", "--chdir=/", "--output=/dev/null", "--hold", "--wrap", "true")
+    sh("scancel", cluster.job_id(folder))
+    write_json(folder / "slurm.json", {"job_id": job, "user": "nobody"})
+    capsys.readouterr()
+    for executor in ("slurm", "local"):
+        assert submit.main([SWEEP, "--executor", executor, "arms=[chain]"], module="standin") == 2
+        assert capsys.readouterr().err.startswith(f"error: {folder.name} is in SLURM's queue for nobody (job {job}); ")
+    assert state_of(folder).state == "held"
+    cancel.cancel(folder.parent)
+    assert f"note: job {job} ({folder.name}) is not yours but nobody's, and stays\n" in capsys.readouterr().err
+    assert sh("squeue", "-h", "-u", "nobody", "-o", "%i %T") == f"{job} PENDING"
+    sh("scancel", job)
 
 
 def test_a_controller_that_is_silent_is_no_reason_to_train_here(place: Path, silent_controller: None, capsys) -> None:
