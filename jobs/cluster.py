@@ -139,6 +139,21 @@ def _ping() -> subprocess.CompletedProcess[str] | None:
         return None
 
 
+def time_limit_min(partition: str | None) -> int | None:
+    """The longest that a job may take in a partition, or in all of several; without a name in the default one. None: no limit."""
+    lines = (line.split("|") for line in output("sinfo", "-h", "-o", "%P|%l").splitlines())
+    named = (partition or "").split(",")
+    limits = [_minutes(limit) for name, limit in lines if name.rstrip("*") in named or (partition is None and name.endswith("*"))]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _minutes(limit: str) -> int | None:
+    """Of SLURM's [days-]hours:minutes:seconds or minutes:seconds; None of any other word, such as infinite."""
+    found = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)", limit)
+    days, hours, minutes = (int(number or 0) for number in found.groups()[:3]) if found else (0, 0, 0)
+    return (24 * days + hours) * 60 + minutes if found else None
+
+
 def max_array_size() -> int:
     """How many elements this cluster's arrays may have: the limit is on the index, which starts at 0."""
     match = re.search(r"MaxArraySize\s*=\s*(\d+)", output("scontrol", "show", "config"))

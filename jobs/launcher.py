@@ -60,7 +60,7 @@ def run(graph: Graph, launch: Launch, console: Console) -> None:
             for jobs in _groups(todo, queued):
                 arrays.append(Array(jobs, sbatch.of_runs(jobs, _dependency(jobs, queued), launch, write=True)))
                 _submit(arrays[-1], queued, launch)
-            report = _submit_report(queued, launch)
+            report = _submit_report(queued, launch, len(graph.jobs))
         except ConfigError as error:
             raise ConfigError(f"{error}; {_taken_back(arrays)}") from None
         except KeyboardInterrupt:
@@ -152,9 +152,11 @@ def _submit(array: Array, queued: dict[str, str], launch: Launch) -> None:
         cluster.record(job.folder, handle.job_id)
 
 
-def _submit_report(queued: dict[str, str], launch: Launch) -> str:
+def _submit_report(queued: dict[str, str], launch: Launch, runs: int) -> str:
     ids = ":".join(dict.fromkeys(job_id.split("_")[0] for job_id in queued.values()))
-    executor = sbatch.of_report(launch, f"afterany:{ids}" if ids else None)
+    executor = sbatch.of_report(
+        launch, f"afterany:{ids}" if ids else None, runs, cluster.time_limit_min(launch.site.report.get("partition", launch.site.partition))
+    )
     job = executor.submit(Report(str(launch.sweep), launch.about() | {"source": str(launch.source)}))
     entry = cluster.queued([launch.sweep]).get(launch.sweep)
     if entry is not None and entry.state == "PENDING" and entry.is_mine:  # the report of an earlier submission: only one is to run
@@ -197,12 +199,16 @@ def _waiting(graph: Graph, sweep: Path) -> tuple[bool, dict[Path, str]]:
     """Does anything go on by itself? If SLURM does not answer, it may. And {folder: why} of the runs that are held."""
     try:
         entries = cluster.queued(job.folder for job in graph.jobs if not is_done(job))
-        there = bool(cluster.queued([sweep]))  # the report
+        report = cluster.queued([sweep]).get(sweep)
+        if report is not None and report.state == "PENDING" and report.is_mine and not entries:
+            # it may have to wait for long, or for ever, and can be made here
+            cluster.output("scancel", cluster.job_id(sweep))
+            report = None
     except ConfigError:
         return True, {}
     held = {folder: entry.comment or entry.reason for folder, entry in entries.items() if entry.state == "HELD"}
     blocked = all(folder in held or entry.reason == "Dependency" for folder, entry in entries.items())
-    return there and not (held and blocked), held
+    return report is not None and not (held and blocked), held
 
 
 # -------------------------------------------------------------------------------------------------------------- dry run
@@ -222,3 +228,5 @@ def show_scripts(graph: Graph, launch: Launch, console: Console) -> None:
         for job in jobs:
             console.print(f"# {job.folder}", soft_wrap=True, highlight=False)
         print(sbatch.of_runs(jobs, dependency, launch, write=False).script(len(jobs)))
+    console.rule("the report, when all others have ended")
+    print(sbatch.of_report(launch, "afterany:..." if todo else None, len(graph.jobs), None).script(1))

@@ -32,7 +32,6 @@ SHUTDOWN_S = 300
 WARNING_S = 180
 # NFS caches for up to a minute that a file does not exist
 PATIENCE_S = 90
-REPORT_HOURS = 0.5
 
 
 def container_command(site: Site, python: str, paths: list[Path]) -> list[str]:

@@ -18,10 +18,11 @@ from submitit.helpers import clean_env, environment_variables
 from jobs import cluster
 from jobs.folders import Launch
 from jobs.graph import Job
-from jobs.node import REPORT_HOURS, WARNING_S
+from jobs.node import WARNING_S
 from vitssl.config import Site
 
 NO_CAP = 10**6  # requeues after a time-out: a run may need more days than a partition grants
+REPORT_MIN, RUNS_A_MIN = 10, 20  # the time that a report may take: a start, and its runs
 _PATH = 'export PYTHONPATH={}"${{PYTHONPATH:+:$PYTHONPATH}}"'
 
 
@@ -82,7 +83,7 @@ def of_runs(jobs: list[Job], dependency: str | None, launch: Launch, write: bool
         job_name=f"{launch.sweep.name}-{jobs[0].arm}-{jobs[0].stage}", time=round(resources.hours * 60), nodes=resources.nodes,
         cpus_per_task=resources.cpus_per_gpu * max(1, resources.gpus_per_node),
         signal_delay_s=min(WARNING_S, round(resources.hours * 3600 / 4)),
-        setup=_setup(launch, listed), **gpus, **memory, **_common(launch, dependency, *_behind(launch.site)),
+        setup=_setup(launch, listed), **gpus, **memory, **_common(launch, launch.site.additional, dependency, *_behind(launch.site)),
     )  # fmt: skip
     return executor
 
@@ -92,20 +93,20 @@ def _behind(site: Site) -> list[str | None]:
     return ["afterany:" + ":".join(site.after) if site.after else None, site.additional.get("dependency")]
 
 
-def _options(site: Site) -> dict[str, str | bool]:
-    """The site's further options; one such as `exclusive: true` has no value, and false leaves one out."""
+def _options(additional: dict[str, str]) -> dict[str, str | bool]:
+    """A site's further options; one such as `exclusive: true` has no value, and false leaves one out."""
     flags = {"true": True, "": True, "false": False}
-    return {name: flags.get(value.lower(), value) for name, value in site.additional.items() if name != "dependency"}
+    return {name: flags.get(value.lower(), value) for name, value in additional.items() if name != "dependency"}
 
 
-def _common(launch: Launch, *dependencies: str | None) -> dict[str, Any]:
+def _common(launch: Launch, additional: dict[str, str], *dependencies: str | None) -> dict[str, Any]:
     site, dependency = launch.site, ",".join(filter(None, dependencies)) or None
     chosen = {"partition": site.partition, "account": site.account, "qos": site.qos, "constraint": site.constraint}
-    more: dict[str, Any] = {"chdir": str(launch.source), "requeue": True, **_options(site)}
+    more: dict[str, Any] = {"chdir": str(launch.source), "requeue": True, **_options(additional)}
     if dependency is not None:
         more["kill-on-invalid-dep"] = "yes"
     return {
-        **{key: value for key, value in chosen.items() if value is not None},
+        **{key: value for key, value in chosen.items() if value is not None and key not in more},
         "ntasks_per_node": 1,
         "dependency": dependency,
         "additional_parameters": {name: value for name, value in more.items() if value is not False},
@@ -127,12 +128,13 @@ def _setup(launch: Launch, listed: Path) -> list[str]:
     ]
 
 
-def of_report(launch: Launch, dependency: str | None) -> Executor:
-    """For the report of a sweep."""
+def of_report(launch: Launch, dependency: str | None, runs: int, limit_min: int | None) -> Executor:
+    """For the report of a sweep of so many runs, where jobs may take ``limit_min`` at most."""
     executor = Executor(launch.sweep / "submitit" / "%j")
     executor.update_parameters(
-        job_name=f"{launch.sweep.name}-report", time=round(60 * REPORT_HOURS), nodes=1, cpus_per_task=1,
+        job_name=f"{launch.sweep.name}-report", time=min(REPORT_MIN + runs // RUNS_A_MIN, limit_min or NO_CAP),
+        nodes=1, cpus_per_task=1,
         setup=[*launch.site.setup, _PATH.format(shlex.quote(str(launch.source)))],
-        **_common(launch, dependency),
+        **_common(launch, launch.site.report, dependency),
     )  # fmt: skip
     return executor

@@ -65,11 +65,23 @@ def show(sweep: Path, console: Console) -> None:
         left = "" if s.left_s is None else duration(s.left_s)
         table.add_row(s.name, s.stage, s.state, epoch, left, s.top1, s.job_id or "")
     print_table(table, console, drop=("stage", "job", "epoch", "left"))
+    if report := _report(sweep, all(s.state in ENDED for s in statuses)):
+        console.print(report, highlight=False, soft_wrap=True)
     if left := time_left(sweep, statuses):
         console.print(left, highlight=False, soft_wrap=True)
     for s in statuses:
         if s.error is not None:
             console.print(Text.assemble((s.name, "red"), f": {s.error}"), soft_wrap=True)
+
+
+def _report(sweep: Path, ended: bool) -> str:
+    """What SLURM says of the sweep's report, as long as it is in the queue."""
+    entry = _queued([sweep]).get(sweep)
+    if entry is None:
+        return ""
+    waits = entry.state == "PENDING" and ended
+    here = f"; all runs have ended, and `vitssl report {sweep}` makes it here" if waits else ""
+    return f"Report: job {cluster.job_id(sweep)}, {entry.state.lower()}{f' ({entry.reason})' if waits else ''}{here}"
 
 
 def time_left(sweep: Path, statuses: list[Status]) -> str:

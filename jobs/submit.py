@@ -196,9 +196,9 @@ def _site_problems(site: Site) -> Iterator[Problem]:
     for name in site.env:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             yield Problem("site.env", f"{name!r} is not the name of a variable; use letters, digits and underscores")
-    for name in site.additional:
+    for field, name in [*(("additional", name) for name in site.additional), *(("report", name) for name in site.report)]:
         if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
-            yield Problem("site.additional", f"{name!r} is not an option of sbatch; write it as in --mail-type, without the dashes")
+            yield Problem(f"site.{field}", f"{name!r} is not an option of sbatch; write it as in --mail-type, without the dashes")
     for job in site.after:
         if not re.fullmatch(r"[1-9][0-9]*(_[0-9]+)?", job):
             yield Problem("site.after", f"{job!r} is not an id of a SLURM job, such as 1234 or 1234_5")

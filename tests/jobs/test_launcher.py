@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import launcher, sbatch
+from jobs import cluster, launcher, sbatch
 from jobs.folders import Launch
 from jobs.graph import Graph
 from jobs.node import NodeInfo
@@ -118,6 +118,22 @@ def test_flags_of_sbatch_are_flags(expand, place: Path) -> None:
     lines = sbatch.of_runs(expand("arms=[scratch]").jobs, None, launch, write=False).script(4).split("\n")
     assert {"#SBATCH --exclusive", "#SBATCH --contiguous", "#SBATCH --nice=0", "#SBATCH --mail-type=none"} <= set(lines)
     assert not any("requeue" in line for line in lines if line.startswith("#SBATCH"))
+
+
+def test_the_report_has_resources_of_its_own(place: Path) -> None:
+    site = Site(
+        partition="gpu", qos="long", additional={"nodelist": "n[1-2]", "time": "600", "exclusive": "true"}, report={"partition": "cpu"}
+    )
+    launch = Launch(place / "runs" / "example", "slurm", site, place / "source" / "abc", commit=(None, True))
+    for runs, limit, minutes in ((3, None, 10), (300, None, 25), (300, 3, 3)):
+        lines = sbatch.of_report(launch, "afterany:1", runs, limit).script(1).split("\n")
+        found = {line for line in lines if any(name in line for name in ("partition", "qos", "nodelist", "time", "exclusive"))}
+        assert found == {"#SBATCH --partition=cpu", "#SBATCH --qos=long", f"#SBATCH --time={minutes}"}
+
+
+@pytest.mark.parametrize(("limit", "minutes"), [("3:00", 3), ("1:02:00", 62), ("2-00:00:00", 2880), ("infinite", None), ("n/a", None)])
+def test_time_limits_are_read(limit, minutes) -> None:
+    assert cluster._minutes(limit) == minutes
 
 
 @pytest.mark.parametrize("own", ["afterok:5", None])

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from jobs import cancel, cluster, status, submit
 from tests.jobs.conftest import write_index
@@ -158,6 +159,21 @@ def test_waiting_ends_where_only_held_jobs_are_left(standin: Standin, hold: Path
         wait_for(lambda: any(held(path.parent) for path in hold.parent.glob("chain-pretrain-*/last.pt")))
         sh("scontrol", "requeuehold", cluster.job_id(run_folder(hold.parent, "chain-pretrain")))
         assert waiting.result(timeout=60) == 1
+
+
+def test_a_report_that_cannot_run_is_made_by_who_waits(standin: Standin, hold: Path, capsys) -> None:
+    words = [SWEEP, "--executor", "slurm", "arms=[direct]", "site.report={begin: now+1hour, time: 3}", "--wait"]
+    with ThreadPoolExecutor() as thread:
+        waiting = thread.submit(submit.main, words, module="standin")
+        wait_for(lambda: any(held(path.parent) for path in hold.parent.glob("direct-*/last.pt")))
+        status.show(hold.parent, Console(width=200))
+        job = cluster.job_id(hold.parent)
+        assert f"Report: job {job}, pending\n" in capsys.readouterr().out
+        assert sh("squeue", "-h", "-j", job, "-o", "%l") == "3:00"
+        hold.unlink()
+        assert waiting.result(timeout=60) == 0
+    assert (hold.parent / "report" / "report.html").exists()
+    wait_for(lambda: not sh("squeue", "-h", "--me"))
 
 
 def test_what_cannot_be_written_is_cancelled_all_the_same(standin: Standin, hold: Path, capsys) -> None:
