@@ -38,16 +38,26 @@ def cancel(sweep: Path) -> None:
     if pid is not None:
         os.kill(pid, signal.SIGTERM)
         print(f"asked process {pid} to save and stop")
-    ids = []
-    for folder in cluster.queued([*asked_for, *before, sweep]):
-        # a job that is being cancelled must not requeue itself
-        (folder / "cancelled").touch()
-        ids.append(cluster.job_id(folder))
+    entries = cluster.queued([*asked_for, *before, sweep])
+    ids = {folder: cluster.job_id(folder) for folder, entry in entries.items() if entry.is_mine}
+    for folder, entry in entries.items():
+        if not entry.is_mine:
+            print(f"note: job {cluster.job_id(folder)} ({folder.name}) is not yours but {entry.user}'s, and stays", file=sys.stderr)
     if ids:
-        cluster.output("scancel", *ids)
-        print(f"cancelled {counted(len(ids), 'job')}: {' '.join(ids)}")
+        cluster.output("scancel", *ids.values())
+        print(f"cancelled {counted(len(ids), 'job')}: {' '.join(ids.values())}")
+    for folder in ids:
+        _mark(folder)
     if pid is None and not ids:
         print(f"nothing of {sweep} is running or queued")
+
+
+def _mark(folder: Path) -> None:
+    """For `status`: SLURM forgets its jobs."""
+    try:
+        (folder / "cancelled").touch()
+    except OSError as error:
+        print(f"note: that {folder.name} was cancelled could not be written in its folder ({error.strerror})", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,38 +1,29 @@
 """The SLURM executor: arrays of equal jobs through submitit, chained by dependencies, a report at the end.
 
-Every array element runs `jobs.node.Node` once per node. A trap in the batch script does what submitit and SLURM cannot: a
-job that is killed outright continues from its checkpoint.
+Every array element runs `jobs.node.Node` once per node. A trap in the batch script (`batch.sh`) puts a job that was stopped or killed
+back into the queue.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import os
-import shlex
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import submitit
 from rich.console import Console
-from submitit.helpers import clean_env, environment_variables
 
-from jobs import cluster
+from jobs import cluster, sbatch
 from jobs.folders import Launch, error_of, is_done, is_trained, status_command, write_run
 from jobs.graph import Graph, Job
-from jobs.node import PROGRESS, REPORT_HOURS, WARNING_S, Node, Report, report_command
+from jobs.node import Node, Report, report_command
 from vitssl.config import ConfigError
-from vitssl.files import write_json
 from vitssl.words import counted
 
-NO_CAP = 10**6  # requeues after a time-out: a run may need more days than a partition grants
 WAIT_S = 5.0
-_PATH = 'export PYTHONPATH={}"${{PYTHONPATH:+:$PYTHONPATH}}"'
 
 
 @dataclass
@@ -40,39 +31,47 @@ class Array:
     """Jobs of equal resources that start together, and what they wait for."""
 
     jobs: list[Job]
-    dependency: str | None = None
-    id: str = ""  # SLURM's, without an index
+    executor: sbatch.Executor
+
+    @property
+    def id(self) -> str:
+        """SLURM's, without an index; empty until it is queued."""
+        return self.executor.job_id
 
 
-def run(graph: Graph, launch: Launch, console: Console) -> str:
-    """Queue every job that is neither done nor queued, and the report; returns the report's job id.
+def run(graph: Graph, launch: Launch, console: Console) -> None:
+    """Queue every job that is neither done nor queued, and the report.
 
     Raises:
         ConfigError: SLURM refused a job, and nothing of this submission stays queued.
     """
-    in_queue = cluster.queued(job.folder for job in graph.jobs if not is_done(job))
+    in_queue = cluster.settled(job.folder for job in graph.jobs if not is_done(job))
     queued = {job.identity: cluster.job_id(job.folder) for job in graph.jobs if job.folder in in_queue}  # SLURM's ids
     todo = [job for job in graph.jobs if not is_done(job) and job.identity not in queued]
     for job in todo:
         write_run(job, launch)
         for stale in ("error.json", "cancelled"):
             (job.folder / stale).unlink(missing_ok=True)
+    for folder in (held := [folder for folder, entry in in_queue.items() if entry.state == "HELD"]):
+        cluster.go_on(folder)
     arrays: list[Array] = []
-    with _outside_of_jobs():
+    with sbatch.outside_of_jobs():
         try:
             for jobs in _groups(todo, queued):
-                arrays.append(_submit(jobs, queued, launch))
-            report = _submit_report(queued, launch)
-        except submitit.core.utils.FailedJobError as error:
-            _take_back(arrays)
-            raise ConfigError(f"sbatch refused a job: {' '.join(str(error).split())}; nothing of this submission stays queued") from None
+                arrays.append(Array(jobs, sbatch.of_runs(jobs, _dependency(jobs, queued), launch, write=True)))
+                _submit(arrays[-1], queued, launch)
+            report = _submit_report(queued, launch, len(graph.jobs))
+        except ConfigError as error:
+            raise ConfigError(f"{error}; {_taken_back(arrays)}") from None
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(_taken_back(arrays)) from None
     done, running = sum(is_done(job) for job in graph.jobs), len(queued) - len(todo)
     listed = ", ".join(f"{a.id} ({a.jobs[0].arm} {a.jobs[0].stage} x {len(a.jobs)})" for a in arrays) or "none"
+    released = f", of which {len(held)} held: released" if held else ""
     submitted = f"{len(todo)} submitted in {counted(len(arrays), 'array')}: {listed}"
-    console.print(f"{done} done before, {running} in the queue before, {submitted}", highlight=False)
+    console.print(f"{done} done before, {running} in the queue before{released}, {submitted}", highlight=False)
     console.print(f"Report: job {report}, {launch.sweep / 'report'}", soft_wrap=True, highlight=False)
     console.print(f"Follow it with: {status_command(launch.sweep)}", soft_wrap=True, highlight=False)
-    return report
 
 
 # ---------------------------------------------------------------------------------------------------------------- plan
@@ -134,139 +133,82 @@ def _dependency(jobs: list[Job], queued: dict[str, str]) -> str | None:
 # -------------------------------------------------------------------------------------------------------------- submit
 
 
-def _take_back(arrays: list[Array]) -> None:
-    for array in arrays:
-        cluster.output("scancel", array.id)
-        for job in array.jobs:
-            (job.folder / cluster.JOB_FILE).unlink()
+def _taken_back(arrays: list[Array]) -> str:
+    """Cancel what was queued of a submission that did not get through; in words what is left of it."""
+    if ids := [array.id for array in arrays if array.id]:
+        try:
+            cluster.output("scancel", *ids)
+        except ConfigError as error:
+            return f"queued already, and not taken back ({error}): end that with scancel {' '.join(ids)}"
+    for job in (job for array in arrays for job in array.jobs):
+        (job.folder / cluster.JOB_FILE).unlink(missing_ok=True)
+    return "nothing of this submission stays queued"
 
 
-def _submit(jobs: list[Job], queued: dict[str, str], launch: Launch) -> Array:
-    dependency = _dependency(jobs, queued)
-    executor = _executor(jobs, dependency, launch, write=True)
-    submitted = executor.submit_array([Node(str(job.folder), launch.module) for job in jobs])
-    for job, handle in zip(jobs, submitted, strict=True):
+def _submit(array: Array, queued: dict[str, str], launch: Launch) -> None:
+    submitted = array.executor.submit_array([Node(str(job.folder), launch.module) for job in array.jobs])
+    for job, handle in zip(array.jobs, submitted, strict=True):
         queued[job.identity] = handle.job_id
-        write_json(job.folder / cluster.JOB_FILE, {"job_id": handle.job_id})
-    return Array(jobs, dependency, submitted[0].job_id.split("_")[0])
+        cluster.record(job.folder, handle.job_id)
 
 
-@contextmanager
-def _outside_of_jobs() -> Iterator[None]:
-    """Hide the SLURM variables of a job that this launcher may run in: sbatch would read them as options. SLURM_CONF stays."""
-    kept = {name: os.environ[name] for name in ("SLURM_CONF",) if name in os.environ}
-    with clean_env(), environment_variables(**kept):
-        yield
-
-
-class _Executor(submitit.SlurmExecutor):
-    """submitit's executor, which also works in a dry run on a machine without SLURM."""
-
-    @classmethod
-    def affinity(cls) -> int:
-        return 2
-
-    def script(self, count: int) -> str:
-        """The batch script of an array, as submitit would write it."""
-        parameters = self.parameters | ({"map_count": count} if count > 1 else {})
-        return submitit.slurm.slurm._make_sbatch_string(command=self._submitit_command_str, folder=self.folder, **parameters)
-
-
-def _executor(jobs: list[Job], dependency: str | None, launch: Launch, write: bool) -> _Executor:
-    resources = jobs[0].resources
-    digest = hashlib.sha256("".join(job.identity for job in jobs).encode()).hexdigest()[:12]
-    listed = launch.sweep / "submitit" / f"folders-{digest}.txt"
-    if write:
-        listed.parent.mkdir(parents=True, exist_ok=True)
-        listed.write_text("".join(f"{job.folder}\n" for job in jobs))
-    executor = _Executor(launch.sweep / "submitit" / "%j", max_num_timeout=NO_CAP)
-    kind = f"{launch.site.gpu_type}:" if launch.site.gpu_type else ""
-    gpus = {"gpus_per_node": f"{kind}{resources.gpus_per_node}"} if resources.gpus_per_node else {}
-    memory = {"mem": f"{round(resources.mem_gb * 1024)}MB"} if resources.mem_gb else {}
-    executor.update_parameters(
-        job_name=f"{launch.sweep.name}-{jobs[0].arm}-{jobs[0].stage}", time=round(resources.hours * 60), nodes=resources.nodes,
-        cpus_per_task=resources.cpus_per_gpu * max(1, resources.gpus_per_node),
-        signal_delay_s=min(WARNING_S, round(resources.hours * 3600 / 4)),
-        setup=_setup(launch, listed), **gpus, **memory, **_common(launch, dependency),
-    )  # fmt: skip
-    return executor
-
-
-def _common(launch: Launch, dependency: str | None) -> dict[str, Any]:
-    site = launch.site
-    chosen = {"partition": site.partition, "account": site.account, "qos": site.qos, "constraint": site.constraint}
-    more: dict[str, Any] = {"chdir": str(launch.source), "requeue": True, **site.additional}
-    if dependency is not None:
-        more["kill-on-invalid-dep"] = "yes"
-    return {
-        **{key: value for key, value in chosen.items() if value is not None},
-        "ntasks_per_node": 1,
-        "dependency": dependency,
-        "additional_parameters": more,
-        "stderr_to_stdout": True,
-    }
-
-
-def _setup(launch: Launch, listed: Path) -> list[str]:
-    """The batch script's lines before srun: the site's, and the trap for jobs that are killed.
-
-    A killed job (its attempt got on, and it neither failed by itself nor was cancelled) is requeued. One that has nothing left to do
-    then ends at once, and its children start. Where the job is no longer RUNNING, SLURM is already requeueing or cancelling it.
-    """
-    got_on = " || ".join(f'[ "$run/{name}" -nt "$begun" ]' for name in PROGRESS)
-    return [
-        *launch.site.setup,
-        *(f"export {name}={shlex.quote(value)}" for name, value in launch.site.env.items()),
-        'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"',
-        _PATH.format(shlex.quote(str(launch.source))),
-        f'run=$(sed -n "$((${{SLURM_ARRAY_TASK_ID:-0}} + 1))p" {shlex.quote(str(listed))})',
-        # of an array's last element, SLURM_JOB_ID is the whole array's id
-        "job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}; job=${job:-$SLURM_JOB_ID}",
-        'begun="$run/.begun-$job"; touch "$begun"',
-        "go_on() {",
-        "  code=$?",
-        '  if [ "$code" -ne 0 ] && [ ! -e "$run/error.json" ] && [ ! -e "$run/cancelled" ] &&',
-        f'    {{ {got_on}; }} && [ "$(squeue -h -j "$job" -o %T)" = RUNNING ]; then',
-        '    echo "killed after progress: requeueing"; scontrol requeue "$job"',
-        "  fi",
-        '  rm -f "$begun"; exit "$code"',
-        "}",
-        "trap go_on EXIT",
-    ]
-
-
-def _submit_report(queued: dict[str, str], launch: Launch) -> str:
+def _submit_report(queued: dict[str, str], launch: Launch, runs: int) -> str:
     ids = ":".join(dict.fromkeys(job_id.split("_")[0] for job_id in queued.values()))
-    executor = _Executor(launch.sweep / "submitit" / "%j")
-    executor.update_parameters(
-        job_name=f"{launch.sweep.name}-report", time=round(60 * REPORT_HOURS), nodes=1, cpus_per_task=1,
-        setup=[*launch.site.setup, _PATH.format(shlex.quote(str(launch.source)))],
-        **_common(launch, f"afterany:{ids}" if ids else None),
-    )  # fmt: skip
+    executor = sbatch.of_report(
+        launch, f"afterany:{ids}" if ids else None, runs, cluster.time_limit_min(launch.site.report.get("partition", launch.site.partition))
+    )
     job = executor.submit(Report(str(launch.sweep), launch.about() | {"source": str(launch.source)}))
-    if cluster.queued([launch.sweep]).get(launch.sweep) == "PENDING":  # the report of an earlier submission: only one is to run
+    entry = cluster.queued([launch.sweep]).get(launch.sweep)
+    if entry is not None and entry.state == "PENDING" and entry.is_mine:  # the report of an earlier submission: only one is to run
         cluster.output("scancel", cluster.job_id(launch.sweep))
-    write_json(launch.sweep / cluster.JOB_FILE, {"job_id": job.job_id})
+    cluster.record(launch.sweep, job.job_id)
     return job.job_id
 
 
 # ---------------------------------------------------------------------------------------------------------------- wait
 
 
-def wait_for(graph: Graph, report: str, launch: Launch, console: Console) -> int:
-    """Wait for the report job, printing how each run ends; then show the report. Exit code 1: a run is not done."""
-    told: set[str] = set()
-    there = True
-    while there:
-        there = cluster.is_waiting(report)
-        for job in graph.jobs:
-            if job.identity not in told and (is_done(job) or error_of(job.folder)):
-                told.add(job.identity)
-                console.print(f"{job.name}: {'done' if is_done(job) else error_of(job.folder)}", highlight=False)
-        time.sleep(WAIT_S if there else 0)
+def wait_for(graph: Graph, launch: Launch, console: Console) -> int:
+    """Wait for the report job, printing how each run ends; then show the report. Exit code 1: a run is not done.
+
+    Where runs are held, and all others are done or wait for those, there is nothing to wait for.
+    """
+    try:
+        _wait(graph, launch.sweep, console)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"the jobs go on; follow them with: {status_command(launch.sweep)}") from None
     about = launch.about() | {"source": str(launch.source)}
     subprocess.run(report_command(launch.sweep, about), check=False, cwd=launch.source)
     return 0 if all(is_done(job) for job in graph.jobs) else 1
+
+
+def _wait(graph: Graph, sweep: Path, console: Console) -> None:
+    told: set[str] = set()
+    there = True
+    while there:
+        there, comments = _waiting(graph, sweep)
+        for job in graph.jobs:
+            ended = "done" if is_done(job) else error_of(job.folder) or comments.get(job.folder)
+            if job.identity not in told and ended:
+                told.add(job.identity)
+                console.print(f"{job.name}: {ended}", soft_wrap=True, highlight=False)
+        time.sleep(WAIT_S if there else 0)
+
+
+def _waiting(graph: Graph, sweep: Path) -> tuple[bool, dict[Path, str]]:
+    """Does anything go on by itself? If SLURM does not answer, it may. And {folder: why} of the runs that are held."""
+    try:
+        entries = cluster.queued(job.folder for job in graph.jobs if not is_done(job))
+        report = cluster.queued([sweep]).get(sweep)
+        if report is not None and report.state == "PENDING" and report.is_mine and not entries:
+            # it may have to wait for long, or for ever, and can be made here
+            cluster.output("scancel", cluster.job_id(sweep))
+            report = None
+    except ConfigError:
+        return True, {}
+    held = {folder: entry.comment or entry.reason for folder, entry in entries.items() if entry.state == "HELD"}
+    blocked = all(folder in held or entry.reason == "Dependency" for folder, entry in entries.items())
+    return report is not None and not (held and blocked), held
 
 
 # -------------------------------------------------------------------------------------------------------------- dry run
@@ -285,4 +227,6 @@ def show_scripts(graph: Graph, launch: Launch, console: Console) -> None:
         console.rule(f"JOB{number}: {jobs[0].arm} {jobs[0].stage} x {len(jobs)}")
         for job in jobs:
             console.print(f"# {job.folder}", soft_wrap=True, highlight=False)
-        print(_executor(jobs, dependency, launch, write=False).script(len(jobs)))
+        print(sbatch.of_runs(jobs, dependency, launch, write=False).script(len(jobs)))
+    console.rule("the report, when all others have ended")
+    print(sbatch.of_report(launch, "afterany:..." if todo else None, len(graph.jobs), None).script(1))

@@ -25,15 +25,13 @@ from vitssl.config import Site, merge
 from vitssl.files import busy_file, read_json, write_json
 
 TRAINING = "vitssl.train"
-# what a run writes as it gets on, in training and in evaluation: a killed job whose attempt wrote one of them goes on from there
-PROGRESS = ("last.pt", "evals.json")
+STOPPED = 75  # the exit code of a task that was asked to stop; not 0, or the job's children would start
 # a stopping worker saves first; torchrun's default of 30 s is too short for that
 SHUTDOWN_S = 300
 # SLURM warns this long before it kills: enough for a step, a save, and SLURM's 60 s of slack
 WARNING_S = 180
 # NFS caches for up to a minute that a file does not exist
 PATIENCE_S = 90
-REPORT_HOURS = 0.5
 
 
 def container_command(site: Site, python: str, paths: list[Path]) -> list[str]:
@@ -131,25 +129,29 @@ class Node:
     module: str = TRAINING
 
     def __call__(self) -> str:
-        """Train the run until it is done, or evaluate it; when asked to stop, wait until it is saved, requeue the job and never return.
+        """Train the run until it is done, or evaluate it; when asked to stop, wait until it is saved, and exit.
+
+        Where it is not done and has left no error, `batch.sh` puts the job back into the queue.
 
         Raises:
-            RuntimeError: that failed.
+            RuntimeError: that failed, or what it starts from is not done.
         """
         folder, environment = Path(self.folder), submitit.JobEnvironment()
         # an earlier attempt's result would be taken for this one's
         environment.paths.result_pickle.unlink(missing_ok=True)
         with tempfile.TemporaryDirectory(prefix="vitssl-") as scratch:
-            stop_file, before, trained = Path(scratch) / "stop", _saved(folder), (folder / "done.json").exists()
+            stop_file, trained = Path(scratch) / "stop", (folder / "done.json").exists()
             _on_stop_signals(stop_file)
+            if not trained:
+                _refuse_unfinished(folder, environment.node)
             code = _train(folder, _node_info(environment), stop_file, self.module)
             if code == 0 if trained else _is_done(folder, PATIENCE_S if code == 0 else 0):  # a trained run was evaluated
                 return str(folder)
             if stop_file.exists() and not (folder / "error.json").exists():
-                _leave(environment)
-            # it wrote no error: the container did not start, or it was killed. After progress the batch script requeues it
+                sys.exit(STOPPED)
             unexplained = not busy_file(stop_file).exists() and not (folder / "error.json").exists()
-        if environment.node == 0 and unexplained and _saved(folder) == before:
+        # without a checkpoint, not even one of an earlier attempt: most likely the container does not start
+        if environment.node == 0 and unexplained and not (folder / "last.pt").exists():
             write_json(folder / "error.json", {"message": f"exit code {code}, see {folder / 'log'}", "time": time.time()})
         message = read_json(folder / "error.json").get("message", f"see {folder}/log")
         raise RuntimeError(f"{folder.name} failed: {message}")
@@ -157,6 +159,20 @@ class Node:
     def checkpoint(self) -> DelayedSubmission:
         """What submitit requeues if a signal arrives before our handlers are installed."""
         return DelayedSubmission(self)
+
+
+def _refuse_unfinished(folder: Path, node: int) -> None:
+    """Whatever SLURM was told to wait for, a run starts from finished ones only.
+
+    Raises:
+        RuntimeError: naming one that is not.
+    """
+    for parent in map(Path, read_json(folder / "job.json")["parents"]):
+        if not _is_done(parent, PATIENCE_S):
+            reason = f"not started: {parent.name}, which it starts from, is not done"
+            if node == 0:
+                write_json(folder / "error.json", {"message": reason, "time": time.time()})
+            raise RuntimeError(f"{folder.name} {reason}")
 
 
 def _is_done(folder: Path, patience_s: float) -> bool:
@@ -167,11 +183,6 @@ def _is_done(folder: Path, patience_s: float) -> bool:
             return False
         time.sleep(1)
     return True
-
-
-def _saved(folder: Path) -> float | None:
-    """When the newest of `PROGRESS` was written."""
-    return max((path.stat().st_mtime for name in PROGRESS if (path := folder / name).exists()), default=None)
 
 
 def _node_info(environment: submitit.JobEnvironment) -> NodeInfo:
@@ -208,26 +219,6 @@ def _train(folder: Path, node: NodeInfo, stop_file: Path, module: str) -> int | 
             return None
         finally:
             signal.alarm(0)
-
-
-def _leave(environment: submitit.JobEnvironment) -> None:
-    """Put the job back into the queue, if it is running and not being cancelled or requeued already, and wait for the end.
-
-    The exit code must not be 0, or the job's children would start.
-    """
-    # not the raw id: that of an array's last element is the whole array's
-    if environment.node == 0 and state_of(environment.job_id) == "RUNNING":
-        subprocess.run(["scontrol", "requeue", environment.job_id], check=True, timeout=60)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # SLURM ends this process when it requeues; nodes other than the first wait for that too
-    time.sleep(60)
-    sys.exit(75)
-
-
-def state_of(job_id: str) -> str:
-    """SLURM's state of a job, as `squeue` gives it; empty where it has left the queue."""
-    result = subprocess.run(["squeue", "-h", "-j", job_id, "-o", "%T"], capture_output=True, text=True, check=False, timeout=60)
-    return result.stdout.strip()
 
 
 @dataclass

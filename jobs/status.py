@@ -65,11 +65,23 @@ def show(sweep: Path, console: Console) -> None:
         left = "" if s.left_s is None else duration(s.left_s)
         table.add_row(s.name, s.stage, s.state, epoch, left, s.top1, s.job_id or "")
     print_table(table, console, drop=("stage", "job", "epoch", "left"))
+    if report := _report(sweep, all(s.state in ENDED for s in statuses)):
+        console.print(report, highlight=False, soft_wrap=True)
     if left := time_left(sweep, statuses):
         console.print(left, highlight=False, soft_wrap=True)
     for s in statuses:
         if s.error is not None:
             console.print(Text.assemble((s.name, "red"), f": {s.error}"), soft_wrap=True)
+
+
+def _report(sweep: Path, ended: bool) -> str:
+    """What SLURM says of the sweep's report, as long as it is in the queue."""
+    entry = _queued([sweep]).get(sweep)
+    if entry is None:
+        return ""
+    waits = entry.state == "PENDING" and ended
+    here = f"; all runs have ended, and `vitssl report {sweep}` makes it here" if waits else ""
+    return f"Report: job {cluster.job_id(sweep)}, {entry.state.lower()}{f' ({entry.reason})' if waits else ''}{here}"
 
 
 def time_left(sweep: Path, statuses: list[Status]) -> str:
@@ -111,13 +123,13 @@ def collect(sweep: Path) -> list[Status]:
     return [_readable(folder, stage, waiting, here) for folder, stage in shown.items()]
 
 
-def _queued(folders: Iterable[Path]) -> dict[Path, str]:
-    """SLURM's states; if it does not answer, runs that were submitted are "unknown" unless their folders show that they are done."""
+def _queued(folders: Iterable[Path]) -> dict[Path, cluster.Entry]:
+    """SLURM's queue; if it does not answer, runs that were submitted are "unknown" unless their folders show that they are done."""
     try:
         return cluster.queued(folders)
     except ConfigError as error:
         print(f"note: {error}; which runs are in SLURM's queue is unknown", file=sys.stderr)
-        return {folder: "unknown" for folder in folders if (folder / cluster.JOB_FILE).exists()}
+        return {folder: cluster.Entry("unknown") for folder in folders if (folder / cluster.JOB_FILE).exists()}
 
 
 def runs_of(sweep: Path) -> tuple[dict[Path, str], dict[Path, str]]:
@@ -132,7 +144,7 @@ def runs_of(sweep: Path) -> tuple[dict[Path, str], dict[Path, str]]:
     return asked_for, {path.parent: read_json(path).get("stage", "") for path in before}
 
 
-def _readable(folder: Path, stage: str, waiting: dict[str, str], here: int | None) -> Status:
+def _readable(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: int | None) -> Status:
     """The state of a run; of one with a damaged record which record that is."""
     try:
         return _status(folder, stage, waiting, here)
@@ -140,9 +152,10 @@ def _readable(folder: Path, stage: str, waiting: dict[str, str], here: int | Non
         return Status(folder.name, stage, "unreadable", error=str(error))
 
 
-def _status(folder: Path, stage: str, waiting: dict[str, str], here: int | None) -> Status:
-    job_id = cluster.job_id(folder)
-    status = Status(folder.name, stage, _state(folder, waiting.get(folder), here), error=error_of(folder), job_id=job_id)
+def _status(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: int | None) -> Status:
+    job_id, entry = cluster.job_id(folder), waiting.get(folder)
+    error = error_of(folder) or (entry.comment if entry is not None and entry.state == "HELD" else None)
+    status = Status(folder.name, stage, _state(folder, entry, here), error=error, job_id=job_id)
     events = read_events(folder / "metrics.jsonl")
     evaluations = [event for event in reversed(events) if event["event"] == "eval"]
     newest = next((event for event in evaluations if "test" in event), evaluations[0] if evaluations else None)
@@ -155,11 +168,11 @@ def _status(folder: Path, stage: str, waiting: dict[str, str], here: int | None)
     return status
 
 
-def _state(folder: Path, queued: str | None, here: int | None) -> str:
+def _state(folder: Path, queued: cluster.Entry | None, here: int | None) -> str:
     if (folder / "done.json").exists():
         return "done"
     if queued is not None:
-        return queued.lower()
+        return queued.state.lower()
     if (folder / "error.json").exists():
         return "failed"
     if (folder / "cancelled").exists():

@@ -196,9 +196,14 @@ def _site_problems(site: Site) -> Iterator[Problem]:
     for name in site.env:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             yield Problem("site.env", f"{name!r} is not the name of a variable; use letters, digits and underscores")
-    for name in site.additional:
+    for field, name in [*(("additional", name) for name in site.additional), *(("report", name) for name in site.report)]:
         if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
-            yield Problem("site.additional", f"{name!r} is not an option of sbatch; write it as in --mail-type, without the dashes")
+            yield Problem(f"site.{field}", f"{name!r} is not an option of sbatch; write it as in --mail-type, without the dashes")
+    for job in site.after:
+        if not re.fullmatch(r"[1-9][0-9]*(_[0-9]+)?", job):
+            yield Problem("site.after", f"{job!r} is not an id of a SLURM job, such as 1234 or 1234_5")
+    if "?" in site.additional.get("dependency", ""):
+        yield Problem("site.additional", "dependency: sbatch cannot join alternatives (?) with what the runs wait for; separate by commas")
     if site.gpu_tflops == 0:
         yield Problem("site.gpu_tflops", "0 is no speed; leave it out")
     for name in ("gpu_power_w", "gpu_tflops", "price_per_gpu_hour", "intensity_kg_per_kwh", "estimate_kg_per_kwh"):
@@ -235,7 +240,7 @@ def _dry_run(
 
 
 def _launch(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, wait: bool, console: Console) -> int:
-    _refuse_two_executors(linked, launch)
+    _refuse_two_at_once(linked, launch)
     if launch.executor == "local":
         _tell_of_days(linked, launch)
         _prepare(spec, linked, launch)
@@ -244,8 +249,8 @@ def _launch(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, wait:
 
     with folders.locked(launch.sweep):
         _prepare(spec, linked, launch)
-        report = launcher.run(linked, launch, console)
-    return launcher.wait_for(linked, report, launch, console) if wait else 0
+        launcher.run(linked, launch, console)
+    return launcher.wait_for(linked, launch, console) if wait else 0
 
 
 def _tell_of_days(linked: graph.Graph, launch: folders.Launch) -> None:
@@ -259,10 +264,17 @@ def _tell_of_days(linked: graph.Graph, launch: folders.Launch) -> None:
         print(f"note: about {duration(time_s)} on {where}; --dry-run says what takes them, --smoke tries it out", file=sys.stderr)
 
 
-def _refuse_two_executors(linked: graph.Graph, launch: folders.Launch) -> None:
-    """A run must not be trained by this machine and by SLURM at once."""
+def _refuse_two_at_once(linked: graph.Graph, launch: folders.Launch) -> None:
+    """A run must not be trained by this machine and by SLURM at once, nor by two people."""
     local.refuse_running(launch.sweep)
-    if launch.executor == "local" and (there := cluster.queued(job.folder for job in linked.jobs)):
+    folders = [job.folder for job in linked.jobs]
+    for folder, entry in cluster.queued(folders).items():
+        if not entry.is_mine:
+            raise ConfigError(
+                f"{folder.name} is in SLURM's queue for {entry.user} (job {cluster.job_id(folder)}); wait for what that submission does,"
+                " or take a folder of your own: --runs"
+            )
+    if launch.executor == "local" and (there := cluster.settled(folders)):
         raise ConfigError(
             f"SLURM's queue holds {counted(len(there), 'run')} of {launch.sweep}; end that first with jobs/cancel.py {launch.sweep}"
         )

@@ -157,6 +157,17 @@ def test_a_signal_stops_a_single_process_with_its_state(folder):
     assert (run / "last.pt").exists()
 
 
+def test_a_stop_before_the_first_step_writes_no_checkpoint_which_would_be_taken_for_progress(folder, tmp_path, monkeypatch):
+    run = folder("run", CLASSIFY, {"loop": {"max_steps": 20, "eval_every": 0}})
+    in_two_parts(run, tmp_path, monkeypatch, steps=20)
+    (run / "done.json").unlink()
+    written = (run / "last.pt").stat().st_ino
+    assert train.main([str(run)]) == 0 and (run / "last.pt").stat().st_ino == written, "no step was left"
+    in_part, stop = folder("part", CLASSIFY, LONG), tmp_path / "stop"
+    stop.touch()
+    assert [train.main([str(in_part)]) for _ in range(2)] == [train.STOPPED] * 2 and not (in_part / "last.pt").exists()
+
+
 def test_ranks_and_accumulation_do_not_change_the_result(folder):
     """A global batch is one batch: 1 process, 2 ranks, and 2 ranks x 2 slices give the same weights up to rounding."""
     steps = {"loop": {"epochs": 2, "max_steps": 8}, "optim": {"name": "sgd", "lr": 0.1}, "data.labels": {"fraction": 0.5}}

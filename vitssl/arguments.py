@@ -84,6 +84,6 @@ def guarded(call: Callable[[], int | None], advice: str = "") -> int:
             raise
         print(f"error: {error.filename}: {error.strerror}{advice}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+    except KeyboardInterrupt as error:  # with what is left of what it did, where there is more to say
+        print(f"interrupted: {error}" if str(error) else "interrupted", file=sys.stderr)
         return 130

@@ -68,7 +68,7 @@ def train_step(train_state: TrainState, ddp_model: nn.Module, micro_batches: lis
 
 
 def fit(train_state: TrainState, ddp_model: nn.Module, log: Log, stopping: StopRequest) -> bool:
-    """Train until done or asked to stop. True when done; in both cases the state is saved.
+    """Train until done or asked to stop. True when done; in both cases the state is saved, once per step: a new file means progress.
 
     Raises:
         Diverged: the loss is not finite; ``diverged.pt`` holds the state, ``last.pt`` the newest checkpoint before it.
@@ -76,6 +76,7 @@ def fit(train_state: TrainState, ddp_model: nn.Module, log: Log, stopping: StopR
     run, progress = train_state.run, train_state.progress
     train_state.model.train()
     meter, saved_at, started = Meter(), time.time(), time.time() - progress.time_s
+    saved_step = progress.step
     for micro_batches in train_state.loader.batches(progress.step, train_state.total_steps):
         period_over = dist.is_main() and time.time() - saved_at > 60 * run.loop.checkpoint_minutes
         stop, checkpoint, diverged = _agree(bool(stopping), period_over, not meter.finite())
@@ -83,8 +84,9 @@ def fit(train_state: TrainState, ddp_model: nn.Module, log: Log, stopping: StopR
             _give_up(train_state, log)
         if stop or checkpoint:
             _settle(train_state, meter, log)
-            save(train_state)
-            saved_at = time.time()
+            if progress.step > saved_step:
+                save(train_state)
+            saved_at, saved_step = time.time(), progress.step
         if stop:
             return False
         meter.add(train_step(train_state, ddp_model, micro_batches))
@@ -100,7 +102,8 @@ def fit(train_state: TrainState, ddp_model: nn.Module, log: Log, stopping: StopR
             _settle(train_state, meter, log)
             save(train_state)
     _settle(train_state, meter, log)
-    save(train_state)
+    if progress.step > saved_step or not (train_state.folder / state.LAST).exists():
+        save(train_state)
     return True
 
 

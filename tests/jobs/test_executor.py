@@ -38,9 +38,10 @@ def run(place: Path, monkeypatch: pytest.MonkeyPatch):
     return made
 
 
+@pytest.mark.parametrize("slurm", [False, True])
 @pytest.mark.parametrize("words", [["--site", "big.yaml"], ["site.partition=gpu"], ["--site", "slurm_a100"]])
-def test_a_site_of_a_cluster_is_not_trained_on_this_machine(run, words, capsys) -> None:
-    assert run(*words) == 2
+def test_a_site_of_a_cluster_is_not_trained_on_this_machine(run, words, slurm, capsys) -> None:
+    assert run(*words, slurm=slurm) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: the site ") and "names the partition gpu, " + SILENT in error and "--executor local" in error
     assert error.count("\n") == 1 and not Path("runs").exists()

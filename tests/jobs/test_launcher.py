@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from jobs import launcher
+from jobs import cluster, launcher, sbatch
 from jobs.folders import Launch
 from jobs.graph import Graph
 from jobs.node import NodeInfo
-from vitssl.config import Site
+from vitssl.config import Site, merge
 
 
 def plan(graph: Graph, limit: int = 1000, queued: dict[str, str] | None = None) -> dict[str, tuple[list[str], str | None]]:
@@ -98,7 +98,7 @@ def script(expand, place: Path) -> str:
         additional={"mail-type": "FAIL"},
     )
     launch = Launch(place / "runs" / "example", "slurm", site, place / "source" / "abc", commit=(None, True))
-    return launcher._executor(graph.jobs, "afterok:5", launch, write=False).script(4)
+    return sbatch.of_runs(graph.jobs, "afterok:5", launch, write=False).script(4)
 
 
 def test_the_batch_script_asks_for_what_the_sweep_and_the_site_say(script: str, place: Path) -> None:
@@ -109,7 +109,41 @@ def test_the_batch_script_asks_for_what_the_sweep_and_the_site_say(script: str, 
     ):  # fmt: skip
         assert f"#SBATCH {option}\n" in script
     lines = script.split("\n")
-    assert lines.index("module load x") < lines.index("export NCCL_SOCKET_IFNAME=ib0") < lines.index("trap go_on EXIT")
+    assert lines.index("module load x") < lines.index("export NCCL_SOCKET_IFNAME=ib0") < lines.index(f". {place}/source/abc/jobs/batch.sh")
+
+
+def test_flags_of_sbatch_are_flags(expand, place: Path) -> None:
+    site = merge(Site, {"additional": {"exclusive": True, "contiguous": "", "requeue": False, "nice": 0, "mail-type": "none"}})
+    launch = Launch(place / "runs" / "example", "slurm", site, place / "source" / "abc", commit=(None, True))
+    lines = sbatch.of_runs(expand("arms=[scratch]").jobs, None, launch, write=False).script(4).split("\n")
+    assert {"#SBATCH --exclusive", "#SBATCH --contiguous", "#SBATCH --nice=0", "#SBATCH --mail-type=none"} <= set(lines)
+    assert not any("requeue" in line for line in lines if line.startswith("#SBATCH"))
+
+
+def test_the_report_has_resources_of_its_own(place: Path) -> None:
+    site = Site(
+        partition="gpu", qos="long", additional={"nodelist": "n[1-2]", "time": "600", "exclusive": "true"}, report={"partition": "cpu"}
+    )
+    launch = Launch(place / "runs" / "example", "slurm", site, place / "source" / "abc", commit=(None, True))
+    for runs, limit, minutes in ((3, None, 10), (300, None, 25), (300, 3, 3)):
+        lines = sbatch.of_report(launch, "afterany:1", runs, limit).script(1).split("\n")
+        found = {line for line in lines if any(name in line for name in ("partition", "qos", "nodelist", "time", "exclusive"))}
+        assert found == {"#SBATCH --partition=cpu", "#SBATCH --qos=long", f"#SBATCH --time={minutes}"}
+
+
+@pytest.mark.parametrize(("limit", "minutes"), [("3:00", 3), ("1:02:00", 62), ("2-00:00:00", 2880), ("infinite", None), ("n/a", None)])
+def test_time_limits_are_read(limit, minutes) -> None:
+    assert cluster._minutes(limit) == minutes
+
+
+@pytest.mark.parametrize("own", ["afterok:5", None])
+def test_what_the_site_waits_for_is_joined_to_what_the_runs_wait_for(expand, place: Path, own) -> None:
+    graph, site = expand("arms=[scratch]"), Site(after=["7", "8_1"], additional={"dependency": "singleton"})
+    launch = Launch(place / "runs" / "example", "slurm", site, place / "source" / "abc", commit=(None, True))
+    script = sbatch.of_runs(graph.jobs, own, launch, write=False).script(4)
+    (found,) = [line for line in script.split("\n") if "--dependency" in line]
+    assert found == f"#SBATCH --dependency={'afterok:5,' if own else ''}afterany:7:8_1,singleton"
+    assert "#SBATCH --kill-on-invalid-dep=yes\n" in script
 
 
 def test_the_batch_script_is_a_script(script: str) -> None:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jobs import local, overrides, predict, show, status, submit, tables
+from jobs.cluster import Entry
 from jobs.local import Place
 from jobs.predict import START_S
 from jobs.sweep import read
@@ -112,15 +113,15 @@ def test_on_this_machine_the_times_of_the_runs_are_summed(sweep, monkeypatch, ca
 
 def test_on_slurm_no_more_is_said_than_is_known(sweep, monkeypatch, capsys) -> None:
     folder = sweep({"done": 600.0}, {"step": 50, "after_s": 300.0, "job": "7"}, {"step": 80, "after_s": 480.0, "job": "8"}, {"job": "9"})
-    queue = {"7": "RUNNING", "8": "RUNNING", "9": "PENDING"}
-    monkeypatch.setattr(status.cluster, "jobs", lambda: queue)
+    queue = {job: Entry(state) for job, state in {"7": "RUNNING", "8": "RUNNING", "9": "PENDING"}.items()}
+    monkeypatch.setattr(status.cluster, "jobs", lambda _: queue)
     monkeypatch.setattr(status.cluster.shutil, "which", lambda _: "squeue")
     assert last_line(folder, capsys) == (
         "about 17 min of computing left, summed over 3 runs, of which 2 run now; when the others start is up to SLURM"
     )
     write_json(folder / "run-3" / "done.json", {"step": 100, "epochs": 2.0, "time_s": 500.0})
     assert last_line(folder, capsys) == "about 5 min left for the sweep: 2 runs to go, at the same time"
-    monkeypatch.setattr(status.cluster, "jobs", dict)
+    monkeypatch.setattr(status.cluster, "jobs", lambda _: {})
     for name in ("run-1", "run-2"):
         (folder / name / "slurm.json").unlink()
     assert last_line(folder, capsys) == (

@@ -102,6 +102,8 @@ WRONG = [
     ("submit sweep.yaml --site big.yaml 'site.env={\"A;ls\": c}'", "site.env: 'A;ls' is not the name of a variable"),
     ("submit sweep.yaml --site big.yaml 'site.additional={--mail-type: FAIL}'", "site.additional: '--mail-type' is not an option"),
     ("submit sweep.yaml --site big.yaml 'site.qos=\"a\\nrm -rf ~\"'", "site.qos: 'a\\nrm -rf ~' has a line break"),
+    ("submit sweep.yaml --site big.yaml 'site.after=[train]'", "site.after: 'train' is not an id of a SLURM job"),
+    ("submit sweep.yaml --site big.yaml 'site.additional={dependency: \"after:1?after:2\"}'", "sbatch cannot join alternatives (?)"),
     ("submit sweep.yaml --site sweep.yaml", "sweep.yaml: paper: 'paper' is not known"),
     ("submit sweep.yaml --site big.yaml --executor auto", "names the partition gpu, but no SLURM cluster answers here"),
     ("submit sweep.yaml --executor slrum", "argument --executor: 'slrum' is not known (did you mean slurm?)"),

@@ -70,3 +70,12 @@ def standin(place: Path) -> Callable[..., Path]:
         return place / "runs" / "standin"
 
     return submit_it
+
+
+@pytest.fixture
+def hold(place: Path) -> Path:
+    """While this file is there, runs wait after HELD_AT steps."""
+    path = place / "runs" / "standin" / "hold"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    return path

@@ -31,7 +31,9 @@ class Site:
     # variables of the job's environment; no secrets: batch scripts and the folders of runs hold the values. A line of setup can read these
     # from a file of yours, as in `source ~/.secrets`
     env: dict[str, str] = field(default_factory=dict)
-    additional: dict[str, str] = field(default_factory=dict)  # further options of sbatch, such as {mail-type: FAIL}
+    report: dict[str, str] = field(default_factory=dict)  # options of sbatch for the report's job, such as {partition: cpu, time: 5}
+    after: list[str] = field(default_factory=list)  # SLURM's ids of jobs that must have ended before a sweep's begin
+    additional: dict[str, str] = field(default_factory=dict)  # further options of sbatch, for the runs: {mail-type: FAIL, exclusive: true}
 
     def estimate_kg(self, gpu_hours: float) -> float:
         """CO2e (kg) by the estimate of the SSAT paper's Table 3 (Lacoste et al. 2019): GPU-hours x board power x grid intensity."""

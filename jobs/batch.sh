@@ -1,0 +1,53 @@
+# How the batch script of a run ends: sourced with $run, the run's folder, and $job, SLURM's id of it.
+#
+# A job that was stopped or killed goes back into the queue, and what it then finds in its folder it goes on from. What it remembers of
+# its restarts is in its comment (`squeue -o %k`), not in the folder, which may be read-only, full, or out of inodes.
+
+most=3  # restarts in a row without progress, before it is held
+
+# what changes as a run gets on, in training and in evaluation; both are written under another name and moved into place
+saved() { stat -c '%n %i %y' "$run/last.pt" "$run/evals.json" 2>/dev/null; }
+begun_with=$(saved)
+
+# whoever signals the batch script means the run: its tasks are asked, save and leave. A shell hears of signals only while it waits
+ask() { scancel --signal=USR2 "$job"; }
+trap ask USR2 TERM
+srun() {
+  command srun "$@" &
+  step=$!
+  wait "$step"; code=$?
+  while [ "$code" -gt 128 ] && kill -0 "$step" 2>/dev/null; do wait "$step"; code=$?; done
+  return "$code"
+}
+
+end() {
+  code=$?
+  trap '' USR2 TERM
+  # one that failed by itself would fail again; one that is no longer RUNNING, SLURM is requeueing or cancelling already
+  if [ "$code" -ne 0 ] && [ ! -e "$run/error.json" ] && [ "$(squeue -h -j "$job" -o %T)" = RUNNING ]; then
+    restart
+  fi
+  exit "$code"
+}
+trap end EXIT
+
+restart() {
+  before=$(squeue -h -j "$job" -o %k | sed -n 's/^restart \([0-9]*\) of .*/\1/p')
+  if [ "$(saved)" != "$begun_with" ]; then
+    [ -z "$before" ] || comment "restarted after progress"
+    again requeue
+  elif [ "${before:-0}" -lt "$most" ]; then
+    comment "restart $((${before:-0} + 1)) of $most without progress (exit code $code)"
+    again requeue
+  else
+    comment "held: $most restarts without progress (exit code $code), see $run/log; once that is mended, the command that submitted it goes on"
+    again requeuehold
+  fi
+}
+
+comment() {
+  echo "$1"
+  scontrol update jobid="$job" comment="$1"
+}
+
+again() { scontrol "$1" "$job"; }

@@ -1,0 +1,140 @@
+"""What sbatch is asked for: the batch scripts of arrays of runs and of the report."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import submitit
+from submitit.core.utils import DelayedSubmission, JobPaths
+from submitit.helpers import clean_env, environment_variables
+
+from jobs import cluster
+from jobs.folders import Launch
+from jobs.graph import Job
+from jobs.node import WARNING_S
+from vitssl.config import Site
+
+NO_CAP = 10**6  # requeues after a time-out: a run may need more days than a partition grants
+REPORT_MIN, RUNS_A_MIN = 10, 20  # the time that a report may take: a start, and its runs
+_PATH = 'export PYTHONPATH={}"${{PYTHONPATH:+:$PYTHONPATH}}"'
+
+
+@contextmanager
+def outside_of_jobs() -> Iterator[None]:
+    """Hide the SLURM variables of a job that this launcher may run in: sbatch would read them as options. SLURM_CONF stays."""
+    kept = {name: os.environ[name] for name in ("SLURM_CONF",) if name in os.environ}
+    with clean_env(), environment_variables(**kept):
+        yield
+
+
+class Executor(submitit.SlurmExecutor):
+    """submitit's executor, which also works in a dry run on a machine without SLURM, and is patient with a busy one."""
+
+    @classmethod
+    def affinity(cls) -> int:
+        return 2
+
+    job_id = ""  # SLURM's, of the whole array, from when it is queued
+
+    def _internal_process_submissions(self, delayed_submissions: list[DelayedSubmission]) -> list[submitit.SlurmJob]:
+        """As submitit's, for one job or for an array, by `cluster.submit`, which asks a busy controller again."""
+        folder, number = JobPaths.get_first_id_independent_folder(self.folder), len(delayed_submissions)
+        folder.mkdir(parents=True, exist_ok=True)
+        script = folder / f".submission_file_{uuid4().hex}.sh"
+        script.write_text(self.script(number))
+        pickles = [folder / f"{uuid4().hex}.pkl" for _ in delayed_submissions]
+        for delayed, path in zip(delayed_submissions, pickles, strict=True):
+            delayed.set_timeout(self.parameters.get("time", 5), self.max_num_timeout)
+            delayed.dump(path)
+        self.job_id = cluster.submit(script)
+        ids = [f"{self.job_id}_{i}" for i in range(number)] if number > 1 else [self.job_id]
+        jobs = [submitit.SlurmJob(folder=self.folder, job_id=job_id, tasks=list(range(self._num_tasks()))) for job_id in ids]
+        jobs[0].paths.move_temporary_file(script, "submission_file", keep_as_symlink=True)
+        for job, path in zip(jobs, pickles, strict=True):
+            job.paths.move_temporary_file(path, "submitted_pickle")
+        return jobs
+
+    def script(self, count: int) -> str:
+        """The batch script of an array, as submitit would write it."""
+        parameters = self.parameters | ({"map_count": count} if count > 1 else {})
+        return submitit.slurm.slurm._make_sbatch_string(command=self._submitit_command_str, folder=self.folder, **parameters)
+
+
+def of_runs(jobs: list[Job], dependency: str | None, launch: Launch, write: bool) -> Executor:
+    """For an array of runs of equal resources; ``write`` the list of their folders, which the batch script reads."""
+    resources = jobs[0].resources
+    digest = hashlib.sha256("".join(job.identity for job in jobs).encode()).hexdigest()[:12]
+    listed = launch.sweep / "submitit" / f"folders-{digest}.txt"
+    if write:
+        listed.parent.mkdir(parents=True, exist_ok=True)
+        listed.write_text("".join(f"{job.folder}\n" for job in jobs))
+    executor = Executor(launch.sweep / "submitit" / "%j", max_num_timeout=NO_CAP)
+    kind = f"{launch.site.gpu_type}:" if launch.site.gpu_type else ""
+    gpus = {"gpus_per_node": f"{kind}{resources.gpus_per_node}"} if resources.gpus_per_node else {}
+    memory = {"mem": f"{round(resources.mem_gb * 1024)}MB"} if resources.mem_gb else {}
+    executor.update_parameters(
+        job_name=f"{launch.sweep.name}-{jobs[0].arm}-{jobs[0].stage}", time=round(resources.hours * 60), nodes=resources.nodes,
+        cpus_per_task=resources.cpus_per_gpu * max(1, resources.gpus_per_node),
+        signal_delay_s=min(WARNING_S, round(resources.hours * 3600 / 4)),
+        setup=_setup(launch, listed), **gpus, **memory, **_common(launch, launch.site.additional, dependency, *_behind(launch.site)),
+    )  # fmt: skip
+    return executor
+
+
+def _behind(site: Site) -> list[str | None]:
+    """What all runs of a sweep wait for, by the site."""
+    return ["afterany:" + ":".join(site.after) if site.after else None, site.additional.get("dependency")]
+
+
+def _options(additional: dict[str, str]) -> dict[str, str | bool]:
+    """A site's further options; one such as `exclusive: true` has no value, and false leaves one out."""
+    flags = {"true": True, "": True, "false": False}
+    return {name: flags.get(value.lower(), value) for name, value in additional.items() if name != "dependency"}
+
+
+def _common(launch: Launch, additional: dict[str, str], *dependencies: str | None) -> dict[str, Any]:
+    site, dependency = launch.site, ",".join(filter(None, dependencies)) or None
+    chosen = {"partition": site.partition, "account": site.account, "qos": site.qos, "constraint": site.constraint}
+    more: dict[str, Any] = {"chdir": str(launch.source), "requeue": True, **_options(additional)}
+    if dependency is not None:
+        more["kill-on-invalid-dep"] = "yes"
+    return {
+        **{key: value for key, value in chosen.items() if value is not None and key not in more},
+        "ntasks_per_node": 1,
+        "dependency": dependency,
+        "additional_parameters": {name: value for name, value in more.items() if value is not False},
+        "stderr_to_stdout": True,
+    }
+
+
+def _setup(launch: Launch, listed: Path) -> list[str]:
+    """The batch script's lines before srun: the site's, which run this is, and what happens at the end (`batch.sh`)."""
+    return [
+        *launch.site.setup,
+        *(f"export {name}={shlex.quote(value)}" for name, value in launch.site.env.items()),
+        'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"',
+        _PATH.format(shlex.quote(str(launch.source))),
+        f'run=$(sed -n "$((${{SLURM_ARRAY_TASK_ID:-0}} + 1))p" {shlex.quote(str(listed))})',
+        # of an array's last element, SLURM_JOB_ID is the whole array's id
+        "job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}; job=${job:-$SLURM_JOB_ID}",
+        f". {shlex.quote(str(launch.source / 'jobs' / 'batch.sh'))}",
+    ]
+
+
+def of_report(launch: Launch, dependency: str | None, runs: int, limit_min: int | None) -> Executor:
+    """For the report of a sweep of so many runs, where jobs may take ``limit_min`` at most."""
+    executor = Executor(launch.sweep / "submitit" / "%j")
+    executor.update_parameters(
+        job_name=f"{launch.sweep.name}-report", time=min(REPORT_MIN + runs // RUNS_A_MIN, limit_min or NO_CAP),
+        nodes=1, cpus_per_task=1,
+        setup=[*launch.site.setup, _PATH.format(shlex.quote(str(launch.source)))],
+        **_common(launch, launch.site.report, dependency),
+    )  # fmt: skip
+    return executor

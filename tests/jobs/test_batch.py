@@ -1,0 +1,62 @@
+"""How a batch script ends (jobs/batch.sh), with stand-ins for SLURM's commands; tests/slurm/test_hard_days.py has the real ones."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+BATCH = Path(__file__).resolve().parents[2] / "jobs" / "batch.sh"
+SQUEUE = '#!/bin/sh\n[ "$5" = %T ] && exec cat state\nexec cat comment\n'
+SCONTROL = '#!/bin/sh\necho "$1" >> calls\ncase "$3" in comment=*) printf %s "${3#comment=}" > comment ;; esac\n'
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """`job(*lines)`: what the batch script of a job with these lines in the place of srun calls scontrol for."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in {"squeue": SQUEUE, "scontrol": SCONTROL}.items():
+        Path(name).write_text(text)
+        Path(name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    Path("run").mkdir()
+    Path("state").write_text("RUNNING")
+    Path("comment").write_text("(null)")
+
+    def call(*lines: str) -> list[str]:
+        Path("calls").write_text("")
+        script = [f"run={shlex.quote(str(tmp_path / 'run'))}; job=5_1", f". {shlex.quote(str(BATCH))}", *lines]
+        subprocess.run(["bash"], input="\n".join(script), text=True, check=False)
+        return Path("calls").read_text().split()
+
+    return call
+
+
+def test_without_progress_it_restarts_three_times_and_is_held(job) -> None:
+    Path("run/last.pt").touch()
+    assert [job("exit 7")[-1] for _ in range(4)] == ["requeue", "requeue", "requeue", "requeuehold"]
+    assert Path("comment").read_text().startswith("held: 3 restarts without progress (exit code 7), see ")
+
+
+@pytest.mark.parametrize("name", ["last.pt", "evals.json"])
+def test_after_progress_the_restarts_are_counted_anew(job, name) -> None:
+    saves = f"touch partial; mv partial run/{name}"
+    Path(f"run/{name}").touch()
+    for _ in range(3):
+        assert job("exit 7")[-1] == "requeue"
+    assert job(saves, "exit 7") == ["update", "requeue"]
+    assert [job("exit 7")[-1] for _ in range(4)] == ["requeue", "requeue", "requeue", "requeuehold"]
+    assert job("exit 7")[-1] == "requeue", "released"
+
+
+def test_what_is_done_or_failed_or_cancelled_is_not_restarted(job) -> None:
+    assert job("exit 0") == []
+    Path("state").write_text("COMPLETING")
+    assert job("exit 7") == []
+    Path("state").write_text("RUNNING")
+    Path("run/error.json").touch()
+    assert job("exit 7") == []

@@ -1,0 +1,187 @@
+"""A cluster's hard days, on a real SLURM: what must neither be lost nor go on for ever; training is a stand-in (tests/jobs/standin.py)."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from jobs import cancel, cluster, status, submit
+from tests.jobs.conftest import write_index
+from tests.jobs.standin import HELD_AT
+from tests.slurm.commands import goes_on, held, history, is_done, kill_task, run_folder, sh, starts, task_of, training_of, wait_for
+from vitssl.files import write_json
+
+pytestmark = pytest.mark.release
+Standin = Callable[..., Path]
+SWEEP = str(Path(__file__).with_name("standin.yaml"))
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """For root too, whom no mode keeps out."""
+    sh("mount", "--bind", "-o", "ro", str(folder), str(folder))
+    try:
+        yield
+    finally:
+        # a job that is ending may still write its log there
+        wait_for(lambda: subprocess.run(["umount", str(folder)], check=False).returncode == 0)
+
+
+def restarts(folder: Path) -> int:
+    return int(re.search(r"Restarts=(\d+)", sh("scontrol", "show", "job", cluster.job_id(folder)))[1])
+
+
+def state_of(folder: Path) -> status.Status:
+    return next(s for s in status.collect(folder.parent) if s.name == folder.name)
+
+
+def test_a_job_that_cannot_get_on_is_held_with_a_reason_and_goes_on_when_that_is_mended(standin: Standin, hold: Path, capsys) -> None:
+    folder = run_folder(standin("arms=[chain]"), "chain-pretrain")
+    wait_for(lambda: held(folder))
+    with read_only(folder):
+        kill_task(folder)
+        wait_for(lambda: state_of(folder).state == "held", timeout_s=120)
+        assert restarts(folder) == 5  # after progress, three times without, and to be held
+        assert state_of(folder).error.startswith("held: 3 restarts without progress (exit code 1), see ")
+        capsys.readouterr()
+        words = [SWEEP, "--executor", "slurm", "arms=[chain]"]
+    hold.unlink()
+    assert submit.main([*words, "--wait"], module="standin") == 0
+    assert "2 in the queue before, of which 1 held: released, 0 submitted" in " ".join(capsys.readouterr().out.split())
+    assert starts(folder) == [0, HELD_AT] and is_done(run_folder(folder.parent, "chain-finetune"))
+
+
+@pytest.mark.parametrize("killed", ["task", "training"])
+def test_killed_again_before_the_next_checkpoint_it_goes_on_from_the_last(standin: Standin, hold: Path, killed: str) -> None:
+    folder = run_folder(standin("arms=[direct]"), "direct")
+    wait_for(lambda: held(folder))
+    for attempt in (1, 2):
+        os.kill(task_of(folder) if killed == "task" else training_of(folder), signal.SIGKILL)
+        wait_for(lambda begun=attempt: len(starts(folder)) > begun)
+    hold.unlink()
+    wait_for(lambda: is_done(folder))
+    assert starts(folder) == [0, HELD_AT, HELD_AT] and not (folder / "error.json").exists()
+
+
+def test_a_run_whose_parent_is_not_done_does_not_start_and_names_it(standin: Standin, hold: Path) -> None:
+    sweep = standin("arms=[chain]")
+    pretrain, finetune = run_folder(sweep, "chain-pretrain"), run_folder(sweep, "chain-finetune")
+    wait_for(lambda: held(pretrain))
+    sh("scontrol", "update", f"jobid={cluster.job_id(finetune)}", "dependency=")
+    wait_for(lambda: state_of(finetune).state == "failed", timeout_s=120)
+    assert state_of(finetune).error == f"not started: {pretrain.name}, which it starts from, is not done"
+    assert starts(finetune) == []
+
+
+def test_a_sweep_waits_for_the_jobs_that_its_site_names(standin: Standin, place: Path) -> None:
+    first = sh("sbatch", "--parsable", "--hold", "--output=/dev/null", "--wrap", "true")
+    sweep = standin("arms=[chain]", f"site.after=[{first}]", f"site.additional={{dependency: 'after:{first}'}}")
+    time.sleep(3)
+    folders = [run_folder(sweep, "chain-pretrain"), run_folder(sweep, "chain-finetune")]
+    assert [cluster.queued(folders)[folder].reason for folder in folders] == ["Dependency"] * 2
+    sh("scontrol", "release", first)
+    wait_for(lambda: (sweep / "report" / "report.html").exists())
+    assert all(is_done(folder) for folder in folders)
+
+
+def test_what_is_being_cancelled_is_waited_for_and_submitted_again(standin: Standin, hold: Path, capsys) -> None:
+    folder = run_folder(standin("arms=[direct]"), "direct")
+    wait_for(lambda: held(folder))
+    os.kill(training_of(folder), signal.SIGSTOP)  # it hears of nothing, and SLURM's KillWait passes
+    cancel.cancel(folder.parent)
+    assert cluster.queued([folder])[folder].state == "COMPLETING"
+    hold.unlink()
+    standin("arms=[direct]")
+    shown = capsys.readouterr()
+    assert "note: waiting for 1 job that SLURM is ending" in shown.err and "0 in the queue before, 1 submitted" in shown.out
+    wait_for(lambda: is_done(folder))
+    assert starts(folder) == [0, HELD_AT]
+
+
+@pytest.mark.parametrize("words", ["--batch --signal=USR2", "--batch --signal=TERM", "--full --signal=USR2", "--full --signal=TERM"])
+def test_a_signal_to_the_batch_script_stops_the_run_and_it_goes_on(standin: Standin, hold: Path, words: str) -> None:
+    folder = run_folder(standin("arms=[direct]"), "direct")
+    wait_for(lambda: held(folder))
+    sh("scancel", *words.split(), cluster.job_id(folder))
+    goes_on(folder, hold)
+    wait_for(lambda: history(folder) == ["REQUEUED", "COMPLETED"])
+    assert starts(folder) == [0, HELD_AT]
+
+
+def test_what_another_person_has_in_the_queue_is_neither_submitted_nor_cancelled(standin: Standin, hold: Path, capsys) -> None:
+    folder = run_folder(standin("arms=[chain]"), "chain-pretrain")
+    job = sh("sbatch", "--parsable", "--uid=nobody", "--chdir=/", "--output=/dev/null", "--hold", "--wrap", "true")
+    sh("scancel", cluster.job_id(folder))
+    write_json(folder / "slurm.json", {"job_id": job, "user": "nobody"})
+    capsys.readouterr()
+    for executor in ("slurm", "local"):
+        assert submit.main([SWEEP, "--executor", executor, "arms=[chain]"], module="standin") == 2
+        assert capsys.readouterr().err.startswith(f"error: {folder.name} is in SLURM's queue for nobody (job {job}); ")
+    assert state_of(folder).state == "held"
+    cancel.cancel(folder.parent)
+    assert f"note: job {job} ({folder.name}) is not yours but nobody's, and stays\n" in capsys.readouterr().err
+    assert sh("squeue", "-h", "-u", "nobody", "-o", "%i %T") == f"{job} PENDING"
+    sh("scancel", job)
+
+
+def test_a_controller_that_is_silent_is_no_reason_to_train_here(place: Path, silent_controller: None, capsys) -> None:
+    (place / "shards" / "digits").mkdir(parents=True)
+    write_index(place / "shards" / "digits", [("train", 300), ("test", 10)])
+    assert submit.main([SWEEP, "arms=[direct]"], module="standin") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: SLURM is set up on this machine, but no SLURM cluster answers here; ")
+    assert error.endswith("train here with --executor local\n") and error.count("\n") == 1
+    assert not Path("runs").exists()
+
+
+@pytest.fixture
+def silent_controller(cluster: None) -> Iterator[None]:
+    """Whose daemon hangs: it accepts connections and does not answer."""
+    pid = int((Path(os.environ["SLURM_CONF"]).parents[1] / "run" / "slurmctld.pid").read_text())
+    os.kill(pid, signal.SIGSTOP)
+    yield
+    os.kill(pid, signal.SIGCONT)
+
+
+def test_waiting_ends_where_only_held_jobs_are_left(standin: Standin, hold: Path) -> None:
+    with ThreadPoolExecutor() as thread:
+        waiting = thread.submit(submit.main, [SWEEP, "--executor", "slurm", "arms=[chain]", "--wait"], module="standin")
+        wait_for(lambda: any(held(path.parent) for path in hold.parent.glob("chain-pretrain-*/last.pt")))
+        sh("scontrol", "requeuehold", cluster.job_id(run_folder(hold.parent, "chain-pretrain")))
+        assert waiting.result(timeout=60) == 1
+
+
+def test_a_report_that_cannot_run_is_made_by_who_waits(standin: Standin, hold: Path, capsys) -> None:
+    words = [SWEEP, "--executor", "slurm", "arms=[direct]", "site.report={begin: now+1hour, time: 3}", "--wait"]
+    with ThreadPoolExecutor() as thread:
+        waiting = thread.submit(submit.main, words, module="standin")
+        wait_for(lambda: any(held(path.parent) for path in hold.parent.glob("direct-*/last.pt")))
+        status.show(hold.parent, Console(width=200))
+        job = cluster.job_id(hold.parent)
+        assert f"Report: job {job}, pending\n" in capsys.readouterr().out
+        assert sh("squeue", "-h", "-j", job, "-o", "%l") == "3:00"
+        hold.unlink()
+        assert waiting.result(timeout=60) == 0
+    assert (hold.parent / "report" / "report.html").exists()
+    wait_for(lambda: not sh("squeue", "-h", "--me"))
+
+
+def test_what_cannot_be_written_is_cancelled_all_the_same(standin: Standin, hold: Path, capsys) -> None:
+    folder = run_folder(standin("arms=[direct]"), "direct")
+    wait_for(lambda: held(folder))
+    with read_only(folder):
+        cancel.cancel(folder.parent)
+        wait_for(lambda: not sh("squeue", "-h", "--me"))
+    shown = capsys.readouterr()
+    assert "cancelled 2 jobs: " in shown.out
+    assert f"note: that {folder.name} was cancelled could not be written in its folder (Read-only file system)" in shown.err

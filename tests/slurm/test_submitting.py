@@ -1,0 +1,112 @@
+"""Submitting to a controller that is busy, slow or asked to stop, on a real SLURM: an sbatch before the real one, which misbehaves."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from jobs import cluster, submit
+from tests.slurm.commands import is_done, sh, wait_for
+
+pytestmark = pytest.mark.release
+SWEEP = str(Path(__file__).with_name("standin.yaml"))
+TIMED_OUT = "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1"
+
+
+@pytest.fixture
+def sbatch(place: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """`sbatch(lines)`: from now on these run first; $n counts the calls, and $real is the real one."""
+    monkeypatch.setattr(cluster, "PAUSES_S", (1, 1))
+    real, folder = shutil.which("sbatch"), place / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+    def install(lines: str) -> None:
+        counted = f"echo >> {folder}/calls; n=$(wc -l < {folder}/calls); real={real}"
+        (folder / "sbatch").write_text(f'#!/bin/bash\n{counted}\n{lines}\nexec $real "$@"\n')
+        (folder / "sbatch").chmod(0o755)
+
+    return install
+
+
+def names() -> list[str]:
+    return sorted(sh("squeue", "-h", "--me", "-o", "%j").split())
+
+
+QUEUED = ["standin-chain-finetune", "standin-chain-pretrain", "standin-report"]
+
+
+def test_what_is_transient_is_tried_again(standin, hold: Path, sbatch, capsys) -> None:
+    sbatch(f"[ $((n % 2)) = 0 ] || {{ {TIMED_OUT}; }}")
+    standin("arms=[chain]")
+    assert names() == QUEUED
+    assert capsys.readouterr().err.count("Socket timed out on send/recv operation; trying again in 1 s\n") == 3
+
+
+def test_what_was_queued_although_sbatch_failed_is_queued_once(standin, hold: Path, sbatch) -> None:
+    sbatch(f'$real "$@" > /dev/null; {TIMED_OUT}')
+    sweep = standin("arms=[chain]")
+    assert names() == QUEUED
+    hold.unlink()
+    wait_for(lambda: all(is_done(path.parent) for path in sweep.glob("*/run.yaml")))
+
+
+def test_an_sbatch_that_hangs_is_given_up_and_what_was_queued_is_taken_back(standin, hold: Path, sbatch, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(cluster, "ANSWER_S", 2)
+    sbatch("[ $n = 1 ] || exec sleep 100")
+    assert submit.main([SWEEP, "--executor", "slurm", "arms=[chain]"], module="standin") == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: sbatch did not answer in 2 s; so it went for ")
+    assert error.endswith("; nothing of this submission stays queued")
+    wait_for(lambda: not names())
+    assert not list(hold.parent.glob("*/slurm.json"))
+
+
+@pytest.fixture
+def submitting(standin, hold: Path) -> Iterator[Callable[..., subprocess.Popen]]:
+    """`submitting(*words)`: a submission in a process group of its own, which Ctrl-C can be sent to."""
+    program = "import sys; from jobs import submit; sys.exit(submit.main(sys.argv[1:], module='standin'))"
+    path = os.pathsep.join([os.environ["PYTHONPATH"], str(Path(__file__).parents[2])])
+    started = []
+
+    def start(*words: str) -> subprocess.Popen:
+        command = [sys.executable, "-c", program, SWEEP, "--executor", "slurm", "arms=[chain]", *words]
+        started.append(subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path}, text=True, stderr=subprocess.PIPE, process_group=0))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def interrupted(process: subprocess.Popen) -> str:
+    os.killpg(process.pid, signal.SIGINT)
+    error = process.communicate(timeout=30)[1]
+    assert process.returncode == 130
+    return error
+
+
+def test_ctrl_c_takes_back_what_was_queued(submitting, sbatch, place: Path) -> None:
+    sbatch('[ $n = 1 ] || { $real "$@"; exec sleep 100; }')
+    process = submitting()
+    wait_for(lambda: len(names()) == 2)
+    assert interrupted(process) == "interrupted: nothing of this submission stays queued\n"
+    wait_for(lambda: not names())
+    assert not list(place.glob("runs/standin/*/slurm.json"))
+
+
+def test_ctrl_c_while_waiting_leaves_the_jobs(submitting) -> None:
+    process = submitting("--wait")
+    wait_for(lambda: len(names()) == 3)
+    wait_for(lambda: sh("squeue", "-h", "--me", "-t", "RUNNING", "-o", "%j"))
+    error = interrupted(process)
+    assert error.startswith("interrupted: the jobs go on; follow them with: ") and error.count("\n") == 1
+    assert names() == QUEUED
