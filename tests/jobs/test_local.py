@@ -296,7 +296,7 @@ def test_a_dry_run_shows_every_run_its_script_and_cost_and_writes_no_run(local, 
     assert shown.splitlines()[-1].endswith("--all-jobs prints every run, with its fields and sbatch scripts")
     assert submit.main([*words, "--all-jobs"]) == 0
     shown = capfd.readouterr().out
-    assert shown.count("#!/bin/bash") == 2 and "--dependency=afterok:JOB1" in shown
+    assert shown.count("#!/bin/bash") == 3 and "--dependency=afterok:JOB1" in shown  # the report has a job too
     assert "every run: " in shown and "optim.batch_size=16" in shown and "objectives.mae.mask_ratio=0.75" in shown
     assert "assumed: 20 TFLOP/s" in shown and "2 USD per GPU-hour" in shown
     first = shown.splitlines()
