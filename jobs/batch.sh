@@ -40,7 +40,7 @@ restart() {
     comment "restart $((${before:-0} + 1)) of $most without progress (exit code $code)"
     again requeue
   else
-    comment "held: $most restarts without progress (exit code $code), see $run/log; once that is mended, the command that submitted it goes on"
+    comment "held: $most restarts without progress (exit code $code), see $run/log; once that is repaired, the command that submitted it goes on"
     again requeuehold
   fi
 }

@@ -45,7 +45,7 @@ def state_of(folder: Path) -> status.Status:
     return next(s for s in status.collect(folder.parent) if s.name == folder.name)
 
 
-def test_a_job_that_cannot_get_on_is_held_with_a_reason_and_goes_on_when_that_is_mended(standin: Standin, hold: Path, capsys) -> None:
+def test_a_job_that_cannot_get_on_is_held_with_a_reason_and_goes_on_when_that_is_repaired(standin: Standin, hold: Path, capsys) -> None:
     folder = run_folder(standin("arms=[chain]"), "chain-pretrain")
     wait_for(lambda: held(folder))
     with read_only(folder):
