@@ -52,7 +52,7 @@ class Ahead:
 
     def __init__(self, index: Index, positions: np.ndarray, window: int):
         shards = [shard for shard, wanted in zip(index.shards, needed(index, positions), strict=True) if wanted]
-        per_image = sum(shard["bytes"] for shard in shards) / sum(shard["images"] for shard in shards)
+        per_image = sum(shard["bytes"] for shard in shards) / max(1, sum(shard["images"] for shard in shards))
         # each lane of the window begins and ends within a block; twice as many, so that none is forgotten early
         self._remembered = 2 * (int(window * per_image) // BLOCK + 2 * LANES)
         self.index = index
