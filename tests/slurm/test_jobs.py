@@ -76,6 +76,7 @@ def test_what_slurm_refuses_leaves_nothing_queued(standin: Standin, capsys) -> N
     wait_for(lambda: is_done(folder))
 
 
+@pytest.mark.release
 def test_a_second_submission_has_the_only_report_and_keeps_off_while_one_is_under_way(standin: Standin, hold: Path, capsys) -> None:
     sweep = standin("arms=[direct]")
     standin("arms=[direct]")
@@ -88,6 +89,7 @@ def test_a_second_submission_has_the_only_report_and_keeps_off_while_one_is_unde
     assert "is being submitted by another process" in shown and "SLURM's queue holds 1 run of" in shown
 
 
+@pytest.mark.release
 def test_a_failed_parent_leaves_nobody_pending(standin: Standin) -> None:
     sweep = standin("arms=[chain]", "axes.seed=[13]")
     wait_for(lambda: not sh("squeue", "-h", "--me"))
@@ -98,6 +100,7 @@ def test_a_failed_parent_leaves_nobody_pending(standin: Standin) -> None:
     assert starts(run_folder(sweep, "chain-finetune")) == []
 
 
+@pytest.mark.release
 def test_warned_before_the_time_limit_it_saves_and_goes_on(standin: Standin, hold: Path) -> None:
     sweep = standin("arms=[chain]")
     pretrain, finetune = run_folder(sweep, "chain-pretrain"), run_folder(sweep, "chain-finetune")
@@ -185,6 +188,7 @@ def evaluation_goes_on(folder: Path) -> None:
     assert starts(folder) == [0]
 
 
+@pytest.mark.release
 def test_an_evaluation_that_is_warned_goes_on_with_what_is_left(evaluated: Path) -> None:
     sh("scancel", "--signal", "USR2", cluster.job_id(evaluated))
     evaluation_goes_on(evaluated)
