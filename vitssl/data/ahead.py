@@ -19,7 +19,7 @@ from vitssl.data.order import LANES, needed
 from vitssl.data.prefetch import prefetch
 
 BLOCK = 4 << 20  # bytes of one request
-SLICES = 8  # slices of batches that reading is ahead of asking for them
+SLICES = 8  # of batches, each of one rank, by which reading is ahead
 OPEN_SHARDS = 256  # per process; a usual limit is 1,024 open files
 
 
@@ -65,12 +65,12 @@ class Ahead:
     def _reading(self, positions: Iterator[np.ndarray]) -> Generator[np.ndarray, None, None]:
         read_once = lru_cache(self._remembered)(partial(self._read, bytearray(BLOCK)))
         for chosen in positions:
-            for shard, block in self.blocks(chosen):
+            for shard, block in self._blocks(chosen):
                 read_once(shard, block)
             yield chosen
 
-    def blocks(self, positions: np.ndarray) -> list[tuple[int, int]]:
-        """The shards and numbers of the blocks in which images begin or end."""
+    def _blocks(self, positions: np.ndarray) -> list[tuple[int, int]]:
+        """(number of the shard, number of the block of BLOCK bytes) of all blocks in which images at ``positions`` begin or end."""
         start, shard = self.index.offset[positions], self.index.shard[positions]
         ends = (start // BLOCK, (start + self.index.size[positions] - 1) // BLOCK)
         return sorted({pair for end in ends for pair in zip(shard.tolist(), end.tolist(), strict=True)})

@@ -7,8 +7,8 @@ tens of seconds for a large set: what they are made of is checked by its sha256 
 Next to it is a lock file: the process that builds holds it exclusively, those that read share it, and a cache whose lock nobody holds
 may be evicted.
 
-It is all in a folder of this user alone, which others cannot rename: who may write in the same temporary folder can neither read nor
-plant anything.
+It is all in a folder of this user alone: others of the node, who may write in the same temporary folder, can neither read nor plant
+anything. A file is opened only if it is this user's, whatever folder lies there by then.
 
 Shapes: N images of the index.
 """

@@ -18,7 +18,7 @@ from vitssl.data.index import Index
 LANES = 64  # at most; with more ranks than that two may read the same piece
 PIECE = 1000  # images of a shard that stay together: large enough to be read in order, so small that few large shards are mixed too
 LOOKED_AT = 256  # pieces by which it is told whether shards are mixed
-TOO_ALIKE = 0.05
+TOO_ALIKE = 0.05  # by how much more than by chance, of what is left to 1, two images of a piece may be of one class
 
 
 class Order:
