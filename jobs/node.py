@@ -68,7 +68,8 @@ def command(folder: Path, job: dict[str, Any], node: NodeInfo, stop_file: Path, 
     python = container_command(site, sys.executable, [folder.parent, Path(job["source"]), stop_file.parent, *_outside(job, site)])
     if node.nodes == 1 and processes == 1:
         return [*python, "-m", module, str(folder)]
-    training = ["--nproc-per-node", str(processes), "-m", module, str(folder)]
+    # torchrun makes a folder for logs even where it writes none, and leaves it in /tmp unless it is told where
+    training = ["--log-dir", str(stop_file.parent), "--nproc-per-node", str(processes), "-m", module, str(folder)]
     if node.nodes == 1:
         return [*python, "-m", "vitssl.loopback", *training]
     # static: what torchrun's elastic rendezvous finds in its store it unpickles, and everybody on the network can write there

@@ -69,10 +69,12 @@ def attack(port: int, line: str, wrote: Any) -> None:
 def running(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A job of one node and two ranks, which add when all of them are there, and again after `go`."""
     (folder / "worker.py").write_text(WORKER)
+    (folder / "tmp").mkdir()
     job = {"source": str(folder), "site": dataclasses.asdict(Site()), "gpus_per_node": 2, "cache_dir": None, "binds": []}
     words = command(folder, job, NodeInfo(), folder / "stop", "worker")
     path = os.pathsep.join(map(str, (folder, ROOT)))
-    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": path}, start_new_session=True)
+    variables = os.environ | {"PYTHONPATH": path, "TMPDIR": str(folder / "tmp")}
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=variables, start_new_session=True)
     try:
         yield process
     finally:
@@ -104,6 +106,7 @@ def test_a_job_of_one_node_listens_on_the_loopback_interface_alone(tmp_path: Pat
     assert len(found) >= 3, "the store, and one of each rank"
     assert {address for address, _ in found} == {"127.0.0.1"}
     assert [(tmp_path / f"sum-{rank}").read_text() for rank in (0, 1)] == ["4", "4"]
+    assert not os.listdir(tmp_path / "tmp"), "left on the node"
 
 
 @pytest.mark.release
