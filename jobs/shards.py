@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import functools
 import math
-import re
-import shlex
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jobs.graph import Stage
-from jobs.node import container_command
-from vitssl.config import ConfigError, Data, Run, Site, classifies, needs_labels, unknown
-from vitssl.data import findings, listing, paper_counts, webdatasets
-from vitssl.data.folders import build_command, build_line, holds_runs
-from vitssl.data.index import OF_RUNS, Index, load_index, named, unwritten
+from jobs.sources import is_here
+from vitssl.config import ConfigError, Data, Run, classifies, needs_labels, unknown
+from vitssl.data import findings, paper_counts
+from vitssl.data.index import Index, load_index, named, unwritten
 from vitssl.data.sources import open_source
 from vitssl.data.subset import train_and_heldout
 from vitssl.words import counted
@@ -51,7 +45,7 @@ def expected_index(data: Data) -> Index | None:
     if (folder / "index.json").exists():
         return index_of(folder)
     # how many images are in somebody's tars is known when they are read
-    if source == "digits" or (source and not source.startswith("wds:") and _is_here(source)):
+    if source == "digits" or (source and not source.startswith("wds:") and is_here(source)):
         return _listed(folder, source)
     printed = paper_counts.expected(folder)
     known = printed is not None and set(named(f"{data.train_split}+{data.test_split}", printed.splits)) <= set(printed.splits)
@@ -66,142 +60,6 @@ def _listed(folder: Path, source: str) -> Index:
         raise ConfigError(str(error), "data.source") from None
     labels = {split: np.array([sample.label for sample in samples]) for split, samples in opened.splits.items()}
     return unwritten(folder, f"{opened.name} (as listed)", opened.classes, labels)
-
-
-def prepare(stages: Iterable[Stage], dry_run: bool = False) -> dict[str, str]:
-    """Make the paths of every stage's data absolute; gives {missing folder: source to build it from}.
-
-    A dry run continues without shards that cannot be built, if their data set's counts are published.
-
-    Raises:
-        ConfigError: shards that are missing and cannot be built, or that were built from another source than the Run's.
-    """
-    missing: dict[str, str] = {}
-    for stage in stages:
-        data = stage.run.data
-        with stage.error_location():
-            data.shards = str(Path(data.shards).expanduser().resolve())
-            data.source = data.source and _anchored(data.source)
-            if (Path(data.shards) / "index.json").exists():
-                _refuse_other_source(data)
-            elif data.source is None and not (dry_run and expected_index(data) is not None):
-                raise ConfigError(_no_shards(data.shards), "data.shards")
-            elif data.source is not None and (other := missing.setdefault(data.shards, data.source)) != data.source:
-                raise ConfigError(f"{data.shards} is to be built from {other} too; give each its own data.shards", "data.source")
-            elif data.source is not None and not dry_run:
-                _refuse_absent_files(data.source)
-            _prepare_evals(stage.run)
-    return missing
-
-
-def _no_shards(folder: str) -> str:
-    """What is wrong with a folder without shards, and what to type."""
-    if holds_runs(folder):
-        return f"{folder}: {OF_RUNS}"
-    if line := build_line(folder):
-        return f"{folder} holds images and not their shards; write them with `{line}` and set data.shards={shlex.split(line)[-1]}"
-    advice = f"build it with `vitssl shards build SOURCE {folder}` (SOURCE: see vitssl/docs/data.md) or set data.source"
-    return f"{folder} holds no index.json; {advice}"
-
-
-def _refuse_absent_files(source: str) -> None:
-    path = _parts(source)[1]
-    if path and not source.startswith("torchvision:") and not _is_here(source):
-        raise ConfigError(f"there is no {path} to build the shards from", "data.source")
-
-
-def _prepare_evals(run: Run) -> None:
-    """Other shards that evaluators look at: absolute, there, with such a split. Whether classes agree is seen when the run starts."""
-    for name, fields in run.evals.items():
-        if fields and fields.get("shards"):
-            fields["shards"] = str(Path(fields["shards"]).expanduser().resolve())
-            try:
-                index_of(Path(fields["shards"])).where(fields.get("split", "test"))
-            except ConfigError as error:
-                raise ConfigError(error.reason, f"evals.{name}.shards") from None
-
-
-def _refuse_other_source(data: Data) -> None:
-    if data.source is None:
-        return
-    try:
-        same = _was_built_from(Path(data.shards), data.source)
-    except ConfigError as error:
-        raise ConfigError(f"{error}; data.source=null takes the shards as they are", "data.source") from None
-    if not same:
-        raise ConfigError(
-            f"{data.shards} was built from other data ({index_of(Path(data.shards)).name}) than {data.source} lists"
-            f"{_differing(Path(data.shards), data.source)}; "
-            "set data.shards to a new folder to build that one, or data.source=null to train on what is there",
-            "data.source",
-        )
-
-
-def _differing(folder: Path, source: str) -> str:
-    """What differs, and how to have it, where the source is here to be listed."""
-    if not _is_here(source):
-        return ""
-    opened = open_source(source)
-    differing = listing.difference(index_of(folder), listing.rows(opened), opened)
-    return f" ({differing}); `{build_command(source, folder)} --rebuild` replaces the shards"
-
-
-def _is_here(source: str) -> bool:
-    path = _parts(source)[1]
-    if source.startswith("wds:"):
-        return webdatasets.is_here(path)
-    return bool(path) and not source.startswith("torchvision:") and Path(path).exists()
-
-
-@functools.cache
-def _was_built_from(folder: Path, source: str) -> bool:
-    """Source files that exist are listed and compared, wherever they are now; a download, or files that are gone, count by their name."""
-    index = index_of(folder)
-    if _is_here(source):
-        return listing.fingerprint(source) == index.source
-    # what the shards of such a source may be called (`vitssl.data.sources.Source.name`), without opening it
-    path, _, options = (source.partition(":")[2] or source).partition("?")
-    if option := re.search(r"(?:^|&)train=([^&]*)", options):
-        return index.name == f"{Path(path).name}/{Path(option[1]).stem}"
-    return index.name in ([webdatasets.name_of(path)] if source.startswith("wds:") else [Path(path).name, Path(path).stem])
-
-
-def _parts(source: str) -> tuple[str, str, str]:
-    """What comes before, in and after the path of KIND:PATH?OPTIONS, PATH, or torchvision:NAME?root=PATH; all may be empty."""
-    kind, colon, rest = source.partition(":")
-    if kind == "torchvision":
-        before, option, path = source.partition("?root=")
-        return before + option, path, ""
-    if not colon:
-        return ("", "", source) if source == "digits" else ("", source, "")
-    path, option, after = rest.partition("?")
-    return kind + colon, path, option + after
-
-
-def _anchored(source: str) -> str:
-    """The source with its path made absolute: it is relative to the user's folder, and shards are built from the project's."""
-    before, path, after = _parts(source)
-    return f"{before}{Path(path).expanduser().resolve()}{after}" if path else source
-
-
-def build(missing: dict[str, str], site: Site) -> None:
-    """Build shards in the foreground, in the site's container if it has one.
-
-    Raises:
-        ConfigError: a build failed; its message is printed above.
-    """
-    for folder, source in missing.items():
-        print(f"{folder} does not exist yet: building it from {source}", flush=True)
-        Path(folder).parent.mkdir(parents=True, exist_ok=True)
-        paths = [Path(folder).parent, *_existing(_parts(source)[1])]
-        command = [*container_command(site, sys.executable, paths), "-m", "vitssl.cli", "shards", "build"]
-        if subprocess.run([*command, source, folder], cwd=ROOT, check=False).returncode:
-            raise ConfigError(f"building {folder} from {source} failed; nothing was queued", "data.source")
-
-
-def _existing(path: str) -> list[Path]:
-    """The path, or the nearest folder above it that exists: what a container must see to read it, or to make it."""
-    return [next(p for p in (Path(path), *Path(path).parents) if p.exists())] if path else []
 
 
 @functools.cache

@@ -33,6 +33,7 @@ from jobs import (
     local,
     overrides,
     predict,
+    prepare,
     shards,
     show,
     smoke,
@@ -113,10 +114,10 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
             stage.run = smoke.shrink(stage.run, spec, runs, stage.where)
     if executor == "local":
         _refuse_without_gpu(stages)
-    missing, unfetched = shards.prepare(stages, options.dry_run), weights.prepare(stages)
+    missing, unfetched = prepare.shards(stages, options.dry_run), weights.prepare(stages)
     weights.check_names(unfetched, site)
     if not options.dry_run:
-        shards.build(missing, site)
+        prepare.build(missing, site)
         weights.fetch(unfetched, site)
         weights.prepare(stages)  # does what was imported fit?
     launch = folders.Launch(runs / spec.name, executor, site, Path(), options.use_current_source, module=module)

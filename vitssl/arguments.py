@@ -44,7 +44,7 @@ class Parser(argparse.ArgumentParser):
             message += " (type the same command again: what is done stays, what was stopped goes on)"
         elif word := re.match(r"unrecognized arguments: --?(\w[\w.-]*)", message):
             fields = [f"{name}=VALUE" for name in meant(word[1].replace("-", "_"))] if self.takes_fields else []
-            near = fields or closest(f"--{word[1]}", sorted(self._options))
+            near = fields or (closest(f"--{word[1]}", sorted(self._options)) if len(word[1]) > 1 else [])
             message += f" (did you mean {near[0]}?)" if near else ""
         elif missing := re.match(r"the following arguments are required: (\w+)|argument (--\w+): expected", message):
             message += self._meaning(missing[1] or missing[2])

@@ -263,7 +263,8 @@ def run_folder(path: Path) -> Path:
     if (path / "sweep.json").is_file():
         example = next((f", for example {run_yaml.parent}" for run_yaml in sorted(path.glob("*/run.yaml"))), "")
         raise ConfigError(f"{path} is the folder of a whole sweep; name one of its runs{example}")
-    if not (path / "run.yaml").is_file() and (found := sorted(path.glob("*/*/run.yaml"))):
+    found = sorted(path.glob("*/*/run.yaml")) or sorted((Path("runs") / path.name).glob("*/run.yaml"))
+    if not (path / "run.yaml").is_file() and found:
         raise ConfigError(f"{path} is not a run folder; name one, such as {found[0].parent}")
     return path
 

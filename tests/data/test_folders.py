@@ -11,7 +11,7 @@ import pytest
 from vitssl import cli
 from vitssl.config import ConfigError
 from vitssl.data import shards
-from vitssl.data.folders import build_line
+from vitssl.data.build_line import build_line
 from vitssl.data.sources import Source, open_source
 
 
@@ -142,6 +142,10 @@ def test_shards_that_are_asked_of_an_image_folder_name_the_line_that_builds_them
     assert build_line("whole") == "vitssl shards build folder:whole shards/whole"
     flat(Path("shards/mine"), cat=2)
     assert build_line("shards/mine") == "vitssl shards build 'folder:shards/mine?test=0.2&seed=0' shards/mine-shards"
+    Path("tars").mkdir()
+    for name in ("part-00", "part-01"):
+        Path(f"tars/{name}.tar").touch()
+    assert build_line("tars") == "vitssl shards build 'wds:tars/*.tar' shards/tars"
     (tmp_path / "empty" / "notes").mkdir(parents=True)
     assert [build_line(path) for path in ("empty", "nowhere", "photos/cat")] == [None] * 3
     with pytest.raises(ConfigError, match=r"^whole: holds images and not their shards, which `vitssl .* shards/whole` writes$"):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jobs import overrides, shards, sweep
+from jobs import overrides, prepare, shards, sweep
 from jobs.graph import Graph, cells, link
 from tests.jobs.standin import COST
 from vitssl.data.index import COLUMNS, Index, fingerprint, to_json
@@ -39,7 +39,7 @@ def write_index(folder: Path, parts: list[tuple[str, int]], name: str = "digits"
     content = to_json(index)
     (folder / "index.json").write_text(json.dumps(content | {"sha256": fingerprint(content)}))
     shards.index_of.cache_clear()
-    shards._was_built_from.cache_clear()
+    prepare._was_built_from.cache_clear()
     shards._COUNTED.clear()
 
 
@@ -52,7 +52,7 @@ def expand(place: Path) -> Callable[..., Graph]:
         path.write_text(text)
         spec = sweep.read(path, overrides.parse(list(words)), everything)
         planned = cells(spec)
-        shards.prepare(stage for cell in planned for stage in cell.stages)
+        prepare.shards(stage for cell in planned for stage in cell.stages)
         return link(spec, planned, place / "runs" / spec.name, shards.fingerprint)
 
     return make

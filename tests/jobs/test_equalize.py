@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import budget, equalize, graph, overrides, predict, shards, sweep
+from jobs import budget, equalize, graph, overrides, predict, prepare, shards, sweep
 from jobs.folders import Launch, architecture, digest, source_files
 from tests.jobs.conftest import write_finished
 from tests.report.conftest import record
@@ -43,7 +43,7 @@ def plan(place: Path):
         Path("sweep.yaml").write_text(text)
         spec = sweep.read("sweep.yaml", overrides.parse(list(words)))
         cells = graph.cells(spec)
-        shards.prepare(stage for cell in cells for stage in cell.stages)
+        prepare.shards(stage for cell in cells for stage in cell.stages)
         launch = Launch(place / "runs" / spec.name, "local", Site(), place, commit=(None, True))
         write_costs(launch, cells)
         equalize.apply(spec, cells, launch)

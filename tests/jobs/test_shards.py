@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from jobs import shards
+from jobs import prepare, shards, sources
 from tests.jobs.conftest import EXAMPLE, write_index
 from vitssl.config import ConfigError, Data, Objectives, Run, Subset
 from vitssl.config.objectives.mae import MaeConfig
@@ -30,8 +30,8 @@ def photos(root: Path, *names: str) -> Path:
 
 
 def was_built_from(folder: Path, source: str) -> bool:
-    shards._was_built_from.cache_clear()
-    return shards._was_built_from(folder, source)
+    prepare._was_built_from.cache_clear()
+    return prepare._was_built_from(folder, source)
 
 
 def test_shards_of_another_source_are_refused(expand, place: Path) -> None:
@@ -117,13 +117,13 @@ def test_a_source_that_cannot_be_listed_says_what_to_do(expand, place: Path) -> 
 
 
 def test_paths_of_sources_are_the_users(place: Path) -> None:
-    assert shards._anchored("folder:photos") == f"folder:{place}/photos"
-    assert shards._anchored("photos") == f"{place}/photos"
-    assert shards._anchored("csv:/data/list.csv") == "csv:/data/list.csv"
-    assert shards._anchored("folder:photos?classes=../few.txt") == f"folder:{place}/photos?classes=../few.txt"
-    assert shards._anchored("torchvision:CIFAR10?root=data") == f"torchvision:CIFAR10?root={place}/data"
-    assert [shards._anchored(source) for source in ("digits", "torchvision:CIFAR10")] == ["digits", "torchvision:CIFAR10"]
-    assert shards._existing(f"{place}/data/deep") == [place]
+    assert sources.anchored("folder:photos") == f"folder:{place}/photos"
+    assert sources.anchored("photos") == f"{place}/photos"
+    assert sources.anchored("csv:/data/list.csv") == "csv:/data/list.csv"
+    assert sources.anchored("folder:photos?classes=../few.txt") == f"folder:{place}/photos?classes=../few.txt"
+    assert sources.anchored("torchvision:CIFAR10?root=data") == f"torchvision:CIFAR10?root={place}/data"
+    assert [sources.anchored(source) for source in ("digits", "torchvision:CIFAR10")] == ["digits", "torchvision:CIFAR10"]
+    assert sources.existing(f"{place}/data/deep") == [place]
 
 
 def test_a_dry_run_lists_the_files_that_shards_will_be_built_from(expand, place: Path) -> None:
@@ -178,7 +178,7 @@ def test_what_differs_from_a_changed_source_is_said(expand, place: Path) -> None
     source = photos(place / "photos", "x", "y")
     build(f"folder:{source}", place / "shards" / "photos", workers=1, progress=False)
     Image.linear_gradient("L").save(source / "train" / "dog" / "z.png")
-    shards._was_built_from.cache_clear()
+    prepare._was_built_from.cache_clear()
     with pytest.raises(ConfigError) as error:
         expand("data.source=folder:photos", "data.shards=shards/photos")
     assert (

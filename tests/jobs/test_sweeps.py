@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import folders, overrides, shards, smoke, sweep
+from jobs import folders, overrides, prepare, shards, smoke, sweep
 from jobs.graph import Job, cells, link
 from tests.conftest import but_for_a_release
 from vitssl import report, train
@@ -69,7 +69,7 @@ def test_every_arm_trains_evaluates_and_is_reported(
         for stage in cell.stages:
             stage.run = smoke.shrink(stage.run, spec, tmp_path, stage.where)
             stage.run.loop.threads, stage.run.loop.device, stage.run.data.cache_dir = 1, "cpu", str(digits.with_name("cache"))
-    shards.build(shards.prepare(stage for cell in planned for stage in cell.stages), Site())
+    prepare.build(prepare.shards(stage for cell in planned for stage in cell.stages), Site())
     graph = link(spec, planned, tmp_path / spec.name, shards.fingerprint)
     launch = folders.Launch(tmp_path / spec.name, "local", Site(), ROOT, commit=(None, True))
     launch.sweep.mkdir()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from jobs import shards
+from jobs import prepare, shards
 from vitssl.config import ConfigError
 from vitssl.data.shards import build
 
@@ -35,7 +35,7 @@ def words(place: Path) -> list[str]:
     """A data set of two training tars, each with four images, and what a user types to train on it."""
     for name, count in {"train-0": 4, "train-1": 4, "test-0": 2}.items():
         pets(place / "zoo" / f"{name}.tar", count, seed=len(name) + count)
-    shards._was_built_from.cache_clear()
+    prepare._was_built_from.cache_clear()
     return ["data.source=wds:zoo/train-{0..1}.tar?test=test-*.tar", "data.shards=shards/zoo", "optim.batch_size=2"]
 
 
@@ -59,7 +59,7 @@ def test_shards_are_those_of_the_tars_until_these_change(expand, place: Path, wo
     job = expand(*words).jobs[0]
     assert (shards.num_images(job.run), job.run.data.sha256) == (8, shards.index_of(folder).sha256)
     os.utime(place / "zoo" / "train-1.tar", (1, 1))
-    shards._was_built_from.cache_clear()
+    prepare._was_built_from.cache_clear()
     with pytest.raises(ConfigError, match=r"was built from other data \(zoo\) than wds:.* \(1 tar with other content \(train-1\.tar\)\)"):
         expand(*words)
 
@@ -67,8 +67,8 @@ def test_shards_are_those_of_the_tars_until_these_change(expand, place: Path, wo
 def test_tars_that_are_gone_go_by_their_name(place: Path, words: list[str]) -> None:
     folder = built(place)
     for name, same in {"zoo/train-{0..9}": True, "zoo": True, "train-{0..9}": False}.items():
-        shards._was_built_from.cache_clear()
-        assert shards._was_built_from(folder, f"wds:/gone/{name}.tar?test=test-*.tar") is same
+        prepare._was_built_from.cache_clear()
+        assert prepare._was_built_from(folder, f"wds:/gone/{name}.tar?test=test-*.tar") is same
 
 
 def test_a_container_sees_the_tars(place: Path, words: list[str]) -> None:

@@ -33,6 +33,12 @@ WRONG = [
     ("submit sweep.yaml epochs=4", "(did you mean loop.epochs?)"),
     ("submit sweep.yaml gpus=4", "(did you mean resources.gpus_per_node?)"),
     ("submit sweep.yaml seeds=[0,1]", "(did you mean axes.seed?)"),
+    ("submit seeds.yaml", "seeds.yaml: seeds: 'seeds' is not known (did you mean axes.seed?)"),
+    ("submit tab.yaml", "tab.yaml: line 3: not YAML: a line is indented with a tab; write spaces"),
+    ("submit sweep.yaml size=64", "(did you mean data.image_size?)"),
+    ("submit sweep.yaml evals.knn.neighbors=3", "'neighbors' is not known (did you mean evals.knn.k?)"),
+    ("submit sweep.yaml axes.arm=[scratch]", "'arm' is not known (did you mean arms?)"),
+    ("submit sweep.yaml -m", "unrecognized arguments: -m; "),
     ("submit sweep.yaml optim.epochs=4", "'epochs' is not known (did you mean loop.epochs?)"),
     ("submit sweep.yaml finetune.lr=1", "finetune.lr: 'lr' is not known (did you mean finetune.optim.lr?)"),
     ("submit sweep.yaml momentum_teacher=0.9", "(did you mean objectives.dino.teacher_momentum?)"),
@@ -86,6 +92,9 @@ WRONG = [
     ("submit sweep.yaml --runs notes.txt", "--runs notes.txt: this is a file; name a folder"),
     ("submit sweep.yaml data.shards=runs/example", "runs/example: this is a folder of runs, and holds no shards; name a folder"),
     ("submit sweep.yaml data.source=folder:gone data.shards=new", "data.source: there is no .*/gone to build the shards from"),
+    ("submit sweep.yaml data.shards=torchvision:CIFAR10", "write data.source=torchvision:CIFAR10 data.shards=shards/NAME, and they are"),
+    ("submit sweep.yaml data.shards=imagefolder:photos", "imagefolder:photos is where images come from, and no folder of shards"),
+    ("submit sweep.yaml data.shards=tars", "tars/train-*.tar?test=val-*.tar' shards/tars` and"),
     ("submit", "the following arguments are required: sweep (a YAML file, for example sweeps/quickstart.yaml); "),
     ("submit notes.md", "notes.md: no sweep file, whose name would end in .yaml; name one, for example sweeps/quickstart.yaml"),
     ("submit sweep.yaml --dryrun", "unrecognized arguments: --dryrun (did you mean --dry-run?)"),
@@ -132,12 +141,16 @@ WRONG = [
     ("vitssl predict runs/example/scratch one.png --csv notes.txt", "notes.txt exists; delete it, or name another"),
     ("vitssl predict one.png runs/example/scratch", "runs/example/scratch is a run; name runs first, then images: vitssl predict runs"),
     ("vitssl shards build folder:gone shards/new", "folder:gone: there is no such folder"),
+    ("vitssl shards build torchvision:cifar10 shards/new", "ImageNet (did you mean torchvision:CIFAR10?)"),
+    ("vitssl shards build imagefolder:photos shards/new", "wds:... (did you mean folder:?)"),
     ("vitssl shards build digits", "the following arguments are required: out"),
     ("vitssl shards info runs", "runs: this is a folder of runs, and holds no shards; name a folder that `vitssl shards build SOURCE"),
     ("vitssl shards info runs/example/scratch", "this is a folder of runs, and holds no shards"),
     ("vitssl weights timm:vit_tiny_patch16_22", "timm has no such weights: 'vit_tiny_patch16_22' is not known (did you mean vit_tiny_"),
     ("vitssl shards info gone", "gone/index.json does not exist: write the shards with"),
     ("vitssl cost gone", "gone/run.yaml does not exist: this is not a run folder"),
+    ("vitssl cost runs/example", "name one of its runs, for example runs/example/pretrain"),
+    ("vitssl cost example", "example is not a run folder; name one, such as runs/example/pretrain"),
     ("vitssl import notes.txt --as mae", "notes.txt is not a checkpoint that can be read"),
     ("vitssl fields learnign_rate", "no field matches 'learnign_rate' (did you mean optim.lr?)"),
     ("vitssl train sweep.yaml", "argument COMMAND: 'train' is no command of vitssl; `python jobs/submit.py SWEEP` trains, for example"),
@@ -160,6 +173,11 @@ def somewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "big.yaml").write_text("name: big\npartition: gpu\n")
     (place / "sized.yaml").write_text(EXAMPLE.replace("{name: vit_pico,", "{name: vit_pico, embed_dim: 48,"))
     (place / "bare.yaml").write_text("name: bare\narms: {a: {stages: {train: {objectives: {classify}}}}}\n")
+    (place / "seeds.yaml").write_text(f"seeds: [0, 1]\n{EXAMPLE}")
+    (place / "tab.yaml").write_text("arms:\n  a:\n\tstages: {}\n")
+    (place / "tars").mkdir()
+    for name in ("train-000000", "train-000001", "val-000000"):
+        (place / "tars" / f"{name}.tar").touch()
     (place / "notes.txt").write_text("hello: world")
     (place / "notes.md").write_text("# Notes")
     (place / "empty").mkdir()

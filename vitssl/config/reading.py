@@ -43,7 +43,7 @@ def read_yaml(path: str | Path, *, variables: bool = True) -> dict[str, Any]:
         raise ConfigError(error.reason, error.field, str(path)) from None
     except yaml.MarkedYAMLError as error:
         line = f": line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ConfigError(f"not YAML: {error.problem}", place=f"{path}{line}") from None
+        raise ConfigError(f"not YAML: {_problem(error, text)}", place=f"{path}{line}") from None
     except UnicodeDecodeError:
         raise ConfigError("not YAML: it is no text", place=str(path)) from None
     except RecursionError:
@@ -55,6 +55,13 @@ def read_yaml(path: str | Path, *, variables: bool = True) -> dict[str, Any]:
     if bare is not None:
         raise ConfigError(_without_value(bare.value), place=f"{path}: line {bare.start_mark.line + 1}")
     return content
+
+
+def _problem(error: yaml.MarkedYAMLError, text: str) -> str:
+    lines = text.split("\n")
+    if error.problem_mark and "\t" in re.match(r"\s*", lines[min(error.problem_mark.line, len(lines) - 1)])[0]:
+        return "a line is indented with a tab; write spaces"
+    return str(error.problem)
 
 
 def read_value(text: str, field: str, where: str = "") -> Any:

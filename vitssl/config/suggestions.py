@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Iterable, Sequence
@@ -29,7 +30,7 @@ ALSO_CALLED = {
     "backbone.name": ("model", "model_name", "arch", "architecture", "network"),
     "backbone.patch_size": ("patch", "patchsize"),
     "data.shards": ("dataset", "data_set", "data_dir", "data_path", "root"),
-    "data.image_size": ("img_size", "imgsz", "input_size", "resolution", "px"),
+    "data.image_size": ("img_size", "imgsz", "input_size", "resolution", "px", "size"),
     "data.images.per_class": ("shots", "num_shots", "few_shot", "subset", "num_images"),
     "data.workers": ("num_workers",),
     "objectives.dino.teacher_momentum": ("momentum_teacher",),
@@ -45,7 +46,9 @@ ALSO_CALLED = {
     "resources.cpus_per_gpu": ("cpus", "num_cpus", "cpus_per_task"),
     "resources.mem_gb": ("mem", "memory"),
     "resources.hours": ("time", "time_limit", "walltime"),
+    "evals.knn.k": ("neighbors", "neighbours", "n_neighbors", "num_neighbors"),
     "axes.seed": ("seeds",),
+    "arms": ("arm", "methods"),
 }
 WHOLE = (SweepFile, Arm, Run, Resources, Site)
 MOST = 3  # that are named
@@ -72,7 +75,8 @@ def not_a_field(name: str, known: Iterable[str], field: str, schema: type | None
     elif not near and schema in (None, *WHOLE):  # of a part of one, all the names that are there say more
         places = meant_roughly(name)
     if schema is SweepFile:
-        places = [place if place.startswith(("resources.", "site.")) else f"defaults.{place}" for place in places]
+        of_file = {field.name for field in dataclasses.fields(SweepFile)}
+        places = [place if place.split(".")[0] in of_file else f"defaults.{place}" for place in places]
     elif schema is Arm:
         places = [f"{field.removesuffix(name)}stages.STAGE.{place}" for place in places]
     elif schema is Run:  # perhaps of one stage, or of one arm
@@ -83,8 +87,9 @@ def not_a_field(name: str, known: Iterable[str], field: str, schema: type | None
 def meant(key: str) -> list[str]:
     """The fields that a key is the end of (``lr``, ``mae.weight``), or that other programs call by its last part; the shortest ones."""
     last = key.rpartition(".")[2]
+    called = [name for name, others in ALSO_CALLED.items() if last in others]
     places = [name for name in names() if name == key or name.endswith(f".{key}")]
-    places = places or [name for name, others in ALSO_CALLED.items() if last in others] or [n for n in names() if n.endswith(f".{last}")]
+    places = [*places, *called] or [name for name in names() if name.endswith(f".{last}")]
     least = min((place.count(".") for place in places), default=0)
     return [place for place in places if place.count(".") == least][:MOST]
 

@@ -32,11 +32,11 @@ class NoTestSplit(ConfigError):
     """A folder of classes of which nothing is held out; ``source`` is one that holds out a fifth of each."""
 
     def __init__(self, root: Path, options: Options, found: str):
-        self.found, self.source = f"folder:{root}: {found}", _source(root, options | A_FIFTH)
+        self.found, self.source = f"folder:{root}: {found}", source_of(root, options | A_FIFTH)
         super().__init__(f"{self.found}; {shlex.quote(self.source)} holds out a fifth of each class for testing")
 
 
-def _source(root: Path, options: Options) -> str:
+def source_of(root: Path, options: Options) -> str:
     query = "&".join(f"{key}={value}" for key, values in options.items() for value in values)
     return f"folder:{root}" + (f"?{query}" if query else "")
 
@@ -69,7 +69,7 @@ def open_folder(path: str, options: Options) -> Source:
     classes = _chosen(present, train, root / options["classes"][-1]) if "classes" in options else present
     splits = _divided(root, _class_folders(root, train, classes), classes, shares, _seed(root, options))
     for split, name in folders.items():
-        if unknown := sorted(set(_subfolders(root / name)) - set(present)):
+        if unknown := sorted(set(subfolders(root / name)) - set(present)):
             raise ConfigError(f"{root / name / unknown[0]}: a class that {train} does not have")
         splits[split] = _class_folders(root, root / name, classes)
     if (root / UNLABELED).is_dir():
@@ -79,12 +79,12 @@ def open_folder(path: str, options: Options) -> Source:
 
 def _train_folder(root: Path, folders: dict[str, str], options: Options) -> Path:
     """PATH/train, or PATH itself where it holds nothing but classes."""
-    train = _named(root, TRAIN)
+    train = first_named(root, TRAIN)
     if train.is_dir():
         if "test" not in {*folders, *options}:
             raise NoTestSplit(root, options, f"no test split; expected {root}/test/<class>/<image> or {root}/val/<class>/<image>")
         return train
-    if folders or not _subfolders(root):
+    if folders or not subfolders(root):
         raise ConfigError(f"folder:{root}: there is no {train}; expected {root}/train/<class>/<image>, or {root}/<class>/<image>")
     if "test" not in options:
         shown = _few(_class_names(root, root))
@@ -92,7 +92,7 @@ def _train_folder(root: Path, folders: dict[str, str], options: Options) -> Path
     return root
 
 
-def _named(root: Path, names: tuple[str, ...]) -> Path:
+def first_named(root: Path, names: tuple[str, ...]) -> Path:
     """The folder of the first of these names that is there, else of the first name."""
     return root / next((name for name in names if (root / name).is_dir()), names[0])
 
@@ -101,12 +101,12 @@ def _few(names: list[str]) -> str:
     return ", ".join(names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
 
 
-def _subfolders(path: Path) -> list[str]:
+def subfolders(path: Path) -> list[str]:
     return sorted(entry.name for entry in os.scandir(path) if entry.is_dir() and not entry.name.startswith("."))
 
 
 def _class_names(root: Path, train: Path) -> list[str]:
-    names = [name for name in _subfolders(train) if train != root or name != UNLABELED]
+    names = [name for name in subfolders(train) if train != root or name != UNLABELED]
     if not names:
         raise ConfigError(f"folder:{root}: {train} holds no class folders")
     if odd := next((name for name in names if has_control(name)), None):
@@ -169,9 +169,9 @@ def walk_images(folder: str | Path, above: tuple[str, ...] = ()) -> Iterator[tup
 def notes(path: str) -> Iterator[str]:
     """What a folder of images holds and a build leaves out."""
     root = Path(path).expanduser()
-    if (train := _named(root, TRAIN)).is_dir():
+    if (train := first_named(root, TRAIN)).is_dir():
         held_out = [name for name in HELD_OUT if (root / name).is_dir()][: len(SHARES)]
-        others = [name for name in _subfolders(root) if name not in (train.name, *held_out, UNLABELED)]
+        others = [name for name in subfolders(root) if name not in (train.name, *held_out, UNLABELED)]
         if others:
             names = f"{train.name}, {' or '.join(HELD_OUT)}, {UNLABELED}"
             yield f"left out, as no splits by their names: {_few(others)} in {root}; a split is called {names}"
@@ -259,40 +259,3 @@ def _refuse_small_classes(root: Path, classes: list[str], by_class: list[list[Sa
         raise ConfigError(
             f"folder:{root}: too few images in {_few(small)}, for {least}; add some, or leave such classes out (classes=FILE)"
         )
-
-
-# ------------------------------------------------------------------------------------------------------- what to type
-
-
-def holds_runs(folder: str | Path) -> bool:
-    """Is it a folder of runs, of a sweep or of one run? The images in it are figures."""
-    return any(next(Path(folder).glob(f"{depth}{name}"), None) for depth in ("", "*/") for name in ("sweep.json", "run.yaml"))
-
-
-def build_line(folder: str | Path, out: str | Path | None = None) -> str | None:
-    """The command that writes the shards of a folder of images, with what splits it where it has no test split; None for other folders."""
-    folder = _short(Path(folder))
-    if not folder.is_dir():
-        return None
-    train = _named(folder, TRAIN)
-    tested = any((folder / name).is_dir() for name in HELD_OUT)
-    base = train if train.is_dir() or tested else folder
-    if not base.is_dir() or not any(next(_walk(base, base / name), None) for name in _subfolders(base)):
-        return None
-    return build_command(_source(folder, {} if tested else A_FIFTH), out or _default_out(folder))
-
-
-def build_command(source: str, out: str | Path) -> str:
-    """As it is typed into a shell."""
-    return shlex.join(["vitssl", "shards", "build", source, str(out)])
-
-
-def _short(path: Path) -> Path:
-    """Relative to the current folder, where it lies in it: as the user would type it."""
-    here = Path.cwd()
-    return path.absolute().relative_to(here) if path.absolute().is_relative_to(here) and path.absolute() != here else path
-
-
-def _default_out(folder: Path) -> Path:
-    out = Path("shards") / folder.absolute().name
-    return out if out.absolute() != folder.absolute() else out.with_name(f"{out.name}-shards")

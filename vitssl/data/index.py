@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from vitssl.config import ConfigError
+from vitssl.data.build_line import build_line, holds_runs
 from vitssl.data.decode import decode
-from vitssl.data.folders import build_line, holds_runs
 from vitssl.data.index_schema import COLUMNS, columns_of
 from vitssl.files import hash_file, write_atomically
 

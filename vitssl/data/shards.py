@@ -19,6 +19,7 @@ from typing import IO, Any
 
 from vitssl.config import ConfigError
 from vitssl.data import findings, finishing, folders, in_place, listing, pool, writing
+from vitssl.data.build_line import build_command
 from vitssl.data.index import INDEX_FILE, SAMPLES_FILE, UNFINISHED, Index, load_index, write_index
 from vitssl.data.inspecting import info, verify
 from vitssl.data.samples import Source, Tars
@@ -145,7 +146,7 @@ def _open(source: str, out: Path) -> Source:
     try:
         opened = open_source(source)
     except folders.NoTestSplit as error:
-        line = folders.build_command(error.source, out)
+        line = build_command(error.source, out)
         raise ConfigError(f"{error.found}; to hold out a fifth of each class for testing, type `{line}`") from None
     first = [Path(image) for samples in opened.splits.values() if isinstance(image := samples[0].image, str)]
     if any(path.is_relative_to(out.resolve()) for image in first for path in (image.resolve(), image.parent.resolve())):
@@ -160,7 +161,7 @@ def _complete(out: Path, source: str, opened: Source, listed: list[listing.Row])
     index = load_index(out)
     if index.source != listing.digest(listed, opened):
         differing = f"differ from {source}: {listing.difference(index, listed, opened)}"
-        replace = f"`{folders.build_command(source, out)} --rebuild` replaces them"
+        replace = f"`{build_command(source, out)} --rebuild` replaces them"
         raise ConfigError(f"{out}: holds the shards of {index.name}, which {differing}; {replace}, or choose another folder")
     print(f"{out}: already holds all shards of {source}, nothing to do", file=sys.stderr)
     return index

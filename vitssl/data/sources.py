@@ -30,6 +30,7 @@ from pathlib import Path
 import numpy as np
 
 from vitssl.config import ConfigError
+from vitssl.config.base import closest
 from vitssl.data import arrays, lists, torchvision_sets, webdatasets
 from vitssl.data.folders import existing, open_folder
 from vitssl.data.index import INDEX_FILE, UNFINISHED
@@ -63,6 +64,12 @@ def _holds_shards(folder: Path) -> bool:
     return any((folder / name).exists() for name in (INDEX_FILE, UNFINISHED))
 
 
+def names_a_source(text: str) -> bool:
+    """Is it the name of a source, such as wds:in/*.tar, or meant as one; not the path of a folder?"""
+    kind, colon, _ = text.partition(":")
+    return bool(colon) and bool(closest(kind, list(_KINDS)))
+
+
 def open_source(source: str) -> Source:
     """The data set that a source string names.
 
@@ -80,7 +87,8 @@ def open_source(source: str) -> Source:
         opened = open_folder(source, {})
     else:
         kinds = ", ".join(["digits", *(f"{kind}:..." for kind in _KINDS)])
-        hint = f"; write folder:{source}" if os.path.isdir(source.partition("?")[0]) else ""
+        near = closest(kind, list(_KINDS)) if colon else []
+        hint = f"; write folder:{source}" if os.path.isdir(source.partition("?")[0]) else f" (did you mean {near[0]}:?)" if near else ""
         raise ConfigError(f"source {source[:200]!r} is neither an existing folder nor one of {kinds}{hint}")
     for split in opened.splits:
         if not re.fullmatch(r"[A-Za-z0-9_-]+", split):

@@ -7,6 +7,7 @@ import inspect
 from pathlib import Path
 
 from vitssl.config import ConfigError
+from vitssl.config.base import closest
 
 DEFAULT_ROOT = Path("~/.cache/vitssl/torchvision")
 
@@ -50,7 +51,9 @@ def open_set(name: str, root: str | Path = DEFAULT_ROOT) -> tuple[list[str], dic
         ConfigError: an unknown name, or data that is neither there nor can be downloaded.
     """
     if name not in SETS:
-        raise ConfigError(f"torchvision:{name}: not one of {', '.join(SETS)}")
+        near = closest(name.lower(), [known.lower() for known in SETS])
+        meant = [known for known in SETS if known.lower() in near]
+        raise ConfigError(f"torchvision:{name}: not one of {', '.join(SETS)}{f' (did you mean torchvision:{meant[0]}?)' if meant else ''}")
     root = Path(root).expanduser()
     splits = {split: [_open(name, root, arguments) for arguments in parts] for split, parts in SETS[name].items()}
     first = splits["train"][0]
