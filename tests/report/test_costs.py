@@ -59,6 +59,18 @@ def test_equal_runs_of_unequal_length_are_not_compared(grid):
     assert costs.doubt(grid((2.0, 2.0, 2.5)), None) == ""
 
 
+def test_a_table_says_that_its_hours_do_not_compare_the_arms_and_a_papers_leaves_them_out(grid):
+    believed, doubted = grid((2.0, 2.0, 2.5)), grid((2.0, 2.0, 2.7))
+    warning = "What was measured of them does not compare the arms: of equal runs of ssat one took 1.4 times as long as another."
+    assert main_table.table(doubted).caption.endswith(f"forward and backward. {warning}")
+    assert warning not in main_table.table(doubted, ["accuracy", "training_macs"]).caption
+    assert main_table.for_paper(believed)[0].header[-2:] == ["Wh", "g CO2e"] and "compare" not in main_table.table(believed).caption
+    paper, caption = main_table.for_paper(doubted)
+    assert paper.header == ["arm", "top-1 %", "TMACs of training"] and caption.endswith("; costs of training one model.")
+    paper, caption = main_table.for_paper(doubted, ["accuracy", "kwh"])
+    assert paper.header[-1] == "Wh" and caption.endswith("; what was measured of them does not compare the arms.")
+
+
 def test_a_cpu_that_worked_on_other_things_is_not_compared(grid):
     cpu = {"gpus": 0, "cores": 4, "other_cpu_time_s": 1800.0}
     assert costs.doubt(grid((1.0, 1.0, 1.0), cpu_time_s=3000.0, **cpu), None) == ""

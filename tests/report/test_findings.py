@@ -61,7 +61,8 @@ def test_a_report_begins_with_the_best_arm_and_no_more_than_five_sentences(sweep
     first = headlines(lay_out(collect(three(sweep))))
     assert (
         first[0].startswith(
-            "Overall the best mean top-1 is that of SSAT: 82.50 ± 0.71 %, +2.50 points against Scratch (2 seeds: no interval)"
+            "Overall the best mean top-1 is that of SSAT: 82.50 ± 0.71 %, +2.50 points against Scratch "
+            "(2 seeds are too few for an interval)"
         )
         and 3 <= len(first) <= 5
     )

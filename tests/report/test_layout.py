@@ -143,7 +143,7 @@ def test_a_click_sorts_by_the_column_and_another_one_turns_it_round(three, tmp_p
         script = f"<script>{click % columns.index('against Scratch') * clicks}</script></body>"
         (tmp_path / "page.html").write_text(text.replace("</body>", script))
         command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
-        dumped = subprocess.run([*command, (tmp_path / "page.html").as_uri()], capture_output=True, text=True, timeout=60).stdout
+        dumped = subprocess.run([*command, (tmp_path / "page.html").as_uri()], capture_output=True, text=True, timeout=180).stdout
         body = dumped.split('class="main"')[1].split("<tbody>")[1].split("</tbody>")[0]
         assert re.findall(r'<th scope="row"[^>]*>(.*?)</th>', body) == expected
         assert f'aria-sort="{"descending" if clicks == 1 else "ascending"}"' in dumped
@@ -158,7 +158,7 @@ def test_a_table_that_is_wider_than_a_phone_says_that_it_scrolls(three, tmp_path
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
     for width, cut in ((420, True), (2000, False)):
         size = [f"--window-size={width},800", "--virtual-time-budget=500", (tmp_path / "page.html").as_uri()]
-        dumped = subprocess.run([*command, *size], capture_output=True, text=True, timeout=60).stdout
+        dumped = subprocess.run([*command, *size], capture_output=True, text=True, timeout=180).stdout
         assert ('<figure class="cut">' in dumped.split('class="main"')[1].split("</table>")[0]) is cut
 
 

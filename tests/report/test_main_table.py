@@ -243,4 +243,4 @@ def test_an_interval_that_cannot_be_is_not_promised(sweep):
     made = main_table.table(lay_out(collect(sweep(top1, {"seed": [0, 1]}, columns=None))))
     assert texts(made)["ssat"][1] == "\N{MINUS SIGN}10.00" and texts(made)["ssat_too"][1] == "same in each seed"
     assert render.sorted_by(made.rows[2][2]) == 0
-    assert "Against scratch: the difference (2 seeds: no interval)." in made.caption
+    assert "Against scratch: the difference (2 seeds are too few for an interval)." in made.caption

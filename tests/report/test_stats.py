@@ -47,9 +47,10 @@ def test_nothing_to_compare():
 def test_two_seeds_have_no_interval():
     """Of differences 0 and 20 it would reach from -117 to 137 points."""
     paired = difference({0: 50.0, 1: 70.0}, {0: 50.0, 1: 50.0})
-    assert (paired.mean, paired.low, paired.high, paired.how, paired.open) == (10.0, None, None, "2 seeds: no interval", True)
+    few = "2 seeds are too few for an interval"
+    assert (paired.mean, paired.low, paired.high, paired.how, paired.open) == (10.0, None, None, few, True)
     unpaired = difference({0: 3.0, 1: 4.0}, {2: 1.0, 3: 2.0, 4: 3.0})
-    assert (unpaired.low, unpaired.how, unpaired.open) == (None, "2 seeds in an arm: no interval", True)
+    assert (unpaired.low, unpaired.how, unpaired.open) == (None, "2 seeds in an arm are too few for an interval", True)
 
 
 def test_differences_without_any_spread_have_no_interval():

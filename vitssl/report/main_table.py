@@ -21,7 +21,8 @@ from vitssl.words import counted
 
 SEEDS = re.compile(r"^([\d.]+(?: ± [\d.]+)?) \(([^)]*)\)$")  # an accuracy, and of how many seeds it is
 EQUAL = {"macs": "multiply-adds", "gpu_hours": "GPU-hours", "kwh": "energy"}
-SPENT = {"training_macs", "hours", "kwh", "co2e", "co2e_estimate", "money"}
+MEASURED = {"hours", "kwh", "co2e", "co2e_estimate", "money"}
+SPENT = {"training_macs", *MEASURED}
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,12 @@ def table(grid: Grid, names: list[str] | None = None) -> Table:
 
 
 def for_paper(grid: Grid, names: list[str] | None = None) -> tuple[Table, str]:
-    """The table without what a short caption can say: the number of seeds, where all arms have as many. And that caption."""
-    names = names or [name for name in _usual(grid) if name not in ("difference", "baseline")]
+    """The table without what a short caption can say: the number of seeds, where all arms have as many. And that caption.
+
+    What was measured and does not compare the arms is there only if it is asked for by name.
+    """
+    doubted = MEASURED if _doubt(grid) else set()
+    names = names or [name for name in _usual(grid) if name not in {"difference", "baseline", *doubted}]
     made = table(grid, names)
     counts = {match[2] for row in made.rows for entry in row if (match := SEEDS.match(entry.text))}
     seeds = "mean ± std over the seeds (their number)"
@@ -65,7 +70,9 @@ def for_paper(grid: Grid, names: list[str] | None = None) -> tuple[Table, str]:
     printed = "; italics: printed in the paper" if any(entry.kind == PUBLISHED for row in made.rows for entry in row) else ""
     at = f" at {grid.part}" if grid.part else ""
     bold = "; bold: the best mean" if made.best else ""
-    return made, f"{_title(grid)}{at}: {seeds}{bold}{printed}{'; costs of training one model' if SPENT & set(names) else ''}."
+    spent = "; costs of training one model" if SPENT & set(names) else ""
+    spent += "; what was measured of them does not compare the arms" if doubted & set(names) else ""
+    return made, f"{_title(grid)}{at}: {seeds}{bold}{printed}{spent}."
 
 
 def differences(grid: Grid, names: list[str] | None = None) -> Table | None:
@@ -210,7 +217,14 @@ def _caption(grid: Grid, names: set[str]) -> str:
     first += f" Every arm trains for the {EQUAL[equal['quantity']]} of {_row_of(grid, equal['reference'])}." if equal else ""
     costs = " Costs are of one model, all its stages" if names & SPENT and grid.models() else ""
     costs += "; training is the multiply-adds of all its steps, forward and backward" if costs and "training_macs" in names else ""
-    return first + source + (_against(grid) if "baseline" in names else "") + (f"{costs}." if costs else "")
+    doubt = _doubt(grid) if names & MEASURED else ""
+    doubt = f" What was measured of them does not compare the arms: {doubt}." if doubt else ""
+    return first + source + (_against(grid) if "baseline" in names else "") + (f"{costs}.{doubt}" if costs else "")
+
+
+def _doubt(grid: Grid) -> str:
+    """Why hours and energy do not compare the arms; empty where nothing speaks against it."""
+    return next(filter(None, (costs.doubt(grid, column) for column in grid.columns)), "")
 
 
 def _against(grid: Grid) -> str:

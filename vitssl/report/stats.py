@@ -60,7 +60,7 @@ def _paired(differences: list[float]) -> Difference:
     centre, n = mean(differences), len(differences)
     if n == 1:
         return Difference(centre, None, None, "one seed", n)
-    how = f"paired over {n} seeds" if n >= LEAST else f"{n} seeds: no interval"
+    how = f"paired over {n} seeds" if n >= LEAST else f"{n} seeds are too few for an interval"
     return _interval(centre, stdev(differences) / sqrt(n), n - 1, how, n)
 
 
@@ -72,7 +72,7 @@ def _unpaired(a: list[float], b: list[float]) -> Difference:
     spread = sum(parts)
     # Welch-Satterthwaite; without any spread the degrees of freedom do not matter
     freedom = spread**2 / sum(p**2 / (len(x) - 1) for p, x in zip(parts, (a, b), strict=True)) if spread else 1.0
-    how = f"unpaired (Welch), {len(a)} and {len(b)} seeds" if n >= LEAST else f"{n} seeds in an arm: no interval"
+    how = f"unpaired (Welch), {len(a)} and {len(b)} seeds" if n >= LEAST else f"{n} seeds in an arm are too few for an interval"
     return _interval(centre, sqrt(spread), freedom, how, n)
 
 
