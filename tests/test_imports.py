@@ -16,7 +16,7 @@ PARTS = {
     "vitssl.objectives": {"base", "corruption", "decoders", "heads", "inpainting", "losses", "masking", "step", "teacher"},
 }
 CORE = {"config", "files", "dist", "log", "backbones", "data", "objectives"}
-MIDDLE = {"model", "state", "checkpoint", "optim", "macs", "cost", "workload", "emissions"}
+MIDDLE = {"model", "state", "checkpoint", "saving", "optim", "macs", "cost", "workload", "emissions"}
 # module or package -> the modules and packages of vitssl that it may import, besides its own parts
 ALLOWED = {
     "config": {"words"},

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 from vitssl import model, state
 from vitssl.config import ConfigError
+from vitssl.weights.released import check_released, released
 
 CLASSIFY = {"objectives.classify": {}}
 MAE = {"objectives.mae": {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2}}
@@ -149,9 +150,9 @@ def test_a_file_of_timms_fits_its_family(make_run, tmp_path, family):
 
 def test_released_weights_that_do_not_exist_are_one_line():
     with pytest.raises(ConfigError, match=r"timm has no such weights: 'deit_tinny' is not known .did you mean deit_tiny_\S+ or \S+"):
-        state.released("deit_tinny")
+        released("deit_tinny")
     for name in ("deit_tiny_patch16_224", "deit_tiny_patch16_224.fb_in1k", "hf-hub:someone/something"):
-        state.check_released(name)
+        check_released(name)
 
 
 @pytest.mark.parametrize(("asked", "meant"), [("emaa", r" \(did you mean ema\?\)"), ("best", "")])

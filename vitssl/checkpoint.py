@@ -28,6 +28,7 @@ class Progress:
     best_val: dict[str, float] = field(default_factory=dict)
     selected: dict[str, float] = field(default_factory=dict)  # test accuracy at the best validation epoch
     last: dict[str, dict[str, float]] = field(default_factory=dict)  # the newest evaluation
+    to_evaluate: bool = False  # it was saved before an evaluation of this step
 
 
 def read_run(path: Path) -> dict[str, Any]:

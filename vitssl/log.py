@@ -32,16 +32,17 @@ SWEEP = "VITSSL_SWEEP"
 class Log:
     """The main rank's log of one attempt; other ranks hold one that is silent.
 
-    On resume, what was written after the checkpoint's step is cut: those steps are trained again.
+    On resume, what was written after the checkpoint is cut: those steps are trained, and evaluated, again.
     """
 
-    def __init__(self, folder: Path, step: int, total_steps: int, active: bool):
+    def __init__(self, folder: Path, step: int, total_steps: int, active: bool, to_evaluate: bool = False):
         self.active = active
         if not active:
             return
         self._path = folder / "metrics.jsonl"
         # starts and ends of earlier attempts stay: they say what was spent
-        keep = [e for e in read_events(self._path) if e["step"] <= step or e["event"] in ("start", "end")]
+        kept = {"start": total_steps, "end": total_steps, "eval": step - to_evaluate}
+        keep = [e for e in read_events(self._path) if e["step"] <= kept.get(e["event"], step)]
         write_atomically(self._path, "".join(json.dumps(e) + "\n" for e in keep).encode())
         self._file = self._path.open("a", buffering=1)
         self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)

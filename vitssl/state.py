@@ -20,13 +20,12 @@ from torch import Tensor, nn
 
 from vitssl import config
 from vitssl.backbones.base import Backbone
-from vitssl.config import ConfigError, Run, unknown
+from vitssl.config import ConfigError, Run
 from vitssl.config.base import closest
 
 LAST, BEST = "last.pt", "best.pt"
 CHUNK_BYTES = 1 << 24
 WEIGHTS = ("model", "ema", "teacher")  # of a run
-SUGGESTED = 3  # names of released weights
 REAL = {
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
 }  # fmt: skip
@@ -35,42 +34,14 @@ EXTRAS = ("backbone.mask_token",)  # of a backbone: there only where an objectiv
 ALSO_READ = (argparse.Namespace, (OrderedDict, "yacs.config.CfgNode"))
 
 
-def released(name: str) -> dict[str, Tensor]:
-    """The pretrained weights of a model of timm's hub.
+def save(path: Path, state: dict[str, Any], former: Path | None = None) -> None:
+    """Write atomically and durably: after a crash or a full disk ``path``, or ``former``, holds the old state or the new one.
 
-    Raises:
-        ConfigError: timm knows no such weights, or they cannot be downloaded here.
+    Args:
+        path: of the file.
+        state: what it is to hold.
+        former: where the old one is moved to, once the new one is whole.
     """
-    import timm
-
-    check_released(name)
-    try:
-        return timm.create_model(name, pretrained=True).state_dict()
-    except (RuntimeError, OSError, ValueError) as error:
-        raise ConfigError(f"timm:{name}: {str(error).splitlines()[0]}") from None
-
-
-def check_released(name: str) -> None:
-    """Does timm have pretrained weights of this name? Nothing is downloaded; what a hub has (``hf-hub:``) is not looked up.
-
-    Raises:
-        ConfigError: it has none; with the names that look like it.
-    """
-    import timm
-
-    if ":" in name or timm.is_model_pretrained(name):
-        return
-    known = timm.list_pretrained()
-    begins: dict[str, list[str]] = {}  # a network's name is longer than what people type of it
-    for one in known:
-        begins.setdefault(one.split(".")[0][: len(name)], []).append(one)
-    near = [one for likeness in closest(name.split(".")[0], list(begins)) for one in begins[likeness]][:SUGGESTED]
-    reason = unknown(name, [], also=near).reason if near else f"{name!r} is not known (timm.list_pretrained() lists the names)"
-    raise ConfigError(f"timm has no such weights: {reason}")
-
-
-def save(path: Path, state: dict[str, Any]) -> None:
-    """Write atomically and durably: after a crash or a full disk ``path`` holds the old state or the new one."""
     for stale in path.parent.glob(f".{path.name}.*"):
         stale.unlink()  # of an attempt that was killed while it wrote; there is one writer
     partial = path.with_name(f".{path.name}.{os.getpid()}")
@@ -79,6 +50,8 @@ def save(path: Path, state: dict[str, Any]) -> None:
             torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
+        if former is not None and path.exists():
+            path.replace(former)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

@@ -30,6 +30,7 @@ from vitssl.train_state import TrainState, forward, save, set_numerics, start
 from vitssl.words import counted, duration
 
 STOPPED = 75  # EX_TEMPFAIL: to be continued
+UNSAVED_S = 60.0  # of training, at most, that a kill during an evaluation loses
 
 # ---------------------------------------------------------------------------------------------------------------- step
 
@@ -77,7 +78,11 @@ def fit(train_state: TrainState, ddp_model: nn.Module, log: Log, stopping: StopR
     train_state.model.train()
     meter, saved_at, started = Meter(), time.time(), time.time() - progress.time_s
     saved_step = progress.step
+    if progress.to_evaluate:
+        saved_step = -1  # what comes of it is not in the checkpoint
+        evaluate(train_state, log, train_state.evals_due())
     for micro_batches in train_state.loader.batches(progress.step, train_state.total_steps):
+        train_state.saver.check()
         period_over = dist.is_main() and time.time() - saved_at > 60 * run.loop.checkpoint_minutes
         stop, checkpoint, diverged = _agree(bool(stopping), period_over, not meter.finite())
         if diverged:
@@ -88,14 +93,17 @@ def fit(train_state: TrainState, ddp_model: nn.Module, log: Log, stopping: StopR
                 save(train_state)
             saved_at, saved_step = time.time(), progress.step
         if stop:
+            train_state.saver.wait()
             return False
         meter.add(train_step(train_state, ddp_model, micro_batches))
         if progress.step % run.loop.log_every == 0 or progress.step == train_state.total_steps:
             _log_step(train_state, meter, log)
         if due := train_state.evals_due():
             _settle(train_state, meter, log)
+            if time.time() - saved_at > UNSAVED_S:
+                _save_before_evaluation(train_state)
+                saved_at = time.time()
             evaluate(train_state, log, due)
-            train_state.model.train()
             meter.restart()
         progress.time_s = time.time() - started
         if train_state.epoch_kept and progress.step < train_state.total_steps:
@@ -104,7 +112,15 @@ def fit(train_state: TrainState, ddp_model: nn.Module, log: Log, stopping: StopR
     _settle(train_state, meter, log)
     if progress.step > saved_step or not (train_state.folder / state.LAST).exists():
         save(train_state)
+    train_state.saver.wait()
     return True
+
+
+def _save_before_evaluation(train_state: TrainState) -> None:
+    """It may take longer than whoever stops this run waits."""
+    train_state.progress.to_evaluate = True
+    save(train_state)
+    train_state.progress.to_evaluate = False
 
 
 def _agree(*wants: bool) -> list[bool]:
@@ -149,6 +165,8 @@ def evaluate(train_state: TrainState, log: Log, due: dict[str, EvalConfig]) -> N
     progress, last = train_state.progress, train_state.progress.step == train_state.total_steps
     results = evaluators.evaluate(train_state.subject, due, complete=last)
     train_state.subject.forget_features()
+    train_state.model.train()
+    progress.to_evaluate = False
     metrics = {name: result.metrics for name, result in results.items()}
     progress.last = metrics
     _remember_best(train_state, metrics)
@@ -211,17 +229,19 @@ def _train(folder: Path, run: Run) -> int:
         train_state = TrainState(folder, run)
         dist.barrier(timeout_h=12)
         ddp_model = start(train_state)
-        train_state.progress.attempt = number
-        log = Log(folder, train_state.progress.step, train_state.total_steps, active=dist.is_main())
+        progress = train_state.progress
+        progress.attempt = number
+        log = Log(folder, progress.step, train_state.total_steps, active=dist.is_main(), to_evaluate=progress.to_evaluate)
         log.event(
-            "start", train_state.progress.step, attempt=number, world_size=dist.world_size(), steps=train_state.total_steps,
+            "start", progress.step, attempt=number, world_size=dist.world_size(), steps=train_state.total_steps,
             steps_per_epoch=train_state.loader.steps_per_epoch, epochs=run.loop.epochs, train_images=train_state.loader.num_samples,
             lr=train_state.schedule.peak_lr, batch_size=run.optim.batch_size, accumulate=train_state.accumulate,
             **machine(train_state.device),
         )  # fmt: skip
         try:
-            done = fit(train_state, ddp_model, log, stopping)
-            log.event("end", train_state.progress.step, attempt=number, reason="done" if done else "stopped")
+            with train_state.saver:
+                done = fit(train_state, ddp_model, log, stopping)
+            log.event("end", progress.step, attempt=number, reason="done" if done else "stopped")
             if done:
                 log.say(_last_line(train_state))
         finally:
@@ -234,6 +254,7 @@ def _train(folder: Path, run: Run) -> int:
         costs = cost.measure(run, len(train_state.index.classes)) | cost.throughput(train_state.model, run, train_state.device)
         write_json(folder / "cost.json", costs)
         write_json(folder / "done.json", _summary(train_state))
+        train_state.saver.finish()
     return 0
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vitssl import checkpoint, config, dist, evaluators, memory, model, optim, pictures, state
+from vitssl import checkpoint, config, dist, evaluators, memory, model, optim, pictures, saving, state
 from vitssl.checkpoint import Progress
 from vitssl.config import ConfigError, Run
 from vitssl.config.evals import EvalConfig, evals_of, own_evals
@@ -20,6 +20,7 @@ from vitssl.data.cache import private_folder
 from vitssl.data.index import load_index
 from vitssl.data.loader import TrainLoader
 from vitssl.data.subset import train_and_heldout
+from vitssl.saving import Saver
 from vitssl.views import EvalView, TrainViews
 
 
@@ -27,7 +28,7 @@ class TrainState:
     """Everything one attempt of a run works with."""
 
     def __init__(self, folder: Path, run: Run):
-        self.folder, self.run = folder, run
+        self.folder, self.run, self.saver = folder, run, Saver(folder)
         self.device = dist.device(run.loop.device)
         set_numerics(run)
         if self.device.type == "cpu":
@@ -120,8 +121,7 @@ def _accumulation(run: Run) -> int:
 def start(train_state: TrainState) -> nn.Module:
     """Weights, optimiser and DDP, restored from the folder's checkpoint if there is one; gives the module to call."""
     run, network = train_state.run, train_state.model
-    last = train_state.folder / state.LAST
-    saved = checkpoint.read_run(last) if last.exists() else None
+    saved = saving.newest(train_state.folder)
     if saved is None:  # a resumed run has all weights in its checkpoint, its teachers' too
         if run.init_from:
             state.init_from(network, network.backbone, run)
@@ -198,7 +198,7 @@ def _identity(run: Run) -> str:
 
 
 def save(train_state: TrainState) -> None:
-    """Write ``last.pt`` (main rank). Resuming needs no generator state: all noise is a function of (seed, step, rank)."""
+    """Begin to write ``last.pt`` (main rank). Resuming needs no generator state: all noise is a function of (seed, step, rank)."""
     if not dist.is_main():
         return
     content = {
@@ -210,9 +210,7 @@ def save(train_state: TrainState) -> None:
         "schema": config.SCHEMA,
         "data": train_state.data_facts,
     }
-    state.save(train_state.folder / state.LAST, content)
-    if train_state.epoch_kept:
-        state.save(train_state.folder / f"epoch-{train_state.epochs_done:04d}.pt", content)
+    train_state.saver.save(content, *([f"epoch-{train_state.epochs_done:04d}.pt"] if train_state.epoch_kept else []))
 
 
 def forward(train_state: TrainState, ddp_model: nn.Module, raw: RawBatch) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:

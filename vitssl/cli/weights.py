@@ -48,13 +48,14 @@ def add_parsers(commands: argparse._SubParsersAction) -> None:
 
 def _weights(arguments: argparse.Namespace) -> None:
     from vitssl import state
+    from vitssl.weights.released import check_released, released
 
     name = arguments.name.removeprefix(RELEASED)
     if arguments.out is None:
-        state.check_released(name)
+        check_released(name)
         print(f"timm has {name}")
         return
-    weights = state.released(name)
+    weights = released(name)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     state.save(arguments.out, {"model": weights, "source": arguments.name})
     print(arguments.out)

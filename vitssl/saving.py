@@ -1,0 +1,115 @@
+"""A run's checkpoints on disk: the last two, written while training goes on, and the newest of them that can be read."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitssl import checkpoint, dist, state
+from vitssl.config import ConfigError
+
+PREVIOUS = "previous.pt"  # what last.pt was before; gone when the run is done
+DAMAGED = "damaged.pt"  # a last.pt that could not be read
+
+
+class Saver:
+    """Writes the checkpoints of a run (main rank), one at a time, beside training: what they hold is copied first, so that they are as
+    exact as if training waited. As a context it waits for the last one at its end."""
+
+    def __init__(self, folder: Path):
+        self._folder, self._thread = folder, ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
+
+    def __enter__(self) -> Saver:
+        return self
+
+    def __exit__(self, kind: type | None, *_: Any) -> None:
+        self._thread.shutdown()
+        if kind is None:  # else that is the error to be told
+            self.wait()
+
+    def save(self, content: dict[str, Any], *names: str) -> None:
+        """Begin to write ``last.pt`` and files of further names, when the ones before are written."""
+        self.wait()
+        self._writing = self._thread.submit(self._write, copied(content), names)
+
+    def _write(self, content: dict[str, Any], names: tuple[str, ...]) -> None:
+        state.save(self._folder / state.LAST, content, former=self._folder / PREVIOUS)
+        for name in names:
+            state.save(self._folder / name, content)
+
+    def check(self) -> None:
+        """Whether what was begun has failed by now; raises as `wait`."""
+        if self._writing is not None and self._writing.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Until what was begun is on the disk.
+
+        Raises:
+            OSError, RuntimeError: it is not.
+        """
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def finish(self) -> None:
+        """A run that is done goes on from nothing."""
+        self.wait()
+        (self._folder / PREVIOUS).unlink(missing_ok=True)
+
+
+def copied(value: Any) -> Any:
+    """Nested dictionaries and lists with every tensor in memory of its own, on the CPU."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: copied(part) for key, part in value.items()}
+    return type(value)(copied(part) for part in value) if isinstance(value, list | tuple) else value
+
+
+def newest(folder: Path) -> dict[str, Any] | None:
+    """The content of the checkpoint that a run goes on from, ``last.pt``; None where there is none. Where that is damaged on any rank, or
+    was never moved into place, the one before takes its place, which is said.
+
+    Raises:
+        ConfigError: no checkpoint that is there can be read.
+    """
+    last, previous = folder / state.LAST, folder / PREVIOUS
+    content, problem = _read(last)
+    if _everywhere(content is not None):
+        return content
+    before, problem_before = _read(previous)
+    if _everywhere(before is not None):
+        if dist.is_main():
+            _put_in_place(last, previous, problem)
+        return before
+    if problem := problem or problem_before:
+        raise problem
+    if not _everywhere(content is before is None):
+        raise ConfigError("not all ranks can read it", place=str(last))
+    return None
+
+
+def _read(path: Path) -> tuple[dict[str, Any] | None, ConfigError | None]:
+    """A checkpoint, or what is wrong with it; neither where there is none."""
+    try:
+        return (checkpoint.read_run(path) if path.exists() else None), None
+    except ConfigError as error:
+        return None, error
+
+
+def _put_in_place(last: Path, previous: Path, problem: ConfigError | None) -> None:
+    if last.exists():
+        last.replace(last.with_name(DAMAGED))
+    previous.replace(last)
+    why = f"{problem} (kept as {DAMAGED})" if problem else f"{last} was missing"
+    print(f"{why}: training goes on from the checkpoint before it", flush=True)
+
+
+def _everywhere(flag: bool) -> bool:
+    return not bool(dist.all_max(torch.tensor([not flag], dtype=torch.int32))[0])

@@ -1,0 +1,44 @@
+"""The pretrained weights of timm's hub, by name."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from vitssl.config import ConfigError, unknown
+from vitssl.config.base import closest
+
+SUGGESTED = 3  # names of weights
+
+
+def released(name: str) -> dict[str, Tensor]:
+    """The pretrained weights of a model of timm's hub.
+
+    Raises:
+        ConfigError: timm knows no such weights, or they cannot be downloaded here.
+    """
+    import timm
+
+    check_released(name)
+    try:
+        return timm.create_model(name, pretrained=True).state_dict()
+    except (RuntimeError, OSError, ValueError) as error:
+        raise ConfigError(f"timm:{name}: {str(error).splitlines()[0]}") from None
+
+
+def check_released(name: str) -> None:
+    """Does timm have pretrained weights of this name? Nothing is downloaded; what a hub has (``hf-hub:``) is not looked up.
+
+    Raises:
+        ConfigError: it has none; with the names that look like it.
+    """
+    import timm
+
+    if ":" in name or timm.is_model_pretrained(name):
+        return
+    known = timm.list_pretrained()
+    begins: dict[str, list[str]] = {}  # a network's name is longer than what people type of it
+    for one in known:
+        begins.setdefault(one.split(".")[0][: len(name)], []).append(one)
+    near = [one for likeness in closest(name.split(".")[0], list(begins)) for one in begins[likeness]][:SUGGESTED]
+    reason = unknown(name, [], also=near).reason if near else f"{name!r} is not known (timm.list_pretrained() lists the names)"
+    raise ConfigError(f"timm has no such weights: {reason}")
