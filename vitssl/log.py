@@ -1,4 +1,4 @@
-"""What a run says while it trains: metrics.jsonl (the record), a console line, TensorBoard."""
+"""What a run says while it trains: metrics.jsonl (the record), a console line, and scalars for loggers such as TensorBoard."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,8 @@ from typing import Any
 import torch
 from rich.progress import BarColumn, Progress, TextColumn
 from torch import Tensor
-from torch.utils.tensorboard import SummaryWriter
 
-from vitssl import __version__, dist
+from vitssl import __version__, dist, loggers
 from vitssl.files import read_events, write_atomically
 from vitssl.terminal import console
 from vitssl.words import about, counted, duration
@@ -35,7 +35,7 @@ class Log:
     On resume, what was written after the checkpoint is cut: those steps are trained, and evaluated, again.
     """
 
-    def __init__(self, folder: Path, step: int, total_steps: int, active: bool, to_evaluate: bool = False):
+    def __init__(self, folder: Path, step: int, total_steps: int, active: bool, to_evaluate: bool = False, also: Sequence[str] = ()):
         self.active = active
         if not active:
             return
@@ -45,7 +45,7 @@ class Log:
         keep = [e for e in read_events(self._path) if e["step"] <= kept.get(e["event"], step)]
         write_atomically(self._path, "".join(json.dumps(e) + "\n" for e in keep).encode())
         self._file = self._path.open("a", buffering=1)
-        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+        self._loggers = loggers.start(folder, step, also)
         self._sweep = json.loads(os.environ.get(SWEEP, "{}"))
         self._name = " ".join(filter(None, (self._sweep.get("position"), folder.name)))
         self._bar, self._last_line_s = _progress_bar(), time.time()
@@ -57,14 +57,10 @@ class Log:
         if not self.active:
             return
         self._file.write(json.dumps({"event": kind, "step": step, "time": time.time(), **values}) + "\n")
-        self._scalars(kind, step, values)
-
-    def _scalars(self, kind: str, step: int, values: dict[str, Any], prefix: str = "") -> None:
-        for name, value in values.items():
-            if isinstance(value, dict):
-                self._scalars(kind, step, value, f"{prefix}{name}/")
-            elif isinstance(value, float) and kind in ("train", "eval"):
-                self._board.add_scalar(f"{kind}/{prefix}{name}", value, step)
+        if kind in ("train", "eval"):
+            scalars = _scalars(values, f"{kind}/")
+            for logger in self._loggers:
+                logger.scalars(step, scalars)
 
     def advance(self, step: int, epoch: str, note: str) -> None:
         """Move the progress bar to ``step``; a line says the epoch, the time left, and then the note, as far as there is room."""
@@ -94,7 +90,16 @@ class Log:
         if self.active:
             self._bar.stop()
             self._file.close()
-            self._board.close()
+            for logger in self._loggers:
+                logger.close()
+
+
+def _scalars(values: dict[str, Any], prefix: str) -> dict[str, float]:
+    """Every number, by the path to it."""
+    found = {f"{prefix}{name}": value for name, value in values.items() if isinstance(value, float)}
+    for name, part in values.items():
+        found |= _scalars(part, f"{prefix}{name}/") if isinstance(part, dict) else {}
+    return found
 
 
 def _progress_bar() -> Progress:

@@ -231,7 +231,7 @@ def _train(folder: Path, run: Run) -> int:
         ddp_model = start(train_state)
         progress = train_state.progress
         progress.attempt = number
-        log = Log(folder, progress.step, train_state.total_steps, active=dist.is_main(), to_evaluate=progress.to_evaluate)
+        log = Log(folder, progress.step, train_state.total_steps, dist.is_main(), progress.to_evaluate, run.loop.loggers)
         log.event(
             "start", progress.step, attempt=number, world_size=dist.world_size(), steps=train_state.total_steps,
             steps_per_epoch=train_state.loader.steps_per_epoch, epochs=run.loop.epochs, train_images=train_state.loader.num_samples,

@@ -85,7 +85,7 @@ def _in_words(hint: Any) -> str:
     if kind is Literal:
         return " | ".join(inner)
     if kind is list:
-        return f"list of {PLURALS.get(inner[0], 'sets of fields')}"
+        return f"list of {PLURALS.get(inner[0]) or (_in_words(inner[0]) if get_origin(inner[0]) is Literal else 'sets of fields')}"
     if kind is dict:
         return "mapping of names"
     return "set of fields" if dataclasses.is_dataclass(kind) else WORDS[kind]

@@ -74,12 +74,16 @@ class Loop:
     threads: int = runtime_field(2)  # CPU threads per process; part of what "equal to the bit" means
     eval_every: int = runtime_field(1)  # epochs between evaluations; 0: at the end only
     log_every: int = runtime_field(10)  # steps between lines of metrics.jsonl
+    # wandb, mlflow: where scalars go besides metrics.jsonl and TensorBoard; needs pip install 'vitssl[loggers]'
+    loggers: list[Literal["wandb", "mlflow"]] = field(default_factory=list, metadata={"identity": False})
     checkpoint_minutes: float = runtime_field(5.0)  # between checkpoints: a killed run loses at most this
     keep_every: int = runtime_field(0)  # epochs between checkpoints that stay; 0: only the last one does
 
     def problems(self) -> Iterator[Problem]:
         yield from less_than(0, self, "loop", "checkpoint_minutes", "warmup_epochs", "eval_every", "keep_every")
         yield from less_than(1, self, "loop", "epochs", "threads", "log_every", "max_steps", "micro_batch_size")
+        if len(set(self.loggers)) < len(self.loggers):
+            yield Problem("loop.loggers", "one is named twice; name it once")
         horizon = self.schedule_epochs or self.epochs
         if horizon < self.epochs:
             yield Problem("loop.schedule_epochs", f"{self.schedule_epochs} is shorter than loop.epochs={self.epochs}")

@@ -1,0 +1,144 @@
+"""Where a run's scalars go besides metrics.jsonl: TensorBoard, and Weights & Biases and MLflow where `loop.loggers` asks for them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch.utils.tensorboard import SummaryWriter
+
+from vitssl.config import ConfigError
+from vitssl.config.reading import read_yaml
+from vitssl.files import read_json, write_json
+
+KNOWN_AS = "loggers.json"  # under which names a run is continued elsewhere
+EXTRA = "pip install 'vitssl[loggers]'"
+
+
+class Logger(Protocol):
+    def scalars(self, step: int, values: dict[str, float]) -> None:
+        """What was measured at a step, by name."""
+
+    def close(self) -> None:
+        """Nothing more comes of this attempt."""
+
+
+def start(folder: Path, step: int, names: Sequence[str]) -> list[Logger]:
+    """The loggers of an attempt that begins after ``step``.
+
+    Raises:
+        ConfigError: one is not installed, does not answer, or has nowhere to log to.
+    """
+    return [TensorBoard(folder, step), *(OTHERS[name](folder) for name in names)]
+
+
+class TensorBoard:
+    def __init__(self, folder: Path, step: int):
+        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+
+    def scalars(self, step: int, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class WandB:
+    """Weights & Biases, into ``RUN/wandb`` unless WANDB_MODE=online (`wandb sync` uploads it); the project is the sweep.
+
+    A step that is trained again after a kill is logged again: the newest value is at the end.
+    """
+
+    def __init__(self, folder: Path):
+        try:
+            import wandb
+        except ImportError:
+            raise ConfigError(f"wandb is not installed where this run trains; {EXTRA}", "loop.loggers") from None
+        project, mode = os.environ.get("WANDB_PROJECT", folder.parent.name), os.environ.get("WANDB_MODE", "offline")
+        quiet = wandb.Settings(console="off", silent=True)
+        try:
+            self._run = wandb.init(
+                project=project, mode=mode, name=folder.name, id=_id(folder, "wandb"), resume="allow", dir=folder,
+                config=read_yaml(folder / "run.yaml", variables=False), settings=quiet,
+            )  # fmt: skip
+        except wandb.Error as error:
+            raise ConfigError(f"wandb: {_first_line(error)}", "loop.loggers") from None
+        self._run.define_metric("step", hidden=True)
+        self._run.define_metric("*", step_metric="step")
+
+    def scalars(self, step: int, values: dict[str, float]) -> None:
+        self._run.log({"step": step, **values})
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class MLflow:
+    """The store that MLFLOW_TRACKING_URI names; the experiment is the sweep. Training does not wait for it, nor ends where it is gone."""
+
+    def __init__(self, folder: Path):
+        try:
+            from mlflow import MlflowClient, MlflowException
+            from mlflow.entities import Metric, Param
+        except ImportError:
+            raise ConfigError(f"mlflow is not installed where this run trains; {EXTRA}", "loop.loggers") from None
+        if "MLFLOW_TRACKING_URI" not in os.environ:
+            raise ConfigError("MLFLOW_TRACKING_URI says where mlflow keeps its records; set it, for jobs in site.env", "loop.loggers")
+        self._error, self._metric, self._last = MlflowException, Metric, None
+        name, known = os.environ.get("MLFLOW_EXPERIMENT_NAME", folder.parent.name), read_json(folder / KNOWN_AS).get("mlflow")
+        try:
+            self._client = MlflowClient()
+            experiment = self._client.get_experiment_by_name(name)
+            number = experiment.experiment_id if experiment else self._client.create_experiment(name)
+            self._run = known or self._client.create_run(number, run_name=folder.name).info.run_id
+            if known is None:
+                fields = _flat(read_yaml(folder / "run.yaml", variables=False))
+                self._client.log_batch(self._run, params=[Param(field, str(value)) for field, value in fields.items()])
+            self._client.update_run(self._run, status="RUNNING")
+        except MlflowException as error:
+            raise ConfigError(f"mlflow: {_first_line(error)}", "loop.loggers") from None
+        _remember(folder, "mlflow", self._run)
+
+    def scalars(self, step: int, values: dict[str, float]) -> None:
+        now_ms = int(time.time() * 1000)
+        metrics = [self._metric(name, value, now_ms, step) for name, value in values.items()]
+        self._last = self._client.log_batch(self._run, metrics=metrics, synchronous=False)
+
+    def close(self) -> None:
+        try:
+            if self._last is not None:
+                self._last.wait()
+            self._client.set_terminated(self._run)
+        except self._error as error:
+            print(f"mlflow: not all was delivered, metrics.jsonl has it ({_first_line(error)})", file=sys.stderr)
+
+
+OTHERS = {"wandb": WandB, "mlflow": MLflow}
+
+
+def _id(folder: Path, logger: str) -> str:
+    """The same for all attempts at a run."""
+    return read_json(folder / KNOWN_AS).get(logger) or _remember(folder, logger, secrets.token_hex(8))
+
+
+def _remember(folder: Path, logger: str, known_as: str) -> str:
+    write_json(folder / KNOWN_AS, read_json(folder / KNOWN_AS) | {logger: known_as})
+    return known_as
+
+
+def _flat(fields: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """By dotted names, without what is off."""
+    flat: dict[str, Any] = {}
+    for name, value in fields.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {} if value is None else {f"{prefix}{name}": value}
+    return flat
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
