@@ -26,6 +26,7 @@ ALLOWED = {
     "loopback": set(),
     "log": {"config", "dist", "files", "loggers", "terminal", "words"},
     "loggers": {"config", "files"},
+    "intensity": {"config"},
     "backbones": {"config", "dist"},
     "data": {"config", "dist", "log", "files", "terminal", "words"},
     "views": {"config", "data"},
