@@ -29,6 +29,7 @@ TRANSIENT = re.compile(
 # fields of a site that this machine alone has no use for, and how an error calls them; an image may be one for this machine, or not
 OF_A_CLUSTER = {name: name for name in ("partition", "account", "qos", "constraint")}
 OF_A_CLUSTER |= {"gpu_type": "gpu_type", "additional": "sbatch options", "image": "image", "after": "jobs to wait for"}
+OF_A_CLUSTER |= {"max_parallel": "max_parallel"}
 
 
 class Silent(ConfigError):
@@ -119,7 +120,7 @@ def expected(site: Site) -> str | None:
     """What tells that jobs are meant for a cluster, even where none answers; None: nothing does."""
     for name, called in OF_A_CLUSTER.items():
         if value := getattr(site, name):
-            return f"the site {site.name} names the {called} {value if isinstance(value, str) else ', '.join(value)}"
+            return f"the site {site.name} names the {called} {value if isinstance(value, str | int) else ', '.join(value)}"
     return "SLURM is set up on this machine" if _is_set_up() else None
 
 

@@ -83,7 +83,8 @@ def of_runs(jobs: list[Job], dependency: str | None, launch: Launch, write: bool
         job_name=f"{launch.sweep.name}-{jobs[0].arm}-{jobs[0].stage}", time=round(resources.hours * 60), nodes=resources.nodes,
         cpus_per_task=resources.cpus_per_gpu * max(1, resources.gpus_per_node),
         signal_delay_s=min(WARNING_S, round(resources.hours * 3600 / 4)),
-        setup=_setup(launch, listed), **gpus, **memory, **_common(launch, launch.site.additional, dependency, *_behind(launch.site)),
+        setup=_setup(launch, listed), array_parallelism=launch.site.max_parallel or NO_CAP,
+        **gpus, **memory, **_common(launch, launch.site.additional, dependency, *_behind(launch.site)),
     )  # fmt: skip
     return executor
 

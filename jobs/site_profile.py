@@ -47,6 +47,8 @@ def _problems(site: Site) -> Iterator[Problem]:
             yield Problem("site.after", f"{job!r} is not an id of a SLURM job, such as 1234 or 1234_5")
     if "?" in site.additional.get("dependency", ""):
         yield Problem("site.additional", "dependency: sbatch cannot join alternatives (?) with what the runs wait for; separate by commas")
+    if site.max_parallel is not None and site.max_parallel < 1:
+        yield Problem("site.max_parallel", f"{site.max_parallel} jobs at once are none; set 1 or more, or leave it out")
     if site.gpu_tflops == 0:
         yield Problem("site.gpu_tflops", "0 is no speed; leave it out")
     for name in ("gpu_power_w", "gpu_tflops", "price_per_gpu_hour", "intensity_kg_per_kwh", "estimate_kg_per_kwh"):

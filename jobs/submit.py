@@ -57,6 +57,8 @@ def main(arguments: list[str] | None = None, module: str = TRAINING) -> int:
     Exit code: 0 done or queued, 1 a run failed, 128 + N signal N stopped it (Ctrl-C: 130), 2 a user's mistake (nothing was queued).
     """
     options = _parser().parse_intermixed_args(arguments)
+    if options.max_parallel is not None:
+        options.overrides.append(f"site.max_parallel={options.max_parallel}")
     advice = "; name folders that can be written: --runs, data.shards, weights/"
     return guarded(lambda: _submit(options, module, screen()), advice)
 
@@ -80,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--wait", action="store_true", help="on SLURM: return when all is done, with the report's table")
     add("--site", help="profile of the place: a file, or a name in jobs/sites")
+    add("--max-parallel", metavar="N", help="on SLURM: at most so many jobs of an array at once, that is of an arm's stage (%%N of sbatch)")
     add("--smoke", action="store_true", help="every arm for two steps on tiny data")
     add("--all", action="store_true", help="the optional arms and axis values too")
     add("--all-jobs", action="store_true", help="list every run by itself; in a dry run with its fields and its sbatch script")
@@ -94,6 +97,8 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     spec = sweep.read(file, asked, options.all)
     site = site_profile.read(options.site or spec.site or "local", asked.site, CLI if options.site else spec.file)
     executor = _executor(options.executor, options.dry_run, site)
+    if executor == "local" and "max_parallel" in asked.site:
+        raise ConfigError("this machine trains one run after the other; leave it out", "--max-parallel", CLI)
     runs = options.runs.resolve()
     if runs.exists() and not runs.is_dir():
         raise ConfigError("this is a file; name a folder", f"--runs {options.runs}", CLI)

@@ -112,6 +112,12 @@ def test_the_batch_script_asks_for_what_the_sweep_and_the_site_say(script: str, 
     assert lines.index("module load x") < lines.index("export NCCL_SOCKET_IFNAME=ib0") < lines.index(f". {place}/source/abc/jobs/batch.sh")
 
 
+@pytest.mark.parametrize(("limit", "array"), [(None, "0-299%300"), (2, "0-299%2")])
+def test_no_more_of_an_array_run_at_once_than_the_site_says(expand, place: Path, limit, array) -> None:
+    launch = Launch(place / "runs" / "example", "slurm", Site(max_parallel=limit), place / "source" / "abc", commit=(None, True))
+    assert f"#SBATCH --array={array}\n" in sbatch.of_runs(expand("arms=[scratch]").jobs, None, launch, write=False).script(300)
+
+
 def test_flags_of_sbatch_are_flags(expand, place: Path) -> None:
     site = merge(Site, {"additional": {"exclusive": True, "contiguous": "", "requeue": False, "nice": 0, "mail-type": "none"}})
     launch = Launch(place / "runs" / "example", "slurm", site, place / "source" / "abc", commit=(None, True))

@@ -33,6 +33,7 @@ class Site:
     env: dict[str, str] = field(default_factory=dict)
     report: dict[str, str] = field(default_factory=dict)  # options of sbatch for the report's job, such as {partition: cpu, time: 5}
     after: list[str] = field(default_factory=list)  # SLURM's ids of jobs that must have ended before a sweep's begin
+    max_parallel: Optional[int] = None  # jobs of an array (the runs of a stage of an arm) at once; null: as many as SLURM lets run
     additional: dict[str, str] = field(default_factory=dict)  # further options of sbatch, for the runs: {mail-type: FAIL, exclusive: true}
 
     def estimate_kg(self, gpu_hours: float) -> float:
