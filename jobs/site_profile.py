@@ -13,6 +13,13 @@ from vitssl.config import ConfigError, Problem, Site, merge, read_yaml, unknown
 from vitssl.emissions import intensity_kg_per_kwh
 
 SITES = Path(__file__).resolve().parent / "sites"
+# fields of a site, and the options of sbatch that they are, for the runs' jobs alone
+OPTIONS = {"mail_type": "mail-type", "mail_user": "mail-user", "nice": "nice", "exclude": "exclude", "reservation": "reservation"}
+MAIL_TYPES = (
+    "NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "INVALID_DEPEND", "STAGE_OUT", "TIME_LIMIT", "TIME_LIMIT_90", "TIME_LIMIT_80",
+    "TIME_LIMIT_50", "ARRAY_TASKS",
+)  # fmt: skip
+MOST_NICE = 2**31 - 3  # of SLURM
 
 
 def read(named: str, overrides: dict[str, Any], where: str = CLI) -> Site:
@@ -47,8 +54,7 @@ def _problems(site: Site) -> Iterator[Problem]:
             yield Problem("site.after", f"{job!r} is not an id of a SLURM job, such as 1234 or 1234_5")
     if "?" in site.additional.get("dependency", ""):
         yield Problem("site.additional", "dependency: sbatch cannot join alternatives (?) with what the runs wait for; separate by commas")
-    if site.max_parallel is not None and site.max_parallel < 1:
-        yield Problem("site.max_parallel", f"{site.max_parallel} jobs at once are none; set 1 or more, or leave it out")
+    yield from _of_jobs(site)
     if site.gpu_tflops == 0:
         yield Problem("site.gpu_tflops", "0 is no speed; leave it out")
     for name in ("gpu_power_w", "gpu_tflops", "price_per_gpu_hour", "intensity_kg_per_kwh", "estimate_kg_per_kwh"):
@@ -59,3 +65,23 @@ def _problems(site: Site) -> Iterator[Problem]:
         intensity_kg_per_kwh(site)
     except ConfigError as error:
         yield Problem(error.field, error.reason)
+
+
+def _of_jobs(site: Site) -> Iterator[Problem]:
+    """What of the fields that only the runs' jobs have SLURM would refuse, or two of them say differently."""
+    for name, option in {**OPTIONS, "max_parallel": "array"}.items():
+        if getattr(site, name) is not None and option in site.additional:
+            yield Problem(f"site.{name}", f"site.additional has {option} too; keep one of them")
+    if site.max_parallel is not None and site.max_parallel < 1:
+        yield Problem("site.max_parallel", f"{site.max_parallel} jobs at once are none; set 1 or more, or leave it out")
+    for name in site.mail_type.split(",") if site.mail_type is not None else ():
+        if name.upper() not in MAIL_TYPES:
+            error = unknown(name, MAIL_TYPES)
+            yield Problem("site.mail_type", error.reason)
+    if site.mail_user is not None and site.mail_type is None and "mail-type" not in site.additional:
+        yield Problem("site.mail_user", "nothing is mailed without site.mail_type; set that too, such as FAIL")
+    if site.nice is not None and abs(site.nice) > MOST_NICE:
+        yield Problem("site.nice", f"{site.nice} is not from {-MOST_NICE} to {MOST_NICE}")
+    for name in ("mail_user", "exclude", "reservation"):
+        if (value := getattr(site, name)) is not None and not re.fullmatch(r"[^\s'\"]+", value):
+            yield Problem(f"site.{name}", f"{value!r} is no name; several go with commas, without spaces")

@@ -137,6 +137,17 @@ def test_the_report_has_resources_of_its_own(place: Path) -> None:
         assert found == {"#SBATCH --partition=cpu", "#SBATCH --qos=long", f"#SBATCH --time={minutes}"}
 
 
+def test_what_is_of_the_runs_jobs_alone_the_report_does_not_have(expand, place: Path) -> None:
+    site = Site(mail_type="FAIL,END", mail_user="me@x.org", nice=0, exclude="n[1-3],n7", reservation="course", additional={"exclusive": ""})
+    launch = Launch(place / "runs" / "example", "slurm", site, place / "source" / "abc", commit=(None, True))
+    options = {
+        "#SBATCH --mail-type=FAIL,END", "#SBATCH --mail-user=me@x.org", "#SBATCH --nice=0", "#SBATCH --exclude='n[1-3],n7'",
+        "#SBATCH --reservation=course", "#SBATCH --exclusive",
+    }  # fmt: skip
+    assert options <= set(sbatch.of_runs(expand("arms=[scratch]").jobs, None, launch, write=False).script(4).split("\n"))
+    assert not options & set(sbatch.of_report(launch, None, 3, None).script(1).split("\n"))
+
+
 @pytest.mark.parametrize(("limit", "minutes"), [("3:00", 3), ("1:02:00", 62), ("2-00:00:00", 2880), ("infinite", None), ("n/a", None)])
 def test_time_limits_are_read(limit, minutes) -> None:
     assert cluster._minutes(limit) == minutes

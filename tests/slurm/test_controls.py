@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.commands import held, is_done, sh, wait_for
+from jobs import cluster
+from tests.slurm.commands import held, is_done, run_folder, sh, wait_for
 
 pytestmark = pytest.mark.release
 Standin = Callable[..., Path]
@@ -21,3 +22,15 @@ def test_no_more_of_an_array_run_at_once_than_was_said(standin: Standin, hold: P
     ]  # fmt: skip
     hold.unlink()
     wait_for(lambda: all(is_done(folder) for folder in sweep.glob("direct-*")))
+
+
+def test_options_of_the_runs_alone_reach_slurm(standin: Standin, hold: Path) -> None:
+    *others, last = sh("sinfo", "-h", "-N", "-p", "gpu", "-o", "%N").split()
+    fields = [f"site.exclude='{','.join(others)}'", "site.nice=7", "site.mail_type=FAIL,TIME_LIMIT", "site.mail_user=nobody"]
+    sweep = standin("arms=[direct]", *fields)
+    folder = run_folder(sweep, "direct")
+    wait_for(lambda: held(folder))
+    shown, report = (sh("scontrol", "show", "job", cluster.job_id(path)) for path in (folder, sweep))
+    for said in (f" NodeList={last}", " Nice=7 ", "MailUser=nobody MailType=FAIL,TIME_LIMIT"):
+        assert said in shown and said not in report
+    hold.unlink()
