@@ -14,7 +14,7 @@ if __name__ == "__main__":
     environment.require()
 
 from jobs import cluster, local
-from jobs.status import runs_of
+from jobs.chosen import runs_of
 from vitssl.arguments import Parser, guarded
 from vitssl.words import counted
 

@@ -44,6 +44,7 @@ class Entry:
     reason: str = ""  # why it is pending, in SLURM's words
     comment: str = ""  # what `batch.sh` says of its restarts
     user: str = ""
+    start: str = ""  # when SLURM expects it to begin, in local time; empty where it does not say
 
     @property
     def is_mine(self) -> bool:
@@ -57,10 +58,11 @@ def me() -> str:
 
 def jobs(users: Iterable[str]) -> dict[str, Entry]:
     """{id: entry} of these users' jobs that are pending or running; one entry per array element."""
-    lines = output("squeue", "-h", "-r", "-u", ",".join(users), "-o", "%i|%u|%T|%r|%k").splitlines()
-    listed = (line.split("|", maxsplit=4) for line in lines)
+    lines = output("squeue", "-h", "-r", "-u", ",".join(users), "-o", "%i|%u|%T|%r|%S|%k").splitlines()
+    listed = (line.split("|", maxsplit=5) for line in lines)
     return {
-        job: Entry("HELD" if "held" in reason.lower() else state, reason, comment, user) for job, user, state, reason, comment in listed
+        job: Entry("HELD" if "held" in reason.lower() else state, reason, comment, user, "" if start == "N/A" else start)
+        for job, user, state, reason, start, comment in listed
     }
 
 

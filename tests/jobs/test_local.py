@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from rich.console import Console
 
 from jobs import cancel, folders, node, status, submit
 from jobs import local as local_executor
@@ -254,6 +255,7 @@ def test_what_folders_tell_is_shown_where_slurm_does_not_answer(local, tmp_path,
     (tmp_path / "bin" / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     capsys.readouterr()
+    status.show(Path("runs/example"), Console())
     assert sorted(s.state for s in status.collect(Path("runs/example"))) == ["done", "done", "unknown"]
     assert capsys.readouterr().err == "note: squeue failed: no controller; which runs are in SLURM's queue is unknown\n"
 

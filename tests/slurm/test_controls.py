@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from jobs import cluster
+from jobs import cluster, status
 from tests.slurm.commands import held, is_done, run_folder, sh, wait_for
 
 pytestmark = pytest.mark.release
@@ -34,3 +37,18 @@ def test_options_of_the_runs_alone_reach_slurm(standin: Standin, hold: Path) -> 
     for said in (f" NodeList={last}", " Nice=7 ", "MailUser=nobody MailType=FAIL,TIME_LIMIT"):
         assert said in shown and said not in report
     hold.unlink()
+
+
+def test_why_runs_wait_and_what_they_print(standin: Standin, hold: Path, capfd) -> None:
+    sweep = standin("arms=[chain]", "axes.seed=[0,1]", "--max-parallel", "1")
+    wait_for(lambda: any(held(folder) for folder in sweep.glob("chain-pretrain-*")))
+    capfd.readouterr()
+    status.show(sweep, Console(width=200))
+    throttled = r"1 for others of their array, by max_parallel \(JobArrayTaskLimit(, from .*)?\)"
+    assert re.search(rf"Pending: 2 for what they start from \(Dependency\), {throttled}\n", capfd.readouterr().out)
+    with ThreadPoolExecutor() as thread:
+        following = thread.submit(status.main, [str(sweep), "--log", "chain-finetune-s1", "--follow"])
+        hold.unlink()
+        assert following.result(timeout=60) == 0
+    folder = run_folder(sweep, "chain-finetune-s1")
+    assert capfd.readouterr().err == f"==> {next((folder / 'log').glob('*.txt'))} <==\n{folder.name}: done\n"
