@@ -63,6 +63,15 @@ def named(sweep: Path, words: Iterable[str]) -> set[Path]:
     return {folder for word in words for folder in (arms.get(word) or [run_named(sweep, word)])}
 
 
+def shared(sweep: Path, words: Iterable[str]) -> dict[Path, str]:
+    """{run: an arm that is not named, and needs it too} of the arms among these words, but for runs that are named themselves."""
+    arms = arms_of(sweep)
+    named_arms = {word for word in words if word in arms}
+    by_name = named(sweep, (word for word in words if word not in arms))
+    runs = {folder for arm in named_arms for folder in arms[arm]} - by_name
+    return {folder: arm for arm, folders in sorted(arms.items()) if arm not in named_arms for folder in runs & folders}
+
+
 def parents_of(folder: Path) -> list[Path]:
     """The folders of the runs that a run starts from, or learns from."""
     return [folder.parent / Path(parent).name for parent in read_json(folder / "job.json").get("parents", ())]

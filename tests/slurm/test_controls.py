@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from jobs import cluster, status
+from jobs import cancel, cluster, status
 from tests.slurm.commands import held, is_done, run_folder, sh, wait_for
 
 pytestmark = pytest.mark.release
@@ -52,3 +52,26 @@ def test_why_runs_wait_and_what_they_print(standin: Standin, hold: Path, capfd) 
         assert following.result(timeout=60) == 0
     folder = run_folder(sweep, "chain-finetune-s1")
     assert capfd.readouterr().err == f"==> {next((folder / 'log').glob('*.txt'))} <==\n{folder.name}: done\n"
+
+
+def test_cancelling_an_arm_or_a_run_ends_what_waits_for_it_and_nothing_else(standin: Standin, hold: Path, capsys) -> None:
+    sweep = standin()
+    pretrain, first, second = (run_folder(sweep, name) for name in ("chain-pretrain", "chain-finetune", "second_chain-finetune"))
+    wait_for(lambda: held(pretrain) and held(run_folder(sweep, "direct")))
+    capsys.readouterr()
+    assert cancel.main([str(sweep), "chain"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == f"note: {pretrain.name} goes on, which the arm second_chain needs too; name it to end it\n"
+    assert shown.out == f"cancelled 1 job: {cluster.job_id(first)}\n"
+    assert cancel.main([str(sweep), "chain-pretrain"]) == 0
+    assert capsys.readouterr().out == (
+        f"cancelled 2 jobs: {cluster.job_id(pretrain)} {cluster.job_id(second)}\nof which 1 job waited for the others: {second.name}\n"
+    )
+    states = {s.name: s.state for s in status.collect(sweep)}
+    assert states.pop(run_folder(sweep, "direct").name) == "running" and set(states.values()) <= {"cancelled", "completing"}
+    assert cancel.main([str(sweep), "second_chain"]) == 0
+    hold.unlink()
+    standin("--wait")
+    assert all(is_done(folder) for folder in (pretrain, first, second))
+    assert cancel.main([str(sweep), "direct", "second"]) == 0
+    assert capsys.readouterr().out.endswith(f"nothing of direct second in {sweep} is running or queued\n")
