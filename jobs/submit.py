@@ -199,7 +199,7 @@ def _dry_run(
 
 
 def _launch(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, wait: bool, console: Console) -> int:
-    _refuse_two_at_once(linked, launch)
+    refuse_two_at_once(linked, launch)
     if launch.executor == "local":
         _tell_of_days(linked, launch)
         _prepare(spec, linked, launch)
@@ -223,7 +223,7 @@ def _tell_of_days(linked: graph.Graph, launch: folders.Launch) -> None:
         print(f"note: about {duration(time_s)} on {where}; --dry-run says what takes them, --smoke tries it out", file=sys.stderr)
 
 
-def _refuse_two_at_once(linked: graph.Graph, launch: folders.Launch) -> None:
+def refuse_two_at_once(linked: graph.Graph, launch: folders.Launch) -> None:
     """A run must not be trained by this machine and by SLURM at once, nor by two people."""
     local.refuse_running(launch.sweep)
     folders = [job.folder for job in linked.jobs]

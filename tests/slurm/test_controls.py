@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from jobs import cancel, cluster, status
+from jobs import cancel, cluster, retry, status
 from tests.slurm.commands import held, is_done, run_folder, sh, wait_for
 
 pytestmark = pytest.mark.release
@@ -75,3 +75,20 @@ def test_cancelling_an_arm_or_a_run_ends_what_waits_for_it_and_nothing_else(stan
     assert all(is_done(folder) for folder in (pretrain, first, second))
     assert cancel.main([str(sweep), "direct", "second"]) == 0
     assert capsys.readouterr().out.endswith(f"nothing of direct second in {sweep} is running or queued\n")
+
+
+def test_what_failed_is_tried_again_beside_what_is_in_the_queue(standin: Standin, hold: Path, capsys) -> None:
+    sweep = standin("arms=[direct,chain]", "axes.seed=[0,13]", "site.nice=5")
+    pretrain, finetune, other = (run_folder(sweep, name) for name in ("chain-pretrain-s13", "chain-finetune-s13", "direct-s0"))
+    wait_for(lambda: (pretrain / "error.json").exists() and finetune not in cluster.queued([finetune]) and held(other))
+    report = cluster.job_id(sweep)
+    (sweep / "lucky").touch()
+    capsys.readouterr()
+    assert retry.main([str(sweep)], module="standin") == 0
+    assert "0 done before, 4 in the queue before, 2 submitted in 2 arrays" in " ".join(capsys.readouterr().out.split())
+    assert cluster.job_id(sweep) != report and report not in cluster.jobs([cluster.me()])  # there is one report, of all of them
+    wait_for(lambda: held(pretrain))
+    assert " Nice=5 " in sh("scontrol", "show", "job", cluster.job_id(pretrain)) and not (sweep / "report").exists()
+    hold.unlink()
+    wait_for(lambda: (sweep / "report" / "report.html").exists())
+    assert all(is_done(path.parent) for path in sweep.glob("*/run.yaml"))
