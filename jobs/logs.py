@@ -18,10 +18,21 @@ TAIL_BYTES = 1 << 20  # of a log's end, in which its last lines are looked for
 
 def newest(folder: Path) -> Path | None:
     """The log of a run's newest attempt: what training printed, or, where none began, what SLURM's job did. None: there is neither."""
-    logs = list((folder / "log").glob("*.txt"))
-    if not logs and (job := read_json(folder / "slurm.json").get("job_id")):
-        logs = list((folder.parent / "submitit").glob(f"{job}_*_log.out"))
-    return max(logs, key=lambda path: (path.stat().st_mtime_ns, path.name), default=None)
+    return max(_of_training(folder) or _of_job(folder), key=lambda path: (path.stat().st_mtime_ns, path.name), default=None)
+
+
+def logs_of(folder: Path) -> list[Path]:
+    """The newest log of training, and those of the newest job, to which SLURM writes too."""
+    return [*filter(None, [newest(folder)]), *(path for path in _of_job(folder) if path != newest(folder))]
+
+
+def _of_training(folder: Path) -> list[Path]:
+    return list((folder / "log").glob("*.txt"))
+
+
+def _of_job(folder: Path) -> list[Path]:
+    job = read_json(folder / "slurm.json").get("job_id")
+    return list((folder.parent / "submitit").glob(f"{job}_*_log.out")) if job else []
 
 
 def show(folder: Path, lines: int, state: str) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from jobs import cluster, local
+from jobs.causes import cause
 from jobs.chosen import parents_of, runs_of
 from jobs.folders import error_of
 from vitssl.config import ConfigError
@@ -15,6 +17,12 @@ from vitssl.files import read_events, read_json
 ENDED = ("done", "failed", "cancelled", "unreadable")
 HOW = {"failed": "failed", "cancelled": "was cancelled"}
 GONE = (*ENDED, "stopped", "not begun")  # nothing happens any more by itself
+
+
+WITHOUT_PROGRESS = re.compile(r"restart \d|held: ")  # as `batch.sh` writes of such restarts
+
+
+EXIT_CODE = re.compile(r"exit code -?\d+")  # all that is known of the end of a process which left no reason
 
 
 @dataclass
@@ -88,8 +96,11 @@ def _readable(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here
 
 def _status(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: int | None) -> Status:
     job_id, entry = cluster.job_id(folder), waiting.get(folder)
-    error = error_of(folder) or (entry.comment if entry is not None and entry.state == "HELD" else None)
-    status = Status(folder.name, stage, _state(folder, entry, here), error=error, job_id=job_id)
+    status = Status(folder.name, stage, _state(folder, entry, here), error=error_of(folder), job_id=job_id)
+    if status.error is None and entry is not None and WITHOUT_PROGRESS.match(entry.comment):
+        status.error = entry.comment
+    if job_id is not None and (status.error or status.state == "stopped") and not _is_told(status.error):
+        status.error = "; ".join(filter(None, [status.error, cause(folder)])) or None
     events = read_events(folder / "metrics.jsonl")
     evaluations = [event for event in reversed(events) if event["event"] == "eval"]
     newest = next((event for event in evaluations if "test" in event), evaluations[0] if evaluations else None)
@@ -100,6 +111,11 @@ def _status(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: 
     for name in ("job.json", "done.json"):  # which starting it, and the time left, depend on
         read_json(folder / name)
     return status
+
+
+def _is_told(error: str | None) -> bool:
+    """Does it say more than that a process ended?"""
+    return error is not None and not EXIT_CODE.search(error)
 
 
 def _state(folder: Path, queued: cluster.Entry | None, here: int | None) -> str:

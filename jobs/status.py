@@ -27,6 +27,7 @@ from jobs.time_left import Seen, Work, time_of
 from vitssl.arguments import Parser, guarded
 from vitssl.files import read_json
 from vitssl.terminal import console as screen
+from vitssl.terminal import printable
 from vitssl.words import about, counted, duration
 
 INTEREST = ("running", "waiting", "stopped", "pending", "not begun", "done")  # what a table without room leaves out, the last ones first
@@ -94,12 +95,15 @@ def show_log(folder: Path, lines: int, follow: bool) -> None:
     def state() -> Status:
         return next(s for s in collect(folder.parent) if s.name == folder.name)
 
-    if not follow:
+    if follow:
+        logs.follow(folder, lines, lambda: state().state in GONE)
+    else:
         logs.show(folder, lines, state().state)
-        return
-    logs.follow(folder, lines, lambda: state().state in GONE)
     last = state()
-    print(f"{last.name}: {last.state}{f': {last.error}' if last.error else ''}", file=sys.stderr)
+    if details := read_json(folder / "error.json").get("details"):  # of the rank that failed first, which a log of many may not end with
+        print(printable(details), end="")
+    if follow or last.error:
+        print(f"{last.name}: {last.state}{f': {last.error}' if last.error else ''}", file=sys.stderr)
 
 
 def show(sweep: Path, console: Console) -> None:

@@ -183,3 +183,49 @@ def test_following_goes_on_with_the_next_attempt_and_ends_with_the_run(sweep: Pa
     out, error = capfd.readouterr()
     assert not following.is_alive() and out == "two\nthree\nfour\nfive\n"
     assert error.splitlines()[1:] == [f"==> {folder}/log/train-1-1-n2.txt <==", "a-pretrain: done"]
+
+
+def ended(sweep: Path, name: str) -> str | None:
+    return next(s.error for s in status.collect(sweep) if s.name == name)
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=1.0", "the job's memory was used up: raise resources.mem_gb"),
+        ("traceback: Signal 9 (SIGKILL) received by PID 7", "a task was killed from outside (signal 9), probably for lack of memory"),
+        ("OSError: [Errno 28] No space left on device: 'x'", "no space is left where it writes: make room"),
+        ("slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2026 DUE TO TIME LIMIT ***", "its time was over before it had saved"),
+        ("slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2026 DUE TO NODE FAILURE ***", "its node failed"),
+    ],
+)
+def test_the_cause_of_an_end_without_a_reason_is_looked_for_in_logs(sweep: Path, queue, said: str, meant: str) -> None:
+    (sweep / "submitit").mkdir()
+    (sweep / "submitit" / "1_0_log.out").write_text(f"{said}\nlast words\n")
+    queue["1"] = cluster.Entry("HELD", comment="held: 3 restarts without progress (exit code 1), see log")
+    assert ended(sweep, "a-pretrain").startswith(f"held: 3 restarts without progress (exit code 1), see log; {meant}")
+    queue.clear()
+    assert ended(sweep, "a-pretrain") is None  # not begun, and not known to have ended
+    (sweep / "a-pretrain" / "metrics.jsonl").touch()
+    assert ended(sweep, "a-pretrain").startswith(meant)
+    write_json(sweep / "a-pretrain" / "error.json", {"message": "exit code -9, see log"})
+    assert ended(sweep, "a-pretrain").startswith(f"exit code -9, see log; {meant}")
+    write_json(sweep / "a-pretrain" / "error.json", {"message": "loss is not finite"})
+    assert ended(sweep, "a-pretrain") == "loss is not finite"
+
+
+def test_restarts_without_progress_are_told_and_others_are_not(sweep: Path, queue) -> None:
+    queue |= {"1": cluster.Entry("RUNNING", comment="restart 2 of 3 without progress (exit code 1)")}
+    queue |= {"3": cluster.Entry("RUNNING", comment="restarted after progress")}
+    assert ended(sweep, "a-pretrain") == "restart 2 of 3 without progress (exit code 1)"
+    assert ended(sweep, "b-pretrain") is None
+
+
+def test_the_log_of_what_failed_ends_with_the_first_ranks_traceback(sweep: Path, queue, capsys) -> None:
+    folder = sweep / "a-pretrain"
+    (folder / "log").mkdir()
+    (folder / "log" / "train-1-0-n1.txt").write_text("forty tracebacks\n")
+    write_json(folder / "error.json", {"message": "no", "rank": 3, "details": "Traceback of rank 3\n"})
+    assert status.main([str(sweep), "--log", "a-pre"]) == 0
+    out, error = capsys.readouterr()
+    assert out == "forty tracebacks\nTraceback of rank 3\n" and error.endswith("a-pretrain: failed: no\n")
