@@ -150,6 +150,7 @@ WRONG = [
     ("vitssl import notes.txt --as mae", "notes.txt is not a checkpoint that can be read"),
     ("vitssl fields learnign_rate", "no field matches 'learnign_rate' (did you mean optim.lr?)"),
     ("vitssl train sweep.yaml", "argument COMMAND: 'train' is no command of vitssl; `python jobs/submit.py SWEEP` trains, for example"),
+    ("vitssl retry runs/example", "'retry' is no command of vitssl; `python jobs/retry.py runs/NAME` tries again what failed"),
     ("vitssl predict photos runs/example/scratch", "runs/example/scratch is a run; name runs first, then images: vitssl predict runs/exam"),
     ("vitssl shards build shards/x folder:photos", "the source comes first, then the folder to write: vitssl shards build folder:photos s"),
     ("vitssl shards build runs/example folder:photos", "the source comes first, then the folder to write: vitssl shards build fold"),

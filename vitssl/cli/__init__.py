@@ -16,6 +16,8 @@ from vitssl.words import counted
 _TRAINS = "`python jobs/submit.py SWEEP` trains, for example sweeps/quickstart.yaml"
 ELSEWHERE = dict.fromkeys(("train", "run", "submit", "sweep", "pretrain", "finetune"), _TRAINS)
 ELSEWHERE |= {"status": "`python jobs/status.py runs/NAME` says how a sweep gets on", "cancel": "`python jobs/cancel.py runs/NAME` ends it"}
+ELSEWHERE |= dict.fromkeys(("log", "logs"), "`python jobs/status.py runs/NAME --log RUN` prints a run's log")
+ELSEWHERE |= {"retry": "`python jobs/retry.py runs/NAME` tries again what failed"}
 
 
 def main(argv: list[str] | None = None) -> int:
