@@ -32,7 +32,7 @@ def _of_training(folder: Path) -> list[Path]:
 
 def _of_job(folder: Path) -> list[Path]:
     job = read_json(folder / "slurm.json").get("job_id")
-    return list((folder.parent / "submitit").glob(f"{job}_*_log.out")) if job else []
+    return list((folder.parent / "submitit" / job).glob("*_log.out")) if job else []
 
 
 def show(folder: Path, lines: int, state: str) -> None:

@@ -158,8 +158,8 @@ def test_what_cannot_be_shown_is_one_line(sweep: Path, queue, capsys, words: lis
 
 
 def test_where_no_training_began_the_log_of_the_job_is_shown(sweep: Path, capsys) -> None:
-    (sweep / "submitit").mkdir()
-    (sweep / "submitit" / "1_0_log.out").write_text("no such container\n")
+    (sweep / "submitit" / "1").mkdir(parents=True)
+    (sweep / "submitit" / "1" / "1_0_log.out").write_text("no such container\n")
     assert status.main([str(sweep), "--log", "a-pre"]) == 0
     assert capsys.readouterr().out == "no such container\n"
 
@@ -200,8 +200,8 @@ def ended(sweep: Path, name: str) -> str | None:
     ],
 )
 def test_the_cause_of_an_end_without_a_reason_is_looked_for_in_logs(sweep: Path, queue, said: str, meant: str) -> None:
-    (sweep / "submitit").mkdir()
-    (sweep / "submitit" / "1_0_log.out").write_text(f"{said}\nlast words\n")
+    (sweep / "submitit" / "1").mkdir(parents=True)
+    (sweep / "submitit" / "1" / "1_0_log.out").write_text(f"{said}\nlast words\n")
     queue["1"] = cluster.Entry("HELD", comment="held: 3 restarts without progress (exit code 1), see log")
     assert ended(sweep, "a-pretrain").startswith(f"held: 3 restarts without progress (exit code 1), see log; {meant}")
     queue.clear()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from jobs import cancel, cluster, retry, status
-from tests.slurm.commands import held, is_done, run_folder, sh, wait_for
+from tests.slurm.commands import held, is_done, run_folder, sh, starts, training_of, wait_for
 
 pytestmark = pytest.mark.release
 Standin = Callable[..., Path]
@@ -92,3 +94,26 @@ def test_what_failed_is_tried_again_beside_what_is_in_the_queue(standin: Standin
     hold.unlink()
     wait_for(lambda: (sweep / "report" / "report.html").exists())
     assert all(is_done(path.parent) for path in sweep.glob("*/run.yaml"))
+
+
+def test_a_run_that_is_killed_again_and_again_says_what_ended_it(standin: Standin, hold: Path) -> None:
+    folder = run_folder(standin("arms=[direct]"), "direct")
+    wait_for(lambda: held(folder))
+
+    def state() -> status.Status:
+        (found,) = status.collect(folder.parent)
+        return found
+
+    for attempt in range(1, 6):  # after progress, three times without, and to be held
+        wait_for(lambda begun=attempt: len(starts(folder)) == begun)
+        os.kill(training_of(folder), signal.SIGKILL)
+        wait_for(lambda: state().state != "running")
+    wait_for(lambda: state().state == "held")
+    assert re.fullmatch(
+        r"held: 3 restarts without progress \(exit code 1\), see .*; a task was killed from outside \(signal 9\), probably for lack of "
+        r"memory: raise resources.mem_gb, or lower data.workers",
+        state().error or "",
+    )
+    hold.unlink()
+    assert retry.main([str(folder.parent)], module="standin") == 0
+    wait_for(lambda: is_done(folder))
