@@ -1,4 +1,4 @@
-"""Stop a sweep: `python jobs/cancel.py runs/quickstart`. Only this sweep's jobs; what is saved stays."""
+"""Stop a sweep, or some of it: `python jobs/cancel.py runs/quickstart [ARM_OR_RUN ...]`. No other sweep's jobs; what is saved stays."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ if __name__ == "__main__":
     environment.require()
 
 from jobs import cluster, local
-from jobs.status import runs_of
+from jobs.chosen import named, runs_of, shared, waiting_for
 from vitssl.arguments import Parser, guarded
+from vitssl.config import ConfigError
 from vitssl.words import counted
 
 
@@ -23,8 +24,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Exit code: 0, or 2 for a user's mistake."""
     parser = Parser(prog="jobs/cancel.py", description=__doc__)
     parser.add_argument("sweep", type=Path, help="the sweep's folder, for example runs/quickstart")
-    folder = parser.parse_args(arguments).sweep
-    return guarded(lambda: cancel(folder))
+    parser.add_argument(
+        "names", nargs="*", metavar="arm-or-run", help="only these: arms, or runs by a part of their names; without, the whole sweep"
+    )
+    options = parser.parse_args(arguments)
+    return guarded(lambda: cancel_some(options.sweep, options.names) if options.names else cancel(options.sweep))
 
 
 def cancel(sweep: Path) -> None:
@@ -38,7 +42,34 @@ def cancel(sweep: Path) -> None:
     if pid is not None:
         os.kill(pid, signal.SIGTERM)
         print(f"asked process {pid} to save and stop")
-    entries = cluster.queued([*asked_for, *before, sweep])
+    if not _end(cluster.queued([*asked_for, *before, sweep])) and pid is None:
+        print(f"nothing of {sweep} is running or queued")
+
+
+def cancel_some(sweep: Path, names: list[str]) -> None:
+    """End the SLURM jobs of arms and runs, and of what waits for those. A run of an arm that another arm needs too goes on.
+
+    Raises:
+        ConfigError: a name is of none; this machine trains the sweep; or SLURM does not answer.
+    """
+    meant = named(sweep, names)
+    if (pid := local.running(sweep)) is not None:
+        raise ConfigError(f"process {pid} of this machine trains {sweep}, one run after the other; without names, cancel ends all of it")
+    entries = cluster.queued([*meant, *(folder for runs in runs_of(sweep) for folder in runs)])
+    for folder, arm in shared(sweep, names).items():
+        if folder in entries:
+            print(f"note: {folder.name} goes on, which the arm {arm} needs too; name it to end it", file=sys.stderr)
+            meant.discard(folder)
+    waiting = waiting_for(meant & entries.keys(), entries) - meant
+    ended = _end({folder: entry for folder, entry in entries.items() if folder in meant | waiting})
+    if left := sorted(folder.name for folder in waiting & ended):
+        print(f"of which {counted(len(left), 'job')} waited for the others: {' '.join(left)}")
+    if not ended:
+        print(f"nothing of {' '.join(names)} in {sweep} is running or queued")
+
+
+def _end(entries: dict[Path, cluster.Entry]) -> set[Path]:
+    """Cancel those of these jobs that are this user's; the folders of those."""
     ids = {folder: cluster.job_id(folder) for folder, entry in entries.items() if entry.is_mine}
     for folder, entry in entries.items():
         if not entry.is_mine:
@@ -48,8 +79,7 @@ def cancel(sweep: Path) -> None:
         print(f"cancelled {counted(len(ids), 'job')}: {' '.join(ids.values())}")
     for folder in ids:
         _mark(folder)
-    if pid is None and not ids:
-        print(f"nothing of {sweep} is running or queued")
+    return set(ids)
 
 
 def _mark(folder: Path) -> None:

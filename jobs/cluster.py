@@ -29,6 +29,7 @@ TRANSIENT = re.compile(
 # fields of a site that this machine alone has no use for, and how an error calls them; an image may be one for this machine, or not
 OF_A_CLUSTER = {name: name for name in ("partition", "account", "qos", "constraint")}
 OF_A_CLUSTER |= {"gpu_type": "gpu_type", "additional": "sbatch options", "image": "image", "after": "jobs to wait for"}
+OF_A_CLUSTER |= {name: name for name in ("max_parallel", "mail_type", "nice", "exclude", "reservation")}
 
 
 class Silent(ConfigError):
@@ -43,6 +44,7 @@ class Entry:
     reason: str = ""  # why it is pending, in SLURM's words
     comment: str = ""  # what `batch.sh` says of its restarts
     user: str = ""
+    start: str = ""  # when SLURM expects it to begin, in local time; empty where it does not say
 
     @property
     def is_mine(self) -> bool:
@@ -56,10 +58,11 @@ def me() -> str:
 
 def jobs(users: Iterable[str]) -> dict[str, Entry]:
     """{id: entry} of these users' jobs that are pending or running; one entry per array element."""
-    lines = output("squeue", "-h", "-r", "-u", ",".join(users), "-o", "%i|%u|%T|%r|%k").splitlines()
-    listed = (line.split("|", maxsplit=4) for line in lines)
+    lines = output("squeue", "-h", "-r", "-u", ",".join(users), "-o", "%i|%u|%T|%r|%S|%k").splitlines()
+    listed = (line.split("|", maxsplit=5) for line in lines)
     return {
-        job: Entry("HELD" if "held" in reason.lower() else state, reason, comment, user) for job, user, state, reason, comment in listed
+        job: Entry("HELD" if "held" in reason.lower() else state, reason, comment, user, "" if start == "N/A" else start)
+        for job, user, state, reason, start, comment in listed
     }
 
 
@@ -119,7 +122,7 @@ def expected(site: Site) -> str | None:
     """What tells that jobs are meant for a cluster, even where none answers; None: nothing does."""
     for name, called in OF_A_CLUSTER.items():
         if value := getattr(site, name):
-            return f"the site {site.name} names the {called} {value if isinstance(value, str) else ', '.join(value)}"
+            return f"the site {site.name} names the {called} {value if isinstance(value, str | int) else ', '.join(value)}"
     return "SLURM is set up on this machine" if _is_set_up() else None
 
 

@@ -107,7 +107,9 @@ class Launch:
 
     def about(self) -> dict[str, Any]:
         sha, dirty = self.commit
-        return {"site": dataclasses.asdict(self.site), "commit": sha, "dirty": dirty, "command": self.command}
+        # without what is not set: a run that has begun goes on with its own source, which may not know the newest fields
+        site = {name: value for name, value in dataclasses.asdict(self.site).items() if value not in (None, [], {})}
+        return {"site": site, "commit": sha, "dirty": dirty, "command": self.command}
 
 
 def status_command(sweep: Path) -> str:

@@ -154,7 +154,7 @@ class Node:
         # without a checkpoint, not even one of an earlier attempt: most likely the container does not start
         if environment.node == 0 and unexplained and not (folder / "last.pt").exists():
             write_json(folder / "error.json", {"message": f"exit code {code}, see {folder / 'log'}", "time": time.time()})
-        message = read_json(folder / "error.json").get("message", f"see {folder}/log")
+        message = read_json(folder / "error.json").get("message", f"exit code {code}, see {folder}/log")
         raise RuntimeError(f"{folder.name} failed: {message}")
 
     def checkpoint(self) -> DelayedSubmission:

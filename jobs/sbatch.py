@@ -19,6 +19,7 @@ from jobs import cluster
 from jobs.folders import Launch
 from jobs.graph import Job
 from jobs.node import WARNING_S
+from jobs.site_profile import OPTIONS
 from vitssl.config import Site
 
 NO_CAP = 10**6  # requeues after a time-out: a run may need more days than a partition grants
@@ -83,7 +84,8 @@ def of_runs(jobs: list[Job], dependency: str | None, launch: Launch, write: bool
         job_name=f"{launch.sweep.name}-{jobs[0].arm}-{jobs[0].stage}", time=round(resources.hours * 60), nodes=resources.nodes,
         cpus_per_task=resources.cpus_per_gpu * max(1, resources.gpus_per_node),
         signal_delay_s=min(WARNING_S, round(resources.hours * 3600 / 4)),
-        setup=_setup(launch, listed), **gpus, **memory, **_common(launch, launch.site.additional, dependency, *_behind(launch.site)),
+        setup=_setup(launch, listed), array_parallelism=launch.site.max_parallel or NO_CAP,
+        **gpus, **memory, **_common(launch, _of_runs(launch.site), dependency, *_behind(launch.site)),
     )  # fmt: skip
     return executor
 
@@ -91,6 +93,12 @@ def of_runs(jobs: list[Job], dependency: str | None, launch: Launch, write: bool
 def _behind(site: Site) -> list[str | None]:
     """What all runs of a sweep wait for, by the site."""
     return ["afterany:" + ":".join(site.after) if site.after else None, site.additional.get("dependency")]
+
+
+def _of_runs(site: Site) -> dict[str, str]:
+    """The further options of the runs' jobs: those that have fields, and those that have none."""
+    fields = {option: getattr(site, name) for name, option in OPTIONS.items()}
+    return {option: str(value) for option, value in fields.items() if value is not None} | site.additional
 
 
 def _options(additional: dict[str, str]) -> dict[str, str | bool]:

@@ -226,7 +226,9 @@ def _duration(graph: Graph, todo: list[Job], predicted: list[Prediction], launch
     longest, chain = (duration(3600 * hours) for hours in (max(p.hours for p in predicted), longest_chain_hours(graph, predicted)))
     late = sum(p.hours > limits[p.name] for p in predicted)
     requeued = f"; {late} need longer than resources.hours, and go on after a requeue" if late else ""
-    return f"At most {counted(gpus, 'GPU')} at once; {longest} for the longest run, {chain} for the longest chain of runs{requeued}"
+    throttled = f"; {launch.site.max_parallel} jobs of each array at a time" if launch.site.max_parallel else ""
+    ends = f"{longest} for the longest run, {chain} for the longest chain of runs{requeued}"
+    return f"At most {counted(gpus, 'GPU')} at once{throttled}; {ends}"
 
 
 def predictions(predicted: list[Prediction], site: Site, console: Console) -> None:

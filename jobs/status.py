@@ -1,12 +1,13 @@
-"""Show the state of a sweep's runs: `python jobs/status.py runs/quickstart`."""
+"""Show the state of a sweep's runs, or a run's log: `python jobs/status.py runs/quickstart`."""
 
 from __future__ import annotations
 
+import argparse
 import sys
+import time
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -18,68 +19,170 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from jobs import cluster, local
-from jobs.folders import error_of
+from jobs import cluster, local, logs
+from jobs.chosen import run_named
+from jobs.states import ENDED, GONE, Picture, Status, look
 from jobs.tables import print_table
 from jobs.time_left import Seen, Work, time_of
 from vitssl.arguments import Parser, guarded
-from vitssl.config import ConfigError
-from vitssl.files import read_events, read_json, read_sweep
+from vitssl.files import read_json
 from vitssl.terminal import console as screen
+from vitssl.terminal import printable
 from vitssl.words import about, counted, duration
 
-ENDED = ("done", "failed", "cancelled", "unreadable")
-
-
-@dataclass
-class Status:
-    """The state of one run, from its folder and the queue."""
-
-    name: str
-    stage: str
-    state: str
-    epoch: float | None = None
-    progress: float | None = None  # share of the steps done
-    left_s: float | None = None
-    top1: str = ""  # of the test split; after a pretraining of its first evaluator, with that one's name
-    job_id: str | None = None
-    error: str | None = None
+INTEREST = ("running", "waiting", "stopped", "pending", "not begun", "done")  # what a table without room leaves out, the last ones first
+FEW, OTHER_LINES = 5, 10  # rows of a table on a low terminal; lines besides the table
+WHY = {  # what jobs wait for, by SLURM's reasons
+    "Dependency": "for what they start from",
+    "Resources": "for free nodes",
+    "Priority": "behind other jobs",
+    "JobArrayTaskLimit": "for others of their array, by max_parallel",
+    "PartitionTimeLimit": "for ever: resources.hours is above the partition's limit",
+    "BeginTime": "for their time to begin",
+    "ReqNodeNotAvail": "for nodes that are down, reserved or excluded",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit code: 0, or 2 for a user's mistake."""
     parser = Parser(prog="jobs/status.py", description=__doc__)
     parser.add_argument("sweep", type=Path, help="the sweep's folder, for example runs/quickstart")
-    folder = parser.parse_args(arguments).sweep
-    return guarded(lambda: show(folder, screen()))
+    add = parser.add_argument
+    add(
+        "--watch",
+        nargs="?",
+        type=_seconds,
+        const=10.0,
+        metavar="SECONDS",
+        help="show it again every so often (default: 10) until all has ended",
+    )
+    add("--log", metavar="RUN", help="the end of a run's newest log instead; its folder, or a part of its name that no other run has")
+    add("--follow", "-f", action="store_true", help="with --log: go on with what the run prints, until it has ended")
+    add("--lines", "-n", type=_lines, default=40, help="with --log: how many at first (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    if options.follow and options.log is None:
+        parser.error("argument --follow: name a run with --log RUN; --watch follows the sweep")
+    if options.watch and options.log is not None:
+        parser.error("argument --watch: it shows the sweep; --log RUN --follow follows a log")
+    return guarded(lambda: _show(options, screen()))
+
+
+def _seconds(text: str) -> float:
+    if not text.replace(".", "", 1).isdecimal() or float(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds of at least 1; name the sweep's folder first")
+    return float(text)
+
+
+def _lines(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of lines")
+    return int(text)
+
+
+def _show(options: argparse.Namespace, console: Console) -> None:
+    sweep = options.sweep
+    if options.log is not None:
+        show_log(run_named(sweep, options.log), options.lines, options.follow)
+    elif options.watch:
+        watch(sweep, options.watch, console)
+    else:
+        show(sweep, console)
+
+
+def show_log(folder: Path, lines: int, follow: bool) -> None:
+    """Print the end of a run's newest log; with ``follow`` go on until the run has ended, and say how."""
+
+    def state() -> Status:
+        return next(s for s in collect(folder.parent) if s.name == folder.name)
+
+    if follow:
+        logs.follow(folder, lines, lambda: state().state in GONE)
+    else:
+        logs.show(folder, lines, state().state)
+    last = state()
+    if details := read_json(folder / "error.json").get("details"):  # of the rank that failed first, which a log of many may not end with
+        print(printable(details), end="")
+    if follow or last.error:
+        print(f"{last.name}: {last.state}{f': {last.error}' if last.error else ''}", file=sys.stderr)
 
 
 def show(sweep: Path, console: Console) -> None:
-    """Print the table of a sweep's runs."""
+    """Print the table of a sweep's runs, and what there is to say of them."""
+    _draw(sweep, look(sweep), console)
+
+
+def watch(sweep: Path, every_s: float, console: Console) -> None:
+    """`show` again and again, on a terminal in the same place, until nothing happens any more by itself."""
+    while True:
+        picture = look(sweep)
+        if console.is_terminal:
+            console.clear()
+        else:
+            console.print(time.strftime("%H:%M:%S"), highlight=False)
+        _draw(sweep, picture, console, max(FEW, console.height - OTHER_LINES) if console.is_terminal else None)
+        if picture.ended(sweep):
+            return
+        time.sleep(every_s)
+
+
+def collect(sweep: Path) -> list[Status]:
+    """The state of every run of a sweep, in the order of its cells.
+
+    Raises:
+        ConfigError: the folder is not a sweep's.
+    """
+    return look(sweep).statuses
+
+
+def _draw(sweep: Path, picture: Picture, console: Console, most: int | None = None) -> None:
+    """Print the table of so many runs at most, those of most interest first to stay, and what there is to say of all."""
     table = Table(title=str(sweep), title_justify="left")
-    for column in ("run", "stage", "state", "epoch", "left", "top-1 %", "job"):
+    for column in ("run", "stage", "state", "epoch", "left", "top-1 %", "job", "attempts"):
         table.add_column(column)
-    statuses = collect(sweep)
-    for s in statuses:
+    statuses = picture.statuses
+    by_interest = sorted(statuses, key=lambda s: INTEREST.index(s.state) if s.state in INTEREST else -1)
+    left_out = {s.name: s.state for s in (by_interest[most:] if most else ())}
+    for s in (s for s in statuses if s.name not in left_out):
         epoch = "" if s.epoch is None else f"{s.epoch:.1f} ({s.progress or 0:.0%})"
         left = "" if s.left_s is None else duration(s.left_s)
-        table.add_row(s.name, s.stage, s.state, epoch, left, s.top1, s.job_id or "")
-    print_table(table, console, drop=("stage", "job", "epoch", "left"))
-    if report := _report(sweep, all(s.state in ENDED for s in statuses)):
-        console.print(report, highlight=False, soft_wrap=True)
+        table.add_row(s.name, s.stage, s.state, epoch, left, s.top1, s.job_id or "", str(s.attempts) if s.attempts > 1 else "")
+    print_table(table, console, drop=("stage", "job", "attempts", "epoch", "left"))
+    if left_out:
+        states = ", ".join(f"{number} {state}" for state, number in Counter(left_out.values()).items())
+        console.print(f"left out: {states}", style="dim", highlight=False)
+    if picture.note:
+        print(f"note: {picture.note}", file=sys.stderr)
+    for line in (_waiting(picture, sweep), _report(picture, sweep)):
+        if line:
+            console.print(line, highlight=False, soft_wrap=True)
     if left := time_left(sweep, statuses):
         console.print(left, highlight=False, soft_wrap=True)
-    for s in statuses:
-        if s.error is not None:
-            console.print(Text.assemble((s.name, "red"), f": {s.error}"), soft_wrap=True)
+    for s in [s for s in statuses if s.error is not None][:most]:
+        console.print(Text.assemble((s.name, "red"), f": {s.error}"), soft_wrap=True)
 
 
-def _report(sweep: Path, ended: bool) -> str:
+def _waiting(picture: Picture, sweep: Path) -> str:
+    """Why runs are pending, by SLURM's reasons, and when it expects the first of each to begin."""
+    pending = [entry for folder, entry in picture.queue.items() if entry.state == "PENDING" and folder != sweep]
+    reasons = [
+        f"{number} {WHY.get(reason, 'for what SLURM calls')} ({reason}{_expected(e.start for e in pending if e.reason == reason)})"
+        for reason, number in Counter(entry.reason for entry in pending).most_common()
+    ]
+    return f"Pending: {', '.join(reasons)}" if reasons else ""
+
+
+def _expected(starts: Iterable[str]) -> str:
+    """In words, the first of the times that SLURM expects."""
+    known = sorted(filter(None, starts))
+    return f", from {known[0].replace('T', ' ')} on" if known else ""
+
+
+def _report(picture: Picture, sweep: Path) -> str:
     """What SLURM says of the sweep's report, as long as it is in the queue."""
-    entry = _queued([sweep]).get(sweep)
+    entry = picture.queue.get(sweep)
     if entry is None:
         return ""
-    waits = entry.state == "PENDING" and ended
+    waits = entry.state == "PENDING" and all(s.state in ENDED for s in picture.statuses)
     here = f"; all runs have ended, and `vitssl report {sweep}` makes it here" if waits else ""
     return f"Report: job {cluster.job_id(sweep)}, {entry.state.lower()}{f' ({entry.reason})' if waits else ''}{here}"
 
@@ -109,94 +212,6 @@ def _left_in_words(todo: list[Status], sum_s: float, longest_s: float, one_by_on
     if running or queued:
         return f"{about(sum_s)} of computing left, summed over {runs}, of which {running} run now; when the others start is up to SLURM"
     return f"{about(sum_s)} of computing left in {runs}, none of which runs or is queued; the command that began them goes on"
-
-
-def collect(sweep: Path) -> list[Status]:
-    """The state of every run of a sweep, in the order of its cells.
-
-    Raises:
-        ConfigError: the folder is not a sweep's.
-    """
-    asked_for, before = runs_of(sweep)
-    waiting, here = _queued(asked_for | before), local.running(sweep)
-    shown = asked_for | {folder: stage for folder, stage in before.items() if folder in waiting}
-    return [_readable(folder, stage, waiting, here) for folder, stage in shown.items()]
-
-
-def _queued(folders: Iterable[Path]) -> dict[Path, cluster.Entry]:
-    """SLURM's queue; if it does not answer, runs that were submitted are "unknown" unless their folders show that they are done."""
-    try:
-        return cluster.queued(folders)
-    except ConfigError as error:
-        print(f"note: {error}; which runs are in SLURM's queue is unknown", file=sys.stderr)
-        return {folder: cluster.Entry("unknown") for folder in folders if (folder / cluster.JOB_FILE).exists()}
-
-
-def runs_of(sweep: Path) -> tuple[dict[Path, str], dict[Path, str]]:
-    """{run folder: stage} of a sweep's last submission, and of earlier submissions' further runs, which may still be queued.
-
-    Raises:
-        ConfigError: the folder is not a sweep's.
-    """
-    facts = read_sweep(sweep)
-    asked_for = {sweep / stage["folder"]: stage["stage"] for cell in facts["cells"] for stage in cell["stages"]}
-    before = [path for path in sorted(sweep.glob("*/job.json")) if path.parent not in asked_for]
-    return asked_for, {path.parent: read_json(path).get("stage", "") for path in before}
-
-
-def _readable(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: int | None) -> Status:
-    """The state of a run; of one with a damaged record which record that is."""
-    try:
-        return _status(folder, stage, waiting, here)
-    except ConfigError as error:
-        return Status(folder.name, stage, "unreadable", error=str(error))
-
-
-def _status(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: int | None) -> Status:
-    job_id, entry = cluster.job_id(folder), waiting.get(folder)
-    error = error_of(folder) or (entry.comment if entry is not None and entry.state == "HELD" else None)
-    status = Status(folder.name, stage, _state(folder, entry, here), error=error, job_id=job_id)
-    events = read_events(folder / "metrics.jsonl")
-    evaluations = [event for event in reversed(events) if event["event"] == "eval"]
-    newest = next((event for event in evaluations if "test" in event), evaluations[0] if evaluations else None)
-    if newest is not None:
-        name = "test" if "test" in newest else next(name for name, metrics in newest.items() if isinstance(metrics, dict))
-        status.top1 = f"{newest[name]['top1']:.2f}" + (f" ({name})" if name != "test" else "")
-    _estimate(status, events)
-    for name in ("job.json", "done.json"):  # which starting it, and the time left, depend on
-        read_json(folder / name)
-    return status
-
-
-def _state(folder: Path, queued: cluster.Entry | None, here: int | None) -> str:
-    if (folder / "done.json").exists():
-        return "done"
-    if queued is not None:
-        return queued.state.lower()
-    if (folder / "error.json").exists():
-        return "failed"
-    if (folder / "cancelled").exists():
-        return "cancelled"
-    begun = (folder / "metrics.jsonl").exists()
-    if here is not None:
-        return "running" if begun else "waiting"
-    return "stopped" if begun else "not begun"
-
-
-def _estimate(status: Status, events: list[dict[str, Any]]) -> None:
-    """Set the progress of the last step, and the time left at the pace of the last attempt."""
-    starts = [event for event in events if event["event"] == "start"]
-    if not starts:
-        return
-    first, last, total = starts[-1], events[-1], starts[-1]["steps"]
-    status.progress = last["step"] / total
-    if "steps_per_epoch" in first:
-        status.epoch = last["step"] / first["steps_per_epoch"]
-    if status.epoch is not None and "epochs" in first:  # the last batch may hold images of one more, which counts as none
-        status.epoch = min(status.epoch, first["epochs"])
-    done = last["step"] - first["step"]
-    if status.state == "running" and done > 0:
-        status.left_s = (total - last["step"]) * (last["time"] - first["time"]) / done
 
 
 if __name__ == "__main__":

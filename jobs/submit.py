@@ -7,10 +7,8 @@ is done and continues what is not.
 from __future__ import annotations
 
 import argparse
-import math
-import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +34,7 @@ from jobs import (
     prepare,
     shards,
     show,
+    site_profile,
     smoke,
     sweep,
     sweep_files,
@@ -44,14 +43,13 @@ from jobs import (
 from jobs.node import TRAINING
 from jobs.overrides import CLI
 from vitssl.arguments import Parser, guarded
-from vitssl.config import ConfigError, Problem, Site, merge, read_yaml, unknown
-from vitssl.emissions import intensity_kg_per_kwh, visible_gpus
+from vitssl.config import ConfigError, Site
+from vitssl.emissions import visible_gpus
 from vitssl.terminal import console as screen
 from vitssl.words import counted, duration
 
 MANY_PIXELS = 10**10  # 10 million images of 32 px: hours of a CPU at least
 DAY_S = 24 * 3600
-SITES = Path(__file__).resolve().parent / "sites"
 
 
 def main(arguments: list[str] | None = None, module: str = TRAINING) -> int:
@@ -60,6 +58,8 @@ def main(arguments: list[str] | None = None, module: str = TRAINING) -> int:
     Exit code: 0 done or queued, 1 a run failed, 128 + N signal N stopped it (Ctrl-C: 130), 2 a user's mistake (nothing was queued).
     """
     options = _parser().parse_intermixed_args(arguments)
+    if options.max_parallel is not None:
+        options.overrides.append(f"site.max_parallel={options.max_parallel}")
     advice = "; name folders that can be written: --runs, data.shards, weights/"
     return guarded(lambda: _submit(options, module, screen()), advice)
 
@@ -83,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--wait", action="store_true", help="on SLURM: return when all is done, with the report's table")
     add("--site", help="profile of the place: a file, or a name in jobs/sites")
+    add("--max-parallel", metavar="N", help="on SLURM: at most so many jobs of an array at once, that is of an arm's stage (%%N of sbatch)")
     add("--smoke", action="store_true", help="every arm for two steps on tiny data")
     add("--all", action="store_true", help="the optional arms and axis values too")
     add("--all-jobs", action="store_true", help="list every run by itself; in a dry run with its fields and its sbatch script")
@@ -95,8 +96,10 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     file = sweep_files.find(options.sweep)
     asked = overrides.parse(options.overrides)
     spec = sweep.read(file, asked, options.all)
-    site = read_site(options.site or spec.site or "local", asked.site, CLI if options.site else spec.file)
+    site = site_profile.read(options.site or spec.site or "local", asked.site, CLI if options.site else spec.file)
     executor = _executor(options.executor, options.dry_run, site)
+    if executor == "local" and "max_parallel" in asked.site:
+        raise ConfigError("this machine trains one run after the other; leave it out", "--max-parallel", CLI)
     runs = options.runs.resolve()
     if runs.exists() and not runs.is_dir():
         raise ConfigError("this is a file; name a folder", f"--runs {options.runs}", CLI)
@@ -173,50 +176,6 @@ def _executor(asked: str, dry_run: bool, site: Site) -> str:
     return "slurm"
 
 
-def read_site(named: str, overrides: dict[str, Any], where: str = CLI) -> Site:
-    """A site profile: a file, or a name in jobs/sites, with the command line's fields over it; ``where`` says what named it.
-
-    Raises:
-        ConfigError: a field that is unknown or impossible, with its place; raised now rather than when the jobs start.
-    """
-    is_file = Path(named).suffix in (".yaml", ".yml")
-    path = Path(named) if is_file else SITES / f"{named}.yaml"
-    if is_file and not path.exists():
-        raise ConfigError(f"there is no file {named}", "site", where)
-    if not path.exists():
-        raise unknown(named, [p.stem for p in sorted(SITES.glob("*.yaml"))], "site", where)
-    merge(Site, overrides, where=CLI, field="site")
-    site = merge(Site, read_yaml(path), overrides, where=str(path))
-    if problem := next(_site_problems(site), None):
-        name = problem.field.removeprefix("site.")
-        raise ConfigError(problem.reason, *((problem.field, CLI) if name in overrides else (name, str(path))))
-    return site
-
-
-def _site_problems(site: Site) -> Iterator[Problem]:
-    for name in site.env:
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            yield Problem("site.env", f"{name!r} is not the name of a variable; use letters, digits and underscores")
-    for field, name in [*(("additional", name) for name in site.additional), *(("report", name) for name in site.report)]:
-        if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
-            yield Problem(f"site.{field}", f"{name!r} is not an option of sbatch; write it as in --mail-type, without the dashes")
-    for job in site.after:
-        if not re.fullmatch(r"[1-9][0-9]*(_[0-9]+)?", job):
-            yield Problem("site.after", f"{job!r} is not an id of a SLURM job, such as 1234 or 1234_5")
-    if "?" in site.additional.get("dependency", ""):
-        yield Problem("site.additional", "dependency: sbatch cannot join alternatives (?) with what the runs wait for; separate by commas")
-    if site.gpu_tflops == 0:
-        yield Problem("site.gpu_tflops", "0 is no speed; leave it out")
-    for name in ("gpu_power_w", "gpu_tflops", "price_per_gpu_hour", "intensity_kg_per_kwh", "estimate_kg_per_kwh"):
-        value = getattr(site, name)
-        if value is not None and not 0 <= value < math.inf:
-            yield Problem(f"site.{name}", f"{value:g} is {'negative' if value < 0 else 'not a finite number'}")
-    try:
-        intensity_kg_per_kwh(site)
-    except ConfigError as error:
-        yield Problem(error.field, error.reason)
-
-
 def _dry_run(
     spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, unfetched: dict[str, str], options: argparse.Namespace, console: Console
 ) -> int:  # fmt: skip
@@ -241,7 +200,7 @@ def _dry_run(
 
 
 def _launch(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, wait: bool, console: Console) -> int:
-    _refuse_two_at_once(linked, launch)
+    refuse_two_at_once(linked, launch)
     if launch.executor == "local":
         _tell_of_days(linked, launch)
         _prepare(spec, linked, launch)
@@ -265,7 +224,7 @@ def _tell_of_days(linked: graph.Graph, launch: folders.Launch) -> None:
         print(f"note: about {duration(time_s)} on {where}; --dry-run says what takes them, --smoke tries it out", file=sys.stderr)
 
 
-def _refuse_two_at_once(linked: graph.Graph, launch: folders.Launch) -> None:
+def refuse_two_at_once(linked: graph.Graph, launch: folders.Launch) -> None:
     """A run must not be trained by this machine and by SLURM at once, nor by two people."""
     local.refuse_running(launch.sweep)
     folders = [job.folder for job in linked.jobs]

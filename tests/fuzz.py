@@ -138,7 +138,7 @@ def targets(place: Path) -> dict[str, tuple[bytes, Target, list[Change]]]:
     import torch
     from PIL import Image
 
-    from jobs import overrides, submit, sweep
+    from jobs import overrides, site_profile, sweep
     from jobs.graph import cells
     from tests.jobs.conftest import write_index
     from vitssl import config, model, state
@@ -211,7 +211,7 @@ def targets(place: Path) -> dict[str, tuple[bytes, Target, list[Change]]]:
         **{name: (content, target, [fuzz_weights.change]) for name, (content, target) in fuzz_weights.targets(place / "weights").items()},
         "sweep": (sweep_file, written("sweep.yaml", read_sweep), TEXT_CHANGES),
         "words": (words, read_words, TEXT_CHANGES),
-        "site": (site, written("site.yaml", lambda path: submit.read_site(str(path), {})), TEXT_CHANGES),
+        "site": (site, written("site.yaml", lambda path: site_profile.read(str(path), {})), TEXT_CHANGES),
         "run.yaml": (run_yaml, written("run/run.yaml", lambda path: config.load(path.parent)), TEXT_CHANGES),
         "index": ((place / "shards" / "index.json").read_bytes(), written("other/index.json", restated), TEXT_CHANGES),
         "samples": ((place / "samples" / "samples.npy").read_bytes(), written("samples/samples.npy", resampled), BYTE_CHANGES),

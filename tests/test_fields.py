@@ -10,7 +10,7 @@ from typing import Literal, Optional
 
 import pytest
 
-from jobs.submit import SITES
+from jobs.site_profile import SITES
 from vitssl import cli, config, fields
 from vitssl.config import ConfigError, Run
 from vitssl.config.base import runtime_field

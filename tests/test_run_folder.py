@@ -106,6 +106,34 @@ def test_ranks_that_fail_in_one_attempt_write_its_number(tmp_path):
         raise attempt.Diverged("first")
     assert [(line["message"], line["attempt"]) for line in read_events(tmp_path / "errors.jsonl")] == [("second", 4), ("first", 4)]
     assert attempt.number(tmp_path) == 5
+    assert json.loads((tmp_path / "error.json").read_text())["message"] == "second"  # which failed first
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), "; lower loop.micro_batch_size (images per GPU and forward; "),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "; lower loop.micro_batch_size, or ask for more by resources.mem_gb"),
+        (MemoryError("for the cache"), "; lower loop.micro_batch_size, or ask for more by resources.mem_gb"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), "; Disk quota exceeded: make room"),
+    ],
+)
+def test_what_settings_or_room_can_prevent_is_said(tmp_path, error, advice):
+    with pytest.raises(type(error)), attempt.ErrorFile(tmp_path):
+        raise error
+    assert json.loads((tmp_path / "error.json").read_text())["message"].startswith(f"{type(error).__name__}: {error}{advice}")
+
+
+def test_a_checkpoint_that_does_not_fit_on_the_disk_says_so(tmp_path):
+    with open("/dev/full", "wb", buffering=0) as disk, pytest.raises(RuntimeError), attempt.ErrorFile(tmp_path):
+        try:
+            disk.write(b"x")
+        except OSError:
+            raise RuntimeError("unexpected pos 704 vs 598")  # noqa: B904, as torch.save has it
+    message = json.loads((tmp_path / "error.json").read_text())["message"]
+    assert (
+        message.startswith("RuntimeError: unexpected pos 704 vs 598") and "; No space left on device: make room (`vitssl prune`" in message
+    )
 
 
 def test_a_full_disk_hides_no_failure_and_spoils_no_later_line(tmp_path, monkeypatch, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -13,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from vitssl import config, dist, emissions
 from vitssl.config import ConfigError, Run
@@ -106,18 +109,36 @@ class ErrorFile:
         if dist.lost_peer(error):
             return  # the rank that failed writes its error; one that was killed cannot, and the launcher continues from the checkpoint
         text = str(error).strip().split("\n")[0]
-        message = text if isinstance(error, ConfigError | Diverged) else f"{type(error).__name__}: {text}"
+        message = text if isinstance(error, ConfigError | Diverged) else f"{type(error).__name__}: {text}{_advice(error)}"
         details = "".join(traceback.format_exception(error))
         self._write({"message": message, "attempt": self._attempt, "rank": dist.rank(), "time": time.time(), "details": details})
 
     def _write(self, failure: dict[str, Any]) -> None:
         """Where that fails too, on a full disk, the failure itself is still the error that is raised."""
         try:
-            write_json(self._path, failure)
+            if not self._is_recorded():
+                write_json(self._path, failure)
             with self._all.open("a") as lines:
                 lines.write(json.dumps(failure) + "\n")
         except OSError as error:
             print(f"{self._path.parent}: the failure below could not be recorded there ({error.strerror})", file=sys.stderr)
+
+    def _is_recorded(self) -> bool:
+        """Has another rank failed before, in this attempt? What others then fail for often follows from that."""
+        return self._path.exists() and read_json(self._path).get("attempt") == self._attempt
+
+
+def _advice(error: BaseException) -> str:
+    """What to do about a failure that settings, or room, can prevent; empty where nothing is known."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return "; lower loop.micro_batch_size (images per GPU and forward; the others of the batch are accumulated)"
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+        return "; lower loop.micro_batch_size, or ask for more by resources.mem_gb"
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):  # torch.save raises another error from it
+            return f"; {os.strerror(error.errno)}: make room (`vitssl prune` lists what no run needs any more)"
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def _cut_last_line(path: Path) -> None:

@@ -91,7 +91,8 @@ DATA = {
     "test_images": COUNT, "smallest_px": [COUNT], "largest_px": [COUNT], "near_duplicates?": (COUNT, None),
 }  # fmt: skip
 JOB = {
-    "site?": Site, "data?": DATA, "stage?": str, "source?": str, "parents?": [str], "identity?": str, "schema?": Number(int),
+    "site?": Site, "data?": DATA, "arm?": str, "stage?": str, "axes?": {...: LABEL}, "source?": str, "parents?": [str], "identity?": str,
+    "schema?": Number(int),
     "architecture?": str, "executor?": str, "nodes?": POSITIVE_COUNT, "gpus_per_node?": COUNT,
     "imported?": {"file": str, "layout": str, "sha256": str},
 }  # fmt: skip

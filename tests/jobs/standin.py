@@ -1,9 +1,9 @@
 """A training program without torch, to test how jobs start, stop and go on: takes `loop.max_steps` steps, one every 0.1 s.
 
 Its checkpoint is `last.pt` with the number of steps; each attempt appends to `starts.txt` the step and the source that it began
-with. A pretraining with seed 13 fails. A request to stop is heard between steps. After HELD_AT steps it waits as long as its sweep's
-folder has a file `hold`. A trained run is evaluated, an evaluator every 0.1 s; each attempt appends to `evaluations.txt` what it has to do,
-and waits like that once there is a result.
+with. A pretraining with seed 13 fails, unless its sweep's folder has a file `lucky`. A request to stop is heard between steps. After
+HELD_AT steps it waits as long as its sweep's folder has a file `hold`. A trained run is evaluated, an evaluator every 0.1 s; each
+attempt appends to `evaluations.txt` what it has to do, and waits like that once there is a result.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main(folder: Path) -> int:
     (folder / "error.json").unlink(missing_ok=True)
     if run.init_from is not None:
         assert (Path(run.init_from) / "done.json").exists(), "started before its parent was done"
-    if run.seed == 13 and run.objectives.mae is not None:
+    if run.seed == 13 and run.objectives.mae is not None and not (folder.parent / "lucky").exists():
         (folder / "error.json").write_text(json.dumps({"message": "thirteen is unlucky", "time": time.time()}))
         return 1
     checkpoint = folder / "last.pt"

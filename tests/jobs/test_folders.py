@@ -37,6 +37,8 @@ def test_a_begun_run_goes_on_with_its_source_and_with_a_run_yaml_that_this_can_r
     job = dataclasses.replace(begun, run=begun.run)
     job.run.loop.threads = 7  # no part of the identity
     folders.write_run(job, launch(job, tmp_path))
+    known = {name: value for name, value in vars(Site(name="elsewhere")).items() if name not in ("max_parallel", "mail_type", "exclude")}
+    assert read_json(job.folder / "job.json")["site"].items() <= known.items()  # an older source refuses a field that it does not know
     content = config.read_yaml(job.folder / "run.yaml")
     assert "evals" not in content and "init_weights" not in content and content["loop"]["threads"] == 7
     assert read_json(job.folder / "job.json")["source"] == str(tmp_path / "older")

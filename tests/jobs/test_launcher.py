@@ -112,6 +112,12 @@ def test_the_batch_script_asks_for_what_the_sweep_and_the_site_say(script: str, 
     assert lines.index("module load x") < lines.index("export NCCL_SOCKET_IFNAME=ib0") < lines.index(f". {place}/source/abc/jobs/batch.sh")
 
 
+@pytest.mark.parametrize(("limit", "array"), [(None, "0-299%300"), (2, "0-299%2")])
+def test_no_more_of_an_array_run_at_once_than_the_site_says(expand, place: Path, limit, array) -> None:
+    launch = Launch(place / "runs" / "example", "slurm", Site(max_parallel=limit), place / "source" / "abc", commit=(None, True))
+    assert f"#SBATCH --array={array}\n" in sbatch.of_runs(expand("arms=[scratch]").jobs, None, launch, write=False).script(300)
+
+
 def test_flags_of_sbatch_are_flags(expand, place: Path) -> None:
     site = merge(Site, {"additional": {"exclusive": True, "contiguous": "", "requeue": False, "nice": 0, "mail-type": "none"}})
     launch = Launch(place / "runs" / "example", "slurm", site, place / "source" / "abc", commit=(None, True))
@@ -129,6 +135,17 @@ def test_the_report_has_resources_of_its_own(place: Path) -> None:
         lines = sbatch.of_report(launch, "afterany:1", runs, limit).script(1).split("\n")
         found = {line for line in lines if any(name in line for name in ("partition", "qos", "nodelist", "time", "exclusive"))}
         assert found == {"#SBATCH --partition=cpu", "#SBATCH --qos=long", f"#SBATCH --time={minutes}"}
+
+
+def test_what_is_of_the_runs_jobs_alone_the_report_does_not_have(expand, place: Path) -> None:
+    site = Site(mail_type="FAIL,END", mail_user="me@x.org", nice=0, exclude="n[1-3],n7", reservation="course", additional={"exclusive": ""})
+    launch = Launch(place / "runs" / "example", "slurm", site, place / "source" / "abc", commit=(None, True))
+    options = {
+        "#SBATCH --mail-type=FAIL,END", "#SBATCH --mail-user=me@x.org", "#SBATCH --nice=0", "#SBATCH --exclude='n[1-3],n7'",
+        "#SBATCH --reservation=course", "#SBATCH --exclusive",
+    }  # fmt: skip
+    assert options <= set(sbatch.of_runs(expand("arms=[scratch]").jobs, None, launch, write=False).script(4).split("\n"))
+    assert not options & set(sbatch.of_report(launch, None, 3, None).script(1).split("\n"))
 
 
 @pytest.mark.parametrize(("limit", "minutes"), [("3:00", 3), ("1:02:00", 62), ("2-00:00:00", 2880), ("infinite", None), ("n/a", None)])

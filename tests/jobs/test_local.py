@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from rich.console import Console
 
 from jobs import cancel, folders, node, status, submit
 from jobs import local as local_executor
@@ -95,7 +96,7 @@ def test_ctrl_c_saves_says_how_to_go_on_and_the_same_command_does(local, place: 
     checkpoint = _wait_for(lambda: next(Path("runs").glob("*/scratch-*/last.pt"), None))
     for executor in ("local", "slurm"):  # nobody else takes it up meanwhile
         with pytest.raises(config.ConfigError, match=f"being run by process {process.pid}"):
-            submit._refuse_two_at_once(Graph([], []), folders.Launch(Path("runs/example"), executor, config.Site(), Path()))
+            submit.refuse_two_at_once(Graph([], []), folders.Launch(Path("runs/example"), executor, config.Site(), Path()))
     assert [s.state for s in status.collect(Path("runs/example"))] == ["waiting"]  # the stand-in writes no metrics
     stop_file = Path(read_json(Path("runs/example/local.json"))["stop_file"])
     stop_file.touch()  # as the signal below does, which ends it too soon to look in between
@@ -254,6 +255,7 @@ def test_what_folders_tell_is_shown_where_slurm_does_not_answer(local, tmp_path,
     (tmp_path / "bin" / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     capsys.readouterr()
+    status.show(Path("runs/example"), Console())
     assert sorted(s.state for s in status.collect(Path("runs/example"))) == ["done", "done", "unknown"]
     assert capsys.readouterr().err == "note: squeue failed: no controller; which runs are in SLURM's queue is unknown\n"
 

@@ -10,12 +10,14 @@ from pathlib import Path
 from vitssl import version
 from vitssl.arguments import Parser, guarded
 from vitssl.cli import weights
-from vitssl.cli.base import command, names, not_negative, note_unfinished, numbers, positive
+from vitssl.cli.base import agreed, command, names, not_negative, note_unfinished, numbers, positive
 from vitssl.words import counted
 
 _TRAINS = "`python jobs/submit.py SWEEP` trains, for example sweeps/quickstart.yaml"
 ELSEWHERE = dict.fromkeys(("train", "run", "submit", "sweep", "pretrain", "finetune"), _TRAINS)
 ELSEWHERE |= {"status": "`python jobs/status.py runs/NAME` says how a sweep gets on", "cancel": "`python jobs/cancel.py runs/NAME` ends it"}
+ELSEWHERE |= dict.fromkeys(("log", "logs"), "`python jobs/status.py runs/NAME --log RUN` prints a run's log")
+ELSEWHERE |= {"retry": "`python jobs/retry.py runs/NAME` tries again what failed"}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -60,6 +62,11 @@ def _parser() -> argparse.ArgumentParser:
     add("folder", type=Path, help="sweep folder, for example runs/quickstart")
     add("--columns", type=names, help="comma-separated columns of the main table and table.tex, for example accuracy,gmacs,kwh")
     _analyze_parser(commands)
+    add = command(
+        commands, "prune", _prune, "remove what no run needs any more: checkpoints of epochs, what diverged, old sources; it asks"
+    )
+    add("runs", type=Path, help="the folder of all sweeps, for example runs, or of one; the last and the best checkpoint of a run stay")
+    add("--yes", action="store_true", help="remove without asking")
     add = command(commands, "fields", _fields, "every field that may be written: type, default, meaning; and what to type for a method")
     add("pattern", nargs="?", default="", help="a part of the dotted names, such as warmup, a pattern such as 'optim.*', or a method")
     add = command(commands, "bench", _bench, "speed on this machine, as ratios measured side by side")
@@ -187,6 +194,21 @@ def _analyze(arguments: argparse.Namespace) -> None:
         note_unfinished(trained.folder)
     for trained, sample in zip(runs, samples, strict=True):
         print(analyze(trained, arguments.analysis, sample))
+
+
+def _prune(arguments: argparse.Namespace) -> None:
+    from vitssl import prune
+    from vitssl.terminal import printable
+
+    if not (found := prune.find(arguments.runs)):
+        print(f"{arguments.runs}: there is nothing that could go")
+        return
+    print(printable(prune.listing(found)))
+    if not arguments.yes and not agreed("Remove all of it?"):
+        print("nothing was removed")
+        return
+    number, size = prune.remove(found)
+    print(f"removed {counted(number, 'file or snapshot', 'files and snapshots')}, {prune.in_units(size)}")
 
 
 def _fields(arguments: argparse.Namespace) -> None:

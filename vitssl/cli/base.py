@@ -35,6 +35,22 @@ def names(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
+def agreed(question: str) -> bool:
+    """Ask at the terminal; only y and yes are a yes.
+
+    Raises:
+        ConfigError: there is no terminal.
+    """
+    from vitssl.config import ConfigError
+
+    if not sys.stdin.isatty():
+        raise ConfigError("nothing was removed: there is no terminal to ask at; --yes removes without asking")
+    try:
+        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
+
+
 def note_unfinished(path: Path) -> None:
     from vitssl.evaluate import run_folder
 

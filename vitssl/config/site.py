@@ -33,7 +33,14 @@ class Site:
     env: dict[str, str] = field(default_factory=dict)
     report: dict[str, str] = field(default_factory=dict)  # options of sbatch for the report's job, such as {partition: cpu, time: 5}
     after: list[str] = field(default_factory=list)  # SLURM's ids of jobs that must have ended before a sweep's begin
-    additional: dict[str, str] = field(default_factory=dict)  # further options of sbatch, for the runs: {mail-type: FAIL, exclusive: true}
+    max_parallel: Optional[int] = None  # jobs of an array (the runs of a stage of an arm) at once; null: as many as SLURM lets run
+    # the next ones are of the runs' jobs, and not of the report's
+    mail_type: Optional[str] = None  # when SLURM mails: FAIL, END, TIME_LIMIT, ... (several with commas; ARRAY_TASKS: of every run)
+    mail_user: Optional[str] = None  # whom; null: who submits
+    nice: Optional[int] = None  # how far they stand back in the queue behind your other jobs
+    exclude: Optional[str] = None  # nodes that they must not run on, such as node[1-3],node7
+    reservation: Optional[str] = None  # that they run in
+    additional: dict[str, str] = field(default_factory=dict)  # further options of sbatch, for the runs: {exclusive: true}
 
     def estimate_kg(self, gpu_hours: float) -> float:
         """CO2e (kg) by the estimate of the SSAT paper's Table 3 (Lacoste et al. 2019): GPU-hours x board power x grid intensity."""

@@ -1,0 +1,41 @@
+"""Why jobs ended that left no reason in their run's folder: what SLURM, the system or a rank said in their logs."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from jobs.logs import logs_of
+
+TAIL_BYTES = 1 << 16
+NO_SPACE = "no space is left where it writes: make room (`vitssl prune` lists what no run needs any more)"
+KILLED = "a task was killed from outside (signal 9), probably for lack of memory"
+CAUSES = {  # in logs, from SLURM 22.05 and torch 2.9 on
+    r"oom[-_]kill|out-of-memory handler|OUT_OF_MEMORY": "the job's memory was used up: raise resources.mem_gb, or lower data.workers",
+    r"OutOfMemoryError": "the GPU's memory was used up: lower loop.micro_batch_size",
+    r"Signal 9 \(SIGKILL\)|exit ?code *:? -9|task \S+: Killed": f"{KILLED}: raise resources.mem_gb, or lower data.workers",
+    r"No space left on device|Disk quota exceeded": NO_SPACE,
+    r"DUE TO TIME LIMIT": "its time was over before it had saved: raise resources.hours",
+    r"DUE TO NODE FAILURE": "its node failed",
+}
+
+
+def cause(folder: Path) -> str | None:
+    """What the newest words about it in a run's last logs mean; None where there are none."""
+    if _is_full(folder):
+        return NO_SPACE
+    found: list[tuple[float, int, str]] = []  # when, where and what
+    for path in logs_of(folder):
+        with path.open("rb") as stream:
+            stream.seek(max(0, stream.seek(0, 2) - TAIL_BYTES))
+            text = stream.read().decode(errors="replace")
+        for pattern, meaning in CAUSES.items():
+            found += [(path.stat().st_mtime, match.start(), meaning) for match in re.finditer(pattern, text)]
+    return max(found)[2] if found else None
+
+
+def _is_full(folder: Path) -> bool:
+    """Has its file system no block, or no inode, for us?"""
+    there = os.statvfs(folder)
+    return there.f_bavail == 0 or (there.f_files > 0 and there.f_favail == 0)

@@ -1,0 +1,86 @@
+"""The runs of a sweep's folder, and those of them that a command line names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from vitssl.config import ConfigError
+from vitssl.config.base import closest
+from vitssl.files import read_json, read_sweep
+from vitssl.words import listed
+
+SUGGESTED = 3  # names of runs
+
+
+def runs_of(sweep: Path) -> tuple[dict[Path, str], dict[Path, str]]:
+    """{run folder: stage} of a sweep's last submission, and of earlier submissions' further runs, which may still be queued.
+
+    Raises:
+        ConfigError: the folder is not a sweep's.
+    """
+    facts = read_sweep(sweep)
+    asked_for = {sweep / stage["folder"]: stage["stage"] for cell in facts["cells"] for stage in cell["stages"]}
+    before = [path for path in sorted(sweep.glob("*/job.json")) if path.parent not in asked_for]
+    return asked_for, {path.parent: read_json(path).get("stage", "") for path in before}
+
+
+def arms_of(sweep: Path) -> dict[str, set[Path]]:
+    """{arm: run folders}; a run that two arms share is of both."""
+    arms: dict[str, set[Path]] = {}
+    for cell in read_sweep(sweep)["cells"]:
+        arms.setdefault(cell["arm"], set()).update(sweep / stage["folder"] for stage in cell["stages"])
+    for folder in runs_of(sweep)[1]:
+        arms.setdefault(read_json(folder / "job.json").get("arm", ""), set()).add(folder)
+    return arms
+
+
+def run_named(sweep: Path, word: str) -> Path:
+    """The folder of the run that a word names: by its path, its name, or a part of its name that no other has.
+
+    Raises:
+        ConfigError: none or several are called so.
+    """
+    asked_for, before = runs_of(sweep)
+    names, wanted = [folder.name for folder in (*asked_for, *before)], Path(word).name
+    found = [wanted] if wanted in names else [name for name in names if wanted and wanted in name]
+    if len(found) == 1:
+        return sweep / found[0]
+    if found:
+        shown = listed(found[:SUGGESTED]) if len(found) <= SUGGESTED else f"{', '.join(found[:SUGGESTED])}, ..."
+        raise ConfigError(f"{len(found)} runs have {word!r} in their names ({shown}); write more of it", place=str(sweep))
+    near = closest(wanted, names)
+    raise ConfigError(f"no run has {word!r} in its name{f' (did you mean {near[0]}?)' if near else ''}", place=str(sweep))
+
+
+def named(sweep: Path, words: Iterable[str]) -> set[Path]:
+    """The folders of the runs that words name: all of an arm, or one as `run_named` has it.
+
+    Raises:
+        ConfigError: a word names neither.
+    """
+    arms = arms_of(sweep)
+    return {folder for word in words for folder in (arms.get(word) or [run_named(sweep, word)])}
+
+
+def shared(sweep: Path, words: Iterable[str]) -> dict[Path, str]:
+    """{run: an arm that is not named, and needs it too} of the arms among these words, but for runs that are named themselves."""
+    arms = arms_of(sweep)
+    named_arms = {word for word in words if word in arms}
+    by_name = named(sweep, (word for word in words if word not in arms))
+    runs = {folder for arm in named_arms for folder in arms[arm]} - by_name
+    return {folder: arm for arm, folders in sorted(arms.items()) if arm not in named_arms for folder in runs & folders}
+
+
+def parents_of(folder: Path) -> list[Path]:
+    """The folders of the runs that a run starts from, or learns from."""
+    return [folder.parent / Path(parent).name for parent in read_json(folder / "job.json").get("parents", ())]
+
+
+def waiting_for(folders: Iterable[Path], among: Iterable[Path]) -> set[Path]:
+    """What starts from these runs, directly or by way of others."""
+    parents = {folder: parents_of(folder) for folder in among}
+    before, found = set(folders), set[Path]()
+    while new := {folder for folder, those in parents.items() if any(p in before | found for p in those)} - before - found:
+        found |= new
+    return found

@@ -1,0 +1,138 @@
+"""Try again what failed of a sweep, without its file: `python jobs/retry.py runs/quickstart [ARM_OR_RUN ...]`.
+
+What waited for it comes along; what is done or queued stays as it is. With names, what of those is not done: what was cancelled, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+    from jobs import environment
+
+    environment.require()
+
+from rich.console import Console
+
+from jobs import cluster, folders, local
+from jobs.chosen import named, parents_of, runs_of, waiting_for
+from jobs.existing import identity_of
+from jobs.folders import Launch, error_of, is_done, is_trained
+from jobs.graph import Graph, Job
+from jobs.node import TRAINING
+from jobs.submit import refuse_two_at_once
+from vitssl.arguments import Parser, guarded
+from vitssl.config import ConfigError, Site, load, merge
+from vitssl.config.sweep import Resources
+from vitssl.files import read_json, read_sweep
+from vitssl.terminal import console as screen
+from vitssl.words import counted
+
+
+def main(arguments: list[str] | None = None, module: str = TRAINING) -> int:
+    """Exit code: 0 done or queued, 1 a run failed again, 128 + N signal N stopped it (Ctrl-C: 130), 2 a user's mistake."""
+    parser = Parser(prog="jobs/retry.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sweep", type=Path, help="the sweep's folder, for example runs/quickstart")
+    parser.add_argument("names", nargs="*", metavar="arm-or-run", help="these arms, or runs by a part of their names; else what failed")
+    parser.add_argument("--wait", action="store_true", help="on SLURM: return when all is done, with the report's table")
+    options = parser.parse_args(arguments)
+    return guarded(lambda: retry(options.sweep.resolve(), options.names, options.wait, module, screen()))
+
+
+def retry(sweep: Path, names: list[str], wait: bool, module: str, console: Console) -> int:
+    """Run again, where they were run before, what failed or is named, and what waits for it.
+
+    Raises:
+        ConfigError: nothing failed, a record is damaged, or what ran them does not answer.
+    """
+    asked_for, before = runs_of(sweep)
+    jobs = jobs_of([*asked_for, *before])
+    entries = cluster.queued(jobs)
+    held = {folder for folder, entry in entries.items() if entry.state == "HELD"}
+    if names:
+        meant = named(sweep, names)
+        if never := sorted(folder.name for folder in meant - jobs.keys()):
+            raise ConfigError("it was never submitted; the sweep's own command does that", place=never[0])
+        again = {folder for folder in meant if not is_done(jobs[folder])}
+    else:
+        again = {folder for folder in asked_for if folder in held or (error_of(folder) and not is_done(jobs[folder]))}
+    if not again:
+        raise ConfigError(f"nothing {'of ' + ' '.join(names) if names else 'that failed'} is left to do", place=str(sweep))
+    again |= {folder for folder in waiting_for(again, jobs) if not is_trained(jobs[folder])}
+    chosen = [job for folder, job in jobs.items() if folder in _with_parents(again, jobs) | entries.keys()]
+    launch = _launch(sweep, {read_json(folder / "job.json").get("executor", "local") for folder in again}, module)
+    console.print(f"Trying {counted(len(again), 'run')} again: {' '.join(sorted(folder.name for folder in again))}", soft_wrap=True)
+    return _run(Graph(chosen, []), launch, wait, console)
+
+
+def jobs_of(run_folders: Iterable[Path]) -> dict[Path, Job]:
+    """The jobs of run folders as they were submitted, parents first.
+
+    Raises:
+        ConfigError: a record is damaged, or a run that another starts from is gone.
+    """
+    jobs: dict[Path, Job] = {}
+
+    def add(folder: Path) -> Job:
+        if folder not in jobs:
+            parents = [add(parent) for parent in parents_of(folder)]
+            jobs[folder] = _job(folder, parents)
+        return jobs[folder]
+
+    for folder in run_folders:
+        if (folder / "job.json").exists():  # this machine's launcher writes it when it comes to the run
+            add(folder)
+    return jobs
+
+
+def _job(folder: Path, parents: list[Job]) -> Job:
+    path = folder / "job.json"
+    record = read_json(path)
+    fields = {f.name: record[f.name] for f in dataclasses.fields(Resources) if f.name in record}
+    resources = merge(Resources, fields, where=str(path))
+    if (folder / "done.json").exists():  # only evaluation may be left to do
+        resources = dataclasses.replace(resources, nodes=1, gpus_per_node=min(1, resources.gpus_per_node))
+    arm, stage, axes = record.get("arm", ""), record.get("stage", ""), record.get("axes", {})
+    return Job(identity_of(folder), load(folder), folder, arm, stage, axes, resources, parents)
+
+
+def _with_parents(chosen: set[Path], jobs: dict[Path, Job]) -> set[Path]:
+    """These and what they start from, directly or by way of others."""
+    parents = {parent.folder for folder in chosen for parent in jobs[folder].parents}
+    return chosen | parents if parents <= chosen else _with_parents(chosen | parents, jobs)
+
+
+def _launch(sweep: Path, executors: set[str], module: str) -> Launch:
+    """Where the runs were submitted to before, at the site of the sweep's last submission.
+
+    Raises:
+        ConfigError: that was SLURM, and none answers; or some were submitted to SLURM, and others ran here.
+    """
+    if len(executors) > 1:
+        raise ConfigError("some of these ran on this machine, and others on SLURM; name either", place=str(sweep))
+    if executors == {"slurm"} and not cluster.answers():
+        raise ConfigError("these runs were submitted to SLURM, and no cluster answers here (scontrol ping)", place=str(sweep))
+    site = merge(Site, read_sweep(sweep).get("site") or {}, where=str(sweep / "sweep.json"))
+    return Launch(sweep, executors.pop(), site, Path(), module=module)
+
+
+def _run(graph: Graph, launch: Launch, wait: bool, console: Console) -> int:
+    refuse_two_at_once(graph, launch)
+    if launch.executor == "local":
+        launch.source = folders.snapshot(launch.sweep)
+        return local.run(graph, launch, console)
+    from jobs import launcher
+
+    with folders.locked(launch.sweep):
+        launch.source = folders.snapshot(launch.sweep)
+        launcher.run(graph, launch, console)
+    return launcher.wait_for(graph, launch, console) if wait else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""The site profile of a submission: a file's fields with the command line's over them, checked before anything is queued."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from jobs.overrides import CLI
+from vitssl.config import ConfigError, Problem, Site, merge, read_yaml, unknown
+from vitssl.emissions import intensity_kg_per_kwh
+
+SITES = Path(__file__).resolve().parent / "sites"
+# fields of a site, and the options of sbatch that they are, for the runs' jobs alone
+OPTIONS = {"mail_type": "mail-type", "mail_user": "mail-user", "nice": "nice", "exclude": "exclude", "reservation": "reservation"}
+MAIL_TYPES = (
+    "NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "INVALID_DEPEND", "STAGE_OUT", "TIME_LIMIT", "TIME_LIMIT_90", "TIME_LIMIT_80",
+    "TIME_LIMIT_50", "ARRAY_TASKS",
+)  # fmt: skip
+MOST_NICE = 2**31 - 3  # of SLURM
+
+
+def read(named: str, overrides: dict[str, Any], where: str = CLI) -> Site:
+    """A site profile: a file, or a name in jobs/sites, with the command line's fields over it; ``where`` says what named it.
+
+    Raises:
+        ConfigError: a field that is unknown or impossible, with its place; raised now rather than when the jobs start.
+    """
+    is_file = Path(named).suffix in (".yaml", ".yml")
+    path = Path(named) if is_file else SITES / f"{named}.yaml"
+    if is_file and not path.exists():
+        raise ConfigError(f"there is no file {named}", "site", where)
+    if not path.exists():
+        raise unknown(named, [p.stem for p in sorted(SITES.glob("*.yaml"))], "site", where)
+    merge(Site, overrides, where=CLI, field="site")
+    site = merge(Site, read_yaml(path), overrides, where=str(path))
+    if problem := next(_problems(site), None):
+        name = problem.field.removeprefix("site.")
+        raise ConfigError(problem.reason, *((problem.field, CLI) if name in overrides else (name, str(path))))
+    return site
+
+
+def _problems(site: Site) -> Iterator[Problem]:
+    for name in site.env:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            yield Problem("site.env", f"{name!r} is not the name of a variable; use letters, digits and underscores")
+    for field, name in [*(("additional", name) for name in site.additional), *(("report", name) for name in site.report)]:
+        if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
+            yield Problem(f"site.{field}", f"{name!r} is not an option of sbatch; write it as in --mail-type, without the dashes")
+    for job in site.after:
+        if not re.fullmatch(r"[1-9][0-9]*(_[0-9]+)?", job):
+            yield Problem("site.after", f"{job!r} is not an id of a SLURM job, such as 1234 or 1234_5")
+    if "?" in site.additional.get("dependency", ""):
+        yield Problem("site.additional", "dependency: sbatch cannot join alternatives (?) with what the runs wait for; separate by commas")
+    yield from _of_jobs(site)
+    if site.gpu_tflops == 0:
+        yield Problem("site.gpu_tflops", "0 is no speed; leave it out")
+    for name in ("gpu_power_w", "gpu_tflops", "price_per_gpu_hour", "intensity_kg_per_kwh", "estimate_kg_per_kwh"):
+        value = getattr(site, name)
+        if value is not None and not 0 <= value < math.inf:
+            yield Problem(f"site.{name}", f"{value:g} is {'negative' if value < 0 else 'not a finite number'}")
+    try:
+        intensity_kg_per_kwh(site)
+    except ConfigError as error:
+        yield Problem(error.field, error.reason)
+
+
+def _of_jobs(site: Site) -> Iterator[Problem]:
+    """What of the fields that only the runs' jobs have SLURM would refuse, or two of them say differently."""
+    for name, option in {**OPTIONS, "max_parallel": "array"}.items():
+        if getattr(site, name) is not None and option in site.additional:
+            yield Problem(f"site.{name}", f"site.additional has {option} too; keep one of them")
+    if site.max_parallel is not None and site.max_parallel < 1:
+        yield Problem("site.max_parallel", f"{site.max_parallel} jobs at once are none; set 1 or more, or leave it out")
+    for name in site.mail_type.split(",") if site.mail_type is not None else ():
+        if name.upper() not in MAIL_TYPES:
+            error = unknown(name, MAIL_TYPES)
+            yield Problem("site.mail_type", error.reason)
+    if site.mail_user is not None and site.mail_type is None and "mail-type" not in site.additional:
+        yield Problem("site.mail_user", "nothing is mailed without site.mail_type; set that too, such as FAIL")
+    if site.nice is not None and abs(site.nice) > MOST_NICE:
+        yield Problem("site.nice", f"{site.nice} is not from {-MOST_NICE} to {MOST_NICE}")
+    for name in ("mail_user", "exclude", "reservation"):
+        if (value := getattr(site, name)) is not None and not re.fullmatch(r"[^\s'\"]+", value):
+            yield Problem(f"site.{name}", f"{value!r} is no name; several go with commas, without spaces")

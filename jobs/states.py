@@ -1,0 +1,150 @@
+"""The states of a sweep's runs, from their folders and SLURM's queue."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jobs import cluster, local
+from jobs.causes import cause
+from jobs.chosen import parents_of, runs_of
+from jobs.folders import error_of
+from vitssl.config import ConfigError
+from vitssl.files import read_events, read_json
+
+ENDED = ("done", "failed", "cancelled", "unreadable")
+HOW = {"failed": "failed", "cancelled": "was cancelled"}
+GONE = (*ENDED, "stopped", "not begun")  # nothing happens any more by itself
+
+
+WITHOUT_PROGRESS = re.compile(r"restart \d|held: ")  # as `batch.sh` writes of such restarts
+
+
+EXIT_CODE = re.compile(r"exit code -?\d+")  # all that is known of the end of a process which left no reason
+
+
+@dataclass
+class Status:
+    """The state of one run, from its folder and the queue."""
+
+    name: str
+    stage: str
+    state: str
+    epoch: float | None = None
+    progress: float | None = None  # share of the steps done
+    left_s: float | None = None
+    top1: str = ""  # of the test split; after a pretraining of its first evaluator, with that one's name
+    job_id: str | None = None
+    error: str | None = None
+    attempts: int = 0  # at training it, so far
+
+
+@dataclass
+class Picture:
+    """A sweep at one moment."""
+
+    statuses: list[Status] = field(default_factory=list)
+    queue: dict[Path, cluster.Entry] = field(default_factory=dict)  # of the runs' folders and the sweep's, whose job is the report's
+    note: str = ""  # where SLURM does not answer
+
+    def ended(self, sweep: Path) -> bool:
+        """Does nothing happen any more by itself? Of runs that are held, and what waits for them, nothing does."""
+        held = any(s.state == "held" for s in self.statuses)
+        blocked = {folder.name for folder, entry in self.queue.items() if held and (entry.state == "HELD" or entry.reason == "Dependency")}
+        return all(s.state in GONE or s.name in blocked for s in self.statuses) and (held or sweep not in self.queue)
+
+
+def look(sweep: Path) -> Picture:
+    """A sweep as it is now. If SLURM does not answer, runs that were submitted are "unknown", unless their folders show that they are done.
+
+    Raises:
+        ConfigError: the folder is not a sweep's.
+    """
+    asked_for, before = runs_of(sweep)
+    picture, folders = Picture(), [*asked_for, *before, sweep]
+    try:
+        picture.queue = cluster.queued(folders)
+    except ConfigError as error:
+        picture.note = f"{error}; which runs are in SLURM's queue is unknown"
+        picture.queue = {folder: cluster.Entry("unknown") for folder in folders if (folder / cluster.JOB_FILE).exists()}
+    here, shown = local.running(sweep), asked_for | {folder: stage for folder, stage in before.items() if folder in picture.queue}
+    picture.statuses = [_readable(folder, stage, picture.queue, here) for folder, stage in shown.items()]
+    _cancelled_with_parents(sweep, picture.statuses)
+    return picture
+
+
+def _cancelled_with_parents(sweep: Path, statuses: list[Status]) -> None:
+    """Say of jobs that SLURM dropped, because what they start from did not succeed, that they were, and of whom; parents come first."""
+    states = {s.name: s for s in statuses}
+    for s in statuses:
+        if s.state != "not begun" or not (sweep / s.name / cluster.JOB_FILE).exists():
+            continue
+        ended = [states[p.name] for p in parents_of(sweep / s.name) if p.name in states and states[p.name].state in ("failed", "cancelled")]
+        if ended:
+            s.state, s.error = "cancelled", f"cancelled: {ended[0].name}, which it starts from, {HOW[ended[0].state]}"
+
+
+def _readable(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: int | None) -> Status:
+    """The state of a run; of one with a damaged record which record that is."""
+    try:
+        return _status(folder, stage, waiting, here)
+    except ConfigError as error:
+        return Status(folder.name, stage, "unreadable", error=str(error))
+
+
+def _status(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: int | None) -> Status:
+    job_id, entry = cluster.job_id(folder), waiting.get(folder)
+    status = Status(folder.name, stage, _state(folder, entry, here), error=error_of(folder), job_id=job_id)
+    if status.error is None and entry is not None and WITHOUT_PROGRESS.match(entry.comment):
+        status.error = entry.comment
+    if job_id is not None and (status.error or status.state == "stopped") and not _is_told(status.error):
+        status.error = "; ".join(filter(None, [status.error, cause(folder)])) or None
+    events = read_events(folder / "metrics.jsonl")
+    evaluations = [event for event in reversed(events) if event["event"] == "eval"]
+    newest = next((event for event in evaluations if "test" in event), evaluations[0] if evaluations else None)
+    if newest is not None:
+        name = "test" if "test" in newest else next(name for name, metrics in newest.items() if isinstance(metrics, dict))
+        status.top1 = f"{newest[name]['top1']:.2f}" + (f" ({name})" if name != "test" else "")
+    _estimate(status, events)
+    for name in ("job.json", "done.json"):  # which starting it, and the time left, depend on
+        read_json(folder / name)
+    return status
+
+
+def _is_told(error: str | None) -> bool:
+    """Does it say more than that a process ended?"""
+    return error is not None and not EXIT_CODE.search(error)
+
+
+def _state(folder: Path, queued: cluster.Entry | None, here: int | None) -> str:
+    if (folder / "done.json").exists():
+        return "done"
+    if queued is not None:
+        return queued.state.lower()
+    if (folder / "error.json").exists():
+        return "failed"
+    if (folder / "cancelled").exists():
+        return "cancelled"
+    begun = (folder / "metrics.jsonl").exists()
+    if here is not None:
+        return "running" if begun else "waiting"
+    return "stopped" if begun else "not begun"
+
+
+def _estimate(status: Status, events: list[dict[str, Any]]) -> None:
+    """Set the progress of the last step, and the time left at the pace of the last attempt."""
+    starts = [event for event in events if event["event"] == "start"]
+    if not starts:
+        return
+    status.attempts = starts[-1]["attempt"] + 1
+    first, last, total = starts[-1], events[-1], starts[-1]["steps"]
+    status.progress = last["step"] / total
+    if "steps_per_epoch" in first:
+        status.epoch = last["step"] / first["steps_per_epoch"]
+    if status.epoch is not None and "epochs" in first:  # the last batch may hold images of one more, which counts as none
+        status.epoch = min(status.epoch, first["epochs"])
+    done = last["step"] - first["step"]
+    if status.state == "running" and done > 0:
+        status.left_s = (total - last["step"]) * (last["time"] - first["time"]) / done

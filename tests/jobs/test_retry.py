@@ -1,0 +1,66 @@
+"""What failed is tried again without the sweep's file, on this machine; tests/slurm does it on a cluster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jobs import retry, submit
+from tests.jobs.conftest import EXAMPLE
+from vitssl.files import read_json
+
+HERE = Path(__file__).parent
+WORDS = ["axes.data=[plain]", "axes.seed=13", "resources={gpus_per_node: 1, hours: 3}", "loop.max_steps=1", "arms=[chain_short]"]
+
+
+@pytest.fixture
+def failed(place: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> Path:
+    """A sweep of which the pretraining failed, and so its fine-tuning; its file is gone."""
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    Path("sweep.yaml").write_text(EXAMPLE)
+    assert submit.main(["sweep.yaml", "--executor", "local", *WORDS], module="standin") == 1
+    Path("sweep.yaml").unlink()
+    capfd.readouterr()
+    return place / "runs" / "example"
+
+
+def unlucky(sweep: Path) -> list[Path]:
+    return sorted(sweep.glob("chain_short-*-s13-*"))
+
+
+def test_what_failed_is_tried_again_and_what_waited_for_it(failed: Path, capfd) -> None:
+    before = {path: path.read_text() for path in failed.glob("*/run.yaml")}
+    facts, resources = (failed / "sweep.json").read_text(), {"nodes": 1, "gpus_per_node": 1, "hours": 3}
+    (failed / "lucky").touch()
+    assert retry.main(["runs/example"], module="standin") == 0
+    finetune, pretrain = unlucky(failed)
+    told = capfd.readouterr().out
+    assert f"Trying 2 runs again: {finetune.name} {pretrain.name}\n" in told and "report.html" in told
+    assert all((folder / "done.json").exists() and not (folder / "error.json").exists() for folder in unlucky(failed))
+    assert all(resources.items() <= read_json(folder / "job.json").items() for folder in unlucky(failed))
+    assert {path: path.read_text() for path in failed.glob("*/run.yaml")} == before
+    assert (failed / "sweep.json").read_text() == facts  # the report is of the whole sweep
+    assert retry.main(["runs/example"], module="standin") == 2
+    assert capfd.readouterr().err == f"error: {failed}: nothing that failed is left to do\n"
+
+
+@pytest.mark.release
+def test_what_is_named_is_tried_with_what_it_starts_from(failed: Path, capfd) -> None:
+    (failed / "lucky").touch()
+    finetune, pretrain = unlucky(failed)
+    (finetune / "error.json").unlink()
+    assert retry.main(["runs/example", "chain_short-finetune-plain-s13"], module="standin") == 0
+    assert (pretrain / "done.json").exists() and (finetune / "done.json").exists()
+    assert retry.main(["runs/example", "chain_short"], module="standin") == 2
+    assert capfd.readouterr().err.endswith("nothing of chain_short is left to do\n")
+
+
+@pytest.mark.release
+def test_what_was_on_slurm_is_not_trained_here(failed: Path, monkeypatch, capfd) -> None:
+    monkeypatch.setattr(retry.cluster, "answers", lambda: False)
+    for folder in unlucky(failed):
+        (folder / "job.json").write_text(json.dumps(read_json(folder / "job.json") | {"executor": "slurm"}))
+    assert retry.main(["runs/example"], module="standin") == 2
+    assert "these runs were submitted to SLURM, and no cluster answers here" in capfd.readouterr().err

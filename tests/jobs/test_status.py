@@ -1,0 +1,231 @@
+"""What jobs/status.py shows besides the time left: why runs wait, again and again, and what they print."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from jobs import cluster, logs, status
+from vitssl.files import write_json
+
+ROOT = Path(__file__).parents[2]
+STAGES = ("pretrain", "finetune")
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    """Two chains of two runs, `a` and `b`, that were submitted as the jobs 1 to 4, and have not begun."""
+    cells = [{"arm": arm, "axes": {}, "stages": [{"stage": stage, "folder": f"{arm}-{stage}"} for stage in STAGES]} for arm in "ab"]
+    write_json(tmp_path / "sweep.json", {"name": "x", "arms": [{"name": "a"}, {"name": "b"}], "cells": cells})
+    for number, (arm, stage) in enumerate(((arm, stage) for arm in "ab" for stage in STAGES), start=1):
+        folder = tmp_path / f"{arm}-{stage}"
+        folder.mkdir()
+        parents = [str(tmp_path / f"{arm}-pretrain")] if stage == "finetune" else []
+        write_json(folder / "job.json", {"arm": arm, "stage": stage, "parents": parents, "executor": "slurm"})
+        cluster.record(folder, str(number))
+    return tmp_path
+
+
+@pytest.fixture
+def queue(monkeypatch: pytest.MonkeyPatch) -> dict[str, cluster.Entry]:
+    """SLURM's queue, to be filled."""
+    entries: dict[str, cluster.Entry] = {}
+    monkeypatch.setattr(cluster, "jobs", lambda _: entries)
+    monkeypatch.setattr(cluster.shutil, "which", lambda name: name)
+    return entries
+
+
+def shown(sweep: Path, capsys, **options) -> list[str]:
+    status._draw(sweep, status.look(sweep), Console(width=120), **options)
+    return capsys.readouterr().out.splitlines()
+
+
+def finish(folder: Path) -> None:
+    write_json(folder / "done.json", {"step": 1, "epochs": 1.0})
+
+
+def test_why_runs_wait_and_when_they_may_begin(sweep: Path, queue, capsys) -> None:
+    starts = {"1": "2026-11-23T19:00:00", "3": "2026-11-23T18:00:00"}
+    queue |= {job: cluster.Entry("PENDING", "Priority" if job in starts else "Dependency", start=starts.get(job, "")) for job in "1234"}
+    queue["4"].reason = "QOSGrpGRES"
+    assert shown(sweep, capsys)[-1] == (
+        "Pending: 2 behind other jobs (Priority, from 2026-11-23 18:00:00 on), 1 for what they start from (Dependency), "
+        "1 for what SLURM calls (QOSGrpGRES)"
+    )
+
+
+def test_what_slurm_dropped_with_its_parent_is_cancelled_and_says_with_whom(sweep: Path, queue, capsys) -> None:
+    write_json(sweep / "a-pretrain" / "error.json", {"message": "loss is not finite"})
+    (sweep / "b-pretrain" / "cancelled").touch()
+    lines = shown(sweep, capsys)
+    assert [s.state for s in status.collect(sweep)] == ["failed", "cancelled", "cancelled", "cancelled"]
+    assert "a-finetune: cancelled: a-pretrain, which it starts from, failed" in lines
+    assert "b-finetune: cancelled: b-pretrain, which it starts from, was cancelled" in lines
+
+
+def test_a_low_terminal_leaves_out_what_is_of_least_interest(sweep: Path, queue, capsys) -> None:
+    queue |= {"2": cluster.Entry("RUNNING"), "3": cluster.Entry("PENDING", "Priority")}
+    finish(sweep / "a-pretrain")
+    write_json(sweep / "b-finetune" / "error.json", {"message": "gone"})
+    lines = shown(sweep, capsys, most=2)
+    assert "left out: 1 pending, 1 done" in lines
+    assert [line.split()[1] for line in lines if line.startswith("│")] == ["a-finetune", "b-finetune"]
+
+
+def test_watching_ends_with_the_last_run(sweep: Path, queue, capsys) -> None:
+    for job in "1234":
+        queue[job] = cluster.Entry("RUNNING")
+
+    def end() -> None:
+        time.sleep(0.5)
+        for folder in sweep.glob("*-*"):
+            finish(folder)
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    status.watch(sweep, 0.6, Console(width=120))
+    thread.join()
+    out = capsys.readouterr().out
+    assert out.count("┏") == 2 and out.count("running") == out.count("done") == 4
+    status.watch(sweep, 1, Console(width=120, height=40, force_terminal=True))
+    assert capsys.readouterr().out.startswith("\x1b[2J\x1b[H")  # in place
+
+
+def test_ctrl_c_ends_watching_in_one_line(sweep: Path) -> None:
+    for folder in sweep.glob("*-*/slurm.json"):  # or SLURM would be asked
+        folder.unlink()
+    write_json(sweep / "local.json", {"pid": os.getpid(), "host": os.uname().nodename, "born": born()})
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    program = [sys.executable, str(ROOT / "jobs" / "status.py"), str(sweep), "--watch", "1"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(program, env=environment, text=True, process_group=0, **pipes)
+    assert process.stdout is not None
+    assert re.fullmatch(r"\d\d:\d\d:\d\d\n", process.stdout.readline())
+    time.sleep(0.3)
+    os.killpg(process.pid, signal.SIGINT)
+    out, error = process.communicate(timeout=20)
+    assert process.returncode == 130 and error == "interrupted\n" and "waiting" in out
+
+
+def born() -> str:
+    return subprocess.run(["ps", "-o", "lstart=", "-p", str(os.getpid())], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_end_of_the_newest_log_is_found_by_a_part_of_the_name(sweep: Path, capsys) -> None:
+    folder = sweep / "b-pretrain" / "log"
+    folder.mkdir()
+    for attempt in (0, 1):
+        text = "".join(f"attempt {attempt} line {i}\n" for i in range(50)) + "100%\r\x1b[2J"
+        (folder / f"train-7-{attempt}-n1.txt").write_text(text)
+        os.utime(folder / f"train-7-{attempt}-n1.txt", (attempt, attempt))
+    for named in ("b-pre", str(sweep / "b-pretrain"), "b-pretrain/"):
+        assert status.main([str(sweep), "--log", named, "-n", "4"]) == 0
+        out, error = capsys.readouterr()
+        assert out == "attempt 1 line 48\nattempt 1 line 49\n100%\n\\x1b[2J"  # which does nothing to a terminal
+        assert error == f"==> {folder / 'train-7-1-n1.txt'} <==\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--log", "pretrain"], "{}: 2 runs have 'pretrain' in their names (a-pretrain and b-pretrain); write more of it"),
+        (["--log", "a-pretrian"], "{}: no run has 'a-pretrian' in its name (did you mean a-pretrain?)"),
+        (["--log", "a-pretrain"], "{}/a-pretrain: there is no log: the run is not begun"),
+        (
+            ["--follow"],
+            "argument --follow: name a run with --log RUN; --watch follows the sweep; jobs/status.py",
+        ),
+        (["--watch", "0"], "argument --watch: '0' is no number of seconds of at least 1; name the sweep's folder first; jobs/status.py"),
+    ],
+)
+def test_what_cannot_be_shown_is_one_line(sweep: Path, queue, capsys, words: list[str], said: str) -> None:
+    try:
+        code = status.main([str(sweep), *words])
+    except SystemExit as ended:  # argparse's
+        code = ended.code
+    out, error = capsys.readouterr()
+    assert code == 2 and not out and error.count("\n") == 1
+    assert error.startswith(f"error: {said.format(sweep)}")
+
+
+def test_where_no_training_began_the_log_of_the_job_is_shown(sweep: Path, capsys) -> None:
+    (sweep / "submitit" / "1").mkdir(parents=True)
+    (sweep / "submitit" / "1" / "1_0_log.out").write_text("no such container\n")
+    assert status.main([str(sweep), "--log", "a-pre"]) == 0
+    assert capsys.readouterr().out == "no such container\n"
+
+
+def test_following_goes_on_with_the_next_attempt_and_ends_with_the_run(sweep: Path, queue, monkeypatch, capfd) -> None:
+    monkeypatch.setattr(logs, "PAUSE_S", 0.05)
+    queue["1"] = cluster.Entry("RUNNING")
+    folder = sweep / "a-pretrain"
+    (folder / "log").mkdir()
+    (folder / "log" / "train-1-0-n1.txt").write_text("one\ntwo\nthree\n")
+    following = threading.Thread(target=status.main, args=([str(sweep), "--log", "a-pre", "--follow", "-n", "2"],))
+    following.start()
+    time.sleep(0.3)
+    with (folder / "log" / "train-1-0-n1.txt").open("a") as log:
+        log.write("four\n")
+    time.sleep(0.3)
+    (folder / "log" / "train-1-1-n2.txt").write_text("five\n")
+    time.sleep(0.3)
+    finish(folder)
+    following.join(timeout=20)
+    out, error = capfd.readouterr()
+    assert not following.is_alive() and out == "two\nthree\nfour\nfive\n"
+    assert error.splitlines()[1:] == [f"==> {folder}/log/train-1-1-n2.txt <==", "a-pretrain: done"]
+
+
+def ended(sweep: Path, name: str) -> str | None:
+    return next(s.error for s in status.collect(sweep) if s.name == name)
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=1.0", "the job's memory was used up: raise resources.mem_gb"),
+        ("traceback: Signal 9 (SIGKILL) received by PID 7", "a task was killed from outside (signal 9), probably for lack of memory"),
+        ("OSError: [Errno 28] No space left on device: 'x'", "no space is left where it writes: make room"),
+        ("slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2026 DUE TO TIME LIMIT ***", "its time was over before it had saved"),
+        ("slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2026 DUE TO NODE FAILURE ***", "its node failed"),
+    ],
+)
+def test_the_cause_of_an_end_without_a_reason_is_looked_for_in_logs(sweep: Path, queue, said: str, meant: str) -> None:
+    (sweep / "submitit" / "1").mkdir(parents=True)
+    (sweep / "submitit" / "1" / "1_0_log.out").write_text(f"{said}\nlast words\n")
+    queue["1"] = cluster.Entry("HELD", comment="held: 3 restarts without progress (exit code 1), see log")
+    assert ended(sweep, "a-pretrain").startswith(f"held: 3 restarts without progress (exit code 1), see log; {meant}")
+    queue.clear()
+    assert ended(sweep, "a-pretrain") is None  # not begun, and not known to have ended
+    (sweep / "a-pretrain" / "metrics.jsonl").touch()
+    assert ended(sweep, "a-pretrain").startswith(meant)
+    write_json(sweep / "a-pretrain" / "error.json", {"message": "exit code -9, see log"})
+    assert ended(sweep, "a-pretrain").startswith(f"exit code -9, see log; {meant}")
+    write_json(sweep / "a-pretrain" / "error.json", {"message": "loss is not finite"})
+    assert ended(sweep, "a-pretrain") == "loss is not finite"
+
+
+def test_restarts_without_progress_are_told_and_others_are_not(sweep: Path, queue) -> None:
+    queue |= {"1": cluster.Entry("RUNNING", comment="restart 2 of 3 without progress (exit code 1)")}
+    queue |= {"3": cluster.Entry("RUNNING", comment="restarted after progress")}
+    assert ended(sweep, "a-pretrain") == "restart 2 of 3 without progress (exit code 1)"
+    assert ended(sweep, "b-pretrain") is None
+
+
+def test_the_log_of_what_failed_ends_with_the_first_ranks_traceback(sweep: Path, queue, capsys) -> None:
+    folder = sweep / "a-pretrain"
+    (folder / "log").mkdir()
+    (folder / "log" / "train-1-0-n1.txt").write_text("forty tracebacks\n")
+    write_json(folder / "error.json", {"message": "no", "rank": 3, "details": "Traceback of rank 3\n"})
+    assert status.main([str(sweep), "--log", "a-pre"]) == 0
+    out, error = capsys.readouterr()
+    assert out == "forty tracebacks\nTraceback of rank 3\n" and error.endswith("a-pretrain: failed: no\n")

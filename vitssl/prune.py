@@ -1,0 +1,164 @@
+"""What a folder of runs holds that nothing needs any more: found, shown with its size, and removed.
+
+A run's last checkpoint, the best one and its records stay. What belongs to a run that may still be trained or evaluated is never touched,
+nor a checkpoint whose name stands in another run's `run.yaml`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitssl import config
+from vitssl.config import ConfigError
+from vitssl.config.evals import pending
+from vitssl.files import flock, open_lock, read_json
+from vitssl.words import counted
+
+KEPT_EPOCH = re.compile(r"epoch-\d+\.pt")
+TEMPORARY = re.compile(r"\..+\.\d+\.tmp|\..+\.pt\.\d+")
+SOURCE, PARTIAL_SOURCE = re.compile(r"[0-9a-f]{12}"), re.compile(r"\.[0-9a-f]{12}\.\d+")
+HALF_WRITTEN = "half written, by a process that was killed"
+SUBMITTING = ".submitting"  # the lock of a sweep that is being submitted (jobs/folders.py)
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """A file, or a snapshot of the source, that nothing needs."""
+
+    path: Path
+    why: str
+    owner: Path  # the folder of its run, or of its sweep
+
+    @property
+    def bytes(self) -> int:
+        files = [self.path] if self.path.is_file() else [path for path in self.path.rglob("*") if path.is_file()]
+        return sum(path.stat().st_size for path in files)
+
+
+def find(runs: Path) -> list[Leftover]:
+    """What can go of all sweeps in a folder, or of the one that it is.
+
+    Raises:
+        ConfigError: there are no runs in it, or a record of one, on which it depends, is damaged.
+    """
+    sweeps = [runs] if (runs / "sweep.json").is_file() else sorted(path.parent for path in runs.glob("*/sweep.json"))
+    if not sweeps:
+        raise ConfigError("there are no sweeps in it; name the folder of the runs, or of one sweep in it", place=str(runs))
+    named = "\n".join(path.read_text(errors="replace") for path in _all_run_files(runs if sweeps != [runs] else runs.absolute().parent))
+    found = [left for sweep in sweeps for folder in _runs_of(sweep) for left in _of_run(folder)]
+    in_use = [left for left in found if f"{left.owner.name}/{left.path.name}" in named]
+    return [left for left in found if left not in in_use] + [left for sweep in sweeps for left in _of_sweep(sweep)]
+
+
+def _all_run_files(runs: Path) -> list[Path]:
+    return [*runs.glob("*/run.yaml"), *runs.glob("*/*/run.yaml")]
+
+
+def _runs_of(sweep: Path) -> list[Path]:
+    return sorted(path.parent for path in sweep.glob("*/run.yaml"))
+
+
+def _of_run(folder: Path) -> Iterator[Leftover]:
+    """Of one that is done the checkpoints of epochs, of one that is done or failed what a crash left."""
+    done, failed = is_finished(folder), _failed(folder)
+    for path in sorted(folder.iterdir()) if done or failed else ():
+        if done and KEPT_EPOCH.fullmatch(path.name):
+            yield Leftover(path, "checkpoint of an epoch (loop.keep_every) of a run that is done", folder)
+        elif path.name == "diverged.pt":
+            yield Leftover(path, "state of a training that diverged", folder)
+        elif TEMPORARY.fullmatch(path.name):
+            yield Leftover(path, HALF_WRITTEN, folder)
+
+
+def is_finished(folder: Path) -> bool:
+    """Is it trained, with the results of all its evaluators? One with a damaged record counts as not."""
+    try:
+        return bool(read_json(folder / "done.json")) and not pending(config.load(folder), read_json(folder / "evals.json"))
+    except ConfigError as error:
+        print(f"note: {folder.name} is left alone: {error}", file=sys.stderr)
+        return False
+
+
+def _failed(folder: Path) -> bool:
+    """Did its last attempt fail for good? Whoever submits it again removes the record of that."""
+    return (folder / "error.json").exists() and not (folder / "done.json").exists()
+
+
+def _of_sweep(sweep: Path) -> Iterator[Leftover]:
+    """Snapshots of the source that no run names, and what a crash left; where nothing of the sweep can be queued or running."""
+    if _may_go_on(sweep):
+        return
+    records = [read_json(path) for path in sweep.glob("*/job.json")]
+    used = {Path(job["source"]).name for record in records for job in (record, record.get("evaluation", {})) if "source" in job}
+    for path in sorted((sweep / "source").glob("*")):
+        if PARTIAL_SOURCE.fullmatch(path.name):
+            yield Leftover(path, HALF_WRITTEN, sweep)
+        elif SOURCE.fullmatch(path.name) and path.name not in used:
+            yield Leftover(path, "source that no run was trained with", sweep)
+    for path in sorted(sweep.iterdir()):
+        if TEMPORARY.fullmatch(path.name):
+            yield Leftover(path, HALF_WRITTEN, sweep)
+
+
+def _may_go_on(sweep: Path) -> bool:
+    """Can a job of it be queued or running, or its report? Its folders tell, without asking SLURM."""
+    begun = [path.parent for path in sweep.glob("*/slurm.json")]
+    if not all(is_finished(folder) or _failed(folder) or (folder / "cancelled").exists() for folder in begun):
+        return True
+    report, job = sweep / "report" / "report.html", sweep / "slurm.json"
+    if job.exists() and not (sweep / "cancelled").exists() and (not report.exists() or report.stat().st_mtime < job.stat().st_mtime):
+        return True
+    launcher = read_json(sweep / "local.json")
+    return bool(launcher) and (launcher["host"] != socket.gethostname() or Path(f"/proc/{launcher['pid']}").exists())
+
+
+def remove(leftovers: list[Leftover]) -> tuple[int, int]:
+    """Remove them, but for those whose run or sweep was taken up meanwhile, which are named; how many went, and their bytes."""
+    number = size = 0
+    for owner in dict.fromkeys(left.owner for left in leftovers):
+        with _alone(owner) as alone:
+            still = {left.path for left in (_of_sweep(owner) if (owner / "sweep.json").exists() else _of_run(owner))} if alone else set()
+            for left in (left for left in leftovers if left.owner == owner):
+                if left.path not in still:
+                    print(f"note: {left.path} stays: its {'sweep' if (owner / 'sweep.json').exists() else 'run'} goes on", file=sys.stderr)
+                    continue
+                number, size = number + 1, size + left.bytes
+                shutil.rmtree(left.path) if left.path.is_dir() else left.path.unlink()
+    return number, size
+
+
+@contextmanager
+def _alone(owner: Path) -> Iterator[bool]:
+    """Hold the lock that training a run, or submitting a sweep, takes; False: another process has it."""
+    with open_lock(owner / (SUBMITTING if (owner / "sweep.json").exists() else ".lock"), str(owner)) as lock:
+        try:
+            flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+def listing(leftovers: list[Leftover]) -> str:
+    """What there is, with sizes, and the sum by kind."""
+    sizes = {left: left.bytes for left in leftovers}
+    lines = [f"{in_units(size):>9}  {os.path.relpath(left.path)}  ({left.why})" for left, size in sizes.items()]
+    return "\n".join([*lines, f"{in_units(sum(sizes.values())):>9}  in {counted(len(sizes), 'file or snapshot', 'files and snapshots')}"])
+
+
+def in_units(size: float) -> str:
+    """Bytes, as people say it: 12 B, 3.4 MB."""
+    units = iter(("B", "kB", "MB", "GB", "TB"))
+    unit = next(units)
+    while size >= 1000 and unit != "TB":
+        size, unit = size / 1000, next(units)
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
