@@ -14,7 +14,17 @@ from vitssl import cli, prune
 from vitssl.files import write_json
 
 SUPERVISED = {"objectives": {"classify": {}}}
-CHECKPOINTS = ("last.pt", "best.pt", "epoch-0001.pt", "epoch-0002.pt", "diverged.pt", ".last.pt.77", ".done.json.77.tmp")
+CHECKPOINTS = (
+    "last.pt",
+    "best.pt",
+    "epoch-0001.pt",
+    "epoch-0002.pt",
+    "diverged.pt",
+    ".last.pt.77",
+    ".done.json.77.tmp",
+    "previous.pt",
+    "damaged.pt",
+)
 OLD = "0" * 12  # a snapshot that no run names
 
 
@@ -41,7 +51,7 @@ def found(runs: Path) -> set[str]:
     return {str(left.path.relative_to(runs)) for left in prune.find(runs)}
 
 
-OF_DONE = {"epoch-0001.pt", "epoch-0002.pt", "diverged.pt", ".last.pt.77", ".done.json.77.tmp"}
+OF_DONE = {name for name in CHECKPOINTS if name not in ("last.pt", "best.pt")}
 OF_FAILED = {"diverged.pt", ".last.pt.77", ".done.json.77.tmp"}
 OF_SWEEP = {f"source/{OLD}", f"source/.{OLD}.5", ".sweep.json.7.tmp"}
 ALL = {*(f"done/{name}" for name in OF_DONE), *(f"failed/{name}" for name in OF_FAILED), *OF_SWEEP}
@@ -92,8 +102,8 @@ def test_what_is_asked_for_is_removed_and_counted(runs: Path, capsys) -> None:
     before = {path for path in runs.rglob("*") if path.is_file()}
     assert cli.main(["prune", str(runs / "one"), "--yes"]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert len(out) == len(ALL) + 2 and out[-2] == "  13.0 kB  in 11 files and snapshots"
-    assert out[-1] == "removed 11 files and snapshots, 13.0 kB"
+    assert len(out) == len(ALL) + 2 and out[-2] == "  15.0 kB  in 13 files and snapshots"
+    assert out[-1] == "removed 13 files and snapshots, 15.0 kB"
     gone = before - {path for path in runs.rglob("*") if path.is_file()}
     assert {str(path.relative_to(runs / "one")).removesuffix("/jobs/node.py") for path in gone} == ALL
     assert cli.main(["prune", str(runs / "one")]) == 0
@@ -104,7 +114,7 @@ def test_it_asks_and_without_a_terminal_removes_nothing(runs: Path, monkeypatch,
     before = sorted(runs.rglob("*"))
     assert cli.main(["prune", str(runs)]) == 2
     assert capsys.readouterr().err == "error: nothing was removed: there is no terminal to ask at; --yes removes without asking\n"
-    answers = {"n": "nothing was removed", "": "nothing was removed", "yes": "removed 22 files and snapshots, 26.0 kB"}
+    answers = {"n": "nothing was removed", "": "nothing was removed", "yes": "removed 26 files and snapshots, 30.0 kB"}
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     for answer, said in answers.items():
         assert sorted(runs.rglob("*")) == before

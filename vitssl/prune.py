@@ -26,6 +26,7 @@ from vitssl.words import counted
 KEPT_EPOCH = re.compile(r"epoch-\d+\.pt")
 TEMPORARY = re.compile(r"\..+\.\d+\.tmp|\..+\.pt\.\d+")
 SOURCE, PARTIAL_SOURCE = re.compile(r"[0-9a-f]{12}"), re.compile(r"\.[0-9a-f]{12}\.\d+")
+SUPERSEDED = {"previous.pt": "checkpoint before the last", "damaged.pt": "checkpoint that could not be read"}
 HALF_WRITTEN = "half written, by a process that was killed"
 SUBMITTING = ".submitting"  # the lock of a sweep that is being submitted (jobs/folders.py)
 
@@ -73,6 +74,8 @@ def _of_run(folder: Path) -> Iterator[Leftover]:
     for path in sorted(folder.iterdir()) if done or failed else ():
         if done and KEPT_EPOCH.fullmatch(path.name):
             yield Leftover(path, "checkpoint of an epoch (loop.keep_every) of a run that is done", folder)
+        elif done and path.name in SUPERSEDED:
+            yield Leftover(path, SUPERSEDED[path.name], folder)
         elif path.name == "diverged.pt":
             yield Leftover(path, "state of a training that diverged", folder)
         elif TEMPORARY.fullmatch(path.name):
