@@ -24,7 +24,7 @@ from jobs.sweep import Spec
 from vitssl.config import SCHEMA, ConfigError, Run, Site, active, active_views, checkpoints, read_yaml, save, unstarted
 from vitssl.config.evals import evals_of, pending
 from vitssl.config.sweep import Arm
-from vitssl.files import flock, hash_file, open_lock, read_json, write_json
+from vitssl.files import GRID, flock, hash_file, open_lock, read_json, write_atomically, write_json
 from vitssl.version import SOURCE, commit
 
 
@@ -102,6 +102,7 @@ class Launch:
     source: Path
     use_current_source: bool = False
     module: str = "vitssl.train"
+    start: dict[str, float] | None = None  # when and why its runs begin later than at once (jobs.greenest.Start)
     commit: tuple[str | None, bool] = dataclasses.field(default_factory=commit)
     command: str = dataclasses.field(default_factory=lambda: shlex.join(sys.orig_argv))
 
@@ -109,7 +110,17 @@ class Launch:
         sha, dirty = self.commit
         # without what is not set: a run that has begun goes on with its own source, which may not know the newest fields
         site = {name: value for name, value in dataclasses.asdict(self.site).items() if value not in (None, [], {})}
-        return {"site": site, "commit": sha, "dirty": dirty, "command": self.command}
+        start = {"start": self.start} if self.start else {}
+        return {"site": site, "commit": sha, "dirty": dirty, "command": self.command, **start}
+
+
+def keep_grid(launch: Launch) -> None:
+    """Copy the file of the grid's intensity beside the runs, where their containers and reports see it."""
+    if launch.site.intensity_csv is not None:
+        own = launch.sweep / GRID
+        if Path(launch.site.intensity_csv) != own:
+            write_atomically(own, Path(launch.site.intensity_csv).read_bytes())
+        launch.site.intensity_csv = str(own)
 
 
 def status_command(sweep: Path) -> str:

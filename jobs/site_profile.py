@@ -36,6 +36,7 @@ def read(named: str, overrides: dict[str, Any], where: str = CLI) -> Site:
         raise unknown(named, [p.stem for p in sorted(SITES.glob("*.yaml"))], "site", where)
     merge(Site, overrides, where=CLI, field="site")
     site = merge(Site, read_yaml(path), overrides, where=str(path))
+    site.intensity_csv = site.intensity_csv and str(Path(site.intensity_csv).expanduser().resolve())
     if problem := next(_problems(site), None):
         name = problem.field.removeprefix("site.")
         raise ConfigError(problem.reason, *((problem.field, CLI) if name in overrides else (name, str(path))))
@@ -61,10 +62,12 @@ def _problems(site: Site) -> Iterator[Problem]:
         value = getattr(site, name)
         if value is not None and not 0 <= value < math.inf:
             yield Problem(f"site.{name}", f"{value:g} is {'negative' if value < 0 else 'not a finite number'}")
+    if site.intensity_csv is not None and site.intensity_kg_per_kwh is not None:
+        yield Problem("site.intensity_csv", "site.intensity_kg_per_kwh is set too; keep one of them")
     try:
         intensity_kg_per_kwh(site)
     except ConfigError as error:
-        yield Problem(error.field, error.reason)
+        yield Problem(error.field, f"{error.place}: {error.reason}" if error.place else error.reason)
 
 
 def _of_jobs(site: Site) -> Iterator[Problem]:

@@ -28,6 +28,7 @@ from jobs import (
     equalize,
     folders,
     graph,
+    greenest,
     local,
     overrides,
     predict,
@@ -81,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
         default="auto",
         help="auto: slurm where a cluster answers, local where there is none",
     )
+    add(greenest.OPTION, metavar="24h", help="on SLURM: begin when site.intensity_csv has the grid greenest, so much later at most")
     add("--wait", action="store_true", help="on SLURM: return when all is done, with the report's table")
     add("--site", help="profile of the place: a file, or a name in jobs/sites")
     add("--max-parallel", metavar="N", help="on SLURM: at most so many jobs of an array at once, that is of an arm's stage (%%N of sbatch)")
@@ -131,8 +133,15 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
         return _dry_run(spec, linked, launch, unfetched, options, console)
     if any(limit is not None for limit in vars(spec.budget).values()):
         budget.check(spec, linked, predict.sweep(linked, launch), site)
+    if options.greenest_within is not None:
+        _wait_for_green(greenest.find(options.greenest_within, linked, predict.sweep(linked, launch), launch), launch, console)
     _show(spec, linked, options.all_jobs, console)
     return _launch(spec, linked, launch, options.wait, console)
+
+
+def _wait_for_green(start: greenest.Start, launch: folders.Launch, console: Console) -> None:
+    console.print(str(start), soft_wrap=True, highlight=False)
+    greenest.apply(start, launch)
 
 
 def _show(spec: sweep.Spec, linked: graph.Graph, all_jobs: bool, console: Console, *costs: Any) -> None:
@@ -184,6 +193,8 @@ def _dry_run(
 
     predictions = predict.sweep(linked, launch)
     show.summary(linked, predictions, launch, console)
+    if options.greenest_within is not None:
+        _wait_for_green(greenest.find(options.greenest_within, linked, predictions, launch), launch, console)
     show.basis(options.overrides, linked, launch, console)
     for file, name in unfetched.items():
         console.print(f"{file} would be fetched from {name} first, which also gives the runs their final names", soft_wrap=True)
@@ -242,6 +253,7 @@ def refuse_two_at_once(linked: graph.Graph, launch: folders.Launch) -> None:
 
 def _prepare(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch) -> None:
     launch.source = folders.snapshot(launch.sweep)
+    folders.keep_grid(launch)
     folders.write_sweep(spec, linked, launch)
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -164,6 +165,19 @@ def test_the_sites_own_intensity_wins(tmp_path):
     record = track(tmp_path, country="XXX", intensity_kg_per_kwh=2.0)
     assert record["co2e_kg"] == pytest.approx(2 * record["energy_kwh"])
     assert intensity_kg_per_kwh(Site(country="USA")) == pytest.approx(0.369473)
+
+
+def test_with_a_file_of_intensities_emissions_are_of_the_hour(tmp_path):
+    """1 kg/kWh in this hour and 2 kg/kWh in all others."""
+    now = datetime.now().replace(minute=0, second=0, microsecond=0)
+    times = [now - timedelta(hours=2), now, now + timedelta(hours=1), now + timedelta(hours=2)]
+    lines = [f"{time.isoformat()},{grams}" for time, grams in zip(times, (2000, 1000, 2000, 2000), strict=True)]
+    (tmp_path / "grid.csv").write_text("\n".join(["time,g_per_kwh", *lines]))
+    record = track(tmp_path, intensity_csv=str(tmp_path / "grid.csv"))
+    assert sum(record["kwh_by_hour"].values()) == pytest.approx(record["energy_kwh"])
+    if datetime.now().hour == now.hour:
+        assert record["co2e_kg"] == pytest.approx(record["energy_kwh"]) and record["intensity_kg_per_kwh"] == pytest.approx(1.0)
+    assert record["country"] == "by the hour"
 
 
 def test_codecarbon_that_measures_nothing_is_an_error_with_its_reason(tmp_path):

@@ -31,7 +31,8 @@ ALLOWED = {
     "data": {"config", "dist", "log", "files", "terminal", "words"},
     "views": {"config", "data"},
     "objectives": {"config", "dist", "backbones", "data"},
-    **{name: CORE | MIDDLE for name in MIDDLE},
+    **{name: CORE | MIDDLE for name in MIDDLE - {"emissions"}},
+    "emissions": {"config", "files", "intensity", "workload"},
     "evaluators": CORE | {"model", "state", "views"},
     "evaluate": CORE | MIDDLE | {"evaluators", "views", "words"},
     "finished": CORE | {"evaluate", "evaluators", "state", "stopping"},
@@ -53,11 +54,11 @@ ALLOWED = {
     "train": CORE | MIDDLE | {"attempt", "finished", "evaluators", "pictures", "train_state", "stopping", "views", "words"},
     "bench": CORE | MIDDLE | {"evaluate", "memory", "evaluators", "train_state", "train", "views"},
     "prune": {"config", "files", "words"},
-    "report": {"config", "files", "records", "terminal", "words"},
+    "report": {"config", "files", "intensity", "records", "terminal", "words"},
     "cli": None,  # anything, inside the function that needs it
     "__init__": {"evaluate"},
     # without torch: the energy mix, and which images a Run trains on
-    "jobs": {"arguments", "config", "files", "records", "report", "emissions", "data", "terminal", "version", "words"},
+    "jobs": {"arguments", "config", "files", "intensity", "records", "report", "emissions", "data", "terminal", "version", "words"},
 }
 FILES = sorted([*(ROOT / "vitssl").rglob("*.py"), *(ROOT / "jobs").rglob("*.py")])
 

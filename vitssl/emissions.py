@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from vitssl import intensity
 from vitssl.config import ConfigError, Site
 from vitssl.files import write_json
 from vitssl.workload import CpuMeter
@@ -27,11 +28,14 @@ FLUSH_S = 30.0  # a killed job loses at most this much of its record
 
 
 def intensity_kg_per_kwh(site: Site) -> float:
-    """The grid's carbon intensity at ``site``: the profile's figure, else the one that codecarbon bundles for its country.
+    """The grid's carbon intensity at ``site``: the mean of its file, the profile's figure, else what codecarbon bundles for its country.
 
     Raises:
-        ConfigError: no figure is bundled for the country's code (codecarbon itself would silently take a world average).
+        ConfigError: the file is not as it should be, or no figure is bundled for the country's code (codecarbon itself would silently take
+            a world average).
     """
+    if site.intensity_csv is not None:
+        return intensity.read(site.intensity_csv).mean
     if site.intensity_kg_per_kwh is not None:
         return site.intensity_kg_per_kwh
     with _without_slurm():
@@ -83,8 +87,12 @@ class Tracker:
         # SLURM's name of the node: several nodes of a test cluster share one host
         self._node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
         self.path = Path(folder) / f"emissions-{attempt}-{self._node}.json"
-        self._attempt, self._country, self._flush_s = attempt, site.country, flush_s
+        self._attempt, self._flush_s = attempt, flush_s
+        self._iso_code = site.country
+        self._country = site.country if site.intensity_csv is None else intensity.BY_HOUR
         self._intensity, self._share = intensity_kg_per_kwh(site), share_of_node()
+        self._grid = intensity.read(site.intensity_csv) if site.intensity_csv is not None else None
+        self._by_hour = intensity.ByHour()
         self._gpus = visible_gpus()[:gpus] if gpus != 0 else []
         if len(self._gpus) < (gpus or 0):
             raise ConfigError(
@@ -123,7 +131,7 @@ class Tracker:
 
         # every setting that bears on the numbers is given, so that no codecarbon configuration of the user's changes them
         tracker = OfflineEmissionsTracker(
-            country_iso_code=self._country, force_carbon_intensity_g_co2e_kwh=self._intensity * 1000, tracking_mode="machine",
+            country_iso_code=self._iso_code, force_carbon_intensity_g_co2e_kwh=self._intensity * 1000, tracking_mode="machine",
             gpu_ids=[gpu.index for gpu in self._gpus], measure_power_secs=self._flush_s, api_call_interval=1, pue=1.0,
             force_cpu_power=None, force_ram_power=None, allow_multiple_runs=True, output_methods=[], output_handlers=[Output()],
             emissions_endpoint=None, log_level="warning",
@@ -137,12 +145,16 @@ class Tracker:
         gpu_kwh = total.gpu_energy if self._gpus else 0.0
         cpu_kwh, ram_kwh = total.cpu_energy * self._share, total.ram_energy * self._share
         energy_kwh, end = gpu_kwh + cpu_kwh + ram_kwh, time.time()
+        self._by_hour.add(energy_kwh, end)
+        by_hour = self._by_hour.kwh
+        co2e_kg = energy_kwh * self._intensity if self._grid is None else intensity.co2e_kg(by_hour, self._grid)
         record = {
             "attempt": self._attempt, "node": self._node, "start": end - total.duration, "end": end, "duration_s": total.duration,
             "gpus": len(self._gpus), "gpu_names": [gpu.name for gpu in self._gpus], "gpu_uuids": [gpu.uuid for gpu in self._gpus],
             "cpu_model": total.cpu_model, "gpu_kwh": gpu_kwh, "cpu_kwh": cpu_kwh, "ram_kwh": ram_kwh, "energy_kwh": energy_kwh,
             "node_cpu_kwh": total.cpu_energy, "node_ram_kwh": total.ram_energy, "node_share": self._share,
-            "co2e_kg": energy_kwh * self._intensity, "intensity_kg_per_kwh": self._intensity, "country": self._country,
+            "co2e_kg": co2e_kg, "intensity_kg_per_kwh": co2e_kg / energy_kwh if energy_kwh else self._intensity, "country": self._country,
+            "kwh_by_hour": by_hour,
             "cpu_power_source": self._cpu_power_source, "codecarbon": total.codecarbon_version,
             "gpu_busy_s": total.duration * len(self._gpus) * total.gpu_utilization_percent / 100, **self._cpu.read(),
         }  # fmt: skip

@@ -18,6 +18,8 @@ from vitssl import records
 from vitssl.config import ConfigError
 from vitssl.config.base import closest
 
+GRID = "grid.csv"  # of a sweep: the grid's carbon intensity by time, where its site has a file of that
+
 
 def hash_file(path: Path) -> str:
     """sha256 of a file's content."""

@@ -375,7 +375,7 @@ def test_provenance_names_what_was_used(table_3):
     entries = provenance(lay_out(collect(table_3(dirty=True))))
     assert entries["commit"] == "0123456789abcdef with uncommitted changes"
     assert entries["hardware"] == "NVIDIA RTX A5000, 1 process"
-    assert entries["grid"] == "DEU, 0.400 kg CO2e/kWh"
+    assert entries["grid"] == "DEU, 0.4 kg CO2e/kWh"
     assert entries["CPU power"] == "modelled from its TDP and load (no meter) (codecarbon 3.3.2)"
     assert entries["share of the node"] == "50% of its CPU and RAM energy"
 

@@ -23,6 +23,7 @@ class Site:
     currency: str = "USD"  # of the price
     country: str = "USA"  # ISO 3166-1 alpha-3, for the grid's carbon intensity
     intensity_kg_per_kwh: Optional[float] = None  # kg CO2e per kWh, in place of the country's
+    intensity_csv: Optional[str] = None  # file of times and g CO2e per kWh, a forecast or a typical week, in place of both (jobs/README.md)
     estimate_kg_per_kwh: float = 0.432  # kg CO2e per kWh of the estimate, as the SSAT paper's Table 3
     image: Optional[str] = None  # container (.sif) that training runs in
     container: str = "apptainer exec --nv"  # how to enter it

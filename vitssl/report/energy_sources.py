@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
+from typing import Any
 
+from vitssl.intensity import BY_HOUR
 from vitssl.report.collect import RunFolder, Sweep
 from vitssl.report.hyperparameters import without_influence
 from vitssl.words import counted
@@ -63,8 +66,19 @@ def sites(sweep: Sweep) -> str:
     return f"The runs come from {len(counts)} sites, each with its carbon intensity and price: {listed}.{mixed}"
 
 
+def intensities(records: Iterable[dict[str, Any]]) -> dict[str, str]:
+    """{country: kg CO2e/kWh}: of an intensity by the hour from the least of the records' means to the greatest."""
+    found: dict[str, set[float]] = {}
+    for record in records:
+        found.setdefault(record["country"], set()).add(record["intensity_kg_per_kwh"])
+    shown = {country: list(dict.fromkeys(f"{value:.3g}" for value in sorted(values))) for country, values in found.items()}
+    if len(means := shown.get(BY_HOUR, [])) > 1:
+        shown[BY_HOUR] = [f"{means[0]} to {means[-1]}"]
+    return {country: " and ".join(kg) for country, kg in shown.items()}
+
+
 def site_of(run: RunFolder) -> str:
     """The site of a run that has begun, with the carbon intensity of the grid that its energy came from, and its price."""
-    kg = " and ".join(f"{value:.3g}" for value in sorted({r["intensity_kg_per_kwh"] for r in run.emissions}))
+    kg = " and ".join(intensities(run.emissions).values())
     price = run.site.price_per_gpu_hour
     return f"{run.site.name} ({kg} kg CO2e/kWh{f', {price:g} {run.site.currency} per GPU-hour' if price else ''})"

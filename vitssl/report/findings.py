@@ -6,7 +6,7 @@ from collections import Counter
 from statistics import mean
 
 from vitssl.config import Site
-from vitssl.report import costs, schedule, unlabelled
+from vitssl.report import costs, greenest, schedule, unlabelled
 from vitssl.report.advice import advice
 from vitssl.report.best import best, leading
 from vitssl.report.collect import Sweep, add
@@ -75,6 +75,7 @@ def _by_subject(grid: Grid) -> dict[str, list[str]]:
         "epochs": [schedule.sentence(grid)],
         "paper": [_against_paper(grid)],
         "total": [_total(grid.sweep), costs.other_work(grid), costs.uncounted(grid)],
+        "greenest": [greenest.sentence(grid.sweep)],
     }
 
 
@@ -140,6 +141,6 @@ def _total(sweep: Sweep) -> str:
 def _assumed_grid(sweep: Sweep) -> str:
     """That nobody said where the energy came from."""
     sites = [run.site for run in sweep.runs.values() if run.emissions]
-    if any(site.country != Site.country or site.intensity_kg_per_kwh is not None for site in sites):
+    if any(site.country != Site.country or site.intensity_kg_per_kwh is not None or site.intensity_csv for site in sites):
         return ""
     return f" (on the grid of the default country, {Site.country}: site.country=DEU sets another)"

@@ -6,7 +6,7 @@ from typing import Any
 
 from vitssl.config import Optim, Run, checkpoint_fields, dotted, scaled_lr
 from vitssl.report.collect import RunFolder
-from vitssl.report.energy_sources import CPU_POWER
+from vitssl.report.energy_sources import CPU_POWER, intensities
 from vitssl.report.grid import SEED, Grid
 from vitssl.report.table import DASH, Entry, Table
 
@@ -130,7 +130,7 @@ def provenance(grid: Grid) -> dict[str, str]:
         "inference speed": [f"on {c['inference_device']}, batch {c['inference_batch_size']}, {c['precision']}" for c in costs],
         "hosts": [e["host"] for e in starts],
         "versions": versions,
-        "grid": [f"{r['country']}, {r['intensity_kg_per_kwh']:.3f} kg CO2e/kWh" for r in records],
+        "grid": [f"{country}, {kg} kg CO2e/kWh" for country, kg in intensities(records).items()],
         "CPU power": [f"{CPU_POWER[r['cpu_power_source']]} (codecarbon {r['codecarbon']})" for r in records],
         "share of the node": [f"{r['node_share']:.0%} of its CPU and RAM energy" for r in records],
         "axes": [f"{axis}: {', '.join(map(str, values))}" for axis, values in (facts.get("axes") or {}).items()],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitssl.report.collect import Sweep, add
-from vitssl.report.energy_sources import CPU_POWER
+from vitssl.report.energy_sources import CPU_POWER, intensities
 from vitssl.report.tables import hours_name
 from vitssl.report.units import quantity
 from vitssl.words import counted, listed
@@ -42,5 +42,5 @@ def _method(sweep: Sweep) -> str:
 
 def _grid(sweep: Sweep) -> str:
     records = [record for run in sweep.runs.values() for record in run.emissions]
-    grids = listed(f"{record['intensity_kg_per_kwh']:.3g} kg CO2e/kWh ({record['country']})" for record in records)
+    grids = listed(f"{kg} kg CO2e/kWh ({country})" for country, kg in intensities(records).items())
     return f"The carbon intensity of the grid was taken as {grids}."

@@ -1,0 +1,65 @@
+"""`--greenest-within 24h`: the runs begin when the grid is expected to be greenest, and what that saves is said, before and afterwards."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import asdict, dataclass
+from datetime import datetime
+
+from jobs.folders import Launch
+from jobs.graph import Graph
+from jobs.overrides import CLI
+from jobs.predict import Prediction, longest_chain_hours
+from vitssl import intensity
+from vitssl.config import ConfigError
+from vitssl.words import duration
+
+OPTION = "--greenest-within"
+UNITS_S = {"m": 60, "h": 3600, "d": 86400}
+
+
+@dataclass(frozen=True)
+class Start:
+    """When the runs of a submission begin; all times in seconds since 1970, mean intensities in kg CO2e per kWh."""
+
+    asked: float
+    begin: float
+    at_once: float
+    then: float
+
+    def __str__(self) -> str:
+        now, begin = datetime.fromtimestamp(self.asked), datetime.fromtimestamp(self.begin)
+        if self.begin == self.asked:
+            return f"Now is the greenest time to begin: {1000 * self.at_once:.0f} g CO2e/kWh on average while it runs"
+        at = f"{begin:%H:%M}" if begin.date() == now.date() else f"{begin:%Y-%m-%d %H:%M}"
+        saved = f"{100 * (1 - self.then / self.at_once):.0f} % less CO2e" if self.at_once else "no less CO2e"
+        means = f"{1000 * self.then:.0f} instead of {1000 * self.at_once:.0f} g/kWh on average"
+        return f"Begins at {at}, in {duration(self.begin - self.asked)}, the greenest time to: {means}, {saved} than at once"
+
+
+def find(within: str, graph: Graph, predictions: list[Prediction], launch: Launch) -> Start:
+    """The beginning, not later than ``within``, from which the longest chain of runs meets the lowest mean intensity.
+
+    Raises:
+        ConfigError: no such time; the site has no file of intensities; or it runs here, where nothing waits.
+    """
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([mhd])", within)
+    if not match:
+        raise ConfigError(f"{within[:40]!r} is no time such as 24h, 90m or 2d", OPTION, CLI)
+    if launch.executor != "slurm":
+        raise ConfigError("this machine begins at once; SLURM waits (--executor slurm)", OPTION, CLI)
+    if launch.site.intensity_csv is None:
+        raise ConfigError("it needs site.intensity_csv, a file of the grid's intensity by time (jobs/README.md)", OPTION, CLI)
+    if "begin" in launch.site.additional:
+        raise ConfigError("site.additional has begin too; keep one of them", OPTION, CLI)
+    grid, now, length_s = intensity.read(launch.site.intensity_csv), time.time(), 3600 * longest_chain_hours(graph, predictions)
+    begin = grid.greenest(now, float(match[1]) * UNITS_S[match[2]], length_s)
+    return Start(now, begin, grid.over(now, now + length_s), grid.over(begin, begin + length_s))
+
+
+def apply(start: Start, launch: Launch) -> None:
+    """Have SLURM wait, and the report know."""
+    launch.start = asdict(start)
+    if start.begin > start.asked:
+        launch.site.additional["begin"] = f"{datetime.fromtimestamp(start.begin):%Y-%m-%dT%H:%M:%S}"
