@@ -174,7 +174,7 @@ def test_with_a_file_of_intensities_emissions_are_of_the_hour(tmp_path):
     lines = [f"{time.isoformat()},{grams}" for time, grams in zip(times, (2000, 1000, 2000, 2000), strict=True)]
     (tmp_path / "grid.csv").write_text("\n".join(["time,g_per_kwh", *lines]))
     record = track(tmp_path, intensity_csv=str(tmp_path / "grid.csv"))
-    assert sum(record["kwh_by_hour"].values()) == pytest.approx(record["energy_kwh"])
+    assert sum(record["kwh_by_quarter_hour"].values()) == pytest.approx(record["energy_kwh"])
     if datetime.now().hour == now.hour:
         assert record["co2e_kg"] == pytest.approx(record["energy_kwh"]) and record["intensity_kg_per_kwh"] == pytest.approx(1.0)
     assert record["country"] == "by the hour"

@@ -10,7 +10,7 @@ import pytest
 
 from vitssl import intensity
 from vitssl.config import ConfigError
-from vitssl.intensity import ByHour, co2e_kg
+from vitssl.intensity import ByQuarterHour, co2e_kg
 
 DAY = {0: 400, 6: 300, 10: 100, 16: 350, 22: 250}  # g/kWh from these hours on; then till 4 the next day
 
@@ -89,18 +89,18 @@ def test_what_a_forecast_does_not_reach_begins_now(day):
     assert day.greenest(now, 3600.0, 3600.0) == now, "before 6:00 nothing changes"
 
 
-def test_energy_is_of_the_hour_in_which_it_was_drawn(day):
-    by_hour, start = ByHour(), at("2026-11-23T09:30:00+00:00")
-    by_hour.add(0.0, start)
-    by_hour.add(1.0, start + 3600)  # half of it before 10:00
-    by_hour.add(4.0, start + 3600)  # in no time
-    by_hour.add(4.0, start + 7200)
-    assert by_hour.kwh == pytest.approx({"2026-11-23T09": 0.5, "2026-11-23T10": 3.5, "2026-11-23T11": 0.0})
+def test_energy_is_of_the_quarter_of_an_hour_in_which_it_was_drawn():
+    drawn, start = ByQuarterHour(), at("2026-11-23T09:50:00+00:00")
+    drawn.add(0.0, start)
+    drawn.add(1.0, start + 1200)  # half of it before 10:00
+    drawn.add(4.0, start + 1200)  # in no time
+    drawn.add(4.0, start + 1800)
+    assert drawn.kwh == pytest.approx({"2026-11-23T09:45": 0.5, "2026-11-23T10:00": 3.5, "2026-11-23T10:15": 0.0})
 
 
-def test_emissions_are_energy_times_the_intensity_of_its_hour(day):
+def test_emissions_are_energy_times_the_intensity_of_its_time(day):
     start = at("2026-11-23T10:00")
-    hours = ByHour()
+    hours = ByQuarterHour()
     for hour in range(3):
         hours.add(float(hour), start + 3600 * hour)
     assert co2e_kg(hours.kwh, day) == pytest.approx(2 * 0.1)

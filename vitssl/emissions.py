@@ -92,7 +92,7 @@ class Tracker:
         self._country = site.country if site.intensity_csv is None else intensity.BY_HOUR
         self._intensity, self._share = intensity_kg_per_kwh(site), share_of_node()
         self._grid = intensity.read(site.intensity_csv) if site.intensity_csv is not None else None
-        self._by_hour = intensity.ByHour()
+        self._by_hour = intensity.ByQuarterHour()
         self._gpus = visible_gpus()[:gpus] if gpus != 0 else []
         if len(self._gpus) < (gpus or 0):
             raise ConfigError(
@@ -154,7 +154,7 @@ class Tracker:
             "cpu_model": total.cpu_model, "gpu_kwh": gpu_kwh, "cpu_kwh": cpu_kwh, "ram_kwh": ram_kwh, "energy_kwh": energy_kwh,
             "node_cpu_kwh": total.cpu_energy, "node_ram_kwh": total.ram_energy, "node_share": self._share,
             "co2e_kg": co2e_kg, "intensity_kg_per_kwh": co2e_kg / energy_kwh if energy_kwh else self._intensity, "country": self._country,
-            "kwh_by_hour": by_hour,
+            "kwh_by_quarter_hour": by_hour,
             "cpu_power_source": self._cpu_power_source, "codecarbon": total.codecarbon_version,
             "gpu_busy_s": total.duration * len(self._gpus) * total.gpu_utilization_percent / 100, **self._cpu.read(),
         }  # fmt: skip

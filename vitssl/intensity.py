@@ -23,7 +23,7 @@ EXAMPLE = "a line is such as 2026-11-23T14:00,310 or Mon 14:00,310"
 BY_HOUR = "by the hour"  # what a record of energy has in the country's place
 MOST_LINES = 100_000
 MOST_G = 5000.0  # per kWh: five times lignite's
-STEP_S = 900.0  # between the beginnings that are compared
+STEP_S = 900.0  # between the beginnings that are compared; and the spans of time by which energy is recorded, as fine as forecasts are
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ def _point(row: list[str], where: str) -> tuple[bool, float, float]:
     return week, time_s, grams / 1000
 
 
-class ByHour:
-    """Energy by the hour in which it was drawn, from readings of a counter."""
+class ByQuarterHour:
+    """Energy by the quarter of an hour in which it was drawn, from readings of a counter."""
 
     def __init__(self) -> None:
         self.kwh: dict[str, float] = {}
@@ -140,18 +140,18 @@ class ByHour:
         self._before, self._then = total_kwh, now
         cut = then
         while cut < now:
-            end = min(now, (cut // 3600 + 1) * 3600)
+            end = min(now, (cut // STEP_S + 1) * STEP_S)
             self._put(cut, drawn * (end - cut) / (now - then))
             cut = end
         if then == now:
             self._put(now, drawn)
 
     def _put(self, time_s: float, kwh: float) -> None:
-        hour = datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H")
-        self.kwh[hour] = self.kwh.get(hour, 0.0) + kwh
+        begin = datetime.fromtimestamp(time_s // STEP_S * STEP_S, UTC).strftime("%Y-%m-%dT%H:%M")
+        self.kwh[begin] = self.kwh.get(begin, 0.0) + kwh
 
 
-def co2e_kg(kwh_by_hour: dict[str, float], intensity: Intensity, earlier_s: float = 0.0) -> float:
-    """Emissions of energy by the hour; or what they had been, had all been drawn so much earlier."""
-    moments = {hour: datetime.fromisoformat(f"{hour}:00+00:00").timestamp() - earlier_s for hour in kwh_by_hour}
-    return sum(kwh * intensity.over(moments[hour], moments[hour] + 3600) for hour, kwh in kwh_by_hour.items())
+def co2e_kg(kwh_by_quarter_hour: dict[str, float], intensity: Intensity, earlier_s: float = 0.0) -> float:
+    """Emissions of energy by the quarter of an hour; or what they had been, had all been drawn so much earlier."""
+    begins = {begin: datetime.fromisoformat(f"{begin}+00:00").timestamp() - earlier_s for begin in kwh_by_quarter_hour}
+    return sum(kwh * intensity.over(begins[begin], begins[begin] + STEP_S) for begin, kwh in kwh_by_quarter_hour.items())

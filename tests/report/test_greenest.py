@@ -12,7 +12,7 @@ from vitssl.report.grid import lay_out
 from vitssl.report.statement import statement
 
 GRID = "time,g_per_kwh\n2026-11-23T00:00+00:00,400\n2026-11-23T12:00+00:00,100\n2026-11-24T00:00+00:00,300\n"
-HOURS = {"2026-11-23T11": 0.5, "2026-11-23T12": 1.0, "2026-11-23T13": 0.5}  # kWh of a run
+HOURS = {"2026-11-23T11:45": 0.5, "2026-11-23T12:00": 1.0, "2026-11-23T13:30": 0.5}  # kWh of a run
 ASKED = 1_795_420_800.0  # 2026-11-23, 8:00 UTC
 
 
@@ -20,7 +20,7 @@ def waited(folder: Path, hours: float, by_hour: dict[str, float] = HOURS) -> Pat
     for job in folder.glob("*/job.json"):
         write_json(job, read_json(job) | {"start": {"asked": ASKED, "begin": ASKED + 3600 * hours, "at_once": 0.3, "then": 0.2}})
     for path in folder.glob("*/emissions-*.json"):
-        record = read_json(path) | {"kwh_by_hour": by_hour, "country": "by the hour"}
+        record = read_json(path) | {"kwh_by_quarter_hour": by_hour, "country": "by the hour"}
         write_json(path, record | {"intensity_kg_per_kwh": record["intensity_kg_per_kwh"] + 0.1 * ("ssat" in str(path))})
     (folder / "grid.csv").write_text(GRID)
     return folder
@@ -37,7 +37,7 @@ def test_the_saving_is_told_against_beginning_at_once(sweep):
 
 def test_a_forecast_that_was_wrong_is_told_too(sweep):
     """Four hours later than asked for, all at 100 g, but it was drawn at 400 g."""
-    late = {"2026-11-24T01": 2.0}
+    late = {"2026-11-24T01:15": 2.0}
     folder = waited(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None), hours=4.0, by_hour=late)
     assert sentence(collect(folder)).endswith("caused 600 g of CO2e instead of 200 g had they begun at once, 200% more.")
 
@@ -47,7 +47,7 @@ def test_without_waiting_or_without_hours_nothing_is_told(sweep):
     assert sentence(collect(folder)) == ""
     waited(folder, hours=3.0)
     for path in folder.glob("*/emissions-*.json"):
-        write_json(path, {name: value for name, value in read_json(path).items() if name != "kwh_by_hour"})
+        write_json(path, {name: value for name, value in read_json(path).items() if name != "kwh_by_quarter_hour"})
     assert sentence(collect(folder)) == ""
 
 

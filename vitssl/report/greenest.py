@@ -13,7 +13,7 @@ from vitssl.words import counted, duration
 def sentence(sweep: Sweep) -> str:
     """Both amounts; empty where no run was made to wait, or nothing says what had been earlier."""
     waited = [run for run in sweep.runs.values() if _waited_s(run) > 0 and run.emissions]
-    told = [run for run in waited if all("kwh_by_hour" in record for record in run.emissions)]
+    told = [run for run in waited if all("kwh_by_quarter_hour" in record for record in run.emissions)]
     try:
         grid = intensity.read(sweep.folder / GRID) if told else None
     except ConfigError as error:
@@ -36,4 +36,4 @@ def _waited_s(run: RunFolder) -> float:
 
 def _co2e_kg(run: RunFolder, grid: intensity.Intensity, share: float) -> float:
     """Had the run begun earlier by this share of the time that it waited."""
-    return sum(intensity.co2e_kg(record["kwh_by_hour"], grid, share * _waited_s(run)) for record in run.emissions)
+    return sum(intensity.co2e_kg(record["kwh_by_quarter_hour"], grid, share * _waited_s(run)) for record in run.emissions)
