@@ -19,7 +19,7 @@ from jobs import cluster
 from jobs.folders import Launch
 from jobs.graph import Job
 from jobs.node import WARNING_S
-from jobs.site_profile import OPTIONS
+from jobs.site_profile import options
 from vitssl.config import Site
 
 NO_CAP = 10**6  # requeues after a time-out: a run may need more days than a partition grants
@@ -97,8 +97,7 @@ def _behind(site: Site) -> list[str | None]:
 
 def _of_runs(site: Site) -> dict[str, str]:
     """The further options of the runs' jobs: those that have fields, and those that have none."""
-    fields = {option: getattr(site, name) for name, option in OPTIONS.items()}
-    return {option: str(value) for option, value in fields.items() if value is not None} | site.additional
+    return {option: str(value) for option, value in options(site).items()} | site.additional
 
 
 def _options(additional: dict[str, str]) -> dict[str, str | bool]:

@@ -13,8 +13,6 @@ from vitssl.config import ConfigError, Problem, Site, merge, read_yaml, unknown
 from vitssl.emissions import intensity_kg_per_kwh
 
 SITES = Path(__file__).resolve().parent / "sites"
-# fields of a site, and the options of sbatch that they are, for the runs' jobs alone
-OPTIONS = {"mail_type": "mail-type", "mail_user": "mail-user", "nice": "nice", "exclude": "exclude", "reservation": "reservation"}
 MAIL_TYPES = (
     "NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "INVALID_DEPEND", "STAGE_OUT", "TIME_LIMIT", "TIME_LIMIT_90", "TIME_LIMIT_80",
     "TIME_LIMIT_50", "ARRAY_TASKS",
@@ -70,11 +68,20 @@ def _problems(site: Site) -> Iterator[Problem]:
         yield Problem(error.field, f"{error.place}: {error.reason}" if error.place else error.reason)
 
 
+def options(site: Site) -> dict[str, str | int]:
+    """The options of sbatch that fields of a site set, for the runs' jobs alone."""
+    mail: dict[str, str | int | None] = {"mail-type": site.mail_type, "mail-user": site.mail_user}
+    fields = mail | {"nice": site.nice, "exclude": site.exclude, "reservation": site.reservation}
+    return {option: value for option, value in fields.items() if value is not None}
+
+
 def _of_jobs(site: Site) -> Iterator[Problem]:
     """What of the fields that only the runs' jobs have SLURM would refuse, or two of them say differently."""
-    for name, option in {**OPTIONS, "max_parallel": "array"}.items():
-        if getattr(site, name) is not None and option in site.additional:
-            yield Problem(f"site.{name}", f"site.additional has {option} too; keep one of them")
+    throttle = [] if site.max_parallel is None else ["array"]
+    for option in [*options(site), *throttle]:
+        if option in site.additional:
+            field = "max_parallel" if option == "array" else option.replace("-", "_")
+            yield Problem(f"site.{field}", f"site.additional has {option} too; keep one of them")
     if site.max_parallel is not None and site.max_parallel < 1:
         yield Problem("site.max_parallel", f"{site.max_parallel} jobs at once are none; set 1 or more, or leave it out")
     for name in site.mail_type.split(",") if site.mail_type is not None else ():

@@ -158,7 +158,7 @@ def read_index(folder: str | Path) -> Index:
             ) from None
         if holds_runs(folder):
             raise ConfigError(f"{folder}: {OF_RUNS}") from None
-        if line := build_line(folder):
+        if not path.with_name(SAMPLES_FILE).exists() and (line := build_line(folder)):
             raise ConfigError(f"{folder}: holds images and not their shards, which `{line}` writes") from None
         raise ConfigError(f"{path} does not exist: write the shards with `vitssl shards build SOURCE {folder}`") from None
     except (ValueError, RecursionError) as error:  # no text, no JSON, a number of 5,000 digits
