@@ -178,3 +178,13 @@ def test_what_cannot_be_written_is_cancelled_all_the_same(standin: Standin, hold
     shown = capsys.readouterr()
     assert "cancelled 2 jobs: " in shown.out
     assert f"note: that {folder.name} was cancelled could not be written in its folder (Read-only file system)" in shown.err
+
+
+def test_a_result_that_an_earlier_attempt_half_wrote_does_not_fail_a_run_that_is_done(standin: Standin, hold: Path) -> None:
+    folder = run_folder(standin("arms=[direct]"), "direct")
+    wait_for(lambda: held(folder))
+    job = cluster.job_id(folder)
+    (folder.parent / "submitit" / job / f"{job}_0_result.pkl.save_tmp").touch()  # as on a full disk
+    kill_task(folder)
+    goes_on(folder, hold)
+    wait_for(lambda: history(folder) == ["REQUEUED", "COMPLETED"])
