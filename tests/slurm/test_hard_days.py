@@ -46,6 +46,7 @@ def test_a_job_that_cannot_get_on_is_held_with_a_reason_and_goes_on_when_that_is
         wait_for(lambda: state_of(folder).state == "held", timeout_s=120)
         assert restarts(folder) == 5  # after progress, three times without, and to be held
         assert state_of(folder).error.startswith("held: 3 restarts without progress (exit code 1), see ")
+        assert state_of(folder).error.endswith("; where it writes is read-only")
         capsys.readouterr()
         words = [SWEEP, "--executor", "slurm", "arms=[chain]"]
     hold.unlink()
