@@ -12,6 +12,7 @@ import argparse
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -45,7 +46,10 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown := set(options.faults) - set(FAULTS):
         parser.error(f"no such fault: {' '.join(sorted(unknown))}; there are {' '.join(FAULTS)}")
     with test_cluster(), workplace() as place:
-        return 0 if drill(place, options.faults or list(FAULTS), options.trials, options.seed, options.nodes) else 1
+        succeeded = drill(place, options.faults or list(FAULTS), options.trials, options.seed, options.nodes)
+    if succeeded:
+        shutil.rmtree(place)
+    return 0 if succeeded else 1
 
 
 @contextmanager
