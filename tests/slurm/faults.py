@@ -118,7 +118,8 @@ def node_down(trial: Trial) -> None:
     trial.detail = trial.chance.choice(sh("scontrol", "show", "hostnames", names).split())
     sh("scontrol", "update", f"nodename={trial.detail}", "state=down", "reason=drill")
     time.sleep(OUTAGE_S / 2)
-    sh("scontrol", "update", f"nodename={trial.detail}", "state=resume")
+    if "down" in sh("sinfo", "-h", "-p", "gpu", "-n", trial.detail, "-o", "%t"):  # its daemon may have asked for it to return
+        sh("scontrol", "update", f"nodename={trial.detail}", "state=resume")
 
 
 def controller() -> int:
