@@ -10,6 +10,7 @@ from jobs.logs import logs_of
 
 TAIL_BYTES = 1 << 16
 NO_SPACE = "no space is left where it writes: make room (`vitssl prune` lists what no run needs any more)"
+READ_ONLY = "where it writes is read-only"
 KILLED = "a task was killed from outside (signal 9), probably for lack of memory"
 CAUSES = {  # in logs, from SLURM 22.05 and torch 2.9 on
     r"oom[-_]kill|out-of-memory handler|OUT_OF_MEMORY": "the job's memory was used up: raise resources.mem_gb, or lower data.workers",
@@ -23,7 +24,10 @@ CAUSES = {  # in logs, from SLURM 22.05 and torch 2.9 on
 
 def cause(folder: Path) -> str | None:
     """What the newest words about it in a run's last logs mean; None where there are none."""
-    if _is_full(folder):
+    there = os.statvfs(folder)
+    if there.f_flag & os.ST_RDONLY:
+        return READ_ONLY
+    if _is_full(there):
         return NO_SPACE
     found: list[tuple[float, int, str]] = []  # when, where and what
     for path in logs_of(folder):
@@ -35,7 +39,6 @@ def cause(folder: Path) -> str | None:
     return max(found)[2] if found else None
 
 
-def _is_full(folder: Path) -> bool:
-    """Has its file system no block, or no inode, for us?"""
-    there = os.statvfs(folder)
+def _is_full(there: os.statvfs_result) -> bool:
+    """Has this file system no block, or no inode, for us?"""
     return there.f_bavail == 0 or (there.f_files > 0 and there.f_favail == 0)

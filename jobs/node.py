@@ -138,8 +138,10 @@ class Node:
             RuntimeError: that failed, or what it starts from is not done.
         """
         folder, environment = Path(self.folder), submitit.JobEnvironment()
-        # an earlier attempt's result would be taken for this one's
-        environment.paths.result_pickle.unlink(missing_ok=True)
+        # an earlier attempt's result would be taken for this one's, and submitit refuses to write where one was half written
+        result = environment.paths.result_pickle
+        for path in (result, result.with_suffix(result.suffix + ".save_tmp")):
+            path.unlink(missing_ok=True)
         with tempfile.TemporaryDirectory(prefix="vitssl-") as scratch:
             stop_file, trained = Path(scratch) / "stop", (folder / "done.json").exists()
             _on_stop_signals(stop_file)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from jobs import cluster
+from jobs import cluster, status
 from tests.jobs.standin import HELD_AT
 
 
@@ -65,3 +70,37 @@ def task_of(folder: Path) -> int:
 
 def training_of(folder: Path) -> int:
     return int(sh("pgrep", "-f", f"^[^ ]*python[^ ]* -m standin {folder}$").split()[0])
+
+
+def events(folder: Path, kind: str) -> list[dict[str, Any]]:
+    path = folder / "metrics.jsonl"
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+
+def restarts(folder: Path) -> int:
+    return int(re.search(r"Restarts=(\d+)", sh("scontrol", "show", "job", cluster.job_id(folder)))[1])
+
+
+def state_of(folder: Path) -> status.Status:
+    return next(s for s in status.collect(folder.parent) if s.name == folder.name)
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """For root too, whom no mode keeps out."""
+    sh("mount", "--bind", "-o", "ro", str(folder), str(folder))
+    try:
+        yield
+    finally:
+        # a job that is ending may still write its log there
+        wait_for(lambda: subprocess.run(["umount", str(folder)], check=False).returncode == 0)
+
+
+def misbehaving_sbatch(folder: Path, lines: str) -> None:
+    """An sbatch in a folder that is to be first on the path: these lines run first; $n counts the calls, and $real is the real one."""
+    here = folder / "sbatch"
+    real = next(found for path in os.get_exec_path() if path != str(folder) and (found := shutil.which("sbatch", path=path)))
+    counted = f"echo >> {folder}/calls; n=$(wc -l < {folder}/calls); real={real}"
+    here.write_text(f'#!/bin/bash\n{counted}\n{lines}\nexec $real "$@"\n')
+    here.chmod(0o755)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,31 +15,27 @@ from rich.console import Console
 from jobs import cancel, cluster, status, submit
 from tests.jobs.conftest import write_index
 from tests.jobs.standin import HELD_AT
-from tests.slurm.commands import goes_on, held, history, is_done, kill_task, run_folder, sh, starts, task_of, training_of, wait_for
+from tests.slurm.commands import (
+    goes_on,
+    held,
+    history,
+    is_done,
+    kill_task,
+    read_only,
+    restarts,
+    run_folder,
+    sh,
+    starts,
+    state_of,
+    task_of,
+    training_of,
+    wait_for,
+)
 from vitssl.files import write_json
 
 pytestmark = pytest.mark.release
 Standin = Callable[..., Path]
 SWEEP = str(Path(__file__).with_name("standin.yaml"))
-
-
-@contextmanager
-def read_only(folder: Path) -> Iterator[None]:
-    """For root too, whom no mode keeps out."""
-    sh("mount", "--bind", "-o", "ro", str(folder), str(folder))
-    try:
-        yield
-    finally:
-        # a job that is ending may still write its log there
-        wait_for(lambda: subprocess.run(["umount", str(folder)], check=False).returncode == 0)
-
-
-def restarts(folder: Path) -> int:
-    return int(re.search(r"Restarts=(\d+)", sh("scontrol", "show", "job", cluster.job_id(folder)))[1])
-
-
-def state_of(folder: Path) -> status.Status:
-    return next(s for s in status.collect(folder.parent) if s.name == folder.name)
 
 
 def test_a_job_that_cannot_get_on_is_held_with_a_reason_and_goes_on_when_that_is_repaired(standin: Standin, hold: Path, capsys) -> None:
@@ -53,6 +46,7 @@ def test_a_job_that_cannot_get_on_is_held_with_a_reason_and_goes_on_when_that_is
         wait_for(lambda: state_of(folder).state == "held", timeout_s=120)
         assert restarts(folder) == 5  # after progress, three times without, and to be held
         assert state_of(folder).error.startswith("held: 3 restarts without progress (exit code 1), see ")
+        assert state_of(folder).error.endswith("; where it writes is read-only")
         capsys.readouterr()
         words = [SWEEP, "--executor", "slurm", "arms=[chain]"]
     hold.unlink()
@@ -185,3 +179,13 @@ def test_what_cannot_be_written_is_cancelled_all_the_same(standin: Standin, hold
     shown = capsys.readouterr()
     assert "cancelled 2 jobs: " in shown.out
     assert f"note: that {folder.name} was cancelled could not be written in its folder (Read-only file system)" in shown.err
+
+
+def test_a_result_that_an_earlier_attempt_half_wrote_does_not_fail_a_run_that_is_done(standin: Standin, hold: Path) -> None:
+    folder = run_folder(standin("arms=[direct]"), "direct")
+    wait_for(lambda: held(folder))
+    job = cluster.job_id(folder)
+    (folder.parent / "submitit" / job / f"{job}_0_result.pkl.save_tmp").touch()  # as on a full disk
+    kill_task(folder)
+    goes_on(folder, hold)
+    wait_for(lambda: history(folder) == ["REQUEUED", "COMPLETED"])

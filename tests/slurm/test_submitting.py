@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jobs import cluster, submit
-from tests.slurm.commands import is_done, sh, wait_for
+from tests.slurm.commands import is_done, misbehaving_sbatch, sh, wait_for
 
 pytestmark = pytest.mark.release
 SWEEP = str(Path(__file__).with_name("standin.yaml"))
@@ -24,16 +23,10 @@ TIMED_OUT = "echo 'sbatch: error: Batch job submission failed: Socket timed out 
 def sbatch(place: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """`sbatch(lines)`: from now on these run first; $n counts the calls, and $real is the real one."""
     monkeypatch.setattr(cluster, "PAUSES_S", (1, 1))
-    real, folder = shutil.which("sbatch"), place / "bin"
+    folder = place / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-
-    def install(lines: str) -> None:
-        counted = f"echo >> {folder}/calls; n=$(wc -l < {folder}/calls); real={real}"
-        (folder / "sbatch").write_text(f'#!/bin/bash\n{counted}\n{lines}\nexec $real "$@"\n')
-        (folder / "sbatch").chmod(0o755)
-
-    return install
+    return lambda lines: misbehaving_sbatch(folder, lines)
 
 
 def names() -> list[str]:

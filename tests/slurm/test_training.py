@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 
 from jobs import cluster, submit
-from tests.slurm.commands import sh, wait_for
+from tests.slurm.commands import events, run_folder, sh, wait_for
 from vitssl.files import read_json
 
 SWEEP = Path(__file__).parent / "tiny.yaml"
-
-
-def run_folder(sweep: Path, name: str) -> Path:
-    (found,) = sweep.glob(f"{name}-*")
-    return found
-
-
-def events(folder: Path, kind: str) -> list[dict]:
-    path = folder / "metrics.jsonl"
-    lines = path.read_text().split("\n")[:-1] if path.exists() else []
-    return [event for event in map(json.loads, lines) if event["event"] == kind]
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
