@@ -99,6 +99,8 @@ def _status(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: 
     status = Status(folder.name, stage, _state(folder, entry, here), error=error_of(folder), job_id=job_id)
     if status.error is None and entry is not None and WITHOUT_PROGRESS.match(entry.comment):
         status.error = entry.comment
+    elif status.error is None and entry is not None and entry.state == "HELD":
+        status.error = f"held by SLURM or a person: {entry.reason}"
     if job_id is not None and (status.error or status.state == "stopped") and not _is_told(status.error):
         status.error = "; ".join(filter(None, [status.error, cause(folder)])) or None
     events = read_events(folder / "metrics.jsonl")
