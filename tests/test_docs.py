@@ -19,7 +19,6 @@ import yaml
 from PIL import Image
 
 from jobs import submit
-from tests.conftest import but_for_a_release
 from tests.weights import releases
 from vitssl import config, model, state
 from vitssl.config.methods import METHODS
@@ -44,7 +43,7 @@ def commands() -> Iterator[pytest.param]:
             for line in re.sub(r"\\\n", "", block).splitlines():
                 command = re.sub(r"\s+#.*", "", line).strip()
                 why = next((why for pattern, why in ELSEWHERE.items() if re.fullmatch(pattern, command)), None)
-                marks = [pytest.mark.skip(reason=why)] if why else [] if page.name == "README.md" else [pytest.mark.release]
+                marks = [pytest.mark.skip(reason=why)] if why else [] if page == ROOT / "README.md" else [pytest.mark.release]
                 yield pytest.param(command, id=f"{page.relative_to(ROOT)}: {command[:70]}", marks=marks)
 
 
@@ -125,7 +124,8 @@ def test_the_python_of_the_docs_runs(world: Path) -> None:
             subprocess.run([sys.executable, "-c", block], cwd=world, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
 
 
-@pytest.mark.parametrize("how", but_for_a_release(["--dry-run", "--smoke"], {"--dry-run"}))
+@pytest.mark.release
+@pytest.mark.parametrize("how", ["--dry-run", "--smoke"])
 def test_the_complete_example_of_a_sweep_is_one(how: str, world: Path) -> None:
     example = next(block for block in blocks(ROOT / "sweeps" / "README.md", "yaml") if "complete; runs as it stands" in block)
     assert len([line for line in example.splitlines() if line.strip()]) <= 18

@@ -70,12 +70,14 @@ def whole_gradient_error(run, layout: torch.memory_format, device: str = "cpu") 
     return relative_error(loss, [p for p in network.parameters() if p.requires_grad])
 
 
+# CvT's depthwise convolutions take a CPU a minute in float64
+FAST = [pair for pair in COVERING if not pair[0].startswith("cvt")]
 DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")])]
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("backbone", "objective"), but_for_a_release(ALLOWED, COVERING))
+@pytest.mark.parametrize(("backbone", "objective"), but_for_a_release(ALLOWED, FAST))
 def test_the_whole_gradient_equals_finite_differences(make, backbone, objective, layout, device):  # noqa: F811
     assert whole_gradient_error(make(backbone, objective), LAYOUTS[layout], device) < 1e-5
 
