@@ -99,6 +99,17 @@ def make_run(tmp_path: Path):
 
 
 @pytest.fixture
+def folder(make_run, digits: Path, tmp_path: Path):
+    """Makes a run folder of a name, with a Run of the digits that is to be trained."""
+
+    def made(name: str, *layers: Any) -> Path:
+        config.save(make_run(*layers, shards=digits), tmp_path / name)
+        return tmp_path / name
+
+    return made
+
+
+@pytest.fixture
 def untrained_run(make_run, digits: Path, tmp_path: Path):
     """Makes the folder of a run of the digits with random weights."""
 

@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from tests.test_train import CURVES, folder, in_two_parts  # noqa: F401
+from tests.test_train import CURVES, in_two_parts
 from vitssl import config, model, train
 from vitssl.data.batch import Batch
 from vitssl.files import read_events
@@ -17,7 +17,7 @@ LOOP = {"loop": {"device": "cuda", "precision": "bf16", "max_steps": 20, "eval_e
 
 
 @pytest.mark.parametrize("name", CURVES)
-def test_a_run_goes_on_where_it_stopped_and_is_measured(folder, tmp_path, monkeypatch, name):  # noqa: F811
+def test_a_run_goes_on_where_it_stopped_and_is_measured(folder, tmp_path, monkeypatch, name):
     parts = folder("parts", CURVES[name], LOOP)
     in_two_parts(parts, tmp_path, monkeypatch, steps=20)
     energy = [json.loads(path.read_text()) for path in sorted(parts.glob("emissions-*.json"))]
@@ -25,7 +25,7 @@ def test_a_run_goes_on_where_it_stopped_and_is_measured(folder, tmp_path, monkey
     assert json.loads((parts / "cost.json").read_text())["inference_device"] == "cuda"
 
 
-def test_compiled_it_comes_out_nearly_as_without(folder):  # noqa: F811
+def test_compiled_it_comes_out_nearly_as_without(folder):
     fields = {"loop": {"precision": "fp32"}}
     plain, compiled = (folder(f"compile_{on}", CURVES["classify"], LOOP, fields, {"loop.compile": on}) for on in (False, True))
     assert train.main([str(plain)]) == train.main([str(compiled)]) == 0

@@ -10,22 +10,13 @@ import torch
 
 from tests.ranks import run_ranks, start_ranks
 from tests.test_train import CLASSIFY, DROP, SSAT, same, wait_for_step
-from vitssl import config, saving, state, train
+from vitssl import saving, state, train
 from vitssl.config import ConfigError
 from vitssl.files import read_events
 from vitssl.saving import Saver
 
 OFTEN = {"loop": {"max_steps": 20, "eval_every": 0, "log_every": 1, "checkpoint_minutes": 1e-9}}
 FACTS = {"classes": ["a"], "mean": [0.5] * 3, "std": [0.5] * 3}
-
-
-@pytest.fixture
-def folder(make_run, digits, tmp_path):
-    def make(name: str, *layers) -> Path:
-        config.save(make_run(*layers, shards=digits), tmp_path / name)
-        return tmp_path / name
-
-    return make
 
 
 def content(value: float) -> dict:

@@ -35,17 +35,6 @@ DROP = {"backbone.drop_path": 0.1}  # noise from torch's generators too
 LONG = {"loop": {"epochs": 2, "log_every": 1, "eval_every": 0}}
 
 
-@pytest.fixture
-def folder(make_run, digits, tmp_path):
-    """Save a Run over the digits into a new run folder."""
-
-    def make(name: str, *layers) -> Path:
-        config.save(make_run(*layers, shards=digits), tmp_path / name)
-        return tmp_path / name
-
-    return make
-
-
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     return torch.load(folder / "last.pt", weights_only=True)["model"]
 

@@ -126,26 +126,25 @@ def controller() -> int:
     return int((Path(os.environ["SLURM_CONF"]).parents[1] / "run" / "slurmctld.pid").read_text())
 
 
-def slow_controller(trial: Trial) -> None:
-    """It hangs while a worker is killed, and the job has to ask it for another start."""
+def _without_controller(trial: Trial, number: signal.Signals, back: Callable[[int], object]) -> None:
+    """It gets a signal, and a worker is killed, so that the job has to ask it for another start; then it is brought back."""
     pid = controller()
-    os.kill(pid, signal.SIGSTOP)
+    os.kill(pid, number)
     try:
         kill(workers)(trial)
         time.sleep(OUTAGE_S)
     finally:
-        os.kill(pid, signal.SIGCONT)
+        back(pid)
+
+
+def slow_controller(trial: Trial) -> None:
+    """It hangs."""
+    _without_controller(trial, signal.SIGSTOP, lambda pid: os.kill(pid, signal.SIGCONT))
 
 
 def dead_controller(trial: Trial) -> None:
-    """As before, but it is killed, and started again with the state that it has saved."""
-    pid = controller()
-    os.kill(pid, signal.SIGKILL)
-    try:
-        kill(workers)(trial)
-        time.sleep(OUTAGE_S)
-    finally:
-        sh("slurmctld")
+    """It is killed, and started again with the state that it has saved."""
+    _without_controller(trial, signal.SIGKILL, lambda pid: sh("slurmctld"))
     wait_for(cluster.answers)
 
 
