@@ -17,11 +17,7 @@ from vitssl.files import read_events, read_json
 ENDED = ("done", "failed", "cancelled", "unreadable")
 HOW = {"failed": "failed", "cancelled": "was cancelled"}
 GONE = (*ENDED, "stopped", "not begun")  # nothing happens any more by itself
-
-
 WITHOUT_PROGRESS = re.compile(r"restart \d|held: ")  # as `batch.sh` writes of such restarts
-
-
 EXIT_CODE = re.compile(r"exit code -?\d+")  # all that is known of the end of a process which left no reason
 
 
