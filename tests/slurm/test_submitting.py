@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -67,6 +68,13 @@ def test_an_sbatch_that_hangs_is_given_up_and_what_was_queued_is_taken_back(stan
     assert error.endswith("; nothing of this submission stays queued")
     wait_for(lambda: not names())
     assert not list(hold.parent.glob("*/slurm.json"))
+
+
+def test_500_runs_are_checked_and_submitted_in_seconds(standin) -> None:
+    begun = time.process_time()  # ours: neither sbatch's nor the controller's
+    standin("arms=[direct]", f"axes.seed=[{','.join(map(str, range(500)))}]", "site.additional={hold: true}")
+    assert time.process_time() - begun < 15
+    assert len(sh("squeue", "-h", "-r", "-n", "standin-direct-train").splitlines()) == 500
 
 
 @pytest.fixture
