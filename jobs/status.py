@@ -156,6 +156,8 @@ def _status(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: 
     job_id, entry = cluster.job_id(folder), waiting.get(folder)
     error = error_of(folder) or (entry.comment if entry is not None and entry.state == "HELD" else None)
     status = Status(folder.name, stage, _state(folder, entry, here), error=error, job_id=job_id)
+    if error is None and entry is None and job_id is not None and status.state == "not begun":
+        status.error = _left_behind(folder, job_id)
     events = read_events(folder / "metrics.jsonl")
     evaluations = [event for event in reversed(events) if event["event"] == "eval"]
     newest = next((event for event in evaluations if "test" in event), evaluations[0] if evaluations else None)
@@ -166,6 +168,14 @@ def _status(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: 
     for name in ("job.json", "done.json"):  # which starting it, and the time left, depend on
         read_json(folder / name)
     return status
+
+
+def _left_behind(folder: Path, job_id: str) -> str | None:
+    """Of a run whose job SLURM cancelled because the job before it did not end well, although what it starts from is done."""
+    parents = [Path(parent) for parent in read_json(folder / "job.json").get("parents", [])]
+    if not parents or not all((parent / "done.json").exists() for parent in parents):
+        return None
+    return f"job {job_id} was cancelled, but what it starts from is done; the command that submitted the sweep queues it again"
 
 
 def _state(folder: Path, queued: cluster.Entry | None, here: int | None) -> str:
