@@ -75,13 +75,18 @@ def show(sweep: Path, console: Console) -> None:
 
 
 def _report(sweep: Path, ended: bool) -> str:
-    """What SLURM says of the sweep's report, as long as it is in the queue."""
-    entry = _queued([sweep]).get(sweep)
+    """What SLURM says of the sweep's report, as long as it is in the queue, or of the job that is to queue the runs left."""
+    entry, job, left = _queued([sweep]).get(sweep), cluster.job_id(sweep), cluster.left(sweep)
+    if left and not ended:
+        more = f"{counted(left, 'run')} more than SLURM takes at once"
+        if entry is None:
+            return f"{more}: job {job}, which was to queue them, has ended; the command that submitted the sweep goes on"
+        return f"{more}: job {job}, {entry.state.lower()}, queues them as others end"
     if entry is None:
         return ""
     waits = entry.state == "PENDING" and ended
     here = f"; all runs have ended, and `vitssl report {sweep}` makes it here" if waits else ""
-    return f"Report: job {cluster.job_id(sweep)}, {entry.state.lower()}{f' ({entry.reason})' if waits else ''}{here}"
+    return f"Report: job {job}, {entry.state.lower()}{f' ({entry.reason})' if waits else ''}{here}"
 
 
 def time_left(sweep: Path, statuses: list[Status]) -> str:

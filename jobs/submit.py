@@ -42,6 +42,7 @@ from jobs import (
 )
 from jobs.node import TRAINING
 from jobs.overrides import CLI
+from jobs.preflight import placed
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError, Problem, Site, merge, read_yaml, unknown
 from vitssl.emissions import intensity_kg_per_kwh, visible_gpus
@@ -94,7 +95,8 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     file = sweep_files.find(options.sweep)
     asked = overrides.parse(options.overrides)
     spec = sweep.read(file, asked, options.all)
-    site = read_site(options.site or spec.site or "local", asked.site, CLI if options.site else spec.file)
+    named = options.site or spec.site or "local"
+    site = read_site(named, asked.site, CLI if options.site else spec.file)
     executor = _executor(options.executor, options.dry_run, site)
     runs = options.runs.resolve()
     if runs.exists() and not runs.is_dir():
@@ -124,11 +126,13 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
         equalize.apply(spec, planned, launch)
     linked = graph.link(spec, planned, launch.sweep, shards.fingerprint)
     if options.dry_run:
-        return _dry_run(spec, linked, launch, unfetched, options, console)
+        with placed(spec, _site_file(named)):
+            return _dry_run(spec, linked, launch, unfetched, options, console)
     if any(limit is not None for limit in vars(spec.budget).values()):
         budget.check(spec, linked, predict.sweep(linked, launch), site)
     _show(spec, linked, options.all_jobs, console)
-    return _launch(spec, linked, launch, options.wait, console)
+    with placed(spec, _site_file(named)):
+        return _launch(spec, linked, launch, options.wait, console)
 
 
 def _show(spec: sweep.Spec, linked: graph.Graph, all_jobs: bool, console: Console, *costs: Any) -> None:
@@ -178,9 +182,8 @@ def read_site(named: str, overrides: dict[str, Any], where: str = CLI) -> Site:
     Raises:
         ConfigError: a field that is unknown or impossible, with its place; raised now rather than when the jobs start.
     """
-    is_file = Path(named).suffix in (".yaml", ".yml")
-    path = Path(named) if is_file else SITES / f"{named}.yaml"
-    if is_file and not path.exists():
+    path = _site_file(named)
+    if not path.exists() and path.parent != SITES:
         raise ConfigError(f"there is no file {named}", "site", where)
     if not path.exists():
         raise unknown(named, [p.stem for p in sorted(SITES.glob("*.yaml"))], "site", where)
@@ -190,6 +193,10 @@ def read_site(named: str, overrides: dict[str, Any], where: str = CLI) -> Site:
         name = problem.field.removeprefix("site.")
         raise ConfigError(problem.reason, *((problem.field, CLI) if name in overrides else (name, str(path))))
     return site
+
+
+def _site_file(named: str) -> Path:
+    return Path(named) if Path(named).suffix in (".yaml", ".yml") else SITES / f"{named}.yaml"
 
 
 def _site_problems(site: Site) -> Iterator[Problem]:
@@ -236,6 +243,8 @@ def _dry_run(
     if not options.all_jobs:
         show.hint(launch, console)
     budget.check(spec, linked, predictions, launch.site)
+    if launch.executor == "slurm" and cluster.answers():
+        launcher.check(linked, launch)
     return 0
 
 

@@ -23,15 +23,19 @@ TIMED_OUT = "echo 'sbatch: error: Batch job submission failed: Socket timed out 
 
 @pytest.fixture
 def sbatch(place: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """`sbatch(lines)`: from now on these run first; $n counts the calls, and $real is the real one."""
+    """`sbatch(lines)`: from now on these run before what is queued; $n counts the calls, and $real is the real one.
+
+    What is only asked, as before anything is queued, ``asked`` runs before.
+    """
     monkeypatch.setattr(cluster, "PAUSES_S", (1, 1))
     real, folder = shutil.which("sbatch"), place / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
-    def install(lines: str) -> None:
+    def install(lines: str, asked: str = "") -> None:
         counted = f"echo >> {folder}/calls; n=$(wc -l < {folder}/calls); real={real}"
-        (folder / "sbatch").write_text(f'#!/bin/bash\n{counted}\n{lines}\nexec $real "$@"\n')
+        told = f'if [ "$1" = --test-only ]; then\n{asked}\nexec {real} "$@"\nfi'
+        (folder / "sbatch").write_text(f'#!/bin/bash\n{told}\n{counted}\n{lines}\nexec $real "$@"\n')
         (folder / "sbatch").chmod(0o755)
 
     return install
@@ -45,7 +49,7 @@ QUEUED = ["standin-chain-finetune", "standin-chain-pretrain", "standin-report"]
 
 
 def test_what_is_transient_is_tried_again(standin, hold: Path, sbatch, capsys) -> None:
-    sbatch(f"[ $((n % 2)) = 0 ] || {{ {TIMED_OUT}; }}")
+    sbatch(f"[ $((n % 2)) = 0 ] || {{ {TIMED_OUT}; }}", asked=TIMED_OUT)
     standin("arms=[chain]")
     assert names() == QUEUED
     assert capsys.readouterr().err.count("Socket timed out on send/recv operation; trying again in 1 s\n") == 3
