@@ -9,15 +9,28 @@ most=3  # restarts in a row without progress, before it is held
 saved() { stat -c '%n %i %y' "$run/last.pt" "$run/evals.json" 2>/dev/null; }
 begun_with=$(saved)
 
+# seconds for a step to end once its run is done. Where its slurmstepd was killed it never does, srun would wait until the time limit, and
+# SLURM would cancel what waits for this job
+ending=60
+[ -e "$run/done.json" ] && trained=1  # what is left to do is to evaluate it
+is_done() { [ -z "$trained" ] && [ -e "$run/done.json" ]; }
+leave() {
+  until is_done; do sleep 5; done
+  sleep "$ending"
+  kill -9 "$1"
+}
+
 # whoever signals the batch script means the run: its tasks are asked, save and leave. A shell hears of signals only while it waits
 ask() { scancel --signal=USR2 "$job"; }
 trap ask USR2 TERM
 srun() {
   command srun "$@" &
   step=$!
+  leave "$step" & watch=$!
   wait "$step"; code=$?
   while [ "$code" -gt 128 ] && kill -0 "$step" 2>/dev/null; do wait "$step"; code=$?; done
-  return "$code"
+  kill "$watch"
+  is_done || return "$code"
 }
 
 end() {

@@ -77,9 +77,14 @@ def job_id(folder: Path) -> str | None:
     return read_json(folder / JOB_FILE).get("job_id")
 
 
-def record(folder: Path, job: str) -> None:
-    """Write down which job a run, or a sweep's report, is, and whose."""
-    write_json(folder / JOB_FILE, {"job_id": job, "user": me()})
+def record(folder: Path, job: str, **facts: int) -> None:
+    """Write down which job a run, or a sweep's report, is, and whose, with further facts."""
+    write_json(folder / JOB_FILE, {"job_id": job, "user": me(), **facts})
+
+
+def left(sweep: Path) -> int:
+    """How many runs the job that follows a part of a sweep has yet to queue; 0: it is the report."""
+    return read_json(sweep / JOB_FILE).get("left", 0)
 
 
 def queued(folders: Iterable[Path]) -> dict[Path, Entry]:
@@ -146,11 +151,11 @@ def time_limit_min(partition: str | None) -> int | None:
     """The longest that a job may take in a partition, or in all of several; without a name in the default one. None: no limit."""
     lines = (line.split("|") for line in output("sinfo", "-h", "-o", "%P|%l").splitlines())
     named = (partition or "").split(",")
-    limits = [_minutes(limit) for name, limit in lines if name.rstrip("*") in named or (partition is None and name.endswith("*"))]
+    limits = [minutes(limit) for name, limit in lines if name.rstrip("*") in named or (partition is None and name.endswith("*"))]
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _minutes(limit: str) -> int | None:
+def minutes(limit: str) -> int | None:
     """Of SLURM's [days-]hours:minutes:seconds or minutes:seconds; None of any other word, such as infinite."""
     found = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)", limit)
     days, hours, minutes = (int(number or 0) for number in found.groups()[:3]) if found else (0, 0, 0)

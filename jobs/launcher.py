@@ -1,25 +1,30 @@
 """The SLURM executor: arrays of equal jobs through submitit, chained by dependencies, a report at the end.
 
+A sweep that has more jobs than SLURM takes at once is queued in parts: a job that follows the first array of each (`Rest`) queues the next.
+
 Every array element runs `jobs.node.Node` once per node. A trap in the batch script (`batch.sh`) puts a job that was stopped or killed
 back into the queue.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import os
+import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from jobs import cluster, sbatch
-from jobs.folders import Launch, error_of, is_done, is_trained, status_command, write_run
+from jobs import cluster, limits, preflight, sbatch
+from jobs.arrays import arrays_of, dependency_of
+from jobs.cluster import ENDING_S
+from jobs.folders import Launch, error_of, is_done, is_trained, locked, status_command, write_run
 from jobs.graph import Graph, Job
-from jobs.node import Node, Report, report_command
+from jobs.node import Node, Report, refuse, report_command
 from vitssl.config import ConfigError
 from vitssl.words import counted
 
@@ -40,94 +45,101 @@ class Array:
 
 
 def run(graph: Graph, launch: Launch, console: Console) -> None:
-    """Queue every job that is neither done nor queued, and the report.
+    """Queue every job that is neither done nor queued, as many as SLURM takes at once, and what follows them: the rest, or the report.
 
     Raises:
         ConfigError: SLURM refused a job, and nothing of this submission stays queued.
     """
     in_queue = cluster.settled(job.folder for job in graph.jobs if not is_done(job))
-    queued = {job.identity: cluster.job_id(job.folder) for job in graph.jobs if job.folder in in_queue}  # SLURM's ids
-    todo = [job for job in graph.jobs if not is_done(job) and job.identity not in queued]
+    todo = [job for job in graph.jobs if not is_done(job) and job.folder not in in_queue]
+    room = preflight.check(todo, launch)
     for job in todo:
         write_run(job, launch)
-        for stale in ("error.json", "cancelled"):
+        for stale in ("error.json", "cancelled", cluster.JOB_FILE):
             (job.folder / stale).unlink(missing_ok=True)
     for folder in (held := [folder for folder, entry in in_queue.items() if entry.state == "HELD"]):
         cluster.go_on(folder)
-    arrays: list[Array] = []
+    arrays, last = _queue(graph, todo, room, launch)
+    done, queued = sum(is_done(job) for job in graph.jobs), sum(len(array.jobs) for array in arrays)
+    listed = ", ".join(f"{a.id} ({a.jobs[0].arm} {a.jobs[0].stage} x {len(a.jobs)})" for a in arrays) or "none"
+    released = f", of which {len(held)} held: released" if held else ""
+    submitted = f"{queued} submitted in {counted(len(arrays), 'array')}: {listed}"
+    console.print(f"{done} done before, {len(in_queue)} in the queue before{released}, {submitted}", highlight=False)
+    if left := len(todo) - queued:
+        console.print(f"{left} more than SLURM takes at once: job {last} queues them as others end", soft_wrap=True, highlight=False)
+    by = "the last of them" if left else f"job {last}"
+    console.print(f"Report: {by}, {launch.sweep / 'report'}", soft_wrap=True, highlight=False)
+    console.print(f"Follow it with: {status_command(launch.sweep)}", soft_wrap=True, highlight=False)
+
+
+def check(graph: Graph, launch: Launch) -> None:
+    """What `run` would refuse, for a dry run."""
+    todo = [job for job in graph.jobs if not is_done(job)]
+    in_queue = cluster.queued(job.folder for job in todo)
+    preflight.check([job for job in todo if job.folder not in in_queue], launch)
+
+
+@dataclass
+class Rest:
+    """The job after a part of a sweep that is larger than SLURM's queue: it queues the next part, and what follows that.
+
+    Each part takes runs from those left, none twice: what fails does not come back, and the last part ends with the report.
+    """
+
+    graph: Graph
+    left: list[Job]
+    launch: Launch
+
+    def __call__(self) -> None:
+        """Queue the next part; where SLURM has no room for one yet, go back into the queue."""
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # cancelled: what is queued by then is taken back
+        job, sweep = os.environ["SLURM_JOB_ID"], self.launch.sweep
+        with locked(sweep):
+            if cluster.job_id(sweep) != job:
+                return  # somebody has submitted the sweep again, all of it
+            room = limits.room(self.launch.site).room - 1
+            if room > 0:
+                _queue(self.graph, self.left, room, self.launch)
+                return
+        cluster.output("scontrol", "requeue", job)
+        time.sleep(ENDING_S)
+
+
+def _queue(graph: Graph, todo: list[Job], room: int, launch: Launch) -> tuple[list[Array], str]:
+    """Queue the first of these jobs, as many as there is room for, and the job that follows; gives its id.
+
+    Raises:
+        ConfigError: SLURM refused a job, and nothing of this part stays queued.
+    """
+    in_queue = cluster.queued(job.folder for job in graph.jobs if not is_done(job))
+    queued = {job.identity: cluster.job_id(job.folder) for job in graph.jobs if job.folder in in_queue}  # SLURM's ids
+    part, left, arrays = _startable(todo[:room], queued), todo[room:], []
     with sbatch.outside_of_jobs():
         try:
-            for jobs in _groups(todo, queued):
-                arrays.append(Array(jobs, sbatch.of_runs(jobs, _dependency(jobs, queued), launch, write=True)))
+            for jobs in arrays_of(part, queued):
+                arrays.append(Array(jobs, sbatch.of_runs(jobs, dependency_of(jobs, queued), launch, write=True)))
                 _submit(arrays[-1], queued, launch)
-            report = _submit_report(queued, launch, len(graph.jobs))
+            if left:
+                first = [arrays[0].id] if arrays else queued.values()  # room for more is there before the last of a part has ended
+                return arrays, _submit_last(Rest(graph, left, launch), "rest", first, len(graph.jobs), launch, left=len(left))
+            report = Report(str(launch.sweep), launch.about() | {"source": str(launch.source)})
+            return arrays, _submit_last(report, "report", queued.values(), len(graph.jobs), launch)
         except ConfigError as error:
             raise ConfigError(f"{error}; {_taken_back(arrays)}") from None
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_taken_back(arrays)) from None
-    done, running = sum(is_done(job) for job in graph.jobs), len(queued) - len(todo)
-    listed = ", ".join(f"{a.id} ({a.jobs[0].arm} {a.jobs[0].stage} x {len(a.jobs)})" for a in arrays) or "none"
-    released = f", of which {len(held)} held: released" if held else ""
-    submitted = f"{len(todo)} submitted in {counted(len(arrays), 'array')}: {listed}"
-    console.print(f"{done} done before, {running} in the queue before{released}, {submitted}", highlight=False)
-    console.print(f"Report: job {report}, {launch.sweep / 'report'}", soft_wrap=True, highlight=False)
-    console.print(f"Follow it with: {status_command(launch.sweep)}", soft_wrap=True, highlight=False)
 
 
-# ---------------------------------------------------------------------------------------------------------------- plan
-
-
-def _groups(todo: list[Job], queued: dict[str, str], limit: int | None = None) -> Iterator[list[Job]]:
-    """Split jobs into arrays: same arm and stage, same resources, same kind of waiting, at most SLURM's array size."""
-    groups: dict[Any, list[Job]] = {}
-    waiting = {job.identity for job in todo} | set(queued)
-    for job in todo:
-        kind = sum(parent.identity in waiting for parent in job.parents)
-        groups.setdefault((_depth(job), job.arm, job.stage, kind, dataclasses.astuple(job.resources)), []).append(job)
-    size = limit or cluster.max_array_size()
-    # parents first: a run that two arms share makes a later group the parent of an earlier one
-    for jobs in (groups[key] for key in sorted(groups, key=lambda key: key[0])):
-        for first in range(0, len(jobs), size):
-            yield from _aligned(jobs[first : first + size], todo, queued)
-
-
-def _depth(job: Job) -> int:
-    return 1 + max((_depth(parent) for parent in job.parents), default=-1)
-
-
-def _aligned(jobs: list[Job], todo: list[Job], queued: dict[str, str]) -> Iterator[list[Job]]:
-    """The whole list if its parents are an array in the same order; else one list per set of parents."""
-    parents = [_pending(job, queued) for job in jobs]
-    if not any(parents) or _mirror(parents) is not None:
-        yield jobs
-        return
-    by_parents: dict[tuple[str, ...], list[Job]] = {}
-    for job, ids in zip(jobs, parents, strict=True):
-        by_parents.setdefault(tuple(ids), []).append(job)
-    yield from by_parents.values()
-
-
-def _pending(job: Job, queued: dict[str, str]) -> list[str]:
-    """SLURM's ids of the parents that are not done. Parents come first in a graph, so those are queued by now."""
-    return [queued[parent.identity] for parent in job.parents if not is_trained(parent)]
-
-
-def _mirror(parents: list[list[str]]) -> str | None:
-    """The array whose elements 0, 1, 2, ... are the only parents of these jobs, in this order."""
-    if len(parents) < 2 or any(len(ids) != 1 for ids in parents):
-        return None
-    array = parents[0][0].split("_")[0]
-    return array if [ids[0] for ids in parents] == [f"{array}_{i}" for i in range(len(parents))] else None
-
-
-def _dependency(jobs: list[Job], queued: dict[str, str]) -> str | None:
-    parents = [_pending(job, queued) for job in jobs]
-    if not any(parents):
-        return None
-    # an element without a counterpart in the other array would be cancelled at once
-    if (array := _mirror(parents)) is not None:
-        return f"aftercorr:{array}"
-    return "afterok:" + ":".join(parents[0])
+def _startable(jobs: list[Job], queued: dict[str, str]) -> list[Job]:
+    """Without those whose parents have failed by now, which are told so."""
+    kept: dict[str, Job] = {}
+    for job in jobs:
+        missing = [p for p in job.parents if not is_trained(p) and p.identity not in queued and p.identity not in kept]
+        if missing:
+            refuse(job.folder, missing[0].folder)
+        else:
+            kept[job.identity] = job
+    return list(kept.values())
 
 
 # -------------------------------------------------------------------------------------------------------------- submit
@@ -152,16 +164,15 @@ def _submit(array: Array, queued: dict[str, str], launch: Launch) -> None:
         cluster.record(job.folder, handle.job_id)
 
 
-def _submit_report(queued: dict[str, str], launch: Launch, runs: int) -> str:
-    ids = ":".join(dict.fromkeys(job_id.split("_")[0] for job_id in queued.values()))
-    executor = sbatch.of_report(
-        launch, f"afterany:{ids}" if ids else None, runs, cluster.time_limit_min(launch.site.report.get("partition", launch.site.partition))
-    )
-    job = executor.submit(Report(str(launch.sweep), launch.about() | {"source": str(launch.source)}))
+def _submit_last(task: Callable[[], Any], name: str, after: Iterable[str], runs: int, launch: Launch, **facts: Any) -> str:
+    """Queue what follows when these jobs have ended, recorded as the sweep's own job with these facts."""
+    ids = ":".join(dict.fromkeys(job_id.split("_")[0] for job_id in after))
+    executor = sbatch.of_report(launch, name, f"afterany:{ids}" if ids else None, runs, limits.report_min(launch.site))
+    job = executor.submit(task)
     entry = cluster.queued([launch.sweep]).get(launch.sweep)
-    if entry is not None and entry.state == "PENDING" and entry.is_mine:  # the report of an earlier submission: only one is to run
+    if entry is not None and entry.state == "PENDING" and entry.is_mine:  # of an earlier submission: only one is to run
         cluster.output("scancel", cluster.job_id(launch.sweep))
-    cluster.record(launch.sweep, job.job_id)
+    cluster.record(launch.sweep, job.job_id, **facts)
     return job.job_id
 
 
@@ -200,7 +211,8 @@ def _waiting(graph: Graph, sweep: Path) -> tuple[bool, dict[Path, str]]:
     try:
         entries = cluster.queued(job.folder for job in graph.jobs if not is_done(job))
         report = cluster.queued([sweep]).get(sweep)
-        if report is not None and report.state == "PENDING" and report.is_mine and not entries:
+        left = cluster.left(sweep)
+        if report is not None and report.state == "PENDING" and report.is_mine and not entries and not left:
             # it may have to wait for long, or for ever, and can be made here
             cluster.output("scancel", cluster.job_id(sweep))
             report = None
@@ -208,7 +220,7 @@ def _waiting(graph: Graph, sweep: Path) -> tuple[bool, dict[Path, str]]:
         return True, {}
     held = {folder: entry.comment or entry.reason for folder, entry in entries.items() if entry.state == "HELD"}
     blocked = all(folder in held or entry.reason == "Dependency" for folder, entry in entries.items())
-    return report is not None and not (held and blocked), held
+    return report is not None and (left > 0 or not (held and blocked)), held
 
 
 # -------------------------------------------------------------------------------------------------------------- dry run
@@ -220,8 +232,8 @@ def show_scripts(graph: Graph, launch: Launch, console: Console) -> None:
     todo = [job for job in graph.jobs if not is_done(job)]
     launch.source = launch.sweep / "source" / "HASH"
     limit = None if cluster.answers() else 1000
-    for number, jobs in enumerate(_groups(todo, queued, limit), start=1):
-        dependency = _dependency(jobs, queued)
+    for number, jobs in enumerate(arrays_of(todo, queued, limit), start=1):
+        dependency = dependency_of(jobs, queued)
         for index, job in enumerate(jobs):
             queued[job.identity] = f"JOB{number}_{index}" if len(jobs) > 1 else f"JOB{number}"
         console.rule(f"JOB{number}: {jobs[0].arm} {jobs[0].stage} x {len(jobs)}")
@@ -229,4 +241,4 @@ def show_scripts(graph: Graph, launch: Launch, console: Console) -> None:
             console.print(f"# {job.folder}", soft_wrap=True, highlight=False)
         print(sbatch.of_runs(jobs, dependency, launch, write=False).script(len(jobs)))
     console.rule("the report, when all others have ended")
-    print(sbatch.of_report(launch, "afterany:..." if todo else None, len(graph.jobs), None).script(1))
+    print(sbatch.of_report(launch, "report", "afterany:..." if todo else None, len(graph.jobs), None).script(1))

@@ -172,10 +172,14 @@ def _refuse_unfinished(folder: Path, node: int) -> None:
     """
     for parent in map(Path, read_json(folder / "job.json")["parents"]):
         if not _is_done(parent, PATIENCE_S):
-            reason = f"not started: {parent.name}, which it starts from, is not done"
             if node == 0:
-                write_json(folder / "error.json", {"message": reason, "time": time.time()})
-            raise RuntimeError(f"{folder.name} {reason}")
+                refuse(folder, parent)
+            raise RuntimeError(f"{folder.name} was not started: {parent.name}, which it starts from, is not done")
+
+
+def refuse(folder: Path, parent: Path) -> None:
+    """Leave in a run's folder that it could not start."""
+    write_json(folder / "error.json", {"message": f"not started: {parent.name}, which it starts from, is not done", "time": time.time()})
 
 
 def _is_done(folder: Path, patience_s: float) -> bool:

@@ -126,16 +126,27 @@ def _throughput(pace: Pace | None, gpu: bool, site: Site, macs: float) -> tuple[
 
 def costs_of(runs: list[Run], launch: Launch) -> list[dict[str, Any]]:
     """`vitssl.cost.measure` of each, counted once per source and cached; all new ones in one process, which takes seconds to start."""
-    source = digest(source_files())[:12]
     classes = [len(index.classes) for run in runs if (index := expected_index(run.data)) is not None]
-    keys = [f"{architecture(run)}-{count}-{source}" for run, count in zip(runs, classes, strict=True)]
-    files = {key: launch.sweep.parent / ".cost" / f"{key}.json" for key in keys}
-    new = {key: (run, count) for key, run, count in zip(keys, runs, classes, strict=True) if not files[key].exists()}
+    files = _counted(runs, classes, launch)
+    new = {file: (run, count) for file, run, count in zip(files, runs, classes, strict=True) if not file.exists()}
     if new:
-        for key, cost in zip(new, _count(*zip(*new.values(), strict=True), launch), strict=True):
-            files[key].parent.mkdir(parents=True, exist_ok=True)
-            write_json(files[key], cost)
-    return [read_json(files[key]) for key in keys]
+        for file, cost in zip(new, _count(*zip(*new.values(), strict=True), launch), strict=True):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(file, cost)
+    return [read_json(file) for file in files]
+
+
+def parameters(runs: list[Run], launch: Launch) -> list[int]:
+    """How many each trains; 0 where that was not counted with this source, or its shards are not built: counting takes seconds."""
+    classes = [0 if (index := expected_index(run.data)) is None else len(index.classes) for run in runs]
+    return [read_json(file).get("params_train", 0) for file in _counted(runs, classes, launch)]
+
+
+def _counted(runs: list[Run], classes: list[int], launch: Launch) -> list[Path]:
+    """The files that hold their costs, once these were counted."""
+    source = digest(source_files())[:12]
+    names = [f"{architecture(run)}-{count}-{source}.json" for run, count in zip(runs, classes, strict=True)]
+    return [launch.sweep.parent / ".cost" / name for name in names]
 
 
 def _count(runs: tuple[Run, ...], classes: tuple[int, ...], launch: Launch) -> list[dict[str, Any]]:

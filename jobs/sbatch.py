@@ -135,11 +135,11 @@ def _setup(launch: Launch, listed: Path) -> list[str]:
     ]
 
 
-def of_report(launch: Launch, dependency: str | None, runs: int, limit_min: int | None) -> Executor:
-    """For the report of a sweep of so many runs, where jobs may take ``limit_min`` at most."""
+def of_report(launch: Launch, name: str, dependency: str | None, runs: int, limit_min: int | None) -> Executor:
+    """For the report of a sweep of so many runs, or the job that queues its next part, where jobs may take ``limit_min`` at most."""
     executor = Executor(launch.sweep / "submitit" / "%j")
     executor.update_parameters(
-        job_name=f"{launch.sweep.name}-report", time=min(REPORT_MIN + runs // RUNS_A_MIN, limit_min or NO_CAP),
+        job_name=f"{launch.sweep.name}-{name}", time=min(REPORT_MIN + runs // RUNS_A_MIN, limit_min or NO_CAP),
         nodes=1, cpus_per_task=1,
         setup=[*launch.site.setup, _PATH.format(shlex.quote(str(launch.source)))],
         **_common(launch, launch.site.report, dependency),

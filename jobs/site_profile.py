@@ -26,9 +26,8 @@ def read(named: str, overrides: dict[str, Any], where: str = CLI) -> Site:
     Raises:
         ConfigError: a field that is unknown or impossible, with its place; raised now rather than when the jobs start.
     """
-    is_file = Path(named).suffix in (".yaml", ".yml")
-    path = Path(named) if is_file else SITES / f"{named}.yaml"
-    if is_file and not path.exists():
+    path = file_of(named)
+    if not path.exists() and path.parent != SITES:
         raise ConfigError(f"there is no file {named}", "site", where)
     if not path.exists():
         raise unknown(named, [p.stem for p in sorted(SITES.glob("*.yaml"))], "site", where)
@@ -39,6 +38,11 @@ def read(named: str, overrides: dict[str, Any], where: str = CLI) -> Site:
         name = problem.field.removeprefix("site.")
         raise ConfigError(problem.reason, *((problem.field, CLI) if name in overrides else (name, str(path))))
     return site
+
+
+def file_of(named: str) -> Path:
+    """Where a site profile stands that is named by its path, or by its name in jobs/sites."""
+    return Path(named) if Path(named).suffix in (".yaml", ".yml") else SITES / f"{named}.yaml"
 
 
 def _problems(site: Site) -> Iterator[Problem]:

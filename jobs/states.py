@@ -99,6 +99,8 @@ def _status(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: 
         status.error = f"held by SLURM or a person: {entry.reason}"
     if job_id is not None and (status.error or status.state == "stopped") and not _is_told(status.error):
         status.error = "; ".join(filter(None, [status.error, cause(folder)])) or None
+    if status.error is None and entry is None and job_id is not None and status.state == "not begun":
+        status.error = _left_behind(folder, job_id)
     events = read_events(folder / "metrics.jsonl")
     evaluations = [event for event in reversed(events) if event["event"] == "eval"]
     newest = next((event for event in evaluations if "test" in event), evaluations[0] if evaluations else None)
@@ -109,6 +111,14 @@ def _status(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: 
     for name in ("job.json", "done.json"):  # which starting it, and the time left, depend on
         read_json(folder / name)
     return status
+
+
+def _left_behind(folder: Path, job_id: str) -> str | None:
+    """Of a run whose job SLURM cancelled because the job before it did not end well, although what it starts from is done."""
+    parents = parents_of(folder)
+    if not parents or not all((parent / "done.json").exists() for parent in parents):
+        return None
+    return f"job {job_id} was cancelled, but what it starts from is done; the command that submitted the sweep queues it again"
 
 
 def _is_told(error: str | None) -> bool:

@@ -178,13 +178,19 @@ def _expected(starts: Iterable[str]) -> str:
 
 
 def _report(picture: Picture, sweep: Path) -> str:
-    """What SLURM says of the sweep's report, as long as it is in the queue."""
-    entry = picture.queue.get(sweep)
+    """What SLURM says of the sweep's report, as long as it is in the queue, or of the job that is to queue the runs left."""
+    entry, job, left = picture.queue.get(sweep), cluster.job_id(sweep), cluster.left(sweep)
+    ended = all(s.state in ENDED for s in picture.statuses)
+    if left and not ended:
+        more = f"{counted(left, 'run')} more than SLURM takes at once"
+        if entry is None:
+            return f"{more}: job {job}, which was to queue them, has ended; the command that submitted the sweep goes on"
+        return f"{more}: job {job}, {entry.state.lower()}, queues them as others end"
     if entry is None:
         return ""
-    waits = entry.state == "PENDING" and all(s.state in ENDED for s in picture.statuses)
+    waits = entry.state == "PENDING" and ended
     here = f"; all runs have ended, and `vitssl report {sweep}` makes it here" if waits else ""
-    return f"Report: job {cluster.job_id(sweep)}, {entry.state.lower()}{f' ({entry.reason})' if waits else ''}{here}"
+    return f"Report: job {job}, {entry.state.lower()}{f' ({entry.reason})' if waits else ''}{here}"
 
 
 def time_left(sweep: Path, statuses: list[Status]) -> str:

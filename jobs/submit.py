@@ -43,6 +43,7 @@ from jobs import (
 )
 from jobs.node import TRAINING
 from jobs.overrides import CLI
+from jobs.preflight import placed
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError, Site
 from vitssl.emissions import visible_gpus
@@ -98,7 +99,8 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     file = sweep_files.find(options.sweep)
     asked = overrides.parse(options.overrides)
     spec = sweep.read(file, asked, options.all)
-    site = site_profile.read(options.site or spec.site or "local", asked.site, CLI if options.site else spec.file)
+    named = options.site or spec.site or "local"
+    site = site_profile.read(named, asked.site, CLI if options.site else spec.file)
     executor = _executor(options.executor, options.dry_run, site)
     if executor == "local" and "max_parallel" in asked.site:
         raise ConfigError("this machine trains one run after the other; leave it out", "--max-parallel", CLI)
@@ -130,13 +132,15 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
         equalize.apply(spec, planned, launch)
     linked = graph.link(spec, planned, launch.sweep, shards.fingerprint)
     if options.dry_run:
-        return _dry_run(spec, linked, launch, unfetched, options, console)
+        with placed(spec, site_profile.file_of(named)):
+            return _dry_run(spec, linked, launch, unfetched, options, console)
     if any(limit is not None for limit in vars(spec.budget).values()):
         budget.check(spec, linked, predict.sweep(linked, launch), site)
     if options.greenest_within is not None:
         _wait_for_green(greenest.find(options.greenest_within, linked, predict.sweep(linked, launch), launch), launch, console)
     _show(spec, linked, options.all_jobs, console)
-    return _launch(spec, linked, launch, options.wait, console)
+    with placed(spec, site_profile.file_of(named)):
+        return _launch(spec, linked, launch, options.wait, console)
 
 
 def _wait_for_green(start: greenest.Start, launch: folders.Launch, console: Console) -> None:
@@ -207,6 +211,8 @@ def _dry_run(
     if not options.all_jobs:
         show.hint(launch, console)
     budget.check(spec, linked, predictions, launch.site)
+    if launch.executor == "slurm" and cluster.answers():
+        launcher.check(linked, launch)
     return 0
 
 

@@ -143,7 +143,7 @@ SCHEMAS: dict[str, Any] = {  # by the names of files
     "job.json": JOB | {"evaluation?": JOB}, "cost.json": MEASURED | {f"{name.rstrip('?')}?": kind for name, kind in SPEED.items()},
     "done.json": DONE, "evals.json": EVALS, "emissions-*.json": EMISSIONS, "error.json": FAILURE, "sweep.json": SWEEP,
     "loggers.json": {...: Text()},
-    "slurm.json": {"job_id": str, "user?": str},
+    "slurm.json": {"job_id": str, "user?": str, "left?": int},
     "local.json": {"pid": PROCESS, "host": str, "born": (str, None), "stop_file?": str},
     "analysis/selections*.json": SELECTIONS, "analysis/mask-attention*.json": ATTENTION,
     ".cost/*.json": {"macs_train_step": Number(low=1.0), "macs_inference": AMOUNT},

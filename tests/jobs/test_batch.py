@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,3 +61,13 @@ def test_what_is_done_or_failed_or_cancelled_is_not_restarted(job) -> None:
     Path("state").write_text("RUNNING")
     Path("run/error.json").touch()
     assert job("exit 7") == []
+
+
+def test_it_leaves_a_step_that_never_ends_once_the_run_is_done(job) -> None:
+    for name, text in {"srun": "touch run/done.json; exec /bin/sleep 3", "sleep": "exec /bin/sleep 0.2"}.items():
+        Path(name).write_text(f"#!/bin/sh\n{text}\n")
+        Path(name).chmod(0o755)
+    begun = time.monotonic()
+    assert job("srun training", 'echo "$?" > code') == []
+    assert time.monotonic() - begun < 2.5 and Path("code").read_text() == "0\n"
+    assert job("srun evaluation", 'echo "$?" > code') == [] and time.monotonic() - begun > 3, "of a trained run the step is what counts"

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs import cluster, launcher, sbatch
+from jobs import cluster, sbatch
+from jobs.arrays import arrays_of, dependency_of
 from jobs.folders import Launch
 from jobs.graph import Graph
 from jobs.node import NodeInfo
@@ -19,8 +20,8 @@ def plan(graph: Graph, limit: int = 1000, queued: dict[str, str] | None = None) 
     queued = dict(queued or {})
     todo = [job for job in graph.jobs if job.identity not in queued and not (job.folder / "done.json").exists()]
     arrays: dict[str, tuple[list[str], str | None]] = {}
-    for number, jobs in enumerate(launcher._groups(todo, queued, limit), start=1):
-        dependency = launcher._dependency(jobs, queued)
+    for number, jobs in enumerate(arrays_of(todo, queued, limit), start=1):
+        dependency = dependency_of(jobs, queued)
         arrays[str(number)] = ([job.name.rsplit("-", 1)[0] for job in jobs], dependency)
         queued |= {job.identity: f"{number}_{i}" if len(jobs) > 1 else f"{number}" for i, job in enumerate(jobs)}
     return arrays
@@ -83,7 +84,7 @@ def test_arrays_are_split_at_the_clusters_limit(expand) -> None:
 
 def test_unequal_resources_are_not_in_one_array(expand, place: Path) -> None:
     graph = expand("arms=[scratch,opt_in]")
-    assert [len(jobs) for jobs in launcher._groups(graph.jobs, {}, 1000)] == [4, 4]
+    assert [len(jobs) for jobs in arrays_of(graph.jobs, {}, 1000)] == [4, 4]
 
 
 @pytest.fixture
@@ -132,7 +133,7 @@ def test_the_report_has_resources_of_its_own(place: Path) -> None:
     )
     launch = Launch(place / "runs" / "example", "slurm", site, place / "source" / "abc", commit=(None, True))
     for runs, limit, minutes in ((3, None, 10), (300, None, 25), (300, 3, 3)):
-        lines = sbatch.of_report(launch, "afterany:1", runs, limit).script(1).split("\n")
+        lines = sbatch.of_report(launch, "report", "afterany:1", runs, limit).script(1).split("\n")
         found = {line for line in lines if any(name in line for name in ("partition", "qos", "nodelist", "time", "exclusive"))}
         assert found == {"#SBATCH --partition=cpu", "#SBATCH --qos=long", f"#SBATCH --time={minutes}"}
 
@@ -150,7 +151,7 @@ def test_what_is_of_the_runs_jobs_alone_the_report_does_not_have(expand, place: 
 
 @pytest.mark.parametrize(("limit", "minutes"), [("3:00", 3), ("1:02:00", 62), ("2-00:00:00", 2880), ("infinite", None), ("n/a", None)])
 def test_time_limits_are_read(limit, minutes) -> None:
-    assert cluster._minutes(limit) == minutes
+    assert cluster.minutes(limit) == minutes
 
 
 @pytest.mark.parametrize("own", ["afterok:5", None])

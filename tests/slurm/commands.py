@@ -97,10 +97,14 @@ def read_only(folder: Path) -> Iterator[None]:
         wait_for(lambda: subprocess.run(["umount", str(folder)], check=False).returncode == 0)
 
 
-def misbehaving_sbatch(folder: Path, lines: str) -> None:
-    """An sbatch in a folder that is to be first on the path: these lines run first; $n counts the calls, and $real is the real one."""
+def misbehaving_sbatch(folder: Path, lines: str, asked: str = "") -> None:
+    """An sbatch in a folder that is to be first on the path: these lines run before what is queued, and ``asked`` before what is only asked.
+
+    $n counts the calls, and $real is the real one.
+    """
     here = folder / "sbatch"
     real = next(found for path in os.get_exec_path() if path != str(folder) and (found := shutil.which("sbatch", path=path)))
     counted = f"echo >> {folder}/calls; n=$(wc -l < {folder}/calls); real={real}"
-    here.write_text(f'#!/bin/bash\n{counted}\n{lines}\nexec $real "$@"\n')
+    told = f'if [ "$1" = --test-only ]; then\n{asked}\nexec {real} "$@"\nfi'
+    here.write_text(f'#!/bin/bash\n{told}\n{counted}\n{lines}\nexec $real "$@"\n')
     here.chmod(0o755)

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -29,19 +30,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
     """A running cluster, that all SLURM commands of the session find."""
+    with running(os.environ.get("SLURM_LOCAL_DIR", os.path.join(tempfile.gettempdir(), f"slurm-test-{os.getpid()}"))):
+        yield
+
+
+@contextmanager
+def running(folder: str, **knobs: object) -> Iterator[None]:
+    """A cluster with these knobs of slurm_local.sh; one that was there before stays."""
     if os.geteuid() != 0 or shutil.which("slurmctld", path=PATH) is None:
         pytest.skip("needs root and SLURM's daemons (tests/slurm/slurm_local.sh install)")
-    folder = os.environ.get("SLURM_LOCAL_DIR", os.path.join(tempfile.gettempdir(), f"slurm-test-{os.getpid()}"))
-    kept = _script("status", folder).returncode == 0
-    assert _script("start", folder).returncode == 0, "the cluster did not start"
-    patch = pytest.MonkeyPatch()
-    patch.setenv("SLURM_CONF", f"{folder}/etc/slurm.conf")
-    patch.setenv("OMP_NUM_THREADS", "1")
-    patch.setenv("PYTHONPATH", str(HERE.parent / "jobs"))  # the stand-in, for jobs
-    yield
-    patch.undo()
-    if not kept:
-        _script("clean", folder)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in knobs.items():
+            patch.setenv(f"SLURM_LOCAL_{name}", str(value))
+        kept = _script("status", folder).returncode == 0
+        assert _script("start", folder).returncode == 0, "the cluster did not start"
+        patch.setenv("SLURM_CONF", f"{folder}/etc/slurm.conf")
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("PYTHONPATH", str(HERE.parent / "jobs"))  # the stand-in, for jobs
+        yield
+        if not kept:
+            _script("clean", folder)
 
 
 def _script(*words: str) -> subprocess.CompletedProcess[bytes]:

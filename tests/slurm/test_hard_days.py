@@ -77,6 +77,29 @@ def test_a_run_whose_parent_is_not_done_does_not_start_and_names_it(standin: Sta
     assert starts(finetune) == []
 
 
+def test_a_run_that_is_done_ends_although_its_slurmstepd_was_killed(standin: Standin, hold: Path) -> None:
+    sweep = standin("arms=[chain]")
+    pretrain, finetune = run_folder(sweep, "chain-pretrain"), run_folder(sweep, "chain-finetune")
+    wait_for(lambda: held(pretrain))
+    os.kill(int(sh("pgrep", "-f", rf"^slurmstepd: \[{cluster.job_id(pretrain)}\.0\]")), signal.SIGKILL)
+    hold.unlink()
+    wait_for(lambda: is_done(finetune), timeout_s=120)
+    assert history(pretrain) == ["COMPLETED"] and starts(pretrain) == [0]
+
+
+def test_what_was_cancelled_although_its_parent_is_done_is_queued_again(standin: Standin, hold: Path, capsys) -> None:
+    sweep = standin("arms=[chain]")
+    pretrain, finetune = run_folder(sweep, "chain-pretrain"), run_folder(sweep, "chain-finetune")
+    wait_for(lambda: held(pretrain))
+    sh("scancel", job := cluster.job_id(finetune))
+    assert state_of(finetune).error is None
+    hold.unlink()
+    wait_for(lambda: is_done(pretrain))
+    assert state_of(finetune).error.startswith(f"job {job} was cancelled, but what it starts from is done; the command that ")
+    standin("arms=[chain]", "--wait")
+    assert is_done(finetune) and "1 done before, 0 in the queue before, 1 submitted" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_sweep_waits_for_the_jobs_that_its_site_names(standin: Standin, place: Path) -> None:
     first = sh("sbatch", "--parsable", "--hold", "--output=/dev/null", "--wrap", "true")
     sweep = standin("arms=[chain]", f"site.after=[{first}]", f"site.additional={{dependency: 'after:{first}'}}")

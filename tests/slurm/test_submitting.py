@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,13 +21,13 @@ TIMED_OUT = "echo 'sbatch: error: Batch job submission failed: Socket timed out 
 
 
 @pytest.fixture
-def sbatch(place: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """`sbatch(lines)`: from now on these run first; $n counts the calls, and $real is the real one."""
+def sbatch(place: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """`sbatch(lines)`: from now on these run before what is queued, and ``asked`` before what is only asked."""
     monkeypatch.setattr(cluster, "PAUSES_S", (1, 1))
     folder = place / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    return lambda lines: misbehaving_sbatch(folder, lines)
+    return lambda lines, asked="": misbehaving_sbatch(folder, lines, asked)
 
 
 def names() -> list[str]:
@@ -37,7 +38,7 @@ QUEUED = ["standin-chain-finetune", "standin-chain-pretrain", "standin-report"]
 
 
 def test_what_is_transient_is_tried_again(standin, hold: Path, sbatch, capsys) -> None:
-    sbatch(f"[ $((n % 2)) = 0 ] || {{ {TIMED_OUT}; }}")
+    sbatch(f"[ $((n % 2)) = 0 ] || {{ {TIMED_OUT}; }}", asked=TIMED_OUT)
     standin("arms=[chain]")
     assert names() == QUEUED
     assert capsys.readouterr().err.count("Socket timed out on send/recv operation; trying again in 1 s\n") == 3
@@ -60,6 +61,13 @@ def test_an_sbatch_that_hangs_is_given_up_and_what_was_queued_is_taken_back(stan
     assert error.endswith("; nothing of this submission stays queued")
     wait_for(lambda: not names())
     assert not list(hold.parent.glob("*/slurm.json"))
+
+
+def test_500_runs_are_checked_and_submitted_in_seconds(standin) -> None:
+    begun = time.process_time()  # ours: neither sbatch's nor the controller's
+    standin("arms=[direct]", f"axes.seed=[{','.join(map(str, range(500)))}]", "site.additional={hold: true}")
+    assert time.process_time() - begun < 15
+    assert len(sh("squeue", "-h", "-r", "-n", "standin-direct-train").splitlines()) == 500
 
 
 @pytest.fixture

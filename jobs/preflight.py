@@ -1,0 +1,175 @@
+"""What SLURM would refuse, or leave pending for ever, found before anything is queued: in its own tables, and by asking it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import astuple
+from pathlib import Path
+
+from jobs import cluster, limits, predict, sbatch
+from jobs.folders import Launch, is_trained
+from jobs.graph import Job
+from jobs.limits import Nodes, Partition
+from jobs.overrides import CLI
+from jobs.sweep import Spec
+from vitssl.config import ConfigError, Problem, Run, Site
+from vitssl.config.sweep import Resources
+
+FILES_A_RUN = 60  # of its folder and its jobs' logs; a run that restarts often leaves more
+CLOSED = ("INACTIVE", "DRAIN")  # a partition that is DOWN takes jobs, and status says what they wait for
+# what sbatch says of a job that it would refuse, and the field to change; the first that fits
+REFUSALS = {
+    "account": "site.account", "qos": "site.qos", "feature": "site.constraint", "partition": "site.partition",
+    "time limit": "resources.hours", "memory": "resources.mem_gb", "gres": "resources.gpus_per_node",
+}  # fmt: skip
+
+
+def check(todo: list[Job], launch: Launch) -> int:
+    """How many of the runs that are to be queued may be so now, besides the job that makes the report.
+
+    Raises:
+        ConfigError: what SLURM, or a disk, has no place for, naming the limit and the field; nothing was queued.
+    """
+    alike = list({astuple(job.resources): job for job in reversed(todo)}.values())
+    _raise_first(_problems(todo, alike, launch))
+    tightest = limits.room(launch.site)
+    if tightest.room < (2 if todo else 1):  # a run, and the report
+        there = f"{tightest.name} is {tightest.most}, and {tightest.used} jobs are there"
+        raise ConfigError(f"SLURM takes no sweep now: {there}; submit when some have ended (squeue -u $USER), or end some (scancel)")
+    _raise_first(_refusals(alike, len(todo), launch))
+    return tightest.room - 1
+
+
+def _raise_first(problems: Iterator[Problem]) -> None:
+    for problem in problems:
+        raise ConfigError(problem.reason, problem.field)
+
+
+@contextmanager
+def placed(spec: Spec, site_file: Path) -> Iterator[None]:
+    """Add to an error of `check` the file that its field stands in, or the command line."""
+    try:
+        yield
+    except ConfigError as error:
+        head, _, name = error.field.partition(".")
+        cli = spec.overrides.site if head == "site" else {key for fields in spec.overrides.resources.values() for key in fields}
+        if error.place or head not in ("site", "resources"):
+            raise
+        raise ConfigError(error.reason, error.field, CLI if name in cli else str(site_file) if head == "site" else spec.file) from None
+
+
+def _problems(todo: list[Job], alike: list[Job], launch: Launch) -> Iterator[Problem]:
+    """Those that follow from tables; ``alike`` is one job for each request of resources."""
+    yield from _of_the_image(launch.site)
+    yield from _of_the_disk(todo, launch)
+    open_to, user = limits.partitions(launch.site), limits.of_user(launch.site)
+    for job in alike:
+        yield from _of_partitions(open_to, job, launch.site)
+        if user.minutes is not None and job.resources.hours * 60 > user.minutes:
+            yield _too_long(job, user.minutes, f"MaxWall of {user.whose}")
+
+
+def _of_partitions(open_to: list[Partition], job: Job, site: Site) -> Iterator[Problem]:
+    """The first partition's, where none can take the job."""
+    found = [next(_of_partition(partition, job, site), None) for partition in open_to]
+    if found[0] is not None and None not in found:
+        yield found[0]
+
+
+def _of_partition(partition: Partition, job: Job, site: Site) -> Iterator[Problem]:
+    asks, where = job.resources, f"partition {partition.name}"
+    if partition.state in CLOSED:
+        yield Problem("site.partition", f"{where} is {partition.state} and takes no jobs (sinfo); name another, or wait until it does")
+    if partition.minutes is not None and asks.hours * 60 > partition.minutes:
+        yield _too_long(job, partition.minutes, f"MaxTime of {where}")
+    if asks.nodes > partition.nodes:
+        reason = f"{asks.nodes} ({_whose(job)}) are more than the {partition.nodes} that a job may have in {where}"
+        yield Problem("resources.nodes", f"{reason}; type resources.nodes={partition.nodes}")
+    yield from _of_nodes(partition, asks, site, _whose(job))
+
+
+def _of_nodes(partition: Partition, asks: Resources, site: Site, whose: str) -> Iterator[Problem]:
+    types = {kind: max(node.gpus.get(kind, 0) for node in partition.kinds) for node in partition.kinds for kind in node.gpus}
+    if asks.gpus_per_node and site.gpu_type and site.gpu_type not in types:
+        known = ", ".join(filter(None, types)) or "GPUs without a type: leave gpu_type out"
+        yield Problem("site.gpu_type", f"partition {partition.name} has no {site.gpu_type}; it has {known}")
+        return
+    tallest: dict[str, tuple[float, Callable[[Nodes], float]]] = {
+        "gpus_per_node": (asks.gpus_per_node, lambda node: node.gpus.get(site.gpu_type, 0) if site.gpu_type else sum(node.gpus.values())),
+        "cpus_per_gpu": (asks.cpus_per_gpu, lambda node: node.cpus // max(1, asks.gpus_per_node)),
+        "mem_gb": (asks.mem_gb or 0, lambda node: node.mem_gb),
+    }
+    kinds = partition.kinds
+    for name, (wanted, has) in tallest.items():
+        most = max((has(node) for node in kinds), default=0)
+        if wanted > most:
+            reason = f"{wanted:g} ({whose}) is more than the {most:g} that any such node of partition {partition.name} has"
+            yield Problem(f"resources.{name}", f"{reason}; type resources.{name}={most:g}, or name another partition")
+            return
+        kinds = [node for node in kinds if has(node) >= wanted]
+
+
+def _too_long(job: Job, limit_min: int, of: str) -> Problem:
+    hours = f"{limit_min / 60:.4g}"
+    reason = f"{job.resources.hours:g} ({_whose(job)}) is more than the {hours} of the {of}"
+    return Problem("resources.hours", f"{reason}; type resources.hours={hours}: a run that needs longer is requeued and goes on")
+
+
+def _whose(job: Job) -> str:
+    return f"{job.arm} {job.stage}"
+
+
+def _refusals(alike: list[Job], runs: int, launch: Launch) -> Iterator[Problem]:
+    """What sbatch itself says of the scripts that it would not queue."""
+    for job in alike:
+        if said := _said_of(sbatch.of_runs([job], None, launch, write=False).script(1)):
+            field = next((of for words, of in REFUSALS.items() if words in said.lower()), "resources")
+            yield Problem(field, f"SLURM would refuse {_whose(job)}: {said}; ask for something else (sinfo, sacctmgr)")
+    if said := _said_of(sbatch.of_report(launch, "report", None, runs, limits.report_min(launch.site)).script(1)):
+        yield Problem("site.report", f"SLURM would refuse the report: {said}; give it options of its own, such as {{partition: NAME}}")
+
+
+def _said_of(script: str) -> str | None:
+    with tempfile.NamedTemporaryFile("w", suffix=".sh") as file, sbatch.outside_of_jobs():
+        file.write(script)
+        file.flush()
+        try:
+            cluster.output("sbatch", "--test-only", file.name)
+        except cluster.Silent:
+            return None  # too busy to say: the submission itself asks again
+        except ConfigError as error:
+            return str(error).removeprefix("sbatch failed: ")
+    return None
+
+
+# ----------------------------------------------------------------------------------------------------- disk, container
+
+
+def _of_the_image(site: Site) -> Iterator[Problem]:
+    if site.image is not None and "://" not in site.image and not Path(site.image).exists():
+        yield Problem("site.image", f"there is no {site.image} here; build it (apptainer.def says how), or name where it is")
+
+
+def _of_the_disk(todo: Iterable[Job], launch: Launch) -> Iterator[Problem]:
+    """Checkpoints whose network was counted, by a dry run for example, and files, against what is free; quotas are not seen."""
+    new = [job for job in todo if not is_trained(job)]
+    folder = next(path for path in (launch.sweep, *launch.sweep.parents) if path.is_dir())
+    free, parameters = os.statvfs(folder), predict.parameters([job.run for job in new], launch)
+    needed = sum(_bytes(job.run, known) for job, known in zip(new, parameters, strict=True) if not (job.folder / "last.pt").exists())
+    there = free.f_bavail * free.f_frsize
+    advice = f"in {folder}; make room there, or name a folder elsewhere: --runs"
+    if needed > there:
+        reason = f"the checkpoints of {len(new)} runs need {needed / 1e9:.3g} GB, and {there / 1e9:.3g} GB are free"
+        yield Problem("", f"{reason} {advice}")
+    if free.f_files and (files := FILES_A_RUN * len(new)) > free.f_favail:
+        yield Problem("", f"{len(new)} runs make up to {files:,} files, and {free.f_favail:,} (inodes) are free {advice}")
+
+
+def _bytes(run: Run, parameters: int) -> int:
+    """Of a run's checkpoints: weights and two moments each, in float32, and an average; the newest and those that are kept."""
+    copies = 3 + (run.loop.ema_decay is not None)
+    kept = 1 + (int(run.loop.epochs // run.loop.keep_every) if run.loop.keep_every else 0)
+    return 4 * parameters * copies * kept

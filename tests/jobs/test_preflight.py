@@ -1,0 +1,58 @@
+"""What is read of SLURM's tables, and what a job may ask of a partition; tests/slurm/test_limits.py has the real ones."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from jobs import launcher, limits, preflight
+from jobs.limits import Nodes, Partition
+from vitssl.config import Site
+from vitssl.config.sweep import Resources
+
+MIXED = Partition("gpu", "UP", 24 * 60, 4, [Nodes({"a100": 4}, 64, 500), Nodes({"v100": 2}, 128, 250), Nodes({}, 256, 1000)])
+
+
+@pytest.mark.parametrize(
+    ("line", "nodes"),
+    [
+        ("gpu:2|4|512000", Nodes({"": 2}, 4, 500)),
+        ("gpu:a100:4(S:0-1),gpu:v100:2(S:2)|64+|1024+", Nodes({"a100": 4, "v100": 2}, 64, 1)),
+        ("(null)|8|2048", Nodes({}, 8, 2)),
+        ("shard:8,gpu:h100_80gb:1|8|2048", Nodes({"h100_80gb": 1}, 8, 2)),
+    ],
+)
+def test_what_nodes_have(line, nodes) -> None:
+    assert limits._nodes(line) == nodes
+
+
+@pytest.mark.parametrize(
+    ("asks", "gpu_type", "field"),
+    [
+        ({"gpus_per_node": 4, "cpus_per_gpu": 16, "mem_gb": 500}, None, None),
+        ({"gpus_per_node": 5}, None, "resources.gpus_per_node"),
+        ({"gpus_per_node": 4}, "v100", "resources.gpus_per_node"),
+        ({"gpus_per_node": 2}, "h100", "site.gpu_type"),
+        ({"gpus_per_node": 4, "cpus_per_gpu": 17}, None, "resources.cpus_per_gpu"),  # what has more cores has fewer GPUs
+        ({"gpus_per_node": 1, "mem_gb": 501}, None, "resources.mem_gb"),
+        ({"gpus_per_node": 0, "cpus_per_gpu": 256, "mem_gb": 1000}, "a100", None),
+        ({"hours": 24}, None, None),
+        ({"hours": 24.1}, None, "resources.hours"),
+        ({"nodes": 5}, None, "resources.nodes"),
+    ],
+)
+def test_what_a_partition_has_for_a_job(expand, asks, gpu_type, field) -> None:
+    job = dataclasses.replace(expand("arms=[scratch]").jobs[0], resources=Resources(**asks))
+    problem = next(preflight._of_partition(MIXED, job, Site(gpu_type=gpu_type)), None)
+    assert (problem and problem.field) == field
+
+
+def test_a_part_leaves_out_what_starts_from_a_failed_run(expand) -> None:
+    graph = expand("axes.data=[plain]", "axes.seed=[0,1]", "arms=[chain_short]")
+    first, second = (job for job in graph.jobs if job.parents)
+    first.folder.mkdir(parents=True)
+    queued = {second.parents[0].identity: "7_1"}
+    assert launcher._startable([first, second], queued) == [second]
+    assert f"not started: {first.parents[0].name}, which it starts from, is not done" in (first.folder / "error.json").read_text()
+    assert launcher._startable(graph.jobs, {}) == graph.jobs
