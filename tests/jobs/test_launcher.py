@@ -146,7 +146,7 @@ def test_what_is_of_the_runs_jobs_alone_the_report_does_not_have(expand, place: 
         "#SBATCH --reservation=course", "#SBATCH --exclusive",
     }  # fmt: skip
     assert options <= set(sbatch.of_runs(expand("arms=[scratch]").jobs, None, launch, write=False).script(4).split("\n"))
-    assert not options & set(sbatch.of_report(launch, None, 3, None).script(1).split("\n"))
+    assert not options & set(sbatch.of_report(launch, "report", None, 3, None).script(1).split("\n"))
 
 
 @pytest.mark.parametrize(("limit", "minutes"), [("3:00", 3), ("1:02:00", 62), ("2-00:00:00", 2880), ("infinite", None), ("n/a", None)])

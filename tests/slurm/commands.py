@@ -98,7 +98,7 @@ def read_only(folder: Path) -> Iterator[None]:
 
 
 def misbehaving_sbatch(folder: Path, lines: str, asked: str = "") -> None:
-    """An sbatch in a folder that is to be first on the path: these lines run before what is queued, and ``asked`` before what is only asked.
+    """An sbatch in a folder that is to be first on the path: ``lines`` run before what is queued, ``asked`` before what is only asked.
 
     $n counts the calls, and $real is the real one.
     """

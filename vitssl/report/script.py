@@ -24,9 +24,12 @@ for (const head of document.querySelectorAll("thead tr:last-child th")) {
   head.addEventListener("click", sort);
   head.addEventListener("keydown", event => event.key === "Enter" && sort());
 }
-const size = new ResizeObserver(boxes => boxes.forEach(({target}) =>
-  target.parentNode.classList.toggle("cut", target.scrollWidth > target.clientWidth + 1)));
-document.querySelectorAll(".scroll").forEach(box => size.observe(box));
+const mark = box => box.parentNode.classList.toggle("cut", box.scrollWidth > box.clientWidth + 1);
+const size = new ResizeObserver(boxes => boxes.forEach(({target}) => mark(target)));
+for (const box of document.querySelectorAll(".scroll")) {
+  mark(box);  // at once: who prints the page, or reads it by a program, may not wait for the observer
+  size.observe(box);
+}
 for (const block of navigator.clipboard ? document.querySelectorAll("pre") : []) {
   const button = document.createElement("button");
   button.textContent = "copy";
