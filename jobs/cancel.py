@@ -14,7 +14,7 @@ if __name__ == "__main__":
     environment.require()
 
 from jobs import cluster, local
-from jobs.chosen import named, runs_of, shared, waiting_for
+from jobs.chosen import named, runs_of, shared, waiting_for, yet_to_queue
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError
 from vitssl.words import counted
@@ -55,16 +55,23 @@ def cancel_some(sweep: Path, names: list[str]) -> None:
     meant = named(sweep, names)
     if (pid := local.running(sweep)) is not None:
         raise ConfigError(f"process {pid} of this machine trains {sweep}, one run after the other; without names, cancel ends all of it")
-    entries = cluster.queued([*meant, *(folder for runs in runs_of(sweep) for folder in runs)])
+    runs = meant.union(*runs_of(sweep))
+    entries, later = cluster.queued(runs), {folder for folder in yet_to_queue(sweep, runs) if not (folder / "done.json").exists()}
     for folder, arm in shared(sweep, names).items():
-        if folder in entries:
+        if folder in entries or folder in later:
             print(f"note: {folder.name} goes on, which the arm {arm} needs too; name it to end it", file=sys.stderr)
             meant.discard(folder)
-    waiting = waiting_for(meant & entries.keys(), entries) - meant
+    there = entries.keys() | later
+    waiting = waiting_for(meant & there, there) - meant
     ended = _end({folder: entry for folder, entry in entries.items() if folder in meant | waiting})
     if left := sorted(folder.name for folder in waiting & ended):
         print(f"of which {counted(len(left), 'job')} waited for the others: {' '.join(left)}")
-    if not ended:
+    never = later & (meant | waiting)
+    for folder in never:
+        _mark(folder)
+    if never:
+        print(f"{counted(len(never), 'run')} that job {cluster.job_id(sweep)} was to queue later will not be")
+    if not ended and not never:
         print(f"nothing of {' '.join(names)} in {sweep} is running or queued")
 
 

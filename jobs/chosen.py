@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from jobs import cluster
 from vitssl.config import ConfigError
 from vitssl.config.base import closest
 from vitssl.files import read_json, read_sweep
@@ -70,6 +71,14 @@ def shared(sweep: Path, words: Iterable[str]) -> dict[Path, str]:
     by_name = named(sweep, (word for word in words if word not in arms))
     runs = {folder for arm in named_arms for folder in arms[arm]} - by_name
     return {folder: arm for arm, folders in sorted(arms.items()) if arm not in named_arms for folder in runs & folders}
+
+
+def yet_to_queue(sweep: Path, folders: Iterable[Path]) -> set[Path]:
+    """Of these runs of a sweep that is larger than SLURM's queue, those that `launcher.Rest` is still to queue."""
+    if not cluster.left(sweep):
+        return set()
+    told = (cluster.JOB_FILE, "cancelled", "error.json")
+    return {folder for folder in folders if folder.is_dir() and not any((folder / name).exists() for name in told)}
 
 
 def parents_of(folder: Path) -> list[Path]:

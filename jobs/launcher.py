@@ -83,7 +83,8 @@ def check(graph: Graph, launch: Launch) -> None:
 class Rest:
     """The job after a part of a sweep that is larger than SLURM's queue: it queues the next part, and what follows that.
 
-    Each part takes runs from those left, none twice: what fails does not come back, and the last part ends with the report.
+    Each part takes runs from those left, none twice: what fails does not come back, and the last part ends with the report. What
+    `jobs/cancel.py` has named in the meantime is left out.
     """
 
     graph: Graph
@@ -99,7 +100,7 @@ class Rest:
                 return  # somebody has submitted the sweep again, all of it
             room = limits.room(self.launch.site).room - 1
             if room > 0:
-                _queue(self.graph, self.left, room, self.launch)
+                _queue(self.graph, [job for job in self.left if not (job.folder / "cancelled").exists()], room, self.launch)
                 return
         cluster.output("scontrol", "requeue", job)
         time.sleep(ENDING_S)

@@ -28,7 +28,7 @@ REFUSALS = {
 
 
 def check(todo: list[Job], launch: Launch) -> int:
-    """How many of the runs that are to be queued may be so now, besides the job that makes the report.
+    """How many of the runs that are to be queued may be so now, besides the job that follows them.
 
     Raises:
         ConfigError: what SLURM, or a disk, has no place for, naming the limit and the field; nothing was queued.
@@ -36,7 +36,7 @@ def check(todo: list[Job], launch: Launch) -> int:
     alike = list({astuple(job.resources): job for job in reversed(todo)}.values())
     _raise_first(_problems(todo, alike, launch))
     tightest = limits.room(launch.site)
-    if tightest.room < (2 if todo else 1):  # a run, and the report
+    if tightest.room < 1:  # of the last job, which queues runs as soon as there is room for them, or makes the report
         there = f"{tightest.name} is {tightest.most}, and {tightest.used} jobs are there"
         raise ConfigError(f"SLURM takes no sweep now: {there}; submit when some have ended (squeue -u $USER), or end some (scancel)")
     _raise_first(_refusals(alike, len(todo), launch))

@@ -20,7 +20,7 @@ if __name__ == "__main__":
 from rich.console import Console
 
 from jobs import cluster, folders, local
-from jobs.chosen import named, parents_of, runs_of, waiting_for
+from jobs.chosen import named, parents_of, runs_of, waiting_for, yet_to_queue
 from jobs.existing import identity_of
 from jobs.folders import Launch, error_of, is_done, is_trained
 from jobs.graph import Graph, Job
@@ -64,7 +64,9 @@ def retry(sweep: Path, names: list[str], wait: bool, module: str, console: Conso
     if not again:
         raise ConfigError(f"nothing {'of ' + ' '.join(names) if names else 'that failed'} is left to do", place=str(sweep))
     again |= {folder for folder in waiting_for(again, jobs) if not is_trained(jobs[folder])}
-    chosen = [job for folder, job in jobs.items() if folder in _with_parents(again, jobs) | entries.keys()]
+    # one job follows all runs of a sweep, and queues those that SLURM had no room for: a new one is to know of them
+    there = entries.keys() | yet_to_queue(sweep, jobs)
+    chosen = [job for folder, job in jobs.items() if folder in _with_parents(again, jobs) | there]
     launch = _launch(sweep, {read_json(folder / "job.json").get("executor", "local") for folder in again}, module)
     console.print(f"Trying {counted(len(again), 'run')} again: {' '.join(sorted(folder.name for folder in again))}", soft_wrap=True)
     return _run(Graph(chosen, []), launch, wait, console)

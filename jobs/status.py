@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jobs import cluster, local, logs
-from jobs.chosen import run_named
+from jobs.chosen import run_named, yet_to_queue
 from jobs.states import ENDED, GONE, Picture, Status, look
 from jobs.tables import print_table
 from jobs.time_left import Seen, Work, time_of
@@ -179,9 +179,8 @@ def _expected(starts: Iterable[str]) -> str:
 
 def _report(picture: Picture, sweep: Path) -> str:
     """What SLURM says of the sweep's report, as long as it is in the queue, or of the job that is to queue the runs left."""
-    entry, job, left = picture.queue.get(sweep), cluster.job_id(sweep), cluster.left(sweep)
-    ended = all(s.state in ENDED for s in picture.statuses)
-    if left and not ended:
+    entry, job, ended = picture.queue.get(sweep), cluster.job_id(sweep), all(s.state in ENDED for s in picture.statuses)
+    if left := len(yet_to_queue(sweep, (sweep / s.name for s in picture.statuses if s.state == "not begun"))):
         more = f"{counted(left, 'run')} more than SLURM takes at once"
         if entry is None:
             return f"{more}: job {job}, which was to queue them, has ended; the command that submitted the sweep goes on"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from jobs import cancel, predict, retry, status, submit
 from jobs import cluster as slurm
-from jobs import predict, submit
-from tests.slurm.commands import is_done, kill_task, run_folder, sh, starts, wait_for
+from tests.slurm.commands import held, is_done, kill_task, run_folder, sh, starts, wait_for
 from tests.slurm.conftest import running
 
 pytestmark = pytest.mark.release
@@ -126,3 +126,23 @@ def test_a_sweep_larger_than_the_queue_goes_from_submission_to_report(standin, c
     assert len(folders) == 36 and all(is_done(folder) for folder in folders)
     assert all(len(starts(folder)) == (2 if folder in killed else 1) for folder in folders) and killed
     assert slurm.left(sweep) == 0
+
+
+def test_what_is_cancelled_is_not_queued_later_and_what_is_retried_keeps_the_rest(standin, hold: Path, capsys) -> None:
+    sweep = standin("arms=[direct,chain]", SEEDS, SHORT)
+    wait_for(lambda: slurm.left(sweep) > 0)
+    first, rest = run_folder(sweep, "direct-s20"), slurm.job_id(sweep)
+    wait_for(lambda: held(first))
+    capsys.readouterr()
+    assert cancel.main([str(sweep), "direct-s20", "chain", "direct-s37"]) == 0
+    assert f"37 runs that job {rest} was to queue later will not be\n" in capsys.readouterr().out
+    assert status.main([str(sweep)]) == 0
+    assert f" more than SLURM takes at once: job {rest}, pending, queues them as others end\n" in capsys.readouterr().out
+    wait_for(lambda: not slurm.queued([first]))
+    # there is room for one job, which has to queue the rest from now on
+    assert retry.main([str(sweep), "direct-s20"], module="standin") == 0
+    assert slurm.left(sweep) > 0 and slurm.job_id(sweep) != rest
+    hold.unlink()
+    wait_for(lambda: (sweep / "report" / "report.html").exists(), timeout_s=300)
+    left_out = {path.parent for path in sweep.glob("*/run.yaml") if not is_done(path.parent)}
+    assert left_out == {run_folder(sweep, "direct-s37"), *sweep.glob("chain-*")}
