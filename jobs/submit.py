@@ -105,6 +105,8 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     if executor == "local" and "max_parallel" in asked.site:
         raise ConfigError("this machine trains one run after the other; leave it out", "--max-parallel", CLI)
     runs = options.runs.resolve()
+    if not str(runs).isprintable():  # a line break would begin a line of a batch script
+        raise ConfigError(f"{str(runs)!r} has a line break or another control character; name a folder without", "--runs", CLI)
     if runs.exists() and not runs.is_dir():
         raise ConfigError("this is a file; name a folder", f"--runs {options.runs}", CLI)
     if options.smoke:

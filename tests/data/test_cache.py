@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import multiprocessing
 import os
 import stat
@@ -17,9 +16,10 @@ import torch
 from vitssl import train_state
 from vitssl.config import ConfigError, Data, Run
 from vitssl.data import cache as cache_module
-from vitssl.data.cache import MARK_BYTES, decoded_bytes, folder_of, open_cache
+from vitssl.data.cache import MARK_BYTES, decoded_bytes, folder_of, mark_of, open_cache
 from vitssl.data.decode import decode, resize
-from vitssl.data.index import Index
+from vitssl.data.index import Index, load_index, write_index
+from vitssl.data.inspecting import verify
 
 NOBODY = 65534  # another user
 
@@ -34,6 +34,11 @@ def pixels(index: Index, position: int) -> np.ndarray:
     shard = (index.folder / index.shards[index.shard[position]]["name"]).read_bytes()
     start = int(index.offset[position])
     return decode(shard[start : start + int(index.size[position])], "x")
+
+
+def stem(index: Index) -> str:
+    """What the names of a data set's files begin with, where its images keep their size."""
+    return mark_of(index, Data(shards="")).hex()[:20]
 
 
 def files(data: Data, pattern: str = "*.u8") -> list[Path]:
@@ -169,7 +174,7 @@ def test_least_recently_opened_is_evicted_unless_in_use(make_shards, data, monke
         return open_cache(sets[n], data, progress=False)
 
     def present() -> list[int]:
-        return sorted(n for n, index in sets.items() if any(f.name.startswith(index.sha256[:20]) for f in files(data)))
+        return sorted(n for n, index in sets.items() if any(f.name.startswith(stem(index)) for f in files(data)))
 
     opened(9).close()
     opened(10).close()
@@ -278,15 +283,37 @@ def test_another_users_folder_is_refused(make_shards, data):
         open_cache(make_shards(), data, progress=False)
 
 
+def test_a_set_that_calls_itself_another_has_a_cache_of_its_own(make_shards, data):
+    index, other = (make_shards(name, ragged=False, train={"a": count}, test={"a": 6 - count}) for name, count in (("a", 3), ("b", 2)))
+    theirs = open_cache(other, data, progress=False).read(np.arange(len(other)))[0]
+    assert index.sha256 != other.sha256
+    index.sha256 = other.sha256
+    write_index(index)
+    restated = load_index(index.folder)
+    assert restated.sha256 == other.sha256 and any("sha256 that it states" in line for line in verify(index.folder))
+    ours = open_cache(restated, data, progress=False).read(np.arange(len(index)))[0]
+    assert ours.shape != theirs.shape or (ours != theirs).any()
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o711])
+def test_nobody_else_can_hold_a_lock(make_shards, shared, mode):
+    (data, _), index = shared, make_shards()
+    folder_of(data).mkdir()
+    folder_of(data).chmod(mode)
+    open_cache(index, data, progress=False).close()
+    (lock,) = folder_of(data).glob("*.lock")
+    assert not _as_nobody(lambda: lock.open())
+
+
 def test_a_lock_that_is_a_link_truncates_nothing(make_shards, data, tmp_path):
     index, victim = make_shards(), tmp_path / "thesis.tex"
     victim.write_text("years of work")
     folder_of(data).mkdir(0o700, parents=True)
-    (folder_of(data) / f"{index.sha256[:20]}-full.lock").symlink_to(victim)
+    (folder_of(data) / f"{stem(index)}-full.lock").symlink_to(victim)
     with pytest.raises(ConfigError, match=r"data\.cache_dir: cannot write in"):
         open_cache(index, data, progress=False)
-    (folder_of(data) / f"{index.sha256[:20]}-full.lock").unlink()
-    (folder_of(data) / f"{index.sha256[:20]}-full.tmp").symlink_to(victim)
+    (folder_of(data) / f"{stem(index)}-full.lock").unlink()
+    (folder_of(data) / f"{stem(index)}-full.tmp").symlink_to(victim)
     open_cache(index, data, progress=False)
     assert victim.read_text() == "years of work"
 
@@ -324,7 +351,7 @@ def test_another_user_who_comes_first_gets_nothing(make_shards, shared, planted)
     """A folder of their own under the predictable name: with links to a file of this user's, or a cache of the right size and mark."""
     (data, victim), index = shared, make_shards()
 
-    path, mark = folder_of(data) / f"{index.sha256[:20]}-full.{planted}", hashlib.sha256(f"{index.sha256} None".encode()).digest()
+    path, mark = folder_of(data) / f"{stem(index)}-full.{planted}", mark_of(index, data)
 
     def plant() -> None:
         path.parent.mkdir()

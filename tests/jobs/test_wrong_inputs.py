@@ -90,6 +90,7 @@ WRONG = [
     ("submit big.yaml", "big.yaml: this is a site's profile; name a sweep file, and the site with --site big.yaml"),
     ("submit one.png", "one.png: no sweep file, whose name would end in .yaml"),
     ("submit sweep.yaml --runs notes.txt", "--runs notes.txt: this is a file; name a folder"),
+    ("submit sweep.yaml --runs 'runs\ntouch pwned #'", "has a line break or another control character; name a folder without"),
     ("submit sweep.yaml data.shards=runs/example", "runs/example: this is a folder of runs, and holds no shards; name a folder"),
     ("submit sweep.yaml data.source=folder:gone data.shards=new", "data.source: there is no .*/gone to build the shards from"),
     ("submit sweep.yaml data.shards=torchvision:CIFAR10", "write data.source=torchvision:CIFAR10 data.shards=shards/NAME, and they are"),

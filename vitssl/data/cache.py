@@ -1,6 +1,6 @@
 """Every image of a data set decoded once, into one file on the node that all its jobs of a user map into memory.
 
-The file is named by the content of the shards and by `cache_px`, and holds the pixels of all images one after the other,
+The file is named by what its pixels follow from (`mark_of`), and holds the pixels of all images one after the other,
 channels first; shapes and offsets follow from the index. Behind them is a mark of what they are of, written last: it tells a whole file
 from a build that was killed and from another set's. It is no checksum of the pixels, which would be read whole at each start of each job,
 tens of seconds for a large set: what they are made of is checked by its sha256 as they are written, and nobody else can change them then.
@@ -115,7 +115,8 @@ def private_folder(data: Data) -> Path:
 
 
 def _make_private(folder: Path) -> None:
-    """Create the folder; one that is there must be this user's, and nobody else's to write.
+    """Create the folder; one that is there must be this user's, and nobody else's to write. From then on nobody else can enter it: who can
+    read a lock can also hold it.
 
     Raises:
         ConfigError: it is not.
@@ -128,6 +129,7 @@ def _make_private(folder: Path) -> None:
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         reason = f"{folder} is not a folder that this user alone can write to, so what is in it is not trusted"
         raise ConfigError(f"{reason}; delete it, or name another place", "data.cache_dir")
+    folder.chmod(0o700)
 
 
 def _open_own(path: Path, flags: int, mode: str) -> IO:
@@ -160,9 +162,8 @@ def open_cache(index: Index, data: Data, *, progress: bool = True) -> Cache:
             others may write to.
     """
     folder = private_folder(data)
-    path = folder / f"{index.sha256[:20]}-{data.cache_px or 'full'}.u8"
-    sizes_N2 = resized_sizes(index.sizes_N2, data.cache_px)
-    mark = hashlib.sha256(f"{index.sha256} {data.cache_px}".encode()).digest()
+    sizes_N2, mark = resized_sizes(index.sizes_N2, data.cache_px), mark_of(index, data)
+    path = folder / f"{mark.hex()[:20]}-{data.cache_px or 'full'}.u8"
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(_open_lock(path))
         while True:
@@ -179,6 +180,15 @@ def open_cache(index: Index, data: Data, *, progress: bool = True) -> Cache:
             else:
                 _make_room(folder, path, data, int(offsets(sizes_N2)[-1]))
                 _build(index, path, sizes_N2, mark, progress)
+
+
+def mark_of(index: Index, data: Data) -> bytes:
+    """sha256 of what the pixels follow from: the shards' own sha256, which the build checks, and where the images lie in them. Not
+    `index.sha256`, which an index that somebody wrote anew may take from another set."""
+    digest = hashlib.sha256(f"{[shard['sha256'] for shard in index.shards]} {data.cache_px}".encode())
+    for column in (index.shard, index.offset, index.size, index.height, index.width):
+        digest.update(np.ascontiguousarray(column, np.int64))
+    return digest.digest()
 
 
 def _promoted(lock: IO) -> bool:
