@@ -55,7 +55,7 @@ def cancel_some(sweep: Path, names: list[str]) -> None:
     meant = named(sweep, names)
     if (pid := local.running(sweep)) is not None:
         raise ConfigError(f"process {pid} of this machine trains {sweep}, one run after the other; without names, cancel ends all of it")
-    runs = meant.union(*runs_of(sweep))
+    runs = dict.fromkeys(folder for of in (*runs_of(sweep), meant) for folder in of)
     entries, later = cluster.queued(runs), {folder for folder in yet_to_queue(sweep, runs) if not (folder / "done.json").exists()}
     for folder, arm in shared(sweep, names).items():
         if folder in entries or folder in later:

@@ -41,17 +41,34 @@ def check_objectives(spec: Spec, made: Sequence[Cell]) -> None:
     on = {(arm, stage.name, name) for arm, stage in stages for name in active(stage.run.objectives)}
     on |= {(None, stage, name) for _, stage, name in on}
     on |= {(arm, None, name) for arm, _, name in on}
-    for setting, key in _asked(spec):
+    # where the command line chose among the arms, the file's axes may be for the others
+    of_file = [axis for axis in spec.axes if axis not in spec.added_axes and spec.overrides.arms is None]
+    for setting, key in [*_asked(spec), *_of_axes(spec, of_file)]:
         name = setting.objective
         if name and (setting.arm, setting.stage, name) not in on:
             reason = f"objectives.{name} is on in none of these Runs; objectives.{name}={{}} switches it on"
-            raise ConfigError(reason, key, CLI)
+            raise ConfigError(reason, key, spec.place(key) if key.startswith("axes.") else CLI)
+
+
+def check_chains(made: Iterable[Cell]) -> None:
+    """A stage that only prepares another is one that another starts from."""
+    for cell in made:
+        followed = {stage for later in cell.stages for stage in later.pointers.values()}
+        last = cell.stages[-1]
+        for stage in cell.stages[:-1]:
+            if stage.name not in followed and not classifies(stage.run):
+                reason = f"nothing starts from {stage.name}; add init_from: {stage.name} to {last.name}, or leave {stage.name} out"
+                with last.error_location():
+                    raise ConfigError(reason, "init_from")
 
 
 def _asked(spec: Spec) -> list[tuple[Setting, str]]:
     """What the command line sets, also by the axes that it adds, each with its key."""
-    of_axes = [(s, f"axes.{axis}") for axis in spec.added_axes for chosen in spec.axes[axis].values() for s in chosen]
-    return [*((setting, setting.key) for setting in spec.overrides.settings), *of_axes]
+    return [*((setting, setting.key) for setting in spec.overrides.settings), *_of_axes(spec, spec.added_axes)]
+
+
+def _of_axes(spec: Spec, axes: Iterable[str]) -> list[tuple[Setting, str]]:
+    return [(setting, f"axes.{axis}") for axis in axes for chosen in spec.axes[axis].values() for setting in chosen]
 
 
 def check_whose(spec: Spec, of_file: Iterable[tuple[str, str, dict[str, Any], dict[str, Any]]]) -> None:
@@ -72,6 +89,7 @@ def check_whose(spec: Spec, of_file: Iterable[tuple[str, str, dict[str, Any], di
     for setting, key in asked:
         mine = {(arm, stage): every for (arm, stage), every in points.items() if _is_of(setting, arm, stage)}
         _refuse_several_kinds(setting, key, mine, spec)
+        _refuse_to_drop_nothing(setting, key, mine, spec, others=[one for one, _ in asked if one is not setting])
         if setting.stage is None:
             _refuse_broken_chain(setting, key, mine)
 
@@ -100,6 +118,19 @@ def _refuse_several_kinds(setting: Setting, key: str, points: dict[Place, list[P
     else:
         advice = f"say in which, for example {_in_one_kind(typed, points, spec)}"
     raise ConfigError(f"it would be on in stages of several kinds ({unlike}); {advice}", key, CLI)
+
+
+def _refuse_to_drop_nothing(setting: Setting, key: str, points: dict[Place, list[Point]], spec: Spec, others: list[Setting]) -> None:
+    """An objective that is switched off is on somewhere: what was meant to be replaced by another would stay beside it."""
+    typed = _typed(setting)
+    kinds = {point.kind for every in points.values() for point in every}
+    there = {name for kind in kinds for name in kind} | {name for one in others for name, value in _typed(one).items() if value is not None}
+    for name in (name for name, value in typed.items() if value is None and name not in there):
+        first = itertools.islice(points.items(), SHOWN)
+        on = ", ".join(f"{_place(spec, *place)}: {' + '.join(every[0].kind) or 'none'}" for place, every in first)
+        asked = {other: value for other, value in typed.items() if value is not None}
+        advice = f"; write {_in_one_kind(asked, points, spec)}" if asked else "; leave it out"
+        raise ConfigError(f"objectives.{name} is on in none of these Runs ({on}), so null drops nothing{advice}", key, CLI)
 
 
 def _as_fields(setting: Setting, key: str) -> str:

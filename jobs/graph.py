@@ -8,6 +8,7 @@ A stage's own fields are the most specific of the file: `loop.epochs: 50` of a p
 all other stages. Where a key starts with the name of a stage (`finetune.optim.lr`), in an axis or on the command line, it applies
 to that stage alone, and wins over the stage's own fields too. On the command line, a prefix `arms.ssat.` makes it apply to that
 arm alone, and wins over what applies to all arms. An axis that the command line adds sets its fields as the command line does.
+A field of an objective (`objectives.mae.mask_ratio`), in an axis or on the command line, applies where that objective is on.
 
 `data.source` belongs to the `data.shards` beside it: a layer that sets shards without a source drops the source of the layers
 below, so that a mistyped folder is never filled with another data set, nor compared to it.
@@ -128,6 +129,7 @@ def cells(spec: Spec) -> list[Cell]:
     checks.check_whose(spec, ((arm, stage, labels, _of_file(spec, arm, labels, stage)) for arm, labels, stage in staged))
     result = [Cell(arm, labels, _stages(spec, arm, labels)) for arm, labels in places]
     checks.check_objectives(spec, result)
+    checks.check_chains(result)
     checks.check_metric(spec, result)
     checks.check_select(spec, result)
     return result
@@ -177,22 +179,25 @@ def _stages(spec: Spec, arm: str, labels: dict[str, Any]) -> list[Stage]:
     return stages
 
 
-def _of_axes(spec: Spec, labels: dict[str, Any], stage: str) -> dict[str, list[dict[str, Any]]]:
+def _of_axes(spec: Spec, arm: str, labels: dict[str, Any], stage: str) -> dict[str, list[dict[str, Any]]]:
     """The layers of the file's axes at these values: for all stages, and for this one."""
-    of_file = {axis: label for axis, label in labels.items() if axis not in spec.added_axes}
-    return {axis: [layer(spec.axes[axis][label], None, of) for of in (None, stage)] for axis, label in of_file.items()}
+    chosen = {axis: spec.axes[axis][label] for axis, label in labels.items() if axis not in spec.added_axes}
+    whole = [{s.field: s.value} for of in chosen.values() for s in of if s.stage in (None, stage) and s.field and s.objective is None]
+    recipe = spec.arms[arm]
+    below = nested(spec.defaults, recipe.defaults, *whole, recipe.stages[stage])
+    return {axis: [layer(of, None, whose, below) for whose in (None, stage)] for axis, of in chosen.items()}
 
 
 def _of_file(spec: Spec, arm: str, labels: dict[str, Any], stage: str) -> dict[str, Any]:
     """The file's layers of a stage, merged in the order given at the top of this file."""
     recipe = spec.arms[arm]
-    for_all, for_stage = ([both[i] for both in _of_axes(spec, labels, stage).values()] for i in (0, 1))
+    for_all, for_stage = ([both[i] for both in _of_axes(spec, arm, labels, stage).values()] for i in (0, 1))
     return nested(*map(_with_its_source, [spec.defaults, recipe.defaults, *for_all, recipe.stages[stage], *for_stage]))
 
 
 def _merged(spec: Spec, arm: str, labels: dict[str, Any], stage: str, of_file: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The command line's layers of a stage over the file's, and the fields that it sets."""
-    cli, axes, merged = spec.overrides, _of_axes(spec, labels, stage), of_file
+    cli, axes, merged = spec.overrides, _of_axes(spec, arm, labels, stage), of_file
     cli_layers = [part for axis in axes if axis in cli.axes for part in axes[axis]]
     set_by_cli = [*(setting for axis in spec.added_axes for setting in spec.axes[axis][labels[axis]]), *cli.settings]
     for whose in itertools.product((None, arm), (None, stage)):

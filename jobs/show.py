@@ -19,7 +19,7 @@ from jobs.graph import Graph, Job, short
 from jobs.predict import START_S, Prediction, longest_chain_hours, most_gpus
 from jobs.sweep import Spec
 from jobs.tables import print_table
-from vitssl.config import Run, Site, checkpoints, dotted
+from vitssl.config import Run, Site, active, checkpoints, dotted
 from vitssl.config.sweep import Resources
 from vitssl.emissions import intensity_kg_per_kwh
 from vitssl.words import counted, duration, listed
@@ -39,6 +39,10 @@ class Line:
     @property
     def starts_from(self) -> str:
         return ", ".join(dict.fromkeys(starts_from(job) for job in self.jobs))
+
+    @property
+    def objectives(self) -> str:
+        return ", ".join(dict.fromkeys(" + ".join(active(job.run.objectives)) for job in self.jobs))
 
     @property
     def state(self) -> str:
@@ -62,14 +66,14 @@ def jobs(graph: Graph, spec: Spec, console: Console, predicted: Sequence[Predict
     of_all, table, costs = lines(graph.jobs, spec), _table(graph, spec), {p.name: p for p in predicted}
     begun = any(line.state != "new" for line in of_all)
     units = _units(site) if site is not None and any(p.gpu_hours for p in predicted) else []
-    for column in ("run", "runs", "epochs", "starts from", GMACS, "images", "time", *units, "state"):
-        table.add_column(column, justify="left" if column in ("run", "starts from", "state") else "right")
+    for column in ("run", "objectives", "runs", "epochs", "starts from", GMACS, "images", "time", *units, "state"):
+        table.add_column(column, justify="left" if column in ("run", "objectives", "starts from", "state") else "right")
     for line in of_all[:MOST_LINES]:
         known = [costs[job.name] for job in line.jobs if job.name in costs]
         epochs = ", ".join(dict.fromkeys(_length(job) for job in line.jobs))
-        cells = [line.label, str(len(line.jobs)), epochs, line.starts_from, *_sums(known, site, len(units)), line.state if begun else ""]
-        table.add_row(*cells)
-    print_table(table, console, drop=("starts from", "images", "kWh", GMACS, "kg CO2e", "epochs"))
+        what = [line.label, line.objectives, str(len(line.jobs)), epochs, line.starts_from]
+        table.add_row(*what, *_sums(known, site, len(units)), line.state if begun else "")
+    print_table(table, console, drop=("starts from", "images", "kWh", GMACS, "kg CO2e", "GPU-hours", "objectives", "epochs"))
     if left := of_all[MOST_LINES:]:
         more = f"{counted(len(left), 'more line')} ({counted(sum(len(line.jobs) for line in left), 'run')})"
         console.print(f"... {more}; {ALL_JOBS} prints every run", highlight=False)

@@ -1,4 +1,4 @@
-"""Axes that the command line adds to a sweep, of a field or of sets of fields."""
+"""Axes of a field or of sets of fields, those that the command line adds and those of the file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import overrides, smoke, submit
+from jobs import overrides, show, smoke, submit
 from jobs.graph import Graph
 from jobs.sweep import read
 from tests.jobs.conftest import EXAMPLE
@@ -62,6 +62,29 @@ def test_a_field_of_an_objective_varies_where_that_is_on(expand) -> None:
         "chain_short-pretrain-plain-s0-mask_ratio0.5": 0.5, "chain_short-pretrain-plain-s0-mask_ratio0.6": 0.6,
         "chain_short-finetune-plain-s0-mask_ratio0.5": None, "chain_short-finetune-plain-s0-mask_ratio0.6": None,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("axis", ["objectives.mae.mask_ratio: [0.5, 0.6]", "m: {a: {objectives.mae.mask_ratio: 0.5}, b: {}}"])
+def test_so_does_one_of_an_axis_of_the_file(expand, axis) -> None:
+    graph = expand("arms=[scratch,chain_short]", *FEW, text=EXAMPLE.replace("  seed: [0, 1]\n", f"  seed: [0, 1]\n  {axis}\n"))
+    assert set(values(graph, "scratch", lambda run: run.objectives.mae).values()) == {None} and len(graph.jobs) == 1 + 2 + 2
+    ratios = values(graph, "chain_short", lambda run: run.objectives.mae and run.objectives.mae.mask_ratio)
+    assert list(ratios.values()) == ([0.5, None, 0.6, None] if axis.startswith("objectives") else [0.5, None, 0.75, None])
+
+
+def test_an_objective_that_one_axis_switches_on_is_varied_by_another(expand) -> None:
+    axes = "  how: {without: {}, with: {objectives.mae: {}}}\n  objectives.mae.mask_ratio: [0.5, 0.6]\n"
+    graph = expand("arms=[scratch]", *FEW, text=EXAMPLE.replace("  seed: [0, 1]\n", f"  seed: [0, 1]\n{axes}"))
+    ratios = [job.run.objectives.mae and job.run.objectives.mae.mask_ratio for job in graph.jobs]
+    assert ratios == [None, 0.5, 0.6]
+
+
+def test_a_dry_run_says_what_each_stage_learns(expand) -> None:
+    graph = expand("arms.scratch.objectives={classify: {}, mae: {}}", "arms=[scratch,chain_short]", *FEW)
+    lines = show.lines(graph.jobs, read("sweep.yaml", overrides.parse(FEW)))
+    assert [(line.label, line.objectives) for line in lines] == [
+        ("scratch", "classify + mae"), ("chain_short pretrain", "mae"), ("chain_short finetune", "classify"),
+    ]  # fmt: skip
 
 
 def test_columns_and_selections_may_be_of_it(expand) -> None:

@@ -94,6 +94,16 @@ MISTAKES = [
         r"arms.scratch.stages.train: data.val_fraction: select chooses optim.lr by held-out images, .* none; set data.val_fraction or",
     ),
     (
+        "seed: [0, 1]",
+        "objectives.gmml.max_side: [0.3, 0.4]",
+        "sweep.yaml: axes.objectives.gmml.max_side: .* none of these Runs",
+    ),
+    (
+        "{objectives.classify: {}, init_from: pretrain}",
+        "{objectives.classify: {}}",
+        "arms.chain_short.stages.finetune: init_from: nothing starts from pretrain; add init_from: pretrain to finetune, or leave",
+    ),
+    (
         "columns: data",
         "columns: data\nmetric: top1_ema",
         "metric: top1_ema: scratch has no evaluator test_ema; .* no loop.ema",

@@ -87,6 +87,12 @@ def test_threads_that_other_work_leaves_no_core_to_are_not_compared(grid):
     assert costs.doubt(crowded, None) == "in a run of scratch other work left 50% of the cores that its threads wanted"
 
 
+def test_other_work_leaves_no_less_than_no_core(grid):
+    """Two clocks that are read one after the other may find more work than there are cores."""
+    crowded = grid((1.0, 1.0, 1.0), gpus=0, cores=2, cpu_time_s=3600.0, other_cpu_time_s=7400.0)
+    assert costs.doubt(crowded, None) == "in a run of scratch other work left 0% of the cores that its threads wanted"
+
+
 def test_the_page_on_costs_names_all_that_speaks_against_a_comparison():
     text = " ".join((Path(costs.__file__).parents[1] / "docs" / "costs.md").read_text().split())
     assert f"by more than a factor of {costs.ALIKE}, where a CPU worked on the training for less than {100 * costs.WORKED:.0f} %" in text

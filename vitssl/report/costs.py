@@ -98,7 +98,8 @@ def cores_left(run: RunFolder) -> float | None:
     """The cores that other work left to a run on CPUs, relative to its threads; None on GPUs and where it was not recorded."""
     records = [r for r in run.emissions if r.keys() >= {"other_cpu_time_s", "cores"} and not r["gpus"] and r["duration_s"]]
     threads = run.run["loop"]["threads"] if records else 0
-    return min((r["cores"] - r["other_cpu_time_s"] / r["duration_s"]) / threads for r in records) if records else None
+    # what is left of a busy machine by the clocks of two counters may be a little below nothing
+    return max(0.0, min((r["cores"] - r["other_cpu_time_s"] / r["duration_s"]) / threads for r in records)) if records else None
 
 
 def other_work(grid: Grid) -> str:

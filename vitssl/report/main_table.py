@@ -23,6 +23,7 @@ SEEDS = re.compile(r"^([\d.]+(?: ± [\d.]+)?) \(([^)]*)\)$")  # an accuracy, and
 EQUAL = {"macs": "multiply-adds", "gpu_hours": "GPU-hours", "kwh": "energy"}
 MEASURED = {"hours", "kwh", "co2e", "co2e_estimate", "money"}
 SPENT = {"training_macs", *MEASURED}
+FEW_KINDS = 6  # of stages, which the caption names
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,19 @@ def _caption(grid: Grid, names: set[str]) -> str:
     costs += "; training is the multiply-adds of all its steps, forward and backward" if costs and "training_macs" in names else ""
     doubt = _doubt(grid) if names & MEASURED else ""
     doubt = f" What was measured of them does not compare the arms: {doubt}." if doubt else ""
-    return first + source + (_against(grid) if "baseline" in names else "") + (f"{costs}.{doubt}" if costs else "")
+    return first + _trained_by(grid) + source + (_against(grid) if "baseline" in names else "") + (f"{costs}.{doubt}" if costs else "")
+
+
+def _trained_by(grid: Grid) -> str:
+    """The objectives of the arms' stages, where few sentences say them: a row's name is only what its author calls it."""
+    rows: dict[str, list[str]] = {}
+    for row in grid.rows:
+        for cell in row.cells[:1]:
+            stages = [[name for name, fields in (run.run.get("objectives") or {}).items() if fields is not None] for _, run in cell.stages]
+            rows.setdefault(", then ".join(" + ".join(stage) for stage in stages), []).append(grid.label(row))
+    rows.pop("", None)
+    told = "; ".join(f"{' and '.join(names)}: {objectives}" for objectives, names in rows.items())
+    return f" Trained by {told}." if 0 < len(rows) <= FEW_KINDS else ""
 
 
 def _doubt(grid: Grid) -> str:
