@@ -62,7 +62,11 @@ def retry(sweep: Path, names: list[str], wait: bool, module: str, console: Conso
     else:
         again = {folder for folder in asked_for if folder in held or (error_of(folder) and not is_done(jobs[folder]))}
     if not again:
-        raise ConfigError(f"nothing {'of ' + ' '.join(names) if names else 'that failed'} is left to do", place=str(sweep))
+        stopped = sorted(
+            {jobs[folder].arm for folder in asked_for if folder in jobs and folder not in entries and not is_done(jobs[folder])}
+        )
+        advice = f"; what was stopped or cancelled goes on by name: {' '.join(stopped)}" if stopped and not names else ""
+        raise ConfigError(f"nothing {'of ' + ' '.join(names) if names else 'that failed'} is left to do{advice}", place=str(sweep))
     again |= {folder for folder in waiting_for(again, jobs) if not is_trained(jobs[folder])}
     # one job follows all runs of a sweep, and queues those that SLURM had no room for: a new one is to know of them
     there = entries.keys() | yet_to_queue(sweep, jobs)

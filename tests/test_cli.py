@@ -15,7 +15,7 @@ import pytest
 
 import vitssl
 from jobs.environment import NEEDED
-from vitssl import cli, version
+from vitssl import cli, train, version
 
 ROOT = Path(__file__).parents[1]
 
@@ -110,3 +110,13 @@ def test_all_that_the_scripts_import_is_asked_for() -> None:
     depends = {re.match(r"[\w-]+", line)[0] for line in project["dependencies"]}
     ours = {module for module, distributions in packages_distributions().items() if depends & {d.lower() for d in distributions}}
     assert {"omegaconf", "rich"} <= ours & set(loaded) <= set(NEEDED)
+
+
+def test_a_python_without_the_packages_says_so_in_one_line() -> None:
+    bare = subprocess.run([sys.executable, "-S", "-m", "vitssl"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert bare.returncode == 2 and re.fullmatch(r"error: this Python \(.*\) has no \w+; activate vitssl's environment, .*\n", bare.stderr)
+
+
+def test_what_trains_a_run_names_the_command_for_sweeps(capsys) -> None:
+    assert train.main([str(ROOT / "sweeps" / "quickstart.yaml")]) == 2
+    assert capsys.readouterr().err.endswith("quickstart.yaml is no folder of a run; a sweep trains by: python jobs/submit.py SWEEP\n")

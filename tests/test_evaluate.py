@@ -15,6 +15,7 @@ from vitssl import cli, config, model, state
 from vitssl.config import ConfigError, Objectives, Run
 from vitssl.config.objectives.classify import ClassifyConfig
 from vitssl.config.objectives.mae import MaeConfig
+from vitssl.data import shards
 from vitssl.data.decode import decode, resize, resized_sizes
 from vitssl.data.samples import Sample
 from vitssl.data.writing import stored
@@ -167,3 +168,23 @@ def test_a_teacher_s_backbone_is_not_classified_with_the_student_s_head(trained:
     run.weights = "teacher"
     with pytest.raises(ConfigError, match=r"the classifier belongs to the student; of a teacher's weights there are features\(\) only"):
         run.predict(Image.effect_noise((20, 20), 90))
+
+
+def test_a_split_of_the_shards_that_no_training_saw_needs_no_holding_out(trained: Path, tmp_path: Path) -> None:
+    """The shards have `val`, and the Run neither trained on it nor chose by it."""
+    for name, count in (("train", 4), ("val", 3), ("test", 2)):
+        for label in "ab":
+            (folder := tmp_path / "photos" / name / label).mkdir(parents=True)
+            for number in range(count):
+                Image.effect_noise((20, 20), 90).save(folder / f"{number}.png")
+    shards.build(f"folder:{tmp_path / 'photos'}", tmp_path / "shards", workers=1, progress=False)
+
+    def images(train_split: str) -> int:
+        run = config.load(trained)
+        run.data.shards, run.data.train_split = str(tmp_path / "shards"), train_split
+        config.save(run, trained)
+        return len(vitssl.load(trained).subject()._images("val", None)[1])
+
+    assert images("train") == 6
+    with pytest.raises(ConfigError, match="there are no such images"):
+        images("train+val")

@@ -274,6 +274,9 @@ def main(argv: list[str] | None = None) -> int:
         print("usage: python -m vitssl.train RUN_FOLDER", file=sys.stderr)
         return 2
     folder = Path(arguments[0])
+    if not (folder / "run.yaml").exists():
+        print(f"error: {folder} is no folder of a run; a sweep trains by: python jobs/submit.py SWEEP", file=sys.stderr)
+        return 2
     try:
         with attempt.ErrorFile(folder):
             code = run_folder(folder)

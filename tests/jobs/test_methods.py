@@ -45,7 +45,7 @@ def plan(name: str, words: list[str]) -> list[Cell]:
 
 def corrected(words: list[str], error: ConfigError) -> list[str]:
     """The words with what the error says to type in place of what it is about."""
-    assert any(word.startswith(f"{error.field}=") for word in words)
+    assert any(f"{error.field}.".startswith(f"{word.partition('=')[0]}.") for word in words)
     if " add " in error.reason:
         return [*words, *said(error)]
     return [*(word for word in words if not word.startswith(f"{error.field}=")), *said(error)]
@@ -55,7 +55,7 @@ def said(error: ConfigError) -> list[str]:
     """What the error says to type."""
     if error.reason.endswith("; leave it out: where it is on it changes nothing"):
         return []
-    (typed,) = re.findall(r"(?:for example|write|add) (.*?)(?:, or .*)?$", error.reason)
+    (typed,) = re.findall(r"(?:for example|write|add) (.*?)(?:, or .*)?(?: \(in .*\))?$", error.reason)
     return shlex.split(typed)
 
 

@@ -46,6 +46,16 @@ def test_what_failed_is_tried_again_and_what_waited_for_it(failed: Path, capfd) 
     assert capfd.readouterr().err == f"error: {failed}: nothing that failed is left to do\n"
 
 
+def test_what_was_stopped_goes_on_by_name(failed: Path, capfd) -> None:
+    (failed / "lucky").touch()
+    for folder in unlucky(failed):
+        (folder / "error.json").unlink()
+    assert retry.main(["runs/example"], module="standin") == 2
+    said = f"error: {failed}: nothing that failed is left to do; what was stopped or cancelled goes on by name: chain_short\n"
+    assert capfd.readouterr().err == said
+    assert retry.main(["runs/example", "chain_short"], module="standin") == 0
+
+
 @pytest.mark.release
 def test_what_is_named_is_tried_with_what_it_starts_from(failed: Path, capfd) -> None:
     (failed / "lucky").touch()

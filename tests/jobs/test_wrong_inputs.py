@@ -52,6 +52,10 @@ WRONG = [
     ("submit sweep.yaml optim.lr=", "optim.lr: null is not a number"),
     ("submit sweep.yaml backbone=vit_tiny", "set one of them, such as backbone.name"),
     ("submit sweep.yaml nothing={}", "'nothing' is not known"),
+    (
+        "submit sweep.yaml arms=[scratch] 'objectives={classify: null, dino: {}}' 'data.views={second: {}, local: {size: 96}}'",
+        "96 is larger than data.image_size, 16, and local views are smaller; add data.views.local.size=8",
+    ),
     ("submit sweep.yaml arms=scratch,chain_short", "'scratch,chain_short' is one name; write arms=[scratch,chain_short]"),
     ("submit sweep.yaml loop.device=gpu", "'gpu' is none of auto, cpu, cuda (did you mean cuda?)"),
     # methods that no field is named after

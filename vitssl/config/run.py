@@ -173,6 +173,7 @@ def check(run: Run, where: str = "", to_train: bool = True) -> None:
         _demands(run, to_train),
         _backbone_problems(run),
         _objective_problems(run),
+        _local_problems(run),
         run.data.problems(),
         run.optim.problems(),
         run.loop.problems(),
@@ -233,6 +234,16 @@ def _demands(run: Run, to_train: bool) -> Iterator[Problem]:
                 add = f"; add 'data.views.{view}={{}}'" if hasattr(run.data.views, view) else ""
                 yield Problem(f"objectives.{name}", f"there is no data.views.{view}; the Run has {', '.join(there)}{add}")
         there = [*there, *objective.makes]
+
+
+def _local_problems(run: Run) -> Iterator[Problem]:
+    """Local views show a part of the image in fewer pixels; the papers' 96 of 224 are no size for small images."""
+    size, whole = getattr(active_views(run).get("local"), "size", None), run.data.image_size
+    if size is not None and size > whole:
+        patch = run.backbone.patch_size or 1
+        own = max(1, round(3 / 7 * whole / patch)) * patch  # 96 of 224
+        reason = f"{size} is larger than data.image_size, {whole}, and local views are smaller"
+        yield Problem("data.views.local.size", f"{reason}; add data.views.local.size={own}")
 
 
 def _objective_problems(run: Run) -> Iterator[Problem]:

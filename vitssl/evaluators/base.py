@@ -111,7 +111,8 @@ class Subject:
         if shards is None:
             index, parts = self._data()
             own = {"train": parts.train, "val": parts.val, "test": parts.test}
-            if split in own:
+            unheld = split not in ("train", "test") and split in index.splits and not np.isin(index.where(split), parts.train).any()
+            if split in own and not (unheld and not len(own[split])):
                 if not len(own[split]):
                     raise ConfigError("there are no such images; data.val_split or data.val_fraction holds out some (val)", "split")
                 return index, own[split], parts.labels if split == "train" else index.label
