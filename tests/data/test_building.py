@@ -274,6 +274,56 @@ def test_a_rebuild_deletes_nothing_but_shards(make_folder, tmp_path):
         build(source, source, call=shards.rebuild)
 
 
+def test_a_rebuild_deletes_no_tar_that_the_index_does_not_name(make_folder, tmp_path):
+    source, out = make_folder(), tmp_path / "out"
+    build(source, out)
+    (out / "imagenet-000000.tar").write_text("mine")
+    with pytest.raises(ConfigError, match=r"out: holds imagenet-000000\.tar, which is not of its shards; move it, or choose another"):
+        build(source, out, call=shards.rebuild)
+    assert (out / "imagenet-000000.tar").read_text() == "mine" and len(shards.load_index(out)) == 17
+
+
+def test_old_shards_that_were_deleted_in_part_are_deleted_for_good(make_folder, tmp_path, monkeypatch):
+    source, out = make_folder(), tmp_path / "out"
+    build(source, out)
+    image(source / "train" / "cat" / "new.png")
+    with monkeypatch.context() as patch:
+        patch.setattr(shards.shutil, "rmtree", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            build(source, out, call=shards.rebuild)
+    assert {path.name for path in tmp_path.iterdir()} == {"pets", "out", ".out.rebuild"}
+    build(source, out, call=shards.rebuild)
+    assert {path.name for path in tmp_path.iterdir()} == {"pets", "out"}
+
+
+@pytest.mark.parametrize("name", ["my_backup.tar", "train-000099.tar"])
+def test_a_build_that_goes_on_deletes_no_tar_but_its_own(make_folder, tmp_path, name):
+    source, out = make_folder(), tmp_path / "out"
+    spoil(source, "test/dog/002.png")
+    with pytest.raises(ConfigError):
+        build(source, out)
+    (source / "test" / "dog" / "002.png").unlink()
+    (out / name).write_text("mine")
+    with pytest.raises(ConfigError, match=f"out: already holds {name}, which is not of this build; move it, or choose another folder"):
+        build(source, out)
+    assert (out / name).read_text() == "mine"
+    (out / name).unlink()
+    assert len(build(source, out)) == 16
+
+
+def test_a_tar_that_was_put_there_during_the_build_stays(make_folder, tmp_path, monkeypatch):
+    source, out = make_folder(), tmp_path / "out"
+    find = shards.finishing.index_of
+
+    def meanwhile(*arguments) -> Index:
+        (out / "my_backup.tar").write_text("mine")
+        return find(*arguments)
+
+    monkeypatch.setattr(shards.finishing, "index_of", meanwhile)
+    assert len(build(source, out)) == 17
+    assert (out / "my_backup.tar").read_text() == "mine"
+
+
 def test_a_link_to_shards_stays_one(make_folder, tmp_path):
     source = make_folder()
     build(source, tmp_path / "disk" / "pets-shards")

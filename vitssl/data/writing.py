@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import tarfile
@@ -140,13 +141,18 @@ class Written:
         self.scaled.update([image.was] if image.was else [])
 
     def finish(self, job: Job, temporary: Path, **more: Any) -> None:
-        """Move the tar, or a link to it, into its place, and then write the record of what it holds; of no images there is no tar."""
-        shard = None
+        """Move the tar, or a link to it, into its place, and then write the record of what it holds; of no images there is no tar.
+
+        The signatures come first: a tar whose name is not in the folder of the unfinished build is somebody else's.
+        """
+        job.path.unlink(missing_ok=True)  # of other images
+        thumbnails, shard = io.BytesIO(), None
+        np.save(thumbnails, signatures(self.thumbnails))
+        write_atomically(job.signatures, thumbnails.getbuffer())
         if self.rows:
             size, sha256 = temporary.stat().st_size, hash_file(temporary)
             shard = {"name": job.tar.name, "split": job.split, "images": len(self.rows), "bytes": size, "sha256": sha256}
             move(temporary, job.tar)
-        np.save(job.signatures, signatures(self.thumbnails))
         record = {"shard": shard, "listing": job.listing} | self._record() | more
         write_atomically(job.path, json.dumps(record).encode())
 
