@@ -209,7 +209,7 @@ def _make_room(folder: Path, path: Path, data: Data, needed: int) -> None:
     others = []  # time of last opening, bytes and path of the caches and of what killed builds left
     for other in (*folder.glob("*.u8"), *folder.glob("*.tmp")):
         with contextlib.suppress(FileNotFoundError):  # another job may evict it meanwhile
-            if other.stem != path.stem:
+            if other.stem != path.stem and not stat.S_ISDIR(other.lstat().st_mode):
                 others.append((other.stat().st_mtime, other.stat().st_size, other))
     total = sum(size for _, size, _ in others)
     for _, size, other in sorted(others):
@@ -231,7 +231,7 @@ def _evict(path: Path) -> bool:
 
 def _build(index: Index, path: Path, sizes_N2: np.ndarray, mark: bytes, progress: bool) -> None:
     temporary = path.with_suffix(".tmp")
-    temporary.unlink(missing_ok=True)  # of a killed build
+    _remove(temporary)  # of a killed build
     try:
         _reserve(temporary, int(offsets(sizes_N2)[-1]))
         with pool.progress_bar(f"decoding {index.name}", len(index), progress) as advance:
@@ -244,7 +244,19 @@ def _build(index: Index, path: Path, sizes_N2: np.ndarray, mark: bytes, progress
             os.fsync(stream.fileno())
         move(temporary, path)
     finally:
-        temporary.unlink(missing_ok=True)
+        _remove(temporary)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file of the cache, where there is one.
+
+    Raises:
+        ConfigError: it is a folder.
+    """
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{path} is no file of the cache ({error.strerror}); delete it", "data.cache_dir") from None
 
 
 def _reserve(path: Path, size: int) -> None:
