@@ -188,9 +188,17 @@ def _plan(source: Source) -> dict[str, Any]:
 
 
 def _continues(out: Path, source: Source) -> bool:
-    """Whether an unfinished build in a folder is of this source."""
+    """Whether an unfinished build in a folder is of this source.
+
+    Raises:
+        ConfigError: that cannot be told.
+    """
     path = out / UNFINISHED / "plan.json"
-    return path.exists() and json.loads(path.read_text()) == _plan(source)
+    try:
+        return path.exists() and json.loads(path.read_text()) == _plan(source)
+    except (ValueError, RecursionError) as error:
+        reason = f"damaged ({error}), so that the unfinished build in {out} cannot go on; delete that folder and build again"
+        raise ConfigError(reason, place=str(path)) from None
 
 
 def _start(out: Path, source: Source) -> None:
