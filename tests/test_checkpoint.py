@@ -84,6 +84,10 @@ STRUCTURE = {
     "no weights": ("model", {}, "model is not as this version writes it"),
     "a negative step": ("progress/step", -1, "progress is not as this version writes it"),
     "a step in words": ("progress/step", "two", "progress is not as this version writes it"),
+    "a negative time": ("progress/time_s", -5.0, "progress is not as this version writes it"),
+    "an accuracy in words": ("progress/best_test", {"top1": "y"}, "progress is not as this version writes it"),
+    "a result that is a number": ("progress/last", {"test": 1.0}, "progress is not as this version writes it"),
+    "a switch in words": ("progress/to_evaluate", "x", "progress is not as this version writes it"),
     "unknown progress": ("progress/pace", 1.0, "progress is not as this version writes it"),
     "another network": (f"model/{WEIGHT}", torch.ones(17), f"{WEIGHT} has shape (17,), and (16,) is expected: it was written for another"),
 }

@@ -98,6 +98,18 @@ def test_sources_stay_where_something_may_be_queued_or_begin(runs: Path) -> None
     assert not goes()
 
 
+def test_a_link_in_the_place_of_a_snapshot_goes_and_what_it_leads_to_stays(runs: Path, tmp_path: Path, capsys) -> None:
+    sweep, mine = runs / "one", tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.tex").write_bytes(bytes(7000))
+    (sweep / "source" / ("1" * 12)).symlink_to(mine)
+    (sweep / "source" / ("2" * 12)).symlink_to(tmp_path / "nowhere")
+    number, size = prune.remove(prune.find(sweep))
+    assert number == len(ALL) + 2 and 15_000 <= size < 16_000
+    assert (mine / "thesis.tex").stat().st_size == 7000 and found(sweep) == set() and "note" not in capsys.readouterr().err
+    assert {path.name for path in (sweep / "source").iterdir()} == {"0123456789ab"}
+
+
 def test_what_is_asked_for_is_removed_and_counted(runs: Path, capsys) -> None:
     before = {path for path in runs.rglob("*") if path.is_file()}
     assert cli.main(["prune", str(runs / "one"), "--yes"]) == 0

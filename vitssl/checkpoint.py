@@ -101,9 +101,14 @@ def _is_progress(value: Any) -> bool:
     if not isinstance(value, dict) or not value.keys() <= {f.name for f in dataclasses.fields(Progress)}:
         return False
     progress = Progress(**value)
-    counts, results = (progress.step, progress.attempt), (progress.best_test, progress.best_val, progress.selected, progress.last)
-    counted = all(isinstance(count, int) and count >= 0 for count in counts) and _is_number(progress.time_s)
-    return counted and all(isinstance(result, dict) for result in results)
+    counted = all(isinstance(count, int) and count >= 0 for count in (progress.step, progress.attempt))
+    timed = _is_number(progress.time_s) and progress.time_s >= 0 and isinstance(progress.to_evaluate, bool)
+    results = all(map(_is_result, (progress.best_test, progress.best_val, progress.selected)))
+    return counted and timed and results and isinstance(progress.last, dict) and all(map(_is_result, progress.last.values()))
+
+
+def _is_result(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(number, float | int) for number in value.values())
 
 
 def _is_optimizer(value: Any) -> bool:

@@ -41,8 +41,13 @@ class Leftover:
 
     @property
     def bytes(self) -> int:
-        files = [self.path] if self.path.is_file() else [path for path in self.path.rglob("*") if path.is_file()]
-        return sum(path.stat().st_size for path in files)
+        files = self.path.rglob("*") if _is_folder(self.path) else [self.path]
+        return sum(path.lstat().st_size for path in files if not _is_folder(path))
+
+
+def _is_folder(path: Path) -> bool:
+    """Is it one itself? What a link leads to is somebody else's."""
+    return path.is_dir() and not path.is_symlink()
 
 
 def find(runs: Path) -> list[Leftover]:
@@ -125,7 +130,7 @@ def _may_go_on(sweep: Path) -> bool:
 
 
 def remove(leftovers: list[Leftover]) -> tuple[int, int]:
-    """Remove them, but for those whose run or sweep was taken up meanwhile, which are named; how many went, and their bytes."""
+    """Remove them; how many went, and their bytes. Those that stay, as their run or sweep was taken up or they cannot go, are named."""
     number = size = 0
     for owner in dict.fromkeys(left.owner for left in leftovers):
         with _alone(owner) as alone:
@@ -134,8 +139,13 @@ def remove(leftovers: list[Leftover]) -> tuple[int, int]:
                 if left.path not in still:
                     print(f"note: {left.path} stays: its {'sweep' if (owner / 'sweep.json').exists() else 'run'} goes on", file=sys.stderr)
                     continue
-                number, size = number + 1, size + left.bytes
-                shutil.rmtree(left.path) if left.path.is_dir() else left.path.unlink()
+                freed = left.bytes
+                try:
+                    shutil.rmtree(left.path) if _is_folder(left.path) else left.path.unlink()
+                except OSError as error:
+                    print(f"note: {left.path} stays: it cannot be removed ({error.strerror})", file=sys.stderr)
+                    continue
+                number, size = number + 1, size + freed
     return number, size
 
 

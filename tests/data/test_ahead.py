@@ -81,7 +81,7 @@ def test_stopped_in_the_middle_of_an_epoch_it_goes_on_to_the_bit(index, data, wo
                 sizes = expected.sizes_B2[rows]
                 height, width = sizes.amax(0).tolist()
                 assert step.step == expected.step and torch.equal(step.index_B, expected.index_B[rows])
-                assert torch.equal(step.images_BCHW, expected.images_BCHW[rows, :, :height, :width])
+                assert torch.equal(step.pixels, expected.pixels[rows, :, :height, :width])
 
 
 def test_an_epoch_reads_each_block_once_and_shards_in_order(index, data, requests):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 from pathlib import Path
@@ -153,6 +154,82 @@ def test_shards_of_an_earlier_version_go_on(make_folder, tmp_path):
     assert [shard["sha256"] for shard in index.shards[:3]] == [shard["sha256"] for shard in expected.shards[:3]]
 
 
+# ------------------------------------------------------------------------------------------------------- damaged files
+
+
+def begun(source: Path, out: Path) -> None:
+    """A build that stopped because of its last image, which is gone then."""
+    spoil(source, "test/dog/002.png")
+    with pytest.raises(ConfigError):
+        build(source, out)
+    (source / "test" / "dog" / "002.png").unlink()
+
+
+DAMAGES = {
+    "an empty record": ("train-000001.json", b"{}", "not as it was written"),
+    "rows of text": ("train-000001.json", lambda record: record | {"rows": [list("abcdef")] * 4}, "not as it was written"),
+    "a row too few": ("train-000001.json", lambda record: record | {"rows": record["rows"][1:]}, "not as it was written"),
+    "a shard that is a name": ("train-000001.json", lambda record: record | {"shard": "train-000001.tar"}, "not as it was written"),
+    "sums of text": ("train-000001.json", lambda record: record | {"totals": [["a"] * 3] * 3}, "not as it was written"),
+    "no reasons": ("train-000001.json", lambda record: record | {"left_out": [[1]]}, "not as it was written"),
+    "no JSON": ("train-000001.json", b"[", "Expecting value"),
+    "a list": ("train-000001.json", b"[1]", "not as it was written"),
+    "no text": ("train-000001.json", b"\xff\xfe", "codec can't decode"),
+    "no signatures": ("train-000001.npy", b"", "No data left in file"),
+    "signatures that are cut": ("train-000001.npy", None, "mmap length is greater than file size"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGES)
+def test_a_damaged_record_of_a_shard_is_written_again(make_folder, tmp_path, capsys, case):
+    source, out = make_folder(), tmp_path / "out"
+    begun(source, out)
+    name, content, reason = DAMAGES[case]
+    damaged = out / ".build" / name
+    whole = damaged.read_bytes()
+    if callable(content):
+        content = json.dumps(content(json.loads(whole))).encode()
+    damaged.write_bytes(whole[:-20] if content is None else content)
+    capsys.readouterr()
+    index = build(source, out)
+    (note,) = capsys.readouterr().err.splitlines()
+    assert note.startswith(f"note: {out}/.build/train-000001: the record of a shard is damaged (") and reason in note
+    assert note.endswith("); it is written again")
+    assert index.sha256 == build(source, tmp_path / "undisturbed").sha256
+
+
+def test_a_shard_without_images_goes_on(make_folder, tmp_path, capsys):
+    source, out = make_folder(**COUNTS), tmp_path / "out"
+    cut(source)
+    with pytest.raises(ConfigError):
+        build(source, out)
+    capsys.readouterr()
+    assert len(build(source, out, skip_bad=True)) == len(build(source, tmp_path / "undisturbed", skip_bad=True)) == 41
+    assert "damaged" not in capsys.readouterr().err
+
+
+def test_a_damaged_plan_is_named(make_folder, tmp_path):
+    source, out = make_folder(), tmp_path / "out"
+    begun(source, out)
+    (out / ".build" / "plan.json").write_text("[")
+    with pytest.raises(ConfigError, match=rf"^{out}/\.build/plan\.json: damaged \(.*\), so that .* delete that folder and build again$"):
+        build(source, out)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda whole: b"x\n", lambda whole: whole[:-30], lambda whole: b"", lambda whole: whole[:40] + b"x" * 90]
+)
+def test_a_damaged_listing_is_named(make_folder, tmp_path, damage):
+    source, out = make_folder(), tmp_path / "out"
+    build(source, out)
+    image(source / "train" / "cat" / "new.png")
+    path = out / "listing.csv.gz"
+    path.write_bytes(damage(path.read_bytes()))
+    assert differing(source, out).startswith(f"{path}: damaged (")
+    path.unlink()
+    assert "13 images in train instead of 12" in differing(source, out)
+
+
 # ------------------------------------------------------------------------------------------------------ what differs
 
 
@@ -272,6 +349,56 @@ def test_a_rebuild_deletes_nothing_but_shards(make_folder, tmp_path):
     assert (out / "notes.txt").exists() and (out / "index.json").exists()
     with pytest.raises(ConfigError, match="holds the images themselves"):
         build(source, source, call=shards.rebuild)
+
+
+def test_a_rebuild_deletes_no_tar_that_the_index_does_not_name(make_folder, tmp_path):
+    source, out = make_folder(), tmp_path / "out"
+    build(source, out)
+    (out / "imagenet-000000.tar").write_text("mine")
+    with pytest.raises(ConfigError, match=r"out: holds imagenet-000000\.tar, which is not of its shards; move it, or choose another"):
+        build(source, out, call=shards.rebuild)
+    assert (out / "imagenet-000000.tar").read_text() == "mine" and len(shards.load_index(out)) == 17
+
+
+def test_old_shards_that_were_deleted_in_part_are_deleted_for_good(make_folder, tmp_path, monkeypatch):
+    source, out = make_folder(), tmp_path / "out"
+    build(source, out)
+    image(source / "train" / "cat" / "new.png")
+    with monkeypatch.context() as patch:
+        patch.setattr(shards.shutil, "rmtree", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            build(source, out, call=shards.rebuild)
+    assert {path.name for path in tmp_path.iterdir()} == {"pets", "out", ".out.rebuild"}
+    build(source, out, call=shards.rebuild)
+    assert {path.name for path in tmp_path.iterdir()} == {"pets", "out"}
+
+
+@pytest.mark.parametrize("name", ["my_backup.tar", "train-000099.tar"])
+def test_a_build_that_goes_on_deletes_no_tar_but_its_own(make_folder, tmp_path, name):
+    source, out = make_folder(), tmp_path / "out"
+    spoil(source, "test/dog/002.png")
+    with pytest.raises(ConfigError):
+        build(source, out)
+    (source / "test" / "dog" / "002.png").unlink()
+    (out / name).write_text("mine")
+    with pytest.raises(ConfigError, match=f"out: already holds {name}, which is not of this build; move it, or choose another folder"):
+        build(source, out)
+    assert (out / name).read_text() == "mine"
+    (out / name).unlink()
+    assert len(build(source, out)) == 16
+
+
+def test_a_tar_that_was_put_there_during_the_build_stays(make_folder, tmp_path, monkeypatch):
+    source, out = make_folder(), tmp_path / "out"
+    find = shards.finishing.index_of
+
+    def meanwhile(*arguments) -> Index:
+        (out / "my_backup.tar").write_text("mine")
+        return find(*arguments)
+
+    monkeypatch.setattr(shards.finishing, "index_of", meanwhile)
+    assert len(build(source, out)) == 17
+    assert (out / "my_backup.tar").read_text() == "mine"
 
 
 def test_a_link_to_shards_stays_one(make_folder, tmp_path):

@@ -408,3 +408,20 @@ def test_what_torch_compiles_is_kept_there_too(data, monkeypatch):
     assert train_state._compiled(torch.nn.Identity(), run) is not None
     assert os.environ["TRITON_CACHE_DIR"] == "/of/the/user"
     assert Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]).parent == folder_of(data) and folder_of(data).stat().st_mode & 0o077 == 0
+
+
+def test_a_folder_in_the_way_of_a_cache_is_named(make_shards, data):
+    index = make_shards()
+    folder = folder_of(data)
+    in_the_way = folder / f"{index.sha256[:20]}-full.tmp"
+    in_the_way.mkdir(mode=0o700, parents=True)
+    folder.chmod(0o700)
+    with pytest.raises(ConfigError, match=r"^data\.cache_dir: .*-full\.tmp is no file of the cache \(Is a directory\); delete it$"):
+        open_cache(index, data, progress=False)
+    in_the_way.rmdir()
+    (folder / "other.tmp").mkdir()  # is nobody's cache, and evicted by nobody
+    (folder / "old.u8").mkdir()
+    cache_gb = 1.5 * decoded_bytes(index, data) / cache_module.FOLDER_BUDGET / 1e9
+    (folder / "older.u8").write_bytes(bytes(decoded_bytes(index, data)))
+    open_cache(index, replace(data, cache_gb=cache_gb), progress=False).close()
+    assert {path.name for path in folder.iterdir() if path.suffix != ".lock"} == {"other.tmp", "old.u8", f"{in_the_way.stem}.u8"}

@@ -176,3 +176,41 @@ def test_common_names_of_splits_are_known_and_others_are_named(make_folder, tmp_
     (note,) = [line for line in shown.err.splitlines() if line.startswith("note: ")]
     assert note.startswith(f"note: left out, as no splits by their names: holdout in {root}; a split is called training, test or testing ")
     assert open_source(str(make_folder("two", train={"cat": 1}, validation={"cat": 2}))).splits.keys() == {"train", "test"}
+
+
+@pytest.mark.parametrize("folders", ["Train Test Val", "TRAIN TEST Validation", "Training Testing VALID", "train Test val"])
+def test_splits_are_known_in_any_case(make_folder, tmp_path, monkeypatch, folders):
+    """They are no classes called Test, Train and Val."""
+    train, test, val = folders.split()
+    root = make_folder(**{train: {"cat": 3, "dog": 3}, test: {"cat": 2, "dog": 2}, val: {"cat": 1, "dog": 1}})
+    source = open_source(f"folder:{root}")
+    assert source.classes == ["cat", "dog"]
+    assert {split: per_class(source, split) for split in source.splits} == {"train": [3, 3], "test": [2, 2], "val": [1, 1]}
+    with pytest.raises(ConfigError, match=f"{test} is the test split already; leave out test=0.2"):
+        open_source(f"folder:{root}?test=0.2&seed=0")
+    monkeypatch.chdir(tmp_path)
+    assert build_line("pets") == "vitssl shards build folder:pets shards/pets"
+
+
+def test_splits_without_classes_are_not_taken_for_classes(tmp_path):
+    root = flat(tmp_path / "photos", Train=10, Test=10)
+    with pytest.raises(ConfigError, match="Train holds no class folders"):
+        open_source(f"folder:{root}?val=0.2")
+
+
+def test_a_class_may_be_called_as_a_split_is(tmp_path):
+    root = flat(tmp_path / "vehicles", Bus=10, Train=10)
+    assert open_source(f"folder:{root}?test=0.2").classes == ["Bus", "Train"]
+
+
+@pytest.mark.parametrize("name", ["unlabelled", "Unlabeled", "UNLABELLED"])
+def test_both_spellings_of_unlabelled_are_known(tmp_path, make_folder, name, capsys):
+    root = flat(tmp_path / "photos", **{"cat": 10, "dog": 10, name: 3})
+    source = open_source(f"folder:{root}?test=0.2")
+    assert source.classes == ["cat", "dog"] and names(source)["unlabeled"] == [f"{name}/{i:03d}.jpg" for i in range(3)]
+    root = make_folder(train={"cat": 4}, test={"cat": 2}, **{name: {"any": 3}})
+    assert cli.main(["shards", "build", str(root), str(tmp_path / "out"), "--workers", "1"]) == 0
+    assert "note:" not in capsys.readouterr().err
+    index = shards.load_index(tmp_path / "out")
+    assert index.splits == ["train", "test", "unlabeled"]
+    assert len(index.where("train+unlabelled?")) == len(index.where("Train+unlabelled")) == len(index.where("train+unlabeled")) == 7

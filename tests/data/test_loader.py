@@ -12,10 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from vitssl.config import ConfigError, Data, Subset
+from vitssl.data import shards
 from vitssl.data.cache import open_cache
 from vitssl.data.images import Cached, OnDevice, Streamed, open_images
+from vitssl.data.index import read_image
+from vitssl.data.layout import places, shape_of
 from vitssl.data.loader import EvalLoader, Order, TrainLoader, prefetch
 from vitssl.data.subset import train_and_heldout
 
@@ -114,7 +118,7 @@ def test_resume_from_any_step_equals_the_undisturbed_stream(make_shards, data, w
     for start in (1, 4, 6):
         for batch, expected in zip((step[0] for step in loader(index, data).batches(start, 7)), whole[start:], strict=True):
             assert batch.step == expected.step
-            for name in ("images_BCHW", "sizes_B2", "labels_B", "index_B"):
+            for name in ("pixels", "sizes_B2", "labels_B", "index_B"):
                 assert torch.equal(getattr(batch, name), getattr(expected, name))
 
 
@@ -131,9 +135,43 @@ def test_batches_say_what_they_are(make_shards, data):
         for batch in batches:
             assert torch.equal(batch.labels_B, torch.from_numpy(split.labels)[batch.index_B])
             assert torch.equal(batch.sizes_B2, torch.from_numpy(index.sizes_N2)[batch.index_B])
-            assert batch.images_BCHW.shape[2:] == tuple(batch.sizes_B2.amax(0).tolist())
+            assert batch.pixels.shape[2:] == tuple(batch.sizes_B2.amax(0).tolist())
         labelled = sum(int((batch.labels_B >= 0).sum()) for batch in batches)
         assert {batch.labelled for batch in batches} == {labelled / 4}
+
+
+def write_panoramas(folder: Path) -> None:
+    """A wide and a high image among small ones."""
+    generator = np.random.default_rng(0)
+    for name, size in {"wide": (1, 60000), "high": (60000, 1)}.items():
+        Image.fromarray(generator.integers(0, 256, (*size, 3), dtype=np.uint8)).save(folder / f"{name}.png")
+
+
+@pytest.mark.parametrize("workers", [None, 0, 2])
+def test_memory_of_a_batch_follows_its_images(make_folder, tmp_path, data, workers):
+    """Padded to one size, of 60,000 x 60,000 pixels, a batch would take 151 GB."""
+    source = make_folder()
+    write_panoramas(source / "train" / "cat")
+    index = shards.build(str(source), tmp_path / "out", workers=1, progress=False)
+    train = loader(index, data if workers is None else streaming(data, workers), batch_size=14)
+    assert isinstance(train.images, Cached if workers is None else Streamed)
+    ((batch,),) = train.batches(0, 1)
+    sizes_B2 = batch.sizes_B2.numpy()
+    assert sorted(sizes_B2.max(axis=1))[-2:] == [60000, 60000]
+    assert batch.pixels.numel() == 3 * sizes_B2.prod(axis=1).sum() < 500_000
+    for image_CHW, position in zip(places(batch.pixels, sizes_B2), batch.index_B.tolist(), strict=True):
+        with open(index.folder / index.shards[index.shard[position]]["name"], "rb") as shard:
+            assert np.array_equal(image_CHW.permute(1, 2, 0), read_image(shard.fileno(), index, position))
+
+
+def test_common_batches_are_padded():
+    """So that they are copied and resized as one."""
+    rng = np.random.default_rng(0)
+    assert shape_of(np.full((256, 2), 2000)) == (256, 3, 2000, 2000)
+    assert len(shape_of(rng.integers(300, 600, (256, 2)))) == 4 and len(shape_of(rng.integers(5, 500, (16, 2)))) == 4
+    thumbnails = np.full((256, 2), 32)
+    thumbnails[17] = 9000
+    assert shape_of(thumbnails) == (3 * (9000**2 + 255 * 32**2),), "which would be 62 GB"
 
 
 def test_batch_size_must_divide(make_shards, data):
@@ -296,6 +334,6 @@ def test_gpu_batches_equal_those_on_the_cpu(make_shards, data, ragged):
         on_gpu = loader(index, replace(data, device_cache_gb=gigabytes), device="cuda")
         assert isinstance(on_gpu.images, OnDevice) == (gigabytes > 0 and not ragged)
         for (batch,), expected in zip(on_gpu.batches(0, 6), reference, strict=True):
-            assert batch.images_BCHW.is_cuda and batch.labels_B.is_cuda and batch.index_B.is_cuda and not batch.sizes_B2.is_cuda
-            assert torch.equal(batch.images_BCHW.cpu(), expected.images_BCHW)
+            assert batch.pixels.is_cuda and batch.labels_B.is_cuda and batch.index_B.is_cuda and not batch.sizes_B2.is_cuda
+            assert torch.equal(batch.pixels.cpu(), expected.pixels)
             assert torch.equal(batch.labels_B.cpu(), expected.labels_B)

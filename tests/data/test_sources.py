@@ -224,6 +224,19 @@ def test_csv_with_splits_and_unlabelled(tmp_path):
     assert Path(source.splits["train"][0].image) == tmp_path / "a.jpg"
 
 
+def test_tables_and_options_know_other_spellings_of_splits(tmp_path):
+    spec = write_csv(tmp_path, "path,label,split\na.jpg,1,Train\nb.jpg,1,train\na.jpg,1,TEST\nsub/c.jpg,,Unlabelled\nb.jpg,1,Fold_1\n")
+    counts = {split: len(samples) for split, samples in open_source(spec).splits.items()}
+    assert counts == {"train": 2, "test": 1, "unlabeled": 1, "Fold_1": 1}
+    (tmp_path / "list.txt").write_text("a.jpg 1\n")
+    lists = open_source(f"list:{tmp_path}?Train=list.txt&Test=list.txt&unlabelled=list.txt")
+    assert list(lists.splits) == ["train", "test", "unlabeled"]
+    (tmp_path / "x.tar").touch()
+    (tmp_path / "y.tar").touch()
+    (tmp_path / "z.tar").touch()
+    assert list(open_source(f"wds:{tmp_path}/x.tar?test=y.tar&unlabelled=z.tar").splits) == ["train", "test", "unlabeled"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.webdatasets import PNG, build, cut, encoded, members, refused, write_members, write_set, write_tar
+from tests.data.webdatasets import PNG, build, cut, encoded, members, pets, refused, write_members, write_set, write_tar
 from vitssl import cli
 from vitssl.data import findings, shards
 from vitssl.data.webdatasets import name_of
@@ -34,6 +34,11 @@ def a_page(tar: Path) -> None:
     tar.write_bytes(b"<html>404 Not Found</html>" * 40)
 
 
+def append(tar: Path) -> None:
+    """As by cat: who reads it, webdataset too, stops at the end of the first."""
+    tar.write_bytes(tar.read_bytes() + write_tar(tar.with_name("more.tar"), pets(2, 50)).read_bytes())
+
+
 NO_TAR = {  # how a tar of six samples is spoilt, how many of them are read, and the line that is to be
     "truncated": (cut, 5, r"is cut short or damaged after pet/005\.cls \(pet/005\.png is not all there\)"),
     "truncated between two members": (
@@ -44,6 +49,7 @@ NO_TAR = {  # how a tar of six samples is spoilt, how many of them are read, and
     "a damaged header": (damage_a_header, 1, r"is cut short or damaged after pet/001\.png \(it does not end as a tar does\)"),
     "compressed": (zipped, 0, r"is compressed \(gzip\), so that no image can be read without all before it; uncompress it"),
     "a page": (a_page, 0, r"is no tar, or damaged at its beginning \(.+\)"),
+    "one behind the other": (append, 6, r"[\d,]+ bytes that follow its end are not read, as of tars that were put one behind the other"),
     "nothing": (lambda tar: tar.write_bytes(b""), 0, r"is no tar, or damaged at its beginning \(empty file\)"),
 }
 

@@ -48,7 +48,7 @@ def from_folder(root: Path, way: str) -> str:
 def pixels_and_labels(index: Index, cache: Path, split: str, cache_gb: float = 1.0) -> list[np.ndarray]:
     positions, data = index.where(split), Data(shards="unused", cache_dir=str(cache), cache_gb=cache_gb, workers=0)
     (batch,) = EvalLoader(index, positions, index.label, data, batch_size=100)
-    return [batch.images_BCHW.numpy(), batch.sizes_B2.numpy(), batch.labels_B.numpy()]
+    return [batch.pixels.numpy(), batch.sizes_B2.numpy(), batch.labels_B.numpy()]
 
 
 # ------------------------------------------------------------------------------------------------------------- reading

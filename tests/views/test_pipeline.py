@@ -14,6 +14,7 @@ from torchvision.transforms import functional as tv
 
 from vitssl.config import Blur, ColorOp, ColorStep, ConfigError, Gray, Jitter, Solarize, View
 from vitssl.data.batch import RawBatch
+from vitssl.data.layout import places, shape_of
 from vitssl.views import EvalView, TrainViews
 from vitssl.views.augment import parse
 from vitssl.views.color_steps import color_ops
@@ -219,7 +220,7 @@ def test_a_view_that_mixes_now_and_then_always_gives_rows():
 def test_raw_batch_stays_as_it_was():
     raw, before = raw_batch(), raw_batch()
     views(main=dataclasses.replace(EVERYTHING, mixup_alpha=0.8, erasing_prob=1.0))(raw)
-    assert torch.equal(raw.images_BCHW, before.images_BCHW) and torch.equal(raw.labels_B, before.labels_B)
+    assert torch.equal(raw.pixels, before.pixels) and torch.equal(raw.labels_B, before.labels_B)
 
 
 def test_views_have_their_own_sizes():
@@ -247,3 +248,38 @@ def test_views_on_a_gpu_equal_the_cpus_and_never_wait_for_it():
     apart = (levels(on_gpu.views["main"].cpu()) - levels(on_cpu.views["main"])).abs() > 2
     assert apart.float().mean() < 0.01
     torch.testing.assert_close(on_gpu.targets["main"].cpu(), on_cpu.targets["main"])
+
+
+# ------------------------------------------------------------------------------------------- images one after the other
+
+
+def flat(raw: RawBatch) -> RawBatch:
+    """The same images without padding."""
+    return dataclasses.replace(raw, pixels=torch.cat([image.flatten() for image in places(raw.pixels, raw.sizes_B2.numpy())]))
+
+
+@pytest.mark.parametrize("chunk", [1, 3 * 100 * 100, 3 * 10**9])
+def test_views_of_images_that_lie_one_after_the_other_are_those_of_padded_ones(monkeypatch, chunk):
+    expected = views(a=EVERYTHING, b=View(crop="resize"))(raw_batch()).views
+    expected["main"] = EvalView(24, 0.875, MEAN, STD, CPU)(raw_batch()).views["main"]
+    monkeypatch.setitem(CHUNK_FLOATS, "cpu", chunk)
+    found = views(a=EVERYTHING, b=View(crop="resize"))(flat(raw_batch())).views
+    found["main"] = EvalView(24, 0.875, MEAN, STD, CPU)(flat(raw_batch())).views["main"]
+    for name, view in expected.items():
+        assert found[name].shape == view.shape
+        difference = (levels(found[name]) - levels(view)).abs()
+        assert (difference < 0.01).float().mean() > 0.999, name  # a sum in another order may be rounded to the next level
+
+
+def test_views_of_a_wide_and_a_high_image_need_no_more_memory_than_the_images():
+    """Padded to one size these two would take 21 GB."""
+    generator = np.random.default_rng(0)
+    sizes = [(1, 60000), (60000, 1), (32, 32)]
+    images = [torch.from_numpy(generator.integers(0, 256, (3, *size), dtype=np.uint8)) for size in sizes]
+    numbers, pixels = torch.arange(3), torch.cat([image.flatten() for image in images])
+    raw = RawBatch(pixels, torch.tensor(sizes), numbers, numbers, 0, slice(0, 3), 3, 3.0)
+    assert len(shape_of(np.array(sizes))) == 1
+    together = views(main=View(crop="resize", hflip=0.0))(raw).views["main"]
+    for k, image in enumerate(images):
+        alone = RawBatch(image[None], torch.tensor(sizes[k : k + 1]), numbers[:1], numbers[:1], 0, slice(0, 1), 1, 1.0)
+        assert torch.equal(views(main=View(crop="resize", hflip=0.0))(alone).views["main"][0], together[k])

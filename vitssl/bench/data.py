@@ -23,6 +23,7 @@ from vitssl.bench.steps import SCRATCH, TrainingStep, vit_run
 from vitssl.data import shards
 from vitssl.data.batch import RawBatch
 from vitssl.data.index import load_index
+from vitssl.data.layout import places
 from vitssl.data.loader import TrainLoader
 from vitssl.data.sources import open_source
 from vitssl.data.subset import train_and_heldout
@@ -81,15 +82,14 @@ def _speed(bench: Bench, raw: RawBatch, index: Any, view: dict[str, Any]) -> Cal
         num_classes=len(index.classes), seed=0, device=torch.device("cpu"),
     )  # fmt: skip
     steps = count()
-    return lambda: len(raw.images_BCHW) / bench.seconds(lambda: views(replace(raw, step=next(steps))))
+    return lambda: len(raw.index_B) / bench.seconds(lambda: views(replace(raw, step=next(steps))))
 
 
 def _views_against_timm(bench: Bench, name: str, view: dict[str, Any], timm_options: dict[str, Any], what: str) -> Comparison:
     raw, index = _batch(bench)
     same = {"interpolation": "bicubic", "mean": index.mean, "std": index.std, "color_jitter": None}
     transform = create_transform(224, is_training=True, **same, **timm_options)
-    pictures = [torchvision.transforms.functional.to_pil_image(image) for image in raw.images_BCHW]
-    pictures = [p.crop((0, 0, int(w), int(h))) for p, (h, w) in zip(pictures, raw.sizes_B2, strict=True)]
+    pictures = [torchvision.transforms.functional.to_pil_image(image) for image in places(raw.pixels, raw.sizes_B2.numpy())]
 
     def pil() -> float:
         return len(pictures) / bench.seconds(lambda: torch.stack([transform(p) for p in pictures]))

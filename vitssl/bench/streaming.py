@@ -83,7 +83,7 @@ def _speed(bench: Bench, files: Iterable[Path], images: int, read: Callable[[], 
 
 def _epoch(loader: TrainLoader) -> int:
     """Every image once, but for the end of the last batch; how many."""
-    return sum(len(part.images_BCHW) for (part,) in loader.batches(0, loader.num_samples // BATCH))
+    return sum(len(part.index_B) for (part,) in loader.batches(0, loader.num_samples // BATCH))
 
 
 def _against(bench: Bench, name: str, rival: Callable[[], float], tars: list[Path], note: str, **fields: Any) -> Comparison:

@@ -14,8 +14,8 @@ UNLABELLED = -1
 class RawBatch:
     """Decoded images on their way to the device, a slice of one global batch."""
 
-    images_BCHW: Tensor  # uint8 RGB, padded with zeros on the right and below to the largest image of the slice
-    sizes_B2: Tensor  # int64 (height, width) of each image before padding; on the CPU
+    pixels: Tensor  # uint8 RGB (B, C, H, W), zero on the right and below where an image is smaller, or flat (`vitssl.data.layout`)
+    sizes_B2: Tensor  # int64 (height, width) of each image; on the CPU
     labels_B: Tensor  # int64, UNLABELLED where there is none
     index_B: Tensor  # int64 position of each image in the shards' index
     step: int  # optimiser step, from 0

@@ -6,7 +6,8 @@ import re
 import shlex
 from pathlib import Path
 
-from vitssl.data.folders import A_FIFTH, HELD_OUT, TRAIN, first_named, source_of, subfolders, walk_images
+from vitssl.data.folders import A_FIFTH, source_of, walk_images
+from vitssl.data.splits import HELD_OUT, TRAIN, first_named, split_folders, subfolders
 
 
 def holds_runs(folder: str | Path) -> bool:
@@ -20,7 +21,7 @@ def build_line(folder: str | Path, out: str | Path | None = None) -> str | None:
     if not folder.is_dir():
         return None
     train = first_named(folder, TRAIN)
-    tested = any((folder / name).is_dir() for name in HELD_OUT)
+    tested = bool(split_folders(folder, HELD_OUT))
     base = train if train.is_dir() or tested else folder
     if not base.is_dir() or not any(images for name in subfolders(base) for _, images in walk_images(base / name)):
         tars = _source_of_tars(folder)
@@ -31,8 +32,8 @@ def build_line(folder: str | Path, out: str | Path | None = None) -> str | None:
 def _source_of_tars(folder: Path) -> str | None:
     """The WebDataset in a folder, its splits by the names of the tars; None where there is none."""
     begins = sorted({re.sub(r"\d+$", "", path.stem) for path in folder.glob("*.tar")})
-    train = next((begin for begin in begins if begin.startswith("train")), "")
-    test = next((begin for name in HELD_OUT for begin in begins if begin.startswith(name)), None)
+    train = next((begin for begin in begins if begin.lower().startswith("train")), "")
+    test = next((begin for name in HELD_OUT for begin in begins if begin.lower().startswith(name)), None)
     return f"wds:{folder}/{train}*.tar" + (f"?test={test}*.tar" if test and train else "") if begins else None
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import math
 import os
 import random
 import shutil
@@ -35,6 +36,7 @@ from vitssl.config import ConfigError, Data
 from vitssl.data import pool
 from vitssl.data.decode import resize, resized_sizes
 from vitssl.data.index import REBUILD, Index, read_image
+from vitssl.data.layout import clear_padding, offsets, places, shape_of
 from vitssl.files import flock, hash_file, move, open_lock
 
 FOLDER_BUDGET = 4  # times data.cache_gb: what the caches of a folder may take together before old ones are evicted
@@ -62,34 +64,22 @@ class Cache:
         return self._bytes.reshape(len(self.sizes_N2), 3, *self.sizes_N2[0])
 
     def read(self, positions: np.ndarray, out: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Images (B, C, H, W) uint8, padded on the right and below to the largest, and their sizes (B, 2).
+        """Images uint8 in the shape of `layout.shape_of`, zero on the right and below where they are padded, and their sizes (B, 2).
 
         Args:
-            out: flat uint8 memory to write into, large enough for the padded images.
+            out: flat uint8 memory to write into, large enough for that shape.
         """
         sizes_B2 = self.sizes_N2[positions]
-        images_BCHW = padded(sizes_B2, out)
+        shape = shape_of(sizes_B2)
+        pixels = np.empty(shape, np.uint8) if out is None else out[: math.prod(shape)].reshape(shape)
         if self.images_NCHW is not None:
             # "clip" because "raise" goes through a second buffer; the positions are from the index.
-            np.take(self.images_NCHW, positions, axis=0, out=images_BCHW, mode="clip")
-            return images_BCHW, sizes_B2
-        for image_CHW, offset, (height, width) in zip(images_BCHW, self.offsets_N[positions], sizes_B2, strict=True):
-            pixels = self._bytes[offset : offset + 3 * height * width].reshape(3, height, width)
-            image_CHW[:, :height, :width] = pixels
-            image_CHW[:, height:] = 0
-            image_CHW[:, :height, width:] = 0
-        return images_BCHW, sizes_B2
-
-
-def offsets(sizes_N2: np.ndarray) -> np.ndarray:
-    """Where each decoded image starts, and at the end the total, in bytes (N + 1,)."""
-    return np.concatenate([[0], np.cumsum(3 * sizes_N2.prod(axis=1))])
-
-
-def padded(sizes_B2: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """Memory for images (B, C, H, W) of these sizes, not yet written; in ``out`` where that is given."""
-    shape = (len(sizes_B2), 3, *(int(side) for side in sizes_B2.max(axis=0)))
-    return np.empty(shape, np.uint8) if out is None else out[: int(np.prod(shape))].reshape(shape)
+            np.take(self.images_NCHW, positions, axis=0, out=pixels, mode="clip")
+            return pixels, sizes_B2
+        clear_padding(pixels, sizes_B2)
+        for image_CHW, offset in zip(places(pixels, sizes_B2), self.offsets_N[positions], strict=True):
+            image_CHW[:] = self._bytes[offset : offset + image_CHW.size].reshape(image_CHW.shape)
+        return pixels, sizes_B2
 
 
 def decoded_bytes(index: Index, data: Data) -> int:
@@ -229,7 +219,7 @@ def _make_room(folder: Path, path: Path, data: Data, needed: int) -> None:
     others = []  # time of last opening, bytes and path of the caches and of what killed builds left
     for other in (*folder.glob("*.u8"), *folder.glob("*.tmp")):
         with contextlib.suppress(FileNotFoundError):  # another job may evict it meanwhile
-            if other.stem != path.stem:
+            if other.stem != path.stem and not stat.S_ISDIR(other.lstat().st_mode):
                 others.append((other.stat().st_mtime, other.stat().st_size, other))
     total = sum(size for _, size, _ in others)
     for _, size, other in sorted(others):
@@ -251,7 +241,7 @@ def _evict(path: Path) -> bool:
 
 def _build(index: Index, path: Path, sizes_N2: np.ndarray, mark: bytes, progress: bool) -> None:
     temporary = path.with_suffix(".tmp")
-    temporary.unlink(missing_ok=True)  # of a killed build
+    _remove(temporary)  # of a killed build
     try:
         _reserve(temporary, int(offsets(sizes_N2)[-1]))
         with pool.progress_bar(f"decoding {index.name}", len(index), progress) as advance:
@@ -264,7 +254,19 @@ def _build(index: Index, path: Path, sizes_N2: np.ndarray, mark: bytes, progress
             os.fsync(stream.fileno())
         move(temporary, path)
     finally:
-        temporary.unlink(missing_ok=True)
+        _remove(temporary)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file of the cache, where there is one.
+
+    Raises:
+        ConfigError: it is a folder.
+    """
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{path} is no file of the cache ({error.strerror}); delete it", "data.cache_dir") from None
 
 
 def _reserve(path: Path, size: int) -> None:

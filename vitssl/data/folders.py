@@ -16,13 +16,11 @@ from pathlib import Path
 from vitssl.config import ConfigError
 from vitssl.data import lists
 from vitssl.data.samples import UNLABELLED, Options, Sample, Source
+from vitssl.data.splits import HELD_OUT, TRAIN, UNLABELED, first_named, spelled, split_folders, subfolders, unlabeled_folders
 from vitssl.words import counted, has_control
 
 UNREAD = (".heic", ".heif", ".jxl", ".dng", ".cr2", ".nef", ".arw")  # of photos, in formats that are not read
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
-TRAIN = ("train", "training")
-HELD_OUT = ("test", "testing", "val", "valid", "validation")  # the first that exists is the test split, the next one the split "val"
-UNLABELED = "unlabeled"
 SHARES = ("test", "val")  # options that hold out a share of the training images instead
 MOST_DIGITS = 100  # of a seed
 A_FIFTH = {"test": ["0.2"], "seed": ["0"]}
@@ -60,7 +58,7 @@ def open_folder(path: str, options: Options) -> Source:
         ConfigError: splits or classes that are missing or ambiguous; one line.
     """
     root = existing("folder", path)
-    folders = dict(zip(SHARES, [name for name in HELD_OUT if (root / name).is_dir()], strict=False))
+    folders = dict(zip(SHARES, split_folders(root, HELD_OUT), strict=False))
     shares = _shares(root, options)
     if twice := next((split for split in shares if split in folders), None):
         raise ConfigError(f"folder:{root}: {root / folders[twice]} is the {twice} split already; leave out {twice}={options[twice][-1]}")
@@ -72,8 +70,9 @@ def open_folder(path: str, options: Options) -> Source:
         if unknown := sorted(set(subfolders(root / name)) - set(present)):
             raise ConfigError(f"{root / name / unknown[0]}: a class that {train} does not have")
         splits[split] = _class_folders(root, root / name, classes)
-    if (root / UNLABELED).is_dir():
-        splits[UNLABELED] = [Sample(name, UNLABELLED, str(root / name)) for name in _images(root, root / UNLABELED)]
+    if unlabeled := unlabeled_folders(root):
+        images = [image for name in unlabeled for image in _images(root, root / name)]
+        splits[UNLABELED] = [Sample(image, UNLABELLED, str(root / image)) for image in images]
     return Source(root.resolve().name, classes, splits)
 
 
@@ -92,21 +91,12 @@ def _train_folder(root: Path, folders: dict[str, str], options: Options) -> Path
     return root
 
 
-def first_named(root: Path, names: tuple[str, ...]) -> Path:
-    """The folder of the first of these names that is there, else of the first name."""
-    return root / next((name for name in names if (root / name).is_dir()), names[0])
-
-
 def _few(names: list[str]) -> str:
     return ", ".join(names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
 
 
-def subfolders(path: Path) -> list[str]:
-    return sorted(entry.name for entry in os.scandir(path) if entry.is_dir() and not entry.name.startswith("."))
-
-
 def _class_names(root: Path, train: Path) -> list[str]:
-    names = [name for name in subfolders(train) if train != root or name != UNLABELED]
+    names = [name for name in subfolders(train) if train != root or spelled(name) != UNLABELED]
     if not names:
         raise ConfigError(f"folder:{root}: {train} holds no class folders")
     if odd := next((name for name in names if has_control(name)), None):
@@ -170,8 +160,8 @@ def notes(path: str) -> Iterator[str]:
     """What a folder of images holds and a build leaves out."""
     root = Path(path).expanduser()
     if (train := first_named(root, TRAIN)).is_dir():
-        held_out = [name for name in HELD_OUT if (root / name).is_dir()][: len(SHARES)]
-        others = [name for name in subfolders(root) if name not in (train.name, *held_out, UNLABELED)]
+        taken = [train.name, *split_folders(root, HELD_OUT)[: len(SHARES)], *unlabeled_folders(root)]
+        others = [name for name in subfolders(root) if name not in taken]
         if others:
             names = f"{train.name}, {' or '.join(HELD_OUT)}, {UNLABELED}"
             yield f"left out, as no splits by their names: {_few(others)} in {root}; a split is called {names}"

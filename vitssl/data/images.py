@@ -17,9 +17,10 @@ from torch import Tensor
 from vitssl.config import ConfigError, Data
 from vitssl.data import pool
 from vitssl.data.ahead import Ahead, open_shard
-from vitssl.data.cache import Cache, decoded_bytes, open_cache, padded
+from vitssl.data.cache import Cache, decoded_bytes, open_cache
 from vitssl.data.decode import resize, resized_sizes
 from vitssl.data.index import Index, read_image
+from vitssl.data.layout import clear_padding, places, shape_of
 
 Positions = Callable[[], Iterator[np.ndarray]]
 HostBatches = Generator[tuple[Tensor, Tensor], None, None]
@@ -31,7 +32,7 @@ class Images(Protocol):
         ...
 
     def to_device(self, host: Tensor) -> Tensor:
-        """Images (B, C, H, W) uint8 on the device."""
+        """Images uint8 on the device, in the shape of `layout.shape_of`."""
         ...
 
 
@@ -78,10 +79,10 @@ class Cached:
 
     def host_batches(self, positions: Positions) -> HostBatches:
         for chosen in positions():
-            height, width = self.decoded.sizes_N2[chosen].max(axis=0).tolist()
-            images_BCHW = torch.empty(len(chosen), 3, height, width, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
-            _, sizes_B2 = self.decoded.read(chosen, out=images_BCHW.numpy().reshape(-1))
-            yield images_BCHW, torch.from_numpy(sizes_B2)
+            shape = shape_of(self.decoded.sizes_N2[chosen])
+            pixels = torch.empty(shape, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
+            _, sizes_B2 = self.decoded.read(chosen, out=pixels.numpy().reshape(-1))
+            yield pixels, torch.from_numpy(sizes_B2)
 
     def to_device(self, host: Tensor) -> Tensor:
         return host.to(self.device, non_blocking=True)
@@ -119,10 +120,10 @@ class Streamed:
 
     def _checked(self, decoded: Iterator[tuple[np.ndarray, np.ndarray, str | None]]) -> HostBatches:
         try:
-            for images_BCHW, sizes_B2, problem in decoded:
+            for pixels, sizes_B2, problem in decoded:
                 if problem is not None:
                     raise ConfigError(problem)
-                yield pinned(torch.from_numpy(images_BCHW), self.device), torch.from_numpy(sizes_B2)
+                yield pinned(torch.from_numpy(pixels), self.device), torch.from_numpy(sizes_B2)
         finally:
             del decoded  # ends the processes, also while an exception's traceback keeps this frame
 
@@ -139,26 +140,24 @@ class _Lazy(torch.utils.data.Sampler):
 
 
 class _Decoder:
-    """What a worker process does: positions to a padded batch. Numpy arrays travel through pipes and need no /dev/shm."""
+    """What a worker process does: positions to a batch. Numpy arrays travel through pipes and need no /dev/shm."""
 
     def __init__(self, index: Index, cache_px: int | None):
         self.index = index
         self.sizes_N2 = resized_sizes(index.sizes_N2, cache_px)
 
     def __getitem__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, str | None]:
-        """Images (B, C, H, W), sizes (B, 2), and what went wrong, in one line: the main process raises it."""
+        """Images in the shape of `layout.shape_of`, sizes (B, 2), and what went wrong, in one line: the main process raises it."""
         sizes_B2 = self.sizes_N2[positions]
-        images_BCHW = padded(sizes_B2)
+        pixels = np.empty(shape_of(sizes_B2), np.uint8)
+        clear_padding(pixels, sizes_B2)
         try:
-            for image_CHW, position, (height, width) in zip(images_BCHW, positions, sizes_B2, strict=True):
+            for image_CHW, position, size in zip(places(pixels, sizes_B2), positions, sizes_B2, strict=True):
                 shard = open_shard(self.index, int(self.index.shard[position]))
-                image = resize(read_image(shard.descriptor, self.index, position), height, width)
-                image_CHW[:, :height, :width] = image.transpose(2, 0, 1)
-                image_CHW[:, height:] = 0
-                image_CHW[:, :height, width:] = 0
+                image_CHW[:] = resize(read_image(shard.descriptor, self.index, position), *size).transpose(2, 0, 1)
         except (ConfigError, OSError) as error:
-            return images_BCHW[:0], sizes_B2[:0], str(error)
-        return images_BCHW, sizes_B2, None
+            return pixels[:0], sizes_B2[:0], str(error)
+        return pixels, sizes_B2, None
 
 
 def pinned(tensor: Tensor, device: torch.device) -> Tensor:

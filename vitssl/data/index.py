@@ -27,6 +27,7 @@ from vitssl.config import ConfigError
 from vitssl.data.build_line import build_line, holds_runs
 from vitssl.data.decode import decode
 from vitssl.data.index_schema import COLUMNS, columns_of
+from vitssl.data.splits import spelled
 from vitssl.files import hash_file, write_atomically
 
 INDEX_FILE = "index.json"
@@ -100,8 +101,10 @@ class Index:
 
 
 def named(splits: str, there: Collection[str]) -> list[str]:
-    """The splits that are joined by "+"; one that ends in "?" only if it is there, as in train+unlabeled?."""
-    return [split.removesuffix("?") for split in splits.split("+") if not split.endswith("?") or split[:-1] in there]
+    """The splits that are joined by "+", as the shards spell them; one that ends in "?" only if it is there, as in train+unlabeled?."""
+    wanted = [(split.removesuffix("?"), split.endswith("?")) for split in splits.split("+")]
+    written = [(split if split in there else spelled(split), perhaps) for split, perhaps in wanted]
+    return [split for split, perhaps in written if not perhaps or split in there]
 
 
 def unwritten(folder: str | Path, name: str, classes: list[str], labels: dict[str, np.ndarray]) -> Index:

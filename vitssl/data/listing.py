@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vitssl.config import ConfigError
 from vitssl.data.index import Index
 from vitssl.data.samples import Sample, Source, Tars
 from vitssl.data.sources import open_source
@@ -89,10 +90,20 @@ def _class(row: Row, classes: list[str]) -> str:
 
 
 def _read(path: Path) -> Images:
-    with gzip.open(path, "rt", encoding="utf-8", errors="surrogateescape", newline="") as text:
-        table = csv.reader(text)
-        next(table)
-        return {(split, name): (label, size) for split, name, label, size in table}
+    """What was listed.
+
+    Raises:
+        ConfigError: the file is damaged.
+    """
+    try:
+        with gzip.open(path, "rt", encoding="utf-8", errors="surrogateescape", newline="") as text:
+            table = csv.reader(text)
+            if next(table, None) is None:
+                raise EOFError("it is empty")
+            return {(split, name): (label, size) for split, name, label, size in table}
+    except (OSError, EOFError, ValueError, zlib.error, csv.Error) as error:
+        reason = f"damaged ({error}), so that what differs from the source cannot be named; delete it, and the images are only counted"
+        raise ConfigError(reason, place=str(path)) from None
 
 
 # -------------------------------------------------------------------------------------------------------- what differs

@@ -22,6 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from vitssl.config import ConfigError
+from vitssl.data.splits import spelled
 from vitssl.files import read_whole
 
 READ_S, READ_BYTES_PER_S = 20, 1e6  # one of 12,000 images takes half a second, one of a million and 130 MB takes twenty
@@ -208,5 +209,5 @@ def _csv_rows(file: Path, reader: csv.DictReader) -> dict[str, list[Row]]:
         if not record["path"]:
             raise ConfigError(f"{file}:{number}: no path; expected path,label[,split]")
         label = (record["label"] or "").strip()
-        splits.setdefault(record.get("split") or "train", []).append(Row(f"{file}:{number}", record["path"], label, label))
+        splits.setdefault(spelled(record.get("split") or "train"), []).append(Row(f"{file}:{number}", record["path"], label, label))
     return splits

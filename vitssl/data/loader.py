@@ -146,7 +146,7 @@ def _batches(
     with contextlib.closing(prefetch(_with_labels(slices(), pixels, labels, device), PREFETCH)) as stream:
         for part, host, sizes_B2, labels_B, index_B in stream:
             yield RawBatch(
-                images_BCHW=images.to_device(host),
+                pixels=images.to_device(host),
                 sizes_B2=sizes_B2,
                 labels_B=labels_B.to(device, non_blocking=True),
                 index_B=index_B.to(device, non_blocking=True),

@@ -20,7 +20,7 @@ from typing import IO, Any
 from vitssl.config import ConfigError
 from vitssl.data import findings, finishing, folders, in_place, listing, pool, writing
 from vitssl.data.build_line import build_command
-from vitssl.data.index import INDEX_FILE, SAMPLES_FILE, UNFINISHED, Index, load_index, write_index
+from vitssl.data.index import INDEX_FILE, SAMPLES_FILE, UNFINISHED, Index, load_index, read_index, write_index
 from vitssl.data.inspecting import info, verify
 from vitssl.data.samples import Source, Tars
 from vitssl.data.sources import open_source
@@ -29,8 +29,8 @@ from vitssl.files import flock, open_lock, write_atomically
 __all__ = ["Index", "build", "info", "load_index", "rebuild", "verify"]
 
 IMAGES_PER_SHARD = 1000
-# what a build leaves in a folder, which a rebuild may delete
-OURS = rf"{INDEX_FILE}|{SAMPLES_FILE}|{findings.FILE}|{listing.FILE}|{finishing.BAD_IMAGES}|{UNFINISHED}|\.lock|\..+\.tmp|.+-\d{{6}}\.tar"
+# what a build leaves in a folder besides shards, which a rebuild may delete
+OURS = rf"{INDEX_FILE}|{SAMPLES_FILE}|{findings.FILE}|{listing.FILE}|{finishing.BAD_IMAGES}|{UNFINISHED}|\.lock|\..+\.\d+\.tmp"
 
 
 def build(
@@ -121,14 +121,29 @@ def _finish_exchange(target: Path) -> None:
 
 
 def _refuse_strangers(folder: Path) -> None:
-    if strangers := sorted(path.name for path in folder.iterdir() if not re.fullmatch(OURS, path.name)):
+    known = _shards_of(folder)
+    if strangers := sorted(path.name for path in folder.iterdir() if path.name not in known and not re.fullmatch(OURS, path.name)):
         raise ConfigError(f"{folder}: holds {strangers[0]}, which is not of its shards; move it, or choose another folder")
 
 
+def _shards_of(folder: Path) -> set[str]:
+    """The names of the tars that a build wrote: those of the index, and of one that is unfinished."""
+    indexed = {shard["name"] for shard in read_index(folder).shards} if (folder / INDEX_FILE).exists() else set()
+    return indexed | _begun(folder)
+
+
+def _begun(folder: Path) -> set[str]:
+    """The names of the tars that an unfinished build has at least begun."""
+    return {f"{path.stem}.tar" for path in (folder / UNFINISHED).glob("*")}
+
+
 def _delete(folder: Path) -> None:
-    """Delete a folder of shards, if there is one."""
+    """Delete a folder of shards, if there is one; the index, which says what is a shard, after them."""
     if folder.exists():
         _refuse_strangers(folder)
+        for name in _shards_of(folder):
+            (folder / name).unlink(missing_ok=True)
+        (folder / INDEX_FILE).unlink(missing_ok=True)
         shutil.rmtree(folder)
 
 
@@ -173,22 +188,29 @@ def _plan(source: Source) -> dict[str, Any]:
 
 
 def _continues(out: Path, source: Source) -> bool:
-    """Whether an unfinished build in a folder is of this source."""
+    """Whether an unfinished build in a folder is of this source.
+
+    Raises:
+        ConfigError: that cannot be told.
+    """
     path = out / UNFINISHED / "plan.json"
-    return path.exists() and json.loads(path.read_text()) == _plan(source)
+    try:
+        return path.exists() and json.loads(path.read_text()) == _plan(source)
+    except (ValueError, RecursionError) as error:
+        reason = f"damaged ({error}), so that the unfinished build in {out} cannot go on; delete that folder and build again"
+        raise ConfigError(reason, place=str(path)) from None
 
 
 def _start(out: Path, source: Source) -> None:
     """Begin or continue the build of a source in ``out``."""
     path = out / UNFINISHED / "plan.json"
-    if path.exists():
-        if not _continues(out, source):
-            raise ConfigError(f"{out}: holds an unfinished build of other data than {source.name}; choose another folder or delete it")
-        return
-    if strangers := sorted(p.name for p in out.glob("*.tar")):
-        raise ConfigError(f"{out}: already holds {strangers[0]}, which is not of this build; choose another folder")
-    path.parent.mkdir(exist_ok=True)
-    write_atomically(path, json.dumps(_plan(source)).encode())
+    if path.exists() and not _continues(out, source):
+        raise ConfigError(f"{out}: holds an unfinished build of other data than {source.name}; choose another folder or delete it")
+    if strangers := sorted({tar.name for tar in out.glob("*.tar")} - _begun(out)):
+        raise ConfigError(f"{out}: already holds {strangers[0]}, which is not of this build; move it, or choose another folder")
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, json.dumps(_plan(source)).encode())
 
 
 def _written(
@@ -208,8 +230,8 @@ def _finished(source: Source, listed: list[listing.Row], out: Path, records: fin
     """The index, written last, when everything else is in place."""
     images, records = in_place.images(source, records)
     index = finishing.index_of(images, listing.digest(listed, source), out, records)
-    for stranger in {path.name for path in out.glob("*.tar")} - {shard["name"] for shard in index.shards}:
-        (out / stranger).unlink()  # the source has shrunk since the build began
+    for stale in _begun(out) - {shard["name"] for shard in index.shards}:
+        (out / stale).unlink(missing_ok=True)  # the source has shrunk since the build began
     findings.write(out, finishing.find(images, records, progress))
     listing.write(out / listing.FILE, listed, source.classes)
     write_index(index)

@@ -35,6 +35,7 @@ from vitssl.data import arrays, lists, torchvision_sets, webdatasets
 from vitssl.data.folders import existing, open_folder
 from vitssl.data.index import INDEX_FILE, UNFINISHED
 from vitssl.data.samples import UNLABELLED, Options, Sample, Source
+from vitssl.data.splits import spelled
 from vitssl.words import has_control, is_control
 
 MOST_LETTERS = 1000  # of a class's name
@@ -105,6 +106,7 @@ def _open(kind: str, rest: str) -> Source:
     options: Options = {}
     for option in filter(None, query.split("&")):
         key, _, value = option.partition("=")
+        key = spelled(key)
         if known is not None and key not in known:
             raise ConfigError(f"{kind}:{rest}: unknown option {key!r}; known: {', '.join(known) or 'none'}")
         if not value:

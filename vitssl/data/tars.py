@@ -59,7 +59,8 @@ def groups(stream: BinaryIO, path: str) -> Iterator[Group]:
     """The samples of an open tar, in its order.
 
     Raises:
-        ConfigError: where it is no tar, or damaged from there on; the samples before were given, but for the one that it breaks off in.
+        ConfigError: where it is no tar, or damaged from there on, or at its end, where more follows; the samples before were given, but
+            for the one that it breaks off in.
     """
     seen: set[str] = set()
     named = ((*split, member) for member in _members(stream, path) if (split := _key_and_ending(member.name)))
@@ -68,6 +69,7 @@ def groups(stream: BinaryIO, path: str) -> Iterator[Group]:
         members = dict(reversed(endings))  # of several of a name the first
         yield Group(f"{path}: {shown(key)}", shown(key), members, _problem(key, endings, seen))
         seen.add(key)
+    _refuse_more(stream, path)
 
 
 def _key_and_ending(name: str) -> tuple[str, str] | None:
@@ -106,6 +108,19 @@ def _members(stream: BinaryIO, path: str) -> Iterator[tarfile.TarInfo]:
     except _BROKEN as error:
         what = f"is cut short or damaged after {shown(last)}" if last else "is no tar, or damaged at its beginning"
         raise ConfigError(f"{path}: {what} ({' '.join(str(error).split())})") from None
+
+
+def _refuse_more(stream: BinaryIO, path: str) -> None:
+    """Refuse a tar behind which another one was put: who reads it, webdataset too, stops at the end of the first.
+
+    Raises:
+        ConfigError: not all that is left are zeros, with which tars are filled up.
+    """
+    left = os.fstat(stream.fileno()).st_size - stream.tell()
+    while block := stream.read(2**20):
+        if block.strip(tarfile.NUL):
+            what = f"{left:,} bytes that follow its end are not read, as of tars that were put one behind the other with cat"
+            raise ConfigError(f"{path}: {what}; name those tars instead, or join them with `tar --concatenate`")
 
 
 def shown(name: str) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import sys
 import tarfile
+import tokenize
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -17,7 +20,7 @@ import numpy as np
 from vitssl.config import ConfigError
 from vitssl.config.data import SHUFFLE_WINDOW
 from vitssl.data import decode, depth, listing
-from vitssl.data.index import UNFINISHED
+from vitssl.data.index import COLUMNS, UNFINISHED
 from vitssl.data.near_duplicates import signatures, thumbnail
 from vitssl.data.samples import InOrder, Sample, Source, Tars
 from vitssl.files import hash_file, move, read_whole, write_atomically
@@ -50,18 +53,45 @@ class Job:
         return self.path.with_suffix(".npy")
 
     def record(self) -> dict[str, Any]:
-        """What was written: the shard as the index has it (None where no image could be used), a row for each image, and what was found."""
-        return json.loads(self.path.read_text())
+        """What was written: the shard as the index has it (None where no image could be used), a row for each image, and what was found.
+
+        Raises:
+            ValueError: the record, or the signatures of its images, are not as they were written.
+        """
+        record = json.loads(self.path.read_text())
+        if not _is_record(record) or np.load(self.signatures, mmap_mode="r").shape[:1] != (len(record["rows"]),):
+            raise ValueError("not as it was written")
+        return record
 
     def finished(self, skip_bad: bool) -> bool:
         """Whether it was written from what is listed now, with every image unless bad ones may be left out."""
         if not (self.path.exists() and self.signatures.exists()):  # an earlier version wrote no signatures
             return False
-        record = self.record()
+        try:
+            record = self.record()
+        except (ValueError, EOFError, RecursionError, SyntaxError, TypeError, tokenize.TokenError) as error:
+            reason = str(error).partition("\n")[0]
+            print(f"note: {self.path.with_suffix('')}: the record of a shard is damaged ({reason}); it is written again", file=sys.stderr)
+            return False
         if record["listing"] != self.listing or (record["left_out"] and not skip_bad):
             return False
         shard = record["shard"]
         return shard is None or (self.tar.exists() and self.tar.stat().st_size == shard["bytes"])
+
+
+def _is_record(value: Any) -> bool:
+    """Is it what `Written.finish` writes?"""
+    if not isinstance(value, dict) or not {"shard", "listing", "rows", "totals", "scaled", "left_out"} <= value.keys():
+        return False
+    shard, rows = value["shard"], value["rows"]
+    if not (shard is None or (isinstance(shard, dict) and shard.keys() == {"name", "split", "images", "bytes", "sha256"})):
+        return False
+    whole = isinstance(rows, list) and all(isinstance(row, list) and list(map(type, row)) == [int] * len(COLUMNS) for row in rows)
+    counted = whole and len(rows) == (shard["images"] if shard else 0)
+    scaled, left_out, totals = value["scaled"], value["left_out"], np.asarray(value["totals"], dtype=object)
+    found = isinstance(scaled, dict) and all(type(count) is int for count in scaled.values())
+    named = isinstance(left_out, list) and all(isinstance(row, list) and list(map(type, row)) == [int, str] for row in left_out)
+    return counted and found and named and totals.shape == (3, 3) and all(type(total) is int for total in totals.flat)
 
 
 def mixed(source: Source, listed: list[listing.Row]) -> tuple[Source, list[listing.Row]]:
@@ -140,13 +170,18 @@ class Written:
         self.scaled.update([image.was] if image.was else [])
 
     def finish(self, job: Job, temporary: Path, **more: Any) -> None:
-        """Move the tar, or a link to it, into its place, and then write the record of what it holds; of no images there is no tar."""
-        shard = None
+        """Move the tar, or a link to it, into its place, and then write the record of what it holds; of no images there is no tar.
+
+        The signatures come first: a tar whose name is not in the folder of the unfinished build is somebody else's.
+        """
+        job.path.unlink(missing_ok=True)  # of other images
+        thumbnails, shard = io.BytesIO(), None
+        np.save(thumbnails, signatures(self.thumbnails))
+        write_atomically(job.signatures, thumbnails.getbuffer())
         if self.rows:
             size, sha256 = temporary.stat().st_size, hash_file(temporary)
             shard = {"name": job.tar.name, "split": job.split, "images": len(self.rows), "bytes": size, "sha256": sha256}
             move(temporary, job.tar)
-        np.save(job.signatures, signatures(self.thumbnails))
         record = {"shard": shard, "listing": job.listing} | self._record() | more
         write_atomically(job.path, json.dumps(record).encode())
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vitssl.config import ConfigError, View
 from vitssl.data.batch import Batch, RawBatch
+from vitssl.data.layout import places
 from vitssl.views.augment import parse
 from vitssl.views.color_steps import color_ops
 from vitssl.views.crop import centre_windows, crop_windows
@@ -21,14 +22,42 @@ from vitssl.views.resample import LEVELS, Window, resample
 CHUNK_FLOATS = {"cpu": 8 * 3 * 224 * 224, "cuda": 256 * 3 * 224 * 224}  # worked on at a time; a CPU's cache is small
 
 
-def _chunks(images_BCHW: Tensor, copies: int, side: int) -> Iterator[tuple[slice, slice]]:
-    """Rows of the output, and the images that they show, so few that the working set stays small."""
-    B, C, H, W = images_BCHW.shape
-    step = max(1, CHUNK_FLOATS[images_BCHW.device.type] // (C * max(side * side, H * W)))
+def _chunks(pixels: Tensor, sizes_B2: np.ndarray, copies: int, side: int) -> Iterator[tuple[slice, Tensor]]:
+    """Rows of the output, and the images (N, C, H, W) that they show, so few that the working set stays small."""
+    B, most, is_flat = len(sizes_B2), CHUNK_FLOATS[pixels.device.type] // 3, pixels.ndim == 1
+    images = list(places(pixels, sizes_B2)) if is_flat else []
+    runs = list(_runs(sizes_B2, most, side)) if is_flat else list(_equal_runs(B, most // max(side * side, pixels.shape[2:].numel())))
     for first in range(0, copies * B, B):
-        for start in range(0, B, step):
-            stop = min(start + step, B)
-            yield slice(first + start, first + stop), slice(start, stop)
+        for run in runs:
+            yield slice(first + run.start, first + run.stop), _padded(images[run]) if is_flat else pixels[run]
+
+
+def _equal_runs(B: int, length: int) -> Iterator[slice]:
+    """Runs of so many images, or of one."""
+    for start in range(0, B, max(1, length)):
+        yield slice(start, min(start + max(1, length), B))
+
+
+def _runs(sizes_B2: np.ndarray, most: int, side: int) -> Iterator[slice]:
+    """Runs of images that would have no more than ``most`` pixels, padded, or of one."""
+    start, height, width = 0, side, side
+    for stop, size in enumerate(sizes_B2.tolist()):
+        height, width = max(height, size[0]), max(width, size[1])
+        if stop > start and (stop + 1 - start) * height * width > most:
+            yield slice(start, stop)
+            start, height, width = stop, max(side, size[0]), max(side, size[1])
+    yield slice(start, len(sizes_B2))
+
+
+def _padded(images_CHW: list[Tensor]) -> Tensor:
+    """(N, C, H, W), zero on the right and below."""
+    if len(images_CHW) == 1:
+        return images_CHW[0][None]
+    height, width = (max(image.shape[axis] for image in images_CHW) for axis in (1, 2))
+    padded_NCHW = images_CHW[0].new_zeros(len(images_CHW), 3, height, width)
+    for padded_CHW, image_CHW in zip(padded_NCHW, images_CHW, strict=True):
+        padded_CHW[:, : image_CHW.shape[1], : image_CHW.shape[2]] = image_CHW
+    return padded_NCHW
 
 
 class _Normalize:
@@ -43,7 +72,7 @@ class _Normalize:
 
 
 def _on_device(raw: RawBatch, device: torch.device) -> tuple[Tensor, ...]:
-    return tuple(values.to(device, non_blocking=True) for values in (raw.images_BCHW, raw.labels_B, raw.index_B))
+    return tuple(values.to(device, non_blocking=True) for values in (raw.pixels, raw.labels_B, raw.index_B))
 
 
 def _resample(images_BCHW: Tensor, rows: Window, columns: Window, interpolation: str, out_BCSS: Tensor) -> Tensor:
@@ -83,11 +112,11 @@ class TrainViews:
 
     def __call__(self, raw: RawBatch) -> Batch:
         """All views of a slice; targets are int64 (V * B,), or float (V * B, K) where mixup or cutmix is on."""
-        images_BCHW, labels_B, index_B = _on_device(raw, self._device)
+        pixels, labels_B, index_B = _on_device(raw, self._device)
         batch = Batch({}, {}, index_B, raw.labelled)
         for name, view in self._views.items():
             random = StepRandom(self._seed, name, view.count, raw)
-            view_BCSS, targets = self._make(name, view, random, images_BCHW, raw.sizes_B2.numpy()), labels_B.repeat(view.count)
+            view_BCSS, targets = self._make(name, view, random, pixels, raw.sizes_B2.numpy()), labels_B.repeat(view.count)
             if view.erasing_prob > 0:
                 boxes = erased_boxes(view, random, view_BCSS.shape[-1])
                 erase(view_BCSS, boxes, view.erasing_mode, random.device_generator("erasing/noise", self._device))
@@ -96,19 +125,19 @@ class TrainViews:
             batch.views[name], batch.targets[name] = view_BCSS, targets
         return batch
 
-    def _make(self, name: str, view: View, random: StepRandom, images_BCHW: Tensor, sizes_B2: np.ndarray) -> Tensor:
+    def _make(self, name: str, view: View, random: StepRandom, pixels: Tensor, sizes_B2: np.ndarray) -> Tensor:
         """Crop, colour and normalise, a chunk at a time."""
         px = view.size or self._image_size
         rows, columns = crop_windows(view, px, random, np.tile(sizes_B2, (view.count, 1)))
         policy = self._policies.get(name)
         of_policy = policy.sample(random).image_ops(px, self._fill_C, view.auto_augment_interpolation) if policy else ()
         image_ops = [*of_policy, *color_ops(view.color, random)]
-        view_BCSS = torch.empty(view.count * len(images_BCHW), 3, px, px, device=self._device)
-        for part, source in _chunks(images_BCHW, view.count, px):
-            pixels = _resample(images_BCHW[source], rows.take(part), columns.take(part), view.interpolation, view_BCSS[part])
+        view_BCSS = torch.empty(view.count * len(sizes_B2), 3, px, px, device=self._device)
+        for part, images_NCHW in _chunks(pixels, sizes_B2, view.count, px):
+            crops_NCSS = _resample(images_NCHW, rows.take(part), columns.take(part), view.interpolation, view_BCSS[part])
             for image_op in image_ops:
-                image_op.apply(pixels, part)
-            self._normalize(pixels)
+                image_op.apply(crops_NCSS, part)
+            self._normalize(crops_NCSS)
         return view_BCSS
 
 
@@ -127,10 +156,11 @@ class EvalView:
         self._normalize = _Normalize(mean, std, device)
 
     def __call__(self, raw: RawBatch) -> Batch:
-        images_BCHW, labels_B, index_B = _on_device(raw, self._device)
+        pixels, labels_B, index_B = _on_device(raw, self._device)
         px = self._image_size
-        rows, columns = centre_windows(px, self._eval_crop, raw.sizes_B2.numpy())
-        view_BCSS = torch.empty(len(images_BCHW), 3, px, px, device=self._device)
-        for part, source in _chunks(images_BCHW, 1, px):
-            self._normalize(_resample(images_BCHW[source], rows.take(part), columns.take(part), "bicubic", view_BCSS[part]))
+        sizes_B2 = raw.sizes_B2.numpy()
+        rows, columns = centre_windows(px, self._eval_crop, sizes_B2)
+        view_BCSS = torch.empty(len(sizes_B2), 3, px, px, device=self._device)
+        for part, images_NCHW in _chunks(pixels, sizes_B2, 1, px):
+            self._normalize(_resample(images_NCHW, rows.take(part), columns.take(part), "bicubic", view_BCSS[part]))
         return Batch({"main": view_BCSS}, {"main": labels_B}, index_B, raw.labelled)
