@@ -195,7 +195,7 @@ def _noted(file: Path) -> tuple[dict[str, Any], list[str]]:
         metadata = opened.metadata() or {}
     try:
         fields, classes = (json.loads(metadata.get(name, empty)) for name, empty in ((FIELDS, "{}"), (CLASSES, "[]")))
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError
         raise ConfigError(f"its metadata are damaged ({error})", place=str(file)) from None
     if not isinstance(fields, dict) or not isinstance(classes, list):
         raise ConfigError("its metadata are damaged (not those of an export)", place=str(file))
