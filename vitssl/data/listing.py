@@ -16,9 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vitssl.config import ConfigError
 from vitssl.data.index import Index
 from vitssl.data.samples import Sample, Source, Tars
 from vitssl.data.sources import open_source
+from vitssl.reader import open_regular
 from vitssl.words import counted
 
 FILE = "listing.csv.gz"  # beside index.json: what was listed when the shards were built, a line for each image
@@ -89,10 +91,23 @@ def _class(row: Row, classes: list[str]) -> str:
 
 
 def _read(path: Path) -> Images:
-    with gzip.open(path, "rt", encoding="utf-8", errors="surrogateescape", newline="") as text:
-        table = csv.reader(text)
-        next(table)
-        return {(split, name): (label, size) for split, name, label, size in table}
+    """What a build listed.
+
+    Raises:
+        ConfigError: the file is damaged.
+    """
+    try:
+        with (
+            open_regular(path) as stream,
+            gzip.open(stream, "rt", encoding="utf-8", errors="surrogateescape", newline="") as text,
+        ):
+            table = csv.reader(text)
+            if next(table, None) is None:
+                raise EOFError("it is empty")
+            return {(split, name): (label, size) for split, name, label, size in table}
+    except (OSError, EOFError, zlib.error, ValueError, csv.Error) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path}: cannot be read ({why}); put it back as it was, or delete it") from None
 
 
 # -------------------------------------------------------------------------------------------------------- what differs

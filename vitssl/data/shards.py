@@ -25,6 +25,7 @@ from vitssl.data.inspecting import info, verify
 from vitssl.data.samples import Source, Tars
 from vitssl.data.sources import open_source
 from vitssl.files import flock, open_lock, write_atomically
+from vitssl.reader import read_whole
 
 __all__ = ["Index", "build", "info", "load_index", "rebuild", "verify"]
 
@@ -175,7 +176,7 @@ def _plan(source: Source) -> dict[str, Any]:
 def _continues(out: Path, source: Source) -> bool:
     """Whether an unfinished build in a folder is of this source."""
     path = out / UNFINISHED / "plan.json"
-    return path.exists() and json.loads(path.read_text()) == _plan(source)
+    return path.exists() and json.loads(read_whole(path)) == _plan(source)
 
 
 def _start(out: Path, source: Source) -> None:

@@ -20,7 +20,8 @@ from vitssl.data import decode, depth, listing
 from vitssl.data.index import UNFINISHED
 from vitssl.data.near_duplicates import signatures, thumbnail
 from vitssl.data.samples import InOrder, Sample, Source, Tars
-from vitssl.files import hash_file, move, read_whole, write_atomically
+from vitssl.files import hash_file, move, write_atomically
+from vitssl.reader import MOST_IMAGE_BYTES, read_whole
 
 if TYPE_CHECKING:
     from webdataset import TarWriter
@@ -51,7 +52,7 @@ class Job:
 
     def record(self) -> dict[str, Any]:
         """What was written: the shard as the index has it (None where no image could be used), a row for each image, and what was found."""
-        return json.loads(self.path.read_text())
+        return json.loads(read_whole(self.path))
 
     def finished(self, skip_bad: bool) -> bool:
         """Whether it was written from what is listed now, with every image unless bad ones may be left out."""
@@ -173,7 +174,7 @@ def stored(sample: Sample) -> Stored:
         pixels = decode.rgb_array(levels.pixels, sample.name)
         return Stored(decode.encode_png(levels.pixels), pixels, levels.was)
     try:
-        encoded = read_whole(sample.image)
+        encoded = read_whole(sample.image, MOST_IMAGE_BYTES)
     except OSError as error:
         raise ConfigError(f"{sample.image}: cannot be read ({error.strerror})") from None
     pixels, was = decode.decode_file(encoded, sample.image)
