@@ -107,6 +107,27 @@ def test_what_is_interrupted_leaves_no_file_in_the_way(trained, photos, tmp_path
     assert cli.main(command) == 0 and len(read(out)) == 5
 
 
+def test_names_of_files_do_nothing_to_a_terminal(trained, photos, capsys) -> None:
+    (photos / "deep").rename(photos / "d\x1b]0;pwn\x07\n")
+    (photos / "b.png").write_bytes(b"no image")
+    (photos / "b.png").rename(photos / "\x1b[2J\nb.png")
+    assert cli.main(["predict", str(trained), str(photos)]) == 2
+    shown = capsys.readouterr()
+    assert rf"{photos}/d\x1b]0;pwn\x07\n/d.png  " in shown.out and shown.out.count("\n") == 4
+    assert rf"error: {photos}/\x1b[2J\nb.png: " in shown.err and shown.err.count("\n") == 1
+    assert "\x1b" not in shown.out + shown.err
+
+
+@pytest.mark.parametrize("name", ["\x1b[2J", "a\nb", "\ud800"])
+def test_a_class_that_is_no_line_is_damage(trained, photos, capsys, name) -> None:
+    content = state.read(trained / state.LAST)
+    content["data"]["classes"] = [name, "b"]
+    state.save(trained / state.LAST, content)
+    assert cli.main(["predict", str(trained), str(photos)]) == 2
+    shown = capsys.readouterr()
+    assert "last.pt: data is not as this version writes it" in shown.err and shown.err.count("\n") == 1 and not shown.out
+
+
 def test_images_are_read_batch_by_batch(trained, photos, monkeypatch) -> None:
     monkeypatch.setattr(evaluate, "EVALUATED_AT_ONCE", 2)
     opened: list[int] = []

@@ -22,7 +22,7 @@ from vitssl.data.folders import IMAGE_ENDINGS, other_endings, photos_to_convert,
 from vitssl.evaluate import Trained
 from vitssl.files import check_new
 from vitssl.terminal import console
-from vitssl.words import counted
+from vitssl.words import counted, one_line
 
 FORMULA = tuple("=+-@\t\r\n＝＋－＠")  # noqa: RUF001 - spreadsheets take what begins with one of these for a formula, in full width too
 BEST = 5  # classes of a printed line
@@ -148,7 +148,7 @@ def _printed(classes: list[str]) -> Iterator[Write]:
     def write(path: Path, probabilities: Tensor) -> None:
         best = probabilities.topk(min(BEST, len(classes)))
         shown = "  ".join(f"{classes[k]} {p:.3f}" for p, k in zip(best.values.tolist(), best.indices.tolist(), strict=True))
-        print(f"{os.fsencode(path).decode(errors='replace')}  {shown}")
+        print(f"{one_line(os.fsencode(path).decode(errors='replace'))}  {shown}")
 
     yield write
 

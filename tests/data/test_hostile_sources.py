@@ -77,6 +77,14 @@ def test_a_pipe_in_the_place_of_a_file_is_one_line(place, source):
     assert "it is a pipe or a device" in said or "there is no such file" in said
 
 
+def test_a_class_of_tars_that_is_no_line_is_refused(place):
+    (place / "names").write_text("a\nb\x1b[2Jb\n")
+    for tar in ("x.tar", "y.tar"):
+        (place / tar).touch()
+    said = r"'b\x1b[2Jb' holds a control character, and is no name for a class; rename it"
+    assert said in refused(f"wds:{place}/x.tar?test=y.tar&classes=names")
+
+
 @pytest.mark.parametrize(
     "source", ["csv:{}/huge", "list:{}?train=huge.json", "list:{}?train=huge.mat", "wds:{}/x.tar?test=y.tar&classes=huge"]
 )

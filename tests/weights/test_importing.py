@@ -402,6 +402,9 @@ def test_a_dino_file_without_its_centre_is_one_line(tmp_path: Path) -> None:
         ({importing.FIELDS: "[]"}, "its metadata are damaged .not those of an export"),
         ({importing.FIELDS: "[" * 100_000}, "its metadata are damaged .maximum recursion depth"),
         ({importing.CLASSES: "1" * 5000}, "its metadata are damaged .Exceeds the limit"),
+        ({importing.CLASSES: '["\\u001b[2J"]'}, r"vitssl\.classes\[0\]: '\\x1b\[2J' holds a control character"),
+        ({importing.CLASSES: '["x", "a\\nb"]'}, r"vitssl\.classes\[1\]: 'a\\nb' holds a control character"),
+        ({importing.CLASSES: '["\\ud800"]'}, r"vitssl\.classes\[0\]: '\\ud800' holds a control character"),
         ({importing.FIELDS: '{"data.image_size": "big"}'}, "data.image_size: 'big' is not a whole number"),
     ],
 )
