@@ -25,6 +25,7 @@ from vitssl.config import SCHEMA, ConfigError, Run, Site, active, active_views, 
 from vitssl.config.evals import evals_of, pending
 from vitssl.config.sweep import Arm
 from vitssl.files import GRID, flock, hash_file, open_lock, read_json, write_atomically, write_json
+from vitssl.reader import read_whole
 from vitssl.version import SOURCE, commit
 
 
@@ -119,7 +120,7 @@ def keep_grid(launch: Launch) -> None:
     if launch.site.intensity_csv is not None:
         own = launch.sweep / GRID
         if Path(launch.site.intensity_csv) != own:
-            write_atomically(own, Path(launch.site.intensity_csv).read_bytes())
+            write_atomically(own, read_whole(launch.site.intensity_csv))
         launch.site.intensity_csv = str(own)
 
 

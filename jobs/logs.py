@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vitssl.config import ConfigError
 from vitssl.files import read_json
-from vitssl.terminal import printable
+from vitssl.words import printable
 
 PAUSE_S = 0.5
 ASKED_EVERY_S = 10.0  # SLURM's controller is, what a run that leaves no record is doing

@@ -27,8 +27,7 @@ from jobs.time_left import Seen, Work, time_of
 from vitssl.arguments import Parser, guarded
 from vitssl.files import read_json
 from vitssl.terminal import console as screen
-from vitssl.terminal import printable
-from vitssl.words import about, counted, duration
+from vitssl.words import about, counted, duration, printable
 
 INTEREST = ("running", "waiting", "stopped", "pending", "not begun", "done")  # what a table without room leaves out, the last ones first
 FEW, OTHER_LINES = 5, 10  # rows of a table on a low terminal; lines besides the table

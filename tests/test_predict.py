@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from PIL import Image
 
 import vitssl
 from tests.test_evaluate import save_run
-from vitssl import cli, config, evaluate, state
+from vitssl import cli, config, evaluate, predict, state
 from vitssl.config import Objectives
 from vitssl.config.objectives.classify import ClassifyConfig
 from vitssl.config.objectives.mae import MaeConfig
@@ -86,6 +87,45 @@ def test_a_bad_image_is_named_and_the_others_have_their_rows(trained, photos, tm
     for name, line in zip(("a.JPG", "deep/d.png"), errors, strict=True):
         assert line.startswith(f"error: {photos / name}: cannot be decoded as an image")
     assert not as_csv or printed.out == f"{out}: 3 of 5 images\n"
+
+
+def test_a_file_beyond_all_memory_is_a_bad_image(trained, photos, tmp_path, capsys) -> None:
+    with open(photos / "b.png", "wb") as stream:
+        stream.truncate(10**12)
+    assert cli.main(["predict", str(trained), str(photos), "--csv", str(tmp_path / "out.csv")]) == 2
+    said = "not an image that can be read (it has 1,000,000,000,000 bytes, more than 1,073,741,824)"
+    assert capsys.readouterr().err == f"error: {photos / 'b.png'}: {said}\n"
+    assert len(read(tmp_path / "out.csv")) == 4
+
+
+def test_what_is_interrupted_leaves_no_file_in_the_way(trained, photos, tmp_path, monkeypatch, capsys) -> None:
+    out, command = tmp_path / "out.csv", ["predict", str(trained), str(photos), "--csv", str(tmp_path / "out.csv")]
+    with monkeypatch.context() as patch:
+        patch.setattr(predict, "_harmless", lambda text: os.kill(os.getpid(), signal.SIGINT) or text)
+        assert cli.main(command) == 130
+    assert not list(tmp_path.glob("*out.csv*"))
+    assert cli.main(command) == 0 and len(read(out)) == 5
+
+
+def test_names_of_files_do_nothing_to_a_terminal(trained, photos, capsys) -> None:
+    (photos / "deep").rename(photos / "d\x1b]0;pwn\x07\n")
+    (photos / "b.png").write_bytes(b"no image")
+    (photos / "b.png").rename(photos / "\x1b[2J\nb.png")
+    assert cli.main(["predict", str(trained), str(photos)]) == 2
+    shown = capsys.readouterr()
+    assert rf"{photos}/d\x1b]0;pwn\x07\n/d.png  " in shown.out and shown.out.count("\n") == 4
+    assert rf"error: {photos}/\x1b[2J\nb.png: " in shown.err and shown.err.count("\n") == 1
+    assert "\x1b" not in shown.out + shown.err
+
+
+@pytest.mark.parametrize("name", ["\x1b[2J", "a\nb", "\ud800"])
+def test_a_class_that_is_no_line_is_damage(trained, photos, capsys, name) -> None:
+    content = state.read(trained / state.LAST)
+    content["data"]["classes"] = [name, "b"]
+    state.save(trained / state.LAST, content)
+    assert cli.main(["predict", str(trained), str(photos)]) == 2
+    shown = capsys.readouterr()
+    assert "last.pt: data is not as this version writes it" in shown.err and shown.err.count("\n") == 1 and not shown.out
 
 
 def test_images_are_read_batch_by_batch(trained, photos, monkeypatch) -> None:

@@ -146,6 +146,14 @@ def test_a_run_or_sweep_that_was_taken_up_meanwhile_stays(runs: Path, capsys) ->
     assert capsys.readouterr().err.count(" goes on\n") == len(ALL)
 
 
+def test_a_pipe_in_the_place_of_a_run_is_one_line_and_waits_for_nobody(runs: Path, capsys) -> None:
+    (runs / "one" / "done" / "run.yaml").unlink()
+    os.mkfifo(runs / "one" / "done" / "run.yaml")
+    assert cli.main(["prune", str(runs), "--yes"]) == 2
+    error = capsys.readouterr().err
+    assert "run.yaml: cannot be read (it is a pipe or a device)" in error and error.count("\n") == 1
+
+
 def test_a_folder_without_sweeps_is_refused(tmp_path: Path, capsys) -> None:
     assert cli.main(["prune", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith(f"error: {tmp_path}: there are no sweeps in it; name ")

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from vitssl.config import ConfigError, unknown
 from vitssl.config.base import closest
 from vitssl.config.suggestions import meant
+from vitssl.words import one_line
 
 
 class Parser(argparse.ArgumentParser):
@@ -82,7 +83,7 @@ def guarded(call: Callable[[], int | None], advice: str = "") -> int:
     except OSError as error:  # a full disk, a folder without write permission
         if error.filename is None:
             raise
-        print(f"error: {error.filename}: {error.strerror}{advice}", file=sys.stderr)
+        print(one_line(f"error: {error.filename}: {error.strerror}{advice}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:  # with what is left of what it did, where there is more to say
         print(f"interrupted: {error}" if str(error) else "interrupted", file=sys.stderr)

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
+from vitssl import records
 from vitssl.config import ConfigError
 from vitssl.state import check_finite, is_state, mismatches, read
 
@@ -93,7 +94,7 @@ def _is_data(value: Any) -> bool:
     if not isinstance(value, dict) or not {"classes", "mean", "std"} <= value.keys():
         return False
     classes, *statistics = value["classes"], value["mean"], value["std"]
-    named = isinstance(classes, list) and all(isinstance(name, str) for name in classes)  # none: pretrained weights from elsewhere
+    named = isinstance(classes, list) and not any(records.problems([str], classes))  # none: pretrained weights from elsewhere
     return named and all(isinstance(numbers, list) and len(numbers) == 3 and all(map(_is_number, numbers)) for numbers in statistics)
 
 

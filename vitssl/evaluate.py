@@ -21,7 +21,8 @@ from vitssl.data.decode import decode_file, resize, resized_sizes, upright
 from vitssl.data.index import Index, load_index
 from vitssl.data.subset import Split, train_and_heldout
 from vitssl.evaluators.base import EVALUATED_AT_ONCE
-from vitssl.files import read_json, read_whole
+from vitssl.files import read_json
+from vitssl.reader import MOST_IMAGE_BYTES, read_whole
 from vitssl.views import EvalView
 from vitssl.words import counted
 
@@ -245,7 +246,7 @@ def _raw(image: OneImage, cache_px: int | None) -> RawBatch:
 
 def _decoded(path: Path) -> np.ndarray:
     try:
-        return decode_file(read_whole(path), str(path)).pixels
+        return decode_file(read_whole(path, MOST_IMAGE_BYTES), str(path)).pixels
     except OSError as error:
         raise ConfigError(f"{path}: not an image that can be read ({error.strerror})") from None
 

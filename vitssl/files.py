@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import io
 import json
 import os
-import stat
 import zipfile
 import zlib
 from pathlib import Path
@@ -17,26 +15,15 @@ from typing import IO, Any
 from vitssl import records
 from vitssl.config import ConfigError
 from vitssl.config.base import closest
+from vitssl.reader import open_regular, read_whole
 
 GRID = "grid.csv"  # of a sweep: the grid's carbon intensity by time, where its site has a file of that
 
 
 def hash_file(path: Path) -> str:
     """sha256 of a file's content."""
-    with open(path, "rb") as stream:
+    with open_regular(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def read_whole(path: str | Path) -> bytes:
-    """A regular file's content. A pipe or a device may have none, or no end.
-
-    Raises:
-        OSError: there is no such file, it cannot be read, or is none.
-    """
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
-        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is a pipe or a device", str(path))
-        return stream.read()
 
 
 def write_atomically(path: Path, content: bytes | memoryview) -> None:
@@ -167,7 +154,7 @@ def read_file(path: Path) -> bytes:
 
     Raises:
         FileNotFoundError, NotADirectoryError: there is no such file.
-        ConfigError: it cannot be read, or is none.
+        ConfigError: it cannot be read, is none, or is too large.
     """
     try:
         return read_whole(path)

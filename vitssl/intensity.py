@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import csv
+import io
 import itertools
 import math
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from vitssl.config import ConfigError
+from vitssl.reader import read_whole
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 WEEK = timedelta(days=7)
@@ -93,8 +95,8 @@ def read(path: str | Path) -> Intensity:
         ConfigError: naming the line that is not as it should be.
     """
     try:
-        with Path(path).open(encoding="utf-8", newline="") as lines:
-            rows = [(number, row) for number, row in enumerate(csv.reader(itertools.islice(lines, MOST_LINES)), start=1) if row]
+        lines = itertools.islice(io.StringIO(read_whole(path).decode("utf-8"), newline=""), MOST_LINES)
+        rows = [(number, row) for number, row in enumerate(csv.reader(lines), start=1) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"cannot be read ({getattr(error, 'strerror', None) or error})", "site.intensity_csv", str(path)) from None
     if not rows or [name.strip() for name in rows[0][1]] != ["time", "g_per_kwh"]:

@@ -22,7 +22,7 @@ from vitssl.data.folders import IMAGE_ENDINGS, other_endings, photos_to_convert,
 from vitssl.evaluate import Trained
 from vitssl.files import check_new
 from vitssl.terminal import console
-from vitssl.words import counted
+from vitssl.words import counted, one_line
 
 FORMULA = tuple("=+-@\t\r\n＝＋－＠")  # noqa: RUF001 - spreadsheets take what begins with one of these for a formula, in full width too
 BEST = 5  # classes of a printed line
@@ -148,7 +148,7 @@ def _printed(classes: list[str]) -> Iterator[Write]:
     def write(path: Path, probabilities: Tensor) -> None:
         best = probabilities.topk(min(BEST, len(classes)))
         shown = "  ".join(f"{classes[k]} {p:.3f}" for p, k in zip(best.values.tolist(), best.indices.tolist(), strict=True))
-        print(f"{os.fsencode(path).decode(errors='replace')}  {shown}")
+        print(f"{one_line(os.fsencode(path).decode(errors='replace'))}  {shown}")
 
     yield write
 
@@ -169,16 +169,21 @@ def check_out(out: Path) -> None:
 @contextmanager
 def _rows(out: Path, classes: list[str]) -> Iterator[Write]:
     check_out(out)
-    with out.open("w", newline="", errors="surrogateescape") as stream:  # names of files may be no UTF-8
-        rows = csv.writer(stream, lineterminator="\n")
-        rows.writerow(["path", "class", "probability", *map(_harmless, classes)])
+    partial = out.with_name(f".{out.name}.{os.getpid()}")  # what is cut off must not stand in the way of the next attempt
+    try:
+        with partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as stream:  # names of files may be no UTF-8
+            rows = csv.writer(stream, lineterminator="\n")
+            rows.writerow(["path", "class", "probability", *map(_harmless, classes)])
 
-        def write(path: Path, probabilities: Tensor) -> None:
-            values = [f"{p:.6g}" for p in probabilities.tolist()]
-            best = int(probabilities.argmax())
-            rows.writerow([_harmless(str(path)), _harmless(classes[best]), values[best], *values])
+            def write(path: Path, probabilities: Tensor) -> None:
+                values = [f"{p:.6g}" for p in probabilities.tolist()]
+                best = int(probabilities.argmax())
+                rows.writerow([_harmless(str(path)), _harmless(classes[best]), values[best], *values])
 
-        yield write
+            yield write
+        partial.replace(out)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _harmless(text: str) -> str:

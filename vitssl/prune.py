@@ -20,7 +20,7 @@ from pathlib import Path
 from vitssl import config
 from vitssl.config import ConfigError
 from vitssl.config.evals import pending
-from vitssl.files import flock, open_lock, read_json
+from vitssl.files import flock, open_lock, read_file, read_json
 from vitssl.words import counted
 
 KEPT_EPOCH = re.compile(r"epoch-\d+\.pt")
@@ -59,7 +59,9 @@ def find(runs: Path) -> list[Leftover]:
     sweeps = [runs] if (runs / "sweep.json").is_file() else sorted(path.parent for path in runs.glob("*/sweep.json"))
     if not sweeps:
         raise ConfigError("there are no sweeps in it; name the folder of the runs, or of one sweep in it", place=str(runs))
-    named = "\n".join(path.read_text(errors="replace") for path in _all_run_files(runs if sweeps != [runs] else runs.absolute().parent))
+    named = "\n".join(
+        read_file(path).decode(errors="replace") for path in _all_run_files(runs if sweeps != [runs] else runs.absolute().parent)
+    )
     found = [left for sweep in sweeps for folder in _runs_of(sweep) for left in _of_run(folder)]
     in_use = [left for left in found if f"{left.owner.name}/{left.path.name}" in named]
     return [left for left in found if left not in in_use] + [left for sweep in sweeps for left in _of_sweep(sweep)]

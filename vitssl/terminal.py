@@ -8,21 +8,12 @@ from typing import Any
 from rich.console import Console
 from rich.segment import Segment
 
-from vitssl.words import is_control
+from vitssl.words import printable
 
 
 def console(**options: Any) -> Console:
     """rich's Console, for which text in brackets is no markup, and text in colons no picture; control characters in a text do nothing."""
     return _Screen(markup=False, emoji=False, **options)
-
-
-def printable(text: str) -> str:
-    """The text with control characters, which would move a terminal's cursor or set its title, written as in a program."""
-    return (
-        text
-        if text.isprintable()
-        else "".join(ascii(letter)[1:-1] if is_control(letter) and letter not in "\n\t" else letter for letter in text)
-    )
 
 
 class _Screen(Console):

@@ -44,6 +44,18 @@ def is_control(letter: str) -> bool:
     return unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp")
 
 
+def printable(text: str, but_for: str = "\n\t") -> str:
+    """The text with control characters, which would move a terminal's cursor or set its title, written as in a program."""
+    if text.isprintable():
+        return text
+    return "".join(ascii(letter)[1:-1] if is_control(letter) and letter not in but_for else letter for letter in text)
+
+
+def one_line(text: str) -> str:
+    """As `printable`, line breaks and tabs too."""
+    return printable(text, but_for="")
+
+
 def has_control(text: str) -> bool:
     """Is a character in it of which a message would have several lines? File names that are not UTF-8 may pass."""
     return not text.isprintable() and any(is_control(letter) and not "\ud800" <= letter <= "\udfff" for letter in text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gzip
 import json
 import os
 import shutil
@@ -82,6 +83,31 @@ def test_a_pipe_among_the_images_is_a_bad_one_and_waits_for_nobody(make_folder, 
     os.mkfifo(source / "train" / "cat" / "pipe.jpg")
     with pytest.raises(ConfigError, match=r"train/cat/pipe\.jpg: cannot be read \(it is a pipe or a device\)"):
         build(source, tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["index.json", "samples.npy", "listing.csv.gz"])
+def test_a_pipe_in_the_place_of_a_record_is_one_line_and_waits_for_nobody(make_folder, tmp_path, capsys, name):
+    source, out = make_folder(), tmp_path / "out"
+    build(source, out)
+    (out / name).unlink()
+    os.mkfifo(out / name)
+    image(source / "train" / "cat" / "more.png")
+    command = ["shards", "build", str(source), str(out)] if name == "listing.csv.gz" else ["shards", "info", str(out)]
+    capsys.readouterr()
+    assert cli.main(command) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {out / name}: ") and "it is a pipe or a device" in error and error.count("\n") == 1
+
+
+def test_a_file_beyond_all_memory_is_a_bad_image(make_folder, tmp_path, capsys):
+    source, out = make_folder(), tmp_path / "out"
+    with open(source / "train" / "cat" / "z.jpg", "wb") as stream:
+        stream.truncate(10**12)
+    said = r"train/cat/z\.jpg: cannot be read \(it has 1,000,000,000,000 bytes, more than 1,073,741,824\)"
+    with pytest.raises(ConfigError, match=said):
+        build(source, out)
+    assert len(build(source, out, skip_bad=True)) == 17
+    assert "z.jpg" in findings.read(out).left_out[0][1]
 
 
 def test_bad_images_are_left_out_and_recorded(make_folder, tmp_path):
@@ -217,7 +243,14 @@ def test_a_damaged_plan_is_named(make_folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda whole: b"x\n", lambda whole: whole[:-30], lambda whole: b"", lambda whole: whole[:40] + b"x" * 90]
+    "damage",
+    [
+        lambda whole: b"x\n",
+        lambda whole: whole[:-30],
+        lambda whole: b"",
+        lambda whole: whole[:40] + b"x" * 90,
+        lambda whole: gzip.compress(b"split,name\na,b\n"),
+    ],
 )
 def test_a_damaged_listing_is_named(make_folder, tmp_path, damage):
     source, out = make_folder(), tmp_path / "out"

@@ -77,6 +77,25 @@ def test_a_pipe_in_the_place_of_a_file_is_one_line(place, source):
     assert "it is a pipe or a device" in said or "there is no such file" in said
 
 
+def test_a_class_of_tars_that_is_no_line_is_refused(place):
+    (place / "names").write_text("a\nb\x1b[2Jb\n")
+    for tar in ("x.tar", "y.tar"):
+        (place / tar).touch()
+    said = r"'b\x1b[2Jb' holds a control character, and is no name for a class; rename it"
+    assert said in refused(f"wds:{place}/x.tar?test=y.tar&classes=names")
+
+
+@pytest.mark.parametrize(
+    "source", ["csv:{}/huge", "list:{}?train=huge.json", "list:{}?train=huge.mat", "wds:{}/x.tar?test=y.tar&classes=huge"]
+)
+def test_a_list_beyond_all_memory_is_one_line(place, source):
+    for name in ("huge", "huge.json", "huge.mat", "x.tar", "y.tar"):
+        with open(place / name, "wb") as stream:
+            stream.truncate(10**11)
+    said = "cannot be read (it has 100,000,000,000 bytes, more than 2,147,483,648)"
+    assert said in refused(source.format(place))
+
+
 # --------------------------------------------------------------------------------------------------------------- lists
 
 ODD = [None, True, 1.5, [], {}, [1], {"a": 1}, "a\nb", "\0", "\ud800", "x" * 5_000]

@@ -17,6 +17,7 @@ import pytest
 import webdataset
 from PIL import Image
 
+from vitssl import cli
 from vitssl.config import ConfigError
 from vitssl.data import batch, shards
 from vitssl.data.index import COLUMNS, _own_sha256, fingerprint, load_index, read_index, to_json
@@ -267,6 +268,13 @@ ALTERED = {
     "a negative count": ("shards/0/images", -1, r"shards\[0\]\.images and \.bytes are not both counts"),
     "another count": ("shards/0/images", 5, "samples.offset has 17 values, the shards hold 18 images"),
     "classes": ("classes", "cat", "classes is not a list of names"),
+    "a class that moves the cursor": ("classes/0", "\x1b[2J", r"classes\[0\]: '\\x1b\[2J' holds a control character"),
+    "a class that is no text": ("classes/0", "\ud800", r"classes\[0\]: '\\ud800' holds a control character"),
+    "a name that sets a title": ("name", "\x1b]0;owned\x07", r"name: '\\x1b\]0;owned\\x07' holds a control character"),
+    "a name of two lines": ("name", "a\nb", r"name: 'a\\nb' holds a control character"),
+    "a name that is no text": ("name", "\ud800", r"name: '\\ud800' holds a control character"),
+    "no name": ("name", None, "name: null is not text"),
+    "a split of two lines": ("shards/0/split", "train\x1b[2J\nb", r"shards\[0\]\.split: 'train\\x1b\[2J\\nb' holds a control character"),
     "statistics": ("std", [0.1, float("nan"), 0.1], "std is not a list of three numbers from 0 to 1"),
     "a huge mean": ("mean", [10**400, 0.5, 0.5], "mean is not a list of three numbers from 0 to 1"),
     "huge bytes": ("shards/0/bytes", 10**30, r"shards\[0\]\.images and \.bytes are not both counts"),
@@ -359,6 +367,31 @@ def test_load_names_what_is_damaged(make_shards, damage, message):
     with pytest.raises(ConfigError, match=message) as error:
         shards.load_index(folder)
     assert "\n" not in str(error.value)
+
+
+def test_names_that_are_odd_and_can_be_printed_are_kept(make_folder, tmp_path):
+    names = ["[bold]", ":smile:", "été 猫 \U0001f600", "a\u200bb", "=1+1", "-x"]
+    source = make_folder(**{split: dict.fromkeys(names, 2) for split in ("train", "test")})
+    index = shards.build(str(source), tmp_path / "out", workers=1, progress=False)
+    assert index.classes == sorted(names)
+
+
+def test_a_folder_whose_name_is_no_line_is_called_as_it_is_written(make_folder, tmp_path, monkeypatch, capsys):
+    odd = tmp_path / os.fsdecode(b"a\nb\x1b\xff")
+    make_folder().rename(odd)
+    monkeypatch.chdir(odd)
+    assert cli.main(["shards", "build", "folder:.", str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().out.startswith(r"a\nb\x1b\udcff: 17 images")
+
+
+def test_what_findings_name_does_nothing_to_a_terminal(make_shards, capsys):
+    folder = make_shards().folder
+    (folder / "found.json").write_text(
+        json.dumps({"scaled": {"\x1b[2J": 1}, "left_out": [["train", "a\nb", "\x1b]0;x\x07"]], "near_duplicates": []})
+    )
+    assert cli.main(["shards", "info", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert r"a\nb: \x1b]0;x\x07" in shown and "\x1b" not in shown
 
 
 def test_verify_names_every_problem(make_shards):

@@ -118,6 +118,25 @@ def test_what_webdataset_leaves_out_is_left_out(tmp_path):
     assert [sample["__key__"] for sample in read if "cls" in sample] == [f"pet/{i:03d}" for i in range(6)]
 
 
+def test_a_member_beyond_all_memory_is_no_image(tmp_path):
+    source = write_set(tmp_path)
+    content = (tmp_path / "train-00.tar").read_bytes()
+    huge = tarfile.TarInfo("pet/zzz.png")
+    huge.size = 2_048_000_000  # a multiple of 512, on the disk a hole
+    with open(tmp_path / "train-00.tar", "wb") as stream:
+        stream.write(huge.tobuf())
+        stream.seek(huge.size, 1)
+        stream.write(label_of("pet/zzz") + content)
+    with pytest.raises(ConfigError, match=r"train-00\.tar: pet/zzz\.png: 2,048,000,000 bytes, more than 1,073,741,824, are no image"):
+        build(source, tmp_path / "out")
+
+
+def label_of(key: str) -> bytes:
+    member = tarfile.TarInfo(f"{key}.cls")
+    member.size = 1
+    return member.tobuf() + b"0".ljust(512, b"\0")
+
+
 def test_it_trains_in_place(make_run, tmp_path):
     build(write_set(tmp_path), tmp_path / "out")
     run = make_run({"objectives.classify": {}, "optim.batch_size": 4, "loop.epochs": 1}, shards=tmp_path / "out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Callable
@@ -34,6 +35,9 @@ WRONG = [
     ("submit sweep.yaml gpus=4", "(did you mean resources.gpus_per_node?)"),
     ("submit sweep.yaml seeds=[0,1]", "(did you mean axes.seed?)"),
     ("submit seeds.yaml", "seeds.yaml: seeds: 'seeds' is not known (did you mean axes.seed?)"),
+    ("submit pipe.yaml", "pipe.yaml: cannot be read (it is a pipe or a device)"),
+    ("submit sweep.yaml --site pipe.yaml", "pipe.yaml: cannot be read (it is a pipe or a device)"),
+    ("submit sweep.yaml --site big.yaml site.intensity_csv=pipe.yaml", r"site.intensity_csv: .*pipe.yaml: cannot be read \(it is a pipe"),
     ("submit tab.yaml", "tab.yaml: line 3: not YAML: a line is indented with a tab; write spaces"),
     ("submit sweep.yaml size=64", "(did you mean data.image_size?)"),
     ("submit sweep.yaml evals.knn.neighbors=3", "'neighbors' is not known (did you mean evals.knn.k?)"),
@@ -197,6 +201,7 @@ def somewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "bare.yaml").write_text("name: bare\narms: {a: {stages: {train: {objectives: {classify}}}}}\n")
     (place / "seeds.yaml").write_text(f"seeds: [0, 1]\n{EXAMPLE}")
     (place / "tab.yaml").write_text("arms:\n  a:\n\tstages: {}\n")
+    os.mkfifo(place / "pipe.yaml")
     (place / "tars").mkdir()
     for name in ("train-000000", "train-000001", "val-000000"):
         (place / "tars" / f"{name}.tar").touch()

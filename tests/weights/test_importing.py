@@ -346,6 +346,36 @@ def test_what_holds_no_network_is_one_line(content: Any, words: str, tmp_path: P
     assert words in error and error.startswith(f"error: {file}") and error.count("\n") == 1
 
 
+SWIN = {
+    "patch_embed.proj.weight": torch.zeros(96, 3, 4, 4), "layers.0.blocks.0.mlp.fc1.weight": torch.zeros(384, 96),
+    "layers.0.blocks.0.attn.relative_position_bias_table": torch.zeros(49, 3),
+}  # fmt: skip
+RESNET = {"conv1.weight": torch.zeros(64, 3, 7, 7), "layer1.0.x": torch.zeros(1)}
+CVT = {"stage0.patch_embed.proj.weight": torch.zeros(64, 3, 7, 7), "stage0.blocks.0.mlp.fc1.weight": torch.zeros(256, 64)}
+
+
+@pytest.mark.parametrize("digits", ["1" + "0" * 12, "9" * 5000])
+@pytest.mark.parametrize(
+    ("content", "name", "most"),
+    [
+        (SWIN, "layers.{}.x", "4"),
+        (SWIN, "layers.1.blocks.{}.x", "1,000"),
+        (SWIN, "layers.{}.blocks.0.attn_mask", "4"),
+        (RESNET, "layer{}.0.x", "5"),
+        (CVT, "stage{}.x", "3"),
+        (releases.bare().content, "blocks.{}.x", "1,000"),
+    ],
+)
+def test_a_name_that_counts_without_end_is_one_line(
+    content: dict[str, Tensor], name: str, most: str, digits: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file.pth"
+    torch.save(content | {name.format(digits): torch.zeros(1)}, file)
+    assert cli.main(["import", str(file), "--as", "timm"]) == 2
+    error = capsys.readouterr().err
+    assert error == f"error: {file}: {name.format(digits)[:80]} is one of more than {most}, and no network of this layout has as many\n"
+
+
 def test_a_folder_a_missing_file_and_a_missing_part_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["import", str(tmp_path), "--as", "mae"]) == 2
     assert capsys.readouterr().err == f"error: {tmp_path} is a folder; name the file of weights in it\n"
@@ -370,6 +400,11 @@ def test_a_dino_file_without_its_centre_is_one_line(tmp_path: Path) -> None:
     [
         ({importing.FIELDS: "{"}, "its metadata are damaged"),
         ({importing.FIELDS: "[]"}, "its metadata are damaged .not those of an export"),
+        ({importing.FIELDS: "[" * 100_000}, "its metadata are damaged .maximum recursion depth"),
+        ({importing.CLASSES: "1" * 5000}, "its metadata are damaged .Exceeds the limit"),
+        ({importing.CLASSES: '["\\u001b[2J"]'}, r"vitssl\.classes\[0\]: '\\x1b\[2J' holds a control character"),
+        ({importing.CLASSES: '["x", "a\\nb"]'}, r"vitssl\.classes\[1\]: 'a\\nb' holds a control character"),
+        ({importing.CLASSES: '["\\ud800"]'}, r"vitssl\.classes\[0\]: '\\ud800' holds a control character"),
         ({importing.FIELDS: '{"data.image_size": "big"}'}, "data.image_size: 'big' is not a whole number"),
     ],
 )

@@ -185,7 +185,7 @@ class Swin(Backbone):
 
         Theirs count a patch merging with the stage before it, and hold index and mask buffers.
         """
-        merging = re.compile(rf"{re.escape(prefix)}layers\.(\d+)\.downsample\.")
+        merging = re.compile(rf"{re.escape(prefix)}layers\.(\d{{1,4}})\.downsample\.")  # Python refuses a number of 5,000
         authors = f"{prefix}layers.0.downsample.norm.weight" in state
         ours, converted = {f"{prefix}{name}": value for name, value in self.state_dict().items()}, {}
         for name, value in state.items():

@@ -11,7 +11,7 @@ from vitssl import version
 from vitssl.arguments import Parser, guarded
 from vitssl.cli import weights
 from vitssl.cli.base import agreed, command, names, not_negative, note_unfinished, numbers, positive
-from vitssl.words import counted
+from vitssl.words import counted, printable
 
 _TRAINS = "`python jobs/submit.py SWEEP` trains, for example sweeps/quickstart.yaml"
 ELSEWHERE = dict.fromkeys(("train", "run", "submit", "sweep", "pretrain", "finetune"), _TRAINS)
@@ -113,7 +113,7 @@ def _shards_build(arguments: argparse.Namespace) -> None:
         print(f"note: {note}", file=sys.stderr)
     build = shards.rebuild if arguments.rebuild else shards.build
     build(arguments.source, arguments.out, workers=arguments.workers, skip_bad=arguments.skip_bad, progress=True)
-    print(shards.info(arguments.out))
+    print(printable(shards.info(arguments.out)))
 
 
 def _shards_verify(arguments: argparse.Namespace) -> int:
@@ -131,7 +131,7 @@ def _shards_verify(arguments: argparse.Namespace) -> int:
 def _shards_info(arguments: argparse.Namespace) -> None:
     from vitssl.data import shards
 
-    print(shards.info(arguments.folder))
+    print(printable(shards.info(arguments.folder)))
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
@@ -198,7 +198,6 @@ def _analyze(arguments: argparse.Namespace) -> None:
 
 def _prune(arguments: argparse.Namespace) -> None:
     from vitssl import prune
-    from vitssl.terminal import printable
 
     if not (found := prune.find(arguments.runs)):
         print(f"{arguments.runs}: there is nothing that could go")

@@ -13,6 +13,8 @@ from dataclasses import field
 from operator import attrgetter
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
+from vitssl.words import has_control, one_line
+
 
 class ConfigError(ValueError):
     """A mistake that the user can fix: its text is one line, ``PLACE: FIELD: REASON``.
@@ -28,7 +30,8 @@ class ConfigError(ValueError):
         self.reason, self.field, self.place = reason, field, place
 
     def __str__(self) -> str:
-        return ": ".join(part for part in (self.place, self.field, self.reason) if part)
+        text = ": ".join(part for part in (self.place, self.field, self.reason) if part)
+        return one_line(text) if has_control(text) else text  # names from elsewhere; those of files that are not UTF-8 stay as they are
 
 
 class Problem(NamedTuple):

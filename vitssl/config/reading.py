@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from vitssl.config.base import ConfigError
+from vitssl.reader import read_whole
 from vitssl.words import is_control
 
 MOST_CHARACTERS = 1_000_000
@@ -32,7 +33,7 @@ def read_yaml(path: str | Path, *, variables: bool = True) -> dict[str, Any]:
         ConfigError: there is no such file, it is not YAML, is too large, or holds something else.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_whole(path, 4 * MOST_CHARACTERS).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
         _check_text(text, variables)
         content = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=True)
         _check_values(content, ())
@@ -48,7 +49,9 @@ def read_yaml(path: str | Path, *, variables: bool = True) -> dict[str, Any]:
         raise ConfigError("not YAML: it is no text", place=str(path)) from None
     except RecursionError:
         raise ConfigError("values are nested too deep", place=str(path)) from None
-    except (yaml.YAMLError, OmegaConfBaseException, OSError, ValueError) as error:  # a number of 5,000 digits is a ValueError
+    except OSError as error:
+        raise ConfigError(f"cannot be read ({error.strerror})", place=str(path)) from None
+    except (yaml.YAMLError, OmegaConfBaseException, ValueError) as error:  # a number of 5,000 digits is a ValueError
         raise ConfigError(str(error).split("\n")[0], getattr(error, "full_key", None) or "", str(path)) from None
     if not isinstance(content, dict):
         raise ConfigError(f"{str(content)[:80]} is not a mapping of names; write name: value", place=str(path))

@@ -20,7 +20,7 @@ import numpy as np
 import psutil
 
 from vitssl.config import ConfigError
-from vitssl.files import read_whole
+from vitssl.reader import read_whole
 
 MOST_DIMENSIONS = 4  # of an idx file: images, rows, columns, colours
 MOST_CLASSES = 1_000_000
@@ -68,7 +68,7 @@ def read_idx(file: Path) -> np.ndarray:
         ConfigError: naming the file, when it is something else or cut short.
     """
     try:
-        packed = io.BytesIO(read_whole(file))
+        packed = io.BytesIO(read_whole(file, MOST_BYTES))
         with gzip.open(packed) if file.suffix == ".gz" else packed as stream:
             if stream.read(3) != b"\0\0\x08":
                 raise ConfigError(f"{file}: not an idx file of unsigned bytes")

@@ -16,6 +16,7 @@ from vitssl.config import ConfigError
 from vitssl.data.depth import RULE
 from vitssl.data.index import Index
 from vitssl.files import read_json, write_atomically
+from vitssl.words import one_line
 
 FILE = "found.json"
 SHOWN = 3  # images named in a line
@@ -92,7 +93,7 @@ def lines(index: Index) -> list[str]:
 
 
 def _scaled(scaled: dict[str, int]) -> str:
-    counts = ", ".join(f"{count:,} of {was}" for was, count in sorted(scaled.items()))
+    counts = ", ".join(f"{count:,} of {one_line(was)}" for was, count in sorted(scaled.items()))
     return f"to 8 bits: {counts} ({RULE})"
 
 
@@ -109,4 +110,4 @@ def _near_duplicates(index: Index, found: Findings) -> list[str]:
 def _first(texts: list[str], index: Index) -> str:
     more = f"; all {len(texts):,} in {index.folder / FILE}" if len(texts) > SHOWN else ""
     shown = "; ".join(texts[:SHOWN])
-    return shown.encode("utf-8", "backslashreplace").decode() + more  # file names need not be UTF-8
+    return one_line(shown) + more  # file names need not be UTF-8

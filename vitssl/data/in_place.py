@@ -20,6 +20,7 @@ from vitssl.config import ConfigError
 from vitssl.data import decode, tars, writing
 from vitssl.data.finishing import Records
 from vitssl.data.samples import UNLABELLED, Sample, Source, Tars
+from vitssl.reader import MOST_IMAGE_BYTES
 
 MOST_CLASSES = 1_000_000
 LONGEST_NAME = 200  # letters of a class's name
@@ -82,6 +83,8 @@ class _Reader:
 
     def _image(self, stream: BinaryIO, group: tars.Group, ending: str) -> writing.Stored:
         where = f"{group.where}.{ending}"
+        if group.members[ending].size > MOST_IMAGE_BYTES:
+            raise ConfigError(f"{where}: {group.members[ending].size:,} bytes, more than {MOST_IMAGE_BYTES:,}, are no image")
         encoded = _content(stream, group, ending)
         pixels, was = decode.decode_file(encoded, where)
         if was and not np.array_equal(decode.decode(encoded, where), pixels):

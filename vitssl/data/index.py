@@ -29,6 +29,7 @@ from vitssl.data.decode import decode
 from vitssl.data.index_schema import COLUMNS, columns_of
 from vitssl.data.splits import spelled
 from vitssl.files import hash_file, write_atomically
+from vitssl.reader import read_whole
 
 INDEX_FILE = "index.json"
 UNFINISHED = ".build"  # subfolder of what an unfinished build has done so far
@@ -153,7 +154,7 @@ def read_index(folder: str | Path) -> Index:
     """The index of a folder, checked in itself but not against the shard files; see `load_index`."""
     path = Path(folder) / INDEX_FILE
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(read_whole(path).decode("utf-8"))
     except FileNotFoundError:
         if (path.parent / UNFINISHED).is_dir():
             raise ConfigError(

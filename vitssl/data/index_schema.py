@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from vitssl import records
 from vitssl.config import ConfigError
 from vitssl.data.decode import MOST_PIXELS
 
 SHARD_NAME = re.compile(r"[\w-][\w.-]*")  # a file of the folder itself
+LINES = {"name": str, "source": str, "sha256": str, "classes": [str]}  # each in one line that does nothing to a terminal
 COLUMNS = ("offset", "size", "label", "height", "width", "crc32")
 
 
@@ -32,11 +34,9 @@ def columns_of(content: dict[str, Any], samples: Any) -> dict[str, np.ndarray]:
 
 
 def _field_problems(content: dict[str, Any]) -> Iterator[str]:
-    for name in ("name", "source", "sha256"):
-        if not isinstance(content.get(name), str):
-            yield f"{name} is not text"
     if not _are(str, content.get("classes")):
         yield "classes is not a list of names"
+    yield from (f"{field}: {problem}" for field, problem in records.problems(LINES, content))
     for name in ("mean", "std"):
         if not _are(float | int, content.get(name)) or len(content[name]) != 3 or not all(0 <= value <= 1 for value in content[name]):
             yield f"{name} is not a list of three numbers from 0 to 1"
@@ -48,6 +48,7 @@ def _field_problems(content: dict[str, Any]) -> Iterator[str]:
             yield f"shards[{number}].name is not the name of a file"
         if not isinstance(shard.get("split"), str) or not isinstance(shard.get("sha256"), str):
             yield f"shards[{number}] has no split or no sha256"
+        yield from (f"shards[{number}].{field}: {problem}" for field, problem in records.problems({"split": str, "sha256": str}, shard))
         if any(not isinstance(shard.get(count), int) or not 0 <= shard[count] < 2**40 for count in ("images", "bytes")):
             yield f"shards[{number}].images and .bytes are not both counts"
 

@@ -20,6 +20,7 @@ from vitssl.config import ConfigError
 from vitssl.data.index import Index
 from vitssl.data.samples import Sample, Source, Tars
 from vitssl.data.sources import open_source
+from vitssl.reader import open_regular
 from vitssl.words import counted
 
 FILE = "listing.csv.gz"  # beside index.json: what was listed when the shards were built, a line for each image
@@ -90,19 +91,23 @@ def _class(row: Row, classes: list[str]) -> str:
 
 
 def _read(path: Path) -> Images:
-    """What was listed.
+    """What a build listed.
 
     Raises:
         ConfigError: the file is damaged.
     """
     try:
-        with gzip.open(path, "rt", encoding="utf-8", errors="surrogateescape", newline="") as text:
+        with (
+            open_regular(path) as stream,
+            gzip.open(stream, "rt", encoding="utf-8", errors="surrogateescape", newline="") as text,
+        ):
             table = csv.reader(text)
             if next(table, None) is None:
                 raise EOFError("it is empty")
             return {(split, name): (label, size) for split, name, label, size in table}
     except (OSError, EOFError, ValueError, zlib.error, csv.Error) as error:
-        reason = f"damaged ({error}), so that what differs from the source cannot be named; delete it, and the images are only counted"
+        why = getattr(error, "strerror", None) or error
+        reason = f"damaged ({why}), so that what differs from the source cannot be named; delete it, and the images are only counted"
         raise ConfigError(reason, place=str(path)) from None
 
 

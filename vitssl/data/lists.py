@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from vitssl.config import ConfigError
 from vitssl.data.splits import spelled
-from vitssl.files import read_whole
+from vitssl.reader import read_whole
 
 READ_S, READ_BYTES_PER_S = 20, 1e6  # one of 12,000 images takes half a second, one of a million and 130 MB takes twenty
 # each path is a separate cell

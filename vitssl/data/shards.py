@@ -25,6 +25,7 @@ from vitssl.data.inspecting import info, verify
 from vitssl.data.samples import Source, Tars
 from vitssl.data.sources import open_source
 from vitssl.files import flock, open_lock, write_atomically
+from vitssl.reader import read_whole
 
 __all__ = ["Index", "build", "info", "load_index", "rebuild", "verify"]
 
@@ -195,7 +196,7 @@ def _continues(out: Path, source: Source) -> bool:
     """
     path = out / UNFINISHED / "plan.json"
     try:
-        return path.exists() and json.loads(path.read_text()) == _plan(source)
+        return path.exists() and json.loads(read_whole(path)) == _plan(source)
     except (ValueError, RecursionError) as error:
         reason = f"damaged ({error}), so that the unfinished build in {out} cannot go on; delete that folder and build again"
         raise ConfigError(reason, place=str(path)) from None

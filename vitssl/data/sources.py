@@ -36,7 +36,8 @@ from vitssl.data.folders import existing, open_folder
 from vitssl.data.index import INDEX_FILE, UNFINISHED
 from vitssl.data.samples import UNLABELLED, Options, Sample, Source
 from vitssl.data.splits import spelled
-from vitssl.words import has_control, is_control
+from vitssl.records import LINE
+from vitssl.words import has_control, is_control, one_line
 
 MOST_LETTERS = 1000  # of a class's name
 
@@ -91,6 +92,10 @@ def open_source(source: str) -> Source:
         near = closest(kind, list(_KINDS)) if colon else []
         hint = f"; write folder:{source}" if os.path.isdir(source.partition("?")[0]) else f" (did you mean {near[0]}:?)" if near else ""
         raise ConfigError(f"source {source[:200]!r} is neither an existing folder nor one of {kinds}{hint}")
+    opened.name = one_line(opened.name)
+    for name in opened.classes:
+        if problem := LINE.problem(name):
+            raise ConfigError(f"{source}: {problem}, and is no name for a class; rename it")
     for split in opened.splits:
         if not re.fullmatch(r"[A-Za-z0-9_-]+", split):
             raise ConfigError(f"{source}: {split!r} is no name for a split; use letters, digits, _ and -")

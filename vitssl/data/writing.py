@@ -23,7 +23,8 @@ from vitssl.data import decode, depth, listing
 from vitssl.data.index import COLUMNS, UNFINISHED
 from vitssl.data.near_duplicates import signatures, thumbnail
 from vitssl.data.samples import InOrder, Sample, Source, Tars
-from vitssl.files import hash_file, move, read_whole, write_atomically
+from vitssl.files import hash_file, move, write_atomically
+from vitssl.reader import MOST_IMAGE_BYTES, read_whole
 
 if TYPE_CHECKING:
     from webdataset import TarWriter
@@ -58,7 +59,7 @@ class Job:
         Raises:
             ValueError: the record, or the signatures of its images, are not as they were written.
         """
-        record = json.loads(self.path.read_text())
+        record = json.loads(read_whole(self.path))
         if not _is_record(record) or np.load(self.signatures, mmap_mode="r").shape[:1] != (len(record["rows"]),):
             raise ValueError("not as it was written")
         return record
@@ -208,7 +209,7 @@ def stored(sample: Sample) -> Stored:
         pixels = decode.rgb_array(levels.pixels, sample.name)
         return Stored(decode.encode_png(levels.pixels), pixels, levels.was)
     try:
-        encoded = read_whole(sample.image)
+        encoded = read_whole(sample.image, MOST_IMAGE_BYTES)
     except OSError as error:
         raise ConfigError(f"{sample.image}: cannot be read ({error.strerror})") from None
     pixels, was = decode.decode_file(encoded, sample.image)

@@ -15,7 +15,7 @@ from vitssl.config import ConfigError, Site, fill, load
 from vitssl.files import read_events, read_json, read_sweep
 from vitssl.records import COST, EVALUATED, check_as
 from vitssl.report import kept
-from vitssl.terminal import printable
+from vitssl.words import printable
 
 SILENT_S = 300.0  # a running attempt writes its energy twice a minute; after this long without a record it counts as interrupted
 SUMMED = (

@@ -7,7 +7,7 @@ from typing import Any
 
 from vitssl.report.collect import RunFolder, Sweep
 from vitssl.report.details import linked
-from vitssl.terminal import printable
+from vitssl.words import printable
 
 
 def failed(sweep: Sweep) -> list[RunFolder]:

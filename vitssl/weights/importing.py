@@ -11,7 +11,7 @@ from typing import Any
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from vitssl import config, cost, model, state
+from vitssl import config, cost, model, records, state
 from vitssl.config import NO_SHARDS, SCHEMA, ConfigError, Run
 from vitssl.config.weights import RELEASED, imported_folder
 from vitssl.data.index import load_index
@@ -195,11 +195,13 @@ def _noted(file: Path) -> tuple[dict[str, Any], list[str]]:
         metadata = opened.metadata() or {}
     try:
         fields, classes = (json.loads(metadata.get(name, empty)) for name, empty in ((FIELDS, "{}"), (CLASSES, "[]")))
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError
         raise ConfigError(f"its metadata are damaged ({error})", place=str(file)) from None
     if not isinstance(fields, dict) or not isinstance(classes, list):
         raise ConfigError("its metadata are damaged (not those of an export)", place=str(file))
-    return {name: fields[name] for name in NOTED if name in fields}, [str(name) for name in classes]
+    for field, problem in records.problems([str], classes):
+        raise ConfigError(f"its metadata are damaged ({CLASSES}{field}: {problem})", place=str(file))
+    return {name: fields[name] for name in NOTED if name in fields}, classes
 
 
 def _data_facts(run: Run, num_classes: int, names: list[str]) -> dict[str, Any]:

@@ -14,9 +14,11 @@ from torch import Tensor
 
 from vitssl.backbones.layers import sincos_positions
 from vitssl.config import FAMILIES, SIZES, ConfigError
+from vitssl.config.bounds import BLOCKS
 from vitssl.words import counted
 
 USUAL_SIZE_PX = 224  # of the images, where no shape tells
+LONGEST = 80  # letters of a name in a message that is about the name itself
 HEADS_OF_WIDTH = {1280: 16}  # ViT-H; every other released size has heads that are 64 wide
 
 
@@ -55,10 +57,17 @@ class Tensors(dict[str, Tensor]):
             raise ConfigError(f"{self.there(name)} has shape {tuple(shape)}, and {dims} dimensions are expected, none of them empty")
         return shape
 
-    def count(self, pattern: str) -> int:
-        """One more than the largest number that the pattern's group has in a name; 0 where none matches."""
-        numbers = (int(match[1]) for name in self if (match := re.match(pattern, name)))
-        return 1 + max(numbers, default=-1)
+    def count(self, pattern: str, most: int = BLOCKS) -> int:
+        """One more than the largest number that the pattern's group has in a name; 0 where none matches.
+
+        Raises:
+            ConfigError: it is more than ``most``: a name can count anything, and what follows goes from one to the next.
+        """
+        found = ((name, match[1].lstrip("0") or "0") for name in self if (match := re.match(pattern, name)))
+        name, largest = max(found, key=lambda pair: (len(pair[1]), pair[1]), default=("", "-1"))
+        if len(largest) > len(str(most)) or int(largest) >= most:
+            raise ConfigError(f"{self.there(name)[:LONGEST]} is one of more than {most:,}, and no network of this layout has as many")
+        return 1 + int(largest)
 
 
 def fields(tensors: Tensors) -> dict[str, Any]:
@@ -101,7 +110,7 @@ def _transformer(tensors: Tensors) -> dict[str, Any]:
 
 def _swin(tensors: Tensors) -> dict[str, Any]:
     dim, _, patch_px, _ = tensors.shape("backbone.patch_embed.proj.weight", 4)
-    stages = tensors.count(r"backbone\.layers\.(\d+)\.")
+    stages = tensors.count(r"backbone\.layers\.(\d+)\.", _most_stages("swin"))
     length, heads = tensors.shape("backbone.layers.0.blocks.0.attn.relative_position_bias_table", 2)
     window = (math.isqrt(length) + 1) // 2
     hidden, _ = tensors.shape("backbone.layers.0.blocks.0.mlp.fc1.weight", 2)
@@ -120,7 +129,7 @@ def _swin(tensors: Tensors) -> dict[str, Any]:
 
 def _resnet(tensors: Tensors) -> dict[str, Any]:
     dim = tensors.shape("backbone.conv1.weight", 4)[0]
-    stages = tensors.count(r"backbone\.layer(\d+)\.") - 1
+    stages = tensors.count(r"backbone\.layer(\d+)\.", 1 + _most_stages("resnet")) - 1
     depths = [tensors.count(rf"backbone\.layer{i + 1}\.(\d+)\.") for i in range(stages)]
     return _named("resnet", {"embed_dim": dim, "depths": depths}) | {"data.image_size": USUAL_SIZE_PX}
 
@@ -132,7 +141,7 @@ def _t2t(tensors: Tensors) -> dict[str, Any]:
 
 def _cvt(tensors: Tensors) -> dict[str, Any]:
     dim = tensors.shape("backbone.stage0.patch_embed.proj.weight", 4)[0]
-    stages = tensors.count(r"backbone\.stage(\d+)\.")
+    stages = tensors.count(r"backbone\.stage(\d+)\.", _most_stages("cvt"))
     depths = [tensors.count(rf"backbone\.stage{i}\.blocks\.(\d+)\.") for i in range(stages)]
     hidden, _ = tensors.shape("backbone.stage0.blocks.0.mlp.fc1.weight", 2)
     heads = dim // 64 if dim % 64 == 0 else None
@@ -148,6 +157,10 @@ MARKERS = {
     r"backbone\.stage0\..*": _cvt,
     r".*": _vit,
 }
+
+
+def _most_stages(family: str) -> int:
+    return len(FAMILIES[family].widths)
 
 
 def _named(family: str, sizes: dict[str, Any]) -> dict[str, Any]:
