@@ -200,7 +200,7 @@ DAMAGES = {
     "no reasons": ("train-000001.json", lambda record: record | {"left_out": [[1]]}, "not as it was written"),
     "no JSON": ("train-000001.json", b"[", "Expecting value"),
     "a list": ("train-000001.json", b"[1]", "not as it was written"),
-    "no text": ("train-000001.json", b"\xff\xfe", "codec can't decode"),
+    "no text": ("train-000001.json", b"\x80x", "codec can't decode"),
     "no signatures": ("train-000001.npy", b"", "No data left in file"),
     "signatures that are cut": ("train-000001.npy", None, "mmap length is greater than file size"),
 }

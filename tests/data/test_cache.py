@@ -413,7 +413,7 @@ def test_what_torch_compiles_is_kept_there_too(data, monkeypatch):
 def test_a_folder_in_the_way_of_a_cache_is_named(make_shards, data):
     index = make_shards()
     folder = folder_of(data)
-    in_the_way = folder / f"{index.sha256[:20]}-full.tmp"
+    in_the_way = folder / f"{stem(index)}-full.tmp"
     in_the_way.mkdir(mode=0o700, parents=True)
     folder.chmod(0o700)
     with pytest.raises(ConfigError, match=r"^data\.cache_dir: .*-full\.tmp is no file of the cache \(Is a directory\); delete it$"):

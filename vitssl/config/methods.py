@@ -39,7 +39,7 @@ METHODS = (
     Method("SSAT", {"objectives": {"classify": {"weight": 0.1}, "mae": {"weight": 0.9}}}, "ssat_vs_sslft"),
     Method(
         "SSL+FT", {"stages": {"pretrain": {"objectives.mae": {}}, "finetune": {"objectives.classify": {}, "init_from": "pretrain"}}},
-        "quickstart", ("pretraining", "finetuning"), "the stages of an arm",
+        "own_images", ("pretraining", "finetuning"), "the stages of an arm",
     ),
     Method("Drloc", {"objectives": {"classify": {}, "drloc": {}}}, "drloc_scratch", ("vt_drloc",)),
     Method("GMML", {"objectives.gmml": {}}, "gmml_small"),
