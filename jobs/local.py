@@ -172,7 +172,8 @@ def refuse_running(sweep: Path) -> None:
         return
     if (asked := read_json(sweep / PID_FILE).get("stop_file")) and Path(asked).exists():
         raise ConfigError(f"{sweep}: process {pid} of this machine was asked to stop, and still saves; try again in a few seconds")
-    raise ConfigError(f"{sweep} is being run by process {pid} of this machine; end that first with jobs/cancel.py {sweep}")
+    look = f"python jobs/status.py {sweep} shows how far it is, python jobs/cancel.py {sweep} ends it"
+    raise ConfigError(f"{sweep} is being run by process {pid} of this machine; {look}")
 
 
 def running(sweep: Path) -> int | None:

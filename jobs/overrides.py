@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,19 +125,34 @@ def parse(arguments: list[str]) -> Overrides:
         ConfigError: an argument that names no field, or whose value is not YAML.
     """
     result = Overrides()
-    for argument in arguments:
+    for number, argument in enumerate(arguments):
         key, equals, text = argument.partition("=")
         key = key.strip()
         if not equals or "" in key.split("."):
-            raise ConfigError(f"{argument!r} is not key=value{_advice(argument)}", place=CLI)
+            raise ConfigError(f"{argument!r} is not key=value{_advice(argument, arguments[:number])}", place=CLI)
+        if whole := _cut_by_the_shell(arguments[number:]):
+            raise ConfigError(f"the shell cut it at its spaces; write {shlex.quote(whole)}", key, CLI)
         _file_under(result, key, read_value(text, key, CLI))
     return result
 
 
-def _advice(argument: str) -> str:
+def _advice(argument: str, before: list[str]) -> str:
     if Path(argument).suffix in (".yaml", ".yml"):
         return "; one sweep file at a time, before all key=value"
-    return f"; write {argument}=VALUE, without spaces" if re.fullmatch(r"\w[\w.]*", argument) and "." in argument else ""
+    if with_colon := re.fullmatch(r"([A-Za-z][\w.]*):(\S+)", argument):
+        return f"; write {with_colon[1]}={with_colon[2]}"
+    if re.fullmatch(r"\w[\w.]*", argument) and "." in argument:
+        return f"; write {argument}=VALUE, without spaces"
+    return f"; if it belongs to the value before it, write {shlex.quote(f'{before[-1]} {argument}')}" if before else ""
+
+
+def _cut_by_the_shell(arguments: list[str]) -> str | None:
+    """The first argument with those after it that close its brackets; None where they are closed already, or never are."""
+    for end in range(1, len(arguments) + 1):
+        whole = " ".join(arguments[:end])
+        if sum(whole.count(bracket) for bracket in "{[") <= sum(whole.count(bracket) for bracket in "}]"):
+            return whole if end > 1 else None
+    return None
 
 
 def _file_under(result: Overrides, key: str, value: Any) -> None:

@@ -69,6 +69,7 @@ def main(arguments: list[str] | None = None, module: str = TRAINING) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="jobs/submit.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.takes_fields = True
+    parser.own_keys = {name: [name] for name in overrides.OF_THE_SWEEP} | {"arms": ["arms"], "seed": ["axes.seed"]}
     add = parser.add_argument
     add("sweep", type=Path, help="a YAML file, for example sweeps/quickstart.yaml")
     add(

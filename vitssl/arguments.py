@@ -20,11 +20,13 @@ class Parser(argparse.ArgumentParser):
 
     Attributes:
         takes_fields: it has key=value too, so that ``--lr 3`` was meant as one.
+        own_keys: what else of key=value words may have been meant as, before the fields.
         elsewhere: what to type for commands that people look for here.
     """
 
     _options: ClassVar[set[str]] = set()  # of all parsers of this process: what a command does not know, its parser tells the one above
     takes_fields = False
+    own_keys: ClassVar[dict[str, list[str]]] = {}
     elsewhere: ClassVar[dict[str, str]] = {}
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -44,7 +46,8 @@ class Parser(argparse.ArgumentParser):
         if message == "unrecognized arguments: --resume":
             message += " (type the same command again: what is done stays, what was stopped goes on)"
         elif word := re.match(r"unrecognized arguments: --?(\w[\w.-]*)", message):
-            fields = [f"{name}=VALUE" for name in meant(word[1].replace("-", "_"))] if self.takes_fields else []
+            key = word[1].replace("-", "_")
+            fields = [f"{name}=VALUE" for name in (self.own_keys.get(key) or meant(key))] if self.takes_fields else []
             near = fields or (closest(f"--{word[1]}", sorted(self._options)) if len(word[1]) > 1 else [])
             message += f" (did you mean {near[0]}?)" if near else ""
         elif missing := re.match(r"the following arguments are required: (\w+)|argument (--\w+): expected", message):

@@ -185,9 +185,9 @@ def test_the_launchers_table_fits_eighty_columns(expand, capsys, words, all_jobs
 def test_seeds_share_a_line_and_axes_of_one_value_go_without_saying(expand, capsys) -> None:
     table = listed(expand, capsys, "axes.data=[plain]", "axes.seed=[0,1,2]", "arms=[scratch,chain_short]")
     assert [line.split()[1:-1] for line in table] == [
-        ["scratch", "│", "3", "│", "10", "│"],
-        ["chain_short", "pretrain", "│", "3", "│", "5", "│"],
-        ["chain_short", "finetune", "│", "3", "│", "10", "│", "pretrain"],
+        ["scratch", "│", "classify", "│", "3", "│", "10", "│"],
+        ["chain_short", "pretrain", "│", "mae", "│", "3", "│", "5", "│"],
+        ["chain_short", "finetune", "│", "classify", "│", "3", "│", "10", "│", "pretrain"],
     ]
     two = listed(expand, capsys, "axes.seed=[0,1,2]", "arms=[scratch]", "axes.optim.lr=[0.1,0.2]")
     assert [" ".join(line.split()[1:4]) for line in two] == [f"scratch {data} lr{lr}" for data in ("plain", "flipped") for lr in (0.1, 0.2)]

@@ -71,6 +71,32 @@ def test_held_out_images_choose_and_the_best_on_test_stands_beside(grid_sweep) -
     assert [entry.kind for entry in table.rows[0]].count(PUBLISHED) == 1
 
 
+def test_every_value_has_its_means(grid_sweep) -> None:
+    every = selection.points(lay_out(collect(grid_sweep())))
+    assert every.header == ["arm", "lr", "weight_decay", "held-out top-1 %", "test top-1 %"]
+    assert [[entry.text for entry in row] for row in every.rows] == [
+        ["Ours", "0.1", "0.0", "60.00 ± 0.00 (2)", "71.00 ± 1.41 (2)"],
+        ["Ours", "0.1", "0.05", "66.00 ± 1.41 (2)", "75.00 ± 1.41 (2)"],
+        ["Ours", "0.2", "0.0", "65.00 ± 1.41 (2)", "79.00 ± 1.41 (2)"],
+        ["Ours", "0.2", "0.05", "50.00 ± 0.00 (2)", "60.00 ± 0.00 (2)"],
+    ]
+
+
+def test_an_arm_that_the_axes_leave_alone_has_no_values(grid_sweep) -> None:
+    """All of its cells are the same runs."""
+    found = collect(grid_sweep())
+    first = {
+        cell.axes["seed"]: cell.stages for cell in found.cells if (cell.axes["optim.lr"], cell.axes["optim.weight_decay"]) == (0.1, 0.0)
+    }
+    for cell in found.cells:
+        cell.stages = first[cell.axes["seed"]]
+    laid_out = lay_out(found)
+    line = texts(laid_out)
+    assert selection.points(laid_out) is None
+    assert "lr" not in line and line["held-out top-1 %"] == "60.00 ± 0.00" and line["cells"] == "1"
+    assert "mean ± std over the cells" not in line
+
+
 def test_rows_collapse_and_every_run_stays_listed(grid_sweep) -> None:
     laid_out = lay_out(collect(grid_sweep()))
     (row,) = main_table.table(laid_out).rows

@@ -88,9 +88,8 @@ class Loop:
         if horizon < self.epochs:
             yield Problem("loop.schedule_epochs", f"{self.schedule_epochs} is shorter than loop.epochs={self.epochs}")
         if self.warmup_epochs >= horizon:
-            yield Problem(
-                "loop.warmup_epochs", f"{self.warmup_epochs:g} leaves nothing of the {counted(horizon, 'epoch')} to train; set it lower"
-            )
+            reason = f"{self.warmup_epochs:g} leaves nothing of the {counted(horizon, 'epoch')} to train"
+            yield Problem("loop.warmup_epochs", f"{reason}; type loop.warmup_epochs={min(horizon - 1, max(1, horizon // 10)):g}")
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
             yield Problem("loop.ema_decay", f"{self.ema_decay} is not in (0, 1)")
 

@@ -121,7 +121,7 @@ def _more(report: Report) -> str:
     _, first = _layout(report)
     sections = {
         "What failed": failures.html(grid.sweep),
-        "Chosen and compared": row(*titled(selection.table(grid), main_table.differences(grid, report.columns))),
+        "Chosen and compared": row(*titled(selection.table(grid), selection.points(grid), main_table.differences(grid, report.columns))),
         "Reading": lines(further(grid)),
         "Cost": row(*_cost(grid), *(plot(name, plots) for name in COSTS if name not in first)),
         "Energy and CO2e, for a paper": copied(statement(grid.sweep)),

@@ -26,6 +26,11 @@ class Selection:
         return {point: mean(values) for point, values in scores.items() if None not in values}
 
     @property
+    def is_moot(self) -> bool:
+        """Do the axes change nothing of this arm, so that all points have the same runs?"""
+        return len(self.points) > 1 and len({tuple(cell.last.path for cell in cells) for cells in self.points.values()}) == 1
+
+    @property
     def missing(self) -> int:
         """The points that do not count yet."""
         return len(self.points) - len(self.means("val"))

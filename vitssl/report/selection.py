@@ -11,6 +11,8 @@ from vitssl.report.stats import std
 from vitssl.report.table import DASH, PUBLISHED, Entry, Table
 from vitssl.report.tables import chosen_over, plus_minus, which
 
+MOST_POINTS = 100  # lines of the table of all values
+
 
 def table(grid: Grid) -> Table | None:
     """By row and column: the chosen point and its metric, the paper's number, the best of the grid by the test images, points that lack."""
@@ -31,6 +33,31 @@ def table(grid: Grid) -> Table | None:
     ).trimmed()  # fmt: skip
 
 
+def points(grid: Grid) -> Table | None:
+    """Every value that was selected from: the means of an ablation, by row and column; None where they are too many to read."""
+    select, metric = grid.sweep.facts.get("select") or [], grid.measured.title
+    rows = [line for column in grid.columns for row in grid.rows if row.selections for line in _points(grid, row, column)]
+    if not 0 < len(rows) <= MOST_POINTS:
+        return None
+    header = ["arm", grid.axis or "", *(grid.short(axis) for axis in select), f"held-out {metric}", f"test {metric}"]
+    caption = f"Of each arm at every {chosen_over(grid.sweep)}: mean ± standard deviation over the seeds, their number in brackets."
+    return Table("All values of the selection", header, rows, caption, left=frozenset({0, 1})).trimmed()
+
+
+def _points(grid: Grid, row: Row, column: Any) -> list[list[Entry]]:
+    """A line for each point that an arm has of its own."""
+    selection = row.selections[column]
+    if selection.is_moot:
+        return []
+    lines = []
+    for point, cells in selection.points.items():
+        scores = ([cell.result(of, selection.metric) for cell in cells] for of in ("val", "test"))
+        done = [[score for score in values if score is not None] for values in scores]
+        shown = [Entry(f"{plus_minus(values)} ({len(values)})" if values else DASH) for values in done]
+        lines.append([*which(grid, row, column), *(Entry(str(value)) for value in point), *shown])
+    return lines
+
+
 def _line(grid: Grid, row: Row, column: Any) -> list[Entry]:
     selection, paper = row.selections[column], grid.published(row, column)
     point, held_out = selection.best("val"), list(grid.scores(row, column, "val").values())
@@ -38,19 +65,22 @@ def _line(grid: Grid, row: Row, column: Any) -> list[Entry]:
     best = selection.best("test")
     return [
         *which(grid, row, column),
-        *(Entry(str(value)) for value in (point or [DASH] * len(grid.sweep.facts["select"]))),
+        *(Entry(str(value)) for value in ([DASH] * len(grid.sweep.facts["select"]) if point is None or selection.is_moot else point)),
         Entry(plus_minus(held_out) if held_out else DASH),
         Entry(f"{plus_minus(scores)} ({len(scores)})" if scores else DASH),
         Entry(f"{paper:.2f}", PUBLISHED) if paper is not None else Entry(),
         Entry(DASH if best is None else f"{on_test[best]:.2f}"),
-        Entry(plus_minus(list(on_test.values())) if on_test else DASH),
+        Entry(plus_minus(list(on_test.values())) if on_test and not selection.is_moot else DASH),
         _count(selection),
     ]
 
 
 def _count(selection: Selection) -> Entry:
     """How many cells the choice stands on, and how many are missing."""
-    total, missing = len(selection.points), selection.missing
+    total, missing = (
+        1 if selection.is_moot else len(selection.points),
+        min(selection.missing, 1) if selection.is_moot else selection.missing,
+    )
     return Entry(f"{total - missing} of {total}, {missing} missing" if missing else f"{total}")
 
 
