@@ -77,7 +77,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     programs = place / "bin"
     programs.mkdir()
     python = f'exec {sys.executable} "$@"'
-    planned = f'case "$*" in jobs/submit.py*--dry-run*) ;; jobs/submit.py*) set -- "$@" $HOW;; esac\n{python}'
+    # the arms of ssat_vs_sslft are trained by tests/jobs/test_sweeps.py
+    dry = 'jobs/submit.py*ssat_vs_sslft*) set -- "$@" --dry-run --executor local;;'
+    planned = f'case "$*" in jobs/submit.py*--dry-run*) ;; {dry} jobs/submit.py*) set -- "$@" $HOW;; esac\n{python}'
     no_cluster = "exit 1"  # one that answers, as that of tests/slurm, is not mysite's and refuses what it has no nodes for
     for name, script in {"python": planned, "vitssl": f'exec {sys.executable} -m vitssl.cli "$@"', "scontrol": no_cluster}.items():
         (programs / name).write_text(f"#!/bin/sh\n{script}\n")

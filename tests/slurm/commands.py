@@ -65,7 +65,11 @@ def kill_task(folder: Path) -> None:
 
 
 def task_of(folder: Path) -> int:
-    return int(Path(f"/proc/{training_of(folder)}/stat").read_text().rpartition(")")[2].split()[1])
+    return parent_of(training_of(folder))
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def training_of(folder: Path) -> int:

@@ -1,8 +1,8 @@
 """A sweep larger than SLURM's queue: `python -m tests.slurm.large [--runs 300]`, as root, on a cluster of its own on this machine.
 
 It is queued by one command, and goes to its report without a hand on it: half of the runs are pretrainings, the other half starts from
-them, SLURM takes 50 jobs at once in arrays of 20, and one run in ten is killed once, by kill -9, while it trains. The exit code is 1 if
-a run is not done, one that was not killed has begun twice, an attempt has no record of its energy, or the queue was ever too full.
+them, SLURM takes 50 jobs at once in arrays of 20, and the task of one run in ten is killed once, by kill -9, while it trains. The exit
+code is 1 if a run is not done, one that was not killed has begun twice, an attempt has no record of its energy, or SLURM held more jobs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jobs import submit
-from tests.slurm.commands import events, is_done, sh
+from tests.slurm.commands import events, is_done, parent_of, sh
 from tests.slurm.conftest import running
 
 SWEEP = Path(__file__).with_name("tiny.yaml")
@@ -70,13 +70,14 @@ def drive(place: Path, runs: int) -> Iterator[str]:
 
 
 def kill(folder: Path) -> bool:
-    """kill -9 of the training, once it trains; whether that was done."""
+    """kill -9 of the task of a run that trains; whether that was done."""
     if not events(folder, "train") or is_done(folder):
         return False
     found = subprocess.run(["pgrep", "-f", "--", f"-m vitssl.train {folder}$"], capture_output=True, text=True, check=False).stdout.split()
-    for pid in found:
-        os.kill(int(pid), signal.SIGKILL)
-    return bool(found)
+    if not found:
+        return False
+    os.kill(parent_of(int(found[0])), signal.SIGKILL)
+    return True
 
 
 def checks(folders: list[Path], killed: set[Path]) -> Iterator[str]:

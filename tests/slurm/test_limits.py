@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from jobs import cancel, predict, retry, status, submit
+from jobs import cancel, limits, predict, retry, status, submit
 from jobs import cluster as slurm
 from tests.slurm.commands import held, is_done, kill_task, run_folder, sh, starts, wait_for
 from tests.slurm.conftest import running
+from vitssl.config import Site
 
 pytestmark = pytest.mark.release
 SWEEP = str(Path(__file__).with_name("standin.yaml"))
@@ -139,7 +140,8 @@ def test_what_is_cancelled_is_not_queued_later_and_what_is_retried_keeps_the_res
     assert status.main([str(sweep)]) == 0
     assert f" more than SLURM takes at once: job {rest}, pending, queues them as others end\n" in capsys.readouterr().out
     wait_for(lambda: not slurm.queued([first]))
-    # there is room for one job, which has to queue the rest from now on
+    # there is room for one job, which has to queue the rest from now on, once SLURM has forgotten the one that was cancelled
+    wait_for(lambda: limits.room(Site()).room > 0)
     assert retry.main([str(sweep), "direct-s20"], module="standin") == 0
     assert slurm.left(sweep) > 0 and slurm.job_id(sweep) != rest
     hold.unlink()
