@@ -43,13 +43,15 @@ def running(folder: str, **knobs: object) -> Iterator[None]:
         for name, value in knobs.items():
             patch.setenv(f"SLURM_LOCAL_{name}", str(value))
         kept = _script("status", folder).returncode == 0
-        assert _script("start", folder).returncode == 0, "the cluster did not start"
         patch.setenv("SLURM_CONF", f"{folder}/etc/slurm.conf")
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("PYTHONPATH", str(HERE.parent / "jobs"))  # the stand-in, for jobs
-        yield
-        if not kept:
-            _script("clean", folder)
+        try:
+            assert _script("start", folder).returncode == 0, "the cluster did not start"
+            yield
+        finally:
+            if not kept:
+                _script("clean", folder)
 
 
 def _script(*words: str) -> subprocess.CompletedProcess[bytes]:
