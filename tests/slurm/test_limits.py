@@ -53,19 +53,14 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def shards(standin) -> None:
-    """That a sweep needs."""
-
-
 @pytest.mark.parametrize("words", REFUSED, ids=" ".join)
-def test_what_could_not_run_is_refused_before_anything_is_queued(shards: None, words, monkeypatch, capsys) -> None:
+def test_what_could_not_run_is_refused_before_anything_is_queued(standin, words, monkeypatch, capsys) -> None:
     monkeypatch.setattr(predict, "sweep", lambda *_: [])  # the costs of the dry run, which are not asked for here, take seconds
     said = refusal(capsys, "optim.batch_size=60", *words)
     assert said.startswith(REFUSED[words]), said
 
 
-def test_a_container_that_is_not_there_is_refused(shards: None, capsys) -> None:
+def test_a_container_that_is_not_there_is_refused(standin, capsys) -> None:
     words = [SWEEP, "--executor", "slurm", "arms=[direct]", SHORT, "site.image=/nowhere/vitssl.sif"]
     assert submit.main(words, module="standin") == 2
     assert capsys.readouterr().err.startswith("error: command line: site.image: there is no /nowhere/vitssl.sif here; build it")
@@ -85,7 +80,7 @@ def at_most(cluster: None) -> Iterator[None]:
     sh(*words, "maxsubmit=-1", "maxwall=-1")
 
 
-def test_limits_of_the_user_are_known(shards: None, at_most: None, capsys) -> None:
+def test_limits_of_the_user_are_known(standin, at_most: None, capsys) -> None:
     said = refusal(capsys, SHORT)
     assert said.startswith("command line: resources.hours: 0.05 (direct train) is more than the 0.03333 of the MaxWall of account root; ")
     for _ in range(2):
@@ -96,7 +91,7 @@ def test_limits_of_the_user_are_known(shards: None, at_most: None, capsys) -> No
 
 
 @pytest.mark.parametrize(("options", "said"), [("size=20k", " GB are free in "), ("size=100m,nr_inodes=90", " (inodes) are free in ")])
-def test_a_disk_without_place_is_told_in_time(shards: None, place: Path, options, said, capsys) -> None:
+def test_a_disk_without_place_is_told_in_time(standin, place: Path, options, said, capsys) -> None:
     disk = place / "disk"
     disk.mkdir()
     sh("mount", "-t", "tmpfs", "-o", options, "tmpfs", str(disk))
