@@ -18,7 +18,7 @@ from vitssl.config import ConfigError, Data, Run, Site
 from vitssl.data import listing, webdatasets
 from vitssl.data.build_line import build_command, build_line, holds_runs
 from vitssl.data.index import OF_RUNS
-from vitssl.data.sources import names_a_source, open_source
+from vitssl.data.sources import check_kind, names_a_source, open_source
 
 
 def shards(stages: Iterable[Stage], dry_run: bool = False) -> dict[str, str]:
@@ -36,8 +36,11 @@ def shards(stages: Iterable[Stage], dry_run: bool = False) -> dict[str, str]:
             if names_a_source(data.shards) and not Path(data.shards).exists():
                 raise ConfigError(_of_source(data.shards), "data.shards")
             data.shards = str(Path(data.shards).expanduser().resolve())
-            data.source = data.source and anchored(data.source)
-            if (Path(data.shards) / "index.json").exists():
+            built = (Path(data.shards) / "index.json").exists()
+            if data.source is not None:
+                _check_kind(data.source)
+                data.source = anchored(data.source)
+            if built:
                 _refuse_other_source(data)
             elif data.source is None and not (dry_run and expected_index(data) is not None):
                 raise ConfigError(_no_shards(data.shards), "data.shards")
@@ -62,6 +65,13 @@ def _no_shards(folder: str) -> str:
         return f"{folder} holds images and not their shards; write them with `{line}` and set data.shards={shlex.split(line)[-1]}"
     advice = f"build it with `vitssl shards build SOURCE {folder}` (SOURCE: see vitssl/docs/data.md) or set data.source"
     return f"{folder} holds no index.json; {advice}"
+
+
+def _check_kind(source: str) -> None:
+    try:
+        check_kind(source)
+    except ConfigError as error:
+        raise ConfigError(error.reason, "data.source") from None
 
 
 def _refuse_absent_files(source: str) -> None:

@@ -117,7 +117,7 @@ def _not_run(spec: Spec, console: Console) -> None:
 
 
 def _table(graph: Graph, spec: Spec) -> Table:
-    counts = f"{counted(len(graph.jobs), 'run')} for {counted(len(graph.cells), 'cell')}"
+    counts = f"{counted(len(graph.jobs), 'run')} for {counted(len(graph.cells), 'result')}"
     return Table(title=f"{spec.name}: {counts} ({spec.file})", title_justify="left")
 
 

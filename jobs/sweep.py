@@ -228,6 +228,10 @@ def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
         raise unknown(spec.baseline, spec.arms, "baseline", spec.place("baseline"))
     if spec.equal_to is not None and spec.equal_to not in spec.arms:
         raise unknown(spec.equal_to, spec.arms, "equal_to", spec.place("equal_to"))
+    if spec.equal_to is not None and not (spec.equalize or any("equalize" in fields for axis in axes.values() for fields in axis.values())):
+        raise ConfigError(
+            "nothing here is equalized; add equalize=macs (gpu_hours, kwh), or leave it out", "equal_to", spec.place("equal_to")
+        )
     for axis in spec.select:
         if axis not in axes:
             raise unknown(axis, axes, "select", spec.place("select"))

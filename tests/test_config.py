@@ -133,9 +133,15 @@ def test_an_error_has_parts_and_its_text_is_their_line():
 @pytest.mark.parametrize(
     ("layer", "words"),
     [
-        ({"init_objectives": ["classify"]}, r"init_objectives: \['classify'\] is read with init_from only; leave it out, or \[\]"),
+        (
+            {"init_objectives": ["classify"]},
+            r"init_objectives: \['classify'\] is read with init_from only; leave it out, or unset it: 'init_objectives=\[\]'",
+        ),
         ({"init_except": ["head"]}, r"init_except: \['head'\] is read with init_from only"),
-        ({"optim.clip_norm": 3}, r"optim\.clip_norm: 3\.0 is read with clip: global or tensor only; leave it out, or 1\.0"),
+        (
+            {"optim.clip_norm": 3},
+            r"optim\.clip_norm: 3\.0 is read with clip: global or tensor only; leave it out, or unset it: optim\.clip_norm=1\.0",
+        ),
         ({"optim.momentum": 0.5}, r"optim\.momentum: 0\.5 is read with name: sgd or lars only"),
         ({"optim.name": "sgd", "optim.betas": [0.9, 0.95]}, r"optim\.betas: .* is read with name: adamw only"),
     ],
@@ -164,7 +170,7 @@ def test_what_has_no_effect_is_refused_in_a_plan_and_read_in_a_run_folder(make_r
 def test_what_has_no_effect_is_refused_on_the_command_line(make_run, field, value, owner):
     run = make_run({"objectives.classify": {}, "loop.warmup_epochs": 0}, {field: value})
     config.refuse_inactive_fields(run)  # a sweep may say it for its other arms
-    with pytest.raises(ConfigError, match=rf"^{field}: .* is read with {owner} only; leave it out, or "):
+    with pytest.raises(ConfigError, match=rf"^{field}: .* is read with {owner} only; leave it out, or unset it: "):
         config.refuse_inactive_fields(run, [field])
 
 

@@ -119,6 +119,12 @@ def test_a_pattern_is_a_part_of_the_name_a_glob_or_a_method(pattern, there, not_
     assert all(text in shown for text in there) and not any(text in shown for text in not_there)
 
 
+def test_what_begins_a_word_of_a_name_comes_first(capsys) -> None:
+    assert cli.main(["fields", "lr"]) == 0
+    shown = capsys.readouterr().out
+    assert 0 < shown.index("optim.lr:") < shown.index("optim.min_lr:") < shown.index("objectives.simclr:")
+
+
 @pytest.mark.parametrize(
     ("pattern", "meant"),
     [

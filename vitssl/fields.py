@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
@@ -40,7 +41,9 @@ def listing(pattern: str = "") -> str:
     """
     parts = []
     for title, fields in sections().items():
-        if chosen := [field for field in fields if _matches(field.name, pattern)]:
+        if chosen := sorted(
+            (field for field in fields if _matches(field.name, pattern)), key=lambda field: _in_a_word(field.name, pattern)
+        ):
             parts.append("\n".join([_underlined(title), *_entries(chosen)]))
     if of_papers := [m for m in METHODS if not pattern or m is method(pattern) or _matches(m.title, pattern)]:
         parts.append("\n".join([_underlined("Methods of papers, and what to type"), *map(_method, of_papers)]))
@@ -52,6 +55,11 @@ def listing(pattern: str = "") -> str:
 def _matches(name: str, pattern: str) -> bool:
     name, pattern = name.lower(), pattern.lower()
     return fnmatch.fnmatchcase(name, pattern) if "*" in pattern or "?" in pattern else pattern in name
+
+
+def _in_a_word(name: str, pattern: str) -> bool:
+    """Does what was asked for begin no word of a name (lr in simclr, but not in lr_rule)?"""
+    return not re.search(rf"(?:^|[._]){re.escape(pattern)}", name, re.IGNORECASE)
 
 
 def _entries(fields: Sequence[Field]) -> Iterator[str]:

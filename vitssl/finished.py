@@ -8,7 +8,7 @@ import numpy as np
 
 from vitssl import evaluators, state
 from vitssl.config import ConfigError
-from vitssl.config.evals import EvalConfig, pending
+from vitssl.config.evals import FIRST, EvalConfig, pending
 from vitssl.evaluate import load
 from vitssl.files import read_json, write_json
 from vitssl.stopping import StopRequest
@@ -48,7 +48,7 @@ def evaluate_finished(folder: Path, device: str = "auto") -> bool:
 
 
 def evaluate_folder(folder: Path, cfg: EvalConfig, checkpoint: str = state.LAST) -> dict[str, float]:
-    """The metrics that an evaluator finds in a finished run.
+    """The metrics that an evaluator finds in a finished run; of five classes or fewer no top-5, which would always be 100 %.
 
     Raises:
         ConfigError: an evaluator that this run cannot have, other classes, or no such split.
@@ -56,4 +56,5 @@ def evaluate_folder(folder: Path, cfg: EvalConfig, checkpoint: str = state.LAST)
     trained = load(folder, checkpoint)
     for problem in cfg.problems("evaluate", trained.run):
         raise ConfigError(problem.reason, problem.field, str(trained.folder))
-    return trained.evaluate({cfg.type: cfg})[cfg.type].metrics
+    metrics = trained.evaluate({cfg.type: cfg})[cfg.type].metrics
+    return {key: value for key, value in metrics.items() if key != "top5" or len(trained.classes) > FIRST}

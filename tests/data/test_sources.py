@@ -238,9 +238,18 @@ def test_tables_and_options_know_other_spellings_of_splits(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "head", ["filename,class,set,id", "Image,Category,subset,n", "image_path,target,split,kind", "path,label,split,class"]
+)
+def test_a_table_may_name_its_columns_as_people_do(tmp_path, head):
+    splits = open_source(write_csv(tmp_path, f"{head}\na.jpg,x,train,1\nb.jpg,x,test,2\n")).splits
+    assert {split: len(samples) for split, samples in splits.items()} == {"train": 1, "test": 1}
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("path,class\na.jpg,x\n", "no column 'label'"),
+        ("path,kind\na.jpg,x\n", "no column 'label'; expected path,label.*it has path and kind"),
+        ("path,class,category\na.jpg,x,y\n", "columns class and category may each be the label; rename all but one"),
         ("path,label\na.jpg,x\nnone.jpg,x\n", r"list\.csv:3: there is no image .*none\.jpg"),
         ("path,label,split\na.jpg,x,train\nb.jpg,y,test\n", r"list\.csv:3: class 'y' of split 'test' does not occur"),
         ("path,label,split\na.jpg,x,train\nb.jpg,x,te+st\n", r"'te\+st' is no name for a split"),

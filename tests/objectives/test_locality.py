@@ -55,7 +55,7 @@ def slow_loss(network: model.Model, images_BCHW: torch.Tensor) -> float:
         blocks = [tokens := block(tokens) for block in student.blocks]
         x = teacher.embed(small[None]).tokens
         stages = [x := stage(x) for stage in teacher.stages]
-        for match, b, s in zip(objective.match, objective.cfg.blocks, objective.cfg.stages, strict=True):
+        for match, b, s in zip(objective.match, objective.out_indices, objective.cfg.stages, strict=True):
             patches_ND, target_DHW = blocks[b][0, 1:], stages[s][0]
             grid = round(len(patches_ND) ** 0.5)
             ours_DHW = torch.zeros(len(target_DHW), grid, grid)
@@ -145,6 +145,15 @@ def test_cost_is_known_before_there_is_a_teacher(make_run):
     teacher = cost.measure(make_run({"data.image_size": 32, **TEACHER}), 10)["macs_inference"]
     more = guided["macs_train_forward"] - plain["macs_train_forward"]
     assert more == pytest.approx(teacher + 16 * 32 * (16 + 32 + 64), rel=0.02)
+
+
+def test_the_blocks_of_the_paper_are_spread_over_a_network_of_another_depth(make_run):
+    def blocks(depth, **fields):
+        run = make_run(GUIDED, {"backbone.depth": depth, "objectives.locality": {"blocks": None, **fields}})
+        return run.objectives.locality.student_blocks(run.backbone)
+
+    assert [blocks(depth) for depth in (2, 3, 4, 6, 12, 24)] == [[0, 0, 1], [0, 1, 2], [0, 2, 3], [0, 2, 5], [0, 6, 11], [0, 6, 11]]
+    assert blocks(12, stages=[0, 2]) == [0, 11] and blocks(12, stages=[1]) == [0]
 
 
 # --------------------------------------------------------------------------------------------------------------- chain

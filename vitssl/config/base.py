@@ -7,12 +7,14 @@ import dataclasses
 import difflib
 import functools
 import math
+import shlex
 import types
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from operator import attrgetter
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
+from vitssl.config.methods import flow
 from vitssl.words import has_control, one_line
 
 
@@ -44,6 +46,9 @@ class Problem(NamedTuple):
 def unknown(value: Any, known: Iterable[Any], field: str = "", place: str = "", also: Sequence[str] = ()) -> ConfigError:
     """The error for a name that is not there, with what was meant: ``also`` where that is known, else the nearest one that is there."""
     names = [str(k) for k in known]
+    before, colon, after = str(value).partition(":")  # as in {lr:1e-3}, which YAML takes for one key
+    if colon and before in names:
+        return ConfigError(f"{value!r} is not known; write a space behind the colon: {before}: {after}", field, place)
     near = list(also) or closest(str(value), names)
     hint = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(names) or 'nothing'}"
     return ConfigError(f"{value!r} is not known ({hint})", field, place)
@@ -199,6 +204,7 @@ def inactive_problems(part: Any, prefix: str, owners: dict[str, str]) -> Iterato
     ``owners`` names them, each with the value of another field that it belongs to.
     """
     dotted, defaults = f"{prefix}." if prefix else "", type(part)()
-    for name, owner in owners.items():
-        if (value := getattr(part, name)) != getattr(defaults, name):
-            yield Problem(f"{dotted}{name}", f"{value} is read with {owner} only; leave it out, or {getattr(defaults, name)!r}")
+    changed = [name for name in owners if getattr(part, name) != getattr(defaults, name)]
+    unset = shlex.join(f"{dotted}{name}={flow(getattr(defaults, name))}" for name in changed)
+    for name in changed:
+        yield Problem(f"{dotted}{name}", f"{getattr(part, name)} is read with {owners[name]} only; leave it out, or unset it: {unset}")

@@ -17,13 +17,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from vitssl.config import ConfigError
 from vitssl.data.splits import spelled
 from vitssl.reader import read_whole
+from vitssl.words import listed
 
 READ_S, READ_BYTES_PER_S = 20, 1e6  # one of 12,000 images takes half a second, one of a million and 130 MB takes twenty
 # each path is a separate cell
@@ -193,8 +194,16 @@ def _entry(entries: dict[str, str], key: str, file: Path, what: str) -> str:
 # ----------------------------------------------------------------------------------------------------------------- csv
 
 
+# what people call the columns of such a table
+COLUMNS = {
+    "path": ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path"),
+    "label": ("label", "class", "class_name", "category", "target"),
+    "split": ("split", "set", "subset"),
+}
+
+
 def read_csv(file: Path) -> dict[str, list[Row]]:
-    """Rows by split of a table with the columns path, label and, perhaps, split; without a split it is "train"."""
+    """Rows by split of a table with the columns path, label and, perhaps, split (or COLUMNS); without a split it is "train"."""
     try:
         return _csv_rows(file, csv.DictReader(io.StringIO(read_text(file))))
     except csv.Error as error:  # such as a field of more than 131,072 characters: a quotation mark that nothing closes
@@ -202,12 +211,25 @@ def read_csv(file: Path) -> dict[str, list[Row]]:
 
 
 def _csv_rows(file: Path, reader: csv.DictReader) -> dict[str, list[Row]]:
-    if missing := {"path", "label"} - set(reader.fieldnames or ()):
-        raise ConfigError(f"{file}: no column {sorted(missing)[0]!r}; expected path,label[,split]")
+    named = {what: _column(file, what, reader.fieldnames or ()) for what in COLUMNS}
     splits: dict[str, list[Row]] = {}
     for number, record in enumerate(reader, 2):
-        if not record["path"]:
-            raise ConfigError(f"{file}:{number}: no path; expected path,label[,split]")
-        label = (record["label"] or "").strip()
-        splits.setdefault(spelled(record.get("split") or "train"), []).append(Row(f"{file}:{number}", record["path"], label, label))
+        path, label, split = (record.get(named[what]) or "" for what in COLUMNS)
+        if not path:
+            raise ConfigError(f"{file}:{number}: no {named['path']}; expected path,label[,split]")
+        label = label.strip()
+        splits.setdefault(spelled(split or "train"), []).append(Row(f"{file}:{number}", path, label, label))
     return splits
+
+
+def _column(file: Path, what: str, columns: Sequence[str]) -> str | None:
+    """What a table calls this column; None where it has no split."""
+    if what in columns:
+        return what
+    found = [column for column in columns if column is not None and column.strip().lower() in COLUMNS[what]]
+    if len(found) > 1:
+        raise ConfigError(f"{file}: columns {listed(found)} may each be the {what}; rename all but one")
+    if not found and what != "split":
+        has = f"; it has {listed(columns)}" if columns else ""
+        raise ConfigError(f"{file}: no column {what!r}; expected path,label[,split]{has}")
+    return found[0] if found else None

@@ -72,6 +72,18 @@ def names_a_source(text: str) -> bool:
     return bool(colon) and bool(closest(kind, list(_KINDS)))
 
 
+def check_kind(source: str) -> None:
+    """Raises a ConfigError where no source has that name, whether or not its images are here."""
+    kind, colon, _ = source.partition(":")
+    if (colon and kind in _KINDS) or source == "digits" or os.path.isdir(source):  # also of a text that is too long to be a path
+        return
+    kinds = ", ".join(["digits", *(f"{kind}:..." for kind in _KINDS)])
+    near = closest(kind, list(_KINDS) if colon else ["digits"])
+    folder = f"; write folder:{source}" if os.path.isdir(source.partition("?")[0]) else ""
+    hint = folder or (f" (did you mean {near[0]}{colon}?)" if near else "")
+    raise ConfigError(f"source {source[:200]!r} is neither an existing folder nor one of {kinds}{hint}")
+
+
 def open_source(source: str) -> Source:
     """The data set that a source string names.
 
@@ -80,18 +92,12 @@ def open_source(source: str) -> Source:
     """
     if has_control(source):
         raise ConfigError(f"source {source[:200]!r} has a line break or another control character")
+    check_kind(source)
     kind, colon, rest = source.partition(":")
     if colon and kind in _KINDS:
         opened = _open(kind, rest)
-    elif source == "digits":
-        opened = _digits()
-    elif os.path.isdir(source):  # also of a text that is too long to be a path
-        opened = open_folder(source, {})
     else:
-        kinds = ", ".join(["digits", *(f"{kind}:..." for kind in _KINDS)])
-        near = closest(kind, list(_KINDS)) if colon else []
-        hint = f"; write folder:{source}" if os.path.isdir(source.partition("?")[0]) else f" (did you mean {near[0]}:?)" if near else ""
-        raise ConfigError(f"source {source[:200]!r} is neither an existing folder nor one of {kinds}{hint}")
+        opened = _digits() if source == "digits" else open_folder(source, {})
     opened.name = one_line(opened.name)
     for name in opened.classes:
         if problem := LINE.problem(name):

@@ -39,10 +39,11 @@ def open_tars(pattern: str, options: Options) -> Tars:
         ConfigError: tars that are not there, or options that fit nothing; one line.
     """
     pattern = str(Path(pattern).expanduser())
+    training = expanded(pattern)
     _refuse_no_test(pattern, options)
     folder = os.path.dirname(pattern)
     others = {split: [os.path.join(folder, item) for item in options[split]] for split in SPLITS if split in options}
-    tars = {split: list(chain.from_iterable(map(expanded, items))) for split, items in ({"train": [pattern]} | others).items()}
+    tars = {"train": training} | {split: list(chain.from_iterable(map(expanded, items))) for split, items in others.items()}
     _refuse_twice(pattern, [tar for of_split in tars.values() for tar in of_split])
     above = os.path.commonpath([os.path.dirname(tar) for of_split in tars.values() for tar in of_split])
     splits = {split: [Sample(os.path.relpath(tar, above), UNLABELLED, tar) for tar in of_split] for split, of_split in tars.items()}

@@ -31,9 +31,9 @@ class Locality(Objective):
 
     def __init__(self, cfg: LocalityConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
-        self.cfg, self.out_indices = cfg, tuple(cfg.blocks)
+        self.cfg, self.out_indices = cfg, tuple(cfg.student_blocks(run.backbone))
         self.teacher = backbones.build(cfg.teacher_backbone, cfg.teacher_px).requires_grad_(False).eval()
-        pairs = zip(cfg.blocks, cfg.stages, strict=True)
+        pairs = zip(self.out_indices, cfg.stages, strict=True)
         self.match = nn.ModuleList(nn.Conv2d(backbone.widths[block], self.teacher.widths[stage], 1) for block, stage in pairs)
 
     def train(self, mode: bool = True) -> Locality:
@@ -49,6 +49,6 @@ class Locality(Objective):
             guide = self.teacher(self.teacher.embed(shrunk_BCHW), out_indices=tuple(cfg.stages))
         errors = [
             map_error(match(features.map(block)), guide.map(stage))
-            for match, block, stage in zip(self.match, cfg.blocks, cfg.stages, strict=True)
+            for match, block, stage in zip(self.match, self.out_indices, cfg.stages, strict=True)
         ]
         return {"locality": torch.stack(errors).sum()}

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from vitssl.config.evals import KINDS, METRICS
+from vitssl.config.evals import FIRST, KINDS, METRICS
 from vitssl.report import kept
 from vitssl.report.collect import Cell, RunFolder
 from vitssl.report.grid import Grid
@@ -22,7 +22,6 @@ from vitssl.report.tables import LOWER_IS_BETTER, plus_minus, which
 
 MOST_CLASSES, NAMED_CLASSES, MOST_PANELS = 100, 30, 6  # in a confusion matrix; with their names beside it; panels in a figure
 MOST_COUNTED = 10_000  # classes that are counted against one another: 800 MB
-FIRST = 5  # classes among which top-5 looks for the right one
 WHERE = "over all finished seeds; on the test split, or of the evaluator that is named."
 MOST_TABLES = 4  # of classes
 MOST_BESIDE, LOWEST = 4, 10  # models side by side in the table of classes, or named together; classes that it lists of many

@@ -13,6 +13,8 @@ from vitssl.config.objectives.base import ObjectiveConfig
 if TYPE_CHECKING:
     from vitssl.config.run import Run
 
+PAPER = (0, 6, 11)  # blocks of the student
+
 
 @dataclass
 class LocalityConfig(ObjectiveConfig):
@@ -22,8 +24,18 @@ class LocalityConfig(ObjectiveConfig):
     teacher: Optional[str] = checkpoint()  # its weights: an earlier stage of the arm, a run folder, a checkpoint file
     teacher_backbone: BackboneConfig = field(default_factory=lambda: BackboneConfig(name="resnet56"))  # the backbone of the teacher's run
     teacher_px: int = 32  # pixels per side to which the view is downscaled for the teacher
-    blocks: list[int] = field(default_factory=lambda: [0, 6, 11])  # of the student, from 0, whose features follow the teacher's
+    blocks: Optional[list[int]] = None  # of the student, from 0, whose features follow the teacher's; null: the paper's
     stages: list[int] = field(default_factory=lambda: [0, 1, 2])  # of the teacher, one for each block
+
+    def student_blocks(self, backbone: BackboneConfig) -> list[int]:
+        """One for each of the teacher's ``stages``; the paper's are the first, the middle and the last of twelve."""
+        if self.blocks is not None:
+            return self.blocks
+        count = num_intermediates(backbone)
+        return list(PAPER) if count > PAPER[-1] and len(self.stages) == len(PAPER) else spread(len(self.stages), count)
+
+    def written_out(self) -> set[str]:
+        return {"blocks"} if self.blocks == list(PAPER) else set()
 
     def reads_output(self) -> bool:
         return False
@@ -34,11 +46,16 @@ class LocalityConfig(ObjectiveConfig):
             yield Problem(f"{name}.teacher", "name the trained teacher: an earlier stage of the arm, a run folder")
         yield from less_than(1, self, name, "teacher_px")
         yield from self.teacher_backbone.problems(f"{name}.teacher_backbone", [(f"{name}.teacher_px", self.teacher_px)])
-        if len(self.blocks) != len(self.stages) or not self.blocks:
-            yield Problem(f"{name}.stages", f"{self.stages} are not as many as blocks={self.blocks}")
-        for key, backbone in (("blocks", run.backbone), ("stages", self.teacher_backbone)):
-            indices, count = getattr(self, key), num_intermediates(backbone)
+        blocks = self.student_blocks(run.backbone)
+        if len(blocks) != len(self.stages) or not self.stages:
+            yield Problem(f"{name}.stages", f"{self.stages} are not as many as blocks={blocks}")
+        for key, indices, backbone in (("blocks", blocks, run.backbone), ("stages", self.stages, self.teacher_backbone)):
+            count = num_intermediates(backbone)
             if any(not 0 <= index < count for index in indices):
-                near = [round(index / max(indices) * (count - 1)) if max(indices) > 0 else 0 for index in indices]
-                reason = f"{indices} are not all in 0 to {count - 1}, what {backbone.name} has; set others, such as {near}"
-                yield Problem(f"{name}.{key}", reason)
+                has = f"what {backbone.name} has; set others, such as {spread(len(indices), count)}"
+                yield Problem(f"{name}.{key}", f"{indices} are not all in 0 to {count - 1}, {has}")
+
+
+def spread(number: int, count: int) -> list[int]:
+    """So many of 0 to ``count`` - 1, evenly, with both ends."""
+    return [round(i * (count - 1) / max(1, number - 1)) for i in range(number)]
