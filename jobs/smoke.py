@@ -7,7 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from jobs.sweep import Spec
-from vitssl.config import FAMILIES, ConfigError, ObjectiveConfig, Run, active, check, checkpoints, dotted, merge, module, teachers
+from vitssl.config import (
+    FAMILIES,
+    BackboneConfig,
+    ConfigError,
+    ObjectiveConfig,
+    Run,
+    active,
+    check,
+    checkpoints,
+    dotted,
+    merge,
+    module,
+    teachers,
+)
 from vitssl.config.sweep import Resources
 from vitssl.config.weights import IMPORT, RELEASED
 
@@ -90,4 +103,4 @@ def _reads(run: Run, key: str) -> bool:
         part = getattr(part, name)
         if part is None:
             return False
-    return not isinstance(part, ObjectiveConfig) or key.rpartition(".")[2] not in part.inactive_fields()
+    return not isinstance(part, BackboneConfig | ObjectiveConfig) or key.rpartition(".")[2] not in part.inactive_fields()
