@@ -6,7 +6,8 @@ import os
 import re
 from pathlib import Path
 
-from jobs.logs import logs_of
+from jobs.logs import logs_of, newest
+from vitssl.words import listed
 
 TAIL_BYTES = 1 << 16
 NO_SPACE = "no space is left where it writes: make room (`vitssl prune` lists what no run needs any more)"
@@ -20,6 +21,11 @@ CAUSES = {  # in logs, from SLURM 22.05 and torch 2.9 on
     r"DUE TO TIME LIMIT": "its time was over before it had saved: raise resources.hours",
     r"DUE TO NODE FAILURE": "its node failed",
 }
+# of gloo, NCCL, and the store where processes meet
+SILENCE = (
+    r"Timed out waiting \d+ms for \w+ operation|collective operation timeout|wait timeout after \d+ms|"
+    r"client socket has timed out|seconds waiting for clients"
+)
 
 
 def cause(folder: Path) -> str | None:
@@ -31,12 +37,32 @@ def cause(folder: Path) -> str | None:
         return NO_SPACE
     found: list[tuple[float, int, str]] = []  # when, where and what
     for path in logs_of(folder):
-        with path.open("rb") as stream:
-            stream.seek(max(0, stream.seek(0, 2) - TAIL_BYTES))
-            text = stream.read().decode(errors="replace")
-        for pattern, meaning in CAUSES.items():
+        text = _end_of(path)
+        for pattern, meaning in (CAUSES | {SILENCE: SILENCE}).items():
             found += [(path.stat().st_mtime, match.start(), meaning) for match in re.finditer(pattern, text)]
-    return max(found)[2] if found else None
+    meant = max(found)[2] if found else None
+    return _silence(folder) if meant == SILENCE else meant
+
+
+def _end_of(path: Path) -> str:
+    with path.open("rb") as stream:
+        stream.seek(max(0, stream.seek(0, 2) - TAIL_BYTES))
+        return stream.read().decode(errors="replace")
+
+
+def _silence(folder: Path) -> str:
+    """Which nodes of the newest attempt waited in vain, and for which: each has a log of its own (node.py)."""
+    latest = newest(folder)
+    attempt = re.match(r"train-\d+-\d+-", latest.name) if latest else None
+    waited = {
+        path.stem.removeprefix(attempt[0]): re.search(SILENCE, _end_of(path)) is not None
+        for path in (sorted(latest.parent.glob(f"{attempt[0]}*.txt")) if attempt else ())
+    }
+    silent = [host for host, in_vain in waited.items() if not in_vain]
+    if not silent:
+        return f"the processes{' on ' if waited else ''}{listed(waited)} waited for one another in vain: one hangs, or the network does"
+    waiting = listed(host for host in waited if host not in silent)
+    return f"{waiting} waited in vain for {listed(silent)}: one hangs, or the network does (site.exclude={','.join(silent)} avoids it)"
 
 
 def _is_full(there: os.statvfs_result) -> bool:

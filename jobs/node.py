@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,7 @@ class Node:
             _on_stop_signals(stop_file)
             if not trained:
                 _refuse_unfinished(folder, environment.node)
-            code = _train(folder, _node_info(environment), stop_file, self.module)
+            code = _train(folder, _node_info(environment), stop_file, self.module, _ends_at(environment))
             if code == 0 if trained else _is_done(folder, PATIENCE_S if code == 0 else 0):  # a trained run was evaluated
                 return str(folder)
             if stop_file.exists() and not (folder / "error.json").exists():
@@ -214,12 +215,22 @@ def _on_stop_signals(stop_file: Path) -> None:
     signal.signal(signal.SIGALRM, overdue)
 
 
-def _train(folder: Path, node: NodeInfo, stop_file: Path, module: str) -> int | None:
+def _ends_at(environment: submitit.JobEnvironment) -> dict[str, str]:
+    """The variable that tells training when SLURM ends the job, in seconds of the clock; none where SLURM does not say."""
+    asked = ["squeue", "-h", "-j", environment.raw_job_id, "-o", "%e"]
+    try:
+        answer = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=PATIENCE_S).stdout.strip()
+        return {"VITSSL_ENDS_AT": f"{datetime.fromisoformat(answer).timestamp():.0f}"}
+    except (subprocess.TimeoutExpired, ValueError):  # the controller hangs; N/A, or nothing
+        return {}
+
+
+def _train(folder: Path, node: NodeInfo, stop_file: Path, module: str, variables: Mapping[str, str]) -> int | None:
     """The exit code of training; None where it did not stop in the time that SLURM leaves it."""
     log = folder / "log"
     log.mkdir(exist_ok=True)
     with (log / f"train-{node.job}-{node.restart}-{node.host}.txt").open("ab") as output:
-        process = start(folder, node, stop_file, module, stdout=output, stderr=subprocess.STDOUT)
+        process = start(folder, node, stop_file, module, variables, stdout=output, stderr=subprocess.STDOUT)
         try:
             return process.wait()
         except TimeoutError:

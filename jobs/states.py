@@ -13,6 +13,7 @@ from jobs.chosen import parents_of, runs_of
 from jobs.folders import error_of
 from vitssl.config import ConfigError
 from vitssl.files import read_events, read_json
+from vitssl.report.lost import lost_kwh
 
 ENDED = ("done", "failed", "cancelled", "unreadable")
 HOW = {"failed": "failed", "cancelled": "was cancelled"}
@@ -35,6 +36,7 @@ class Status:
     job_id: str | None = None
     error: str | None = None
     attempts: int = 0  # at training it, so far
+    lost_kwh: float = 0.0  # of steps that were trained again, because a kill lost them
 
 
 @dataclass
@@ -108,6 +110,7 @@ def _status(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: 
         name = "test" if "test" in newest else next(name for name, metrics in newest.items() if isinstance(metrics, dict))
         status.top1 = f"{newest[name]['top1']:.2f}" + (f" ({name})" if name != "test" else "")
     _estimate(status, events)
+    status.lost_kwh = lost_kwh(events, [read_json(record) for record in sorted(folder.glob("emissions-*.json"))])
     for name in ("job.json", "done.json"):  # which starting it, and the time left, depend on
         read_json(folder / name)
     return status

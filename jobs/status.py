@@ -26,6 +26,7 @@ from jobs.tables import print_table
 from jobs.time_left import Seen, Work, time_of
 from vitssl.arguments import Parser, guarded
 from vitssl.files import read_json
+from vitssl.report.units import quantity
 from vitssl.terminal import console as screen
 from vitssl.words import about, counted, duration, printable
 
@@ -151,7 +152,7 @@ def _draw(sweep: Path, picture: Picture, console: Console, most: int | None = No
         console.print(f"left out: {states}", style="dim", highlight=False)
     if picture.note:
         print(f"note: {picture.note}", file=sys.stderr)
-    for line in (_waiting(picture, sweep), _report(picture, sweep)):
+    for line in (_waiting(picture, sweep), _lost(statuses), _report(picture, sweep)):
         if line:
             console.print(line, highlight=False, soft_wrap=True)
     if left := time_left(sweep, statuses):
@@ -168,6 +169,12 @@ def _waiting(picture: Picture, sweep: Path) -> str:
         for reason, number in Counter(entry.reason for entry in pending).most_common()
     ]
     return f"Pending: {', '.join(reasons)}" if reasons else ""
+
+
+def _lost(statuses: list[Status]) -> str:
+    """What kills have cost so far."""
+    kwh, runs = sum(s.lost_kwh for s in statuses), counted(sum(s.lost_kwh > 0 for s in statuses), "run")
+    return f"Lost to kills and trained again: {quantity(kwh, 'kWh')}, in {runs}" if kwh else ""
 
 
 def _expected(starts: Iterable[str]) -> str:

@@ -33,16 +33,21 @@ class Log:
     """The main rank's log of one attempt; other ranks hold one that is silent.
 
     On resume, what was written after the checkpoint is cut: those steps are trained, and evaluated, again.
+
+    Attributes:
+        lost_steps: how many of them there were, as far as they had been logged.
     """
 
     def __init__(self, folder: Path, step: int, total_steps: int, active: bool, to_evaluate: bool = False, also: Sequence[str] = ()):
-        self.active = active
+        self.active, self.lost_steps = active, 0
         if not active:
             return
         self._path = folder / "metrics.jsonl"
         # starts and ends of earlier attempts stay: they say what was spent
         kept = {"start": total_steps, "end": total_steps, "eval": step - to_evaluate}
-        keep = [e for e in read_events(self._path) if e["step"] <= kept.get(e["event"], step)]
+        before = read_events(self._path)
+        self.lost_steps = max((e["step"] - step for e in before if e["event"] == "train" and e["step"] > step), default=0)
+        keep = [e for e in before if e["step"] <= kept.get(e["event"], step)]
         write_atomically(self._path, "".join(json.dumps(e) + "\n" for e in keep).encode())
         self._file = self._path.open("a", buffering=1)
         self._loggers = loggers.start(folder, step, also)

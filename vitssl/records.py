@@ -110,6 +110,7 @@ EVENTS = {  # by kind
     "start": EVENT | {
         "attempt": COUNT, "world_size": POSITIVE_COUNT, "steps": POSITIVE_COUNT, "device": str, "host": str, "versions": {...: str},
         "accumulate?": POSITIVE_COUNT, "batch_size?": POSITIVE_COUNT, "steps_per_epoch?": Number(low=1e-9), "epochs?": AMOUNT,
+        "lost_steps?": COUNT,
     },
     "train": EVENT | {"epoch": AMOUNT, "terms": {...: METRIC}, "images_per_s?": AMOUNT},
     "eval": {**EVENT, "epoch": AMOUNT, ...: METRICS},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ class Saver:
     def __init__(self, folder: Path):
         self._folder, self._thread = folder, ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
+        self.slowest_s = 0.0  # that a checkpoint took, from its copy to the disk
 
     def __enter__(self) -> Saver:
         return self
@@ -35,12 +37,13 @@ class Saver:
     def save(self, content: dict[str, Any], *names: str) -> None:
         """Begin to write ``last.pt`` and files of further names, when the ones before are written."""
         self.wait()
-        self._writing = self._thread.submit(self._write, copied(content), names)
+        self._writing = self._thread.submit(self._write, time.monotonic(), copied(content), names)
 
-    def _write(self, content: dict[str, Any], names: tuple[str, ...]) -> None:
+    def _write(self, began: float, content: dict[str, Any], names: tuple[str, ...]) -> None:
         state.save(self._folder / state.LAST, content, former=self._folder / PREVIOUS)
         for name in names:
             state.save(self._folder / name, content)
+        self.slowest_s = max(self.slowest_s, time.monotonic() - began)
 
     def check(self) -> None:
         """Whether what was begun has failed by now; raises as `wait`."""

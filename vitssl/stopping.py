@@ -1,21 +1,38 @@
-"""Requests to stop, by the launcher or by a signal."""
+"""Requests to stop, by the launcher, by a signal, or because the time that SLURM gives ends before another step could be saved."""
 
 from __future__ import annotations
 
 import os
 import signal
+import time
+from pathlib import Path
 from typing import Any
+
+SLACK_S = 90  # SLURM looks at the clock once a minute, and to ask it for another start takes time too
 
 
 class StopRequest:
-    """A request that this run stops: the launcher's stop file, or a signal.
+    """A request that this run stops: the launcher's stop file, a signal, or the end of the job's time.
 
-    Signals only set a flag, which is looked at between steps, or between evaluators. A second one ends the process at once.
+    Signals only set a flag, which is looked at between steps, or between evaluators. A second one ends the process at once. SLURM warns
+    a fixed time before a job's end (jobs/node.py); ``needs`` says where a step and a save take longer than that.
     """
 
     def __init__(self) -> None:
         self._file = os.environ.get("VITSSL_STOP_FILE")
         self._flagged = False
+        self._ends_at = float(os.environ.get("VITSSL_ENDS_AT", "inf"))  # in seconds of time.time()
+        self._most_s = (self._ends_at - time.time()) / 4  # of the job's time is for stopping
+        self._needs_s = 0.0
+
+    def needs(self, seconds: float) -> None:
+        """A step, and a save after it, were seen to take that long."""
+        self._needs_s = seconds
+
+    def accept(self) -> None:
+        """This run stops now: the launcher on this node is to know that nothing failed, whichever rank it was that was asked."""
+        if self._file is not None:
+            Path(self._file).touch()
 
     def __enter__(self) -> StopRequest:
         on_usr2 = signal.SIG_IGN if self._file else self._flag
@@ -34,4 +51,7 @@ class StopRequest:
         self._flagged = True
 
     def __bool__(self) -> bool:
-        return self._flagged or (self._file is not None and os.path.exists(self._file))
+        return self._flagged or (self._file is not None and os.path.exists(self._file)) or self._out_of_time()
+
+    def _out_of_time(self) -> bool:
+        return time.time() + min(self._needs_s + SLACK_S, self._most_s) >= self._ends_at

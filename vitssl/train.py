@@ -93,11 +93,13 @@ def fit(train_state: TrainState, ddp_model: nn.Module, log: Log, stopping: StopR
                 save(train_state)
             saved_at, saved_step = time.time(), progress.step
         if stop:
+            stopping.accept()
             train_state.saver.wait()
             return False
         meter.add(train_step(train_state, ddp_model, micro_batches))
         if progress.step % run.loop.log_every == 0 or progress.step == train_state.total_steps:
-            _log_step(train_state, meter, log)
+            step_s = _log_step(train_state, meter, log)
+            stopping.needs(2 * step_s + train_state.saver.slowest_s)
         if due := train_state.evals_due():
             _settle(train_state, meter, log)
             if time.time() - saved_at > UNSAVED_S:
@@ -146,7 +148,8 @@ def _give_up(train_state: TrainState, log: Log) -> None:
     )
 
 
-def _log_step(train_state: TrainState, meter: Meter, log: Log) -> None:
+def _log_step(train_state: TrainState, meter: Meter, log: Log) -> float:
+    """The seconds that a step took, on average since the line before."""
     progress, schedule = train_state.progress, train_state.schedule
     values = meter.take(train_state.run.optim.batch_size)
     at = progress.step - 1
@@ -154,6 +157,7 @@ def _log_step(train_state: TrainState, meter: Meter, log: Log) -> None:
     train_state.terms = values["terms"]
     note = f"{_terms(train_state, ' ')} {values['images_per_s']:.0f} img/s"
     log.advance(progress.step, f"epoch {train_state.epoch:.1f}/{train_state.run.loop.epochs}", note)
+    return train_state.run.optim.batch_size / values["images_per_s"]
 
 
 def _terms(train_state: TrainState, separator: str) -> str:
@@ -235,7 +239,7 @@ def _train(folder: Path, run: Run) -> int:
         log.event(
             "start", progress.step, attempt=number, world_size=dist.world_size(), steps=train_state.total_steps,
             steps_per_epoch=train_state.loader.steps_per_epoch, epochs=run.loop.epochs, train_images=train_state.loader.num_samples,
-            lr=train_state.schedule.peak_lr, batch_size=run.optim.batch_size, accumulate=train_state.accumulate,
+            lr=train_state.schedule.peak_lr, batch_size=run.optim.batch_size, accumulate=train_state.accumulate, lost_steps=log.lost_steps,
             **machine(train_state.device),
         )  # fmt: skip
         try:

@@ -11,6 +11,7 @@ from vitssl.report.advice import advice
 from vitssl.report.best import best, leading
 from vitssl.report.collect import Sweep, add
 from vitssl.report.grid import Grid
+from vitssl.report.lost import lost_kwh
 from vitssl.report.table import number, signed
 from vitssl.report.tables import hours_name
 from vitssl.report.units import quantity
@@ -131,7 +132,10 @@ def _total(sweep: Sweep) -> str:
     if not spent["device_hours"]:
         return ""
     wasted = add(run.spent for run in sweep.runs.values() if run.status != "done")["energy_kwh"]
-    rest = f", of which {quantity(wasted, 'kWh')} in runs that are not done" if wasted > 0.001 * spent["energy_kwh"] else ""
+    lost = sum(lost_kwh(run.events, run.emissions) for run in sweep.runs.values() if run.status == "done")
+    parts = {"in runs that are not done": wasted, "in work that was lost when jobs were killed": lost}
+    told = [f"{quantity(kwh, 'kWh')} {where}" for where, kwh in parts.items() if kwh > 0.001 * spent["energy_kwh"]]
+    rest = f", of which {' and '.join(told)}" if told else ""
     hours, energy, co2e = quantity(spent["device_hours"], "hours", hours_name(sweep)), spent["energy_kwh"], spent["co2e_kg"]
     money = f", {number(spent['money'])} {sweep.currency}" if spent["money"] else ""
     took = f"{hours}, {quantity(energy, 'kWh')} and {quantity(co2e, 'kg')} CO2e"
