@@ -154,8 +154,8 @@ class Node:
             if stop_file.exists() and not (folder / "error.json").exists():
                 sys.exit(STOPPED)
             unexplained = not busy_file(stop_file).exists() and not (folder / "error.json").exists()
-        # without a checkpoint, not even one of an earlier attempt: most likely the container does not start
-        if environment.node == 0 and unexplained and not (folder / "last.pt").exists():
+        # training has never begun: most likely the container does not start, and another try would end like this one
+        if environment.node == 0 and unexplained and not any((folder / name).exists() for name in ("last.pt", "metrics.jsonl")):
             write_json(folder / "error.json", {"message": f"exit code {code}, see {folder / 'log'}", "time": time.time()})
         message = read_json(folder / "error.json").get("message", f"exit code {code}, see {folder}/log")
         raise RuntimeError(f"{folder.name} failed: {message}")

@@ -1,4 +1,4 @@
-"""A fault drill: `python -m tests.slurm.drill [--trials N] [--seed N] [--nodes N] [FAULT ...]`, as root, on the test cluster.
+"""A fault drill: `python -m tests.slurm.drill [--trials N] [--seed N] [--nodes N] [--at-once N] [FAULT ...]`, as root, on the test cluster.
 
 Each trial submits a tiny sweep (a pretraining, and a run that starts from it), and at a step drawn at random does to the
 pretraining what tests/slurm/faults.py says. The sweep then has to end by itself or, where the fault stops it for a reason that
@@ -19,7 +19,10 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +45,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--trials", type=int, default=1, help="of each fault (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the steps and choices; it is printed")
     parser.add_argument("--nodes", type=int, default=2, help="of a run (default: %(default)s)")
+    parser.add_argument("--at-once", type=int, default=1, help="trials, but for faults that reach every job (default: %(default)s)")
     options = parser.parse_args(arguments)
     if unknown := set(options.faults) - set(FAULTS):
         parser.error(f"no such fault: {' '.join(sorted(unknown))}; there are {' '.join(FAULTS)}")
     with test_cluster(), workplace() as place:
-        succeeded = drill(place, options.faults or list(FAULTS), options.trials, options.seed, options.nodes)
+        succeeded = drill(place, options.faults or list(FAULTS), options.trials, options.seed, options.nodes, options.at_once)
     if succeeded:
         shutil.rmtree(place)
     return 0 if succeeded else 1
@@ -86,27 +90,27 @@ def workplace() -> Iterator[Path]:
                 sh("umount", str(sweep))
 
 
-def drill(place: Path, names: list[str], trials: int, seed: int, nodes: int) -> bool:
+def drill(place: Path, names: list[str], trials: int, seed: int, nodes: int, at_once: int = 1) -> bool:
     """Print a line per trial and a table of all; did all succeed?"""
     print(f"seed {seed}, in {place}", flush=True)
     undisturbed = Trial("undisturbed", place, 0, random.Random(), nodes)
     assert submit_it(undisturbed, "--wait") == 0, f"the undisturbed sweep failed: {place}/undisturbed.txt"
-    expected = checkpoint(undisturbed.folder)
+    attempt = partial(one, place=place, seed=seed, nodes=nodes, expected=checkpoint(undisturbed.folder))
+    chosen = [(name, number) for number in range(trials) for name in names]
+    done: list[tuple[str, Trial, str]] = []
+    for together in (True, False):
+        part = [which for which in chosen if FAULTS[which[0]].alone != together]
+        # processes: each redirects what it prints, and some have an sbatch of their own on their PATH
+        with ProcessPoolExecutor(at_once if together else 1, get_context("fork")) as pool:
+            for which, (trial, outcome, time_s) in zip(part, pool.map(attempt, part), strict=True):
+                print(f"{trial.name:18} step {trial.step:3} seed {seed} {time_s:4.0f} s  {outcome}", flush=True)
+                done.append((which[0], trial, outcome))
     outcomes: dict[str, list[str]] = defaultdict(list)
-    done = []
-    for number in range(trials):
-        for name in names:
-            chance = random.Random(f"{seed} {name} {number}")
-            trial = Trial(f"{name}-{number}", place, chance.randrange(FIRST, LAST_STEP), chance, nodes)
-            begun = time.monotonic()
-            outcome = one(trial, FAULTS[name], expected)
-            outcomes[name].append(outcome)
-            print(f"{name:16} step {trial.step:3} seed {seed} trial {number} {time.monotonic() - begun:4.0f} s  {outcome}", flush=True)
-            done.append((trial, name, number))
-    for trial, name, number in done:
-        if outcomes[name][number].startswith("ok") and (problem := left_over(trial)):
-            outcomes[name][number] = problem
+    for name, trial, outcome in done:
+        problem = left_over(trial) if outcome.startswith("ok") else ""
+        if problem:
             print(f"{trial.name}: {problem}")
+        outcomes[name].append(problem or outcome)
     return table(outcomes)
 
 
@@ -119,8 +123,16 @@ def submit_it(trial: Trial, *words: str) -> int:
     return code
 
 
-def one(trial: Trial, fault: Fault, expected: dict[str, Any]) -> str:
-    """The outcome of a trial: "ok", with what there is to say, or the checks that failed."""
+def one(which: tuple[str, int], place: Path, seed: int, nodes: int, expected: dict[str, Any]) -> tuple[Trial, str, float]:
+    """A trial of a fault, its outcome, and the seconds that it took."""
+    name, number = which
+    chance, begun = random.Random(f"{seed} {name} {number}"), time.monotonic()
+    trial = Trial(f"{name}-{number}", place, chance.randrange(FIRST, LAST_STEP), chance, nodes)
+    return trial, outcome_of(trial, FAULTS[name], expected), time.monotonic() - begun
+
+
+def outcome_of(trial: Trial, fault: Fault, expected: dict[str, Any]) -> str:
+    """ "ok", with what there is to say, or the checks that failed."""
     try:
         with fault.around(trial):
             code = submit_it(trial)

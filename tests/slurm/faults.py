@@ -58,6 +58,7 @@ class Fault:
     around: Callable[[Trial], Any] = lambda trial: nullcontext()
     cause: str | None = None
     taken: bool = True  # the first submission
+    alone: bool = False  # it reaches every job there is
 
 
 # ------------------------------------------------------------------------------------------------ signals and kills
@@ -283,14 +284,14 @@ FAULTS = {
     "torchrun": Fault(kill(started)),
     "task": Fault(kill(tasks)),
     "slurmstepd": Fault(kill(stepds)),
-    "node-down": Fault(node_down),
+    "node-down": Fault(node_down, alone=True),
     "truncated": Fault(truncated),
     "shard": Fault(altered_shard, own_shards, cause=r"train-\d+\.tar"),
     "full-disk": Fault(full_disk, on_tmpfs(f"size={TMPFS_MB}m"), cause=r"(?i)no space"),
     "no-inodes": Fault(no_inodes, on_tmpfs(f"nr_inodes={INODES}"), cause=r"(?i)no space"),
     "read-only": Fault(read_only_folder, cause=r"(?i)read-only"),
-    "slow-controller": Fault(slow_controller),
-    "dead-controller": Fault(dead_controller),
+    "slow-controller": Fault(slow_controller, alone=True),
+    "dead-controller": Fault(dead_controller, alone=True),
     "sbatch-third": Fault(around=sbatch(f"[ $((n % 3)) != 0 ] || {{ {TIMED_OUT}; }}")),
     "sbatch-hangs": Fault(around=sbatch("exec sleep 100"), taken=False),
     "sbatch-lost": Fault(around=sbatch(f'$real "$@" > /dev/null; {TIMED_OUT}')),
