@@ -52,7 +52,7 @@ ALLOWED = {
     "pictures": CORE | {"evaluators", "model", "views"},
     "train_state": CORE | MIDDLE | {"evaluators", "memory", "pictures", "views"},
     "stopping": set(),
-    "attempt": {"config", "dist", "emissions", "files"},
+    "attempt": {"config", "dist", "emissions", "files", "words"},
     "train": CORE | MIDDLE | {"attempt", "finished", "evaluators", "pictures", "train_state", "stopping", "views", "words"},
     "bench": CORE | MIDDLE | {"evaluate", "memory", "evaluators", "train_state", "train", "views"},
     "prune": {"config", "files", "words"},

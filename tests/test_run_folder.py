@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+from importlib import metadata
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from vitssl import attempt, config, cost, model, train
+from vitssl import __version__, attempt, config, cost, model, train
 from vitssl.files import read_events
 
 CLASSIFY = {"objectives.classify": {}, "loop.max_steps": 2}
@@ -148,3 +150,15 @@ def test_a_full_disk_hides_no_failure_and_spoils_no_later_line(tmp_path, monkeyp
     with pytest.raises(attempt.Diverged), attempt.ErrorFile(tmp_path):
         raise attempt.Diverged("again")
     assert [failure["message"] for failure in read_events(tmp_path / "errors.jsonl")] == ["disk is full", "again"]
+
+
+def test_a_container_of_another_version_is_refused(folder, capsys, monkeypatch):
+    run = folder({})
+    (run / "job.json").write_text(json.dumps({"site": {"image": "/shared/vitssl.sif"}}))
+    built = [SimpleNamespace(version="0.0.9")]
+    monkeypatch.setattr(metadata, "distributions", lambda name: built)
+    assert train.main([str(run)]) == 2
+    said = capsys.readouterr().err
+    assert f"site.image: /shared/vitssl.sif was built for vitssl 0.0.9, and this run's source is {__version__}: build it anew" in said
+    built[:] = []  # an image of packages alone
+    assert train.main([str(run)]) == 0

@@ -12,14 +12,16 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from vitssl import config, dist, emissions
+from vitssl import __version__, config, dist, emissions
 from vitssl.config import ConfigError, Run
 from vitssl.files import busy_file, flock, open_lock, read_events, read_json, write_json
+from vitssl.words import listed
 
 LEAVING_S = 20.0  # a requeued job may start while the last attempt's process is on its way out
 
@@ -40,6 +42,18 @@ def refuse_cpu(run: Run, job: dict[str, Any]) -> None:
             f"this job asked SLURM for {gpus} GPUs per node and torch sees none: a driver that is too old, or a container that is entered"
             " without --nv? loop.device=cpu trains without",
             "loop.device",
+        )
+
+
+def refuse_other_image(job: dict[str, Any]) -> None:
+    """Refuse a container that was built for another version: the source is the run's own, what it imports is the image's."""
+    image = job.get("site", {}).get("image")
+    built = {found.version for found in metadata.distributions(name="vitssl")} if image else set()  # none: an image of packages alone
+    if built and __version__ not in built:
+        raise ConfigError(
+            f"{image} was built for vitssl {listed(sorted(built))}, and this run's source is {__version__}: build it anew (apptainer.def"
+            " says how), or name the image that the run began with",
+            "site.image",
         )
 
 

@@ -216,6 +216,7 @@ def run_folder(folder: Path) -> int:
     if done and not (dist.is_main() and pending(run, read_json(folder / EVALS))):
         return 0
     job = read_json(folder / "job.json")
+    attempt.refuse_other_image(job)
     attempt.refuse_cpu(run, job | job.get("evaluation", {}))
     with attempt.alone(folder) if dist.is_main() else nullcontext():
         if not done:
