@@ -1,17 +1,6 @@
 """From a sweep to the graph of its Runs.
 
-Fields are merged in this order; later ones win:
-
-    the sweep's `defaults` < the arm's `defaults` < axis values < the stage < the command line
-
-A stage's own fields are the most specific of the file: `loop.epochs: 50` of a pretraining stays when an axis varies the epochs of
-all other stages. Where a key starts with the name of a stage (`finetune.optim.lr`), in an axis or on the command line, it applies
-to that stage alone, and wins over the stage's own fields too. On the command line, a prefix `arms.ssat.` makes it apply to that
-arm alone, and wins over what applies to all arms. An axis that the command line adds sets its fields as the command line does.
-A field of an objective (`objectives.mae.mask_ratio`), in an axis or on the command line, applies where that objective is on.
-
-`data.source` belongs to the `data.shards` beside it: a layer that sets shards without a source drops the source of the layers
-below, so that a mistyped folder is never filled with another data set, nor compared to it.
+How the fields of a stage are merged stands in `layers.py`.
 
 A stage may start from an earlier stage of its arm (`init_from: pretrain`). Equal Runs are one node of the graph: their identity
 is the hash of everything that defines their result, including their parent's identity.
@@ -30,12 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs import checks
+from jobs import axes, checks, layers
 from jobs.existing import content_of, run_folders
-from jobs.overrides import CLI, layer, settings
+from jobs.overrides import CLI
 from jobs.sweep import Spec, resources
 from vitssl import config
-from vitssl.config import ConfigError, Run, assign, check_fits, checkpoints, dotted, identity, merge, nested, unknown
+from vitssl.config import ConfigError, Run, assign, check_fits, checkpoints, identity, merge, unknown
 from vitssl.config.sweep import Resources
 from vitssl.config.weights import IMPORT, RELEASED
 
@@ -121,12 +110,11 @@ def cells(spec: Spec) -> list[Cell]:
         raise ConfigError(
             f"{count:,} combinations of arms and values, more than {MOST_CELLS:,}; leave axes or values out", "axes", spec.file
         )
-    for arm in spec.arms:
-        _check_axes(spec, arm)
+    axes.check(spec)
     points = [dict(zip(spec.axes, values, strict=True)) for values in itertools.product(*spec.axes.values())]
     places = [(arm, labels) for arm, labels in itertools.product(spec.arms, points) if spec.arms[arm].stages]
     staged = ((arm, labels, stage) for arm, labels in places for stage in spec.arms[arm].stages)
-    checks.check_whose(spec, ((arm, stage, labels, _of_file(spec, arm, labels, stage)) for arm, labels, stage in staged))
+    checks.check_whose(spec, ((arm, stage, labels, layers.of_file(spec, arm, labels, stage)) for arm, labels, stage in staged))
     result = [Cell(arm, labels, _stages(spec, arm, labels)) for arm, labels in places]
     checks.check_objectives(spec, result)
     checks.check_chains(result)
@@ -135,35 +123,14 @@ def cells(spec: Spec) -> list[Cell]:
     return result
 
 
-def _check_axes(spec: Spec, arm: str) -> None:
-    """The command line does not make two values of an axis equal, nor contradict the name of one."""
-    leaves = [(s, *leaf) for s in spec.overrides.settings if s.arm in (None, arm) for leaf in _with_its_source(s.leaves).items()]
-
-    def set_by(stage: str | None, field: str) -> Iterator[str]:
-        """The command line's keys that set a field of an axis."""
-        for s, name, value in leaves:
-            if s.stage in (None, stage) and (field == name or (value != {} and field.startswith(f"{name}."))):
-                yield s.key
-
-    for axis, values in spec.axes.items():
-        fields = [{(s.stage, name): value for s in chosen for name, value in s.leaves.items()} for chosen in values.values()]
-        left = [{place: value for place, value in point.items() if not any(set_by(*place))} for point in fields]
-        taken = next((key for point in fields for place in point for key in set_by(*place)), None)
-        if taken and all(chosen == list(settings({axis: label})) for label, chosen in values.items()):
-            raise ConfigError(f"axes.{axis} sets it; write axes.{axis}=... instead", taken, CLI)
-        if taken and any(point in left[:i] for i, point in enumerate(left)):
-            names = ", ".join(map(str, values))
-            raise ConfigError(f"axes.{axis} sets it, and {names} would be the same; choose one with axes.{axis}=...", taken, CLI)
-
-
 def _stages(spec: Spec, arm: str, labels: dict[str, Any]) -> list[Stage]:
     stages: list[Stage] = []
     for name in spec.arms[arm].stages:
         where = f"{spec.file}: arms.{arm}.stages.{name}"
-        of_file = _of_file(spec, arm, labels, name)
-        merged, cli_fields = _merged(spec, arm, labels, name, of_file)
+        of_file = layers.of_file(spec, arm, labels, name)
+        of_run, cli_fields = layers.merged(spec, arm, labels, name, of_file)
         with error_location(where, cli_fields):
-            run = merge(Run, merged)
+            run = merge(Run, of_run)
             checks.check_sizes(run.backbone, of_file, cli_fields)
             config.check(run)
             config.refuse_inactive_fields(run, cli_fields)
@@ -177,40 +144,6 @@ def _stages(spec: Spec, arm: str, labels: dict[str, Any]) -> list[Stage]:
                 check_fits(run, pointer, next(s.run for s in stages if s.name == stage))
         stages.append(Stage(name, run, where, pointers, cli_fields))
     return stages
-
-
-def _of_axes(spec: Spec, arm: str, labels: dict[str, Any], stage: str) -> dict[str, list[dict[str, Any]]]:
-    """The layers of the file's axes at these values: for all stages, and for this one."""
-    chosen = {axis: spec.axes[axis][label] for axis, label in labels.items() if axis not in spec.added_axes}
-    whole = [{s.field: s.value} for of in chosen.values() for s in of if s.stage in (None, stage) and s.field and s.objective is None]
-    recipe = spec.arms[arm]
-    below = nested(spec.defaults, recipe.defaults, *whole, recipe.stages[stage])
-    return {axis: [layer(of, None, whose, below) for whose in (None, stage)] for axis, of in chosen.items()}
-
-
-def _of_file(spec: Spec, arm: str, labels: dict[str, Any], stage: str) -> dict[str, Any]:
-    """The file's layers of a stage, merged in the order given at the top of this file."""
-    recipe = spec.arms[arm]
-    for_all, for_stage = ([both[i] for both in _of_axes(spec, arm, labels, stage).values()] for i in (0, 1))
-    return nested(*map(_with_its_source, [spec.defaults, recipe.defaults, *for_all, recipe.stages[stage], *for_stage]))
-
-
-def _merged(spec: Spec, arm: str, labels: dict[str, Any], stage: str, of_file: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The command line's layers of a stage over the file's, and the fields that it sets."""
-    cli, axes, merged = spec.overrides, _of_axes(spec, arm, labels, stage), of_file
-    cli_layers = [part for axis in axes if axis in cli.axes for part in axes[axis]]
-    set_by_cli = [*(setting for axis in spec.added_axes for setting in spec.axes[axis][labels[axis]]), *cli.settings]
-    for whose in itertools.product((None, arm), (None, stage)):
-        cli_layers.append(layer(set_by_cli, *whose, below=merged))
-        merged = nested(merged, _with_its_source(cli_layers[-1]))
-    return merged, [*dotted(nested(*cli_layers)), *(f"resources.{name}" for of in (None, arm) for name in cli.resources.get(of, {}))]
-
-
-def _with_its_source(layer: dict[str, Any]) -> dict[str, Any]:
-    """A layer that sets `data.shards` and no `data.source` means existing shards: the source from the layers below is dropped."""
-    data = nested(layer).get("data")
-    alone = isinstance(data, dict) and "shards" in data and "source" not in data
-    return {**layer, "data.source": None} if alone else layer
 
 
 def resources_of(spec: Spec, arm: str) -> Resources:

@@ -124,7 +124,7 @@ def parse(arguments: list[str]) -> Overrides:
     Raises:
         ConfigError: an argument that names no field, or whose value is not YAML.
     """
-    result = Overrides()
+    result, typed = Overrides(), dict[str, str]()
     for number, argument in enumerate(arguments):
         key, equals, text = argument.partition("=")
         key = key.strip()
@@ -132,8 +132,17 @@ def parse(arguments: list[str]) -> Overrides:
             raise ConfigError(f"{argument!r} is not key=value{_advice(argument, arguments[:number])}", place=CLI)
         if whole := _cut_by_the_shell(arguments[number:]):
             raise ConfigError(f"the shell cut it at its spaces; write {shlex.quote(whole)}", key, CLI)
+        if typed.setdefault(key, text) != text:
+            raise ConfigError(f"it is typed as {typed[key]} and as {text}; leave one out{_expanded(key, arguments)}", key, CLI)
         _file_under(result, key, read_value(text, key, CLI))
     return result
+
+
+def _expanded(key: str, arguments: list[str]) -> str:
+    """What to type where a shell made several words of one with braces, as axes.seed={0,1,2}."""
+    values = [value for name, _, value in (argument.partition("=") for argument in arguments) if name == key]
+    axis = f"axes.{key.removeprefix('axes.')}=[{','.join(values)}]"
+    return f", or write {shlex.quote(axis)} for a run with each"
 
 
 def _advice(argument: str, before: list[str]) -> str:

@@ -18,6 +18,12 @@ from vitssl.data.index import COLUMNS, Index, fingerprint, to_json
 EXAMPLE = Path(__file__).with_name("sweep.yaml").read_text()
 
 
+def over(usual: Sequence[str], words: Sequence[str]) -> list[str]:
+    """The usual words of a command line, but for those whose keys the others have."""
+    typed = {word.partition("=")[0] for word in words}
+    return [*(word for word in usual if word.partition("=")[0] not in typed), *words]
+
+
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working directory where shards/digits has an index of 100 training images."""

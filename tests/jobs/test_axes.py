@@ -72,6 +72,29 @@ def test_so_does_one_of_an_axis_of_the_file(expand, axis) -> None:
     assert list(ratios.values()) == ([0.5, None, 0.6, None] if axis.startswith("objectives") else [0.5, None, 0.75, None])
 
 
+OWN = EXAMPLE.replace("axes:\n", "axes:\n  optim.lr: [1.0e-3, 1.0e-4]\n")
+
+
+def test_an_axis_of_the_file_that_every_stage_overrides_is_refused(expand) -> None:
+    """Its values would stand in the report, and nothing would have been trained with them."""
+    text = OWN.replace("stages: {train: {", "stages: {train: {optim.lr: 0.01, ")
+    assert text != OWN
+    with pytest.raises(
+        ConfigError, match=r"^sweep\.yaml: axes\.optim\.lr: it changes nothing in scratch, where arms\.scratch\.stages\.train sets"
+    ):
+        expand("arms=[scratch]", *FEW, text=text)
+    assert len(expand("arms=[scratch,chain_long]", *FEW, text=text).jobs) > 1, "another arm follows it"
+
+
+@pytest.mark.parametrize(
+    "typed", ["train.optim.lr=0.01", "arms.scratch.train.optim.lr=0.01", "arms.scratch.optim.lr=0.01", "optim.lr=0.01"]
+)
+def test_what_an_axis_sets_is_not_set_beside_it(expand, typed) -> None:
+    with pytest.raises(ConfigError, match=r"axes\.optim\.lr sets it; write axes\.optim\.lr=\.\.\. instead"):
+        expand("arms=[scratch]", typed, *FEW, text=OWN)
+    assert len(expand("finetune.optim.lr=0.01", "arms=[chain_long]", *FEW, text=OWN).jobs) == 4, "its pretraining follows the axis"
+
+
 def test_an_objective_that_one_axis_switches_on_is_varied_by_another(expand) -> None:
     axes = "  how: {without: {}, with: {objectives.mae: {}}}\n  objectives.mae.mask_ratio: [0.5, 0.6]\n"
     graph = expand("arms=[scratch]", *FEW, text=EXAMPLE.replace("  seed: [0, 1]\n", f"  seed: [0, 1]\n{axes}"))

@@ -158,7 +158,7 @@ def test_a_whole_objective_wins_over_its_fields(expand) -> None:
         (["arms.chain_short={loop.epochs: 3}"], ["arms.chain_short.loop.epochs=3"]),
         (["arms={chain_long: {stages: {finetune: {loop.epochs: 3}}}}"], ["arms.chain_long.finetune.loop.epochs=3"]),
         (["axes={seed: [3]}"], ["axes.seed=3"]),
-        (["optim.lr=0.1", "optim={lr: 0.2}", "optim.lr=0.3"], ["optim.lr=0.3"]),  # the last one wins
+        (["optim={lr: 0.2}", "optim.lr=0.3"], ["optim.lr=0.3"]),  # the last one wins
     ],
 )
 def test_a_mapping_is_its_entries_one_by_one(expand, one: list[str], other: list[str]) -> None:

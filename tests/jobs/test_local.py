@@ -20,7 +20,7 @@ from rich.console import Console
 from jobs import cancel, folders, node, status, submit
 from jobs import local as local_executor
 from jobs.graph import Graph
-from tests.jobs.conftest import EXAMPLE
+from tests.jobs.conftest import EXAMPLE, over
 from vitssl import cli, config, version
 from vitssl.files import read_json
 
@@ -36,7 +36,7 @@ def local(place: Path, monkeypatch: pytest.MonkeyPatch):
     Path("sweep.yaml").write_text(EXAMPLE)
 
     def run(*arguments: str) -> int:
-        return submit.main(["sweep.yaml", "--executor", "local", *ONE, *arguments], module="standin")
+        return submit.main(["sweep.yaml", "--executor", "local", *over(ONE, arguments)], module="standin")
 
     return run
 
@@ -89,7 +89,7 @@ def test_a_failed_parent_fails_its_children_and_the_report_still_comes(local, ca
 
 
 def test_ctrl_c_saves_says_how_to_go_on_and_the_same_command_does(local, place: Path) -> None:
-    words = [str(ROOT / "jobs/submit.py"), "sweep.yaml", "--executor", "local", *ONE, "arms=[scratch]", "loop.max_steps=50"]
+    words = [str(ROOT / "jobs/submit.py"), "sweep.yaml", "--executor", "local", *over(ONE, ["arms=[scratch]", "loop.max_steps=50"])]
     program = "import sys; sys.argv[0] = sys.argv.pop(1); from jobs import submit; sys.exit(submit.main(module='standin'))"
     environment, pipes = os.environ | {"PYTHONPATH": f"{HERE}:{ROOT}"}, {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen([sys.executable, "-c", program, *words], env=environment, text=True, **pipes)
@@ -112,7 +112,7 @@ def test_ctrl_c_saves_says_how_to_go_on_and_the_same_command_does(local, place: 
 
 
 def test_a_second_ctrl_c_kills_and_does_not_say_saved(local, place: Path) -> None:
-    words = [str(ROOT / "jobs/submit.py"), "sweep.yaml", "--executor", "local", *ONE, "arms=[scratch]", "loop.max_steps=50"]
+    words = [str(ROOT / "jobs/submit.py"), "sweep.yaml", "--executor", "local", *over(ONE, ["arms=[scratch]", "loop.max_steps=50"])]
     # a run that hears no request: its stop file is another one
     program = (
         "import sys; sys.argv[0] = sys.argv.pop(1); import standin_deaf; "

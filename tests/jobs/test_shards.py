@@ -136,7 +136,7 @@ def test_a_dry_run_lists_the_files_that_shards_will_be_built_from(expand, place:
         "expected: images (as listed), 2 classes, 4 train, 4 test images"
     )
     with pytest.raises(ConfigError, match=r"optim.batch_size: 8 is more than the 4 images to train on"):
-        expand(*words, "optim.batch_size=8")
+        expand(*words[:2], words[3], "optim.batch_size=8")
     (source / "train" / "z").mkdir()
     shards._listed.cache_clear()
     with pytest.raises(ConfigError, match=r"data.source: .*train/z: no images for class 'z'"):

@@ -203,9 +203,9 @@ class Grid:
         return names.pop() if len(names) == 1 else "each arm's baseline"
 
     def baseline(self, row: Row) -> Row | None:
-        """The baseline arm's row at the same values of the row axes; None for a baseline."""
+        """The baseline arm's row at the same values of the row axes that change it; None for a baseline."""
         name = self._baseline(row)
-        return next((r for r in self.rows if r.arm.name == name and r.values == row.values), None)
+        return next((r for r in self.rows if r.arm.name == name and r.values.items() <= row.values.items()), None)
 
     def against_baseline(self, row: Row, column: Any) -> Difference | None:
         base = self.baseline(row)
@@ -220,19 +220,35 @@ def lay_out(sweep: Sweep) -> Grid:
     axis, axes, select = sweep.facts.get("columns"), sweep.facts.get("axes") or {}, sweep.facts.get("select") or []
     row_axes = [name for name, values in axes.items() if name not in (SEED, axis, *select) and len(values) > 1]
     columns = list(axes.get(axis) or dict.fromkeys(c.axes.get(axis) for c in sweep.cells)) if axis else [None]
-    rows = []
+    rows, laid_out = [], Grid(sweep, columns, row_axes, [])
     for arm in sweep.arms:
         of_arm = [cell for cell in sweep.cells if cell.arm == arm.name]
-        points = list(dict.fromkeys(tuple(cell.axes.get(a) for a in row_axes) for cell in of_arm)) or [()]
+        for idle in [a for a in row_axes if a not in laid_out.of_equal_cost and _changes_nothing(of_arm, a)]:
+            of_arm = [replace(cell, axes=_without(cell.axes, idle)) for cell in of_arm if cell.axes[idle] == of_arm[0].axes[idle]]
+        of_row = [a for a in row_axes if of_arm and a in of_arm[0].axes]
+        points = list(dict.fromkeys(tuple(cell.axes.get(a) for a in of_row) for cell in of_arm)) or [()]
         for point in points:
-            here = [cell for cell in of_arm if tuple(cell.axes.get(a) for a in row_axes) == point]
+            here = [cell for cell in of_arm if tuple(cell.axes.get(a) for a in of_row) == point]
             by_column = {c: [cell for cell in here if axis is None or cell.axes.get(axis) == c] for c in columns}
-            rows.append(Row(arm, dict(zip(row_axes, point, strict=False)), by_column))
-    laid_out = Grid(sweep, columns, row_axes, rows)
+            rows.append(Row(arm, dict(zip(of_row, point, strict=False)), by_column))
+    laid_out.rows += rows
     if select:
         for row in rows:
             _choose(row, select, laid_out.metric[1])
     return laid_out
+
+
+def _changes_nothing(cells: list[Cell], axis: str) -> bool:
+    """Has an arm the same runs at all values of an axis, such as one of an objective's field where that objective is not on?"""
+    runs: dict[Any, set[tuple[Any, ...]]] = {}
+    for cell in cells:
+        rest = tuple(_without(cell.axes, axis).items())
+        runs.setdefault(cell.axes.get(axis), set()).add((rest, tuple(run.path for _, run in cell.stages)))
+    return len(runs) > 1 and all(others == runs[cells[0].axes[axis]] for others in runs.values())
+
+
+def _without(axes: dict[str, Any], name: str) -> dict[str, Any]:
+    return {axis: value for axis, value in axes.items() if axis != name}
 
 
 def _choose(row: Row, select: list[str], metric: str) -> None:

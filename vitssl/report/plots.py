@@ -51,7 +51,7 @@ def _by_axis(grid: Grid) -> Plot | None:
         lines = {grid.label(row): ([(c, grid.scores(row, c)) for c in grid.columns], look(grid, row)) for row in grid.rows}
         drawn = {"": lines}
     else:
-        name = next((a for a in grid.row_axes if _numeric([r.values.get(a) for r in grid.rows if r.cells])), None)
+        name = next((a for a in grid.row_axes if _numeric([r.values[a] for r in grid.rows if r.cells and a in r.values])), None)
         if name is None:
             return None
         drawn = {grid.name(column): _row_lines(grid, name, column) for column in grid.columns}
@@ -70,12 +70,13 @@ def _numeric(values: list[Any]) -> bool:
 
 
 def _row_lines(grid: Grid, axis: str, column: Any) -> dict[str, Line]:
-    """By arm and the other axes' values; a line looks as its first row does elsewhere."""
+    """By arm and the other axes' values; a line looks as its first row does elsewhere. It is flat where the axis changes nothing."""
     lines: dict[str, Line] = {}
+    values = [row.values[axis] for row in grid.rows if axis in row.values]
     for row in (r for r in grid.rows if r.cells):
         label = _without(grid, row, axis)
         points, _ = lines.setdefault(label, ([], look(grid, row) | {"alpha": 1.0}))
-        points.append((row.values[axis], grid.scores(row, column)))
+        points += [(x, grid.scores(row, column)) for x in ([row.values[axis]] if axis in row.values else (min(values), max(values)))]
     return lines
 
 

@@ -44,7 +44,7 @@ class Selection:
 
 @dataclass
 class Row:
-    """One arm at one value of every row axis; its cells by column."""
+    """One arm at one value of every row axis that changes it; its cells by column."""
 
     arm: Arm
     values: dict[str, Any]  # of the row axes

@@ -58,6 +58,7 @@ def _in_words(stages: Plan) -> str:
 def sentence(grid: Grid) -> str:
     """Whether arms see equally many images, and what part of it pretraining takes; empty for a single arm, or where it is not known."""
     points = list(dict.fromkeys(tuple(row.values.items()) for row in grid.rows))
+    points = [point for point in points if not any(set(point) < set(other) for other in points)]  # of arms that an axis does not change
     places = {_place(grid, column, point): _compared(grid, column, dict(point)) for column in grid.columns for point in points}
     places = {place: text for place, text in places.items() if text}
     said = dict.fromkeys(places.values())
@@ -78,7 +79,7 @@ def _place(grid: Grid, column: Any, point: tuple[tuple[str, Any], ...]) -> str:
 
 def _compared(grid: Grid, column: Any, point: dict[str, Any]) -> str:
     """The arms of one column at one point of the row axes."""
-    rows = [row for row in grid.rows if row.values == point]
+    rows = [row for row in grid.rows if row.values.items() <= point.items()]
     plans = {grid.called(row.arm): stages for row in rows if (stages := plan(row, column))}
     if len(plans) < 2:
         return ""

@@ -1,0 +1,52 @@
+"""The rows of a sweep's tables: an arm stands once at the values of an axis that changes nothing of it."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+from vitssl import report
+from vitssl.report import schedule
+from vitssl.report.collect import collect
+from vitssl.report.grid import lay_out
+
+AXIS = "objectives.mae.mask_ratio"
+ARMS = [{"name": "scratch", "row": "Scratch"}, {"name": "ssat", "row": "SSAT"}]
+
+
+@pytest.fixture
+def folder(sweep):
+    """Of an axis of MAE's mask ratios, which scratch does not have: its cells name the same runs."""
+    top1 = {"scratch": lambda at: 80.0 + at["seed"], "ssat": lambda at: 82.0 + at["seed"] + 4 * at[AXIS]}
+    made = sweep(top1, {AXIS: [0.5, 0.75], "seed": [0, 1, 2]}, columns=None, arms=ARMS)
+    facts = json.loads((made / "sweep.json").read_text())
+    for cell in facts["cells"]:
+        for stage in cell["stages"] if cell["arm"] == "scratch" else ():
+            stage["folder"] = stage["folder"].replace("-0.75-", "-0.5-")
+    (made / "sweep.json").write_text(json.dumps(facts))
+    return made
+
+
+def test_an_arm_that_an_axis_does_not_change_is_one_row_and_the_baseline_of_all(folder) -> None:
+    grid = lay_out(collect(folder))
+    assert [grid.label(row) for row in grid.rows] == ["Scratch", "SSAT, mask_ratio 0.5", "SSAT, mask_ratio 0.75"]
+    assert [len(row.cells) for row in grid.rows] == [3, 3, 3]
+    scratch, *others = grid.rows
+    assert all(grid.baseline(row) is scratch for row in others)
+    assert [grid.against_baseline(row, None).mean for row in others] == pytest.approx([4.0, 5.0])
+    assert schedule.sentence(grid).count("Scratch") <= 2  # once at each ratio that it is compared at
+
+
+def test_its_report_has_it_once(folder) -> None:
+    text = report.write(folder).read_text()
+    assert "Scratch, mask_ratio" not in text and "SSAT, mask_ratio 0.75" in text
+    with (folder / "report" / "table.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["arm"], row[AXIS]) for row in rows] == [("scratch", ""), ("ssat", "0.5"), ("ssat", "0.75")]
+
+
+def test_arms_that_it_changes_keep_their_values(sweep) -> None:
+    grid = lay_out(collect(sweep({"ssat": 82.0}, {AXIS: [0.5, 0.75], "seed": [0, 1]}, columns=None, baseline=None)))
+    assert [grid.label(row) for row in grid.rows] == ["mask_ratio 0.5", "mask_ratio 0.75"]
