@@ -129,11 +129,12 @@ def costs_of(runs: list[Run], launch: Launch) -> list[dict[str, Any]]:
     classes = [len(index.classes) for run in runs if (index := expected_index(run.data)) is not None]
     files = _counted(runs, classes, launch)
     new = {file: (run, count) for file, run, count in zip(files, runs, classes, strict=True) if not file.exists()}
-    if new:
-        for file, cost in zip(new, _count(*zip(*new.values(), strict=True), launch), strict=True):
+    counted = dict(zip(new, _count(*zip(*new.values(), strict=True), launch), strict=True)) if new else {}
+    if launch.sweep.parent.parent.is_dir():  # a dry run makes no folders elsewhere, of a mistyped --runs
+        for file, cost in counted.items():
             file.parent.mkdir(parents=True, exist_ok=True)
             write_json(file, cost)
-    return [read_json(file) for file in files]
+    return [counted.get(file) or read_json(file) for file in files]
 
 
 def parameters(runs: list[Run], launch: Launch) -> list[int]:

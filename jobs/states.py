@@ -13,7 +13,7 @@ from jobs.chosen import parents_of, runs_of
 from jobs.folders import error_of
 from vitssl.config import ConfigError
 from vitssl.files import read_events, read_json
-from vitssl.report.lost import lost_kwh
+from vitssl.lost import lost_kwh
 
 ENDED = ("done", "failed", "cancelled", "unreadable")
 HOW = {"failed": "failed", "cancelled": "was cancelled"}

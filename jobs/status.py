@@ -26,7 +26,6 @@ from jobs.tables import print_table
 from jobs.time_left import Seen, Work, time_of
 from vitssl.arguments import Parser, guarded
 from vitssl.files import read_json
-from vitssl.report.units import quantity
 from vitssl.terminal import console as screen
 from vitssl.words import about, counted, duration, printable
 
@@ -174,7 +173,11 @@ def _waiting(picture: Picture, sweep: Path) -> str:
 def _lost(statuses: list[Status]) -> str:
     """What kills have cost so far."""
     kwh, runs = sum(s.lost_kwh for s in statuses), counted(sum(s.lost_kwh > 0 for s in statuses), "run")
-    return f"Lost to kills and trained again: {quantity(kwh, 'kWh')}, in {runs}" if kwh else ""
+    if not kwh:
+        return ""
+    from vitssl.report.units import quantity  # the report's package loads matplotlib
+
+    return f"Lost to kills and trained again: {quantity(kwh, 'kWh')}, in {runs}"
 
 
 def _expected(starts: Iterable[str]) -> str:

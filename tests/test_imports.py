@@ -43,6 +43,7 @@ ALLOWED = {
     "weights": CORE | MIDDLE | {"evaluate", "report", "words"},
     "memory": set(),
     "words": set(),
+    "lost": set(),
     "terminal": {"words"},
     "arguments": {"config", "words"},
     "version": set(),
@@ -56,11 +57,11 @@ ALLOWED = {
     "train": CORE | MIDDLE | {"attempt", "finished", "evaluators", "pictures", "train_state", "stopping", "views", "words"},
     "bench": CORE | MIDDLE | {"evaluate", "memory", "evaluators", "train_state", "train", "views"},
     "prune": {"config", "files", "words"},
-    "report": {"config", "files", "intensity", "records", "terminal", "words"},
+    "report": {"config", "files", "intensity", "lost", "records", "terminal", "words"},
     "cli": None,  # anything, inside the function that needs it
     "__init__": {"evaluate"},
     # without torch: the energy mix, and which images a Run trains on
-    "jobs": MESSAGES | {"config", "files", "intensity", "reader", "records", "report", "emissions", "data", "version"},
+    "jobs": MESSAGES | {"config", "files", "intensity", "lost", "reader", "records", "report", "emissions", "data", "version"},
 }
 FILES = sorted([*(ROOT / "vitssl").rglob("*.py"), *(ROOT / "jobs").rglob("*.py")])
 

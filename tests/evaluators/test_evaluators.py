@@ -146,6 +146,8 @@ def test_the_command_line_evaluates_a_pretraining(folder, capsys, monkeypatch):
     monkeypatch.setattr(finished, "FIRST", 10)  # as many as there are classes: the right one is always among them
     assert cli.main(["evaluate", str(run), "--type", "knn", "--set", "k=3", "pool=mean"]) == 0
     assert json.loads(capsys.readouterr().out).keys() == {"top1", "count"}
+    assert cli.main(["evaluate", str(run), str(run), "--type", "knn", "--set", "k=3", "pool=mean"]) == 0
+    assert [json.loads(line)["run"] for line in capsys.readouterr().out.splitlines()] == ["run", "run"]
     assert cli.main(["evaluate", str(run)]) == 2
     assert "has no classify objective, so it predicts no classes; knn and linear" in capsys.readouterr().err
 

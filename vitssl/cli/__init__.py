@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _shards_parser(commands)
     add = command(commands, "evaluate", _evaluate, "what an evaluator finds in a run: its accuracy, or what its features are worth")
-    add("folder", type=Path, help="run folder")
+    add("folders", nargs="+", metavar="folder", type=Path, help="run folder; of several, a line for each")
     add("--type", default="classification", help="classification (the run's classifier), knn or linear (on its features)")
     add("--shards", help="other shards with the same classes")
     add("--split", default="test", help="train, val (held out) or test as the run's data say, or a split of the shards")
@@ -140,8 +140,10 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 
     fields = {name: getattr(arguments, name) for name in ("type", "shards", "split", "weights")}
     cfg = parse(arguments.type, fields, arguments.fields)
-    print(json.dumps(evaluate_folder(arguments.folder, cfg, arguments.checkpoint)))
-    note_unfinished(arguments.folder)
+    for folder in arguments.folders:
+        which = {"run": folder.resolve().name} if len(arguments.folders) > 1 else {}
+        print(json.dumps(which | evaluate_folder(folder, cfg, arguments.checkpoint)), flush=True)
+        note_unfinished(folder)
 
 
 def _predict(arguments: argparse.Namespace) -> int:

@@ -158,13 +158,17 @@ def walk_images(folder: str | Path, above: tuple[str, ...] = ()) -> Iterator[tup
 
 def notes(path: str) -> Iterator[str]:
     """What a folder of images holds and a build leaves out."""
-    root = Path(path).expanduser()
+    root, of_classes = Path(path).expanduser(), [""]
     if (train := first_named(root, TRAIN)).is_dir():
-        taken = [train.name, *split_folders(root, HELD_OUT)[: len(SHARES)], *unlabeled_folders(root)]
+        of_classes += [train.name, *split_folders(root, HELD_OUT)[: len(SHARES)]]
+        taken = [*of_classes[1:], *unlabeled_folders(root)]
         others = [name for name in subfolders(root) if name not in taken]
         if others:
             names = f"{train.name}, {' or '.join(HELD_OUT)}, {UNLABELED}"
             yield f"left out, as no splits by their names: {_few(others)} in {root}; a split is called {names}"
+    for folder in (root / name for name in of_classes):
+        if loose := next(walk_images(folder))[1]:
+            yield f"left out, as no class's: {counted(len(loose), 'image')} in {folder} itself ({_few(loose)})"
     if endings := other_endings(root):
         several = ", ".join(f"{number:,} {ending}" for ending, number in endings.most_common(5))
         advice = f"; {photos}" if (photos := photos_to_convert(endings)) else ""

@@ -6,12 +6,12 @@ from collections import Counter
 from statistics import mean
 
 from vitssl.config import Site
+from vitssl.lost import lost_kwh
 from vitssl.report import costs, greenest, schedule, unlabelled
 from vitssl.report.advice import advice
 from vitssl.report.best import best, leading
 from vitssl.report.collect import Sweep, add
 from vitssl.report.grid import Grid
-from vitssl.report.lost import lost_kwh
 from vitssl.report.table import number, signed
 from vitssl.report.tables import hours_name
 from vitssl.report.units import quantity
