@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from vitssl.config import ConfigError, Run, active, dotted, fill, nested, read_value, unknown
 from vitssl.config.base import closest
 from vitssl.config.suggestions import not_a_field
+from vitssl.words import listed
 
 RUN_FIELDS = {f.name for f in dataclasses.fields(Run)}
 OF_THE_SWEEP = {"name", "columns", "baseline", "metric", "select", "equalize", "equal_to"}
@@ -124,7 +125,8 @@ def parse(arguments: list[str]) -> Overrides:
     Raises:
         ConfigError: an argument that names no field, or whose value is not YAML.
     """
-    result, typed = Overrides(), dict[str, str]()
+    _refuse_twice(arguments)
+    result = Overrides()
     for number, argument in enumerate(arguments):
         key, equals, text = argument.partition("=")
         key = key.strip()
@@ -132,17 +134,22 @@ def parse(arguments: list[str]) -> Overrides:
             raise ConfigError(f"{argument!r} is not key=value{_advice(argument, arguments[:number])}", place=CLI)
         if whole := _cut_by_the_shell(arguments[number:]):
             raise ConfigError(f"the shell cut it at its spaces; write {shlex.quote(whole)}", key, CLI)
-        if typed.setdefault(key, text) != text:
-            raise ConfigError(f"it is typed as {typed[key]} and as {text}; leave one out{_expanded(key, arguments)}", key, CLI)
         _file_under(result, key, read_value(text, key, CLI))
     return result
 
 
-def _expanded(key: str, arguments: list[str]) -> str:
-    """What to type where a shell made several words of one with braces, as axes.seed={0,1,2}."""
-    values = [value for name, _, value in (argument.partition("=") for argument in arguments) if name == key]
-    axis = f"axes.{key.removeprefix('axes.')}=[{','.join(values)}]"
-    return f", or write {shlex.quote(axis)} for a run with each"
+def _refuse_twice(arguments: list[str]) -> None:
+    """A key has one value; a shell makes several words of one with braces, as axes.seed={0,1,2} and objectives={mae:{},dino:{}}."""
+    values: dict[str, list[str]] = {}
+    for key, equals, text in (argument.partition("=") for argument in arguments):
+        values.setdefault(key.strip(), []).extend([text] if equals else [])
+    for key, texts in values.items():
+        if len(set(texts)) > 1 and re.match(r"[\w.]+:", texts[0]):
+            whole = re.sub(r":(?=[^\s])", ": ", f"{key}={{{','.join(texts)}}}")
+            raise ConfigError(f"the shell divided it at its braces; write {shlex.quote(whole)}", key, CLI)
+        if len(set(texts)) > 1:
+            axis = shlex.quote(f"axes.{key.removeprefix('axes.')}=[{','.join(texts)}]")
+            raise ConfigError(f"it is typed as {listed(texts)}; leave all but one out, or write {axis} for a run with each", key, CLI)
 
 
 def _advice(argument: str, before: list[str]) -> str:

@@ -52,9 +52,11 @@ WRONG = [
     ("submit sweep.yaml optim.lr=[1e-3,1e-4]", "write 'axes.optim.lr=[0.001,0.0001]' for a run with each"),
     (
         "submit sweep.yaml axes.seed=0 axes.seed=1 axes.seed=2",  # what a shell makes of axes.seed={0,1,2}
-        "axes.seed: it is typed as 0 and as 1; leave one out, or write 'axes.seed=[0,1,2]' for a run with each",
+        "axes.seed: it is typed as 0, 1 and 2; leave all but one out, or write 'axes.seed=[0,1,2]' for a run with each",
     ),
-    ("submit sweep.yaml optim.lr=1e-3 optim.lr=1e-4", "leave one out, or write 'axes.optim.lr=[1e-3,1e-4]' for a run with each"),
+    ("submit sweep.yaml optim.lr=1e-3 optim.lr=1e-4", "or write 'axes.optim.lr=[1e-3,1e-4]' for a run with each"),
+    ("submit sweep.yaml axes=seed:[0 axes=1 axes=2]", "axes: the shell divided it at its braces; write 'axes={seed: [0,1,2]}'"),
+    ("submit sweep.yaml objectives=classify:{} objectives=drloc:{}", "write 'objectives={classify: {},drloc: {}}'"),
     ("submit sweep.yaml equal_to=scratch", "equal_to: nothing here is equalized; add equalize=macs (gpu_hours, kwh), or leave it out"),
     ("submit sweep.yaml data.shards=shards/new data.source=digit --dry-run", "source 'digit' is neither an existing folder nor one of"),
     ("submit sweep.yaml data.shards=shards/new data.source=flder:photos --dry-run", "(did you mean folder:?)"),

@@ -491,3 +491,13 @@ def test_stages_that_are_no_pretraining_go_by_their_name(sweep):
         "sslft": [("teacher", {"objectives.classify": {}, "loop.epochs": 25}), ("train", {"objectives.classify": {}, "loop.epochs": 75})]
     }
     assert sentence(lay_out(collect(three(sweep, stages=stages)))).endswith("SSL+FT spends a quarter of them on teacher.")
+
+
+def test_runs_that_the_command_leaves_out_are_counted(sweep):
+    folder = sweep({"scratch": 80.0, "ssat": 82.0}, {"seed": [0, 1]}, columns=None)
+    assert not any("Not in this report" in line for line in sentences(lay_out(collect(folder))))
+    facts = json.loads((folder / "sweep.json").read_text())
+    facts["cells"] = [cell for cell in facts["cells"] if cell["axes"]["seed"] == 0]  # as a narrower command writes it
+    (folder / "sweep.json").write_text(json.dumps(facts))
+    said = next(line for line in sentences(lay_out(collect(folder))) if "Not in this report" in line)
+    assert said.startswith("Not in this report: 2 other runs in its folder, of other arms, values or fields; ")

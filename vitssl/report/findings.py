@@ -75,7 +75,7 @@ def _by_subject(grid: Grid) -> dict[str, list[str]]:
         "why": [unlabelled.why(part, column) for part in grid.parts() for column in grid.columns],
         "epochs": [schedule.sentence(grid)],
         "paper": [_against_paper(grid)],
-        "total": [_total(grid.sweep), costs.other_work(grid), costs.uncounted(grid)],
+        "total": [_total(grid.sweep), _left_out(grid.sweep), costs.other_work(grid), costs.uncounted(grid)],
         "greenest": [greenest.sentence(grid.sweep)],
     }
 
@@ -140,6 +140,15 @@ def _total(sweep: Sweep) -> str:
     money = f", {number(spent['money'])} {sweep.currency}" if spent["money"] else ""
     took = f"{hours}, {quantity(energy, 'kWh')} and {quantity(co2e, 'kg')} CO2e"
     return f"The whole sweep, each run counted once, took {took}{_assumed_grid(sweep)}{money}{rest}."
+
+
+def _left_out(sweep: Sweep) -> str:
+    """That runs of other commands are in the folder, which an earlier report may have shown."""
+    others = {path.parent for path in sweep.folder.glob("*/run.yaml")} - sweep.runs.keys()
+    if not others:
+        return ""
+    kept = "the command that they are of brings them back, and another name= keeps both reports"
+    return f"Not in this report: {counted(len(others), 'other run')} in its folder, of other arms, values or fields; {kept}."
 
 
 def _assumed_grid(sweep: Sweep) -> str:
