@@ -145,7 +145,7 @@ def test_the_readme_is_short_and_links_to_what_is_there() -> None:
 
 
 def test_the_readme_says_what_to_type_for_every_method() -> None:
-    rows = [f"| {m.title} | `{m.words}`{f' ({m.note})' if m.note else ''} | `{m.sweep}` |" for m in METHODS]
+    rows = [f"| {m.title}: {m.about} | `{m.words}`{f' ({m.note})' if m.note else ''} | `{m.sweep}` |" for m in METHODS]
     assert [line for line in PAGES[0].read_text().splitlines() if re.match(r"\| [A-Z]", line)] == rows
 
 

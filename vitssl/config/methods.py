@@ -12,9 +12,10 @@ import yaml
 
 @dataclass(frozen=True)
 class Method:
-    """A method: the fields that make a Run of it (or the stages of an arm), and a sweep that has it whole."""
+    """A method: what it does, the fields that make a Run of it (or the stages of an arm), and a sweep that has it whole."""
 
     title: str
+    about: str  # what is learnt, in a clause
     fields: dict[str, Any]
     sweep: str
     also: tuple[str, ...] = ()  # further names that people type
@@ -36,44 +37,99 @@ class Method:
 _TWO_VIEWS = {"data.views.second": {}}
 _CROPS = {"data.views": {"second": {}, "local": {"size": 96, "count": 8, "scale": [0.05, 0.4]}}}
 METHODS = (
-    Method("SSAT", {"objectives": {"classify": {"weight": 0.1}, "mae": {"weight": 0.9}}}, "ssat_vs_sslft"),
     Method(
-        "SSL+FT", {"stages": {"pretrain": {"objectives.mae": {}}, "finetune": {"objectives.classify": {}, "init_from": "pretrain"}}},
-        "own_images", ("pretraining", "finetuning"), "the stages of an arm",
+        "SSAT",
+        "classification and a self-supervised task (here MAE) at once",
+        {"objectives": {"classify": {"weight": 0.1}, "mae": {"weight": 0.9}}},
+        "ssat_vs_sslft",
     ),
-    Method("Drloc", {"objectives": {"classify": {}, "drloc": {}}}, "drloc_scratch", ("vt_drloc",)),
-    Method("GMML", {"objectives.gmml": {}}, "gmml_small"),
-    Method("LUT", {"objectives.lut": {}, **_TWO_VIEWS}, "lut_imagenet"),
     Method(
-        "MT-SiT", {
-            "objectives": {"sit": {}, "masked_tokens": {"view": "sit"}}, "data.views.main.count": 2,
+        "SSL+FT",
+        "self-supervised pretraining, then fine-tuning",
+        {"stages": {"pretrain": {"objectives.mae": {}}, "finetune": {"objectives.classify": {}, "init_from": "pretrain"}}},
+        "own_images",
+        ("pretraining", "finetuning"),
+        "the stages of an arm",
+    ),
+    Method(
+        "Drloc",
+        "beside classification, where two patches lie relative to each other",
+        {"objectives": {"classify": {}, "drloc": {}}},
+        "drloc_scratch",
+        ("vt_drloc",),
+    ),
+    Method("GMML", "reconstruct blocks of the image that were replaced", {"objectives.gmml": {}}, "gmml_small"),
+    Method("LUT", "MAE that also trains the tokens that are not masked", {"objectives.lut": {}, **_TWO_VIEWS}, "lut_imagenet"),
+    Method(
+        "MT-SiT",
+        "SiT with tokens that choose what they see",
+        {
+            "objectives": {"sit": {}, "masked_tokens": {"view": "sit"}},
+            "data.views.main.count": 2,
             "backbone": {"reg_tokens": 1, "masked_tokens": {}},
-        }, "mt_cifar",
+        },
+        "mt_cifar",
     ),
     Method(
-        "MT-DINO", {"objectives": {"dino": {}, "masked_tokens": {"second": "second"}}, "backbone.masked_tokens": {}, **_CROPS},
+        "MT-DINO",
+        "DINO with such tokens",
+        {"objectives": {"dino": {}, "masked_tokens": {"second": "second"}}, "backbone.masked_tokens": {}, **_CROPS},
         "mt_imagenet",
     ),
-    Method("MAE", {"objectives.mae": {}}, "ssat_sota"),
-    Method("SimMIM", {"objectives.mae": {"mask_ratio": 0.6, "hide": "mask", "decoder": "pixel_shuffle", "loss": "l1"}}, "lut_simmim"),
-    Method("ConvMAE", {"backbone.name": "cvt_13", "objectives.mae": {"fuse": True}}, "ssat_backbones", ("mcmae",)),
-    Method("SimCLR", {"objectives.simclr": {}, **_TWO_VIEWS}, "ssat_tasks"),
-    Method("DINO", {"objectives.dino": {}, **_CROPS}, "mt_imagenet"),
-    Method("SiT", {"objectives.sit": {}, "data.views.main.count": 2, "backbone.reg_tokens": 1}, "mt_cifar"),
-    Method("SL-ViT", {"backbone": {"tokenizer": "shifted", "attention": "local"}}, "ssat_sota", ("spt", "lsa", "spt_lsa")),
+    Method("MAE", "reconstruct hidden patches from few visible ones", {"objectives.mae": {}}, "ssat_sota"),
     Method(
-        "Locality guidance", {"objectives": {"classify": {}, "locality": {"teacher": "RUN"}}}, "ssat_sota", ("guidance",),
+        "SimMIM",
+        "reconstruct hidden patches by one linear layer",
+        {"objectives.mae": {"mask_ratio": 0.6, "hide": "mask", "decoder": "pixel_shuffle", "loss": "l1"}},
+        "lut_simmim",
+    ),
+    Method(
+        "ConvMAE",
+        "MAE on a network that begins with convolutions",
+        {"backbone.name": "cvt_13", "objectives.mae": {"fuse": True}},
+        "ssat_backbones",
+        ("mcmae",),
+    ),
+    Method("SimCLR", "tell an image's two views from other images", {"objectives.simclr": {}, **_TWO_VIEWS}, "ssat_tasks"),
+    Method("DINO", "views and crops as a slowly moving teacher sees them", {"objectives.dino": {}, **_CROPS}, "mt_imagenet"),
+    Method(
+        "SiT",
+        "reconstruct corrupted views, and tell them from other images",
+        {"objectives.sit": {}, "data.views.main.count": 2, "backbone.reg_tokens": 1},
+        "mt_cifar",
+    ),
+    Method(
+        "SL-ViT",
+        "ViT with shifted patches and local attention",
+        {"backbone": {"tokenizer": "shifted", "attention": "local"}},
+        "ssat_sota",
+        ("spt", "lsa", "spt_lsa"),
+    ),
+    Method(
+        "Locality guidance",
+        "features follow a small convolutional network's",
+        {"objectives": {"classify": {}, "locality": {"teacher": "RUN"}}},
+        "ssat_sota",
+        ("guidance",),
         "RUN: the folder of a trained resnet56",
     ),
     Method(
-        "DeiT", {"backbone.name": "vit_tiny"}, "gmml_imagenet", ("deit_tiny", "deit_small", "deit_base", "deit_ti", "deit_s", "deit_b"),
-        "or vit_small, vit_base: its networks are ViTs",
+        "DeiT",
+        "its networks are plain ViTs",
+        {"backbone.name": "vit_tiny"},
+        "gmml_imagenet",
+        ("deit_tiny", "deit_small", "deit_base", "deit_ti", "deit_s", "deit_b"),
+        "or vit_small, vit_base",
     ),
     Method(
-        "Linear probing", {"backbone.frozen": True, "init_from": "RUN"}, "mt_cifar", ("linear", "linear_probe", "probe"),
+        "Linear probing",
+        "a classifier on a frozen network",
+        {"backbone.frozen": True, "init_from": "RUN"},
+        "mt_cifar",
+        ("linear", "linear_probe", "probe"),
         "or `vitssl evaluate RUN --type linear`",
     ),
-)  # fmt: skip
+)
 
 
 def method(name: str) -> Method | None:
