@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from jobs import sweep_files
-from jobs.overrides import CLI, RUN_FIELDS, Overrides, Setting, check, settings
+from jobs.overrides import CLI, OTHERS, RUN_FIELDS, Overrides, Setting, check, settings
 from vitssl.config import ConfigError, Run, fill, merge, read_yaml, unknown
 from vitssl.config.base import closest
 from vitssl.config.merging import UNSET
@@ -73,6 +73,8 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
     cli, file = overrides or Overrides(), str(path)
     content = read_yaml(path)
     sweep_files.refuse_other_kinds(content, file)
+    if isinstance(arms := content.get("arms"), dict):
+        content["arms"] = {name: {} if arm is None else arm for name, arm in arms.items()}
     axes, published = content.pop("axes", None) or {}, _pop_published(content.get("arms"))  # their labels may hold dots
     fill(SweepFile, cli.sweep, where=CLI)
     for arm, fields in cli.resources.items():
@@ -208,6 +210,9 @@ def _added_axes(asked: dict[str, Any], of_file: dict[str, dict], stages: list[st
 
 def _check_field(axis: str, of_file: dict[str, dict], stages: list[str]) -> None:
     """A list of values is of the field that the axis is named after."""
+    if (head := axis.partition(".")[0]) in OTHERS and head not in stages:
+        reason = f"{head} is no field of a run, and an axis is of such a field, for example axes.optim.lr=[1e-3,1e-4]"
+        raise ConfigError(reason + ("; arms=[...] chooses arms" if head == "arms" else ""), f"axes.{axis}", CLI)
     try:
         for setting in settings({axis: UNSET}):
             setting.check(stages, CLI)

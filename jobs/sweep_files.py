@@ -50,7 +50,9 @@ def _folder_error(folder: Path) -> ConfigError:
 
 
 def refuse_other_kinds(content: dict[str, Any], file: str) -> None:
-    """Other YAML files that people name: a run's and a site's."""
+    """Other YAML files that people name: an empty one, a run's and a site's."""
+    if not content:
+        raise ConfigError("this file is empty; sweeps/README.md has a complete example", place=file)
     if "arms" not in content and content.keys() >= {"objectives", "backbone", "optim"}:
         raise ConfigError("this is one run; name the file of a whole sweep", place=file)
     if "arms" not in content and {"name"} < content.keys() | {"name"} <= {f.name for f in dataclasses.fields(Site)}:

@@ -40,6 +40,8 @@ MISTAKES = [
     ("image_size: 16}", "image_size: 16, images: {per_class: 51}}", r"data.images.per_class: 51 is more than these classes have: a \(50\)"),
     ("shards: shards/digits", "shards: shards/digits, train_split: trian", "data.train_split: .*'trian' is not known .did you mean train"),
     ("stages: {train: {objectives.classify: {}}}", "stages: {}", "arms.scratch.stages: an arm needs a stage"),
+    ("stages: {train", "train: {objectives.mae: {}}\n    stages: {train", "arms.scratch.train: .*mean arms.scratch.stages.train"),
+    ("arms:\n", "arms:\n  empty:\n", "arms.empty.stages: an arm needs a stage, for example"),
     (
         "stages: {train: {objectives.classify: {}}}",
         "stages: {$(id): {objectives.classify: {}}}",
@@ -127,6 +129,8 @@ def test_a_mistake_in_the_file_is_one_line_that_names_it(expand, before: str, af
         ("optim.lr=fast", "command line: optim.lr: "),
         ("optim.lr", "command line: 'optim.lr' is not key=value"),
         ("arms=[scrach]", "command line: arms: 'scrach' is not known .did you mean scratch"),
+        ("axes.arms.scratch=[1]", r"axes.arms.scratch: arms is no field of a run, .*; arms=\[...\] chooses arms$"),
+        ("finetune.optim.lr=[1,2]", r"finetune.optim.lr: \[1, 2\] is not a number; write 'axes.finetune.optim.lr=\[1,2\]' for a run"),
         ("axes.sed=[1]", "command line: axes.sed: 'sed' is not known .did you mean seed"),
         ("axes.data=[plan]", "command line: axes.data: 'plan' is not known .did you mean plain"),
         ("resources.node=2", "^command line: resources.node: 'node' is not known .did you mean nodes"),
@@ -188,6 +192,11 @@ def test_a_mistake_on_the_command_line_is_one_line_that_names_it(expand, overrid
         expand(override)
     assert "\n" not in str(error.value)
     assert re.search(message, str(error.value)), str(error.value)
+
+
+def test_an_empty_file_is_said_to_be_empty(expand) -> None:
+    with pytest.raises(ConfigError, match=r"this file is empty; sweeps/README\.md has a complete example"):
+        expand(text="# later\n")
 
 
 def test_arms_are_compared_by_what_their_evaluator_gives(expand) -> None:

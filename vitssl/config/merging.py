@@ -141,7 +141,9 @@ def _converted(hint: Any, value: Any, path: str) -> Any:
 def _as_axis(value: Any, path: str) -> str:
     """What to write for several values, of each of which a run was meant."""
     values = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else []
-    if len(values) < 2 or path.split(".")[0] not in hints_of(Run):
+    fields, (head, *rest) = hints_of(Run), path.split(".")
+    of_a_stage = head != "arms" and bool(rest) and rest[0] in fields
+    if len(values) < 2 or not (head in fields or of_a_stage):
         return ""
     return f"; write 'axes.{path}=[{','.join(map(str, values))}]' for a run with each"
 

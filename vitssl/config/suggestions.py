@@ -78,7 +78,8 @@ def not_a_field(name: str, known: Iterable[str], field: str, schema: type | None
         of_file = {field.name for field in dataclasses.fields(SweepFile)}
         places = [place if place.split(".")[0] in of_file else f"defaults.{place}" for place in places]
     elif schema is Arm:
-        places = [f"{field.removesuffix(name)}stages.STAGE.{place}" for place in places]
+        prefix = f"{field.removesuffix(name)}stages."
+        places = [f"{prefix}STAGE.{place}" for place in meant(name)] or [f"{prefix}{name}"] * (not near)
     elif schema is Run:  # perhaps of one stage, or of one arm
         places = [f"{field.removesuffix(name)}{place}" for place in places]
     return unknown(name, known, field, also=list(dict.fromkeys([*near, *places])))
