@@ -51,6 +51,7 @@ def run(graph: Graph, launch: Launch, console: Console) -> None:
         ConfigError: SLURM refused a job, and nothing of this submission stays queued.
     """
     in_queue = cluster.settled(job.folder for job in graph.jobs if not is_done(job))
+    _take_out_what_waits_in_vain(graph, in_queue)
     todo = [job for job in graph.jobs if not is_done(job) and job.folder not in in_queue]
     room = preflight.check(todo, launch)
     for job in todo:
@@ -70,6 +71,18 @@ def run(graph: Graph, launch: Launch, console: Console) -> None:
     by = "the last of them" if left else f"job {last}"
     console.print(f"Report: {by}, {launch.sweep / 'report'}", soft_wrap=True, highlight=False)
     console.print(f"Follow it with: {status_command(launch.sweep)}", soft_wrap=True, highlight=False)
+
+
+def _take_out_what_waits_in_vain(graph: Graph, in_queue: dict[Path, cluster.Entry]) -> None:
+    """Cancel jobs that wait for one that has ended without its run being trained, as SLURM itself does, but at a time of its own."""
+    vain: list[Path] = []
+    for job in graph.jobs:  # parents come first: whose parent is taken out follows it
+        lost = any(not is_trained(parent) and parent.folder not in in_queue for parent in job.parents)
+        if lost and job.folder in in_queue and in_queue[job.folder].state in ("PENDING", "HELD"):
+            del in_queue[job.folder]
+            vain.append(job.folder)
+    if vain:
+        cluster.output("scancel", *(cluster.job_id(folder) for folder in vain))
 
 
 def check(graph: Graph, launch: Launch) -> None:

@@ -100,6 +100,20 @@ def test_what_was_cancelled_although_its_parent_is_done_is_queued_again(standin:
     assert is_done(finetune) and "1 done before, 0 in the queue before, 1 submitted" in " ".join(capsys.readouterr().out.split())
 
 
+def test_what_waits_for_a_job_that_failed_waits_for_the_next(standin: Standin, hold: Path, capsys) -> None:
+    sweep = standin("arms=[chain]", "axes.seed=[13]")  # its first pretraining fails
+    pretrain, finetune = run_folder(sweep, "chain-pretrain"), run_folder(sweep, "chain-finetune")
+    # SLURM cancels what waits for a job that failed, but not at once; with this it does not get there before the next command
+    sh("scontrol", "update", f"jobid={(job := cluster.job_id(finetune))}", "starttime=now+1hour", "dependency=")
+    wait_for(lambda: state_of(pretrain).state == "failed")
+    wait_for(lambda: cluster.queued([pretrain, finetune]).keys() == {finetune})
+    (sweep / "lucky").touch()
+    hold.unlink()
+    standin("arms=[chain]", "axes.seed=[13]", "--wait")
+    assert is_done(finetune) and "0 in the queue before, 2 submitted" in " ".join(capsys.readouterr().out.split())
+    assert cluster.job_id(finetune) != job
+
+
 def test_a_sweep_waits_for_the_jobs_that_its_site_names(standin: Standin, place: Path) -> None:
     first = sh("sbatch", "--parsable", "--hold", "--output=/dev/null", "--wrap", "true")
     sweep = standin("arms=[chain]", f"site.after=[{first}]", f"site.additional={{dependency: 'after:{first}'}}")
