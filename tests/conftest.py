@@ -24,15 +24,16 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 LONG = ("tests/jobs/test_sweeps.py", "tests/test_train.py", "tests/test_gradients.py")
+WAITING = ("tests/slurm/test_hard_days.py", "tests/slurm/test_controls.py")  # half of what SLURM's tests take
 
 
 class Scheduling(LoadScopeScheduling):
-    """What a worker takes as one: the tests of one SLURM cluster, those of a file with shared fixtures, or one test of a long file."""
+    """What a worker takes as one: half of SLURM's tests, with a cluster of its own; a file with shared fixtures; a test of a long file."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::")[0]
         if file.startswith("tests/slurm/"):
-            return "tests/slurm"
+            return f"tests/slurm, {'waiting' if file in WAITING else 'others'}"
         return nodeid if file in LONG else file
 
 

@@ -29,8 +29,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
-    """A running cluster, that all SLURM commands of the session find."""
-    with running(os.environ.get("SLURM_LOCAL_DIR", os.path.join(tempfile.gettempdir(), f"slurm-test-{os.getpid()}"))):
+    """A running cluster, that all SLURM commands of this worker find; each worker has its own, as tests look at all that is in a queue."""
+    folder = os.environ.get("SLURM_LOCAL_DIR", os.path.join(tempfile.gettempdir(), f"slurm-test-{os.getpid()}"))
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    beside = {"PORT": 16800 + 200 * number, "PREFIX": f"gw{number}node"}
+    with running(f"{folder}-{number}", **beside) if number else running(folder):
         yield
 
 
