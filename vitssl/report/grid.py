@@ -190,6 +190,8 @@ class Grid:
 
     def baseline_name(self, row: Row) -> str | None:
         """What the arm that a row is compared with is called; None for a baseline."""
+        if self.alone:
+            return self.label(base) if (base := self.baseline(row)) else None
         arm = next((arm for arm in self.sweep.arms if arm.name == self._baseline(row)), None)
         return self.called(arm) if arm else None
 
@@ -203,7 +205,12 @@ class Grid:
         return names.pop() if len(names) == 1 else "each arm's baseline"
 
     def baseline(self, row: Row) -> Row | None:
-        """The baseline arm's row at the same values of the row axes that change it; None for a baseline."""
+        """The baseline arm's row at the same values of the row axes that change it; of a single arm the row of the axes' first values.
+
+        None for a baseline itself.
+        """
+        if self.alone:
+            return self.rows[0] if row is not self.rows[0] else None
         name = self._baseline(row)
         return next((r for r in self.rows if r.arm.name == name and r.values.items() <= row.values.items()), None)
 
