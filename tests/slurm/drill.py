@@ -142,7 +142,7 @@ def outcome_of(trial: Trial, fault: Fault, expected: dict[str, Any]) -> str:
             assert submit_it(trial) == 0, "the second submission was refused"
         said = disturb(trial, fault) if fault.inject else ""
         wait_for_end(trial)
-    except (AssertionError, subprocess.SubprocessError) as error:
+    except (AssertionError, subprocess.SubprocessError, OSError) as error:
         cancel(trial)
         return f"FAILED: {str(error) or type(error).__name__}"
     if problems := [problem for problem in checks(trial, expected) if problem]:

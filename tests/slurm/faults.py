@@ -108,7 +108,20 @@ def stepds(trial: Trial) -> list[int]:
 
 def kill(which: Callable[[Trial], list[int]]) -> Callable[[Trial], None]:
     """kill -9 of one of these processes, on either node."""
-    return lambda trial: os.kill(trial.chance.choice(which(trial)), signal.SIGKILL)
+
+    def inject(trial: Trial) -> None:
+        assert any(map(_killed, trial.chance.sample(pids := which(trial), len(pids)))), "there is none of these processes to kill"
+
+    return inject
+
+
+def _killed(pid: int) -> bool:
+    """Unless it has ended by itself."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 # ------------------------------------------------------------------------------------------------ nodes and the controller
@@ -232,7 +245,7 @@ def until_full(action: Callable[[], object]) -> None:
 
 def read_only_folder(trial: Trial) -> Iterator[None]:
     with read_only(trial.folder):
-        kill(workers)(trial)
+        any(map(_killed, workers(trial)))  # or a save that failed has ended it
         yield
 
 
