@@ -1,7 +1,8 @@
-"""Real training on a real SLURM: a sweep with a chain on two nodes and its report; preempted, equal to the bit; evaluated later."""
+"""Real training on a real SLURM: a chain on two nodes and its report; preempted, or in a container, equal to the bit; evaluated later."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -73,9 +74,27 @@ def test_a_preempted_run_equals_an_undisturbed_one(place: Path, undisturbed: Pat
     assert first["step"] == 0 and 10 < second["step"] < start["steps"]
     assert second["step"] % start["steps_per_epoch"], "stopped in mid-epoch"
     assert events(preempted, "end")[0]["reason"] == "stopped"
-    expected, found = weights(undisturbed), weights(preempted)
-    assert expected.keys() == found.keys() and all(torch.equal(expected[name], found[name]) for name in expected)
+    assert equal(weights(undisturbed), weights(preempted))
     wait_for(lambda: sacct(preempted, "State") == ["REQUEUED", "COMPLETED"])
+
+
+@pytest.mark.release
+def test_requeued_in_a_container_a_run_equals_an_undisturbed_one_outside(place: Path, undisturbed: Path) -> None:
+    if (image := os.environ.get("VITSSL_SIF")) is None:
+        pytest.skip("needs the image that apptainer.def makes, VITSSL_SIF=PATH, and apptainer, or VITSSL_CONTAINER='how to enter it'")
+    site = [f"site.image={image}", f"site.container={os.environ.get('VITSSL_CONTAINER', 'apptainer exec')}"]
+    assert submit.main([str(SWEEP), "--executor", "slurm", "name=inside", *site]) == 0
+    inside = run_folder(place / "runs" / "inside", "sslft-pretrain-s0")
+    wait_for(lambda: any(event["step"] > 10 for event in events(inside, "train")), timeout_s=300)
+    sh("scontrol", "requeue", cluster.job_id(inside))
+    wait_for(lambda: (inside.parent / "report" / "report.html").exists(), timeout_s=600)
+    first, second = events(inside, "start")
+    assert first["step"] == 0 and second["step"] > 10
+    assert equal(weights(undisturbed), weights(inside))
+
+
+def equal(expected: dict[str, torch.Tensor], found: dict[str, torch.Tensor]) -> bool:
+    return expected.keys() == found.keys() and all(torch.equal(expected[name], found[name]) for name in expected)
 
 
 def sacct(folder: Path, fields: str) -> list[str]:
