@@ -56,6 +56,7 @@ def test_the_values_of_a_single_arm_are_compared_with_its_first(sweep) -> None:
     top1 = {"ssat": lambda at: 80.0 + at["seed"] + 4 * at[AXIS]}
     made = sweep(top1, {AXIS: [0.5, 0.25, 0.75], "seed": [0, 1, 2]}, columns=None, baseline=None)
     grid = lay_out(collect(made))
-    assert [gap and gap.mean for gap in (grid.against_baseline(row, None) for row in grid.rows)] == [None, pytest.approx(-1), pytest.approx(1)]
+    gaps = [grid.against_baseline(row, None) for row in grid.rows]
+    assert [gap and gap.mean for gap in gaps] == [None, pytest.approx(-1), pytest.approx(1)]
     text = report.write(made).read_text()
     assert "against mask_ratio 0.5" in text and "-1.00 in each seed" in text.replace("\N{MINUS SIGN}", "-")
