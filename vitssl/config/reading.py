@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from vitssl.words import is_control
 MOST_CHARACTERS = 1_000_000
 MOST_VALUES = 100_000  # each alias counted as what it stands for
 MOST_NESTED = 100
+TOO_DEEP = "values are nested too deep"
 MOST_BITS = 1_000  # of a whole number
 MOST_VARIABLES = 1_000  # ${oc.env:NAME}
 
@@ -48,7 +50,7 @@ def read_yaml(path: str | Path, *, variables: bool = True) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise ConfigError("not YAML: it is no text", place=str(path)) from None
     except RecursionError:
-        raise ConfigError("values are nested too deep", place=str(path)) from None
+        raise ConfigError(TOO_DEEP, place=str(path)) from None
     except OSError as error:
         raise ConfigError(f"cannot be read ({error.strerror})", place=str(path)) from None
     except (yaml.YAMLError, OmegaConfBaseException, ValueError) as error:  # a number of 5,000 digits is a ValueError
@@ -98,10 +100,10 @@ def _check_text(text: str, variables: bool = True) -> None:
     if len(text) > MOST_CHARACTERS:
         raise ConfigError(f"{len(text):,} characters, more than {MOST_CHARACTERS:,}")
     depth = used = 0
-    for event in yaml.parse(text, yaml.CSafeLoader):  # the loaders go down recursively, in C until the stack ends
+    for event in _events(text):  # the loaders go down recursively, in C until the stack ends
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MOST_NESTED:
-            raise ConfigError("values are nested too deep")
+            raise ConfigError(TOO_DEEP)
         if isinstance(event, yaml.ScalarEvent) and "${" in event.value:  # of the value: the text may have it as "\x24{"
             _check_variables(event.value, variables)
             used += event.value.count("${")
@@ -109,6 +111,15 @@ def _check_text(text: str, variables: bool = True) -> None:
         raise ConfigError(f"more than {MOST_VARIABLES:,} variables")
     if re.search(r"(^|[\s\[{,])\*\w", text) and _num_values(yaml.compose(text, yaml.SafeLoader), {}) > MOST_VALUES:
         raise ConfigError(f"more than {MOST_VALUES:,} values, aliases counted as what they stand for")
+
+
+def _events(text: str) -> Iterator[yaml.Event]:
+    try:
+        yield from yaml.parse(text, yaml.CSafeLoader)
+    except yaml.MarkedYAMLError as error:
+        if "nesting depth" in str(error.problem):  # newer parsers look ahead, and have a limit of their own
+            raise ConfigError(TOO_DEEP) from None
+        raise
 
 
 def _check_variables(value: str, allowed: bool) -> None:
