@@ -219,7 +219,7 @@ def write_sweep(spec: Spec, graph: Graph, launch: Launch) -> None:
         "file": spec.file,
         "paper": dataclasses.asdict(spec.paper) if spec.paper else None,
         "notes": spec.notes,
-        "overrides": list(dict.fromkeys(setting.key for setting in spec.overrides.settings)),
+        "overrides": _overrides(spec),
         "columns": spec.columns,
         "baseline": spec.baseline if spec.baseline in spec.arms else None,
         "metric": spec.metric,
@@ -233,6 +233,15 @@ def write_sweep(spec: Spec, graph: Graph, launch: Launch) -> None:
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
     write_json(launch.sweep / "sweep.json", content)
+
+
+def _overrides(spec: Spec) -> list[str]:
+    """What the command line set that results may follow from: fields of Runs, equal costs, and axes, but for one that it only narrows to
+    some of its labels."""
+    cli = spec.overrides
+    axes = [axis for axis in cli.axes if axis != "seed" and (axis in spec.added_axes or "." in axis)]
+    equal = [key for key in ("equalize", "equal_to") if key in cli.sweep]
+    return list(dict.fromkeys([*(setting.key for setting in cli.settings), *axes, *equal]))
 
 
 def _published_cost(arm: Arm, spec: Spec) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import overrides, show, smoke, submit
+from jobs import folders, overrides, show, smoke, submit
 from jobs.graph import Graph
 from jobs.sweep import read
 from tests.jobs.conftest import EXAMPLE
@@ -128,6 +128,24 @@ def test_the_sweeps_folder_and_the_smoke_run_have_it(place, monkeypatch) -> None
     assert "optim.lr" in Path("runs/example/report/report.html").read_text()
     spec = smoke.narrow(read("sweep.yaml", overrides.parse(["axes.optim.lr=[0.1,0.2]"])))
     assert list(spec.axes["optim.lr"]) == [0.1]
+
+
+@pytest.mark.parametrize(
+    ("word", "changed"),
+    [
+        ("axes.optim.lr=[1e-3,1e-4]", ["optim.lr"]),
+        ("axes={optim.lr: [1e-3,1e-4]}", ["optim.lr"]),
+        ("axes.cost={as written: {}, equal: {equalize: macs}}", ["cost"]),
+        ("axes={cost: {as written: {}, equal: {equalize: macs}}}", ["cost"]),
+        ("equalize=macs", ["equalize"]),
+        ("arms.scratch.optim.lr=0.1", ["arms.scratch.optim.lr"]),
+        ("axes.seed=[0,1,2]", []),
+        ("axes.data=flipped", []),  # a choice of what the file has
+    ],
+)
+def test_the_sweeps_folder_says_what_the_command_line_changed(place, word, changed) -> None:
+    Path("sweep.yaml").write_text(EXAMPLE)
+    assert folders._overrides(read("sweep.yaml", overrides.parse([word, "arms=[scratch]"]))) == changed
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ CPU_POWER = {"rapl": "measured by RAPL", "tdp": "modelled from its TDP and load 
 
 def overridden(sweep: Sweep) -> str:
     """What the command line changed, and what that leaves out or leaves as it was; empty where nothing was changed."""
-    fields = dict.fromkeys([*(sweep.facts.get("overrides") or []), *_of_the_sweep(sweep)])
+    fields = sweep.facts.get("overrides") or []
     if not fields:
         return ""
     changed = f"{', '.join(fields)} {'were' if len(fields) > 1 else 'was'} set on the command line"
@@ -30,14 +30,7 @@ def overridden(sweep: Sweep) -> str:
 
 def contradicts(sweep: Sweep) -> bool:
     """Did the command line set a field that results follow from? What the sweep file's notes say of its settings may then be wrong."""
-    return not all(map(without_influence, [*(sweep.facts.get("overrides") or []), *_of_the_sweep(sweep)]))
-
-
-def _of_the_sweep(sweep: Sweep) -> list[str]:
-    """What the command line set of the sweep itself that settings follow from: equal costs, and axes over a field or of new values; one
-    that only narrows an axis of labels changes no setting."""
-    given = re.findall(r"\b(axes\.([\w.]+)|equalize|equal_to)=(\{)?", sweep.facts.get("command") or "")
-    return [axis or key for key, axis, mapping in given if axis != "seed" and (mapping or "." in axis or not axis)]
+    return not all(map(without_influence, sweep.facts.get("overrides") or []))
 
 
 def other_data(sweep: Sweep) -> list[str]:
