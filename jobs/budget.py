@@ -29,6 +29,8 @@ def check(spec: Spec, graph: Graph, predictions: list[Prediction], site: Site) -
             raise ConfigError(f"{limit:g} is no amount", *with_place)
         if unpredicted:
             raise ConfigError(f"{min(unpredicted)} cannot be predicted before its shards are built (vitssl shards build)", *with_place)
+        if name in ("gpu_hours", "money") and predictions and not any(prediction.gpu_hours for prediction in predictions):
+            raise ConfigError("these runs use no GPU, so it limits nothing; set budget.kwh, or budget.kg_co2e", *with_place)
         if name == "money" and not site.price_per_gpu_hour:
             raise ConfigError(f"the site {site.name} has no price; set site.price_per_gpu_hour", *with_place)
         parts = _parts(graph, predictions, name)

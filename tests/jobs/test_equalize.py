@@ -139,11 +139,11 @@ def prediction(job: graph.Job, gpu_hours: float, kwh: float | None) -> predict.P
     return predict.Prediction(job.name, 1.0, 1.0, gpu_hours, gpu_hours, kwh, kwh, 2 * gpu_hours, "")
 
 
-def hold(plan, *words: str, kwh: float | None = 1.0, leave_out: int = 0) -> None:
-    """Four runs of scratch and joint at 2 and 5 GPU-hours each."""
+def hold(plan, *words: str, kwh: float | None = 1.0, leave_out: int = 0, times: float = 1.0) -> None:
+    """Four runs of scratch and joint at 2 and 5 GPU-hours each, ``times`` a factor: 0 on CPUs."""
     spec, cells, launch = plan("arms=[scratch,joint]", *words)
     linked = graph.link(spec, cells, launch.sweep, shards.fingerprint)
-    predictions = [prediction(job, {"scratch": 2.0, "joint": 5.0}[job.arm], kwh) for job in linked.jobs[leave_out:]]
+    predictions = [prediction(job, times * {"scratch": 2.0, "joint": 5.0}[job.arm], kwh) for job in linked.jobs[leave_out:]]
     budget.check(spec, linked, predictions, dataclasses.replace(launch.site, price_per_gpu_hour=2.0))
 
 
@@ -162,6 +162,9 @@ def test_a_budget_of_what_cannot_be_predicted_is_refused(plan):
         hold(plan, "budget.kwh=100", kwh=None)
     with pytest.raises(ConfigError, match=r"budget.gpu_hours: scratch-s0-\w+ cannot be predicted before its shards are built"):
         hold(plan, "budget.gpu_hours=100", leave_out=1)
+    for name in ("gpu_hours", "money"):
+        with pytest.raises(ConfigError, match=rf"^command line: budget.{name}: these runs use no GPU, .* set budget.kwh"):
+            hold(plan, f"budget.{name}=100", times=0.0)
     for amount in (".nan", "-1", ".inf"):
         with pytest.raises(ConfigError, match=r"^command line: budget.kwh: \S+ is no amount$"):
             hold(plan, f"budget.kwh={amount}")
