@@ -40,9 +40,9 @@ def of_file(spec: Spec, arm: str, labels: dict[str, Any], stage: str) -> dict[st
     return nested(*map(with_its_source, [spec.defaults, recipe.defaults, *for_all, recipe.stages[stage], *for_stage]))
 
 
-def merged(spec: Spec, arm: str, labels: dict[str, Any], stage: str, of_file: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def merged(spec: Spec, arm: str, labels: dict[str, Any], stage: str, file_fields: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The command line's layers of a stage over the file's, and the fields that it sets."""
-    cli, axes, whole = spec.overrides, of_axes(spec, arm, labels, stage), of_file
+    cli, axes, whole = spec.overrides, of_axes(spec, arm, labels, stage), file_fields
     cli_layers = [part for axis in axes if axis in cli.axes for part in axes[axis]]
     set_by_cli = [*(setting for axis in spec.added_axes for setting in spec.axes[axis][labels[axis]]), *cli.settings]
     for whose in itertools.product((None, arm), (None, stage)):

@@ -125,7 +125,7 @@ def test_what_is_asked_for_is_removed_and_counted(runs: Path, capsys) -> None:
 def test_it_asks_and_without_a_terminal_removes_nothing(runs: Path, monkeypatch, capsys) -> None:
     before = sorted(runs.rglob("*"))
     assert cli.main(["prune", str(runs)]) == 2
-    assert capsys.readouterr().err == "error: nothing was removed: there is no terminal to ask at; --yes removes without asking\n"
+    assert capsys.readouterr().err == "error: Remove all of it? There is no terminal to ask at; --yes answers with yes\n"
     answers = {"n": "nothing was removed", "": "nothing was removed", "yes": "removed 26 files and snapshots, 30.0 kB"}
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     for answer, said in answers.items():

@@ -44,7 +44,7 @@ def agreed(question: str) -> bool:
     from vitssl.config import ConfigError
 
     if not sys.stdin.isatty():
-        raise ConfigError("nothing was removed: there is no terminal to ask at; --yes removes without asking")
+        raise ConfigError(f"{question} There is no terminal to ask at; --yes answers with yes")
     try:
         return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:
