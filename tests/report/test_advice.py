@@ -28,8 +28,8 @@ def test_few_seeds_that_cannot_tell_make_one_statement_with_what_to_type(grid):
         "+4.00 points against scratch (95 % interval \N{MINUS SIGN}5.94 to +13.94)."
     )
     take = (
-        "Until more seeds say otherwise: scratch where cost decides (0.75x the multiply-adds of ssat), "
-        "ssat where top-1 does (a mean better by 4.00 points)."
+        "For now take scratch where cost matters most (0.75x the multiply-adds of ssat) "
+        "and ssat where top-1 does (its mean is better by 4.00 points)."
     )
     assert headlines(made)[:2] == [found, f"{take} {MORE}"]
     assert recommendation(made, None) == take

@@ -8,7 +8,6 @@ import time
 import pytest
 
 from vitssl.config import ConfigError, Site
-from vitssl.report import total
 from vitssl.report.collect import collect, read_folder
 from vitssl.report.rows import cost_of
 
@@ -17,7 +16,7 @@ def test_attempts_and_nodes_add_up(run_folder, emissions_record):
     """Two nodes of 2 GPUs for 1 h, then a second attempt of half an hour: 4 + 2 = 6 GPU-hours in all."""
     spec = [(0, 1.0, "n1"), (0, 1.0, "n2"), (1, 0.5, "n1"), (1, 0.5, "n2")]
     folder = run_folder(records=[emissions_record(attempt=a, hours=h, gpus=2, node=n) for a, h, n in spec])
-    sums = total(folder)
+    sums = read_folder(folder, Site()).spent
     assert sums["gpu_hours"] == sums["device_hours"] == pytest.approx(6.0)
     assert sums["gpu_kwh"] == pytest.approx(6 * 0.2)
     assert sums["cpu_kwh"] == pytest.approx(3 * 0.04) and sums["ram_kwh"] == pytest.approx(3 * 0.01)
@@ -29,18 +28,18 @@ def test_attempts_and_nodes_add_up(run_folder, emissions_record):
 
 
 def test_the_estimate_is_the_sites(run_folder, emissions_record):
-    sums = total(run_folder(records=[emissions_record(hours=60)]))
+    sums = read_folder(run_folder(records=[emissions_record(hours=60)]), Site()).spent
     assert round(sums["estimate_kg"], 2) == 5.96 == round(Site(gpu_power_w=230.0).estimate_kg(60), 2)
 
 
 def test_a_cpu_counts_device_hours_and_nothing_of_gpus(run_folder, emissions_record):
-    sums = total(run_folder(records=[emissions_record(hours=2, gpus=0)]))
+    sums = read_folder(run_folder(records=[emissions_record(hours=2, gpus=0)]), Site()).spent
     assert sums["device_hours"] == 2
     assert sums["gpu_hours"] == sums["gpu_kwh"] == sums["estimate_kg"] == sums["money"] == 0
 
 
 def test_an_empty_folder_costs_nothing(tmp_path):
-    assert set(total(tmp_path).values()) == {0.0}
+    assert set(read_folder(tmp_path, Site()).spent.values()) == {0.0}
 
 
 @pytest.mark.parametrize("status", ["done", "failed", "waiting"])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 from pathlib import Path
 
 import pytest
 
-from vitssl.report import costs, latex, main_table, page, pareto, render, tables
+from vitssl.report import costs, latex, main_table, page, pareto, plots, render, tables
 from vitssl.report.advice import recommendation
 from vitssl.report.collect import collect
 from vitssl.report.findings import headlines, sentences
@@ -33,9 +34,9 @@ def grid(sweep, emissions_record):
 
 def test_multiply_adds_come_first_and_measurements_with_their_spread(grid):
     """1.68 GMACs against 1.26, as many images; hours 1.9, 2.0 and 2.1 against 1."""
-    exact, measured = costs.comparison(grid((1.9, 2.0, 2.1)), None).split("; ")
+    exact, measured = costs.comparison(grid((1.9, 2.0, 2.1)), None).split(". ", 1)
     assert exact == "Training takes 1.34x (ssat) the multiply-adds of scratch"
-    assert measured == "measured were 2.00x ± 0.10 (ssat) the energy and 2.00x ± 0.10 (ssat) the time."
+    assert measured == "Measured: 2.00x ± 0.10 (ssat) the energy and 2.00x ± 0.10 (ssat) the time."
 
 
 def test_one_seed_has_no_spread():
@@ -45,8 +46,8 @@ def test_one_seed_has_no_spread():
 def test_of_many_arms_the_lowest_and_the_highest_cost_are_named(sweep):
     top1 = {name: 80.0 for name in ("scratch", "ssat_a", "ssat_b", "sslft_a", "sslft_b", "ssat_c")}
     said = costs.comparison(lay_out(collect(sweep(top1, {"seed": [0]}, columns=None))), None)
-    measured = "measured were 1.00x (all) the energy and 1.00x (all) the time."
-    assert said == f"Training takes from 0.67x (sslft_a) to 1.34x (ssat_c) the multiply-adds of scratch; {measured}"
+    measured = "Measured: 1.00x (all) the energy and 1.00x (all) the time."
+    assert said == f"Training takes from 0.67x (sslft_a) to 1.34x (ssat_c) the multiply-adds of scratch. {measured}"
 
 
 def test_equal_runs_of_unequal_length_are_not_compared(grid):
@@ -61,14 +62,16 @@ def test_equal_runs_of_unequal_length_are_not_compared(grid):
 
 def test_a_table_says_that_its_hours_do_not_compare_the_arms_and_a_papers_leaves_them_out(grid):
     believed, doubted = grid((2.0, 2.0, 2.5)), grid((2.0, 2.0, 2.7))
-    warning = "What was measured of them does not compare the arms: of equal runs of ssat one took 1.4 times as long as another."
+    warning = "Measured hours and energy do not compare the arms: of equal runs of ssat one took 1.4 times as long as another."
     assert main_table.table(doubted).caption.endswith(f"forward and backward. {warning}")
     assert warning not in main_table.table(doubted, ["accuracy", "training_macs"]).caption
+    assert warning in tables.cost(doubted).caption and warning in plots.draw(doubted)["energy_by_component"][0]
+    assert "do not compare" not in tables.cost(believed).caption + plots.draw(believed)["energy_by_component"][0]
     assert main_table.for_paper(believed)[0].header[-2:] == ["Wh", "g CO2e"] and "compare" not in main_table.table(believed).caption
     paper, caption = main_table.for_paper(doubted)
     assert paper.header == ["arm", "top-1 %", "TMACs of training"] and caption.endswith("; costs of training one model.")
     paper, caption = main_table.for_paper(doubted, ["accuracy", "kwh"])
-    assert paper.header[-1] == "Wh" and caption.endswith("; what was measured of them does not compare the arms.")
+    assert paper.header[-1] == "Wh" and caption.endswith("; measured hours and energy do not compare the arms.")
 
 
 def test_a_cpu_that_worked_on_other_things_is_not_compared(grid):
@@ -115,6 +118,8 @@ def test_equal_networks_share_the_speed_of_the_quietest_measurement(sweep):
     cells = {(cell.arm, cell.axes["seed"]): cell for row in laid_out.rows for cell in row.cells}
     assert {costs.images_per_s(laid_out, cells[place]) for place in list(speeds)[:3]} == {(1500.0, 0.02)}
     assert costs.images_per_s(laid_out, cells["ssat", 1]) == (1400.0, 0.2)  # another network
+    spreadsheet = csv.DictReader(io.StringIO(render.numbers(laid_out)))
+    assert {line["arm"]: float(line["inference_images_per_s"]) for line in spreadsheet} == {"scratch": 1500.0, "ssat": 1500.0}
 
 
 def noisy(mean: float, spread: float):
@@ -123,9 +128,7 @@ def noisy(mean: float, spread: float):
 
 def test_the_cheapest_arm_that_is_not_clearly_worse_is_what_to_take(grid):
     close = grid(top1={"scratch": noisy(89.8, -1.0), "ssat": noisy(90.0, 1.0)})
-    assert recommendation(close, None).startswith(
-        "Until more seeds say otherwise: scratch where cost decides (0.75x the multiply-adds of ssat)"
-    )
+    assert recommendation(close, None).startswith("For now take scratch where cost matters most (0.75x the multiply-adds of ssat)")
     clear = grid(top1={"scratch": noisy(80.0, 1.0), "ssat": noisy(90.0, 1.0)})
     assert recommendation(clear, None) == "What to take: ssat, the best; no cheaper arm comes within the interval of its difference."
     assert recommendation(clear, None) in headlines(clear)

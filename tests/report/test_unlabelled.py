@@ -46,7 +46,7 @@ def test_the_story_is_labels_then_what_came_out_then_what_taught_it(few):
     assert take.startswith("What to take: SSAT, the best;")
     assert best.startswith("Overall the best arm by top-1 is SSAT: 76.00 ± 1.00 % (3 seeds), +16.00 points against Scratch")
     assert why == (
-        "Images without a label taught SSL+FT by MAE before the labels and SSAT by MAE along with the labels: "
+        "Images without a label were used by SSL+FT before the labels (MAE) and SSAT along with the labels (MAE): "
         "against Scratch +10.00 points (SSL+FT) and +16.00 points (SSAT)."
     )
 

@@ -23,11 +23,11 @@ from vitssl.report import (
     style,
     tables,
 )  # fmt: skip
-from vitssl.report.collect import collect, total
+from vitssl.report.collect import collect
 from vitssl.report.findings import sentences, story
 from vitssl.report.grid import lay_out
 
-__all__ = ["summary", "total", "write"]
+__all__ = ["summary", "write"]
 
 
 def write(sweep_folder: str | Path, columns: list[str] | None = None) -> Path:
@@ -72,7 +72,8 @@ def summary(sweep_folder: str | Path, width: int | None = None, columns: list[st
     laid_out = lay_out(collect(sweep_folder))
     costs_apart = tables.cost(laid_out) if laid_out.axis or columns else None
     main, chosen = [main_table.table(part, columns) for part in laid_out.parts()], selection.table(laid_out)
-    shown = (*main, chosen, main_table.differences(laid_out, columns), costs_apart, evaluations.table(laid_out))
+    evaluated = evaluations.table(laid_out) if any(run.evals for run in laid_out.sweep.runs.values()) else None
+    shown = (*main, chosen, main_table.differences(laid_out, columns), costs_apart, evaluated)
     costs = [line for line in (energy_sources.tracked(laid_out.sweep), energy_sources.sites(laid_out.sweep)) if line]
     last = story(laid_out)  # where a terminal is read
     alike = [f"Warning: {text}." for text in details.near_duplicates(laid_out)]

@@ -50,9 +50,8 @@ def _cheaper(grid: Grid, column: Any, row: Row, share: float) -> str:
     gap, best = difference(grid.scores(row, column), grid.scores(ranked[0], column)), grid.label(ranked[0])
     assert gap is not None
     if fewest(grid, ranked, column) < ENOUGH:
-        until = f"{begin(grid, column, 'Until')} more seeds say otherwise"
-        cheap = f"{grid.label(row)} where cost decides ({share:.2f}x the multiply-adds of {best})"
-        return f"{until}: {cheap}, {best} where {grid.measured.name} does (a mean better by {abs(gap.mean):.2f}{grid.points})."
+        take = f"{begin(grid, column, 'For')} now take {grid.label(row)} where cost matters most ({share:.2f}x the multiply-adds of {best})"
+        return f"{take} and {best} where {grid.measured.name} does (its mean is better by {abs(gap.mean):.2f}{grid.points})."
     take = f"{begin(grid, column, 'What')} to take: {grid.label(row)}, the cheapest arm that is not clearly worse than {best}"
     return f"{take} ({signed(gap.mean)}, {interval(gap)}), for {share:.2f}x its multiply-adds of training."
 

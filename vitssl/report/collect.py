@@ -210,13 +210,6 @@ def _status(run: RunFolder) -> str:
     return "running" if time.time() - newest < SILENT_S else "interrupted"
 
 
-def total(folder: str | Path) -> dict[str, float]:
-    """Energy, CO2e and hours of a run folder, summed over every attempt and node, with the estimate and the money of its site."""
-    path = Path(folder)
-    site = fill(Site, read_json(path / "job.json").get("site") or {})
-    return spent([read_json(p) for p in sorted(path.glob("emissions-*.json"))], site)
-
-
 def spent(emissions: Iterable[dict[str, Any]], site: Site) -> dict[str, float]:
     """Sums over the records of attempts and nodes.
 

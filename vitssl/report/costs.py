@@ -16,7 +16,6 @@ from vitssl.words import counted
 ALIKE = 1.3  # hours of equal runs that differ by a larger factor say more about the machine than about the method
 WORKED = 0.7  # the least share of its time that a CPU works on a training that nothing disturbs
 LEFT = 0.8  # the least share of the cores for its threads that other work may leave to a training on CPUs
-SEEDS = 3  # of two, an interval reaches nine of their standard deviations to either side, and leaves everything open
 MOST_NAMED = 4  # arms whose costs a sentence lists
 OTHER_CORES = 0.1  # of other work, that are worth a sentence
 
@@ -87,6 +86,12 @@ def doubt(grid: Grid, column: Any) -> str:
     return ""
 
 
+def doubted(grid: Grid) -> str:
+    """The same of all columns: the first reason, with the column that it is of where there are several."""
+    reasons = ((grid.name(column), doubt(grid, column)) for column in grid.columns)
+    return next((f"{reason} (on {name})" if name and grid.axis else reason for name, reason in reasons if reason), "")
+
+
 def worked(run: RunFolder) -> float | None:
     """The CPU time of a run's processes relative to its duration, on CPUs; None on GPUs, which do not need one all the time."""
     records = [record for record in run.emissions if "cpu_time_s" in record and not record["gpus"]]
@@ -145,7 +150,7 @@ def comparison(grid: Grid, column: Any) -> str:
         for cost, unit in (("energy_kwh", "energy"), ("device_hours", "time"))
         if (values := _listed({grid.label(row): value for row in grid.rows if (value := ratio(grid, row, column, cost))}))
     ]
-    return f"{text}; measured were {' and '.join(measured)}." if measured else f"{text}."
+    return f"{text}. Measured: {' and '.join(measured)}." if measured else f"{text}."
 
 
 def begin(grid: Grid, column: Any, subject: str) -> str:

@@ -37,7 +37,7 @@ def near_duplicates(grid: Grid) -> list[str]:
     found = {(f["name"], f["test_images"], f["near_duplicates"]) for f in facts if f.get("near_duplicates")}
     alike = {True: "looks like a near-duplicate of a training image", False: "look like near-duplicates of training images"}
     return [
-        f"{count:,} of the {test:,} test images of {name} {alike[count == 1]}, on which accuracy says little"
+        f"{count:,} of the {test:,} test images of {name} {alike[count == 1]}: getting them right says little"
         for name, test, count in sorted(found)
     ]
 
@@ -105,7 +105,7 @@ def published_costs(grid: Grid) -> Table | None:
     rows = [_beside_the_paper(grid.called(arm), arm, cells) for arm, cells in zip(arms, models, strict=True)]
     beside = (
         "beside it what one model of the same arm took here on the same data: GMACs as the paper counts, every pass with its own patch "
-        "embedding; the estimate and what was tracked as in Size and cost."
+        "embedding; the estimate and what was tracked as in the table of costs."
     )
     apart = "it is tied to none of the models that finished here, and may be of other data, so there is nothing to compare it with."
     caption = f"In italics what the paper prints, on its own hardware; {beside if any(models) else apart}"

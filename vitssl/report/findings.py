@@ -37,7 +37,7 @@ def headlines(grid: Grid) -> list[str]:
 
 
 def story(grid: Grid) -> list[str]:
-    """What a newcomer reads first: how many labels there are, which arm came out best, which to take, and what taught it."""
+    """What a newcomer reads first: how many labels there are, which arm came out best, which to take, and what used the others."""
     said = _shortened(grid)
     return [*said["images"], *said["best"], *said["recommended"], *said["why"]]
 

@@ -64,9 +64,9 @@ class Grid:
         """Is there a single arm, whose rows differ in the axes' values?"""
         return len({row.arm.name for row in self.rows}) == 1
 
-    def label(self, row: Row) -> str:
-        """The row's name; an arm that is the only one is not repeated in every row of a matrix."""
-        parts = [self.valued(axis, value) for axis, value in row.values.items()]
+    def label(self, row: Row, but: str | None = None) -> str:
+        """The row's name, without the axis ``but``; an arm that is the only one is not repeated in every row of a matrix."""
+        parts = [self.valued(axis, value) for axis, value in row.values.items() if axis != but]
         return ", ".join(parts if parts and self.alone else [self.called(row.arm), *parts])
 
     def valued(self, axis: str, value: Any) -> str:

@@ -20,7 +20,7 @@ from vitssl.report.units import fit
 from vitssl.words import counted
 
 SEEDS = re.compile(r"^([\d.]+(?: ± [\d.]+)?) \(([^)]*)\)$")  # an accuracy, and of how many seeds it is
-EQUAL = {"macs": "multiply-adds", "gpu_hours": "GPU-hours", "kwh": "energy"}
+EQUAL = {"macs": "multiply-adds", "gpu_hours": "hours", "kwh": "energy"}
 MEASURED = {"hours", "kwh", "co2e", "co2e_estimate", "money"}
 SPENT = {"training_macs", *MEASURED}
 FEW_KINDS = 6  # of stages, which the caption names
@@ -60,7 +60,7 @@ def for_paper(grid: Grid, names: list[str] | None = None) -> tuple[Table, str]:
 
     What was measured and does not compare the arms is there only if it is asked for by name.
     """
-    doubted = MEASURED if _doubt(grid) else set()
+    doubted = MEASURED if costs.doubted(grid) else set()
     names = names or [name for name in _usual(grid) if name not in {"difference", "baseline", *doubted}]
     made = table(grid, names)
     counts = {match[2] for row in made.rows for entry in row if (match := SEEDS.match(entry.text))}
@@ -72,7 +72,7 @@ def for_paper(grid: Grid, names: list[str] | None = None) -> tuple[Table, str]:
     at = f" at {grid.part}" if grid.part else ""
     bold = "; bold: the best mean" if made.best else ""
     spent = "; costs of training one model" if SPENT & set(names) else ""
-    spent += "; what was measured of them does not compare the arms" if doubted & set(names) else ""
+    spent += "; measured hours and energy do not compare the arms" if doubted & set(names) else ""
     return made, f"{_title(grid)}{at}: {seeds}{bold}{printed}{spent}."
 
 
@@ -216,11 +216,10 @@ def _caption(grid: Grid, names: set[str]) -> str:
     source += " † the paper only quotes this row." if any(arm.quoted for arm in sweep.arms) else ""
     equal = (sweep.facts.get("equal") or {}).get("all")
     first += f" Every arm trains for the {EQUAL[equal['quantity']]} of {_row_of(grid, equal['reference'])}." if equal else ""
-    costs = " Costs are of one model, all its stages" if names & SPENT and grid.models() else ""
-    costs += "; training is the multiply-adds of all its steps, forward and backward" if costs and "training_macs" in names else ""
-    doubt = _doubt(grid) if names & MEASURED else ""
-    doubt = f" What was measured of them does not compare the arms: {doubt}." if doubt else ""
-    return first + _trained_by(grid) + source + (_against(grid) if "baseline" in names else "") + (f"{costs}.{doubt}" if costs else "")
+    spent = " Costs are of one model, all its stages" if names & SPENT and grid.models() else ""
+    spent += "; training is the multiply-adds of all its steps, forward and backward" if spent and "training_macs" in names else ""
+    doubt = tables.not_compared(grid) if names & MEASURED else ""
+    return first + _trained_by(grid) + source + (_against(grid) if "baseline" in names else "") + (f"{spent}.{doubt}" if spent else "")
 
 
 def _trained_by(grid: Grid) -> str:
@@ -233,11 +232,6 @@ def _trained_by(grid: Grid) -> str:
     rows.pop("", None)
     told = "; ".join(f"{' and '.join(names)}: {objectives}" for objectives, names in rows.items())
     return f" Trained by {told}." if 0 < len(rows) <= FEW_KINDS else ""
-
-
-def _doubt(grid: Grid) -> str:
-    """Why hours and energy do not compare the arms; empty where nothing speaks against it."""
-    return next(filter(None, (costs.doubt(grid, column) for column in grid.columns)), "")
 
 
 def _against(grid: Grid) -> str:

@@ -16,10 +16,11 @@ from vitssl.report.energy_sources import tracked
 from vitssl.report.evaluations import confusion_plot
 from vitssl.report.grid import Grid
 from vitssl.report.panels import log_if_wide, panels
-from vitssl.report.rows import Row, cost_per_model
+from vitssl.report.rows import cost_per_model
 from vitssl.report.stats import std
 from vitssl.report.style import INK, PAPER, STYLE, Plot, look
 from vitssl.report.table import number
+from vitssl.report.tables import not_compared
 from vitssl.report.units import scale
 
 COMPONENTS = {"gpu_kwh": ("GPU", 1.0), "cpu_kwh": ("CPU", 0.6), "ram_kwh": ("RAM", 0.3)}  # how strongly each is drawn
@@ -74,15 +75,10 @@ def _row_lines(grid: Grid, axis: str, column: Any) -> dict[str, Line]:
     lines: dict[str, Line] = {}
     values = [row.values[axis] for row in grid.rows if axis in row.values]
     for row in (r for r in grid.rows if r.cells):
-        label = _without(grid, row, axis)
+        label = grid.label(row, but=axis)
         points, _ = lines.setdefault(label, ([], look(grid, row) | {"alpha": 1.0}))
         points += [(x, grid.scores(row, column)) for x in ([row.values[axis]] if axis in row.values else (min(values), max(values)))]
     return lines
-
-
-def _without(grid: Grid, row: Row, axis: str) -> str:
-    others = [f"{grid.short(name)} {value}" for name, value in row.values.items() if name != axis]
-    return ", ".join([grid.called(row.arm), *others])
 
 
 def _line(axis: Axes, label: str, points: list[tuple[Any, dict[Any, float]]], style: dict[str, Any]) -> None:
@@ -118,7 +114,8 @@ def _energy(grid: Grid) -> Plot | None:
     there = [part for part in COMPONENTS if any(cost[part] for cost in costs.values())]
     handles = [Patch(facecolor=INK, alpha=COMPONENTS[part][1], label=COMPONENTS[part][0]) for part in there]
     figure.legend(handles=handles, loc="outside upper left", ncols=3, fontsize=8)
-    return f"Energy of one model by component; CPU and RAM are the job's share of its node. {tracked(grid.sweep)}", figure
+    caption = f"Energy of one model by component; CPU and RAM are the job's share of its node.{not_compared(grid)} {tracked(grid.sweep)}"
+    return caption, figure
 
 
 def _bar(axis: Axes, place: int, cost: dict[str, float], colour: str, factor: float) -> None:

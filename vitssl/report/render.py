@@ -13,7 +13,7 @@ import rich.table
 from rich.text import Text
 
 from vitssl.report import selection
-from vitssl.report.costs import macs
+from vitssl.report.costs import images_per_s, macs
 from vitssl.report.grid import Grid
 from vitssl.report.rows import Row, cost_per_model, finished
 from vitssl.report.stats import std
@@ -167,7 +167,7 @@ def _line(grid: Grid, row: Row, column: object) -> dict[str, object]:
         hours_name(grid.sweep).replace("-", "_").lower(): cost.get("device_hours"), "gpu_kwh": cost.get("gpu_kwh"),
         "cpu_kwh": cost.get("cpu_kwh"), "ram_kwh": cost.get("ram_kwh"), "kwh": cost.get("energy_kwh"),
         "kg_co2e_tracked": cost.get("co2e_kg"), "kg_co2e_estimate": cost.get("estimate_kg") or None, "money": cost.get("money") or None,
-        "inference_images_per_s": mean(c.last.cost["inference_images_per_s"] for c in done) if done else None,
+        "inference_images_per_s": images_per_s(grid, done[0])[0] if done else None,
     }  # fmt: skip
 
 

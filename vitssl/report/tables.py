@@ -95,13 +95,18 @@ def _mean(values: list[float]) -> Entry:
     return figure(mean(values), spread=std(values)) if all(values) else Entry()
 
 
+def not_compared(grid: Grid) -> str:
+    """A sentence that says why measured hours and energy do not compare the arms; empty where nothing speaks against it."""
+    return f" Measured hours and energy do not compare the arms: {reason}." if (reason := costs.doubted(grid)) else ""
+
+
 def _cost_caption(grid: Grid) -> str:
     size = "A chain's stages are joined by +. Activations: the values that matrix products and convolutions put out for one image. "
     spent = (
         "One model: mean ± standard deviation over seeds of the sum over its stages, all attempts included; training is the multiply-adds "
     )
     spent += "of all its steps, forward and backward. Inference: by the quietest measurement of equal networks, a median of batches "
-    spent += "± half the width of their middle half. "
+    spent += f"± half the width of their middle half.{not_compared(grid)} "
     sweep = grid.sweep
     spent += f"It is the chosen one; the search over {chosen_over(sweep)} took all of the runs below. " if sweep.facts.get("select") else ""
     if not sweep.on_gpu:

@@ -85,17 +85,17 @@ def _images(grid: Grid, column: Any) -> str:
 
 
 def why(grid: Grid, column: Any) -> str:
-    """What taught an arm on images without a label, and how it ended against a baseline that has labels alone."""
-    taught, ended = [], []
+    """How an arm used images without a label, and how it ended against a baseline that has labels alone."""
+    used, ended = [], []
     for row in grid.rows:
         facts, gap = _more_than_baseline(grid, row, column), grid.against_baseline(row, column)
         if facts and gap and gap.seeds > 1:
-            taught.append(f"{grid.label(row)} by {facts.by} {'along with the labels' if facts.joint else 'before the labels'}")
+            used.append(f"{grid.label(row)} {'along with' if facts.joint else 'before'} the labels ({facts.by})")
             ended.append(f"{signed(gap.mean)}{grid.points} ({grid.label(row)}{'; may be chance' if gap.open else ''})")
-    if not taught or len(taught) > MOST_NAMED:
+    if not used or len(used) > MOST_NAMED:
         return ""
     begin = f"{place}, images" if (place := grid.place(column)) else "Images"
-    return f"{begin} without a label taught {listed(taught)}: against {grid.baselines()} {listed(ended)}."
+    return f"{begin} without a label were used by {listed(used)}: against {grid.baselines()} {listed(ended)}."
 
 
 def _more_than_baseline(grid: Grid, row: Row, column: Any) -> Learned | None:
