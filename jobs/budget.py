@@ -26,7 +26,7 @@ def check(spec: Spec, graph: Graph, predictions: list[Prediction], site: Site) -
             continue
         with_place = f"budget.{name}", spec.place(f"budget.{name}")
         if not 0 <= limit < math.inf:
-            raise ConfigError(f"{limit:g} is no amount", *with_place)
+            raise ConfigError(f"{limit:g} is not an amount", *with_place)
         if unpredicted:
             raise ConfigError(f"{min(unpredicted)} cannot be predicted before its shards are built (vitssl shards build)", *with_place)
         if name in ("gpu_hours", "money") and predictions and not any(prediction.gpu_hours for prediction in predictions):

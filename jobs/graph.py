@@ -161,7 +161,7 @@ def _pointers(run: Run, earlier: list[str]) -> dict[str, str]:
             continue
         elif "/" not in value and not Path(value).exists():  # `weights.prepare` checks that paths exist
             named = unknown(value, earlier).reason if earlier else repr(value)
-            raise ConfigError(f"{named}{'; it' if earlier else ''} is no earlier stage of the arm and no file or run folder", name)
+            raise ConfigError(f"{named}{'; it' if earlier else ''} is not an earlier stage of the arm, nor a file or run folder", name)
         else:
             assign(run, name, str(Path(value).resolve()))
     return pointers

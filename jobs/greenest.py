@@ -46,7 +46,7 @@ def find(within: str, graph: Graph, predictions: list[Prediction], launch: Launc
     """
     match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([mhd])", within)
     if not match:
-        raise ConfigError(f"{within[:40]!r} is no time such as 24h, 90m or 2d", OPTION, CLI)
+        raise ConfigError(f"{within[:40]!r} is not a time such as 24h, 90m or 2d", OPTION, CLI)
     if launch.executor != "slurm":
         raise ConfigError("this machine begins at once; SLURM waits (--executor slurm)", OPTION, CLI)
     if launch.site.intensity_csv is None:

@@ -59,7 +59,7 @@ def _problems(site: Site) -> Iterator[Problem]:
         yield Problem("site.additional", "dependency: sbatch cannot join alternatives (?) with what the runs wait for; separate by commas")
     yield from _of_jobs(site)
     if site.gpu_tflops == 0:
-        yield Problem("site.gpu_tflops", "0 is no speed; leave it out")
+        yield Problem("site.gpu_tflops", "0 is not a speed; leave it out")
     for name in ("gpu_power_w", "gpu_tflops", "price_per_gpu_hour", "intensity_kg_per_kwh", "estimate_kg_per_kwh"):
         value = getattr(site, name)
         if value is not None and not 0 <= value < math.inf:
@@ -98,4 +98,4 @@ def _of_jobs(site: Site) -> Iterator[Problem]:
         yield Problem("site.nice", f"{site.nice} is not from {-MOST_NICE} to {MOST_NICE}")
     for name in ("mail_user", "exclude", "reservation"):
         if (value := getattr(site, name)) is not None and not re.fullmatch(r"[^\s'\"]+", value):
-            yield Problem(f"site.{name}", f"{value!r} is no name; several go with commas, without spaces")
+            yield Problem(f"site.{name}", f"{value!r} is not a name; several go with commas, without spaces")

@@ -68,13 +68,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _seconds(text: str) -> float:
     if not text.replace(".", "", 1).isdecimal() or float(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds of at least 1; name the sweep's folder first")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds of at least 1; name the sweep's folder first")
     return float(text)
 
 
 def _lines(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of lines")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of lines")
     return int(text)
 
 

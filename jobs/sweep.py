@@ -137,7 +137,7 @@ def _check_arms(spec: Spec) -> None:
         reason = f"{spec.name!r} cannot be the folder of its runs; use letters, digits, dots, dashes and underscores, a hundred at most"
         raise ConfigError(reason if spec.name else "not set; it is the folder of the sweep's runs", "name", spec.place("name"))
     if spec.paper and spec.paper.url and not re.match(r"https?://", spec.paper.url):
-        raise ConfigError(f"{spec.paper.url!r} is no link to a page; it begins with https://", "paper.url", spec.file)
+        raise ConfigError(f"{spec.paper.url!r} is not a link to a page; it begins with https://", "paper.url", spec.file)
     for name, arm in spec.arms.items():
         path = f"arms.{name}.stages"
         _check_name("arm", str(name), "arms", spec.file)
@@ -211,7 +211,7 @@ def _added_axes(asked: dict[str, Any], of_file: dict[str, dict], stages: list[st
 def _check_field(axis: str, of_file: dict[str, dict], stages: list[str]) -> None:
     """A list of values is of the field that the axis is named after."""
     if (head := axis.partition(".")[0]) in OTHERS and head not in stages:
-        reason = f"{head} is no field of a run, and an axis is of such a field, for example axes.optim.lr=[1e-3,1e-4]"
+        reason = f"{head} is not a field of a run, and an axis is of such a field, for example axes.optim.lr=[1e-3,1e-4]"
         raise ConfigError(reason + ("; arms=[...] chooses arms" if head == "arms" else ""), f"axes.{axis}", CLI)
     try:
         for setting in settings({axis: UNSET}):

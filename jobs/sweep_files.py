@@ -29,7 +29,7 @@ def find(named: str | Path) -> Path:
     if path.is_dir():
         raise _folder_error(path)
     if "=" in path.name:
-        raise ConfigError(f"{str(path)!r} is no sweep file; that comes first, then key=value", place=CLI)
+        raise ConfigError(f"{str(path)!r} is not a sweep file; that comes first, then key=value", place=CLI)
     folders = [path.parent, Path("sweeps"), SWEEPS.relative_to(Path.cwd()) if SWEEPS.is_relative_to(Path.cwd()) else SWEEPS]
     there = {file.stem: file for folder in reversed(folders) for file in sorted(folder.glob("*")) if file.suffix in ENDINGS}
     if path.parent == Path() and path.suffix in ("", *ENDINGS) and path.stem in there:

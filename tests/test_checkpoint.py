@@ -100,7 +100,11 @@ RESUMED = {
         torch.full((32, 3), torch.nan),
         "optimizer.state.0.exp_avg has values that are not",
     ),
-    "a state of no weight": ("optimizer/state/99", {"exp_avg": torch.ones(2)}, "optimizer: it has a state of what is no weight"),
+    "a state of no weight": (
+        "optimizer/state/99",
+        {"exp_avg": torch.ones(2)},
+        "optimizer: it has a state of something that is not a weight",
+    ),
     "another optimizer": ("optimizer/param_groups", [], "optimizer: "),
     "another weight's average": ("optimizer/state/0/exp_avg", torch.zeros(5), "optimizer: exp_avg has shape (5,)"),
 }

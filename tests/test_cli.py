@@ -119,4 +119,4 @@ def test_a_python_without_the_packages_says_so_in_one_line() -> None:
 
 def test_what_trains_a_run_names_the_command_for_sweeps(capsys) -> None:
     assert train.main([str(ROOT / "sweeps" / "quickstart.yaml")]) == 2
-    assert capsys.readouterr().err.endswith("quickstart.yaml is no folder of a run; a sweep trains by: python jobs/submit.py SWEEP\n")
+    assert capsys.readouterr().err.endswith("quickstart.yaml is not a run folder; to train a sweep: python jobs/submit.py SWEEP\n")

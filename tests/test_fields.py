@@ -177,7 +177,7 @@ def test_a_method_is_known_however_it_is_spelled(name, title) -> None:
     [
         (
             {"objectives.simmim": {}},
-            "objectives.simmim: 'simmim' is no field; for SimMIM write 'objectives.mae={mask_ratio: 0.6, hide: mask,",
+            "objectives.simmim: 'simmim' is not a field; for SimMIM write 'objectives.mae={mask_ratio: 0.6, hide: mask,",
         ),
         ({"backbone.name": "sl_vit"}, "backbone.name: 'sl_vit' is none of .*; for SL-ViT write 'backbone={tokenizer: shifted"),
         ({"backbone.name": "vit_tny"}, r"backbone.name: 'vit_tny' is none of .* \(did you mean vit_tiny\?\)"),

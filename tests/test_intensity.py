@@ -115,7 +115,7 @@ def test_emissions_are_energy_times_the_intensity_of_its_time(day):
         ("time,g_per_kwh\n2026-11-23T14:00,310\n", "at least two lines of one kind are needed"),
         ("time,g_per_kwh\nMon 10:00,310\n2026-11-23T14:00,310\n", "at least two lines of one kind are needed"),
         ("time,g_per_kwh\nMon 10:00,310\nMon 09:00,310\n", "the times do not rise from line to line"),
-        ("time,g_per_kwh\nMon 10:00,310\nMoonday,310\n", "line 3: site.intensity_csv: 'Moonday,310' is no time and figure"),
+        ("time,g_per_kwh\nMon 10:00,310\nMoonday,310\n", "line 3: site.intensity_csv: 'Moonday,310' is not a time and figure"),
         ("time,g_per_kwh\nMon 10:00,310\nTue 10:00,-1\n", "line 3"),
         ("time,g_per_kwh\nMon 10:00,310\nTue 10:00,nan\n", "line 3"),
         ("time,g_per_kwh\nMon 10:00\n", "line 2"),

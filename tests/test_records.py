@@ -97,10 +97,13 @@ PREDICTIONS = {
     "no predictions": ({"classes": CLASSES, "labels": TWO}, "predicted is not a file in the archive"),
     "labels beyond": ({"classes": CLASSES, "labels": TWO + 6, "predicted": TWO}, "labels has numbers of which 2 classes have none"),
     "negative": ({"classes": CLASSES, "labels": TWO, "predicted": -TWO}, "predicted has numbers of which 2 classes have none"),
-    "fractions": ({"classes": CLASSES, "labels": TWO / 2, "predicted": TWO}, "labels is no list of whole numbers"),
-    "lengths": ({"classes": CLASSES, "labels": TWO, "predicted": np.zeros(3, int)}, "predicted is no list of whole numbers, one for each"),
+    "fractions": ({"classes": CLASSES, "labels": TWO / 2, "predicted": TWO}, "labels is not a list of whole numbers"),
+    "lengths": (
+        {"classes": CLASSES, "labels": TWO, "predicted": np.zeros(3, int)},
+        "predicted is not a list of whole numbers",
+    ),
     "objects": ({"classes": np.array(["a", None]), "labels": TWO, "predicted": TWO}, "Object arrays cannot be loaded"),
-    "one name": ({"classes": np.array("a"), "labels": TWO, "predicted": TWO}, "classes is no list of names"),
+    "one name": ({"classes": np.array("a"), "labels": TWO, "predicted": TWO}, "classes is not a list of names"),
 }
 
 
@@ -147,7 +150,7 @@ SHOWN = {"images": np.zeros((3, 2, 4, 3), np.uint8), "selected": np.zeros((3, 1,
     ("arrays", "said"),
     [
         ({}, "selections.npz: it is missing, and the file of JSON beside it is there"),
-        (SHOWN | {"images": SHOWN["images"][:, :, :3]}, "images are no RGB images that the patches divide"),
+        (SHOWN | {"images": SHOWN["images"][:, :, :3]}, "images are not RGB images that the patches divide"),
         (SHOWN | {"selected": SHOWN["selected"][:2]}, "selected does not say of each patch"),
         (SHOWN | {"frequency": np.zeros(2)}, "frequency does not say how often"),
         (SHOWN, ""),
@@ -194,7 +197,7 @@ def test_the_status_of_the_others_is_shown(folder, capsys, file):
         (("cells", 0, "stages", 0, "folder"), "a\0b", "cells[0].stages[0].folder: 'a\\x00b' is not text"),
         (("arms", 0, "published"), {"cifar10": "x"}, "arms[0].published.cifar10: 'x' is not a number"),
         (("arms", 0, "name"), None, "arms[0].name: null is not text"),
-        (("select",), ["q"], "select: 'q' is no axis of all cells"),
+        (("select",), ["q"], "select: 'q' is not an axis of all cells"),
         (("arms", 0, "row"), "\x1b]0;owned\x07X", r"arms[0].row: '\x1b]0;owned\x07X' holds a control character"),
         (("notes",), ["a\n\tb", "a\x1b[2J"], r"notes[1]: 'a\x1b[2J' holds a control character"),
         (("paper",), {"title": "t", "table": "1", "url": "javascript:alert(1)"}, "paper.url: 'javascript:alert(1)' is not as (https?://"),

@@ -62,7 +62,7 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             elsewhere = self.elsewhere.get(value)
-            reason = f"{value!r} is no command of {self.prog}; {elsewhere}" if elsewhere else str(unknown(value, action.choices))
+            reason = f"{value!r} is not a command of {self.prog}; {elsewhere}" if elsewhere else str(unknown(value, action.choices))
             raise argparse.ArgumentError(action, reason)
 
 

@@ -76,7 +76,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any], path
         _refuse(path, f"optimizer: {str(error).splitlines()[0]}")
     for parameter, values in optimizer.state.items():
         if not isinstance(parameter, Tensor) or not isinstance(values, dict):
-            _refuse(path, "optimizer: it has a state of what is no weight")
+            _refuse(path, "optimizer: it has a state of something that is not a weight")
         for name, value in values.items():
             if isinstance(value, Tensor) and value.dim() and value.shape != parameter.shape:
                 _refuse(path, f"optimizer: {name} has shape {tuple(value.shape)}, its weight {tuple(parameter.shape)}")

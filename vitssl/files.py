@@ -49,7 +49,7 @@ def check_new(path: Path) -> None:
         raise ConfigError(f"{path} exists; delete it, or name another")
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ConfigError(f"{folder} is no folder that can be written to; name another place for {path.name}")
+        raise ConfigError(f"{folder} is not a folder that can be written to; name another place for {path.name}")
 
 
 def move(temporary: Path, path: Path) -> None:

@@ -123,7 +123,7 @@ def _point(row: list[str], where: str) -> tuple[bool, float, float]:
         else:
             time_s = datetime.fromisoformat(text).timestamp()
     except (ValueError, IndexError, OverflowError, OSError):
-        raise ConfigError(f"{','.join(row)[:60]!r} is no time and figure; {EXAMPLE}", "site.intensity_csv", where) from None
+        raise ConfigError(f"{','.join(row)[:60]!r} is not a time and figure; {EXAMPLE}", "site.intensity_csv", where) from None
     if len(row) != 2 or not 0 <= grams <= MOST_G:
         raise ConfigError(f"{','.join(row)[:60]!r}: {EXAMPLE}, of at most {MOST_G:g} g/kWh", "site.intensity_csv", where)
     return week, time_s, grams / 1000

@@ -171,7 +171,7 @@ def check_sweep(facts: dict[str, Any], path: Path) -> None:
     """
     for axis in facts.get("select") or []:
         if any(axis not in axes for axes in (facts.get("axes") or {}, *(cell["axes"] for cell in facts["cells"]))):
-            refuse(path, f"select: {_shown(axis)} is no axis of all cells")
+            refuse(path, f"select: {_shown(axis)} is not an axis of all cells")
 
 
 def check_lines(lines: list[dict[str, Any]], path: Path) -> None:

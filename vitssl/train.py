@@ -280,7 +280,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     folder = Path(arguments[0])
     if not (folder / "run.yaml").exists():
-        print(f"error: {folder} is no folder of a run; a sweep trains by: python jobs/submit.py SWEEP", file=sys.stderr)
+        print(f"error: {folder} is not a run folder; to train a sweep: python jobs/submit.py SWEEP", file=sys.stderr)
         return 2
     try:
         with attempt.ErrorFile(folder):

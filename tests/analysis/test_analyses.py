@@ -178,7 +178,7 @@ def test_nothing_is_analysed_where_one_of_several_runs_cannot_be(untrained_run, 
 def test_a_number_that_cannot_be_is_named(untrained_run, words: list[str], capsys) -> None:
     with pytest.raises(SystemExit, match="2"):
         cli.main(["analyze", "run", "selections", *words])
-    assert f"{words[1]} is no whole number of at least" in capsys.readouterr().err
+    assert f"{words[1]} is not a whole number of at least" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -271,7 +271,7 @@ def test_what_another_user_put_in_its_place_is_not_opened(make_shards, data, mon
         file.unlink()
         reserve = cache_module._reserve
         monkeypatch.setattr(cache_module, "_reserve", lambda path, size: (reserve(path, size), os.chown(path, 65534, 65534)))
-    with pytest.raises(ConfigError, match=r"^data\.cache_dir: .* is no file of the cache \(another user's\)"):
+    with pytest.raises(ConfigError, match=r"^data\.cache_dir: .* is not a file of the cache \(another user's\)"):
         open_cache(index, data, progress=False)
 
 
@@ -394,7 +394,7 @@ def test_what_is_no_file_is_a_line_or_built_again(make_shards, data, tmp_path, p
         assert np.array_equal(open_cache(index, data, progress=False).read(np.array([0]))[0][0].transpose(1, 2, 0), pixels(index, 0))
         return
     path.symlink_to(tmp_path / "elsewhere") if planted == "link" else path.mkdir()
-    with pytest.raises(ConfigError, match=r"data\.cache_dir: .*\.u8 is no file of the cache \(.*\); delete it$"):
+    with pytest.raises(ConfigError, match=r"data\.cache_dir: .*\.u8 is not a file of the cache \(.*\); delete it$"):
         open_cache(index, data, progress=False)
 
 
@@ -416,7 +416,7 @@ def test_a_folder_in_the_way_of_a_cache_is_named(make_shards, data):
     in_the_way = folder / f"{stem(index)}-full.tmp"
     in_the_way.mkdir(mode=0o700, parents=True)
     folder.chmod(0o700)
-    with pytest.raises(ConfigError, match=r"^data\.cache_dir: .*-full\.tmp is no file of the cache \(Is a directory\); delete it$"):
+    with pytest.raises(ConfigError, match=r"^data\.cache_dir: .*-full\.tmp is not a file of the cache \(Is a directory\); delete it$"):
         open_cache(index, data, progress=False)
     in_the_way.rmdir()
     (folder / "other.tmp").mkdir()  # is nobody's cache, and evicted by nobody

@@ -81,7 +81,7 @@ def test_a_class_of_tars_that_is_no_line_is_refused(place):
     (place / "names").write_text("a\nb\x1b[2Jb\n")
     for tar in ("x.tar", "y.tar"):
         (place / tar).touch()
-    said = r"'b\x1b[2Jb' holds a control character, and is no name for a class; rename it"
+    said = r"'b\x1b[2Jb' holds a control character, and is not a name for a class; rename it"
     assert said in refused(f"wds:{place}/x.tar?test=y.tar&classes=names")
 
 
@@ -200,4 +200,4 @@ def test_a_label_beyond_all_classes_makes_no_names(place):
     labels = np.array([0, 2**62], np.uint64)
     images = np.zeros((2, 3, 3), np.uint8)
     np.savez(place / "x.npz", train_images=images, train_labels=labels)
-    assert "4611686018427387904 is no label; 1,000,000 classes are more than anybody has" in refused(f"npz:{place / 'x.npz'}")
+    assert "4611686018427387904 is not a label; 1,000,000 classes are more than anybody has" in refused(f"npz:{place / 'x.npz'}")

@@ -242,7 +242,7 @@ def test_npz_keeps_pixels_and_labels(tmp_path):
         ({"train_images": None}, "test_images, ...; it holds"),
         ({"test_labels": None}, "not MedMNIST's npz of train_images, train_labels, test_images, ..."),
         ({"test_labels": np.array([[0], [2]])}, "class 2 of split 'test' does not occur in the train split"),
-        ({"test_labels": np.array([[0], [-1]])}, "test_labels: -1 is no label"),
+        ({"test_labels": np.array([[0], [-1]])}, "test_labels: -1 is not a label"),
         ({"train_labels": np.zeros((2, 14), int)}, "train_labels: labels of shape (2, 14) (int64) do not fit train_images"),
         ({"train_labels": np.zeros((3, 1), int)}, "train_labels: labels of shape (3, 1)"),
         ({"train_labels": np.zeros((2, 1))}, "train_labels: labels of shape (2,) (float64)"),

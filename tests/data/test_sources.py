@@ -252,7 +252,7 @@ def test_a_table_may_name_its_columns_as_people_do(tmp_path, head):
         ("path,class,category\na.jpg,x,y\n", "columns class and category may each be the label; rename all but one"),
         ("path,label\na.jpg,x\nnone.jpg,x\n", r"list\.csv:3: there is no image .*none\.jpg"),
         ("path,label,split\na.jpg,x,train\nb.jpg,y,test\n", r"list\.csv:3: class 'y' of split 'test' does not occur"),
-        ("path,label,split\na.jpg,x,train\nb.jpg,x,te+st\n", r"'te\+st' is no name for a split"),
+        ("path,label,split\na.jpg,x,train\nb.jpg,x,te+st\n", r"'te\+st' is not a name for a split"),
         ("path,label,split\na.jpg,,test\n", "no images in split 'train'"),
     ],
 )

@@ -48,9 +48,9 @@ NO_TAR = {  # how a tar of six samples is spoilt, how many of them are read, and
     ),
     "a damaged header": (damage_a_header, 1, r"is cut short or damaged after pet/001\.png \(it does not end as a tar does\)"),
     "compressed": (zipped, 0, r"is compressed \(gzip\), so that no image can be read without all before it; uncompress it"),
-    "a page": (a_page, 0, r"is no tar, or damaged at its beginning \(.+\)"),
+    "a page": (a_page, 0, r"is not a tar, or damaged at its beginning \(.+\)"),
     "one behind the other": (append, 6, r"[\d,]+ bytes that follow its end are not read, as of tars that were put one behind the other"),
-    "nothing": (lambda tar: tar.write_bytes(b""), 0, r"is no tar, or damaged at its beginning \(empty file\)"),
+    "nothing": (lambda tar: tar.write_bytes(b""), 0, r"is not a tar, or damaged at its beginning \(empty file\)"),
 }
 
 

@@ -127,7 +127,7 @@ def test_a_member_beyond_all_memory_is_no_image(tmp_path):
         stream.write(huge.tobuf())
         stream.seek(huge.size, 1)
         stream.write(label_of("pet/zzz") + content)
-    with pytest.raises(ConfigError, match=r"train-00\.tar: pet/zzz\.png: 2,048,000,000 bytes, more than 1,073,741,824, are no image"):
+    with pytest.raises(ConfigError, match=r"train-00\.tar: pet/zzz\.png: 2,048,000,000 bytes, more than 1,073,741,824, are not an image"):
         build(source, tmp_path / "out")
 
 

@@ -166,7 +166,7 @@ def test_a_budget_of_what_cannot_be_predicted_is_refused(plan):
         with pytest.raises(ConfigError, match=rf"^command line: budget.{name}: these runs use no GPU, .* set budget.kwh"):
             hold(plan, f"budget.{name}=100", times=0.0)
     for amount in (".nan", "-1", ".inf"):
-        with pytest.raises(ConfigError, match=r"^command line: budget.kwh: \S+ is no amount$"):
+        with pytest.raises(ConfigError, match=r"^command line: budget.kwh: \S+ is not an amount$"):
             hold(plan, f"budget.kwh={amount}")
     with pytest.raises(ConfigError, match=r"^command line: budget: name a field, for example budget.gpu_hours=100$"):
         plan("budget=3")

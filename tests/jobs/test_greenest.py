@@ -65,8 +65,8 @@ def test_the_runs_begin_when_the_grid_is_greenest(expand, launch, within, hours,
     [
         ({"executor": "local"}, "24h", "this machine begins at once; SLURM waits"),
         ({"site": Site()}, "24h", r"it needs site\.intensity_csv"),
-        ({}, "tomorrow", "'tomorrow' is no time such as 24h, 90m or 2d"),
-        ({}, "-3h", "'-3h' is no time"),
+        ({}, "tomorrow", "'tomorrow' is not a time such as 24h, 90m or 2d"),
+        ({}, "-3h", "'-3h' is not a time"),
     ],
 )
 def test_what_it_cannot_do_is_one_line(expand, launch, change, within, said):
@@ -110,4 +110,4 @@ def test_a_file_of_the_profile_that_is_wrong_is_named(expand, capsys, monkeypatc
     Path("forecast.csv").write_text("time,g_per_kwh\nMon 10:00,3\nlater,4\n")
     assert submit.main(["sweep.yaml", "--dry-run", "--site", "big.yaml"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("error: big.yaml: intensity_csv: ") and "line 3: 'later,4' is no time and figure" in error
+    assert error.startswith("error: big.yaml: intensity_csv: ") and "line 3: 'later,4' is not a time and figure" in error

@@ -184,7 +184,7 @@ def test_a_country_without_a_figure_is_refused_before_anything_runs(local, capsy
 def test_impossible_sites_are_refused(local, capsys) -> None:
     assert local("site.gpu_power_w=-4") == 2
     assert capsys.readouterr().err == "error: command line: site.gpu_power_w: -4 is negative\n"
-    for words, message in (("site.gpu_tflops=0", "site.gpu_tflops: 0 is no speed"), ("site.env=[1]", "site.env: [1] is not a mapping")):
+    for words, message in (("site.gpu_tflops=0", "site.gpu_tflops: 0 is not a speed"), ("site.env=[1]", "site.env: [1] is not a mapping")):
         assert local(words) == 2
         assert capsys.readouterr().err.startswith(f"error: command line: {message}")
     assert local("site.price_per_gpu_hour=nan") == 2

@@ -63,7 +63,7 @@ def test_a_row_of_the_readme_is_trained_or_refused_with_what_to_type(name: str, 
             if (name, method.title) in REASONS and REASONS[name, method.title] in str(error):
                 return
             if method.title == "Locality guidance" and error.field == "objectives.locality.teacher":
-                assert error.reason.startswith("'RUN' is no earlier stage of the arm and no file or run folder")
+                assert error.reason.startswith("'RUN' is not an earlier stage of the arm, nor a file or run folder")
                 return
             if method.title == "Linear probing":
                 assert error.reason.endswith("is meant, arms.sslft.pretrain.init_from=RUN or arms.sslft.finetune.init_from=RUN")

@@ -144,7 +144,7 @@ def test_the_end_of_the_newest_log_is_found_by_a_part_of_the_name(sweep: Path, c
             ["--follow"],
             "argument --follow: name a run with --log RUN; --watch follows the sweep; jobs/status.py",
         ),
-        (["--watch", "0"], "argument --watch: '0' is no number of seconds of at least 1; name the sweep's folder first; jobs/status.py"),
+        (["--watch", "0"], "argument --watch: '0' is not a number of seconds of at least 1; name the sweep's folder first; jobs/status.py"),
     ],
 )
 def test_what_cannot_be_shown_is_one_line(sweep: Path, queue, capsys, words: list[str], said: str) -> None:

@@ -23,7 +23,7 @@ def not_negative(text: str) -> int:
 
 def at_least(least: int, text: str) -> int:
     if not text.lstrip("-").isdecimal() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"{text} is no whole number of at least {least}")
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least {least}")
     return int(text)
 
 

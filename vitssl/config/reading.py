@@ -48,7 +48,7 @@ def read_yaml(path: str | Path, *, variables: bool = True) -> dict[str, Any]:
         line = f": line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"not YAML: {_problem(error, text)}", place=f"{path}{line}") from None
     except UnicodeDecodeError:
-        raise ConfigError("not YAML: it is no text", place=str(path)) from None
+        raise ConfigError("not YAML: it is not text", place=str(path)) from None
     except RecursionError:
         raise ConfigError(TOO_DEEP, place=str(path)) from None
     except OSError as error:

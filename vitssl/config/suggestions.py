@@ -66,7 +66,7 @@ def not_a_field(name: str, known: Iterable[str], field: str, schema: type | None
         schema: the dataclass whose field it was to be; None on the command line.
     """
     if (of_paper := method(name)) is not None:
-        return ConfigError(f"{name!r} is no field; {of_paper.advice}", field)
+        return ConfigError(f"{name!r} is not a field; {of_paper.advice}", field)
     known = list(known)
     near = closest(name, known) if schema else []
     if places := meant(name if schema else field):

@@ -132,7 +132,7 @@ def _checked(where: str, arrays: Arrays) -> Arrays:
             f"{where}labels of shape {labels.shape} ({labels.dtype}) do not fit {name}, of shape {images.shape} ({images.dtype})"
         )
     if labels.min(initial=0) < 0:
-        raise ConfigError(f"{where}{labels.min()} is no label; expected 0, 1, 2, ...")
+        raise ConfigError(f"{where}{labels.min()} is not a label; expected 0, 1, 2, ...")
     if labels.max(initial=0) >= MOST_CLASSES:
-        raise ConfigError(f"{where}{labels.max()} is no label; {MOST_CLASSES:,} classes are more than anybody has")
+        raise ConfigError(f"{where}{labels.max()} is not a label; {MOST_CLASSES:,} classes are more than anybody has")
     return Arrays(name, images, labels)

@@ -139,7 +139,7 @@ def _open_own(path: Path, flags: int, mode: str) -> IO:
         raise
     except OSError as error:  # a link
         why = str(error.strerror)
-    raise ConfigError(f"{path} is no file of the cache ({why}); delete it", "data.cache_dir")
+    raise ConfigError(f"{path} is not a file of the cache ({why}); delete it", "data.cache_dir")
 
 
 def open_cache(index: Index, data: Data, *, progress: bool = True) -> Cache:
@@ -266,7 +266,7 @@ def _remove(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        raise ConfigError(f"{path} is no file of the cache ({error.strerror}); delete it", "data.cache_dir") from None
+        raise ConfigError(f"{path} is not a file of the cache ({error.strerror}); delete it", "data.cache_dir") from None
 
 
 def _reserve(path: Path, size: int) -> None:

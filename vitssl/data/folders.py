@@ -213,14 +213,14 @@ def _share(root: Path, split: str, text: str) -> float:
     except ValueError:
         share = math.nan
     if not 0 < share < 1:
-        raise ConfigError(f"folder:{root}: {split}={text} is no share of the images; expected a number between 0 and 1, such as 0.2")
+        raise ConfigError(f"folder:{root}: {split}={text} is not a share of the images; expected a number between 0 and 1, such as 0.2")
     return share
 
 
 def _seed(root: Path, options: Options) -> int:
     text = options.get("seed", ["0"])[-1]
     if not text.isdecimal() or len(text) > MOST_DIGITS:
-        raise ConfigError(f"folder:{root}: seed={text[:80]} is no whole number from 0 of at most {MOST_DIGITS} digits")
+        raise ConfigError(f"folder:{root}: seed={text[:80]} is not a whole number from 0 of at most {MOST_DIGITS} digits")
     return int(text)
 
 

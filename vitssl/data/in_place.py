@@ -84,7 +84,7 @@ class _Reader:
     def _image(self, stream: BinaryIO, group: tars.Group, ending: str) -> writing.Stored:
         where = f"{group.where}.{ending}"
         if group.members[ending].size > MOST_IMAGE_BYTES:
-            raise ConfigError(f"{where}: {group.members[ending].size:,} bytes, more than {MOST_IMAGE_BYTES:,}, are no image")
+            raise ConfigError(f"{where}: {group.members[ending].size:,} bytes, more than {MOST_IMAGE_BYTES:,}, are not an image")
         encoded = _content(stream, group, ending)
         pixels, was = decode.decode_file(encoded, where)
         if was and not np.array_equal(decode.decode(encoded, where), pixels):

@@ -101,10 +101,10 @@ def open_source(source: str) -> Source:
     opened.name = one_line(opened.name)
     for name in opened.classes:
         if problem := LINE.problem(name):
-            raise ConfigError(f"{source}: {problem}, and is no name for a class; rename it")
+            raise ConfigError(f"{source}: {problem}, and is not a name for a class; rename it")
     for split in opened.splits:
         if not re.fullmatch(r"[A-Za-z0-9_-]+", split):
-            raise ConfigError(f"{source}: {split!r} is no name for a split; use letters, digits, _ and -")
+            raise ConfigError(f"{source}: {split!r} is not a name for a split; use letters, digits, _ and -")
     for split in ("train", *opened.splits):
         if not opened.splits.get(split):
             raise ConfigError(f"{source}: no images in split {split!r}; it has {', '.join(opened.splits) or 'no images'}")
@@ -189,7 +189,7 @@ def _check(row: lists.Row) -> None:
         if not text.isprintable() and any(map(is_control, text)):
             raise ConfigError(f"{row.where}: {text[:80]!r} has a control character, or is not UTF-8")
     if max(len(row.label), len(row.name)) > MOST_LETTERS:
-        raise ConfigError(f"{row.where}: {row.label[:80]!r} and so on, {len(row.label):,} characters, is no class")
+        raise ConfigError(f"{row.where}: {row.label[:80]!r} and so on, {len(row.label):,} characters, is not a class")
 
 
 def _sample(root: Path, row: lists.Row, split: str, labels: dict[str, int]) -> Sample:

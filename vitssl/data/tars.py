@@ -59,7 +59,7 @@ def groups(stream: BinaryIO, path: str) -> Iterator[Group]:
     """The samples of an open tar, in its order.
 
     Raises:
-        ConfigError: where it is no tar, or damaged from there on, or at its end, where more follows; the samples before were given, but
+        ConfigError: where it is not a tar, or damaged from there on, or at its end, where more follows; the samples before were given, but
             for the one that it breaks off in.
     """
     seen: set[str] = set()
@@ -106,7 +106,7 @@ def _members(stream: BinaryIO, path: str) -> Iterator[tarfile.TarInfo]:
             if stream.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
                 raise tarfile.ReadError("it does not end as a tar does")
     except _BROKEN as error:
-        what = f"is cut short or damaged after {shown(last)}" if last else "is no tar, or damaged at its beginning"
+        what = f"is cut short or damaged after {shown(last)}" if last else "is not a tar, or damaged at its beginning"
         raise ConfigError(f"{path}: {what} ({' '.join(str(error).split())})") from None
 
 

@@ -11,7 +11,7 @@ from vitssl.report.grid import Grid
 from vitssl.report.rows import cost_per_model, finished
 from vitssl.report.settings import stages
 from vitssl.report.table import BAD, DASH, MEASURED, NOTE, PUBLISHED, Entry, Table, figure, number
-from vitssl.report.tables import currency, hours_name, which
+from vitssl.report.tables import busy_name, currency, hours_name, which
 from vitssl.report.units import fit, quantity
 
 
@@ -131,10 +131,10 @@ def _beside_the_paper(called: str, arm: Arm, cells: list[Cell]) -> list[Entry]:
 
 def runs(sweep: Sweep) -> Table:
     """Every run folder once, with how it ended and what all its attempts cost, and where if at several sites."""
-    header = ["run", "of", "status", "attempts", "top-1 %", hours_name(sweep), "kWh", "kg CO2e", "site"]
-    table = Table("Runs", header, [_run(sweep, run) for run in sweep.runs.values()], left=frozenset({0, 1, 2, 8}))
+    header = ["run", "of", "status", "attempts", "top-1 %", hours_name(sweep), busy_name(sweep), "kWh", "kg CO2e", "site"]
+    table = Table("Runs", header, [_run(sweep, run) for run in sweep.runs.values()], left=frozenset({0, 1, 2, 9}))
     table.caption = "Every run folder once, however many arms use it."
-    return fit(table if energy_sources.sites(sweep) else table.without("site"))
+    return fit(table if energy_sources.sites(sweep) else table.without("site")).trimmed()
 
 
 def _run(sweep: Sweep, run: RunFolder) -> list[Entry]:
@@ -142,7 +142,8 @@ def _run(sweep: Sweep, run: RunFolder) -> list[Entry]:
     points = [", ".join([c.arm, *(f"{axis} {value}" for axis, value in c.axes.items())]) for c in users]
     test = run.done.get("test") or {}
     accuracy = Entry(f"{test['top1']:.2f}" if test else DASH)
-    spent = [figure(run.spent[name] or None) for name in ("device_hours", "energy_kwh", "co2e_kg")]
+    busy = "gpu_busy_hours" if run.spent["gpu_hours"] else "cpu_hours"
+    spent = [figure(run.spent[name] or None) for name in ("device_hours", busy, "energy_kwh", "co2e_kg")]
     site = Entry(energy_sources.site_of(run) if run.emissions else DASH, NOTE)
     detail = f" at {run.progress}" if run.status != "done" and run.progress else ""
     detail = f": {run.error}" if run.status in ("failed", "unreadable") else detail

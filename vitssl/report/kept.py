@@ -64,10 +64,10 @@ def predictions(path: Path) -> Predictions:
     """
     classes, labels_N, predicted_N = _arrays(path, ("classes", "labels", "predicted"))
     if classes.ndim != 1 or classes.dtype.kind != "U":
-        refuse(path, "classes is no list of names")
+        refuse(path, "classes is not a list of names")
     for name, values_N in (("labels", labels_N), ("predicted", predicted_N)):
         if values_N.ndim != 1 or values_N.dtype.kind not in "iu" or values_N.shape != labels_N.shape:
-            refuse(path, f"{name} is no list of whole numbers, one for each image")
+            refuse(path, f"{name} is not a list of whole numbers, one for each image")
         if values_N.size and not 0 <= int(values_N.min()) <= int(values_N.max()) < len(classes):
             refuse(path, f"{name} has numbers of which {len(classes):,} classes have none")
     return Predictions(classes.tolist(), labels_N, predicted_N)
@@ -93,7 +93,7 @@ def _check_selections(facts: dict[str, Any], path: Path) -> None:
     S, shape = len(images_SHWC) if images_SHWC.ndim else 0, images_SHWC.shape[1:]
     divided = len(shape) == 3 and shape[2] == 3 and not any(side % parts for side, parts in zip(shape[:2], facts["grid"], strict=True))
     if not S or images_SHWC.dtype != np.uint8 or not divided:
-        refuse(beside, "images are no RGB images that the patches divide")
+        refuse(beside, "images are not RGB images that the patches divide")
     if selected_SJP.shape != (S, J, P) or selected_SJP.dtype != np.bool_:
         refuse(beside, "selected does not say of each patch whether a masked token selects it")
     if frequency_JP.shape != (J, P) or frequency_JP.dtype.kind != "f":

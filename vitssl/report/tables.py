@@ -20,6 +20,11 @@ def hours_name(sweep: Sweep) -> str:
     return "GPU-hours" if sweep.on_gpu else "device-hours"
 
 
+def busy_name(sweep: Sweep) -> str:
+    """The part of these hours that the devices worked."""
+    return "of them GPU-busy hours" if sweep.on_gpu else "CPU-hours"
+
+
 # ---------------------------------------------------------------------------------------------------------------- costs
 
 
@@ -31,8 +36,7 @@ def cost(grid: Grid) -> Table:
     ]
     named = ["arm", grid.axis or ""]
     size = ["M parameters, training", "M parameters, inference", "M activations, inference", "GMACs, training forward", "GMACs, inference"]
-    busy = "of them GPU-busy hours" if grid.sweep.on_gpu else "CPU-hours"
-    spent = ["PMACs of training", f"against {grid.baselines()}", hours_name(grid.sweep), busy]
+    spent = ["PMACs of training", f"against {grid.baselines()}", hours_name(grid.sweep), busy_name(grid.sweep)]
     spent += ["kWh", "kg CO2e tracked", "kg CO2e estimate", currency(grid.sweep)]
     table = Table(
         "Cost and size", [*named, *spent, *size, "images/s, inference"], rows, caption=_cost_caption(grid),

@@ -10,7 +10,7 @@ from vitssl.config import View
 
 
 def one_hot(labels_B: Tensor, num_classes: int) -> Tensor:
-    """float (B, K); a row of zeros for an unlabelled image, whose label is no class."""
+    """float (B, K); a row of zeros for an unlabelled image, whose label is not a class."""
     return (labels_B[:, None] == torch.arange(num_classes, device=labels_B.device)).float()
 
 
