@@ -29,7 +29,7 @@ TRANSIENT = re.compile(
 # fields of a site that this machine alone has no use for, and how an error calls them; an image may be one for this machine, or not
 OF_A_CLUSTER = {name: name for name in ("partition", "account", "qos", "constraint")}
 OF_A_CLUSTER |= {"gpu_type": "gpu_type", "additional": "sbatch options", "image": "image", "after": "jobs to wait for"}
-OF_A_CLUSTER |= {name: name for name in ("max_parallel", "mail_type", "nice", "exclude", "reservation")}
+OF_A_CLUSTER |= {name: name for name in ("mail_type", "nice", "exclude", "reservation")}
 
 
 class Silent(ConfigError):

@@ -1,4 +1,4 @@
-"""The local executor: the same graph and folders as on a cluster, one run after the other on this machine."""
+"""The local executor: the same graph and folders as on a cluster, on this machine: as many runs side by side as it has slots for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from rich.text import Text
 from jobs.folders import Launch, error_of, is_done, is_trained, status_command, write_run
 from jobs.graph import Graph, Job
 from jobs.node import NodeInfo, report_command, start
+from jobs.slots import WHOLE, Slot, slots
 from jobs.time_left import Seen, seen_of, work
 from vitssl.config import ConfigError
 from vitssl.files import busy_file, read_json, write_json
@@ -31,23 +33,47 @@ PID_FILE = "local.json"
 
 
 class Stopper:
-    """Ctrl-C or SIGTERM: the first asks the current run to save and stop, the second ends it at once."""
+    """Ctrl-C or SIGTERM: the first asks the running runs to save and stop, the second ends them at once."""
 
     def __init__(self, stop_file: Path):
+        """``stop_file`` exists once it was asked; each run has another, in a folder of its own beside it."""
         self.stop_file = stop_file
         self.asked = self.killed = False
         self.number = 0  # of the last signal
-        self.process: subprocess.Popen[bytes] | None = None
+        self._running: dict[Path, subprocess.Popen[bytes]] = {}  # by their stop files
 
     def __call__(self, number: int, frame: Any) -> None:
-        if self.asked and self.process is not None:
+        if self.asked and self._running:
             self.killed = True
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.asked, self.number = True, number
-        self.stop_file.touch()
+            for process in list(self._running.values()):
+                with suppress(ProcessLookupError):  # it has just ended
+                    os.killpg(process.pid, signal.SIGKILL)
+        self.number = number
+        self.ask()
         # os.write, since a handler may interrupt a print; on a terminal below the progress line
         line = "killing" if self.killed else "stopping: what was trained is saved, which takes some seconds (a second signal kills)"
         os.write(sys.stderr.fileno(), f"{chr(10) if sys.stderr.isatty() else ''}{line}\n".encode())
+
+    def ask(self) -> None:
+        """Ask all runs to save and stop; none begins any more."""
+        self.asked = True
+        for stop_file in (self.stop_file, *list(self._running)):
+            stop_file.touch()
+
+    def file_of(self, job: Job) -> Path:
+        folder = self.stop_file.parent / job.name
+        folder.mkdir(exist_ok=True)
+        return folder / "stop"
+
+    def wait_for(self, process: subprocess.Popen[bytes], stop_file: Path) -> int:
+        """The exit code of a run, when it has ended."""
+        self._running[stop_file] = process
+        if self.asked:  # between its start and now
+            stop_file.touch()
+        try:
+            return process.wait()
+        finally:
+            del self._running[stop_file]
 
 
 def run(graph: Graph, launch: Launch, console: Console) -> int:
@@ -57,15 +83,12 @@ def run(graph: Graph, launch: Launch, console: Console) -> int:
         The exit code: 0 when every job is done, 1 when one failed, and 128 and its number where a signal stopped the sweep (Ctrl-C: 130).
     """
     with tempfile.TemporaryDirectory(prefix="vitssl-") as scratch, _alone(launch.sweep, Path(scratch) / "stop") as stop_file:
-        stopper, seen = Stopper(stop_file), seen_of(graph.jobs)
+        stopper = Stopper(stop_file)
         # a lost terminal too, unless nohup made the process ignore it
         numbers = [signal.SIGINT, signal.SIGTERM, *([] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP])]
         before = {number: signal.signal(number, stopper) for number in numbers}
         try:
-            for position, job in enumerate(graph.jobs, start=1):
-                if not stopper.asked:
-                    place = Place(f"[{position}/{len(graph.jobs)}]", job, [j for j in graph.jobs[position:] if not is_done(j)], seen)
-                    _run_job(job, place, launch, stopper, console)
+            _run_all(graph.jobs, launch, stopper, console)
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -85,14 +108,40 @@ def run(graph: Graph, launch: Launch, console: Console) -> int:
     return 0 if reported and not undone else 1
 
 
+def _run_all(jobs: list[Job], launch: Launch, stopper: Stopper, console: Console) -> None:
+    """Every job after those that it starts from, in as many threads as there are slots; each waits for one run."""
+    free, seen, waiting = slots(jobs, launch), seen_of(jobs), list(jobs)
+    running: dict[Future[None], tuple[Job, Slot]] = {}
+    if (width := len(free)) > 1:
+        console.print(f"{width} runs side by side, on {counted(len(free[0]), 'core')} each", highlight=False)
+    with ThreadPoolExecutor(width) as pool:
+        while waiting or running:
+            unfinished = {id(job) for job in (*waiting, *(job for job, _ in running.values()))}
+            ready = [job for job in waiting if not any(id(parent) in unfinished for parent in job.parents)]
+            for job in ready[: 0 if stopper.asked else len(free)]:
+                waiting.remove(job)
+                after = [other for other in (*waiting, *(job for job, _ in running.values())) if not is_done(other)]
+                place = Place(f"[{jobs.index(job) + 1}/{len(jobs)}]", job, after, seen, width, free.pop(0))
+                running[pool.submit(_run_job, job, place, launch, stopper, console)] = job, place.slot
+            if not running:
+                return
+            for ended in wait(running, return_when=FIRST_COMPLETED).done:
+                free.append(running.pop(ended)[1])
+                if error := ended.exception():
+                    stopper.ask()
+                    raise error
+
+
 @dataclass
 class Place:
     """A run's place in its sweep, and what comes after it."""
 
     position: str  # such as [3/12]
     job: Job
-    after: list[Job]  # that are not done
+    after: list[Job]  # and beside it, that are not done
     seen: Seen
+    width: int = 1  # how many runs are trained side by side
+    slot: Slot = WHOLE
 
     @property
     def title(self) -> str:
@@ -102,7 +151,7 @@ class Place:
     def left(self) -> str:
         """The time left for the sweep at this run's start, as far as any run was seen; else empty."""
         time_s = self.seen.total_s(work(job.run) for job in [self.job, *self.after])
-        return "" if time_s is None or not self.after else f"; {about(time_s)} left for the sweep"
+        return "" if time_s is None or not self.after else f"; {about(time_s / self.width)} left for the sweep"
 
     @property
     def variables(self) -> dict[str, str]:
@@ -110,8 +159,8 @@ class Place:
         todo = [work(job.run) for job in self.after]
         times_s = [self.seen.time_s(one) for one in todo]
         unseen = sum(one.images for one, time_s in zip(todo, times_s, strict=True) if time_s is None)
-        others = {"seconds": sum(filter(None, times_s)), "times_this": unseen / work(self.job.run).images}
-        return {"VITSSL_SWEEP": json.dumps({"position": self.position, **others})}
+        others = {"seconds": sum(filter(None, times_s)) / self.width, "times_this": unseen / work(self.job.run).images / self.width}
+        return {"VITSSL_SWEEP": json.dumps({"position": self.position, "alone": self.width == 1, **others})}
 
 
 def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: Console) -> None:
@@ -129,18 +178,20 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
             return
     console.print(f"{title}: trained before; evaluating it" if trained_before else f"{title}{place.left}", highlight=False, soft_wrap=True)
     anew, begun_s = not (job.folder / "last.pt").exists(), time.monotonic()
-    busy_file(stopper.stop_file).unlink(missing_ok=True)
+    stop_file = stopper.file_of(job)
     # in a new session: Ctrl-C in the terminal reaches this process alone, which then asks the run to stop
-    stopper.process = start(job.folder, NodeInfo(), stopper.stop_file, launch.module, place.variables, start_new_session=True)
-    code, trained = stopper.process.wait(), is_trained(job)
-    stopper.process = None
+    process = start(job.folder, NodeInfo(), stop_file, launch.module, place.variables, start_new_session=True)
+    if place.slot:
+        with suppress(ProcessLookupError):  # it has ended at once
+            os.sched_setaffinity(process.pid, place.slot)
+    code, trained = stopper.wait_for(process, stop_file), is_trained(job)
     if trained and anew:
         place.seen.add(work(job.run), time.monotonic() - begun_s)
     if code == 0 and trained and not trained_before and not is_done(job):  # by an older source, which knows none of its evaluators
         _run_job(job, place, launch, stopper, console)
         return
     if not is_done(job) and not stopper.asked:
-        if error_of(job.folder) is None and not busy_file(stopper.stop_file).exists():
+        if error_of(job.folder) is None and not busy_file(stop_file).exists():
             killed = "training was killed, probably for lack of memory: lower loop.micro_batch_size or optim.batch_size"
             fail(job, killed if code == -signal.SIGKILL else f"training ended with exit code {code}")
         console.print(Text.assemble((f"{title}: failed", "red"), f": {error_of(job.folder) or 'see above'}"), soft_wrap=True)

@@ -17,6 +17,7 @@ from rich.text import Text
 from jobs.folders import Launch, error_of, is_done, is_trained
 from jobs.graph import Graph, Job, short
 from jobs.predict import START_S, Prediction, longest_chain_hours, most_gpus
+from jobs.slots import slots
 from jobs.sweep import Spec
 from jobs.tables import print_table
 from vitssl.config import Run, Site, active, checkpoints, dotted
@@ -225,7 +226,9 @@ def _of_cpus(predicted: list[Prediction], amounts: str) -> str:
 
 def _duration(graph: Graph, todo: list[Job], predicted: list[Prediction], launch: Launch) -> str:
     if launch.executor == "local":
-        return f"One run at a time: {duration(3600 * sum(p.hours for p in predicted))} from start to end"
+        width = len(slots(graph.jobs, launch))
+        how = f"{width} runs side by side" if width > 1 else "One run at a time"
+        return f"{how}: {duration(3600 * sum(p.hours for p in predicted) / width)} from start to end"
     gpus, limits = most_gpus(graph), {job.name: job.resources.hours for job in todo}
     longest, chain = (duration(3600 * hours) for hours in (max(p.hours for p in predicted), longest_chain_hours(graph, predicted)))
     late = sum(p.hours > limits[p.name] for p in predicted)

@@ -36,6 +36,7 @@ from jobs import (
     shards,
     show,
     site_profile,
+    slots,
     smoke,
     sweep,
     sweep_files,
@@ -87,7 +88,11 @@ def _parser() -> argparse.ArgumentParser:
     add(greenest.OPTION, metavar="24h", help="on SLURM: begin when site.intensity_csv has the grid greenest, so much later at most")
     add("--wait", action="store_true", help="on SLURM: return when all is done, with the report's table")
     add("--site", help="profile of the place: a file, or a name in jobs/sites")
-    add("--max-parallel", metavar="N", help="on SLURM: at most so many jobs of an array at once, that is of an arm's stage (%%N of sbatch)")
+    add(
+        "--max-parallel",
+        metavar="N",
+        help="at most so many runs at once; on SLURM jobs of an array, that is of an arm's stage (%%N of sbatch)",
+    )
     add("--smoke", action="store_true", help="every arm for two steps on tiny data")
     add("--all", action="store_true", help="the optional arms and axis values too")
     add("--all-jobs", action="store_true", help="list every run by itself; in a dry run with its fields and its sbatch script")
@@ -103,8 +108,6 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     named = options.site or spec.site or "local"
     site = site_profile.read(named, asked.site, CLI if options.site else spec.file)
     executor = _executor(options.executor, options.dry_run, site)
-    if executor == "local" and "max_parallel" in asked.site:
-        raise ConfigError("this machine trains one run after the other; leave it out", "--max-parallel", CLI)
     runs = options.runs.resolve()
     if not str(runs).isprintable():  # a line break would begin a line of a batch script
         raise ConfigError(f"{str(runs)!r} has a line break or another control character; name a folder without", "--runs", CLI)
@@ -238,7 +241,7 @@ def _tell_of_days(linked: graph.Graph, launch: folders.Launch) -> None:
     todo = [job.run for job in linked.jobs if not folders.is_trained(job)]
     if visible_gpus() or sum(shards.images_trained(run) * run.data.image_size**2 for run in todo) < MANY_PIXELS:
         return
-    time_s = 3600 * sum(p.hours for p in predict.sweep(linked, launch))
+    time_s = 3600 * sum(p.hours for p in predict.sweep(linked, launch)) / len(slots.slots(linked.jobs, launch))
     if time_s > DAY_S:
         where = "this machine, which shows no NVIDIA GPU"
         print(f"note: about {duration(time_s)} on {where}; --dry-run says what takes them, --smoke tries it out", file=sys.stderr)

@@ -24,8 +24,9 @@ from vitssl.terminal import console
 from vitssl.words import about, counted, duration
 
 QUIET_S = 30.0  # without a terminal, a line at least this often
-# Environment variable by which a launcher says what else its sweep has to do, as JSON: "position" of this run, such as [3/12]; and for the
-# runs after it "seconds", as far as their pace is known, and "times_this", how often the work of this run the others are.
+# Environment variable by which a launcher says what else its sweep has to do, as JSON: "position" of this run, such as [3/12], and whether
+# it is trained "alone"; for the runs after it "seconds", as far as their pace is known, and "times_this", how often the work of this run
+# the others are.
 SWEEP = "VITSSL_SWEEP"
 
 
@@ -53,7 +54,7 @@ class Log:
         self._loggers = loggers.start(folder, step, also)
         self._sweep = json.loads(os.environ.get(SWEEP, "{}"))
         self._name = " ".join(filter(None, (self._sweep.get("position"), folder.name)))
-        self._bar, self._last_line_s = _progress_bar(), time.time()
+        self._bar, self._last_line_s = _progress_bar(self._sweep.get("alone", True)), time.time()
         self._task = self._bar.add_task(self._sweep.get("position") or folder.name, total=total_steps, completed=step, note="")
         self._bar.start()
 
@@ -107,14 +108,14 @@ def _scalars(values: dict[str, Any], prefix: str) -> dict[str, float]:
     return found
 
 
-def _progress_bar() -> Progress:
-    # without a terminal (a batch job's log) the bar is off and `say` alone writes
+def _progress_bar(alone: bool) -> Progress:
+    # without a terminal (a batch job's log), and where other runs write to it too, the bar is off and `say` alone writes
     screen = console(file=sys.stderr)
     columns = (
         BarColumn(bar_width=10),
         TextColumn("{task.description} {task.fields[note]}", markup=False),  # one column: rich would shorten the first of several too
     )
-    return Progress(*columns, console=screen, disable=not screen.is_terminal, transient=True)
+    return Progress(*columns, console=screen, disable=not (screen.is_terminal and alone), transient=True)
 
 
 def machine(device: torch.device) -> dict[str, Any]:

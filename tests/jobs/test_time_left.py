@@ -51,7 +51,7 @@ def test_the_launcher_says_what_is_left_and_tells_the_run(expand) -> None:
     per_run, pretrainings = 105.0 + START_S, 2 * 32 / 63
     assert place.left == f"; about {(3 + pretrainings) * per_run / 60:.0f} min left for the sweep"
     told = json.loads(place.variables["VITSSL_SWEEP"])
-    assert told == {"position": "[2/6]", "seconds": 2 * per_run, "times_this": pytest.approx(pretrainings)}
+    assert told == {"position": "[2/6]", "alone": True, "seconds": 2 * per_run, "times_this": pytest.approx(pretrainings)}
     assert Place("[6/6]", chain[-1], [], seen).left == ""
 
 
@@ -64,7 +64,7 @@ def test_a_run_gets_the_variable_and_the_pace_grows(place, monkeypatch, capfd) -
     words = ["sweep.yaml", "--executor", "local", *FEW, "axes.seed=0", "resources.gpus_per_node=1", "loop.max_steps=2"]
     assert submit.main(words, module="standin") == 0
     assert [one["position"] for one in given] == ["[1/3]", "[2/3]", "[3/3]"]
-    assert given[0] == {"position": "[1/3]", "seconds": 0, "times_this": 2.0}
+    assert given[0] == {"position": "[1/3]", "alone": True, "seconds": 0, "times_this": 2.0}
     assert given[1]["seconds"] > 0 and given[1]["times_this"] == 0 and given[2]["seconds"] == 0
     lines = [line for line in capfd.readouterr().out.splitlines() if line.startswith("[")]
     assert [line.partition("; ")[2] for line in lines] == ["", "less than a minute left for the sweep", ""]

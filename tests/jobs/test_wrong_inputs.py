@@ -156,7 +156,6 @@ WRONG = [
     ("submit sweep.yaml --site big.yaml 'site={nice: 5, additional: {nice: 7}}'", "site.nice: site.additional has nice too; keep one of"),
     ("submit sweep.yaml --site big.yaml 'site={max_parallel: 2, additional: {array: 0-3}}'", "site.additional has array too"),
     ("submit sweep.yaml --max-parallel two", "site.max_parallel: 'two' is no"),
-    ("submit sweep.yaml --max-parallel 2", "--max-parallel: this machine trains one run after the other; leave it out"),
     ("submit sweep.yaml --site sweep.yaml", "sweep.yaml: paper: 'paper' is not known"),
     ("submit sweep.yaml --site big.yaml --executor auto", "names the partition gpu, but no SLURM cluster answers here"),
     ("submit sweep.yaml --executor slrum", "argument --executor: 'slrum' is not known (did you mean slurm?)"),
