@@ -79,7 +79,7 @@ def test_a_cpu_that_worked_on_other_things_is_not_compared(grid):
     assert costs.doubt(grid((1.0, 1.0, 1.0), cpu_time_s=3000.0, **cpu), None) == ""
     busy = grid((1.0, 1.0, 1.0), cpu_time_s=1800.0, **cpu)
     assert costs.doubt(busy, None) == "in a run of scratch the CPU worked on it for 50% of the time"
-    kept = "other work kept 0.5 of a machine's 4 cores busy on average"
+    kept = "other work (other runs, too) kept 0.5 of a machine's 4 cores busy on average"
     assert costs.other_work(busy) == f"During the runs {kept}, and 0.5 during one of them."
     assert costs.other_work(busy) in sentences(busy)
 
