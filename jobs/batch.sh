@@ -37,15 +37,25 @@ end() {
   code=$?
   trap '' USR2 TERM
   # one that failed by itself would fail again; one that is no longer RUNNING, SLURM is requeueing or cancelling already
-  if [ "$code" -ne 0 ] && [ ! -e "$run/error.json" ] && [ "$(squeue -h -j "$job" -o %T)" = RUNNING ]; then
+  if [ "$code" -ne 0 ] && [ ! -e "$run/error.json" ] && entry=$(insist squeue -h -j "$job" -o "%T %k") && [ "${entry%% *}" = RUNNING ]; then
     restart
   fi
   exit "$code"
 }
 trap end EXIT
 
+# seconds between questions to a controller that does not answer, as it is restarting or too busy: ten minutes in all
+pauses="1 2 4 8 15 30 30 30 60 60 60 60 60 60 60 60"
+insist() {
+  for pause in $pauses; do
+    "$@" && return 0  # in a trap, a return without a number gives what was before the trap
+    sleep "$pause"
+  done
+  "$@"
+}
+
 restart() {
-  before=$(squeue -h -j "$job" -o %k | sed -n 's/^restart \([0-9]*\) of .*/\1/p')
+  before=$(echo "${entry#* }" | sed -n 's/^restart \([0-9]*\) of .*/\1/p')
   if [ "$(saved)" != "$begun_with" ]; then
     [ -z "$before" ] || comment "restarted after progress"
     again requeue
@@ -63,4 +73,11 @@ comment() {
   scontrol update jobid="$job" comment="$1"
 }
 
-again() { scontrol "$1" "$job"; }
+# SLURM may have done it although no answer came; and it never does where the job was submitted with --no-requeue
+again() { insist asked_to "$1"; }
+asked_to() {
+  said=$(scontrol "$1" "$job" 2>&1) && return 0
+  echo "$said"
+  case $said in *disabled*) return 0 ;; esac
+  state=$(squeue -h -j "$job" -o %T) && [ "$state" != RUNNING ]
+}
