@@ -21,6 +21,7 @@ from rich.console import Console
 
 from jobs import cluster, limits, preflight, sbatch
 from jobs.arrays import arrays_of, dependency_of
+from jobs.chosen import yet_to_queue
 from jobs.cluster import ENDING_S
 from jobs.folders import Launch, error_of, is_done, is_trained, locked, status_command, write_run
 from jobs.graph import Graph, Job
@@ -52,15 +53,18 @@ def run(graph: Graph, launch: Launch, console: Console) -> None:
     """
     in_queue = cluster.settled(job.folder for job in graph.jobs if not is_done(job))
     _take_out_what_waits_in_vain(graph, in_queue)
-    todo = [job for job in graph.jobs if not is_done(job) and job.folder not in in_queue]
-    room = preflight.check(todo, launch)
-    for job in todo:
-        write_run(job, launch)
-        for stale in ("error.json", "cancelled", cluster.JOB_FILE):
-            (job.folder / stale).unlink(missing_ok=True)
     for folder in (held := [folder for folder, entry in in_queue.items() if entry.state == "HELD"]):
         cluster.go_on(folder)
-    arrays, last = _queue(graph, todo, room, launch)
+    todo = [job for job in graph.jobs if not is_done(job) and job.folder not in in_queue]
+    if _only_room_is_missing(todo, launch):
+        arrays, last = [], cluster.job_id(launch.sweep)
+    else:
+        room = preflight.check(todo, launch)
+        for job in todo:
+            write_run(job, launch)
+            for stale in ("error.json", "cancelled", cluster.JOB_FILE):
+                (job.folder / stale).unlink(missing_ok=True)
+        arrays, last = _queue(graph, todo, room, launch)
     done, queued = sum(is_done(job) for job in graph.jobs), sum(len(array.jobs) for array in arrays)
     listed = ", ".join(f"{a.id} ({a.jobs[0].arm} {a.jobs[0].stage} x {len(a.jobs)})" for a in arrays) or "none"
     released = f", of which {len(held)} held: released" if held else ""
@@ -71,6 +75,15 @@ def run(graph: Graph, launch: Launch, console: Console) -> None:
     by = "the last of them" if left else f"job {last}"
     console.print(f"Report: {by}, {launch.sweep / 'report'}", soft_wrap=True, highlight=False)
     console.print(f"Follow it with: {status_command(launch.sweep)}", soft_wrap=True, highlight=False)
+
+
+def _only_room_is_missing(todo: list[Job], launch: Launch) -> bool:
+    """Does SLURM take no job now, and none is needed? What is to be done is queued by a job that is there, or that job makes the report."""
+    follows = cluster.queued([launch.sweep]).get(launch.sweep)
+    if follows is None or follows.state != "PENDING" or not follows.is_mine:
+        return False
+    later = yet_to_queue(launch.sweep, (job.folder for job in todo))
+    return all(job.folder in later for job in todo) and limits.room(launch.site).room < 1
 
 
 def _take_out_what_waits_in_vain(graph: Graph, in_queue: dict[Path, cluster.Entry]) -> None:
@@ -89,7 +102,9 @@ def check(graph: Graph, launch: Launch) -> None:
     """What `run` would refuse, for a dry run."""
     todo = [job for job in graph.jobs if not is_done(job)]
     in_queue = cluster.queued(job.folder for job in todo)
-    preflight.check([job for job in todo if job.folder not in in_queue], launch)
+    todo = [job for job in todo if job.folder not in in_queue]
+    if not _only_room_is_missing(todo, launch):
+        preflight.check(todo, launch)
 
 
 @dataclass
