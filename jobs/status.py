@@ -188,6 +188,8 @@ def _expected(starts: Iterable[str]) -> str:
 
 def _report(picture: Picture, sweep: Path) -> str:
     """What SLURM says of the sweep's report, as long as it is in the queue, or of the job that is to queue the runs left."""
+    if sweep in picture.damaged:
+        return ""
     entry, job, ended = picture.queue.get(sweep), cluster.job_id(sweep), all(s.state in ENDED for s in picture.statuses)
     if left := len(yet_to_queue(sweep, (sweep / s.name for s in picture.statuses if s.state == "not begun"))):
         more = f"{counted(left, 'run')} more than SLURM takes at once"
