@@ -31,6 +31,7 @@ STOPPED = 75  # the exit code of a task that was asked to stop; not 0, or the jo
 SHUTDOWN_S = 300
 # SLURM warns this long before it kills: enough for a step, a save, and SLURM's 60 s of slack
 WARNING_S = 180
+LEAVE_S = 30  # before SLURM ends the job, which is final, the task leaves, whatever training still does
 # NFS caches for up to a minute that a file does not exist
 PATIENCE_S = 90
 
@@ -103,12 +104,17 @@ def start(
     folder: Path, node: NodeInfo, stop_file: Path, module: str = TRAINING, variables: Mapping[str, str] | None = None, **options: Any
 ) -> subprocess.Popen[bytes]:
     """Start the run of a folder on this node, with further variables in its environment."""
-    job = read_json(folder / "job.json")
-    job |= job.get("evaluation", {})  # a trained run is evaluated by the new source, on one GPU
+    job = _job(folder)
     return subprocess.Popen(
         command(folder, job, node, stop_file, module), cwd=job["source"], env=environment(job, stop_file) | dict(variables or {}),
         preexec_fn=_ignore_usr2, **options,
     )  # fmt: skip
+
+
+def _job(folder: Path) -> dict[str, Any]:
+    """The `job.json` of a run; a trained one is evaluated by the new source, on one GPU."""
+    job = read_json(folder / "job.json")
+    return job | job.get("evaluation", {})
 
 
 def _ignore_usr2() -> None:
@@ -145,10 +151,13 @@ class Node:
             path.unlink(missing_ok=True)
         with tempfile.TemporaryDirectory(prefix="vitssl-") as scratch:
             stop_file, trained = Path(scratch) / "stop", (folder / "done.json").exists()
-            _on_stop_signals(stop_file)
+            signals = StopSignals(stop_file, warning_s(_job(folder)["hours"]))
             if not trained:
                 _refuse_unfinished(folder, environment.node)
-            code = _train(folder, _node_info(environment), stop_file, self.module, _ends_at(environment))
+            signals.ends_at = _ends_at(environment)
+            # training stops earlier where a step and a save take longer than SLURM warns before the end
+            variables = {} if signals.ends_at is None else {"VITSSL_ENDS_AT": f"{signals.ends_at:.0f}"}
+            code = _train(folder, _node_info(environment), stop_file, self.module, variables)
             if code == 0 if trained else _is_done(folder, PATIENCE_S if code == 0 else 0):  # a trained run was evaluated
                 return str(folder)
             if stop_file.exists() and not (folder / "error.json").exists():
@@ -199,30 +208,45 @@ def _node_info(environment: submitit.JobEnvironment) -> NodeInfo:
     return NodeInfo(len(hosts), environment.node, hosts[environment.node], hosts[0], int(environment.raw_job_id), restart)
 
 
-def _on_stop_signals(stop_file: Path) -> None:
-    """A stop signal leaves a file that all workers look for between steps; torchrun itself is never signalled."""
+def warning_s(hours: float) -> int:
+    """How long before the end of a job of so many hours SLURM warns it, or up to a minute earlier."""
+    return min(WARNING_S, round(hours * 3600 / 4))
 
-    def request(number: int, frame: Any) -> None:
-        stop_file.touch()
-        # the workers have until then to finish a step and save
-        signal.alarm(max(10, WARNING_S - 75))
 
-    def overdue(number: int, frame: Any) -> None:
+class StopSignals:
+    """A stop signal leaves a file that all workers look for between steps; torchrun itself is never signalled.
+
+    The workers have until shortly before the job's end to finish a step and save. Where SLURM did not say when that is, they have what a
+    warning leaves at least; unless they had begun to stop by themselves, which need not be close to the end.
+    """
+
+    def __init__(self, stop_file: Path, warning_s: int):
+        self._file, self._warning_s = stop_file, warning_s
+        self.ends_at: float | None = None  # of the job, in seconds of the clock
+        for number in (signal.SIGUSR2, signal.SIGTERM):
+            signal.signal(number, self._request)
+        signal.signal(signal.SIGALRM, self._overdue)
+
+    def _request(self, number: int, frame: Any) -> None:
+        begun = self._file.exists()
+        self._file.touch()
+        if self.ends_at is not None:
+            signal.alarm(max(10, int(self.ends_at - LEAVE_S - time.time())))
+        elif not begun:
+            signal.alarm(max(10, self._warning_s - LEAVE_S))
+
+    def _overdue(self, number: int, frame: Any) -> None:
         raise TimeoutError
 
-    for number in (signal.SIGUSR2, signal.SIGTERM):
-        signal.signal(number, request)
-    signal.signal(signal.SIGALRM, overdue)
 
-
-def _ends_at(environment: submitit.JobEnvironment) -> dict[str, str]:
-    """The variable that tells training when SLURM ends the job, in seconds of the clock; none where SLURM does not say."""
+def _ends_at(environment: submitit.JobEnvironment) -> float | None:
+    """When SLURM ends the job, in seconds of the clock; None where it does not say."""
     asked = ["squeue", "-h", "-j", environment.raw_job_id, "-o", "%e"]
     try:
         answer = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=PATIENCE_S).stdout.strip()
-        return {"VITSSL_ENDS_AT": f"{datetime.fromisoformat(answer).timestamp():.0f}"}
+        return datetime.fromisoformat(answer).timestamp()
     except (subprocess.TimeoutExpired, ValueError):  # the controller hangs; N/A, or nothing
-        return {}
+        return None
 
 
 def _train(folder: Path, node: NodeInfo, stop_file: Path, module: str, variables: Mapping[str, str]) -> int | None:

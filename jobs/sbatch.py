@@ -18,7 +18,7 @@ from submitit.helpers import clean_env, environment_variables
 from jobs import cluster
 from jobs.folders import Launch
 from jobs.graph import Job
-from jobs.node import WARNING_S
+from jobs.node import warning_s
 from jobs.site_profile import options
 from vitssl.config import Site
 
@@ -83,7 +83,7 @@ def of_runs(jobs: list[Job], dependency: str | None, launch: Launch, write: bool
     executor.update_parameters(
         job_name=f"{launch.sweep.name}-{jobs[0].arm}-{jobs[0].stage}", time=round(resources.hours * 60), nodes=resources.nodes,
         cpus_per_task=resources.cpus_per_gpu * max(1, resources.gpus_per_node),
-        signal_delay_s=min(WARNING_S, round(resources.hours * 3600 / 4)),
+        signal_delay_s=warning_s(resources.hours),
         setup=_setup(launch, listed), array_parallelism=launch.site.max_parallel or NO_CAP,
         **gpus, **memory, **_common(launch, _of_runs(launch.site), dependency, *_behind(launch.site)),
     )  # fmt: skip
