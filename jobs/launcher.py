@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -23,13 +22,13 @@ from jobs import cluster, limits, preflight, sbatch
 from jobs.arrays import arrays_of, dependency_of
 from jobs.chosen import yet_to_queue
 from jobs.cluster import ENDING_S
-from jobs.folders import Launch, error_of, is_done, is_trained, locked, status_command, write_run
+from jobs.folders import Launch, is_done, is_trained, locked, status_command, write_run
 from jobs.graph import Graph, Job
-from jobs.node import Node, Report, refuse, report_command
+from jobs.node import Node, Report, refuse
 from vitssl.config import ConfigError
 from vitssl.words import counted
 
-WAIT_S = 5.0
+ASKS_AGAIN_S = 5.0  # of a controller that does not answer
 
 
 @dataclass
@@ -120,18 +119,47 @@ class Rest:
     launch: Launch
 
     def __call__(self) -> None:
-        """Queue the next part; where SLURM has no room for one yet, go back into the queue."""
+        """Queue the next part; where SLURM has no room for one yet, does not answer or ends this job's time, go back into the queue."""
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # cancelled: what is queued by then is taken back
-        job, sweep = os.environ["SLURM_JOB_ID"], self.launch.sweep
-        with locked(sweep):
-            if cluster.job_id(sweep) != job:
-                return  # somebody has submitted the sweep again, all of it
-            room = limits.room(self.launch.site).room - 1
-            if room > 0:
-                _queue(self.graph, [job for job in self.left if not (job.folder / "cancelled").exists()], room, self.launch)
-                return
-        cluster.output("scontrol", "requeue", job)
-        time.sleep(ENDING_S)
+        signal.signal(signal.SIGUSR2, _out_of_time)
+        job = os.environ["SLURM_JOB_ID"]
+        try:
+            with locked(self.launch.sweep):
+                if self._ends(job):
+                    return
+        except (cluster.Silent, OutOfTime):
+            pass
+        _requeue(job)
+
+    def _ends(self, job: str) -> bool:
+        """Queue the next part, if there is room for one. False: there was none."""
+        sweep = self.launch.sweep
+        if cluster.job_id(sweep) != job:
+            return True  # somebody has submitted the sweep again, all of it
+        room = limits.room(self.launch.site).room - 1
+        if room > 0:  # this job may have been ended while it queued runs, and those may have failed by now
+            later = yet_to_queue(sweep, (job.folder for job in self.left))
+            _queue(self.graph, [job for job in self.left if job.folder in later], room, self.launch)
+        return room > 0
+
+
+class OutOfTime(KeyboardInterrupt):
+    """SLURM ends this job soon; what it has queued of a part is taken back, as if a person had ended it."""
+
+
+def _out_of_time(number: int, frame: Any) -> None:
+    raise OutOfTime
+
+
+def _requeue(job: str) -> None:
+    """Put this job back into the queue, however long the controller does not answer: the job's own time bounds that."""
+    while True:
+        try:
+            cluster.output("scontrol", "requeue", job)
+            break
+        except cluster.Silent:
+            time.sleep(ASKS_AGAIN_S)
+    time.sleep(ENDING_S)
 
 
 def _queue(graph: Graph, todo: list[Job], room: int, launch: Launch) -> tuple[list[Array], str]:
@@ -153,10 +181,9 @@ def _queue(graph: Graph, todo: list[Job], room: int, launch: Launch) -> tuple[li
                 return arrays, _submit_last(Rest(graph, left, launch), "rest", first, len(graph.jobs), launch, left=len(left))
             report = Report(str(launch.sweep), launch.about() | {"source": str(launch.source)})
             return arrays, _submit_last(report, "report", queued.values(), len(graph.jobs), launch)
-        except ConfigError as error:
-            raise ConfigError(f"{error}; {_taken_back(arrays)}") from None
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(_taken_back(arrays)) from None
+        except (ConfigError, KeyboardInterrupt) as error:
+            said = "; ".join(filter(None, [str(error), _taken_back(arrays)]))
+            raise type(error)(said) from None
 
 
 def _startable(jobs: list[Job], queued: dict[str, str]) -> list[Job]:
@@ -203,53 +230,6 @@ def _submit_last(task: Callable[[], Any], name: str, after: Iterable[str], runs:
         cluster.output("scancel", cluster.job_id(launch.sweep))
     cluster.record(launch.sweep, job.job_id, **facts)
     return job.job_id
-
-
-# ---------------------------------------------------------------------------------------------------------------- wait
-
-
-def wait_for(graph: Graph, launch: Launch, console: Console) -> int:
-    """Wait for the report job, printing how each run ends; then show the report. Exit code 1: a run is not done.
-
-    Where runs are held, and all others are done or wait for those, there is nothing to wait for.
-    """
-    try:
-        _wait(graph, launch.sweep, console)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"the jobs go on; follow them with: {status_command(launch.sweep)}") from None
-    about = launch.about() | {"source": str(launch.source)}
-    subprocess.run(report_command(launch.sweep, about), check=False, cwd=launch.source)
-    return 0 if all(is_done(job) for job in graph.jobs) else 1
-
-
-def _wait(graph: Graph, sweep: Path, console: Console) -> None:
-    told: set[str] = set()
-    there = True
-    while there:
-        there, comments = _waiting(graph, sweep)
-        for job in graph.jobs:
-            ended = "done" if is_done(job) else error_of(job.folder) or comments.get(job.folder)
-            if job.identity not in told and ended:
-                told.add(job.identity)
-                console.print(f"{job.name}: {ended}", soft_wrap=True, highlight=False)
-        time.sleep(WAIT_S if there else 0)
-
-
-def _waiting(graph: Graph, sweep: Path) -> tuple[bool, dict[Path, str]]:
-    """Does anything go on by itself? If SLURM does not answer, it may. And {folder: why} of the runs that are held."""
-    try:
-        entries = cluster.queued(job.folder for job in graph.jobs if not is_done(job))
-        report = cluster.queued([sweep]).get(sweep)
-        left = cluster.left(sweep)
-        if report is not None and report.state == "PENDING" and report.is_mine and not entries and not left:
-            # it may have to wait for long, or for ever, and can be made here
-            cluster.output("scancel", cluster.job_id(sweep))
-            report = None
-    except ConfigError:
-        return True, {}
-    held = {folder: entry.comment or entry.reason for folder, entry in entries.items() if entry.state == "HELD"}
-    blocked = all(folder in held or entry.reason == "Dependency" for folder, entry in entries.items())
-    return report is not None and (left > 0 or not (held and blocked)), held
 
 
 # -------------------------------------------------------------------------------------------------------------- dry run

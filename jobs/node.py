@@ -271,6 +271,7 @@ class Report:
     job: dict[str, Any]  # as in job.json
 
     def __call__(self) -> str:
+        _ignore_usr2()  # submitit would end a report that SLURM warns
         subprocess.run(report_command(Path(self.folder), self.job), check=True, cwd=self.job["source"])
         return self.folder
 

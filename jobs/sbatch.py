@@ -24,6 +24,7 @@ from vitssl.config import Site
 
 NO_CAP = 10**6  # requeues after a time-out: a run may need more days than a partition grants
 REPORT_MIN, RUNS_A_MIN = 10, 20  # the time that a report may take: a start, and its runs
+REPORT_WARNING_S = 10  # before its end, or up to a minute earlier
 _PATH = 'export PYTHONPATH={}"${{PYTHONPATH:+:$PYTHONPATH}}"'
 
 
@@ -140,7 +141,7 @@ def of_report(launch: Launch, name: str, dependency: str | None, runs: int, limi
     executor = Executor(launch.sweep / "submitit" / "%j")
     executor.update_parameters(
         job_name=f"{launch.sweep.name}-{name}", time=min(REPORT_MIN + runs // RUNS_A_MIN, limit_min or NO_CAP),
-        nodes=1, cpus_per_task=1,
+        nodes=1, cpus_per_task=1, signal_delay_s=REPORT_WARNING_S,
         setup=[*launch.site.setup, _PATH.format(shlex.quote(str(launch.source)))],
         **_common(launch, launch.site.report, dependency),
     )  # fmt: skip

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import signal
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from jobs import cluster, launcher, limits
+from jobs import cluster, launcher, limits, node
 from jobs.cluster import Entry
 from jobs.folders import Launch
 from jobs.graph import Graph
+from jobs.launcher import Rest
 from jobs.limits import Limit
 from vitssl.config import ConfigError, Site
 
@@ -97,3 +100,100 @@ def test_without_room_nothing_new_is_taken_but_what_is_held_goes_on(expand, subm
     with pytest.raises(ConfigError, match="MaxJobCount"):
         submit(graph)
     assert slurm.asked("scontrol", "release", "1001_0")
+
+
+# ---------------------------------------------------------------------------------------------------------------- the rest
+
+
+@pytest.fixture
+def rest(expand, submit, slurm: Slurm, place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rest]:
+    """Of four runs two are queued; the job that is to queue the other two, and what follows, runs."""
+    graph = expand(*WORDS)
+    slurm.room = 3
+    submit(graph)
+    slurm.room = 100
+    monkeypatch.setenv("SLURM_JOB_ID", cluster.job_id(place / "runs" / "example"))
+    slurm.queue[cluster.job_id(place / "runs" / "example")].state = "RUNNING"
+    monkeypatch.setattr(launcher.time, "sleep", lambda _: setattr(slurm, "silent", False))
+    numbers = (signal.SIGUSR2, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    source = place / "source"
+    yield Rest(graph, graph.jobs[2:], Launch(place / "runs" / "example", "slurm", Site(), source, commit=(None, True)))
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+def queued_in_the_end(slurm: Slurm, rest: Rest) -> bool:
+    return all(cluster.job_id(job.folder) in slurm.queue for job in rest.graph.jobs) and cluster.left(rest.launch.sweep) == 0
+
+
+def test_the_rest_is_queued_and_the_report_follows(rest: Rest, slurm: Slurm) -> None:
+    before = slurm.submitted
+    rest()
+    assert slurm.submitted == before + 3 and queued_in_the_end(slurm, rest) and not slurm.asked("scontrol", "requeue")
+
+
+def test_a_rest_that_is_started_again_halfway_queues_no_run_twice(rest: Rest, slurm: Slurm, monkeypatch) -> None:
+    submit_last, before = launcher._submit_last, slurm.submitted
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(launcher, "_submit_last", lambda *_, **__: sys.exit(1))  # it is killed there
+        rest()
+    failed = rest.left[0].folder
+    slurm.queue.pop(cluster.job_id(failed))
+    assert launcher._submit_last is submit_last
+    rest()
+    assert slurm.submitted == before + 3 and cluster.left(rest.launch.sweep) == 0, "two runs, none again, and the report"
+
+
+def test_a_rest_that_gets_no_answer_goes_back_into_the_queue(rest: Rest, slurm: Slurm) -> None:
+    slurm.silent = True
+    rest()
+    assert slurm.asked("scontrol", "requeue", cluster.job_id(rest.launch.sweep))
+    rest()
+    assert queued_in_the_end(slurm, rest)
+
+
+def test_a_rest_whose_sbatch_is_not_answered_takes_back_what_it_has_queued(rest: Rest, slurm: Slurm, monkeypatch) -> None:
+    submit, taken_back, before = cluster.submit, launcher._taken_back, slurm.submitted
+
+    def answered(call, *arguments):
+        slurm.silent = False
+        return call(*arguments)
+
+    def once(script: Path) -> str:
+        slurm.silent = slurm.submitted > before  # after the first
+        return submit(script)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster, "submit", once)
+        patch.setattr(launcher, "_taken_back", lambda arrays: answered(taken_back, arrays))
+        rest()
+    assert slurm.asked("scontrol", "requeue") and slurm.asked("scancel")
+    rest()
+    assert queued_in_the_end(slurm, rest)
+
+
+def test_a_rest_that_is_warned_goes_back_into_the_queue(rest: Rest, slurm: Slurm, monkeypatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster, "submit", lambda script: signal.raise_signal(signal.SIGUSR2))
+        rest()
+    assert slurm.asked("scontrol", "requeue", cluster.job_id(rest.launch.sweep))
+    rest()
+    assert queued_in_the_end(slurm, rest)
+
+
+def test_a_report_is_not_ended_by_slurms_warning(rest: Rest, monkeypatch) -> None:
+    said = []
+
+    def run(*_, **__) -> None:
+        signal.raise_signal(signal.SIGUSR2)
+        said.append("made")
+
+    signal.signal(signal.SIGUSR2, lambda *_: sys.exit("warned"))
+    monkeypatch.setattr(node.subprocess, "run", run)
+    node.Report(str(rest.launch.sweep), rest.launch.about() | {"source": str(rest.launch.source)})()
+    assert said == ["made"]
+
+
+def test_a_report_is_warned_shortly_before_its_end(rest: Rest) -> None:
+    assert "#SBATCH --signal=USR2@10\n" in launcher.sbatch.of_report(rest.launch, "report", None, 3, 3).script(1)
