@@ -7,6 +7,7 @@ else from the container.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from typing import Any
 import submitit
 from submitit.helpers import DelayedSubmission
 
+from jobs.logs import end_of
 from vitssl.config import Site, merge
 from vitssl.files import busy_file, read_json, write_json
 
@@ -32,6 +34,7 @@ SHUTDOWN_S = 300
 # SLURM warns this long before it kills: enough for a step, a save, and SLURM's 60 s of slack
 WARNING_S = 180
 LEAVE_S = 30  # before SLURM ends the job, which is final, the task leaves, whatever training still does
+KILLED = re.compile(r"exit ?code *:? -\d+|Signal \d+ \(SIG[A-Z]+\)")  # as torchrun says of a worker that a signal ended
 # NFS caches for up to a minute that a file does not exist
 PATIENCE_S = 90
 
@@ -157,14 +160,15 @@ class Node:
             signals.ends_at = _ends_at(environment)
             # training stops earlier where a step and a save take longer than SLURM warns before the end
             variables = {} if signals.ends_at is None else {"VITSSL_ENDS_AT": f"{signals.ends_at:.0f}"}
-            code = _train(folder, _node_info(environment), stop_file, self.module, variables)
+            code, log = _train(folder, _node_info(environment), stop_file, self.module, variables)
             if code == 0 if trained else _is_done(folder, PATIENCE_S if code == 0 else 0):  # a trained run was evaluated
                 return str(folder)
             if stop_file.exists() and not (folder / "error.json").exists():
                 sys.exit(STOPPED)
             unexplained = not busy_file(stop_file).exists() and not (folder / "error.json").exists()
         # training has never begun: most likely the container does not start, and another try would end like this one
-        if environment.node == 0 and unexplained and not any((folder / name).exists() for name in ("last.pt", "metrics.jsonl")):
+        begun = any((folder / name).exists() for name in ("last.pt", "metrics.jsonl"))
+        if environment.node == 0 and unexplained and not begun and not _was_killed(code, log):
             write_json(folder / "error.json", {"message": f"exit code {code}, see {folder / 'log'}", "time": time.time()})
         message = read_json(folder / "error.json").get("message", f"exit code {code}, see {folder}/log")
         raise RuntimeError(f"{folder.name} failed: {message}")
@@ -249,18 +253,23 @@ def _ends_at(environment: submitit.JobEnvironment) -> float | None:
         return None
 
 
-def _train(folder: Path, node: NodeInfo, stop_file: Path, module: str, variables: Mapping[str, str]) -> int | None:
-    """The exit code of training; None where it did not stop in the time that SLURM leaves it."""
-    log = folder / "log"
-    log.mkdir(exist_ok=True)
-    with (log / f"train-{node.job}-{node.restart}-{node.host}.txt").open("ab") as output:
+def _train(folder: Path, node: NodeInfo, stop_file: Path, module: str, variables: Mapping[str, str]) -> tuple[int | None, Path]:
+    """The exit code of training, None where it did not stop in the time that SLURM leaves it; and its log."""
+    log = folder / "log" / f"train-{node.job}-{node.restart}-{node.host}.txt"
+    log.parent.mkdir(exist_ok=True)
+    with log.open("ab") as output:
         process = start(folder, node, stop_file, module, variables, stdout=output, stderr=subprocess.STDOUT)
         try:
-            return process.wait()
+            return process.wait(), log
         except TimeoutError:
-            return None
+            return None, log
         finally:
             signal.alarm(0)
+
+
+def _was_killed(code: int | None, log: Path) -> bool:
+    """Did a signal end training, by the exit code of its process, a shell's or a container's of it, or torchrun's report of a worker?"""
+    return code is None or code < 0 or code == 128 + signal.SIGKILL or KILLED.search(end_of(log)) is not None
 
 
 @dataclass
