@@ -121,16 +121,24 @@ def _count(*words: str) -> int:
 
 
 def of_user(site: Site) -> OfUser:
-    """From sacctmgr, where this cluster's accounting holds limits; what it does not tell, sbatch refuses."""
+    """From sacctmgr, where this cluster's accounting holds limits; what it does not tell, sbatch refuses.
+
+    Raises:
+        Silent: it does not answer.
+    """
     if not {"limits", "safe"} & set(_config()["AccountingStorageEnforce"].split(",")):
         return OfUser()
     user = cluster.me()
     try:
-        account = asked(site, "account") or _accounting("user", user, "DefaultAccount")[0][0]
+        account = asked(site, "account") or next(iter(_accounting("user", user, "DefaultAccount")), ("",))[0]
+        if not account:
+            return OfUser()
         found = _accounting("assoc", f"user={user}", f"account={account}", "MaxSubmit,MaxWall,DefaultQOS")
         own, wall, default = found[0] if found else ("", "", "")
         qos = asked(site, "qos") or default or "normal"
         each, all_of, wall_of_qos = (_accounting("qos", qos, "MaxSubmitPU,GrpSubmit,MaxWall") or [("", "", "")])[0]
+    except cluster.Silent:
+        raise
     except ConfigError:
         return OfUser()
     found_limits = (

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from jobs import launcher, limits, preflight
+from jobs import cluster, launcher, limits, preflight
 from jobs.limits import Nodes, Partition
 from vitssl.config import Site
 from vitssl.config.sweep import Resources
@@ -56,3 +56,29 @@ def test_a_part_leaves_out_what_starts_from_a_failed_run(expand) -> None:
     assert launcher._startable([first, second], queued) == [second]
     assert f"not started: {first.parents[0].name}, which it starts from, is not done" in (first.folder / "error.json").read_text()
     assert launcher._startable(graph.jobs, {}) == graph.jobs
+
+
+@pytest.fixture
+def accounting(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """{command: what it prints} of a cluster whose accounting holds limits; an empty answer of the others."""
+    said = {"scontrol show config": "AccountingStorageEnforce = associations,limits\nMaxJobCount = 50\n"}
+
+    def output(*words: str) -> str:
+        answer = next((text for command, text in said.items() if " ".join(words).startswith(command)), "")
+        if answer.startswith("silent: "):
+            raise cluster.Silent(answer.removeprefix("silent: "))
+        return answer
+
+    monkeypatch.setattr(cluster, "output", output)
+    return said
+
+
+def test_a_user_without_an_accounting_entry_has_no_known_limits(accounting) -> None:
+    assert limits.of_user(Site()) == limits.OfUser()
+    assert limits.room(Site()).name == "MaxJobCount"
+
+
+def test_accounting_that_does_not_answer_is_not_taken_for_one_without_limits(accounting) -> None:
+    accounting["sacctmgr"] = "silent: sacctmgr failed: Connection refused"
+    with pytest.raises(cluster.Silent):
+        limits.of_user(Site())
