@@ -240,7 +240,8 @@ def show_scripts(graph: Graph, launch: Launch, console: Console) -> None:
     queued: dict[str, str] = {}
     todo = [job for job in graph.jobs if not is_done(job)]
     launch.source = launch.sweep / "source" / "HASH"
-    limit = None if cluster.answers() else 1000
+    here = cluster.answers()
+    limit, report_limit = (None, limits.report_min(launch.site)) if here else (1000, None)
     for number, jobs in enumerate(arrays_of(todo, queued, limit), start=1):
         dependency = dependency_of(jobs, queued)
         for index, job in enumerate(jobs):
@@ -250,4 +251,4 @@ def show_scripts(graph: Graph, launch: Launch, console: Console) -> None:
             console.print(f"# {job.folder}", soft_wrap=True, highlight=False)
         print(sbatch.of_runs(jobs, dependency, launch, write=False).script(len(jobs)))
     console.rule("the report, when all others have ended")
-    print(sbatch.of_report(launch, "report", "afterany:..." if todo else None, len(graph.jobs), None).script(1))
+    print(sbatch.of_report(launch, "report", "afterany:..." if todo else None, len(graph.jobs), report_limit).script(1))

@@ -136,11 +136,16 @@ def _setup(launch: Launch, listed: Path) -> list[str]:
     ]
 
 
+def report_min(runs: int, limit_min: int | None) -> int:
+    """How many minutes the report of so many runs may take."""
+    return min(REPORT_MIN + runs // RUNS_A_MIN, limit_min or NO_CAP)
+
+
 def of_report(launch: Launch, name: str, dependency: str | None, runs: int, limit_min: int | None) -> Executor:
     """For the report of a sweep of so many runs, or the job that queues its next part, where jobs may take ``limit_min`` at most."""
     executor = Executor(launch.sweep / "submitit" / "%j")
     executor.update_parameters(
-        job_name=f"{launch.sweep.name}-{name}", time=min(REPORT_MIN + runs // RUNS_A_MIN, limit_min or NO_CAP),
+        job_name=f"{launch.sweep.name}-{name}", time=report_min(runs, limit_min),
         nodes=1, cpus_per_task=1, signal_delay_s=REPORT_WARNING_S,
         setup=[*launch.site.setup, _PATH.format(shlex.quote(str(launch.source)))],
         **_common(launch, launch.site.report, dependency),
