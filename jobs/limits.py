@@ -37,10 +37,15 @@ class Limit(NamedTuple):
     name: str
     most: int
     used: int
+    spared: int = 0  # that are left to other people
 
     @property
     def room(self) -> int:
-        return max(0, self.most - self.used)
+        return max(0, self.most - self.spared - self.used)
+
+    def __str__(self) -> str:
+        spared = f", of which {self.spared} are left to others" if self.spared else ""
+        return f"{self.name} is {self.most}{spared}, and {self.used} jobs are there"
 
 
 class OfUser(NamedTuple):
@@ -108,7 +113,7 @@ def _nodes(line: str) -> Nodes:
 def room(site: Site) -> Limit:
     """The limit that leaves the fewest jobs to submit."""
     most = int(_config()["MaxJobCount"])
-    everybody = Limit("MaxJobCount", round(most * (1 - SPARED)), _count("-t", "all"))
+    everybody = Limit("MaxJobCount", most, _count("-t", "all"), round(most * SPARED))
     return min([everybody, *of_user(site).limits], key=lambda limit: limit.room)
 
 

@@ -37,8 +37,8 @@ def check(todo: list[Job], launch: Launch) -> int:
     _raise_first(_problems(todo, alike, launch))
     tightest = limits.room(launch.site)
     if tightest.room < 1:  # of the last job, which queues runs as soon as there is room for them, or makes the report
-        there = f"{tightest.name} is {tightest.most}, and {tightest.used} jobs are there"
-        raise ConfigError(f"SLURM takes no sweep now: {there}; submit when some have ended (squeue -u $USER), or end some (scancel)")
+        advice = "submit again when some have ended (squeue --me), or end some (scancel)"
+        raise ConfigError(f"SLURM can take no more jobs now: {tightest}; {advice}")
     _raise_first(_refusals(alike, len(todo), launch))
     return tightest.room - 1
 
