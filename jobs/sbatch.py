@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import shlex
@@ -86,7 +87,7 @@ def of_runs(jobs: list[Job], dependency: str | None, launch: Launch, write: bool
         cpus_per_task=resources.cpus_per_gpu * max(1, resources.gpus_per_node),
         signal_delay_s=warning_s(resources.hours),
         setup=_setup(launch, listed), array_parallelism=launch.site.max_parallel or NO_CAP,
-        **gpus, **memory, **_common(launch, _of_runs(launch.site), dependency, *_behind(launch.site)),
+        **gpus, **memory, **_common(launch.site, launch, _of_runs(launch.site), dependency, *_behind(launch.site)),
     )  # fmt: skip
     return executor
 
@@ -107,8 +108,8 @@ def _options(additional: dict[str, str]) -> dict[str, str | bool]:
     return {name: flags.get(value.lower(), value) for name, value in additional.items() if name != "dependency"}
 
 
-def _common(launch: Launch, additional: dict[str, str], *dependencies: str | None) -> dict[str, Any]:
-    site, dependency = launch.site, ",".join(filter(None, dependencies)) or None
+def _common(site: Site, launch: Launch, additional: dict[str, str], *dependencies: str | None) -> dict[str, Any]:
+    dependency = ",".join(filter(None, dependencies)) or None
     chosen = {"partition": site.partition, "account": site.account, "qos": site.qos, "constraint": site.constraint}
     more: dict[str, Any] = {"chdir": str(launch.source), "requeue": True, **_options(additional)}
     if dependency is not None:
@@ -143,11 +144,13 @@ def report_min(runs: int, limit_min: int | None) -> int:
 
 def of_report(launch: Launch, name: str, dependency: str | None, runs: int, limit_min: int | None) -> Executor:
     """For the report of a sweep of so many runs, or the job that queues its next part, where jobs may take ``limit_min`` at most."""
-    executor = Executor(launch.sweep / "submitit" / "%j")
+    executor, site = Executor(launch.sweep / "submitit" / "%j"), launch.site
+    if "partition" in site.report:  # whose nodes need not have the features of the others
+        site = dataclasses.replace(site, constraint=None)
     executor.update_parameters(
         job_name=f"{launch.sweep.name}-{name}", time=report_min(runs, limit_min),
         nodes=1, cpus_per_task=1, signal_delay_s=REPORT_WARNING_S,
         setup=[*launch.site.setup, _PATH.format(shlex.quote(str(launch.source)))],
-        **_common(launch, launch.site.report, dependency),
+        **_common(site, launch, site.report, dependency),
     )  # fmt: skip
     return executor
