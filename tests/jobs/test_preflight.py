@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from jobs import cluster, launcher, limits, preflight
+from jobs.folders import Launch
 from jobs.limits import Nodes, Partition
 from vitssl.config import Site
 from vitssl.config.sweep import Resources
@@ -88,3 +91,17 @@ def test_a_full_cluster_is_told_by_its_own_number_and_what_is_left_to_others(acc
     accounting["squeue"] = "\n".join(map(str, range(45)))
     full = limits.room(Site())
     assert full.room == 0 and str(full) == "MaxJobCount is 50, of which 5 are left to others, and 45 jobs are there"
+
+
+@pytest.mark.parametrize(
+    ("fields", "copies"),
+    [((), 2 * 3 + 2 * 3), (("loop.keep_every=5", "loop.ema_decay=0.9", "data.val_fraction=0.1"), 2 * (4 * 3 + 1) + 2 * 4)],
+)
+def test_a_disk_needs_place_for_what_stays_and_for_a_checkpoint_that_is_written(expand, monkeypatch, fields, copies) -> None:
+    graph = expand("axes.data=[plain]", "arms=[scratch]", *fields)  # two runs of ten epochs
+    launch = Launch(graph.jobs[0].folder.parent, "slurm", Site(), Path(), commit=(None, True))
+    monkeypatch.setattr(preflight.predict, "parameters", lambda runs, _: [1000] * len(runs))
+    for spare, refused in ((-1, True), (0, False)):
+        there = SimpleNamespace(f_bavail=4000 * copies + spare, f_frsize=1, f_files=0, f_favail=0)
+        monkeypatch.setattr(preflight.os, "statvfs", lambda _, there=there: there)
+        assert bool(list(preflight._of_the_disk(graph.jobs, launch))) == refused
