@@ -59,8 +59,7 @@ restart() {
   if [ "$(saved)" != "$begun_with" ]; then
     [ -z "$before" ] || comment "restarted after progress"
     again requeue
-  elif [ "${before:-0}" -lt "$most" ]; then
-    comment "restart $((${before:-0} + 1)) of $most without progress (exit code $code)"
+  elif [ "${before:-0}" -lt "$most" ] && counted "restart $((${before:-0} + 1)) of $most without progress (exit code $code)"; then
     again requeue
   else
     comment "held: $most restarts without progress (exit code $code), see $run/log; once that is repaired, the command that submitted it goes on"
@@ -68,10 +67,12 @@ restart() {
   fi
 }
 
-comment() {
+comment() { # SLURM has answered just now: where it refuses one, it does so always
   echo "$1"
-  scontrol update jobid="$job" comment="$1"
+  pauses="1 2 4 8 15" insist scontrol update jobid="$job" comment="$1"
 }
+# where SLURM takes no comment, its own count of restarts bounds them, those after progress and preemptions included
+counted() { comment "$1" || [ "${SLURM_RESTART_COUNT:-0}" -lt "$most" ]; }
 
 # SLURM may have done it although no answer came; and it never does where the job was submitted with --no-requeue
 again() { insist asked_to "$1"; }

@@ -94,6 +94,21 @@ def test_a_controller_that_never_answers_is_given_up_after_ten_minutes(job, quic
     assert sum(pauses()) == 600
 
 
+def test_where_slurm_takes_no_comment_restarts_are_bounded_all_the_same(job, quick, monkeypatch) -> None:
+    Path("scontrol").write_text(SCONTROL.replace("case", '[ "$1" != update ] || exit 1\ncase'))
+    ends = []
+    for count in range(5):
+        monkeypatch.setenv("SLURM_RESTART_COUNT", str(count))
+        ends.append(job("exit 7")[-1])
+    assert ends == ["requeue", "requeue", "requeue", "requeuehold", "requeuehold"]
+
+
+def test_a_comment_that_gets_no_answer_is_written_again(job, quick) -> None:
+    Path("scontrol").write_text(SCONTROL.replace("case", '[ "$1" != update ] || [ -e once ] || { touch once; exit 1; }\ncase'))
+    assert job("exit 7") == ["update", "update", "requeue"]
+    assert Path("comment").read_text().startswith("restart 1 of 3 ")
+
+
 def test_a_job_that_may_not_be_requeued_ends_at_once(job, quick) -> None:
     refusal = "echo 'Requested operation is presently disabled for job 5' >&2; exit 1"
     Path("scontrol").write_text(SCONTROL.replace("case", f'[ "$1" = update ] || {{ {refusal}; }}\ncase'))
