@@ -22,9 +22,9 @@ from jobs import cluster, limits, preflight, sbatch
 from jobs.arrays import arrays_of, dependency_of
 from jobs.chosen import yet_to_queue
 from jobs.cluster import ENDING_S
-from jobs.folders import Launch, is_done, is_trained, locked, status_command, write_run
+from jobs.folders import Launch, error_of, is_done, is_trained, locked, status_command, write_run
 from jobs.graph import Graph, Job
-from jobs.node import Node, Report, refuse
+from jobs.node import Node, Report, not_done, refuse
 from vitssl.config import ConfigError
 from vitssl.words import counted
 
@@ -88,13 +88,25 @@ def _only_room_is_missing(todo: list[Job], launch: Launch) -> bool:
 def _take_out_what_waits_in_vain(graph: Graph, in_queue: dict[Path, cluster.Entry]) -> None:
     """Cancel jobs that wait for one that has ended without its run being trained, as SLURM itself does, but at a time of its own."""
     vain: list[Path] = []
+    waiting = [job for job in graph.jobs if job.folder in in_queue]
+    lost = _lost(parent for job in waiting for parent in job.parents if parent.folder not in in_queue)
     for job in graph.jobs:  # parents come first: whose parent is taken out follows it
-        lost = any(not is_trained(parent) and parent.folder not in in_queue for parent in job.parents)
-        if lost and job.folder in in_queue and in_queue[job.folder].state in ("PENDING", "HELD"):
+        if (
+            any(parent.folder in lost or parent.folder in vain for parent in job.parents)
+            and job.folder in in_queue
+            and in_queue[job.folder].state in ("PENDING", "HELD")
+        ):
             del in_queue[job.folder]
             vain.append(job.folder)
     if vain:
         cluster.output("scancel", *(cluster.job_id(folder) for folder in vain))
+
+
+def _lost(parents: Iterable[Job]) -> set[Path]:
+    """The folders of those of these runs, none in the queue, that are not trained; where nothing says why, `done.json` may be seen late."""
+    folders = {parent.folder for parent in parents if not is_trained(parent)}
+    told = {folder for folder in folders if error_of(folder) or (folder / "cancelled").exists() or cluster.job_id(folder) is None}
+    return told | not_done(folders - told)
 
 
 def check(graph: Graph, launch: Launch) -> None:
@@ -189,8 +201,10 @@ def _queue(graph: Graph, todo: list[Job], room: int, launch: Launch) -> tuple[li
 def _startable(jobs: list[Job], queued: dict[str, str]) -> list[Job]:
     """Without those whose parents have failed by now, which are told so."""
     kept: dict[str, Job] = {}
+    own = {job.identity for job in jobs}
+    lost = _lost(parent for job in jobs for parent in job.parents if parent.identity not in own and parent.identity not in queued)
     for job in jobs:
-        missing = [p for p in job.parents if not is_trained(p) and p.identity not in queued and p.identity not in kept]
+        missing = [p for p in job.parents if p.folder in lost or (p.identity in own and p.identity not in kept and not is_trained(p))]
         if missing:
             refuse(job.folder, missing[0].folder)
         else:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -161,7 +161,7 @@ class Node:
             # training stops earlier where a step and a save take longer than SLURM warns before the end
             variables = {} if signals.ends_at is None else {"VITSSL_ENDS_AT": f"{signals.ends_at:.0f}"}
             code, log = _train(folder, _node_info(environment), stop_file, self.module, variables)
-            if code == 0 if trained else _is_done(folder, PATIENCE_S if code == 0 else 0):  # a trained run was evaluated
+            if code == 0 if trained else not not_done([folder], PATIENCE_S if code == 0 else 0):  # a trained run was evaluated
                 return str(folder)
             if stop_file.exists() and not (folder / "error.json").exists():
                 sys.exit(STOPPED)
@@ -184,11 +184,12 @@ def _refuse_unfinished(folder: Path, node: int) -> None:
     Raises:
         RuntimeError: naming one that is not.
     """
-    for parent in map(Path, read_json(folder / "job.json")["parents"]):
-        if not _is_done(parent, PATIENCE_S):
-            if node == 0:
-                refuse(folder, parent)
-            raise RuntimeError(f"{folder.name} was not started: {parent.name}, which it starts from, is not done")
+    parents = [Path(parent) for parent in read_json(folder / "job.json")["parents"]]
+    missing = not_done(parents)
+    for parent in (parent for parent in parents if parent in missing):
+        if node == 0:
+            refuse(folder, parent)
+        raise RuntimeError(f"{folder.name} was not started: {parent.name}, which it starts from, is not done")
 
 
 def refuse(folder: Path, parent: Path) -> None:
@@ -196,14 +197,14 @@ def refuse(folder: Path, parent: Path) -> None:
     write_json(folder / "error.json", {"message": f"not started: {parent.name}, which it starts from, is not done", "time": time.time()})
 
 
-def _is_done(folder: Path, patience_s: float) -> bool:
-    """Is done.json there? On a node other than the one that wrote it, NFS may show it late."""
-    end = time.monotonic() + patience_s
-    while "done.json" not in os.listdir(folder):
+def not_done(folders: Iterable[Path], patience_s: float = PATIENCE_S) -> set[Path]:
+    """Those without done.json. On a machine other than the one that wrote it, NFS may show it late: it is looked for again."""
+    end, left = time.monotonic() + patience_s, set(folders)
+    while left := {folder for folder in left if not folder.is_dir() or "done.json" not in os.listdir(folder)}:
         if time.monotonic() >= end:
-            return False
+            break
         time.sleep(1)
-    return True
+    return left
 
 
 def _node_info(environment: submitit.JobEnvironment) -> NodeInfo:

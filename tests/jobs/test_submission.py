@@ -102,6 +102,22 @@ def test_without_room_nothing_new_is_taken_but_what_is_held_goes_on(expand, subm
     assert slurm.asked("scontrol", "release", "1001_0")
 
 
+def test_a_parent_whose_end_is_seen_late_is_not_taken_for_one_that_failed(expand, submit, slurm: Slurm, monkeypatch) -> None:
+    """Its job has left the queue, and NFS shows what it wrote a little later."""
+    graph = expand(*WORDS)
+    submit(graph)
+    for job in (parents := [job for job in graph.jobs if not job.parents]):
+        del slurm.queue[cluster.job_id(job.folder)]
+
+    def show(_: float) -> None:
+        for job in parents:
+            (job.folder / "done.json").write_text('{"step": 0, "epochs": 0.0}')
+
+    monkeypatch.setattr(node.time, "sleep", show)
+    assert "2 done before, 2 in the queue before, 0 submitted" in submit(graph) and not slurm.asked("scancel", "1002_0")
+    assert not any((job.folder / "error.json").exists() for job in graph.jobs)
+
+
 # ---------------------------------------------------------------------------------------------------------------- the rest
 
 
