@@ -18,7 +18,7 @@ WAIT_S = 5.0
 
 
 def wait_for(graph: Graph, launch: Launch, console: Console) -> int:
-    """Wait for the report job, printing how each run ends; then show the report. Exit code 1: a run is not done.
+    """Wait for the runs and the report's job, printing how each run ends; then show the report. Exit code 1: a run is not done.
 
     Where runs are held, and all others are done or wait for those, there is nothing to wait for.
     """
@@ -58,4 +58,5 @@ def _waiting(graph: Graph, sweep: Path) -> tuple[bool, dict[Path, str]]:
         return True, {}
     held = {folder: entry.comment or entry.reason for folder, entry in entries.items() if entry.state == "HELD"}
     blocked = all(folder in held or entry.reason == "Dependency" for folder, entry in entries.items())
-    return report is not None and (left > 0 or not (held and blocked)), held
+    follows = report is not None and left > 0  # it queues what is left
+    return (report is not None or bool(entries)) and (follows or not (held and blocked)), held

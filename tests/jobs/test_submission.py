@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from jobs import cluster, launcher, limits, node
+from jobs import cluster, launcher, limits, node, waiting
 from jobs.cluster import Entry
 from jobs.folders import Launch
 from jobs.graph import Graph
@@ -116,6 +116,28 @@ def test_a_parent_whose_end_is_seen_late_is_not_taken_for_one_that_failed(expand
     monkeypatch.setattr(node.time, "sleep", show)
     assert "2 done before, 2 in the queue before, 0 submitted" in submit(graph) and not slurm.asked("scancel", "1002_0")
     assert not any((job.folder / "error.json").exists() for job in graph.jobs)
+
+
+def test_waiting_goes_on_as_long_as_runs_do_though_the_report_is_gone(expand, submit, slurm: Slurm, place: Path) -> None:
+    graph, sweep = expand(*WORDS), place / "runs" / "example"
+    submit(graph)
+
+    def going_on() -> bool:
+        return waiting._waiting(graph, sweep)[0]
+
+    report = slurm.queue.pop(cluster.job_id(sweep))
+    assert going_on()
+    for job in ("1001_0", "1001_1"):
+        slurm.queue[job].state = "HELD"
+        slurm.queue[job.replace("1001", "1002")].reason = "Dependency"
+    assert not going_on(), "what is held, and what waits for it"
+    slurm.queue["1001_1"].state = "RUNNING"
+    assert going_on()
+    slurm.queue.clear()
+    assert not going_on()
+    slurm.queue[cluster.job_id(sweep)] = report
+    report.state = "RUNNING"
+    assert going_on()
 
 
 # ---------------------------------------------------------------------------------------------------------------- the rest
