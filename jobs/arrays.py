@@ -43,7 +43,7 @@ def _aligned(jobs: list[Job], todo: list[Job], queued: dict[str, str]) -> Iterat
 
 def _pending(job: Job, queued: dict[str, str]) -> list[str]:
     """SLURM's ids of the parents that are not done. Parents come first in a graph, so those are queued by now."""
-    return [queued[parent.identity] for parent in job.parents if not is_trained(parent)]
+    return [queued[parent.identity] for parent in job.parents if parent.identity in queued and not is_trained(parent)]
 
 
 def _mirror(parents: list[list[str]]) -> str | None:

@@ -37,20 +37,29 @@ end() {
   code=$?
   trap '' USR2 TERM
   # one that failed by itself would fail again; one that is no longer RUNNING, SLURM is requeueing or cancelling already
-  if [ "$code" -ne 0 ] && [ ! -e "$run/error.json" ] && [ "$(squeue -h -j "$job" -o %T)" = RUNNING ]; then
+  if [ "$code" -ne 0 ] && [ ! -e "$run/error.json" ] && entry=$(insist squeue -h -j "$job" -o "%T %k") && [ "${entry%% *}" = RUNNING ]; then
     restart
   fi
   exit "$code"
 }
 trap end EXIT
 
+# seconds between questions to a controller that does not answer, as it is restarting or too busy: ten minutes in all
+pauses="1 2 4 8 15 30 30 30 60 60 60 60 60 60 60 60"
+insist() {
+  for pause in $pauses; do
+    "$@" && return 0  # in a trap, a return without a number gives what was before the trap
+    sleep "$pause"
+  done
+  "$@"
+}
+
 restart() {
-  before=$(squeue -h -j "$job" -o %k | sed -n 's/^restart \([0-9]*\) of .*/\1/p')
+  before=$(echo "${entry#* }" | sed -n 's/^restart \([0-9]*\) of .*/\1/p')
   if [ "$(saved)" != "$begun_with" ]; then
     [ -z "$before" ] || comment "restarted after progress"
     again requeue
-  elif [ "${before:-0}" -lt "$most" ]; then
-    comment "restart $((${before:-0} + 1)) of $most without progress (exit code $code)"
+  elif [ "${before:-0}" -lt "$most" ] && counted "restart $((${before:-0} + 1)) of $most without progress (exit code $code)"; then
     again requeue
   else
     comment "held: $most restarts without progress (exit code $code), see $run/log; once that is repaired, the command that submitted it goes on"
@@ -58,9 +67,18 @@ restart() {
   fi
 }
 
-comment() {
+comment() { # SLURM has answered just now: where it refuses one, it does so always
   echo "$1"
-  scontrol update jobid="$job" comment="$1"
+  pauses="1 2 4 8 15" insist scontrol update jobid="$job" comment="$1"
 }
+# where SLURM takes no comment, its own count of restarts bounds them, those after progress and preemptions included
+counted() { comment "$1" || [ "${SLURM_RESTART_COUNT:-0}" -lt "$most" ]; }
 
-again() { scontrol "$1" "$job"; }
+# SLURM may have done it although no answer came; and it never does where the job was submitted with --no-requeue
+again() { insist asked_to "$1"; }
+asked_to() {
+  said=$(scontrol "$1" "$job" 2>&1) && return 0
+  echo "$said"
+  case $said in *disabled*) return 0 ;; esac
+  state=$(squeue -h -j "$job" -o %T) && [ "$state" != RUNNING ]
+}

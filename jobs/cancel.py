@@ -42,7 +42,7 @@ def cancel(sweep: Path) -> None:
     if pid is not None:
         os.kill(pid, signal.SIGTERM)
         print(f"asked process {pid} to save and stop")
-    if not _end(cluster.queued([*asked_for, *before, sweep])) and pid is None:
+    if not _end(cluster.queued(_known([*asked_for, *before, sweep]))) and pid is None:
         print(f"nothing of {sweep} is running or queued")
 
 
@@ -55,8 +55,10 @@ def cancel_some(sweep: Path, names: list[str]) -> None:
     meant = named(sweep, names)
     if (pid := local.running(sweep)) is not None:
         raise ConfigError(f"process {pid} of this machine trains {sweep}, one run after the other; without names, cancel ends all of it")
-    runs = dict.fromkeys(folder for of in (*runs_of(sweep), meant) for folder in of)
-    entries, later = cluster.queued(runs), {folder for folder in yet_to_queue(sweep, runs) if not (folder / "done.json").exists()}
+    known = _known([*dict.fromkeys(folder for of in (*runs_of(sweep), meant) for folder in of), sweep])
+    runs = [folder for folder in known if folder != sweep]
+    left = yet_to_queue(sweep, runs) if sweep in known else set()
+    entries, later = cluster.queued(runs), {folder for folder in left if not (folder / "done.json").exists()}
     for folder, arm in shared(sweep, names).items():
         if folder in entries or folder in later:
             print(f"note: {folder.name} goes on, which the arm {arm} needs too; name it to end it", file=sys.stderr)
@@ -73,6 +75,14 @@ def cancel_some(sweep: Path, names: list[str]) -> None:
         print(f"{counted(len(never), 'run')} that job {cluster.job_id(sweep)} was to queue later will not be")
     if not ended and not never:
         print(f"nothing of {' '.join(names)} in {sweep} is running or queued")
+
+
+def _known(folders: list[Path]) -> list[Path]:
+    """Without those whose record of a job is damaged, which are named: the others are cancelled all the same."""
+    damaged = cluster.damaged(folders)
+    for folder, problem in damaged.items():
+        print(f"note: {folder.name} stays, if it is in the queue (squeue --me): {problem}", file=sys.stderr)
+    return [folder for folder in folders if folder not in damaged]
 
 
 def _end(entries: dict[Path, cluster.Entry]) -> set[Path]:

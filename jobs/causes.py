@@ -6,10 +6,9 @@ import os
 import re
 from pathlib import Path
 
-from jobs.logs import logs_of, newest
+from jobs.logs import end_of, logs_of, newest
 from vitssl.words import listed
 
-TAIL_BYTES = 1 << 16
 NO_SPACE = "no space is left where it writes: make room (`vitssl prune` lists what no run needs any more)"
 READ_ONLY = "where it writes is read-only"
 KILLED = "a task was killed from outside (signal 9), probably for lack of memory"
@@ -37,17 +36,11 @@ def cause(folder: Path) -> str | None:
         return NO_SPACE
     found: list[tuple[float, int, str]] = []  # when, where and what
     for path in logs_of(folder):
-        text = _end_of(path)
+        text = end_of(path)
         for pattern, meaning in (CAUSES | {SILENCE: SILENCE}).items():
             found += [(path.stat().st_mtime, match.start(), meaning) for match in re.finditer(pattern, text)]
     meant = max(found)[2] if found else None
     return _silence(folder) if meant == SILENCE else meant
-
-
-def _end_of(path: Path) -> str:
-    with path.open("rb") as stream:
-        stream.seek(max(0, stream.seek(0, 2) - TAIL_BYTES))
-        return stream.read().decode(errors="replace")
 
 
 def _silence(folder: Path) -> str:
@@ -55,7 +48,7 @@ def _silence(folder: Path) -> str:
     latest = newest(folder)
     attempt = re.match(r"train-\d+-\d+-", latest.name) if latest else None
     waited = {
-        path.stem.removeprefix(attempt[0]): re.search(SILENCE, _end_of(path)) is not None
+        path.stem.removeprefix(attempt[0]): re.search(SILENCE, end_of(path)) is not None
         for path in (sorted(latest.parent.glob(f"{attempt[0]}*.txt")) if attempt else ())
     }
     silent = [host for host, in_vain in waited.items() if not in_vain]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from jobs import cluster
 from vitssl.config import ConfigError
@@ -22,8 +23,16 @@ def runs_of(sweep: Path) -> tuple[dict[Path, str], dict[Path, str]]:
     """
     facts = read_sweep(sweep)
     asked_for = {sweep / stage["folder"]: stage["stage"] for cell in facts["cells"] for stage in cell["stages"]}
-    before = [path for path in sorted(sweep.glob("*/job.json")) if path.parent not in asked_for]
-    return asked_for, {path.parent: read_json(path).get("stage", "") for path in before}
+    before = [path.parent for path in sorted(sweep.glob("*/job.json")) if path.parent not in asked_for]
+    return asked_for, {folder: _told(folder).get("stage", "") for folder in before}
+
+
+def _told(folder: Path) -> dict[str, Any]:
+    """The `job.json` of a run; empty where it is damaged, which must not hide the others: what depends on it reads it itself."""
+    try:
+        return read_json(folder / "job.json")
+    except ConfigError:
+        return {}
 
 
 def arms_of(sweep: Path) -> dict[str, set[Path]]:
@@ -32,7 +41,7 @@ def arms_of(sweep: Path) -> dict[str, set[Path]]:
     for cell in read_sweep(sweep)["cells"]:
         arms.setdefault(cell["arm"], set()).update(sweep / stage["folder"] for stage in cell["stages"])
     for folder in runs_of(sweep)[1]:
-        arms.setdefault(read_json(folder / "job.json").get("arm", ""), set()).add(folder)
+        arms.setdefault(_told(folder).get("arm", ""), set()).add(folder)
     return arms
 
 
@@ -83,7 +92,7 @@ def yet_to_queue(sweep: Path, folders: Iterable[Path]) -> set[Path]:
 
 def parents_of(folder: Path) -> list[Path]:
     """The folders of the runs that a run starts from, or learns from."""
-    return [folder.parent / Path(parent).name for parent in read_json(folder / "job.json").get("parents", ())]
+    return [folder.parent / Path(parent).name for parent in _told(folder).get("parents", ())]
 
 
 def waiting_for(folders: Iterable[Path], among: Iterable[Path]) -> set[Path]:

@@ -87,6 +87,17 @@ def left(sweep: Path) -> int:
     return read_json(sweep / JOB_FILE).get("left", 0)
 
 
+def damaged(folders: Iterable[Path]) -> dict[Path, str]:
+    """{folder: what is wrong} of those whose record of a job cannot be read: whether they are in the queue is unknown."""
+    found: dict[Path, str] = {}
+    for folder in folders:
+        try:
+            job_id(folder)
+        except ConfigError as error:
+            found[folder] = str(error)
+    return found
+
+
 def queued(folders: Iterable[Path]) -> dict[Path, Entry]:
     """{folder: entry} of those whose newest job is pending or running; SLURM is asked only if any was ever submitted.
 

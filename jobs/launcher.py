@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,14 +20,15 @@ from rich.console import Console
 
 from jobs import cluster, limits, preflight, sbatch
 from jobs.arrays import arrays_of, dependency_of
+from jobs.chosen import yet_to_queue
 from jobs.cluster import ENDING_S
 from jobs.folders import Launch, error_of, is_done, is_trained, locked, status_command, write_run
 from jobs.graph import Graph, Job
-from jobs.node import Node, Report, refuse, report_command
+from jobs.node import Node, Report, not_done, refuse
 from vitssl.config import ConfigError
 from vitssl.words import counted
 
-WAIT_S = 5.0
+ASKS_AGAIN_S = 5.0  # of a controller that does not answer
 
 
 @dataclass
@@ -52,15 +52,18 @@ def run(graph: Graph, launch: Launch, console: Console) -> None:
     """
     in_queue = cluster.settled(job.folder for job in graph.jobs if not is_done(job))
     _take_out_what_waits_in_vain(graph, in_queue)
-    todo = [job for job in graph.jobs if not is_done(job) and job.folder not in in_queue]
-    room = preflight.check(todo, launch)
-    for job in todo:
-        write_run(job, launch)
-        for stale in ("error.json", "cancelled", cluster.JOB_FILE):
-            (job.folder / stale).unlink(missing_ok=True)
     for folder in (held := [folder for folder, entry in in_queue.items() if entry.state == "HELD"]):
         cluster.go_on(folder)
-    arrays, last = _queue(graph, todo, room, launch)
+    todo = [job for job in graph.jobs if not is_done(job) and job.folder not in in_queue]
+    if _only_room_is_missing(todo, launch):
+        arrays, last = [], cluster.job_id(launch.sweep)
+    else:
+        room = preflight.check(todo, launch)
+        for job in todo:
+            write_run(job, launch)
+            for stale in ("error.json", "cancelled", cluster.JOB_FILE):
+                (job.folder / stale).unlink(missing_ok=True)
+        arrays, last = _queue(graph, todo, room, launch)
     done, queued = sum(is_done(job) for job in graph.jobs), sum(len(array.jobs) for array in arrays)
     listed = ", ".join(f"{a.id} ({a.jobs[0].arm} {a.jobs[0].stage} x {len(a.jobs)})" for a in arrays) or "none"
     released = f", of which {len(held)} held: released" if held else ""
@@ -73,23 +76,46 @@ def run(graph: Graph, launch: Launch, console: Console) -> None:
     console.print(f"Follow it with: {status_command(launch.sweep)}", soft_wrap=True, highlight=False)
 
 
+def _only_room_is_missing(todo: list[Job], launch: Launch) -> bool:
+    """Does SLURM take no job now, and none is needed? What is to be done is queued by a job that is there, or that job makes the report."""
+    follows = cluster.queued([launch.sweep]).get(launch.sweep)
+    if follows is None or follows.state != "PENDING" or not follows.is_mine:
+        return False
+    later = yet_to_queue(launch.sweep, (job.folder for job in todo))
+    return all(job.folder in later for job in todo) and limits.room(launch.site).room < 1
+
+
 def _take_out_what_waits_in_vain(graph: Graph, in_queue: dict[Path, cluster.Entry]) -> None:
     """Cancel jobs that wait for one that has ended without its run being trained, as SLURM itself does, but at a time of its own."""
     vain: list[Path] = []
+    waiting = [job for job in graph.jobs if job.folder in in_queue]
+    lost = _lost(parent for job in waiting for parent in job.parents if parent.folder not in in_queue)
     for job in graph.jobs:  # parents come first: whose parent is taken out follows it
-        lost = any(not is_trained(parent) and parent.folder not in in_queue for parent in job.parents)
-        if lost and job.folder in in_queue and in_queue[job.folder].state in ("PENDING", "HELD"):
+        if (
+            any(parent.folder in lost or parent.folder in vain for parent in job.parents)
+            and job.folder in in_queue
+            and in_queue[job.folder].state in ("PENDING", "HELD")
+        ):
             del in_queue[job.folder]
             vain.append(job.folder)
     if vain:
         cluster.output("scancel", *(cluster.job_id(folder) for folder in vain))
 
 
+def _lost(parents: Iterable[Job]) -> set[Path]:
+    """The folders of those of these runs, none in the queue, that are not trained; where nothing says why, `done.json` may be seen late."""
+    folders = {parent.folder for parent in parents if not is_trained(parent)}
+    told = {folder for folder in folders if error_of(folder) or (folder / "cancelled").exists() or cluster.job_id(folder) is None}
+    return told | not_done(folders - told)
+
+
 def check(graph: Graph, launch: Launch) -> None:
     """What `run` would refuse, for a dry run."""
     todo = [job for job in graph.jobs if not is_done(job)]
     in_queue = cluster.queued(job.folder for job in todo)
-    preflight.check([job for job in todo if job.folder not in in_queue], launch)
+    todo = [job for job in todo if job.folder not in in_queue]
+    if not _only_room_is_missing(todo, launch):
+        preflight.check(todo, launch)
 
 
 @dataclass
@@ -105,18 +131,47 @@ class Rest:
     launch: Launch
 
     def __call__(self) -> None:
-        """Queue the next part; where SLURM has no room for one yet, go back into the queue."""
+        """Queue the next part; where SLURM has no room for one yet, does not answer or ends this job's time, go back into the queue."""
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # cancelled: what is queued by then is taken back
-        job, sweep = os.environ["SLURM_JOB_ID"], self.launch.sweep
-        with locked(sweep):
-            if cluster.job_id(sweep) != job:
-                return  # somebody has submitted the sweep again, all of it
-            room = limits.room(self.launch.site).room - 1
-            if room > 0:
-                _queue(self.graph, [job for job in self.left if not (job.folder / "cancelled").exists()], room, self.launch)
-                return
-        cluster.output("scontrol", "requeue", job)
-        time.sleep(ENDING_S)
+        signal.signal(signal.SIGUSR2, _out_of_time)
+        job = os.environ["SLURM_JOB_ID"]
+        try:
+            with locked(self.launch.sweep):
+                if self._ends(job):
+                    return
+        except (cluster.Silent, OutOfTime):
+            pass
+        _requeue(job)
+
+    def _ends(self, job: str) -> bool:
+        """Queue the next part, if there is room for one. False: there was none."""
+        sweep = self.launch.sweep
+        if cluster.job_id(sweep) != job:
+            return True  # somebody has submitted the sweep again, all of it
+        room = limits.room(self.launch.site).room - 1
+        if room > 0:  # this job may have been ended while it queued runs, and those may have failed by now
+            later = yet_to_queue(sweep, (job.folder for job in self.left))
+            _queue(self.graph, [job for job in self.left if job.folder in later], room, self.launch)
+        return room > 0
+
+
+class OutOfTime(KeyboardInterrupt):
+    """SLURM ends this job soon; what it has queued of a part is taken back, as if a person had ended it."""
+
+
+def _out_of_time(number: int, frame: Any) -> None:
+    raise OutOfTime
+
+
+def _requeue(job: str) -> None:
+    """Put this job back into the queue, however long the controller does not answer: the job's own time bounds that."""
+    while True:
+        try:
+            cluster.output("scontrol", "requeue", job)
+            break
+        except cluster.Silent:
+            time.sleep(ASKS_AGAIN_S)
+    time.sleep(ENDING_S)
 
 
 def _queue(graph: Graph, todo: list[Job], room: int, launch: Launch) -> tuple[list[Array], str]:
@@ -138,17 +193,18 @@ def _queue(graph: Graph, todo: list[Job], room: int, launch: Launch) -> tuple[li
                 return arrays, _submit_last(Rest(graph, left, launch), "rest", first, len(graph.jobs), launch, left=len(left))
             report = Report(str(launch.sweep), launch.about() | {"source": str(launch.source)})
             return arrays, _submit_last(report, "report", queued.values(), len(graph.jobs), launch)
-        except ConfigError as error:
-            raise ConfigError(f"{error}; {_taken_back(arrays)}") from None
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(_taken_back(arrays)) from None
+        except (ConfigError, KeyboardInterrupt) as error:
+            said = "; ".join(filter(None, [str(error), _taken_back(arrays)]))
+            raise type(error)(said) from None
 
 
 def _startable(jobs: list[Job], queued: dict[str, str]) -> list[Job]:
     """Without those whose parents have failed by now, which are told so."""
     kept: dict[str, Job] = {}
+    own = {job.identity for job in jobs}
+    lost = _lost(parent for job in jobs for parent in job.parents if parent.identity not in own and parent.identity not in queued)
     for job in jobs:
-        missing = [p for p in job.parents if not is_trained(p) and p.identity not in queued and p.identity not in kept]
+        missing = [p for p in job.parents if p.folder in lost or (p.identity in own and p.identity not in kept and not is_trained(p))]
         if missing:
             refuse(job.folder, missing[0].folder)
         else:
@@ -190,53 +246,6 @@ def _submit_last(task: Callable[[], Any], name: str, after: Iterable[str], runs:
     return job.job_id
 
 
-# ---------------------------------------------------------------------------------------------------------------- wait
-
-
-def wait_for(graph: Graph, launch: Launch, console: Console) -> int:
-    """Wait for the report job, printing how each run ends; then show the report. Exit code 1: a run is not done.
-
-    Where runs are held, and all others are done or wait for those, there is nothing to wait for.
-    """
-    try:
-        _wait(graph, launch.sweep, console)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"the jobs go on; follow them with: {status_command(launch.sweep)}") from None
-    about = launch.about() | {"source": str(launch.source)}
-    subprocess.run(report_command(launch.sweep, about), check=False, cwd=launch.source)
-    return 0 if all(is_done(job) for job in graph.jobs) else 1
-
-
-def _wait(graph: Graph, sweep: Path, console: Console) -> None:
-    told: set[str] = set()
-    there = True
-    while there:
-        there, comments = _waiting(graph, sweep)
-        for job in graph.jobs:
-            ended = "done" if is_done(job) else error_of(job.folder) or comments.get(job.folder)
-            if job.identity not in told and ended:
-                told.add(job.identity)
-                console.print(f"{job.name}: {ended}", soft_wrap=True, highlight=False)
-        time.sleep(WAIT_S if there else 0)
-
-
-def _waiting(graph: Graph, sweep: Path) -> tuple[bool, dict[Path, str]]:
-    """Does anything go on by itself? If SLURM does not answer, it may. And {folder: why} of the runs that are held."""
-    try:
-        entries = cluster.queued(job.folder for job in graph.jobs if not is_done(job))
-        report = cluster.queued([sweep]).get(sweep)
-        left = cluster.left(sweep)
-        if report is not None and report.state == "PENDING" and report.is_mine and not entries and not left:
-            # it may have to wait for long, or for ever, and can be made here
-            cluster.output("scancel", cluster.job_id(sweep))
-            report = None
-    except ConfigError:
-        return True, {}
-    held = {folder: entry.comment or entry.reason for folder, entry in entries.items() if entry.state == "HELD"}
-    blocked = all(folder in held or entry.reason == "Dependency" for folder, entry in entries.items())
-    return report is not None and (left > 0 or not (held and blocked)), held
-
-
 # -------------------------------------------------------------------------------------------------------------- dry run
 
 
@@ -245,7 +254,8 @@ def show_scripts(graph: Graph, launch: Launch, console: Console) -> None:
     queued: dict[str, str] = {}
     todo = [job for job in graph.jobs if not is_done(job)]
     launch.source = launch.sweep / "source" / "HASH"
-    limit = None if cluster.answers() else 1000
+    here = cluster.answers()
+    limit, report_limit = (None, limits.report_min(launch.site)) if here else (1000, None)
     for number, jobs in enumerate(arrays_of(todo, queued, limit), start=1):
         dependency = dependency_of(jobs, queued)
         for index, job in enumerate(jobs):
@@ -255,4 +265,4 @@ def show_scripts(graph: Graph, launch: Launch, console: Console) -> None:
             console.print(f"# {job.folder}", soft_wrap=True, highlight=False)
         print(sbatch.of_runs(jobs, dependency, launch, write=False).script(len(jobs)))
     console.rule("the report, when all others have ended")
-    print(sbatch.of_report(launch, "report", "afterany:..." if todo else None, len(graph.jobs), None).script(1))
+    print(sbatch.of_report(launch, "report", "afterany:..." if todo else None, len(graph.jobs), report_limit).script(1))

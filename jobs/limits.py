@@ -37,10 +37,15 @@ class Limit(NamedTuple):
     name: str
     most: int
     used: int
+    spared: int = 0  # that are left to other people
 
     @property
     def room(self) -> int:
-        return max(0, self.most - self.used)
+        return max(0, self.most - self.spared - self.used)
+
+    def __str__(self) -> str:
+        spared = f", of which {self.spared} are left to others" if self.spared else ""
+        return f"{self.name} is {self.most}{spared}, and {self.used} jobs are there"
 
 
 class OfUser(NamedTuple):
@@ -108,7 +113,7 @@ def _nodes(line: str) -> Nodes:
 def room(site: Site) -> Limit:
     """The limit that leaves the fewest jobs to submit."""
     most = int(_config()["MaxJobCount"])
-    everybody = Limit("MaxJobCount", round(most * (1 - SPARED)), _count("-t", "all"))
+    everybody = Limit("MaxJobCount", most, _count("-t", "all"), round(most * SPARED))
     return min([everybody, *of_user(site).limits], key=lambda limit: limit.room)
 
 
@@ -121,16 +126,24 @@ def _count(*words: str) -> int:
 
 
 def of_user(site: Site) -> OfUser:
-    """From sacctmgr, where this cluster's accounting holds limits; what it does not tell, sbatch refuses."""
+    """From sacctmgr, where this cluster's accounting holds limits; what it does not tell, sbatch refuses.
+
+    Raises:
+        Silent: it does not answer.
+    """
     if not {"limits", "safe"} & set(_config()["AccountingStorageEnforce"].split(",")):
         return OfUser()
     user = cluster.me()
     try:
-        account = asked(site, "account") or _accounting("user", user, "DefaultAccount")[0][0]
+        account = asked(site, "account") or next(iter(_accounting("user", user, "DefaultAccount")), ("",))[0]
+        if not account:
+            return OfUser()
         found = _accounting("assoc", f"user={user}", f"account={account}", "MaxSubmit,MaxWall,DefaultQOS")
         own, wall, default = found[0] if found else ("", "", "")
         qos = asked(site, "qos") or default or "normal"
         each, all_of, wall_of_qos = (_accounting("qos", qos, "MaxSubmitPU,GrpSubmit,MaxWall") or [("", "", "")])[0]
+    except cluster.Silent:
+        raise
     except ConfigError:
         return OfUser()
     found_limits = (

@@ -13,6 +13,7 @@ from vitssl.words import printable
 
 PAUSE_S = 0.5
 ASKED_EVERY_S = 10.0  # SLURM's controller is, what a run that leaves no record is doing
+END_BYTES = 1 << 16  # of a log, in which it says why it ended
 TAIL_BYTES = 1 << 20  # of a log's end, in which its last lines are looked for
 
 
@@ -33,6 +34,15 @@ def _of_training(folder: Path) -> list[Path]:
 def _of_job(folder: Path) -> list[Path]:
     job = read_json(folder / "slurm.json").get("job_id")
     return list((folder.parent / "submitit" / job).glob("*_log.out")) if job else []
+
+
+def end_of(path: Path) -> str:
+    """What a log says last; empty where there is none."""
+    if not path.exists():
+        return ""
+    with path.open("rb") as stream:
+        stream.seek(max(0, stream.seek(0, 2) - END_BYTES))
+        return stream.read().decode(errors="replace")
 
 
 def show(folder: Path, lines: int, state: str) -> None:

@@ -7,13 +7,14 @@ else from the container.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any
 import submitit
 from submitit.helpers import DelayedSubmission
 
+from jobs.logs import end_of
 from vitssl.config import Site, merge
 from vitssl.files import busy_file, read_json, write_json
 
@@ -31,6 +33,8 @@ STOPPED = 75  # the exit code of a task that was asked to stop; not 0, or the jo
 SHUTDOWN_S = 300
 # SLURM warns this long before it kills: enough for a step, a save, and SLURM's 60 s of slack
 WARNING_S = 180
+LEAVE_S = 30  # before SLURM ends the job, which is final, the task leaves, whatever training still does
+KILLED = re.compile(r"exit ?code *:? -\d+|Signal \d+ \(SIG[A-Z]+\)")  # as torchrun says of a worker that a signal ended
 # NFS caches for up to a minute that a file does not exist
 PATIENCE_S = 90
 
@@ -103,12 +107,17 @@ def start(
     folder: Path, node: NodeInfo, stop_file: Path, module: str = TRAINING, variables: Mapping[str, str] | None = None, **options: Any
 ) -> subprocess.Popen[bytes]:
     """Start the run of a folder on this node, with further variables in its environment."""
-    job = read_json(folder / "job.json")
-    job |= job.get("evaluation", {})  # a trained run is evaluated by the new source, on one GPU
+    job = _job(folder)
     return subprocess.Popen(
         command(folder, job, node, stop_file, module), cwd=job["source"], env=environment(job, stop_file) | dict(variables or {}),
         preexec_fn=_ignore_usr2, **options,
     )  # fmt: skip
+
+
+def _job(folder: Path) -> dict[str, Any]:
+    """The `job.json` of a run; a trained one is evaluated by the new source, on one GPU."""
+    job = read_json(folder / "job.json")
+    return job | job.get("evaluation", {})
 
 
 def _ignore_usr2() -> None:
@@ -145,17 +154,21 @@ class Node:
             path.unlink(missing_ok=True)
         with tempfile.TemporaryDirectory(prefix="vitssl-") as scratch:
             stop_file, trained = Path(scratch) / "stop", (folder / "done.json").exists()
-            _on_stop_signals(stop_file)
+            signals = StopSignals(stop_file, warning_s(_job(folder)["hours"]))
             if not trained:
                 _refuse_unfinished(folder, environment.node)
-            code = _train(folder, _node_info(environment), stop_file, self.module, _ends_at(environment))
-            if code == 0 if trained else _is_done(folder, PATIENCE_S if code == 0 else 0):  # a trained run was evaluated
+            signals.ends_at = _ends_at(environment)
+            # training stops earlier where a step and a save take longer than SLURM warns before the end
+            variables = {} if signals.ends_at is None else {"VITSSL_ENDS_AT": f"{signals.ends_at:.0f}"}
+            code, log = _train(folder, _node_info(environment), stop_file, self.module, variables)
+            if code == 0 if trained else not not_done([folder], PATIENCE_S if code == 0 else 0):  # a trained run was evaluated
                 return str(folder)
             if stop_file.exists() and not (folder / "error.json").exists():
                 sys.exit(STOPPED)
             unexplained = not busy_file(stop_file).exists() and not (folder / "error.json").exists()
         # training has never begun: most likely the container does not start, and another try would end like this one
-        if environment.node == 0 and unexplained and not any((folder / name).exists() for name in ("last.pt", "metrics.jsonl")):
+        begun = any((folder / name).exists() for name in ("last.pt", "metrics.jsonl"))
+        if environment.node == 0 and unexplained and not begun and not _was_killed(code, log):
             write_json(folder / "error.json", {"message": f"exit code {code}, see {folder / 'log'}", "time": time.time()})
         message = read_json(folder / "error.json").get("message", f"exit code {code}, see {folder}/log")
         raise RuntimeError(f"{folder.name} failed: {message}")
@@ -171,11 +184,12 @@ def _refuse_unfinished(folder: Path, node: int) -> None:
     Raises:
         RuntimeError: naming one that is not.
     """
-    for parent in map(Path, read_json(folder / "job.json")["parents"]):
-        if not _is_done(parent, PATIENCE_S):
-            if node == 0:
-                refuse(folder, parent)
-            raise RuntimeError(f"{folder.name} was not started: {parent.name}, which it starts from, is not done")
+    parents = [Path(parent) for parent in read_json(folder / "job.json")["parents"]]
+    missing = not_done(parents)
+    for parent in (parent for parent in parents if parent in missing):
+        if node == 0:
+            refuse(folder, parent)
+        raise RuntimeError(f"{folder.name} was not started: {parent.name}, which it starts from, is not done")
 
 
 def refuse(folder: Path, parent: Path) -> None:
@@ -183,14 +197,14 @@ def refuse(folder: Path, parent: Path) -> None:
     write_json(folder / "error.json", {"message": f"not started: {parent.name}, which it starts from, is not done", "time": time.time()})
 
 
-def _is_done(folder: Path, patience_s: float) -> bool:
-    """Is done.json there? On a node other than the one that wrote it, NFS may show it late."""
-    end = time.monotonic() + patience_s
-    while "done.json" not in os.listdir(folder):
+def not_done(folders: Iterable[Path], patience_s: float = PATIENCE_S) -> set[Path]:
+    """Those without done.json. On a machine other than the one that wrote it, NFS may show it late: it is looked for again."""
+    end, left = time.monotonic() + patience_s, set(folders)
+    while left := {folder for folder in left if not folder.is_dir() or "done.json" not in os.listdir(folder)}:
         if time.monotonic() >= end:
-            return False
+            break
         time.sleep(1)
-    return True
+    return left
 
 
 def _node_info(environment: submitit.JobEnvironment) -> NodeInfo:
@@ -199,44 +213,64 @@ def _node_info(environment: submitit.JobEnvironment) -> NodeInfo:
     return NodeInfo(len(hosts), environment.node, hosts[environment.node], hosts[0], int(environment.raw_job_id), restart)
 
 
-def _on_stop_signals(stop_file: Path) -> None:
-    """A stop signal leaves a file that all workers look for between steps; torchrun itself is never signalled."""
+def warning_s(hours: float) -> int:
+    """How long before the end of a job of so many hours SLURM warns it, or up to a minute earlier."""
+    return min(WARNING_S, round(hours * 3600 / 4))
 
-    def request(number: int, frame: Any) -> None:
-        stop_file.touch()
-        # the workers have until then to finish a step and save
-        signal.alarm(max(10, WARNING_S - 75))
 
-    def overdue(number: int, frame: Any) -> None:
+class StopSignals:
+    """A stop signal leaves a file that all workers look for between steps; torchrun itself is never signalled.
+
+    The workers have until shortly before the job's end to finish a step and save. Where SLURM did not say when that is, they have what a
+    warning leaves at least; unless they had begun to stop by themselves, which need not be close to the end.
+    """
+
+    def __init__(self, stop_file: Path, warning_s: int):
+        self._file, self._warning_s = stop_file, warning_s
+        self.ends_at: float | None = None  # of the job, in seconds of the clock
+        for number in (signal.SIGUSR2, signal.SIGTERM):
+            signal.signal(number, self._request)
+        signal.signal(signal.SIGALRM, self._overdue)
+
+    def _request(self, number: int, frame: Any) -> None:
+        begun = self._file.exists()
+        self._file.touch()
+        if self.ends_at is not None:
+            signal.alarm(max(10, int(self.ends_at - LEAVE_S - time.time())))
+        elif not begun:
+            signal.alarm(max(10, self._warning_s - LEAVE_S))
+
+    def _overdue(self, number: int, frame: Any) -> None:
         raise TimeoutError
 
-    for number in (signal.SIGUSR2, signal.SIGTERM):
-        signal.signal(number, request)
-    signal.signal(signal.SIGALRM, overdue)
 
-
-def _ends_at(environment: submitit.JobEnvironment) -> dict[str, str]:
-    """The variable that tells training when SLURM ends the job, in seconds of the clock; none where SLURM does not say."""
+def _ends_at(environment: submitit.JobEnvironment) -> float | None:
+    """When SLURM ends the job, in seconds of the clock; None where it does not say."""
     asked = ["squeue", "-h", "-j", environment.raw_job_id, "-o", "%e"]
     try:
         answer = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=PATIENCE_S).stdout.strip()
-        return {"VITSSL_ENDS_AT": f"{datetime.fromisoformat(answer).timestamp():.0f}"}
+        return datetime.fromisoformat(answer).timestamp()
     except (subprocess.TimeoutExpired, ValueError):  # the controller hangs; N/A, or nothing
-        return {}
+        return None
 
 
-def _train(folder: Path, node: NodeInfo, stop_file: Path, module: str, variables: Mapping[str, str]) -> int | None:
-    """The exit code of training; None where it did not stop in the time that SLURM leaves it."""
-    log = folder / "log"
-    log.mkdir(exist_ok=True)
-    with (log / f"train-{node.job}-{node.restart}-{node.host}.txt").open("ab") as output:
+def _train(folder: Path, node: NodeInfo, stop_file: Path, module: str, variables: Mapping[str, str]) -> tuple[int | None, Path]:
+    """The exit code of training, None where it did not stop in the time that SLURM leaves it; and its log."""
+    log = folder / "log" / f"train-{node.job}-{node.restart}-{node.host}.txt"
+    log.parent.mkdir(exist_ok=True)
+    with log.open("ab") as output:
         process = start(folder, node, stop_file, module, variables, stdout=output, stderr=subprocess.STDOUT)
         try:
-            return process.wait()
+            return process.wait(), log
         except TimeoutError:
-            return None
+            return None, log
         finally:
             signal.alarm(0)
+
+
+def _was_killed(code: int | None, log: Path) -> bool:
+    """Did a signal end training, by the exit code of its process, a shell's or a container's of it, or torchrun's report of a worker?"""
+    return code is None or code < 0 or code == 128 + signal.SIGKILL or KILLED.search(end_of(log)) is not None
 
 
 @dataclass
@@ -247,6 +281,7 @@ class Report:
     job: dict[str, Any]  # as in job.json
 
     def __call__(self) -> str:
+        _ignore_usr2()  # submitit would end a report that SLURM warns
         subprocess.run(report_command(Path(self.folder), self.job), check=True, cwd=self.job["source"])
         return self.folder
 

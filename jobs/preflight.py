@@ -37,8 +37,8 @@ def check(todo: list[Job], launch: Launch) -> int:
     _raise_first(_problems(todo, alike, launch))
     tightest = limits.room(launch.site)
     if tightest.room < 1:  # of the last job, which queues runs as soon as there is room for them, or makes the report
-        there = f"{tightest.name} is {tightest.most}, and {tightest.used} jobs are there"
-        raise ConfigError(f"SLURM takes no sweep now: {there}; submit when some have ended (squeue -u $USER), or end some (scancel)")
+        advice = "submit again when some have ended (squeue --me), or end some (scancel)"
+        raise ConfigError(f"SLURM can take no more jobs now: {tightest}; {advice}")
     _raise_first(_refusals(alike, len(todo), launch))
     return tightest.room - 1
 
@@ -158,7 +158,8 @@ def _of_the_disk(todo: Iterable[Job], launch: Launch) -> Iterator[Problem]:
     new = [job for job in todo if not is_trained(job)]
     folder = next(path for path in (launch.sweep, *launch.sweep.parents) if path.is_dir())
     free, parameters = os.statvfs(folder), predict.parameters([job.run for job in new], launch)
-    needed = sum(_bytes(job.run, known) for job, known in zip(new, parameters, strict=True) if not (job.folder / "last.pt").exists())
+    sizes = [_bytes(job.run, known) for job, known in zip(new, parameters, strict=True) if not (job.folder / "last.pt").exists()]
+    needed = sum(stays for stays, _ in sizes) + max((writing for _, writing in sizes), default=0)  # how many train at once is unknown
     there = free.f_bavail * free.f_frsize
     advice = f"in {folder}; make room there, or name a folder elsewhere: --runs"
     if needed > there:
@@ -168,8 +169,12 @@ def _of_the_disk(todo: Iterable[Job], launch: Launch) -> Iterator[Problem]:
         yield Problem("", f"{len(new)} runs make up to {files:,} files, and {free.f_favail:,} (inodes) are free {advice}")
 
 
-def _bytes(run: Run, parameters: int) -> int:
-    """Of a run's checkpoints: weights and two moments each, in float32, and an average; the newest and those that are kept."""
+def _bytes(run: Run, parameters: int) -> tuple[int, int]:
+    """What stays of a run's checkpoints, and what more there is while it trains: the one before the newest, and one half written.
+
+    Weights and two moments each, in float32, and an average; of the best one the weights alone.
+    """
     copies = 3 + (run.loop.ema_decay is not None)
     kept = 1 + (int(run.loop.epochs // run.loop.keep_every) if run.loop.keep_every else 0)
-    return 4 * parameters * copies * kept
+    best = run.data.val_split is not None or run.data.val_fraction > 0
+    return 4 * parameters * (copies * kept + best), 2 * 4 * parameters * copies

@@ -132,12 +132,12 @@ def _run(graph: Graph, launch: Launch, wait: bool, console: Console) -> int:
     if launch.executor == "local":
         launch.source = folders.snapshot(launch.sweep)
         return local.run(graph, launch, console)
-    from jobs import launcher
+    from jobs import launcher, waiting
 
     with folders.locked(launch.sweep):
         launch.source = folders.snapshot(launch.sweep)
         launcher.run(graph, launch, console)
-    return launcher.wait_for(graph, launch, console) if wait else 0
+    return waiting.wait_for(graph, launch, console) if wait else 0
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import shlex
@@ -18,12 +19,13 @@ from submitit.helpers import clean_env, environment_variables
 from jobs import cluster
 from jobs.folders import Launch
 from jobs.graph import Job
-from jobs.node import WARNING_S
+from jobs.node import warning_s
 from jobs.site_profile import options
 from vitssl.config import Site
 
 NO_CAP = 10**6  # requeues after a time-out: a run may need more days than a partition grants
 REPORT_MIN, RUNS_A_MIN = 10, 20  # the time that a report may take: a start, and its runs
+REPORT_WARNING_S = 10  # before its end, or up to a minute earlier
 _PATH = 'export PYTHONPATH={}"${{PYTHONPATH:+:$PYTHONPATH}}"'
 
 
@@ -83,9 +85,9 @@ def of_runs(jobs: list[Job], dependency: str | None, launch: Launch, write: bool
     executor.update_parameters(
         job_name=f"{launch.sweep.name}-{jobs[0].arm}-{jobs[0].stage}", time=round(resources.hours * 60), nodes=resources.nodes,
         cpus_per_task=resources.cpus_per_gpu * max(1, resources.gpus_per_node),
-        signal_delay_s=min(WARNING_S, round(resources.hours * 3600 / 4)),
+        signal_delay_s=warning_s(resources.hours),
         setup=_setup(launch, listed), array_parallelism=launch.site.max_parallel or NO_CAP,
-        **gpus, **memory, **_common(launch, _of_runs(launch.site), dependency, *_behind(launch.site)),
+        **gpus, **memory, **_common(launch.site, launch, _of_runs(launch.site), dependency, *_behind(launch.site)),
     )  # fmt: skip
     return executor
 
@@ -106,8 +108,8 @@ def _options(additional: dict[str, str]) -> dict[str, str | bool]:
     return {name: flags.get(value.lower(), value) for name, value in additional.items() if name != "dependency"}
 
 
-def _common(launch: Launch, additional: dict[str, str], *dependencies: str | None) -> dict[str, Any]:
-    site, dependency = launch.site, ",".join(filter(None, dependencies)) or None
+def _common(site: Site, launch: Launch, additional: dict[str, str], *dependencies: str | None) -> dict[str, Any]:
+    dependency = ",".join(filter(None, dependencies)) or None
     chosen = {"partition": site.partition, "account": site.account, "qos": site.qos, "constraint": site.constraint}
     more: dict[str, Any] = {"chdir": str(launch.source), "requeue": True, **_options(additional)}
     if dependency is not None:
@@ -135,13 +137,20 @@ def _setup(launch: Launch, listed: Path) -> list[str]:
     ]
 
 
+def report_min(runs: int, limit_min: int | None) -> int:
+    """How many minutes the report of so many runs may take."""
+    return min(REPORT_MIN + runs // RUNS_A_MIN, limit_min or NO_CAP)
+
+
 def of_report(launch: Launch, name: str, dependency: str | None, runs: int, limit_min: int | None) -> Executor:
     """For the report of a sweep of so many runs, or the job that queues its next part, where jobs may take ``limit_min`` at most."""
-    executor = Executor(launch.sweep / "submitit" / "%j")
+    executor, site = Executor(launch.sweep / "submitit" / "%j"), launch.site
+    if "partition" in site.report:  # whose nodes need not have the features of the others
+        site = dataclasses.replace(site, constraint=None)
     executor.update_parameters(
-        job_name=f"{launch.sweep.name}-{name}", time=min(REPORT_MIN + runs // RUNS_A_MIN, limit_min or NO_CAP),
-        nodes=1, cpus_per_task=1,
+        job_name=f"{launch.sweep.name}-{name}", time=report_min(runs, limit_min),
+        nodes=1, cpus_per_task=1, signal_delay_s=REPORT_WARNING_S,
         setup=[*launch.site.setup, _PATH.format(shlex.quote(str(launch.source)))],
-        **_common(launch, launch.site.report, dependency),
+        **_common(site, launch, site.report, dependency),
     )  # fmt: skip
     return executor

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from jobs import cluster, limits, sbatch
 from jobs.folders import Launch, error_of, is_done, is_trained
 from jobs.graph import Graph, Job, short
 from jobs.predict import START_S, Prediction, longest_chain_hours, most_gpus
@@ -135,8 +136,19 @@ def basis(words: Sequence[str], graph: Graph, launch: Launch, console: Console) 
     if arms_of:
         each = next(iter(arms_of)) if len(arms_of) == 1 else "; ".join(f"{most} ({listed(arms)})" for most, arms in arms_of.items())
         console.print(f"A job takes at most {each}", soft_wrap=True, highlight=False)
+    if launch.executor == "slurm":
+        console.print(_report(len(graph.jobs), launch.site), soft_wrap=True, highlight=False)
     if words:
         console.print(f"Set by the command line: {shlex.join(words)}", soft_wrap=True, highlight=False)
+
+
+def _report(runs: int, site: Site) -> str:
+    """What the job that makes the report asks for."""
+    time = site.report.get("time") or str(sbatch.report_min(runs, limits.report_min(site) if cluster.answers() else None))
+    options = "".join(f", {name}={value}" for name, value in site.report.items() if name != "time")
+    return (
+        f"The report is made by a job of 1 CPU and at most {time}{' min' if time.isdecimal() else ''}{options}, when all others have ended"
+    )
 
 
 def _most(resources: Resources) -> str:

@@ -46,6 +46,7 @@ class Picture:
     statuses: list[Status] = field(default_factory=list)
     queue: dict[Path, cluster.Entry] = field(default_factory=dict)  # of the runs' folders and the sweep's, whose job is the report's
     note: str = ""  # where SLURM does not answer
+    damaged: dict[Path, str] = field(default_factory=dict)  # folders of which it is unknown whether they are in the queue, and why
 
     def ended(self, sweep: Path) -> bool:
         """Does nothing happen any more by itself? Of runs that are held, and what waits for them, nothing does."""
@@ -61,13 +62,17 @@ def look(sweep: Path) -> Picture:
         ConfigError: the folder is not a sweep's.
     """
     asked_for, before = runs_of(sweep)
-    picture, folders = Picture(), [*asked_for, *before, sweep]
+    picture = Picture(damaged=cluster.damaged([*asked_for, *before, sweep]))
+    folders = [folder for folder in (*asked_for, *before, sweep) if folder not in picture.damaged]
     try:
         picture.queue = cluster.queued(folders)
     except ConfigError as error:
         picture.note = f"{error}; which runs are in SLURM's queue is unknown"
         picture.queue = {folder: cluster.Entry("unknown") for folder in folders if (folder / cluster.JOB_FILE).exists()}
-    here, shown = local.running(sweep), asked_for | {folder: stage for folder, stage in before.items() if folder in picture.queue}
+    if sweep in picture.damaged:
+        picture.note = "; ".join(filter(None, [picture.note, picture.damaged[sweep]]))
+    there = picture.queue.keys() | picture.damaged.keys()
+    here, shown = local.running(sweep), asked_for | {folder: stage for folder, stage in before.items() if folder in there}
     picture.statuses = [_readable(folder, stage, picture.queue, here) for folder, stage in shown.items()]
     _cancelled_with_parents(sweep, picture.statuses)
     return picture

@@ -188,17 +188,26 @@ def _expected(starts: Iterable[str]) -> str:
 
 def _report(picture: Picture, sweep: Path) -> str:
     """What SLURM says of the sweep's report, as long as it is in the queue, or of the job that is to queue the runs left."""
+    if sweep in picture.damaged:
+        return ""
     entry, job, ended = picture.queue.get(sweep), cluster.job_id(sweep), all(s.state in ENDED for s in picture.statuses)
+    here = f"`vitssl report {sweep}`"
     if left := len(yet_to_queue(sweep, (sweep / s.name for s in picture.statuses if s.state == "not begun"))):
         more = f"{counted(left, 'run')} more than SLURM takes at once"
         if entry is None:
             return f"{more}: job {job}, which was to queue them, has ended; the command that submitted the sweep goes on"
         return f"{more}: job {job}, {entry.state.lower()}, queues them as others end"
     if entry is None:
-        return ""
+        return "" if job is None or not ended or _is_reported(sweep) else f"Report: job {job} has ended without it; {here} makes it here"
     waits = entry.state == "PENDING" and ended
-    here = f"; all runs have ended, and `vitssl report {sweep}` makes it here" if waits else ""
-    return f"Report: job {job}, {entry.state.lower()}{f' ({entry.reason})' if waits else ''}{here}"
+    advice = f" ({entry.reason}); all runs have ended, and {here} makes it here" if waits else ""
+    return f"Report: job {job}, {entry.state.lower()}{advice}"
+
+
+def _is_reported(sweep: Path) -> bool:
+    """Has the report been made since the sweep's last submission?"""
+    report, job = sweep / "report" / "report.html", sweep / cluster.JOB_FILE
+    return report.exists() and report.stat().st_mtime >= job.stat().st_mtime
 
 
 def time_left(sweep: Path, statuses: list[Status]) -> str:

@@ -228,12 +228,12 @@ def _launch(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, wait:
         _tell_of_days(linked, launch)
         _prepare(spec, linked, launch)
         return local.run(linked, launch, console)
-    from jobs import launcher
+    from jobs import launcher, waiting
 
     with folders.locked(launch.sweep):
         _prepare(spec, linked, launch)
         launcher.run(linked, launch, console)
-    return launcher.wait_for(linked, launch, console) if wait else 0
+    return waiting.wait_for(linked, launch, console) if wait else 0
 
 
 def _tell_of_days(linked: graph.Graph, launch: folders.Launch) -> None:

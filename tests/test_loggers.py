@@ -6,13 +6,15 @@ They are of the extra `loggers`, which `.ci/run` installs for the tests of a rel
 from __future__ import annotations
 
 import builtins
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from vitssl import config, loggers, train
-from vitssl.files import read_events, read_json
+from vitssl.files import read_events, read_json, write_json
 
 SHORT = {"objectives.classify": {}, "loop": {"max_steps": 6, "eval_every": 0, "log_every": 2}}
 
@@ -82,6 +84,28 @@ def test_wandb_gets_the_scalars_offline_under_one_id(folder, monkeypatch):
     assert len(written) >= 1 and all(path.stat().st_size > 500 for path in written)
     assert {values["step"]: values["train/loss"] for values in sent if "train/loss" in values} == losses(run)
     assert sent[-1]["eval/test/top1"] == read_json(run / "done.json")["test"]["top1"]
+
+
+def test_mlflow_that_is_away_at_a_restart_does_not_end_the_run(tmp_path, monkeypatch, capsys):
+    class Gone(Exception):
+        pass
+
+    class Client:
+        def get_experiment_by_name(self, name: str) -> None:
+            raise Gone("API request failed: connection refused\nmore")
+
+    mlflow = SimpleNamespace(MlflowClient=Client, MlflowException=Gone)
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    monkeypatch.setitem(sys.modules, "mlflow.entities", SimpleNamespace(Metric=None, Param=None))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:1")
+    with pytest.raises(config.ConfigError, match="mlflow: API request failed: connection refused"):
+        loggers.start(tmp_path, 0, ["mlflow"])
+    write_json(tmp_path / "loggers.json", {"mlflow": "77"})
+    (only,) = loggers.start(tmp_path, 0, ["mlflow"])
+    assert isinstance(only, loggers.TensorBoard)
+    assert capsys.readouterr().err == (
+        "mlflow: API request failed: connection refused; this attempt goes on without it, metrics.jsonl has what is measured\n"
+    )
 
 
 @pytest.mark.parametrize("name", loggers.OTHERS)

@@ -32,9 +32,23 @@ def start(folder: Path, step: int, names: Sequence[str]) -> list[Logger]:
     """The loggers of an attempt that begins after ``step``.
 
     Raises:
-        ConfigError: one is not installed, does not answer, or has nowhere to log to.
+        ConfigError: one is not installed, has nowhere to log to, or does not answer; one that has answered before only lacks this attempt.
     """
-    return [TensorBoard(folder, step), *(OTHERS[name](folder) for name in names)]
+    return [TensorBoard(folder, step), *filter(None, (_other(name, folder) for name in names))]
+
+
+def _other(name: str, folder: Path) -> Logger | None:
+    try:
+        return OTHERS[name](folder)
+    except Away as error:
+        if name not in read_json(folder / KNOWN_AS):
+            raise
+        print(f"{error.reason}; this attempt goes on without it, metrics.jsonl has what is measured", file=sys.stderr)
+        return None
+
+
+class Away(ConfigError):
+    """A logger does not answer."""
 
 
 class TensorBoard:
@@ -102,7 +116,7 @@ class MLflow:
                 self._client.log_batch(self._run, params=[Param(field, str(value)) for field, value in fields.items()])
             self._client.update_run(self._run, status="RUNNING")
         except MlflowException as error:
-            raise ConfigError(f"mlflow: {_first_line(error)}", "loop.loggers") from None
+            raise Away(f"mlflow: {_first_line(error)}", "loop.loggers") from None
         _remember(folder, "mlflow", self._run)
 
     def scalars(self, step: int, values: dict[str, float]) -> None:

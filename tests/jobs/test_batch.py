@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 BATCH = Path(__file__).resolve().parents[2] / "jobs" / "batch.sh"
-SQUEUE = '#!/bin/sh\n[ "$5" = %T ] && exec cat state\nexec cat comment\n'
-SCONTROL = '#!/bin/sh\necho "$1" >> calls\ncase "$3" in comment=*) printf %s "${3#comment=}" > comment ;; esac\n'
+# a file `deaf` has a line for each call that the controller does not answer
+DEAF = '#!/bin/sh\n[ ! -s deaf ] || { sed -i 1d deaf; echo "$0 $1" >> refused; echo "Unable to contact slurm controller" >&2; exit 1; }\n'
+SQUEUE = f'{DEAF}[ "$5" = %T ] && exec cat state\necho "$(cat state) $(cat comment)"\n'
+SCONTROL = f'{DEAF}echo "$1" >> calls\ncase "$3" in comment=*) printf %s "${{3#comment=}}" > comment ;; esac\n'
 
 
 @pytest.fixture
@@ -61,6 +63,56 @@ def test_what_is_done_or_failed_or_cancelled_is_not_restarted(job) -> None:
     Path("state").write_text("RUNNING")
     Path("run/error.json").touch()
     assert job("exit 7") == []
+
+
+@pytest.fixture
+def quick() -> None:
+    """Pauses take no time, and are written down."""
+    Path("sleep").write_text('#!/bin/sh\necho "$1" >> pauses\n')
+    Path("sleep").chmod(0o755)
+
+
+def pauses() -> list[int]:
+    return [int(line) for line in Path("pauses").read_text().split()]
+
+
+@pytest.mark.parametrize("unanswered", [1, 12])
+def test_a_controller_that_is_away_is_asked_again(job, quick, unanswered) -> None:
+    Path("deaf").write_text("\n" * unanswered)
+    assert job("exit 7")[-1] == "requeue"
+    assert len(pauses()) == unanswered and pauses() == sorted(pauses())
+
+
+def test_a_requeue_that_is_refused_is_asked_for_again(job, quick) -> None:
+    Path("scontrol").write_text(SCONTROL.replace("case", '[ "$1" = update ] || [ -e once ] || { touch once; exit 1; }\ncase'))
+    assert job("exit 7") == ["update", "requeue", "requeue"]
+
+
+def test_a_controller_that_never_answers_is_given_up_after_ten_minutes(job, quick) -> None:
+    Path("deaf").write_text("\n" * 1000)
+    assert job("exit 7") == []
+    assert sum(pauses()) == 600
+
+
+def test_where_slurm_takes_no_comment_restarts_are_bounded_all_the_same(job, quick, monkeypatch) -> None:
+    Path("scontrol").write_text(SCONTROL.replace("case", '[ "$1" != update ] || exit 1\ncase'))
+    ends = []
+    for count in range(5):
+        monkeypatch.setenv("SLURM_RESTART_COUNT", str(count))
+        ends.append(job("exit 7")[-1])
+    assert ends == ["requeue", "requeue", "requeue", "requeuehold", "requeuehold"]
+
+
+def test_a_comment_that_gets_no_answer_is_written_again(job, quick) -> None:
+    Path("scontrol").write_text(SCONTROL.replace("case", '[ "$1" != update ] || [ -e once ] || { touch once; exit 1; }\ncase'))
+    assert job("exit 7") == ["update", "update", "requeue"]
+    assert Path("comment").read_text().startswith("restart 1 of 3 ")
+
+
+def test_a_job_that_may_not_be_requeued_ends_at_once(job, quick) -> None:
+    refusal = "echo 'Requested operation is presently disabled for job 5' >&2; exit 1"
+    Path("scontrol").write_text(SCONTROL.replace("case", f'[ "$1" = update ] || {{ {refusal}; }}\ncase'))
+    assert job("exit 7") == ["update", "requeue"] and not Path("pauses").exists()
 
 
 def test_it_leaves_a_step_that_never_ends_once_the_run_is_done(job) -> None:

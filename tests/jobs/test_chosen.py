@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import cancel, local
+from jobs import cancel, cluster, local, status
 from jobs.chosen import named, shared, waiting_for
 from vitssl.config import ConfigError
 from vitssl.files import write_json
@@ -56,3 +56,41 @@ def test_single_runs_of_this_machine_cannot_be_ended(sweep: Path, monkeypatch, c
     monkeypatch.setattr(local, "running", lambda _: 77)
     assert cancel.main([str(sweep), "ab"]) == 2
     assert capsys.readouterr().err.startswith("error: process 77 of this machine trains ")
+
+
+DAMAGED = ["a-finetune/slurm.json", "slurm.json", "a-earlier/slurm.json", "a-earlier/job.json", "a-finetune/job.json"]
+
+
+@pytest.fixture
+def queue(sweep: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """The runs and the report are in SLURM's queue; what it is asked for."""
+    jobs, asked = {folder: str(number) for number, folder in enumerate([*sorted(sweep.glob("a*")), sweep], start=7)}, []
+    for folder, job in jobs.items():
+        write_json(folder / "slurm.json", {"job_id": job})
+    waits = cluster.Entry("PENDING", "Dependency", user=cluster.me())
+    monkeypatch.setattr(cluster, "jobs", lambda _: dict.fromkeys(jobs.values(), waits))
+    monkeypatch.setattr(cluster, "output", lambda *words: asked.append(words) or "")
+    monkeypatch.setattr(cluster.shutil, "which", lambda name: name)
+    return asked
+
+
+@pytest.mark.parametrize("words", [[], ["a-pretrain"]])
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_record_does_not_keep_the_others_from_being_cancelled(sweep: Path, queue, capsys, name, words) -> None:
+    (sweep / name).write_text('{"job_id"')
+    assert cancel.main([str(sweep), *words]) == 0
+    assert [call[0] for call in queue] == ["scancel"] and "9" in queue[0]
+    missing = {"slurm.json": "12", "a-finetune/slurm.json": "8", "a-earlier/slurm.json": "7"}.get(name)
+    said = capsys.readouterr().err
+    assert missing not in queue[0] and (missing is None or f"{sweep / name}: damaged" in said)
+    assert words or len(queue[0]) == 7 - (missing is not None)
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_status_names_a_damaged_record_and_shows_the_others(sweep: Path, queue, capsys, name) -> None:
+    (sweep / name).write_text('{"job_id"')
+    assert status.main([str(sweep)]) == 0
+    shown = capsys.readouterr()
+    said = " ".join((shown.out + shown.err).split())
+    assert str(sweep / name) in said and "is unknown" not in said and "Pending: " in said
+    assert {s.name: s.state for s in status.collect(sweep)}["a-pretrain"] == "pending"

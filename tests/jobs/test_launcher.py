@@ -138,6 +138,15 @@ def test_the_report_has_resources_of_its_own(place: Path) -> None:
         assert found == {"#SBATCH --partition=cpu", "#SBATCH --qos=long", f"#SBATCH --time={minutes}"}
 
 
+@pytest.mark.parametrize(
+    ("report", "asked"), [({"partition": "cpu"}, False), ({}, True), ({"partition": "cpu", "constraint": "h100"}, True)]
+)
+def test_a_report_on_another_partition_needs_no_features_of_the_runs_nodes(place: Path, report, asked) -> None:
+    site = Site(partition="gpu", constraint="h100", report=report)
+    launch = Launch(place / "runs" / "example", "slurm", site, place / "source" / "abc", commit=(None, True))
+    assert ("#SBATCH --constraint=h100\n" in sbatch.of_report(launch, "report", None, 3, None).script(1)) == asked
+
+
 def test_what_is_of_the_runs_jobs_alone_the_report_does_not_have(expand, place: Path) -> None:
     site = Site(mail_type="FAIL,END", mail_user="me@x.org", nice=0, exclude="n[1-3],n7", reservation="course", additional={"exclusive": ""})
     launch = Launch(place / "runs" / "example", "slurm", site, place / "source" / "abc", commit=(None, True))

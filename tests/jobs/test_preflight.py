@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from jobs import launcher, limits, preflight
+from jobs import cluster, launcher, limits, preflight
+from jobs.folders import Launch
 from jobs.limits import Nodes, Partition
 from vitssl.config import Site
 from vitssl.config.sweep import Resources
@@ -56,3 +59,49 @@ def test_a_part_leaves_out_what_starts_from_a_failed_run(expand) -> None:
     assert launcher._startable([first, second], queued) == [second]
     assert f"not started: {first.parents[0].name}, which it starts from, is not done" in (first.folder / "error.json").read_text()
     assert launcher._startable(graph.jobs, {}) == graph.jobs
+
+
+@pytest.fixture
+def accounting(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """{command: what it prints} of a cluster whose accounting holds limits; an empty answer of the others."""
+    said = {"scontrol show config": "AccountingStorageEnforce = associations,limits\nMaxJobCount = 50\n"}
+
+    def output(*words: str) -> str:
+        answer = next((text for command, text in said.items() if " ".join(words).startswith(command)), "")
+        if answer.startswith("silent: "):
+            raise cluster.Silent(answer.removeprefix("silent: "))
+        return answer
+
+    monkeypatch.setattr(cluster, "output", output)
+    return said
+
+
+def test_a_user_without_an_accounting_entry_has_no_known_limits(accounting) -> None:
+    assert limits.of_user(Site()) == limits.OfUser()
+    assert limits.room(Site()).name == "MaxJobCount"
+
+
+def test_accounting_that_does_not_answer_is_not_taken_for_one_without_limits(accounting) -> None:
+    accounting["sacctmgr"] = "silent: sacctmgr failed: Connection refused"
+    with pytest.raises(cluster.Silent):
+        limits.of_user(Site())
+
+
+def test_a_full_cluster_is_told_by_its_own_number_and_what_is_left_to_others(accounting) -> None:
+    accounting["squeue"] = "\n".join(map(str, range(45)))
+    full = limits.room(Site())
+    assert full.room == 0 and str(full) == "MaxJobCount is 50, of which 5 are left to others, and 45 jobs are there"
+
+
+@pytest.mark.parametrize(
+    ("fields", "copies"),
+    [((), 2 * 3 + 2 * 3), (("loop.keep_every=5", "loop.ema_decay=0.9", "data.val_fraction=0.1"), 2 * (4 * 3 + 1) + 2 * 4)],
+)
+def test_a_disk_needs_place_for_what_stays_and_for_a_checkpoint_that_is_written(expand, monkeypatch, fields, copies) -> None:
+    graph = expand("axes.data=[plain]", "arms=[scratch]", *fields)  # two runs of ten epochs
+    launch = Launch(graph.jobs[0].folder.parent, "slurm", Site(), Path(), commit=(None, True))
+    monkeypatch.setattr(preflight.predict, "parameters", lambda runs, _: [1000] * len(runs))
+    for spare, refused in ((-1, True), (0, False)):
+        there = SimpleNamespace(f_bavail=4000 * copies + spare, f_frsize=1, f_files=0, f_favail=0)
+        monkeypatch.setattr(preflight.os, "statvfs", lambda _, there=there: there)
+        assert bool(list(preflight._of_the_disk(graph.jobs, launch))) == refused

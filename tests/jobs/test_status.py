@@ -72,6 +72,21 @@ def test_what_slurm_dropped_with_its_parent_is_cancelled_and_says_with_whom(swee
     assert "b-finetune: cancelled: b-pretrain, which it starts from, was cancelled" in lines
 
 
+def test_a_report_whose_job_failed_is_told_and_how_to_make_it(sweep: Path, queue, capsys) -> None:
+    cluster.record(sweep, "5")
+    for folder in sweep.glob("*-*"):
+        assert not any(line.startswith("Report") for line in shown(sweep, capsys)), "runs are left"
+        finish(folder)
+    told = f"Report: job 5 has ended without it; `vitssl report {sweep}` makes it here"
+    assert told in shown(sweep, capsys)
+    (sweep / "report").mkdir()
+    (sweep / "report" / "report.html").touch()
+    os.utime(sweep / "report" / "report.html", (1, 1))
+    assert told in shown(sweep, capsys), "it is older than the submission"
+    (sweep / "report" / "report.html").touch()
+    assert not any(line.startswith("Report") for line in shown(sweep, capsys))
+
+
 def test_a_low_terminal_leaves_out_what_is_of_least_interest(sweep: Path, queue, capsys) -> None:
     queue |= {"2": cluster.Entry("RUNNING"), "3": cluster.Entry("PENDING", "Priority")}
     finish(sweep / "a-pretrain")

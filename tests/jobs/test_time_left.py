@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from jobs import local, overrides, predict, show, status, submit, tables
+from jobs import launcher, local, overrides, predict, show, status, submit, tables
 from jobs.cluster import Entry
 from jobs.local import Place
 from jobs.predict import START_S
@@ -238,3 +238,16 @@ def test_the_short_plan_says_what_a_job_takes_and_what_was_set(place: Path, monk
     assert printed("--executor", "slurm", *unlike)[0] == (
         "A job takes at most 2.50 hours on 2 nodes of 2 GPUs (scratch); 1 hour on 1 CPU (chain_short); 1 hour on 2 GPUs (chain_long)"
     )
+
+
+@pytest.mark.parametrize(
+    ("limit", "report", "asks"), [(None, "{}", "10 min"), (3, "{}", "3 min"), (3, "{partition: cpu, time: 1}", "1 min, partition=cpu")]
+)
+def test_the_short_plan_says_what_the_report_takes(place: Path, monkeypatch: pytest.MonkeyPatch, capsys, limit, report, asks) -> None:
+    Path("sweep.yaml").write_text(EXAMPLE)
+    monkeypatch.setattr(predict, "sweep", lambda *_: [])
+    monkeypatch.setattr(show.cluster, "answers", lambda: limit is not None)
+    monkeypatch.setattr(show.limits, "report_min", lambda _: limit)
+    monkeypatch.setattr(launcher, "check", lambda *_: None)
+    assert submit.main(["sweep.yaml", "axes.data=[plain]", "--dry-run", "--executor", "slurm", f"site.report={report}"]) == 0
+    assert f"The report is made by a job of 1 CPU and at most {asks}, when all others have ended\n" in capsys.readouterr().out

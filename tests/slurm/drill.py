@@ -60,6 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
 def test_cluster() -> Iterator[None]:
     folder = os.environ.get("SLURM_LOCAL_DIR", f"{tempfile.gettempdir()}/slurm-drill-{os.getpid()}")
     kept = _script("status", folder) == 0
+    os.environ.setdefault("SLURM_LOCAL_MESSAGE_TIMEOUT", "10")  # as clusters have it, and shorter than the outages
     assert _script("start", folder) == 0, "the cluster did not start"
     os.environ |= {"SLURM_CONF": f"{folder}/etc/slurm.conf", "OMP_NUM_THREADS": "1", "PATH": f"{os.environ['PATH']}:/usr/sbin"}
     try:

@@ -20,7 +20,8 @@ from jobs import cluster
 from tests.slurm.commands import events, misbehaving_sbatch, read_only, sh, wait_for
 
 TMPFS_MB, INODES = 64, 2000
-OUTAGE_S = 20  # of the controller, or of a node
+OUTAGE_S = 60  # of the controller: longer than SLURM's commands wait for it (MessageTimeout)
+NODE_OUTAGE_S = 10
 TIMED_OUT = "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1"
 
 
@@ -131,7 +132,7 @@ def node_down(trial: Trial) -> None:
     names = sh("squeue", "-h", "-j", trial.job, "-o", "%N")
     trial.detail = trial.chance.choice(sh("scontrol", "show", "hostnames", names).split())
     sh("scontrol", "update", f"nodename={trial.detail}", "state=down", "reason=drill")
-    time.sleep(OUTAGE_S / 2)
+    time.sleep(NODE_OUTAGE_S)
     if "down" in sh("sinfo", "-h", "-p", "gpu", "-n", trial.detail, "-o", "%t"):  # its daemon may have asked for it to return
         sh("scontrol", "update", f"nodename={trial.detail}", "state=resume")
 

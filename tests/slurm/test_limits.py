@@ -87,7 +87,7 @@ def test_limits_of_the_user_are_known(standin, at_most: None, capsys) -> None:
         sh("sbatch", "--hold", "--time=1", "--output=/dev/null", "--wrap", "true")
     assert submit.main([SWEEP, "--executor", "slurm", "arms=[direct]", "resources.hours=0.03"], module="standin") == 2
     said = capsys.readouterr().err
-    assert said.startswith("error: SLURM takes no sweep now: MaxSubmitJobs of root in account root is 2, and 2 jobs are there; submit when")
+    assert said.startswith("error: SLURM can take no more jobs now: MaxSubmitJobs of root in account root is 2, and 2 jobs are there; ")
 
 
 @pytest.mark.parametrize(("options", "said"), [("size=20k", " GB are free in "), ("size=100m,nr_inodes=90", " (inodes) are free in ")])

@@ -1,0 +1,62 @@
+"""`--wait`: how each run of a sweep on SLURM ends, as it does, and then the report."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from jobs import cluster
+from jobs.folders import Launch, error_of, is_done, status_command
+from jobs.graph import Graph
+from jobs.node import report_command
+from vitssl.config import ConfigError
+
+WAIT_S = 5.0
+
+
+def wait_for(graph: Graph, launch: Launch, console: Console) -> int:
+    """Wait for the runs and the report's job, printing how each run ends; then show the report. Exit code 1: a run is not done.
+
+    Where runs are held, and all others are done or wait for those, there is nothing to wait for.
+    """
+    try:
+        _wait(graph, launch.sweep, console)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"the jobs go on; follow them with: {status_command(launch.sweep)}") from None
+    about = launch.about() | {"source": str(launch.source)}
+    subprocess.run(report_command(launch.sweep, about), check=False, cwd=launch.source)
+    return 0 if all(is_done(job) for job in graph.jobs) else 1
+
+
+def _wait(graph: Graph, sweep: Path, console: Console) -> None:
+    told: set[str] = set()
+    there = True
+    while there:
+        there, comments = _waiting(graph, sweep)
+        for job in graph.jobs:
+            ended = "done" if is_done(job) else error_of(job.folder) or comments.get(job.folder)
+            if job.identity not in told and ended:
+                told.add(job.identity)
+                console.print(f"{job.name}: {ended}", soft_wrap=True, highlight=False)
+        time.sleep(WAIT_S if there else 0)
+
+
+def _waiting(graph: Graph, sweep: Path) -> tuple[bool, dict[Path, str]]:
+    """Does anything go on by itself? If SLURM does not answer, it may. And {folder: why} of the runs that are held."""
+    try:
+        entries = cluster.queued(job.folder for job in graph.jobs if not is_done(job))
+        report = cluster.queued([sweep]).get(sweep)
+        left = cluster.left(sweep)
+        if report is not None and report.state == "PENDING" and report.is_mine and not entries and not left:
+            # it may have to wait for long, or for ever, and can be made here
+            cluster.output("scancel", cluster.job_id(sweep))
+            report = None
+    except ConfigError:
+        return True, {}
+    held = {folder: entry.comment or entry.reason for folder, entry in entries.items() if entry.state == "HELD"}
+    blocked = all(folder in held or entry.reason == "Dependency" for folder, entry in entries.items())
+    follows = report is not None and left > 0  # it queues what is left
+    return (report is not None or bool(entries)) and (follows or not (held and blocked)), held

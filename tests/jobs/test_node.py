@@ -1,0 +1,52 @@
+"""How the task of a run ends, by how training did (jobs/node.py); tests/slurm has real ones."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from jobs import node
+from vitssl.files import read_json, write_json
+
+TORCHRUN = "  exitcode  : -9 (pid: 77)\n  error_file: <N/A>\n  traceback : Signal 9 (SIGKILL) received by PID 77"
+
+
+@pytest.fixture
+def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """`task(line)`: run the task of a run in whose place a shell runs this line; it raises what the task does."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    write_json(folder / "job.json", {"parents": [], "hours": 1})
+    paths = SimpleNamespace(result_pickle=tmp_path / "result.pkl")
+    environment = SimpleNamespace(paths=paths, node=0, hostnames=["n1"], raw_job_id="7")
+    monkeypatch.setattr(node.submitit, "JobEnvironment", lambda: environment)
+    monkeypatch.setattr(node, "_ends_at", lambda _: None)
+    numbers = (signal.SIGUSR2, signal.SIGTERM, signal.SIGALRM)
+    before = [signal.getsignal(number) for number in numbers]
+
+    def run(line: str) -> None:
+        monkeypatch.setattr(node, "start", lambda *_, **options: subprocess.Popen(["bash", "-c", line], cwd=folder, **options))
+        node.Node(str(folder))()
+
+    yield run
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("line", ["kill -9 $$", "exit 137", f"printf '%s\n' '{TORCHRUN}'; exit 1"])
+def test_killed_before_its_first_step_a_run_is_started_again(task, tmp_path: Path, line: str) -> None:
+    with pytest.raises(RuntimeError, match="run failed: exit code"):
+        task(line)
+    assert not (tmp_path / "run" / "error.json").exists(), "batch.sh restarts it"
+
+
+@pytest.mark.parametrize("line", ["exit 1", "echo 'FATAL: could not open image'; exit 255", "exit 127"])
+def test_what_does_not_start_at_all_is_not_started_again(task, tmp_path: Path, line: str) -> None:
+    with pytest.raises(RuntimeError, match="run failed: exit code"):
+        task(line)
+    assert read_json(tmp_path / "run" / "error.json")["message"].startswith("exit code ")

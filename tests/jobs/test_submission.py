@@ -1,0 +1,237 @@
+"""What a submission asks SLURM for, with a stand-in for SLURM's commands; tests/slurm has the real ones."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from jobs import cluster, launcher, limits, node, waiting
+from jobs.cluster import Entry
+from jobs.folders import Launch
+from jobs.graph import Graph
+from jobs.launcher import Rest
+from jobs.limits import Limit
+from vitssl.config import ConfigError, Site
+
+WORDS = ("axes.data=[plain]", "axes.seed=[0,1]", "arms=[chain_short]")
+
+
+@dataclass
+class Slurm:
+    """Its queue, the room for more, and what it was asked for."""
+
+    queue: dict[str, Entry] = field(default_factory=dict)
+    room: int = 100
+    calls: list[tuple[str, ...]] = field(default_factory=list)
+    submitted: int = 0
+    silent: bool = False
+
+    def output(self, *words: str) -> str:
+        if self.silent:
+            raise cluster.Silent(f"{words[0]} failed: Unable to contact slurm controller")
+        self.calls.append(words)
+        return "MaxArraySize = 1001" if words[:2] == ("scontrol", "show") else "gpu*|infinite" if words[0] == "sinfo" else ""
+
+    def submit(self, script: Path) -> str:
+        if self.silent:
+            raise cluster.Silent("sbatch failed: Unable to contact slurm controller")
+        self.submitted += 1
+        job, last = str(1000 + self.submitted), re.search(r"--array=0-(\d+)", script.read_text())
+        ids = [f"{job}_{i}" for i in range(int(last[1]) + 1)] if last else [job]
+        self.queue |= {one: Entry("PENDING", user=cluster.me()) for one in ids}
+        return job
+
+    def asked(self, *words: str) -> bool:
+        return any(call[: len(words)] == words for call in self.calls)
+
+
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    fake = Slurm()
+    monkeypatch.setattr(cluster, "output", fake.output)
+    monkeypatch.setattr(cluster, "submit", fake.submit)
+    monkeypatch.setattr(cluster, "jobs", lambda users: dict(fake.queue))
+    monkeypatch.setattr(cluster.shutil, "which", lambda name, *more: name)
+    monkeypatch.setattr(limits, "room", lambda site: Limit("MaxJobCount", fake.room, 0))
+    monkeypatch.setattr(launcher.preflight, "_problems", lambda *_: iter(()))
+    monkeypatch.setattr(launcher.preflight, "_refusals", lambda *_: iter(()))
+    return fake
+
+
+@pytest.fixture
+def submit(place: Path, capsys) -> Callable[[Graph], str]:
+    """`submit(graph)`: what it says."""
+
+    def made(graph: Graph) -> str:
+        source = place / "source"
+        source.mkdir(exist_ok=True)
+        launcher.run(graph, Launch(place / "runs" / "example", "slurm", Site(), source, commit=(None, True)), Console(width=500))
+        return capsys.readouterr().out
+
+    return made
+
+
+@pytest.mark.parametrize("room", [3, 100])
+def test_held_runs_of_a_sweep_that_fills_the_queue_are_released(expand, submit, slurm: Slurm, room: int) -> None:
+    """With a room of 3 two are queued, and a job that queues the other two; else all, and the report."""
+    graph = expand(*WORDS)
+    slurm.room = room
+    submit(graph)
+    held = cluster.job_id(graph.jobs[0].folder)
+    slurm.queue[held] = Entry("HELD", comment="held: 3 restarts without progress", user=cluster.me())
+    slurm.room, before = 0, slurm.submitted
+    assert "of which 1 held: released, 0 submitted in 0 arrays" in submit(graph)
+    assert slurm.asked("scontrol", "release", held) and slurm.submitted == before and not slurm.asked("scancel")
+
+
+def test_without_room_nothing_new_is_taken_but_what_is_held_goes_on(expand, submit, slurm: Slurm) -> None:
+    graph = expand(*WORDS)
+    submit(graph)
+    del slurm.queue["1002_0"], slurm.queue["1002_1"]
+    slurm.queue["1001_0"] = Entry("HELD", user=cluster.me())
+    slurm.room = 0
+    with pytest.raises(ConfigError, match="MaxJobCount"):
+        submit(graph)
+    assert slurm.asked("scontrol", "release", "1001_0")
+
+
+def test_a_parent_whose_end_is_seen_late_is_not_taken_for_one_that_failed(expand, submit, slurm: Slurm, monkeypatch) -> None:
+    """Its job has left the queue, and NFS shows what it wrote a little later."""
+    graph = expand(*WORDS)
+    submit(graph)
+    for job in (parents := [job for job in graph.jobs if not job.parents]):
+        del slurm.queue[cluster.job_id(job.folder)]
+
+    def show(_: float) -> None:
+        for job in parents:
+            (job.folder / "done.json").write_text('{"step": 0, "epochs": 0.0}')
+
+    monkeypatch.setattr(node.time, "sleep", show)
+    assert "2 done before, 2 in the queue before, 0 submitted" in submit(graph) and not slurm.asked("scancel", "1002_0")
+    assert not any((job.folder / "error.json").exists() for job in graph.jobs)
+
+
+def test_waiting_goes_on_as_long_as_runs_do_though_the_report_is_gone(expand, submit, slurm: Slurm, place: Path) -> None:
+    graph, sweep = expand(*WORDS), place / "runs" / "example"
+    submit(graph)
+
+    def going_on() -> bool:
+        return waiting._waiting(graph, sweep)[0]
+
+    report = slurm.queue.pop(cluster.job_id(sweep))
+    assert going_on()
+    for job in ("1001_0", "1001_1"):
+        slurm.queue[job].state = "HELD"
+        slurm.queue[job.replace("1001", "1002")].reason = "Dependency"
+    assert not going_on(), "what is held, and what waits for it"
+    slurm.queue["1001_1"].state = "RUNNING"
+    assert going_on()
+    slurm.queue.clear()
+    assert not going_on()
+    slurm.queue[cluster.job_id(sweep)] = report
+    report.state = "RUNNING"
+    assert going_on()
+
+
+# ---------------------------------------------------------------------------------------------------------------- the rest
+
+
+@pytest.fixture
+def rest(expand, submit, slurm: Slurm, place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rest]:
+    """Of four runs two are queued; the job that is to queue the other two, and what follows, runs."""
+    graph = expand(*WORDS)
+    slurm.room = 3
+    submit(graph)
+    slurm.room = 100
+    monkeypatch.setenv("SLURM_JOB_ID", cluster.job_id(place / "runs" / "example"))
+    slurm.queue[cluster.job_id(place / "runs" / "example")].state = "RUNNING"
+    monkeypatch.setattr(launcher.time, "sleep", lambda _: setattr(slurm, "silent", False))
+    numbers = (signal.SIGUSR2, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    source = place / "source"
+    yield Rest(graph, graph.jobs[2:], Launch(place / "runs" / "example", "slurm", Site(), source, commit=(None, True)))
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+def queued_in_the_end(slurm: Slurm, rest: Rest) -> bool:
+    return all(cluster.job_id(job.folder) in slurm.queue for job in rest.graph.jobs) and cluster.left(rest.launch.sweep) == 0
+
+
+def test_the_rest_is_queued_and_the_report_follows(rest: Rest, slurm: Slurm) -> None:
+    before = slurm.submitted
+    rest()
+    assert slurm.submitted == before + 3 and queued_in_the_end(slurm, rest) and not slurm.asked("scontrol", "requeue")
+
+
+def test_a_rest_that_is_started_again_halfway_queues_no_run_twice(rest: Rest, slurm: Slurm, monkeypatch) -> None:
+    submit_last, before = launcher._submit_last, slurm.submitted
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(launcher, "_submit_last", lambda *_, **__: sys.exit(1))  # it is killed there
+        rest()
+    failed = rest.left[0].folder
+    slurm.queue.pop(cluster.job_id(failed))
+    assert launcher._submit_last is submit_last
+    rest()
+    assert slurm.submitted == before + 3 and cluster.left(rest.launch.sweep) == 0, "two runs, none again, and the report"
+
+
+def test_a_rest_that_gets_no_answer_goes_back_into_the_queue(rest: Rest, slurm: Slurm) -> None:
+    slurm.silent = True
+    rest()
+    assert slurm.asked("scontrol", "requeue", cluster.job_id(rest.launch.sweep))
+    rest()
+    assert queued_in_the_end(slurm, rest)
+
+
+def test_a_rest_whose_sbatch_is_not_answered_takes_back_what_it_has_queued(rest: Rest, slurm: Slurm, monkeypatch) -> None:
+    submit, taken_back, before = cluster.submit, launcher._taken_back, slurm.submitted
+
+    def answered(call, *arguments):
+        slurm.silent = False
+        return call(*arguments)
+
+    def once(script: Path) -> str:
+        slurm.silent = slurm.submitted > before  # after the first
+        return submit(script)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster, "submit", once)
+        patch.setattr(launcher, "_taken_back", lambda arrays: answered(taken_back, arrays))
+        rest()
+    assert slurm.asked("scontrol", "requeue") and slurm.asked("scancel")
+    rest()
+    assert queued_in_the_end(slurm, rest)
+
+
+def test_a_rest_that_is_warned_goes_back_into_the_queue(rest: Rest, slurm: Slurm, monkeypatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster, "submit", lambda script: signal.raise_signal(signal.SIGUSR2))
+        rest()
+    assert slurm.asked("scontrol", "requeue", cluster.job_id(rest.launch.sweep))
+    rest()
+    assert queued_in_the_end(slurm, rest)
+
+
+def test_a_report_is_not_ended_by_slurms_warning(rest: Rest, monkeypatch) -> None:
+    said = []
+
+    def run(*_, **__) -> None:
+        signal.raise_signal(signal.SIGUSR2)
+        said.append("made")
+
+    signal.signal(signal.SIGUSR2, lambda *_: sys.exit("warned"))
+    monkeypatch.setattr(node.subprocess, "run", run)
+    node.Report(str(rest.launch.sweep), rest.launch.about() | {"source": str(rest.launch.source)})()
+    assert said == ["made"]
+
+
+def test_a_report_is_warned_shortly_before_its_end(rest: Rest) -> None:
+    assert "#SBATCH --signal=USR2@10\n" in launcher.sbatch.of_report(rest.launch, "report", None, 3, 3).script(1)
