@@ -10,7 +10,8 @@ import pytest
 
 from jobs import cancel, limits, predict, retry, status, submit
 from jobs import cluster as slurm
-from tests.slurm.commands import held, is_done, kill_task, run_folder, sh, starts, wait_for
+from tests.jobs.standin import HELD_AT
+from tests.slurm.commands import goes_on, held, is_done, kill_task, run_folder, sh, starts, wait_for
 from tests.slurm.conftest import running
 from vitssl.config import Site
 
@@ -23,7 +24,7 @@ SEEDS = "axes.seed=[" + ",".join(map(str, range(20, 38))) + "]"
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Beside the other tests' cluster."""
-    knobs = {"ARRAY": 4, "JOBS": 15, "JOB_AGE": 2, "MAX_TIME": 3, "ENFORCE": "limits", "PORT": 23800, "PREFIX": "few"}
+    knobs = {"ARRAY": 4, "JOBS": 15, "JOB_AGE": 2, "MAX_TIME": 3, "ENFORCE": "limits", "PREEMPT_SIGNAL": 0, "PORT": 23800, "PREFIX": "few"}
     with running(f"/tmp/{tmp_path_factory.mktemp('few').parent.name}-few", **knobs):
         sh("scontrol", "update", "partitionname=gpu-preempt", "state=drain", "maxnodes=2")
         yield
@@ -69,6 +70,23 @@ def test_a_container_that_is_not_there_is_refused(standin, capsys) -> None:
 def test_any_of_several_partitions_will_do(standin) -> None:
     sweep = standin("arms=[direct]", SHORT, "site.partition='gpu-preempt,gpu'", "site.report={partition: gpu}", "--wait")
     assert is_done(run_folder(sweep, "direct"))
+
+
+@pytest.fixture
+def preemptible(cluster: None) -> Iterator[str]:
+    """A partition whose jobs those of `gpu` preempt, by SIGTERM alone."""
+    sh("scontrol", "update", "partitionname=gpu-preempt", "state=up", "maxnodes=unlimited")
+    yield "gpu-preempt"
+    sh("scontrol", "update", "partitionname=gpu-preempt", "state=drain", "maxnodes=2")
+
+
+def test_a_job_that_is_preempted_by_term_alone_saves_and_goes_on(standin, hold, preemptible) -> None:
+    folder = run_folder(standin("arms=[direct]", SHORT, f"site.partition={preemptible}", "site.report={partition: gpu}"), "direct")
+    wait_for(lambda: held(folder))
+    sh("sbatch", "--partition=gpu", "--nodes=4", "--exclusive", "--time=1", "--output=/dev/null", "--wrap", "sleep 1")
+    goes_on(folder, hold)
+    wait_for(lambda: is_done(folder))
+    assert starts(folder) == [0, HELD_AT]
 
 
 @pytest.fixture
