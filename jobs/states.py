@@ -103,7 +103,7 @@ def _status(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: 
     if status.error is None and entry is not None and WITHOUT_PROGRESS.match(entry.comment):
         status.error = entry.comment
     elif status.error is None and entry is not None and entry.state == "HELD":
-        status.error = f"held by SLURM or a person: {entry.reason}"
+        status.error = f"held by SLURM or a person ({entry.reason}); the command that submitted it releases it"
     if job_id is not None and (status.error or status.state == "stopped") and not _is_told(status.error):
         status.error = "; ".join(filter(None, [status.error, cause(folder)])) or None
     if status.error is None and entry is None and job_id is not None and status.state == "not begun":

@@ -249,4 +249,4 @@ def test_the_log_of_what_failed_ends_with_the_first_ranks_traceback(sweep: Path,
 def test_a_job_that_slurm_held_says_why(sweep, queue, capsys) -> None:
     """After a node was lost and came back, say; `batch.sh` has nothing to do with it."""
     queue["1"] = cluster.Entry("HELD", "launch failed requeued held")
-    assert any("held by SLURM or a person: launch failed requeued held" in line for line in shown(sweep, capsys))
+    assert any("held by SLURM or a person (launch failed requeued held); the command" in line for line in shown(sweep, capsys))

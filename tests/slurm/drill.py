@@ -171,11 +171,18 @@ def disturb(trial: Trial, fault: Fault) -> str:
 
 
 def wait_for_end(trial: Trial) -> None:
-    """Until the pretraining is done and out of the queue."""
-    end = time.monotonic() + ENDS_S
+    """Until the pretraining is done and out of the queue.
+
+    SLURM itself holds a job that comes back to a node before its last processes have left it; a person then types the command again.
+    """
+    end, released = time.monotonic() + ENDS_S, False
     while not is_done(trial.folder) or trial.folder in cluster.queued([trial.folder]):
         shown = state_of(trial.folder)
         said = f"{shown.state}, {shown.error}"
+        if shown.state == "held" and "launch failed" in (shown.error or "") and not released:
+            assert submit_it(trial) == 0, "the command that releases it was refused"
+            end, released, trial.detail = time.monotonic() + ENDS_S, True, f"{trial.detail}, held by SLURM, released by the command"
+            continue
         assert shown.state not in ("failed", "held", "cancelled", "stopped") or time.monotonic() < end - ENDS_S + 15, said
         assert time.monotonic() < end, f"not over after {ENDS_S} s: {said}; restarts {restarts(trial.folder)}"
         time.sleep(0.3)
