@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("faults", nargs="*", metavar="FAULT", help=f"of {' '.join(FAULTS)}; default: all")
     parser.add_argument("--trials", type=int, default=1, help="of each fault (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the steps and choices; it is printed")
-    parser.add_argument("--nodes", type=int, default=2, help="of a run (default: %(default)s)")
+    parser.add_argument("--nodes", type=int, default=2, help="of a run, but two at least where a fault needs them (default: %(default)s)")
     parser.add_argument("--at-once", type=int, default=1, help="trials, but for faults that reach every job (default: %(default)s)")
     options = parser.parse_args(arguments)
     if unknown := set(options.faults) - set(FAULTS):
@@ -94,9 +94,10 @@ def workplace() -> Iterator[Path]:
 def drill(place: Path, names: list[str], trials: int, seed: int, nodes: int, at_once: int = 1) -> bool:
     """Print a line per trial and a table of all; did all succeed?"""
     print(f"seed {seed}, in {place}", flush=True)
-    undisturbed = Trial("undisturbed", place, 0, random.Random(), nodes)
-    assert submit_it(undisturbed, "--wait") == 0, f"the undisturbed sweep failed: {place}/undisturbed.txt"
-    attempt = partial(one, place=place, seed=seed, nodes=nodes, expected=checkpoint(undisturbed.folder))
+    begun = time.monotonic()
+    wanted = {name: max(nodes, FAULTS[name].nodes) for name in names}
+    expected = {count: undisturbed(place, count) for count in sorted(set(wanted.values()))}
+    attempt = partial(one, place=place, seed=seed, nodes=wanted, expected=expected)
     chosen = [(name, number) for number in range(trials) for name in names]
     done: list[tuple[str, Trial, str]] = []
     for together in (True, False):
@@ -112,7 +113,15 @@ def drill(place: Path, names: list[str], trials: int, seed: int, nodes: int, at_
         if problem:
             print(f"{trial.name}: {problem}")
         outcomes[name].append(problem or outcome)
+    print(f"\n{len(done)} trials in {time.monotonic() - begun:.0f} s, {at_once} at once")
     return table(outcomes)
+
+
+def undisturbed(place: Path, nodes: int) -> dict[str, Any]:
+    """The checkpoint of a run on so many nodes to which nothing happens."""
+    trial = Trial(f"undisturbed-{nodes}", place, 0, random.Random(), nodes)
+    assert submit_it(trial, "--wait") == 0, f"the undisturbed sweep failed: {place}/{trial.name}.txt"
+    return checkpoint(trial.folder)
 
 
 def submit_it(trial: Trial, *words: str) -> int:
@@ -124,12 +133,14 @@ def submit_it(trial: Trial, *words: str) -> int:
     return code
 
 
-def one(which: tuple[str, int], place: Path, seed: int, nodes: int, expected: dict[str, Any]) -> tuple[Trial, str, float]:
-    """A trial of a fault, its outcome, and the seconds that it took."""
+def one(
+    which: tuple[str, int], place: Path, seed: int, nodes: dict[str, int], expected: dict[int, dict[str, Any]]
+) -> tuple[Trial, str, float]:
+    """A trial of a fault, its outcome, and the seconds that it took. Nodes by fault, and by their number the checkpoint to expect."""
     name, number = which
     chance, begun = random.Random(f"{seed} {name} {number}"), time.monotonic()
-    trial = Trial(f"{name}-{number}", place, chance.randrange(FIRST, LAST_STEP), chance, nodes)
-    return trial, outcome_of(trial, FAULTS[name], expected), time.monotonic() - begun
+    trial = Trial(f"{name}-{number}", place, chance.randrange(FIRST, LAST_STEP), chance, nodes[name])
+    return trial, outcome_of(trial, FAULTS[name], expected[trial.nodes]), time.monotonic() - begun
 
 
 def outcome_of(trial: Trial, fault: Fault, expected: dict[str, Any]) -> str:

@@ -60,6 +60,7 @@ class Fault:
     cause: str | None = None
     taken: bool = True  # the first submission
     alone: bool = False  # it reaches every job there is
+    nodes: int = 1  # at least: on one there is no torchrun
 
 
 # ------------------------------------------------------------------------------------------------ signals and kills
@@ -295,10 +296,10 @@ FAULTS = {
     "term": Fault(signal_job("-s TERM", "--batch -s TERM", "--full -s TERM")),
     "requeue": Fault(requeue),
     "worker": Fault(kill(workers)),
-    "torchrun": Fault(kill(started)),
-    "task": Fault(kill(tasks)),
+    "torchrun": Fault(kill(started), nodes=2),
+    "task": Fault(kill(tasks), nodes=2),
     "slurmstepd": Fault(kill(stepds)),
-    "node-down": Fault(node_down, alone=True),
+    "node-down": Fault(node_down, alone=True, nodes=2),
     "truncated": Fault(truncated),
     "shard": Fault(altered_shard, own_shards, cause=r"train-\d+\.tar"),
     "full-disk": Fault(full_disk, on_tmpfs(f"size={TMPFS_MB}m"), cause=r"(?i)no space"),
