@@ -54,7 +54,7 @@ def cancel_some(sweep: Path, names: list[str]) -> None:
     """
     meant = named(sweep, names)
     if (pid := local.running(sweep)) is not None:
-        raise ConfigError(f"process {pid} of this machine trains {sweep}, one run after the other; without names, cancel ends all of it")
+        raise ConfigError(f"process {pid} of this machine trains all of {sweep}; without names, cancel ends it")
     known = _known([*dict.fromkeys(folder for of in (*runs_of(sweep), meant) for folder in of), sweep])
     runs = [folder for folder in known if folder != sweep]
     left = yet_to_queue(sweep, runs) if sweep in known else set()
