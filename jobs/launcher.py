@@ -52,6 +52,7 @@ def run(graph: Graph, launch: Launch, console: Console) -> None:
     """
     in_queue = cluster.settled(job.folder for job in graph.jobs if not is_done(job))
     _take_out_what_waits_in_vain(graph, in_queue)
+    _let_go_what_waits_for_nothing(graph, in_queue, launch)
     for folder in (held := [folder for folder, entry in in_queue.items() if entry.state == "HELD"]):
         cluster.go_on(folder)
     todo = [job for job in graph.jobs if not is_done(job) and job.folder not in in_queue]
@@ -100,6 +101,14 @@ def _take_out_what_waits_in_vain(graph: Graph, in_queue: dict[Path, cluster.Entr
             vain.append(job.folder)
     if vain:
         cluster.output("scancel", *(cluster.job_id(folder) for folder in vain))
+
+
+def _let_go_what_waits_for_nothing(graph: Graph, in_queue: dict[Path, cluster.Entry], launch: Launch) -> None:
+    """Jobs that wait for a job, though the run that they start from is done: where SLURM has lost sight of a step, that job never ends."""
+    behind = ",".join(filter(None, sbatch.behind(launch.site)))
+    for job in (job for job in graph.jobs if job.folder in in_queue and in_queue[job.folder].reason == "Dependency"):
+        if job.parents and all(map(is_trained, job.parents)):
+            cluster.output("scontrol", "update", f"jobid={cluster.job_id(job.folder)}", f"dependency={behind}")
 
 
 def _lost(parents: Iterable[Job]) -> set[Path]:

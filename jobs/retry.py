@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -123,8 +124,12 @@ def _launch(sweep: Path, executors: set[str], module: str) -> Launch:
         raise ConfigError("some of these ran on this machine, and others on SLURM; name either", place=str(sweep))
     if executors == {"slurm"} and not cluster.answers():
         raise ConfigError("these runs were submitted to SLURM, and no cluster answers here (scontrol ping)", place=str(sweep))
-    site = merge(Site, read_sweep(sweep).get("site") or {}, where=str(sweep / "sweep.json"))
-    return Launch(sweep, executors.pop(), site, Path(), module=module)
+    facts = read_sweep(sweep)
+    site, start = merge(Site, facts.get("site") or {}, where=str(sweep / "sweep.json")), facts.get("start")
+    if start is not None and start["begin"] < time.time():  # what was tried at the greenest time is tried again now
+        site.additional.pop("begin", None)
+        start = None
+    return Launch(sweep, executors.pop(), site, Path(), module=module, start=start)
 
 
 def _run(graph: Graph, launch: Launch, wait: bool, console: Console) -> int:

@@ -87,12 +87,12 @@ def of_runs(jobs: list[Job], dependency: str | None, launch: Launch, write: bool
         cpus_per_task=resources.cpus_per_gpu * max(1, resources.gpus_per_node),
         signal_delay_s=warning_s(resources.hours),
         setup=_setup(launch, listed), array_parallelism=launch.site.max_parallel or NO_CAP,
-        **gpus, **memory, **_common(launch.site, launch, _of_runs(launch.site), dependency, *_behind(launch.site)),
+        **gpus, **memory, **_common(launch.site, launch, _of_runs(launch.site), dependency, *behind(launch.site)),
     )  # fmt: skip
     return executor
 
 
-def _behind(site: Site) -> list[str | None]:
+def behind(site: Site) -> list[str | None]:
     """What all runs of a sweep wait for, by the site."""
     return ["afterany:" + ":".join(site.after) if site.after else None, site.additional.get("dependency")]
 

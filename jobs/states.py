@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,15 @@ from jobs import cluster, local
 from jobs.causes import cause
 from jobs.chosen import parents_of, runs_of
 from jobs.folders import error_of
-from vitssl.config import ConfigError
+from vitssl.config import ConfigError, load
+from vitssl.config.evals import pending
 from vitssl.files import read_events, read_json
 from vitssl.lost import lost_kwh
 
 ENDED = ("done", "failed", "cancelled", "unreadable")
 HOW = {"failed": "failed", "cancelled": "was cancelled"}
 GONE = (*ENDED, "stopped", "not begun")  # nothing happens any more by itself
+HANGS_S = 180  # after its last word; a job ends a minute after its run is done
 WITHOUT_PROGRESS = re.compile(r"restart \d|held: ")  # as `batch.sh` writes of such restarts
 EXIT_CODE = re.compile(r"exit code -?\d+")  # all that is known of the end of a process which left no reason
 
@@ -108,6 +111,8 @@ def _status(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: 
         status.error = "; ".join(filter(None, [status.error, cause(folder)])) or None
     if status.error is None and entry is None and job_id is not None and status.state == "not begun":
         status.error = _left_behind(folder, job_id)
+    if status.state == "done" and entry is not None and entry.state == "RUNNING" and _hangs(folder):
+        status.error = f"done, but its job does not end: scancel {job_id}"
     events = read_events(folder / "metrics.jsonl")
     evaluations = [event for event in reversed(events) if event["event"] == "eval"]
     newest = next((event for event in evaluations if "test" in event), evaluations[0] if evaluations else None)
@@ -119,6 +124,12 @@ def _status(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: 
     for name in ("job.json", "done.json"):  # which starting it, and the time left, depend on
         read_json(folder / name)
     return status
+
+
+def _hangs(folder: Path) -> bool:
+    """Should the job of a trained run have ended by now (batch.sh)? It may evaluate it, too."""
+    wrote = max(path.stat().st_mtime for path in (folder / "done.json", folder / "evals.json") if path.exists())
+    return time.time() - wrote > HANGS_S and not pending(load(folder), read_json(folder / "evals.json"))
 
 
 def _left_behind(folder: Path, job_id: str) -> str | None:

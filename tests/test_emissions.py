@@ -180,6 +180,20 @@ def test_with_a_file_of_intensities_emissions_are_of_the_hour(tmp_path):
     assert record["country"] == "by the hour"
 
 
+def test_two_threads_that_write_do_not_share_out_the_same_energy(tmp_path, monkeypatch):
+    add, tracker = emissions.intensity.ByQuarterHour.add, Tracker(tmp_path, 0, Site(), gpus=0)
+
+    def alone(self, *reading) -> None:
+        assert tracker._lock.locked()
+        add(self, *reading)
+
+    monkeypatch.setattr(emissions.intensity.ByQuarterHour, "add", alone)
+    with tracker:
+        time.sleep(0.2)
+    record = json.loads(tracker.path.read_text())
+    assert sum(record["kwh_by_quarter_hour"].values()) == pytest.approx(record["energy_kwh"])
+
+
 def test_codecarbon_that_measures_nothing_is_an_error_with_its_reason(tmp_path):
     tracker, before = Tracker(tmp_path / "gone", 0, Site()), set(threading.enumerate())
     with pytest.raises(RuntimeError, match=r"measured nothing .*FileNotFoundError: .*gone"):

@@ -142,13 +142,18 @@ class Tracker:
     def _write(self, total: Any) -> None:
         if self._gpus and not total.gpu_model:
             raise RuntimeError(f"codecarbon finds none of this job's {len(self._gpus)} GPUs; it needs nvidia-smi on the PATH")
+        with self._lock:
+            write_json(self.path, self._record(total))
+
+    def _record(self, total: Any) -> dict[str, Any]:
+        """What was drawn so far; the caller holds the lock."""
         gpu_kwh = total.gpu_energy if self._gpus else 0.0
         cpu_kwh, ram_kwh = total.cpu_energy * self._share, total.ram_energy * self._share
         energy_kwh, end = gpu_kwh + cpu_kwh + ram_kwh, time.time()
         self._by_hour.add(energy_kwh, end)
         by_hour = self._by_hour.kwh
         co2e_kg = energy_kwh * self._intensity if self._grid is None else intensity.co2e_kg(by_hour, self._grid)
-        record = {
+        return {
             "attempt": self._attempt, "node": self._node, "start": end - total.duration, "end": end, "duration_s": total.duration,
             "gpus": len(self._gpus), "gpu_names": [gpu.name for gpu in self._gpus], "gpu_uuids": [gpu.uuid for gpu in self._gpus],
             "cpu_model": total.cpu_model, "gpu_kwh": gpu_kwh, "cpu_kwh": cpu_kwh, "ram_kwh": ram_kwh, "energy_kwh": energy_kwh,
@@ -158,8 +163,6 @@ class Tracker:
             "cpu_power_source": self._cpu_power_source, "codecarbon": total.codecarbon_version,
             "gpu_busy_s": total.duration * len(self._gpus) * total.gpu_utilization_percent / 100, **self._cpu.read(),
         }  # fmt: skip
-        with self._lock:
-            write_json(self.path, record)
 
 
 # ---------------------------------------------------------------------------------------------------- codecarbon's quirks

@@ -90,11 +90,12 @@ DATA = {
     "name": str, "classes": COUNT, "sha256": str, "train_images": POSITIVE_COUNT, "labelled_images": COUNT, "val_images": COUNT,
     "test_images": COUNT, "smallest_px": [COUNT], "largest_px": [COUNT], "near_duplicates?": (COUNT, None),
 }  # fmt: skip
+START = {"asked": TIME, "begin": TIME, "at_once": AMOUNT, "then": AMOUNT}  # of `--greenest-within`
 JOB = {
     "site?": Site, "data?": DATA, "arm?": str, "stage?": str, "axes?": {...: LABEL}, "source?": str, "parents?": [str], "identity?": str,
     "schema?": Number(int),
     "architecture?": str, "executor?": str, "nodes?": POSITIVE_COUNT, "gpus_per_node?": COUNT,
-    "imported?": {"file": str, "layout": str, "sha256": str},
+    "imported?": {"file": str, "layout": str, "sha256": str}, "start?": START,
 }  # fmt: skip
 EVALUATED = ("test", "test_ema", "val", "test_best", "selected")  # the results that done.json holds
 DONE = {"step": COUNT, "epochs": AMOUNT, "time_s?": AMOUNT, **{f"{name}?": (METRICS, None) for name in EVALUATED}}
@@ -130,6 +131,7 @@ SWEEP = {
     "paper?": ({"title": str, "table": str, "url": LINK}, None), "notes?": [LINES], "overrides?": ([str], None),
     "equal?": ({"all": (EQUAL, None), "axes": {...: {...: (EQUAL, None)}}}, None), "work?": {...: {"images": AMOUNT, "architecture": str}},
     "site?": (Site, None), "file?": (str, None), "command?": (LINES, None), "commit?": (str, None), "dirty?": bool, "created?": str,
+    "start?": START,
 }  # fmt: skip
 ANALYSED = {"images": COUNT, "weights": str}
 SELECTIONS = ANALYSED | {

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
 from jobs import retry, submit
 from tests.jobs.conftest import EXAMPLE
-from vitssl.files import read_json
+from vitssl.files import read_json, write_json
 
 HERE = Path(__file__).parent
 WORDS = ["axes.data=[plain]", "axes.seed=13", "resources={gpus_per_node: 1, hours: 3}", "loop.max_steps=1", "arms=[chain_short]"]
@@ -74,3 +75,14 @@ def test_what_was_on_slurm_is_not_trained_here(failed: Path, monkeypatch, capfd)
         (folder / "job.json").write_text(json.dumps(read_json(folder / "job.json") | {"executor": "slurm"}))
     assert retry.main(["runs/example"], module="standin") == 2
     assert "these runs were submitted to SLURM, and no cluster answers here" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("in_s", "kept"), [(-60.0, False), (3600.0, True)])
+def test_the_greenest_time_is_kept_with_its_reason_while_it_is_to_come(tmp_path: Path, monkeypatch, in_s: float, kept: bool) -> None:
+    monkeypatch.setattr(retry.cluster, "answers", lambda: True)
+    start = {"asked": time.time() - 7200, "begin": time.time() + in_s, "at_once": 0.4, "then": 0.1}
+    site = {"nice": 5, "additional": {"begin": "2026-11-24T20:00:00", "exclusive": "true"}}
+    write_json(tmp_path / "sweep.json", {"name": "x", "arms": [{"name": "a"}], "cells": [], "site": site, "start": start})
+    launch = retry._launch(tmp_path, {"slurm"}, "standin")
+    assert ("begin" in launch.site.additional, launch.start) == (kept, start if kept else None)
+    assert launch.site.additional["exclusive"] == "true"

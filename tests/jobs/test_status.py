@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from jobs import cluster, logs, status
+from vitssl.config import Run, merge, save
 from vitssl.files import write_json
 
 ROOT = Path(__file__).parents[2]
@@ -85,6 +86,20 @@ def test_a_report_whose_job_failed_is_told_and_how_to_make_it(sweep: Path, queue
     assert told in shown(sweep, capsys), "it is older than the submission"
     (sweep / "report" / "report.html").touch()
     assert not any(line.startswith("Report") for line in shown(sweep, capsys))
+
+
+def test_a_job_that_outlives_its_run_is_named(sweep: Path, queue, capsys) -> None:
+    folder = sweep / "a-pretrain"
+    queue["1"] = cluster.Entry("RUNNING")
+    fields = {"data": {"shards": "/shards"}, "objectives": {"classify": {}}}
+    save(merge(Run, fields), folder)
+    finish(folder)
+    told = "a-pretrain: done, but its job does not end: scancel 1"
+    assert told not in shown(sweep, capsys), "it has a minute to end"
+    os.utime(folder / "done.json", (1, 1))
+    assert told in shown(sweep, capsys)
+    save(merge(Run, fields | {"evals": {"knn": {"type": "knn"}}}), folder)
+    assert told not in shown(sweep, capsys), "it is evaluated"
 
 
 def test_a_low_terminal_leaves_out_what_is_of_least_interest(sweep: Path, queue, capsys) -> None:

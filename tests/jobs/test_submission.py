@@ -118,6 +118,18 @@ def test_a_parent_whose_end_is_seen_late_is_not_taken_for_one_that_failed(expand
     assert not any((job.folder / "error.json").exists() for job in graph.jobs)
 
 
+def test_what_waits_for_a_job_that_outlives_its_run_is_let_go(expand, submit, slurm: Slurm) -> None:
+    graph = expand(*WORDS)
+    submit(graph)
+    parents, children = ([job for job in graph.jobs if bool(job.parents) == child] for child in (False, True))
+    for job in children:
+        slurm.queue[cluster.job_id(job.folder)].reason = "Dependency"
+    (parents[0].folder / "done.json").write_text('{"step": 0, "epochs": 0.0}')
+    assert "0 submitted" in submit(graph)
+    updates = [call for call in slurm.calls if call[:2] == ("scontrol", "update")]
+    assert updates == [("scontrol", "update", f"jobid={cluster.job_id(children[0].folder)}", "dependency=")]
+
+
 def test_waiting_goes_on_as_long_as_runs_do_though_the_report_is_gone(expand, submit, slurm: Slurm, place: Path) -> None:
     graph, sweep = expand(*WORDS), place / "runs" / "example"
     submit(graph)
