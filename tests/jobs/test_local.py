@@ -293,7 +293,7 @@ def test_a_dry_run_shows_every_run_its_script_and_cost_and_writes_no_run(local, 
     capfd.readouterr()
     assert submit.main(words) == 0
     shown = capfd.readouterr().out
-    assert "#!/bin/bash" not in shown and "every run: " not in shown and "USD" in shown.splitlines()[9]
+    assert "#!/bin/bash" not in shown and "every run: " not in shown and "USD" in shown.splitlines()[10]
     assert ", to step 2" in shown  # ONE cuts the runs
     assert shown.splitlines()[-1].endswith("--all-jobs prints every run, with its fields and sbatch scripts")
     assert submit.main([*words, "--all-jobs"]) == 0
