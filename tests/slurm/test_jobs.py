@@ -209,4 +209,4 @@ def test_an_evaluation_that_is_requeued_by_an_administrator_goes_on_with_what_is
 
 def test_arrays_are_no_longer_than_the_cluster_allows(cluster: None) -> None:
     assert limits.max_array_size() == 1001
-    assert json.dumps(sorted(cluster.jobs([cluster.me()]))) == "[]"
+    assert json.dumps(sorted(limits.cluster.jobs([limits.cluster.me()]))) == "[]"
