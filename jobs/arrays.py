@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from jobs import cluster
+from jobs import limits
 from jobs.folders import is_trained
 from jobs.graph import Job
 
@@ -18,7 +18,7 @@ def arrays_of(todo: list[Job], queued: dict[str, str], limit: int | None = None)
     for job in todo:
         kind = sum(parent.identity in waiting for parent in job.parents)
         groups.setdefault((_depth(job), job.arm, job.stage, kind, dataclasses.astuple(job.resources)), []).append(job)
-    size = limit or cluster.max_array_size()
+    size = limit or limits.max_array_size()
     # parents first: a run that two arms share makes a later group the parent of an earlier one
     for jobs in (groups[key] for key in sorted(groups, key=lambda key: key[0])):
         for first in range(0, len(jobs), size):

@@ -3,6 +3,9 @@
 # A job that was stopped or killed goes back into the queue, and what it then finds in its folder it goes on from. What it remembers of
 # its restarts is in its comment (`squeue -o %k`), not in the folder, which may be read-only, full, or out of inodes.
 
+# a person's own ways of looking at the queue would hide the job
+unset ${!SQUEUE_@}
+
 most=3  # restarts in a row without progress, before it is held
 
 # what changes as a run gets on, in training and in evaluation; both are written under another name and moved into place
@@ -62,7 +65,7 @@ restart() {
   elif [ "${before:-0}" -lt "$most" ] && counted "restart $((${before:-0} + 1)) of $most without progress (exit code $code)"; then
     again requeue
   else
-    comment "held: $most restarts without progress (exit code $code), see $run/log; once that is repaired, the command that submitted it goes on"
+    comment "held: $most restarts without progress (exit code $code), see $run/log; once that is repaired, type the command that submitted it again"
     again requeuehold
   fi
 }

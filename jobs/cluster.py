@@ -173,12 +173,6 @@ def minutes(limit: str) -> int | None:
     return (24 * days + hours) * 60 + minutes if found else None
 
 
-def max_array_size() -> int:
-    """How many elements this cluster's arrays may have: the limit is on the index, which starts at 0."""
-    match = re.search(r"MaxArraySize\s*=\s*(\d+)", output("scontrol", "show", "config"))
-    return int(match[1]) if match else 1000
-
-
 def submit(script: Path) -> str:
     """Queue a batch script and give SLURM's id of it. A busy controller is asked again, after growing pauses.
 
@@ -202,13 +196,19 @@ def submit(script: Path) -> str:
         if job := _taken(script):
             output("scancel", job)
         raise
-    raise Silent(f"{reason}; so it went for {time.monotonic() - begun:.0f} s: try again when SLURM answers (scontrol ping)")
+    raise Silent(f"{reason}; given up after {time.monotonic() - begun:.0f} s: try again when SLURM answers (scontrol ping)")
 
 
 def _taken(script: Path) -> str | None:
     """The id of the job that a batch script is in the queue as."""
     listed = (line.split(maxsplit=1) for line in output("squeue", "-h", "--me", "-o", "%F %o").splitlines())
     return next((job for job, command in listed if command == str(script)), None)
+
+
+def _environment() -> dict[str, str]:
+    """Without a person's own ways of looking at the queue, which would hide jobs, or write times as nothing else reads them."""
+    hidden = ("SQUEUE_", "SINFO_", "SLURM_TIME_FORMAT")
+    return {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
 
 
 def output(*words: str) -> str:
@@ -219,7 +219,7 @@ def output(*words: str) -> str:
         ConfigError: the command failed.
     """
     try:
-        result = subprocess.run(words, capture_output=True, text=True, check=False, timeout=ANSWER_S)
+        result = subprocess.run(words, capture_output=True, text=True, check=False, timeout=ANSWER_S, env=_environment())
     except subprocess.TimeoutExpired as error:
         said = " ".join((error.stderr or b"").decode(errors="replace").split())
         raise Silent(f"{words[0]} did not answer in {ANSWER_S} s{said and f': {said}'}") from None

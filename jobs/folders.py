@@ -24,7 +24,7 @@ from jobs.sweep import Spec
 from vitssl.config import SCHEMA, ConfigError, Run, Site, active, active_views, checkpoints, read_yaml, save, unstarted
 from vitssl.config.evals import evals_of, pending
 from vitssl.config.sweep import Arm
-from vitssl.files import GRID, flock, hash_file, open_lock, read_json, write_atomically, write_json
+from vitssl.files import GRID, SUBMITTING, flock, hash_file, open_lock, read_json, write_atomically, write_json
 from vitssl.reader import read_whole
 from vitssl.version import SOURCE, commit
 
@@ -51,7 +51,7 @@ def locked(sweep: Path) -> Iterator[None]:
     Raises:
         ConfigError: another process holds the lock.
     """
-    with open_lock(sweep / ".submitting", "--runs") as lock:
+    with open_lock(sweep / SUBMITTING, "--runs") as lock:
         try:
             flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -121,6 +121,11 @@ def _config() -> dict[str, str]:
     return dict(re.findall(r"(?m)^(\w+)\s*= (.*\S)", cluster.output("scontrol", "show", "config")))
 
 
+def max_array_size() -> int:
+    """How many elements this cluster's arrays may have: the limit is on the index, which starts at 0."""
+    return int(_config().get("MaxArraySize", 1000))
+
+
 def _count(*words: str) -> int:
     return len(cluster.output("squeue", "-h", "-r", "-o", "%i", *words).splitlines())
 

@@ -23,6 +23,7 @@ from typing import Any
 import submitit
 from submitit.helpers import DelayedSubmission
 
+from jobs import cluster
 from jobs.logs import end_of
 from vitssl.config import Site, merge
 from vitssl.files import busy_file, read_json, write_json
@@ -246,11 +247,9 @@ class StopSignals:
 
 def _ends_at(environment: submitit.JobEnvironment) -> float | None:
     """When SLURM ends the job, in seconds of the clock; None where it does not say."""
-    asked = ["squeue", "-h", "-j", environment.raw_job_id, "-o", "%e"]
     try:
-        answer = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=PATIENCE_S).stdout.strip()
-        return datetime.fromisoformat(answer).timestamp()
-    except (subprocess.TimeoutExpired, ValueError):  # the controller hangs; N/A, or nothing
+        return datetime.fromisoformat(cluster.output("squeue", "-h", "-j", environment.raw_job_id, "-o", "%e").strip()).timestamp()
+    except ValueError:  # a ConfigError is one, too: the controller hangs; else N/A, or nothing
         return None
 
 

@@ -164,7 +164,7 @@ def _waiting(picture: Picture, sweep: Path) -> str:
     """Why runs are pending, by SLURM's reasons, and when it expects the first of each to begin."""
     pending = [entry for folder, entry in picture.queue.items() if entry.state == "PENDING" and folder != sweep]
     reasons = [
-        f"{number} {WHY.get(reason, 'for what SLURM calls')} ({reason}{_expected(e.start for e in pending if e.reason == reason)})"
+        f"{number} {WHY.get(reason, 'for another reason')} ({reason}{_expected(e.start for e in pending if e.reason == reason)})"
         for reason, number in Counter(entry.reason for entry in pending).most_common()
     ]
     return f"Pending: {', '.join(reasons)}" if reasons else ""
@@ -195,7 +195,7 @@ def _report(picture: Picture, sweep: Path) -> str:
     if left := len(yet_to_queue(sweep, (sweep / s.name for s in picture.statuses if s.state == "not begun"))):
         more = f"{counted(left, 'run')} more than SLURM takes at once"
         if entry is None:
-            return f"{more}: job {job}, which was to queue them, has ended; the command that submitted the sweep goes on"
+            return f"{more}: job {job}, which was to queue them, has ended; type the command that submitted the sweep again to go on"
         return f"{more}: job {job}, {entry.state.lower()}, queues them as others end"
     if entry is None:
         return "" if job is None or not ended or _is_reported(sweep) else f"Report: job {job} has ended without it; {here} makes it here"
@@ -234,7 +234,7 @@ def _left_in_words(todo: list[Status], sum_s: float, longest_s: float, one_by_on
         return f"{about(longest_s)} left for the sweep: {runs} to go, at the same time"
     if running or queued:
         return f"{about(sum_s)} of computing left, summed over {runs}, of which {running} run now; when the others start is up to SLURM"
-    return f"{about(sum_s)} of computing left in {runs}, none of which runs or is queued; the command that began them goes on"
+    return f"{about(sum_s)} of computing left in {runs}, none of which runs or is queued; type the command that began them again to go on"
 
 
 if __name__ == "__main__":

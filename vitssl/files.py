@@ -18,6 +18,7 @@ from vitssl.config.base import closest
 from vitssl.reader import open_regular, read_whole
 
 GRID = "grid.csv"  # of a sweep: the grid's carbon intensity by time, where its site has a file of that
+SUBMITTING = ".submitting"  # the lock of a sweep that is being submitted
 
 
 def hash_file(path: Path) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from vitssl import config
 from vitssl.config import ConfigError
 from vitssl.config.evals import pending
-from vitssl.files import flock, open_lock, read_file, read_json
+from vitssl.files import SUBMITTING, flock, open_lock, read_file, read_json
 from vitssl.words import counted
 
 KEPT_EPOCH = re.compile(r"epoch-\d+\.pt")
@@ -28,7 +28,6 @@ TEMPORARY = re.compile(r"\..+\.\d+\.tmp|\..+\.pt\.\d+")
 SOURCE, PARTIAL_SOURCE = re.compile(r"[0-9a-f]{12}"), re.compile(r"\.[0-9a-f]{12}\.\d+")
 SUPERSEDED = {"previous.pt": "checkpoint before the last", "damaged.pt": "checkpoint that could not be read"}
 HALF_WRITTEN = "half written, by a process that was killed"
-SUBMITTING = ".submitting"  # the lock of a sweep that is being submitted (jobs/folders.py)
 
 
 @dataclass(frozen=True)

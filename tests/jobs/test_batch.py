@@ -83,6 +83,12 @@ def test_a_controller_that_is_away_is_asked_again(job, quick, unanswered) -> Non
     assert len(pauses()) == unanswered and pauses() == sorted(pauses())
 
 
+def test_a_persons_own_ways_of_looking_at_the_queue_do_not_hide_the_job(job, monkeypatch) -> None:
+    monkeypatch.setenv("SQUEUE_STATES", "PENDING")
+    Path("squeue").write_text(SQUEUE.replace("[ ", '[ -z "$SQUEUE_STATES" ] || exit 0\n[ ', 1))
+    assert job("exit 7")[-1] == "requeue"
+
+
 def test_a_requeue_that_is_refused_is_asked_for_again(job, quick) -> None:
     Path("scontrol").write_text(SCONTROL.replace("case", '[ "$1" = update ] || [ -e once ] || { touch once; exit 1; }\ncase'))
     assert job("exit 7") == ["update", "requeue", "requeue"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -105,3 +106,14 @@ def test_a_disk_needs_place_for_what_stays_and_for_a_checkpoint_that_is_written(
         there = SimpleNamespace(f_bavail=4000 * copies + spare, f_frsize=1, f_files=0, f_favail=0)
         monkeypatch.setattr(preflight.os, "statvfs", lambda _, there=there: there)
         assert bool(list(preflight._of_the_disk(graph.jobs, launch))) == refused
+
+
+def test_a_persons_own_ways_of_looking_at_the_queue_hide_nothing(tmp_path, monkeypatch) -> None:
+    (tmp_path / "squeue").write_text("#!/bin/sh\nenv\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    for name in ("SQUEUE_STATES", "SQUEUE_PARTITION", "SINFO_PARTITION", "SLURM_TIME_FORMAT"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("SLURM_CONF", "kept")
+    said = cluster.output("squeue")
+    assert "SLURM_CONF=kept" in said and not any(name in said for name in ("SQUEUE_", "SINFO_", "TIME_FORMAT"))

@@ -60,7 +60,7 @@ def test_why_runs_wait_and_when_they_may_begin(sweep: Path, queue, capsys) -> No
     queue["4"].reason = "QOSGrpGRES"
     assert shown(sweep, capsys)[-1] == (
         "Pending: 2 behind other jobs (Priority, from 2026-11-23 18:00:00 on), 1 for what they start from (Dependency), "
-        "1 for what SLURM calls (QOSGrpGRES)"
+        "1 for another reason (QOSGrpGRES)"
     )
 
 

@@ -125,7 +125,7 @@ def test_on_slurm_no_more_is_said_than_is_known(sweep, monkeypatch, capsys) -> N
     for name in ("run-1", "run-2"):
         (folder / name / "slurm.json").unlink()
     assert last_line(folder, capsys) == (
-        "about 7 min of computing left in 2 runs, none of which runs or is queued; the command that began them goes on"
+        "about 7 min of computing left in 2 runs, none of which runs or is queued; type the command that began them again to go on"
     )
 
 

@@ -17,6 +17,8 @@ from typing import Any
 from jobs import cluster, status
 from tests.jobs.standin import HELD_AT
 
+TIMED_OUT = "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1"
+
 
 def sh(*words: str) -> str:
     return subprocess.run(words, check=True, text=True, stdout=subprocess.PIPE).stdout.strip()
@@ -70,6 +72,10 @@ def task_of(folder: Path) -> int:
 
 def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def controller() -> int:
+    return int((Path(os.environ["SLURM_CONF"]).parents[1] / "run" / "slurmctld.pid").read_text())
 
 
 def training_of(folder: Path) -> int:

@@ -17,12 +17,11 @@ from typing import Any
 from unittest import mock
 
 from jobs import cluster
-from tests.slurm.commands import events, misbehaving_sbatch, read_only, sh, wait_for
+from tests.slurm.commands import TIMED_OUT, controller, events, misbehaving_sbatch, parent_of, read_only, sh, wait_for
 
 TMPFS_MB, INODES = 64, 2000
 OUTAGE_S = 60  # of the controller: longer than SLURM's commands wait for it (MessageTimeout)
 NODE_OUTAGE_S = 10
-TIMED_OUT = "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1"
 
 
 @dataclass
@@ -96,11 +95,7 @@ def workers(trial: Trial) -> list[int]:
 
 
 def tasks(trial: Trial) -> list[int]:
-    return [parent(pid) for pid in started(trial)]
-
-
-def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return [parent_of(pid) for pid in started(trial)]
 
 
 def stepds(trial: Trial) -> list[int]:
@@ -136,10 +131,6 @@ def node_down(trial: Trial) -> None:
     time.sleep(NODE_OUTAGE_S)
     if "down" in sh("sinfo", "-h", "-p", "gpu", "-n", trial.detail, "-o", "%t"):  # its daemon may have asked for it to return
         sh("scontrol", "update", f"nodename={trial.detail}", "state=resume")
-
-
-def controller() -> int:
-    return int((Path(os.environ["SLURM_CONF"]).parents[1] / "run" / "slurmctld.pid").read_text())
 
 
 def _without_controller(trial: Trial, number: signal.Signals, back: Callable[[int], object]) -> None:

@@ -16,6 +16,7 @@ from jobs import cancel, cluster, status, submit
 from tests.jobs.conftest import write_index
 from tests.jobs.standin import HELD_AT
 from tests.slurm.commands import (
+    controller,
     goes_on,
     held,
     history,
@@ -178,7 +179,7 @@ def test_a_controller_that_is_silent_is_no_reason_to_train_here(place: Path, sil
 @pytest.fixture
 def silent_controller(cluster: None) -> Iterator[None]:
     """Whose daemon hangs: it accepts connections and does not answer."""
-    pid = int((Path(os.environ["SLURM_CONF"]).parents[1] / "run" / "slurmctld.pid").read_text())
+    pid = controller()
     os.kill(pid, signal.SIGSTOP)
     yield
     os.kill(pid, signal.SIGCONT)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import cancel, cluster, folders, launcher, status, submit
+from jobs import cancel, cluster, folders, limits, status, submit
 from tests.jobs.standin import HELD_AT
 from tests.slurm.commands import goes_on, held, history, is_done, kill_task, run_folder, sh, starts, wait_for
 from vitssl.files import read_json
@@ -208,5 +208,5 @@ def test_an_evaluation_that_is_requeued_by_an_administrator_goes_on_with_what_is
 
 
 def test_arrays_are_no_longer_than_the_cluster_allows(cluster: None) -> None:
-    assert launcher.cluster.max_array_size() == 1001
-    assert json.dumps(sorted(launcher.cluster.jobs([launcher.cluster.me()]))) == "[]"
+    assert limits.max_array_size() == 1001
+    assert json.dumps(sorted(limits.cluster.jobs([limits.cluster.me()]))) == "[]"
