@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jobs import layers
-from jobs.overrides import CLI, settings
+from jobs.overrides import CLI, Setting, settings
 from jobs.sweep import Spec
 from vitssl.config import ConfigError, dotted, nested
 
@@ -16,16 +16,38 @@ def check(spec: Spec) -> None:
     Raises:
         ConfigError: what sets an axis's fields instead; values would be shown that nothing was trained with.
     """
+    _refuse_overridden(spec)
     for arm in spec.arms:
         _refuse_contradiction(spec, arm)
     for axis in spec.axes:
-        if axis not in spec.added_axes and _is_of_values(spec, axis):  # added ones win over all else
+        if axis not in spec.added_axes and is_of_values(spec, axis):  # added ones win over all else
             _refuse_no_effect(spec, axis)
 
 
-def _is_of_values(spec: Spec, axis: str) -> bool:
+def is_of_values(spec: Spec, axis: str) -> bool:
     """Are its labels the values of the field that it is named after?"""
     return all(chosen == list(settings({axis: label})) for label, chosen in spec.axes[axis].items())
+
+
+def _refuse_overridden(spec: Spec) -> None:
+    """A setting of the command line reaches a stage: narrower ones, of an arm or a stage, may set its fields wherever it would."""
+    stages = [(arm, stage) for arm, recipe in spec.arms.items() for stage in recipe.stages]
+    for s in spec.overrides.settings:
+        places = [(arm, stage) for arm, stage in stages if s.arm in (None, arm) and s.stage in (None, stage)]
+        narrower = [t for t in spec.overrides.settings if _narrowness(t) > _narrowness(s)]
+        by = [
+            next((t for t in narrower if t.arm in (None, arm) and t.stage in (None, stage) and name in t.leaves), None)
+            for arm, stage in places
+            for name in s.leaves
+        ]
+        if by and all(by):
+            where = " or ".join(f"arms.{arm}.{stage}.{s.field}" for arm, stage in places)
+            raise ConfigError(f"{by[0].key} sets it wherever this would; leave it out, or write {where}", s.key, CLI)
+
+
+def _narrowness(setting: Setting) -> tuple[bool, bool]:
+    """As `layers.merged` orders them: an arm's settings win over a stage's."""
+    return setting.arm is not None, setting.stage is not None
 
 
 def _refuse_contradiction(spec: Spec, arm: str) -> None:
@@ -42,7 +64,7 @@ def _refuse_contradiction(spec: Spec, arm: str) -> None:
         fields = [{(s.stage, name): value for s in chosen for name, value in s.leaves.items()} for chosen in values.values()]
         left = [{place: value for place, value in point.items() if not any(set_by(*place))} for point in fields]
         taken = next((key for point in fields for place in point for key in set_by(*place)), None)
-        if taken and _is_of_values(spec, axis):
+        if taken and is_of_values(spec, axis):
             raise ConfigError(f"axes.{axis} sets it; write axes.{axis}=... instead", taken, CLI)
         if taken and any(point in left[:i] for i, point in enumerate(left)):
             names = ", ".join(map(str, values))

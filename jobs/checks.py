@@ -211,17 +211,6 @@ def check_sizes(backbone: BackboneConfig, of_file: dict[str, Any], cli_fields: C
     raise ConfigError(f"{reason}; for its own add {shlex.quote(f'backbone={word}')}, or set those too", "backbone.name")
 
 
-def kept_patches(made: Sequence[Cell]) -> list[str]:
-    """What is to be said where the command line names a backbone whose patches stay the file's: they go with the size of the images."""
-    notes = []
-    for run, cli_fields in ((stage.run, stage.cli_fields) for cell in made for stage in cell.stages):
-        kept, own = run.backbone.patch_size, OF_NAMES[run.backbone.name].patch_size
-        if "backbone.name" in cli_fields and "backbone.patch_size" not in cli_fields and kept not in (None, own):
-            advice = f"add backbone.patch_size={own} for its own, at {run.data.image_size} px"
-            notes.append(f"{run.backbone.name} keeps the file's backbone.patch_size={kept}; {advice}")
-    return list(dict.fromkeys(notes))
-
-
 def check_metric(spec: Spec, made: Sequence[Cell]) -> None:
     """The last stage of every arm has the evaluator that the sweep's metric names."""
     try:

@@ -23,13 +23,13 @@ from rich.console import Console
 
 from jobs import (
     budget,
-    checks,
     cluster,
     equalize,
     folders,
     graph,
     greenest,
     local,
+    notes,
     overrides,
     predict,
     prepare,
@@ -119,8 +119,6 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     if executor == "local":
         sweep.on_one_node(spec)
     planned = graph.cells(spec)
-    for note in checks.kept_patches(planned):
-        print(f"note: {note}", file=sys.stderr)
     stages = [stage for cell in planned for stage in cell.stages]
     if options.smoke:
         for stage in stages:
@@ -135,6 +133,8 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
         weights.prepare(stages)  # does what was imported fit?
     launch = folders.Launch(runs / spec.name, executor, site, Path(), options.use_current_source, module=module)
     if not options.smoke:
+        for note in notes.notes(spec, planned):
+            print(f"note: {note}", file=sys.stderr)
         equalize.apply(spec, planned, launch)
     linked = graph.link(spec, planned, launch.sweep, shards.fingerprint)
     if options.dry_run:

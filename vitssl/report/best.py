@@ -26,12 +26,11 @@ def best(grid: Grid, column: Any) -> str:
     first, unit = ranked[0], " %" if grid.measured.unit else ""
     scores, seeds, near = list(grid.scores(first, column).values()), fewest(grid, ranked, column), level(grid, column)
     shown = f"{grid.label(first)}: {plus_minus(scores)}{unit}"
-    if seeds >= LEAST and len(near) > 1:
-        place = f"{place}, " if (place := grid.place(column)) else ""
-        apart = f"{place}{seeds} seeds cannot tell {_named(grid, near)} apart in {grid.measured.name}"
-        return f"{apart}; the best mean is that of {shown}{_versus(grid, ranked, column)}."
     if len(near) > 1:
-        return f"{_on(grid, column)}the best mean {grid.measured.name} is that of {shown}{_versus(grid, ranked, column)}."
+        place = f"{place}, " if (place := grid.place(column)) else ""
+        how = "cannot tell" if seeds >= LEAST else "are too few to tell"
+        apart = f"{place}{seeds} seeds {how} {_named(grid, near)} apart in {grid.measured.name}"
+        return f"{apart}; the best mean is that of {shown}{_versus(grid, ranked, column)}."
     number = counted(len(scores), "seed")
     return f"{_on(grid, column)}the best arm by {grid.measured.name} is {shown} ({number}){_versus(grid, ranked, column)}."
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from html import escape
 
-from vitssl.report import details, energy_sources, evaluations, failures, main_table, render, seen, selection, tables
+from vitssl.report import costs, details, energy_sources, evaluations, failures, main_table, render, seen, selection, tables
 from vitssl.report.blocks import Drawn, copied, definitions, lines, pictures, plain, plot, row, section, switch, titled
 from vitssl.report.css import CSS
 from vitssl.report.findings import further, headlines, progress
@@ -113,7 +113,8 @@ def _layout(report: Report) -> tuple[str, dict[str, str]]:
     if panels == 2 or columns > MOST_BESIDE:
         return "even" if columns <= MOST_HALF else "wide two", there
     tall = len(there) == 1 and len(headlines(report.grid)) + len(report.grid.rows) >= TALL
-    return "", there | {name: words for name, words in BESIDE.items() if tall and name in report.plots}
+    beside = {} if costs.doubted(report.grid) else BESIDE  # what compares no arms is no first thing to see
+    return "", there | {name: words for name, words in beside.items() if tall and name in report.plots}
 
 
 def _more(report: Report) -> str:

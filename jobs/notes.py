@@ -1,0 +1,86 @@
+"""What a person may not have meant, said before anything is trained: each of it may be meant, and is no error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from jobs.axes import is_of_values
+from jobs.shards import expected_index
+from jobs.sweep import Spec
+from vitssl.config import SIZES, active, dotted, nested, size_of
+from vitssl.config.methods import flow
+from vitssl.words import listed
+
+if TYPE_CHECKING:
+    from jobs.graph import Cell
+
+CONTRASTED = ("simclr", "dino")  # what tells an image's views from others': by their colours, where these are alike
+WIDER = 3  # times as wide as the network is a decoder that costs far more than it
+
+
+def notes(spec: Spec, made: Sequence[Cell]) -> list[str]:
+    """A line each, the same one once."""
+    every = (*kept_patches(made), *_own_values(spec), *_started(spec, made), *_alike_in_colours(made), *_large_decoders(made))
+    return list(dict.fromkeys(every))
+
+
+def kept_patches(made: Sequence[Cell]) -> Iterator[str]:
+    """Where the command line names a backbone whose patches stay the file's: they go with the size of the images."""
+    for run, cli_fields in ((stage.run, stage.cli_fields) for cell in made for stage in cell.stages):
+        kept, own = run.backbone.patch_size, SIZES[run.backbone.name].patch_size
+        if "backbone.name" in cli_fields and "backbone.patch_size" not in cli_fields and kept not in (None, own):
+            advice = f"add backbone.patch_size={own} for its own, at {run.data.image_size} px"
+            yield f"{run.backbone.name} keeps the file's backbone.patch_size={kept}; {advice}"
+
+
+def _own_values(spec: Spec) -> Iterator[str]:
+    """Stages that set the field of an axis themselves: their runs have the axis's value in their name alone."""
+    for axis in (axis for axis in spec.axes if axis not in spec.added_axes and is_of_values(spec, axis)):
+        own: dict[str, list[str]] = {}
+        for arm, recipe in spec.arms.items():
+            for stage, fields in recipe.stages.items():
+                if (value := dotted(nested(fields)).get(axis)) is not None:
+                    own.setdefault(flow(value), []).append(arm if len(recipe.stages) == 1 else f"{arm}.{stage}")
+        for value, places in own.items():
+            yield f"axes.{axis} does not reach {listed(places)}, {'which sets' if len(places) == 1 else 'which set'} {axis}={value} instead"
+
+
+def _started(spec: Spec, made: Sequence[Cell]) -> Iterator[str]:
+    """That the command line makes the baseline start from trained weights, whose training is no part of its cost."""
+    for stage in (stage for cell in made if cell.arm == spec.baseline for stage in cell.stages):
+        if "init_from" in stage.cli_fields and stage.run.init_from is not None:
+            yield f"{spec.baseline}, the baseline, starts from {stage.run.init_from} too; what that cost is in no figure of this sweep"
+
+
+def _alike_in_colours(made: Iterable[Cell]) -> Iterator[str]:
+    """SimCLR and DINO on coloured images in views of unchanged colours, by which an image's views are known without looking further."""
+    found: dict[str, list[str]] = {}
+    for cell in made:
+        for run, name in ((stage.run, stage.name) for stage in cell.stages):
+            index = expected_index(run.data)
+            coloured = index is not None and len(set(index.mean)) > 1  # not known of shards that are not built yet
+            changed = any(view.color or view.auto_augment for view in run.data.views.enabled().values())
+            for objective in (one for one in active(run.objectives) if one in CONTRASTED and coloured and not changed):
+                found.setdefault(objective, []).append(cell.arm if len(cell.stages) == 1 else f"{cell.arm}.{name}")
+    for objective, places in found.items():
+        steps = "[{jitter: {prob: 0.8}}, {gray: {prob: 0.2}}]"
+        yield (
+            f"{objective} of {listed(dict.fromkeys(places))} compares views of unchanged colours, which its paper changes:"
+            f" set color of its views in data.views, such as {steps}"
+        )
+
+
+def _large_decoders(made: Iterable[Cell]) -> Iterator[str]:
+    """Decoders of full size, as MAE's are by default, on networks that are far smaller."""
+    for run in (stage.run for cell in made for stage in cell.stages):
+        size = size_of(run.backbone)
+        for name, objective in active(run.objectives).items():
+            if (
+                len(size.depths) == 1
+                and getattr(objective, "decoder", "") == "transformer"
+                and objective.decoder_dim >= WIDER * size.embed_dim
+            ):
+                decoder = f"{name}'s decoder is {objective.decoder_dim} wide and {objective.decoder_depth} deep"
+                advice = f"objectives.{name}.decoder_dim and decoder_depth make it smaller"
+                yield f"{decoder}, the network {size.embed_dim} and {size.depths[0]}: it will cost most of the training; {advice}"

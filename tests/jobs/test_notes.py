@@ -1,0 +1,85 @@
+"""What is said before a training that may not be meant."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from jobs import notes, overrides, sweep
+from jobs.graph import cells
+from tests.jobs.conftest import EXAMPLE
+from vitssl.config import ConfigError
+
+FEW = ["axes.data=[plain]", "axes.seed=[0]"]
+
+
+@pytest.fixture
+def said(place: Path, monkeypatch: pytest.MonkeyPatch):
+    """`said(*words, text=..., grey=...)`: the notes of the example, whose images are coloured or grey."""
+
+    def make(*words: str, text: str = EXAMPLE, grey: bool = False) -> list[str]:
+        Path("sweep.yaml").write_text(text)
+        spec = sweep.read(Path("sweep.yaml"), overrides.parse([*words, *FEW]))
+        made = cells(spec)
+        index = notes.expected_index(made[0].stages[0].run.data)
+        coloured = dataclasses.replace(index, mean=[0.5] * 3 if grey else [0.5, 0.4, 0.3])
+        monkeypatch.setattr(notes, "expected_index", lambda data: coloured)
+        try:
+            return notes.notes(spec, made)
+        finally:
+            monkeypatch.undo()
+            monkeypatch.chdir(place)
+
+    return make
+
+
+SIMCLR = ["arms=[scratch]", "objectives={classify: null, simclr: {}}", "data.views.second={}"]
+
+
+def test_contrasted_views_of_unchanged_colours_are_told(said) -> None:
+    (note,) = said(*SIMCLR)
+    assert note.startswith("simclr of scratch compares views of unchanged colours, which its paper changes: set color of its views")
+    assert said(*SIMCLR, "data.views.second.color=[gray]") == said(*SIMCLR, grey=True) == []
+
+
+def test_stages_that_an_axis_does_not_reach_are_told(said) -> None:
+    text = EXAMPLE.replace("  seed: [0, 1]", "  seed: [0, 1]\n  optim.lr: [1.0e-3, 1.0e-4]").replace(
+        "{objectives.mae: {}, loop.epochs: 5}", "{objectives.mae: {}, loop.epochs: 5, optim.lr: 5.0e-4}"
+    )
+    assert said("arms=[chain_short]", "pretrain.objectives.mae.decoder_dim=64", text=text) == [
+        "axes.optim.lr does not reach chain_short.pretrain, which sets optim.lr=0.0005 instead"
+    ]
+    assert said("arms=[chain_short]", "pretrain.objectives.mae.decoder_dim=64") == []
+
+
+def test_a_decoder_that_is_far_larger_than_its_network_is_told(said) -> None:
+    told = "mae's decoder is 512 wide and 8 deep, the network 96 and 4: it will cost most of the training"
+    assert [note.partition(";")[0] for note in said("arms=[chain_short]")] == [told]
+    assert said("arms=[chain_short]", "pretrain.objectives.mae={decoder: pixel_shuffle, hide: mask}") == []
+
+
+def test_a_baseline_that_starts_from_trained_weights_is_told(said, place: Path) -> None:
+    (note,) = said("arms=[scratch]", f"init_from={place}")
+    assert note == f"scratch, the baseline, starts from {place} too; what that cost is in no figure of this sweep"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("finetune.optim.lr=1e-4", "arms.chain_short.optim.lr=5e-4", "arms=[chain_short]"),
+            "finetune.optim.lr: arms.chain_short.optim.lr sets it wherever this would; leave it out, or write arms.chain_short.finetune",
+        ),
+        (
+            ("optim.lr=1e-4", "train.optim.lr=1e-3", "arms=[scratch]"),
+            "optim.lr: train.optim.lr sets it wherever this would; leave it out, or write arms.scratch.train.optim.lr",
+        ),
+    ],
+)
+def test_a_setting_that_reaches_no_stage_is_refused(said, words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        said(*words)
+    assert str(error.value).startswith(f"command line: {message}")
+    said("finetune.optim.lr=1e-4", "arms.chain_short.optim.lr=5e-4", "arms=[chain_short,chain_long]")  # of chain_long's it is
