@@ -14,7 +14,7 @@ if __name__ == "__main__":
     environment.require()
 
 from jobs import cluster, local
-from jobs.chosen import named, runs_of, shared, waiting_for, yet_to_queue
+from jobs.chosen import named, runs_of, shared, sweep_folder, waiting_for, yet_to_queue
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError
 from vitssl.words import counted
@@ -23,7 +23,7 @@ from vitssl.words import counted
 def main(arguments: list[str] | None = None) -> int:
     """Exit code: 0, or 2 for a user's mistake."""
     parser = Parser(prog="jobs/cancel.py", description=__doc__)
-    parser.add_argument("sweep", type=Path, help="the sweep's folder, for example runs/quickstart")
+    parser.add_argument("sweep", type=sweep_folder, help="the sweep's folder, for example runs/quickstart, or its name in runs/")
     parser.add_argument(
         "names", nargs="*", metavar="arm-or-run", help="only these: arms, or runs by a part of their names; without, the whole sweep"
     )

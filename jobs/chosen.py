@@ -15,6 +15,12 @@ from vitssl.words import listed
 SUGGESTED = 3  # names of runs
 
 
+def sweep_folder(typed: str) -> Path:
+    """The folder of a sweep, as typed, or of that name in `runs/`."""
+    path, named = Path(typed), Path("runs", typed)
+    return named if not path.exists() and named.is_dir() else path
+
+
 def runs_of(sweep: Path) -> tuple[dict[Path, str], dict[Path, str]]:
     """{run folder: stage} of a sweep's last submission, and of earlier submissions' further runs, which may still be queued.
 

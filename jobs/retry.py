@@ -21,7 +21,7 @@ if __name__ == "__main__":
 from rich.console import Console
 
 from jobs import cluster, folders, local
-from jobs.chosen import named, parents_of, runs_of, waiting_for, yet_to_queue
+from jobs.chosen import named, parents_of, runs_of, sweep_folder, waiting_for, yet_to_queue
 from jobs.existing import identity_of
 from jobs.folders import Launch, error_of, is_done, is_trained
 from jobs.graph import Graph, Job
@@ -38,7 +38,7 @@ from vitssl.words import counted
 def main(arguments: list[str] | None = None, module: str = TRAINING) -> int:
     """Exit code: 0 done or queued, 1 a run failed again, 128 + N signal N stopped it (Ctrl-C: 130), 2 a user's mistake."""
     parser = Parser(prog="jobs/retry.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sweep", type=Path, help="the sweep's folder, for example runs/quickstart")
+    parser.add_argument("sweep", type=sweep_folder, help="the sweep's folder, for example runs/quickstart, or its name in runs/")
     parser.add_argument("names", nargs="*", metavar="arm-or-run", help="these arms, or runs by a part of their names; else what failed")
     parser.add_argument("--wait", action="store_true", help="on SLURM: return when all is done, with the report's table")
     options = parser.parse_args(arguments)

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jobs import cluster, local, logs
-from jobs.chosen import run_named, yet_to_queue
+from jobs.chosen import run_named, sweep_folder, yet_to_queue
 from jobs.states import ENDED, GONE, Picture, Status, look
 from jobs.tables import print_table
 from jobs.time_left import Seen, Work, time_of
@@ -45,7 +45,7 @@ WHY = {  # what jobs wait for, by SLURM's reasons
 def main(arguments: list[str] | None = None) -> int:
     """Exit code: 0, or 2 for a user's mistake."""
     parser = Parser(prog="jobs/status.py", description=__doc__)
-    parser.add_argument("sweep", type=Path, help="the sweep's folder, for example runs/quickstart")
+    parser.add_argument("sweep", type=sweep_folder, help="the sweep's folder, for example runs/quickstart, or its name in runs/")
     add = parser.add_argument
     add(
         "--watch",

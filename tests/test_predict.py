@@ -270,3 +270,17 @@ def test_runs_of_two_kinds_are_averaged_with_a_note(seeds, photos, capsys) -> No
     assert cli.main(["predict", str(seeds[2]), *words]) == 0
     note = "note: averaged are 3 runs that differ in loop.epochs (1 x 100, 2 x 50); name those of one kind alone\n"
     assert capsys.readouterr().err == note
+
+
+def test_so_are_runs_that_start_from_trainings_of_two_kinds(seeds, photos, tmp_path, capsys) -> None:
+    for number, (folder, epochs) in enumerate(zip(seeds[:2], (10, 20), strict=True)):
+        start = save_run(tmp_path / f"pretrain-{number}", Objectives(mae=MaeConfig(decoder_dim=16, decoder_depth=1, decoder_heads=2)))
+        for path, changed in ((start, {"loop.epochs": epochs}), (folder, {"init_from": str(start), "seed": 0})):
+            run = config.load(path)
+            for name, value in changed.items():
+                config.assign(run, name, value)
+            (path / "run.yaml").unlink()
+            config.save(run, path)
+    assert cli.main(["predict", *map(str, seeds[:2]), str(photos / "b.png")]) == 0
+    note = "note: averaged are 2 runs that differ in init_from.loop.epochs (1 x 10, 1 x 20); name those of one kind alone\n"
+    assert capsys.readouterr().err == note

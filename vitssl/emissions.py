@@ -102,9 +102,9 @@ class Tracker:
         self._lock = threading.Lock()  # codecarbon's timer and stop() both write
 
     def __enter__(self) -> Tracker:
-        self._cpu = CpuMeter()
         with _without_slurm(), _quiet_codecarbon() as complaints:
             self._tracker = self._make()
+            self._cpu = CpuMeter()  # now, or it would count the seconds that it takes to make a tracker
             self._tracker.start()
             self._tracker.flush()
             if not self.path.is_file():

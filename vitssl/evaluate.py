@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -252,10 +253,10 @@ def _decoded(path: Path) -> np.ndarray:
 
 
 def run_folder(path: Path) -> Path:
-    """The folder of a run, from that folder or the run.yaml in it.
+    """The folder of a run, from that folder, the run.yaml in it, or the beginning of its name that no other run's has.
 
     Raises:
-        ConfigError: it is a sweep's folder, or another file.
+        ConfigError: it is a sweep's folder, or another file, or several runs begin so.
     """
     if path.name == "run.yaml" and path.is_file():
         return path.parent
@@ -264,6 +265,12 @@ def run_folder(path: Path) -> Path:
     if (path / "sweep.json").is_file():
         example = next((f", for example {run_yaml.parent}" for run_yaml in sorted(path.glob("*/run.yaml"))), "")
         raise ConfigError(f"{path} is the folder of a whole sweep; name one of its runs{example}")
+    if not path.exists():
+        begun = sorted(found.parent for found in path.parent.glob(f"{glob.escape(path.name.rstrip('*'))}*/run.yaml"))
+        if len(begun) == 1:
+            return begun[0]
+        if begun:
+            raise ConfigError(f"{path} begins the names of {len(begun)} runs; name one, such as {begun[0]}")
     found = sorted(path.glob("*/*/run.yaml")) or sorted((Path("runs") / path.name).glob("*/run.yaml"))
     if not (path / "run.yaml").is_file() and found:
         raise ConfigError(f"{path} is not a run folder; name one, such as {found[0].parent}")

@@ -8,7 +8,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import torch
 from rich.progress import track
 from torch import Tensor
 
-from vitssl.config import ConfigError, Run, checkpoints, dotted
+from vitssl.config import ConfigError, Run, checkpoints, dotted, load
 from vitssl.data.folders import IMAGE_ENDINGS, other_endings, photos_to_convert, walk_images
 from vitssl.evaluate import Trained
 from vitssl.files import check_new
@@ -97,8 +97,11 @@ def note_of_kinds(runs: Sequence[Trained]) -> str | None:
 
 
 def _fields(run: Run) -> dict[str, Any]:
-    """{dotted field: value} but for seeds and evaluators; of weights to start from, whether there are any."""
+    """{dotted field: value} but for seeds and evaluators; of weights to start from, the fields of the run that they are of."""
     fields = dotted(dataclasses.asdict(dataclasses.replace(run, evals={}))) | dict.fromkeys(checkpoints(run), "weights")
+    for name, start in checkpoints(run).items():
+        with suppress(ConfigError):  # a run that is gone, or damaged, is not needed to predict
+            fields |= {f"{name}.{key}": value for key, value in _fields(load(Path(start))).items()}
     return {key: value for key, value in fields.items() if key.split(".")[-1] != "seed"}
 
 

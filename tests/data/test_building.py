@@ -17,7 +17,7 @@ from PIL import Image
 from vitssl import cli
 from vitssl.config import ConfigError
 from vitssl.data import findings, shards
-from vitssl.data.index import Index
+from vitssl.data.index import Index, load_index
 
 COUNTS = {"train": {"cat": 30, "dog": 30}, "test": {"cat": 3, "dog": 3}}
 
@@ -446,3 +446,16 @@ def test_who_waited_for_a_rebuild_takes_the_new_folder(tmp_path):
             assert os.path.samestat(os.fstat(lock.fileno()), os.fstat(other.fileno()))
             with pytest.raises(BlockingIOError):
                 fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_where_there_are_no_shards_none_are_to_be_written_over_other_files(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("photos/train/a", "photos/test/a", "loose"):
+        (tmp_path / name).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / name / "x.png")
+    with pytest.raises(ConfigError, match=r"^photos: holds images and not their shards, which `vitssl shards build folder:photos shards/p"):
+        load_index("photos")
+    with pytest.raises(ConfigError, match=r"^loose holds no shards; name a folder that `vitssl shards build SOURCE FOLDER` wrote$"):
+        load_index("loose")
+    with pytest.raises(ConfigError, match=r"^gone/index.json does not exist: write the shards with `vitssl shards build SOURCE gone`$"):
+        load_index("gone")

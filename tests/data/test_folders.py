@@ -162,9 +162,9 @@ def test_a_build_says_which_files_it_takes_for_no_images(make_folder, tmp_path, 
     assert cli.main(["shards", "build", f"folder:{root}", str(tmp_path / "out"), "--workers", "1"]) == 0
     notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
     assert notes == [
-        f"note: left out, as no class's: 1 image in {root} itself (z.png)",
-        f"note: left out, as no class's: 1 image in {root}/train itself (loose.jpg)",
-        f"note: left out, as no class's: 2 images in {root}/test itself (a.jpg, b.jpg)",
+        f"note: left out, in no class's folder: 1 image in {root} itself (z.png)",
+        f"note: left out, in no class's folder: 1 image in {root}/train itself (loose.jpg)",
+        f"note: left out, in no class's folder: 2 images in {root}/test itself (a.jpg, b.jpg)",
         "note: left out, as no images by their names: 4 files (2 .heic, 1 .txt, 1 README); "
         "those that end in .heic are photos: convert them to .jpg",
     ]

@@ -168,7 +168,7 @@ def notes(path: str) -> Iterator[str]:
             yield f"left out, as no splits by their names: {_few(others)} in {root}; a split is called {names}"
     for folder in (root / name for name in of_classes):
         if loose := next(walk_images(folder))[1] if folder.is_dir() else []:
-            yield f"left out, as no class's: {counted(len(loose), 'image')} in {folder} itself ({_few(loose)})"
+            yield f"left out, in no class's folder: {counted(len(loose), 'image')} in {folder} itself ({_few(loose)})"
     if endings := other_endings(root):
         several = ", ".join(f"{number:,} {ending}" for ending, number in endings.most_common(5))
         advice = f"; {photos}" if (photos := photos_to_convert(endings)) else ""

@@ -164,7 +164,7 @@ def read_index(folder: str | Path) -> Index:
             raise ConfigError(f"{folder}: {OF_RUNS}") from None
         if not path.with_name(SAMPLES_FILE).exists() and (line := build_line(folder)):
             raise ConfigError(f"{folder}: holds images and not their shards, which `{line}` writes") from None
-        raise ConfigError(f"{path} does not exist: write the shards with `vitssl shards build SOURCE {folder}`") from None
+        raise ConfigError(_without_index(Path(folder))) from None
     except (ValueError, RecursionError) as error:  # no text, no JSON, a number of 5,000 digits
         raise ConfigError(f"{path}: damaged ({error}); {REBUILD}") from None
     if not isinstance(content, dict) or content.get("format") not in (1, FORMAT):
@@ -238,3 +238,10 @@ def read_image(descriptor: int, index: Index, position: int) -> np.ndarray:
     if zlib.crc32(encoded) != index.crc32[position]:
         raise ConfigError(f"{index.describe(position)}: altered, its bytes are not those that were written; {REBUILD}")
     return decode(encoded, index.describe(position))
+
+
+def _without_index(folder: Path) -> str:
+    """What to do where there are no shards: in a folder that holds something else, none are to be written."""
+    if folder.is_dir() and any(folder.iterdir()):
+        return f"{folder} holds no shards; name a folder that `vitssl shards build SOURCE FOLDER` wrote"
+    return f"{folder / 'index.json'} does not exist: write the shards with `vitssl shards build SOURCE {folder}`"

@@ -53,7 +53,7 @@ def _cheaper(grid: Grid, column: Any, row: Row, share: float) -> str:
         take = f"{begin(grid, column, 'For')} now take {grid.label(row)} where cost matters most ({share:.2f}x the multiply-adds of {best})"
         return f"{take} and {best} where {grid.measured.name} does (its mean is better by {abs(gap.mean):.2f}{grid.points})."
     take = f"{begin(grid, column, 'What')} to take: {grid.label(row)}, the cheapest arm that is not clearly worse than {best}"
-    return f"{take} ({signed(gap.mean)}, {interval(gap)}), for {share:.2f}x its multiply-adds of training."
+    return f"{take} ({signed(gap.mean)}, {interval(gap)}), for {share:.2f}x the multiply-adds of its training."
 
 
 def _undecided(grid: Grid, column: Any) -> bool:

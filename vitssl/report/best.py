@@ -56,7 +56,10 @@ def _versus(grid: Grid, ranked: list[Row], column: Any) -> str:
     near, base = level(grid, column), grid.baseline(ranked[0])
     base = next((row for row in near[1:] if row is base), near[1]) if len(near) > 1 else base
     gap = difference(grid.scores(ranked[0], column), grid.scores(base, column)) if base else None
-    return f", {signed(gap.mean)}{grid.points} against {grid.label(base)} ({interval(gap)})" if base and gap else ""
+    if base is None or gap is None:
+        return ""
+    told = f" ({interval(gap)})" if gap.seeds >= LEAST or gap.constant else ""  # that seeds are too few for one is said before
+    return f", {signed(gap.mean)}{grid.points} against {grid.label(base)}{told}"
 
 
 def interval(gap: Difference) -> str:

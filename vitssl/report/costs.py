@@ -111,7 +111,8 @@ def other_work(grid: Grid) -> str:
     """How busy other work kept the machines; empty where that was not recorded, or next to nothing."""
     every = [record for run in grid.sweep.runs.values() for record in run.emissions]
     records = [record for record in every if record.keys() >= {"other_cpu_time_s", "cores"} and record["duration_s"]]
-    busy = [record["other_cpu_time_s"] / record["duration_s"] for record in records]
+    # the CPU's clock may run a little longer than the tracker's
+    busy = [min(record["cores"], record["other_cpu_time_s"] / record["duration_s"]) for record in records]
     if not busy or max(busy) < OTHER_CORES:
         return ""
     cores = " or ".join(map(str, sorted({record["cores"] for record in records})))

@@ -147,7 +147,7 @@ def _left_out(sweep: Sweep) -> str:
     others = {path.parent for path in sweep.folder.glob("*/run.yaml")} - sweep.runs.keys()
     if not others:
         return ""
-    kept = "the command that they are of brings them back, and another name= keeps both reports"
+    kept = "the command that trained them brings them back, and another name= keeps both reports"
     return f"Not in this report: {counted(len(others), 'other run')} in its folder, of other arms, values or fields; {kept}."
 
 

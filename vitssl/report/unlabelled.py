@@ -76,12 +76,18 @@ def _images(grid: Grid, column: Any) -> str:
     groups: dict[int, list[str]] = {}
     for arm, facts in by_arm.items():
         groups.setdefault(facts.unlabelled, []).append(arm)
-    parts = [f"{listed(arms)} also from {count:,} without one" for count, arms in sorted(groups.items()) if count]
+    parts = [f"{_several(arms)} also from {count:,} without one" for count, arms in sorted(groups.items()) if count]
     if 0 in groups:
-        parts = [f"{listed(groups[0])} {'learns' if len(groups[0]) == 1 else 'learn'} from these alone", *parts]
+        parts = [f"{_several(groups[0])} {'learns' if len(groups[0]) == 1 else 'learn'} from these alone", *parts]
     else:
         parts[0] = parts[0].replace(" also", " learn also", 1)
-    return f"{counted(labelled.pop(), 'training image has', 'training images have')} a label: {', '.join(parts)}."
+    separator = "; " if any("," in arm for arm in by_arm) else ", "
+    return f"{counted(labelled.pop(), 'training image has', 'training images have')} a label: {separator.join(parts)}."
+
+
+def _several(arms: list[str]) -> str:
+    """Names of arms, which may have commas of their own."""
+    return "; ".join(arms) if any("," in arm for arm in arms) else listed(arms)
 
 
 def why(grid: Grid, column: Any) -> str:
