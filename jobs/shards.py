@@ -12,6 +12,7 @@ import numpy as np
 
 from jobs.sources import is_here
 from vitssl.config import ConfigError, Data, Run, classifies, needs_labels, unknown
+from vitssl.config.evals import FeaturesConfig, evals_of
 from vitssl.data import findings, paper_counts
 from vitssl.data.index import Index, load_index, named, unwritten
 from vitssl.data.sources import open_source
@@ -94,7 +95,18 @@ def fingerprint(run: Run) -> str | None:
         half = 1 << max(0, (images // 2).bit_length() - 1)  # or a little less: a power of two
         reason = f"{run.optim.batch_size} is more than the {counted(images, 'image')} to train on; set it lower, such as {half}"
         raise ConfigError(reason, "optim.batch_size")
+    _check_evals(run)
     return index.sha256 or None
+
+
+def _check_evals(run: Run) -> None:
+    """An evaluator of features has labelled training images enough to learn from."""
+    for name, evaluator in evals_of(run).items():
+        if isinstance(evaluator, FeaturesConfig):
+            try:
+                evaluator.check_images(image_counts(run)["labelled_images"])
+            except ConfigError as error:
+                raise ConfigError(error.reason, f"evals.{name}.{error.field}") from None
 
 
 def describe(run: Run) -> str:

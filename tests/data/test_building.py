@@ -455,7 +455,9 @@ def test_where_there_are_no_shards_none_are_to_be_written_over_other_files(tmp_p
         Image.new("RGB", (8, 8)).save(tmp_path / name / "x.png")
     with pytest.raises(ConfigError, match=r"^photos: holds images and not their shards, which `vitssl shards build folder:photos shards/p"):
         load_index("photos")
-    with pytest.raises(ConfigError, match=r"^loose holds no shards; name a folder that `vitssl shards build SOURCE FOLDER` wrote$"):
+    with pytest.raises(
+        ConfigError, match=r"^loose/index.json does not exist: name a folder that `vitssl shards build SOURCE FOLDER` wrote$"
+    ):
         load_index("loose")
     with pytest.raises(ConfigError, match=r"^gone/index.json does not exist: write the shards with `vitssl shards build SOURCE gone`$"):
         load_index("gone")

@@ -351,7 +351,7 @@ def test_samples_that_cannot_be_are_one_line(make_shards, change, message):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda f: (f / "index.json").unlink(), r"index\.json does not exist: write the shards with"),
+        (lambda f: (f / "index.json").unlink(), r"index\.json does not exist: name a folder that"),
         (lambda f: (f / "index.json").write_text("{"), r"index\.json: damaged"),
         (lambda f: (f / "index.json").write_text("[]"), r"index\.json: not an index of format 1 or 2"),
         (lambda f: (f / "index.json").write_text((f / "index.json").read_text().replace('"cat"', '"cow"')), r"index\.json: altered"),
@@ -441,6 +441,11 @@ def test_info_counts(make_folder, tmp_path):
     assert text[-2].split() == ["train", "12", "12", "5-7", "12", "x", "10", text[-2].split()[-1]]
     assert text[-1].split()[:4] == ["test", "4", "4", "2"]
     assert not any(line.startswith("warning") for line in text)
+
+
+def test_classes_of_next_to_no_training_image_are_said(make_folder, tmp_path):
+    build(make_folder(train={"cat": 3, "dog": 1}, test={"cat": 1, "dog": 1}), tmp_path / "out")
+    assert "warning: classes with fewer than two labelled training images: dog 1" in shards.info(tmp_path / "out").splitlines()
 
 
 def test_a_set_without_a_test_split_is_said_to_be_one(make_folder, tmp_path):

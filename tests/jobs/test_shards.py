@@ -126,6 +126,13 @@ def test_paths_of_sources_are_the_users(place: Path) -> None:
     assert sources.existing(f"{place}/data/deep") == [place]
 
 
+def test_neighbours_that_there_are_not_enough_of_are_refused_before_a_training(expand) -> None:
+    words = ["arms=[scratch]", "axes.data=[plain]", "axes.seed=[0]", "evals.near.type=knn"]
+    assert expand(*words, "evals.near.k=100").jobs
+    with pytest.raises(ConfigError, match=r"evals.near.k: 101 is more than the 100 labelled training images"):
+        expand(*words, "evals.near.k=101")
+
+
 def test_a_dry_run_lists_the_files_that_shards_will_be_built_from(expand, place: Path) -> None:
     source = photos(place / "images", "x", "y")
     words = (f"data.source=folder:{source}", "data.shards=shards/new", "optim.batch_size=2", "data.image_size=16")

@@ -243,5 +243,5 @@ def read_image(descriptor: int, index: Index, position: int) -> np.ndarray:
 def _without_index(folder: Path) -> str:
     """What to do where there are no shards: in a folder that holds something else, none are to be written."""
     if folder.is_dir() and any(folder.iterdir()):
-        return f"{folder} holds no shards; name a folder that `vitssl shards build SOURCE FOLDER` wrote"
+        return f"{folder / 'index.json'} does not exist: name a folder that `vitssl shards build SOURCE FOLDER` wrote"
     return f"{folder / 'index.json'} does not exist: write the shards with `vitssl shards build SOURCE {folder}`"

@@ -15,6 +15,8 @@ from vitssl.data.paper_counts import comparison
 from vitssl.files import hash_file
 from vitssl.words import counted
 
+MOST_NAMED = 5  # classes that a warning lists
+
 
 def verify(folder: str | Path, *, workers: int | None = None, progress: bool = True) -> list[str]:
     """Read every shard again; one line for each that is missing, truncated or altered, and each image that is undecodable.
@@ -67,11 +69,23 @@ def info(folder: str | Path) -> str:
         *([f"counts   {counts}"] if counts else []),
         *([] if "test" in index.splits else ["warning: there is no split called test; a Run needs data.test_split for its accuracy"]),
         *findings.lines(index),
+        *_rare_line(index),
         *_order_line(index),
         "",
         f"{'split':<12}{'images':>10}{'labelled':>10}{'per class':>14}{'pixels (h x w)':>24}{'MB':>10}",
     ]
     return "\n".join(lines + [_info_row(index, split) for split in index.splits])
+
+
+def _rare_line(index: Index) -> list[str]:
+    """Classes of which there is next to nothing to learn from."""
+    labels = index.label[index.where("train")]
+    counts = np.bincount(labels[labels >= 0], minlength=len(index.classes))
+    rare = [f"{name} {count}" for name, count in zip(index.classes, counts, strict=True) if count < 2]
+    if not rare or not counts.any():
+        return []
+    more = f" and {len(rare) - MOST_NAMED} more" if len(rare) > MOST_NAMED else ""
+    return [f"warning: classes with fewer than two labelled training images: {', '.join(rare[:MOST_NAMED])}{more}"]
 
 
 def _order_line(index: Index) -> list[str]:
