@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jobs.axes import is_of_values
 from jobs.shards import expected_index
 from jobs.sweep import Spec
-from vitssl.config import SIZES, active, dotted, nested, size_of
+from vitssl.config import SIZES, Run, active, dotted, nested, size_of
 from vitssl.config.methods import flow
 from vitssl.words import listed
 
@@ -58,10 +58,8 @@ def _alike_in_colours(made: Iterable[Cell]) -> Iterator[str]:
     found: dict[str, list[str]] = {}
     for cell in made:
         for run, name in ((stage.run, stage.name) for stage in cell.stages):
-            index = expected_index(run.data)
-            coloured = index is not None and len(set(index.mean)) > 1  # not known of shards that are not built yet
             changed = any(view.color or view.auto_augment for view in run.data.views.enabled().values())
-            for objective in (one for one in active(run.objectives) if one in CONTRASTED and coloured and not changed):
+            for objective in (one for one in active(run.objectives) if one in CONTRASTED and not changed and _coloured(run)):
                 found.setdefault(objective, []).append(cell.arm if len(cell.stages) == 1 else f"{cell.arm}.{name}")
     for objective, places in found.items():
         steps = "[{jitter: {prob: 0.8}}, {gray: {prob: 0.2}}]"
@@ -69,6 +67,12 @@ def _alike_in_colours(made: Iterable[Cell]) -> Iterator[str]:
             f"{objective} of {listed(dict.fromkeys(places))} compares views of unchanged colours, which its paper changes:"
             f" set color of its views in data.views, such as {steps}"
         )
+
+
+def _coloured(run: Run) -> bool:
+    """Are its images not grey? Of shards that are not built yet that is not known, and they are not called coloured."""
+    index = expected_index(run.data)
+    return index is not None and len(set(index.mean)) > 1
 
 
 def _large_decoders(made: Iterable[Cell]) -> Iterator[str]:
