@@ -30,9 +30,12 @@ def is_of_values(spec: Spec, axis: str) -> bool:
 
 
 def _refuse_overridden(spec: Spec) -> None:
-    """A setting of the command line reaches a stage: narrower ones, of an arm or a stage, may set its fields wherever it would."""
+    """What the command line sets of an arm or a stage reaches one: narrower settings may set its fields wherever it would.
+
+    That they take the place of one for all Runs is what these are for.
+    """
     stages = [(arm, stage) for arm, recipe in spec.arms.items() for stage in recipe.stages]
-    for s in spec.overrides.settings:
+    for s in (s for s in spec.overrides.settings if any(_narrowness(s))):
         places = [(arm, stage) for arm, stage in stages if s.arm in (None, arm) and s.stage in (None, stage)]
         narrower = [t for t in spec.overrides.settings if _narrowness(t) > _narrowness(s)]
         by = [

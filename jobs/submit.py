@@ -133,10 +133,10 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
         weights.prepare(stages)  # does what was imported fit?
     launch = folders.Launch(runs / spec.name, executor, site, Path(), options.use_current_source, module=module)
     if not options.smoke:
-        for note in notes.notes(spec, planned):
-            print(f"note: {note}", file=sys.stderr)
         equalize.apply(spec, planned, launch)
     linked = graph.link(spec, planned, launch.sweep, shards.fingerprint)
+    for note in [] if options.smoke else notes.notes(spec, planned):
+        print(f"note: {note}", file=sys.stderr)
     if options.dry_run:
         with placed(spec, site_profile.file_of(named)):
             return _dry_run(spec, linked, launch, unfetched, options, console)

@@ -161,7 +161,7 @@ WRONG = [
     ("submit sweep.yaml --executor slrum", "argument --executor: 'slrum' is not known (did you mean slurm?)"),
     # what runs left behind
     ("status runs", "runs/sweep.json does not exist: this is not a sweep's folder (runs/NAME, such as runs/example)"),
-    ("status example", "(runs/NAME, such as runs/example)"),
+    ("status exmple", "exmple/sweep.json does not exist: this is not a sweep's folder (runs/NAME, such as runs/example)"),
     ("status runs/exmple", "runs/exmple/sweep.json does not exist: this is not a sweep's folder (runs/NAME, such as runs/example)"),
     ("vitssl report runs/exmple", "this is not a sweep's folder (runs/NAME, such as runs/example)"),
     ("vitssl report runs", "this is not a sweep's folder (runs/NAME, such as runs/example)"),
