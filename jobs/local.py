@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from jobs.folders import Launch, error_of, is_done, is_trained, status_command, 
 from jobs.graph import Graph, Job
 from jobs.node import NodeInfo, report_command, start
 from jobs.slots import WHOLE, Slot, slots
-from jobs.time_left import Seen, seen_of, work
+from jobs.time_left import Seen, Work, seen_of, work
 from vitssl.config import ConfigError
 from vitssl.files import busy_file, read_json, write_json
 from vitssl.words import about, counted
@@ -51,7 +51,7 @@ class Stopper:
         self.number = number
         self.ask()
         # os.write, since a handler may interrupt a print; on a terminal below the progress line
-        line = "killing" if self.killed else "stopping: what was trained is saved, which takes some seconds (a second signal kills)"
+        line = "killing" if self.killed else "stopping: what was trained is saved, which takes some seconds (Ctrl-C again ends it at once)"
         os.write(sys.stderr.fileno(), f"{chr(10) if sys.stderr.isatty() else ''}{line}\n".encode())
 
     def ask(self) -> None:
@@ -111,22 +111,23 @@ def run(graph: Graph, launch: Launch, console: Console) -> int:
 def _run_all(jobs: list[Job], launch: Launch, stopper: Stopper, console: Console) -> None:
     """Every job after those that it starts from, in as many threads as there are slots; each waits for one run."""
     free, seen, waiting = slots(jobs, launch), seen_of(jobs), list(jobs)
-    running: dict[Future[None], tuple[Job, Slot]] = {}
+    running: dict[Future[None], Place] = {}
     if (width := len(free)) > 1:
         console.print(f"{width} runs side by side, on {counted(len(free[0]), 'core')} each", highlight=False)
     with ThreadPoolExecutor(width) as pool:
         while waiting or running:
-            unfinished = {id(job) for job in (*waiting, *(job for job, _ in running.values()))}
+            unfinished = {id(job) for job in (*waiting, *(place.job for place in running.values()))}
             ready = [job for job in waiting if not any(id(parent) in unfinished for parent in job.parents)]
             for job in ready[: 0 if stopper.asked else len(free)]:
                 waiting.remove(job)
-                after = [other for other in (*waiting, *(job for job, _ in running.values())) if not is_done(other)]
-                place = Place(f"[{jobs.index(job) + 1}/{len(jobs)}]", job, after, seen, width, free.pop(0))
-                running[pool.submit(_run_job, job, place, launch, stopper, console)] = job, place.slot
+                beside = [seen.left(work(other.job.run), time.monotonic() - other.begun_s) for other in running.values()]
+                others = [*beside, *(work(other.run) for other in waiting if not is_done(other))]
+                place = Place(f"[{jobs.index(job) + 1}/{len(jobs)}]", job, others, seen, width, free.pop(0))
+                running[pool.submit(_run_job, job, place, launch, stopper, console)] = place
             if not running:
                 return
             for ended in wait(running, return_when=FIRST_COMPLETED).done:
-                free.append(running.pop(ended)[1])
+                free.append(running.pop(ended).slot)
                 if error := ended.exception():
                     stopper.ask()
                     raise error
@@ -134,14 +135,15 @@ def _run_all(jobs: list[Job], launch: Launch, stopper: Stopper, console: Console
 
 @dataclass
 class Place:
-    """A run's place in its sweep, and what comes after it."""
+    """A run's place in its sweep, and what else is to be done."""
 
     position: str  # such as [3/12]
     job: Job
-    after: list[Job]  # and beside it, that are not done
+    others: list[Work]  # what is left of the runs beside it, and after it
     seen: Seen
     width: int = 1  # how many runs are trained side by side
     slot: Slot = WHOLE
+    begun_s: float = field(default_factory=time.monotonic)
 
     @property
     def title(self) -> str:
@@ -150,17 +152,18 @@ class Place:
     @property
     def left(self) -> str:
         """The time left for the sweep at this run's start, as far as any run was seen; else empty."""
-        time_s = self.seen.total_s(work(job.run) for job in [self.job, *self.after])
-        return "" if time_s is None or not self.after else f"; {about(time_s / self.width)} left for the sweep"
+        own_s, all_s = self.seen.total_s([work(self.job.run)]), self.seen.total_s([work(self.job.run), *self.others])
+        if own_s is None or all_s is None or not self.others:
+            return ""
+        return f"; {about(max(own_s, all_s / self.width))} left for the sweep"
 
     @property
     def variables(self) -> dict[str, str]:
         """What the run's own progress line needs to say that (`vitssl.log`)."""
-        todo = [work(job.run) for job in self.after]
-        times_s = [self.seen.time_s(one) for one in todo]
-        unseen = sum(one.images for one, time_s in zip(todo, times_s, strict=True) if time_s is None)
-        others = {"seconds": sum(filter(None, times_s)) / self.width, "times_this": unseen / work(self.job.run).images / self.width}
-        return {"VITSSL_SWEEP": json.dumps({"position": self.position, "alone": self.width == 1, **others})}
+        times_s = [self.seen.time_s(one) for one in self.others]
+        unseen = sum(one.images for one, time_s in zip(self.others, times_s, strict=True) if time_s is None)
+        others = {"seconds": sum(filter(None, times_s)), "times_this": unseen / work(self.job.run).images}
+        return {"VITSSL_SWEEP": json.dumps({"position": self.position, "side_by_side": self.width, **others})}
 
 
 def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: Console) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,13 +17,14 @@ if TYPE_CHECKING:
     from jobs.graph import Cell
 
 CONTRASTED = ("simclr", "dino")  # what tells an image's views from others': by their colours, where these are alike
+COLOURS = "[{jitter: {prob: 0.8}}, {gray: {prob: 0.2}}]"
 WIDER = 3  # times as wide as the network is a decoder that costs far more than it
 
 
 def notes(spec: Spec, made: Sequence[Cell]) -> list[str]:
     """A line each, the same one once."""
-    every = (*kept_patches(made), *_own_values(spec), *_started(spec, made), *_alike_in_colours(made), *_large_decoders(made))
-    return list(dict.fromkeys(every))
+    of_stages = (*_weightless(made), *_alike_in_colours(made), *_large_decoders(made))
+    return list(dict.fromkeys((*kept_patches(made), *_own_values(spec), *_started(spec, made), *of_stages)))
 
 
 def kept_patches(made: Sequence[Cell]) -> Iterator[str]:
@@ -53,20 +55,35 @@ def _started(spec: Spec, made: Sequence[Cell]) -> Iterator[str]:
             yield f"{spec.baseline}, the baseline, starts from {stage.run.init_from} too; what that cost is in no figure of this sweep"
 
 
+def _weightless(made: Iterable[Cell]) -> Iterator[str]:
+    """Objectives that train nothing."""
+    found: dict[str, list[str]] = {}
+    for place, run in _places(made):
+        for name in (name for name, objective in active(run.objectives).items() if not objective.weight):
+            found.setdefault(name, []).append(place)
+    for name, places in found.items():
+        where = listed(dict.fromkeys(places))
+        yield f"{name} of {where} has a weight of 0: it trains nothing, and costs as much; objectives.{name}=null switches it off"
+
+
+def _places(made: Iterable[Cell]) -> Iterator[tuple[str, Run]]:
+    """Every Run with the arm that it is of, and the stage where there are several."""
+    for cell in made:
+        for stage in cell.stages:
+            yield cell.arm if len(cell.stages) == 1 else f"{cell.arm}.{stage.name}", stage.run
+
+
 def _alike_in_colours(made: Iterable[Cell]) -> Iterator[str]:
     """SimCLR and DINO on coloured images in views of unchanged colours, by which an image's views are known without looking further."""
-    found: dict[str, list[str]] = {}
-    for cell in made:
-        for run, name in ((stage.run, stage.name) for stage in cell.stages):
-            changed = any(view.color or view.auto_augment for view in run.data.views.enabled().values())
-            for objective in (one for one in active(run.objectives) if one in CONTRASTED and not changed and _coloured(run)):
-                found.setdefault(objective, []).append(cell.arm if len(cell.stages) == 1 else f"{cell.arm}.{name}")
+    found: dict[str, dict[str, Run]] = {}
+    for place, run in _places(made):
+        changed = any(view.color or view.auto_augment for view in run.data.views.enabled().values())
+        for objective in (one for one in active(run.objectives) if one in CONTRASTED and not changed and _coloured(run)):
+            found.setdefault(objective, {})[place] = run
     for objective, places in found.items():
-        steps = "[{jitter: {prob: 0.8}}, {gray: {prob: 0.2}}]"
-        yield (
-            f"{objective} of {listed(dict.fromkeys(places))} compares views of unchanged colours, which its paper changes:"
-            f" set color of its views in data.views, such as {steps}"
-        )
+        place, run = next(iter(places.items()))
+        words = [f"arms.{place}.data.views.{view}.color={COLOURS}" for view in run.data.views.enabled()]
+        yield f"{objective} of {listed(places)} compares views of unchanged colours, which its paper changes: add {shlex.join(words)}"
 
 
 def _coloured(run: Run) -> bool:
@@ -77,7 +94,7 @@ def _coloured(run: Run) -> bool:
 
 def _large_decoders(made: Iterable[Cell]) -> Iterator[str]:
     """Decoders of full size, as MAE's are by default, on networks that are far smaller."""
-    for run in (stage.run for cell in made for stage in cell.stages):
+    for _, run in _places(made):
         size = size_of(run.backbone)
         for name, objective in active(run.objectives).items():
             if (

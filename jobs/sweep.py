@@ -189,6 +189,8 @@ def _axis(name: str, values: Any, file: str) -> dict[Any, dict[str, Any]]:
     if isinstance(values, list) and values:
         return {_label(value): {name: value} for value in values}
     if isinstance(values, dict) and values:
+        if name in RUN_FIELDS and (field := next((key for key, value in values.items() if isinstance(value, list)), None)) is not None:
+            raise ConfigError(f"a list names the values of one field; write axes.{name}.{field}=[...] for an axis of them", path, file)
         return {key: _mapping({} if fields is None else fields, f"{path}.{key}", file) for key, fields in values.items()}
     raise ConfigError(f"expected a list of values or a mapping of names to fields, not {values!r}", path, file)
 

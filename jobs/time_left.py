@@ -62,6 +62,11 @@ class Seen:
             return None
         return todo.images * self._time_s[todo.architecture] / self._images[todo.architecture]
 
+    def left(self, todo: Work, running_s: float) -> Work:
+        """What is left of a run that began so many seconds ago; all of it where no run of its architecture was seen."""
+        time_s = self.time_s(todo)
+        return todo if time_s is None else todo.part(max(0.0, 1 - running_s / time_s))
+
     def total_s(self, todo: Iterable[Work]) -> float | None:
         """How long runs may take one after the other, those of other architectures at the mean pace; None where no run was seen."""
         if not self._images:

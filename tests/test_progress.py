@@ -84,6 +84,8 @@ def test_a_run_alone_says_its_own_time(tmp_path, capsys, monkeypatch) -> None:
     ("others", "left"),
     [
         ({"seconds": 600.0, "times_this": 0.0}, "; about 10 min left for the sweep"),
+        ({"seconds": 1200.0, "times_this": 0.0, "side_by_side": 2}, "; about 10 min left for the sweep"),
+        ({"seconds": 1.0, "times_this": 0.0, "side_by_side": 2}, "; less than a minute left for the sweep"),
         ({"seconds": 0.0, "times_this": 1000.0}, r"; about \d+ min left for the sweep"),  # of 40 steps of a fiftieth of a second
         ({"seconds": 0.0, "times_this": 0.0}, ""),
     ],

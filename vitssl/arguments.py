@@ -50,6 +50,8 @@ class Parser(argparse.ArgumentParser):
             fields = [f"{name}=VALUE" for name in (self.own_keys.get(key) or meant(key))] if self.takes_fields else []
             near = fields or (closest(f"--{word[1]}", sorted(self._options)) if len(word[1]) > 1 else [])
             message += f" (did you mean {near[0]}?)" if near else ""
+        elif message.startswith("unrecognized arguments: "):
+            message += " (a name with spaces needs quotes)"
         elif missing := re.match(r"the following arguments are required: (\w+)|argument (--\w+): expected", message):
             message += self._meaning(missing[1] or missing[2])
         self.exit(2, f"error: {message}; {self.prog} --help shows what there is\n")

@@ -24,9 +24,9 @@ from vitssl.terminal import console
 from vitssl.words import about, counted, duration
 
 QUIET_S = 30.0  # without a terminal, a line at least this often
-# Environment variable by which a launcher says what else its sweep has to do, as JSON: "position" of this run, such as [3/12], and whether
-# it is trained "alone"; for the runs after it "seconds", as far as their pace is known, and "times_this", how often the work of this run
-# the others are.
+# Environment variable by which a launcher says what else its sweep has to do, as JSON: "position" of this run, such as [3/12], and how many
+# runs are trained "side_by_side"; for the others "seconds" of their own, as far as their pace is known when this one starts, and
+# "times_this", how often the work of this run the rest is.
 SWEEP = "VITSSL_SWEEP"
 
 
@@ -52,9 +52,9 @@ class Log:
         write_atomically(self._path, "".join(json.dumps(e) + "\n" for e in keep).encode())
         self._file = self._path.open("a", buffering=1)
         self._loggers = loggers.start(folder, step, also)
-        self._sweep = json.loads(os.environ.get(SWEEP, "{}"))
+        self._sweep, self._begun_s = json.loads(os.environ.get(SWEEP, "{}")), time.time()
         self._name = " ".join(filter(None, (self._sweep.get("position"), folder.name)))
-        self._bar, self._last_line_s = _progress_bar(self._sweep.get("alone", True)), time.time()
+        self._bar, self._last_line_s = _progress_bar(alone=self._sweep.get("side_by_side", 1) == 1), time.time()
         self._task = self._bar.add_task(self._sweep.get("position") or folder.name, total=total_steps, completed=step, note="")
         self._bar.start()
 
@@ -83,9 +83,14 @@ class Log:
         task = self._bar.tasks[0]
         if task.time_remaining is None or not task.speed or task.total is None:
             return ""
-        own = f", {duration(task.time_remaining)} left"
+        own_s, own = task.time_remaining, f", {duration(task.time_remaining)} left"
         others_s = self._sweep.get("seconds", 0.0) + self._sweep.get("times_this", 0.0) * task.total / task.speed
-        return f"{own}; {about(task.time_remaining + others_s)} left for the sweep" if others_s else own
+        if not others_s:
+            return own
+        # those beside this one go on meanwhile
+        since_s, width = time.time() - self._begun_s, self._sweep.get("side_by_side", 1)
+        all_s = own_s + max(0.0, others_s - (width - 1) * since_s)
+        return f"{own}; {about(max(own_s, all_s / width))} left for the sweep"
 
     def say(self, text: str) -> None:
         if self.active:

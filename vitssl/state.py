@@ -202,7 +202,7 @@ def weights(source: str, which: str = "model") -> dict[str, Tensor]:
     named = state.items() if isinstance(state, dict) else ()
     tensors = {name: value for name, value in named if isinstance(name, str) and isinstance(value, Tensor)}
     if not tensors:
-        raise ConfigError(f"{path} holds no weights")
+        raise ConfigError(f"{path} holds no weights by name; files of other programs: vitssl import --help")
     if any(name.startswith("backbone.") for name in tensors):
         return tensors
     # a bare network, with or without DDP's prefix; its classifier belongs to other classes

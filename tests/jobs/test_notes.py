@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from pathlib import Path
 
 import pytest
@@ -40,8 +41,16 @@ SIMCLR = ["arms=[scratch]", "objectives={classify: null, simclr: {}}", "data.vie
 
 def test_contrasted_views_of_unchanged_colours_are_told(said) -> None:
     (note,) = said(*SIMCLR)
-    assert note.startswith("simclr of scratch compares views of unchanged colours, which its paper changes: set color of its views")
-    assert said(*SIMCLR, "data.views.second.color=[gray]") == said(*SIMCLR, grey=True) == []
+    told, _, to_add = note.partition(": add ")
+    assert told == "simclr of scratch compares views of unchanged colours, which its paper changes"
+    keys = [word.partition("=")[0] for word in shlex.split(to_add)]
+    assert keys == [f"arms.scratch.data.views.{view}.color" for view in ("main", "second")]
+    assert said(*SIMCLR, *shlex.split(to_add)) == said(*SIMCLR, grey=True) == []
+
+
+def test_an_objective_that_trains_nothing_is_told(said) -> None:
+    (note,) = said("arms=[scratch]", "objectives.classify.weight=0")
+    assert note.startswith("classify of scratch has a weight of 0") and note.endswith("objectives.classify=null switches it off")
 
 
 def test_stages_that_an_axis_does_not_reach_are_told(said) -> None:

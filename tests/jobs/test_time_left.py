@@ -42,17 +42,30 @@ def test_work_is_images_over_all_epochs_or_steps(expand) -> None:
 def test_the_launcher_says_what_is_left_and_tells_the_run(expand) -> None:
     graph = expand(*FEW)  # two of each: scratch, pretraining, fine-tuning
     scratch, second, *chain = graph.jobs
-    assert Place("[1/6]", scratch, graph.jobs[1:], seen_of(graph.jobs)).left == ""  # nothing was seen
+    assert Place("[1/6]", scratch, [work(job.run) for job in graph.jobs[1:]], seen_of(graph.jobs)).left == ""  # nothing was seen
     scratch.folder.mkdir(parents=True)
     write_json(scratch.folder / "done.json", {"step": 63, "epochs": 1.0, "time_s": 105.0})
     seen = seen_of(graph.jobs)
-    place = Place("[2/6]", second, chain, seen)
+    place = Place("[2/6]", second, [work(job.run) for job in chain], seen)
     # the fine-tunings have scratch's architecture and its 63 batches, the pretrainings half the epochs: 31.25 batches, and so 32
     per_run, pretrainings = 105.0 + START_S, 2 * 32 / 63
     assert place.left == f"; about {(3 + pretrainings) * per_run / 60:.0f} min left for the sweep"
     told = json.loads(place.variables["VITSSL_SWEEP"])
-    assert told == {"position": "[2/6]", "alone": True, "seconds": 2 * per_run, "times_this": pytest.approx(pretrainings)}
+    assert told == {"position": "[2/6]", "side_by_side": 1, "seconds": 2 * per_run, "times_this": pytest.approx(pretrainings)}
     assert Place("[6/6]", chain[-1], [], seen).left == ""
+
+
+def test_what_runs_beside_a_run_have_done_is_not_left(expand) -> None:
+    scratch, second, *_ = (job for job in expand(*FEW).jobs if not job.parents)
+    scratch.folder.mkdir(parents=True)
+    write_json(scratch.folder / "done.json", {"step": 63, "epochs": 1.0, "time_s": 600.0 - START_S})
+    seen, whole = seen_of([scratch]), work(second.run)
+    assert seen.left(whole, 150.0).images == 0.75 * whole.images and seen.left(whole, 601.0).images == 0
+    unseen = Work(50, "a")
+    assert seen.left(unseen, 150.0) == unseen
+    beside = Place("[2/2]", second, [seen.left(whole, 450.0)], seen, width=2)
+    assert beside.left == "; about 10 min left for the sweep"  # its own, longer than half of the 12.5
+    assert Place("[2/9]", second, [whole, whole, whole], seen, width=2).left == "; about 20 min left for the sweep"
 
 
 def test_a_run_gets_the_variable_and_the_pace_grows(place, monkeypatch, capfd) -> None:
@@ -64,7 +77,7 @@ def test_a_run_gets_the_variable_and_the_pace_grows(place, monkeypatch, capfd) -
     words = ["sweep.yaml", "--executor", "local", *FEW, "axes.seed=0", "resources.gpus_per_node=1", "loop.max_steps=2"]
     assert submit.main(words, module="standin") == 0
     assert [one["position"] for one in given] == ["[1/3]", "[2/3]", "[3/3]"]
-    assert given[0] == {"position": "[1/3]", "alone": True, "seconds": 0, "times_this": 2.0}
+    assert given[0] == {"position": "[1/3]", "side_by_side": 1, "seconds": 0, "times_this": 2.0}
     assert given[1]["seconds"] > 0 and given[1]["times_this"] == 0 and given[2]["seconds"] == 0
     lines = [line for line in capfd.readouterr().out.splitlines() if line.startswith("[")]
     assert [line.partition("; ")[2] for line in lines] == ["", "less than a minute left for the sweep", ""]

@@ -87,13 +87,13 @@ def test_a_cpu_that_worked_on_other_things_is_not_compared(grid):
 def test_threads_that_other_work_leaves_no_core_to_are_not_compared(grid):
     """Two spinning threads on one core work all the time: the default is two of them, on a machine of two cores."""
     crowded = grid((1.0, 1.0, 1.0), gpus=0, cores=2, cpu_time_s=3600.0, other_cpu_time_s=3600.0)
-    assert costs.doubt(crowded, None) == "in a run of scratch other work left 50% of the cores that its threads wanted"
+    assert costs.doubt(crowded, None) == "in a run of scratch other work kept 50% of the cores that its threads wanted busy"
 
 
 def test_other_work_leaves_no_less_than_no_core(grid):
     """Two clocks that are read one after the other may find more work than there are cores."""
     crowded = grid((1.0, 1.0, 1.0), gpus=0, cores=2, cpu_time_s=3600.0, other_cpu_time_s=7400.0)
-    assert costs.doubt(crowded, None) == "in a run of scratch other work left 0% of the cores that its threads wanted"
+    assert costs.doubt(crowded, None) == "in a run of scratch other work kept 100% of the cores that its threads wanted busy"
 
 
 def test_the_page_on_costs_names_all_that_speaks_against_a_comparison():

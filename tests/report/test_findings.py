@@ -120,6 +120,16 @@ def test_where_nothing_is_found_yet_it_says_how_far_the_sweep_got(sweep):
     ]
 
 
+def test_what_an_image_of_a_small_test_set_is_worth_is_said(sweep):
+    few = {("scratch", name, 0): {"data": {"test_images": count}} for name, count in (("photos", 60), ("cifar10", 10_000))}
+    both = sweep({"scratch": 80.0}, {"data": ["photos", "cifar10"], "seed": [0]}, make=few)
+    assert "The test set of photos has 60 images: one of them is 1.7 points." in sentences(lay_out(collect(both)))
+    one = sweep({"scratch": 80.0}, {"data": ["photos"], "seed": [0]}, make=few, name="one")
+    assert "The test set has 60 images: one of them is 1.7 points." in headlines(lay_out(collect(one)))
+    large = lay_out(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, name="large")))
+    assert not any(line.startswith("The test set") for line in sentences(large))
+
+
 # --------------------------------------------------------------------------------------------------------------- epochs
 
 

@@ -135,7 +135,12 @@ def _converted(hint: Any, value: Any, path: str) -> Any:
             return SCALARS[kind].validate_and_convert(value)
     if kind is Literal:
         raise ConfigError(f"{_shown(value)} is none of {', '.join(inner)}{_as_axis(value, path) or _meant(value, inner)}", path)
-    raise ConfigError(f"{_shown(value)} is not {EXPECTED[kind]}{_as_axis(value, path)}", path)
+    raise ConfigError(f"{_shown(value)} is not {EXPECTED[kind]}{_as_list(value, path) if kind is list else _as_axis(value, path)}", path)
+
+
+def _as_list(value: Any, path: str) -> str:
+    """What to write for a list whose brackets were forgotten."""
+    return f": '{path}=[{value}]'" if isinstance(value, str) and "," in value else ""
 
 
 def _as_axis(value: Any, path: str) -> str:
@@ -145,6 +150,8 @@ def _as_axis(value: Any, path: str) -> str:
     of_a_stage = head != "arms" and bool(rest) and rest[0] in fields
     if len(values) < 2 or not (head in fields or of_a_stage):
         return ""
+    if len(set(map(str, values))) == 1:  # as sides of an image
+        return f"; write {path}={values[0]}"
     return f"; write 'axes.{path}=[{','.join(map(str, values))}]' for a run with each"
 
 

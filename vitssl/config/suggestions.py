@@ -27,6 +27,7 @@ ALSO_CALLED = {
     "loop.micro_batch_size": ("accumulate", "accum_iter", "grad_accum", "gradient_accumulation_steps"),
     "loop.precision": ("amp", "fp16", "bf16", "mixed_precision"),
     "loop.ema_decay": ("ema", "model_ema"),
+    "backbone.drop_path": ("dropout", "drop_rate", "drop_path_rate", "stochastic_depth"),
     "backbone.name": ("model", "model_name", "arch", "architecture", "network"),
     "backbone.patch_size": ("patch", "patchsize"),
     "data.shards": ("dataset", "data_set", "data_dir", "data_path", "root"),
@@ -69,7 +70,7 @@ def not_a_field(name: str, known: Iterable[str], field: str, schema: type | None
         return ConfigError(f"{name!r} is not a field; {of_paper.advice}", field)
     known = list(known)
     near = closest(name, known) if schema else []
-    if places := meant(name if schema else field):
+    if places := [] if f"{name}s" in known else meant(name if schema else field):
         # a chance likeness is not what was meant
         near = [one for one in near if name in one and not any(place.endswith(f".{one}") for place in places)]
     elif not near and schema in (None, *WHOLE):  # of a part of one, all the names that are there say more

@@ -100,7 +100,18 @@ def _unranked(grid: Grid, column: Any) -> str:
     if len(counts) < 2:
         return ""
     who = "every arm has" if len(single) == len(counts) else f"{', '.join(single)} {'have' if len(single) > 1 else 'has'}"
-    return f"{_on(grid, column)}no arm is named the best, since {who} a single seed."
+    return f"{_on(grid, column)}no arm is named the best, since {who} a single seed{_measured(grid, column)}."
+
+
+def _measured(grid: Grid, column: Any) -> str:
+    """What few arms have, the highest first."""
+    means = {grid.label(row): mean(scores.values()) for row in grid.rows if (scores := grid.scores(row, column))}
+    if len(means) > MOST_NAMED:
+        return ""
+    order = sorted(means.items(), key=lambda arm: arm[1], reverse=not grid.measured.lower_is_better)
+    unit = " %" if grid.measured.unit else ""
+    (first, value), *others = order
+    return f"; {listed([f'{first} has {value:.2f}{unit}', *(f'{label} {value:.2f}{unit}' for label, value in others)])}"
 
 
 def leading(grid: Grid) -> list[str]:

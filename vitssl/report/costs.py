@@ -82,7 +82,7 @@ def doubt(grid: Grid, column: Any) -> str:
             return f"in a run of {grid.label(row)} the CPU worked on it for {min(shares):.0%} of the time"
         left = [cores for cell in done for _, run in cell.stages if (cores := cores_left(run)) is not None]
         if left and min(left) < LEFT:
-            return f"in a run of {grid.label(row)} other work left {min(left):.0%} of the cores that its threads wanted"
+            return f"in a run of {grid.label(row)} other work kept {1 - min(left):.0%} of the cores that its threads wanted busy"
     return ""
 
 

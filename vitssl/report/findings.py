@@ -17,6 +17,7 @@ from vitssl.report.tables import hours_name
 from vitssl.report.units import quantity
 from vitssl.words import counted
 
+FEW = 200  # test images, of which one is half a point and more
 MOST_HEADLINES = 5  # sentences that a report begins with
 
 
@@ -39,7 +40,7 @@ def headlines(grid: Grid) -> list[str]:
 def story(grid: Grid) -> list[str]:
     """What a newcomer reads first: how many labels there are, which arm came out best, which to take, and what used the others."""
     said = _shortened(grid)
-    return [*said["images"], *said["best"], *said["recommended"], *said["why"]]
+    return [*said["images"], *said["best"], *said["recommended"], *said["test images"], *said["why"]]
 
 
 def _shortened(grid: Grid) -> dict[str, list[str]]:
@@ -69,6 +70,7 @@ def _by_subject(grid: Grid) -> dict[str, list[str]]:
         "missing": [_missing(grid)],
         "best": [best(part, column) for part in grid.parts() for column in grid.columns],
         "recommended": advice(grid),
+        "test images": [_test_images(grid)],
         "unselected": [_unselected(grid)],
         "images": unlabelled.images(grid.parts()[0]),
         "costs": [costs.comparison(part, column) for part in grid.parts() for column in grid.columns],
@@ -111,6 +113,16 @@ def _unselected(grid: Grid) -> str:
     axes = " and ".join(grid.short(axis) for axis in grid.unselected)
     how = f"`select: [{', '.join(grid.unselected)}]` in the sweep, with data.val_fraction, lets held-out images choose"
     return f"Nothing selects over {axes}, and the test images must not, so that no arm is named the best; {how}."
+
+
+def _test_images(grid: Grid) -> str:
+    """That one image of a small test set moves an accuracy by much."""
+    sets = {facts["name"]: facts["test_images"] for run in grid.sweep.runs.values() if (facts := run.job.get("data"))}
+    name = min(sets, key=sets.__getitem__, default=None)
+    if grid.measured.unit != "%" or name is None or not 0 < sets[name] < FEW:
+        return ""
+    which = f" of {name}" if len(sets) > 1 else ""
+    return f"The test set{which} has {counted(sets[name], 'image')}: one of them is {100 / sets[name]:.1f} points."
 
 
 def _against_paper(grid: Grid) -> str:
