@@ -46,11 +46,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the steps and choices; it is printed")
     parser.add_argument("--nodes", type=int, default=2, help="of a run, but two at least where a fault needs them (default: %(default)s)")
     parser.add_argument("--at-once", type=int, default=1, help="trials, but for faults that reach every job (default: %(default)s)")
+    what = "of the controller; longer than the 10 s that SLURM's commands wait for it (default: %(default)s)"
+    parser.add_argument("--outage-s", type=float, default=60, help=what)
     options = parser.parse_args(arguments)
     if unknown := set(options.faults) - set(FAULTS):
         parser.error(f"no such fault: {' '.join(sorted(unknown))}; there are {' '.join(FAULTS)}")
     with test_cluster(), workplace() as place:
-        succeeded = drill(place, options.faults or list(FAULTS), options.trials, options.seed, options.nodes, options.at_once)
+        succeeded = drill(place, options.faults or list(FAULTS), options)
     if succeeded:
         shutil.rmtree(place)
     return 0 if succeeded else 1
@@ -91,14 +93,15 @@ def workplace() -> Iterator[Path]:
                 sh("umount", str(sweep))
 
 
-def drill(place: Path, names: list[str], trials: int, seed: int, nodes: int, at_once: int = 1) -> bool:
+def drill(place: Path, names: list[str], options: argparse.Namespace) -> bool:
     """Print a line per trial and a table of all; did all succeed?"""
+    seed, at_once = options.seed, options.at_once
     print(f"seed {seed}, in {place}", flush=True)
     begun = time.monotonic()
-    wanted = {name: max(nodes, FAULTS[name].nodes) for name in names}
+    wanted = {name: max(options.nodes, FAULTS[name].nodes) for name in names}
     expected = {count: undisturbed(place, count) for count in sorted(set(wanted.values()))}
-    attempt = partial(one, place=place, seed=seed, nodes=wanted, expected=expected)
-    chosen = [(name, number) for number in range(trials) for name in names]
+    attempt = partial(one, place=place, seed=seed, outage_s=options.outage_s, nodes=wanted, expected=expected)
+    chosen = [(name, number) for number in range(options.trials) for name in names]
     done: list[tuple[str, Trial, str]] = []
     for together in (True, False):
         part = [which for which in chosen if FAULTS[which[0]].alone != together]
@@ -134,12 +137,12 @@ def submit_it(trial: Trial, *words: str) -> int:
 
 
 def one(
-    which: tuple[str, int], place: Path, seed: int, nodes: dict[str, int], expected: dict[int, dict[str, Any]]
+    which: tuple[str, int], place: Path, seed: int, outage_s: float, nodes: dict[str, int], expected: dict[int, dict[str, Any]]
 ) -> tuple[Trial, str, float]:
     """A trial of a fault, its outcome, and the seconds that it took. Nodes by fault, and by their number the checkpoint to expect."""
     name, number = which
     chance, begun = random.Random(f"{seed} {name} {number}"), time.monotonic()
-    trial = Trial(f"{name}-{number}", place, chance.randrange(FIRST, LAST_STEP), chance, nodes[name])
+    trial = Trial(f"{name}-{number}", place, chance.randrange(FIRST, LAST_STEP), chance, nodes[name], outage_s)
     return trial, outcome_of(trial, FAULTS[name], expected[trial.nodes]), time.monotonic() - begun
 
 

@@ -20,7 +20,6 @@ from jobs import cluster
 from tests.slurm.commands import TIMED_OUT, controller, events, misbehaving_sbatch, parent_of, read_only, sh, wait_for
 
 TMPFS_MB, INODES = 64, 2000
-OUTAGE_S = 60  # of the controller: longer than SLURM's commands wait for it (MessageTimeout)
 NODE_OUTAGE_S = 10
 
 
@@ -33,6 +32,7 @@ class Trial:
     step: int
     chance: random.Random
     nodes: int = 2
+    outage_s: float = 60  # of the controller
     folder: Path = Path()  # the pretraining's, once it is submitted
     words: list[str] = field(default_factory=list)  # further ones of the command
     detail: str = ""
@@ -139,7 +139,7 @@ def _without_controller(trial: Trial, number: signal.Signals, back: Callable[[in
     os.kill(pid, number)
     try:
         kill(workers)(trial)
-        time.sleep(OUTAGE_S)
+        time.sleep(trial.outage_s)
     finally:
         back(pid)
 
