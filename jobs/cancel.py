@@ -39,7 +39,9 @@ def cancel(sweep: Path) -> None:
     """
     asked_for, before = runs_of(sweep)
     pid = local.running(sweep)
-    if pid is not None:
+    if pid is not None and local.was_asked(sweep):  # a second signal would end the runs before they have saved
+        print(f"process {pid} was asked to save and stop before, and still does")
+    elif pid is not None:
         os.kill(pid, signal.SIGTERM)
         print(f"asked process {pid} to save and stop")
     if not _end(cluster.queued(_known([*asked_for, *before, sweep]))) and pid is None:

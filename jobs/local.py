@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from jobs.folders import Launch, error_of, is_done, is_trained, status_command, 
 from jobs.graph import Graph, Job
 from jobs.node import NodeInfo, report_command, start
 from jobs.slots import WHOLE, Slot, slots
-from jobs.time_left import Seen, Work, seen_of, work
+from jobs.time_left import Seen, Work, left, seen_of, work
 from vitssl.config import ConfigError
 from vitssl.files import busy_file, read_json, write_json
 from vitssl.words import about, counted
@@ -52,7 +52,8 @@ class Stopper:
         self.ask()
         # os.write, since a handler may interrupt a print; on a terminal below the progress line
         line = "killing" if self.killed else "stopping: what was trained is saved, which takes some seconds (Ctrl-C again ends it at once)"
-        os.write(sys.stderr.fileno(), f"{chr(10) if sys.stderr.isatty() else ''}{line}\n".encode())
+        with suppress(OSError):  # the terminal has gone
+            os.write(sys.stderr.fileno(), f"{chr(10) if sys.stderr.isatty() else ''}{line}\n".encode())
 
     def ask(self) -> None:
         """Ask all runs to save and stop; none begins any more."""
@@ -120,9 +121,8 @@ def _run_all(jobs: list[Job], launch: Launch, stopper: Stopper, console: Console
             ready = [job for job in waiting if not any(id(parent) in unfinished for parent in job.parents)]
             for job in ready[: 0 if stopper.asked else len(free)]:
                 waiting.remove(job)
-                beside = [seen.left(work(other.job.run), time.monotonic() - other.begun_s) for other in running.values()]
-                others = [*beside, *(work(other.run) for other in waiting if not is_done(other))]
-                place = Place(f"[{jobs.index(job) + 1}/{len(jobs)}]", job, others, seen, width, free.pop(0))
+                beside, after = ([left(one) for one in some if not is_done(one)] for some in ([p.job for p in running.values()], waiting))
+                place = Place(f"[{jobs.index(job) + 1}/{len(jobs)}]", job, beside, after, seen, width, free.pop(0))
                 running[pool.submit(_run_job, job, place, launch, stopper, console)] = place
             if not running:
                 return
@@ -139,11 +139,11 @@ class Place:
 
     position: str  # such as [3/12]
     job: Job
-    others: list[Work]  # what is left of the runs beside it, and after it
+    beside: list[Work]  # what is left of the runs that are trained already
+    after: list[Work]  # and of those that come later
     seen: Seen
     width: int = 1  # how many runs are trained side by side
     slot: Slot = WHOLE
-    begun_s: float = field(default_factory=time.monotonic)
 
     @property
     def title(self) -> str:
@@ -152,18 +152,26 @@ class Place:
     @property
     def left(self) -> str:
         """The time left for the sweep at this run's start, as far as any run was seen; else empty."""
-        own_s, all_s = self.seen.total_s([work(self.job.run)]), self.seen.total_s([work(self.job.run), *self.others])
-        if own_s is None or all_s is None or not self.others:
+        others, own_s = [*self.beside, *self.after], self.seen.total_s([left(self.job)])
+        all_s = self.seen.total_s([left(self.job), *others])
+        if own_s is None or all_s is None or not others:
             return ""
-        return f"; {about(max(own_s, all_s / self.width))} left for the sweep"
+        return f"; {about(max(own_s, self.longest_beside_s, all_s / self.width))} left for the sweep"
+
+    @property
+    def longest_beside_s(self) -> float:
+        """As far as the pace of the runs beside it is known."""
+        return max((time_s for one in self.beside if (time_s := self.seen.time_s(one)) is not None), default=0.0)
 
     @property
     def variables(self) -> dict[str, str]:
         """What the run's own progress line needs to say that (`vitssl.log`)."""
-        times_s = [self.seen.time_s(one) for one in self.others]
-        unseen = sum(one.images for one, time_s in zip(self.others, times_s, strict=True) if time_s is None)
-        others = {"seconds": sum(filter(None, times_s)), "times_this": unseen / work(self.job.run).images}
-        return {"VITSSL_SWEEP": json.dumps({"position": self.position, "side_by_side": self.width, **others})}
+        others = [*self.beside, *self.after]
+        times_s = [self.seen.time_s(one) for one in others]
+        unseen = sum(one.images for one, time_s in zip(others, times_s, strict=True) if time_s is None)
+        told = {"seconds": sum(filter(None, times_s)), "times_this": unseen / work(self.job.run).images, "longest": self.longest_beside_s}
+        side_by_side = min(self.width, 1 + len(others))
+        return {"VITSSL_SWEEP": json.dumps({"position": self.position, "side_by_side": side_by_side, **told})}
 
 
 def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: Console) -> None:
@@ -173,6 +181,8 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
         return
     trained_before = is_trained(job)
     write_run(job, launch)
+    for stale in ("error.json", "cancelled"):  # of an earlier try
+        (job.folder / stale).unlink(missing_ok=True)
     for parent in job.parents:
         if not is_trained(parent):
             fail(job, f"not run: {parent.name}, which it starts from, is not done")
@@ -224,7 +234,7 @@ def refuse_running(sweep: Path) -> None:
     """
     if (pid := running(sweep)) is None:
         return
-    if (asked := read_json(sweep / PID_FILE).get("stop_file")) and Path(asked).exists():
+    if was_asked(sweep):
         raise ConfigError(f"{sweep}: process {pid} of this machine was asked to stop, and still saves; try again in a few seconds")
     look = f"python jobs/status.py {sweep} shows how far it is, python jobs/cancel.py {sweep} ends it"
     raise ConfigError(f"{sweep} is being run by process {pid} of this machine; {look}")
@@ -240,7 +250,14 @@ def running(sweep: Path) -> int | None:
     return launcher["pid"] if alive else None
 
 
+def was_asked(sweep: Path) -> bool:
+    """Was its launcher asked to save and stop?"""
+    stop_file = read_json(sweep / PID_FILE).get("stop_file")
+    return stop_file is not None and Path(stop_file).exists()
+
+
 def _born(pid: int) -> str | None:
     """When a process was started, which tells it from a later one with the same id."""
-    result = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    plain = os.environ | {"TZ": "UTC", "LC_ALL": "C"}  # whoever asks later may have other ones
+    result = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False, env=plain)
     return result.stdout.strip() or None

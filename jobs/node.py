@@ -247,8 +247,8 @@ class StopSignals:
 
 def _ends_at(environment: submitit.JobEnvironment) -> float | None:
     """When SLURM ends the job, in seconds of the clock; None where it does not say."""
-    try:
-        return datetime.fromisoformat(cluster.output("squeue", "-h", "-j", environment.raw_job_id, "-o", "%e").strip()).timestamp()
+    try:  # by array and index: the last element has the array's own number, under which all of them are listed
+        return datetime.fromisoformat(cluster.output("squeue", "-h", "-j", environment.job_id, "-o", "%e").strip()).timestamp()
     except ValueError:  # a ConfigError is one, too: the controller hangs; else N/A, or nothing
         return None
 

@@ -81,8 +81,7 @@ def _alike_in_colours(made: Iterable[Cell]) -> Iterator[str]:
         for objective in (one for one in active(run.objectives) if one in CONTRASTED and not changed and _coloured(run)):
             found.setdefault(objective, {})[place] = run
     for objective, places in found.items():
-        place, run = next(iter(places.items()))
-        words = [f"arms.{place}.data.views.{view}.color={COLOURS}" for view in run.data.views.enabled()]
+        words = [f"arms.{place}.data.views.{view}.color={COLOURS}" for place, run in places.items() for view in run.data.views.enabled()]
         yield f"{objective} of {listed(places)} compares views of unchanged colours, which its paper changes: add {shlex.join(words)}"
 
 

@@ -41,9 +41,9 @@ def key_of(run: Run, resources: Resources, launch: Launch) -> Key:
 
 def on_gpu(run: Run, resources: Resources, launch: Launch) -> bool:
     """Will a run train on GPUs?"""
-    if run.loop.device == "cpu" or not resources.gpus_per_node:
+    if run.loop.device == "cpu":
         return False
-    return launch.executor == "slurm" or bool(visible_gpus())
+    return bool(resources.gpus_per_node if launch.executor == "slurm" else visible_gpus())  # which nothing hides from a run here
 
 
 def measured(runs: Path, but: Path | None = None) -> dict[Key, Pace]:

@@ -28,7 +28,7 @@ from jobs.graph import Graph, Job
 from jobs.node import TRAINING
 from jobs.submit import refuse_two_at_once
 from vitssl.arguments import Parser, guarded
-from vitssl.config import ConfigError, Site, load, merge
+from vitssl.config import ConfigError, Site, assign, checkpoints, load, merge
 from vitssl.config.sweep import Resources
 from vitssl.files import read_json, read_sweep
 from vitssl.terminal import console as screen
@@ -105,7 +105,10 @@ def _job(folder: Path, parents: list[Job]) -> Job:
     if (folder / "done.json").exists():  # only evaluation may be left to do
         resources = dataclasses.replace(resources, nodes=1, gpus_per_node=min(1, resources.gpus_per_node))
     arm, stage, axes = record.get("arm", ""), record.get("stage", ""), record.get("axes", {})
-    return Job(identity_of(folder), load(folder), folder, arm, stage, axes, resources, parents)
+    run, here = load(folder), {parent.folder.name: parent.folder for parent in parents}
+    for field, value in checkpoints(run).items():  # the sweep's folder may have been moved, or be a copy
+        assign(run, field, str(here.get(Path(value).name, value)))
+    return Job(identity_of(folder), run, folder, arm, stage, axes, resources, parents)
 
 
 def _with_parents(chosen: set[Path], jobs: dict[Path, Job]) -> set[Path]:

@@ -240,7 +240,8 @@ def _duration(graph: Graph, todo: list[Job], predicted: list[Prediction], launch
     if launch.executor == "local":
         width = len(slots(graph.jobs, launch))
         how = f"{width} runs side by side" if width > 1 else "One run at a time"
-        return f"{how}: {duration(3600 * sum(p.hours for p in predicted) / width)} from start to end"
+        hours = max(longest_chain_hours(graph, predicted), sum(p.hours for p in predicted) / width)
+        return f"{how}: {duration(3600 * hours)} from start to end"
     gpus, limits = most_gpus(graph), {job.name: job.resources.hours for job in todo}
     longest, chain = (duration(3600 * hours) for hours in (max(p.hours for p in predicted), longest_chain_hours(graph, predicted)))
     late = sum(p.hours > limits[p.name] for p in predicted)

@@ -31,8 +31,16 @@ def slots(jobs: Sequence[Job], launch: Launch) -> list[Slot]:
             raise ConfigError(f"{gpu.name} trains on a GPU; on this machine such runs go one after the other", "site.max_parallel")
         return [WHOLE]
     cores, each = sorted(os.sched_getaffinity(0)), max(map(_threads, todo), default=1)
-    count = min(len(cores) // each, launch.site.max_parallel or MOST, len(todo))
+    count = min(len(cores) // each, launch.site.max_parallel or MOST, _most_at_once(todo))
     return [tuple(cores[i * each : (i + 1) * each]) for i in range(count)] if count > 1 else [WHOLE]
+
+
+def _most_at_once(todo: Sequence[Job]) -> int:
+    """How many can be trained at a time: what a run starts from goes before it."""
+    ids = {id(job) for job in todo}
+    parents = {id(parent) for job in todo for parent in job.parents}
+    first, last = (job for job in todo if not any(id(parent) in ids for parent in job.parents)), ids - parents
+    return max(len(list(first)), len(last))
 
 
 def _threads(job: Job) -> int:

@@ -223,13 +223,14 @@ def time_left(sweep: Path, statuses: list[Status]) -> str:
         return ""
     left_s = [seen.total_s([works[s.name].part(1 - (s.progress or 0))]) if s.left_s is None else s.left_s for s in todo]
     known_s = [time_s for time_s in left_s if time_s is not None]
-    return _left_in_words(todo, sum(known_s), max(known_s), local.running(sweep) is not None) if known_s else ""
+    return _left_in_words(todo, sum(known_s), max(known_s), here=local.running(sweep) is not None) if known_s else ""
 
 
-def _left_in_words(todo: list[Status], sum_s: float, longest_s: float, one_by_one: bool) -> str:
+def _left_in_words(todo: list[Status], sum_s: float, longest_s: float, here: bool) -> str:
     runs, running, queued = counted(len(todo), "run"), sum(s.state == "running" for s in todo), sum(s.job_id is not None for s in todo)
-    if one_by_one:
-        return f"{about(sum_s)} left for the sweep: {runs} to go, one after the other"
+    if here:
+        how = f"{running} at a time" if running > 1 else "one after the other"
+        return f"{about(max(longest_s, sum_s / max(1, running)))} left for the sweep: {runs} to go, {how}"
     if running == len(todo):
         return f"{about(longest_s)} left for the sweep: {runs} to go, at the same time"
     if running or queued:

@@ -1,7 +1,7 @@
 """Run a sweep: `python jobs/submit.py sweeps/quickstart.yaml [key=value ...]`.
 
-On a cluster it queues the jobs and returns; elsewhere it runs them here, one after the other. The same command again keeps what
-is done and continues what is not.
+On a cluster it queues the jobs and returns; elsewhere it runs them here. The same command again keeps what is done and continues
+what is not.
 """
 
 from __future__ import annotations
@@ -241,7 +241,8 @@ def _tell_of_days(linked: graph.Graph, launch: folders.Launch) -> None:
     todo = [job.run for job in linked.jobs if not folders.is_trained(job)]
     if visible_gpus() or sum(shards.images_trained(run) * run.data.image_size**2 for run in todo) < MANY_PIXELS:
         return
-    time_s = 3600 * sum(p.hours for p in predict.sweep(linked, launch)) / len(slots.slots(linked.jobs, launch))
+    predicted, width = predict.sweep(linked, launch), len(slots.slots(linked.jobs, launch))
+    time_s = 3600 * max(predict.longest_chain_hours(linked, predicted), sum(p.hours for p in predicted) / width)
     if time_s > DAY_S:
         where = "this machine, which shows no NVIDIA GPU"
         print(f"note: about {duration(time_s)} on {where}; --dry-run says what takes them, --smoke tries it out", file=sys.stderr)

@@ -10,8 +10,8 @@ from jobs.folders import architecture
 from jobs.graph import Job
 from jobs.predict import START_S
 from jobs.shards import images_trained
-from vitssl.config import Run
-from vitssl.files import read_json
+from vitssl.config import ConfigError, Run
+from vitssl.files import read_events, read_json
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,16 @@ class Work:
 
 def work(run: Run) -> Work:
     return Work(images_trained(run), architecture(run))
+
+
+def left(job: Job) -> Work:
+    """What a run that has begun has still to do, or one that has not."""
+    try:
+        events = read_events(job.folder / "metrics.jsonl")
+    except ConfigError:  # damaged, which the run itself refuses
+        return work(job.run)
+    steps = next((event["steps"] for event in reversed(events) if event["event"] == "start"), None)
+    return work(job.run).part(1 - events[-1]["step"] / steps if steps else 1.0)
 
 
 def seen_of(jobs: Iterable[Job]) -> Seen:
@@ -61,11 +71,6 @@ class Seen:
         if todo.architecture not in self._images:
             return None
         return todo.images * self._time_s[todo.architecture] / self._images[todo.architecture]
-
-    def left(self, todo: Work, running_s: float) -> Work:
-        """What is left of a run that began so many seconds ago; all of it where no run of its architecture was seen."""
-        time_s = self.time_s(todo)
-        return todo if time_s is None else todo.part(max(0.0, 1 - running_s / time_s))
 
     def total_s(self, todo: Iterable[Work]) -> float | None:
         """How long runs may take one after the other, those of other architectures at the mean pace; None where no run was seen."""

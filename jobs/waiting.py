@@ -12,7 +12,6 @@ from jobs import cluster
 from jobs.folders import Launch, error_of, is_done, status_command
 from jobs.graph import Graph
 from jobs.node import report_command
-from vitssl.config import ConfigError
 
 WAIT_S = 5.0
 
@@ -54,7 +53,7 @@ def _waiting(graph: Graph, sweep: Path) -> tuple[bool, dict[Path, str]]:
             # it may have to wait for long, or for ever, and can be made here
             cluster.output("scancel", cluster.job_id(sweep))
             report = None
-    except ConfigError:
+    except cluster.Silent:
         return True, {}
     held = {folder: entry.comment or entry.reason for folder, entry in entries.items() if entry.state == "HELD"}
     blocked = all(folder in held or entry.reason == "Dependency" for folder, entry in entries.items())

@@ -85,6 +85,7 @@ def test_a_run_alone_says_its_own_time(tmp_path, capsys, monkeypatch) -> None:
     [
         ({"seconds": 600.0, "times_this": 0.0}, "; about 10 min left for the sweep"),
         ({"seconds": 1200.0, "times_this": 0.0, "side_by_side": 2}, "; about 10 min left for the sweep"),
+        ({"seconds": 1200.0, "times_this": 0.0, "side_by_side": 2, "longest": 900.0}, "; about 15 min left for the sweep"),
         ({"seconds": 1.0, "times_this": 0.0, "side_by_side": 2}, "; less than a minute left for the sweep"),
         ({"seconds": 0.0, "times_this": 1000.0}, r"; about \d+ min left for the sweep"),  # of 40 steps of a fiftieth of a second
         ({"seconds": 0.0, "times_this": 0.0}, ""),
@@ -94,6 +95,34 @@ def test_a_run_of_a_sweep_says_the_sweeps(tmp_path, capsys, monkeypatch, others,
     monkeypatch.setenv(log.SWEEP, json.dumps({"position": "[3/12]"} | others))
     line = line_after_steps(tmp_path, capsys, monkeypatch)
     assert re.fullmatch(rf"\[3/12\] {tmp_path.name}: epoch 1\.0/4, \d+ s left{left}; mae 0\.123 900 img/s", line), line
+
+
+def test_what_those_beside_have_done_meanwhile_is_not_left(tmp_path, capsys, monkeypatch) -> None:
+    """Of 20 min beside a run of less than a second half are over."""
+    monkeypatch.setenv(log.SWEEP, json.dumps({"seconds": 1200.0, "times_this": 0.0, "side_by_side": 2, "longest": 0.0}))
+    ten_minutes_ago = time.time() - 600
+    monkeypatch.setattr(log.Log, "event", lambda *_, **more: None)
+    begin = log.Log.__init__
+
+    def before(self, *arguments, **more) -> None:
+        begin(self, *arguments, **more)
+        self._begun_s = ten_minutes_ago
+
+    monkeypatch.setattr(log.Log, "__init__", before)
+    assert "; about 5 min left for the sweep" in line_after_steps(tmp_path, capsys, monkeypatch)
+
+
+def test_slow_steps_have_a_pace_too(tmp_path, capsys, monkeypatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(log, "QUIET_S", 0.0)
+    written = log.Log(tmp_path, 0, 10, active=True)
+    monkeypatch.setattr(written._bar, "get_time", lambda: now[0])
+    written._bar.reset(written._task)
+    for step in (1, 2):
+        now[0] += 60
+        written.advance(step, f"epoch {step}", "")
+    written.close()
+    assert "epoch 2, 8.0 min left" in capsys.readouterr().err
 
 
 def test_numbers_in_words() -> None:

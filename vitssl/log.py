@@ -10,6 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,11 @@ from vitssl.files import read_events, write_atomically
 from vitssl.terminal import console
 from vitssl.words import about, counted, duration
 
+PACE_S = 600.0  # the time left goes by the pace of so long a time: two lines at least, of slow runs too
 QUIET_S = 30.0  # without a terminal, a line at least this often
 # Environment variable by which a launcher says what else its sweep has to do, as JSON: "position" of this run, such as [3/12], and how many
 # runs are trained "side_by_side"; for the others "seconds" of their own, as far as their pace is known when this one starts, and
-# "times_this", how often the work of this run the rest is.
+# "times_this", how often the work of this run the rest is; and the seconds of the "longest" that is trained beside it.
 SWEEP = "VITSSL_SWEEP"
 
 
@@ -89,17 +91,19 @@ class Log:
             return own
         # those beside this one go on meanwhile
         since_s, width = time.time() - self._begun_s, self._sweep.get("side_by_side", 1)
-        all_s = own_s + max(0.0, others_s - (width - 1) * since_s)
-        return f"{own}; {about(max(own_s, all_s / width))} left for the sweep"
+        all_s, beside_s = own_s + max(0.0, others_s - (width - 1) * since_s), self._sweep.get("longest", 0.0) - since_s
+        return f"{own}; {about(max(own_s, beside_s, all_s / width))} left for the sweep"
 
     def say(self, text: str) -> None:
         if self.active:
             self._last_line_s = time.time()
-            self._bar.console.print(text, highlight=False, soft_wrap=True)
+            with suppress(OSError):  # the terminal has gone; what was trained is to be saved all the same
+                self._bar.console.print(text, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         if self.active:
-            self._bar.stop()
+            with suppress(OSError):
+                self._bar.stop()
             self._file.close()
             for logger in self._loggers:
                 logger.close()
@@ -120,7 +124,8 @@ def _progress_bar(alone: bool) -> Progress:
         BarColumn(bar_width=10),
         TextColumn("{task.description} {task.fields[note]}", markup=False),  # one column: rich would shorten the first of several too
     )
-    return Progress(*columns, console=screen, disable=not (screen.is_terminal and alone), transient=True)
+    shown = screen.is_terminal and alone
+    return Progress(*columns, console=screen, disable=not shown, transient=True, speed_estimate_period=PACE_S)
 
 
 def machine(device: torch.device) -> dict[str, Any]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
+import select
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,9 +23,11 @@ from rich.console import Console
 from jobs import cancel, folders, node, status, submit
 from jobs import local as local_executor
 from jobs.graph import Graph
+from tests.conftest import TINY
 from tests.jobs.conftest import EXAMPLE, over
 from vitssl import cli, config, version
-from vitssl.files import read_json
+from vitssl.config import nested
+from vitssl.files import read_json, write_json
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -328,6 +333,71 @@ def test_cancel_without_jobs_says_so(local, capsys) -> None:
     capsys.readouterr()
     cancel.cancel(Path("runs/example"))
     assert "nothing of runs/example is running or queued" in capsys.readouterr().out
+
+
+def test_a_launcher_that_saves_is_not_asked_again_which_would_kill(local, place, monkeypatch, capsys) -> None:
+    local("arms=[scratch]")
+    (place / "stop").touch()
+    launcher = {"pid": os.getpid(), "host": socket.gethostname(), "born": local_executor._born(os.getpid())}
+    write_json(Path("runs/example/local.json"), launcher | {"stop_file": str(place / "stop")})
+    sent: list[int] = []
+    monkeypatch.setattr(cancel.os, "kill", lambda pid, number: sent.append(number))
+    capsys.readouterr()
+    cancel.cancel(Path("runs/example"))
+    assert capsys.readouterr().out == f"process {os.getpid()} was asked to save and stop before, and still does\n" and not sent
+    (place / "stop").unlink()
+    cancel.cancel(Path("runs/example"))
+    assert sent == [signal.SIGTERM]
+
+
+def test_a_launcher_is_known_in_another_time_zone(local, monkeypatch) -> None:
+    local("arms=[scratch]")
+    launcher = {"pid": os.getpid(), "host": socket.gethostname(), "born": local_executor._born(os.getpid())}
+    write_json(Path("runs/example/local.json"), launcher)
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    assert local_executor.running(Path("runs/example")) == os.getpid()
+
+
+def test_what_an_earlier_try_left_is_gone_while_it_is_tried_again(local, monkeypatch) -> None:
+    assert local("arms=[chain_short]", "axes.seed=[13]") == 1
+    run = folder("pretrain")
+    (run / "cancelled").touch()
+    (run.parent / "lucky").touch()
+    seen: list[bool] = []
+    start = local_executor.start
+
+    def looked(*args, **more):
+        seen.extend((run / name).exists() for name in ("error.json", "cancelled"))
+        return start(*args, **more)
+
+    monkeypatch.setattr(local_executor, "start", looked)
+    assert local("arms=[chain_short]", "axes.seed=[13]") == 0 and seen == [False] * 4
+
+
+def test_a_lost_terminal_is_no_failure(place: Path, digits: Path) -> None:
+    """It hangs up while a run trains: what was trained is saved, and nothing is called failed."""
+    arm = {"stages": {"train": {"objectives.classify": {}, "loop.max_steps": 100_000}}}
+    write_json(Path("sweep.yaml"), {"name": "example", "defaults": nested(TINY, {"data.shards": str(digits)}), "arms": {"scratch": arm}})
+    words = [str(ROOT / "jobs/submit.py"), "sweep.yaml", "--executor", "local", "resources.gpus_per_node=1"]
+    terminal, inside = os.openpty()
+    screen = dict.fromkeys(("stdin", "stdout", "stderr"), inside)
+    process = subprocess.Popen([sys.executable, *words], env=os.environ | {"PYTHONPATH": str(ROOT)}, start_new_session=True, **screen)
+    os.close(inside)
+    shown = b""
+    try:
+        end = time.monotonic() + 90
+        while not any('"train"' in path.read_text() for path in Path("runs").glob("*/*/metrics.jsonl")):
+            assert time.monotonic() < end and process.poll() is None, shown.decode()
+            if select.select([terminal], [], [], 0.1)[0]:
+                with contextlib.suppress(OSError):
+                    shown += os.read(terminal, 65536)
+        os.close(terminal)
+        process.send_signal(signal.SIGHUP)
+        process.wait(timeout=60)
+    finally:
+        process.kill()
+    (run,) = Path("runs/example").glob("scratch-*")
+    assert (run / "last.pt").exists() and not (run / "error.json").exists(), (run / "error.json").read_text()
 
 
 def test_images_without_labels_or_a_test_split_are_enough_to_pretrain_on(tmp_path, monkeypatch, capsys):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import submitit
 
 from jobs import node
 from vitssl.files import read_json, write_json
@@ -36,6 +39,19 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
     yield run
     for number, handler in zip(numbers, before, strict=True):
         signal.signal(number, handler)
+
+
+def test_the_last_element_of_an_array_learns_when_its_own_job_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its SLURM_JOB_ID is the array's, under which squeue lists every element."""
+    squeue = tmp_path / "squeue"
+    squeue.write_text(
+        "#!/bin/sh\ncase $3 in 70_4) echo 2026-11-25T04:00:00;; *) printf '2026-11-25T02:00:00\\n2026-11-25T04:00:00\\n';; esac\n"
+    )
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for name, value in {"SUBMITIT_EXECUTOR": "slurm", "SLURM_JOB_ID": "70", "SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "4"}.items():
+        monkeypatch.setenv(name, value)
+    assert node._ends_at(submitit.JobEnvironment()) == datetime(2026, 11, 25, 4).timestamp()
 
 
 @pytest.mark.parametrize("line", ["kill -9 $$", "exit 137", f"printf '%s\n' '{TORCHRUN}'; exit 1"])

@@ -46,6 +46,11 @@ def test_contrasted_views_of_unchanged_colours_are_told(said) -> None:
     keys = [word.partition("=")[0] for word in shlex.split(to_add)]
     assert keys == [f"arms.scratch.data.views.{view}.color" for view in ("main", "second")]
     assert said(*SIMCLR, *shlex.split(to_add)) == said(*SIMCLR, grey=True) == []
+    kinds = {"scratch": "classify", "chain_short.pretrain": "mae"}
+    both = [f"arms.{place}.objectives={{{kind}: null, simclr: {{}}}}" for place, kind in kinds.items()]
+    words = ["arms=[scratch,chain_short]", *both, "data.views.second={}"]
+    (note,) = said(*words)
+    assert note.startswith("simclr of scratch and chain_short.pretrain") and said(*words, *shlex.split(note.partition(": add ")[2])) == []
 
 
 def test_an_objective_that_trains_nothing_is_told(said) -> None:

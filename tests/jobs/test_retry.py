@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from jobs import retry, submit
 from tests.jobs.conftest import EXAMPLE
+from vitssl.config import load
 from vitssl.files import read_json, write_json
 
 HERE = Path(__file__).parent
@@ -45,6 +47,15 @@ def test_what_failed_is_tried_again_and_what_waited_for_it(failed: Path, capfd) 
     assert (failed / "sweep.json").read_text() == facts  # the report is of the whole sweep
     assert retry.main(["runs/example"], module="standin") == 2
     assert capfd.readouterr().err == f"error: {failed}: nothing that failed is left to do\n"
+
+
+def test_in_a_copy_of_the_sweep_what_starts_from_a_run_starts_from_the_copys(failed: Path) -> None:
+    copied = failed.with_name("copied")
+    shutil.copytree(failed, copied)
+    (copied / "lucky").touch()
+    assert retry.main(["runs/copied"], module="standin") == 0
+    finetune, pretrain = unlucky(copied)
+    assert load(finetune).init_from == str(pretrain) and not list(failed.glob("*/done.json"))
 
 
 def test_what_was_stopped_goes_on_by_name(failed: Path, capfd) -> None:

@@ -40,10 +40,16 @@ def test_each_slot_has_cores_of_its_own(slots_of) -> None:
     assert len(slots_of("loop.threads=1", most=6)) == 6 and len(slots_of("loop.threads=1", "axes.seed=[0,1]")) == 2
 
 
+def test_no_more_slots_than_runs_that_can_be_trained_at_once(slots_of) -> None:
+    assert slots_of("loop.threads=1", "axes.seed=[0]", "arms=[chain_short]") == [()], "the second waits for the first"
+    assert len(slots_of("loop.threads=1", "axes.seed=[0,1]", "arms=[chain_short]")) == 2
+
+
 def test_what_cannot_share_the_machine_has_it_whole(slots_of, monkeypatch) -> None:
     assert slots_of("loop.threads=5") == slots_of("loop.threads=1", most=1) == slots_of("loop.threads=1", cores=1) == [()]
     monkeypatch.setattr("jobs.pace.visible_gpus", lambda: ["a board"])
-    assert slots_of("loop.threads=1") == [()] and len(slots_of("loop.threads=1", "loop.device=cpu")) == 4
+    assert slots_of("loop.threads=1") == slots_of("loop.threads=1", "resources.gpus_per_node=0") == [()], "nothing hides the board"
+    assert len(slots_of("loop.threads=1", "loop.device=cpu")) == 4
     with pytest.raises(ConfigError, match=r"^site.max_parallel: scratch-\S+ trains on a GPU; on this machine such runs go one"):
         slots_of("loop.threads=1", most=2)
 

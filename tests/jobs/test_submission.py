@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -130,7 +131,14 @@ def test_what_waits_for_a_job_that_outlives_its_run_is_let_go(expand, submit, sl
     assert updates == [("scontrol", "update", f"jobid={cluster.job_id(children[0].folder)}", "dependency=")]
 
 
-def test_waiting_goes_on_as_long_as_runs_do_though_the_report_is_gone(expand, submit, slurm: Slurm, place: Path) -> None:
+def raising(error: Exception) -> Callable[..., None]:
+    def raise_it(*_: Any) -> None:
+        raise error
+
+    return raise_it
+
+
+def test_waiting_goes_on_as_long_as_runs_do_though_the_report_is_gone(expand, submit, slurm: Slurm, place: Path, monkeypatch) -> None:
     graph, sweep = expand(*WORDS), place / "runs" / "example"
     submit(graph)
 
@@ -147,6 +155,12 @@ def test_waiting_goes_on_as_long_as_runs_do_though_the_report_is_gone(expand, su
     assert going_on()
     slurm.queue.clear()
     assert not going_on()
+    with monkeypatch.context() as patched:
+        patched.setattr(waiting.cluster, "queued", raising(cluster.Silent("no answer")))
+        assert going_on()
+        patched.setattr(waiting.cluster, "queued", raising(ConfigError("not as this version writes it")))
+        with pytest.raises(ConfigError, match="not as this version"):
+            going_on()
     slurm.queue[cluster.job_id(sweep)] = report
     report.state = "RUNNING"
     assert going_on()

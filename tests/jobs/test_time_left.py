@@ -11,11 +11,13 @@ from rich.table import Table
 
 from jobs import launcher, local, overrides, predict, show, status, submit, tables
 from jobs.cluster import Entry
+from jobs.folders import Launch
 from jobs.local import Place
 from jobs.predict import START_S
 from jobs.sweep import read
-from jobs.time_left import Seen, Work, seen_of, work
+from jobs.time_left import Seen, Work, left, seen_of, work
 from tests.jobs.conftest import EXAMPLE
+from vitssl.config import Site
 from vitssl.files import write_json
 
 FEW = ("axes.data=[plain]", "arms=[scratch,chain_short]")
@@ -42,17 +44,23 @@ def test_work_is_images_over_all_epochs_or_steps(expand) -> None:
 def test_the_launcher_says_what_is_left_and_tells_the_run(expand) -> None:
     graph = expand(*FEW)  # two of each: scratch, pretraining, fine-tuning
     scratch, second, *chain = graph.jobs
-    assert Place("[1/6]", scratch, [work(job.run) for job in graph.jobs[1:]], seen_of(graph.jobs)).left == ""  # nothing was seen
+    assert Place("[1/6]", scratch, [], [work(job.run) for job in graph.jobs[1:]], seen_of(graph.jobs)).left == ""  # nothing was seen
     scratch.folder.mkdir(parents=True)
     write_json(scratch.folder / "done.json", {"step": 63, "epochs": 1.0, "time_s": 105.0})
     seen = seen_of(graph.jobs)
-    place = Place("[2/6]", second, [work(job.run) for job in chain], seen)
+    place = Place("[2/6]", second, [], [work(job.run) for job in chain], seen)
     # the fine-tunings have scratch's architecture and its 63 batches, the pretrainings half the epochs: 31.25 batches, and so 32
     per_run, pretrainings = 105.0 + START_S, 2 * 32 / 63
     assert place.left == f"; about {(3 + pretrainings) * per_run / 60:.0f} min left for the sweep"
     told = json.loads(place.variables["VITSSL_SWEEP"])
-    assert told == {"position": "[2/6]", "side_by_side": 1, "seconds": 2 * per_run, "times_this": pytest.approx(pretrainings)}
-    assert Place("[6/6]", chain[-1], [], seen).left == ""
+    assert told == {
+        "position": "[2/6]",
+        "side_by_side": 1,
+        "seconds": 2 * per_run,
+        "times_this": pytest.approx(pretrainings),
+        "longest": 0.0,
+    }
+    assert Place("[6/6]", chain[-1], [], [], seen).left == ""
 
 
 def test_what_runs_beside_a_run_have_done_is_not_left(expand) -> None:
@@ -60,12 +68,35 @@ def test_what_runs_beside_a_run_have_done_is_not_left(expand) -> None:
     scratch.folder.mkdir(parents=True)
     write_json(scratch.folder / "done.json", {"step": 63, "epochs": 1.0, "time_s": 600.0 - START_S})
     seen, whole = seen_of([scratch]), work(second.run)
-    assert seen.left(whole, 150.0).images == 0.75 * whole.images and seen.left(whole, 601.0).images == 0
-    unseen = Work(50, "a")
-    assert seen.left(unseen, 150.0) == unseen
-    beside = Place("[2/2]", second, [seen.left(whole, 450.0)], seen, width=2)
-    assert beside.left == "; about 10 min left for the sweep"  # its own, longer than half of the 12.5
-    assert Place("[2/9]", second, [whole, whole, whole], seen, width=2).left == "; about 20 min left for the sweep"
+    assert left(second) == whole
+    second.folder.mkdir()
+    events = [
+        {"event": "start", "attempt": 0, "steps": 40, "step": 0, "time": 0.0, "world_size": 1} | {"device": "", "host": "", "versions": {}},
+        {"event": "train", "step": 10, "time": 1.0, "epoch": 1.0, "terms": {}},
+    ]
+    (second.folder / "metrics.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in events))
+    assert left(second) == whole.part(0.75)
+
+    def told(*others: Work, after: tuple[Work, ...] = (), width: int = 2) -> str:
+        return Place("[2/9]", scratch, list(others), list(after), seen, width).left.removesuffix(" left for the sweep")
+
+    assert told(whole.part(0.25)) == "; about 10 min"  # its own, longer than half of the 12.5
+    assert told(whole.part(1.5), width=4) == "; about 15 min"  # the other's, longer than a quarter of all
+    assert told(whole, after=(whole, whole)) == "; about 20 min" and told(after=(whole,), width=1) == "; about 20 min"
+
+
+def test_a_new_run_beside_those_that_are_done_is_told_nothing_of_them(place, monkeypatch, expand) -> None:
+    """The first is done before, and the launcher comes to both in one moment."""
+    first, second = expand("arms=[scratch]", "axes.data=[plain]", "resources.gpus_per_node=1").jobs
+    first.folder.mkdir(parents=True)
+    write_json(first.folder / "done.json", {"step": 63, "epochs": 1.0, "time_s": 600.0})
+    given: list[Place] = []
+    monkeypatch.setattr(local, "slots", lambda *_: [(0,), (1,)])
+    monkeypatch.setattr(local, "_run_job", lambda job, at, *_: given.append(at))
+    monkeypatch.setattr(local, "is_done", lambda job: job is first)
+    local._run_all([first, second], Launch(Path("runs"), "local", Site(), Path()), local.Stopper(place / "stop"), Console(quiet=True))
+    (at,) = (one for one in given if one.job is second)
+    assert at.beside == at.after == [] and at.left == ""
 
 
 def test_a_run_gets_the_variable_and_the_pace_grows(place, monkeypatch, capfd) -> None:
@@ -74,10 +105,19 @@ def test_a_run_gets_the_variable_and_the_pace_grows(place, monkeypatch, capfd) -
     given = []
     start = local.start
     monkeypatch.setattr(local, "start", lambda *args, **more: given.append(json.loads(args[4]["VITSSL_SWEEP"])) or start(*args, **more))
-    words = ["sweep.yaml", "--executor", "local", *FEW, "axes.seed=0", "resources.gpus_per_node=1", "loop.max_steps=2"]
+    words = [
+        "sweep.yaml",
+        "--executor",
+        "local",
+        *FEW,
+        "axes.seed=0",
+        "resources.gpus_per_node=1",
+        "loop.max_steps=2",
+        "site.max_parallel=1",
+    ]
     assert submit.main(words, module="standin") == 0
     assert [one["position"] for one in given] == ["[1/3]", "[2/3]", "[3/3]"]
-    assert given[0] == {"position": "[1/3]", "side_by_side": 1, "seconds": 0, "times_this": 2.0}
+    assert given[0] == {"position": "[1/3]", "side_by_side": 1, "seconds": 0, "times_this": 2.0, "longest": 0.0}
     assert given[1]["seconds"] > 0 and given[1]["times_this"] == 0 and given[2]["seconds"] == 0
     lines = [line for line in capfd.readouterr().out.splitlines() if line.startswith("[")]
     assert [line.partition("; ")[2] for line in lines] == ["", "less than a minute left for the sweep", ""]
@@ -122,6 +162,9 @@ def test_on_this_machine_the_times_of_the_runs_are_summed(sweep, monkeypatch, ca
     folder = sweep({"done": 600.0}, {"step": 50, "after_s": 300.0}, {}, {})
     monkeypatch.setattr(local, "running", lambda _: 1)
     assert last_line(folder, capsys) == "about 25 min left for the sweep: 3 runs to go, one after the other"
+    three = [status.Status(name, "train", state) for name, state in (("a", "running"), ("b", "running"), ("c", "not begun"))]
+    assert status._left_in_words(three, 3600.0, 1200.0, here=True) == "about 30 min left for the sweep: 3 runs to go, 2 at a time"
+    assert status._left_in_words(three, 3600.0, 3000.0, here=True).startswith("about 50 min left")
 
 
 def test_on_slurm_no_more_is_said_than_is_known(sweep, monkeypatch, capsys) -> None:
