@@ -27,6 +27,7 @@ from vitssl import config
 from vitssl.config import ConfigError, Run, assign, check_fits, checkpoints, identity, merge, unknown
 from vitssl.config.sweep import Resources
 from vitssl.config.weights import IMPORT, RELEASED
+from vitssl.files import runs_that_begin
 
 MOST_CELLS = 20_000  # of a sweep: more than anybody waits for
 
@@ -163,8 +164,16 @@ def _pointers(run: Run, earlier: list[str]) -> dict[str, str]:
             named = unknown(value, earlier).reason if earlier else repr(value)
             raise ConfigError(f"{named}{'; it' if earlier else ''} is not an earlier stage of the arm, nor a file or run folder", name)
         else:
-            assign(run, name, str(Path(value).resolve()))
+            assign(run, name, str(_run_or_file(Path(value), name).resolve()))
     return pointers
+
+
+def _run_or_file(path: Path, field: str) -> Path:
+    """What a path names: the beginning of a run folder's name does for it, where no other begins so."""
+    begun = [] if path.exists() else runs_that_begin(path)
+    if len(begun) > 1:
+        raise ConfigError(f"{path} begins the names of {len(begun)} runs; name one, such as {begun[0]}", field)
+    return begun[0] if begun else path
 
 
 # --------------------------------------------------------------------------------------------------------------- link

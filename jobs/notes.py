@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 CONTRASTED = ("simclr", "dino")  # what tells an image's views from others': by their colours, where these are alike
 COLOURS = "[{jitter: {prob: 0.8}}, {gray: {prob: 0.2}}]"
-WIDER = 3  # times as wide as the network is a decoder that costs far more than it
+LARGER = 10  # times as many weights as the network's has a decoder that costs far more than it
 
 
 def notes(spec: Spec, made: Sequence[Cell]) -> list[str]:
     """A line each, the same one once."""
     of_stages = (*_weightless(made), *_alike_in_colours(made), *_large_decoders(made))
-    return list(dict.fromkeys((*kept_patches(made), *_own_values(spec), *_started(spec, made), *of_stages)))
+    return list(dict.fromkeys((*kept_patches(made), *_own_values(spec), *_draws(spec), *_started(spec, made), *of_stages)))
 
 
 def kept_patches(made: Sequence[Cell]) -> Iterator[str]:
@@ -46,6 +46,13 @@ def _own_values(spec: Spec) -> Iterator[str]:
                     own.setdefault(flow(value), []).append(arm if len(recipe.stages) == 1 else f"{arm}.{stage}")
         for value, places in own.items():
             yield f"axes.{axis} does not reach {listed(places)}, {'which sets' if len(places) == 1 else 'which set'} {axis}={value} instead"
+
+
+def _draws(spec: Spec) -> Iterator[str]:
+    """Axes over draws of images, which are compared as settings are."""
+    for axis in (axis for axis in spec.axes if axis in ("data.images.seed", "data.labels.seed")):
+        field = axis.removesuffix(".seed")
+        yield f"axes.{axis} compares draws as it does settings; {field}.redraw=true draws others with each seed, and averages over them"
 
 
 def _started(spec: Spec, made: Sequence[Cell]) -> Iterator[str]:
@@ -99,7 +106,7 @@ def _large_decoders(made: Iterable[Cell]) -> Iterator[str]:
             if (
                 len(size.depths) == 1
                 and getattr(objective, "decoder", "") == "transformer"
-                and objective.decoder_dim >= WIDER * size.embed_dim
+                and objective.decoder_dim**2 * objective.decoder_depth >= LARGER * size.embed_dim**2 * size.depths[0]
             ):
                 decoder = f"{name}'s decoder is {objective.decoder_dim} wide and {objective.decoder_depth} deep"
                 advice = f"objectives.{name}.decoder_dim and decoder_depth make it smaller"

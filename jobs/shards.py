@@ -15,6 +15,7 @@ from vitssl.config import ConfigError, Data, Run, classifies, needs_labels, unkn
 from vitssl.config.evals import FeaturesConfig, evals_of
 from vitssl.data import findings, paper_counts
 from vitssl.data.index import Index, load_index, named, unwritten
+from vitssl.data.samples import UNLABELLED
 from vitssl.data.sources import open_source
 from vitssl.data.subset import train_and_heldout
 from vitssl.words import counted
@@ -93,7 +94,9 @@ def fingerprint(run: Run) -> str | None:
     images = num_images(run)
     if run.optim.batch_size > images * run.data.repeats:
         half = 1 << max(0, (images // 2).bit_length() - 1)  # or a little less: a power of two
-        reason = f"{run.optim.batch_size} is more than the {counted(images, 'image')} to train on; set it lower, such as {half}"
+        thinned = [f"data.{name}" for name in ("images", "labels") if getattr(run.data, name) is not None]
+        by = f" by {' and '.join(thinned)}" if thinned else ""
+        reason = f"{run.optim.batch_size} is more than the {counted(images, 'image')} to train on{by}; set it lower, such as {half}"
         raise ConfigError(reason, "optim.batch_size")
     _check_evals(run)
     return index.sha256 or None
@@ -152,12 +155,14 @@ def facts(run: Run) -> dict[str, Any]:
 
 
 def _near_duplicates(run: Run, index: Index) -> int | None:
-    """How many images of the test split have a near-duplicate in the splits that are trained on; None where that was not looked for."""
+    """How many images of the test split have a near-duplicate among those with a label that are trained on; None where that was not
+    looked for. One that is seen without its label gives nothing away."""
     found = findings.read(index.folder)
     if found is None:
         return None
     test, train = (named(splits, index.splits) for splits in (run.data.test_split, run.data.train_split))
-    return len({(split, name) for split, name, other, *_ in found.near_duplicates if split in test and other in train})
+    labelled = {split for split in train if split in index.splits and (index.label[index.where(split)] != UNLABELLED).any()}
+    return len({(split, name) for split, name, other, *_ in found.near_duplicates if split in test and other in labelled})
 
 
 WOULD_READ = {
@@ -190,11 +195,11 @@ def image_counts(run: Run) -> dict[str, int]:
     """
     need_labels = needs_labels(run)
     evaluated = classifies(run)
-    key = f"{run.data}{need_labels}{evaluated}"
+    key = f"{run.data}{need_labels}{evaluated}{run.seed}"
     if key not in _COUNTED:
         index = expected_index(run.data)
         assert index is not None
-        split = train_and_heldout(index, run.data, need_labels, evaluated)
+        split = train_and_heldout(index, run.data, need_labels, evaluated, run.seed)
         labelled = int((split.labels[split.train] >= 0).sum())
         _COUNTED[key] = {
             "train_images": len(split.train), "labelled_images": labelled, "val_images": len(split.val), "test_images": len(split.test)

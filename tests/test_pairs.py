@@ -88,9 +88,9 @@ def lacking(backbone: str, objective: str) -> str | None:
     if hides and backbone not in DROPPING | MASKING:
         return "can hide no tokens"
     if "/drop" in objective and backbone not in DROPPING:
-        return "cannot drop hidden tokens; set hide: mask"
+        return "cannot drop hidden tokens; set objectives."
     if hides and "/drop" not in objective and backbone not in MASKING:
-        return "no mask token; set hide: drop"
+        return "no mask token; set objectives."
     if "fused" in objective and backbone not in STAGED:
         return "no earlier stages"
     if objective in ("locality alone", "drloc/raw alone", "drloc/raw, locality"):

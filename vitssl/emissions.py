@@ -161,7 +161,7 @@ class Tracker:
             "co2e_kg": co2e_kg, "intensity_kg_per_kwh": co2e_kg / energy_kwh if energy_kwh else self._intensity, "country": self._country,
             "kwh_by_quarter_hour": by_hour,
             "cpu_power_source": self._cpu_power_source, "codecarbon": total.codecarbon_version,
-            "gpu_busy_s": total.duration * len(self._gpus) * total.gpu_utilization_percent / 100, **self._cpu.read(),
+            "gpu_busy_s": total.duration * len(self._gpus) * total.gpu_utilization_percent / 100, **self._cpu.read(total.duration),
         }  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -22,7 +21,7 @@ from vitssl.data.decode import decode_file, resize, resized_sizes, upright
 from vitssl.data.index import Index, load_index
 from vitssl.data.subset import Split, train_and_heldout
 from vitssl.evaluators.base import EVALUATED_AT_ONCE
-from vitssl.files import read_json
+from vitssl.files import read_json, runs_that_begin
 from vitssl.reader import MOST_IMAGE_BYTES, read_whole
 from vitssl.views import EvalView
 from vitssl.words import counted
@@ -200,7 +199,7 @@ class Trained:
         index = load_index(self.run.data.shards)
         if index.classes != self.classes:
             raise ConfigError(f"{index.folder}: its classes are not those that {self.folder} was trained on")
-        return index, train_and_heldout(index, self.run.data, config.needs_labels(self.run), evaluated=config.classifies(self.run))
+        return index, train_and_heldout(index, self.run.data, config.needs_labels(self.run), config.classifies(self.run), self.run.seed)
 
     def _views(self, images: OneImage | Iterable[OneImage]) -> Iterator[Batch]:
         """Image by image, as evaluation sees it."""
@@ -266,7 +265,7 @@ def run_folder(path: Path) -> Path:
         example = next((f", for example {run_yaml.parent}" for run_yaml in sorted(path.glob("*/run.yaml"))), "")
         raise ConfigError(f"{path} is the folder of a whole sweep; name one of its runs{example}")
     if not path.exists():
-        begun = sorted(found.parent for found in path.parent.glob(f"{glob.escape(path.name.rstrip('*'))}*/run.yaml"))
+        begun = runs_that_begin(path)
         if len(begun) == 1:
             return begun[0]
         if begun:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import glob
 import hashlib
 import io
 import json
@@ -204,3 +205,8 @@ def _near_sweep(named: Path) -> Path | None:
     alike = closest(named.name, [folder.name for folder in found])
     candidates = (named.parent, Path("runs") / named.name, *(folder for folder in found if folder.name in alike), *found)
     return next((folder for folder in candidates if (folder / "sweep.json").is_file()), None)
+
+
+def runs_that_begin(path: Path) -> list[Path]:
+    """The run folders whose names begin like a path that is not there itself."""
+    return sorted(found.parent for found in path.parent.glob(f"{glob.escape(path.name.rstrip('*'))}*/run.yaml"))

@@ -37,7 +37,7 @@ class TrainState:
         if run.data.sha256 not in (None, self.index.sha256):
             reason = f"{run.data.shards} is not what this run was made for (data.sha256); build it again or make a new run"
             raise ConfigError(reason, "data.shards")
-        self.split = train_and_heldout(self.index, run.data, config.needs_labels(run), evaluated=config.classifies(run))
+        self.split = train_and_heldout(self.index, run.data, config.needs_labels(run), config.classifies(run), run.seed)
         self.accumulate = _accumulation(run)
         self.mean, self.std = config.statistics(run.data, self.index.mean, self.index.std)
         self.loader = TrainLoader(

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import os
+import time
 
 import psutil
 
 
 class CpuMeter:
-    """CPU time since it was made, of this job's ranks on the node (with what they started) and of everything else."""
+    """CPU time of this job's ranks on the node (with what they started), and of everything else on the cores that they may use."""
 
     def __init__(self) -> None:
-        self._ranks, self._machine = _ranks_s(), _machine_s()
+        self._begun_s, self._ranks, self._machine = time.monotonic(), _ranks_s(), _machine_s()
 
-    def read(self) -> dict[str, float]:
-        """``cpu_time_s`` of the job's ranks here, ``other_cpu_time_s`` of the machine's other work, and its number of ``cores``."""
-        ranks_s, machine_s = _ranks_s() - self._ranks, _machine_s() - self._machine
-        return {"cpu_time_s": ranks_s, "other_cpu_time_s": max(0.0, machine_s - ranks_s), "cores": os.cpu_count() or 1}
+    def read(self, duration_s: float) -> dict[str, float]:
+        """``cpu_time_s`` of the job's ranks here, ``other_cpu_time_s`` of other work on their cores, and the number of these ``cores``.
+
+        Args:
+            duration_s: of the measurement that they stand beside, by another clock; they are the part of it, and not of the time since
+                this meter was made.
+        """
+        share = duration_s / max(time.monotonic() - self._begun_s, 1e-9)
+        ranks_s, machine_s = share * (_ranks_s() - self._ranks), share * (_machine_s() - self._machine)
+        return {"cpu_time_s": ranks_s, "other_cpu_time_s": max(0.0, machine_s - ranks_s), "cores": len(_cores())}
+
+
+def _cores() -> list[int]:
+    """The numbers of those that this process may use."""
+    return sorted(os.sched_getaffinity(0))
 
 
 def _ranks_s() -> float:
@@ -34,5 +46,7 @@ def _ranks_s() -> float:
 
 
 def _machine_s() -> float:
-    times = psutil.cpu_times()
-    return sum(times[:8]) - times.idle - times.iowait  # what follows the first eight is a part of user and nice
+    """Of the cores that this process may use; of all, where the system lists fewer than these are of."""
+    cores, every = _cores(), psutil.cpu_times(percpu=True)
+    mine = [every[core] for core in cores] if cores[-1] < len(every) else every
+    return sum(sum(times[:8]) - times.idle - times.iowait for times in mine)  # what follows the first eight is a part of user and nice

@@ -107,7 +107,10 @@ def test_layer_ids_count_the_blocks():
     ("layer", "words"),
     [
         ({"data.image_size": 30}, r"backbone\.name: resnet8 has an output token per 4 px, which does not divide the 30 px"),
-        ({"objectives.classify.pool": "cls"}, r"objectives\.classify: backbone\.name=resnet8 has no class token; pool: mean does without"),
+        (
+            {"objectives.classify.pool": "cls"},
+            r"objectives\.classify: backbone\.name=resnet8 has no class token; set objectives\.classify\.pool=mean",
+        ),
         ({"objectives.mae": {}}, r"objectives\.mae: backbone\.name=resnet8 can hide no tokens"),
         ({"backbone.mlp_ratio": 2.0}, r"backbone\.mlp_ratio: resnet8 has no such choice"),
     ],

@@ -182,3 +182,12 @@ def test_who_does_not_classify_needs_no_test_split():
     assert parts.train.tolist() == list(range(6)) and len(parts.test) == 0
     with pytest.raises(ConfigError, match=r"data\.test_split: .*there is no split 'test'; it has unlabeled"):
         train_and_heldout(unlabelled, Data(shards="x", train_split="unlabeled"), need_labels=False)
+
+
+def test_a_redraw_follows_the_seed_of_the_run() -> None:
+    def drawn(run_seed: int, **fields) -> list[int]:
+        data = Data(shards="x", labels=Subset(per_class=3, **fields))
+        return train_and_heldout(INDEX, data, need_labels=True, run_seed=run_seed).train.tolist()
+
+    assert drawn(0) == drawn(1) == drawn(0, redraw=True) != drawn(1, redraw=True)
+    assert drawn(1, redraw=True) == drawn(0, seed=1) and drawn(2, seed=3, redraw=True) == drawn(0, seed=5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -242,3 +243,15 @@ def test_data_that_changed_is_another_run(expand, place) -> None:
     before = expand().jobs[0].identity
     write_index(place / "shards" / "digits", [("train", 101), ("test", 20)])
     assert expand().jobs[0].identity != before
+
+
+def test_a_run_to_start_from_is_named_by_the_beginning_of_its_name(expand, place: Path) -> None:
+    (job,) = expand("arms=[scratch]", "axes.data=[plain]", "axes.seed=[0]").jobs
+    for name in ("first-s0-aaaa", "first-s1-bbbb"):
+        config.save(job.run, place / "earlier" / name)
+        (place / "earlier" / name / "done.json").write_text('{"step": 0, "epochs": 0.0}')
+    words = ("arms=[scratch]", "axes.data=[plain]", "axes.seed=[0]")
+    (child,) = expand(*words, "init_from=earlier/first-s1").jobs
+    assert child.run.init_from == str(place / "earlier" / "first-s1-bbbb")
+    with pytest.raises(ConfigError, match=r"init_from: earlier/first begins the names of 2 runs; name one, such as earlier/first-s0-aaaa"):
+        expand(*words, "init_from=earlier/first")

@@ -53,6 +53,12 @@ def test_contrasted_views_of_unchanged_colours_are_told(said) -> None:
     assert note.startswith("simclr of scratch and chain_short.pretrain") and said(*words, *shlex.split(note.partition(": add ")[2])) == []
 
 
+def test_an_axis_of_draws_is_told_of_redraw(said) -> None:
+    (note,) = said("arms=[scratch]", "data.labels.per_class=3", "axes.data.labels.seed=[0,1]")
+    assert note.startswith("axes.data.labels.seed compares draws as it does settings; data.labels.redraw=true draws others with each seed")
+    assert said("arms=[scratch]", "data.labels={per_class: 3, redraw: true}") == []
+
+
 def test_an_objective_that_trains_nothing_is_told(said) -> None:
     (note,) = said("arms=[scratch]", "objectives.classify.weight=0")
     assert note.startswith("classify of scratch has a weight of 0") and note.endswith("objectives.classify=null switches it off")

@@ -120,6 +120,20 @@ def test_where_nothing_is_found_yet_it_says_how_far_the_sweep_got(sweep):
     ]
 
 
+def test_seeds_that_share_a_draw_of_labels_are_said_to(sweep):
+    folder = three(sweep)
+    grid = lay_out(collect(folder))
+    assert not any("draw" in line for line in sentences(grid))
+    subset = {"fraction": None, "per_class": 3, "balanced": True, "seed": 0, "redraw": False}
+    for run in folder.glob("*/run.yaml"):
+        rewrite(run.parent, {"data": {"labels": subset}})
+    told = "All 2 seeds train on one draw of labels (data.labels.seed), which the intervals do not cover; "
+    assert any(line.startswith(told) for line in sentences(lay_out(collect(folder))))
+    for run in folder.glob("*/run.yaml"):
+        rewrite(run.parent, {"data": {"labels": subset | {"redraw": True}}})
+    assert not any("draw" in line for line in sentences(lay_out(collect(folder))))
+
+
 def test_what_an_image_of_a_small_test_set_is_worth_is_said(sweep):
     few = {("scratch", name, 0): {"data": {"test_images": count}} for name, count in (("photos", 60), ("cifar10", 10_000))}
     both = sweep({"scratch": 80.0}, {"data": ["photos", "cifar10"], "seed": [0]}, make=few)

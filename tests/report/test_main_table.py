@@ -168,11 +168,21 @@ def test_without_a_terminal_there_are_eighty_columns(table_3, capsys, monkeypatc
 
 
 def test_a_caption_says_once_what_cells_would_repeat(sweep):
-    folder = sweep({"scratch": 80.0, "ssat": 82.0}, {"seed": [0, 1]}, columns=None)
+    folder = sweep({"scratch": 80.0, "ssat": 82.0}, {"seed": [0, 1, 2]}, columns=None)
     text = latex.paper(lay_out(collect(folder)))
-    assert r"\caption{Top-1 \%: mean $\pm$ std over 2 seeds; bold: the best mean; costs of training one model.}" in text
+    assert r"\caption{Top-1 \%: mean $\pm$ std over 3 seeds; bold: the best mean; costs of training one model.}" in text
     assert r"ssat & \textbf{82.00 $\pm$ 0.00} & 323 & 1.00 & 250 & 100 \\" in text
     assert r"CO\textsubscript{2}e" in text and "resizebox" not in text
+
+
+def test_bold_are_those_that_the_seeds_tell_from_the_others(sweep):
+    """ssat and sslft lead scratch by 10 and are apart by 0, 1 and 2 points: mean 1, standard error 0.577, t(2) = 4.303."""
+    top1 = {"scratch": 80.0, "sslft": 90.0, "ssat": lambda at: 90.0 + at["seed"]}
+    grid = lay_out(collect(sweep(top1, {"seed": [0, 1, 2]}, columns=None)))
+    assert {row for row, _ in main_table.table(grid).best} == {1, 2}
+    assert "bold: the best mean and what the seeds do not tell from it" in main_table.for_paper(grid)[1]
+    near = lay_out(collect(sweep({"sslft": 90.0, "ssat": top1["ssat"]}, {"seed": [0, 1, 2]}, columns=None, baseline="sslft", name="near")))
+    assert main_table.table(near).best == set()
 
 
 def test_seeds_that_differ_stay_in_their_cells(sweep):

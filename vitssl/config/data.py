@@ -28,6 +28,7 @@ class Subset:
     per_class: Optional[int] = None  # images of every class
     balanced: bool = True  # with `fraction`: the same share of every class; false draws from all images alike
     seed: Optional[int] = 0  # of the draw of images; null: no draw, the first ones in the order of the shards, which is the source's
+    redraw: bool = False  # draw others with each seed of the Run, so that a spread over seeds covers the draw too
 
     def problems(self, name: str) -> Iterator[Problem]:
         if (self.fraction is None) == (self.per_class is None):
@@ -36,6 +37,8 @@ class Subset:
             yield Problem(f"{name}.fraction", f"{self.fraction} is not in (0, 1]")
         yield from less_than(1, self, name, "per_class")
         yield from less_than(0, self, name, "seed")
+        if self.redraw and self.seed is None:
+            yield Problem(f"{name}.redraw", f"nothing is drawn where {name}.seed is null; leave one of the two out")
 
 
 @dataclass

@@ -111,12 +111,12 @@ class Run:
     init_except: list[str] = field(default_factory=list)  # name patterns that may be missing, unexpected or of other shape
 
 
-# why a backbone cannot serve an objective
+# why a backbone cannot serve an objective, whose path is to be filled in
 LACKS = {
-    "cls": "has no class token; pool: mean does without, where the objective has it",
-    "reg": "has no registers; set backbone.reg_tokens",
-    "keep": "cannot drop hidden tokens; set hide: mask",
-    "mask": "has no mask token; set hide: drop",
+    "cls": "has no class token; set {path}.pool=mean, where the objective has it",
+    "reg": "has no registers; set backbone.reg_tokens=1",
+    "keep": "cannot drop hidden tokens; set {path}.hide=mask",
+    "mask": "has no mask token; set {path}.hide=drop",
     "attn_mask": "takes no attention mask",
     "masked_tokens": "has no masked tokens; set backbone.masked_tokens",
 }
@@ -227,7 +227,7 @@ def _demands(run: Run, to_train: bool) -> Iterator[Problem]:
         yield Problem("objectives", "none is on; set at least one, for example objectives.classify: {}")
     for name, objective in objectives.items():
         for lacking in sorted(objective.requires() - capabilities(run.backbone)):
-            yield Problem(f"objectives.{name}", _lacks(run.backbone, lacking))
+            yield Problem(f"objectives.{name}", _lacks(run.backbone, lacking, f"objectives.{name}"))
         for view in objective.views():
             if view not in there:
                 add = f"; add 'data.views.{view}={{}}'" if hasattr(run.data.views, view) else ""
@@ -259,12 +259,12 @@ def _objective_problems(run: Run) -> Iterator[Problem]:
             yield Problem("init_objectives", f"{name} is not an active objective; the Run has {', '.join(objectives)}")
 
 
-def _lacks(backbone: BackboneConfig, need: str) -> str:
+def _lacks(backbone: BackboneConfig, need: str, path: str) -> str:
     if backbone.tokenizer == "shifted" and need in ("keep", "mask"):
         return "backbone.tokenizer=shifted shows every token a part of its neighbours, hidden ones too; set patches"
     if need in ("keep", "mask") and not {"keep", "mask"} & capabilities(backbone):
         return f"backbone.name={backbone.name} can hide no tokens, neither by dropping them nor behind a mask token"
-    return f"backbone.name={backbone.name} {LACKS[need]}"
+    return f"backbone.name={backbone.name} {LACKS[need].format(path=path)}"
 
 
 def _backbone_problems(run: Run) -> Iterator[Problem]:

@@ -121,7 +121,8 @@ def _class_folders(root: Path, folder: Path, classes: list[str]) -> list[Sample]
     for label, name in enumerate(classes):
         images = _images(root, folder / name)
         if not images:
-            raise ConfigError(f"{folder / name}: no images for class {name!r}; expected files ending in {' '.join(IMAGE_ENDINGS)}")
+            reason = f"no images for class {name!r}; remove the folder, or put files in that end in {' '.join(IMAGE_ENDINGS)}"
+            raise ConfigError(f"{folder / name}: {reason}")
         samples += [Sample(image, label, str(root / image)) for image in images]
     return samples
 

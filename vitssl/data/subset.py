@@ -26,10 +26,11 @@ class Split:
     test: np.ndarray
 
 
-def train_and_heldout(index: Index, data: Data, need_labels: bool, evaluated: bool = True) -> Split:
+def train_and_heldout(index: Index, data: Data, need_labels: bool, evaluated: bool = True, run_seed: int = 0) -> Split:
     """Split the images of an index as `data` says.
 
     Args:
+        run_seed: the Run's, which draws with `redraw` follow.
         need_labels: leave out training images without a label (a Run whose objectives all need one).
         evaluated: the test split must be there, with labels (a Run that classifies).
 
@@ -38,13 +39,14 @@ def train_and_heldout(index: Index, data: Data, need_labels: bool, evaluated: bo
     """
     images = _where(index, data.train_split, "data.train_split")
     if data.images is not None:
-        images = take(index, images, data.images, "data.images")
+        images = take(index, images, data.images, "data.images", run_seed)
     val = _validation(index, images, data)
     train = images[~_among(val, index)[images]] if data.val_fraction else images
     labels = index.label.copy()
     if data.labels is not None:
         labelled = train[labels[train] >= 0]
-        seen = take(index, labelled, data.labels, "data.labels") if len(labelled) else labelled  # of unlabelled images none can be hidden
+        # of unlabelled images none can be hidden
+        seen = take(index, labelled, data.labels, "data.labels", run_seed) if len(labelled) else labelled
         labels[labelled[~_among(seen, index)[labelled]]] = UNLABELLED
     if need_labels:
         train = train[labels[train] >= 0]
@@ -56,7 +58,7 @@ def train_and_heldout(index: Index, data: Data, need_labels: bool, evaluated: bo
     return Split(train, labels, val, test)
 
 
-def take(index: Index, positions: np.ndarray, subset: Subset, field: str) -> np.ndarray:
+def take(index: Index, positions: np.ndarray, subset: Subset, field: str, run_seed: int = 0) -> np.ndarray:
     """The part of ``positions`` that a `Subset` names, rising.
 
     A share of every class is rounded to the nearest image, at least one; unlabelled images count as one more class there.
@@ -65,7 +67,8 @@ def take(index: Index, positions: np.ndarray, subset: Subset, field: str) -> np.
     Raises:
         ConfigError: naming ``field`` and the classes that have fewer than ``per_class``.
     """
-    order = _shuffled(len(index), subset.seed, field, positions)
+    seed = subset.seed + run_seed if subset.redraw and subset.seed is not None else subset.seed
+    order = _shuffled(len(index), seed, field, positions)
     labels = index.label[order]
     if subset.per_class is not None:
         _check_per_class(index, labels, subset.per_class, field)

@@ -82,7 +82,7 @@ def doubt(grid: Grid, column: Any) -> str:
             return f"in a run of {grid.label(row)} the CPU worked on it for {min(shares):.0%} of the time"
         left = [cores for cell in done for _, run in cell.stages if (cores := cores_left(run)) is not None]
         if left and min(left) < LEFT:
-            return f"in a run of {grid.label(row)} other work kept {1 - min(left):.0%} of the cores that its threads wanted busy"
+            return f"other work took {1 - min(left):.0%} of the cores of a run of {grid.label(row)}"
     return ""
 
 
@@ -103,8 +103,12 @@ def cores_left(run: RunFolder) -> float | None:
     """The cores that other work left to a run on CPUs, relative to its threads; None on GPUs and where it was not recorded."""
     records = [r for r in run.emissions if r.keys() >= {"other_cpu_time_s", "cores"} and not r["gpus"] and r["duration_s"]]
     threads = run.run["loop"]["threads"] if records else 0
+    if not records:
+        return None
+    # of all attempts: one that was stopped at once says little
+    left_s = sum(r["cores"] * r["duration_s"] - r["other_cpu_time_s"] for r in records)
     # what is left of a busy machine by the clocks of two counters may be a little below nothing
-    return max(0.0, min((r["cores"] - r["other_cpu_time_s"] / r["duration_s"]) / threads for r in records)) if records else None
+    return max(0.0, left_s / (threads * sum(r["duration_s"] for r in records)))
 
 
 def other_work(grid: Grid) -> str:
@@ -116,7 +120,7 @@ def other_work(grid: Grid) -> str:
     if not busy or max(busy) < OTHER_CORES:
         return ""
     cores = " or ".join(map(str, sorted({record["cores"] for record in records})))
-    kept = f"other work (other runs, too) kept {mean(busy):.1f} of a machine's {cores} cores busy on average"
+    kept = f"other work (other runs, too) kept {mean(busy):.1f} of a run's {cores} cores busy on average"
     return f"During the runs {kept}, and {max(busy):.1f} during one of them."
 
 

@@ -40,7 +40,7 @@ def headlines(grid: Grid) -> list[str]:
 def story(grid: Grid) -> list[str]:
     """What a newcomer reads first: how many labels there are, which arm came out best, which to take, and what used the others."""
     said = _shortened(grid)
-    return [*said["images"], *said["best"], *said["recommended"], *said["test images"], *said["why"]]
+    return [*said["images"], *said["best"], *said["recommended"], *said["draw"], *said["test images"], *said["why"]]
 
 
 def _shortened(grid: Grid) -> dict[str, list[str]]:
@@ -70,6 +70,7 @@ def _by_subject(grid: Grid) -> dict[str, list[str]]:
         "missing": [_missing(grid)],
         "best": [best(part, column) for part in grid.parts() for column in grid.columns],
         "recommended": advice(grid),
+        "draw": [_one_draw(grid)],
         "test images": [_test_images(grid)],
         "unselected": [_unselected(grid)],
         "images": unlabelled.images(grid.parts()[0]),
@@ -113,6 +114,20 @@ def _unselected(grid: Grid) -> str:
     axes = " and ".join(grid.short(axis) for axis in grid.unselected)
     how = f"`select: [{', '.join(grid.unselected)}]` in the sweep, with data.val_fraction, lets held-out images choose"
     return f"Nothing selects over {axes}, and the test images must not, so that no arm is named the best; {how}."
+
+
+def _one_draw(grid: Grid) -> str:
+    """That all seeds train on one draw of few images or labels, so that a spread over them is of the training alone."""
+    runs = [run.run for run in grid.sweep.runs.values() if run.run]
+    seeds = {run["seed"] for run in runs}
+    for name, what in (("labels", "labels"), ("images", "images")):
+        subsets = [subset for run in runs if (subset := run["data"][name]) is not None]
+        drawn = [subset for subset in subsets if subset["seed"] is not None and not subset.get("redraw")]
+        if len(seeds) > 1 and drawn and len({subset["seed"] for subset in drawn}) == 1:
+            field = f"data.{name}"
+            covered = f"{field}.redraw=true draws others with each, and the intervals cover that too"
+            return f"All {len(seeds)} seeds train on one draw of {what} ({field}.seed), which the intervals do not cover; {covered}."
+    return ""
 
 
 def _test_images(grid: Grid) -> str:

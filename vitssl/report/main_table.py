@@ -11,6 +11,7 @@ from typing import Any
 
 from vitssl.config import ConfigError
 from vitssl.report import costs, energy_sources, schedule, tables
+from vitssl.report.best import level
 from vitssl.report.collect import Cell
 from vitssl.report.grid import Grid
 from vitssl.report.rows import Row, cost_per_model, finished
@@ -70,7 +71,8 @@ def for_paper(grid: Grid, names: list[str] | None = None) -> tuple[Table, str]:
         made.rows = [[replace(entry, text=SEEDS.sub(r"\1", entry.text)) for entry in row] for row in made.rows]
     printed = "; italics: printed in the paper" if any(entry.kind == PUBLISHED for row in made.rows for entry in row) else ""
     at = f" at {grid.part}" if grid.part else ""
-    bold = "; bold: the best mean" if made.best else ""
+    several = len(made.best) > len({column for _, column in made.best})
+    bold = f"; bold: the best mean{' and what the seeds do not tell from it' * several}" if made.best else ""
     spent = "; costs of training one model" if SPENT & set(names) else ""
     spent += "; measured hours and energy do not compare the arms" if doubted & set(names) else ""
     return made, f"{_title(grid)}{at}: {seeds}{bold}{printed}{spent}."
@@ -107,9 +109,17 @@ def _equal(grid: Grid, name: str) -> bool:
 
 
 def _best(grid: Grid, places: list[tuple[Any, str]]) -> set[tuple[int, int]]:
-    """The place of the best accuracy in every column where arms can be ranked; several where they are equal."""
+    """The places of the best accuracy in every column where arms can be ranked, and of those that the seeds do not tell from it; none where
+    they tell none apart."""
     accuracies = [(column, c) for c, (column, name) in enumerate(places, start=1) if name == "accuracy"]
-    return {(grid.rows.index(row), c) for column, c in accuracies for row in grid.leaders(column)}
+    return {(grid.rows.index(row), c) for column, c in accuracies for row in _ahead(grid, column)}
+
+
+def _ahead(grid: Grid, column: Any) -> list[Row]:
+    if not (ranked := grid.ranking(column)):
+        return []
+    near = level(grid, column)
+    return near if len(near) < len(ranked) else []
 
 
 # -------------------------------------------------------------------------------------------------------------- entries
