@@ -96,6 +96,7 @@ def test_folder_with_test_and_val_and_unlabeled(tmp_path):
     ("files", "folders", "message"),
     [
         (["test/a/1.jpg"], [], r"there is no .*/train; expected"),
+        (["1.jpg", "2.jpg"], [], r"there is no .*/train; .*; images without labels go into a folder unlabeled beside those with one$"),
         (["train/a/1.jpg"], [], "no test split; expected .*/test/<class>"),
         (["train/1.jpg", "test/a/1.jpg"], [], "/train holds no class folders"),
         (["train/a/1.jpg", "test/a/1.jpg"], ["train/b"], "/train/b: no images for class 'b'"),

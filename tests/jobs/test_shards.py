@@ -144,7 +144,7 @@ def test_a_dry_run_lists_the_files_that_shards_will_be_built_from(expand, place:
     )
     with pytest.raises(ConfigError, match=r"optim.batch_size: 8 is more than the 4 images to train on"):
         expand(*words[:2], words[3], "optim.batch_size=8")
-    with pytest.raises(ConfigError, match=r"4 is more than the 2 images to train on by data.labels; set it lower, such as 2"):
+    with pytest.raises(ConfigError, match=r"4 is more than the 2 images to train on by data.labels; set it lower, such as 1"):
         expand("arms=[scratch]", *words[:2], words[3], "optim.batch_size=4", "data.labels.per_class=1")
     (source / "train" / "z").mkdir()
     shards._listed.cache_clear()

@@ -84,7 +84,9 @@ def _train_folder(root: Path, folders: dict[str, str], options: Options) -> Path
             raise NoTestSplit(root, options, f"no test split; expected {root}/test/<class>/<image> or {root}/val/<class>/<image>")
         return train
     if folders or not subfolders(root):
-        raise ConfigError(f"folder:{root}: there is no {train}; expected {root}/train/<class>/<image>, or {root}/<class>/<image>")
+        reason = f"there is no {train}; expected {root}/train/<class>/<image>, or {root}/<class>/<image>"
+        alone = "; images without labels go into a folder unlabeled beside those with one" if not folders and _images(root, root) else ""
+        raise ConfigError(f"folder:{root}: {reason}{alone}")
     if "test" not in options:
         shown = _few(_class_names(root, root))
         raise NoTestSplit(root, options, f"there is no {train}; expected {root}/train/<class>/<image>, found the folders {shown}")
