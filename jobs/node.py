@@ -109,10 +109,8 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start the run of a folder on this node, with further variables in its environment."""
     job = _job(folder)
-    return subprocess.Popen(
-        command(folder, job, node, stop_file, module), cwd=job["source"], env=environment(job, stop_file) | dict(variables or {}),
-        preexec_fn=_ignore_usr2, **options,
-    )  # fmt: skip
+    environ = environment(job, stop_file) | dict(variables or {})
+    return subprocess.Popen(command(folder, job, node, stop_file, module), cwd=job["source"], env=environ, **options)
 
 
 def _job(folder: Path) -> dict[str, Any]:
@@ -258,7 +256,8 @@ def _train(folder: Path, node: NodeInfo, stop_file: Path, module: str, variables
     log = folder / "log" / f"train-{node.job}-{node.restart}-{node.host}.txt"
     log.parent.mkdir(exist_ok=True)
     with log.open("ab") as output:
-        process = start(folder, node, stop_file, module, variables, stdout=output, stderr=subprocess.STDOUT)
+        streams = {"stdout": output, "stderr": subprocess.STDOUT}
+        process = start(folder, node, stop_file, module, variables, preexec_fn=_ignore_usr2, **streams)
         try:
             return process.wait(), log
         except TimeoutError:
