@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from vitssl.report.advice import advice, recommendation
-from vitssl.report.best import best
+from vitssl.report.best import best, level
 from vitssl.report.collect import collect
 from vitssl.report.findings import headlines
 from vitssl.report.grid import lay_out
+from vitssl.report.stats import difference
 
 SEEDS = {"seed": [0, 1, 2]}
 MORE = "For more seeds add 'axes.seed=[0,1,2,3,4]' to the sweep's command: finished runs are kept."
@@ -63,7 +64,7 @@ def test_no_seeds_are_asked_for_while_some_are_to_come_or_where_they_are_enough(
     assert advice(grid(OPEN, make={("ssat", 2): {"status": "waiting"}})) == [""]
     enough = grid({"scratch": lambda at: 80.0 + at["seed"], "ssat": lambda at: 84.1 - at["seed"]}, {"seed": [0, 1, 2, 3, 4]}, name="enough")
     assert advice(enough)[0].startswith(
-        "What to take: scratch, the cheapest arm that is not clearly worse than ssat (\N{MINUS SIGN}0.10, 95 %"
+        "What to take: scratch, the cheapest arm that is not clearly worse than another (\N{MINUS SIGN}0.10 points against ssat, 95 %"
     )
 
 
@@ -73,3 +74,15 @@ def test_runs_that_gave_the_same_are_said_to_and_what_may_not_have_worked(grid):
     assert best(grid(same, {"seed": [0, 1]}), None) == f"{said}; MAE may have had no effect, as after few steps."
     alike = {"scratch": same["scratch"], "scratch_again": same["scratch"]}
     assert best(grid(alike, {"seed": [0, 1]}, name="alike"), None) == f"{said.replace('ssat', 'scratch_again')}."
+
+
+def test_an_arm_that_another_clearly_beats_is_not_level_with_the_best(sweep):
+    """The quickstart's case: the best mean spreads widely, so that its seeds do not tell scratch from it, and the second's do."""
+    spread = {0: 70.0, 1: 85.0, 2: 69.0, 3: 84.0, 4: 72.0}
+    top1 = {"scratch": 70.0, "sslft": lambda at: spread[at["seed"]], "ssat": lambda at: 74.5 + 0.1 * at["seed"]}
+    grid = lay_out(collect(sweep(top1, {"seed": list(spread)}, columns=None)))
+    first, *others = grid.ranking(None)
+    gap = difference(grid.scores(first, None), grid.scores(others[-1], None))
+    assert first.arm.name == "sslft" and others[-1].arm.name == "scratch" and gap is not None and gap.open
+    assert [row.arm.name for row in level(grid, None)] == ["sslft", "ssat"]
+    assert best(grid, None).startswith("5 seeds cannot tell sslft and ssat apart in top-1; the best mean is that of sslft: 76.00 ± 7.84 %")

@@ -130,7 +130,7 @@ def test_the_cheapest_arm_that_is_not_clearly_worse_is_what_to_take(grid):
     close = grid(top1={"scratch": noisy(89.8, -1.0), "ssat": noisy(90.0, 1.0)})
     assert recommendation(close, None).startswith("For now take scratch where cost matters most (0.75x the multiply-adds of ssat)")
     clear = grid(top1={"scratch": noisy(80.0, 1.0), "ssat": noisy(90.0, 1.0)})
-    assert recommendation(clear, None) == "What to take: ssat, the best; no cheaper arm comes within the interval of its difference."
+    assert recommendation(clear, None) == "What to take: ssat, the best; each cheaper arm is clearly worse than it."
     assert recommendation(clear, None) in headlines(clear)
     cheap = grid(top1={"scratch": noisy(95.0, 1.0), "ssat": noisy(90.0, 1.0)})
     assert recommendation(cheap, None) == "What to take: scratch, the best and the cheapest."

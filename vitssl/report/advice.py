@@ -41,7 +41,7 @@ def recommendation(grid: Grid, column: Any) -> str:
     take = f"{begin(grid, column, 'What')} to take: {grid.label(first)}, the best{' mean' if len(near) > 1 else ''}"
     if min(cost.values()) == cost[id(first)]:
         return f"{take} and the cheapest."
-    return f"{take}; no cheaper arm comes within the interval of its difference."
+    return f"{take}; each cheaper arm is clearly worse than {'one of these' if len(near) > 1 else 'it'}."
 
 
 def _cheaper(grid: Grid, column: Any, row: Row, share: float) -> str:
@@ -52,8 +52,8 @@ def _cheaper(grid: Grid, column: Any, row: Row, share: float) -> str:
     if fewest(grid, ranked, column) < ENOUGH:
         take = f"{begin(grid, column, 'For')} now take {grid.label(row)} where cost matters most ({share:.2f}x the multiply-adds of {best})"
         return f"{take} and {best} where {grid.measured.name} does (its mean is better by {abs(gap.mean):.2f}{grid.points})."
-    take = f"{begin(grid, column, 'What')} to take: {grid.label(row)}, the cheapest arm that is not clearly worse than {best}"
-    return f"{take} ({signed(gap.mean)}, {interval(gap)}), for {share:.2f}x the multiply-adds of its training."
+    take = f"{begin(grid, column, 'What')} to take: {grid.label(row)}, the cheapest arm that is not clearly worse than another"
+    return f"{take} ({signed(gap.mean)}{grid.points} against {best}, {interval(gap)}), for {share:.2f}x the multiply-adds of its training."
 
 
 def _undecided(grid: Grid, column: Any) -> bool:

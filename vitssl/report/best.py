@@ -41,10 +41,17 @@ def fewest(grid: Grid, rows: list[Row], column: Any) -> int:
 
 
 def level(grid: Grid, column: Any) -> list[Row]:
-    """The row of the best mean, and those that its seeds do not tell from it, from the best."""
+    """The row of the best mean, and those that its seeds do not tell from it, from the best; without those that are told from one of them."""
     first, *others = grid.ranking(column)
-    gaps = [(row, difference(grid.scores(first, column), grid.scores(row, column))) for row in others]
-    return [first, *(row for row, gap in gaps if gap and gap.open)]
+    near = [first, *(row for row in others if _open(grid, first, row, column))]
+    # a row is after those of better means
+    return [row for i, row in enumerate(near) if all(_open(grid, better, row, column) for better in near[:i])]
+
+
+def _open(grid: Grid, one: Row, other: Row, column: Any) -> bool:
+    """May the difference between two rows be chance? Of rows that share no seed nothing is known."""
+    gap = difference(grid.scores(one, column), grid.scores(other, column))
+    return gap is not None and gap.open
 
 
 def _named(grid: Grid, rows: list[Row]) -> str:
