@@ -94,7 +94,7 @@ def test_what_is_asked_for_runs_here(run) -> None:
 
 def test_days_of_a_cpu_are_said_before_they_begin(run, monkeypatch, capsys) -> None:
     monkeypatch.setattr(submit, "visible_gpus", list)
-    monkeypatch.setattr(predict, "sweep", lambda *_: [SimpleNamespace(hours=30.0), SimpleNamespace(hours=20.0)])
+    monkeypatch.setattr(predict, "sweep", lambda *_: [SimpleNamespace(name="a", hours=30.0), SimpleNamespace(name="b", hours=20.0)])
     assert run() == 0 and "note: " not in capsys.readouterr().err  # a hundred images of 16 px
     shutil.rmtree("runs")
     monkeypatch.setattr(submit, "MANY_PIXELS", 1)

@@ -41,7 +41,7 @@ def fewest(grid: Grid, rows: list[Row], column: Any) -> int:
 
 
 def level(grid: Grid, column: Any) -> list[Row]:
-    """The row of the best mean, and those that its seeds do not tell from it, from the best; without those that are told from one of them."""
+    """The row of the best mean, and those that its seeds do not tell from it, from the best; but for those that are told from another."""
     first, *others = grid.ranking(column)
     near = [first, *(row for row in others if _open(grid, first, row, column))]
     # a row is after those of better means
