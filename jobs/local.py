@@ -24,7 +24,7 @@ from jobs.folders import Launch, error_of, is_done, is_trained, status_command, 
 from jobs.graph import Graph, Job
 from jobs.node import NodeInfo, report_command, start
 from jobs.slots import WHOLE, Slot, slots
-from jobs.time_left import Seen, Work, left, seen_of, work
+from jobs.time_left import Seen, Work, remaining, seen_of, work
 from vitssl.config import ConfigError
 from vitssl.files import busy_file, read_json, write_json
 from vitssl.words import about, counted
@@ -121,7 +121,8 @@ def _run_all(jobs: list[Job], launch: Launch, stopper: Stopper, console: Console
             ready = [job for job in waiting if not any(id(parent) in unfinished for parent in job.parents)]
             for job in ready[: 0 if stopper.asked else len(free)]:
                 waiting.remove(job)
-                beside, after = ([left(one) for one in some if not is_done(one)] for some in ([p.job for p in running.values()], waiting))
+                beside = [remaining(other.job) for other in running.values() if not is_done(other.job)]
+                after = [remaining(other) for other in waiting if not is_done(other)]
                 place = Place(f"[{jobs.index(job) + 1}/{len(jobs)}]", job, beside, after, seen, width, free.pop(0))
                 running[pool.submit(_run_job, job, place, launch, stopper, console)] = place
             if not running:
@@ -152,8 +153,8 @@ class Place:
     @property
     def left(self) -> str:
         """The time left for the sweep at this run's start, as far as any run was seen; else empty."""
-        others, own_s = [*self.beside, *self.after], self.seen.total_s([left(self.job)])
-        all_s = self.seen.total_s([left(self.job), *others])
+        own, others = remaining(self.job), [*self.beside, *self.after]
+        own_s, all_s = self.seen.total_s([own]), self.seen.total_s([own, *others])
         if own_s is None or all_s is None or not others:
             return ""
         return f"; {about(max(own_s, self.longest_beside_s, all_s / self.width))} left for the sweep"

@@ -97,6 +97,11 @@ def longest_chain_hours(graph: Graph, predictions: list[Prediction]) -> float:
     return max(ends.values(), default=0.0)
 
 
+def hours_here(graph: Graph, predictions: list[Prediction], width: int) -> float:
+    """From start to end on this machine, so many runs side by side."""
+    return max(longest_chain_hours(graph, predictions), sum(p.hours for p in predictions) / width)
+
+
 def _evaluated(run: Run) -> float:
     """The number of images evaluated, over all evaluations."""
     if not classifies(run):

@@ -17,7 +17,7 @@ from rich.text import Text
 from jobs import cluster, limits, sbatch
 from jobs.folders import Launch, error_of, is_done, is_trained
 from jobs.graph import Graph, Job, short
-from jobs.predict import START_S, Prediction, longest_chain_hours, most_gpus
+from jobs.predict import START_S, Prediction, hours_here, longest_chain_hours, most_gpus
 from jobs.slots import slots
 from jobs.sweep import Spec
 from jobs.tables import print_table
@@ -240,8 +240,7 @@ def _duration(graph: Graph, todo: list[Job], predicted: list[Prediction], launch
     if launch.executor == "local":
         width = len(slots(graph.jobs, launch))
         how = f"{width} runs side by side" if width > 1 else "One run at a time"
-        hours = max(longest_chain_hours(graph, predicted), sum(p.hours for p in predicted) / width)
-        return f"{how}: {duration(3600 * hours)} from start to end"
+        return f"{how}: {duration(3600 * hours_here(graph, predicted, width))} from start to end"
     gpus, limits = most_gpus(graph), {job.name: job.resources.hours for job in todo}
     longest, chain = (duration(3600 * hours) for hours in (max(p.hours for p in predicted), longest_chain_hours(graph, predicted)))
     late = sum(p.hours > limits[p.name] for p in predicted)

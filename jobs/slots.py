@@ -39,8 +39,8 @@ def _most_at_once(todo: Sequence[Job]) -> int:
     """How many can be trained at a time: what a run starts from goes before it."""
     ids = {id(job) for job in todo}
     parents = {id(parent) for job in todo for parent in job.parents}
-    first, last = (job for job in todo if not any(id(parent) in ids for parent in job.parents)), ids - parents
-    return max(len(list(first)), len(last))
+    first = [job for job in todo if not any(id(parent) in ids for parent in job.parents)]
+    return max(len(first), len(ids - parents))
 
 
 def _threads(job: Job) -> int:

@@ -241,8 +241,7 @@ def _tell_of_days(linked: graph.Graph, launch: folders.Launch) -> None:
     todo = [job.run for job in linked.jobs if not folders.is_trained(job)]
     if visible_gpus() or sum(shards.images_trained(run) * run.data.image_size**2 for run in todo) < MANY_PIXELS:
         return
-    predicted, width = predict.sweep(linked, launch), len(slots.slots(linked.jobs, launch))
-    time_s = 3600 * max(predict.longest_chain_hours(linked, predicted), sum(p.hours for p in predicted) / width)
+    time_s = 3600 * predict.hours_here(linked, predict.sweep(linked, launch), len(slots.slots(linked.jobs, launch)))
     if time_s > DAY_S:
         where = "this machine, which shows no NVIDIA GPU"
         print(f"note: about {duration(time_s)} on {where}; --dry-run says what takes them, --smoke tries it out", file=sys.stderr)

@@ -29,7 +29,7 @@ def work(run: Run) -> Work:
     return Work(images_trained(run), architecture(run))
 
 
-def left(job: Job) -> Work:
+def remaining(job: Job) -> Work:
     """What a run that has begun has still to do, or one that has not."""
     try:
         events = read_events(job.folder / "metrics.jsonl")

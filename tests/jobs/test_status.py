@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from jobs import cluster, logs, status
+from jobs import cluster, local, logs, status
 from vitssl.config import Run, merge, save
 from vitssl.files import write_json
 
@@ -133,7 +133,7 @@ def test_watching_ends_with_the_last_run(sweep: Path, queue, capsys) -> None:
 def test_ctrl_c_ends_watching_in_one_line(sweep: Path) -> None:
     for folder in sweep.glob("*-*/slurm.json"):  # or SLURM would be asked
         folder.unlink()
-    write_json(sweep / "local.json", {"pid": os.getpid(), "host": os.uname().nodename, "born": born()})
+    write_json(sweep / "local.json", {"pid": os.getpid(), "host": os.uname().nodename, "born": local._born(os.getpid())})
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     program = [sys.executable, str(ROOT / "jobs" / "status.py"), str(sweep), "--watch", "1"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -144,10 +144,6 @@ def test_ctrl_c_ends_watching_in_one_line(sweep: Path) -> None:
     os.killpg(process.pid, signal.SIGINT)
     _, error = process.communicate(timeout=20)
     assert process.returncode == 130 and error == "interrupted\n"
-
-
-def born() -> str:
-    return subprocess.run(["ps", "-o", "lstart=", "-p", str(os.getpid())], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def test_the_end_of_the_newest_log_is_found_by_a_part_of_the_name(sweep: Path, capsys) -> None:

@@ -15,7 +15,7 @@ from jobs.folders import Launch
 from jobs.local import Place
 from jobs.predict import START_S
 from jobs.sweep import read
-from jobs.time_left import Seen, Work, left, seen_of, work
+from jobs.time_left import Seen, Work, remaining, seen_of, work
 from tests.jobs.conftest import EXAMPLE
 from vitssl.config import Site
 from vitssl.files import write_json
@@ -68,14 +68,14 @@ def test_what_runs_beside_a_run_have_done_is_not_left(expand) -> None:
     scratch.folder.mkdir(parents=True)
     write_json(scratch.folder / "done.json", {"step": 63, "epochs": 1.0, "time_s": 600.0 - START_S})
     seen, whole = seen_of([scratch]), work(second.run)
-    assert left(second) == whole
+    assert remaining(second) == whole
     second.folder.mkdir()
     events = [
         {"event": "start", "attempt": 0, "steps": 40, "step": 0, "time": 0.0, "world_size": 1} | {"device": "", "host": "", "versions": {}},
         {"event": "train", "step": 10, "time": 1.0, "epoch": 1.0, "terms": {}},
     ]
     (second.folder / "metrics.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in events))
-    assert left(second) == whole.part(0.75)
+    assert remaining(second) == whole.part(0.75)
 
     def told(*others: Work, after: tuple[Work, ...] = (), width: int = 2) -> str:
         return Place("[2/9]", scratch, list(others), list(after), seen, width).left.removesuffix(" left for the sweep")

@@ -102,13 +102,12 @@ def worked(run: RunFolder) -> float | None:
 def cores_left(run: RunFolder) -> float | None:
     """The cores that other work left to a run on CPUs, relative to its threads; None on GPUs and where it was not recorded."""
     records = [r for r in run.emissions if r.keys() >= {"other_cpu_time_s", "cores"} and not r["gpus"] and r["duration_s"]]
-    threads = run.run["loop"]["threads"] if records else 0
     if not records:
         return None
     # of all attempts: one that was stopped at once says little
     left_s = sum(r["cores"] * r["duration_s"] - r["other_cpu_time_s"] for r in records)
     # what is left of a busy machine by the clocks of two counters may be a little below nothing
-    return max(0.0, left_s / (threads * sum(r["duration_s"] for r in records)))
+    return max(0.0, left_s / (run.run["loop"]["threads"] * sum(r["duration_s"] for r in records)))
 
 
 def other_work(grid: Grid) -> str:

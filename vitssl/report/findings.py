@@ -120,13 +120,13 @@ def _one_draw(grid: Grid) -> str:
     """That all seeds train on one draw of few images or labels, so that a spread over them is of the training alone."""
     runs = [run.run for run in grid.sweep.runs.values() if run.run]
     seeds = {run["seed"] for run in runs}
-    for name, what in (("labels", "labels"), ("images", "images")):
+    for name in ("labels", "images"):
         subsets = [subset for run in runs if (subset := run["data"][name]) is not None]
         drawn = [subset for subset in subsets if subset["seed"] is not None and not subset.get("redraw")]
         if len(seeds) > 1 and drawn and len({subset["seed"] for subset in drawn}) == 1:
             field = f"data.{name}"
             covered = f"{field}.redraw=true draws others with each, and the intervals cover that too"
-            return f"All {len(seeds)} seeds train on one draw of {what} ({field}.seed), which the intervals do not cover; {covered}."
+            return f"All {len(seeds)} seeds train on one draw of {name} ({field}.seed), which the intervals do not cover; {covered}."
     return ""
 
 
