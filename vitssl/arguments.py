@@ -21,7 +21,7 @@ class Parser(argparse.ArgumentParser):
     Attributes:
         takes_fields: it has key=value too, so that ``--lr 3`` was meant as one.
         own_keys: what else of key=value words may have been meant as, before the fields.
-        elsewhere: what to type for commands that people look for here.
+        elsewhere: what to type for commands and options that people look for here.
     """
 
     _options: ClassVar[set[str]] = set()  # of all parsers of this process: what a command does not know, its parser tells the one above
@@ -45,10 +45,12 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
         if message == "unrecognized arguments: --resume":
             message += " (type the same command again: what is done stays, what was stopped goes on)"
-        elif word := re.match(r"unrecognized arguments: --?(\w[\w.-]*)", message):
-            key = word[1].replace("-", "_")
+        elif (word := re.match(r"unrecognized arguments: (--?(\w[\w.-]*))", message)) and word[1] in self.elsewhere:
+            message += f" (did you mean {self.elsewhere[word[1]]}?)"
+        elif word:
+            key = word[2].replace("-", "_")
             fields = [f"{name}=VALUE" for name in (self.own_keys.get(key) or meant(key))] if self.takes_fields else []
-            near = fields or (closest(f"--{word[1]}", sorted(self._options)) if len(word[1]) > 1 else [])
+            near = fields or (closest(f"--{word[2]}", sorted(self._options)) if len(word[2]) > 1 else [])
             message += f" (did you mean {near[0]}?)" if near else ""
         elif message.startswith("unrecognized arguments: "):
             message += " (a name with spaces needs quotes)"

@@ -238,7 +238,8 @@ def test_a_student_is_loaded_and_evaluated_without_its_teacher(chain):
         ({"data.normalize": "imagenet"}, "trained on images of other channel statistics; set data.normalize alike"),
         (
             {"objectives.locality.teacher_backbone.depths": [1, 2, 1]},
-            r"objectives\.locality\.teacher_backbone\.depths: \[1, 2, 1\] is not the teacher's; its own Run has backbone\.depths=None",
+            r"teacher_backbone\.depths: \[1, 2, 1\] is not the teacher's, whose own Run has null; "
+            r"set 'objectives\.locality\.teacher_backbone=\{depths: null\}'",
         ),
     ],
 )

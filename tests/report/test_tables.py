@@ -312,6 +312,15 @@ def test_settings_tell_the_stages_apart(table_3):
     assert shared["backbone.name"] == "vit_tiny" and "seed" not in shared and not any("shards" in k for k in shared)
 
 
+def test_a_view_that_some_have_is_a_row_and_not_one_for_each_of_its_fields(sweep):
+    own = {"scratch": {}, "lut": {"data.views.second": {}}, "dino": {"data.views.second.scale": [0.4, 1.0]}}
+    stages = {name: [("train", {"objectives.classify": {}, **fields})] for name, fields in own.items()}
+    table, shared = settings(lay_out(collect(sweep(dict.fromkeys(own, 80.0), {"seed": [0]}, stages=stages, columns=None))))
+    rows = {name: line for name, line in texts(table).items() if name.startswith("data.views.second")}
+    assert rows == {"data.views.second": ["off", "on", "on"], "data.views.second.scale": [DASH, "0.08, 1", "0.4, 1"]}
+    assert shared["data.views.second.hflip"] == "0.5"
+
+
 def test_settings_name_the_columns_that_differ(sweep):
     """A batch of 64 on one column and of 512 on the other; the rates are 0.001 x 64 / 256 and 0.001 x 512 / 256."""
     folder = sweep({"scratch": 80.0, "ssat": 90.0}, {"data": ["cifar10", "imagenet"], "seed": [0]})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -11,12 +12,15 @@ from vitssl import version
 from vitssl.arguments import Parser, guarded
 from vitssl.cli import weights
 from vitssl.cli.base import agreed, command, names, not_negative, note_unfinished, numbers, positive
+from vitssl.config.evals import KINDS
 from vitssl.words import counted, printable
 
 _TRAINS = "`python jobs/submit.py SWEEP` trains, for example sweeps/quickstart.yaml"
 ELSEWHERE = dict.fromkeys(("train", "run", "submit", "sweep", "pretrain", "finetune"), _TRAINS)
 ELSEWHERE |= {"status": "`python jobs/status.py runs/NAME` says how a sweep gets on", "cancel": "`python jobs/cancel.py runs/NAME` ends it"}
 ELSEWHERE |= dict.fromkeys(("log", "logs"), "`python jobs/status.py runs/NAME --log RUN` prints a run's log")
+ELSEWHERE |= {"--format": "--to"}
+ELSEWHERE |= {f"--{f.name}": f"--set {f.name}=VALUE" for kind in KINDS.values() for f in dataclasses.fields(kind)}
 ELSEWHERE |= {"retry": "`python jobs/retry.py runs/NAME` tries again what failed"}
 
 

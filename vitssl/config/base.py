@@ -186,10 +186,15 @@ def not_positive(part: Any, prefix: str, *names: str) -> Iterator[Problem]:
             yield Problem(f"{prefix}.{name}", f"{value} is not positive")
 
 
+def if_percent(name: str, value: float) -> str:
+    """What to type for a share of one that was given in percent; the end of an error's sentence."""
+    return f"; {value:g} % is {name}={value / 100:g}" if 1 < value < 100 else ""
+
+
 def not_a_probability(name: str, value: float) -> Iterator[Problem]:
     """The problem of a field that is not in [0, 1]."""
     if not 0 <= value <= 1:
-        yield Problem(name, f"{value} is not a probability")
+        yield Problem(name, f"{value} is not a probability{if_percent(name, value)}")
 
 
 def not_rising(name: str, pair: list[float], high: float) -> Iterator[Problem]:

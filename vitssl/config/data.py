@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Optional
 
-from vitssl.config.base import Problem, later, less_than, not_a_probability, not_rising, runtime_field
+from vitssl.config.base import Problem, if_percent, later, less_than, not_a_probability, not_rising, runtime_field
 from vitssl.config.color import BEFORE, ColorStep, with_steps
 
 # of channels, in [0, 1] units: (mean, std)
@@ -34,7 +34,8 @@ class Subset:
         if (self.fraction is None) == (self.per_class is None):
             yield Problem(name, "set exactly one of fraction and per_class; null unsets the other")
         if self.fraction is not None and not 0 < self.fraction <= 1:
-            yield Problem(f"{name}.fraction", f"{self.fraction} is not in (0, 1]")
+            field = f"{name}.fraction"
+            yield Problem(field, f"{self.fraction:g} is not in (0, 1]{if_percent(field, self.fraction)}")
         yield from less_than(1, self, name, "per_class")
         yield from less_than(0, self, name, "seed")
         if self.redraw and self.seed is None:
@@ -147,7 +148,8 @@ class Data:
             if (subset := getattr(self, name)) is not None:
                 yield from subset.problems(f"data.{name}")
         if not 0 <= self.val_fraction < 1:
-            yield Problem("data.val_fraction", f"{self.val_fraction} is not in [0, 1)")
+            reason = f"{self.val_fraction:g} is not in [0, 1){if_percent('data.val_fraction', self.val_fraction)}"
+            yield Problem("data.val_fraction", reason)
         if self.val_split is not None and self.val_fraction:
             yield Problem("data.val_split", "data.val_fraction holds out images too; set one of the two")
         for name, low in (("mean", 0.0), ("std", 1e-6)):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from typing import Any
 
 from vitssl.config import evals
 from vitssl.config.backbones import BackboneConfig, module, size_of
 from vitssl.config.base import ConfigError, teachers
+from vitssl.config.methods import flow
 from vitssl.config.run import Run
 from vitssl.words import counted
 
@@ -46,11 +48,11 @@ def check_fits(run: Run, field: str, theirs: Run, where: str = "") -> None:
     ours = teachers(run).get(f"{field}_backbone")
     if ours is None:
         return
-    for f in dataclasses.fields(ours):
-        value, trained = getattr(ours, f.name), getattr(theirs.backbone, f.name)
-        if value != trained and f.name not in HOW_TRAINED:
-            reason = f"{value} is not the teacher's; its own Run has backbone.{f.name}={trained}"
-            raise ConfigError(reason, f"{field}_backbone.{f.name}", where)
+    pairs = {f.name: (getattr(ours, f.name), getattr(theirs.backbone, f.name)) for f in dataclasses.fields(ours)}
+    if differ := {name: of_run for name, (value, of_run) in pairs.items() if value != of_run and name not in HOW_TRAINED}:
+        name, path = next(iter(differ)), f"{field}_backbone"
+        reason = f"{flow(pairs[name][0])} is not the teacher's, whose own Run has {flow(differ[name])}"
+        raise ConfigError(f"{reason}; set {shlex.quote(f'{path}={flow(differ)}')}", f"{path}.{name}", where)
 
 
 def _network(backbone: BackboneConfig) -> dict[str, Any]:

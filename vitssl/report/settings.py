@@ -36,25 +36,31 @@ def settings(grid: Grid) -> tuple[Table | None, dict[str, str]]:
     names = dict.fromkeys(k for flats in fields.values() for f in flats.values() for k in f)
     keys = [k for k in names if k not in LEFT_OUT and not k.startswith("evals")]  # evaluators' fields are shown beside their results
     # a value that is off in one stage may be a whole group of fields in another
-    lines = {k: [_by_column({c: _text(f.get(k, DASH)) for c, f in flats.items()}) for flats in fields.values()] for k in keys}
-    shared = {k: next(iter(values)) for k, line in lines.items() if len(values := _compared(k, line)) == 1}
+    groups = {k for k in keys if any(other.startswith(f"{k}.") for other in keys)}
+    lines = {k: [_by_column({c: _value(f, k, groups) for c, f in flats.items()}) for flats in fields.values()] for k in keys}
+    shared = {k: next(iter(values)) for k, line in lines.items() if len(values := _compared(k, line, groups)) == 1}
     shown = {
         "effective batch": [_by_column({c: _batch(r) for c, r in runs.items()}) for runs in by_stage.values()],
         "learning rate, scaled peak": [_by_column({c: _rate(r.run) for c, r in runs.items()}) for runs in by_stage.values()],
         **_crops(by_stage),
-        **{k: line for k, line in lines.items() if k not in shared and not any(other.startswith(f"{k}.") for other in keys)},
+        **{k: line for k, line in lines.items() if k not in shared and not (k in groups and k.startswith("objectives."))},
     }
     rows = [[Entry(name), *map(Entry, line)] for name, line in shown.items()]
     caption = (
         "Effective batch, learning rate, and every field of the configuration in which the stages differ; "
-        "of an objective its weight, and the fields in which the stages that have it differ."
+        "of an objective its weight, of a view and the like whether it is on, and the fields in which the stages that have it differ."
     )
     return Table("Settings", ["setting", *by_stage], rows, caption, left=frozenset(range(len(by_stage) + 1))), shared
 
 
-def _compared(name: str, line: list[str]) -> set[str]:
-    """The values of a field by which stages are told apart; that an objective is off is told by its weight."""
-    told = name.startswith("objectives.") and not name.endswith(".weight")
+def _value(fields: dict[str, Any], name: str, groups: set[str]) -> str:
+    return "on" if name in groups and any(field.startswith(f"{name}.") for field in fields) else _text(fields.get(name, DASH))
+
+
+def _compared(name: str, line: list[str], groups: set[str]) -> set[str]:
+    """The values of a field by which stages are told apart; that its group is off is said once, of an objective by its weight."""
+    objective, grouped = name.startswith("objectives."), any(name.startswith(f"{group}.") for group in groups)
+    told = not name.endswith(".weight") if objective else grouped
     return {value for value in line if value != DASH} if told else set(line)
 
 

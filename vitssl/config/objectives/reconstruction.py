@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from vitssl.config.backbones import stride_px
-from vitssl.config.base import Problem, less_than
+from vitssl.config.base import Problem, if_percent, less_than
 from vitssl.config.data import view_px
 from vitssl.config.objectives.base import ObjectiveConfig
 from vitssl.words import counted
@@ -48,7 +48,8 @@ class ReconstructionConfig(ObjectiveConfig):
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
         if not 0 < self.mask_ratio < 1:
-            yield Problem(f"{name}.mask_ratio", f"{self.mask_ratio} is not between 0 and 1")
+            field = f"{name}.mask_ratio"
+            yield Problem(field, f"{self.mask_ratio:g} is not between 0 and 1{if_percent(field, self.mask_ratio)}")
         if self.num_kept(run) < 1:
             reason = f"{self.mask_ratio} keeps none of {counted(self.num_tokens(run), 'token')}; lower it or use smaller patches"
             yield Problem(f"{name}.mask_ratio", reason)
