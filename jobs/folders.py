@@ -44,18 +44,22 @@ def error_of(folder: Path) -> str | None:
     return read_json(folder / "error.json").get("message")
 
 
+class Busy(ConfigError):
+    """Another process submits the sweep now."""
+
+
 @contextmanager
 def locked(sweep: Path) -> Iterator[None]:
     """One submission of a sweep at a time: a second one would not see the jobs that the first is about to queue.
 
     Raises:
-        ConfigError: another process holds the lock.
+        Busy: another process holds the lock.
     """
     with open_lock(sweep / SUBMITTING, "--runs") as lock:
         try:
             flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError(f"{sweep} is being submitted by another process; try again when that has ended") from None
+            raise Busy(f"{sweep} is being submitted by another process; try again when that has ended") from None
         yield
 
 

@@ -22,7 +22,7 @@ from jobs import cluster, limits, preflight, sbatch
 from jobs.arrays import arrays_of, dependency_of
 from jobs.chosen import yet_to_queue
 from jobs.cluster import ENDING_S
-from jobs.folders import Launch, error_of, is_done, is_trained, locked, status_command, write_run
+from jobs.folders import Busy, Launch, error_of, is_done, is_trained, locked, status_command, write_run
 from jobs.graph import Graph, Job
 from jobs.node import Node, Report, not_done, refuse
 from vitssl.config import ConfigError
@@ -140,7 +140,11 @@ class Rest:
     launch: Launch
 
     def __call__(self) -> None:
-        """Queue the next part; where SLURM has no room for one yet, does not answer or ends this job's time, go back into the queue."""
+        """Queue the next part, or go back into the queue.
+
+        That is where SLURM has no room for one yet, does not answer or ends this job's time; and where a person submits the sweep now, who
+        may yet be refused or stop.
+        """
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # cancelled: what is queued by then is taken back
         signal.signal(signal.SIGUSR2, _out_of_time)
         job = os.environ["SLURM_JOB_ID"]
@@ -148,7 +152,7 @@ class Rest:
             with locked(self.launch.sweep):
                 if self._ends(job):
                     return
-        except (cluster.Silent, OutOfTime):
+        except (Busy, cluster.Silent, OutOfTime):
             pass
         _requeue(job)
 

@@ -86,6 +86,28 @@ def test_wandb_gets_the_scalars_offline_under_one_id(folder, monkeypatch):
     assert sent[-1]["eval/test/top1"] == read_json(run / "done.json")["test"]["top1"]
 
 
+@pytest.mark.release
+def test_wandb_that_is_away_at_a_restart_does_not_end_the_run(tmp_path, monkeypatch, capsys):
+    """Nobody listens on that port of this machine."""
+    wandb = pytest.importorskip("wandb")
+    init = wandb.init
+    monkeypatch.setattr(wandb, "init", lambda settings, **words: init(settings=of_nobody(settings), **words))
+    monkeypatch.setenv("WANDB_MODE", "online")
+    (tmp_path / "run.yaml").write_text("seed: 0\n")
+    with pytest.raises(config.ConfigError, match=r"^loop\.loggers: wandb: "):
+        loggers.start(tmp_path, 0, ["wandb"])
+    assert not (tmp_path / "loggers.json").exists()
+    write_json(tmp_path / "loggers.json", {"wandb": "77"})
+    (only,) = loggers.start(tmp_path, 0, ["wandb"])
+    assert isinstance(only, loggers.TensorBoard)
+    assert "; this attempt goes on without it, metrics.jsonl has what is measured\n" in capsys.readouterr().err
+
+
+def of_nobody(settings: Any) -> Any:
+    settings.base_url, settings.api_key, settings.init_timeout = "http://127.0.0.1:9", "a" * 40, 3
+    return settings
+
+
 def test_mlflow_that_is_away_at_a_restart_does_not_end_the_run(tmp_path, monkeypatch, capsys):
     class Gone(Exception):
         pass

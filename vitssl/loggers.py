@@ -75,14 +75,15 @@ class WandB:
         except ImportError:
             raise ConfigError(f"wandb is not installed where this run trains; {EXTRA}", "loop.loggers") from None
         project, mode = os.environ.get("WANDB_PROJECT", folder.parent.name), os.environ.get("WANDB_MODE", "offline")
-        quiet = wandb.Settings(console="off", silent=True)
+        quiet, known = wandb.Settings(console="off", silent=True), read_json(folder / KNOWN_AS).get("wandb") or secrets.token_hex(8)
         try:
             self._run = wandb.init(
-                project=project, mode=mode, name=folder.name, id=_id(folder, "wandb"), resume="allow", dir=folder,
+                project=project, mode=mode, name=folder.name, id=known, resume="allow", dir=folder,
                 config=read_yaml(folder / "run.yaml", variables=False), settings=quiet,
             )  # fmt: skip
         except wandb.Error as error:
-            raise ConfigError(f"wandb: {_first_line(error)}", "loop.loggers") from None
+            raise Away(f"wandb: {_first_line(error)}", "loop.loggers") from None
+        _remember(folder, "wandb", known)
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")
 
@@ -136,14 +137,9 @@ class MLflow:
 OTHERS = {"wandb": WandB, "mlflow": MLflow}
 
 
-def _id(folder: Path, logger: str) -> str:
-    """The same for all attempts at a run."""
-    return read_json(folder / KNOWN_AS).get(logger) or _remember(folder, logger, secrets.token_hex(8))
-
-
-def _remember(folder: Path, logger: str, known_as: str) -> str:
+def _remember(folder: Path, logger: str, known_as: str) -> None:
+    """The same for all attempts at a run, from the first that was answered on."""
     write_json(folder / KNOWN_AS, read_json(folder / KNOWN_AS) | {logger: known_as})
-    return known_as
 
 
 def _flat(fields: dict[str, Any], prefix: str = "") -> dict[str, Any]:

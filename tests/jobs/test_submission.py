@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from jobs import cluster, launcher, limits, node, waiting
+from jobs import cluster, folders, launcher, limits, node, waiting
 from jobs.cluster import Entry
 from jobs.folders import Launch
 from jobs.graph import Graph
@@ -212,6 +212,14 @@ def test_a_rest_that_is_started_again_halfway_queues_no_run_twice(rest: Rest, sl
 def test_a_rest_that_gets_no_answer_goes_back_into_the_queue(rest: Rest, slurm: Slurm) -> None:
     slurm.silent = True
     rest()
+    assert slurm.asked("scontrol", "requeue", cluster.job_id(rest.launch.sweep))
+    rest()
+    assert queued_in_the_end(slurm, rest)
+
+
+def test_a_rest_that_meets_a_submission_goes_back_into_the_queue(rest: Rest, slurm: Slurm) -> None:
+    with folders.locked(rest.launch.sweep):
+        rest()
     assert slurm.asked("scontrol", "requeue", cluster.job_id(rest.launch.sweep))
     rest()
     assert queued_in_the_end(slurm, rest)
