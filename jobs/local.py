@@ -114,7 +114,7 @@ def _run_all(jobs: list[Job], launch: Launch, stopper: Stopper, console: Console
     free, seen, waiting = slots(jobs, launch), seen_of(jobs), list(jobs)
     running: dict[Future[None], Place] = {}
     if (width := len(free)) > 1:
-        console.print(f"{width} runs side by side, on {counted(len(free[0]), 'core')} each", highlight=False)
+        console.print(f"{width} runs side by side, on {free[0]} each", highlight=False)
     with ThreadPoolExecutor(width) as pool:
         while waiting or running:
             unfinished = {id(job) for job in (*waiting, *(place.job for place in running.values()))}
@@ -166,13 +166,13 @@ class Place:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What the run's own progress line needs to say that (`vitssl.log`)."""
+        """Its GPUs, and what the run's own progress line needs to say the time left (`vitssl.log`)."""
         others = [*self.beside, *self.after]
         times_s = [self.seen.time_s(one) for one in others]
         unseen = sum(one.images for one, time_s in zip(others, times_s, strict=True) if time_s is None)
         told = {"seconds": sum(filter(None, times_s)), "times_this": unseen / work(self.job.run).images, "longest": self.longest_beside_s}
         side_by_side = min(self.width, 1 + len(others))
-        return {"VITSSL_SWEEP": json.dumps({"position": self.position, "side_by_side": side_by_side, **told})}
+        return self.slot.variables | {"VITSSL_SWEEP": json.dumps({"position": self.position, "side_by_side": side_by_side, **told})}
 
 
 def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: Console) -> None:
@@ -195,9 +195,9 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
     stop_file = stopper.file_of(job)
     # in a new session: Ctrl-C in the terminal reaches this process alone, which then asks the run to stop
     process = start(job.folder, NodeInfo(), stop_file, launch.module, place.variables, start_new_session=True)
-    if place.slot:
+    if place.slot.cores:
         with suppress(ProcessLookupError):  # it has ended at once
-            os.sched_setaffinity(process.pid, place.slot)
+            os.sched_setaffinity(process.pid, place.slot.cores)
     code, trained = stopper.wait_for(process, stop_file), is_trained(job)
     if trained and anew:
         place.seen.add(work(job.run), time.monotonic() - begun_s)

@@ -1,38 +1,61 @@
-"""How many runs this machine trains side by side, and on which of its cores.
+"""How many runs this machine trains side by side, and on which of its cores and GPUs.
 
-A run on CPUs has `loop.threads` of them, and cores of its own for these, so that it waits for no other and its energy is told from
-theirs. Runs on a GPU go one after the other.
+A run has cores of its own, so that it waits for no other and its energy is told from theirs: on CPUs `loop.threads` of them, on GPUs its
+share of all. GPUs are never shared.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from jobs.folders import Launch, is_done
 from jobs.graph import Job
 from jobs.pace import on_gpu
-from vitssl.config import ConfigError
+from vitssl.emissions import visible_gpus
+from vitssl.words import counted
 
-MOST = 4  # unless more are asked for: each has memory of its own
-Slot = tuple[int, ...]  # the numbers of its cores; of none: the whole machine
-WHOLE: Slot = ()
+MOST = 4  # on CPUs, unless more are asked for: each has memory of its own
+
+
+class Slot(NamedTuple):
+    """What a run may use; nothing: the whole machine."""
+
+    cores: tuple[int, ...] = ()  # their numbers
+    gpus: tuple[int, ...] = ()  # theirs, by NVML
+
+    def __str__(self) -> str:
+        gpus = [counted(len(self.gpus), "GPU")] if self.gpus else []
+        return " and ".join([*gpus, counted(len(self.cores), "core")])
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What shows a run its GPUs alone; their order is NVML's by `jobs.node.environment`."""
+        return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, self.gpus))} if self.gpus else {}
+
+
+WHOLE = Slot()
 
 
 def slots(jobs: Sequence[Job], launch: Launch) -> list[Slot]:
-    """One for each run that the machine trains at a time, of equally many cores.
-
-    Raises:
-        ConfigError: several at a time are asked for (`--max-parallel`) of runs on a GPU.
-    """
+    """One for each run that the machine trains at a time, of equally many cores and GPUs."""
     todo = [job for job in jobs if not is_done(job)]
-    if gpu := next((job for job in todo if on_gpu(job.run, job.resources, launch)), None):
-        if (launch.site.max_parallel or 1) > 1:
-            raise ConfigError(f"{gpu.name} trains on a GPU; on this machine such runs go one after the other", "site.max_parallel")
-        return [WHOLE]
-    cores, each = sorted(os.sched_getaffinity(0)), max(map(_threads, todo), default=1)
-    count = min(len(cores) // each, launch.site.max_parallel or MOST, _most_at_once(todo))
-    return [tuple(cores[i * each : (i + 1) * each]) for i in range(count)] if count > 1 else [WHOLE]
+    cores, most, gpus, gpus_each = sorted(os.sched_getaffinity(0)), launch.site.max_parallel, [], 0
+    if any(on_gpu(job.run, job.resources, launch) for job in todo):
+        if "CUDA_VISIBLE_DEVICES" in launch.site.env:  # the same for all runs
+            return [WHOLE]
+        gpus, gpus_each = [gpu.index for gpu in visible_gpus()], max(max(1, job.resources.gpus_per_node) for job in todo)
+        count = min(len(gpus) // gpus_each, len(cores), most or len(gpus), _most_at_once(todo))
+        cores_each = len(cores) // max(1, count)
+    else:
+        cores_each = max(map(_threads, todo), default=1)
+        count = min(len(cores) // cores_each, most or MOST, _most_at_once(todo))
+    return [Slot(_part(cores, cores_each, i), _part(gpus, gpus_each, i)) for i in range(count)] if count > 1 else [WHOLE]
+
+
+def _part(numbers: Sequence[int], size: int, index: int) -> tuple[int, ...]:
+    return tuple(numbers[index * size : (index + 1) * size])
 
 
 def _most_at_once(todo: Sequence[Job]) -> int:

@@ -16,6 +16,7 @@ from jobs.folders import Launch
 from tests.jobs.conftest import EXAMPLE, over
 from tests.jobs.test_local import HERE, ONE, ROOT
 from vitssl.config import ConfigError, Site
+from vitssl.emissions import Gpu
 
 SHARED = [*ONE, "loop.threads=1"]
 several = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a machine of one core trains one run at a time")
@@ -25,33 +26,60 @@ several = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a machine
 def slots_of(expand, monkeypatch: pytest.MonkeyPatch):
     """`slots_of(*words, cores=..., most=...)`: the slots of the example on a machine of so many cores."""
 
-    def make(*words: str, cores: int = 8, most: int | None = None) -> list[slots.Slot]:
+    def make(*words: str, cores: int = 8, most: int | None = None, **env: str) -> list[slots.Slot]:
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(10, 10 + cores)))
         graph = expand(*over(["arms=[scratch]", "axes.data=[plain]", "axes.seed=[0,1,2,3,4,5]", "resources.gpus_per_node=1"], words))
-        return slots.slots(graph.jobs, Launch(Path("runs"), "local", Site(max_parallel=most), Path()))
+        return slots.slots(graph.jobs, Launch(Path("runs"), "local", Site(max_parallel=most, env=env), Path()))
 
     return make
 
 
+def on_cores(*slots_cores: tuple[int, ...]) -> list[slots.Slot]:
+    return [slots.Slot(cores) for cores in slots_cores]
+
+
 def test_each_slot_has_cores_of_its_own(slots_of) -> None:
-    assert slots_of("loop.threads=1") == [(10,), (11,), (12,), (13,)]  # four, where no other number is asked for
-    assert slots_of("loop.threads=2", cores=5) == [(10, 11), (12, 13)]
-    assert slots_of("loop.threads=2", "resources.gpus_per_node=2") == [(10, 11, 12, 13), (14, 15, 16, 17)]  # processes, here on CPUs
+    assert slots_of("loop.threads=1") == on_cores((10,), (11,), (12,), (13,))  # four, where no other number is asked for
+    assert slots_of("loop.threads=2", cores=5) == on_cores((10, 11), (12, 13))
+    of_processes = slots_of("loop.threads=2", "resources.gpus_per_node=2")  # here on CPUs
+    assert of_processes == on_cores((10, 11, 12, 13), (14, 15, 16, 17))
     assert len(slots_of("loop.threads=1", most=6)) == 6 and len(slots_of("loop.threads=1", "axes.seed=[0,1]")) == 2
 
 
 def test_no_more_slots_than_runs_that_can_be_trained_at_once(slots_of) -> None:
-    assert slots_of("loop.threads=1", "axes.seed=[0]", "arms=[chain_short]") == [()], "the second waits for the first"
+    assert slots_of("loop.threads=1", "axes.seed=[0]", "arms=[chain_short]") == [slots.WHOLE], "the second waits for the first"
     assert len(slots_of("loop.threads=1", "axes.seed=[0,1]", "arms=[chain_short]")) == 2
 
 
 def test_what_cannot_share_the_machine_has_it_whole(slots_of, monkeypatch) -> None:
-    assert slots_of("loop.threads=5") == slots_of("loop.threads=1", most=1) == slots_of("loop.threads=1", cores=1) == [()]
-    monkeypatch.setattr("jobs.pace.visible_gpus", lambda: ["a board"])
-    assert slots_of("loop.threads=1") == slots_of("loop.threads=1", "resources.gpus_per_node=0") == [()], "nothing hides the board"
-    assert len(slots_of("loop.threads=1", "loop.device=cpu")) == 4
-    with pytest.raises(ConfigError, match=r"^site.max_parallel: scratch-\S+ trains on a GPU; on this machine such runs go one"):
-        slots_of("loop.threads=1", most=2)
+    assert slots_of("loop.threads=5") == slots_of("loop.threads=1", most=1) == slots_of("loop.threads=1", cores=1) == [slots.WHOLE]
+
+
+@pytest.fixture
+def boards(monkeypatch: pytest.MonkeyPatch):
+    """Makes it a machine of GPUs with these numbers."""
+
+    def make(*numbers: int) -> None:
+        found = [Gpu(number, f"GPU-{number}", "H100") for number in numbers]
+        for module in ("jobs.pace", "jobs.slots"):
+            monkeypatch.setattr(f"{module}.visible_gpus", lambda: found)
+
+    return make
+
+
+def test_each_slot_has_gpus_of_its_own_and_its_share_of_the_cores(slots_of, boards) -> None:
+    boards(0, 2, 3)  # of four, one hidden by CUDA_VISIBLE_DEVICES
+    one_each = [slots.Slot((10, 11), (0,)), slots.Slot((12, 13), (2,)), slots.Slot((14, 15), (3,))]
+    assert slots_of() == slots_of("resources.gpus_per_node=0") == one_each, "nothing hides the boards"
+    assert [slot.variables["CUDA_VISIBLE_DEVICES"] for slot in slots_of()] == ["0", "2", "3"]
+    assert slots_of(most=2) == [slots.Slot((10, 11, 12, 13), (0,)), slots.Slot((14, 15, 16, 17), (2,))]
+    assert slots_of("resources.gpus_per_node=2") == slots_of("axes.seed=[0]") == slots_of(CUDA_VISIBLE_DEVICES="2") == [slots.WHOLE]
+    assert len(slots_of("loop.threads=1", "loop.device=cpu")) == 4 and not slots_of("loop.device=cpu")[0].variables
+    boards(*range(8))
+    assert slots_of("resources.gpus_per_node=4") == [slots.Slot((10, 11, 12, 13), (0, 1, 2, 3)), slots.Slot((14, 15, 16, 17), (4, 5, 6, 7))]
+    assert len(slots_of(cores=3)) == 3
+    boards(5)
+    assert slots_of(most=4) == [slots.WHOLE]
 
 
 @pytest.fixture
@@ -60,10 +88,10 @@ def submitted(place: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PYTHONPATH", str(HERE))
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {4, 7})
     Path("sweep.yaml").write_text(EXAMPLE)
-    given: list[slots.Slot] = []
+    given: list[tuple[int, ...]] = []
     monkeypatch.setattr(local.os, "sched_setaffinity", lambda pid, cores: given.append(cores))
 
-    def run(*words: str) -> tuple[int, list[slots.Slot]]:
+    def run(*words: str) -> tuple[int, list[tuple[int, ...]]]:
         return submit.main(["sweep.yaml", "--executor", "local", *over(SHARED, words)], module="standin"), given
 
     return run
@@ -83,6 +111,15 @@ def test_two_runs_train_at_once_and_a_child_after_its_parent(submitted, capfd) -
     assert child[0] >= parent[1]
     shown = capfd.readouterr().out
     assert "2 runs side by side, on 1 core each" in shown and Path("runs/example/report/report.html").exists()
+
+
+def test_runs_side_by_side_see_a_gpu_each(submitted, boards, monkeypatch, capfd) -> None:
+    boards(1, 3)
+    start, shown = local.start, []
+    monkeypatch.setattr(local, "start", lambda *words, **more: shown.append(words[4]["CUDA_VISIBLE_DEVICES"]) or start(*words, **more))
+    code, given = submitted("arms=[scratch]", "axes.seed=[0,1]", "loop.device=auto")
+    assert code == 0 and sorted(zip(shown, given, strict=True)) == [("1", (4,)), ("3", (7,))]
+    assert "2 runs side by side, on 1 GPU and 1 core each" in capfd.readouterr().out
 
 
 def test_what_starts_from_a_failed_run_is_not_run_and_the_others_are(submitted, capfd) -> None:

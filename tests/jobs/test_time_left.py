@@ -14,6 +14,7 @@ from jobs.cluster import Entry
 from jobs.folders import Launch
 from jobs.local import Place
 from jobs.predict import START_S
+from jobs.slots import Slot
 from jobs.sweep import read
 from jobs.time_left import Seen, Work, remaining, seen_of, work
 from tests.jobs.conftest import EXAMPLE
@@ -91,7 +92,7 @@ def test_a_new_run_beside_those_that_are_done_is_told_nothing_of_them(place, mon
     first.folder.mkdir(parents=True)
     write_json(first.folder / "done.json", {"step": 63, "epochs": 1.0, "time_s": 600.0})
     given: list[Place] = []
-    monkeypatch.setattr(local, "slots", lambda *_: [(0,), (1,)])
+    monkeypatch.setattr(local, "slots", lambda *_: [Slot((0,)), Slot((1,))])
     monkeypatch.setattr(local, "_run_job", lambda job, at, *_: given.append(at))
     monkeypatch.setattr(local, "is_done", lambda job: job is first)
     local._run_all([first, second], Launch(Path("runs"), "local", Site(), Path()), local.Stopper(place / "stop"), Console(quiet=True))
