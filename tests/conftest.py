@@ -24,16 +24,17 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 LONG = ("tests/jobs/test_sweeps.py", "tests/test_train.py", "tests/test_gradients.py")
-WAITING = ("tests/slurm/test_hard_days.py", "tests/slurm/test_controls.py")  # half of what SLURM's tests take
+# SLURM's tests in parts of a cluster each, that take about as long; what is named nowhere is the third
+OF_SLURM = {"test_hard_days.py": "waiting", "test_controls.py": "waiting", "test_training.py": "training", "test_submitting.py": "training"}
 
 
 class Scheduling(LoadScopeScheduling):
-    """What a worker takes as one: half of SLURM's tests, with a cluster of its own; a file with shared fixtures; a test of a long file."""
+    """What a worker takes as one: a part of SLURM's tests, with its own cluster; a file with shared fixtures; a test of a long file."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::")[0]
         if file.startswith("tests/slurm/"):
-            return f"tests/slurm, {'waiting' if file in WAITING else 'others'}"
+            return f"tests/slurm, {OF_SLURM.get(Path(file).name, 'others')}"
         return nodeid if file in LONG else file
 
 

@@ -75,7 +75,7 @@ def summary(sweep_folder: str | Path, width: int | None = None, columns: list[st
     evaluated = evaluations.table(laid_out) if any(run.evals for run in laid_out.sweep.runs.values()) else None
     shown = (*main, chosen, main_table.differences(laid_out, columns), costs_apart, evaluated)
     costs = [line for line in (energy_sources.tracked(laid_out.sweep), energy_sources.sites(laid_out.sweep)) if line]
-    last = story(laid_out)  # where a terminal is read
+    last = story(laid_out)  # where a terminal is read, in a paragraph of its own
     alike = [f"Warning: {text}." for text in details.near_duplicates(laid_out)]
-    lines = [*(line for line in sentences(laid_out) if line not in last), *costs, *last, *alike]
+    lines = [*(line for line in sentences(laid_out) if line not in last), *costs, *(["", *last] if last else []), *alike]
     return render.terminal([table for table in shown if table and table.rows], lines, width)
