@@ -24,7 +24,7 @@ LARGER = 10  # times as many weights as the network's has a decoder that costs f
 def notes(spec: Spec, made: Sequence[Cell]) -> list[str]:
     """A line each, the same one once."""
     of_stages = (*_weightless(made), *_alike_in_colours(made), *_large_decoders(made))
-    return list(dict.fromkeys((*kept_patches(made), *_own_values(spec), *_draws(spec), *_started(spec, made), *of_stages)))
+    return list(dict.fromkeys((*kept_patches(made), *_own_values(spec), *_draws(spec, made), *_started(spec, made), *of_stages)))
 
 
 def kept_patches(made: Sequence[Cell]) -> Iterator[str]:
@@ -48,10 +48,13 @@ def _own_values(spec: Spec) -> Iterator[str]:
             yield f"axes.{axis} does not reach {listed(places)}, {'which sets' if len(places) == 1 else 'which set'} {axis}={value} instead"
 
 
-def _draws(spec: Spec) -> Iterator[str]:
+def _draws(spec: Spec, made: Sequence[Cell]) -> Iterator[str]:
     """Axes over draws of images, which are compared as settings are."""
     for axis in (axis for axis in spec.axes if axis in ("data.images.seed", "data.labels.seed")):
         field = axis.removesuffix(".seed")
+        subsets = [getattr(run.data, field.removeprefix("data.")) for _, run in _places(made)]
+        if all(subset is None or subset.redraw for subset in subsets):
+            continue
         yield f"axes.{axis} compares draws as it does settings; {field}.redraw=true draws others with each seed, and averages over them"
 
 

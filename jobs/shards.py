@@ -94,9 +94,10 @@ def fingerprint(run: Run) -> str | None:
     images = num_images(run)
     if run.optim.batch_size > images * run.data.repeats:
         half = 1 << max(0, (images // 2).bit_length() - 1)  # or a little less: a power of two
-        thinned = [f"data.{name}" for name in ("images", "labels") if getattr(run.data, name) is not None]
-        by = f" by {' and '.join(thinned)}" if thinned else ""
-        reason = f"{run.optim.batch_size} is more than the {counted(images, 'image')} to train on{by}; set it lower, such as {half}"
+        thins = ["images", *(["labels"] if needs_labels(run) else [])]
+        thinned = [f"data.{name}" for name in thins if getattr(run.data, name) is not None]
+        left = f"that {' and '.join(thinned)} {'leave' if thinned[1:] else 'leaves'} to train on" if thinned else "to train on"
+        reason = f"{run.optim.batch_size} is more than the {counted(images, 'image')} {left}; set it lower, such as {half}"
         raise ConfigError(reason, "optim.batch_size")
     _check_evals(run)
     return index.sha256 or None
@@ -155,8 +156,8 @@ def facts(run: Run) -> dict[str, Any]:
 
 
 def _near_duplicates(run: Run, index: Index) -> int | None:
-    """How many images of the test split have a near-duplicate among those with a label that are trained on; None where that was not
-    looked for. One that is seen without its label gives nothing away."""
+    """How many images of the test split have a near-duplicate in a split to train on that has labels; None where that was not looked
+    for. One in a split without labels gives nothing away."""
     found = findings.read(index.folder)
     if found is None:
         return None
@@ -195,7 +196,8 @@ def image_counts(run: Run) -> dict[str, int]:
     """
     need_labels = needs_labels(run)
     evaluated = classifies(run)
-    key = f"{run.data}{need_labels}{evaluated}{run.seed}"
+    redrawn = any(subset is not None and subset.redraw for subset in (run.data.images, run.data.labels))
+    key = f"{run.data}{need_labels}{evaluated}{run.seed if redrawn else None}"
     if key not in _COUNTED:
         index = expected_index(run.data)
         assert index is not None

@@ -42,10 +42,10 @@ def slots(jobs: Sequence[Job], launch: Launch) -> list[Slot]:
     """One for each run that the machine trains at a time, of equally many cores and GPUs."""
     todo = [job for job in jobs if not is_done(job)]
     cores, most, gpus, gpus_each = sorted(os.sched_getaffinity(0)), launch.site.max_parallel, [], 0
-    if any(on_gpu(job.run, job.resources, launch) for job in todo):
+    if trained_there := [job for job in todo if on_gpu(job.run, job.resources, launch)]:
         if "CUDA_VISIBLE_DEVICES" in launch.site.env:  # the same for all runs
             return [WHOLE]
-        gpus, gpus_each = [gpu.index for gpu in visible_gpus()], max(max(1, job.resources.gpus_per_node) for job in todo)
+        gpus, gpus_each = [gpu.index for gpu in visible_gpus()], max(max(1, job.resources.gpus_per_node) for job in trained_there)
         count = min(len(gpus) // gpus_each, len(cores), most or len(gpus), _most_at_once(todo))
         cores_each = len(cores) // max(1, count)
     else:

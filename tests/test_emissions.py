@@ -91,6 +91,9 @@ def test_two_jobs_share_one_node(tmp_path, monkeypatch):
 def test_share_of_the_node(monkeypatch):
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "1")
     assert share_of_node() == 1 / os.cpu_count()
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "64")
+    monkeypatch.setattr(os, "cpu_count", lambda: 128)
+    assert share_of_node() == len(os.sched_getaffinity(0)) / 128, "of an allotment that several runs of it share"
     monkeypatch.delenv("SLURM_CPUS_ON_NODE")
     assert share_of_node() == len(os.sched_getaffinity(0)) / os.cpu_count()
 

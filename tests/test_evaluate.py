@@ -157,12 +157,14 @@ def test_a_run_is_named_by_its_folder_or_its_yaml(trained: Path, capsys: pytest.
 
 
 def test_a_run_is_named_by_the_beginning_of_its_name_where_no_other_has_it(trained: Path) -> None:
-    for name in ("ssat-s0-0123", "ssat-s1-4567"):
+    for name in ("ssat-s0-0123", "ssat-s10-4567"):
         shutil.copytree(trained, trained.parent / name)
-    for begun in ("ssat-s0", "ssat-s0-*"):
+    for begun in ("ssat-s0", "ssat-s0-*", "ssat-s0*", "ssat-s0-01"):
         assert vitssl.load(trained.parent / begun).folder.name == "ssat-s0-0123"
-    with pytest.raises(ConfigError, match=r"ssat-s begins the names of 2 runs; name one, such as .*ssat-s0-0123$"):
-        vitssl.load(trained.parent / "ssat-s")
+    with pytest.raises(ConfigError, match=r"ssat begins the names of 2 runs; name one, such as .*ssat-s0-0123$"):
+        vitssl.load(trained.parent / "ssat")
+    with pytest.raises(ConfigError, match="ssat-s1"):  # not of seed 10
+        vitssl.load(trained.parent / "ssat-s1")
 
 
 def test_an_unfinished_run_is_said_to_be_one(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,6 @@ class Parser(argparse.ArgumentParser):
         elsewhere: what to type for commands and options that people look for here.
     """
 
-    _options: ClassVar[set[str]] = set()  # of all parsers of this process: what a command does not know, its parser tells the one above
     takes_fields = False
     own_keys: ClassVar[dict[str, list[str]]] = {}
     elsewhere: ClassVar[dict[str, str]] = {}
@@ -32,25 +31,26 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's, which asks for what is missing before it names an option that there is not."""
         words = sys.argv[1:] if args is None else list(args)
-        for word in words[: words.index("--")] if "--" in words else words:
-            name = word.split("=")[0]
-            if re.fullmatch(r"--?[a-z][\w.-]+", name) and not any(option.startswith(name) for option in self._options):
-                self.error(f"unrecognized arguments: {word}")
+        end = words.index("--") if "--" in words else len(words)
+        if self._subparsers is not None:  # what follows the command is the command's
+            end = next((i for i, word in enumerate(words[:end]) if not word.startswith("-")), end)
+        for name in (word.split("=")[0] for word in words[:end]):
+            if re.fullmatch(r"--[a-z][\w.-]*|-[a-z][\w.-]+", name) and not any(option.startswith(name) for option in self._own):
+                self.error(f"unrecognized arguments: {name}")
         return super().parse_known_args(words, namespace)
 
-    def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
-        self._options.update(name for name in names if name.startswith("--"))
-        return super().add_argument(*names, **settings)
+    @property
+    def _own(self) -> list[str]:
+        return sorted(option for action in self._actions for option in action.option_strings if option.startswith("--"))
 
     def error(self, message: str) -> Any:
         if message == "unrecognized arguments: --resume":
             message += " (type the same command again: what is done stays, what was stopped goes on)"
-        elif (word := re.match(r"unrecognized arguments: (--?(\w[\w.-]*))", message)) and word[1] in self.elsewhere:
-            message += f" (did you mean {self.elsewhere[word[1]]}?)"
-        elif word:
-            key = word[2].replace("-", "_")
+        elif word := re.match(r"unrecognized arguments: --?(\w[\w.-]*)", message):
+            key = word[1].replace("-", "_")
             fields = [f"{name}=VALUE" for name in (self.own_keys.get(key) or meant(key))] if self.takes_fields else []
-            near = fields or (closest(f"--{word[2]}", sorted(self._options)) if len(word[2]) > 1 else [])
+            told = [words for option, words in self.elsewhere.items() if option == f"--{key}"]
+            near = told or fields or (closest(f"--{word[1]}", self._own) if len(word[1]) > 1 else [])
             message += f" (did you mean {near[0]}?)" if near else ""
         elif message.startswith("unrecognized arguments: "):
             message += " (a name with spaces needs quotes)"

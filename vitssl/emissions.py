@@ -63,9 +63,12 @@ def _meant(country: str) -> str:
 
 
 def share_of_node() -> float:
-    """This job's share of its node's CPUs, in (0, 1]: what SLURM allotted, else those that this process may run on."""
-    allotted = os.environ.get("SLURM_CPUS_ON_NODE")
-    return min(1.0, (int(allotted) if allotted else len(os.sched_getaffinity(0))) / os.cpu_count())
+    """This job's share of its node's CPUs, in (0, 1]: those that this process may run on, and no more than SLURM allotted.
+
+    Without cgroups SLURM's jobs may run on all; several runs of this machine may share what is allotted to one job.
+    """
+    own, allotted = len(os.sched_getaffinity(0)), os.environ.get("SLURM_CPUS_ON_NODE")
+    return min(1.0, (min(own, int(allotted)) if allotted else own) / os.cpu_count())
 
 
 class Tracker:

@@ -208,5 +208,10 @@ def _near_sweep(named: Path) -> Path | None:
 
 
 def runs_that_begin(path: Path) -> list[Path]:
-    """The run folders whose names begin like a path that is not there itself."""
-    return sorted(found.parent for found in path.parent.glob(f"{glob.escape(path.name.rstrip('*'))}*/run.yaml"))
+    """The run folders whose names begin like a path that is not there itself: with whole words (ssat-s1 is not ssat-s10), but for the
+    hash at their ends, or where the path ends in a star."""
+    begin = path.name.rstrip("*")
+    names = sorted(found.parent.name for found in path.parent.glob(f"{glob.escape(begin)}*/run.yaml"))
+    ends = ((name, name.removeprefix(begin)) for name in names)
+    starred = path.name.endswith(("*", "-"))
+    return [path.parent / name for name, end in ends if starred or end.startswith("-") or "-" not in end]

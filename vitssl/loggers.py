@@ -138,7 +138,7 @@ OTHERS = {"wandb": WandB, "mlflow": MLflow}
 
 
 def _remember(folder: Path, logger: str, known_as: str) -> None:
-    """The same for all attempts at a run, from the first that was answered on."""
+    """All later attempts at a run go by the same name."""
     write_json(folder / KNOWN_AS, read_json(folder / KNOWN_AS) | {logger: known_as})
 
 

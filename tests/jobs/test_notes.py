@@ -55,6 +55,7 @@ def test_contrasted_views_of_unchanged_colours_are_told(said) -> None:
 
 def test_an_axis_of_draws_is_told_of_redraw(said) -> None:
     (note,) = said("arms=[scratch]", "data.labels.per_class=3", "axes.data.labels.seed=[0,1]")
+    assert said("arms=[scratch]", "data.labels={per_class: 3, redraw: true}", "axes.data.labels.seed=[0,1]") == []
     assert note.startswith("axes.data.labels.seed compares draws as it does settings; data.labels.redraw=true draws others with each seed")
     assert said("arms=[scratch]", "data.labels={per_class: 3, redraw: true}") == []
 

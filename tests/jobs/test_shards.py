@@ -144,8 +144,12 @@ def test_a_dry_run_lists_the_files_that_shards_will_be_built_from(expand, place:
     )
     with pytest.raises(ConfigError, match=r"optim.batch_size: 8 is more than the 4 images to train on"):
         expand(*words[:2], words[3], "optim.batch_size=8")
-    with pytest.raises(ConfigError, match=r"4 is more than the 2 images to train on by data.labels; set it lower, such as 1"):
+    with pytest.raises(ConfigError, match=r"4 is more than the 2 images that data.labels leaves to train on; set it lower, such as 1"):
         expand("arms=[scratch]", *words[:2], words[3], "optim.batch_size=4", "data.labels.per_class=1")
+    with pytest.raises(ConfigError, match=r"8 is more than the 4 images to train on; set it lower"):  # which needs no labels
+        expand(
+            "arms=[scratch]", "objectives={classify: null, mae: {}}", *words[:2], words[3], "optim.batch_size=8", "data.labels.per_class=1"
+        )
     (source / "train" / "z").mkdir()
     shards._listed.cache_clear()
     with pytest.raises(ConfigError, match=r"data.source: .*train/z: no images for class 'z'"):

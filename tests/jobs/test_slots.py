@@ -78,6 +78,8 @@ def test_each_slot_has_gpus_of_its_own_and_its_share_of_the_cores(slots_of, boar
     boards(*range(8))
     assert slots_of("resources.gpus_per_node=4") == [slots.Slot((10, 11, 12, 13), (0, 1, 2, 3)), slots.Slot((14, 15, 16, 17), (4, 5, 6, 7))]
     assert len(slots_of(cores=3)) == 3
+    of_cpu = ["arms=[scratch,chain_short]", "arms.chain_short.loop.device=cpu", "arms.chain_short.resources.gpus_per_node=8"]
+    assert [slot.gpus for slot in slots_of(*of_cpu)] == [(number,) for number in range(8)], "what trains on CPUs asks for none"
     boards(5)
     assert slots_of(most=4) == [slots.WHOLE]
 

@@ -18,6 +18,7 @@ from tests.conftest import TINY
 from tests.objectives.conftest import batch_of
 from tests.ranks import run_ranks
 from vitssl import config, cost, model, state, train
+from vitssl.config.masked_tokens import MaskedTokens
 from vitssl.files import read_events, read_json
 from vitssl.objectives.locality import map_error
 
@@ -267,7 +268,7 @@ def test_how_the_teacher_was_trained_may_differ_and_what_it_computes_may_not(mak
     for same in ({}, {"drop_path": 0.1}, {"init": "xavier"}, {"fused_attention": False}, {"batch_norm": "per_gpu"}):
         other = dataclasses.replace(theirs, backbone=dataclasses.replace(theirs.backbone, **same))
         config.check_fits(run, field, other)
-    for differs in ({"name": "resnet56"}, {"embed_dim": 8}):
+    for differs in ({"name": "resnet56"}, {"embed_dim": 8}, {"masked_tokens": MaskedTokens()}):
         other = dataclasses.replace(theirs, backbone=dataclasses.replace(theirs.backbone, **differs))
         with pytest.raises(config.ConfigError, match=r"^here: objectives\.locality\.teacher_backbone\."):
             config.check_fits(run, field, other, where="here")

@@ -125,9 +125,13 @@ def test_seeds_that_share_a_draw_of_labels_are_said_to(sweep):
     grid = lay_out(collect(folder))
     assert not any("draw" in line for line in sentences(grid))
     subset = {"fraction": None, "per_class": 3, "balanced": True, "seed": 0, "redraw": False}
+    everything = subset | {"fraction": 1.0, "per_class": None}
+    for run in folder.glob("*/run.yaml"):
+        rewrite(run.parent, {"data": {"labels": everything}})
+    assert not any("draw" in line for line in sentences(lay_out(collect(folder))))
     for run in folder.glob("*/run.yaml"):
         rewrite(run.parent, {"data": {"labels": subset}})
-    told = "All 2 seeds train on one draw of labels (data.labels.seed), which the intervals do not cover; "
+    told = "Both seeds train on one draw of labels (data.labels.seed), which the intervals do not cover; "
     assert any(line.startswith(told) for line in sentences(lay_out(collect(folder))))
     for run in folder.glob("*/run.yaml"):
         rewrite(run.parent, {"data": {"labels": subset | {"redraw": True}}})

@@ -19,8 +19,6 @@ _TRAINS = "`python jobs/submit.py SWEEP` trains, for example sweeps/quickstart.y
 ELSEWHERE = dict.fromkeys(("train", "run", "submit", "sweep", "pretrain", "finetune"), _TRAINS)
 ELSEWHERE |= {"status": "`python jobs/status.py runs/NAME` says how a sweep gets on", "cancel": "`python jobs/cancel.py runs/NAME` ends it"}
 ELSEWHERE |= dict.fromkeys(("log", "logs"), "`python jobs/status.py runs/NAME --log RUN` prints a run's log")
-ELSEWHERE |= {"--format": "--to"}
-ELSEWHERE |= {f"--{f.name}": f"--set {f.name}=VALUE" for kind in KINDS.values() for f in dataclasses.fields(kind)}
 ELSEWHERE |= {"retry": "`python jobs/retry.py runs/NAME` tries again what failed"}
 
 
@@ -43,7 +41,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.elsewhere = ELSEWHERE
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _shards_parser(commands)
-    add = command(commands, "evaluate", _evaluate, "what an evaluator finds in a run: its accuracy, or what its features are worth")
+    settings = {f"--{f.name}": f"--set {f.name}=VALUE" for kind in KINDS.values() for f in dataclasses.fields(kind)}
+    what = "what an evaluator finds in a run: its accuracy, or what its features are worth"
+    add = command(commands, "evaluate", _evaluate, what, settings)
     add("folders", nargs="+", metavar="folder", type=Path, help="run folder; of several, a line for each")
     add("--type", default="classification", help="classification (the run's classifier), knn or linear (on its features)")
     add("--shards", help="other shards with the same classes")

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 
-def command(commands: argparse._SubParsersAction, name: str, call: object, help_text: str):
+def command(commands: argparse._SubParsersAction, name: str, call: object, help_text: str, elsewhere: dict[str, str] | None = None):
     parser = commands.add_parser(name, help=help_text, description=help_text)
+    parser.elsewhere = elsewhere or {}
     parser.set_defaults(call=call)
     return parser.add_argument
 

@@ -28,7 +28,7 @@ def add_parsers(commands: argparse._SubParsersAction) -> None:
         metavar="field=value",
         help="fields that no shape tells, such as backbone.num_heads=3",
     )
-    add = command(commands, "export", _export, "a run's network as what other code loads")
+    add = command(commands, "export", _export, "a run's network as what other code loads", {"--format": "--to"})
     add("folder", type=Path, help="run folder")
     add("out", type=Path, help="file; for huggingface a folder")
     add("--to", required=True, choices=("timm", "safetensors", "huggingface", "onnx"), help="huggingface: timm's layout, with a model card")

@@ -188,7 +188,7 @@ def not_positive(part: Any, prefix: str, *names: str) -> Iterator[Problem]:
 
 def if_percent(name: str, value: float) -> str:
     """What to type for a share of one that was given in percent; the end of an error's sentence."""
-    return f"; {value:g} % is {name}={value / 100:g}" if 1 < value < 100 else ""
+    return f"; {value:g} % is {name}={value / 100:g}" if 2 <= value < 100 and "[" not in name else ""
 
 
 def not_a_probability(name: str, value: float) -> Iterator[Problem]:

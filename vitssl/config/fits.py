@@ -48,10 +48,10 @@ def check_fits(run: Run, field: str, theirs: Run, where: str = "") -> None:
     ours = teachers(run).get(f"{field}_backbone")
     if ours is None:
         return
-    pairs = {f.name: (getattr(ours, f.name), getattr(theirs.backbone, f.name)) for f in dataclasses.fields(ours)}
-    if differ := {name: of_run for name, (value, of_run) in pairs.items() if value != of_run and name not in HOW_TRAINED}:
+    described, trained = dataclasses.asdict(ours), dataclasses.asdict(theirs.backbone)
+    if differ := {name: value for name, value in trained.items() if value != described[name] and name not in HOW_TRAINED}:
         name, path = next(iter(differ)), f"{field}_backbone"
-        reason = f"{flow(pairs[name][0])} is not the teacher's, whose own Run has {flow(differ[name])}"
+        reason = f"{flow(described[name])} is not the teacher's, whose own Run has {flow(differ[name])}"
         raise ConfigError(f"{reason}; set {shlex.quote(f'{path}={flow(differ)}')}", f"{path}.{name}", where)
 
 

@@ -34,7 +34,8 @@ class Site:
     env: dict[str, str] = field(default_factory=dict)
     report: dict[str, str] = field(default_factory=dict)  # options of sbatch for the report's job, such as {partition: cpu, time: 5}
     after: list[str] = field(default_factory=list)  # SLURM's ids of jobs that must have ended before a sweep's begin
-    # runs at once: on SLURM of an array (the runs of a stage of an arm), elsewhere of the sweep; null: as many as SLURM lets run, or four
+    # runs at once: on SLURM of an array (the runs of a stage of an arm), elsewhere of the sweep; null: as many as SLURM lets run, elsewhere
+    # four on CPUs, or as many as the GPUs are enough for
     max_parallel: Optional[int] = None
     # the next ones are of the runs' jobs, and not of the report's
     mail_type: Optional[str] = None  # when SLURM mails: FAIL, END, TIME_LIMIT, ... (several with commas; ARRAY_TASKS: of every run)

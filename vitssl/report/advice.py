@@ -41,7 +41,7 @@ def recommendation(grid: Grid, column: Any) -> str:
     take = f"{begin(grid, column, 'What')} to take: {grid.label(first)}, the best{' mean' if len(near) > 1 else ''}"
     if min(cost.values()) == cost[id(first)]:
         return f"{take} and the cheapest."
-    return f"{take}; each cheaper arm is clearly worse than {'one of these' if len(near) > 1 else 'it'}."
+    return f"{take}; each cheaper arm is clearly worse than {'it, or than one level with it' if len(near) > 1 else 'it'}."
 
 
 def _cheaper(grid: Grid, column: Any, row: Row, share: float) -> str:

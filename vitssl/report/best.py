@@ -49,9 +49,10 @@ def level(grid: Grid, column: Any) -> list[Row]:
 
 
 def _open(grid: Grid, one: Row, other: Row, column: Any) -> bool:
-    """May the difference between two rows be chance? Of rows that share no seed nothing is known."""
+    """May the difference between two ranked rows be chance?"""
     gap = difference(grid.scores(one, column), grid.scores(other, column))
-    return gap is not None and gap.open
+    assert gap is not None  # both have scores
+    return gap.open
 
 
 def _named(grid: Grid, rows: list[Row]) -> str:

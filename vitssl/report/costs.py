@@ -82,7 +82,7 @@ def doubt(grid: Grid, column: Any) -> str:
             return f"in a run of {grid.label(row)} the CPU worked on it for {min(shares):.0%} of the time"
         left = [cores for cell in done for _, run in cell.stages if (cores := cores_left(run)) is not None]
         if left and min(left) < LEFT:
-            return f"other work took {1 - min(left):.0%} of the cores of a run of {grid.label(row)}"
+            return f"other work took {1 - min(left):.0%} of the cores that a run of {grid.label(row)} has threads for"
     return ""
 
 
@@ -100,14 +100,15 @@ def worked(run: RunFolder) -> float | None:
 
 
 def cores_left(run: RunFolder) -> float | None:
-    """The cores that other work left to a run on CPUs, relative to its threads; None on GPUs and where it was not recorded."""
+    """What other work left to a run on CPUs of the cores that it has threads for and may use; None on GPUs, or where not recorded."""
     records = [r for r in run.emissions if r.keys() >= {"other_cpu_time_s", "cores"} and not r["gpus"] and r["duration_s"]]
     if not records:
         return None
     # of all attempts: one that was stopped at once says little
     left_s = sum(r["cores"] * r["duration_s"] - r["other_cpu_time_s"] for r in records)
+    threads = run.run["loop"]["threads"] * max(1, run.job.get("gpus_per_node", 1))  # of all processes of a node
     # what is left of a busy machine by the clocks of two counters may be a little below nothing
-    return max(0.0, left_s / (run.run["loop"]["threads"] * sum(r["duration_s"] for r in records)))
+    return max(0.0, left_s / sum(min(r["cores"], threads) * r["duration_s"] for r in records))
 
 
 def other_work(grid: Grid) -> str:

@@ -11,7 +11,7 @@ from vitssl.report import costs, greenest, schedule, unlabelled
 from vitssl.report.advice import advice
 from vitssl.report.best import best, leading
 from vitssl.report.collect import Sweep, add
-from vitssl.report.grid import Grid
+from vitssl.report.grid import SEED, Grid
 from vitssl.report.table import number, signed
 from vitssl.report.tables import hours_name
 from vitssl.report.units import quantity
@@ -119,14 +119,16 @@ def _unselected(grid: Grid) -> str:
 def _one_draw(grid: Grid) -> str:
     """That all seeds train on one draw of few images or labels, so that a spread over them is of the training alone."""
     runs = [run.run for run in grid.sweep.runs.values() if run.run]
-    seeds = {run["seed"] for run in runs}
+    seeds = {seed for cell in grid.sweep.cells if (seed := cell.axes.get(SEED)) is not None}
     for name in ("labels", "images"):
         subsets = [subset for run in runs if (subset := run["data"][name]) is not None]
-        drawn = [subset for subset in subsets if subset["seed"] is not None and not subset.get("redraw")]
+        fewer = [subset for subset in subsets if subset["seed"] is not None and subset["fraction"] != 1]
+        drawn = [subset for subset in fewer if not subset.get("redraw")]
         if len(seeds) > 1 and drawn and len({subset["seed"] for subset in drawn}) == 1:
             field = f"data.{name}"
             covered = f"{field}.redraw=true draws others with each, and the intervals cover that too"
-            return f"All {len(seeds)} seeds train on one draw of {name} ({field}.seed), which the intervals do not cover; {covered}."
+            every = "Both" if len(seeds) == 2 else f"All {len(seeds)}"
+            return f"{every} seeds train on one draw of {name} ({field}.seed), which the intervals do not cover; {covered}."
     return ""
 
 

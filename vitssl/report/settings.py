@@ -36,19 +36,20 @@ def settings(grid: Grid) -> tuple[Table | None, dict[str, str]]:
     names = dict.fromkeys(k for flats in fields.values() for f in flats.values() for k in f)
     keys = [k for k in names if k not in LEFT_OUT and not k.startswith("evals")]  # evaluators' fields are shown beside their results
     # a value that is off in one stage may be a whole group of fields in another
-    groups = {k for k in keys if any(other.startswith(f"{k}.") for other in keys)}
+    off = {k for k in keys if any(other.startswith(f"{k}.") for other in keys)}
+    groups = {k for k in off if k.startswith("data.views.")}
     lines = {k: [_by_column({c: _value(f, k, groups) for c, f in flats.items()}) for flats in fields.values()] for k in keys}
     shared = {k: next(iter(values)) for k, line in lines.items() if len(values := _compared(k, line, groups)) == 1}
     shown = {
         "effective batch": [_by_column({c: _batch(r) for c, r in runs.items()}) for runs in by_stage.values()],
         "learning rate, scaled peak": [_by_column({c: _rate(r.run) for c, r in runs.items()}) for runs in by_stage.values()],
         **_crops(by_stage),
-        **{k: line for k, line in lines.items() if k not in shared and not (k in groups and k.startswith("objectives."))},
+        **{k: line for k, line in lines.items() if k not in shared and k not in off - groups},
     }
     rows = [[Entry(name), *map(Entry, line)] for name, line in shown.items()]
     caption = (
         "Effective batch, learning rate, and every field of the configuration in which the stages differ; "
-        "of an objective its weight, of a view and the like whether it is on, and the fields in which the stages that have it differ."
+        "of an objective its weight, of a view whether it is on, and the fields in which the stages that have it differ."
     )
     return Table("Settings", ["setting", *by_stage], rows, caption, left=frozenset(range(len(by_stage) + 1))), shared
 
@@ -58,7 +59,7 @@ def _value(fields: dict[str, Any], name: str, groups: set[str]) -> str:
 
 
 def _compared(name: str, line: list[str], groups: set[str]) -> set[str]:
-    """The values of a field by which stages are told apart; that its group is off is said once, of an objective by its weight."""
+    """The values of a field by which stages are told apart; that its view is off is said once, and of an objective by its weight."""
     objective, grouped = name.startswith("objectives."), any(name.startswith(f"{group}.") for group in groups)
     told = not name.endswith(".weight") if objective else grouped
     return {value for value in line if value != DASH} if told else set(line)
