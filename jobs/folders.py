@@ -216,6 +216,7 @@ def write_sweep(spec: Spec, graph: Graph, launch: Launch) -> None:
     shown = ("published", "quoted", "not_runnable", "note", "baseline")
     arms = [
         {"name": name, "row": arm.row or name, **{key: getattr(arm, key) for key in shown}, "published_cost": _published_cost(arm, spec)}
+        | _relearnt(name, arm, spec, graph)
         for name, arm in spec.arms.items()
     ]
     content = launch.about() | {
@@ -237,6 +238,16 @@ def write_sweep(spec: Spec, graph: Graph, launch: Launch) -> None:
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
     write_json(launch.sweep / "sweep.json", content)
+
+
+def _relearnt(name: str, arm: Arm, spec: Spec, graph: Graph) -> dict[str, Any]:
+    """What is said of an arm that the command line makes learn other things: its objectives with its name, and no paper's number."""
+    stages = next((cell.stages for cell, _ in graph.cells if cell.arm == name), [])
+    settings = [one for one in spec.overrides.settings if one.arm in (None, name)]
+    if not stages or not any(one.field.split(".")[0] == "objectives" and one.objective is None for one in settings):
+        return {}
+    learns = ", then ".join(" + ".join(active(stage.run.objectives)) for stage in stages)
+    return {"row": f"{arm.row or name} ({learns})", "published": None, "quoted": False, "published_cost": None}
 
 
 def _overrides(spec: Spec) -> list[str]:

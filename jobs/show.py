@@ -75,7 +75,7 @@ def jobs(graph: Graph, spec: Spec, console: Console, predicted: Sequence[Predict
         epochs = ", ".join(dict.fromkeys(_length(job) for job in line.jobs))
         what = [line.label, line.objectives, str(len(line.jobs)), epochs, line.starts_from]
         table.add_row(*what, *_sums(known, site, len(units)), line.state if begun else "")
-    print_table(table, console, drop=("starts from", "images", "kWh", GMACS, "kg CO2e", "GPU-hours", "objectives", "epochs"))
+    print_table(table, console, drop=("starts from", "kWh", GMACS, "images", "kg CO2e", "GPU-hours", "objectives", "epochs"))
     if left := of_all[MOST_LINES:]:
         more = f"{counted(len(left), 'more line')} ({counted(sum(len(line.jobs) for line in left), 'run')})"
         console.print(f"... {more}; {ALL_JOBS} prints every run", highlight=False)

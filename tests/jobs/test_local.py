@@ -201,6 +201,17 @@ def test_what_shards_hold_is_said(local, capfd) -> None:
     assert "shards/digits: digits, 2 classes, 100 train, 20 test images" in capfd.readouterr().out
 
 
+def test_an_arm_that_the_command_line_makes_learn_other_things_is_called_by_these(local) -> None:
+    def arm(*words: str) -> tuple[str, bool]:
+        assert local(*words) == 0
+        (only,) = json.loads(Path("runs/example/sweep.json").read_text())["arms"]
+        return only["row"], only["published"] is not None
+
+    assert arm("arms=[scratch]", "objectives.classify.weight=0.5") == ("Scratch", True)
+    assert arm("arms=[scratch]", "objectives={classify: {}, drloc: {}}") == ("Scratch (classify + drloc)", False)
+    assert arm("arms=[chain_short]", "pretrain.objectives={mae: null, gmml: {}}")[0].endswith(" (gmml, then classify)")
+
+
 def test_a_sweep_that_is_being_submitted_is_left_alone(tmp_path) -> None:
     refused = pytest.raises(config.ConfigError, match="is being submitted by another process")
     with folders.locked(tmp_path / "sweep"), refused, folders.locked(tmp_path / "sweep"):

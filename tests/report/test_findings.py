@@ -164,7 +164,8 @@ def test_what_the_command_line_makes_unequal_is_not_called_equal(sweep):
         change(run, epochs=4, warmup_epochs=0)
     said = sentence(lay_out(collect(folder)))
     assert said == (
-        "Not equal epochs: images seen in training are 8,000 (4 epochs) for Scratch and SSAT, 16,000 (4 + 4 epochs) for SSL+FT."
+        "Not equal epochs: images seen in training are 8,000 (4 epochs) for Scratch and SSAT, 16,000 (4 + 4 epochs) for SSL+FT "
+        "(equalize=macs gives all arms equal costs)."
     )
     assert not any("Equal epochs" in line for line in sentences(lay_out(collect(folder))))
     table = main_table.table(lay_out(collect(folder)))

@@ -72,6 +72,12 @@ def test_columns_that_have_the_same_images_say_it_once(few):
     assert unlabelled.images(lay_out(collect(folder))) == [f"On x, {SEES}"]
 
 
+def test_of_one_arm_it_is_said_too(few):
+    assert unlabelled.images(lay_out(collect(few({"ssat": 76.0})))) == [
+        "30 training images have a label: SSAT learns also from 570 without one."
+    ]
+
+
 def nothing(folder: Path) -> None:
     """All images have labels."""
     tell(folder, "s*", 600, 600)

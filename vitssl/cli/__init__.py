@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--ema", action="store_const", const="ema", dest="weights", help="the same as --weights ema")
     add("--set", nargs="+", default=[], dest="fields", metavar="field=value", help="fields of the type, for example --type knn --set k=10")
     add("--checkpoint", default="last.pt", help="a file of the run folder, for example best.pt")
-    add = command(commands, "predict", _predict, "class probabilities of images")
+    add = command(commands, "predict", _predict, "class probabilities of images", dict.fromkeys(("--out", "--output"), "--csv"))
     add("folder", type=Path, help="run folder; of several, such as the seeds of an arm, the mean of their probabilities is given")
     add("images", nargs="+", type=Path, help="image files, or folders of images at any depth")
     add("--csv", type=Path, metavar="OUT", help="a new file with a row for each image: path, class, probability, and one column per class")

@@ -159,7 +159,8 @@ class BackboneConfig:
                 field, value = "name", f"{self.name} has an output token per {stride_px(self)} px, which"
                 if family(self).strides == (1,):
                     field, value = "patch_size", f"{patch_px(self)}"
-                yield Problem(f"{name}.{field}", f"{value} does not divide the {size_px} px of {where}")
+                whole = max(1, round(size_px / stride_px(self))) * stride_px(self)
+                yield Problem(f"{name}.{field}", f"{value} does not divide the {size_px} px of {where}; {whole} px would do")
 
 
 def _inactive_problems(backbone: BackboneConfig, path: str) -> Iterator[Problem]:

@@ -45,6 +45,7 @@ METRICS = {
     "ece": Metric("ECE", lower_is_better=True),
     "loss": Metric("NLL", unit="", lower_is_better=True),
 }
+METRICS_ALSO_CALLED = {"accuracy": "top1", "acc": "top1", "acc1": "top1", "acc5": "top5", "f1": "macro_f1", "auroc": "auc", "nll": "loss"}
 
 
 @dataclass
@@ -210,7 +211,9 @@ def metric_parts(metric: str) -> tuple[str, str]:
     if not evaluator:
         evaluator, name = ("test_ema", name.removesuffix("_ema")) if name.endswith("_ema") else ("test", name)
     if name not in METRICS:
-        raise ConfigError(f"{metric!r} is none of {', '.join(METRICS)}, nor top1_ema, nor an evaluator's, such as knn/top1")
+        near = [METRICS_ALSO_CALLED[name.lower()]] if name.lower() in METRICS_ALSO_CALLED else closest(name, list(METRICS))
+        meant = f" (did you mean {near[0]}?)" if near else ""
+        raise ConfigError(f"{metric!r} is none of {', '.join(METRICS)}, nor top1_ema, nor an evaluator's, such as knn/top1{meant}")
     return evaluator, name
 
 

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -135,12 +136,19 @@ def _converted(hint: Any, value: Any, path: str) -> Any:
             return SCALARS[kind].validate_and_convert(value)
     if kind is Literal:
         raise ConfigError(f"{_shown(value)} is none of {', '.join(inner)}{_as_axis(value, path) or _meant(value, inner)}", path)
-    raise ConfigError(f"{_shown(value)} is not {EXPECTED[kind]}{_as_list(value, path) if kind is list else _as_axis(value, path)}", path)
+    advice = _as_list(value, path) if kind is list else _as_share(value, path) or _as_axis(value, path)
+    raise ConfigError(f"{_shown(value)} is not {EXPECTED[kind]}{advice}", path)
 
 
 def _as_list(value: Any, path: str) -> str:
     """What to write for a list whose brackets were forgotten."""
     return f": '{path}=[{value}]'" if isinstance(value, str) and "," in value else ""
+
+
+def _as_share(value: Any, path: str) -> str:
+    """What to write for a share in percent."""
+    number = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", value) if isinstance(value, str) else None
+    return f"; write {path}={float(number[1]) / 100:g}" if number else ""
 
 
 def _as_axis(value: Any, path: str) -> str:
@@ -160,9 +168,11 @@ def _meant(value: Any, options: tuple[str, ...]) -> str:
         return ""
     if (of_paper := method(value)) is not None:
         return f"; {of_paper.advice}"
-    other = VALUES_ALSO_CALLED.get(value.lower())
-    begun = [name for name in options if value.startswith(f"{name}_")]  # timm's vit_tiny_patch16_224
-    near = [other] if other in options else begun or closest(value, options)
+    plain = value.lower().replace("-", "_")
+    other = VALUES_ALSO_CALLED.get(plain)
+    timms = plain.replace("deit", "vit", 1)  # vit_tiny_patch16_224; a DeiT without its token is a ViT
+    begun = [name for name in options if timms == name or timms.startswith(f"{name}_")]
+    near = [other] if other in options else begun or closest(plain, options)
     return f" (did you mean {near[0]}?)" if near else ""
 
 

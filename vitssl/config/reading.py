@@ -22,6 +22,7 @@ MOST_NESTED = 100
 TOO_DEEP = "values are nested too deep"
 MOST_BITS = 1_000  # of a whole number
 MOST_VARIABLES = 1_000  # ${oc.env:NAME}
+BASE_60 = re.compile(r"[-+]?\d[\d_]*(:[0-5]?\d)+(\.[\d_]*)?")  # of YAML 1.1: 1:30 is 90
 
 
 def read_yaml(path: str | Path, *, variables: bool = True) -> dict[str, Any]:
@@ -104,6 +105,9 @@ def _check_text(text: str, variables: bool = True) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MOST_NESTED:
             raise ConfigError(TOO_DEEP)
+        if isinstance(event, yaml.ScalarEvent) and event.implicit[0] and BASE_60.fullmatch(event.value):
+            reason = f"{event.value[:80]} would be a number to the base of 60"
+            raise ConfigError(f"{reason}; write a decimal one, or quote it where a text is meant")
         if isinstance(event, yaml.ScalarEvent) and "${" in event.value:  # of the value: the text may have it as "\x24{"
             _check_variables(event.value, variables)
             used += event.value.count("${")

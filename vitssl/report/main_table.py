@@ -49,9 +49,11 @@ def table(grid: Grid, names: list[str] | None = None) -> Table:
     rows = [[Entry(grid.label(row)), *(COLUMNS[name].entry(grid, row, column) for column, name in places)] for row in grid.rows]
     groups = [("", 1), *((grid.name(column), len(each)) for column in grid.columns if each), *([("", len(once))] if once else [])]
     title = f"Comparison of arms at {grid.part}" if grid.part else "Comparison of arms"
+    best = _best(grid, places)
+    bold = f" Bold: {_bold(best)}." if best else ""
     made = Table(
-        title, ["arm", *(COLUMNS[name].header(grid) for _, name in places)], rows, caption=_caption(grid, set(names)),
-        groups=groups if grid.columns != [None] else [], best=_best(grid, places), left=frozenset({0}),
+        title, ["arm", *(COLUMNS[name].header(grid) for _, name in places)], rows, caption=_caption(grid, set(names)) + bold,
+        groups=groups if grid.columns != [None] else [], best=best, left=frozenset({0}),
     )  # fmt: skip
     return fit(made.trimmed())
 
@@ -71,8 +73,7 @@ def for_paper(grid: Grid, names: list[str] | None = None) -> tuple[Table, str]:
         made.rows = [[replace(entry, text=SEEDS.sub(r"\1", entry.text)) for entry in row] for row in made.rows]
     printed = "; italics: printed in the paper" if any(entry.kind == PUBLISHED for row in made.rows for entry in row) else ""
     at = f" at {grid.part}" if grid.part else ""
-    several = len(made.best) > len({column for _, column in made.best})
-    bold = f"; bold: the best mean{' and what the seeds do not tell from it' * several}" if made.best else ""
+    bold = f"; bold: {_bold(made.best)}" if made.best else ""
     spent = "; costs of training one model" if SPENT & set(names) else ""
     spent += "; measured hours and energy do not compare the arms" if doubted & set(names) else ""
     return made, f"{_title(grid)}{at}: {seeds}{bold}{printed}{spent}."
@@ -113,6 +114,11 @@ def _best(grid: Grid, places: list[tuple[Any, str]]) -> set[tuple[int, int]]:
     they tell none apart."""
     accuracies = [(column, c) for c, (column, name) in enumerate(places, start=1) if name == "accuracy"]
     return {(grid.rows.index(row), c) for column, c in accuracies for row in _ahead(grid, column)}
+
+
+def _bold(best: set[tuple[int, int]]) -> str:
+    several = len(best) > len({column for _, column in best})
+    return f"the best mean{' and what the seeds do not tell from it' * several}"
 
 
 def _ahead(grid: Grid, column: Any) -> list[Row]:

@@ -97,7 +97,8 @@ def _differing(plans: dict[str, Plan]) -> str:
     groups = _grouped({label: f"{sum(seen for _, seen in stages):,.0f} ({_in_words(stages)})" for label, stages in plans.items()})
     if len(groups) > MOST_SPELLED:
         return "Arms differ in how many images they see in training"
-    return "Not equal epochs: images seen in training are " + ", ".join(f"{text} for {listed(labels)}" for text, labels in groups)
+    seen = ", ".join(f"{text} for {listed(labels)}" for text, labels in groups)
+    return f"Not equal epochs: images seen in training are {seen} (equalize=macs gives all arms equal costs)"
 
 
 def _before(row: Row, column: Any, stages: Plan) -> str:

@@ -71,7 +71,7 @@ def images(grid: Grid) -> list[str]:
 def _images(grid: Grid, column: Any) -> str:
     by_arm = {grid.label(row): facts for row in grid.rows if (facts := learned(row, column))}
     labelled = {facts.labelled for facts in by_arm.values()}
-    if not 2 <= len(by_arm) <= MOST_NAMED or len(labelled) > 1 or not any(facts.unlabelled for facts in by_arm.values()):
+    if not 1 <= len(by_arm) <= MOST_NAMED or len(labelled) > 1 or not any(facts.unlabelled for facts in by_arm.values()):
         return ""
     groups: dict[int, list[str]] = {}
     for arm, facts in by_arm.items():
@@ -80,7 +80,8 @@ def _images(grid: Grid, column: Any) -> str:
     if 0 in groups:
         parts = [f"{_several(groups[0])} {'learns' if len(groups[0]) == 1 else 'learn'} from these alone", *parts]
     else:
-        parts[0] = parts[0].replace(" also", " learn also", 1)
+        first = next(arms for count, arms in sorted(groups.items()))
+        parts[0] = parts[0].replace(" also", f" {'learns' if len(first) == 1 else 'learn'} also", 1)
     separator = "; " if any("," in arm for arm in by_arm) else ", "
     return f"{counted(labelled.pop(), 'training image has', 'training images have')} a label: {separator.join(parts)}."
 
