@@ -120,6 +120,11 @@ def test_where_nothing_is_found_yet_it_says_how_far_the_sweep_got(sweep):
     ]
 
 
+def test_of_a_single_arm_it_says_what_it_has(sweep):
+    first, *_ = headlines(lay_out(collect(sweep({"scratch": lambda at: 80.0 + at["seed"]}, {"seed": [0, 1, 2]}, columns=None))))
+    assert first == "scratch has 81.00 ± 1.00 % top-1 (3 seeds), and no other arm to be compared with."
+
+
 def test_seeds_that_share_a_draw_of_labels_are_said_to(sweep):
     folder = three(sweep)
     grid = lay_out(collect(folder))

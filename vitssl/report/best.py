@@ -106,9 +106,17 @@ def _unranked(grid: Grid, column: Any) -> str:
     counts = {grid.label(row): len(s) for row in grid.rows if (s := grid.scores(row, column))}
     single = [label for label, count in counts.items() if count == 1]
     if len(counts) < 2:
-        return ""
+        return _alone(grid, column) if len(grid.rows) == 1 and counts else ""
     who = "every arm has" if len(single) == len(counts) else f"{', '.join(single)} {'have' if len(single) > 1 else 'has'}"
     return f"{_on(grid, column)}no arm is named the best, since {who} a single seed{_measured(grid, column)}."
+
+
+def _alone(grid: Grid, column: Any) -> str:
+    """What the only row has."""
+    (row,), place, unit = grid.rows, grid.place(column), " %" if grid.measured.unit else ""
+    scores = list(grid.scores(row, column).values())
+    has = f"{grid.label(row)} has {plus_minus(scores)}{unit} {grid.measured.name} ({counted(len(scores), 'seed')})"
+    return f"{place}, {has}." if place else f"{has}, and no other arm to be compared with."
 
 
 def _measured(grid: Grid, column: Any) -> str:
