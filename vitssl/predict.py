@@ -44,6 +44,9 @@ def runs_and_images(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     count = next((i for i, path in enumerate(paths) if not is_run(path)), len(paths)) or 1
     runs, images = list(paths[:count]), list(paths[count:])
     if not is_run(runs[0]) and (later := next(filter(is_run, images), None)):
+        if (runs[0].parent / "sweep.json").is_file():  # all that a sweep's folder holds
+            arm = runs[0].parent / later.name.partition("-")[0]
+            raise ConfigError(f"{runs[0]} is not a run; name the runs of one arm, such as {arm}-*")
         raise ConfigError(f"{later} is a run; name runs first, then images: vitssl predict {later} {runs[0]}")
     if not images:
         raise ConfigError(f"{runs[-1]} is a run; name images too, or folders of images")
