@@ -50,9 +50,8 @@ def table(grid: Grid, names: list[str] | None = None) -> Table:
     groups = [("", 1), *((grid.name(column), len(each)) for column in grid.columns if each), *([("", len(once))] if once else [])]
     title = f"Comparison of arms at {grid.part}" if grid.part else "Comparison of arms"
     best = _best(grid, places)
-    bold = f" Bold: {_bold(best)}." if best else ""
     made = Table(
-        title, ["arm", *(COLUMNS[name].header(grid) for _, name in places)], rows, caption=_caption(grid, set(names)) + bold,
+        title, ["arm", *(COLUMNS[name].header(grid) for _, name in places)], rows, caption=_caption(grid, set(names), best),
         groups=groups if grid.columns != [None] else [], best=best, left=frozenset({0}),
     )  # fmt: skip
     return fit(made.trimmed())
@@ -221,10 +220,11 @@ COLUMNS = {
 }
 
 
-def _caption(grid: Grid, names: set[str]) -> str:
+def _caption(grid: Grid, names: set[str], best: set[tuple[int, int]]) -> str:
     sweep, paper = grid.sweep, grid.sweep.facts.get("paper")
     first = f"{_title(grid)} after the last epoch: mean ± standard deviation over the seeds, their number in brackets."
     first += f" {LOWER_IS_BETTER}" if grid.measured.lower_is_better else ""
+    first += f" Bold: {_bold(best)}." if best else ""
     first += f" Each is of the {chosen_over(sweep)} that held-out images choose." if sweep.facts.get("select") else ""
     source = f" Numbers in italics are printed in {paper['table']} of “{paper['title']}”, not measured here." if paper else ""
     other = ", ".join(energy_sources.other_data(sweep))
