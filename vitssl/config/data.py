@@ -34,8 +34,8 @@ class Subset:
         if (self.fraction is None) == (self.per_class is None):
             yield Problem(name, "set exactly one of fraction and per_class; null unsets the other")
         if self.fraction is not None and not 0 < self.fraction <= 1:
-            field = f"{name}.fraction"
-            yield Problem(field, f"{self.fraction:g} is not in (0, 1]{if_percent(field, self.fraction)}")
+            path = f"{name}.fraction"
+            yield Problem(path, f"{self.fraction:g} is not in (0, 1]{if_percent(path, self.fraction)}")
         yield from less_than(1, self, name, "per_class")
         yield from less_than(0, self, name, "seed")
         if self.redraw and self.seed is None:

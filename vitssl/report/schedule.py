@@ -85,7 +85,8 @@ def _compared(grid: Grid, column: Any, point: dict[str, Any]) -> str:
         return ""
     totals = [sum(seen for _, seen in stages) for stages in plans.values()]
     if max(totals) > 1.005 * min(totals):
-        return _differing(plans)
+        equal = grid.sweep.facts.get("equal") or {}
+        return _differing(plans, advise=not (equal.get("all") or equal.get("axes")))
     first = min(plans.values(), key=len)
     text = f"Equal epochs: every arm sees {totals[0]:,.0f} images in training" + (f", {_in_words(first)}" if len(first) == 1 else "")
     before = {arm: _before(row, column, plans[arm]) for row in rows if (arm := grid.called(row.arm)) in plans}
@@ -93,12 +94,13 @@ def _compared(grid: Grid, column: Any, point: dict[str, Any]) -> str:
     return "; ".join([text, *(f"{listed(arms)} {'spends' if len(arms) == 1 else 'spend'} {spent}" for spent, arms in chains)])
 
 
-def _differing(plans: dict[str, Plan]) -> str:
+def _differing(plans: dict[str, Plan], advise: bool) -> str:
     groups = _grouped({label: f"{sum(seen for _, seen in stages):,.0f} ({_in_words(stages)})" for label, stages in plans.items()})
     if len(groups) > MOST_SPELLED:
         return "Arms differ in how many images they see in training"
     seen = ", ".join(f"{text} for {listed(labels)}" for text, labels in groups)
-    return f"Not equal epochs: images seen in training are {seen} (equalize=macs gives all arms equal costs)"
+    advice = " (equalize=macs gives all arms equal costs)" if advise else ""
+    return f"Not equal epochs: images seen in training are {seen}{advice}"
 
 
 def _before(row: Row, column: Any, stages: Plan) -> str:

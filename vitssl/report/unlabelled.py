@@ -80,8 +80,7 @@ def _images(grid: Grid, column: Any) -> str:
     if 0 in groups:
         parts = [f"{_several(groups[0])} {'learns' if len(groups[0]) == 1 else 'learn'} from these alone", *parts]
     else:
-        first = next(arms for count, arms in sorted(groups.items()))
-        parts[0] = parts[0].replace(" also", f" {'learns' if len(first) == 1 else 'learn'} also", 1)
+        parts[0] = parts[0].replace(" also", f" {'learns' if len(groups[min(groups)]) == 1 else 'learn'} also", 1)
     separator = "; " if any("," in arm for arm in by_arm) else ", "
     return f"{counted(labelled.pop(), 'training image has', 'training images have')} a label: {separator.join(parts)}."
 
