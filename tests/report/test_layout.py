@@ -79,9 +79,9 @@ def test_one_sentence_makes_no_section(three, sweep):
     """It stands with what was found; several are a section of their own."""
     grid = lay_out(collect(three()))
     assert len(sentences(grid)) - 1 == len(headlines(grid)) and further(grid) == []
-    assert "Reading" not in headings(page.html(made(three())))
+    assert "Further findings" not in headings(page.html(made(three())))
     many = sweep({"scratch": 80.0, "ssat": 82.0}, {"data": ["x", "y", "z"], "seed": [0, 1]}, columns="data", name="many")
-    assert len(further(lay_out(collect(many)))) > 1 and "Reading" in headings(page.html(made(many)))
+    assert len(further(lay_out(collect(many)))) > 1 and "Further findings" in headings(page.html(made(many)))
 
 
 def test_five_sentences_and_one_are_a_section_of_two(three, monkeypatch):

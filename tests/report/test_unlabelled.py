@@ -47,7 +47,7 @@ def test_the_story_is_labels_then_what_came_out_then_what_taught_it(few):
     assert best.startswith("Overall the best arm by top-1 is SSAT: 76.00 ± 1.00 % (3 seeds), +16.00 points against Scratch")
     assert why == (
         "Images without a label were used by SSL+FT before the labels (MAE) and SSAT along with the labels (MAE): "
-        "against Scratch +10.00 points (SSL+FT) and +16.00 points (SSAT)."
+        "against Scratch +10.00 points (SSL+FT) and +16.00 points [+13.52, +18.48] (SSAT)."
     )
 
 
@@ -62,7 +62,9 @@ def test_a_terminal_ends_with_the_story_and_a_page_begins_with_it(few):
 
 def test_whatever_comes_out_is_said(few):
     why = story(lay_out(collect(few({"scratch": 60.0, "sslft": 55.0, "ssat": lambda at: 60.5 + 2 * at["seed"] - 2}))))[-1]
-    assert why.endswith("against Scratch \N{MINUS SIGN}5.00 points (SSL+FT) and +0.50 points (SSAT; may be chance).")
+    assert why.endswith(
+        "against Scratch \N{MINUS SIGN}5.00 points (SSL+FT) and +0.50 points [\N{MINUS SIGN}4.47, +5.47] (SSAT; may be chance)."
+    )
 
 
 def test_columns_that_have_the_same_images_say_it_once(few):

@@ -12,6 +12,7 @@ from vitssl.report.style import KINDS, with_ids
 from vitssl.report.table import Table
 
 PANELS_PX, LEAST = 560, 0.75  # a plot that is wider has several panels, and does not shrink to less than this share of its width
+UNITS, NO_BREAK = re.compile(r"(?<=\d) (?=[%±])|(?<=±) (?=\d)"), "\N{NO-BREAK SPACE}"
 SHOWN_PX = 56  # an image of a strip is at least as wide
 
 
@@ -47,7 +48,9 @@ def plain(table: Table | None) -> str:
 
 
 def lines(texts: list[str]) -> str:
-    return f'<ul class="lines">{"".join(f"<li>{escape(text)}</li>" for text in texts)}</ul>\n' if texts else ""
+    """A list; a figure stays on a line with its unit and its spread."""
+    items = "".join(f"<li>{UNITS.sub(NO_BREAK, escape(text))}</li>" for text in texts)
+    return f'<ul class="lines">{items}</ul>\n' if texts else ""
 
 
 def definitions(pairs: dict[str, str]) -> str:

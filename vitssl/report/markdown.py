@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vitssl.report import details, evaluations, failures, main_table, render, selection, tables
 from vitssl.report.findings import further, headlines, progress
-from vitssl.report.page import FIRST, Report, compared, notes, title
+from vitssl.report.page import FIRST, FURTHER, Report, compared, notes, title
 from vitssl.report.settings import provenance, settings
 from vitssl.report.statement import statement
 
@@ -25,7 +25,7 @@ def markdown(report: Report) -> str:
             *(f"## {table.title}\n\n{render.markdown(table)}" for table in main),
             *(_picture(report, name) for name in report.plots if name in FIRST),
             *_part("What failed", _list(failures.lines(grid.sweep))),
-            *_part("Reading", _list(further(grid))),
+            *_part(FURTHER, _list(further(grid))),
             *_part("Energy and CO2e, for a paper", statement(grid.sweep)),
             *(f"## {table.title}\n\n{render.markdown(table)}" for table in given if table is not None and table.rows),
             *(_picture(report, name) for name in report.plots if name not in FIRST),

@@ -29,6 +29,8 @@ NARROW = ("Data", "Other readings of the same runs")  # sections that may stand 
 MOST_COSTS = 13  # columns of a table of costs that fits a page
 MOST_BESIDE, MOST_HALF = 9, 5  # columns of a table that leaves room for a plot beside it, and for one of two panels
 BESIDE = {"energy_by_component": "Energy of one model"}  # below one plot, where what is beside it is tall
+BESIDE_TABLE = ""  # a layout: table and plots side by side, and below the table what else was found
+FURTHER = "Further findings"
 TALL = 8  # sentences and arms that are
 
 
@@ -92,10 +94,14 @@ def _first(report: Report) -> str:
     """What was found, the main table, and accuracy against what is exact of its cost, side by side where there is room."""
     made = [main_table.table(part, report.columns) for part in report.grid.parts()]
     layout, there = _layout(report)
+    main = [
+        *(section(table.title, plain(table)) for table in made),
+        section(FURTHER, lines(further(report.grid)) if layout == BESIDE_TABLE else ""),
+    ]
     plots = "".join(f'<div class="block"><h2>{words}</h2>\n{plot(name, report.plots)}</div>\n' for name, words in there.items())
     parts = [
         section("What was found", lines(headlines(report.grid)), "found"),
-        f'<div class="main">\n{"".join(section(table.title, plain(table)) for table in made)}</div>\n',
+        f'<div class="main">\n{"".join(main)}</div>\n',
         f'<section class="front">\n{plots}</section>\n' if plots else "",
     ]
     return f'<div class="first {layout}">\n{"".join(parts)}</div>\n'
@@ -104,7 +110,7 @@ def _first(report: Report) -> str:
 def _layout(report: Report) -> tuple[str, dict[str, str]]:
     """How what comes first is laid out, and the plots there with their headings.
 
-    Nothing: table and plots side by side; even: plots have the larger half; wide: below each other; two: beside what was found alone.
+    BESIDE_TABLE: table and plots side by side; even: plots have the larger half; wide: below each other; two: beside what was found alone.
     """
     there, panels = {name: words for name, words in FIRST.items() if name in report.plots}, len(report.grid.columns)
     columns = len(main_table.table(report.grid.parts()[0], report.columns).header)
@@ -114,16 +120,16 @@ def _layout(report: Report) -> tuple[str, dict[str, str]]:
         return "even" if columns <= MOST_HALF else "wide two", there
     tall = len(there) == 1 and len(headlines(report.grid)) + len(report.grid.rows) >= TALL
     beside = {} if costs.doubted(report.grid) else BESIDE  # what compares no arms is no first thing to see
-    return "", there | {name: words for name, words in beside.items() if tall and name in report.plots}
+    return BESIDE_TABLE, there | {name: words for name, words in beside.items() if tall and name in report.plots}
 
 
 def _more(report: Report) -> str:
     grid, plots = report.grid, report.plots
-    _, first = _layout(report)
+    layout, first = _layout(report)
     sections = {
         "What failed": failures.html(grid.sweep),
         "Chosen and compared": row(*titled(selection.table(grid), selection.points(grid), main_table.differences(grid, report.columns))),
-        "Reading": lines(further(grid)),
+        FURTHER: "" if layout == BESIDE_TABLE else lines(further(grid)),
         "Cost": row(*_cost(grid), *(plot(name, plots) for name in COSTS if name not in first)),
         "Energy and CO2e, for a paper": copied(statement(grid.sweep)),
         "Learning curves": switch("learning", CURVES, plots),

@@ -11,6 +11,7 @@ from vitssl.report.collect import RunFolder
 from vitssl.report.grid import Grid
 from vitssl.report.rows import Row
 from vitssl.report.table import signed
+from vitssl.report.tables import bracketed
 from vitssl.words import counted, listed
 
 MOST_NAMED = 6  # arms that a sentence names
@@ -97,7 +98,7 @@ def why(grid: Grid, column: Any) -> str:
         facts, gap = _more_than_baseline(grid, row, column), grid.against_baseline(row, column)
         if facts and gap and gap.seeds > 1:
             used.append(f"{grid.label(row)} {'along with' if facts.joint else 'before'} the labels ({facts.by})")
-            ended.append(f"{signed(gap.mean)}{grid.points} ({grid.label(row)}{'; may be chance' if gap.open else ''})")
+            ended.append(f"{signed(gap.mean)}{grid.points}{bracketed(gap)} ({grid.label(row)}{'; may be chance' if gap.open else ''})")
     if not used or len(used) > MOST_NAMED:
         return ""
     begin = f"{place}, images" if (place := grid.place(column)) else "Images"
