@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobs.overrides import CLI, Setting
 from jobs.sweep import Spec
-from vitssl.config import SIZES as OF_NAMES
-from vitssl.config import BackboneConfig, ConfigError, active, checkpoint_fields, classifies, dotted, nested
+from vitssl.config import ConfigError, active, checkpoint_fields, classifies, dotted, nested
 from vitssl.config import Run as RunConfig
 from vitssl.config.evals import KINDS, evals_of, metric_parts, own_evals
 from vitssl.config.methods import flow
@@ -18,7 +17,6 @@ from vitssl.config.methods import flow
 if TYPE_CHECKING:
     from jobs.graph import Cell
 
-SIZES = ("embed_dim", "depth", "depths", "num_heads", "mlp_ratio", "qkv_bias")  # that make a named network another one
 SHOWN = 4  # stages that an error names
 Place = tuple[str, str]  # an arm, and its stage
 
@@ -186,29 +184,6 @@ def _refuse_broken_chain(setting: Setting, key: str, points: dict[Place, list[Po
             if parent in stages_of[arm] and value != parent:
                 words = " or ".join(f"arms.{arm}.{one}.{field}={flow(value)}" for one in (parent, name))
                 raise ConfigError(f"{name} of {arm} starts from its stage {parent}; say which stage is meant, {words}", key, CLI)
-
-
-def check_sizes(backbone: BackboneConfig, of_file: dict[str, Any], cli_fields: Collection[str]) -> None:
-    """A backbone that the command line names is that one, and not the file's size of another under a new name.
-
-    Raises:
-        ConfigError: the file sets sizes for another name; it says what to type.
-    """
-    before: dict[str, Any] = of_file.get("backbone") or {}
-    if "backbone.name" not in cli_fields or before.get("name", BackboneConfig().name) == backbone.name:
-        return
-    own = OF_NAMES[backbone.name]._asdict() | {"depths": list(OF_NAMES[backbone.name].depths)}
-    own["depth"] = own["depths"][0] if len(own["depths"]) == 1 else None
-    of_others = (name for name in SIZES if before.get(name) not in (None, own[name]))
-    kept = {name: before[name] for name in of_others if f"backbone.{name}" not in cli_fields}
-    if not kept:
-        return
-    usual, unread = BackboneConfig(), backbone.inactive_fields()
-    inactive = {name: getattr(usual, name) for name in unread if getattr(backbone, name) != getattr(usual, name)}
-    word = flow(dict.fromkeys(kept) | inactive)
-    sizes = ", ".join(f"{name}: {flow(value)}" for name, value in kept.items())
-    reason = f"{backbone.name} would keep the file's sizes of {before.get('name', usual.name)} ({sizes})"
-    raise ConfigError(f"{reason}; for its own add {shlex.quote(f'backbone={word}')}, or set those too", "backbone.name")
 
 
 def check_metric(spec: Spec, made: Sequence[Cell]) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs import axes, checks, layers
+from jobs import axes, backbones, checks, layers
 from jobs.existing import content_of, run_folders
 from jobs.overrides import CLI
 from jobs.sweep import Spec, resources
@@ -34,13 +34,21 @@ MOST_CELLS = 20_000  # of a sweep: more than anybody waits for
 
 @dataclass
 class Stage:
-    """One stage of one cell, merged and checked; `pointers` holds the stages that its fields name."""
+    """One stage of one cell.
+
+    Attributes:
+        where: its file and place there.
+        cli_fields: those that the command line sets.
+        of_file: its fields as the file has them.
+        pointers: {field: stage} of those that name an earlier stage of the arm.
+    """
 
     name: str
     run: Run
     where: str
-    pointers: dict[str, str]
-    cli_fields: list[str] = field(default_factory=list)  # those that the command line sets
+    cli_fields: list[str] = field(default_factory=list)
+    of_file: dict[str, Any] = field(default_factory=dict)
+    pointers: dict[str, str] = field(default_factory=dict)
 
     def error_location(self) -> AbstractContextManager[None]:
         return error_location(self.where, self.cli_fields)
@@ -116,7 +124,10 @@ def cells(spec: Spec) -> list[Cell]:
     places = [(arm, labels) for arm, labels in itertools.product(spec.arms, points) if spec.arms[arm].stages]
     staged = ((arm, labels, stage) for arm, labels in places for stage in spec.arms[arm].stages)
     checks.check_whose(spec, ((arm, stage, labels, layers.of_file(spec, arm, labels, stage)) for arm, labels, stage in staged))
-    result = [Cell(arm, labels, _stages(spec, arm, labels)) for arm, labels in places]
+    result = [Cell(arm, labels, [_merged(spec, arm, labels, stage) for stage in spec.arms[arm].stages]) for arm, labels in places]
+    backbones.check(spec, result)
+    for cell in result:
+        _check(spec, cell)
     checks.check_objectives(spec, result)
     checks.check_chains(result)
     checks.check_metric(spec, result)
@@ -124,27 +135,29 @@ def cells(spec: Spec) -> list[Cell]:
     return result
 
 
-def _stages(spec: Spec, arm: str, labels: dict[str, Any]) -> list[Stage]:
-    stages: list[Stage] = []
-    for name in spec.arms[arm].stages:
-        where = f"{spec.file}: arms.{arm}.stages.{name}"
-        of_file = layers.of_file(spec, arm, labels, name)
-        of_run, cli_fields = layers.merged(spec, arm, labels, name, of_file)
-        with error_location(where, cli_fields):
-            run = merge(Run, of_run)
-            checks.check_sizes(run.backbone, of_file, cli_fields)
-            config.check(run)
-            config.refuse_inactive_fields(run, cli_fields)
-            asked = resources_of(spec, arm)
+def _merged(spec: Spec, arm: str, labels: dict[str, Any], name: str) -> Stage:
+    """A stage, its Run not checked yet."""
+    where, of_file = f"{spec.file}: arms.{arm}.stages.{name}", layers.of_file(spec, arm, labels, name)
+    of_run, cli_fields = layers.merged(spec, arm, labels, name, of_file)
+    with error_location(where, cli_fields):
+        return Stage(name, merge(Run, of_run), where, cli_fields, of_file)
+
+
+def _check(spec: Spec, cell: Cell) -> None:
+    """Check the Runs of a cell, and find what they start from."""
+    for i, stage in enumerate(cell.stages):
+        with stage.error_location():
+            config.check(stage.run)
+            config.refuse_inactive_fields(stage.run, stage.cli_fields)
+            asked = resources_of(spec, cell.arm)
             world = asked.nodes * max(1, asked.gpus_per_node)
-            if run.optim.batch_size % world:
+            if stage.run.optim.batch_size % world:
                 over = f"resources.nodes x gpus_per_node = {world} processes"
-                raise ConfigError(f"{run.optim.batch_size} is global and cannot be split evenly over {over}", "optim.batch_size")
-            pointers = _pointers(run, [s.name for s in stages])
-            for pointer, stage in pointers.items():
-                check_fits(run, pointer, next(s.run for s in stages if s.name == stage))
-        stages.append(Stage(name, run, where, pointers, cli_fields))
-    return stages
+                raise ConfigError(f"{stage.run.optim.batch_size} is global and cannot be split evenly over {over}", "optim.batch_size")
+            earlier = {each.name: each.run for each in cell.stages[:i]}
+            stage.pointers = _pointers(stage.run, list(earlier))
+            for pointer, parent in stage.pointers.items():
+                check_fits(stage.run, pointer, earlier[parent])
 
 
 def resources_of(spec: Spec, arm: str) -> Resources:

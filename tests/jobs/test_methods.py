@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import checks, notes, overrides, predict, submit, sweep
+from jobs import backbones, notes, overrides, predict, submit, sweep
 from jobs.graph import Cell, cells
 from tests.jobs.conftest import EXAMPLE
 from vitssl.config import BackboneConfig, ConfigError, active, dotted, nested
@@ -21,10 +21,7 @@ MORE = {"own_images": ["data.source=digits", "axes.seed=[0]"], "quickstart": ["a
 # rows that one of these sweeps cannot have: their reason
 REASONS = {
     ("own_images", "SL-ViT"): "objectives.mae: backbone.tokenizer=shifted shows every token a part of its neighbours",
-    (
-        "quickstart",
-        "ConvMAE",
-    ): "unset what it does not have: backbone.patch_size=null backbone.positions=learned backbone.init=",
+    ("quickstart", "ConvMAE"): "objectives.mae.mask_ratio: 0.75 keeps none of 1 token",
     ("quickstart", "MT-SiT"): "objectives.simclr: data.views.main.count is 2",
     ("quickstart", "SiT"): "objectives.simclr: data.views.main.count is 2",
 }
@@ -201,7 +198,7 @@ def test_a_named_backbone_is_no_other_of_its_name() -> None:
 
 def test_backbones_of_an_axis_are_those_of_their_names() -> None:
     axis = "axes.backbone.name=[vit_tiny,vit_small]"
-    with pytest.raises(ConfigError, match="vit_tiny would keep") as error:
+    with pytest.raises(ConfigError, match="vit_tiny or vit_small would keep") as error:
         plan("own_images", [axis])
     assert said(error.value) == ["backbone={embed_dim: null, depth: null, num_heads: null}"]
     made = plan("own_images", [axis, *said(error.value)])
@@ -209,12 +206,45 @@ def test_backbones_of_an_axis_are_those_of_their_names() -> None:
 
 
 def test_a_size_of_the_file_that_a_name_has_itself_is_no_other() -> None:
-    of_file = {"backbone": {"name": "vit_pico", "embed_dim": 192, "depth": 12, "num_heads": 3, "mlp_ratio": 4.0}}
-    checks.check_sizes(BackboneConfig("vit_tiny"), of_file, ["backbone.name"])
-    with pytest.raises(ConfigError, match=r"vit_small would keep .* \(embed_dim: 192, num_heads: 3\); .* add"):
-        checks.check_sizes(BackboneConfig("vit_small"), of_file, ["backbone.name"])
-    stages = {"backbone": {"name": "swin_pico", "embed_dim": 96, "depths": [2, 2, 6, 2], "num_heads": 3}}
-    checks.check_sizes(BackboneConfig("swin_tiny"), stages, ["backbone.name"])
+    of_file = {"name": "vit_pico", "embed_dim": 192, "depth": 12, "num_heads": 3, "mlp_ratio": 4.0}
+    assert backbones.kept_sizes(BackboneConfig("vit_tiny"), of_file) == {}
+    assert backbones.kept_sizes(BackboneConfig("vit_small"), of_file) == {"embed_dim": 192, "num_heads": 3}
+    staged = {"name": "swin_pico", "embed_dim": 96, "depths": [2, 2, 6, 2], "num_heads": 3, "patch_size": 2}
+    assert backbones.kept_sizes(BackboneConfig("swin_tiny"), staged) == {"patch_size": 2}
+
+
+@pytest.mark.parametrize("name", ["own_images", "quickstart", "ssat_vs_sslft"])
+@pytest.mark.parametrize("backbone", ["vit_small", "swin_tiny", "swin_pico", "cvt_13"])
+def test_all_that_another_backbone_needs_is_said_at_once(name: str, backbone: str) -> None:
+    words = [f"backbone.name={backbone}"]
+    try:
+        made = plan(name, words)
+    except ConfigError as error:
+        made = plan(name, [*words, *said(error)])
+    assert {stage.run.backbone.name for cell in made for stage in cell.stages} == {backbone}
+
+
+@pytest.mark.parametrize("name", ["resnet50", "t2t_vit_14"])
+def test_a_backbone_that_cannot_do_what_an_arm_asks_is_refused_before_all_else(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"arms\.sslft\.stages\.pretrain: objectives\.mae: backbone\.name={name} can hide no tokens"):
+        plan("own_images", [f"backbone.name={name}"])
+
+
+def test_what_one_arms_backbone_needs_is_said_of_that_arm() -> None:
+    word = "arms.scratch.backbone.name=swin_tiny"
+    with pytest.raises(ConfigError) as error:
+        plan("own_images", [word])
+    assert said(error.value)[1:] == ["arms.scratch.objectives.classify.pool=mean"]
+    made = plan("own_images", [word, *said(error.value)])
+    assert {(cell.arm, stage.run.backbone.name) for cell in made for stage in cell.stages} == {
+        ("scratch", "swin_tiny"), ("sslft", "vit_pico"), ("ssat", "vit_pico"),
+    }  # fmt: skip
+
+
+def test_what_the_command_line_sets_itself_is_not_taken_back() -> None:
+    with pytest.raises(ConfigError, match=r"swin_tiny takes no init, has no class token .* for its own add 'backbone=") as error:
+        plan("quickstart", ["backbone.name=swin_tiny", "backbone.positions=sincos"])
+    assert "positions" not in error.value.reason
 
 
 def test_patches_that_stay_the_files_are_said_at_submission(place: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:

@@ -31,7 +31,7 @@ from vitssl.config.masked_tokens import MaskedTokens
 from vitssl.config.merging import dotted, fill, load, merge, nested, save
 from vitssl.config.objectives import ObjectiveConfig, Objectives, active, horizon_epochs
 from vitssl.config.reading import read_value, read_yaml
-from vitssl.config.run import Loop, Optim, Run, active_views, check, classifies, needs_labels, refuse_inactive_fields, scaled_lr
+from vitssl.config.run import Loop, Optim, Run, active_views, check, classifies, lacks, needs_labels, refuse_inactive_fields, scaled_lr
 from vitssl.config.site import Site
 from vitssl.config.weights import NO_SHARDS
 
@@ -77,6 +77,7 @@ __all__ = [
     "fill",
     "horizon_epochs",
     "identity",
+    "lacks",
     "load",
     "merge",
     "module",

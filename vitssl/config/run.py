@@ -227,7 +227,7 @@ def _demands(run: Run, to_train: bool) -> Iterator[Problem]:
         yield Problem("objectives", "none is on; set at least one, for example objectives.classify: {}")
     for name, objective in objectives.items():
         for lacking in sorted(objective.requires() - capabilities(run.backbone)):
-            yield Problem(f"objectives.{name}", _lacks(run.backbone, lacking, f"objectives.{name}"))
+            yield Problem(f"objectives.{name}", lacks(run.backbone, lacking, f"objectives.{name}"))
         for view in objective.views():
             if view not in there:
                 add = f"; add 'data.views.{view}={{}}'" if hasattr(run.data.views, view) else ""
@@ -259,7 +259,8 @@ def _objective_problems(run: Run) -> Iterator[Problem]:
             yield Problem("init_objectives", f"{name} is not an active objective; the Run has {', '.join(objectives)}")
 
 
-def _lacks(backbone: BackboneConfig, need: str, path: str) -> str:
+def lacks(backbone: BackboneConfig, need: str, path: str) -> str:
+    """Why a backbone without a capability cannot serve the objective at ``path``, and what can be done."""
     if backbone.tokenizer == "shifted" and need in ("keep", "mask"):
         return "backbone.tokenizer=shifted shows every token a part of its neighbours, hidden ones too; set patches"
     if need in ("keep", "mask") and not {"keep", "mask"} & capabilities(backbone):
