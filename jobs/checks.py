@@ -44,7 +44,8 @@ def check_objectives(spec: Spec, made: Sequence[Cell]) -> None:
     for setting, key in [*_asked(spec), *_of_axes(spec, of_file)]:
         name = setting.objective
         if name and (setting.arm, setting.stage, name) not in on:
-            reason = f"objectives.{name} is on in none of these Runs; objectives.{name}={{}} switches it on"
+            whole = f"{setting.whose}{'.' if setting.whose else ''}objectives.{name}"
+            reason = f"objectives.{name} is on in none of these Runs; {whole}={{}} switches it on"
             raise ConfigError(reason, key, spec.place(key) if key.startswith("axes.") else CLI)
 
 

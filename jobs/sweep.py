@@ -13,6 +13,7 @@ from jobs.overrides import CLI, OTHERS, RUN_FIELDS, Overrides, Setting, check, s
 from vitssl.config import ConfigError, Run, fill, merge, read_yaml, unknown
 from vitssl.config.base import closest
 from vitssl.config.merging import UNSET
+from vitssl.config.suggestions import names
 from vitssl.config.sweep import Arm, Quantity, Resources, SweepFile
 from vitssl.records import MOST
 
@@ -240,6 +241,9 @@ def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
             "nothing here is equalized; add equalize=macs (gpu_hours, kwh), or leave it out", "equal_to", spec.place("equal_to")
         )
     for axis in spec.select:
+        if axis not in axes and any(setting.field in names() for setting in settings({axis: UNSET})):
+            reason = f"{axis} has one value here, of which nothing is chosen; add axes.{axis}=[...] with those to choose from"
+            raise ConfigError(reason, "select", spec.place("select"))
         if axis not in axes:
             raise unknown(axis, axes, "select", spec.place("select"))
         if axis in ("seed", spec.columns):

@@ -161,7 +161,7 @@ def test_a_run_is_named_by_the_beginning_of_its_name_where_no_other_has_it(train
         shutil.copytree(trained, trained.parent / name)
     for begun in ("ssat-s0", "ssat-s0-*", "ssat-s0*", "ssat-s0-01"):
         assert vitssl.load(trained.parent / begun).folder.name == "ssat-s0-0123"
-    with pytest.raises(ConfigError, match=r"ssat begins the names of 2 runs; name one, such as .*ssat-s0-0123$"):
+    with pytest.raises(ConfigError, match=r"ssat begins the names of 2 runs; name one, such as .*ssat-s0-0123, or .* .*ssat-\*$"):
         vitssl.load(trained.parent / "ssat")
     with pytest.raises(ConfigError, match="ssat-s1"):  # not of seed 10
         vitssl.load(trained.parent / "ssat-s1")
@@ -203,3 +203,10 @@ def test_a_split_of_the_shards_that_no_training_saw_needs_no_holding_out(trained
     assert images("train") == 6
     with pytest.raises(ConfigError, match="there are no such images"):
         images("train+val")
+
+
+def test_shards_of_other_classes_are_refused_with_both(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shards.build("digits", tmp_path / "digits")
+    assert cli.main(["evaluate", str(trained), "--shards", str(tmp_path / "digits")]) == 2
+    error = capsys.readouterr().err
+    assert "digits: its classes are 0, 1, 2, 3, ... (10), and this run was trained on a and b\n" in error

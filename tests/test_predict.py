@@ -248,7 +248,10 @@ def test_runs_that_have_no_mean_are_refused(seeds, photos, capsys) -> None:
     state.save(seeds[1] / state.LAST, content)
     first, second, _ = map(str, seeds)
     for words, message in (
-        ([first, second, str(photos)], f"{second}: its classes are not those of {first}, so their probabilities have no mean"),
+        (
+            [first, second, str(photos)],
+            f"{second}: its classes are a and c, and those of {first} a and b, so their probabilities have no mean",
+        ),
         ([first, second], f"{second} is a run; name images too, or folders of images"),
         ([first, first, str(photos)], f"{first} is named twice; each run counts once"),
         ([first, str(photos), second], f"{second} is a run; name runs first, then images, or folders of images"),

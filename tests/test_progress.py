@@ -93,8 +93,14 @@ def test_a_run_alone_says_its_own_time(tmp_path, capsys, monkeypatch) -> None:
 )
 def test_a_run_of_a_sweep_says_the_sweeps(tmp_path, capsys, monkeypatch, others, left) -> None:
     monkeypatch.setenv(log.SWEEP, json.dumps({"position": "[3/12]"} | others))
+    monkeypatch.setattr(log, "SETTLED_S", 0.0)
     line = line_after_steps(tmp_path, capsys, monkeypatch)
     assert re.fullmatch(rf"\[3/12\] {tmp_path.name}: epoch 1\.0/4, \d+ s left{left}; mae 0\.123 900 img/s", line), line
+
+
+def test_a_pace_of_first_steps_is_not_that_of_other_runs(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv(log.SWEEP, json.dumps({"seconds": 0.0, "times_this": 1000.0}))
+    assert "for the sweep" not in line_after_steps(tmp_path, capsys, monkeypatch)
 
 
 def test_what_those_beside_have_done_meanwhile_is_not_left(tmp_path, capsys, monkeypatch) -> None:
@@ -129,4 +135,11 @@ def test_numbers_in_words() -> None:
     assert [counted(n, "run") for n in (0, 1, 2, 1234, 2.5)] == ["0 runs", "1 run", "2 runs", "1,234 runs", "2.50 runs"]
     assert counted(1.0, "class", "classes") == "1 class" and counted(2, "class", "classes") == "2 classes"
     assert [duration(s) for s in (0.4, 99, 100, 1500, 6000, 36000)] == ["0 s", "99 s", "1.7 min", "25 min", "1.7 h", "10 h"]
-    assert [about(s) for s in (59, 60, 1500, 6000)] == ["less than a minute", "about 1 min", "about 25 min", "about 1.7 h"]
+    assert [about(s) for s in (59, 60, 140, 290, 1500, 6000)] == [
+        "less than a minute",
+        "about 1 min",
+        "about 2.5 min",
+        "about 5 min",
+        "about 25 min",
+        "about 1.7 h",
+    ]

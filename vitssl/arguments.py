@@ -54,14 +54,18 @@ class Parser(argparse.ArgumentParser):
             message += f" (did you mean {near[0]}?)" if near else ""
         elif message.startswith("unrecognized arguments: "):
             message += " (a name with spaces needs quotes)"
-        elif missing := re.match(r"the following arguments are required: (\w+)|argument (--\w+): expected", message):
-            message += self._meaning(missing[1] or missing[2])
+        elif missing := re.match(r"(the following arguments are required: )(.*)", message):
+            message = missing[1] + ", ".join(f"{name}{self._meaning(name)}" for name in missing[2].split(", "))
+        elif missing := re.match(r"argument (--\w+): expected", message):
+            message += self._meaning(missing[1])
         self.exit(2, f"error: {message}; {self.prog} --help shows what there is\n")
 
     def _meaning(self, name: str) -> str:
-        """The first words of an argument's help, where it has any."""
-        texts = [action.help for action in self._actions if name in (action.dest, action.metavar, *action.option_strings) and action.help]
-        return f" ({re.split('[;:] ', texts[0])[0]})" if texts else ""
+        """An argument's choices, or the first words of its help, where it has any."""
+        mine = next((action for action in self._actions if name in (action.dest, action.metavar, *action.option_strings)), None)
+        if mine is not None and isinstance(mine.choices, tuple):
+            return f" ({', '.join(mine.choices[:-1])} or {mine.choices[-1]})"
+        return f" ({re.split('[;:] ', mine.help)[0]})" if mine is not None and mine.help else ""
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

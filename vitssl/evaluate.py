@@ -24,7 +24,7 @@ from vitssl.evaluators.base import EVALUATED_AT_ONCE
 from vitssl.files import read_json, runs_that_begin
 from vitssl.reader import MOST_IMAGE_BYTES, read_whole
 from vitssl.views import EvalView
-from vitssl.words import counted
+from vitssl.words import counted, few
 
 OneImage = str | Path | Image.Image
 NO_IMAGES = "there are no images; give at least one file or PIL image"
@@ -198,7 +198,8 @@ class Trained:
             raise ConfigError(f"{self.folder} {missing}; import it again with --shards SHARDS, into another folder")
         index = load_index(self.run.data.shards)
         if index.classes != self.classes:
-            raise ConfigError(f"{index.folder}: its classes are not those that {self.folder} was trained on")
+            classes = f"its classes are {few(index.classes)}, and {self.folder} was trained on {few(self.classes)}"
+            raise ConfigError(f"{index.folder}: {classes}")
         return index, train_and_heldout(index, self.run.data, config.needs_labels(self.run), config.classifies(self.run), self.run.seed)
 
     def _views(self, images: OneImage | Iterable[OneImage]) -> Iterator[Batch]:
@@ -269,7 +270,9 @@ def run_folder(path: Path) -> Path:
         if len(begun) == 1:
             return begun[0]
         if begun:
-            raise ConfigError(f"{path} begins the names of {len(begun)} runs; name one, such as {begun[0]}")
+            every = f"{path}-*" if all(run.name.startswith(f"{path.name}-") for run in begun) else f"{path}*"
+            several = f"name one, such as {begun[0]}, or where several may be named {every}"
+            raise ConfigError(f"{path} begins the names of {len(begun)} runs; {several}")
     found = sorted(path.glob("*/*/run.yaml")) or sorted((Path("runs") / path.name).glob("*/run.yaml"))
     if not (path / "run.yaml").is_file() and found:
         raise ConfigError(f"{path} is not a run folder; name one, such as {found[0].parent}")

@@ -25,6 +25,7 @@ from vitssl.terminal import console
 from vitssl.words import about, counted, duration
 
 PACE_S = 600.0  # the time left goes by the pace of so long a time: two lines at least, of slow runs too
+SETTLED_S = 10.0  # then the pace of a run may be that of others
 QUIET_S = 30.0  # without a terminal, a line at least this often
 # Environment variable by which a launcher says what else its sweep has to do, as JSON: "position" of this run, such as [3/12], and how many
 # runs are trained "side_by_side"; for the others "seconds" of their own, as far as their pace is known when this one starts, and
@@ -86,11 +87,14 @@ class Log:
         if task.time_remaining is None or not task.speed or task.total is None:
             return ""
         own_s, own = task.time_remaining, f", {duration(task.time_remaining)} left"
-        others_s = self._sweep.get("seconds", 0.0) + self._sweep.get("times_this", 0.0) * task.total / task.speed
+        since_s, width = time.time() - self._begun_s, self._sweep.get("side_by_side", 1)
+        times_this = self._sweep.get("times_this", 0.0)
+        if times_this and since_s < SETTLED_S:  # many times the first steps, which are slow
+            return own
+        others_s = self._sweep.get("seconds", 0.0) + times_this * task.total / task.speed
         if not others_s:
             return own
         # those beside this one go on meanwhile
-        since_s, width = time.time() - self._begun_s, self._sweep.get("side_by_side", 1)
         all_s, beside_s = own_s + max(0.0, others_s - (width - 1) * since_s), self._sweep.get("longest", 0.0) - since_s
         return f"{own}; {about(max(own_s, beside_s, all_s / width))} left for the sweep"
 

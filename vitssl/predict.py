@@ -22,7 +22,7 @@ from vitssl.data.folders import IMAGE_ENDINGS, other_endings, photos_to_convert,
 from vitssl.evaluate import Trained
 from vitssl.files import check_new
 from vitssl.terminal import console
-from vitssl.words import counted, one_line
+from vitssl.words import counted, few, one_line
 
 FORMULA = tuple("=+-@\t\r\n＝＋－＠")  # noqa: RUF001 - spreadsheets take what begins with one of these for a formula, in full width too
 BEST = 5  # classes of a printed line
@@ -85,7 +85,8 @@ def check_runs(runs: Sequence[Trained]) -> None:
     for run in runs:
         run.check_predicts()
         if run.classes != runs[0].classes:
-            raise ConfigError(f"{run.folder}: its classes are not those of {runs[0].folder}, so their probabilities have no mean")
+            classes = f"its classes are {few(run.classes)}, and those of {runs[0].folder} {few(runs[0].classes)}"
+            raise ConfigError(f"{run.folder}: {classes}, so their probabilities have no mean")
 
 
 def note_of_kinds(runs: Sequence[Trained]) -> str | None:

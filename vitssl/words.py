@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def counted(number: float, one: str, several: str = "") -> str:
@@ -24,6 +24,11 @@ def listed(names: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
+def few(names: Sequence[str], most: int = 4) -> str:
+    """The first of many, and how many there are: cat, dog, fox, ... (10)."""
+    return ", ".join([*names[:most], "..."]) + f" ({len(names)})" if len(names) > most else listed(names)
+
+
 def duration(time_s: float) -> str:
     """A time in the unit that fits it: 45 s, 3.2 min, 25 min, 7.5 h."""
     if time_s < 100:
@@ -33,9 +38,11 @@ def duration(time_s: float) -> str:
 
 
 def about(time_s: float) -> str:
-    """A time that was estimated: less than a minute, about 4 min, about 2.5 h."""
+    """A time that was estimated: less than a minute, about 2.5 min, about 25 min, about 2.5 h."""
     if time_s < 60:
         return "less than a minute"
+    if time_s < 5 * 60:
+        return f"about {round(time_s / 30) / 2:g} min"
     return f"about {time_s / 60:.0f} min" if time_s < 100 * 60 else f"about {duration(time_s)}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Optional
@@ -185,7 +186,9 @@ def _impossible(backbone: BackboneConfig, path: str) -> Iterator[Problem]:
     if len(size.depths) > staged:
         yield Problem(f"{path}.depths", f"{backbone.name} has {staged} stages at most, not {len(size.depths)}")
     if size.embed_dim % size.num_heads:
-        yield Problem(f"{path}.num_heads", f"{size.num_heads} does not divide embed_dim={size.embed_dim}")
+        step = math.lcm(size.num_heads, 4)  # fixed positions need multiples of 4
+        near = max(1, round(size.embed_dim / step)) * step
+        yield Problem(f"{path}.num_heads", f"{size.num_heads} does not divide embed_dim={size.embed_dim}; embed_dim={near} would do")
     if backbone.tokenizer == "shifted" and size.patch_size < 2:
         yield Problem(f"{path}.patch_size", f"{size.patch_size} px cannot be shifted by half (tokenizer: shifted)")
     if backbone.positions == "sincos" and size.embed_dim % 4:

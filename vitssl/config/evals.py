@@ -6,12 +6,14 @@ To add one: its dataclass here with a line in `KINDS`, and a class of the same n
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional
 
 from vitssl.config.backbones import capabilities, family, num_intermediates
 from vitssl.config.base import ConfigError, Problem, closest, less_than, not_positive
+from vitssl.config.methods import flow
 from vitssl.config.objectives import active
 
 if TYPE_CHECKING:
@@ -167,11 +169,21 @@ def parse(name: str, fields: dict[str, Any], overrides: Sequence[str] = ()) -> E
     if not isinstance(fields, dict):
         raise ConfigError(f"{fields!r} is not a set of fields; write {{type: knn}}, or null for off", f"evals.{name}")
     kind = fields.get("type", "classification")
+    if "type" not in fields and (other := _other_type(name, {*fields, *(word.partition("=")[0] for word in overrides)})):
+        whole = flow({name: {"type": other, **fields}})
+        raise ConfigError(f"the type is not named; write {shlex.quote(f'evals={whole}')}", f"evals.{name}.type")
     if not isinstance(kind, str) or kind not in KINDS:
         near = closest(str(kind), list(KINDS))
         meant = f" (did you mean {near[0]}?)" if near else ""
         raise ConfigError(f"{kind!r} is none of {', '.join(KINDS)}{meant}", f"evals.{name}.type")
     return merge(KINDS[kind], fields, list(overrides), field=f"evals.{name}")
+
+
+def _other_type(name: str, fields: set[str]) -> str | None:
+    """The type that was meant where fields are not those of the default: the one of this name, or the one that has them."""
+    if fields <= vars(KINDS["classification"]()).keys():
+        return None
+    return next((kind for kind in sorted(KINDS, key=lambda kind: kind != name) if fields <= vars(KINDS[kind]()).keys()), None)
 
 
 def evals_of(run: Run) -> dict[str, EvalConfig]:

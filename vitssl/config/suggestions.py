@@ -50,6 +50,7 @@ ALSO_CALLED = {
     "evals.knn.k": ("neighbors", "neighbours", "n_neighbors", "num_neighbors"),
     "axes.seed": ("seeds",),
     "arms": ("arm", "methods"),
+    "equalize": ("cost", "equal_cost"),  # as an axis of some sweeps is called
 }
 WHOLE = (SweepFile, Arm, Run, Resources, Site)
 MOST = 3  # that are named

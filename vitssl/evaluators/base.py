@@ -24,6 +24,7 @@ from vitssl.data.loader import EvalLoader
 from vitssl.data.subset import Split
 from vitssl.model import Model
 from vitssl.views import EvalView
+from vitssl.words import few
 
 EVALUATED_AT_ONCE = 128  # images of a rank: without gradients they need little memory, so this does not depend on the training batch
 
@@ -119,7 +120,7 @@ class Subject:
         else:
             index = load_index(shards)
         if index.classes != self.classes:
-            raise ConfigError(f"{index.folder}: its classes are not those that this run was trained on")
+            raise ConfigError(f"{index.folder}: its classes are {few(index.classes)}, and this run was trained on {few(self.classes)}")
         return index, index.where(split), index.label
 
     @property
