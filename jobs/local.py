@@ -123,7 +123,7 @@ def _run_all(jobs: list[Job], launch: Launch, stopper: Stopper, console: Console
                 waiting.remove(job)
                 beside = [remaining(other.job) for other in running.values() if not is_done(other.job)]
                 after = [remaining(other) for other in waiting if not is_done(other)]
-                place = Place(f"[{jobs.index(job) + 1}/{len(jobs)}]", job, beside, after, seen, width, free.pop(0))
+                place = Place(f"[{len(jobs) - len(waiting)}/{len(jobs)}]", job, beside, after, seen, width, free.pop(0))
                 running[pool.submit(_run_job, job, place, launch, stopper, console)] = place
             if not running:
                 return
@@ -138,7 +138,7 @@ def _run_all(jobs: list[Job], launch: Launch, stopper: Stopper, console: Console
 class Place:
     """A run's place in its sweep, and what else is to be done."""
 
-    position: str  # such as [3/12]
+    position: str  # in the order in which runs begin, such as [3/12]
     job: Job
     beside: list[Work]  # what is left of the runs that are trained already
     after: list[Work]  # and of those that come later
