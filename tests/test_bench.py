@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from vitssl import bench
+from vitssl import bench, train_state
+from vitssl.bench import sizes
+from vitssl.bench.base import Bench
 from vitssl.config import ConfigError
 
 
@@ -20,3 +23,22 @@ def test_a_folder_of_another_layout_is_refused_before_anything_is_measured(tmp_p
 def test_an_unknown_comparison_is_refused():
     with pytest.raises(ConfigError, match="--only: speed is not one of"):
         bench.run(None, ["speed"], repeats=1)
+
+
+def test_steps_as_a_gpu_trains_them_work_without_one(tmp_path, monkeypatch):
+    """Compiled without its compiler, and small: what is asserted is that each of the two is what it is named."""
+    built = []
+    monkeypatch.setattr(sizes, "STEPS", 1)
+    monkeypatch.setattr(train_state.torch, "compile", lambda network: built.append(network) or network)
+    here = Bench(tmp_path, tmp_path, torch.device("cpu"), repeats=1)
+    for method, objectives in (("scratch", {"classify"}), ("ssat", {"classify", "mae"})):
+        found = sizes.compiled(here, "vit_pico", method, batch_size=2)
+        assert found.name == f"compile_{method}_vit_pico" and found.ours > 0 and "MFU" in found.note
+        assert len(built) == 1 and set(built.pop().objectives) == objectives
+    assert sizes.beside_timm(here, "vit_pico", batch_size=2).ratio > 0 and len(built) == 2
+
+
+def test_what_needs_a_gpu_is_not_offered_without_one(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=r"--only: compile_ssat_vit_base is not one of .* \(on this machine\)"):
+        bench.run(None, ["compile_ssat_vit_base"], repeats=1)

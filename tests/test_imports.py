@@ -35,7 +35,7 @@ ALLOWED = {
     "objectives": {"config", "dist", "backbones", "data"},
     **{name: CORE | MIDDLE for name in MIDDLE - {"emissions"}},
     "emissions": {"config", "files", "intensity", "workload"},
-    "evaluators": CORE | {"model", "state", "views"},
+    "evaluators": CORE | {"model", "state", "views", "words"},
     "evaluate": CORE | MIDDLE | {"evaluators", "views", "words"},
     "finished": CORE | {"evaluate", "evaluators", "state", "stopping"},
     "features": CORE | {"evaluate", "evaluators"},

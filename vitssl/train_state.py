@@ -137,9 +137,12 @@ def start(train_state: TrainState) -> nn.Module:
     return wrapped
 
 
-def _compiled(network: nn.Module, run: Run) -> nn.Module:
-    """What torch compiles it writes down and loads again: by default from a folder in a shared temporary directory, which belongs to
-    whoever made it first. Ours is this user's alone."""
+def compiled(network: nn.Module, run: Run) -> nn.Module:
+    """The network as torch compiles it.
+
+    What torch compiles it writes down and loads again: by default from a folder in a shared temporary directory, which belongs to whoever
+    made it first. Ours is this user's alone.
+    """
     for variable, name in (("TORCHINDUCTOR_CACHE_DIR", "torchinductor"), ("TRITON_CACHE_DIR", "triton")):
         if variable not in os.environ:
             os.environ[variable] = str(private_folder(run.data) / name)
@@ -153,7 +156,7 @@ def _wrap(train_state: TrainState) -> nn.Module:
     start makes a resumed run and an undisturbed one use the same buckets from their first real step on.
     """
     network = train_state.model
-    ddp_model = _compiled(network, train_state.run) if train_state.run.loop.compile else network
+    ddp_model = compiled(network, train_state.run) if train_state.run.loop.compile else network
     if dist.world_size() == 1:
         return ddp_model
     device_ids = [train_state.device.index] if train_state.device.type == "cuda" else None

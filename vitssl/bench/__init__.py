@@ -14,7 +14,7 @@ import timm
 import torch
 
 from vitssl import dist, memory
-from vitssl.bench import data, masked_tokens, steps, streaming
+from vitssl.bench import data, masked_tokens, sizes, steps, streaming
 from vitssl.bench.base import Bench, Comparison
 from vitssl.config import ConfigError
 from vitssl.data.sources import open_source
@@ -25,6 +25,8 @@ COMPARISONS: dict[str, Callable[[Bench], Comparison]] = {
     "drloc_step_vit": partial(steps.drloc_step, name="drloc_step_vit", backbone="vit_small", pooling="2x2"),
     "drloc_step_swin": partial(steps.drloc_step, name="drloc_step_swin", backbone="swin_tiny", pooling="none"),
     "timm_step": steps.timm_step,
+    **{f"timm_{size}": partial(sizes.beside_timm, name=size) for size in sizes.SIZES},
+    **{f"compile_{method}_{size}": partial(sizes.compiled, name=size, method=method) for size in sizes.SIZES for method in sizes.METHODS},
     "gmml_step": steps.gmml_step,
     "gmml_corruption": steps.gmml_corruption,
     "lut_step": partial(steps.lut_step, name="lut_step", symmetric=True),
@@ -42,7 +44,7 @@ COMPARISONS: dict[str, Callable[[Bench], Comparison]] = {
     "views_bicubic": data.views_bicubic,
     "end_to_end": data.end_to_end,
 }
-NEED_GPU = {"end_to_end"}
+NEED_GPU = {"end_to_end", *(name for name in COMPARISONS if name.startswith(("timm_vit", "compile_")))}
 
 
 def run(images: Path | None, only: list[str], repeats: int) -> dict[str, Any]:

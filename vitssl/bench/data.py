@@ -15,10 +15,10 @@ import torch
 import torchvision
 from PIL import Image
 from timm.data import create_transform
-from torch import Tensor
 
 from vitssl import config, cost
 from vitssl.bench.base import Bench, Comparison
+from vitssl.bench.sizes import peak_flops_s
 from vitssl.bench.steps import SCRATCH, TrainingStep, vit_run
 from vitssl.data import shards
 from vitssl.data.batch import RawBatch
@@ -148,15 +148,6 @@ def end_to_end(bench: Bench) -> Comparison:
 
     comparison = bench.compare("end_to_end", "images/s", real, synthetic, "")
     flops = 2 * cost.measure(run, 10)["macs_train_step"] * comparison.ours
-    speed = f"{flops / 1e12:.1f} TFLOP/s, MFU {flops / _peak(bench):.1%} of this GPU's best matrix product"
+    speed = f"{flops / 1e12:.1f} TFLOP/s, MFU {flops / peak_flops_s(bench):.1%} of this GPU's best matrix product"
     comparison.note = f"ViT-S/16 bf16 with loader and views / the same step on synthetic data, on at most 4 CPU cores; {speed}"
     return comparison
-
-
-def _peak(bench: Bench) -> float:
-    """What this device really reaches on a large bf16 matrix product, FLOP/s: MFU against it needs no table of boards."""
-    size = 8192
-    a_HW: Tensor = torch.randn(size, size, device=bench.device, dtype=torch.bfloat16)
-    multiply = lambda: a_HW @ a_HW  # noqa: E731
-    bench.seconds(multiply, 5)
-    return 2 * size**3 / min(bench.seconds(multiply, 20) for _ in range(3))

@@ -14,6 +14,7 @@ from vitssl.bench.base import Bench, Comparison
 from vitssl.config import Run
 from vitssl.config.data import view_px
 from vitssl.data.batch import Batch
+from vitssl.train_state import compiled
 
 
 def vit_run(*layers: Any) -> Run:
@@ -31,6 +32,7 @@ class TrainingStep:
     def __init__(self, bench: Bench, run: Run, batch_size: int):
         self.run, self.device = run, bench.device
         self.network = model.build(run, 10).to(bench.device).train()
+        self.forward = compiled(self.network, run) if run.loop.compile else self.network
         self.optimizer = optim.make(self.network, self.network.backbone, run.optim)
         index = torch.arange(batch_size, device=bench.device)
         views = {name: _images(bench, run, name, batch_size) for name in config.active_views(run)}
@@ -39,7 +41,7 @@ class TrainingStep:
 
     def __call__(self, batch: Batch | None = None) -> None:
         with dist.autocast(self.device, self.run.loop.precision):
-            total = self.network(batch or self.batch, self.progress)[0]
+            total = self.forward(batch or self.batch, self.progress)[0]
         total.backward()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)

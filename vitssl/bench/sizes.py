@@ -1,0 +1,67 @@
+"""Training steps of ViT-T, S and B as a GPU trains them: in bf16, compiled or not, beside timm's, and as a share of what the device can."""
+
+from __future__ import annotations
+
+import timm
+import torch
+import torch.nn.functional as F
+
+from vitssl import cost
+from vitssl.bench.base import Bench, Comparison
+from vitssl.bench.steps import SCRATCH, SSAT, TrainingStep, vit_run
+
+METHODS = {"scratch": SCRATCH, "ssat": SSAT}
+SIZES = {"vit_tiny": "ViT-T/16", "vit_small": "ViT-S/16", "vit_base": "ViT-B/16"}
+STEPS = 10  # of a round
+BATCH = 256
+
+
+def training_step(bench: Bench, name: str, method: str, compiled: bool, batch_size: int = BATCH) -> TrainingStep:
+    fields = {"backbone": {"name": name, "positions": "learned"}, "loop": {"precision": "bf16", "compile": compiled}}
+    return TrainingStep(bench, vit_run(METHODS[method], fields), batch_size)
+
+
+def compiled(bench: Bench, name: str, method: str, batch_size: int = BATCH) -> Comparison:
+    """Compiled against plain: images a second, and the share of the device that each uses."""
+    steps = [training_step(bench, name, method, how, batch_size) for how in (True, False)]
+    ours, rival = (lambda step=step: batch_size / bench.seconds(step, STEPS) for step in steps)
+    comparison = bench.compare(f"compile_{method}_{name}", "images/s", ours, rival, "")
+    image_flops = 2 * cost.measure(steps[0].run, 10)["macs_train_step"]
+    shares = [f"{image_flops * speed / peak_flops_s(bench):.1%}" for speed in (comparison.ours, comparison.rival)]
+    comparison.note = (
+        f"{SIZES.get(name, name)} {method} at 224 px, bf16, batch {batch_size}, compiled / not; MFU {' / '.join(shares)} of this device's "
+        f"best matrix product{_memory(bench)}"
+    )
+    return comparison
+
+
+def beside_timm(bench: Bench, name: str, batch_size: int = BATCH) -> Comparison:
+    """The step of training from scratch against plain timm's, both compiled."""
+    ours = training_step(bench, name, "scratch", compiled=True, batch_size=batch_size)
+    network = timm.create_model(f"{name}_patch16_224" if name in SIZES else "test_vit", num_classes=10, img_size=224)
+    network = network.to(bench.device).train()
+    optimizer = torch.optim.AdamW(network.parameters(), fused=True)
+    images, labels, forward = ours.batch.views["main"], ours.batch.targets["main"], torch.compile(network)
+
+    def step() -> None:
+        with torch.autocast(bench.device.type, torch.bfloat16):
+            loss = F.cross_entropy(forward(images), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    note = f"our {SIZES.get(name, name)} training step / plain timm's at 224 px, bf16, both compiled, batch {batch_size}"
+    return bench.compare(f"timm_{name}", "s", lambda: bench.seconds(ours, STEPS), lambda: bench.seconds(step, STEPS), note)
+
+
+def peak_flops_s(bench: Bench) -> float:
+    """What this device really reaches on a large bf16 matrix product, FLOP/s: MFU against it needs no table of boards."""
+    size = 8192 if bench.device.type == "cuda" else 256
+    a_HW = torch.randn(size, size, device=bench.device, dtype=torch.bfloat16)
+    multiply = lambda: a_HW @ a_HW  # noqa: E731
+    bench.seconds(multiply, 5)
+    return 2 * size**3 / min(bench.seconds(multiply, 20) for _ in range(3))
+
+
+def _memory(bench: Bench) -> str:
+    return f"; at most {torch.cuda.max_memory_allocated(bench.device) / 2**30:.1f} GiB" if bench.device.type == "cuda" else ""
