@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from vitssl.report.best import fewest, interval, level
+from vitssl.report.best import fewest, interval, level, told_by_seeds
 from vitssl.report.costs import begin, macs
 from vitssl.report.grid import SEED, Grid
 from vitssl.report.rows import Row, finished
-from vitssl.report.stats import LEAST, difference
+from vitssl.report.stats import LEAST
 from vitssl.report.table import signed
 
 ENOUGH = 5  # seeds; an interval of fewer is so wide that it holds differences which matter
@@ -47,7 +47,7 @@ def recommendation(grid: Grid, column: Any) -> str:
 def _cheaper(grid: Grid, column: Any, row: Row, share: float) -> str:
     """One that costs a share of the arm of the best mean; as long as seeds are few the means count too."""
     ranked = grid.ranking(column)
-    gap, best = difference(grid.scores(row, column), grid.scores(ranked[0], column)), grid.label(ranked[0])
+    gap, best = grid.gap(row, ranked[0], column), grid.label(ranked[0])
     assert gap is not None
     if fewest(grid, ranked, column) < ENOUGH:
         take = f"{begin(grid, column, 'For')} now take {grid.label(row)} where cost matters most ({share:.2f}x the multiply-adds of {best})"
@@ -59,7 +59,7 @@ def _cheaper(grid: Grid, column: Any, row: Row, share: float) -> str:
 def _undecided(grid: Grid, column: Any) -> bool:
     """Could more seeds name the best arm of a column?"""
     if ranked := grid.ranking(column):
-        return len(level(grid, column)) > 1 and fewest(grid, ranked, column) < ENOUGH
+        return len(level(grid, column)) > 1 and fewest(grid, ranked, column) < ENOUGH and not told_by_seeds(grid, column)
     return not grid.unchosen(column) and sum(bool(grid.scores(row, column)) for row in grid.rows) > 1
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from vitssl.report.grid import Grid
 from vitssl.report.rows import Row
-from vitssl.report.stats import LEAST, Difference, difference
+from vitssl.report.stats import LEAST, NORMAL, Difference
 from vitssl.report.table import signed
 from vitssl.report.tables import plus_minus
 from vitssl.report.unlabelled import called, objectives
@@ -28,8 +28,10 @@ def best(grid: Grid, column: Any) -> str:
     shown = f"{grid.label(first)}: {plus_minus(scores)}{unit}"
     if len(near) > 1:
         place = f"{place}, " if (place := grid.place(column)) else ""
+        who = "the test images" if told_by_seeds(grid, column) else f"{seeds} seeds"
         how = "cannot tell" if seeds >= LEAST else "are too few to tell"
-        apart = f"{place}{seeds} seeds {how} {_named(grid, near)} apart in {grid.measured.name}"
+        who = who if place else who[:1].upper() + who[1:]
+        apart = f"{place}{who} {how} {_named(grid, near)} apart in {grid.measured.name}"
         return f"{apart}; the best mean is that of {shown}{_versus(grid, ranked, column)}."
     number = counted(len(scores), "seed")
     return f"{_on(grid, column)}the best arm by {grid.measured.name} is {shown} ({number}){_versus(grid, ranked, column)}."
@@ -41,16 +43,22 @@ def fewest(grid: Grid, rows: list[Row], column: Any) -> int:
 
 
 def level(grid: Grid, column: Any) -> list[Row]:
-    """The row of the best mean, and those that its seeds do not tell from it, from the best; but for those that are told from another."""
+    """The row of the best mean, and those that seeds or test images do not tell from it; but for those that are told from another."""
     first, *others = grid.ranking(column)
     near = [first, *(row for row in others if _open(grid, first, row, column))]
     # a row is after those of better means
     return [row for i, row in enumerate(near) if all(_open(grid, better, row, column) for better in near[:i])]
 
 
+def told_by_seeds(grid: Grid, column: Any) -> bool:
+    """Do the seeds tell the best mean from all others, so that where arms are level the test images are too few?"""
+    first, *others = grid.ranking(column)
+    return not any(gap.open_by_seeds for row in others if (gap := grid.gap(first, row, column)))
+
+
 def _open(grid: Grid, one: Row, other: Row, column: Any) -> bool:
     """May the difference between two ranked rows be chance?"""
-    gap = difference(grid.scores(one, column), grid.scores(other, column))
+    gap = grid.gap(one, other, column)
     assert gap is not None  # both have scores
     return gap.open
 
@@ -63,7 +71,7 @@ def _versus(grid: Grid, ranked: list[Row], column: Any) -> str:
     """The first row against its baseline; of rows that the seeds do not tell from it against one of these."""
     near, base = level(grid, column), grid.baseline(ranked[0])
     base = next((row for row in near[1:] if row is base), near[1]) if len(near) > 1 else base
-    gap = difference(grid.scores(ranked[0], column), grid.scores(base, column)) if base else None
+    gap = grid.gap(ranked[0], base, column) if base else None
     if base is None or gap is None:
         return ""
     told = f" ({interval(gap)})" if gap.seeds >= LEAST or gap.constant else ""  # that seeds are too few for one is said before
@@ -71,10 +79,12 @@ def _versus(grid: Grid, ranked: list[Row], column: Any) -> str:
 
 
 def interval(gap: Difference) -> str:
-    """In words, or why there is none."""
+    """In words, or why there is none; and what the test images leave open, where that is more."""
+    half, images = 0.0 if gap.low is None or gap.high is None else (gap.high - gap.low) / 2, NORMAL * (gap.images_error or 0)
+    also = f"; ± {images:.2f} over the test images" if images > half else ""
     if gap.low is None or gap.high is None:
-        return f"in each of {counted(gap.seeds, 'seed')}" if gap.constant else gap.how
-    return f"95 % interval {signed(gap.low)} to {signed(gap.high)}"
+        return f"in each of {counted(gap.seeds, 'seed')}{also}" if gap.constant else gap.how
+    return f"95 % interval {signed(gap.low)} to {signed(gap.high)}{also}"
 
 
 def _equal(grid: Grid, rows: list[Row], column: Any) -> str:

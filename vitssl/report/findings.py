@@ -139,7 +139,8 @@ def _test_images(grid: Grid) -> str:
     if grid.measured.unit != "%" or name is None or not 0 < sets[name] < FEW:
         return ""
     which = f" of {name}" if len(sets) > 1 else ""
-    return f"The test set{which} has {counted(sets[name], 'image')}: one of them is {100 / sets[name]:.1f} points."
+    one = f"The test set{which} has {counted(sets[name], 'image')}: one of them is {100 / sets[name]:.1f} points"
+    return f"{one}, and intervals over seeds, which share these images, do not say how other images would come out."
 
 
 def _against_paper(grid: Grid) -> str:

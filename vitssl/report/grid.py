@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isclose
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from vitssl.config.evals import METRICS, Metric, metric_parts
 from vitssl.report.collect import Arm, Cell, Sweep
 from vitssl.report.hyperparameters import fields_between, fields_between_arms, is_setting, sets_hyperparameters
+from vitssl.report.images import paired_error
 from vitssl.report.rows import Row, Selection, finished
 from vitssl.report.stats import Difference, difference
 from vitssl.words import listed
@@ -216,7 +218,20 @@ class Grid:
 
     def against_baseline(self, row: Row, column: Any) -> Difference | None:
         base = self.baseline(row)
-        return difference(self.scores(row, column), self.scores(base, column)) if base else None
+        return self.gap(row, base, column) if base else None
+
+    def gap(self, one: Row, other: Row, column: Any) -> Difference | None:
+        """What a row is better by than another; None where one of them has no figure."""
+        gap = difference(self.scores(one, column), self.scores(other, column))
+        if gap is None or self.metric[1] != "top1":
+            return gap
+        return replace(gap, images_error=paired_error(*(self._predictions(row, column) for row in (one, other))))
+
+    def _predictions(self, row: Row, column: Any) -> list[Path]:
+        """The files of the finished seeds."""
+        evaluator, metric = self.metric
+        done = (cell for cell in row.columns.get(column, []) if cell.result(evaluator, metric) is not None)
+        return [cell.last.path / f"predictions-{evaluator}.npz" for cell in done]
 
 
 def lay_out(sweep: Sweep) -> Grid:

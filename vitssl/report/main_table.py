@@ -117,7 +117,7 @@ def _best(grid: Grid, places: list[tuple[Any, str]]) -> set[tuple[int, int]]:
 
 def _bold(best: set[tuple[int, int]]) -> str:
     several = len(best) > len({column for _, column in best})
-    return f"the best mean{' and what the seeds do not tell from it' * several}"
+    return f"the best mean{' and what is not clearly behind it' * several}"
 
 
 def _ahead(grid: Grid, column: Any) -> list[Row]:

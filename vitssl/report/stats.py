@@ -9,6 +9,7 @@ from statistics import mean, stdev, variance
 from scipy.stats import t
 
 LEVEL = 0.95
+NORMAL = 1.96  # standard errors to either side of a mean that hold 95 % of what chance gives
 LEAST = 3  # seeds for an interval: of two it reaches nine of their standard deviations to either side, beyond what many metrics can be
 NOTHING = 1e-9  # of spread: what is left of equal figures that were computed in another order
 
@@ -22,6 +23,7 @@ class Difference:
         how: in words: which seeds the interval is computed from, or why there is none.
         seeds: of the arm that has the fewest.
         constant: is it the same in every seed?
+        images_error: its standard error over the test images, which all seeds share; None where that is not known.
     """
 
     mean: float
@@ -30,10 +32,15 @@ class Difference:
     how: str
     seeds: int
     constant: bool = False
+    images_error: float | None = None
 
     @property
     def open(self) -> bool:
-        """Do the seeds leave open which of the two is better?"""
+        """Do the seeds, or the test images, leave open which of the two is better?"""
+        return self.open_by_seeds or (self.images_error is not None and abs(self.mean) <= NORMAL * self.images_error)
+
+    @property
+    def open_by_seeds(self) -> bool:
         if self.low is None or self.high is None:
             return self.seeds < LEAST or self.mean == 0
         return self.low <= 0 <= self.high
