@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import re
@@ -78,7 +79,7 @@ def test_a_cpu_that_worked_on_other_things_is_not_compared(grid):
     cpu = {"gpus": 0, "cores": 4, "other_cpu_time_s": 1800.0}
     assert costs.doubt(grid((1.0, 1.0, 1.0), cpu_time_s=3000.0, **cpu), None) == ""
     busy = grid((1.0, 1.0, 1.0), cpu_time_s=1800.0, **cpu)
-    assert costs.doubt(busy, None) == "in a run of scratch the CPU worked on it for 50% of the time"
+    assert costs.doubt(busy, None) == "while a model of scratch was trained the CPU worked on it for 50% of the time"
     kept = "other work (other runs, too) kept 0.5 of a run's 4 cores busy on average"
     assert costs.other_work(busy) == f"During the runs {kept}, and 0.5 during one of them."
     assert costs.other_work(busy) in sentences(busy)
@@ -87,7 +88,7 @@ def test_a_cpu_that_worked_on_other_things_is_not_compared(grid):
 def test_threads_that_other_work_leaves_no_core_to_are_not_compared(grid):
     """Two spinning threads on one core work all the time: the default is two of them, on a machine of two cores."""
     crowded = grid((1.0, 1.0, 1.0), gpus=0, cores=2, cpu_time_s=3600.0, other_cpu_time_s=3600.0)
-    assert costs.doubt(crowded, None) == "other work took 50% of the cores that a run of scratch has threads for"
+    assert costs.doubt(crowded, None) == "other work took 50% of the cores that the training of a model of scratch has threads for"
 
 
 def test_threads_without_a_core_and_cores_without_a_thread_are_nobodys_work(grid):
@@ -96,13 +97,13 @@ def test_threads_without_a_core_and_cores_without_a_thread_are_nobodys_work(grid
     assert costs.doubt(grid((1.0, 1.0, 1.0), cores=1, other_cpu_time_s=0.0, **alone), None) == ""
     assert costs.doubt(grid((1.0, 1.0, 1.0), cores=4, other_cpu_time_s=7200.0, **alone), None) == ""
     said = costs.doubt(grid((1.0, 1.0, 1.0), cores=4, other_cpu_time_s=10800.0, **alone), None)
-    assert said == "other work took 50% of the cores that a run of scratch has threads for"
+    assert said == "other work took 50% of the cores that the training of a model of scratch has threads for"
 
 
 def test_other_work_leaves_no_less_than_no_core(grid):
     """Two clocks that are read one after the other may find more work than there are cores."""
     crowded = grid((1.0, 1.0, 1.0), gpus=0, cores=2, cpu_time_s=3600.0, other_cpu_time_s=7400.0)
-    assert costs.doubt(crowded, None) == "other work took 100% of the cores that a run of scratch has threads for"
+    assert costs.doubt(crowded, None) == "other work took 100% of the cores that the training of a model of scratch has threads for"
 
 
 def test_the_page_on_costs_names_all_that_speaks_against_a_comparison():
@@ -246,3 +247,11 @@ def test_a_sweep_of_equal_cost_says_so(sweep):
     equal = {"all": {"quantity": "kwh", "reference": "ssat"}, "axes": {}}
     laid_out = lay_out(collect(sweep({"scratch": 80.0, "ssat": 90.0}, AXES, columns=None, equal=equal)))
     assert "Every arm trains for the energy of ssat." in main_table.table(laid_out).caption
+
+
+def test_a_short_stage_that_was_disturbed_costs_its_model_little(grid):
+    """Of a chain all of the time counts: one of two cores for a tenth of it, where there are two threads, is a twentieth."""
+    quiet = grid((1.0, 1.0, 1.0), gpus=0, cores=2, cpu_time_s=3600.0, other_cpu_time_s=0.0).rows[0].columns[None][0].last
+    record = quiet.emissions[0] | {"duration_s": 400.0}
+    disturbed = dataclasses.replace(quiet, emissions=[record | {"other_cpu_time_s": 400.0}])
+    assert costs.cores_left([disturbed]) == pytest.approx(0.5) and costs.cores_left([quiet, disturbed]) == pytest.approx(0.95)

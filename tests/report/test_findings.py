@@ -171,12 +171,17 @@ def test_what_the_command_line_makes_unequal_is_not_called_equal(sweep):
         change(run, epochs=4, warmup_epochs=0)
     said = sentence(lay_out(collect(folder)))
     assert said == (
-        "Not equal epochs: images seen in training are 8,000 (4 epochs) for Scratch and SSAT, 16,000 (4 + 4 epochs) for SSL+FT "
+        "Images seen in training differ: 8,000 (4 epochs) for Scratch and SSAT, 16,000 (4 + 4 epochs) for SSL+FT "
         "(equalize=macs gives all arms equal costs)."
     )
     facts = json.loads((folder / "sweep.json").read_text()) | {"equal": {"all": {"quantity": "macs", "reference": "ssat"}, "axes": {}}}
     (folder / "sweep.json").write_text(json.dumps(facts))
     assert "equalize" not in sentence(lay_out(collect(folder))), "their costs are equal"
+    rule = {"quantity": "macs", "reference": "ssat"}
+    facts |= {"equal": {"all": None, "axes": {"cost": {"equal MACs": rule}}}, "axes": {**facts["axes"], "cost": ["equal epochs"]}}
+    (folder / "sweep.json").write_text(json.dumps(facts))
+    advice = "('axes.cost=[equal epochs,equal MACs]' also gives all arms equal costs)"
+    assert sentence(lay_out(collect(folder))).endswith(f"SSL+FT {advice}."), "the file has an axis for it"
     assert not any("Equal epochs" in line for line in sentences(lay_out(collect(folder))))
     table = main_table.table(lay_out(collect(folder)))
     assert [row[table.header.index("epochs")].text for row in table.rows] == ["4", "4 + 4", "4"]
@@ -340,9 +345,9 @@ def test_epochs_that_equal_costs_ask_for_are_no_choice(sweep):
     grid = lay_out(collect(folder))
     assert grid.unselected == [] and grid.unchosen(None) == ""
     assert [len(part.ranking(None)) for part in grid.parts()] == [2, 2]
-    assert sentence(grid).startswith("At equal epochs: equal epochs: every arm sees") and " At equal MACs: not equal epochs: " in sentence(
-        grid
-    )
+    assert sentence(grid).startswith(
+        "At equal epochs: equal epochs: every arm sees"
+    ) and " At equal MACs: images seen in training differ: " in sentence(grid)
 
 
 SLOWER = {"optim": {"lr": 5.0}}

@@ -49,7 +49,7 @@ def plain(table: Table | None) -> str:
 
 def lines(texts: list[str]) -> str:
     """A list; a figure stays on a line with its unit and its spread."""
-    items = "".join(f"<li>{UNITS.sub(NO_BREAK, escape(text))}</li>" for text in texts)
+    items = "".join(f"<li>{UNITS.sub(NO_BREAK, render.coded(text))}</li>" for text in texts)
     return f'<ul class="lines">{items}</ul>\n' if texts else ""
 
 

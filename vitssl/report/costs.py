@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import mean
 from typing import Any
@@ -77,12 +78,13 @@ def doubt(grid: Grid, column: Any) -> str:
         hours = [hours for cell in done if (hours := cost_of(cell)["device_hours"])]
         if hours and max(hours) > ALIKE * min(hours):
             return f"of equal runs of {grid.label(row)} one took {max(hours) / min(hours):.1f} times as long as another"
-        shares = [share for cell in done for _, run in cell.stages if (share := worked(run)) is not None]
+        models = [[run for _, run in cell.stages] for cell in done]  # all stages at once: one that is short costs its model little
+        shares = [share for runs in models if (share := worked(runs)) is not None]
         if shares and min(shares) < WORKED:
-            return f"in a run of {grid.label(row)} the CPU worked on it for {min(shares):.0%} of the time"
-        left = [cores for cell in done for _, run in cell.stages if (cores := cores_left(run)) is not None]
+            return f"while a model of {grid.label(row)} was trained the CPU worked on it for {min(shares):.0%} of the time"
+        left = [cores for runs in models if (cores := cores_left(runs)) is not None]
         if left and min(left) < LEFT:
-            return f"other work took {1 - min(left):.0%} of the cores that a run of {grid.label(row)} has threads for"
+            return f"other work took {1 - min(left):.0%} of the cores that the training of a model of {grid.label(row)} has threads for"
     return ""
 
 
@@ -92,23 +94,24 @@ def doubted(grid: Grid) -> str:
     return next((f"{reason} (on {name})" if name and grid.axis else reason for name, reason in reasons if reason), "")
 
 
-def worked(run: RunFolder) -> float | None:
-    """The CPU time of a run's processes relative to its duration, on CPUs; None on GPUs, which do not need one all the time."""
-    records = [record for record in run.emissions if "cpu_time_s" in record and not record["gpus"]]
+def worked(runs: Iterable[RunFolder]) -> float | None:
+    """The CPU time of the runs' processes relative to their duration, on CPUs; None on GPUs, which do not need one all the time."""
+    records = [record for run in runs for record in run.emissions if "cpu_time_s" in record and not record["gpus"]]
     duration_s = sum(record["duration_s"] for record in records)
     return sum(record["cpu_time_s"] for record in records) / duration_s if duration_s else None
 
 
-def cores_left(run: RunFolder) -> float | None:
-    """What other work left to a run on CPUs of the cores that it has threads for and may use; None on GPUs, or where not recorded."""
-    records = [r for r in run.emissions if r.keys() >= {"other_cpu_time_s", "cores"} and not r["gpus"] and r["duration_s"]]
-    if not records:
-        return None
-    # of all attempts: one that was stopped at once says little
-    left_s = sum(r["cores"] * r["duration_s"] - r["other_cpu_time_s"] for r in records)
-    threads = run.run["loop"]["threads"] * max(1, run.job.get("gpus_per_node", 1))  # of all processes of a node
+def cores_left(runs: Iterable[RunFolder]) -> float | None:
+    """What other work left to runs on CPUs of the cores that they have threads for and may use; None on GPUs, or where not recorded."""
+    left_s = wanted_s = 0.0
+    for run in runs:
+        threads = run.run["loop"]["threads"] * max(1, run.job.get("gpus_per_node", 1))  # of all processes of a node
+        # of all attempts: one that was stopped at once says little
+        for r in (r for r in run.emissions if r.keys() >= {"other_cpu_time_s", "cores"} and not r["gpus"]):
+            left_s += r["cores"] * r["duration_s"] - r["other_cpu_time_s"]
+            wanted_s += min(r["cores"], threads) * r["duration_s"]
     # what is left of a busy machine by the clocks of two counters may be a little below nothing
-    return max(0.0, left_s / sum(min(r["cores"], threads) * r["duration_s"] for r in records))
+    return max(0.0, left_s / wanted_s) if wanted_s else None
 
 
 def other_work(grid: Grid) -> str:

@@ -30,6 +30,11 @@ MOST_UNBROKEN = 32  # letters of an arm's name that stand in one line of a termi
 STYLES = {PUBLISHED: "italic blue", NOTE: "dim", BAD: "bold red"}
 
 
+def coded(text: str) -> str:
+    """As HTML, with what stands between backticks as code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
+
+
 def html(table: Table) -> str:
     """A <figure> that scrolls inside the page when that is narrow; a script may sort its lines by the cells' data-value."""
     groups = "".join(f'<th colspan="{span}" class="group">{escape(label)}</th>' for label, span in table.groups)
@@ -38,7 +43,7 @@ def html(table: Table) -> str:
     over = f'<tr class="groups">{groups}</tr>' if groups else ""
     return (
         f'<figure><div class="scroll" tabindex="0" role="region" aria-label="{escape(table.title)}"><table>\n'
-        f"<thead>{over}<tr>{head}</tr></thead>\n<tbody>{body}</tbody>\n</table></div>\n<figcaption>{escape(table.caption)}</figcaption></figure>\n"
+        f"<thead>{over}<tr>{head}</tr></thead>\n<tbody>{body}</tbody>\n</table></div>\n<figcaption>{coded(table.caption)}</figcaption></figure>\n"
     )
 
 

@@ -85,8 +85,7 @@ def _compared(grid: Grid, column: Any, point: dict[str, Any]) -> str:
         return ""
     totals = [sum(seen for _, seen in stages) for stages in plans.values()]
     if max(totals) > 1.005 * min(totals):
-        equal = grid.sweep.facts.get("equal") or {}
-        return _differing(plans, advise=not (equal.get("all") or equal.get("axes")))
+        return _differing(plans, _equal_costs(grid))
     first = min(plans.values(), key=len)
     text = f"Equal epochs: every arm sees {totals[0]:,.0f} images in training" + (f", {_in_words(first)}" if len(first) == 1 else "")
     before = {arm: _before(row, column, plans[arm]) for row in rows if (arm := grid.called(row.arm)) in plans}
@@ -94,13 +93,24 @@ def _compared(grid: Grid, column: Any, point: dict[str, Any]) -> str:
     return "; ".join([text, *(f"{listed(arms)} {'spends' if len(arms) == 1 else 'spend'} {spent}" for spent, arms in chains)])
 
 
-def _differing(plans: dict[str, Plan], advise: bool) -> str:
+def _equal_costs(grid: Grid) -> str:
+    """What to type for equal costs; empty where the report has them."""
+    equal, axes = grid.sweep.facts.get("equal") or {}, grid.sweep.facts.get("axes") or {}
+    if equal.get("all"):
+        return ""
+    for axis, values in (equal.get("axes") or {}).items():
+        chosen = [str(value) for value in axes.get(axis, [])]
+        others = [value for value, rule in values.items() if rule and value not in chosen]
+        return f" ('axes.{axis}=[{','.join([*chosen, *others])}]' also gives all arms equal costs)" if others else ""
+    return " (equalize=macs gives all arms equal costs)"
+
+
+def _differing(plans: dict[str, Plan], advice: str) -> str:
     groups = _grouped({label: f"{sum(seen for _, seen in stages):,.0f} ({_in_words(stages)})" for label, stages in plans.items()})
     if len(groups) > MOST_SPELLED:
         return "Arms differ in how many images they see in training"
     seen = ", ".join(f"{text} for {listed(labels)}" for text, labels in groups)
-    advice = " (equalize=macs gives all arms equal costs)" if advise else ""
-    return f"Not equal epochs: images seen in training are {seen}{advice}"
+    return f"Images seen in training differ: {seen}{advice}"
 
 
 def _before(row: Row, column: Any, stages: Plan) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from vitssl.config import Optim, Run, checkpoint_fields, dotted, scaled_lr
@@ -118,6 +119,15 @@ def _rate(run: dict[str, Any]) -> str:
     return f"{scaled_lr(optim, optim.lr):.3g} ({optim.lr:g}, {optim.lr_rule})"
 
 
+def _span(records: list[dict[str, Any]]) -> str:
+    """From when to when runs were tracked; empty where none was."""
+    shown = [
+        time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(moment))
+        for moment in ((min(r["start"] for r in records), max(r["end"] for r in records)) if records else ())
+    ]
+    return " to ".join(shown)
+
+
 def provenance(grid: Grid) -> dict[str, str]:
     """Where the numbers come from, as name and text."""
     sweep = grid.sweep
@@ -131,7 +141,8 @@ def provenance(grid: Grid) -> dict[str, str]:
         "command": [facts.get("command")],
         "sweep file": [facts.get("file")],
         "commit": [f"{facts['commit']}{dirty}" if facts.get("commit") else "not a git checkout"],
-        "submitted": [facts.get("created")],
+        "trained": [_span(records)],
+        "last submitted": [facts.get("created")],
         "source snapshot": [run.job.get("source") for run in runs],
         "hardware": [f"{e['device']}, {_processes(e['world_size'])}" for e in starts],
         "inference speed": [f"on {c['inference_device']}, batch {c['inference_batch_size']}, {c['precision']}" for c in costs],
