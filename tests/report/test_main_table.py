@@ -171,7 +171,7 @@ def test_a_caption_says_once_what_cells_would_repeat(sweep):
     folder = sweep({"scratch": 80.0, "ssat": 82.0}, {"seed": [0, 1, 2]}, columns=None)
     text = latex.paper(lay_out(collect(folder)))
     assert r"\caption{Top-1 \%: mean $\pm$ std over 3 seeds; bold: the best mean; costs of training one model.}" in text
-    assert r"ssat & \textbf{82.00 $\pm$ 0.00} & 323 & 1.00 & 250 & 100 \\" in text
+    assert r"ssat & \textbf{82.00 $\pm$ 0.00} & +2.00 in each seed & 323 & 1.00 & 250 & 100 \\" in text
     assert r"CO\textsubscript{2}e" in text and "resizebox" not in text
 
 
@@ -180,7 +180,8 @@ def test_bold_are_those_that_the_seeds_tell_from_the_others(sweep):
     top1 = {"scratch": 80.0, "sslft": 90.0, "ssat": lambda at: 90.0 + at["seed"]}
     grid = lay_out(collect(sweep(top1, {"seed": [0, 1, 2]}, columns=None)))
     assert {row for row, _ in main_table.table(grid).best} == {1, 2}
-    assert "bold: the best mean and what is not clearly behind it" in main_table.for_paper(grid)[1]
+    caption = main_table.for_paper(grid)[1]
+    assert "over 3 seeds; in brackets 95 % intervals; bold: the best mean and what is not clearly behind it" in caption
     near = lay_out(collect(sweep({"sslft": 90.0, "ssat": top1["ssat"]}, {"seed": [0, 1, 2]}, columns=None, baseline="sslft", name="near")))
     assert main_table.table(near).best == set()
 

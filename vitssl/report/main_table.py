@@ -63,7 +63,7 @@ def for_paper(grid: Grid, names: list[str] | None = None) -> tuple[Table, str]:
     What was measured and does not compare the arms is there only if it is asked for by name.
     """
     doubted = MEASURED if costs.doubted(grid) else set()
-    names = names or [name for name in _usual(grid) if name not in {"difference", "baseline", *doubted}]
+    names = names or [name for name in _usual(grid) if name not in {"difference", *doubted}]
     made = table(grid, names)
     counts = {match[2] for row in made.rows for entry in row if (match := SEEDS.match(entry.text))}
     seeds = "mean ± std over the seeds (their number)"
@@ -73,9 +73,11 @@ def for_paper(grid: Grid, names: list[str] | None = None) -> tuple[Table, str]:
     printed = "; italics: printed in the paper" if any(entry.kind == PUBLISHED for row in made.rows for entry in row) else ""
     at = f" at {grid.part}" if grid.part else ""
     bold = f"; bold: {_bold(made.best)}" if made.best else ""
+    gaps = [gap for row in grid.rows for column in grid.columns if (gap := grid.against_baseline(row, column))]
+    against = "; in brackets 95 % intervals" if "baseline" in names and any(gap.low is not None for gap in gaps) else ""
     spent = "; costs of training one model" if SPENT & set(names) else ""
     spent += "; measured hours and energy do not compare the arms" if doubted & set(names) else ""
-    return made, f"{_title(grid)}{at}: {seeds}{bold}{printed}{spent}."
+    return made, f"{_title(grid)}{at}: {seeds}{against}{bold}{printed}{spent}."
 
 
 def differences(grid: Grid, names: list[str] | None = None) -> Table | None:
