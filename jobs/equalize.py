@@ -76,8 +76,12 @@ class _Costs:
         pace = self._paces.get(key_of(stage.run, resources_of(self.spec, arm), self.launch))
         of_an_image = pace and (1 / pace.images_per_s if self.quantity == "gpu_hours" else pace.kwh_per_image)
         if of_an_image is None:
-            unknown = f"no finished run in {self.launch.sweep.parent} has this architecture and says what it takes"
-            raise ConfigError(f"{unknown}; run it without equalize first (equalize=null name=pace), or take macs", "equalize", stage.where)
+            others = f"no finished run of another sweep in {self.launch.sweep.parent} has this architecture and says what it takes"
+            own = (
+                f"its own do not count, which would change it as they end: give this one another name= if {self.launch.sweep.name} is done"
+            )
+            advice = f"{own}, run it without equalize first (equalize=null name=pace), or take macs"
+            raise ConfigError(f"{others}; {advice}", "equalize", stage.where)
         return of_an_image
 
 

@@ -10,7 +10,7 @@ from jobs.axes import is_of_values
 from jobs.shards import expected_index
 from jobs.sweep import Spec
 from vitssl.config import SIZES, Run, active, dotted, nested, size_of
-from vitssl.config.methods import flow
+from vitssl.config.methods import METHODS, flow
 from vitssl.words import listed
 
 if TYPE_CHECKING:
@@ -18,12 +18,16 @@ if TYPE_CHECKING:
 
 CONTRASTED = ("simclr", "dino")  # what tells an image's views from others': by their colours, where these are alike
 COLOURS = "[{jitter: {prob: 0.8}}, {gray: {prob: 0.2}}]"
+# the objectives that pretrain alone
+ALONE = {name for method in METHODS if len(objectives := nested(method.fields).get("objectives") or {}) == 1 for name in objectives} - {
+    "classify"
+}
 LARGER = 10  # times as many weights as the network's has a decoder that costs far more than it
 
 
 def notes(spec: Spec, made: Sequence[Cell]) -> list[str]:
     """A line each, the same one once."""
-    of_stages = (*_weightless(made), *_alike_in_colours(made), *_large_decoders(made))
+    of_stages = (*_beside(spec, made), *_weightless(made), *_alike_in_colours(made), *_large_decoders(made))
     return list(dict.fromkeys((*kept_patches(made), *_own_values(spec), *_draws(spec, made), *_started(spec, made), *of_stages)))
 
 
@@ -63,6 +67,17 @@ def _started(spec: Spec, made: Sequence[Cell]) -> Iterator[str]:
     for stage in (stage for cell in made if cell.arm == spec.baseline for stage in cell.stages):
         if "init_from" in stage.cli_fields and stage.run.init_from is not None:
             yield f"{spec.baseline}, the baseline, starts from {stage.run.init_from} too; what that cost is in no figure of this sweep"
+
+
+def _beside(spec: Spec, made: Sequence[Cell]) -> Iterator[str]:
+    """Methods of pretraining that the command line adds to Runs which classify: what was there stays."""
+    for setting in (one for one in spec.overrides.settings if one.objective is None):
+        typed = nested({setting.field: setting.value}).get("objectives") or {}
+        for name in (name for name, value in typed.items() if name in ALONE and value is not None and "classify" not in typed):
+            joint = dict.fromkeys(place for place, run in _places(made) if {name, "classify"} <= active(run.objectives).keys())
+            if joint:
+                before = f"to pretrain by {name} alone takes a stage before, as in sweeps/methods.yaml"
+                yield f"{name} of {listed(joint)} is trained beside classify, in the same steps; {before}"
 
 
 def _weightless(made: Iterable[Cell]) -> Iterator[str]:

@@ -163,6 +163,12 @@ def test_a_run_is_named_by_the_beginning_of_its_name_where_no_other_has_it(train
         assert vitssl.load(trained.parent / begun).folder.name == "ssat-s0-0123"
     with pytest.raises(ConfigError, match=r"ssat begins the names of 2 runs; name one, such as .*ssat-s0-0123, or .* .*ssat-\*$"):
         vitssl.load(trained.parent / "ssat")
+    shutil.copytree(trained, trained.parent / "mae-equal_epochs-s2-89ab")
+    for words in ("mae-s2", "mae-s2-*", "mae-s2-89ab"):  # without the values of axes between them
+        assert vitssl.load(trained.parent / words).folder.name == "mae-equal_epochs-s2-89ab"
+    for wrong in ("mae-s3", "mae-s2-equal_epochs", "ssat-s2"):
+        with pytest.raises(ConfigError, match=rf"{wrong}/run.yaml does not exist"):
+            vitssl.load(trained.parent / wrong)
     with pytest.raises(ConfigError, match="ssat-s1"):  # not of seed 10
         vitssl.load(trained.parent / "ssat-s1")
 

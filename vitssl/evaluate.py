@@ -270,7 +270,8 @@ def run_folder(path: Path) -> Path:
         if len(begun) == 1:
             return begun[0]
         if begun:
-            every = f"{path}-*" if all(run.name.startswith(f"{path.name}-") for run in begun) else f"{path}*"
+            plain = path.with_name(path.name.rstrip("-*"))
+            every = f"{plain}-*" if all(run.name.startswith(f"{plain.name}-") for run in begun) else f"{plain}*"
             several = f"name one, such as {begun[0]}, or where several may be named {every}"
             raise ConfigError(f"{path} begins the names of {len(begun)} runs; {several}")
     found = sorted(path.glob("*/*/run.yaml")) or sorted((Path("runs") / path.name).glob("*/run.yaml"))

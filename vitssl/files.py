@@ -209,9 +209,19 @@ def _near_sweep(named: Path) -> Path | None:
 
 def runs_that_begin(path: Path) -> list[Path]:
     """The run folders whose names begin like a path that is not there itself: with whole words (ssat-s1 is not ssat-s10), but for the
-    hash at their ends, or where the path ends in a star."""
+    hash at their ends, or where the path ends in a star. Where none does, those that have its words in this order: ssat-s1 is
+    ssat-equal_epochs-s1-0123 too."""
     begin = path.name.rstrip("*")
     names = sorted(found.parent.name for found in path.parent.glob(f"{glob.escape(begin)}*/run.yaml"))
     ends = ((name, name.removeprefix(begin)) for name in names)
     starred = path.name.endswith(("*", "-"))
-    return [path.parent / name for name, end in ends if starred or end.startswith("-") or "-" not in end]
+    begun = [path.parent / name for name, end in ends if starred or end.startswith("-") or "-" not in end]
+    return begun or [
+        run.parent for run in sorted(path.parent.glob("*/run.yaml")) if _has_words(run.parent.name, begin.strip("-").split("-"))
+    ]
+
+
+def _has_words(name: str, words: list[str]) -> bool:
+    """Does a run's name begin with the first of these words, and has it the others in their order?"""
+    of_name = iter(name.split("-"))
+    return len(words) > 1 and next(of_name) == words[0] and all(word in of_name for word in words[1:])  # each is looked for behind the last

@@ -98,7 +98,9 @@ def test_hours_and_energy_are_what_finished_runs_took(plan, place):
         (folder / "emissions-0-here.json").write_text(json.dumps(record(energy_kwh=kwh)))
 
     _, cells, _ = plan("arms=[scratch,joint]")
-    with pytest.raises(ConfigError, match=r"^sweep.yaml: arms.\w+.stages.train: equalize: no finished run in .* or take macs$"):
+    with pytest.raises(
+        ConfigError, match=r"^sweep.yaml: arms.\w+.stages.train: equalize: no finished run of another sweep in .* or take macs$"
+    ):
         plan("arms=[scratch,joint]", "equalize=gpu_hours", "equal_to=joint")
     finished(cells[0].stages[0].run, 200.0, 2.0)
     finished(cells[2].stages[0].run, 100.0, 3.0)

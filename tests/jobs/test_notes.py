@@ -101,3 +101,10 @@ def test_a_setting_that_reaches_no_stage_is_refused(said, words: tuple[str, ...]
     assert str(error.value).startswith(f"command line: {message}")
     said("finetune.optim.lr=1e-4", "arms.chain_short.optim.lr=5e-4", "arms=[chain_short,chain_long]")  # of chain_long's it is
     said("optim.lr=1e-4", "train.optim.lr=1e-3", "arms=[scratch]")
+
+
+def test_a_pretraining_beside_the_labels_is_told(said) -> None:
+    (note,) = said("arms=[scratch]", "objectives.mae={decoder_dim: 16, decoder_depth: 1}")
+    assert note.startswith("mae of scratch is trained beside classify, in the same steps; to pretrain by mae alone takes a stage before")
+    for meant in ("objectives={classify: {}, mae: {decoder_dim: 16, decoder_depth: 1}}", "objectives={classify: {}, drloc: {}}"):
+        assert said("arms=[scratch]", meant) == []

@@ -117,10 +117,17 @@ def test_two_runs_train_at_once_and_a_child_after_its_parent(submitted, capfd) -
 
 def test_runs_side_by_side_see_a_gpu_each(submitted, boards, monkeypatch, capfd) -> None:
     boards(1, 3)
-    start, shown = local.start, []
-    monkeypatch.setattr(local, "start", lambda *words, **more: shown.append(words[4]["CUDA_VISIBLE_DEVICES"]) or start(*words, **more))
-    code, given = submitted("arms=[scratch]", "axes.seed=[0,1]", "loop.device=auto")
-    assert code == 0 and sorted(zip(shown, given, strict=True)) == [("1", (4,)), ("3", (7,))]
+    start, shown, cores = local.start, {}, {}  # by the run's process: each is started by a thread of its own
+
+    def started(*words, **more):
+        process = start(*words, **more)
+        shown[process.pid] = words[4]["CUDA_VISIBLE_DEVICES"]
+        return process
+
+    monkeypatch.setattr(local, "start", started)
+    monkeypatch.setattr(local.os, "sched_setaffinity", lambda pid, numbers: cores.update({pid: numbers}))
+    code, _ = submitted("arms=[scratch]", "axes.seed=[0,1]", "loop.device=auto")
+    assert code == 0 and sorted((shown[pid], cores[pid]) for pid in shown) == [("1", (4,)), ("3", (7,))]
     assert "2 runs side by side, on 1 GPU and 1 core each" in capfd.readouterr().out
 
 
