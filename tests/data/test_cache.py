@@ -405,7 +405,7 @@ def test_what_torch_compiles_is_kept_there_too(data, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
     run = Run(data=data)
-    assert train_state._compiled(torch.nn.Identity(), run) is not None
+    assert train_state.compiled(torch.nn.Identity(), run) is not None
     assert os.environ["TRITON_CACHE_DIR"] == "/of/the/user"
     assert Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]).parent == folder_of(data) and folder_of(data).stat().st_mode & 0o077 == 0
 
