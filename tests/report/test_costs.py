@@ -37,7 +37,7 @@ def test_multiply_adds_come_first_and_measurements_with_their_spread(grid):
     """1.68 GMACs against 1.26, as many images; hours 1.9, 2.0 and 2.1 against 1."""
     exact, measured = costs.comparison(grid((1.9, 2.0, 2.1)), None).split(". ", 1)
     assert exact == "Training takes 1.34x (ssat) the multiply-adds of scratch"
-    assert measured == "Measured: 2.00x ± 0.10 (ssat) the energy and 2.00x ± 0.10 (ssat) the time."
+    assert measured == "Tracked: 2.00x ± 0.10 (ssat) the energy and 2.00x ± 0.10 (ssat) the time."
 
 
 def test_one_seed_has_no_spread():
@@ -47,7 +47,7 @@ def test_one_seed_has_no_spread():
 def test_of_many_arms_the_lowest_and_the_highest_cost_are_named(sweep):
     top1 = {name: 80.0 for name in ("scratch", "ssat_a", "ssat_b", "sslft_a", "sslft_b", "ssat_c")}
     said = costs.comparison(lay_out(collect(sweep(top1, {"seed": [0]}, columns=None))), None)
-    measured = "Measured: 1.00x (all) the energy and 1.00x (all) the time."
+    measured = "Tracked: 1.00x (all) the energy and 1.00x (all) the time."
     assert said == f"Training takes from 0.67x (sslft_a) to 1.34x (ssat_c) the multiply-adds of scratch. {measured}"
 
 

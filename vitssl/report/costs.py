@@ -158,7 +158,7 @@ def comparison(grid: Grid, column: Any) -> str:
         for cost, unit in (("energy_kwh", "energy"), ("device_hours", "time"))
         if (values := _listed({grid.label(row): value for row in grid.rows if (value := ratio(grid, row, column, cost))}))
     ]
-    return f"{text}. Measured: {' and '.join(measured)}." if measured else f"{text}."
+    return f"{text}. Tracked: {' and '.join(measured)}." if measured else f"{text}."
 
 
 def begin(grid: Grid, column: Any, subject: str) -> str:

@@ -9,7 +9,7 @@ from vitssl.report import costs, energy_sources
 from vitssl.report.collect import Cell, Sweep
 from vitssl.report.grid import Grid
 from vitssl.report.rows import Row, cost_of
-from vitssl.report.stats import Difference, std
+from vitssl.report.stats import NORMAL, Difference, std
 from vitssl.report.table import DASH, NOTE, Entry, Table, figure, signed
 from vitssl.report.units import fit
 
@@ -154,7 +154,8 @@ def versus(difference: Difference | None) -> Entry:
 def interval(difference: Difference) -> str:
     """The difference and its interval; where there is no spread it says that."""
     if difference.constant:
-        return f"{signed(difference.mean)} in each seed" if difference.mean else "same in each seed"
+        images = f" (± {NORMAL * difference.images_error:.2f} over images)" if difference.images_error else ""
+        return f"{signed(difference.mean)} in each seed{images}" if difference.mean else "same in each seed"
     return signed(difference.mean) + bracketed(difference)
 
 

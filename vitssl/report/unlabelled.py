@@ -83,7 +83,15 @@ def _images(grid: Grid, column: Any) -> str:
     else:
         parts[0] = parts[0].replace(" also", f" {'learns' if len(groups[min(groups)]) == 1 else 'learn'} also", 1)
     separator = "; " if any("," in arm for arm in by_arm) else ", "
-    return f"{counted(labelled.pop(), 'training image has', 'training images have')} a label: {separator.join(parts)}."
+    drawn = ", others with each seed" if _redrawn(grid, column) else ""
+    return f"{counted(labelled.pop(), 'training image has', 'training images have')} a label{drawn}: {separator.join(parts)}."
+
+
+def _redrawn(grid: Grid, column: Any) -> bool:
+    """Does each of several seeds draw labels, or images, of its own?"""
+    cells = [cell for row in grid.rows for cell in row.candidates(column)]
+    subsets = [run.run["data"][name] for cell in cells for _, run in cell.stages if run.run for name in ("labels", "images")]
+    return len({cell.axes.get("seed") for cell in cells}) > 1 and any(subset and subset.get("redraw") for subset in subsets)
 
 
 def _several(arms: list[str]) -> str:
