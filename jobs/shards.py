@@ -151,19 +151,24 @@ def facts(run: Run) -> dict[str, Any]:
     return {
         "name": index.name, "classes": len(index.classes), "sha256": index.sha256, **image_counts(run),
         "smallest_px": sizes.min(0).tolist(), "largest_px": sizes.max(0).tolist(),
-        "near_duplicates": _near_duplicates(run, index),
+        **_near_duplicates(run, index),
     }  # fmt: skip
 
 
-def _near_duplicates(run: Run, index: Index) -> int | None:
-    """How many images of the test split have a near-duplicate in a split to train on that has labels; None where that was not looked
-    for. One in a split without labels gives nothing away."""
+def _near_duplicates(run: Run, index: Index) -> dict[str, int]:
+    """How many images of the test split have a near-duplicate in a split to train on that has labels, and how many others have one in a
+    split without; empty where that was not looked for."""
     found = findings.read(index.folder)
     if found is None:
-        return None
+        return {}
     test, train = (named(splits, index.splits) for splits in (run.data.test_split, run.data.train_split))
     labelled = {split for split in train if split in index.splits and (index.label[index.where(split)] != UNLABELLED).any()}
-    return len({(split, name) for split, name, other, *_ in found.near_duplicates if split in test and other in labelled})
+    alike = {
+        others: {(split, name) for split, name, other, *_ in found.near_duplicates if split in test and other in others}
+        for others in (frozenset(labelled), frozenset(train) - labelled)
+    }
+    with_label, without = alike.values()
+    return {"near_duplicates": len(with_label), "near_duplicates_unlabelled": len(without - with_label)}
 
 
 WOULD_READ = {

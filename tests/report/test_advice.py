@@ -29,7 +29,7 @@ def test_few_seeds_that_cannot_tell_make_one_statement_with_what_to_type(grid):
         "+4.00 points against scratch (95 % interval \N{MINUS SIGN}5.94 to +13.94)."
     )
     take = (
-        "For now take scratch where cost matters most (0.75x the multiply-adds of ssat) "
+        "For now take scratch where cost matters most (its training takes 0.75x the multiply-adds of ssat) "
         "and ssat where top-1 does (its mean is better by 4.00 points)."
     )
     assert headlines(made)[:2] == [found, f"{take} {MORE}"]
@@ -64,7 +64,8 @@ def test_no_seeds_are_asked_for_while_some_are_to_come_or_where_they_are_enough(
     assert advice(grid(OPEN, make={("ssat", 2): {"status": "waiting"}})) == [""]
     enough = grid({"scratch": lambda at: 80.0 + at["seed"], "ssat": lambda at: 84.1 - at["seed"]}, {"seed": [0, 1, 2, 3, 4]}, name="enough")
     assert advice(enough)[0].startswith(
-        "What to take: scratch, the cheapest arm that is not clearly worse than another (\N{MINUS SIGN}0.10 points against ssat, 95 %"
+        "What to take: scratch, whose training takes 0.75x the multiply-adds of ssat: that its mean is lower may be chance "
+        "(\N{MINUS SIGN}0.10 points, 95 % interval \N{MINUS SIGN}4.03 to +3.83)"
     )
 
 

@@ -35,9 +35,11 @@ def grid(sweep, emissions_record):
 
 def test_multiply_adds_come_first_and_measurements_with_their_spread(grid):
     """1.68 GMACs against 1.26, as many images; hours 1.9, 2.0 and 2.1 against 1."""
-    exact, measured = costs.comparison(grid((1.9, 2.0, 2.1)), None).split(". ", 1)
-    assert exact == "Training takes 1.34x (ssat) the multiply-adds of scratch"
-    assert measured == "Tracked: 2.00x ± 0.10 (ssat) the energy and 2.00x ± 0.10 (ssat) the time."
+    said = costs.comparison(grid((1.9, 2.0, 2.1)), None)
+    exact, energy, time = "1.34x (ssat) the multiply-adds of scratch", "2.00x ± 0.10 (ssat) the energy", "2.00x ± 0.10 (ssat) the time"
+    assert said == f"Training takes {exact}, {energy} and {time}."
+    assert costs.comparison(grid((1.9, 2.0, 2.1), gpus=0, cpu_power_source="rapl"), None) == said
+    assert costs.comparison(grid((1.9, 2.0, 2.1), gpus=0), None) == f"Training takes {exact} and {time}.", "modelled, it is the time again"
 
 
 def test_one_seed_has_no_spread():
@@ -47,8 +49,8 @@ def test_one_seed_has_no_spread():
 def test_of_many_arms_the_lowest_and_the_highest_cost_are_named(sweep):
     top1 = {name: 80.0 for name in ("scratch", "ssat_a", "ssat_b", "sslft_a", "sslft_b", "ssat_c")}
     said = costs.comparison(lay_out(collect(sweep(top1, {"seed": [0]}, columns=None))), None)
-    measured = "Tracked: 1.00x (all) the energy and 1.00x (all) the time."
-    assert said == f"Training takes from 0.67x (sslft_a) to 1.34x (ssat_c) the multiply-adds of scratch. {measured}"
+    measured = "1.00x (all) the energy and 1.00x (all) the time."
+    assert said == f"Training takes from 0.67x (sslft_a) to 1.34x (ssat_c) the multiply-adds of scratch, {measured}"
 
 
 def test_equal_runs_of_unequal_length_are_not_compared(grid):
@@ -136,14 +138,18 @@ def noisy(mean: float, spread: float):
     return lambda at: mean + spread * (at["seed"] - 1)
 
 
-def test_the_cheapest_arm_that_is_not_clearly_worse_is_what_to_take(grid):
+def test_the_cheapest_arm_that_may_be_as_good_is_what_to_take(grid):
     close = grid(top1={"scratch": noisy(89.8, -1.0), "ssat": noisy(90.0, 1.0)})
-    assert recommendation(close, None).startswith("For now take scratch where cost matters most (0.75x the multiply-adds of ssat)")
+    assert recommendation(close, None).startswith(
+        "For now take scratch where cost matters most (its training takes 0.75x the multiply-adds"
+    )
     clear = grid(top1={"scratch": noisy(80.0, 1.0), "ssat": noisy(90.0, 1.0)})
-    assert recommendation(clear, None) == "What to take: ssat, the best; each cheaper arm is clearly worse than it."
+    assert recommendation(clear, None) == (
+        "For now take ssat, the best: the cheaper arm, trained with 0.75x (scratch) of its multiply-adds, is worse by more than chance."
+    )
     assert recommendation(clear, None) in headlines(clear)
     cheap = grid(top1={"scratch": noisy(95.0, 1.0), "ssat": noisy(90.0, 1.0)})
-    assert recommendation(cheap, None) == "What to take: scratch, the best and the cheapest."
+    assert recommendation(cheap, None) == "For now take scratch, the best and the cheapest."
 
 
 def test_what_an_earlier_version_did_not_count_is_left_out(grid):
@@ -238,7 +244,7 @@ def test_equal_epochs_and_equal_cost_have_a_table_each(sweep):
     assert "ssat, equal MACs" in html and "cost equal" not in html.split("<main>")[1].split("Runs</h2>")[0]
     assert html.split("<h2>Cost</h2>")[1].split("</section>")[0].count("<table>") == 2  # names of rows are long
     tex = latex.paper(laid_out)
-    assert re.findall(r"caption\{Top-1 \\% at (.*?):", tex) == ["equal epochs", "equal MACs"]
+    assert re.findall(r"caption\{Top-1 \\% on the 10,000 test images of cifar10 at (.*?):", tex) == ["equal epochs", "equal MACs"]
     bodies = [part.split("midrule")[1] for part in tex.split(r"\end{tabular}")[:2]]
     assert [[line.split(" & ")[0] for line in body.splitlines() if "&" in line] for body in bodies] == [["scratch", "ssat"]] * 2
 

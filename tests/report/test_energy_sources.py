@@ -40,18 +40,24 @@ def test_images_to_test_on_that_are_trained_on_are_warned_of(sweep):
     counts = {"cars": None, "cifar10": 247, "digits": 1, "svhn": 0}
     make = {("scratch", name, 0): {"data": {"near_duplicates": count}} for name, count in counts.items()}
     grid = lay_out(collect(sweep({"scratch": 80.0}, {"data": list(counts), "seed": [0]}, make=make)))
-    many = "247 of the 10,000 test images of cifar10 look like near-duplicates of training images: getting them right says little"
-    one = "1 of the 10,000 test images of digits looks like a near-duplicate of a training image: getting them right says little"
+    many = "247 of the 10,000 test images of cifar10 look like near-duplicates of training images, so that getting them right says little"
+    one = "1 of the 10,000 test images of digits looks like a near-duplicate of a training image, so that getting it right says little"
     names = "; `vitssl shards info` names them."
     table = details.data(grid)
-    assert table is not None and table.caption.endswith(f"its first 12 digits. Warning: {many}{names} Warning: {one}{names}")
+    assert table is not None and table.caption.endswith(f"its first 12 digits. {many}{names} {one}{names}")
     first = page.html(page.Report(grid, {})).split("<main>")
-    assert (
-        first[0].count('class="warning"') == 2 and f'Warning: {one}: <a href="#data">details</a>.' in first[0] and 'id="data"' in first[1]
-    )
+    assert first[0].count('class="warning"') == 1, "one image of ten thousand misleads nobody"
+    assert f'Warning: {many}: <a href="#data">details</a>.' in first[0] and 'id="data"' in first[1]
     text = markdown.markdown(page.Report(grid, {}))
     assert text.index(f"**Warning:** {many}: see [Data](#data).") < text.index("## Comparison") < text.index("## Data\n")
-    assert report.summary(grid.sweep.folder, 300).splitlines()[-2:] == [f"Warning: {many}.", f"Warning: {one}."]
+    assert report.summary(grid.sweep.folder, 300).splitlines()[-1:] == [f"Warning: {many}."]
+
+
+def test_those_without_a_label_are_told_apart(sweep):
+    data = {"test_images": 72, "near_duplicates": 0, "near_duplicates_unlabelled": 3}
+    grid = lay_out(collect(sweep({"scratch": 80.0}, {"data": ["photos"], "seed": [0]}, make={("scratch", "photos", 0): {"data": data}})))
+    said = "3 of the 72 test images of photos look like near-duplicates of training images without a label, so that getting them right says"
+    assert details.warnings(grid) == [f"{said} less"]
 
 
 def test_images_that_are_all_different_need_no_warning(sweep):
@@ -118,7 +124,7 @@ def test_what_was_measured_and_what_modelled(sweep, emissions_record, gpus, sour
     make = {("scratch", 0): {"records": [emissions_record(gpus=gpus, cpu_power_source=source)]}}
     laid_out = lay_out(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, make=make)))
     caption = tables.cost(laid_out).caption
-    assert text in caption and "; memory modelled from its size." in caption
+    assert text in caption and "; memory modelled from its size (" in caption
     assert ("NVML" in caption) == bool(gpus)
     assert "g CO2e tracked" in tables.cost(laid_out).header and "measured" not in " ".join(tables.cost(laid_out).header)
 

@@ -93,7 +93,7 @@ def test_the_page_shows_both_and_a_metric_of_an_evaluator_ranks_the_arms(chain):
     assert "<h2>Evaluations</h2>" in page and "macro F1 %" in page and (chain / "report" / "confusion.png").is_file()
     facts = read_json(chain / "sweep.json")
     write_json(chain / "sweep.json", facts | {"metric": "test/macro_f1"})
-    assert "Macro F1 % after the last epoch" in report.write(chain).read_text()
+    assert "Macro F1 % on the 10,000 test images of cifar10 after the last epoch" in report.write(chain).read_text()
 
 
 @pytest.fixture
@@ -122,9 +122,9 @@ def test_every_part_of_a_report_follows_a_metric_of_which_lower_is_better(calibr
     assert sentences(grid)[1].startswith(f"{first}, \N{MINUS SIGN}0.50 against ssat")
     assert "their number in brackets. ↓: lower is better." in main_table.table(grid).caption
     page = report.write(calibrated).read_text()
-    assert "NLL ↓ after the last epoch" in page and "NLL ↓ against" in page
+    assert "NLL ↓ on the 10,000 test images of cifar10 after the last epoch" in page and "NLL ↓ against" in page
     folder = calibrated / "report"
-    assert r"NLL $\downarrow$: mean" in (folder / "table.tex").read_text()
+    assert r"NLL $\downarrow$ on the 10,000 test images of cifar10: mean" in (folder / "table.tex").read_text()
     assert "loss_mean" in (folder / "table.csv").read_text().splitlines()[0]
 
 

@@ -27,8 +27,6 @@ from vitssl.report.statement import statement
 THREE = {"scratch": 80.0, "sslft": 81.0, "ssat": lambda at: 82.0 + at["seed"]}
 ROWS = [{"name": "scratch", "row": "Scratch"}, {"name": "sslft", "row": "SSL+FT"}, {"name": "ssat", "row": "SSAT"}]
 
-UNCOVERED = ", and intervals over seeds, which share these images, do not say how other images would come out."
-
 
 def three(sweep, **kwargs) -> Path:
     return sweep(THREE, {"seed": [0, 1]}, **{"columns": None, "arms": ROWS, **kwargs})
@@ -143,16 +141,6 @@ def test_seeds_that_share_a_draw_of_labels_are_said_to(sweep):
     for run in folder.glob("*/run.yaml"):
         rewrite(run.parent, {"data": {"labels": subset | {"redraw": True}}})
     assert not any("draw" in line for line in sentences(lay_out(collect(folder))))
-
-
-def test_what_an_image_of_a_small_test_set_is_worth_is_said(sweep):
-    few = {("scratch", name, 0): {"data": {"test_images": count}} for name, count in (("photos", 60), ("cifar10", 10_000))}
-    both = sweep({"scratch": 80.0}, {"data": ["photos", "cifar10"], "seed": [0]}, make=few)
-    assert f"The test set of photos has 60 images: one of them is 1.7 points{UNCOVERED}" in sentences(lay_out(collect(both)))
-    one = sweep({"scratch": 80.0}, {"data": ["photos"], "seed": [0]}, make=few, name="one")
-    assert f"The test set has 60 images: one of them is 1.7 points{UNCOVERED}" in headlines(lay_out(collect(one)))
-    large = lay_out(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, name="large")))
-    assert not any(line.startswith("The test set") for line in sentences(large))
 
 
 # --------------------------------------------------------------------------------------------------------------- epochs

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from tests.report.test_evaluations import predictions
-from vitssl.report.advice import recommendation
+from vitssl.report.advice import advice, recommendation
 from vitssl.report.best import best
 from vitssl.report.collect import collect
 from vitssl.report.grid import lay_out
 from vitssl.report.images import paired_error
+from vitssl.report.stats import Difference, difference
 
 
 def saved(folder, right_SN, labels_N=None) -> list:
@@ -31,15 +32,15 @@ def test_of_one_seed_it_is_mcnemars(tmp_path):
     n (n - 1) in place of n^2 where it is estimated from these images."""
     n, b, c = 50, 9, 4
     one, other = np.arange(n) < 20 + b, (np.arange(n) < 20) | (np.arange(n) >= n - c)
-    error = paired_error(saved(tmp_path / "one", [one]), saved(tmp_path / "other", [other]))
-    assert error == pytest.approx(100 * sqrt((b + c - (b - c) ** 2 / n) / (n * (n - 1))))
+    error, images = paired_error(saved(tmp_path / "one", [one]), saved(tmp_path / "other", [other]))
+    assert error == pytest.approx(100 * sqrt((b + c - (b - c) ** 2 / n) / (n * (n - 1)))) and images == n
 
 
 def test_it_is_as_a_bootstrap_over_images_has_it(tmp_path):
     draw = np.random.default_rng(0)
     hard_N = draw.random(200)
     arms = [draw.random((3, 200)) < share * hard_N for share in (0.9, 0.7)]
-    error = paired_error(*(saved(tmp_path / name, arm) for name, arm in zip("ab", arms, strict=True)))
+    error, _ = paired_error(*(saved(tmp_path / name, arm) for name, arm in zip("ab", arms, strict=True)))
     gap_N = arms[0].mean(0) - arms[1].mean(0)
     again = [gap_N[draw.integers(0, 200, 200)].mean() for _ in range(4000)]
     assert error == pytest.approx(100 * np.std(again), rel=0.05)
@@ -62,7 +63,55 @@ def test_an_arm_is_the_best_where_images_and_seeds_say_so(sweep, images, better,
     grid = lay_out(collect(folder))
     sentence, advice = best(grid, None), recommendation(grid, None)
     assert sentence.startswith(
-        "Overall the best arm by top-1 is ssat: 80.00" if told else "The test images cannot tell ssat and scratch apart"
+        "Overall the best arm by top-1 is ssat: 80.00 ± 0.00 % (3 seeds, 50 test images)"
+        if told
+        else "3 seeds and 50 test images cannot tell ssat and scratch apart"
     )
-    assert f"{100 * better / images:+.2f} points against scratch (in each of 3 seeds; ± " in sentence
-    assert ("clearly" in advice) is told
+    assert f"{100 * better / images:+.2f} points against scratch (95 % interval " in sentence
+    assert ("by more than chance" in advice) is told
+    row = grid.rows[[row.arm.name for row in grid.rows].index("ssat")]
+    assert grid.against_baseline(row, None).how == "paired over 3 seeds and 50 test images"
+
+
+def test_more_seeds_are_not_asked_for_where_the_images_are_too_few(sweep):
+    """One image of fifty more, in each seed: whatever further seeds give, fifty images do not tell that from chance."""
+    folder = sweep({"scratch": 40.0, "ssat": 42.0}, {"seed": [0, 1, 2]}, columns=None)
+    assert "For more seeds" in advice(lay_out(collect(folder)))[0] or recommendation(lay_out(collect(folder)), None)
+    for arm, right in (("scratch", 20), ("ssat", 21)):
+        for path in folder.glob(f"{arm}-*"):
+            predictions(path, np.zeros(50, dtype=int), np.where(np.arange(50) < right, 0, 1))
+    assert "For more seeds" not in advice(lay_out(collect(folder)))[0]
+
+
+def test_the_interval_is_as_wide_as_both_say():
+    """Squares of half widths: 3 over seeds and 4 over images are 5."""
+    seeds = Difference(10.0, 7.0, 13.0, "paired over 3 seeds", 3)
+    both = seeds.over_images(4 / 1.96, 1200)
+    assert (both.low, both.high) == (pytest.approx(5.0), pytest.approx(15.0)) and both.how == "paired over 3 seeds and 1,200 test images"
+    assert not both.open and Difference(4.5, 1.5, 7.5, "", 3).over_images(4 / 1.96, 9).open
+    assert seeds.over_images(0.0, 9).high == 13.0
+
+
+def test_of_two_seeds_images_make_no_interval():
+    few = Difference(10.0, None, None, "2 seeds are too few for an interval", 2)
+    assert few.over_images(1.0, 9) == few
+
+
+def test_where_equal_seeds_and_equal_images_leave_no_spread_there_is_no_interval():
+    same = Difference(0.0, None, None, "paired over 3 seeds", 3, constant=True)
+    assert same.over_images(0.0, 9) == same
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_it_holds_the_true_difference_about_as_often_as_it_says(seeds):
+    """Of arms whose images and seeds both differ at random; by seeds alone too few intervals do."""
+    draw, images, truth, trials = np.random.default_rng(1), 60, 10.0, 600
+    held = {"both": 0, "seeds": 0}
+    for _ in range(trials):
+        shared_N, of_seed_S1 = 0.25 * draw.standard_normal(images), 0.05 * draw.standard_normal((seeds, 1))
+        gap_SN = truth / 100 + shared_N + of_seed_S1 + 0.3 * draw.standard_normal((seeds, images))
+        by_seed = difference(dict(enumerate(100 * gap_SN.mean(1))), dict.fromkeys(range(seeds), 0.0))
+        both = by_seed.over_images(100 * gap_SN.mean(0).std(ddof=1) / sqrt(images), images)
+        for name, gap in (("both", both), ("seeds", by_seed)):
+            held[name] += gap.low <= truth <= gap.high
+    assert 0.95 <= held["both"] / trials <= 0.99 and held["seeds"] / trials < 0.95

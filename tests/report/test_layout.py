@@ -62,7 +62,7 @@ def test_of_several_columns_costs_and_sizes_are_apart_and_fit_a_page(sweep):
     section = page.html(made(folder)).split("<h2>Cost</h2>")[1].split("</section>")[0]
     heads = [re.findall(r'scope="col">(.*?)</th>', table.split("</thead>")[0]) for table in section.split("<table>")[1:]]
     assert [head[:2] for head in heads] == [["arm", "data"]] * 2
-    assert heads[0][2:4] == ["TMACs of training", "against scratch"] and heads[1][2] == "M parameters, training"
+    assert heads[0][2:4] == ["TMACs of training", "against scratch"] and heads[1][2] == "M\N{NO-BREAK SPACE}parameters, training"
     shown = re.findall(r"<tr>(.*?)</tr>", section.split("<tbody>")[2].split("</tbody>")[0])
     assert [re.findall(r">([^<>]+)</t[hd]>", line)[:2] for line in shown] == [["scratch", "all"], ["ssat", "all"]]
     assert len(heads[0]) <= 10 and len(heads[1]) <= 8 and section.count("A chain's stages") + section.count("chain&#x27;s stages") == 1
@@ -72,7 +72,7 @@ def test_costs_of_gpus_which_are_more_are_apart_too(three):
     """On GPUs there are an estimate and a price."""
     section = page.html(made(three())).split("<h2>Cost</h2>")[1].split("</section>")[0]
     heads = [re.findall(r'scope="col">(.*?)</th>', table.split("</thead>")[0]) for table in section.split("<table>")[1:]]
-    assert [head[:2] for head in heads] == [["arm", "TMACs of training"], ["arm", "M parameters, training"]]
+    assert [head[:2] for head in heads] == [["arm", "TMACs of training"], ["arm", "M\N{NO-BREAK SPACE}parameters, training"]]
 
 
 def test_one_sentence_makes_no_section(three, sweep):

@@ -19,7 +19,7 @@ from vitssl.report.collect import collect
 from vitssl.report.grid import lay_out
 from vitssl.report.page import compared
 
-VOID = {"meta", "br", "path", "use"}
+VOID = {"input", "meta", "br", "path", "use"}
 
 
 class Balanced(HTMLParser):

@@ -76,6 +76,6 @@ def summary(sweep_folder: str | Path, width: int | None = None, columns: list[st
     shown = (*main, chosen, main_table.differences(laid_out, columns), costs_apart, evaluated)
     costs = [line for line in (energy_sources.tracked(laid_out.sweep), energy_sources.sites(laid_out.sweep)) if line]
     last = story(laid_out)  # where a terminal is read, in a paragraph of its own
-    alike = [f"Warning: {text}." for text in details.near_duplicates(laid_out)]
+    alike = [f"Warning: {text}." for text in details.warnings(laid_out)]
     lines = [*(line for line in sentences(laid_out) if line not in last), *costs, *(["", *last] if last else []), *alike]
     return render.terminal([table for table in shown if table and table.rows], lines, width)

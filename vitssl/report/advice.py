@@ -5,12 +5,13 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from vitssl.report.best import fewest, interval, level, told_by_seeds
+from vitssl.report.best import MOST_NAMED, fewest, interval, level
 from vitssl.report.costs import begin, macs
 from vitssl.report.grid import SEED, Grid
 from vitssl.report.rows import Row, finished
 from vitssl.report.stats import LEAST
 from vitssl.report.table import signed
+from vitssl.words import listed
 
 ENOUGH = 5  # seeds; an interval of fewer is so wide that it holds differences which matter
 
@@ -24,7 +25,7 @@ def advice(grid: Grid) -> list[str]:
 
 
 def recommendation(grid: Grid, column: Any) -> str:
-    """The arm of the fewest multiply-adds of those that the seeds do not tell from the best one; of few seeds for the time being.
+    """The arm of the fewest multiply-adds of those that are not told from the best one; of few seeds for the time being.
 
     Empty where too few could tell, where multiply-adds are not known of every arm, or where the test images would choose that arm's
     hyper-parameters.
@@ -38,10 +39,24 @@ def recommendation(grid: Grid, column: Any) -> str:
     row = min(near, key=lambda row: cost[id(row)])
     if row is not first:
         return "" if grid.settings_of(row, column) else _cheaper(grid, column, row, cost[id(row)] / cost[id(first)])
-    take = f"{begin(grid, column, 'What')} to take: {grid.label(first)}, the best{' mean' if len(near) > 1 else ''}"
-    if min(cost.values()) == cost[id(first)]:
-        return f"{take} and the cheapest."
-    return f"{take}; each cheaper arm is clearly worse than {'it, or than one level with it' if len(near) > 1 else 'it'}."
+    cheaper = {grid.label(other): cost[id(other)] / cost[id(first)] for other in ranked if cost[id(other)] < cost[id(first)]}
+    take = f"{_take(grid, column)} {grid.label(first)}, the best{' mean' if len(near) > 1 else ''}"
+    return f"{take}: {_worse(cheaper, len(near) > 1)}." if cheaper else f"{take} and the cheapest."
+
+
+def _take(grid: Grid, column: Any) -> str:
+    """How a recommendation begins."""
+    few = fewest(grid, grid.ranking(column), column) < ENOUGH
+    return f"{begin(grid, column, 'For')} now take" if few else f"{begin(grid, column, 'What')} to take:"
+
+
+def _worse(cheaper: dict[str, float], level_with: bool) -> str:
+    """That the cheaper arms are worse, with their share of the best one's multiply-adds: trained as long they might not be."""
+    shares = [f"{share:.2f}x ({label})" for label, share in cheaper.items()]
+    shares = shares if len(shares) <= MOST_NAMED else [f"{min(cheaper.values()):.2f}x to {max(cheaper.values()):.2f}x"]
+    who = "the cheaper arm" if len(cheaper) == 1 else "each cheaper arm"
+    than = " than it, or than one level with it," if level_with else ""
+    return f"{who}, trained with {listed(shares)} of its multiply-adds, is worse{than} by more than chance"
 
 
 def _cheaper(grid: Grid, column: Any, row: Row, share: float) -> str:
@@ -50,17 +65,23 @@ def _cheaper(grid: Grid, column: Any, row: Row, share: float) -> str:
     gap, best = grid.gap(row, ranked[0], column), grid.label(ranked[0])
     assert gap is not None
     if fewest(grid, ranked, column) < ENOUGH:
-        take = f"{begin(grid, column, 'For')} now take {grid.label(row)} where cost matters most ({share:.2f}x the multiply-adds of {best})"
+        cost = f"its training takes {share:.2f}x the multiply-adds of {best}"
+        take = f"{_take(grid, column)} {grid.label(row)} where cost matters most ({cost})"
         return f"{take} and {best} where {grid.measured.name} does (its mean is better by {abs(gap.mean):.2f}{grid.points})."
-    take = f"{begin(grid, column, 'What')} to take: {grid.label(row)}, the cheapest arm that is not clearly worse than another"
-    return f"{take} ({signed(gap.mean)}{grid.points} against {best}, {interval(gap)}), for {share:.2f}x the multiply-adds of its training."
+    worse = f"{signed(gap.mean)}{grid.points}, {interval(gap)}"
+    return (
+        f"{_take(grid, column)} {grid.label(row)}, whose training takes {share:.2f}x the multiply-adds of {best}: "
+        f"that its mean is lower may be chance ({worse})."
+    )
 
 
 def _undecided(grid: Grid, column: Any) -> bool:
-    """Could more seeds name the best arm of a column?"""
-    if ranked := grid.ranking(column):
-        return len(level(grid, column)) > 1 and fewest(grid, ranked, column) < ENOUGH and not told_by_seeds(grid, column)
-    return not grid.unchosen(column) and sum(bool(grid.scores(row, column)) for row in grid.rows) > 1
+    """Could more seeds name the best arm of a column? Not where the test images alone are too few."""
+    if not (ranked := grid.ranking(column)):
+        return not grid.unchosen(column) and sum(bool(grid.scores(row, column)) for row in grid.rows) > 1
+    first, *near = level(grid, column)
+    gaps = [gap for row in near if (gap := grid.gap(first, row, column))]
+    return fewest(grid, ranked, column) < ENOUGH and any(abs(gap.mean) > gap.images_half or gap.seeds < LEAST for gap in gaps)
 
 
 def _more_seeds(grid: Grid) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from vitssl.report.grid import Grid
 from vitssl.report.rows import Row
-from vitssl.report.stats import LEAST, NORMAL, Difference
+from vitssl.report.stats import LEAST, Difference
 from vitssl.report.table import signed
 from vitssl.report.tables import plus_minus
 from vitssl.report.unlabelled import called, objectives
@@ -28,13 +28,18 @@ def best(grid: Grid, column: Any) -> str:
     shown = f"{grid.label(first)}: {plus_minus(scores)}{unit}"
     if len(near) > 1:
         place = f"{place}, " if (place := grid.place(column)) else ""
-        who = "the test images" if told_by_seeds(grid, column) else f"{seeds} seeds"
+        who = f"{seeds} seeds{_tested(grid, near, column, ' and ')}"
         how = "cannot tell" if seeds >= LEAST else "are too few to tell"
-        who = who if place else who[:1].upper() + who[1:]
         apart = f"{place}{who} {how} {_named(grid, near)} apart in {grid.measured.name}"
         return f"{apart}; the best mean is that of {shown}{_versus(grid, ranked, column)}."
-    number = counted(len(scores), "seed")
+    number = f"{counted(len(scores), 'seed')}{_tested(grid, ranked, column, ', ')}"
     return f"{_on(grid, column)}the best arm by {grid.measured.name} is {shown} ({number}){_versus(grid, ranked, column)}."
+
+
+def _tested(grid: Grid, rows: list[Row], column: Any, before: str) -> str:
+    """The images that intervals cover, where they do."""
+    gap = grid.gap(rows[0], rows[1], column)
+    return f"{before}{gap.images:,} test images" if gap and gap.images else ""
 
 
 def fewest(grid: Grid, rows: list[Row], column: Any) -> int:
@@ -43,17 +48,11 @@ def fewest(grid: Grid, rows: list[Row], column: Any) -> int:
 
 
 def level(grid: Grid, column: Any) -> list[Row]:
-    """The row of the best mean, and those that seeds or test images do not tell from it; but for those that are told from another."""
+    """The row of the best mean, and those that are not told from it; but for those that are told from another of these."""
     first, *others = grid.ranking(column)
     near = [first, *(row for row in others if _open(grid, first, row, column))]
     # a row is after those of better means
     return [row for i, row in enumerate(near) if all(_open(grid, better, row, column) for better in near[:i])]
-
-
-def told_by_seeds(grid: Grid, column: Any) -> bool:
-    """Do the seeds tell the best mean from all others, so that where arms are level the test images are too few?"""
-    first, *others = grid.ranking(column)
-    return not any(gap.open_by_seeds for row in others if (gap := grid.gap(first, row, column)))
 
 
 def _open(grid: Grid, one: Row, other: Row, column: Any) -> bool:
@@ -79,12 +78,10 @@ def _versus(grid: Grid, ranked: list[Row], column: Any) -> str:
 
 
 def interval(gap: Difference) -> str:
-    """In words, or why there is none; and what the test images leave open, where that is more."""
-    half, images = 0.0 if gap.low is None or gap.high is None else (gap.high - gap.low) / 2, NORMAL * (gap.images_error or 0)
-    also = f"; ± {images:.2f} over the test images" if images > half else ""
+    """In words, or why there is none."""
     if gap.low is None or gap.high is None:
-        return f"in each of {counted(gap.seeds, 'seed')}{also}" if gap.constant else gap.how
-    return f"95 % interval {signed(gap.low)} to {signed(gap.high)}{also}"
+        return f"in each of {counted(gap.seeds, 'seed')}" if gap.constant else gap.how
+    return f"95 % interval {signed(gap.low)} to {signed(gap.high)}"
 
 
 def _equal(grid: Grid, rows: list[Row], column: Any) -> str:

@@ -12,7 +12,7 @@ from vitssl.report.style import KINDS, with_ids
 from vitssl.report.table import Table
 
 PANELS_PX, LEAST = 560, 0.75  # a plot that is wider has several panels, and does not shrink to less than this share of its width
-UNITS, NO_BREAK = re.compile(r"(?<=\d) (?=[%±])|(?<=±) (?=\d)"), "\N{NO-BREAK SPACE}"
+UNITS = re.compile(r"(?<=[\dx]) (?=[%±])|(?<=±) (?=\d)")
 SHOWN_PX = 56  # an image of a strip is at least as wide
 
 
@@ -49,7 +49,7 @@ def plain(table: Table | None) -> str:
 
 def lines(texts: list[str]) -> str:
     """A list; a figure stays on a line with its unit and its spread."""
-    items = "".join(f"<li>{UNITS.sub(NO_BREAK, render.coded(text))}</li>" for text in texts)
+    items = "".join(f"<li>{UNITS.sub(render.NO_BREAK, render.coded(text))}</li>" for text in texts)
     return f'<ul class="lines">{items}</ul>\n' if texts else ""
 
 

@@ -8,11 +8,12 @@ from statistics import mean
 from typing import Any
 
 from vitssl.report.collect import Cell, RunFolder
+from vitssl.report.energy_sources import metered
 from vitssl.report.grid import Grid
 from vitssl.report.rows import Row, cost_of, finished
 from vitssl.report.schedule import training_macs
 from vitssl.report.stats import std
-from vitssl.words import counted
+from vitssl.words import counted, listed
 
 ALIKE = 1.3  # hours of equal runs that differ by a larger factor say more about the machine than about the method
 WORKED = 0.7  # the least share of its time that a CPU works on a training that nothing disturbs
@@ -150,15 +151,16 @@ def comparison(grid: Grid, column: Any) -> str:
     exact = _listed({grid.label(row): value for row in grid.rows if (value := macs_ratio(grid, row, column))})
     if not exact:
         return ""
-    text = f"{begin(grid, column, 'Training')} takes {exact} the multiply-adds of {grid.baselines()}"
+    takes, exact = f"{begin(grid, column, 'Training')} takes", f"{exact} the multiply-adds of {grid.baselines()}"
     if reason := doubt(grid, column):
-        return f"{text}. Energy and hours are not compared, since {reason}."
-    measured = [
-        f"{values} the {unit}"
-        for cost, unit in (("energy_kwh", "energy"), ("device_hours", "time"))
-        if (values := _listed({grid.label(row): value for row in grid.rows if (value := ratio(grid, row, column, cost))}))
-    ]
-    return f"{text}. Tracked: {' and '.join(measured)}." if measured else f"{text}."
+        return f"{takes} {exact}. Energy and hours are not compared, since {reason}."
+    measured = {"energy_kwh": "energy", "device_hours": "time"} if metered(grid.sweep) else {"device_hours": "time"}
+    ratios = {unit: _listed(_ratios(grid, column, cost)) for cost, unit in measured.items()}
+    return f"{takes} {listed([exact, *(f'{values} the {unit}' for unit, values in ratios.items() if values)])}."
+
+
+def _ratios(grid: Grid, column: Any, cost: str) -> dict[str, Ratio]:
+    return {grid.label(row): value for row in grid.rows if (value := ratio(grid, row, column, cost))}
 
 
 def begin(grid: Grid, column: Any, subject: str) -> str:

@@ -127,6 +127,7 @@ figcaption { width: 0; min-width: max(100%, min(24rem, 100vw - 2rem)); }
 .switch > figure { display: none; margin-top: .8rem; }
 .switch > input:nth-of-type(1):checked ~ figure:nth-of-type(1) { display: block; }
 .switch > input:nth-of-type(2):checked ~ figure:nth-of-type(2) { display: block; }
+.switch > input:nth-of-type(3):checked ~ figure:nth-of-type(3) { display: block; }
 pre {
   white-space: pre-wrap; overflow-wrap: anywhere; font: .88rem/1.5 var(--sans); background: var(--fill); border: 1px solid var(--line);
   border-radius: 4px; padding: .8rem 1rem; margin: 0; max-width: 62rem; user-select: all;

@@ -14,6 +14,8 @@ from vitssl.report.table import BAD, DASH, MEASURED, NOTE, PUBLISHED, Entry, Tab
 from vitssl.report.tables import busy_name, currency, hours_name, which
 from vitssl.report.units import fit, quantity
 
+MANY = 0.01  # of the images to test on, from which on a report warns of near-duplicates before all else
+
 
 def data(grid: Grid) -> Table | None:
     """The data set of every column: image counts after subsetting, sizes and hash; several lines where arms or stages differ."""
@@ -26,20 +28,29 @@ def data(grid: Grid) -> Table | None:
         "Training images: what is left after data.images, data.val_fraction and, where a stage needs labels, data.labels. "
         "Pixels are height x width as stored, and the side of the square that the model sees. sha256: its first 12 digits."
     )
-    caption = " ".join([caption, *(f"Warning: {alike}; `vitssl shards info` names them." for alike in near_duplicates(grid))])
+    caption = " ".join([caption, *(f"{alike}; `vitssl shards info` names them." for alike in _near_duplicates(grid))])
     table, (images, labels) = Table("Data", header, rows, caption, left=frozenset({0, 1, 2, len(header) - 1})), (4, 5)
     return table.trimmed().without(*(["labelled"] if all(row[images] == row[labels] for row in rows) else []))
 
 
-def near_duplicates(grid: Grid) -> list[str]:
-    """For each set of which images to test on look like images that are trained on, how many do."""
+def warnings(grid: Grid) -> list[str]:
+    """What a report begins with: of which sets so many images to test on are trained on that figures may mislead."""
+    return [text for text, share in _near_duplicates(grid).items() if share >= MANY]
+
+
+def _near_duplicates(grid: Grid) -> dict[str, float]:
+    """For each set of which images to test on look like images that are trained on: what is to be said, and which share of them do."""
     facts = [run.job["data"] for by_column in stages(grid).values() for run in by_column.values() if "data" in run.job]
-    found = {(f["name"], f["test_images"], f["near_duplicates"]) for f in facts if f.get("near_duplicates")}
-    alike = {True: "looks like a near-duplicate of a training image", False: "look like near-duplicates of training images"}
-    return [
-        f"{count:,} of the {test:,} test images of {name} {alike[count == 1]}: getting them right says little"
-        for name, test, count in sorted(found)
-    ]
+    kinds = {"near_duplicates": "", "near_duplicates_unlabelled": " without a label"}
+    found = {(f["name"], f["test_images"], kind, count) for f in facts for kind in kinds if (count := f.get(kind))}
+    return {_alike(name, test, count, kinds[kind]): count / test for name, test, kind, count in sorted(found)}
+
+
+def _alike(name: str, test: int, count: int, without: str) -> str:
+    """Of images that were seen without a label less is given away."""
+    one, more = f"looks like a near-duplicate of a training image{without}", f"look like near-duplicates of training images{without}"
+    says = f"getting {'it' if count == 1 else 'them'} right says {'less' if without else 'little'}"
+    return f"{count:,} of the {test:,} test images of {name} {one if count == 1 else more}, so that {says}"
 
 
 def _data_of(grid: Grid, column: str) -> list[list[Entry]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from vitssl.intensity import BY_HOUR
-from vitssl.report.collect import RunFolder, Sweep
+from vitssl.report.collect import RunFolder, Sweep, add
 from vitssl.report.hyperparameters import without_influence
 from vitssl.words import counted
 
@@ -46,7 +46,19 @@ def tracked(sweep: Sweep) -> str:
     gpu = ["GPU measured by NVML"] if any(record["gpus"] for record in records) else []
     counts = Counter(CPU_POWER[record["cpu_power_source"]] for record in records)
     cpu = ", or ".join(f"{how}, in {n} of {len(records)} records" if len(counts) > 1 else how for how, n in counts.items())
-    return f"Energy and CO2e tracked by codecarbon: {'; '.join([*gpu, f'CPU {cpu}', 'memory modelled from its size'])}."
+    return f"Energy and CO2e tracked by codecarbon: {'; '.join([*gpu, f'CPU {cpu}', f'memory {memory(sweep)}'])}."
+
+
+def metered(sweep: Sweep) -> bool:
+    """Was energy measured, of GPUs or CPUs? What is modelled of a CPU's and a memory's is little else than the time."""
+    return any(record["gpus"] or record["cpu_power_source"] == "rapl" for run in sweep.runs.values() for record in run.emissions)
+
+
+def memory(sweep: Sweep) -> str:
+    """How a memory's energy is known, and which part of all it is."""
+    spent = add(run.spent for run in sweep.runs.values())
+    share = f" ({100 * spent['ram_kwh'] / spent['energy_kwh']:.0f} % of all)" if spent["energy_kwh"] else ""
+    return f"modelled from its size{share}"
 
 
 def sites(sweep: Sweep) -> str:

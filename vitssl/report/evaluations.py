@@ -23,7 +23,7 @@ from vitssl.report.tables import LOWER_IS_BETTER, plus_minus, which
 MOST_CLASSES, NAMED_CLASSES, MOST_PANELS = 100, 30, 6  # in a confusion matrix; with their names beside it; panels in a figure
 MOST_COUNTED = 10_000  # classes that are counted against one another: 800 MB
 WHERE = "over all finished seeds; on the test split, or of the evaluator that is named."
-MOST_TABLES = 4  # of classes
+MOST_TABLES, SHORT = 4, 3  # of classes; letters of names that stand upright below a matrix
 MOST_BESIDE, LOWEST = 4, 10  # models side by side in the table of classes, or named together; classes that it lists of many
 
 
@@ -243,9 +243,10 @@ def _draw(axis: Axes, c: Confusion, title: str) -> None:
     axis.set(title=title, xlabel="predicted", ylabel="class")
     if K > NAMED_CLASSES:
         return
-    axis.set_xticks(range(K), c.classes, rotation=90, fontsize=7)
+    axis.set_xticks(range(K), c.classes, rotation=90 if max(map(len, c.classes)) > SHORT else 0, fontsize=7)
     axis.set_yticks(range(K), c.classes, fontsize=7)
     if K <= 15:
+        centred = {"ha": "center", "va": "center", "fontsize": 8 if K <= 10 else 6.5}
         for (i, j), share in np.ndenumerate(share_KK):
             if share >= 0.5:
-                axis.text(j, i, f"{share:.0f}", ha="center", va="center", fontsize=6, color=WHITE if share > 60 else INK)
+                axis.text(j, i, f"{share:.0f}", color=WHITE if share > 60 else INK, **centred)

@@ -17,7 +17,6 @@ from vitssl.report.tables import hours_name
 from vitssl.report.units import quantity
 from vitssl.words import counted
 
-FEW = 200  # test images, of which one is half a point and more
 MOST_HEADLINES = 5  # sentences that a report begins with
 
 
@@ -40,7 +39,7 @@ def headlines(grid: Grid) -> list[str]:
 def story(grid: Grid) -> list[str]:
     """What a newcomer reads first: how many labels there are, which arm came out best, which to take, and what used the others."""
     said = _shortened(grid)
-    return [*said["images"], *said["best"], *said["recommended"], *said["draw"], *said["test images"], *said["why"]]
+    return [*said["images"], *said["best"], *said["recommended"], *said["draw"], *said["why"]]
 
 
 def _shortened(grid: Grid) -> dict[str, list[str]]:
@@ -71,7 +70,6 @@ def _by_subject(grid: Grid) -> dict[str, list[str]]:
         "best": [best(part, column) for part in grid.parts() for column in grid.columns],
         "recommended": advice(grid),
         "draw": [_one_draw(grid)],
-        "test images": [_test_images(grid)],
         "unselected": [_unselected(grid)],
         "images": unlabelled.images(grid.parts()[0]),
         "costs": [costs.comparison(part, column) for part in grid.parts() for column in grid.columns],
@@ -130,17 +128,6 @@ def _one_draw(grid: Grid) -> str:
             every = "Both" if len(seeds) == 2 else f"All {len(seeds)}"
             return f"{every} seeds train on one draw of {name} ({field}.seed), which the intervals do not cover; {covered}."
     return ""
-
-
-def _test_images(grid: Grid) -> str:
-    """That one image of a small test set moves an accuracy by much."""
-    sets = {facts["name"]: facts["test_images"] for run in grid.sweep.runs.values() if (facts := run.job.get("data"))}
-    name = min(sets, key=sets.__getitem__, default=None)
-    if grid.measured.unit != "%" or name is None or not 0 < sets[name] < FEW:
-        return ""
-    which = f" of {name}" if len(sets) > 1 else ""
-    one = f"The test set{which} has {counted(sets[name], 'image')}: one of them is {100 / sets[name]:.1f} points"
-    return f"{one}, and intervals over seeds, which share these images, do not say how other images would come out."
 
 
 def _against_paper(grid: Grid) -> str:

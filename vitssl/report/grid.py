@@ -225,7 +225,8 @@ class Grid:
         gap = difference(self.scores(one, column), self.scores(other, column))
         if gap is None or self.metric[1] != "top1":
             return gap
-        return replace(gap, images_error=paired_error(*(self._predictions(row, column) for row in (one, other))))
+        over_images = paired_error(self._predictions(one, column), self._predictions(other, column))
+        return gap if over_images is None else gap.over_images(*over_images)
 
     def _predictions(self, row: Row, column: Any) -> list[Path]:
         """The files of the finished seeds."""

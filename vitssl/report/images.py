@@ -12,8 +12,9 @@ import numpy as np
 from vitssl.report import kept
 
 
-def paired_error(one: Sequence[Path], other: Sequence[Path]) -> float | None:
-    """Standard error, in points, of the difference between two arms' accuracies over the images on which both were evaluated.
+def paired_error(one: Sequence[Path], other: Sequence[Path]) -> tuple[float, int] | None:
+    """Standard error, in points, of the difference between two arms' accuracies over the images on which both were evaluated, and how many
+    these are.
 
     Of each image the share of an arm's seeds that were right is taken, so that what remains is how unlike the images are: another draw
     of test images would have moved the difference by about so much.
@@ -30,7 +31,7 @@ def paired_error(one: Sequence[Path], other: Sequence[Path]) -> float | None:
     (labels_N, right_N), (other_labels_N, other_right_N) = arms
     if len(labels_N) < 2 or not np.array_equal(labels_N, other_labels_N):
         return None
-    return 100 * float(np.std(right_N - other_right_N, ddof=1)) / sqrt(len(labels_N))
+    return 100 * float(np.std(right_N - other_right_N, ddof=1)) / sqrt(len(labels_N)), len(labels_N)
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from vitssl.report import main_table, selection
@@ -44,20 +45,22 @@ def paper(grid: Grid, names: list[str] | None = None) -> str:
     Raises:
         ConfigError: a column that does not exist.
     """
-    parts = [latex(*main_table.for_paper(part, names)) for part in grid.parts()]
+    label = re.sub(r"[\W_]+", "-", grid.sweep.name)
+    parts = [latex(*main_table.for_paper(part, names), f"{label}-{i}" if i else label) for i, part in enumerate(grid.parts())]
     if (chosen := selection.table(grid)) is not None:
-        parts.append(latex(chosen, "Settings chosen on held-out images, and the best on the test images themselves."))
+        parts.append(latex(chosen, "Settings chosen on held-out images, and the best on the test images themselves.", f"{label}-chosen"))
     return "\n".join(["% needs \\usepackage{booktabs}", *parts])
 
 
-def latex(table: Table, caption: str) -> str:
-    """A table environment, or several where even both columns of a page are too narrow for all of it."""
+def latex(table: Table, caption: str, label: str) -> str:
+    """A table environment to be referred to as tab:``label``, or several where even both columns of a page are too narrow for all of it."""
     fit = next((fit for fit in FITS if _width_pt(table, fit) <= fit.width_pt), None)
     if fit is not None or len(table.header) <= 2:
-        return _environment(table, caption, fit or FITS[-1])
+        return _environment(table, rf"\caption{{{tex(caption)}}}\label{{tab:{label}}}", fit or FITS[-1])
     most = max(count for count in range(2, len(table.header)) if count == 2 or _width_pt(_first(table, count), FITS[-1]) <= PAGE_PT)
     rest = table.pick([0, *range(most, len(table.header))])
-    return latex(_first(table, most), caption) + "\n" + latex(rest, f"{caption} (continued)" if "continued" not in caption else caption)
+    continued = caption if "continued" in caption else f"{caption} (continued)"
+    return latex(_first(table, most), caption, label) + "\n" + latex(rest, continued, f"{label}-continued")
 
 
 def _first(table: Table, count: int) -> Table:
@@ -85,7 +88,7 @@ def _text_pt(text: str) -> float:
 
 
 def _environment(table: Table, caption: str, fit: Fit) -> str:
-    """A booktabs tabular in its environment."""
+    """A booktabs tabular in its environment, below the commands of its caption."""
     sides = "".join("l" if i in table.left else "r" for i in range(len(table.header)))
     groups, rules, at = [], [], 1
     for label, span in table.groups:
@@ -97,7 +100,7 @@ def _environment(table: Table, caption: str, fit: Fit) -> str:
     lines = [
         rf"\begin{{{fit.environment}}}", r"\centering", rf"{fit.size}\setlength{{\tabcolsep}}{{{fit.space_pt}pt}}",
         r"\setlength{\belowcaptionskip}{4pt}",
-        rf"\caption{{{tex(caption)}}}", rf"\begin{{tabular}}{{@{{}}{sides}@{{}}}}", r"\toprule", *over, *_header(table), r"\midrule", *body,
+        caption, rf"\begin{{tabular}}{{@{{}}{sides}@{{}}}}", r"\toprule", *over, *_header(table), r"\midrule", *body,
         r"\bottomrule", r"\end{tabular}", rf"\end{{{fit.environment}}}",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"

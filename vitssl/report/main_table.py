@@ -77,7 +77,7 @@ def for_paper(grid: Grid, names: list[str] | None = None) -> tuple[Table, str]:
     against = "; in brackets 95 % intervals" if "baseline" in names and any(gap.low is not None for gap in gaps) else ""
     spent = "; costs of training one model" if SPENT & set(names) else ""
     spent += "; measured hours and energy do not compare the arms" if doubted & set(names) else ""
-    return made, f"{_title(grid)}{at}: {seeds}{against}{bold}{printed}{spent}."
+    return made, f"{_title(grid)}{_tested(grid)}{at}: {seeds}{against}{bold}{printed}{spent}."
 
 
 def differences(grid: Grid, names: list[str] | None = None) -> Table | None:
@@ -119,7 +119,7 @@ def _best(grid: Grid, places: list[tuple[Any, str]]) -> set[tuple[int, int]]:
 
 def _bold(best: set[tuple[int, int]]) -> str:
     several = len(best) > len({column for _, column in best})
-    return f"the best mean{' and what is not clearly behind it' * several}"
+    return f"the best mean{', and those whose distance from it may be chance' * several}"
 
 
 def _ahead(grid: Grid, column: Any) -> list[Row]:
@@ -224,7 +224,7 @@ COLUMNS = {
 
 def _caption(grid: Grid, names: set[str], best: set[tuple[int, int]]) -> str:
     sweep, paper = grid.sweep, grid.sweep.facts.get("paper")
-    first = f"{_title(grid)} after the last epoch: mean ± standard deviation over the seeds, their number in brackets."
+    first = f"{_title(grid)}{_tested(grid)} after the last epoch: mean ± standard deviation over the seeds, their number in brackets."
     first += f" {LOWER_IS_BETTER}" if grid.measured.lower_is_better else ""
     first += f" Bold: {_bold(best)}." if best else ""
     first += f" Each is of the {chosen_over(sweep)} that held-out images choose." if sweep.facts.get("select") else ""
@@ -264,6 +264,16 @@ def _against(grid: Grid) -> str:
 
 def _row_of(grid: Grid, name: str) -> str:
     return next((grid.called(arm) for arm in grid.sweep.arms if arm.name == name), name)
+
+
+def _tested(grid: Grid) -> str:
+    """On how many images of which set, where it is one."""
+    runs = [cell.last for row in grid.rows for cell in row.done if "data" in cell.last.job]
+    sets = {(run.job["data"]["name"], run.job["data"]["test_images"]) for run in runs}
+    if len(sets) != 1 or grid.metric[0] != "test":
+        return ""
+    name, count = sets.pop()
+    return f" on the {counted(count, 'test image')} of {name}"
 
 
 def _title(grid: Grid) -> str:

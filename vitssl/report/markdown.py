@@ -11,7 +11,7 @@ from vitssl.report.statement import statement
 
 def markdown(report: Report) -> str:
     """In the page's order; pictures are links to the plots' files."""
-    grid = report.grid
+    grid, front = report.grid, {next(iter(names.values())) for names in FIRST.values()}
     main = [main_table.table(part, report.columns) for part in grid.parts()]
     given = [
         selection.table(grid), selection.points(grid), main_table.differences(grid, report.columns), tables.cost(grid),
@@ -21,14 +21,14 @@ def markdown(report: Report) -> str:
     return "\n\n".join(
         [
             f"# {title(grid)}", f"{compared(grid)} {progress(grid.sweep)}",
-            *(f"**Warning:** {alike}: see [Data](#data)." for alike in details.near_duplicates(grid)), _list(headlines(grid)),
+            *(f"**Warning:** {alike}: see [Data](#data)." for alike in details.warnings(grid)), _list(headlines(grid)),
             *(f"## {table.title}\n\n{render.markdown(table)}" for table in main),
-            *(_picture(report, name) for name in report.plots if name in FIRST),
+            *(_picture(report, name) for name in report.plots if name in front),
             *_part("What failed", _list(failures.lines(grid.sweep))),
             *_part(FURTHER, _list(further(grid))),
             *_part("Energy and CO2e, for a paper", statement(grid.sweep)),
             *(f"## {table.title}\n\n{render.markdown(table)}" for table in given if table is not None and table.rows),
-            *(_picture(report, name) for name in report.plots if name not in FIRST),
+            *(_picture(report, name) for name in report.plots if name not in front),
             *_part("Provenance", _list([f"{name}: {text}" for name, text in provenance(grid).items()])),
             *_part("Notes", _list(notes(grid))),
         ]

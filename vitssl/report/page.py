@@ -16,19 +16,19 @@ from vitssl.report.statement import statement
 from vitssl.report.table import Entry, Table
 from vitssl.words import counted
 
-FIRST = {
-    "accuracy_vs_macs": "Accuracy against training cost",
-    "accuracy_by_axis": "Accuracy over what the sweep varies",
-}  # what a report begins with
-COSTS = ("accuracy_vs_energy", "accuracy_vs_hours", "energy_by_component")
+Named = dict[str, str]  # plots that take turns at one place, by what each is called there
+FIRST: dict[str, Named] = {
+    "Accuracy against training cost": {"multiply-adds": "accuracy_vs_macs", "energy": "accuracy_vs_energy", "time": "accuracy_vs_hours"},
+    "Accuracy over what the sweep varies": {"": "accuracy_by_axis"},
+}  # what a report begins with, by its heading
+BESIDE: dict[str, Named] = {"Energy of one model": {"": "energy_by_component"}}  # below one of these, where what is beside it is tall
 CURVES = {"over epochs": "learning_curves", "over wall time": "learning_curves_time"}
-ELSEWHERE = (*FIRST, *COSTS, *CURVES.values(), "confusion")  # plots that are not analyses
+ELSEWHERE = {*(name for names in (FIRST | BESIDE).values() for name in names.values()), *CURVES.values(), "confusion"}  # no analyses
 FILES = {"table.csv": "numbers (CSV)", "table.tex": "table (LaTeX)", "energy.tex": "energy sentence (LaTeX)", "report.md": "Markdown"}
 RECONSTRUCTED = "Eight test images after the last step: what an objective sees of them, what it gives back, and the images."
 NARROW = ("Data", "Other readings of the same runs")  # sections that may stand side by side
 MOST_COSTS = 13  # columns of a table of costs that fits a page
 MOST_BESIDE, MOST_HALF = 9, 5  # columns of a table that leaves room for a plot beside it, and for one of two panels
-BESIDE = {"energy_by_component": "Energy of one model"}  # below one plot, where what is beside it is tall
 BESIDE_TABLE = ""  # a layout: table and plots side by side, and below the table what else was found
 FURTHER = "Further findings"
 TALL = 8  # sentences and arms that are
@@ -57,9 +57,7 @@ def html(report: Report) -> str:
     grid = report.grid
     paper = grid.sweep.facts.get("paper")
     source = f' Stands for {escape(paper["table"])} of <a href="{escape(paper["url"])}">{escape(paper["title"])}</a>.' if paper else ""
-    alike = "".join(
-        f'<p class="warning">Warning: {escape(text)}: <a href="#data">details</a>.</p>\n' for text in details.near_duplicates(grid)
-    )
+    alike = "".join(f'<p class="warning">Warning: {escape(text)}: <a href="#data">details</a>.</p>\n' for text in details.warnings(grid))
     links = "\n".join(f'<a href="{name}">{words}</a>' for name, words in FILES.items())
     about = f"{escape(compared(grid))}{source} {escape(progress(grid.sweep))}"
     return (
@@ -98,7 +96,8 @@ def _first(report: Report) -> str:
         *(section(table.title, plain(table)) for table in made),
         section(FURTHER, lines(further(report.grid)) if layout == BESIDE_TABLE else ""),
     ]
-    plots = "".join(f'<div class="block"><h2>{words}</h2>\n{plot(name, report.plots)}</div>\n' for name, words in there.items())
+    shown = {words: switch(f"front-{i}", names, report.plots) for i, (words, names) in enumerate(there.items())}
+    plots = "".join(f'<div class="block"><h2>{words}</h2>\n{body}</div>\n' for words, body in shown.items())
     parts = [
         section("What was found", lines(headlines(report.grid)), "found"),
         f'<div class="main">\n{"".join(main)}</div>\n',
@@ -107,20 +106,27 @@ def _first(report: Report) -> str:
     return f'<div class="first {layout}">\n{"".join(parts)}</div>\n'
 
 
-def _layout(report: Report) -> tuple[str, dict[str, str]]:
-    """How what comes first is laid out, and the plots there with their headings.
+def _layout(report: Report) -> tuple[str, dict[str, Named]]:
+    """How what comes first is laid out, and the plots there by their headings.
 
     BESIDE_TABLE: table and plots side by side; even: plots have the larger half; wide: below each other; two: beside what was found alone.
     """
-    there, panels = {name: words for name, words in FIRST.items() if name in report.plots}, len(report.grid.columns)
+    there, panels = _drawn(FIRST, report), len(report.grid.columns)
     columns = len(main_table.table(report.grid.parts()[0], report.columns).header)
     if not there or panels > 2 or (panels == 2 and len(there) > 1 and columns > MOST_HALF):
         return "wide", there
+    beside = {} if costs.doubted(report.grid) else _drawn(BESIDE, report)  # what compares no arms is no first thing to see
+    if panels == 2 and columns <= MOST_HALF:
+        return "even", there | beside
     if panels == 2 or columns > MOST_BESIDE:
-        return "even" if columns <= MOST_HALF else "wide two", there
+        return "wide two", there
     tall = len(there) == 1 and len(headlines(report.grid)) + len(report.grid.rows) >= TALL
-    beside = {} if costs.doubted(report.grid) else BESIDE  # what compares no arms is no first thing to see
-    return BESIDE_TABLE, there | {name: words for name, words in beside.items() if tall and name in report.plots}
+    return BESIDE_TABLE, there | (beside if tall else {})
+
+
+def _drawn(places: dict[str, Named], report: Report) -> dict[str, Named]:
+    """Those of which a plot is there."""
+    return {words: names for words, names in places.items() if any(name in report.plots for name in names.values())}
 
 
 def _more(report: Report) -> str:
@@ -130,7 +136,7 @@ def _more(report: Report) -> str:
         "What failed": failures.html(grid.sweep),
         "Chosen and compared": row(*titled(selection.table(grid), selection.points(grid), main_table.differences(grid, report.columns))),
         FURTHER: "" if layout == BESIDE_TABLE else lines(further(grid)),
-        "Cost": row(*_cost(grid), *(plot(name, plots) for name in COSTS if name not in first)),
+        "Cost": row(*_cost(grid), *(switch("", names, plots) for words, names in BESIDE.items() if words not in first)),
         "Energy and CO2e, for a paper": copied(statement(grid.sweep)),
         "Learning curves": switch("learning", CURVES, plots),
         "Evaluations": row(plain(evaluations.table(grid)), *titled(*evaluations.per_class(grid)), plot("confusion", plots)),

@@ -118,7 +118,7 @@ def _draw(axis: Axes, grid: Grid, model: Model, factor: float) -> Point:
     """Means with their spread, and faintly the seeds."""
     style, x, y = look(grid, model.row), [cost * factor for cost in model.costs], model.scores
     if len(x) > 1:
-        axis.scatter(x, y, s=8, alpha=0.35, linewidths=0, color=style["color"])
+        axis.scatter(x, y, s=14, alpha=0.5, linewidths=0, color=style["color"])
     axis.errorbar(mean(x), mean(y), xerr=std(x) or None, yerr=std(y), markersize=6, capsize=2.5, elinewidth=1, **style)
     return Point(mean(x), mean(y), std(x) or 0.0, std(y) or 0.0, grid.label(model.row), INK)
 
@@ -139,6 +139,6 @@ def _caption(grid: Grid, label: str, name: str, columns: list[Any]) -> str:
         marked += f" It names no arm the best, since {'; '.join(unchosen)}." if unchosen else ""
     else:
         marked = f"The Pareto front is not marked, since {'; '.join(dict.fromkeys(reasons.values()))}."
-    spread = "means with ± one standard deviation over seeds; faint dots are single seeds"
+    spread = "means with ± one standard deviation over seeds; small dots are single seeds"
     said = [f"{grid.measured.title} against {label}{exact}: {spread}.", uncounted(grid) if name == EXACT else "", marked]
     return " ".join(filter(None, said))

@@ -24,6 +24,7 @@ from vitssl.words import counted
 
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?")
 INTERVAL = re.compile(r"^(\S+ )(\[.*\])$")
+UNIT, NO_BREAK = re.compile(r"(?<=^[kMGT]) "), "\N{NO-BREAK SPACE}"  # the space between a prefix and what it counts
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 GAP = 2  # letters between columns of a terminal
 MOST_UNBROKEN = 32  # letters of an arm's name that stand in one line of a terminal
@@ -38,7 +39,8 @@ def coded(text: str) -> str:
 def html(table: Table) -> str:
     """A <figure> that scrolls inside the page when that is narrow; a script may sort its lines by the cells' data-value."""
     groups = "".join(f'<th colspan="{span}" class="group">{escape(label)}</th>' for label, span in table.groups)
-    head = "".join(f'<th class="{_side(table, i)}" scope="col">{escape(name)}</th>' for i, name in enumerate(table.header))
+    names = [UNIT.sub(NO_BREAK, escape(name)) for name in table.header]
+    head = "".join(f'<th class="{_side(table, i)}" scope="col">{name}</th>' for i, name in enumerate(names))
     body = "".join(f"<tr>{''.join(_html_cell(table, r, c, e) for c, e in enumerate(row))}</tr>\n" for r, row in enumerate(table.rows))
     over = f'<tr class="groups">{groups}</tr>' if groups else ""
     return (

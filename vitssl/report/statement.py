@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitssl.report.collect import Sweep, add
-from vitssl.report.energy_sources import CPU_POWER, intensities
+from vitssl.report.energy_sources import CPU_POWER, intensities, memory
 from vitssl.report.tables import hours_name
 from vitssl.report.units import quantity
 from vitssl.words import counted, listed
@@ -32,7 +32,7 @@ def _method(sweep: Sweep) -> str:
     gpu = ["GPU power was measured with NVML"] if any(record["gpus"] for record in records) else []
     cpu = f"CPU power was {listed(CPU_POWER[record['cpu_power_source']] for record in records)}"
     version = listed(record["codecarbon"] for record in records)
-    parts = listed([*gpu, cpu, "memory power was modelled from its size"])
+    parts = listed([*gpu, cpu, f"memory power was {memory(sweep)}"])
     shared = "; CPU and memory energy are each job's share of its node's" if any(record["node_share"] < 1 for record in records) else ""
     return (
         f"Energy was tracked with codecarbon {version}: {parts}{shared}. "

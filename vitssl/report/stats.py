@@ -1,9 +1,9 @@
-"""Means over seeds, and differences between arms with their 95 % confidence intervals (Student's t)."""
+"""Means over seeds, and differences between arms with their 95 % confidence intervals: over seeds, and over the images of the test."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import sqrt
+from dataclasses import dataclass, replace
+from math import hypot, sqrt
 from statistics import mean, stdev, variance
 
 from scipy.stats import t
@@ -23,7 +23,8 @@ class Difference:
         how: in words: which seeds the interval is computed from, or why there is none.
         seeds: of the arm that has the fewest.
         constant: is it the same in every seed?
-        images_error: its standard error over the test images, which all seeds share; None where that is not known.
+        images: that were tested on, where the interval covers which ones they were, too.
+        images_half: how far it would reach to either side by the images alone.
     """
 
     mean: float
@@ -32,18 +33,32 @@ class Difference:
     how: str
     seeds: int
     constant: bool = False
-    images_error: float | None = None
+    images: int | None = None
+    images_half: float = 0.0
 
     @property
     def open(self) -> bool:
-        """Do the seeds, or the test images, leave open which of the two is better?"""
-        return self.open_by_seeds or (self.images_error is not None and abs(self.mean) <= NORMAL * self.images_error)
-
-    @property
-    def open_by_seeds(self) -> bool:
+        """May it be chance which of the two is better?"""
         if self.low is None or self.high is None:
             return self.seeds < LEAST or self.mean == 0
         return self.low <= 0 <= self.high
+
+    def over_images(self, error: float, images: int) -> Difference:
+        """With an interval that covers another draw of test images too, which all seeds share: the squares of half widths add up.
+
+        It is a little too wide rather than too narrow: what chance does to a seed and an image together is in both parts.
+
+        Args:
+            error: its standard error over the images.
+            images: how many these are.
+        """
+        over_seeds = 0.0 if self.high is None else self.high - self.mean
+        half = hypot(over_seeds, NORMAL * error)
+        if self.seeds < LEAST or half < NOTHING:
+            return self
+        how = f"{self.how} and {images:,} test images"
+        low, high = self.mean - half, self.mean + half
+        return replace(self, low=low, high=high, how=how, constant=False, images=images, images_half=NORMAL * error)
 
 
 def std(values: list[float]) -> float | None:

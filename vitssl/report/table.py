@@ -62,8 +62,9 @@ def figure(*values: float | None, spread: float | None = None) -> Entry:
 
 
 def _to_digits_of(shown: str, spread: float) -> str:
-    """A spread with as many decimals as the figure that it belongs to."""
-    return f"{spread:,.{len(shown.partition('.')[2])}f}"
+    """A spread with as many decimals as the figure that it belongs to; with more where it would be none."""
+    digits = f"{spread:,.{len(shown.partition('.')[2])}f}"
+    return digits if float(digits.replace(",", "")) or not spread else f"{float(f'{spread:.1g}'):f}".rstrip("0")
 
 
 def number(value: float | None) -> str:

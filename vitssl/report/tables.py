@@ -9,7 +9,7 @@ from vitssl.report import costs, energy_sources
 from vitssl.report.collect import Cell, Sweep
 from vitssl.report.grid import Grid
 from vitssl.report.rows import Row, cost_of
-from vitssl.report.stats import NORMAL, Difference, std
+from vitssl.report.stats import Difference, std
 from vitssl.report.table import DASH, NOTE, Entry, Table, figure, signed
 from vitssl.report.units import fit
 
@@ -113,9 +113,8 @@ def _cost_caption(grid: Grid) -> str:
     spent += f"± half the width of their middle half.{not_compared(grid)} "
     sweep = grid.sweep
     spent += f"It is the chosen one; the search over {chosen_over(sweep)} took all of the runs below. " if sweep.facts.get("select") else ""
-    if not sweep.on_gpu:
-        estimate = "No GPU was used: hours are of the one device, and the estimate by board power has no meaning."
-    else:
+    estimate = "Hours are of the one device, a node's CPUs."
+    if sweep.on_gpu:
         sites = {(run.site.gpu_power_w, run.site.estimate_kg_per_kwh) for run in sweep.runs.values()}
         factors = " or ".join(f"board power ({power_w:g} W) x {intensity:g}" for power_w, intensity in sorted(sites))
         estimate = f"Estimate: GPU-hours x {factors} kg/kWh, as the SSAT paper's Table 3."
@@ -126,7 +125,7 @@ def _cost_caption(grid: Grid) -> str:
 
 
 def differences(grid: Grid) -> Table | None:
-    """Every arm minus the baseline, with a 95 % confidence interval over the seeds."""
+    """Every arm minus the baseline, with a 95 % confidence interval."""
     rows = []
     for row in grid.rows:
         intervals = [grid.against_baseline(row, column) for column in grid.columns]
@@ -138,7 +137,7 @@ def differences(grid: Grid) -> Table | None:
         return None
     what = f"Percentage points of {grid.measured.name}" if grid.measured.unit == "%" else grid.measured.name
     direction = f" {LOWER_IS_BETTER}" if grid.measured.lower_is_better else ""
-    given = ", with the 95 % confidence interval by Student's t in brackets" if any("[" in e.text for row in rows for e in row) else ""
+    given = ", with the 95 % confidence interval in brackets" if any("[" in e.text for row in rows for e in row) else ""
     return Table(
         f"Difference from {grid.baselines()}", ["arm", *(grid.name(c) or grid.measured.title for c in grid.columns), "interval"], rows,
         caption=f"{what}{given}.{direction}",
@@ -154,8 +153,7 @@ def versus(difference: Difference | None) -> Entry:
 def interval(difference: Difference) -> str:
     """The difference and its interval; where there is no spread it says that."""
     if difference.constant:
-        images = f" (± {NORMAL * difference.images_error:.2f} over images)" if difference.images_error else ""
-        return f"{signed(difference.mean)} in each seed{images}" if difference.mean else "same in each seed"
+        return f"{signed(difference.mean)} in each seed" if difference.mean else "same in each seed"
     return signed(difference.mean) + bracketed(difference)
 
 
