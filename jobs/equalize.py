@@ -27,9 +27,10 @@ def apply(spec: Spec, planned: list[Cell], launch: Launch) -> None:
     todo = [(cell, rule, _reference(spec, planned, cell, rule)) for cell in planned if (rule := spec.equal_of(cell.axes))]
     costs = {quantity: _Costs(quantity, spec, planned, launch) for quantity in {rule.quantity for _, rule, _ in todo}}
     amounts = [costs[rule.quantity].of(reference) for _, rule, reference in todo]
+    dearest, _ = max(((cell.arm, costs[rule.quantity].of(cell)) for cell, rule, _ in todo), key=lambda spent: spent[1], default=("", 0.0))
     for (cell, rule, reference), amount in zip(todo, amounts, strict=True):
         if cell is not reference:
-            _fit(cell, rule, amount, costs[rule.quantity])
+            _fit(cell, rule, amount, costs[rule.quantity], dearest)
 
 
 def _reference(spec: Spec, planned: list[Cell], cell: Cell, rule: Equal) -> Cell:
@@ -40,8 +41,8 @@ def _reference(spec: Spec, planned: list[Cell], cell: Cell, rule: Equal) -> Cell
     raise ConfigError(reason, "equalize", spec.place("equalize"))
 
 
-def _fit(cell: Cell, rule: Equal, amount: float, costs: _Costs) -> None:
-    """Scale the epochs of a cell's stages so that they cost ``amount`` together."""
+def _fit(cell: Cell, rule: Equal, amount: float, costs: _Costs, dearest: str) -> None:
+    """Scale the epochs of a cell's stages so that they cost ``amount`` together; of the ``dearest`` arm's cost whole epochs miss least."""
     factor, left = amount / costs.of(cell), amount
     for stage in cell.stages:
         loop, of_an_epoch = stage.run.loop, costs.of_an_epoch(cell.arm, stage)
@@ -52,7 +53,8 @@ def _fit(cell: Cell, rule: Equal, amount: float, costs: _Costs) -> None:
             loop.schedule_epochs = max(epochs, round(loop.schedule_epochs * stretch))
     if abs(left) > TOLERANCE * amount:
         missed = f"whole epochs miss the {rule.quantity} of {rule.reference} by {abs(left) / amount:.0%}"
-        raise ConfigError(f"{missed}; with more loop.epochs rounding matters less", "loop.epochs", stage.where)
+        more = "with more loop.epochs" if dearest == rule.reference else f"at the cost of the dearest arm, equal_to={dearest},"
+        raise ConfigError(f"{missed}; {more} rounding matters less", "loop.epochs", stage.where)
 
 
 class _Costs:

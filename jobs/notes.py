@@ -22,12 +22,13 @@ COLOURS = "[{jitter: {prob: 0.8}}, {gray: {prob: 0.2}}]"
 ALONE = {name for method in METHODS if len(objectives := nested(method.fields).get("objectives") or {}) == 1 for name in objectives} - {
     "classify"
 }
+LARGE_LR = 0.1  # of AdamW, before lr_rule
 LARGER = 10  # times as many weights as the network's has a decoder that costs far more than it
 
 
 def notes(spec: Spec, made: Sequence[Cell]) -> list[str]:
     """A line each, the same one once."""
-    of_stages = (*_beside(spec, made), *_weightless(made), *_alike_in_colours(made), *_large_decoders(made))
+    of_stages = (*_beside(spec, made), *_rates(made), *_weightless(made), *_alike_in_colours(made), *_large_decoders(made))
     return list(dict.fromkeys((*kept_patches(made), *_own_values(spec), *_draws(spec, made), *_started(spec, made), *of_stages)))
 
 
@@ -78,6 +79,16 @@ def _beside(spec: Spec, made: Sequence[Cell]) -> Iterator[str]:
             if joint:
                 before = f"to pretrain by {name} alone takes a stage before, as in sweeps/methods.yaml"
                 yield f"{name} of {listed(joint)} is trained beside classify, in the same steps; {before}"
+
+
+def _rates(made: Iterable[Cell]) -> Iterator[str]:
+    """Learning rates from the command line at which nothing is learned."""
+    for stage in (stage for cell in made for stage in cell.stages if "optim.lr" in stage.cli_fields):
+        optim = stage.run.optim
+        if optim.lr == 0:
+            yield "optim.lr=0 trains nothing"
+        elif optim.name == "adamw" and optim.lr >= LARGE_LR:
+            yield f"optim.lr={optim.lr:g} is far more than adamw trains a network with; 1e-3 and less are usual"
 
 
 def _weightless(made: Iterable[Cell]) -> Iterator[str]:

@@ -76,7 +76,7 @@ class Setting(NamedTuple):
     def _no_such_stage(self, known: list[str]) -> ConfigError:
         """What begins the key is neither a stage nor a field, but probably meant as one or the other."""
         assert self.stage is not None
-        if self.field and closest(self.stage, known):
+        if self.field.partition(".")[0] in RUN_FIELDS and closest(self.stage, known):
             return unknown(self.stage, known, self.key)
         return not_a_field(self.stage, known, self.key)
 
@@ -149,7 +149,8 @@ def _refuse_twice(arguments: list[str]) -> None:
             raise ConfigError(f"the shell divided it at its braces; write {shlex.quote(whole)}", key, CLI)
         if len(set(texts)) > 1:
             axis = shlex.quote(f"axes.{key.removeprefix('axes.')}=[{','.join(texts)}]")
-            raise ConfigError(f"it is typed as {listed(texts)}; leave all but one out, or write {axis} for a run with each", key, CLI)
+            each = "" if key in OF_THE_SWEEP else f", or write {axis} for a run with each"
+            raise ConfigError(f"it is typed as {listed(texts)}; leave all but one out{each}", key, CLI)
 
 
 def _advice(argument: str, before: list[str]) -> str:

@@ -243,6 +243,8 @@ def _train(folder: Path, run: Run) -> int:
             lr=train_state.schedule.peak_lr, batch_size=run.optim.batch_size, accumulate=train_state.accumulate, lost_steps=log.lost_steps,
             **machine(train_state.device),
         )  # fmt: skip
+        if progress.step:
+            log.say(f"{folder.name}: goes on after step {progress.step} of {train_state.total_steps}")
         try:
             with train_state.saver:
                 done = fit(train_state, ddp_model, log, stopping)

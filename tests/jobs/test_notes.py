@@ -108,3 +108,16 @@ def test_a_pretraining_beside_the_labels_is_told(said) -> None:
     assert note.startswith("mae of scratch is trained beside classify, in the same steps; to pretrain by mae alone takes a stage before")
     for meant in ("objectives={classify: {}, mae: {decoder_dim: 16, decoder_depth: 1}}", "objectives={classify: {}, drloc: {}}"):
         assert said("arms=[scratch]", meant) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["optim.lr=0"], ["optim.lr=0 trains nothing"]),
+        (["optim.lr=100"], ["optim.lr=100 is far more than adamw trains a network with; 1e-3 and less are usual"]),
+        (["optim.lr=100", "optim.name=lars"], []),
+        (["optim.lr=5e-3"], []),
+    ],
+)
+def test_rates_at_which_nothing_is_learned(said, words, told):
+    assert [note for note in said(*words) if note.startswith("optim.lr")] == told

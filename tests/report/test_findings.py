@@ -160,7 +160,7 @@ def test_what_the_command_line_makes_unequal_is_not_called_equal(sweep):
     said = sentence(lay_out(collect(folder)))
     assert said == (
         "Images seen in training differ: 8,000 (4 epochs) for Scratch and SSAT, 16,000 (4 + 4 epochs) for SSL+FT "
-        "(equalize=macs gives all arms equal costs)."
+        "(equalize=macs equal_to=ssat gives all arms equal costs)."
     )
     facts = json.loads((folder / "sweep.json").read_text()) | {"equal": {"all": {"quantity": "macs", "reference": "ssat"}, "axes": {}}}
     (folder / "sweep.json").write_text(json.dumps(facts))

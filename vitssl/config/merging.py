@@ -152,7 +152,9 @@ def _as_share(value: Any, path: str) -> str:
 
 
 def _as_axis(value: Any, path: str) -> str:
-    """What to write for several values, of each of which a run was meant."""
+    """What to write for several values, of each of which a run was meant; a number may have the comma of other languages."""
+    if isinstance(value, str) and re.fullmatch(r"0,\d+", value):
+        return f"; write {path}={value.replace(',', '.')}"
     values = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else []
     fields, (head, *rest) = hints_of(Run), path.split(".")
     of_a_stage = head != "arms" and bool(rest) and rest[0] in fields

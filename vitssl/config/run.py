@@ -264,7 +264,9 @@ def lacks(backbone: BackboneConfig, need: str, path: str) -> str:
     if backbone.tokenizer == "shifted" and need in ("keep", "mask"):
         return "backbone.tokenizer=shifted shows every token a part of its neighbours, hidden ones too; set patches"
     if need in ("keep", "mask") and not {"keep", "mask"} & capabilities(backbone):
-        return f"backbone.name={backbone.name} can hide no tokens, neither by dropping them nor behind a mask token"
+        return (
+            f"backbone.name={backbone.name} can hide no tokens, neither by dropping them nor behind a mask token; simclr and dino hide none"
+        )
     return f"backbone.name={backbone.name} {LACKS[need].format(path=path)}"
 
 

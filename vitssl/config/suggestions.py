@@ -30,7 +30,7 @@ ALSO_CALLED = {
     "backbone.drop_path": ("dropout", "drop_rate", "drop_path_rate", "stochastic_depth"),
     "backbone.name": ("model", "model_name", "arch", "architecture", "network"),
     "backbone.patch_size": ("patch", "patchsize"),
-    "data.shards": ("dataset", "data_set", "data_dir", "data_path", "root"),
+    "data.shards": ("dataset", "data_set", "data_dir", "data_path", "path", "root"),
     "data.image_size": ("img_size", "imgsz", "input_size", "resolution", "px", "size"),
     "data.images.per_class": ("shots", "num_shots", "few_shot", "subset", "num_images"),
     "data.workers": ("num_workers",),

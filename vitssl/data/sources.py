@@ -119,7 +119,8 @@ def _open(kind: str, rest: str) -> Source:
         key, _, value = option.partition("=")
         key = spelled(key)
         if known is not None and key not in known:
-            raise ConfigError(f"{kind}:{rest}: unknown option {key!r}; known: {', '.join(known) or 'none'}")
+            hint = f"; images without labels are those of {path}/unlabeled/" if kind == "folder" and key.startswith("unlabel") else ""
+            raise ConfigError(f"{kind}:{rest}: unknown option {key!r}; known: {', '.join(known) or 'none'}{hint}")
         if not value:
             raise ConfigError(f"{kind}:{rest}: option {key!r} has no value; write {key}=...")
         options.setdefault(key, []).append(value)

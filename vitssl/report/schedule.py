@@ -6,7 +6,7 @@ from typing import Any
 
 from vitssl.report.collect import Cell, RunFolder
 from vitssl.report.grid import Grid
-from vitssl.report.rows import Row
+from vitssl.report.rows import Row, finished
 from vitssl.words import listed
 
 Plan = tuple[tuple[float, float], ...]  # of each stage: epochs, and images seen in all
@@ -85,7 +85,7 @@ def _compared(grid: Grid, column: Any, point: dict[str, Any]) -> str:
         return ""
     totals = [sum(seen for _, seen in stages) for stages in plans.values()]
     if max(totals) > 1.005 * min(totals):
-        return _differing(plans, _equal_costs(grid))
+        return _differing(plans, _equal_costs(grid, rows, column))
     first = min(plans.values(), key=len)
     text = f"Equal epochs: every arm sees {totals[0]:,.0f} images in training" + (f", {_in_words(first)}" if len(first) == 1 else "")
     before = {arm: _before(row, column, plans[arm]) for row in rows if (arm := grid.called(row.arm)) in plans}
@@ -93,8 +93,8 @@ def _compared(grid: Grid, column: Any, point: dict[str, Any]) -> str:
     return "; ".join([text, *(f"{listed(arms)} {'spends' if len(arms) == 1 else 'spend'} {spent}" for spent, arms in chains)])
 
 
-def _equal_costs(grid: Grid) -> str:
-    """What to type for equal costs; empty where the report has them."""
+def _equal_costs(grid: Grid, rows: list[Row], column: Any) -> str:
+    """What to type for equal costs; empty where the report has them. Those of the dearest arm, which whole epochs miss least."""
     equal, axes = grid.sweep.facts.get("equal") or {}, grid.sweep.facts.get("axes") or {}
     if equal.get("all"):
         return ""
@@ -102,7 +102,9 @@ def _equal_costs(grid: Grid) -> str:
         chosen = [str(value) for value in axes.get(axis, [])]
         others = [value for value, rule in values.items() if rule and value not in chosen]
         return f" ('axes.{axis}=[{','.join([*chosen, *others])}]' also gives all arms equal costs)" if others else ""
-    return " (equalize=macs gives all arms equal costs)"
+    costs = [(count, row.arm.name) for row in rows for cell in finished(row.columns.get(column, [])) if (count := training_macs(cell))]
+    dearest = f" equal_to={max(costs)[1]}" if costs else ""
+    return f" (equalize=macs{dearest} gives all arms equal costs)"
 
 
 def _differing(plans: dict[str, Plan], advice: str) -> str:
