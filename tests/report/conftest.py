@@ -24,8 +24,8 @@ STAGES = {
     ],
     "sslft": [("pretrain", {"objectives.mae": {}, "loop.epochs": 50}), ("finetune", {"objectives.classify": {}, "loop.epochs": 50})],
 }
-MACS = {"classify": 1_258_219_584, "mae": 425_600_000}
-PARAMS = {"classify": 5_526_346, "mae": 5_850_000}
+MACS = {"classify": 1_258_219_584, "mae": 425_600_000, "simclr": 1_258_219_584}
+PARAMS = {"classify": 5_526_346, "mae": 5_850_000, "simclr": 5_600_000}
 
 
 def _write(path: Path, value: Any) -> None:

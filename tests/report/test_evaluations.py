@@ -118,7 +118,7 @@ def test_the_best_is_the_lowest_where_lower_is_better(calibrated, metric, best):
 def test_every_part_of_a_report_follows_a_metric_of_which_lower_is_better(calibrated):
     write_json(calibrated / "sweep.json", read_json(calibrated / "sweep.json") | {"metric": "test/loss", "baseline": "ssat"})
     grid = lay_out(collect(calibrated))
-    first = "Overall the best arm by NLL is scratch: 0.50 ± 0.00 (3 seeds)"
+    first = "The best arm by NLL is scratch: 0.50 ± 0.00 (3 seeds)"
     assert sentences(grid)[1].startswith(f"{first}, \N{MINUS SIGN}0.50 against ssat")
     assert "their number in brackets. ↓: lower is better." in main_table.table(grid).caption
     page = report.write(calibrated).read_text()

@@ -17,6 +17,7 @@ from tests.report.conftest import STAGES
 from vitssl.config import Run, merge
 from vitssl.config.methods import METHODS
 from vitssl.report import main_table, plots
+from vitssl.report.advice import advice
 from vitssl.report.collect import Cell, RunFolder, Sweep, collect
 from vitssl.report.findings import further, headlines, sentences
 from vitssl.report.grid import lay_out
@@ -158,21 +159,25 @@ def test_what_the_command_line_makes_unequal_is_not_called_equal(sweep):
     for run in folder.glob("*-*"):
         change(run, epochs=4, warmup_epochs=0)
     said = sentence(lay_out(collect(folder)))
-    assert said == (
-        "Images seen in training differ: 8,000 (4 epochs) for Scratch and SSAT, 16,000 (4 + 4 epochs) for SSL+FT "
-        "(equalize=macs equal_to=ssat gives all arms equal costs)."
-    )
-    facts = json.loads((folder / "sweep.json").read_text()) | {"equal": {"all": {"quantity": "macs", "reference": "ssat"}, "axes": {}}}
-    (folder / "sweep.json").write_text(json.dumps(facts))
-    assert "equalize" not in sentence(lay_out(collect(folder))), "their costs are equal"
-    rule = {"quantity": "macs", "reference": "ssat"}
-    facts |= {"equal": {"all": None, "axes": {"cost": {"equal MACs": rule}}}, "axes": {**facts["axes"], "cost": ["equal epochs"]}}
-    (folder / "sweep.json").write_text(json.dumps(facts))
-    advice = "('axes.cost=[equal epochs,equal MACs]' also gives all arms equal costs)"
-    assert sentence(lay_out(collect(folder))).endswith(f"SSL+FT {advice}."), "the file has an axis for it"
+    assert said == ("Images seen in training differ: 8,000 (4 epochs) for Scratch and SSAT, 16,000 (4 + 4 epochs) for SSL+FT.")
     assert not any("Equal epochs" in line for line in sentences(lay_out(collect(folder))))
     table = main_table.table(lay_out(collect(folder)))
     assert [row[table.header.index("epochs")].text for row in table.rows] == ["4", "4 + 4", "4"]
+
+
+def test_arms_of_unequal_cost_are_told_how_to_be_of_equal_cost(sweep):
+    """The dearest is SSAT."""
+    folder = sweep({"scratch": 80.0, "ssat": lambda at: 82.0 + at["seed"]}, {"seed": [0, 1, 2]}, columns=None)
+    advised = "equalize=macs equal_to=ssat for arms of equal cost"
+    assert advised in advice(lay_out(collect(folder)))[-1]
+    facts = json.loads((folder / "sweep.json").read_text()) | {"equal": {"all": {"quantity": "macs", "reference": "ssat"}, "axes": {}}}
+    (folder / "sweep.json").write_text(json.dumps(facts))
+    assert "equal cost" not in advice(lay_out(collect(folder)))[-1], "their costs are equal"
+    rule = {"quantity": "macs", "reference": "ssat"}
+    facts |= {"equal": {"all": None, "axes": {"cost": {"equal MACs": rule}}}, "axes": {**facts["axes"], "cost": ["equal epochs"]}}
+    (folder / "sweep.json").write_text(json.dumps(facts))
+    by_axis = "'axes.cost=[equal epochs,equal MACs]' for arms of equal cost"
+    assert by_axis in advice(lay_out(collect(folder)))[-1], "the file has an axis for it"
 
 
 def test_equality_is_of_images_and_not_of_epochs(sweep):
@@ -360,7 +365,7 @@ def schedules(sweep):
 def test_arms_that_differ_in_hyper_parameters_are_chosen_by_nothing(schedules):
     grid = lay_out(collect(schedules(SLOWER)))
     reason = "sslft_short and sslft_long differ in hyper-parameters alone (optim.lr), and nothing selects between them"
-    assert headlines(grid)[0] == f"Overall no arm is named the best, since {reason}: the test images must not."
+    assert headlines(grid)[0] == f"No arm is named the best, since {reason}: the test images must not."
     assert not any("the best arm" in line for line in sentences(grid)) and main_table.table(grid).best == set()
     caption, figure = plots.draw(grid)["accuracy_vs_macs"]
     assert caption.endswith(f"no other arm is both cheaper and better by the means. It names no arm the best, since {reason}.")
@@ -368,13 +373,13 @@ def test_arms_that_differ_in_hyper_parameters_are_chosen_by_nothing(schedules):
 
 
 def test_an_arm_that_beats_all_settings_of_another_is_named(schedules):
-    assert "the best arm by top-1 is ssat" in headlines(lay_out(collect(schedules(SLOWER, ssat=86.0))))[0]
+    assert "The best arm by top-1 is ssat" in headlines(lay_out(collect(schedules(SLOWER, ssat=86.0))))[0]
 
 
 def test_arms_of_other_epochs_are_points_of_cost(schedules):
     """A schedule that leads is named as an arm of another method would be; beside a rate its epochs say nothing."""
     grid = lay_out(collect(schedules({"loop": {"epochs": 20, "warmup_epochs": 2}})))
-    assert headlines(grid)[0].startswith("Overall the best arm by top-1 is sslft_long") and main_table.table(grid).best == {(2, 1)}
+    assert headlines(grid)[0].startswith("The best arm by top-1 is sslft_long") and main_table.table(grid).best == {(2, 1)}
     caption, figure = plots.draw(grid)["accuracy_vs_macs"]
     assert caption.endswith("by the means.") and any(line.get_label() == "Pareto front" for line in figure.axes[0].lines)
     both = lay_out(collect(schedules(SLOWER | {"loop": {"epochs": 20}})))

@@ -12,8 +12,10 @@ from vitssl.report.advice import advice, recommendation
 from vitssl.report.best import best
 from vitssl.report.collect import collect
 from vitssl.report.grid import lay_out
-from vitssl.report.images import paired_error
-from vitssl.report.stats import Difference, difference
+from vitssl.report.images import of_images
+from vitssl.report.stats import Difference, OfImages, difference
+
+PAIRED = "Student's t, paired over 3 seeds"
 
 
 def saved(folder, right_SN, labels_N=None) -> list:
@@ -32,24 +34,44 @@ def test_of_one_seed_it_is_mcnemars(tmp_path):
     n (n - 1) in place of n^2 where it is estimated from these images."""
     n, b, c = 50, 9, 4
     one, other = np.arange(n) < 20 + b, (np.arange(n) < 20) | (np.arange(n) >= n - c)
-    error, images = paired_error(saved(tmp_path / "one", [one]), saved(tmp_path / "other", [other]))
-    assert error == pytest.approx(100 * sqrt((b + c - (b - c) ** 2 / n) / (n * (n - 1)))) and images == n
+    found = of_images(saved(tmp_path / "one", [one]), saved(tmp_path / "other", [other]))
+    assert found.error == pytest.approx(100 * sqrt((b + c - (b - c) ** 2 / n) / (n * (n - 1)))) and found.count == n
+    assert found.of_seeds == 0
 
 
 def test_it_is_as_a_bootstrap_over_images_has_it(tmp_path):
     draw = np.random.default_rng(0)
     hard_N = draw.random(200)
     arms = [draw.random((3, 200)) < share * hard_N for share in (0.9, 0.7)]
-    error, _ = paired_error(*(saved(tmp_path / name, arm) for name, arm in zip("ab", arms, strict=True)))
+    found = of_images(*(saved(tmp_path / name, arm) for name, arm in zip("ab", arms, strict=True)))
     gap_N = arms[0].mean(0) - arms[1].mean(0)
     again = [gap_N[draw.integers(0, 200, 200)].mean() for _ in range(4000)]
-    assert error == pytest.approx(100 * np.std(again), rel=0.05)
+    assert found.error == pytest.approx(100 * np.std(again), rel=0.05)
+
+
+def test_seeds_that_are_right_by_chance_alone_spread_by_as_much_as_it_says(tmp_path):
+    draw = np.random.default_rng(0)
+    likely_N = draw.random(150)
+    found = of_images(*(saved(tmp_path / name, draw.random((40, 150)) < likely_N) for name in "ab"))
+    again = [(draw.random((2, 40, 150)) < likely_N).mean((1, 2)) @ (1, -1) for _ in range(1500)]
+    assert found.of_seeds == pytest.approx(100 * np.std(again), rel=0.06)
+
+
+def test_seeds_that_happen_to_agree_make_no_interval_narrow(tmp_path):
+    """Each of three seeds is right on 40 of 60 images against 36, but on others: no spread over seeds, and yet what chance does to each."""
+    draw = np.random.default_rng(2)
+    arms = [np.array([draw.permutation(60) < right for _ in range(3)]) for right in (40, 36)]
+    found = of_images(*(saved(tmp_path / name, arm) for name, arm in zip("ab", arms, strict=True)))
+    by_seed = difference(*(dict(enumerate(100 * arm.mean(1))) for arm in arms))
+    both = by_seed.over_images(found)
+    assert by_seed.constant and both.high - both.mean == pytest.approx(1.96 * np.hypot(found.error, found.of_seeds))
+    assert found.of_seeds > 3 and both.open
 
 
 def test_of_other_images_or_without_predictions_it_is_not_known(tmp_path):
     one = saved(tmp_path / "one", [np.ones(4, dtype=bool)])
     other = saved(tmp_path / "other", [np.ones(4, dtype=bool)], labels_N=np.array([0, 0, 0, 1]))
-    assert paired_error(one, other) is None and paired_error(one, [tmp_path / "none.npz"]) is None and paired_error(one, []) is None
+    assert of_images(one, other) is None and of_images(one, [tmp_path / "none.npz"]) is None and of_images(one, []) is None
 
 
 @pytest.mark.parametrize(("images", "better", "told"), [(50, 1, False), (50, 20, True)])
@@ -63,14 +85,14 @@ def test_an_arm_is_the_best_where_images_and_seeds_say_so(sweep, images, better,
     grid = lay_out(collect(folder))
     sentence, advice = best(grid, None), recommendation(grid, None)
     assert sentence.startswith(
-        "Overall the best arm by top-1 is ssat: 80.00 ± 0.00 % (3 seeds, 50 test images)"
+        "The best arm by top-1 is ssat: 80.00 ± 0.00 % (3 seeds, 50 test images)"
         if told
         else "3 seeds and 50 test images cannot tell ssat and scratch apart"
     )
     assert f"{100 * better / images:+.2f} points against scratch (95 % interval " in sentence
     assert ("by more than chance" in advice) is told
     row = grid.rows[[row.arm.name for row in grid.rows].index("ssat")]
-    assert grid.against_baseline(row, None).how == "paired over 3 seeds and 50 test images"
+    assert grid.against_baseline(row, None).how == f"{PAIRED}, in quadrature with the error over 50 test images"
 
 
 def test_more_seeds_are_not_asked_for_where_the_images_are_too_few(sweep):
@@ -85,21 +107,23 @@ def test_more_seeds_are_not_asked_for_where_the_images_are_too_few(sweep):
 
 def test_the_interval_is_as_wide_as_both_say():
     """Squares of half widths: 3 over seeds and 4 over images are 5."""
-    seeds = Difference(10.0, 7.0, 13.0, "paired over 3 seeds", 3)
-    both = seeds.over_images(4 / 1.96, 1200)
-    assert (both.low, both.high) == (pytest.approx(5.0), pytest.approx(15.0)) and both.how == "paired over 3 seeds and 1,200 test images"
-    assert not both.open and Difference(4.5, 1.5, 7.5, "", 3).over_images(4 / 1.96, 9).open
-    assert seeds.over_images(0.0, 9).high == 13.0
+    seeds = Difference(10.0, 7.0, 13.0, PAIRED, 3)
+    both = seeds.over_images(OfImages(1200, 4 / 1.96, 1.0))
+    assert (both.low, both.high) == (pytest.approx(5.0), pytest.approx(15.0)) and not both.open
+    assert both.how == f"{PAIRED}, in quadrature with the error over 1,200 test images"
+    assert Difference(4.5, 1.5, 7.5, PAIRED, 3).over_images(OfImages(9, 4 / 1.96, 0.0)).open
+    assert seeds.over_images(OfImages(9, 0.0, 0.0)).high == 13.0
+    assert seeds.over_images(OfImages(9, 0.0, 5 / 1.96)).high == pytest.approx(15.0)
 
 
 def test_of_two_seeds_images_make_no_interval():
     few = Difference(10.0, None, None, "2 seeds are too few for an interval", 2)
-    assert few.over_images(1.0, 9) == few
+    assert few.over_images(OfImages(9, 1.0, 0.0)) == few
 
 
 def test_where_equal_seeds_and_equal_images_leave_no_spread_there_is_no_interval():
-    same = Difference(0.0, None, None, "paired over 3 seeds", 3, constant=True)
-    assert same.over_images(0.0, 9) == same
+    same = Difference(0.0, None, None, PAIRED, 3, constant=True)
+    assert same.over_images(OfImages(9, 0.0, 0.0)) == same
 
 
 @pytest.mark.parametrize("seeds", [3, 5])
@@ -111,7 +135,8 @@ def test_it_holds_the_true_difference_about_as_often_as_it_says(seeds):
         shared_N, of_seed_S1 = 0.25 * draw.standard_normal(images), 0.05 * draw.standard_normal((seeds, 1))
         gap_SN = truth / 100 + shared_N + of_seed_S1 + 0.3 * draw.standard_normal((seeds, images))
         by_seed = difference(dict(enumerate(100 * gap_SN.mean(1))), dict.fromkeys(range(seeds), 0.0))
-        both = by_seed.over_images(100 * gap_SN.mean(0).std(ddof=1) / sqrt(images), images)
+        by_image, alone = gap_SN.mean(0).std(ddof=1) / sqrt(images), sqrt(gap_SN.var(0, ddof=1).mean() / seeds / images)
+        both = by_seed.over_images(OfImages(images, 100 * by_image, 100 * alone))
         for name, gap in (("both", both), ("seeds", by_seed)):
             held[name] += gap.low <= truth <= gap.high
     assert 0.95 <= held["both"] / trials <= 0.99 and held["seeds"] / trials < 0.95

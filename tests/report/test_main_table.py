@@ -12,9 +12,11 @@ import pytest
 
 from vitssl import cli, report
 from vitssl.config import ConfigError
-from vitssl.report import latex, main_table, plots, render, tables, units
+from vitssl.report import latex, main_table, plots, render, spreadsheet, tables, units
 from vitssl.report.collect import collect
 from vitssl.report.grid import lay_out
+from vitssl.report.rows import cost_of
+from vitssl.report.schedule import training_macs
 from vitssl.report.statement import statement
 from vitssl.report.table import DASH, Entry, Table, figure, signed
 
@@ -183,7 +185,7 @@ def test_bold_are_those_that_the_seeds_tell_from_the_others(sweep):
     grid = lay_out(collect(sweep(top1, {"seed": [0, 1, 2]}, columns=None)))
     assert {row for row, _ in main_table.table(grid).best} == {1, 2}
     caption = main_table.for_paper(grid)[1]
-    assert "over 3 seeds; in brackets 95 % intervals; bold: the best mean, and those whose distance from it may be chance" in caption
+    assert "over 3 seeds; in brackets 95 % intervals of the difference from scratch, over seeds; bold: the best mean, " in caption
     near = lay_out(collect(sweep({"sslft": 90.0, "ssat": top1["ssat"]}, {"seed": [0, 1, 2]}, columns=None, baseline="sslft", name="near")))
     assert main_table.table(near).best == set()
 
@@ -223,7 +225,7 @@ def test_no_name_is_a_formula_in_a_spreadsheet(sweep):
     arms = [{"name": "scratch", "row": "=1+1"}, {"name": "ssat", "row": "@SUM(A1)"}]
     axes = {"size": ["-large", "+0.5", "small"], "seed": [0]}
     folder = sweep({"scratch": 80.0, "ssat": 79.0}, axes, columns="size", arms=arms)
-    lines = list(csv.DictReader(render.numbers(lay_out(collect(folder))).splitlines()))
+    lines = list(csv.DictReader(spreadsheet.numbers(lay_out(collect(folder))).splitlines()))
     assert [line["paper_row"] for line in lines] == ["'=1+1"] * 3 + ["'@SUM(A1)"] * 3
     assert [line["size"] for line in lines[:3]] == ["'-large", "'+0.5", "small"]
     assert lines[-1]["minus_baseline"] == "-1.0" and lines[-1]["arm"] == "ssat"
@@ -258,3 +260,16 @@ def test_an_interval_that_cannot_be_is_not_promised(sweep):
     assert texts(made)["ssat"][1] == "\N{MINUS SIGN}10.00" and texts(made)["ssat_too"][1] == "same in each seed"
     assert render.sorted_by(made.rows[2][2]) == 0
     assert "Against scratch: the difference (2 seeds are too few for an interval)." in made.caption
+
+
+def test_a_spreadsheet_has_every_seed_with_all_that_was_measured(sweep):
+    """A chain's stages are joined, and what was not finished has no line."""
+    make = {("ssat", 1): {"status": "failed"}}
+    grid = lay_out(collect(sweep({"sslft": 70.0, "ssat": lambda at: 80.0 + at["seed"]}, {"seed": [0, 1]}, columns=None, make=make)))
+    lines = list(csv.DictReader(spreadsheet.by_seed(grid).splitlines()))
+    assert [(line["arm"], line["seed"], float(line["test_top1"])) for line in lines] == [
+        ("sslft", "0", 70.0), ("sslft", "1", 70.0), ("ssat", "0", 80.0),
+    ]  # fmt: skip
+    assert lines[0]["run"] == "sslft-finetune-0" and lines[0]["steps"] == "500+500"
+    first = grid.rows[0].cells[0]
+    assert float(lines[0]["training_macs"]) == training_macs(first) and float(lines[0]["kwh"]) == cost_of(first)["energy_kwh"]

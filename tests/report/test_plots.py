@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from tests.report.conftest import STAGES
 from tests.report.test_analyses import leave_attention
 from vitssl import report
-from vitssl.report import analyses, css, pareto, plots, style
+from vitssl.report import analyses, css, curves, pareto, plots, style
 from vitssl.report.collect import collect
 from vitssl.report.grid import lay_out
 
@@ -206,3 +206,28 @@ def test_every_colour_has_another_for_a_dark_page():
     assert len({*style.COLOURS, *style.DARK_COLOURS}) == 2 * len(style.COLOURS)
     used = set(style.THEME.values()) - {f"--arm-{i}" for i in range(len(style.COLOURS))}
     assert all(f"{name}:" in css.CSS and f"{name}:" in dark for name in used)
+
+
+def test_curves_are_over_images_where_an_epoch_is_of_more_of_them_in_one_arm(sweep):
+    """Sixty images an epoch against thirty: after all epochs both are at what they saw."""
+    folder = sweep({"scratch": 80.0, "ssat": 82.0}, {"seed": [0]}, columns=None)
+    assert curves.over_images(lay_out(collect(folder))) is None
+    path = folder / "ssat-train-0" / "job.json"
+    job = json.loads(path.read_text())
+    path.write_text(json.dumps(job | {"data": job["data"] | {"train_images": 4000}}))
+    grid = lay_out(collect(folder))
+    made = curves.over_images(grid)
+    assert made is not None and made[1].axes[0].get_xlabel() == "thousand images seen, over all stages"
+    steps = {row.arm.name: [event["step"] for event in row.cells[0].last.of("train")] for row in grid.rows}
+    batch = grid.rows[0].cells[0].last.run["optim"]["batch_size"]
+    drawn = [list(line.get_xdata()) for axis in made[1].axes for line in axis.lines if len(line.get_xdata()) == len(steps["ssat"])]
+    assert [step * batch / 1000 for step in steps["ssat"]] in drawn
+
+
+def test_losses_over_a_batchs_other_images_are_not_compared_between_sizes(sweep):
+    words = "SimCLR's losses do not compare between batches of different sizes."
+    for name, sizes, told in (("equal", (64, 64), False), ("unequal", (64, 128), True)):
+        layers = [{"objectives.mae": {}, "objectives.simclr": {}, "data.views.second": {}, "optim.batch_size": size} for size in sizes]
+        stages = {"sslft": [("pretrain", layers[0])], "ssat": [("train", layers[1])]}
+        folder = sweep({"sslft": 80.0, "ssat": 82.0}, {"seed": [0]}, columns=None, stages=stages, name=name)
+        assert (words in curves.over_epochs(lay_out(collect(folder)))[0]) is told

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from vitssl import report
-from vitssl.report import details, main_table, render, selection
+from vitssl.report import details, main_table, selection, spreadsheet
 from vitssl.report.collect import collect
 from vitssl.report.findings import sentences
 from vitssl.report.grid import Grid, lay_out
@@ -160,7 +160,7 @@ def test_an_arm_that_is_only_quoted_chose_nothing(sweep) -> None:
 
 
 def test_the_spreadsheet_has_the_choice_unrounded(grid_sweep) -> None:
-    (line,) = csv.DictReader(StringIO(render.numbers(lay_out(collect(grid_sweep())))))
+    (line,) = csv.DictReader(StringIO(spreadsheet.numbers(lay_out(collect(grid_sweep())))))
     assert (line["chosen_optim.lr"], line["chosen_optim.weight_decay"], line["held_out_top1"]) == ("0.1", "0.05", "66.0")
     assert (line["top1_mean"], line["selected_on_test_top1"], line["cells_top1_mean"]) == ("75.0", "79.0", "71.25")
     assert float(line["cells_top1_std"]) == pytest.approx((200.75 / 3) ** 0.5)

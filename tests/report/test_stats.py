@@ -17,14 +17,14 @@ def test_std_divides_by_n_minus_one():
 def test_paired_over_the_same_seeds():
     """Differences 1, 2, 3: mean 2, standard error 1/sqrt(3), t(0.975, 2) = 4.303."""
     result = difference({0: 11.0, 1: 22.0, 2: 33.0}, {2: 30.0, 1: 20.0, 0: 10.0})
-    assert result.mean == pytest.approx(2.0) and result.how == "paired over 3 seeds"
+    assert result.mean == pytest.approx(2.0) and result.how == "Student's t, paired over 3 seeds"
     assert result.high - 2 == pytest.approx(2 - result.low) == pytest.approx(4.3027 / sqrt(3), rel=1e-4)
 
 
 def test_unpaired_over_other_seeds():
     """Equal variances 1 and n 3: standard error sqrt(2/3), Welch's degrees of freedom 4."""
     result = difference({0: 10.0, 1: 12.0, 2: 11.0}, {3: 5.0, 4: 7.0, 5: 6.0})
-    assert result.mean == 5.0 and result.how == "unpaired (Welch), 3 and 3 seeds"
+    assert result.mean == 5.0 and result.how == "Welch's t over 3 and 3 seeds"
     assert result.high - result.mean == pytest.approx(2.7764 * sqrt(2 / 3), rel=1e-4)
 
 

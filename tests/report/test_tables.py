@@ -9,7 +9,7 @@ from io import StringIO
 import pytest
 
 from vitssl.config import Site
-from vitssl.report import details, latex, main_table, render, tables
+from vitssl.report import details, latex, main_table, spreadsheet, tables
 from vitssl.report.collect import collect
 from vitssl.report.findings import sentences
 from vitssl.report.grid import Grid, lay_out
@@ -90,7 +90,7 @@ def test_differences_are_paired_over_seeds(table_3):
     """ssat - scratch is 91.65 - 79.47 = 12.18 at every seed, which is no interval of no width."""
     table = tables.differences(lay_out(collect(table_3())))
     assert table.title == "Difference from Scratch" and "Scratch" not in texts(table)
-    assert texts(table)["Ours"] == ["+12.18 in each seed", "+14.53 in each seed", "paired over 3 seeds"]
+    assert texts(table)["Ours"] == ["+12.18 in each seed", "+14.53 in each seed", "Student's t, paired over 3 seeds"]
 
 
 def test_one_seed_says_so(sweep):
@@ -206,7 +206,7 @@ def test_arms_that_cannot_run_keep_their_row(sweep):
 def test_a_spreadsheet_may_begin_with_an_arm_that_cannot_run(sweep):
     arms = [{"name": "in1k", "not_runnable": "no weights"}, {"name": "scratch"}]
     axes = {"optim.lr": [0.1, 0.2], "seed": [0]}
-    lines = list(csv.DictReader(StringIO(render.numbers(lay_out(collect(sweep({"scratch": 80.0}, axes, columns=None, arms=arms)))))))
+    lines = list(csv.DictReader(StringIO(spreadsheet.numbers(lay_out(collect(sweep({"scratch": 80.0}, axes, columns=None, arms=arms)))))))
     assert [(line["arm"], line["optim.lr"]) for line in lines] == [("in1k", ""), ("scratch", "0.1"), ("scratch", "0.2")]
 
 
@@ -280,7 +280,7 @@ def test_the_sweeps_metric_may_be_of_averaged_weights(sweep):
 
 
 def test_csv_is_unrounded_and_tidy(table_3):
-    lines = list(csv.DictReader(StringIO(render.numbers(lay_out(collect(table_3()))))))
+    lines = list(csv.DictReader(StringIO(spreadsheet.numbers(lay_out(collect(table_3()))))))
     assert len(lines) == 12
     chain = next(line for line in lines if line["arm"] == "sslft_50_50" and line["data"] == "cifar100")
     assert float(chain["top1_mean"]) == pytest.approx(59.53) and float(chain["top1_std"]) == pytest.approx(0.1)
@@ -343,8 +343,14 @@ def test_settings_say_where_crops_are_cut_from_shrunk_images(sweep):
         run = json.loads(path.read_text())
         run["data"]["cache_px"] = 256
         path.write_text(json.dumps(run))
-    line = "cifar10: the originals; imagenet: images shrunk to a short side of 256 px: small crops are coarser than of the originals"
-    assert texts(settings(lay_out(collect(folder)))[0])["crops are cut from"] == [line] * 2
+    assert "cut from" not in str(settings(lay_out(collect(folder)))), "no image is larger than 32 px"
+    for path in folder.glob("*-imagenet-0/job.json"):
+        job = json.loads(path.read_text())
+        path.write_text(json.dumps(job | {"data": job["data"] | {"largest_px": [700, 500]}}))
+    shrunk = "images shrunk to a short side of at most 256 px: small crops are coarser than of the originals"
+    assert settings(lay_out(collect(folder)))[1]["crops are cut from"] == f"cifar10: the originals; imagenet: {shrunk}"
+    path.write_text(json.dumps(job))
+    assert len(set(texts(settings(lay_out(collect(folder)))[0])["crops are cut from"])) == 2, "what differs is in the table"
 
 
 def test_settings_show_colours_as_steps(sweep):
@@ -395,8 +401,8 @@ def test_sentences_follow_from_the_numbers(table_3):
     assert lines[0] == "60 of 60 runs are done."
     assert lines[1].startswith("On cifar10 the best arm by top-1 is Ours: 90.75 ± 0.10 % (3 seeds), +12.18 points against Scratch")
     assert lines[3] == (
-        "On cifar10, for now take Ours, the best: each cheaper arm, trained with 0.50x to 0.75x of its multiply-adds, "
-        "is worse by more than chance."
+        "On cifar10, for now take Ours, the best: each cheaper arm is worse than it by more than chance, "
+        "for 0.50x to 0.75x its multiply-adds in training."
     )
     exact = "On cifar100, training takes from 0.67x ((1) SSL+FT) to 1.34x (Ours) the multiply-adds of Scratch"
     assert lines[6] == f"{exact}, 1.00x ± 0.00 (all) the energy and 1.00x ± 0.00 (all) the time."

@@ -16,7 +16,7 @@ from vitssl.report.grid import lay_out
 
 ARMS = [{"name": "scratch", "row": "Scratch"}, {"name": "sslft", "row": "SSL+FT"}, {"name": "ssat", "row": "SSAT"}]
 FEW = {"scratch": 60.0, "sslft": 70.0, "ssat": lambda at: 75.0 + at["seed"]}
-SEES = "30 training images have a label: Scratch learns from these alone, SSL+FT and SSAT also from 570 without one."
+SEES = "Scratch learns from 30 labelled images alone, SSL+FT and SSAT also from 570 without a label."
 
 
 def tell(folder: Path, run: str, train: int, labelled: int, **facts) -> None:
@@ -44,10 +44,10 @@ def test_the_story_is_labels_then_what_came_out_then_what_taught_it(few):
     first, best, take, why = story(lay_out(collect(few())))
     assert first == SEES
     assert take.startswith("For now take SSAT, the best:")
-    assert best.startswith("Overall the best arm by top-1 is SSAT: 76.00 ± 1.00 % (3 seeds), +16.00 points against Scratch")
+    assert best.startswith("The best arm by top-1 is SSAT: 76.00 ± 1.00 % (3 seeds), +16.00 points against Scratch")
     assert why == (
-        "Images without a label were used by SSL+FT before the labels (MAE) and SSAT along with the labels (MAE): "
-        "against Scratch +10.00 points (SSL+FT) and +16.00 points [+13.52, +18.48] (SSAT)."
+        "With images without a label, against Scratch: SSL+FT +10.00 points (MAE before the labels) "
+        "and SSAT +16.00 points [+13.52, +18.48] (MAE along with the labels)."
     )
 
 
@@ -63,7 +63,8 @@ def test_a_terminal_ends_with_the_story_and_a_page_begins_with_it(few):
 def test_whatever_comes_out_is_said(few):
     why = story(lay_out(collect(few({"scratch": 60.0, "sslft": 55.0, "ssat": lambda at: 60.5 + 2 * at["seed"] - 2}))))[-1]
     assert why.endswith(
-        "against Scratch \N{MINUS SIGN}5.00 points (SSL+FT) and +0.50 points [\N{MINUS SIGN}4.47, +5.47] (SSAT; may be chance)."
+        "against Scratch: SSL+FT \N{MINUS SIGN}5.00 points (MAE before the labels) "
+        "and SSAT +0.50 points [\N{MINUS SIGN}4.47, +5.47] (MAE along with the labels; may be chance)."
     )
 
 
@@ -75,9 +76,7 @@ def test_columns_that_have_the_same_images_say_it_once(few):
 
 
 def test_of_one_arm_it_is_said_too(few):
-    assert unlabelled.images(lay_out(collect(few({"ssat": 76.0})))) == [
-        "30 training images have a label: SSAT learns also from 570 without one."
-    ]
+    assert unlabelled.images(lay_out(collect(few({"ssat": 76.0})))) == ["SSAT learns from 30 labelled images and from 570 without a label."]
 
 
 def nothing(folder: Path) -> None:

@@ -19,6 +19,7 @@ from vitssl.report import (
     plots,
     render,
     selection,
+    spreadsheet,
     statement,
     style,
     tables,
@@ -31,7 +32,8 @@ __all__ = ["summary", "write"]
 
 
 def write(sweep_folder: str | Path, columns: list[str] | None = None) -> Path:
-    """Write ``<sweep folder>/report/``: report.html, report.md, table.csv, table.tex, energy.tex and every plot as SVG, PNG and PDF.
+    """Write ``<sweep folder>/report/``: report.html, report.md, table.csv, seeds.csv, table.tex, energy.tex, and every plot as SVG, PNG
+    and PDF.
 
     Works at any time, for a sweep that is half finished or not begun. A run with a damaged record is listed, and said on stderr; the rest
     is made. Gives the path of report.html.
@@ -56,7 +58,8 @@ def write(sweep_folder: str | Path, columns: list[str] | None = None) -> Path:
     made = {name: blocks.Drawn(caption, style.save(figure, folder / name)) for name, (caption, figure) in drawn.items()}
     report = page.Report(laid_out, made, columns)
     (folder / "report.md").write_text(markdown.markdown(report))
-    (folder / "table.csv").write_text(render.numbers(laid_out))
+    (folder / "table.csv").write_text(spreadsheet.numbers(laid_out))
+    (folder / "seeds.csv").write_text(spreadsheet.by_seed(laid_out))
     (folder / "table.tex").write_text(latex.paper(laid_out, columns))
     (folder / "energy.tex").write_text(latex.tex(statement.statement(laid_out.sweep)) + "\n")
     (folder / "report.html").write_text(page.html(report))

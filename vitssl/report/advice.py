@@ -5,74 +5,76 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from vitssl.report.best import MOST_NAMED, fewest, interval, level
+from vitssl.report.best import MOST_NAMED, fewest, level
 from vitssl.report.costs import begin, macs
 from vitssl.report.grid import SEED, Grid
 from vitssl.report.rows import Row, finished
 from vitssl.report.stats import LEAST
-from vitssl.report.table import signed
+from vitssl.report.tables import interval as difference
 from vitssl.words import listed
 
+UNEQUAL = 1.1  # times the multiply-adds: what is not equal cost
 ENOUGH = 5  # seeds; an interval of fewer is so wide that it holds differences which matter
 
 
 def advice(grid: Grid) -> list[str]:
-    """For every column what to take; and what to type for more seeds, where these may decide."""
+    """For every column what to take; and what to type for more seeds, where these may decide, and for arms of equal cost."""
     places = [(part, column) for part in grid.parts() for column in grid.columns]
     said = [text for part, column in places if (text := recommendation(part, column))]
     more = _more_seeds(grid) if any(_undecided(part, column) for part, column in places) else ""
-    return [*said[:-1], " ".join(filter(None, [*said[-1:], more]))]
+    added = [words for words in (more, _equal_costs(grid) if said else "") if words]
+    add = f"To the sweep's command add {listed(added)}: finished runs are kept." if added and _all_done(grid) else ""
+    return [*said[:-1], " ".join(filter(None, [*said[-1:], add]))]
+
+
+def _all_done(grid: Grid) -> bool:
+    """Is nothing to come which may decide by itself?"""
+    return all(run.status == "done" for run in grid.sweep.runs.values())
 
 
 def recommendation(grid: Grid, column: Any) -> str:
-    """The arm of the fewest multiply-adds of those that are not told from the best one; of few seeds for the time being.
+    """The arm of the fewest multiply-adds of those that are not told from the best one, beside that; of few seeds for the time being.
 
     Empty where too few could tell, where multiply-adds are not known of every arm, or where the test images would choose that arm's
     hyper-parameters.
     """
     ranked = grid.ranking(column)
     costs = [macs(finished(row.columns[column])) for row in ranked]
-    if not ranked or None in costs or fewest(grid, ranked, column) < LEAST:
+    if not ranked or None in costs or (seeds := fewest(grid, ranked, column)) < LEAST:
         return ""
     cost = {id(row): count for row, count in zip(ranked, costs, strict=True)}
     near, first = level(grid, column), ranked[0]
     row = min(near, key=lambda row: cost[id(row)])
+    take = f"{begin(grid, column, 'For')} now take" if seeds < ENOUGH else f"{begin(grid, column, 'What')} to take:"
+    shares = {id(other): cost[id(other)] / cost[id(first)] for other in ranked}
     if row is not first:
-        return "" if grid.settings_of(row, column) else _cheaper(grid, column, row, cost[id(row)] / cost[id(first)])
-    cheaper = {grid.label(other): cost[id(other)] / cost[id(first)] for other in ranked if cost[id(other)] < cost[id(first)]}
-    take = f"{_take(grid, column)} {grid.label(first)}, the best{' mean' if len(near) > 1 else ''}"
-    return f"{take}: {_worse(cheaper, len(near) > 1)}." if cheaper else f"{take} and the cheapest."
+        return "" if grid.settings_of(row, column) else f"{take} {_either(grid, column, row, shares[id(row)])}."
+    named = f"{take} {grid.label(first)}, the best{' mean' if len(near) > 1 else ''}"
+    cheaper = [other for other in ranked if shares[id(other)] < 1]
+    return f"{named}: {_worse(grid, column, cheaper, shares)}." if cheaper else f"{named} and the cheapest."
 
 
-def _take(grid: Grid, column: Any) -> str:
-    """How a recommendation begins."""
-    few = fewest(grid, grid.ranking(column), column) < ENOUGH
-    return f"{begin(grid, column, 'For')} now take" if few else f"{begin(grid, column, 'What')} to take:"
+def _worse(grid: Grid, column: Any, cheaper: list[Row], shares: dict[int, float]) -> str:
+    """That the cheaper arms are worse, by how much, and after which share of the best one's training: after all of it they may not be."""
+    who, near = "the cheaper arm is" if len(cheaper) == 1 else "each cheaper arm is", level(grid, column)
+    if len(near) > 1 or len(cheaper) > MOST_NAMED:
+        at = sorted(shares[id(row)] for row in cheaper)
+        than = "it, or than one level with it," if len(near) > 1 else "it"
+        had = f"{at[0]:.2f}x" if at[0] == at[-1] else f"{at[0]:.2f}x to {at[-1]:.2f}x"
+        return f"{who} worse than {than} by more than chance, for {had} its multiply-adds in training"
+    gaps = {row.arm.name: grid.gap(row, near[0], column) for row in cheaper}
+    told = [f"{grid.label(row)} {difference(gap)} for {shares[id(row)]:.2f}x" for row in cheaper if (gap := gaps[row.arm.name])]
+    return f"{who} worse by more than chance, {listed(told)} its multiply-adds in training"
 
 
-def _worse(cheaper: dict[str, float], level_with: bool) -> str:
-    """That the cheaper arms are worse, with their share of the best one's multiply-adds: trained as long they might not be."""
-    shares = [f"{share:.2f}x ({label})" for label, share in cheaper.items()]
-    shares = shares if len(shares) <= MOST_NAMED else [f"{min(cheaper.values()):.2f}x to {max(cheaper.values()):.2f}x"]
-    who = "the cheaper arm" if len(cheaper) == 1 else "each cheaper arm"
-    than = " than it, or than one level with it," if level_with else ""
-    return f"{who}, trained with {listed(shares)} of its multiply-adds, is worse{than} by more than chance"
-
-
-def _cheaper(grid: Grid, column: Any, row: Row, share: float) -> str:
-    """One that costs a share of the arm of the best mean; as long as seeds are few the means count too."""
-    ranked = grid.ranking(column)
-    gap, best = grid.gap(row, ranked[0], column), grid.label(ranked[0])
+def _either(grid: Grid, column: Any, row: Row, share: float) -> str:
+    """One that costs a share of the arm of the best mean, and that: which of the two matters is not the report's to say."""
+    best = grid.ranking(column)[0]
+    gap, first = grid.gap(best, row, column), grid.label(best)
     assert gap is not None
-    if fewest(grid, ranked, column) < ENOUGH:
-        cost = f"its training takes {share:.2f}x the multiply-adds of {best}"
-        take = f"{_take(grid, column)} {grid.label(row)} where cost matters most ({cost})"
-        return f"{take} and {best} where {grid.measured.name} does (its mean is better by {abs(gap.mean):.2f}{grid.points})."
-    worse = f"{signed(gap.mean)}{grid.points}, {interval(gap)}"
-    return (
-        f"{_take(grid, column)} {grid.label(row)}, whose training takes {share:.2f}x the multiply-adds of {best}: "
-        f"that its mean is lower may be chance ({worse})."
-    )
+    cheap = f"{grid.label(row)} where cost matters most (its training takes {share:.2f}x the multiply-adds of {first})"
+    good = f"{first} where {grid.measured.name} does (its mean is better by {abs(gap.mean):.2f}{grid.points}, which may be chance)"
+    return f"{cheap} and {good}"
 
 
 def _undecided(grid: Grid, column: Any) -> bool:
@@ -85,10 +87,27 @@ def _undecided(grid: Grid, column: Any) -> bool:
 
 
 def _more_seeds(grid: Grid) -> str:
-    """What makes them enough; empty where runs are still to come, where seeds are no axis of the sweep, or enough of them."""
+    """What makes them enough; empty where seeds are no axis of the sweep, or enough of them."""
     seeds = (grid.sweep.facts.get("axes") or {}).get(SEED) or []
-    if not 0 < len(seeds) < ENOUGH or any(run.status != "done" for run in grid.sweep.runs.values()):
+    if not 0 < len(seeds) < ENOUGH:
         return ""
     others = (seed for seed in count() if seed not in seeds)
     wanted = ",".join(str(seed) for seed in [*seeds, *(next(others) for _ in range(ENOUGH - len(seeds)))])
-    return f"For more seeds add 'axes.seed=[{wanted}]' to the sweep's command: finished runs are kept."
+    return f"'axes.seed=[{wanted}]' for more seeds"
+
+
+def _equal_costs(grid: Grid) -> str:
+    """What to type for arms of equal cost; empty where there are some, or where all cost about the same. It is the dearest arm's, which
+    whole epochs of the others miss least."""
+    equal, axes = grid.sweep.facts.get("equal") or {}, grid.sweep.facts.get("axes") or {}
+    costs = {row.arm.name: count for row, _, done in grid.models() if (count := macs(done))}
+    if equal.get("all") or not costs or max(costs.values()) < UNEQUAL * min(costs.values()):
+        return ""
+    added = f"equalize=macs equal_to={max(costs, key=costs.__getitem__)}"
+    for axis, values in (equal.get("axes") or {}).items():
+        chosen = [str(value) for value in axes.get(axis, [])]
+        others = [value for value, rule in values.items() if rule and value not in chosen]
+        if not others:
+            return ""
+        added = f"'axes.{axis}=[{','.join([*chosen, *others])}]'"
+    return f"{added} for arms of equal cost"

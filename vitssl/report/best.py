@@ -33,7 +33,7 @@ def best(grid: Grid, column: Any) -> str:
         apart = f"{place}{who} {how} {_named(grid, near)} apart in {grid.measured.name}"
         return f"{apart}; the best mean is that of {shown}{_versus(grid, ranked, column)}."
     number = f"{counted(len(scores), 'seed')}{_tested(grid, ranked, column, ', ')}"
-    return f"{_on(grid, column)}the best arm by {grid.measured.name} is {shown} ({number}){_versus(grid, ranked, column)}."
+    return f"{_on(grid, column, 'the')} best arm by {grid.measured.name} is {shown} ({number}){_versus(grid, ranked, column)}."
 
 
 def _tested(grid: Grid, rows: list[Row], column: Any, before: str) -> str:
@@ -91,10 +91,10 @@ def _equal(grid: Grid, rows: list[Row], column: Any) -> str:
     if all(other == scores[0] for other in scores):
         seeds = f"in each of the {len(scores[0])} seeds"
         same = f"{names} gave the same {name} {seeds}: {plus_minus(list(scores[0].values()))}{unit}"
-        return f"{_on(grid, column)}{same}{_without_effect(rows, column)}."
+        return f"{_at(grid, column)}{same}{_without_effect(rows, column)}."
     spreads = {plus_minus(list(by_seed.values())) for by_seed in scores}
     shown = spreads.pop() if len(spreads) == 1 else f"{mean(scores[0].values()):.2f}"
-    return f"{_on(grid, column)}{names} are equal in {name}: {shown}{unit}."
+    return f"{_at(grid, column)}{names} are equal in {name}: {shown}{unit}."
 
 
 def _without_effect(rows: list[Row], column: Any) -> str:
@@ -109,13 +109,13 @@ def _unranked(grid: Grid, column: Any) -> str:
     if grid.unselected:
         return ""
     if reason := grid.unchosen(column):
-        return f"{_on(grid, column)}no arm is named the best, since {reason}: the test images must not."
+        return f"{_on(grid, column, 'no')} arm is named the best, since {reason}: the test images must not."
     counts = {grid.label(row): len(s) for row in grid.rows if (s := grid.scores(row, column))}
     single = [label for label, count in counts.items() if count == 1]
     if len(counts) < 2:
         return _alone(grid, column) if len(grid.rows) == 1 and counts else ""
     who = "every arm has" if len(single) == len(counts) else f"{', '.join(single)} {'have' if len(single) > 1 else 'has'}"
-    return f"{_on(grid, column)}no arm is named the best, since {who} a single seed{_measured(grid, column)}."
+    return f"{_on(grid, column, 'no')} arm is named the best, since {who} a single seed{_measured(grid, column)}."
 
 
 def _alone(grid: Grid, column: Any) -> str:
@@ -168,5 +168,11 @@ def _led(leads: dict[str, list[str]]) -> list[str]:
     return [f"{arm} in {len(on)}{f' ({names})' if len(on) <= MOST_NAMED and (names := ', '.join(on)) else ''}" for arm, on in order]
 
 
-def _on(grid: Grid, column: Any) -> str:
-    return f"{grid.place(column) or 'Overall'} "
+def _at(grid: Grid, column: Any) -> str:
+    """Where a sentence holds, before what begins with names."""
+    return f"{place} " if (place := grid.place(column)) else ""
+
+
+def _on(grid: Grid, column: Any, first: str) -> str:
+    """The same before any other word, which else begins the sentence."""
+    return _at(grid, column) + first if grid.place(column) else first.capitalize()

@@ -149,6 +149,8 @@ summary { cursor: pointer; color: var(--soft); font-size: .88rem; margin: .8rem 
   tbody th { white-space: normal; max-width: 40vw; overflow-wrap: break-word; }
   th, td { padding: .36rem .32rem; }
   .interval { display: block; }
+  .seen .strip { width: auto; }
+  .seen img { max-width: 100%; height: auto; }
 }
 @media print {
   body { max-width: none; padding: 0; font-size: 10pt; }

@@ -15,6 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from vitssl.report.collect import Cell, RunFolder
 from vitssl.report.grid import Grid
 from vitssl.report.rows import Row
+from vitssl.report.schedule import planned
 from vitssl.report.style import Plot, look
 from vitssl.report.units import scale
 
@@ -25,6 +26,18 @@ Places = Callable[[RunFolder], dict[int, float]]  # where each of a run's steps 
 
 def over_epochs(grid: Grid) -> Plot | None:
     return _draw(grid, "epoch, over all stages", _epochs, _epochs_in_all, "")
+
+
+def over_images(grid: Grid) -> Plot | None:
+    """The same over images, each as often as it was seen; None where all runs have equally many in an epoch, so that epochs say as much."""
+    runs = [run for row in grid.rows for cell in row.cells for _, run in cell.stages if run.events]
+    if len({(run.job.get("data") or {}).get("train_images") for run in runs}) < 2:
+        return None
+
+    def places(run: RunFolder) -> dict[int, float]:
+        return {event["step"]: event["step"] * run.run["optim"]["batch_size"] / 1000 for event in run.events}
+
+    return _draw(grid, "thousand images seen, over all stages", places, lambda run: (planned(run) or (0.0, 0.0))[1] / 1000, "")
 
 
 def over_time(grid: Grid) -> Plot | None:
@@ -88,8 +101,15 @@ def _draw(grid: Grid, label: str, places: Places, whole: Callable[[RunFolder], f
     left_out += " What all columns share is drawn once." if shared else ""
     return (
         "Learning curves, mean over seeds with ± one standard deviation: test accuracy, and each objective's training loss before its "
-        f"weight is applied. Earlier stages of a chain are dashed; a dot is a single evaluation.{words}{left_out}"
+        f"weight is applied. Earlier stages of a chain are dashed; a dot is a single evaluation.{words}{_batches(grid)}{left_out}"
     ), figure
+
+
+def _batches(grid: Grid) -> str:
+    """That a loss over a batch's other images is a larger one in a larger batch."""
+    runs = [run for row in grid.rows for cell in row.cells for _, run in cell.stages if run.run]
+    sizes = {run.run["optim"]["batch_size"] for run in runs if run.run["objectives"].get("simclr") is not None}
+    return " SimCLR's losses do not compare between batches of different sizes." if len(sizes) > 1 else ""
 
 
 def _having(rows: list[Row], column: Any, curve: Curve) -> frozenset[Path]:

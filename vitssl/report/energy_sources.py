@@ -54,6 +54,14 @@ def metered(sweep: Sweep) -> bool:
     return any(record["gpus"] or record["cpu_power_source"] == "rapl" for run in sweep.runs.values() for record in run.emissions)
 
 
+def shares(sweep: Sweep) -> str:
+    """How much of its node's CPUs a job had, where jobs on CPUs shared one; empty where each had all of it."""
+    found = sorted(
+        {record["node_share"] for run in sweep.runs.values() for record in run.emissions if record["node_share"] < 1 and not record["gpus"]}
+    )
+    return f", of which it had {' or '.join(f'{100 * share:.0f} %' for share in found)}" if found else ""
+
+
 def memory(sweep: Sweep) -> str:
     """How a memory's energy is known, and which part of all it is."""
     spent = add(run.spent for run in sweep.runs.values())

@@ -22,6 +22,10 @@ from vitssl.report.tables import LOWER_IS_BETTER, plus_minus, which
 
 MOST_CLASSES, NAMED_CLASSES, MOST_PANELS = 100, 30, 6  # in a confusion matrix; with their names beside it; panels in a figure
 MOST_COUNTED = 10_000  # classes that are counted against one another: 800 MB
+KINDS_OF_EVALUATORS = (
+    "test, val and test_ema are the run's own classifier; knn and linear look at frozen features of the labelled training images, without "
+    "augmentation. "
+)
 WHERE = "over all finished seeds; on the test split, or of the evaluator that is named."
 MOST_TABLES, SHORT = 4, 3  # of classes; letters of names that stand upright below a matrix
 MOST_BESIDE, LOWEST = 4, 10  # models side by side in the table of classes, or named together; classes that it lists of many
@@ -45,9 +49,9 @@ def table(grid: Grid) -> Table | None:
         for line, seeds in lines
     ]
     header = ["arm", grid.axis or "", "stage", "evaluator", "fields", *(metric.title for metric in METRICS.values())]
+    others = any(line[3].text != "test" for line, _ in lines)
     caption = (
-        "After the last epoch of each stage, mean ± standard deviation over finished seeds. test, val and test_ema are the run's own "
-        "classifier; knn and linear look at frozen features of the labelled training images, without augmentation. "
+        f"After the last epoch of each stage, mean ± standard deviation over finished seeds. {KINDS_OF_EVALUATORS if others else ''}"
         f"NLL: mean cross-entropy; AUC: one class against the rest, averaged; ECE: 15 bins. {LOWER_IS_BETTER}"
     )
     return Table("Evaluations", header, rows, caption, left=frozenset(range(5))).trimmed()

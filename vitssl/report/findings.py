@@ -7,7 +7,7 @@ from statistics import mean
 
 from vitssl.config import Site
 from vitssl.lost import lost_kwh
-from vitssl.report import costs, greenest, schedule, unlabelled
+from vitssl.report import costs, greenest, rising, schedule, unlabelled
 from vitssl.report.advice import advice
 from vitssl.report.best import best, leading
 from vitssl.report.collect import Sweep, add
@@ -75,6 +75,7 @@ def _by_subject(grid: Grid) -> dict[str, list[str]]:
         "costs": [costs.comparison(part, column) for part in grid.parts() for column in grid.columns],
         "why": [unlabelled.why(part, column) for part in grid.parts() for column in grid.columns],
         "epochs": [schedule.sentence(grid)],
+        "rising": [rising.sentence(grid)],
         "paper": [_against_paper(grid)],
         "total": [_total(grid.sweep), _left_out(grid.sweep), costs.other_work(grid), costs.uncounted(grid)],
         "greenest": [greenest.sentence(grid.sweep)],

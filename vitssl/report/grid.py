@@ -12,7 +12,7 @@ from typing import Any
 from vitssl.config.evals import METRICS, Metric, metric_parts
 from vitssl.report.collect import Arm, Cell, Sweep
 from vitssl.report.hyperparameters import fields_between, fields_between_arms, is_setting, sets_hyperparameters
-from vitssl.report.images import paired_error
+from vitssl.report.images import of_images
 from vitssl.report.rows import Row, Selection, finished
 from vitssl.report.stats import Difference, difference
 from vitssl.words import listed
@@ -225,8 +225,8 @@ class Grid:
         gap = difference(self.scores(one, column), self.scores(other, column))
         if gap is None or self.metric[1] != "top1":
             return gap
-        over_images = paired_error(self._predictions(one, column), self._predictions(other, column))
-        return gap if over_images is None else gap.over_images(*over_images)
+        found = of_images(self._predictions(one, column), self._predictions(other, column))
+        return gap if found is None else gap.over_images(found)
 
     def _predictions(self, row: Row, column: Any) -> list[Path]:
         """The files of the finished seeds."""

@@ -10,14 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from vitssl.report import kept
+from vitssl.report.stats import OfImages
 
 
-def paired_error(one: Sequence[Path], other: Sequence[Path]) -> tuple[float, int] | None:
-    """Standard error, in points, of the difference between two arms' accuracies over the images on which both were evaluated, and how many
-    these are.
-
-    Of each image the share of an arm's seeds that were right is taken, so that what remains is how unlike the images are: another draw
-    of test images would have moved the difference by about so much.
+def of_images(one: Sequence[Path], other: Sequence[Path]) -> OfImages | None:
+    """What the images on which two arms were evaluated tell of the difference between their accuracies.
 
     Args:
         one, other: the predictions that an arm's seeds saved.
@@ -28,18 +25,21 @@ def paired_error(one: Sequence[Path], other: Sequence[Path]) -> tuple[float, int
     arms = [_right(tuple(paths)) for paths in (one, other)]
     if any(arm is None for arm in arms):
         return None
-    (labels_N, right_N), (other_labels_N, other_right_N) = arms
-    if len(labels_N) < 2 or not np.array_equal(labels_N, other_labels_N):
+    (labels_N, right_SN), (other_labels_N, other_right_SN) = arms
+    N = len(labels_N)
+    if N < 2 or not np.array_equal(labels_N, other_labels_N):
         return None
-    return 100 * float(np.std(right_N - other_right_N, ddof=1)) / sqrt(len(labels_N)), len(labels_N)
+    error = float(np.std(right_SN.mean(0) - other_right_SN.mean(0), ddof=1)) / sqrt(N)
+    by_seed = [arm_SN.var(0, ddof=1).mean() / len(arm_SN) for arm_SN in (right_SN, other_right_SN) if len(arm_SN) > 1]
+    return OfImages(N, 100 * error, 100 * sqrt(sum(by_seed) / N))
 
 
 @cache
 def _right(paths: tuple[Path, ...]) -> tuple[np.ndarray, np.ndarray] | None:
-    """The class of each image, and the share of the seeds that recognised it."""
+    """The class of each image, and of each seed whether it recognised it."""
     if not paths or not all(path.is_file() for path in paths):
         return None
     saved = [kept.predictions(path) for path in paths]
     if any(not np.array_equal(each.labels_N, saved[0].labels_N) for each in saved):
         return None
-    return saved[0].labels_N, np.mean([each.predicted_N == each.labels_N for each in saved], axis=0)
+    return saved[0].labels_N, np.array([each.predicted_N == each.labels_N for each in saved], dtype=float)

@@ -18,6 +18,7 @@ from vitssl.report.rows import Row, cost_per_model, finished
 from vitssl.report.table import BAD, DASH, NOTE, PUBLISHED, Entry, Table, figure, signed
 from vitssl.report.tables import LOWER_IS_BETTER, chosen_over, currency, hours_name, plus_minus, versus
 from vitssl.report.units import fit
+from vitssl.report.unlabelled import redrawn
 from vitssl.words import counted
 
 SEEDS = re.compile(r"^([\d.]+(?: ± [\d.]+)?) \(([^)]*)\)$")  # an accuracy, and of how many seeds it is
@@ -74,7 +75,10 @@ def for_paper(grid: Grid, names: list[str] | None = None) -> tuple[Table, str]:
     at = f" at {grid.part}" if grid.part else ""
     bold = f"; bold: {_bold(made.best)}" if made.best else ""
     gaps = [gap for row in grid.rows for column in grid.columns if (gap := grid.against_baseline(row, column))]
-    against = "; in brackets 95 % intervals" if "baseline" in names and any(gap.low is not None for gap in gaps) else ""
+    against = ""
+    if "baseline" in names and (found := [gap for gap in gaps if gap.low is not None]):
+        over = "seeds and test images" if any(gap.images for gap in found) else "seeds"
+        against = f"; in brackets 95 % intervals of the difference from {grid.baselines()}, over {over}"
     spent = "; costs of training one model" if SPENT & set(names) else ""
     spent += "; measured hours and energy do not compare the arms" if doubted & set(names) else ""
     return made, f"{_title(grid)}{_tested(grid)}{at}: {seeds}{against}{bold}{printed}{spent}."
@@ -100,7 +104,8 @@ def _usual(grid: Grid) -> list[str]:
     """Of one column of the sweep its costs too; of several the accuracies alone are wide enough. Epochs where they differ."""
     texts = {_epochs(grid, row, column).text for row in grid.rows for column in grid.columns}
     first = ["accuracy", "paper", "difference", *(["epochs"] if len(texts - {DASH}) > 1 else [])]
-    return first if len(grid.columns) > 1 else [*first, "baseline", "training_macs", "hours", "kwh", "co2e"]
+    steps = ["steps"] if "epochs" in first else []
+    return first if len(grid.columns) > 1 else [*first, "baseline", "training_macs", *steps, "hours", "kwh", "co2e"]
 
 
 def _equal(grid: Grid, name: str) -> bool:
@@ -167,6 +172,12 @@ def _epochs(grid: Grid, row: Row, column: Any) -> Entry:
     return Entry(schedule.epochs(stages)) if stages else Entry()
 
 
+def _steps(grid: Grid, row: Row, column: Any) -> Entry:
+    """Of the optimiser, by stage."""
+    done = finished(row.columns.get(column, []))
+    return Entry(" + ".join(f"{run.done['step']:,}" for _, run in done[0].stages)) if done else Entry()
+
+
 def _training(grid: Grid, row: Row, column: Any) -> Entry:
     count = costs.macs(finished(row.columns.get(column, [])))
     return Entry() if count is None else figure(count / 1e15)
@@ -207,6 +218,7 @@ COLUMNS = {
     "difference": Column(_named("difference"), _from_paper),
     "baseline": Column(lambda grid: f"against {grid.baselines()}", _from_baseline),
     "epochs": Column(_named("epochs"), _epochs),
+    "steps": Column(_named("steps"), _steps),
     "training_macs": Column(_named("PMACs of training"), _training),
     "hours": Column(lambda grid: hours_name(grid.sweep), _spent("device_hours")),
     "kwh": Column(_named("kWh"), _spent("energy_kwh")),
@@ -259,7 +271,9 @@ def _against(grid: Grid) -> str:
     without = dict.fromkeys(gap.how for gap in gaps if gap.low is None and gap.how not in computed)
     given = [f", with its 95 % confidence interval ({'; '.join(computed)})"] if computed else []
     given += [f" ({'; '.join(without)})"] if without else []
-    return f" Against {grid.baselines()}: the difference{''.join(given)}." if gaps else ""
+    alone = " Each is of one comparison alone" if computed else ""
+    alone += "; all seeds have the same training images." if computed and not redrawn(grid) else "." if computed else ""
+    return f" Against {grid.baselines()}: the difference{''.join(given)}.{alone}" if gaps else ""
 
 
 def _row_of(grid: Grid, name: str) -> str:

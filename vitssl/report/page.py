@@ -22,9 +22,15 @@ FIRST: dict[str, Named] = {
     "Accuracy over what the sweep varies": {"": "accuracy_by_axis"},
 }  # what a report begins with, by its heading
 BESIDE: dict[str, Named] = {"Energy of one model": {"": "energy_by_component"}}  # below one of these, where what is beside it is tall
-CURVES = {"over epochs": "learning_curves", "over wall time": "learning_curves_time"}
+CURVES = {"over images seen": "learning_curves_images", "over epochs": "learning_curves", "over wall time": "learning_curves_time"}
 ELSEWHERE = {*(name for names in (FIRST | BESIDE).values() for name in names.values()), *CURVES.values(), "confusion"}  # no analyses
-FILES = {"table.csv": "numbers (CSV)", "table.tex": "table (LaTeX)", "energy.tex": "energy sentence (LaTeX)", "report.md": "Markdown"}
+FILES = {
+    "table.csv": "numbers (CSV)",
+    "seeds.csv": "by seed (CSV)",
+    "table.tex": "table (LaTeX)",
+    "energy.tex": "energy sentence (LaTeX)",
+    "report.md": "Markdown",
+}
 RECONSTRUCTED = "Eight test images after the last step: what an objective sees of them, what it gives back, and the images."
 NARROW = ("Data", "Other readings of the same runs")  # sections that may stand side by side
 MOST_COSTS = 13  # columns of a table of costs that fits a page

@@ -32,6 +32,7 @@ def draw(grid: Grid) -> dict[str, Plot]:
     makers: dict[str, Callable[[Grid], Plot | None]] = {
         **{name: partial(pareto.against, name=name) for name in pareto.COSTS},
         "accuracy_by_axis": _by_axis,
+        "learning_curves_images": curves.over_images,
         "learning_curves": curves.over_epochs,
         "learning_curves_time": curves.over_time,
         "confusion": confusion_plot,

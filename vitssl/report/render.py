@@ -1,31 +1,22 @@
-"""A table as HTML, Markdown and for the terminal; and the sweep's numbers, unrounded, as CSV."""
+"""A table as HTML, Markdown and for the terminal."""
 
 from __future__ import annotations
 
-import csv
 import re
 from dataclasses import replace
 from html import escape
 from io import StringIO
-from statistics import mean
 
 import rich.table
 from rich.text import Text
 
-from vitssl.report import selection
-from vitssl.report.costs import images_per_s, macs
-from vitssl.report.grid import Grid
-from vitssl.report.rows import Row, cost_per_model, finished
-from vitssl.report.stats import std
 from vitssl.report.table import BAD, DASH, MINUS, NOTE, PUBLISHED, Entry, Table
-from vitssl.report.tables import hours_name
 from vitssl.terminal import console
 from vitssl.words import counted
 
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?")
 INTERVAL = re.compile(r"^(\S+ )(\[.*\])$")
 UNIT, NO_BREAK = re.compile(r"(?<=^[kMGT]) "), "\N{NO-BREAK SPACE}"  # the space between a prefix and what it counts
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
 GAP = 2  # letters between columns of a terminal
 MOST_UNBROKEN = 32  # letters of an arm's name that stand in one line of a terminal
 STYLES = {PUBLISHED: "italic blue", NOTE: "dim", BAD: "bold red"}
@@ -135,53 +126,3 @@ def _rich(table: Table, width: int) -> rich.table.Table:
     for r, row in enumerate(table.rows):
         shown.add_row(*(Text(e.text, style="bold" if (r, c) in table.best else STYLES.get(e.kind, "")) for c, e in enumerate(row)))
     return shown
-
-
-def numbers(grid: Grid) -> str:
-    """One line per row and column of the table, unrounded, for a spreadsheet; which takes a text that begins with one of FORMULA for a
-    formula, and one with an apostrophe before it as it is."""
-    lines = [
-        {name: f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value for name, value in line.items()}
-        for line in (_line(grid, row, column) for row in grid.rows for column in grid.columns)
-    ]
-    out = StringIO()
-    writer = csv.DictWriter(out, fieldnames=list(dict.fromkeys(key for line in lines for key in line)) or ["arm"], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return out.getvalue()
-
-
-def _line(grid: Grid, row: Row, column: object) -> dict[str, object]:
-    cells = row.columns.get(column, [])
-    done = finished(cells)
-    scores, paper = list(grid.scores(row, column).values()), grid.published(row, column)
-    difference = grid.against_baseline(row, column)
-    axis = {grid.sweep.facts["columns"]: column} if grid.sweep.facts.get("columns") else {}
-    cost, metric = cost_per_model(cells) or {}, "_".join(part for part in grid.metric if part != "test")
-    return {
-        "arm": row.arm.name, "paper_row": row.arm.row, "quoted": row.arm.quoted, **row.values, **axis,
-        "status": " ".join(dict.fromkeys(c.status for c in row.candidates(column))) or row.arm.not_runnable or "",
-        "seeds": len(scores), f"{metric}_mean": mean(scores) if scores else None, f"{metric}_std": std(scores),
-        f"paper_{metric}": paper, "minus_paper": mean(scores) - paper if scores and paper is not None else None,
-        "minus_baseline": difference and difference.mean, "ci95_low": difference and difference.low,
-        "ci95_high": difference and difference.high,
-        "interval": difference and difference.how,
-        **selection.numbers(grid, row, column),
-        "params_train": _total(done, "params_train"), "params_inference": _inference(done, "params_inference"),
-        "activations_inference": _inference(done, "activations_inference"),
-        "macs_train_forward": _total(done, "macs_train_forward"), "macs_inference": _inference(done, "macs_inference"),
-        "training_macs": macs(done),
-        hours_name(grid.sweep).replace("-", "_").lower(): cost.get("device_hours"), "gpu_kwh": cost.get("gpu_kwh"),
-        "cpu_kwh": cost.get("cpu_kwh"), "ram_kwh": cost.get("ram_kwh"), "kwh": cost.get("energy_kwh"),
-        "kg_co2e_tracked": cost.get("co2e_kg"), "kg_co2e_estimate": cost.get("estimate_kg") or None, "money": cost.get("money") or None,
-        "inference_images_per_s": images_per_s(grid, done[0])[0] if done else None,
-    }  # fmt: skip
-
-
-def _total(done: list, key: str) -> str | None:
-    """A chain's stages joined by a plus, as the table shows them."""
-    return "+".join(str(run.cost[key]) for _, run in done[0].stages) if done else None
-
-
-def _inference(done: list, key: str) -> int | None:
-    return done[0].last.cost[key] if done else None

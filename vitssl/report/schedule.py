@@ -6,7 +6,7 @@ from typing import Any
 
 from vitssl.report.collect import Cell, RunFolder
 from vitssl.report.grid import Grid
-from vitssl.report.rows import Row, finished
+from vitssl.report.rows import Row
 from vitssl.words import listed
 
 Plan = tuple[tuple[float, float], ...]  # of each stage: epochs, and images seen in all
@@ -30,11 +30,12 @@ def training_macs(cell: Cell) -> float | None:
 def plan(row: Row, column: Any) -> Plan | None:
     """What a model's stages are to see; None where a run's folder does not say (imported weights see nothing)."""
     cells = row.candidates(column)
-    stages = [_planned(run) for _, run in cells[0].stages if "imported" not in run.job] if cells else []
+    stages = [planned(run) for _, run in cells[0].stages if "imported" not in run.job] if cells else []
     return tuple(stage for stage in stages if stage) if stages and all(stages) else None
 
 
-def _planned(run: RunFolder) -> tuple[float, float] | None:
+def planned(run: RunFolder) -> tuple[float, float] | None:
+    """Epochs, and images seen in all; None where its folder does not say."""
     if not run.run or "data" not in run.job:
         return None
     loop, images = run.run["loop"], run.job["data"]["train_images"]
@@ -85,7 +86,7 @@ def _compared(grid: Grid, column: Any, point: dict[str, Any]) -> str:
         return ""
     totals = [sum(seen for _, seen in stages) for stages in plans.values()]
     if max(totals) > 1.005 * min(totals):
-        return _differing(plans, _equal_costs(grid, rows, column))
+        return _differing(plans)
     first = min(plans.values(), key=len)
     text = f"Equal epochs: every arm sees {totals[0]:,.0f} images in training" + (f", {_in_words(first)}" if len(first) == 1 else "")
     before = {arm: _before(row, column, plans[arm]) for row in rows if (arm := grid.called(row.arm)) in plans}
@@ -93,26 +94,12 @@ def _compared(grid: Grid, column: Any, point: dict[str, Any]) -> str:
     return "; ".join([text, *(f"{listed(arms)} {'spends' if len(arms) == 1 else 'spend'} {spent}" for spent, arms in chains)])
 
 
-def _equal_costs(grid: Grid, rows: list[Row], column: Any) -> str:
-    """What to type for equal costs; empty where the report has them. Those of the dearest arm, which whole epochs miss least."""
-    equal, axes = grid.sweep.facts.get("equal") or {}, grid.sweep.facts.get("axes") or {}
-    if equal.get("all"):
-        return ""
-    for axis, values in (equal.get("axes") or {}).items():
-        chosen = [str(value) for value in axes.get(axis, [])]
-        others = [value for value, rule in values.items() if rule and value not in chosen]
-        return f" ('axes.{axis}=[{','.join([*chosen, *others])}]' also gives all arms equal costs)" if others else ""
-    costs = [(count, row.arm.name) for row in rows for cell in finished(row.columns.get(column, [])) if (count := training_macs(cell))]
-    dearest = f" equal_to={max(costs)[1]}" if costs else ""
-    return f" (equalize=macs{dearest} gives all arms equal costs)"
-
-
-def _differing(plans: dict[str, Plan], advice: str) -> str:
+def _differing(plans: dict[str, Plan]) -> str:
     groups = _grouped({label: f"{sum(seen for _, seen in stages):,.0f} ({_in_words(stages)})" for label, stages in plans.items()})
     if len(groups) > MOST_SPELLED:
         return "Arms differ in how many images they see in training"
     seen = ", ".join(f"{text} for {listed(labels)}" for text, labels in groups)
-    return f"Images seen in training differ: {seen}{advice}"
+    return f"Images seen in training differ: {seen}"
 
 
 def _before(row: Row, column: Any, stages: Plan) -> str:

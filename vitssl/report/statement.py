@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitssl.report.collect import Sweep, add
-from vitssl.report.energy_sources import CPU_POWER, intensities, memory
+from vitssl.report.energy_sources import CPU_POWER, intensities, memory, shares
 from vitssl.report.tables import hours_name
 from vitssl.report.units import quantity
 from vitssl.words import counted, listed
@@ -22,7 +22,7 @@ def statement(sweep: Sweep) -> str:
     on = listed(event["device"] for run in runs for event in run.of("start"))
     return (
         f"Training the models of this work is estimated to have {used}: {trainings} of {hours} in all"
-        f"{f' on {on}' if on else ''}. {_method(sweep)} {_grid(sweep)}"
+        f"{f' on {on}' if on else ''}{shares(sweep).replace('it had', 'each had')}. {_method(sweep)} {_grid(sweep)}"
     )
 
 

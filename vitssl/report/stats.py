@@ -15,6 +15,22 @@ NOTHING = 1e-9  # of spread: what is left of equal figures that were computed in
 
 
 @dataclass(frozen=True)
+class OfImages:
+    """What single images tell of a difference between accuracies, in points.
+
+    Attributes:
+        count: the test images.
+        error: standard error over the images, each counted by the share of an arm's seeds that were right: another draw of test images
+            would move the difference by about so much. Of one seed it is McNemar's.
+        of_seeds: the least standard error over seeds: what it would be if each seed were right or wrong on each image by chance alone.
+    """
+
+    count: int
+    error: float
+    of_seeds: float
+
+
+@dataclass(frozen=True)
 class Difference:
     """Mean of arm minus baseline.
 
@@ -43,22 +59,19 @@ class Difference:
             return self.seeds < LEAST or self.mean == 0
         return self.low <= 0 <= self.high
 
-    def over_images(self, error: float, images: int) -> Difference:
+    def over_images(self, found: OfImages) -> Difference:
         """With an interval that covers another draw of test images too, which all seeds share: the squares of half widths add up.
 
-        It is a little too wide rather than too narrow: what chance does to a seed and an image together is in both parts.
-
-        Args:
-            error: its standard error over the images.
-            images: how many these are.
+        Seeds that happen to agree do not make it narrower than what chance does to one image of one seed. It is a little too wide rather
+        than too narrow: that chance is in both parts.
         """
-        over_seeds = 0.0 if self.high is None else self.high - self.mean
-        half = hypot(over_seeds, NORMAL * error)
+        over_seeds = max(0.0 if self.high is None else self.high - self.mean, NORMAL * found.of_seeds)
+        half = hypot(over_seeds, NORMAL * found.error)
         if self.seeds < LEAST or half < NOTHING:
             return self
-        how = f"{self.how} and {images:,} test images"
+        how = f"{self.how}, in quadrature with the error over {found.count:,} test images"
         low, high = self.mean - half, self.mean + half
-        return replace(self, low=low, high=high, how=how, constant=False, images=images, images_half=NORMAL * error)
+        return replace(self, low=low, high=high, how=how, constant=False, images=found.count, images_half=NORMAL * found.error)
 
 
 def std(values: list[float]) -> float | None:
@@ -82,7 +95,7 @@ def _paired(differences: list[float]) -> Difference:
     centre, n = mean(differences), len(differences)
     if n == 1:
         return Difference(centre, None, None, "one seed", n)
-    how = f"paired over {n} seeds" if n >= LEAST else f"{n} seeds are too few for an interval"
+    how = f"Student's t, paired over {n} seeds" if n >= LEAST else f"{n} seeds are too few for an interval"
     return _interval(centre, stdev(differences) / sqrt(n), n - 1, how, n)
 
 
@@ -94,7 +107,7 @@ def _unpaired(a: list[float], b: list[float]) -> Difference:
     spread = sum(parts)
     # Welch-Satterthwaite; without any spread the degrees of freedom do not matter
     freedom = spread**2 / sum(p**2 / (len(x) - 1) for p, x in zip(parts, (a, b), strict=True)) if spread else 1.0
-    how = f"unpaired (Welch), {len(a)} and {len(b)} seeds" if n >= LEAST else f"{n} seeds in an arm are too few for an interval"
+    how = f"Welch's t over {len(a)} and {len(b)} seeds" if n >= LEAST else f"{n} seeds in an arm are too few for an interval"
     return _interval(centre, sqrt(spread), freedom, how, n)
 
 

@@ -113,7 +113,7 @@ def _cost_caption(grid: Grid) -> str:
     spent += f"± half the width of their middle half.{not_compared(grid)} "
     sweep = grid.sweep
     spent += f"It is the chosen one; the search over {chosen_over(sweep)} took all of the runs below. " if sweep.facts.get("select") else ""
-    estimate = "Hours are of the one device, a node's CPUs."
+    estimate = f"Times are those of a job on a node's CPUs{energy_sources.shares(sweep)}."
     if sweep.on_gpu:
         sites = {(run.site.gpu_power_w, run.site.estimate_kg_per_kwh) for run in sweep.runs.values()}
         factors = " or ".join(f"board power ({power_w:g} W) x {intensity:g}" for power_w, intensity in sorted(sites))

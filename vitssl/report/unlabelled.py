@@ -77,19 +77,17 @@ def _images(grid: Grid, column: Any) -> str:
     groups: dict[int, list[str]] = {}
     for arm, facts in by_arm.items():
         groups.setdefault(facts.unlabelled, []).append(arm)
-    parts = [f"{_several(arms)} also from {count:,} without one" for count, arms in sorted(groups.items()) if count]
-    if 0 in groups:
-        parts = [f"{_several(groups[0])} {'learns' if len(groups[0]) == 1 else 'learn'} from these alone", *parts]
-    else:
-        parts[0] = parts[0].replace(" also", f" {'learns' if len(groups[min(groups)]) == 1 else 'learn'} also", 1)
-    separator = "; " if any("," in arm for arm in by_arm) else ", "
-    drawn = ", others with each seed" if _redrawn(grid, column) else ""
-    return f"{counted(labelled.pop(), 'training image has', 'training images have')} a label{drawn}: {separator.join(parts)}."
+    number, drawn = counted(labelled.pop(), "labelled image"), " (others with each seed)" if redrawn(grid) else ""
+    (least, arms), *others = sorted(groups.items())
+    first = f"{_several(arms)} {'learns' if len(arms) == 1 else 'learn'} from {number}"
+    first += f" and from {least:,} without a label{drawn}" if least else f" alone{drawn}"
+    also = [f"{_several(arms)} also from {count:,} without a label" for count, arms in others]
+    return f"{('; ' if any(',' in arm for arm in by_arm) else ', ').join([first, *also])}."
 
 
-def _redrawn(grid: Grid, column: Any) -> bool:
+def redrawn(grid: Grid) -> bool:
     """Does each of several seeds draw labels, or images, of its own?"""
-    cells = [cell for row in grid.rows for cell in row.candidates(column)]
+    cells = grid.sweep.cells
     subsets = [run.run["data"][name] for cell in cells for _, run in cell.stages if run.run for name in ("labels", "images")]
     return len({cell.axes.get("seed") for cell in cells}) > 1 and any(subset and subset.get("redraw") for subset in subsets)
 
@@ -101,16 +99,16 @@ def _several(arms: list[str]) -> str:
 
 def why(grid: Grid, column: Any) -> str:
     """How an arm used images without a label, and how it ended against a baseline that has labels alone."""
-    used, ended = [], []
+    told = []
     for row in grid.rows:
         facts, gap = _more_than_baseline(grid, row, column), grid.against_baseline(row, column)
         if facts and gap and gap.seeds > 1:
-            used.append(f"{grid.label(row)} {'along with' if facts.joint else 'before'} the labels ({facts.by})")
-            ended.append(f"{signed(gap.mean)}{grid.points}{bracketed(gap)} ({grid.label(row)}{'; may be chance' if gap.open else ''})")
-    if not used or len(used) > MOST_NAMED:
+            how = f"{facts.by} {'along with' if facts.joint else 'before'} the labels{'; may be chance' if gap.open else ''}"
+            told.append(f"{grid.label(row)} {signed(gap.mean)}{grid.points}{bracketed(gap)} ({how})")
+    if not told or len(told) > MOST_NAMED:
         return ""
-    begin = f"{place}, images" if (place := grid.place(column)) else "Images"
-    return f"{begin} without a label were used by {listed(used)}: against {grid.baselines()} {listed(ended)}."
+    begin = f"{place}, with" if (place := grid.place(column)) else "With"
+    return f"{begin} images without a label, against {grid.baselines()}: {listed(told)}."
 
 
 def _more_than_baseline(grid: Grid, row: Row, column: Any) -> Learned | None:

@@ -1,0 +1,48 @@
+"""Whether accuracy still rose where training ended."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from vitssl.report.collect import collect
+from vitssl.report.findings import sentences
+from vitssl.report.grid import lay_out
+from vitssl.report.rising import sentence
+
+
+@pytest.fixture
+def ending(sweep):
+    """`ending(arm=[(step, top-1 by seed), ...])`: evaluations of the last stage."""
+
+    def made(**curves):
+        folder = sweep(dict.fromkeys(curves, 80.0), {"seed": [0, 1]}, columns=None)
+        for arm, curve in curves.items():
+            for seed in (0, 1):
+                path = folder / f"{arm}-train-{seed}" / "metrics.jsonl"
+                kept = [line for line in path.read_text().splitlines() if json.loads(line)["event"] != "eval"] if path.exists() else []
+                evals = [{"event": "eval", "step": step, "time": 1.0, "epoch": 1.0, "test": {"top1": top1[seed]}} for step, top1 in curve]
+                path.write_text("\n".join([*kept, *map(json.dumps, evals)]) + "\n")
+        return lay_out(collect(folder))
+
+    return made
+
+
+FLAT, RISES = [(80, (70.0, 70.0)), (100, (70.5, 70.9))], [(50, (40.0, 40.0)), (75, (60.0, 62.0)), (100, (64.0, 64.0))]
+
+
+def test_what_still_rose_is_named_with_how_much_over_which_end(ending):
+    """4 and 2 points since step 75 of 100."""
+    said = "At the end of training top-1 still rose: ssat by 3.00 points over the last 25 %; longer training may change the order."
+    grid = ending(scratch=FLAT, ssat=RISES)
+    assert sentence(grid) == said and said in sentences(grid)
+
+
+def test_what_did_not_rise_or_was_evaluated_too_seldom_is_not(ending):
+    seldom = [(40, (10.0, 10.0)), (95, (50.0, 50.0)), (100, (64.0, 64.0))]
+    assert sentence(ending(scratch=FLAT, ssat=seldom)) == ""
+
+
+def test_of_many_models_their_number_is_said(ending):
+    assert "5 models by 1 point and more" in sentence(ending(**{f"ssat_{i}": RISES for i in range(5)}))

@@ -1,0 +1,98 @@
+"""The sweep's numbers as CSV: a line for each row of the main table, and one for each model."""
+
+from __future__ import annotations
+
+import csv
+from io import StringIO
+from statistics import mean
+
+from vitssl.report import selection
+from vitssl.report.collect import Cell
+from vitssl.report.costs import images_per_s, macs
+from vitssl.report.evaluations import telling
+from vitssl.report.grid import SEED, Grid
+from vitssl.report.rows import Row, cost_of, cost_per_model, finished
+from vitssl.report.schedule import training_macs
+from vitssl.report.stats import std
+from vitssl.report.tables import hours_name
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def numbers(grid: Grid) -> str:
+    """One line per row and column of the table."""
+    return _csv([_line(grid, row, column) for row in grid.rows for column in grid.columns])
+
+
+def by_seed(grid: Grid) -> str:
+    """One line per trained model: its seed, every metric of its last stage, and what all of its stages took."""
+    places = [(row, column) for row in grid.rows for column in grid.columns]
+    return _csv([_model(grid, row, column, cell) for row, column in places for cell in finished(row.columns.get(column, []))])
+
+
+def _csv(lines: list[dict[str, object]]) -> str:
+    """Unrounded, for a spreadsheet; which takes a text that begins with one of FORMULA for a formula, and one with an apostrophe before
+    it as it is."""
+    out = StringIO()
+    writer = csv.DictWriter(out, fieldnames=list(dict.fromkeys(key for line in lines for key in line)) or ["arm"], lineterminator="\n")
+    writer.writeheader()
+    for line in lines:
+        formulas = {name: f"'{value}" for name, value in line.items() if isinstance(value, str) and value.startswith(FORMULA)}
+        writer.writerow(line | formulas)
+    return out.getvalue()
+
+
+def _named(grid: Grid, row: Row, column: object) -> dict[str, object]:
+    """The row and its place."""
+    return {"arm": row.arm.name, **row.values, **({grid.sweep.facts["columns"]: column} if grid.sweep.facts.get("columns") else {})}
+
+
+def _model(grid: Grid, row: Row, column: object, cell: Cell) -> dict[str, object]:
+    run, cost = cell.last, cost_of(cell)
+    metrics = {name: telling(run, name, run.metrics(name)) for name in ("test", "val", "test_ema", *run.evals)}
+    return {
+        **_named(grid, row, column), "seed": cell.axes.get(SEED), "run": run.path.name,
+        **{f"{name}_{key}": value for name, of in metrics.items() for key, value in of.items() if isinstance(value, int | float)},
+        "epochs": "+".join(f"{each.done['epochs']:g}" for _, each in cell.stages if "epochs" in each.done),
+        "steps": "+".join(str(each.done["step"]) for _, each in cell.stages), "training_macs": training_macs(cell),
+        _hours(grid): cost["device_hours"], "kwh": cost["energy_kwh"], "kg_co2e_tracked": cost["co2e_kg"],
+    }  # fmt: skip
+
+
+def _hours(grid: Grid) -> str:
+    return hours_name(grid.sweep).replace("-", "_").lower()
+
+
+def _line(grid: Grid, row: Row, column: object) -> dict[str, object]:
+    cells = row.columns.get(column, [])
+    done = finished(cells)
+    scores, paper = list(grid.scores(row, column).values()), grid.published(row, column)
+    difference = grid.against_baseline(row, column)
+    cost, metric = cost_per_model(cells) or {}, "_".join(part for part in grid.metric if part != "test")
+    return {
+        **_named(grid, row, column), "paper_row": row.arm.row, "quoted": row.arm.quoted,
+        "status": " ".join(dict.fromkeys(c.status for c in row.candidates(column))) or row.arm.not_runnable or "",
+        "seeds": len(scores), f"{metric}_mean": mean(scores) if scores else None, f"{metric}_std": std(scores),
+        f"paper_{metric}": paper, "minus_paper": mean(scores) - paper if scores and paper is not None else None,
+        "minus_baseline": difference and difference.mean, "ci95_low": difference and difference.low,
+        "ci95_high": difference and difference.high,
+        "interval": difference and difference.how,
+        **selection.numbers(grid, row, column),
+        "params_train": _total(done, "params_train"), "params_inference": _inference(done, "params_inference"),
+        "activations_inference": _inference(done, "activations_inference"),
+        "macs_train_forward": _total(done, "macs_train_forward"), "macs_inference": _inference(done, "macs_inference"),
+        "training_macs": macs(done),
+        _hours(grid): cost.get("device_hours"), "gpu_kwh": cost.get("gpu_kwh"),
+        "cpu_kwh": cost.get("cpu_kwh"), "ram_kwh": cost.get("ram_kwh"), "kwh": cost.get("energy_kwh"),
+        "kg_co2e_tracked": cost.get("co2e_kg"), "kg_co2e_estimate": cost.get("estimate_kg") or None, "money": cost.get("money") or None,
+        "inference_images_per_s": images_per_s(grid, done[0])[0] if done else None,
+    }  # fmt: skip
+
+
+def _total(done: list, key: str) -> str | None:
+    """A chain's stages joined by a plus, as the table shows them."""
+    return "+".join(str(run.cost[key]) for _, run in done[0].stages) if done else None
+
+
+def _inference(done: list, key: str) -> int | None:
+    return done[0].last.cost[key] if done else None
