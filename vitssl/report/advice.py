@@ -1,16 +1,16 @@
-"""Which arm to take, and how to add seeds where few leave that open."""
+"""Which arm to take, and what to type where few seeds or unequal costs leave that open."""
 
 from __future__ import annotations
 
 from itertools import count
 from typing import Any
 
+from vitssl.report import tables
 from vitssl.report.best import MOST_NAMED, fewest, level
 from vitssl.report.costs import begin, macs
 from vitssl.report.grid import SEED, Grid
 from vitssl.report.rows import Row, finished
 from vitssl.report.stats import LEAST
-from vitssl.report.tables import interval as difference
 from vitssl.words import listed
 
 UNEQUAL = 1.1  # times the multiply-adds: what is not equal cost
@@ -62,8 +62,8 @@ def _worse(grid: Grid, column: Any, cheaper: list[Row], shares: dict[int, float]
         than = "it, or than one level with it," if len(near) > 1 else "it"
         had = f"{at[0]:.2f}x" if at[0] == at[-1] else f"{at[0]:.2f}x to {at[-1]:.2f}x"
         return f"{who} worse than {than} by more than chance, for {had} its multiply-adds in training"
-    gaps = {row.arm.name: grid.gap(row, near[0], column) for row in cheaper}
-    told = [f"{grid.label(row)} {difference(gap)} for {shares[id(row)]:.2f}x" for row in cheaper if (gap := gaps[row.arm.name])]
+    gaps = [(row, gap) for row in cheaper if (gap := grid.gap(row, near[0], column))]
+    told = [f"{grid.label(row)} {tables.interval(gap)} for {shares[id(row)]:.2f}x" for row, gap in gaps]
     return f"{who} worse by more than chance, {listed(told)} its multiply-adds in training"
 
 
@@ -100,10 +100,14 @@ def _equal_costs(grid: Grid) -> str:
     """What to type for arms of equal cost; empty where there are some, or where all cost about the same. It is the dearest arm's, which
     whole epochs of the others miss least."""
     equal, axes = grid.sweep.facts.get("equal") or {}, grid.sweep.facts.get("axes") or {}
-    costs = {row.arm.name: count for row, _, done in grid.models() if (count := macs(done))}
-    if equal.get("all") or not costs or max(costs.values()) < UNEQUAL * min(costs.values()):
+    by_column: dict[Any, dict[str, float]] = {}
+    for row, column, done in grid.models():
+        if spent := macs(done):
+            by_column.setdefault(column, {})[row.arm.name] = spent
+    spread = [costs for costs in by_column.values() if max(costs.values()) > UNEQUAL * min(costs.values())]
+    if equal.get("all") or not spread:
         return ""
-    added = f"equalize=macs equal_to={max(costs, key=costs.__getitem__)}"
+    added = f"equalize=macs equal_to={max(spread[0], key=spread[0].__getitem__)}"
     for axis, values in (equal.get("axes") or {}).items():
         chosen = [str(value) for value in axes.get(axis, [])]
         others = [value for value, rule in values.items() if rule and value not in chosen]
