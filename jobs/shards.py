@@ -163,12 +163,10 @@ def _near_duplicates(run: Run, index: Index) -> dict[str, int]:
         return {}
     test, train = (named(splits, index.splits) for splits in (run.data.test_split, run.data.train_split))
     labelled = {split for split in train if split in index.splits and (index.label[index.where(split)] != UNLABELLED).any()}
-    alike = {
-        others: {(split, name) for split, name, other, *_ in found.near_duplicates if split in test and other in others}
-        for others in (frozenset(labelled), frozenset(train) - labelled)
-    }
-    with_label, without = alike.values()
-    return {"near_duplicates": len(with_label), "near_duplicates_unlabelled": len(without - with_label)}
+    pairs = [(split, name, other) for split, name, other, *_ in found.near_duplicates if split in test and other in train]
+    with_label = {(split, name) for split, name, other in pairs if other in labelled}
+    others = {(split, name) for split, name, _ in pairs} - with_label
+    return {"near_duplicates": len(with_label), "near_duplicates_unlabelled": len(others)}
 
 
 WOULD_READ = {
