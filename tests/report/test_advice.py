@@ -86,3 +86,21 @@ def test_an_arm_that_another_clearly_beats_is_not_level_with_the_best(sweep):
     assert first.arm.name == "sslft" and others[-1].arm.name == "scratch" and gap is not None and gap.open
     assert [row.arm.name for row in level(grid, None)] == ["sslft", "ssat"]
     assert best(grid, None).startswith("5 seeds cannot tell sslft and ssat apart in top-1; the best mean is that of sslft: 76.00 ± 7.84 %")
+
+
+def test_arms_of_unequal_seeds_are_ranked_by_those_that_all_have(sweep):
+    """SSAT lacks the two seeds that were easy, and is ahead on each of the others."""
+    top1 = {"scratch": lambda at: (60.0, 61.0, 62.0, 90.0, 91.0)[at["seed"]], "ssat": lambda at: 64.0 + at["seed"]}
+    make = {("ssat", seed): {"status": "failed"} for seed in (3, 4)}
+    made = lay_out(collect(sweep(top1, {"seed": [0, 1, 2, 3, 4]}, columns=None, make=make)))
+    assert [row.arm.name for row in made.ranking(None)] == ["ssat", "scratch"]
+    assert best(made, None) == (
+        "The best arm by top-1 is ssat: 65.00 ± 1.00 % (3 seeds that all arms have), +4.00 points against scratch (in each of 3 seeds)."
+    )
+
+
+def test_arms_without_two_seeds_in_common_have_no_best(sweep):
+    make = {("ssat", 1): {"status": "failed"}, ("ssat", 2): {"status": "failed"}, ("scratch", 0): {"status": "failed"}}
+    made = lay_out(collect(sweep({"scratch": 60.0, "ssat": 70.0, "sslft": 65.0}, {"seed": [0, 1, 2, 3]}, columns=None, make=make)))
+    assert made.ranking(None) == []
+    assert best(made, None).startswith("No arm is named the best, since the arms have not two seeds in common; ssat has 70.00 %")

@@ -122,8 +122,9 @@ def test_records_of_older_versions_say_nothing_of_other_work(grid):
     assert costs.other_work(grid()) == ""
 
 
-def test_equal_networks_share_the_speed_of_the_quietest_measurement(sweep):
-    speeds = {("scratch", 0): (1000.0, 0.5), ("ssat", 0): (1500.0, 0.02), ("scratch", 1): (600.0, 0.3), ("ssat", 1): (1400.0, 0.2)}
+def test_equal_networks_share_the_speed_of_the_fastest_measurement(sweep):
+    """One of 600 that is evenly disturbed has the least spread."""
+    speeds = {("scratch", 0): (1000.0, 0.5), ("ssat", 0): (1500.0, 0.02), ("scratch", 1): (600.0, 2e-5), ("ssat", 1): (1400.0, 0.2)}
     make = {place: {"cost": {"inference_images_per_s": v, "inference_spread": s}} for place, (v, s) in speeds.items()}
     make["ssat", 1]["cost"]["macs_inference"] = 7
     laid_out = lay_out(collect(sweep({"scratch": 80.0, "ssat": 90.0}, {"seed": [0, 1]}, columns=None, make=make)))

@@ -35,9 +35,11 @@ def test_welch_degrees_of_freedom():
 
 
 def test_one_seed_has_no_interval():
-    paired, unpaired = difference({0: 3.0}, {0: 1.0}), difference({0: 3.0}, {0: 1.0, 1: 2.0})
+    paired, unpaired = difference({0: 3.0}, {0: 1.0}), difference({0: 3.0}, {1: 1.0, 2: 2.0})
     assert (paired.mean, paired.low, paired.how) == (2.0, None, "one seed")
     assert (unpaired.mean, unpaired.low, unpaired.how) == (1.5, None, "one seed in an arm")
+    common = difference({0: 3.0}, {0: 1.0, 1: 2.0})
+    assert (common.mean, common.low, common.how) == (2.0, None, "one seed of both")
 
 
 def test_nothing_to_compare():
@@ -60,3 +62,12 @@ def test_differences_without_any_spread_have_no_interval():
     ahead = difference({0: 3.0, 1: 3.0, 2: 3.0}, {3: 1.0, 4: 1.0, 5: 1.0})
     assert (ahead.mean, ahead.low, ahead.high, ahead.constant, ahead.open) == (2.0, None, None, True, False)
     assert difference({0: 3.0, 1: 3.0}, {0: 1.0, 1: 1.0}).open  # two that agree may do so by chance
+
+
+def test_of_unequal_seeds_those_that_both_have_are_paired():
+    """A seed that one of them lacks, however good, says nothing of the difference."""
+    whole = difference({0: 11.0, 1: 22.0, 2: 33.0}, {0: 10.0, 1: 20.0, 2: 30.0})
+    more = difference({0: 11.0, 1: 22.0, 2: 33.0}, {0: 10.0, 1: 20.0, 2: 30.0, 3: 90.0, 4: 90.0})
+    assert (more.mean, more.low, more.high, more.how) == (whole.mean, whole.low, whole.high, f"{whole.how} of both")
+    few = difference({0: 1.0, 1: 2.0}, {0: 0.0, 1: 0.0, 2: 0.0})
+    assert (few.low, few.how) == (None, "2 seeds of both are too few for an interval")

@@ -24,16 +24,22 @@ def best(grid: Grid, column: Any) -> str:
     if len(equal := grid.leaders(column)) > 1:
         return _equal(grid, equal, column)
     first, unit = ranked[0], " %" if grid.measured.unit else ""
-    scores, seeds, near = list(grid.scores(first, column).values()), fewest(grid, ranked, column), level(grid, column)
+    scores, seeds, near = list(grid.compared(first, column).values()), fewest(grid, ranked, column), level(grid, column)
     shown = f"{grid.label(first)}: {plus_minus(scores)}{unit}"
     if len(near) > 1:
         place = f"{place}, " if (place := grid.place(column)) else ""
-        who = f"{seeds} seeds{_tested(grid, near, column, ' and ')}"
+        who = f"{seeds} seeds{_of_all(grid, column)}{_tested(grid, near, column, ' and ')}"
         how = "cannot tell" if seeds >= LEAST else "are too few to tell"
         apart = f"{place}{who} {how} {_named(grid, near)} apart in {grid.measured.name}"
         return f"{apart}; the best mean is that of {shown}{_versus(grid, ranked, column)}."
-    number = f"{counted(len(scores), 'seed')}{_tested(grid, ranked, column, ', ')}"
+    number = f"{counted(len(scores), 'seed')}{_of_all(grid, column)}{_tested(grid, ranked, column, ', ')}"
     return f"{_on(grid, column, 'the')} best arm by {grid.measured.name} is {shown} ({number}){_versus(grid, ranked, column)}."
+
+
+def _of_all(grid: Grid, column: Any) -> str:
+    """That arms are compared by fewer seeds than some of them have."""
+    most = max(len(grid.scores(row, column)) for row in grid.rows)
+    return " that all arms have" if most > len(grid.seeds_of_all(column)) else ""
 
 
 def _tested(grid: Grid, rows: list[Row], column: Any, before: str) -> str:
@@ -44,7 +50,7 @@ def _tested(grid: Grid, rows: list[Row], column: Any, before: str) -> str:
 
 def fewest(grid: Grid, rows: list[Row], column: Any) -> int:
     """Of the rows' seeds."""
-    return min(len(grid.scores(row, column)) for row in rows)
+    return min(len(grid.compared(row, column)) for row in rows)
 
 
 def level(grid: Grid, column: Any) -> list[Row]:
@@ -87,7 +93,7 @@ def interval(gap: Difference) -> str:
 def _equal(grid: Grid, rows: list[Row], column: Any) -> str:
     """Several arms of the best mean; where all of their seeds gave the same, what one has more may not have worked."""
     names, name, unit = listed(map(grid.label, rows)), grid.measured.name, " %" if grid.measured.unit else ""
-    scores = [grid.scores(row, column) for row in rows]
+    scores = [grid.compared(row, column) for row in rows]
     if all(other == scores[0] for other in scores):
         seeds = f"in each of the {len(scores[0])} seeds"
         same = f"{names} gave the same {name} {seeds}: {plus_minus(list(scores[0].values()))}{unit}"
@@ -114,6 +120,8 @@ def _unranked(grid: Grid, column: Any) -> str:
     single = [label for label, count in counts.items() if count == 1]
     if len(counts) < 2:
         return _alone(grid, column) if len(grid.rows) == 1 and counts else ""
+    if not single:
+        return f"{_on(grid, column, 'no')} arm is named the best, since the arms have not two seeds in common{_measured(grid, column)}."
     who = "every arm has" if len(single) == len(counts) else f"{', '.join(single)} {'have' if len(single) > 1 else 'has'}"
     return f"{_on(grid, column, 'no')} arm is named the best, since {who} a single seed{_measured(grid, column)}."
 

@@ -128,6 +128,17 @@ class Grid:
         scores = {cell.axes.get(SEED): cell.result(kind or evaluator, metric or usual) for cell in row.columns.get(column, [])}
         return {seed: value for seed, value in scores.items() if value is not None}
 
+    def compared(self, row: Row, column: Any) -> dict[Any, float]:
+        """The scores that rows are ranked by: of the seeds that all rows of a column have, since a seed may draw images and labels too;
+        where there is none, no row's mean says more than another's."""
+        own = self.scores(row, column)
+        return {seed: value for seed, value in own.items() if seed in self.seeds_of_all(column)}
+
+    def seeds_of_all(self, column: Any) -> set[Any]:
+        """The seeds of which every row of a column that has any figure has one."""
+        found = [set(by_seed) for row in self.rows if (by_seed := self.scores(row, column))]
+        return set.intersection(*found) if found else set()
+
     def published(self, row: Row, column: Any) -> float | None:
         """The paper's number for this cell: keyed by the column axis first, then by every other axis that takes several values."""
         value, axes = row.arm.published, self.sweep.facts.get("axes") or {}
@@ -148,7 +159,7 @@ class Grid:
         return [] if self.unselected or self.rivals(column) else self._ranked(column)
 
     def _ranked(self, column: Any) -> list[Row]:
-        scored = [(row, by_seed) for row in self.rows if (by_seed := self.scores(row, column))]
+        scored = [(row, by_seed) for row in self.rows if (by_seed := self.compared(row, column))]
         if len(scored) < 2 or any(len(by_seed) < 2 for _, by_seed in scored):
             return []
         return [row for row, _ in sorted(scored, key=lambda pair: mean(pair[1].values()), reverse=not self.measured.lower_is_better)]
@@ -158,7 +169,7 @@ class Grid:
         return self._first(self.ranking(column), column)
 
     def _first(self, ranked: list[Row], column: Any) -> list[Row]:
-        means = [(row, mean(self.scores(row, column).values())) for row in ranked]
+        means = [(row, mean(self.compared(row, column).values())) for row in ranked]
         return [row for row, value in means if isclose(value, means[0][1], rel_tol=1e-9)]  # of other seeds' sums
 
     def rivals(self, column: Any) -> list[Row]:
@@ -222,17 +233,18 @@ class Grid:
 
     def gap(self, one: Row, other: Row, column: Any) -> Difference | None:
         """What a row is better by than another; None where one of them has no figure."""
-        gap = difference(self.scores(one, column), self.scores(other, column))
+        scores = self.scores(one, column), self.scores(other, column)
+        gap, common = difference(*scores), scores[0].keys() & scores[1].keys()
         if gap is None or self.metric[1] != "top1":
             return gap
-        found = of_images(self._predictions(one, column), self._predictions(other, column))
+        found = of_images(*(self._predictions(row, column, common) for row in (one, other)))
         return gap if found is None else gap.over_images(found)
 
-    def _predictions(self, row: Row, column: Any) -> list[Path]:
-        """The files of the finished seeds."""
+    def _predictions(self, row: Row, column: Any, seeds: set[Any]) -> list[Path]:
+        """The files of the finished ones of these seeds; of all where there is none of these."""
         evaluator, metric = self.metric
-        done = (cell for cell in row.columns.get(column, []) if cell.result(evaluator, metric) is not None)
-        return [cell.last.path / f"predictions-{evaluator}.npz" for cell in done]
+        done = [cell for cell in row.columns.get(column, []) if cell.result(evaluator, metric) is not None]
+        return [cell.last.path / f"predictions-{evaluator}.npz" for cell in done if not seeds or cell.axes.get(SEED) in seeds]
 
 
 def lay_out(sweep: Sweep) -> Grid:

@@ -82,20 +82,21 @@ def std(values: list[float]) -> float | None:
 def difference(arm: dict[object, float], baseline: dict[object, float]) -> Difference | None:
     """Arm minus baseline, both by seed.
 
-    Paired over the seeds when both have the same ones; otherwise Welch's two-sample interval. None when either is empty.
+    Paired over the seeds that both have, if there are any: a seed draws images and labels too. Otherwise Welch's two-sample interval.
+    None when either is empty.
     """
     if not arm or not baseline:
         return None
-    if set(arm) == set(baseline):
-        return _paired([arm[seed] - baseline[seed] for seed in arm])
+    if common := [seed for seed in arm if seed in baseline]:
+        return _paired([arm[seed] - baseline[seed] for seed in common], "" if len(common) == len(arm) == len(baseline) else " of both")
     return _unpaired(list(arm.values()), list(baseline.values()))
 
 
-def _paired(differences: list[float]) -> Difference:
+def _paired(differences: list[float], whose: str) -> Difference:
     centre, n = mean(differences), len(differences)
     if n == 1:
-        return Difference(centre, None, None, "one seed", n)
-    how = f"Student's t, paired over {n} seeds" if n >= LEAST else f"{n} seeds are too few for an interval"
+        return Difference(centre, None, None, f"one seed{whose}", n)
+    how = f"Student's t, paired over {n} seeds{whose}" if n >= LEAST else f"{n} seeds{whose} are too few for an interval"
     return _interval(centre, stdev(differences) / sqrt(n), n - 1, how, n)
 
 

@@ -109,7 +109,7 @@ def _cost_caption(grid: Grid) -> str:
     spent = (
         "One model: mean ± standard deviation over seeds of the sum over its stages, all attempts included; training is the multiply-adds "
     )
-    spent += "of all its steps, forward and backward. Inference: by the quietest measurement of equal networks, a median of batches "
+    spent += "of all its steps, forward and backward. Inference: by the fastest measurement of equal networks, a median of batches "
     spent += f"± half the width of their middle half.{not_compared(grid)} "
     sweep = grid.sweep
     spent += f"It is the chosen one; the search over {chosen_over(sweep)} took all of the runs below. " if sweep.facts.get("select") else ""
