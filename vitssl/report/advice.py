@@ -10,7 +10,7 @@ from vitssl.report.best import MOST_NAMED, fewest, level
 from vitssl.report.costs import begin, macs
 from vitssl.report.grid import SEED, Grid
 from vitssl.report.rows import Row, finished
-from vitssl.report.stats import LEAST
+from vitssl.report.stats import LEAST, Difference
 from vitssl.words import listed
 
 UNEQUAL = 1.1  # times the multiply-adds: what is not equal cost
@@ -45,26 +45,40 @@ def recommendation(grid: Grid, column: Any) -> str:
     cost = {id(row): count for row, count in zip(ranked, costs, strict=True)}
     near, first = level(grid, column), ranked[0]
     row = min(near, key=lambda row: cost[id(row)])
-    take = f"{begin(grid, column, 'For')} now take" if seeds < ENOUGH else f"{begin(grid, column, 'What')} to take:"
     shares = {id(other): cost[id(other)] / cost[id(first)] for other in ranked}
-    if row is not first:
-        return "" if grid.settings_of(row, column) else f"{take} {_either(grid, column, row, shares[id(row)])}."
-    named = f"{take} {grid.label(first)}, the best{' mean' if len(near) > 1 else ''}"
-    cheaper = [other for other in ranked if shares[id(other)] < 1]
-    return f"{named}: {_worse(grid, column, cheaper, shares)}." if cheaper else f"{named} and the cheapest."
+    cheaper = [other for other in ranked if shares[id(other)] < shares[id(row)]]
+    worse = _worse(grid, column, cheaper, shares) if cheaper else ""
+    take = f"{begin(grid, column, 'For')} now take" if seeds < ENOUGH else f"{begin(grid, column, 'What')} to take:"
+    if row is first:
+        return (
+            f"{take} {grid.label(first)}, the best{' mean' if len(near) > 1 else ''}{worse or ('.' if cheaper else ' and the cheapest.')}"
+        )
+    return "" if grid.settings_of(row, column) else f"{take} {_either(grid, column, row, shares[id(row)])}{worse or '.'}"
 
 
 def _worse(grid: Grid, column: Any, cheaper: list[Row], shares: dict[int, float]) -> str:
-    """That the cheaper arms are worse, by how much, and after which share of the best one's training: after all of it they may not be."""
-    who, near = "the cheaper arm is" if len(cheaper) == 1 else "each cheaper arm is", level(grid, column)
-    if len(near) > 1 or len(cheaper) > MOST_NAMED:
+    """That the cheaper arms are worse, by how much than one that may be the best, and after which share of the best one's training: after
+    all of it they may not be."""
+    near = level(grid, column)
+    gaps = [(row, *told) for row in cheaper if (told := _told_from(grid, column, row, near))]
+    if not gaps:
+        return ""
+    begin, of_first = ". Cheaper and worse by more than chance: ", f" the multiply-adds of {grid.label(near[0])}"
+    if len(gaps) > MOST_NAMED:
         at = sorted(shares[id(row)] for row in cheaper)
-        than = "it, or than one level with it," if len(near) > 1 else "it"
-        had = f"{at[0]:.2f}x" if at[0] == at[-1] else f"{at[0]:.2f}x to {at[-1]:.2f}x"
-        return f"{who} worse than {than} by more than chance, for {had} its multiply-adds in training"
-    gaps = [(row, gap) for row in cheaper if (gap := grid.gap(row, near[0], column))]
-    told = [f"{grid.label(row)} {tables.interval(gap)} for {shares[id(row)]:.2f}x" for row, gap in gaps]
-    return f"{who} worse by more than chance, {listed(told)} its multiply-adds in training"
+        return f"{begin}{len(gaps)} arms ({at[0]:.2f}x to {at[-1]:.2f}x{of_first})."
+    costs = [f"{shares[id(row)]:.2f}x{'' if i else of_first}" for i, (row, *_) in enumerate(gaps)]  # the first says of what
+    told = [
+        f"{grid.label(row)} ({cost}) {tables.interval(gap)} against {grid.label(than)}"
+        for cost, (row, than, gap) in zip(costs, gaps, strict=True)
+    ]
+    return f"{begin}{listed(told)}."
+
+
+def _told_from(grid: Grid, column: Any, row: Row, near: list[Row]) -> tuple[Row, Difference] | None:
+    """The first of the level rows that a row is told from, and by how much."""
+    gaps = ((than, grid.gap(row, than, column)) for than in near)
+    return next(((than, gap) for than, gap in gaps if gap is not None and not gap.open), None)
 
 
 def _either(grid: Grid, column: Any, row: Row, share: float) -> str:
@@ -72,7 +86,7 @@ def _either(grid: Grid, column: Any, row: Row, share: float) -> str:
     best = grid.ranking(column)[0]
     gap, first = grid.gap(best, row, column), grid.label(best)
     assert gap is not None
-    cheap = f"{grid.label(row)} where cost matters most (its training takes {share:.2f}x the multiply-adds of {first})"
+    cheap = f"{grid.label(row)} where cost matters (its training takes {share:.2f}x the multiply-adds of {first})"
     good = f"{first} where {grid.measured.name} does (its mean is better by {abs(gap.mean):.2f}{grid.points}, which may be chance)"
     return f"{cheap} and {good}"
 
