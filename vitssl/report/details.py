@@ -39,6 +39,11 @@ def warnings(grid: Grid) -> list[str]:
     return [text for text, share in _near_duplicates(grid, "near_duplicates").items() if share >= MANY]
 
 
+def seen_without_labels(grid: Grid) -> list[str]:
+    """The same of images that are trained on without their labels, which gives less away."""
+    return [f"{text}." for text, share in _near_duplicates(grid, "near_duplicates_unlabelled").items() if share >= MANY]
+
+
 def _near_duplicates(grid: Grid, *kinds: str) -> dict[str, float]:
     """For each set of which images to test on look like images that are trained on: what is to be said, and which share of them do."""
     facts = [run.job["data"] for by_column in stages(grid).values() for run in by_column.values() if "data" in run.job]

@@ -7,7 +7,7 @@ from statistics import mean
 
 from vitssl.config import Site
 from vitssl.lost import lost_kwh
-from vitssl.report import costs, greenest, rising, schedule, unlabelled
+from vitssl.report import across, costs, details, greenest, rising, schedule, unlabelled
 from vitssl.report.advice import advice
 from vitssl.report.best import best, leading
 from vitssl.report.collect import Sweep, add
@@ -76,8 +76,10 @@ def _by_subject(grid: Grid) -> dict[str, list[str]]:
         "why": [unlabelled.why(part, column) for part in grid.parts() for column in grid.columns],
         "epochs": [schedule.sentence(grid)],
         "rising": [rising.sentence(grid)],
+        "across": [across.sentence(part) for part in grid.parts()],
         "paper": [_against_paper(grid)],
         "total": [_total(grid.sweep), _left_out(grid.sweep), costs.other_work(grid), costs.uncounted(grid)],
+        "seen": details.seen_without_labels(grid),
         "greenest": [greenest.sentence(grid.sweep)],
     }
 

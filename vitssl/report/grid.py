@@ -231,13 +231,14 @@ class Grid:
         base = self.baseline(row)
         return self.gap(row, base, column) if base else None
 
-    def gap(self, one: Row, other: Row, column: Any) -> Difference | None:
-        """What a row is better by than another; None where one of them has no figure."""
-        scores = self.scores(one, column), self.scores(other, column)
+    def gap(self, one: Row, other: Row, column: Any, than: Any = None) -> Difference | None:
+        """What a row is better by than another, or than at the column ``than``; None where one of them has no figure."""
+        columns = column, column if than is None else than
+        scores = self.scores(one, columns[0]), self.scores(other, columns[1])
         gap, common = difference(*scores), scores[0].keys() & scores[1].keys()
         if gap is None or self.metric[1] != "top1":
             return gap
-        found = of_images(*(self._predictions(row, column, common) for row in (one, other)))
+        found = of_images(*(self._predictions(row, at, common) for row, at in zip((one, other), columns, strict=True)))
         return gap if found is None else gap.over_images(found)
 
     def _predictions(self, row: Row, column: Any, seeds: set[Any]) -> list[Path]:

@@ -140,7 +140,9 @@ def _more(report: Report) -> str:
     layout, first = _layout(report)
     sections = {
         "What failed": failures.html(grid.sweep),
-        "Chosen and compared": row(*titled(selection.table(grid), selection.points(grid), main_table.differences(grid, report.columns))),
+        "Chosen and compared" if grid.sweep.facts.get("select") else "Compared": row(
+            *titled(selection.table(grid), selection.points(grid), main_table.differences(grid, report.columns))
+        ),
         FURTHER: "" if layout == BESIDE_TABLE else lines(further(grid)),
         "Cost": row(*_cost(grid), *(switch("", names, plots) for words, names in BESIDE.items() if words not in first)),
         "Energy and CO2e, for a paper": copied(statement(grid.sweep)),
