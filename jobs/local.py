@@ -204,9 +204,12 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
     if code == 0 and trained and not trained_before and not is_done(job):  # by an older source, which knows none of its evaluators
         _run_job(job, place, launch, stopper, console)
         return
-    if not is_done(job) and not stopper.asked:
+    if not job.folder.is_dir():
+        gone = f": its folder has gone; the same command begins it anew ({job.folder})"
+        console.print(Text.assemble((f"{title}: failed", "red"), gone), soft_wrap=True)
+    elif not is_done(job) and not stopper.asked:
         if error_of(job.folder) is None and not busy_file(stop_file).exists():
-            killed = "training was killed, probably for lack of memory: lower loop.micro_batch_size or optim.batch_size"
+            killed = "training was killed (signal 9); if for lack of memory, lower loop.micro_batch_size or optim.batch_size"
             fail(job, killed if code == -signal.SIGKILL else f"training ended with exit code {code}")
         console.print(Text.assemble((f"{title}: failed", "red"), f": {error_of(job.folder) or 'see above'}"), soft_wrap=True)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from jobs.axes import is_of_values
-from jobs.shards import expected_index
+from jobs.shards import expected_index, image_counts
 from jobs.sweep import Spec
 from vitssl.config import SIZES, Run, active, dotted, nested, size_of
 from vitssl.config.methods import METHODS, flow
@@ -22,13 +22,22 @@ COLOURS = "[{jitter: {prob: 0.8}}, {gray: {prob: 0.2}}]"
 ALONE = {name for method in METHODS if len(objectives := nested(method.fields).get("objectives") or {}) == 1 for name in objectives} - {
     "classify"
 }
+LEAST_GRID = 4  # patches on a side of an image, for a backbone's own to be worth a word
+LONGER = 2  # times as many images in an epoch as have a label
 LARGE_LR = 0.1  # of AdamW, before lr_rule
 LARGER = 10  # times as many weights as the network's has a decoder that costs far more than it
 
 
 def notes(spec: Spec, made: Sequence[Cell]) -> list[str]:
     """A line each, the same one once."""
-    of_stages = (*_beside(spec, made), *_rates(made), *_weightless(made), *_alike_in_colours(made), *_large_decoders(made))
+    of_stages = (
+        *_beside(spec, made),
+        *_longer_epochs(made),
+        *_rates(made),
+        *_weightless(made),
+        *_alike_in_colours(made),
+        *_large_decoders(made),
+    )
     return list(dict.fromkeys((*kept_patches(made), *_own_values(spec), *_draws(spec, made), *_started(spec, made), *of_stages)))
 
 
@@ -36,7 +45,8 @@ def kept_patches(made: Sequence[Cell]) -> Iterator[str]:
     """Where the command line names a backbone whose patches stay the file's: they go with the size of the images."""
     for run, cli_fields in ((stage.run, stage.cli_fields) for cell in made for stage in cell.stages):
         kept, own = run.backbone.patch_size, SIZES[run.backbone.name].patch_size
-        if "backbone.name" in cli_fields and "backbone.patch_size" not in cli_fields and kept not in (None, own):
+        fits = own is not None and run.data.image_size >= LEAST_GRID * own
+        if fits and "backbone.name" in cli_fields and "backbone.patch_size" not in cli_fields and kept not in (None, own):
             advice = f"add backbone.patch_size={own} for its own, at {run.data.image_size} px"
             yield f"{run.backbone.name} keeps the file's backbone.patch_size={kept}; {advice}"
 
@@ -79,6 +89,22 @@ def _beside(spec: Spec, made: Sequence[Cell]) -> Iterator[str]:
             if joint:
                 before = f"to pretrain by {name} alone takes a stage before, as in sweeps/methods.yaml"
                 yield f"{name} of {listed(joint)} is trained beside classify, in the same steps; {before}"
+
+
+def _longer_epochs(made: Iterable[Cell]) -> Iterator[str]:
+    """Objectives from the command line that make the epochs of a Run which classifies those of all images, with a label or without."""
+    for cell in made:
+        for stage in cell.stages:
+            typed = any(field.startswith("objectives") for field in stage.cli_fields) and "loop.epochs" not in stage.cli_fields
+            if not typed or "classify" not in active(stage.run.objectives) or expected_index(stage.run.data) is None:
+                continue
+            counts, epochs = image_counts(stage.run), stage.run.loop.epochs
+            everything, labelled = counts["train_images"], counts["labelled_images"]
+            if everything >= LONGER * labelled > 0:
+                others = listed(name for name in active(stage.run.objectives) if name != "classify")
+                shorter = f"loop.epochs={max(1, round(epochs * labelled / everything))} trains for as many steps as on those alone"
+                sees = f"an epoch is of all {everything:,} images, of which {labelled:,} have a label"
+                yield f"{others} of {cell.arm} needs no label: {sees}; {shorter}"
 
 
 def _rates(made: Iterable[Cell]) -> Iterator[str]:

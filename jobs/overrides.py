@@ -69,15 +69,17 @@ class Setting(NamedTuple):
     def check(self, stages: Collection[str], where: str) -> None:
         """Raises a ConfigError where there is no such stage or field, or the value is of another type."""
         if self.stage not in (None, *stages):
-            error = self._no_such_stage([*sorted(RUN_FIELDS), *stages, *(OTHERS if where == CLI else ())])
+            error = self._no_such_stage(stages, [*sorted(RUN_FIELDS), *stages, *(OTHERS if where == CLI else ())])
             raise ConfigError(error.reason, error.field, where)
         fill(Run, {self.field: self.value} if self.field else self.value, where=where, field=self.whose)
 
-    def _no_such_stage(self, known: list[str]) -> ConfigError:
+    def _no_such_stage(self, stages: Collection[str], known: list[str]) -> ConfigError:
         """What begins the key is neither a stage nor a field, but probably meant as one or the other."""
         assert self.stage is not None
         if self.field.partition(".")[0] in RUN_FIELDS and closest(self.stage, known):
             return unknown(self.stage, known, self.key)
+        if self.field.partition(".")[0] in RUN_FIELDS and self.arm is not None:
+            return ConfigError(f"{self.arm} has no stage {self.stage!r}; it has {listed(stages)}", self.key)
         return not_a_field(self.stage, known, self.key)
 
 
@@ -132,6 +134,8 @@ def parse(arguments: list[str]) -> Overrides:
         key = key.strip()
         if not equals or "" in key.split("."):
             raise ConfigError(f"{argument!r} is not key=value{_advice(argument, arguments[:number])}", place=CLI)
+        if key == "name" and not text.strip():
+            raise ConfigError("it is empty; write name=NAME", key, CLI)
         if whole := _cut_by_the_shell(arguments[number:]):
             raise ConfigError(f"the shell cut it at its spaces; write {shlex.quote(whole)}", key, CLI)
         _file_under(result, key, read_value(text, key, CLI))

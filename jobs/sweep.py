@@ -230,6 +230,9 @@ def _label(value: Any) -> Any:
 
 
 def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
+    if not spec.arms:
+        reason = "there are none; each is a way to train, such as arms: {scratch: {stages: {train: {objectives.classify: {}}}}}"
+        raise ConfigError(reason, "arms", spec.file)
     if spec.columns is not None and spec.columns not in axes:
         raise unknown(spec.columns, axes, "columns", spec.place("columns"))
     if spec.baseline is not None and spec.baseline not in spec.arms:

@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
             near = told or fields or (closest(f"--{word[1]}", self._own) if len(word[1]) > 1 else [])
             message += f" (did you mean {near[0]}?)" if near else ""
         elif message.startswith("unrecognized arguments: "):
-            message += " (a name with spaces needs quotes)"
+            message += " (a name with spaces needs quotes, and a list commas without spaces)"
         elif missing := re.match(r"(the following arguments are required: )(.*)", message):
             message = missing[1] + ", ".join(f"{name}{self._meaning(name)}" for name in missing[2].split(", "))
         elif missing := re.match(r"argument (--\w+): expected", message):

@@ -250,7 +250,10 @@ def test_what_the_command_line_sets_itself_is_not_taken_back() -> None:
 def test_patches_that_stay_the_files_are_said_at_submission(place: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     Path("sweep.yaml").write_text(EXAMPLE)
     monkeypatch.setattr(predict, "sweep", lambda *_: [])
-    assert submit.main(["sweep.yaml", "backbone.name=vit_tiny", "--dry-run", "--executor", "local"]) == 0
+    line = ["sweep.yaml", "backbone.name=vit_tiny", "--dry-run", "--executor", "local"]
+    assert submit.main([*line, "data.image_size=64"]) == 0
     assert capsys.readouterr().err.splitlines() == [
-        "note: vit_tiny keeps the file's backbone.patch_size=4; add backbone.patch_size=16 for its own, at 16 px"
+        "note: vit_tiny keeps the file's backbone.patch_size=4; add backbone.patch_size=16 for its own, at 64 px"
     ]
+    assert submit.main(line) == 0
+    assert not capsys.readouterr().err, "its own would make one patch of an image of 16 px"

@@ -162,7 +162,7 @@ def test_a_mistake_in_the_file_is_one_line_that_names_it(expand, before: str, af
         ("optmi.lr=1", "command line: optmi.lr: 'optmi' is not known .did you mean optim"),
         ("arms.scrach.optim.lr=1", "command line: arms.scrach: 'scrach' is not known .did you mean scratch"),
         ("arms.scratch.optim.lrr=1", "^command line: arms.scratch.optim.lrr: 'lrr' is not known .did you mean lr"),
-        ("arms.scratch.finetune.seed=1", "command line: arms.scratch.finetune.seed: 'finetune' is not known"),
+        ("arms.scratch.finetune.seed=1", "command line: arms.scratch.finetune.seed: scratch has no stage 'finetune'; it has train"),
         ("arms.opt_in.optim.lr=1", r"command line: arms.opt_in: this arm does not run; choose it with arms=\[opt_in\]"),
         ("arms.scratch=1", "command line: arms.scratch: name a field, for example arms.scratch.optim.lr=1e-3"),
         ("data.images=7", "command line: data.images: 7 is not a set of fields; .* data.images.fraction or data.images.per_class"),

@@ -121,3 +121,15 @@ def test_a_pretraining_beside_the_labels_is_told(said) -> None:
 )
 def test_rates_at_which_nothing_is_learned(said, words, told):
     assert [note for note in said(*words) if note.startswith("optim.lr")] == told
+
+
+@pytest.mark.parametrize(
+    ("labelled", "words", "told"), [(30, [], True), (30, ["loop.epochs=9"], False), (600, [], False)], ids=["few", "epochs", "all"]
+)
+def test_an_objective_that_makes_epochs_longer_is_said_to(said, monkeypatch, labelled, words, told):
+    """600 images of which 30 have a label: 20 times the steps for as many epochs."""
+    counts = {"train_images": 600, "labelled_images": labelled, "val_images": 0, "test_images": 9}
+    monkeypatch.setattr(notes, "image_counts", lambda run: counts)
+    found = [note for note in said("arms=[scratch]", "objectives={classify: {}, drloc: {}}", *words) if "needs no label" in note]
+    sees = "drloc of scratch needs no label: an epoch is of all 600 images, of which 30 have a label; loop.epochs="
+    assert bool(found) is told and all(note.startswith(sees) for note in found)

@@ -158,7 +158,7 @@ WRONG = [
     ("vitssl shards build folder:photos shards/x --seed 3", "unrecognized arguments: --seed; vitssl shards build --help shows"),
     ("vitssl export runs/example/scratch --format onnx", "unrecognized arguments: --format (did you mean --to?)"),
     ("submit sweep.yaml data.view.main.hflip=0", "data.view: 'view' is not known (did you mean views?)"),
-    ("vitssl shards build folder:my photos shards/x", "unrecognized arguments: shards/x (a name with spaces needs quotes); "),
+    ("vitssl shards build folder:my photos shards/x", "unrecognized arguments: shards/x (a name with spaces needs quotes, "),
     ("vitssl fields dropout", "no field matches 'dropout' (did you mean backbone.drop_path?)"),
     ("submit sweep.yaml --dryrun", "unrecognized arguments: --dryrun (did you mean --dry-run?)"),
     ("submit sweep.yaml arms=[scratch] init_from=timm:vit_tny --dry-run", "init_from: timm:vit_tny: timm has no such"),

@@ -66,7 +66,10 @@ def test_what_is_equal_in_all_columns_stands_once(table_3):
 def test_a_column_that_does_not_exist_is_refused_before_anything_is_read(tmp_path, capsys):
     assert cli.main(["report", str(tmp_path), "--columns", "accuracy,kWh"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("error: --columns: there is no column kWh; the columns are accuracy, paper, ") and error.count("\n") == 1
+    assert (
+        error.startswith("error: --columns: there is no column kWh (did you mean kwh?); the columns are accuracy, paper, ")
+        and error.count("\n") == 1
+    )
     with pytest.raises(ConfigError, match="there is no column a, b"):
         main_table.check(["a", "kwh", "b"])
 

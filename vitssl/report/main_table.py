@@ -10,6 +10,7 @@ from statistics import mean
 from typing import Any
 
 from vitssl.config import ConfigError
+from vitssl.config.base import closest
 from vitssl.report import costs, energy_sources, schedule, tables
 from vitssl.report.best import level
 from vitssl.report.collect import Cell
@@ -96,7 +97,9 @@ def check(names: list[str]) -> list[str]:
         ConfigError: there is no such column.
     """
     if unknown := [name for name in names if name not in COLUMNS]:
-        raise ConfigError(f"there is no column {', '.join(unknown)}; the columns are {', '.join(COLUMNS)}", "--columns")
+        near = [found for name in unknown for found in closest(name.lower(), list(COLUMNS))]
+        meant = f" (did you mean {' and '.join(near)}?)" if near else ""
+        raise ConfigError(f"there is no column {', '.join(unknown)}{meant}; the columns are {', '.join(COLUMNS)}", "--columns")
     return list(dict.fromkeys(names))
 
 
