@@ -98,11 +98,12 @@ def _longer_epochs(made: Iterable[Cell]) -> Iterator[str]:
             typed = any(field.startswith("objectives") for field in stage.cli_fields) and "loop.epochs" not in stage.cli_fields
             if not typed or "classify" not in active(stage.run.objectives) or expected_index(stage.run.data) is None:
                 continue
-            counts, epochs = image_counts(stage.run), stage.run.loop.epochs
+            counts, loop = image_counts(stage.run), stage.run.loop
             everything, labelled = counts["train_images"], counts["labelled_images"]
             if everything >= LONGER * labelled > 0:
                 others = listed(name for name in active(stage.run.objectives) if name != "classify")
-                shorter = f"loop.epochs={max(1, round(epochs * labelled / everything))} trains for as many steps as on those alone"
+                epochs, warmup = (round(n * labelled / everything) for n in (loop.epochs, loop.warmup_epochs))
+                shorter = f"loop.epochs={max(1, epochs)} loop.warmup_epochs={warmup} train for as many steps as on those alone"
                 sees = f"an epoch is of all {everything:,} images, of which {labelled:,} have a label"
                 yield f"{others} of {cell.arm} needs no label: {sees}; {shorter}"
 
