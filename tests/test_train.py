@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -224,6 +225,18 @@ def test_a_diverging_run_says_so_and_keeps_its_states(folder, capsys):
     assert "not finite by step" in capsys.readouterr().err
     assert "not finite" in json.loads((run / "error.json").read_text())["message"]
     assert (run / "diverged.pt").exists() and not (run / "done.json").exists()
+
+
+def test_a_folder_that_is_removed_is_said_to_be(folder, monkeypatch, capsys):
+    run, step = folder("run", CLASSIFY, LONG), train.train_step
+
+    def after_which_it_is_gone(*arguments):
+        shutil.rmtree(run, ignore_errors=True)
+        return step(*arguments)
+
+    monkeypatch.setattr(train, "train_step", after_which_it_is_gone)
+    assert train.main([str(run)]) == 1
+    assert f"error: {run} was removed while it was trained" in capsys.readouterr().err
 
 
 def test_done_is_not_done_again(folder):

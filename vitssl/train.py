@@ -293,6 +293,11 @@ def main(argv: list[str] | None = None) -> int:
     except Diverged as error:
         print(f"error: {folder}: {error}", file=sys.stderr)
         return 1
+    except FileNotFoundError:
+        if folder.is_dir():
+            raise
+        print(f"error: {folder} was removed while it was trained", file=sys.stderr)
+        return 1
     dist.stop()
     return code
 

@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -454,3 +455,16 @@ def test_a_folder_that_cannot_be_is_said_in_one_line(local, place, capsys):
     assert local("--runs", "taken/runs") == 2
     (error,) = [line for line in capsys.readouterr().err.splitlines(keepends=True) if not line.startswith("note: ")]
     assert "taken" in error and "name folders that can be written" in error and error.count("\n") == 1
+
+
+def test_a_run_whose_folder_is_removed_while_it_trains_is_said_to_and_begins_anew(local, capsys) -> None:
+    def remove() -> None:
+        checkpoint = _wait_for(lambda: next(Path("runs").glob("*/scratch-*/last.pt"), None))
+        shutil.rmtree(checkpoint.parent)
+
+    removing = threading.Thread(target=remove)
+    removing.start()
+    assert local("arms=[scratch]", "loop.max_steps=40") == 1
+    removing.join()
+    assert "failed: its folder has gone; the same command begins it anew (" in capsys.readouterr().out
+    assert local("arms=[scratch]", "loop.max_steps=4") == 0
