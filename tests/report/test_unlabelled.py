@@ -46,7 +46,7 @@ def test_the_story_is_labels_then_what_came_out_then_what_taught_it(few):
     assert take.startswith("For now take SSAT, the best. Cheaper and worse by more than chance: ")
     assert best.startswith("The best arm by top-1 is SSAT: 76.00 ± 1.00 % (3 seeds), +16.00 points against Scratch")
     assert why == (
-        "With images without a label, against Scratch: SSL+FT +10.00 points (MAE before the labels) "
+        "With images without a label, and longer training, against Scratch: SSL+FT +10.00 points (MAE before the labels) "
         "and SSAT +16.00 points [+13.52, +18.48] (MAE along with the labels)."
     )
 

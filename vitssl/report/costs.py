@@ -19,6 +19,7 @@ ALIKE = 1.3  # hours of equal runs that differ by a larger factor say more about
 WORKED = 0.7  # the least share of its time that a CPU works on a training that nothing disturbs
 LEFT = 0.8  # the least share of the cores for its threads that other work may leave to a training on CPUs
 MOST_NAMED = 4  # arms whose costs a sentence lists
+MOST_REASONS = 2  # against a comparison, that are said
 OTHER_CORES = 0.1  # of other work, that are worth a sentence
 
 
@@ -90,9 +91,11 @@ def doubt(grid: Grid, column: Any) -> str:
 
 
 def doubted(grid: Grid) -> str:
-    """The same of all columns: the first reason, with the column that it is of where there are several."""
-    reasons = ((grid.name(column), doubt(grid, column)) for column in grid.columns)
-    return next((f"{reason} (on {name})" if name and grid.axis else reason for name, reason in reasons if reason), "")
+    """The same of all columns: the reasons, with the column that each is of where there are several, and of many the first."""
+    reasons = [(grid.name(column), reason) for column in grid.columns if (reason := doubt(grid, column))]
+    said = [f"{reason} (on {name})" if name and grid.axis else reason for name, reason in reasons]
+    rest = len(said) - MOST_REASONS
+    return "; ".join([*said[:MOST_REASONS], *([f"so it is on {rest} more"] if rest > 0 else [])])
 
 
 def worked(runs: Iterable[RunFolder]) -> float | None:

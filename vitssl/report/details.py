@@ -22,7 +22,7 @@ def data(grid: Grid) -> Table | None:
     rows = [row for column in grid.columns for row in _data_of(grid, grid.name(column))]
     if not rows:
         return None
-    header = ["set", grid.axis or "", "used by", "classes", "training images", "labelled", "held out", "test images"]
+    header = ["set", grid.axis_name, "used by", "classes", "training images", "labelled", "held out", "test images"]
     header += ["px, stored", "px, trained", "sha256"]
     caption = (
         "Training images: what is left after data.images, data.val_fraction and, where a stage needs labels, data.labels. "
@@ -85,7 +85,7 @@ def costs(grid: Grid) -> Table:
     """What one model cost by column and stage."""
     rows = [[*which(grid, row, column), *entries] for row, column, done in grid.models() for entries in _stage_costs(done)]
     parts = ["kWh GPU", "kWh CPU", "kWh RAM", "kWh", "kg CO2e tracked", "kg CO2e estimate", currency(grid.sweep)]
-    header = ["arm", grid.axis or "", "stage", "multiply-adds by objective", hours_name(grid.sweep), *parts]
+    header = ["arm", grid.axis_name, "stage", "multiply-adds by objective", hours_name(grid.sweep), *parts]
     caption = (
         "Cost of one model, mean over its finished seeds; a chain's stages one by one, then together. Multiply-adds are those of one "
         "image's forward passes in training; an objective that shares another's pass counts by what it adds."

@@ -48,7 +48,7 @@ def table(grid: Grid) -> Table | None:
         [*line, *(_entry([scores[metric] for scores in seeds if metric in scores], len(seeds)) for metric in METRICS)]
         for line, seeds in lines
     ]
-    header = ["arm", grid.axis or "", "stage", "evaluator", "fields", *(metric.title for metric in METRICS.values())]
+    header = ["arm", grid.axis_name, "stage", "evaluator", "fields", *(metric.title for metric in METRICS.values())]
     others = any(line[3].text != "test" for line, _ in lines)
     caption = (
         f"After the last epoch of each stage, mean ± standard deviation over finished seeds. {KINDS_OF_EVALUATORS if others else ''}"
@@ -214,7 +214,7 @@ def _worst(grid: Grid, matrices: list[Matrix]) -> Table:
         for m in matrices
         for k in np.argsort(m.confusion.recall_K, kind="stable")[:LOWEST]
     ]
-    header = ["arm", grid.axis or "", "evaluator", "class", "images", "recall %", "precision %", "F1 %"]
+    header = ["arm", grid.axis_name, "evaluator", "class", "images", "recall %", "precision %", "F1 %"]
     caption = f"The {LOWEST} classes of lowest recall after the last epoch, {WHERE}"
     return Table("Classes", header, rows, caption, left=frozenset({0, 1, 2, 3})).trimmed()
 

@@ -67,8 +67,8 @@ def _by_subject(grid: Grid) -> dict[str, list[str]]:
     return {
         "progress": [progress(grid.sweep)],
         "missing": [_missing(grid)],
-        "best": [best(part, column) for part in grid.parts() for column in grid.columns],
         "across": [across.sentence(part) for part in grid.parts()],
+        "best": [best(part, column) for part in grid.parts() for column in grid.columns],
         "recommended": advice(grid),
         "draw": [_one_draw(grid)],
         "unselected": [_unselected(grid)],

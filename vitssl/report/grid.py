@@ -51,6 +51,17 @@ class Grid:
         """The column axis, where it takes several values: the models of one arm then differ in data, size or cost."""
         return self.sweep.facts["columns"] if len(self.columns) > 1 else None
 
+    @property
+    def of_one_set(self) -> bool:
+        """Are all models of the same data, so that those of several columns may be compared?"""
+        sets = [cell.last.job.get("data") or {} for row in self.rows for cell in row.cells]
+        return len({(facts.get("name"), facts.get("sha256")) for facts in sets}) == 1
+
+    @property
+    def axis_name(self) -> str:
+        """The column axis's, for a heading; empty where it takes one value."""
+        return self.short(self.axis) if self.axis else ""
+
     def models(self) -> list[tuple[Row, Any, list[Cell]]]:
         """Row, column and the finished seeds there, over which costs are averaged; column by column, since arms are compared within one."""
         places = [(row, column) for column in self.columns for row in self.rows]

@@ -26,6 +26,7 @@ SEEDS = re.compile(r"^([\d.]+(?: ± [\d.]+)?) \(([^)]*)\)$")  # an accuracy, and
 EQUAL = {"macs": "multiply-adds", "gpu_hours": "hours", "kwh": "energy"}
 MEASURED = {"hours", "kwh", "co2e", "co2e_estimate", "money"}
 SPENT = {"training_macs", *MEASURED}
+UNCORRECTED = "Pairing leaves out what a seed does to all arms; intervals are not corrected for the number of comparisons."
 FEW_KINDS = 6  # of stages, which the caption names
 
 
@@ -274,8 +275,7 @@ def _against(grid: Grid) -> str:
     without = dict.fromkeys(gap.how for gap in gaps if gap.low is None and gap.how not in computed)
     given = [f", with its 95 % confidence interval ({'; '.join(computed)})"] if computed else []
     given += [f" ({'; '.join(without)})"] if without else []
-    alone = " Each is of one comparison alone" if computed else ""
-    alone += "; all seeds have the same training images." if computed and not redrawn(grid) else "." if computed else ""
+    alone = f" {UNCORRECTED}{'' if redrawn(grid) else ' All seeds have the same training images.'}" if computed else ""
     return f" Against {grid.baselines()}: the difference{''.join(given)}.{alone}" if gaps else ""
 
 

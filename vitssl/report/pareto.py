@@ -85,8 +85,18 @@ def against(grid: Grid, name: str) -> Plot | None:
         if line:
             _draw_front(axis, line)
         labelled.append((axis, points, line))
+    if grid.of_one_set:
+        _same_limits([axis for axis, *_ in labelled])
     place_all(figure, labelled)
     return _caption(grid, label, name, list(drawn)), figure
+
+
+def _same_limits(axes: list[Axes]) -> None:
+    """Panels of one data set show one comparison: what is better or cheaper in one of them is so in all."""
+    limits = [(axis.get_xlim(), axis.get_ylim()) for axis in axes]
+    for axis in axes:
+        axis.set_xlim(min(x[0] for x, _ in limits), max(x[1] for x, _ in limits))
+        axis.set_ylim(min(y[0] for _, y in limits), max(y[1] for _, y in limits))
 
 
 def _unmarked(grid: Grid, column: Any, name: str) -> str:

@@ -28,7 +28,7 @@ def table(grid: Grid) -> Table | None:
         "A cell counts when all of its seeds are done."
     )
     return Table(
-        "Selection", ["arm", grid.axis or "", *chosen, "paper", *on_test, "cells"], rows, caption, left=frozenset({0, 1}),
+        "Selection", ["arm", grid.axis_name, *chosen, "paper", *on_test, "cells"], rows, caption, left=frozenset({0, 1}),
         groups=[("", 2), ("chosen on held-out images", len(chosen)), ("", 1), ("selected on test", len(on_test)), ("", 1)],
     ).trimmed()  # fmt: skip
 
@@ -39,7 +39,7 @@ def points(grid: Grid) -> Table | None:
     rows = [line for column in grid.columns for row in grid.rows if row.selections for line in _points(grid, row, column)]
     if not 0 < len(rows) <= MOST_POINTS:
         return None
-    header = ["arm", grid.axis or "", *(grid.short(axis) for axis in select), f"held-out {metric}", f"test {metric}"]
+    header = ["arm", grid.axis_name, *(grid.short(axis) for axis in select), f"held-out {metric}", f"test {metric}"]
     caption = f"Of each arm at every {chosen_over(grid.sweep)}: mean ± standard deviation over the seeds, their number in brackets."
     return Table("All values of the selection", header, rows, caption, left=frozenset({0, 1})).trimmed()
 

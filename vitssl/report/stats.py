@@ -65,11 +65,12 @@ class Difference:
         Seeds that happen to agree do not make it narrower than what chance does to one image of one seed. It is a little too wide rather
         than too narrow: that chance is in both parts.
         """
-        over_seeds = max(0.0 if self.high is None else self.high - self.mean, NORMAL * found.of_seeds)
-        half = hypot(over_seeds, NORMAL * found.error)
+        over_seeds, least = 0.0 if self.high is None else self.high - self.mean, NORMAL * found.of_seeds
+        half = hypot(max(over_seeds, least), NORMAL * found.error)
         if self.seeds < LEAST or half < NOTHING:
             return self
-        how = f"{self.how}, in quadrature with the error over {found.count:,} test images"
+        how = self.how if over_seeds >= least else f"{self.seeds} seeds, which agree by more than chance in single images: that chance"
+        how += f", in quadrature with the error over {found.count:,} test images"
         low, high = self.mean - half, self.mean + half
         return replace(self, low=low, high=high, how=how, constant=False, images=found.count, images_half=NORMAL * found.error)
 

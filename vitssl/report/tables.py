@@ -34,7 +34,7 @@ def cost(grid: Grid) -> Table:
         [*which(grid, row, column), *_training(grid, row, column, done), *_spending(done), *_size(done[0]), _speed(grid, done[0])]
         for row, column, done in grid.models()
     ]
-    named = ["arm", grid.axis or ""]
+    named = ["arm", grid.axis_name]
     size = ["M parameters, training", "M parameters, inference", "M activations, inference", "GMACs, training forward", "GMACs, inference"]
     spent = ["PMACs of training", f"against {grid.baselines()}", hours_name(grid.sweep), busy_name(grid.sweep)]
     spent += ["kWh", "kg CO2e tracked", "kg CO2e estimate", currency(grid.sweep)]

@@ -8,12 +8,14 @@ from typing import Any
 
 from vitssl.config.methods import METHODS
 from vitssl.report.collect import RunFolder
+from vitssl.report.costs import macs_ratio
 from vitssl.report.grid import Grid
 from vitssl.report.rows import Row
 from vitssl.report.table import signed
 from vitssl.report.tables import bracketed
 from vitssl.words import counted, listed
 
+LONGER = 1.1  # times the baseline's multiply-adds, which may have done some of it
 MOST_NAMED = 6  # arms that a sentence names
 CLASSIFY = "classify"
 
@@ -99,16 +101,17 @@ def _several(arms: list[str]) -> str:
 
 def why(grid: Grid, column: Any) -> str:
     """How an arm used images without a label, and how it ended against a baseline that has labels alone."""
-    told = []
+    told, longer = [], False
     for row in grid.rows:
         facts, gap = _more_than_baseline(grid, row, column), grid.against_baseline(row, column)
         if facts and gap and gap.seeds > 1:
+            longer |= (costs := macs_ratio(grid, row, column)) is not None and costs.value > LONGER
             how = f"{facts.by} {'along with' if facts.joint else 'before'} the labels{'; may be chance' if gap.open else ''}"
             told.append(f"{grid.label(row)} {signed(gap.mean)}{grid.points}{bracketed(gap)} ({how})")
     if not told or len(told) > MOST_NAMED:
         return ""
     begin = f"{place}, with" if (place := grid.place(column)) else "With"
-    return f"{begin} images without a label, against {grid.baselines()}: {listed(told)}."
+    return f"{begin} images without a label{', and longer training' * longer}, against {grid.baselines()}: {listed(told)}."
 
 
 def _more_than_baseline(grid: Grid, row: Row, column: Any) -> Learned | None:
