@@ -7,7 +7,7 @@ from statistics import mean
 
 from vitssl.config import Site
 from vitssl.lost import lost_kwh
-from vitssl.report import across, costs, details, greenest, rising, schedule, unlabelled
+from vitssl.report import across, costs, details, greenest, schedule, unfinished, unlabelled
 from vitssl.report.advice import advice
 from vitssl.report.best import best, leading
 from vitssl.report.collect import Sweep, add
@@ -17,7 +17,7 @@ from vitssl.report.tables import hours_name
 from vitssl.report.units import quantity
 from vitssl.words import counted
 
-MOST_HEADLINES = 5  # sentences that a report begins with
+MOST_HEADLINES = 6  # sentences that a report begins with
 
 
 def sentences(grid: Grid) -> list[str]:
@@ -39,7 +39,7 @@ def headlines(grid: Grid) -> list[str]:
 def story(grid: Grid) -> list[str]:
     """What a newcomer reads first: how many labels there are, which arm came out best, which to take, and what used the others."""
     said = _shortened(grid)
-    return [*said["images"], *said["best"], *said["recommended"], *said["draw"], *said["why"]]
+    return [*said["images"], *said["best"], *said["recommended"], *said["unfinished"], *said["draw"], *said["why"]]
 
 
 def _shortened(grid: Grid) -> dict[str, list[str]]:
@@ -70,13 +70,13 @@ def _by_subject(grid: Grid) -> dict[str, list[str]]:
         "across": [across.sentence(part) for part in grid.parts()],
         "best": [best(part, column) for part in grid.parts() for column in grid.columns],
         "recommended": advice(grid),
+        "unfinished": [unfinished.sentence(grid)],
         "draw": [_one_draw(grid)],
         "unselected": [_unselected(grid)],
         "images": unlabelled.images(grid.parts()[0]),
         "costs": [costs.comparison(part, column) for part in grid.parts() for column in grid.columns],
         "why": [unlabelled.why(part, column) for part in grid.parts() for column in grid.columns],
         "epochs": [schedule.sentence(grid)],
-        "rising": [rising.sentence(grid)],
         "paper": [_against_paper(grid)],
         "total": [_total(grid.sweep), _left_out(grid.sweep), costs.other_work(grid), costs.uncounted(grid)],
         "seen": details.seen_without_labels(grid),

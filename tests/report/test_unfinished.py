@@ -9,7 +9,7 @@ import pytest
 from vitssl.report.collect import collect
 from vitssl.report.findings import sentences
 from vitssl.report.grid import lay_out
-from vitssl.report.rising import sentence
+from vitssl.report.unfinished import sentence
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ FLAT, RISES = [(80, (70.0, 70.0)), (100, (70.5, 70.9))], [(50, (40.0, 40.0)), (7
 
 def test_what_still_rose_is_named_with_how_much_over_which_end(ending):
     """4 and 2 points since step 75 of 100."""
-    said = "At the end of training top-1 still rose: ssat by 3.00 points over the last 25 %; longer training may change the order."
+    said = "At the end of training top-1 still rose, by 3.00 points over the last 25 % (ssat): longer training may change the order."
     grid = ending(scratch=FLAT, ssat=RISES)
     assert sentence(grid) == said and said in sentences(grid)
 
@@ -45,4 +45,27 @@ def test_what_did_not_rise_or_was_evaluated_too_seldom_is_not(ending):
 
 
 def test_of_many_models_their_number_is_said(ending):
-    assert "5 models by 1 point and more" in sentence(ending(**{f"ssat_{i}": RISES for i in range(5)}))
+    assert "still rose, by 3.00 points over the last 25 % at most (5 models): longer" in sentence(
+        ending(**{f"ssat_{i}": RISES for i in range(5)})
+    )
+
+
+def test_labels_that_were_not_learned_are_told_from_chance(ending):
+    """Of ten classes chance has a loss of 2.30; a loss of 0.1 is learned, whatever its accuracy."""
+    grid = ending(scratch=FLAT, ssat=FLAT)
+    assert sentence(grid) == ""
+    for row in grid.rows:
+        for cell in row.cells:
+            cell.last.events.append(
+                {"event": "train", "step": 100, "time": 2.0, "terms": {"classify": 2.0 if row.arm.name == "ssat" else 0.1}}
+            )
+    said = "At the end of training classify's loss was 2.00 (ssat), where chance has 2.30: longer training may change the order."
+    assert sentence(grid) == said
+    for cell in grid.rows[1].cells:
+        cell.last.run["backbone"]["frozen"] = True
+    assert sentence(grid) == "", "a probe learns what its features have"
+
+
+def test_a_single_evaluation_is_said_to_leave_it_open(ending):
+    once = [(100, (70.0, 71.0))]
+    assert sentence(ending(scratch=once, ssat=once)) == "Whether top-1 still rose is not known: runs evaluated it once."

@@ -1,0 +1,88 @@
+"""Whether training ended too early for arms to be compared: accuracy that still rose, and labelled images that were not learned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import log
+from statistics import mean
+from typing import Any
+
+from vitssl.report.collect import Cell
+from vitssl.report.grid import Grid
+from vitssl.report.rows import Row, finished
+from vitssl.report.unlabelled import CLASSIFY
+from vitssl.words import counted, listed
+
+LEAST = 1.0  # points over the end of training that are worth a sentence
+END = (0.5, 0.9)  # of a training: between these is the evaluation that its last one is compared with, the latest such
+UNLEARNED = 0.6  # of the loss by chance; mixed and smoothed labels leave less than that where training was long
+MOST_NAMED = 4  # models
+
+
+def sentence(grid: Grid) -> str:
+    """What speaks against a comparison; empty where nothing does."""
+    losses = _models(grid, _loss, lambda found: found[0] >= UNLEARNED * found[1])
+    rises = _models(grid, _rise, lambda found: found[0] >= LEAST) if grid.measured.unit == "%" else {}
+    said = []
+    if losses:
+        chance = " or ".join(dict.fromkeys(f"{loss:.2f}" for _, loss in losses.values()))
+        which = _listed(losses, lambda found: f"{found[0]:.2f}")
+        said.append(f"at the end of training classify's loss was {which}, where chance has {chance}")
+    if rises:
+        which = _listed(rises, lambda found: f"by {found[0]:.2f} points over the last {100 * found[1]:.0f} %")
+        said.append(f"{'' if said else 'at the end of training '}{grid.measured.name} still rose, {which}")
+    if said:
+        text = " and ".join(said)
+        return f"{text[:1].upper()}{text[1:]}: longer training may change the order."
+    return f"Whether {grid.measured.name} still rose is not known: runs evaluated it once." if _once(grid) else ""
+
+
+def _models(grid: Grid, find: Callable[..., Any], matters: Callable[[Any], bool]) -> dict[str, Any]:
+    """What is found of each model, where it matters."""
+    found = {}
+    for row in grid.rows:
+        for column in grid.columns:
+            told = find(grid, row, column)
+            if told is not None and matters(told):
+                found[f"{grid.label(row)}{f' on {name}' if (name := grid.name(column)) else ''}"] = told
+    return found
+
+
+def _listed(found: dict[str, Any], shown: Callable[[Any], str]) -> str:
+    if len(found) > MOST_NAMED:
+        return f"{shown(max(found.values()))} at most ({counted(len(found), 'model')})"
+    return listed(f"{shown(value)} ({label})" for label, value in found.items())
+
+
+def _loss(grid: Grid, row: Row, column: Any) -> tuple[float, float] | None:
+    """Of the labels at the last stage's end, mean over the finished seeds, and that of chance; None of a probe, whose network is frozen."""
+    runs = [cell.last for cell in finished(row.columns.get(column, [])) if "data" in cell.last.job]
+    ends = [terms[CLASSIFY] for run in runs if (logged := run.of("train")) and CLASSIFY in (terms := logged[-1]["terms"])]
+    if not ends or any(run.run["backbone"]["frozen"] for run in runs):
+        return None
+    return mean(ends), log(runs[0].job["data"]["classes"])
+
+
+def _rise(grid: Grid, row: Row, column: Any) -> tuple[float, float] | None:
+    """Mean over the finished seeds, and the share of the last stage's training that it is of."""
+    ends = [end for cell in finished(row.columns.get(column, [])) if (end := _end(grid, cell))]
+    return (mean(rise for rise, _ in ends), max(share for _, share in ends)) if ends else None
+
+
+def _end(grid: Grid, cell: Cell) -> tuple[float, float] | None:
+    values = _evaluated(grid, cell)
+    last = max(values, default=0)
+    before = [step for step in values if END[0] * last <= step <= END[1] * last]
+    return (values[last] - values[max(before)], 1 - max(before) / last) if before else None
+
+
+def _evaluated(grid: Grid, cell: Cell) -> dict[int, float]:
+    """The metric of the last stage by step."""
+    evaluator, metric = grid.metric
+    return {e["step"]: value for e in cell.last.of("eval") if (value := (e.get(evaluator) or {}).get(metric)) is not None}
+
+
+def _once(grid: Grid) -> bool:
+    """Was every finished model evaluated a single time?"""
+    counts = {len(_evaluated(grid, cell)) for row in grid.rows for cell in row.done}
+    return counts == {1}
