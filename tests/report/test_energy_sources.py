@@ -171,3 +171,14 @@ def test_currencies_are_not_added_up(sweep, emissions_record):
     assert not {"EUR", "USD", "money"} & set(tables.cost(laid_out).header)
     assert "EUR" not in sentences(laid_out)[-1] and ",money" in spreadsheet.numbers(laid_out)
     assert energy_sources.sites(laid_out.sweep).endswith("Money is left out, since the currencies differ.")
+
+
+@pytest.mark.parametrize(("source", "kwh", "told"), [("tdp", 0.02, True), ("tdp", 0.011, False), ("rapl", 0.02, False)])
+def test_power_that_a_model_gives_equal_runs_unequally_is_said(sweep, emissions_record, source, kwh, told):
+    """Twice the energy of a CPU in the same time is no effect of a seed; what was metered may differ."""
+    made = {
+        seed: emissions_record(hours=1.0) | {"gpus": 0, "cpu_power_source": source, "cpu_kwh": each} for seed, each in ((0, 0.01), (1, kwh))
+    }
+    make = {("scratch", seed): {"records": [record]} for seed, record in made.items()}
+    grid = lay_out(collect(sweep({"scratch": 80.0}, {"seed": [0, 1]}, columns=None, make=make)))
+    assert ("gave equal runs up to 2.0 times each other's power" in energy_sources.tracked(grid.sweep)) is told

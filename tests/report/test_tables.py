@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from io import StringIO
 
 import pytest
 
+from vitssl import report
 from vitssl.config import Site
 from vitssl.report import details, latex, main_table, spreadsheet, tables
 from vitssl.report.collect import collect
@@ -401,7 +403,7 @@ def test_sentences_follow_from_the_numbers(table_3):
     assert lines[0] == "60 of 60 runs are done."
     assert lines[1].startswith("On cifar10 the best arm by top-1 is Ours: 90.75 ± 0.10 % (3 seeds), +12.18 points against Scratch")
     assert lines[3] == (
-        "On cifar10, for now take Ours, the best. Cheaper and worse by more than chance: 5 arms (0.50x to 0.75x the multiply-adds of Ours)."
+        "On cifar10, for now take Ours, the best. Worse by more than chance: 5 arms (0.50x to 0.75x the multiply-adds of Ours)."
     )
     exact = "On cifar100, training takes from 0.67x ((1) SSL+FT) to 1.34x (Ours) the multiply-adds of Scratch"
     assert lines[6] == f"{exact}, 1.00x ± 0.00 (all) the energy and 1.00x ± 0.00 (all) the time."
@@ -435,3 +437,28 @@ def test_three_significant_digits(value, text):
 )
 def test_a_list_of_parts_reads_as_one_would_write_it(value, text):
     assert _text(value) == text
+
+
+def test_every_pair_of_arms_is_there_where_there_are_few(sweep):
+    top1 = {"scratch": 70.0, "sslft": lambda at: 80.0 + at["seed"], "ssat": lambda at: 90.0 + 2 * at["seed"]}
+    folder = sweep(top1, {"seed": [0, 1, 2]}, columns=None)
+    grid = lay_out(collect(folder))
+    (table,) = tables.pairs(grid)
+    scratch, sslft, ssat = ([entry.text for entry in line[1:]] for line in table.rows)
+    assert scratch[0] == sslft[1] == ssat[2] == DASH and table.header == ["arm", "scratch", "sslft", "ssat"]
+    assert ssat[0] == tables.interval(grid.against_baseline(grid.rows[2], None)) and ssat[1].startswith("+11.00 [")
+    assert sslft[2] == ssat[1].replace("+11.00", "\N{MINUS SIGN}11.00").replace(
+        "[+8.52, +13.48]", "[\N{MINUS SIGN}13.48, \N{MINUS SIGN}8.52]"
+    )
+    assert "Arms against each other" in report.write(folder).read_text()
+    two = sweep({"scratch": 70.0, "ssat": 80.0}, {"seed": [0, 1, 2]}, columns=None, name="two")
+    assert tables.pairs(lay_out(collect(two))) == [], "the difference from the baseline is all"
+
+
+def test_a_paper_has_what_a_table_of_several_columns_has_no_room_for(sweep):
+    """Labels of their own; a chosen column leaves them out."""
+    grid = lay_out(collect(sweep({"scratch": 80.0, "ssat": lambda at: 82.0 + at["seed"]}, {"data": ["a", "b"], "seed": [0, 1, 2]})))
+    text = latex.paper(grid)
+    assert re.findall(r"\\label\{(.*?)\}", text) == ["tab:study", "tab:study-differences", "tab:study-cost"]
+    assert "Difference from scratch, with 95 \\% intervals." in text and text.count("ssat & ") == 4 and "1.34x" in text
+    assert latex.paper(grid, ["accuracy"]).count("label{") == 1

@@ -46,28 +46,27 @@ def recommendation(grid: Grid, column: Any) -> str:
     near, first = level(grid, column), ranked[0]
     row = min(near, key=lambda row: cost[id(row)])
     shares = {id(other): cost[id(other)] / cost[id(first)] for other in ranked}
-    cheaper = [other for other in ranked if shares[id(other)] < shares[id(row)]]
-    worse = _worse(grid, column, cheaper, shares) if cheaper else ""
     take = f"{begin(grid, column, 'For')} now take" if seeds < ENOUGH else f"{begin(grid, column, 'What')} to take:"
-    if row is first:
-        return (
-            f"{take} {grid.label(first)}, the best{' mean' if len(near) > 1 else ''}{worse or ('.' if cheaper else ' and the cheapest.')}"
-        )
-    return "" if grid.settings_of(row, column) else f"{take} {_either(grid, column, row, shares[id(row)])}{worse or '.'}"
+    chosen = f"{grid.label(first)}, the best{' mean' if len(near) > 1 else ''}{' and the cheapest' if min(shares.values()) == 1 else ''}"
+    if row is not first:
+        if grid.settings_of(row, column):
+            return ""
+        chosen = _either(grid, column, row, shares[id(row)])
+    return f"{take} {chosen}.{_worse(grid, column, shares)}"
 
 
-def _worse(grid: Grid, column: Any, cheaper: list[Row], shares: dict[int, float]) -> str:
-    """That the cheaper arms are worse, by how much than one that may be the best, and after which share of the best one's training: after
-    all of it they may not be."""
+def _worse(grid: Grid, column: Any, shares: dict[int, float]) -> str:
+    """The arms that are told from one that may be the best, by how much, and after which share of the best one's training: after all of it
+    they may not be."""
     near = level(grid, column)
-    gaps = [(row, *told) for row in cheaper if (told := _told_from(grid, column, row, near))]
+    gaps = [(row, *told) for row in grid.ranking(column) if (told := _told_from(grid, column, row, near))]
     if not gaps:
         return ""
-    begin, of_first = ". Cheaper and worse by more than chance: ", f" the multiply-adds of {grid.label(near[0])}"
+    begin, of_first = " Worse by more than chance: ", f" the multiply-adds of {grid.label(near[0])}"
+    costs = [f"{shares[id(row)]:.2f}x" for row, *_ in gaps]
     if len(gaps) > MOST_NAMED:
-        at = sorted(shares[id(row)] for row in cheaper)
-        return f"{begin}{len(gaps)} arms ({at[0]:.2f}x to {at[-1]:.2f}x{of_first})."
-    costs = [f"{shares[id(row)]:.2f}x{'' if i else of_first}" for i, (row, *_) in enumerate(gaps)]  # the first says of what
+        return f"{begin}{len(gaps)} arms ({min(costs)} to {max(costs)}{of_first})."
+    costs[0] += of_first  # the first says of what
     told = [
         f"{grid.label(row)} ({cost}) {tables.interval(gap)} against {grid.label(than)}"
         for cost, (row, than, gap) in zip(costs, gaps, strict=True)

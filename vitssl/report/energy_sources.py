@@ -12,6 +12,7 @@ from vitssl.report.collect import RunFolder, Sweep, add
 from vitssl.report.hyperparameters import without_influence
 from vitssl.words import counted
 
+UNEVEN = 1.3  # times the power of an equal run, which is the model's doing
 CPU_POWER = {"rapl": "measured by RAPL", "tdp": "modelled from its TDP and load (no meter)"}
 
 
@@ -46,7 +47,21 @@ def tracked(sweep: Sweep) -> str:
     gpu = ["GPU measured by NVML"] if any(record["gpus"] for record in records) else []
     counts = Counter(CPU_POWER[record["cpu_power_source"]] for record in records)
     cpu = ", or ".join(f"{how}, in {n} of {len(records)} records" if len(counts) > 1 else how for how, n in counts.items())
-    return f"Energy and CO2e tracked by codecarbon: {'; '.join([*gpu, f'CPU {cpu}', f'memory {memory(sweep)}'])}."
+    return f"Energy and CO2e tracked by codecarbon: {'; '.join([*gpu, f'CPU {cpu}{_uneven(sweep)}', f'memory {memory(sweep)}'])}."
+
+
+def _uneven(sweep: Sweep) -> str:
+    """That what is modelled of the CPU's power differs between runs of one kind, which a sample of the load at an odd moment makes so."""
+    power_w: dict[tuple[Any, ...], list[float]] = {}
+    for cell in sweep.cells:
+        for stage, run in cell.stages:
+            spent = [record for record in run.emissions if record["cpu_power_source"] != "rapl"]
+            if duration_s := sum(record["duration_s"] for record in spent):
+                kwh = sum(record["cpu_kwh"] for record in spent)
+                point = {axis: value for axis, value in cell.axes.items() if axis != "seed"}
+                power_w.setdefault((cell.arm, stage, *point.items()), []).append(3.6e6 * kwh / duration_s)
+    worst = max((max(each) / min(each) for each in power_w.values() if min(each)), default=1.0)
+    return f", which gave equal runs up to {worst:.1f} times each other's power" if worst > UNEVEN else ""
 
 
 def metered(sweep: Sweep) -> bool:

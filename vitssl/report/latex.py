@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from vitssl.report import main_table, selection
+from vitssl.report import costs, main_table, selection, tables
 from vitssl.report.grid import Grid
 from vitssl.report.table import DASH, MINUS, PUBLISHED, Entry, Table
+from vitssl.report.tables import hours_name
 
 TEX = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", MINUS: r"$-$", DASH: "--",
@@ -47,9 +48,27 @@ def paper(grid: Grid, names: list[str] | None = None) -> str:
     """
     label = re.sub(r"[\W_]+", "-", grid.sweep.name)
     parts = [latex(*main_table.for_paper(part, names), f"{label}-{i}" if i else label) for i, part in enumerate(grid.parts())]
+    if len(grid.columns) > 1 and names is None:
+        parts += _beside_several_columns(grid, label)
     if (chosen := selection.table(grid)) is not None:
         parts.append(latex(chosen, "Settings chosen on held-out images, and the best on the test images themselves.", f"{label}-chosen"))
     return "\n".join(["% needs \\usepackage{booktabs}", *parts])
+
+
+def _beside_several_columns(grid: Grid, label: str) -> list[str]:
+    """What a table of several columns of the sweep has no room for: differences from the baseline, and what the arms cost."""
+    gaps, cost = tables.differences(grid), tables.cost(grid)
+    compared = f"Difference from {grid.baselines()}, with 95 % intervals." if gaps else ""
+    spent = [c for c, name in enumerate(cost.header) if c < 2 or "of training" in name or name.startswith("against ")]
+    if not costs.doubted(grid):
+        spent += [
+            c for c, name in enumerate(cost.header) if hours_name(grid.sweep).split("-")[0] in name or re.search("Wh$|CO2e tracked$", name)
+        ]
+    made = replace(cost.pick(sorted(set(spent))), groups=[])
+    return [
+        *([latex(gaps.without("interval"), compared, f"{label}-differences")] if gaps else []),
+        *([latex(made, "Cost of training one model, all its stages.", f"{label}-cost")] if made.rows else []),
+    ]
 
 
 def latex(table: Table, caption: str, label: str) -> str:

@@ -141,7 +141,7 @@ def _more(report: Report) -> str:
     sections = {
         "What failed": failures.html(grid.sweep),
         "Chosen and compared" if grid.sweep.facts.get("select") else "Compared": row(
-            *titled(selection.table(grid), selection.points(grid), main_table.differences(grid, report.columns))
+            *titled(selection.table(grid), selection.points(grid), main_table.differences(grid, report.columns), *tables.pairs(grid))
         ),
         FURTHER: "" if layout == BESIDE_TABLE else lines(further(grid)),
         "Cost": row(*_cost(grid), *(switch("", names, plots) for words, names in BESIDE.items() if words not in first)),

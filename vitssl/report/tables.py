@@ -13,6 +13,7 @@ from vitssl.report.stats import Difference, std
 from vitssl.report.table import DASH, NOTE, Entry, Table, figure, signed
 from vitssl.report.units import fit
 
+FEW_COLUMNS, FEWEST_PAIRED, MOST_PAIRED = 2, 3, 6  # of the sweep, and arms, of which every pair is shown
 LOWER_IS_BETTER = "↓: lower is better."
 
 
@@ -143,6 +144,22 @@ def differences(grid: Grid) -> Table | None:
         caption=f"{what}{given}.{direction}",
         left=frozenset({0, len(grid.columns) + 1}),
     )  # fmt: skip
+
+
+def pairs(grid: Grid) -> list[Table]:
+    """Every arm minus every other, a table for each of few columns; none where the differences from the baseline are all, or very many."""
+    made = []
+    for column in grid.columns if len(grid.columns) <= FEW_COLUMNS else []:
+        rows = [row for row in grid.rows if grid.scores(row, column)]
+        if FEWEST_PAIRED <= len(rows) <= MOST_PAIRED:
+            lines = [
+                [Entry(grid.label(one)), *(versus(grid.gap(one, other, column)) if other is not one else Entry() for other in rows)]
+                for one in rows
+            ]
+            title = f"Arms against each other{f', {name}' if (name := grid.name(column)) else ''}"
+            caption = "The arm of the line minus that of the column, with the 95 % confidence interval in brackets."
+            made.append(Table(title, ["arm", *map(grid.label, rows)], lines, caption))
+    return made
 
 
 def versus(difference: Difference | None) -> Entry:
