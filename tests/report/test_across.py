@@ -15,7 +15,7 @@ TOP1 = {"scratch": lambda at: 60.0 + 5 * at["backbone.patch_size"] + at["seed"],
 def test_an_arm_at_one_value_is_paired_with_itself_at_the_other(sweep):
     """Ten points more in each seed, and none."""
     grid = lay_out(collect(sweep(TOP1, PATCHES, columns="backbone.patch_size")))
-    said = "patch_size 4 against patch_size 2: +10.00 in each seed (scratch) and same in each seed (ssat; may be chance)."
+    said = "In top-1, patch_size 4 against patch_size 2: +10.00 in each seed (scratch) and same in each seed (ssat; may be chance)."
     assert sentence(grid) == said and said in sentences(grid)
     (row, _) = grid.rows
     assert interval(grid.gap(row, row, 4, 2)) == "+10.00 in each seed" and grid.gap(row, row, 2, 4).mean == -10

@@ -21,7 +21,7 @@ def sentence(grid: Grid) -> str:
     if not others or len(grid.columns) > MOST_COLUMNS or len(rows) > MOST_ROWS or not grid.of_one_set:
         return ""
     said = [told for column in others if (told := _against(grid, rows, column, first))]
-    return f"{'; '.join(said)}." if said else ""
+    return f"In {grid.measured.name}, {'; '.join(said)}." if said else ""
 
 
 def _against(grid: Grid, rows: list[Row], column: Any, first: Any) -> str:
