@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from vitssl.report.across import sentence
+from vitssl.report import pareto
+from vitssl.report.across import dominating, sentence
+from vitssl.report.advice import advice
 from vitssl.report.collect import collect
 from vitssl.report.findings import sentences
 from vitssl.report.grid import lay_out
@@ -13,12 +15,34 @@ TOP1 = {"scratch": lambda at: 60.0 + 5 * at["backbone.patch_size"] + at["seed"],
 
 
 def test_an_arm_at_one_value_is_paired_with_itself_at_the_other(sweep):
-    """Ten points more in each seed, and none."""
+    """Ten points more in each seed, and none; what costs as much and is no worse is taken, and what follows is of it alone."""
     grid = lay_out(collect(sweep(TOP1, PATCHES, columns="backbone.patch_size")))
-    said = "In top-1, patch_size 4 against patch_size 2: +10.00 in each seed (scratch) and same in each seed (ssat; may be chance)."
+    said = "With patch_size 4, top-1 is higher than with patch_size 2 for scratch (+10.00 in each seed); "
+    said += "a difference from patch_size 2 may be chance for ssat (same in each seed). So take patch_size 4."
     assert sentence(grid) == said and said in sentences(grid)
     (row, _) = grid.rows
     assert interval(grid.gap(row, row, 4, 2)) == "+10.00 in each seed" and grid.gap(row, row, 2, 4).mean == -10
+    assert [text for text in advice(grid) if "patch_size 2" in text] == [] and advice(grid)[0].startswith("On patch_size 4, ")
+
+
+def test_what_is_better_and_costs_more_is_not_taken_for_you(sweep):
+    dearer = {(arm, 4, seed): {"cost": {"macs_train_step": 10**10}} for arm in TOP1 for seed in (0, 1, 2)}
+    grid = lay_out(collect(sweep(TOP1, PATCHES, columns="backbone.patch_size", make=dearer)))
+    assert (
+        dominating(grid) is None
+        and "So take" not in sentence(grid)
+        and "; training takes 1.98x to 2.65x the multiply-adds." in sentence(grid)
+    )
+    assert len(advice(grid)) == 2
+
+
+def test_the_front_of_panels_of_one_set_is_one(sweep):
+    """At patch_size 4 scratch is better for the same cost: at 2 no arm of it is on the front."""
+    grid = lay_out(collect(sweep(TOP1, PATCHES, columns="backbone.patch_size")))
+    caption, figure = pareto.against(grid, "accuracy_vs_macs")
+    fronts = [[y for line in axis.lines if line.get_label() == "Pareto front" for y in line.get_ydata()] for axis in figure.axes]
+    assert fronts[1] == [81.0] and fronts[0] == [80 + 1 / 3] * 0 and "Pareto front of all panels" in caption
+    assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
 
 
 def test_data_sets_are_not_compared_nor_many_values(sweep):

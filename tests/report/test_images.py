@@ -66,7 +66,7 @@ def test_seeds_that_happen_to_agree_make_no_interval_narrow(tmp_path):
     both = by_seed.over_images(found)
     assert by_seed.constant and both.high - both.mean == pytest.approx(1.96 * np.hypot(found.error, found.of_seeds))
     assert found.of_seeds > 3 and both.open
-    said = "3 seeds, which agree by more than chance in single images: that chance, in quadrature with the error over 60 test images"
+    said = "chance in single images, since 3 seeds spread less than that, in quadrature with the error over 60 test images"
     assert both.how == said
 
 

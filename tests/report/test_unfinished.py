@@ -17,9 +17,9 @@ def ending(sweep):
     """`ending(arm=[(step, top-1 by seed), ...])`: evaluations of the last stage."""
 
     def made(**curves):
-        folder = sweep(dict.fromkeys(curves, 80.0), {"seed": [0, 1]}, columns=None)
+        folder = sweep(dict.fromkeys(curves, 80.0), {"seed": [0, 1, 2]}, columns=None)
         for arm, curve in curves.items():
-            for seed in (0, 1):
+            for seed in (0, 1, 2):
                 path = folder / f"{arm}-train-{seed}" / "metrics.jsonl"
                 kept = [line for line in path.read_text().splitlines() if json.loads(line)["event"] != "eval"] if path.exists() else []
                 evals = [{"event": "eval", "step": step, "time": 1.0, "epoch": 1.0, "test": {"top1": top1[seed]}} for step, top1 in curve]
@@ -29,19 +29,26 @@ def ending(sweep):
     return made
 
 
-FLAT, RISES = [(80, (70.0, 70.0)), (100, (70.5, 70.9))], [(50, (40.0, 40.0)), (75, (60.0, 62.0)), (100, (64.0, 64.0))]
+FLAT = [(80, (70.0, 70.0, 70.0)), (100, (70.5, 70.9, 70.7))]
+RISES = [(50, (40.0, 40.0, 40.0)), (75, (60.0, 62.0, 61.0)), (100, (64.0, 64.0, 64.0))]
+CHANCE = [(75, (60.0, 62.0, 64.0)), (100, (66.0, 64.0, 62.0))]
 
 
 def test_what_still_rose_is_named_with_how_much_over_which_end(ending):
-    """4 and 2 points since step 75 of 100."""
+    """4, 2 and 3 points since step 75 of 100."""
     said = "At the end of training top-1 still rose, by 3.00 points over the last 25 % (ssat): longer training may change the order."
     grid = ending(scratch=FLAT, ssat=RISES)
     assert sentence(grid) == said and said in sentences(grid)
 
 
 def test_what_did_not_rise_or_was_evaluated_too_seldom_is_not(ending):
-    seldom = [(40, (10.0, 10.0)), (95, (50.0, 50.0)), (100, (64.0, 64.0))]
+    seldom = [(40, (10.0,) * 3), (95, (50.0,) * 3), (100, (64.0,) * 3)]
     assert sentence(ending(scratch=FLAT, ssat=seldom)) == ""
+
+
+def test_a_rise_that_may_be_chance_is_none(ending):
+    """6, 2 and -2 points."""
+    assert sentence(ending(scratch=FLAT, ssat=CHANCE)) == ""
 
 
 def test_of_many_models_their_number_is_said(ending):
@@ -67,5 +74,5 @@ def test_labels_that_were_not_learned_are_told_from_chance(ending):
 
 
 def test_a_single_evaluation_is_said_to_leave_it_open(ending):
-    once = [(100, (70.0, 71.0))]
+    once = [(100, (70.0, 71.0, 72.0))]
     assert sentence(ending(scratch=once, ssat=once)) == "Whether top-1 still rose is not known: runs evaluated it once."

@@ -1,4 +1,4 @@
-"""What the values of the sweep's columns do to an arm, where these are no data sets: the differences that a plot of lines shows."""
+"""What the values of the sweep's columns do to its arms, where these are no data sets: a choice of the network, or of the training."""
 
 from __future__ import annotations
 
@@ -12,33 +12,65 @@ from vitssl.report.tables import interval
 from vitssl.words import listed
 
 MOST_COLUMNS, MOST_ROWS = 3, 4  # of which a sentence gives all differences
+EQUAL = 1.005  # times the multiply-adds: what costs no more
 
 
 def sentence(grid: Grid) -> str:
-    """Every arm at the other columns against the first; empty for data sets, which are not compared, and where there are many."""
-    first, *others = grid.columns
-    rows = [row for row in grid.rows if row.columns.get(first)]
-    if not others or len(grid.columns) > MOST_COLUMNS or len(rows) > MOST_ROWS or not grid.of_one_set:
+    """Every arm at the other columns against the first, and which to take where one is no worse in anything; empty for data sets, which are
+    not compared, and where there are many."""
+    if not _comparable(grid):
         return ""
-    said = [told for column in others if (told := _against(grid, rows, column, first))]
-    return f"In {grid.measured.name}, {'; '.join(said)}." if said else ""
+    first, *others = grid.columns
+    said = [told for column in others if (told := _against(grid, column, first))]
+    best = dominating(grid)
+    take = f" So take {grid.name(best)}." if best is not None else ""
+    return f"{' '.join(said)}{take}" if said else ""
 
 
-def _against(grid: Grid, rows: list[Row], column: Any, first: Any) -> str:
-    gaps = [(row, gap) for row in rows if (gap := grid.gap(row, row, column, first))]
-    told = [f"{interval(gap)} ({grid.label(row)}{_chance(gap)})" for row, gap in gaps]
-    return f"{grid.name(column)} against {grid.name(first)}: {listed(told)}{_for(rows, column, first)}" if told else ""
+def dominating(grid: Grid) -> Any:
+    """The column at which no arm has a worse mean or costs more than at another, and some arm is better by more than chance than at each;
+    None where there is none, or where the test images would choose a hyper-parameter."""
+    if not _comparable(grid) or grid.unselected_columns:
+        return None
+    return next((column for column in grid.columns if all(_beats(grid, column, other) for other in grid.columns if other != column)), None)
 
 
-def _for(rows: list[Row], column: Any, first: Any) -> str:
-    """What the training costs at one column of what it costs at the other: once where that is about the same of all rows."""
-    costs = [(macs(finished(row.columns.get(column, []))), macs(finished(row.columns.get(first, [])))) for row in rows]
-    ratios = sorted(own / other for own, other in costs if own and other)
-    if not ratios or (ratios[0] > 0.995 and ratios[-1] < 1.005):
+def _comparable(grid: Grid) -> bool:
+    return 1 < len(grid.columns) <= MOST_COLUMNS and len(grid.rows) <= MOST_ROWS and grid.of_one_set
+
+
+def _beats(grid: Grid, column: Any, other: Any) -> bool:
+    gaps, ratios = _gaps(grid, column, other), _ratios(grid, column, other)
+    sign = -1 if grid.measured.lower_is_better else 1
+    no_worse = all(sign * gap.mean >= 0 for _, gap in gaps) and all(ratio <= EQUAL for ratio in ratios)
+    return no_worse and bool(ratios) and any(not gap.open for _, gap in gaps)
+
+
+def _gaps(grid: Grid, column: Any, other: Any) -> list[tuple[Row, Difference]]:
+    """Of every arm with itself."""
+    return [(row, gap) for row in grid.rows if (gap := grid.gap(row, row, column, other))]
+
+
+def _ratios(grid: Grid, column: Any, other: Any) -> list[float]:
+    """What training takes of multiply-adds relative to the other column, in rising order."""
+    costs = [(macs(finished(row.columns.get(column, []))), macs(finished(row.columns.get(other, [])))) for row in grid.rows]
+    return sorted(own / others for own, others in costs if own and others)
+
+
+def _against(grid: Grid, column: Any, first: Any) -> str:
+    gaps, metric = _gaps(grid, column, first), grid.measured.name
+    told = {
+        f"{metric} is higher than with {grid.name(first)} for": [each for each in gaps if not each[1].open and each[1].mean > 0],
+        f"{metric} is lower than with {grid.name(first)} for": [each for each in gaps if not each[1].open and each[1].mean < 0],
+        f"a difference from {grid.name(first)} may be chance for": [each for each in gaps if each[1].open],
+    }
+    parts = [f"{words} {listed(f'{grid.label(row)} ({interval(gap)})' for row, gap in rows)}" for words, rows in told.items() if rows]
+    return f"With {grid.name(column)}, {'; '.join(parts)}{_cost(_ratios(grid, column, first))}." if parts else ""
+
+
+def _cost(ratios: list[float]) -> str:
+    """Once where it is about the same of all rows; nothing where it is that of the other column."""
+    if not ratios or (ratios[0] > 1 / EQUAL and ratios[-1] < EQUAL):
         return ""
     shown = f"{ratios[0]:.2f}x" if ratios[-1] - ratios[0] < 0.05 * ratios[0] else f"{ratios[0]:.2f}x to {ratios[-1]:.2f}x"
-    return f", for {shown} the multiply-adds of training"
-
-
-def _chance(gap: Difference) -> str:
-    return "; may be chance" if gap.open else ""
+    return f"; training takes {shown} the multiply-adds"

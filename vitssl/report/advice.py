@@ -6,6 +6,7 @@ from itertools import count
 from typing import Any
 
 from vitssl.report import tables
+from vitssl.report.across import dominating
 from vitssl.report.best import MOST_NAMED, fewest, level
 from vitssl.report.costs import begin, macs
 from vitssl.report.grid import SEED, Grid
@@ -19,12 +20,18 @@ ENOUGH = 5  # seeds; an interval of fewer is so wide that it holds differences w
 
 def advice(grid: Grid) -> list[str]:
     """For every column what to take; and what to type for more seeds, where these may decide, and for arms of equal cost."""
-    places = [(part, column) for part in grid.parts() for column in grid.columns]
+    places = [(part, column) for part in grid.parts() for column in _columns(part)]
     said = [text for part, column in places if (text := recommendation(part, column))]
     more = _more_seeds(grid) if any(_undecided(part, column) for part, column in places) else ""
     added = [words for words in (more, _equal_costs(grid) if said else "") if words]
     add = f"To the sweep's command add {listed(added)}: finished runs are kept." if added and _all_done(grid) else ""
     return [*said[:-1], " ".join(filter(None, [*said[-1:], add]))]
+
+
+def _columns(grid: Grid) -> list[Any]:
+    """Those of which one may be taken."""
+    best = dominating(grid)
+    return grid.columns if best is None else [best]
 
 
 def _all_done(grid: Grid) -> bool:
@@ -62,7 +69,7 @@ def _worse(grid: Grid, column: Any, shares: dict[int, float]) -> str:
     gaps = [(row, *told) for row in grid.ranking(column) if (told := _told_from(grid, column, row, near))]
     if not gaps:
         return ""
-    begin, of_first = " Worse by more than chance: ", f" the multiply-adds of {grid.label(near[0])}"
+    begin, of_first = " Worse by more than chance, each comparison alone: ", f" the multiply-adds of {grid.label(near[0])}"
     costs = [f"{shares[id(row)]:.2f}x" for row, *_ in gaps]
     if len(gaps) > MOST_NAMED:
         return f"{begin}{len(gaps)} arms ({min(costs)} to {max(costs)}{of_first})."

@@ -26,7 +26,7 @@ KINDS_OF_EVALUATORS = (
     "test, val and test_ema are the run's own classifier; knn and linear look at frozen features of the labelled training images, without "
     "augmentation. "
 )
-WHERE = "over all finished seeds; on the test split, or of the evaluator that is named."
+WHERE = "pooled over all finished seeds; on the test split, or of the evaluator that is named."
 MOST_TABLES, SHORT = 4, 3  # of classes; letters of names that stand upright below a matrix
 MOST_BESIDE, LOWEST = 4, 10  # models side by side in the table of classes, or named together; classes that it lists of many
 

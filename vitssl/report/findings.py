@@ -39,7 +39,7 @@ def headlines(grid: Grid) -> list[str]:
 def story(grid: Grid) -> list[str]:
     """What a newcomer reads first: how many labels there are, which arm came out best, which to take, and what used the others."""
     said = _shortened(grid)
-    return [*said["images"], *said["best"], *said["recommended"], *said["unfinished"], *said["draw"], *said["why"]]
+    return [*said["images"], *said["best"], *said["draw"], *said["recommended"], *said["unfinished"], *said["why"]]
 
 
 def _shortened(grid: Grid) -> dict[str, list[str]]:
@@ -69,9 +69,9 @@ def _by_subject(grid: Grid) -> dict[str, list[str]]:
         "missing": [_missing(grid)],
         "across": [across.sentence(part) for part in grid.parts()],
         "best": [best(part, column) for part in grid.parts() for column in grid.columns],
+        "draw": [_one_draw(grid)],
         "recommended": advice(grid),
         "unfinished": [unfinished.sentence(grid)],
-        "draw": [_one_draw(grid)],
         "unselected": [_unselected(grid)],
         "images": unlabelled.images(grid.parts()[0]),
         "costs": [costs.comparison(part, column) for part in grid.parts() for column in grid.columns],

@@ -80,8 +80,9 @@ def against(grid: Grid, name: str) -> Plot | None:
             log_x(axis, spent)
         else:
             axis.set_xlim(left=0)
-        best = front([model.centre for model in models], grid.measured.lower_is_better)
-        line = [(x * factor, y) for x, y in best] if len(models) > 1 and not _unmarked(grid, column, name) else []
+        among = [model.centre for each in (drawn.values() if _joint(grid) else [models]) for model in each]
+        best = [place for place in front(among, grid.measured.lower_is_better) if place in {model.centre for model in models}]
+        line = [(x * factor, y) for x, y in best] if len(among) > 1 and not _unmarked(grid, column, name) else []
         if line:
             _draw_front(axis, line)
         labelled.append((axis, points, line))
@@ -89,6 +90,11 @@ def against(grid: Grid, name: str) -> Plot | None:
         _same_limits([axis for axis, *_ in labelled])
     place_all(figure, labelled)
     return _caption(grid, label, name, list(drawn)), figure
+
+
+def _joint(grid: Grid) -> bool:
+    """Are all panels of one comparison: of one data set, at values that are no hyper-parameter's?"""
+    return grid.of_one_set and not grid.unselected_columns
 
 
 def _same_limits(axes: list[Axes]) -> None:
@@ -141,7 +147,8 @@ def _draw_front(axis: Axes, points: list[tuple[float, float]]) -> None:
 
 def _caption(grid: Grid, label: str, name: str, columns: list[Any]) -> str:
     exact = " (multiply-adds of all training steps, forward and backward: an exact count)" if name == EXACT else ""
-    marked = "A ring and the line mark the Pareto front: no other arm is both cheaper and better by the means."
+    of_all = " of all panels" if _joint(grid) and len(columns) > 1 else ""
+    marked = f"A ring and the line mark the Pareto front{of_all}: no other arm is both cheaper and better by the means."
     reasons = {grid.name(column): reason for column in columns if (reason := _unmarked(grid, column, name))}
     if len(reasons) < len(columns):
         marked += "".join(f" It is left out on {column}, since {reason}." for column, reason in reasons.items())

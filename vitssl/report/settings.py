@@ -41,6 +41,7 @@ def settings(grid: Grid) -> tuple[Table | None, dict[str, str]]:
     groups = {k for k in off if k.startswith("data.views.")}
     lines = {k: [_by_column({c: _value(f, k, groups) for c, f in flats.items()}) for flats in fields.values()] for k in keys}
     shared = {k: next(iter(values)) for k, line in lines.items() if len(values := _compared(k, line, groups)) == 1}
+    shared.pop(grid.axis or "", None)  # which differs between columns
     crops = _crops(by_stage)
     shared |= {name: line[0] for name, line in crops.items() if len(set(line)) == 1}
     shown = {
@@ -48,7 +49,7 @@ def settings(grid: Grid) -> tuple[Table | None, dict[str, str]]:
         "learning rate, scaled peak": [_by_column({c: _rate(r.run) for c, r in runs.items()}) for runs in by_stage.values()],
         "optimiser steps": [_by_column({c: _steps(r) for c, r in runs.items()}) for runs in by_stage.values()],
         **{name: line for name, line in crops.items() if len(set(line)) > 1},
-        **{k: line for k, line in lines.items() if k not in shared and k not in off - groups},
+        **{k: line for k, line in lines.items() if (k not in shared and k not in off - groups) or k == grid.axis},
     }
     rows = [[Entry(name), *map(Entry, line)] for name, line in shown.items()]
     caption = (

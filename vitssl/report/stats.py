@@ -69,7 +69,7 @@ class Difference:
         half = hypot(max(over_seeds, least), NORMAL * found.error)
         if self.seeds < LEAST or half < NOTHING:
             return self
-        how = self.how if over_seeds >= least else f"{self.seeds} seeds, which agree by more than chance in single images: that chance"
+        how = self.how if over_seeds >= least else f"chance in single images, since {self.seeds} seeds spread less than that"
         how += f", in quadrature with the error over {found.count:,} test images"
         low, high = self.mean - half, self.mean + half
         return replace(self, low=low, high=high, how=how, constant=False, images=found.count, images_half=NORMAL * found.error)

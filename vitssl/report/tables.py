@@ -184,6 +184,8 @@ def readings(grid: Grid) -> Table | None:
     """Other accuracies of the same runs: what choosing the epoch on the test set or on held-out images would give."""
     kinds = {"test_ema": "top-1 of averaged weights", "selected": "top-1 at the best validation epoch", "test_best": "best on the TEST set"}
     kinds = {k: name for k, name in kinds.items() if any(grid.scores(r, c, k, "top1") for r in grid.rows for c in grid.columns)}
+    if all(grid.scores(r, c, "test_best", "top1") == grid.scores(r, c, "test", "top1") for r in grid.rows for c in grid.columns):
+        kinds.pop("test_best", None)  # of a single evaluation
     if not kinds:
         return None
     rows = []

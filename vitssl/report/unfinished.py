@@ -10,6 +10,7 @@ from typing import Any
 from vitssl.report.collect import Cell
 from vitssl.report.grid import Grid
 from vitssl.report.rows import Row, finished
+from vitssl.report.stats import difference
 from vitssl.report.unlabelled import CLASSIFY
 from vitssl.words import counted, listed
 
@@ -64,16 +65,18 @@ def _loss(grid: Grid, row: Row, column: Any) -> tuple[float, float] | None:
 
 
 def _rise(grid: Grid, row: Row, column: Any) -> tuple[float, float] | None:
-    """Mean over the finished seeds, and the share of the last stage's training that it is of."""
+    """Mean over the finished seeds, and the share of the last stage's training that it is of; None where it may be chance."""
     ends = [end for cell in finished(row.columns.get(column, [])) if (end := _end(grid, cell))]
-    return (mean(rise for rise, _ in ends), max(share for _, share in ends)) if ends else None
+    gap = difference(*(dict(enumerate(values)) for values in list(zip(*ends, strict=True))[:2])) if ends else None
+    return (gap.mean, max(share for *_, share in ends)) if gap and not gap.open else None
 
 
-def _end(grid: Grid, cell: Cell) -> tuple[float, float] | None:
+def _end(grid: Grid, cell: Cell) -> tuple[float, float, float] | None:
+    """The last evaluation, an earlier one, and the share of training between them."""
     values = _evaluated(grid, cell)
     last = max(values, default=0)
     before = [step for step in values if END[0] * last <= step <= END[1] * last]
-    return (values[last] - values[max(before)], 1 - max(before) / last) if before else None
+    return (values[last], values[max(before)], 1 - max(before) / last) if before else None
 
 
 def _evaluated(grid: Grid, cell: Cell) -> dict[int, float]:
