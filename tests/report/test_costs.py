@@ -150,7 +150,8 @@ def test_the_cheapest_arm_that_may_be_as_good_is_what_to_take(grid):
     assert any(line.startswith(recommendation(clear, None)) for line in headlines(clear))
     cheap = grid(top1={"scratch": noisy(95.0, 1.0), "ssat": noisy(90.0, 1.0)})
     assert recommendation(cheap, None) == (
-        "For now take scratch, the best and the cheapest. Worse by more than chance, each comparison alone: ssat (1.34x the multiply-adds of scratch) "
+        "For now take scratch, the best and the cheapest. Worse by more than chance, each comparison alone: "
+        "ssat (1.34x the multiply-adds of scratch) "
         "\N{MINUS SIGN}5.00 in each seed against scratch."
     )
 

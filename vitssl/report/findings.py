@@ -39,7 +39,7 @@ def headlines(grid: Grid) -> list[str]:
 def story(grid: Grid) -> list[str]:
     """What a newcomer reads first: how many labels there are, which arm came out best, which to take, and what used the others."""
     said = _shortened(grid)
-    return [*said["images"], *said["best"], *said["draw"], *said["recommended"], *said["unfinished"], *said["why"]]
+    return [*said["images"], *said["across"], *said["best"], *said["draw"], *said["recommended"], *said["unfinished"], *said["why"]]
 
 
 def _shortened(grid: Grid) -> dict[str, list[str]]:
