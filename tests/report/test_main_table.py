@@ -188,7 +188,7 @@ def test_bold_are_those_that_the_seeds_tell_from_the_others(sweep):
     grid = lay_out(collect(sweep(top1, {"seed": [0, 1, 2]}, columns=None)))
     assert {row for row, _ in main_table.table(grid).best} == {1, 2}
     caption = main_table.for_paper(grid)[1]
-    assert "over 3 seeds; in brackets 95 % intervals of the difference from scratch, over seeds; bold: the best mean, " in caption
+    assert "over 3 seeds; in brackets 95 % intervals (paired over seeds, each comparison alone) of the difference from " in caption
     near = lay_out(collect(sweep({"sslft": 90.0, "ssat": top1["ssat"]}, {"seed": [0, 1, 2]}, columns=None, baseline="sslft", name="near")))
     assert main_table.table(near).best == set()
 
@@ -276,3 +276,24 @@ def test_a_spreadsheet_has_every_seed_with_all_that_was_measured(sweep):
     assert lines[0]["run"] == "sslft-finetune-0" and lines[0]["steps"] == "500+500"
     first = grid.rows[0].cells[0]
     assert float(lines[0]["training_macs"]) == training_macs(first) and float(lines[0]["kwh"]) == cost_of(first)["energy_kwh"]
+
+
+def test_a_spreadsheet_has_every_pair_and_columns_of_one_set(sweep):
+    axes = {"backbone.patch_size": [2, 4], "seed": [0, 1, 2]}
+    top1 = {
+        "scratch": lambda at: 60.0 + at["seed"],
+        "sslft": lambda at: 70.0 + 2 * at["seed"],
+        "ssat": lambda at: 80.0 + at["backbone.patch_size"],
+    }
+    grid = lay_out(collect(sweep(top1, axes, columns="backbone.patch_size")))
+    lines = list(csv.DictReader(spreadsheet.pairs(grid).splitlines()))
+    assert len(lines) == 2 * 3 + 3, "three pairs at each of two columns, and three arms between these"
+    first = grid.gap(grid.rows[0], grid.rows[1], 2)
+    assert (lines[0]["arm"], lines[0]["than_arm"], lines[0]["backbone.patch_size"]) == ("scratch", "sslft", "2")
+    assert (float(lines[0]["difference"]), float(lines[0]["ci95_low"])) == (first.mean, first.low) and lines[0]["may_be_chance"] == "False"
+    assert [(line["arm"], line["backbone.patch_size"], line["than_backbone.patch_size"]) for line in lines[6:]] == [
+        (arm, "4", "2") for arm in ("scratch", "sslft", "ssat")
+    ]
+    assert [float(line["difference"]) for line in lines[6:]] == [0.0, 0.0, 2.0]
+    sets = lay_out(collect(sweep({"scratch": 60.0, "ssat": 80.0}, {"data": ["a", "b"], "seed": [0, 1]}, name="sets")))
+    assert len(list(csv.DictReader(spreadsheet.pairs(sets).splitlines()))) == 2, "data sets are not compared"

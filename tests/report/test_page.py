@@ -49,7 +49,7 @@ def test_a_report_has_every_file_and_needs_no_other(table_3):
     names = {path.name for path in page.parent.iterdir()}
     plots = ("accuracy_vs_macs", "accuracy_vs_energy", "accuracy_vs_hours", "learning_curves", "energy_by_component")
     drawn = {f"{name}.{kind}" for name in plots for kind in ("svg", "png", "pdf")}
-    assert names == {"report.html", "report.md", "table.csv", "seeds.csv", "table.tex", "energy.tex"} | drawn
+    assert names == {"report.html", "report.md", "table.csv", "seeds.csv", "differences.csv", "table.tex", "energy.tex"} | drawn
     text = page.read_text()
     parser = Balanced()
     parser.feed(text)

@@ -461,5 +461,9 @@ def test_a_paper_has_what_a_table_of_several_columns_has_no_room_for(sweep):
     grid = lay_out(collect(sweep({"scratch": 80.0, "ssat": lambda at: 82.0 + at["seed"]}, {"data": ["a", "b"], "seed": [0, 1, 2]})))
     text = latex.paper(grid)
     assert re.findall(r"\\label\{(.*?)\}", text) == ["tab:study", "tab:study-differences", "tab:study-cost"]
-    assert "Difference from scratch, with 95 \\% intervals." in text and text.count("ssat & ") == 4 and "1.34x" in text
+    assert (
+        "difference from scratch, with 95 \\% intervals (paired over seeds, each comparison alone)." in text
+        and text.count("ssat & ") == 4
+        and "1.34x" in text
+    )
     assert latex.paper(grid, ["accuracy"]).count("label{") == 1

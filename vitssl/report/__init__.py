@@ -32,8 +32,8 @@ __all__ = ["summary", "write"]
 
 
 def write(sweep_folder: str | Path, columns: list[str] | None = None) -> Path:
-    """Write ``<sweep folder>/report/``: report.html, report.md, table.csv, seeds.csv, table.tex, energy.tex, and every plot as SVG, PNG
-    and PDF.
+    """Write ``<sweep folder>/report/``: report.html, report.md, table.csv, differences.csv, seeds.csv, table.tex, energy.tex, and every
+    plot as SVG, PNG and PDF.
 
     Works at any time, for a sweep that is half finished or not begun. A run with a damaged record is listed, and said on stderr; the rest
     is made. Gives the path of report.html.
@@ -59,6 +59,7 @@ def write(sweep_folder: str | Path, columns: list[str] | None = None) -> Path:
     report = page.Report(laid_out, made, columns)
     (folder / "report.md").write_text(markdown.markdown(report))
     (folder / "table.csv").write_text(spreadsheet.numbers(laid_out))
+    (folder / "differences.csv").write_text(spreadsheet.pairs(laid_out))
     (folder / "seeds.csv").write_text(spreadsheet.by_seed(laid_out))
     (folder / "table.tex").write_text(latex.paper(laid_out, columns))
     (folder / "energy.tex").write_text(latex.tex(statement.statement(laid_out.sweep)) + "\n")

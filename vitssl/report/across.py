@@ -7,8 +7,9 @@ from typing import Any
 from vitssl.report.costs import macs
 from vitssl.report.grid import Grid
 from vitssl.report.rows import Row, finished
-from vitssl.report.stats import Difference
+from vitssl.report.stats import ENOUGH, Difference
 from vitssl.report.tables import interval
+from vitssl.report.unfinished import unlearned
 from vitssl.words import listed
 
 MOST_COLUMNS, MOST_ROWS = 3, 4  # of which a sentence gives all differences
@@ -23,8 +24,14 @@ def sentence(grid: Grid) -> str:
     first, *others = grid.columns
     said = [told for column in others if (told := _against(grid, column, first))]
     best = dominating(grid)
-    take = f" So take {grid.name(best)}." if best is not None else ""
-    return f"{' '.join(said)}{take}" if said else ""
+    return f"{' '.join(said)}{_take(grid, best)}" if said and best is not None else " ".join(said)
+
+
+def _take(grid: Grid, column: Any) -> str:
+    """For the time being where seeds are few, or training was short: another column may need more of it."""
+    seeds = min(len(scores) for row in grid.rows if (scores := grid.scores(row, column)))
+    short = ", as far as training this short can tell" if unlearned(grid) else ""
+    return f" So {'for now ' if seeds < ENOUGH or short else ''}take {grid.name(column)}{short}."
 
 
 def dominating(grid: Grid) -> Any:

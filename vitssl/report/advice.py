@@ -11,11 +11,10 @@ from vitssl.report.best import MOST_NAMED, fewest, level
 from vitssl.report.costs import begin, macs
 from vitssl.report.grid import SEED, Grid
 from vitssl.report.rows import Row, finished
-from vitssl.report.stats import LEAST, Difference
+from vitssl.report.stats import ENOUGH, LEAST, Difference
 from vitssl.words import listed
 
 UNEQUAL = 1.1  # times the multiply-adds: what is not equal cost
-ENOUGH = 5  # seeds; an interval of fewer is so wide that it holds differences which matter
 
 
 def advice(grid: Grid) -> list[str]:

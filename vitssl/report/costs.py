@@ -127,7 +127,7 @@ def other_work(grid: Grid) -> str:
     if not busy or max(busy) < OTHER_CORES:
         return ""
     cores = " or ".join(map(str, sorted({record["cores"] for record in records})))
-    kept = f"other work (other runs, too) kept {mean(busy):.1f} of a run's {cores} cores busy on average"
+    kept = f"other work (other runs, too) kept {mean(busy):.1f} of a run's {cores} core{'' if cores == '1' else 's'} busy on average"
     return f"During the runs {kept}, and {max(busy):.1f} during one of them."
 
 

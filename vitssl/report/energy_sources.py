@@ -47,10 +47,10 @@ def tracked(sweep: Sweep) -> str:
     gpu = ["GPU measured by NVML"] if any(record["gpus"] for record in records) else []
     counts = Counter(CPU_POWER[record["cpu_power_source"]] for record in records)
     cpu = ", or ".join(f"{how}, in {n} of {len(records)} records" if len(counts) > 1 else how for how, n in counts.items())
-    return f"Energy and CO2e tracked by codecarbon: {'; '.join([*gpu, f'CPU {cpu}{_uneven(sweep)}', f'memory {memory(sweep)}'])}."
+    return f"Energy and CO2e tracked by codecarbon: {'; '.join([*gpu, f'CPU {cpu}{uneven(sweep)}', f'memory {memory(sweep)}'])}."
 
 
-def _uneven(sweep: Sweep) -> str:
+def uneven(sweep: Sweep) -> str:
     """That what is modelled of the CPU's power differs between runs of one kind, which a sample of the load at an odd moment makes so."""
     power_w: dict[tuple[Any, ...], list[float]] = {}
     for cell in sweep.cells:
@@ -61,7 +61,7 @@ def _uneven(sweep: Sweep) -> str:
                 point = {axis: value for axis, value in cell.axes.items() if axis != "seed"}
                 power_w.setdefault((cell.arm, stage, *point.items()), []).append(3.6e6 * kwh / duration_s)
     worst = max((max(each) / min(each) for each in power_w.values() if min(each)), default=1.0)
-    return f", which gave equal runs up to {worst:.1f} times each other's power" if worst > UNEVEN else ""
+    return f" (equal runs up to {worst:.1f} times each other's power)" if worst > UNEVEN else ""
 
 
 def metered(sweep: Sweep) -> bool:
@@ -69,12 +69,12 @@ def metered(sweep: Sweep) -> bool:
     return any(record["gpus"] or record["cpu_power_source"] == "rapl" for run in sweep.runs.values() for record in run.emissions)
 
 
-def shares(sweep: Sweep) -> str:
+def shares(sweep: Sweep, begin: str = "on") -> str:
     """How much of its node's CPUs a job had, where jobs on CPUs shared one; empty where each had all of it."""
     found = sorted(
         {record["node_share"] for run in sweep.runs.values() for record in run.emissions if record["node_share"] < 1 and not record["gpus"]}
     )
-    return f", of which it had {' or '.join(f'{100 * share:.0f} %' for share in found)}" if found else ""
+    return f", {begin} {' or '.join(f'{100 * share:.0f} %' for share in found)} of them" if found else ""
 
 
 def memory(sweep: Sweep) -> str:

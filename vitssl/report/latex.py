@@ -58,7 +58,7 @@ def paper(grid: Grid, names: list[str] | None = None) -> str:
 def _beside_several_columns(grid: Grid, label: str) -> list[str]:
     """What a table of several columns of the sweep has no room for: differences from the baseline, and what the arms cost."""
     gaps, cost = tables.differences(grid), tables.cost(grid)
-    compared = f"Difference from {grid.baselines()}, with 95 % intervals." if gaps else ""
+    compared = main_table.compared(grid)
     spent = [c for c, name in enumerate(cost.header) if c < 2 or "of training" in name or name.startswith("against ")]
     if not costs.doubted(grid):
         spent += [

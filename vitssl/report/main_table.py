@@ -16,6 +16,7 @@ from vitssl.report.best import level
 from vitssl.report.collect import Cell
 from vitssl.report.grid import Grid
 from vitssl.report.rows import Row, cost_per_model, finished
+from vitssl.report.stats import Difference
 from vitssl.report.table import BAD, DASH, NOTE, PUBLISHED, Entry, Table, figure, signed
 from vitssl.report.tables import LOWER_IS_BETTER, chosen_over, currency, hours_name, plus_minus, versus
 from vitssl.report.units import fit
@@ -79,11 +80,22 @@ def for_paper(grid: Grid, names: list[str] | None = None) -> tuple[Table, str]:
     gaps = [gap for row in grid.rows for column in grid.columns if (gap := grid.against_baseline(row, column))]
     against = ""
     if "baseline" in names and (found := [gap for gap in gaps if gap.low is not None]):
-        over = "seeds and test images" if any(gap.images for gap in found) else "seeds"
-        against = f"; in brackets 95 % intervals of the difference from {grid.baselines()}, over {over}"
+        against = f"; in brackets {_intervals(found)} of the difference from {grid.baselines()}"
     spent = "; costs of training one model" if SPENT & set(names) else ""
     spent += "; measured hours and energy do not compare the arms" if doubted & set(names) else ""
     return made, f"{_title(grid)}{_tested(grid)}{at}: {seeds}{against}{bold}{printed}{spent}."
+
+
+def compared(grid: Grid) -> str:
+    """The caption of a paper's table of differences from the baseline."""
+    gaps = [gap for row in grid.rows for column in grid.columns if (gap := grid.against_baseline(row, column)) and gap.low is not None]
+    return f"{_title(grid)}{_tested(grid)}: difference from {grid.baselines()}{f', with {_intervals(gaps)}' if gaps else ''}."
+
+
+def _intervals(gaps: list[Difference]) -> str:
+    """In the words of a paper."""
+    over = "seeds and test images" if any(gap.images for gap in gaps) else "seeds"
+    return f"95 % intervals (paired over {over}, each comparison alone)"
 
 
 def differences(grid: Grid, names: list[str] | None = None) -> Table | None:

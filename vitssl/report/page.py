@@ -27,6 +27,7 @@ ELSEWHERE = {*(name for names in (FIRST | BESIDE).values() for name in names.val
 FILES = {
     "table.csv": "numbers (CSV)",
     "seeds.csv": "by seed (CSV)",
+    "differences.csv": "differences (CSV)",
     "table.tex": "table (LaTeX)",
     "energy.tex": "energy sentence (LaTeX)",
     "report.md": "Markdown",

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 
 from vitssl.report.collect import Cell
 from vitssl.report.costs import doubt, uncounted
+from vitssl.report.energy_sources import metered
 from vitssl.report.grid import SEED, Grid
 from vitssl.report.label_placement import Point, place_all
 from vitssl.report.panels import is_wide, log_x, panels
@@ -107,7 +108,8 @@ def _same_limits(axes: list[Axes]) -> None:
 
 def _unmarked(grid: Grid, column: Any, name: str) -> str:
     """Why no arm of a column is marked as better and cheaper than others; empty where nothing speaks against it."""
-    return grid.unselected_reason or ("" if name == EXACT else doubt(grid, column))
+    modelled = "energy is modelled, and little else than the time" if name == "accuracy_vs_energy" and not metered(grid.sweep) else ""
+    return grid.unselected_reason or ("" if name == EXACT else doubt(grid, column)) or modelled
 
 
 def front(centres: list[tuple[float, float]], lower_is_better: bool = False) -> list[tuple[float, float]]:

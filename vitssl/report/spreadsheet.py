@@ -1,9 +1,10 @@
-"""The sweep's numbers as CSV: a line for each row of the main table, and one for each model."""
+"""The sweep's numbers as CSV: a line for each row of the main table, for each model, and for each pair that may be compared."""
 
 from __future__ import annotations
 
 import csv
 from io import StringIO
+from itertools import combinations
 from statistics import mean
 
 from vitssl.report import selection
@@ -28,6 +29,23 @@ def by_seed(grid: Grid) -> str:
     """One line per trained model: its seed, every metric of its last stage, and what all of its stages took."""
     places = [(row, column) for row in grid.rows for column in grid.columns]
     return _csv([_model(grid, row, column, cell) for row, column in places for cell in finished(row.columns.get(column, []))])
+
+
+def pairs(grid: Grid) -> str:
+    """One line per two arms of a column of the sweep, and per arm at two columns of one data set: the first minus the second."""
+    within = [(one, other, column, column) for column in grid.columns for one, other in combinations(grid.rows, 2)]
+    columns = combinations(grid.columns, 2) if grid.of_one_set else []
+    across = [(row, row, later, earlier) for earlier, later in columns for row in grid.rows]
+    return _csv([_pair(grid, *pair) for pair in within + across])
+
+
+def _pair(grid: Grid, one: Row, other: Row, column: object, than: object) -> dict[str, object]:
+    gap, second = grid.gap(one, other, column, than), _named(grid, other, than)
+    return {
+        **_named(grid, one, column), **{f"than_{name}": value for name, value in second.items()},
+        "difference": gap and gap.mean, "ci95_low": gap and gap.low, "ci95_high": gap and gap.high,
+        "may_be_chance": gap and gap.open, "seeds": gap and gap.seeds, "interval": gap and gap.how,
+    }  # fmt: skip
 
 
 def _csv(lines: list[dict[str, object]]) -> str:

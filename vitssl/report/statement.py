@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitssl.report.collect import Sweep, add
-from vitssl.report.energy_sources import CPU_POWER, intensities, memory, shares
+from vitssl.report.energy_sources import CPU_POWER, intensities, memory, shares, uneven
 from vitssl.report.tables import hours_name
 from vitssl.report.units import quantity
 from vitssl.words import counted, listed
@@ -22,7 +22,7 @@ def statement(sweep: Sweep) -> str:
     on = listed(event["device"] for run in runs for event in run.of("start"))
     return (
         f"Training the models of this work is estimated to have {used}: {trainings} of {hours} in all"
-        f"{f' on {on}' if on else ''}{shares(sweep).replace('it had', 'each had')}. {_method(sweep)} {_grid(sweep)}"
+        f"{f' on {on}' if on else ''}{shares(sweep, 'each on')}. {_method(sweep)} {_grid(sweep)}"
     )
 
 
@@ -30,7 +30,7 @@ def _method(sweep: Sweep) -> str:
     """What was measured and what modelled, and what the figure leaves out."""
     records = [record for run in sweep.runs.values() for record in run.emissions]
     gpu = ["GPU power was measured with NVML"] if any(record["gpus"] for record in records) else []
-    cpu = f"CPU power was {listed(CPU_POWER[record['cpu_power_source']] for record in records)}"
+    cpu = f"CPU power was {listed(CPU_POWER[record['cpu_power_source']] for record in records)}{uneven(sweep)}"
     version = listed(record["codecarbon"] for record in records)
     parts = listed([*gpu, cpu, f"memory power was {memory(sweep)}"])
     shared = "; CPU and memory energy are each job's share of its node's" if any(record["node_share"] < 1 for record in records) else ""

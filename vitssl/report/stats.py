@@ -11,6 +11,7 @@ from scipy.stats import t
 LEVEL = 0.95
 NORMAL = 1.96  # standard errors to either side of a mean that hold 95 % of what chance gives
 LEAST = 3  # seeds for an interval: of two it reaches nine of their standard deviations to either side, beyond what many metrics can be
+ENOUGH = 5  # seeds; an interval of fewer is so wide that it holds differences which matter
 NOTHING = 1e-9  # of spread: what is left of equal figures that were computed in another order
 
 

@@ -22,7 +22,7 @@ MOST_NAMED = 4  # models
 
 def sentence(grid: Grid) -> str:
     """What speaks against a comparison; empty where nothing does."""
-    losses = _models(grid, _loss, lambda found: found[0] >= UNLEARNED * found[1])
+    losses = unlearned(grid)
     rises = _models(grid, _rise, lambda found: found[0] >= LEAST) if grid.measured.unit == "%" else {}
     said = []
     if losses:
@@ -33,9 +33,14 @@ def sentence(grid: Grid) -> str:
         which = _listed(rises, lambda found: f"by {found[0]:.2f} points over the last {100 * found[1]:.0f} %")
         said.append(f"{'' if said else 'at the end of training '}{grid.measured.name} still rose, {which}")
     if said:
-        text = " and ".join(said)
+        text = "; ".join(said)
         return f"{text[:1].upper()}{text[1:]}: longer training may change the order."
     return f"Whether {grid.measured.name} still rose is not known: runs evaluated it once." if _once(grid) else ""
+
+
+def unlearned(grid: Grid) -> dict[str, tuple[float, float]]:
+    """The models whose labelled images were hardly learned: loss at the end, and that of chance."""
+    return _models(grid, _loss, lambda found: found[0] >= UNLEARNED * found[1])
 
 
 def _models(grid: Grid, find: Callable[..., Any], matters: Callable[[Any], bool]) -> dict[str, Any]:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from vitssl.config.methods import METHODS
-from vitssl.report.collect import RunFolder
-from vitssl.report.costs import macs_ratio
+from vitssl.report.collect import Cell, RunFolder
 from vitssl.report.grid import Grid
 from vitssl.report.rows import Row
 from vitssl.report.table import signed
 from vitssl.report.tables import bracketed
 from vitssl.words import counted, listed
 
-LONGER = 1.1  # times the baseline's multiply-adds, which may have done some of it
 MOST_NAMED = 6  # arms that a sentence names
 CLASSIFY = "classify"
 
@@ -101,17 +100,30 @@ def _several(arms: list[str]) -> str:
 
 def why(grid: Grid, column: Any) -> str:
     """How an arm used images without a label, and how it ended against a baseline that has labels alone."""
-    told, longer = [], False
+    told = []
     for row in grid.rows:
         facts, gap = _more_than_baseline(grid, row, column), grid.against_baseline(row, column)
         if facts and gap and gap.seeds > 1:
-            longer |= (costs := macs_ratio(grid, row, column)) is not None and costs.value > LONGER
-            how = f"{facts.by} {'along with' if facts.joint else 'before'} the labels{'; may be chance' if gap.open else ''}"
+            chance = "; may be chance" if gap.open else ""
+            how = f"{facts.by} {'along with' if facts.joint else 'before'} the labels{_steps(grid, row, column)}{chance}"
             told.append(f"{grid.label(row)} {signed(gap.mean)}{grid.points}{bracketed(gap)} ({how})")
     if not told or len(told) > MOST_NAMED:
         return ""
     begin = f"{place}, with" if (place := grid.place(column)) else "With"
-    return f"{begin} images without a label{', and longer training' * longer}, against {grid.baselines()}: {listed(told)}."
+    return f"{begin} images without a label, against {grid.baselines()}: {listed(told)}."
+
+
+def _steps(grid: Grid, row: Row, column: Any) -> str:
+    """For how many steps each trains with labels, where these are not as many: that is no effect of images without."""
+    own, base = (sum(_labelled_steps(cells[0])) for cells in (row.candidates(column), grid.baseline(row).candidates(column)))
+    return f", with them for {own:,} steps against {base:,}" if own and base and own != base else ""
+
+
+def _labelled_steps(cell: Cell) -> Iterator[int]:
+    """Of its stages that classify."""
+    for _, run in cell.stages:
+        if CLASSIFY in objectives(run) and (starts := run.of("start")):
+            yield starts[-1]["steps"]
 
 
 def _more_than_baseline(grid: Grid, row: Row, column: Any) -> Learned | None:
