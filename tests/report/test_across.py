@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vitssl.report import pareto
+from vitssl.report import pareto, tables
 from vitssl.report.across import dominating, sentence
 from vitssl.report.advice import advice
 from vitssl.report.collect import collect
@@ -62,3 +62,12 @@ def test_what_is_taken_of_a_short_training_says_so(sweep):
         for cell in row.cells:
             cell.last.events.append({"event": "train", "step": 10**6, "time": 2.0, "terms": {"classify": 2.2}})
     assert sentence(grid).endswith(" So for now take patch_size 4, as far as training this short can tell.")
+
+
+def test_the_difference_between_columns_has_a_table(sweep):
+    grid = lay_out(collect(sweep(TOP1, PATCHES, columns="backbone.patch_size")))
+    table = tables.columns(grid)
+    assert table is not None and table.title == "Against patch_size 2" and table.header == ["arm", "patch_size 4"]
+    assert [line[1].text for line in table.rows] == ["+10.00 in each seed", "same in each seed"]
+    alone = sweep({"scratch": 80.0}, {"seed": [0, 1, 2]}, columns=None, name="alone")
+    assert tables.columns(lay_out(collect(alone))) is None

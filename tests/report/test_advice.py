@@ -63,7 +63,7 @@ def test_no_seeds_are_asked_for_while_some_are_to_come_or_where_they_are_enough(
     assert advice(grid(OPEN, make={("ssat", 2): {"status": "waiting"}})) == [""]
     enough = grid({"scratch": lambda at: 80.0 + at["seed"], "ssat": lambda at: 84.1 - at["seed"]}, {"seed": [0, 1, 2, 3, 4]}, name="enough")
     assert advice(enough)[0].startswith(
-        "What to take: scratch where cost matters (its training takes 0.75x the multiply-adds of ssat) and ssat where top-1 does "
+        "For now take scratch where cost matters (its training takes 0.75x the multiply-adds of ssat) and ssat where top-1 does "
         "(its mean is better by 0.10 points, which may be chance). To the sweep's command add equalize"
     )
 

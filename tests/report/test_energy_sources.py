@@ -181,4 +181,4 @@ def test_power_that_a_model_gives_equal_runs_unequally_is_said(sweep, emissions_
     }
     make = {("scratch", seed): {"records": [record]} for seed, record in made.items()}
     grid = lay_out(collect(sweep({"scratch": 80.0}, {"seed": [0, 1]}, columns=None, make=make)))
-    assert ("equal runs up to 2.0 times each other's power" in energy_sources.tracked(grid.sweep)) is told
+    assert ("up to 2.0 times apart in equal runs" in energy_sources.tracked(grid.sweep)) is told

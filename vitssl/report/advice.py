@@ -52,7 +52,8 @@ def recommendation(grid: Grid, column: Any) -> str:
     near, first = level(grid, column), ranked[0]
     row = min(near, key=lambda row: cost[id(row)])
     shares = {id(other): cost[id(other)] / cost[id(first)] for other in ranked}
-    take = f"{begin(grid, column, 'For')} now take" if seeds < ENOUGH else f"{begin(grid, column, 'What')} to take:"
+    open_yet = seeds < ENOUGH or _equal_costs(grid)  # what to type is said
+    take = f"{begin(grid, column, 'For')} now take" if open_yet else f"{begin(grid, column, 'What')} to take:"
     chosen = f"{grid.label(first)}, the best{' mean' if len(near) > 1 else ''}{' and the cheapest' if min(shares.values()) == 1 else ''}"
     if row is not first:
         if grid.settings_of(row, column):

@@ -61,7 +61,7 @@ def uneven(sweep: Sweep) -> str:
                 point = {axis: value for axis, value in cell.axes.items() if axis != "seed"}
                 power_w.setdefault((cell.arm, stage, *point.items()), []).append(3.6e6 * kwh / duration_s)
     worst = max((max(each) / min(each) for each in power_w.values() if min(each)), default=1.0)
-    return f" (equal runs up to {worst:.1f} times each other's power)" if worst > UNEVEN else ""
+    return f" (up to {worst:.1f} times apart in equal runs)" if worst > UNEVEN else ""
 
 
 def metered(sweep: Sweep) -> bool:

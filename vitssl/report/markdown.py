@@ -14,7 +14,8 @@ def markdown(report: Report) -> str:
     grid, front = report.grid, {next(iter(names.values())) for names in FIRST.values()}
     main = [main_table.table(part, report.columns) for part in grid.parts()]
     given = [
-        selection.table(grid), selection.points(grid), main_table.differences(grid, report.columns), *tables.pairs(grid),
+        selection.table(grid), selection.points(grid), main_table.differences(grid, report.columns),
+        *tables.pairs(grid), tables.columns(grid),
         tables.cost(grid),
         evaluations.table(grid), *evaluations.per_class(grid), details.data(grid), details.costs(grid), details.published_costs(grid),
         tables.readings(grid), details.runs(grid.sweep), settings(grid)[0],

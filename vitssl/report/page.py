@@ -142,7 +142,8 @@ def _more(report: Report) -> str:
     sections = {
         "What failed": failures.html(grid.sweep),
         "Chosen and compared" if grid.sweep.facts.get("select") else "Compared": row(
-            *titled(selection.table(grid), selection.points(grid), main_table.differences(grid, report.columns), *tables.pairs(grid))
+            *titled(selection.table(grid), selection.points(grid), main_table.differences(grid, report.columns)),
+            *titled(*tables.pairs(grid), tables.columns(grid)),
         ),
         FURTHER: "" if layout == BESIDE_TABLE else lines(further(grid)),
         "Cost": row(*_cost(grid), *(switch("", names, plots) for words, names in BESIDE.items() if words not in first)),

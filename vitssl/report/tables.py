@@ -162,6 +162,16 @@ def pairs(grid: Grid) -> list[Table]:
     return made
 
 
+def columns(grid: Grid) -> Table | None:
+    """Every arm at the other columns minus itself at the first; None where these are of several data sets, or many."""
+    first, *others = grid.columns
+    if not 0 < len(others) < MOST_PAIRED or not grid.of_one_set:
+        return None
+    rows = [[Entry(grid.label(row)), *(versus(grid.gap(row, row, column, first)) for column in others)] for row in grid.rows]
+    caption = f"Every arm minus itself at {grid.name(first)}, with the 95 % confidence interval in brackets."
+    return Table(f"Against {grid.name(first)}", ["arm", *map(grid.name, others)], rows, caption)
+
+
 def versus(difference: Difference | None) -> Entry:
     """A difference and its interval as a cell, sorted by the difference."""
     return Entry(interval(difference), parts=(difference.mean,)) if difference else Entry()

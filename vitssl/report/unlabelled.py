@@ -11,10 +11,12 @@ from vitssl.config.methods import METHODS
 from vitssl.report.collect import Cell, RunFolder
 from vitssl.report.grid import Grid
 from vitssl.report.rows import Row
+from vitssl.report.schedule import planned
 from vitssl.report.table import signed
 from vitssl.report.tables import bracketed
 from vitssl.words import counted, listed
 
+MANY = 0.05  # of the labels that a baseline sees, by which an arm sees more or fewer
 MOST_NAMED = 6  # arms that a sentence names
 CLASSIFY = "classify"
 
@@ -105,7 +107,7 @@ def why(grid: Grid, column: Any) -> str:
         facts, gap = _more_than_baseline(grid, row, column), grid.against_baseline(row, column)
         if facts and gap and gap.seeds > 1:
             chance = "; may be chance" if gap.open else ""
-            how = f"{facts.by} {'along with' if facts.joint else 'before'} the labels{_steps(grid, row, column)}{chance}"
+            how = f"{facts.by} {'along with' if facts.joint else 'before'} the labels{_labels(grid, row, column)}{chance}"
             told.append(f"{grid.label(row)} {signed(gap.mean)}{grid.points}{bracketed(gap)} ({how})")
     if not told or len(told) > MOST_NAMED:
         return ""
@@ -113,17 +115,18 @@ def why(grid: Grid, column: Any) -> str:
     return f"{begin} images without a label, against {grid.baselines()}: {listed(told)}."
 
 
-def _steps(grid: Grid, row: Row, column: Any) -> str:
-    """For how many steps each trains with labels, where these are not as many: that is no effect of images without."""
-    own, base = (sum(_labelled_steps(cells[0])) for cells in (row.candidates(column), grid.baseline(row).candidates(column)))
-    return f", with them for {own:,} steps against {base:,}" if own and base and own != base else ""
+def _labels(grid: Grid, row: Row, column: Any) -> str:
+    """How often each sees an image with its label, where that is not as often: what follows is no effect of images without."""
+    own, base = (sum(_labels_seen(cells[0])) for cells in (row.candidates(column), grid.baseline(row).candidates(column)))
+    return f", {own:,.0f} labels seen against {base:,.0f}" if own and base and abs(own - base) > MANY * base else ""
 
 
-def _labelled_steps(cell: Cell) -> Iterator[int]:
-    """Of its stages that classify."""
+def _labels_seen(cell: Cell) -> Iterator[float]:
+    """Of its stages that classify, each label as often as it was seen: of images with and without, their share."""
     for _, run in cell.stages:
-        if CLASSIFY in objectives(run) and (starts := run.of("start")):
-            yield starts[-1]["steps"]
+        if CLASSIFY in objectives(run) and (plan := planned(run)):
+            facts = run.job["data"]
+            yield plan[1] * facts["labelled_images"] / facts["train_images"]
 
 
 def _more_than_baseline(grid: Grid, row: Row, column: Any) -> Learned | None:
