@@ -22,7 +22,13 @@ def of_images(one: Sequence[Path], other: Sequence[Path]) -> OfImages | None:
     Returns:
         None where a run saved none, or where they are of other images.
     """
-    arms = [_right(tuple(paths)) for paths in (one, other)]
+    return _of_images(tuple(one), tuple(other))
+
+
+@cache
+def _of_images(one: tuple[Path, ...], other: tuple[Path, ...]) -> OfImages | None:
+    """Once for each pair, which several sentences and tables ask for."""
+    arms = [_right(paths) for paths in (one, other)]
     if any(arm is None for arm in arms):
         return None
     (labels_N, right_SN), (other_labels_N, other_right_SN) = arms
