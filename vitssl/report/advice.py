@@ -70,9 +70,10 @@ def _worse(grid: Grid, column: Any, shares: dict[int, float]) -> str:
     if not gaps:
         return ""
     begin, of_first = " Worse by more than chance, each comparison alone: ", f" the multiply-adds of {grid.label(near[0])}"
-    costs = [f"{shares[id(row)]:.2f}x" for row, *_ in gaps]
     if len(gaps) > MOST_NAMED:
-        return f"{begin}{len(gaps)} arms ({min(costs)} to {max(costs)}{of_first})."
+        costs_of = [shares[id(row)] for row, *_ in gaps]
+        return f"{begin}{len(gaps)} arms ({min(costs_of):.2f}x to {max(costs_of):.2f}x{of_first})."
+    costs = [f"{shares[id(row)]:.2f}x" for row, *_ in gaps]
     costs[0] += of_first  # the first says of what
     told = [
         f"{grid.label(row)} ({cost}) {tables.interval(gap)} against {grid.label(than)}"

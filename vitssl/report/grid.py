@@ -142,8 +142,8 @@ class Grid:
     def compared(self, row: Row, column: Any) -> dict[Any, float]:
         """The scores that rows are ranked by: of the seeds that all rows of a column have, since a seed may draw images and labels too;
         where there is none, no row's mean says more than another's."""
-        own = self.scores(row, column)
-        return {seed: value for seed, value in own.items() if seed in self.seeds_of_all(column)}
+        own, common = self.scores(row, column), self.seeds_of_all(column)
+        return {seed: value for seed, value in own.items() if seed in common}
 
     def seeds_of_all(self, column: Any) -> set[Any]:
         """The seeds of which every row of a column that has any figure has one."""
