@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vitssl.report import pareto, tables
 from vitssl.report.across import dominating, sentence
-from vitssl.report.advice import advice
+from vitssl.report.advice import taken
 from vitssl.report.collect import collect
 from vitssl.report.findings import sentences
 from vitssl.report.grid import lay_out
@@ -22,7 +22,7 @@ def test_an_arm_at_one_value_is_paired_with_itself_at_the_other(sweep):
     assert sentence(grid) == said and said in sentences(grid)
     (row, _) = grid.rows
     assert interval(grid.gap(row, row, 4, 2)) == "+10.00 in each seed" and grid.gap(row, row, 2, 4).mean == -10
-    assert [text for text in advice(grid) if "patch_size 2" in text] == [] and advice(grid)[0].startswith("On patch_size 4, ")
+    assert [text for text in taken(grid) if "patch_size 2" in text] == [] and taken(grid)[0].startswith("On patch_size 4, ")
 
 
 def test_what_is_better_and_costs_more_is_not_taken_for_you(sweep):
@@ -33,7 +33,7 @@ def test_what_is_better_and_costs_more_is_not_taken_for_you(sweep):
         and "take patch_size" not in sentence(grid)
         and "; training takes 1.98x to 2.65x the multiply-adds." in sentence(grid)
     )
-    assert len(advice(grid)) == 2
+    assert len(taken(grid)) == 2
 
 
 def test_the_front_of_panels_of_one_set_is_one(sweep):

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import csv
+
 import pytest
 
-from vitssl.report.advice import advice, recommendation
+from vitssl.report import spreadsheet
+from vitssl.report.advice import next_steps, recommendation, taken
 from vitssl.report.best import best, level
 from vitssl.report.collect import collect
 from vitssl.report.findings import headlines
 from vitssl.report.grid import lay_out
-from vitssl.report.stats import difference
+from vitssl.report.multiple import corrected, holds
+from vitssl.report.stats import difference, holm
+from vitssl.report.tables import pairs
 
 SEEDS = {"seed": [0, 1, 2]}
 MORE = "To the sweep's command add 'axes.seed=[0,1,2,3,4]' for more seeds: finished runs are kept."
@@ -32,8 +37,10 @@ def test_few_seeds_that_cannot_tell_make_one_statement_with_what_to_type(grid):
         "For now take scratch where cost matters (its training takes 0.75x the multiply-adds of ssat) "
         "and ssat where top-1 does (its mean is better by 4.00 points, which may be chance)."
     )
-    both = MORE.replace(" for more seeds", " for more seeds and equalize=macs equal_to=ssat for arms of equal cost")
-    assert headlines(made)[:2] == [found, f"{take} {both}"]
+    needed = "If means and spreads stay as they are, 7 seeds would tell ssat and scratch apart."  # t(6) = 2.447: 4 / sqrt(7) * 2.447 < 4
+    seeds = MORE.replace("4]'", "4,5,6]'")
+    both = seeds.replace(" for more seeds", " for more seeds and equalize=macs equal_to=ssat for arms of equal cost")
+    assert headlines(made)[:3] == [found, take, f"{needed} {both}"]
     assert recommendation(made, None) == take
 
 
@@ -45,7 +52,7 @@ def test_an_arm_that_is_clearly_worse_is_not_among_those_that_are_level(grid):
 def test_of_seeds_that_tell_arms_apart_no_more_are_asked_for(grid):
     made = grid({"scratch": lambda at: 60.0 + at["seed"] % 2, "ssat": lambda at: 82.0 - at["seed"]})
     assert best(made, None).startswith("The best arm by top-1 is ssat: 81.00 ± 1.00 % (3 seeds), +20.67 points against scratch (95 %")
-    assert "axes.seed" not in " ".join(advice(made))
+    assert "axes.seed" not in next_steps(made)
 
 
 def test_two_seeds_name_the_best_mean_without_an_interval(grid):
@@ -56,16 +63,67 @@ def test_two_seeds_name_the_best_mean_without_an_interval(grid):
 
 
 def test_single_seeds_ask_for_more_and_keep_those_that_are_there(grid):
-    assert advice(grid(OPEN, {"seed": [2]})) == [MORE.replace("0,1,2,3,4", "2,0,1,3,4")]
+    assert next_steps(grid(OPEN, {"seed": [2]})) == MORE.replace("0,1,2,3,4", "2,0,1,3,4")
 
 
 def test_no_seeds_are_asked_for_while_some_are_to_come_or_where_they_are_enough(grid):
-    assert advice(grid(OPEN, make={("ssat", 2): {"status": "waiting"}})) == [""]
+    assert next_steps(grid(OPEN, make={("ssat", 2): {"status": "waiting"}})) == ""
     enough = grid({"scratch": lambda at: 80.0 + at["seed"], "ssat": lambda at: 84.1 - at["seed"]}, {"seed": [0, 1, 2, 3, 4]}, name="enough")
-    assert advice(enough)[0].startswith(
-        "For now take scratch where cost matters (its training takes 0.75x the multiply-adds of ssat) and ssat where top-1 does "
-        "(its mean is better by 0.10 points, which may be chance). To the sweep's command add equalize"
+    assert next_steps(enough) == (
+        "If means and spreads stay as they are, more than 100 seeds would tell ssat and scratch apart. "
+        "To the sweep's command add equalize=macs equal_to=ssat for arms of equal cost: finished runs are kept."
     )
+
+
+def test_of_few_more_seeds_that_would_decide_it_asks_though_there_are_five(grid):
+    """Mean 4, standard deviation 4: t(4) = 2.776 reaches 4.97 to either side, and t(6) = 2.447 3.70."""
+    gaps = {0: -1.66, 1: 4.0, 2: 4.0, 3: 4.0, 4: 9.66}
+    made = grid({"scratch": 70.0, "ssat": lambda at: 70.0 + gaps[at["seed"]]}, {"seed": list(gaps)})
+    said = next_steps(made)
+    assert (
+        "7 seeds would tell ssat and scratch apart. To the sweep's command add 'axes.seed=[0,1,2,3,4,5,6]' for more seeds and equalize"
+        in said
+    )
+
+
+ALONE = {  # p of each pair alone: sslft against scratch 0.02, ssat against scratch 0.04, ssat against sslft 0.3
+    "scratch": lambda at: 70.0 + 2 * at["seed"],
+    "sslft": lambda at: 70.0 + 2 * at["seed"] + (4.0, 6.0, 9.0)[at["seed"]],
+    "ssat": lambda at: 70.0 + 2 * at["seed"] + (6.0, 10.0, 6.0)[at["seed"]],
+}
+
+
+def test_what_is_more_than_chance_alone_may_be_chance_among_three_comparisons(grid):
+    """Holm: the least of three p-values is 0.05 at most where it is below 0.05 / 3 alone."""
+    made = grid(ALONE)
+    alone = [made.gap(made.rows[i], made.rows[0], None).p for i in (1, 2)]
+    assert all(0.05 / 3 < p < 0.05 for p in alone)
+    assert "Worse by more than chance: scratch (0.75x the multiply-adds of ssat) \N{MINUS SIGN}7.33" in (said := taken(made)[0])
+    assert "against ssat; Holm's correction for 3 comparisons leaves that open." in said
+    (table,) = pairs(made)
+    assert not table.best
+    assert table.caption.endswith(" After Holm's correction for 3 comparisons none is more than chance (p-values in differences.csv).")
+    rows = list(csv.DictReader(spreadsheet.pairs(made).splitlines()))
+    assert [row["comparisons"] for row in rows] == ["3"] * 3
+    assert sorted(float(row["p_holm"]) for row in rows) == pytest.approx(sorted(holm([float(row["p"]) for row in rows])))
+
+
+def test_what_is_left_of_several_comparisons_is_said_and_bold(grid):
+    made = grid(ALONE | {"scratch": lambda at: 40.0 + 2 * at["seed"]})
+    assert "against ssat, which Holm's correction for 3 comparisons leaves so." in taken(made)[0]
+    (table,) = pairs(made)
+    assert (
+        table.best == {(0, 2), (0, 3), (1, 1), (2, 1)}
+        and "Bold: more than chance after Holm's correction for 3 comparisons" in table.caption
+    )
+
+
+def test_a_best_arm_that_is_so_alone_says_which_may_be_as_good_among_all(grid):
+    others = {"scratch": lambda at: 70.0 + at["seed"], "sslft": lambda at: 70.0 + (1 - at["seed"]) / 9}
+    made = grid(others | {"ssat": lambda at: (75.0, 81.0, 78.0)[at["seed"]]})
+    found, (first, *others) = corrected(made, None), made.ranking(None)
+    assert level(made, None) == [first] and not all(holds(found, first, other) for other in others)
+    assert "may be as good." in best(made, None) and "; after Holm's correction for 3 comparisons " in best(made, None)
 
 
 def test_runs_that_gave_the_same_are_said_to_and_what_may_not_have_worked(grid):

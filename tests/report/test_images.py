@@ -6,9 +6,10 @@ from math import sqrt
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from tests.report.test_evaluations import predictions
-from vitssl.report.advice import advice, recommendation
+from vitssl.report.advice import next_steps, recommendation
 from vitssl.report.best import best
 from vitssl.report.collect import collect
 from vitssl.report.grid import lay_out
@@ -16,6 +17,12 @@ from vitssl.report.images import of_images
 from vitssl.report.stats import Difference, OfImages, difference
 
 PAIRED = "Student's t, paired over 3 seeds"
+NORMAL = scipy.stats.norm.ppf(0.975)
+
+
+def of_half(mean: float, half: float) -> Difference:
+    """Of three seeds whose interval reaches so far to either side."""
+    return Difference(mean, PAIRED, 3, half / scipy.stats.t.ppf(0.975, 2), 2.0)
 
 
 def saved(folder, right_SN, labels_N=None) -> list:
@@ -64,7 +71,7 @@ def test_seeds_that_happen_to_agree_make_no_interval_narrow(tmp_path):
     found = of_images(*(saved(tmp_path / name, arm) for name, arm in zip("ab", arms, strict=True)))
     by_seed = difference(*(dict(enumerate(100 * arm.mean(1))) for arm in arms))
     both = by_seed.over_images(found)
-    assert by_seed.constant and both.high - both.mean == pytest.approx(1.96 * np.hypot(found.error, found.of_seeds))
+    assert by_seed.constant and both.high - both.mean == pytest.approx(NORMAL * np.hypot(found.error, found.of_seeds))
     assert found.of_seeds > 3 and both.open
     said = "chance in single images, since 3 seeds spread less than that, in quadrature with the error over 60 test images"
     assert both.how == said
@@ -99,32 +106,38 @@ def test_an_arm_is_the_best_where_images_and_seeds_say_so(sweep, images, better,
 
 def test_more_seeds_are_not_asked_for_where_the_images_are_too_few(sweep):
     """One image of fifty more, in each seed: whatever further seeds give, fifty images do not tell that from chance."""
-    folder = sweep({"scratch": 40.0, "ssat": 42.0}, {"seed": [0, 1, 2]}, columns=None)
-    assert "For more seeds" in advice(lay_out(collect(folder)))[0] or recommendation(lay_out(collect(folder)), None)
+    folder = sweep({"scratch": 40.0, "ssat": lambda at: 40.0 + 2 * at["seed"]}, {"seed": [0, 1, 2]}, columns=None)
+    assert "for more seeds" in next_steps(lay_out(collect(folder)))
     for arm, right in (("scratch", 20), ("ssat", 21)):
         for path in folder.glob(f"{arm}-*"):
             predictions(path, np.zeros(50, dtype=int), np.where(np.arange(50) < right, 0, 1))
-    assert "For more seeds" not in advice(lay_out(collect(folder)))[0]
+    said = next_steps(lay_out(collect(folder)))
+    assert "for more seeds" not in said
+    needed = 50 * (NORMAL * 2.0 / 2.0) ** 2  # its error over images is that of one of fifty: 2 points, as large as the difference
+    assert (
+        said.startswith("However many seeds there are, 50 test images are too few to tell ssat and scratch apart: more than 190 would.")
+        and 185 < needed < 195
+    )
 
 
 def test_the_interval_is_as_wide_as_both_say():
     """Squares of half widths: 3 over seeds and 4 over images are 5."""
-    seeds = Difference(10.0, 7.0, 13.0, PAIRED, 3)
-    both = seeds.over_images(OfImages(1200, 4 / 1.96, 1.0))
+    seeds = of_half(10.0, 3.0)
+    both = seeds.over_images(OfImages(1200, 4 / NORMAL, 1.0))
     assert (both.low, both.high) == (pytest.approx(5.0), pytest.approx(15.0)) and not both.open
     assert both.how == f"{PAIRED}, in quadrature with the error over 1,200 test images"
-    assert Difference(4.5, 1.5, 7.5, PAIRED, 3).over_images(OfImages(9, 4 / 1.96, 0.0)).open
-    assert seeds.over_images(OfImages(9, 0.0, 0.0)).high == 13.0
-    assert seeds.over_images(OfImages(9, 0.0, 5 / 1.96)).high == pytest.approx(15.0)
+    assert of_half(4.5, 3.0).over_images(OfImages(9, 4 / NORMAL, 0.0)).open
+    assert seeds.over_images(OfImages(9, 0.0, 0.0)).high == pytest.approx(13.0)
+    assert seeds.over_images(OfImages(9, 0.0, 5 / NORMAL)).high == pytest.approx(15.0)
 
 
 def test_of_two_seeds_images_make_no_interval():
-    few = Difference(10.0, None, None, "2 seeds are too few for an interval", 2)
+    few = Difference(10.0, "2 seeds are too few for an interval", 2, 1.0)
     assert few.over_images(OfImages(9, 1.0, 0.0)) == few
 
 
 def test_where_equal_seeds_and_equal_images_leave_no_spread_there_is_no_interval():
-    same = Difference(0.0, None, None, PAIRED, 3, constant=True)
+    same = Difference(0.0, PAIRED, 3)
     assert same.over_images(OfImages(9, 0.0, 0.0)) == same
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from math import sqrt
 
 import pytest
+from scipy.stats import norm, t, ttest_ind, ttest_rel
 
-from vitssl.report.stats import difference, std
+from vitssl.report.stats import Difference, OfImages, difference, holm, std
 
 
 def test_std_divides_by_n_minus_one():
@@ -71,3 +73,58 @@ def test_of_unequal_seeds_those_that_both_have_are_paired():
     assert (more.mean, more.low, more.high, more.how) == (whole.mean, whole.low, whole.high, f"{whole.how} of both")
     few = difference({0: 1.0, 1: 2.0}, {0: 0.0, 1: 0.0, 2: 0.0})
     assert (few.low, few.how) == (None, "2 seeds of both are too few for an interval")
+
+
+def test_p_is_that_of_the_t_tests():
+    a, b = {0: 11.0, 1: 22.0, 2: 33.0, 3: 41.0}, {0: 10.0, 1: 20.0, 2: 30.0, 3: 42.0}
+    assert difference(a, b).p == pytest.approx(ttest_rel(list(a.values()), list(b.values())).pvalue)
+    other = {seed + 9: value for seed, value in b.items()}
+    assert difference(a, other).p == pytest.approx(ttest_ind(list(a.values()), list(b.values()), equal_var=False).pvalue)
+    assert difference({0: 1.0, 1: 2.0}, {0: 0.0, 1: 0.5}).p is None and difference({0: 1.0}, {0: 0.0}).p is None
+
+
+@pytest.mark.parametrize("found", [None, OfImages(300, 0.7, 0.2), OfImages(300, 0.1, 2.0)])
+def test_p_is_below_five_percent_just_where_the_interval_leaves_out_zero(found):
+    draw = random.Random(0)
+    for _ in range(200):
+        gap = difference({seed: draw.gauss(2, 2) for seed in range(4)}, dict.fromkeys(range(4), 0.0))
+        gap = gap.over_images(found) if found else gap
+        assert (gap.p > 0.05) is gap.open
+        assert gap.half(1 - gap.p) == pytest.approx(abs(gap.mean))
+
+
+def test_far_from_chance_p_is_no_less_than_can_be_told():
+    assert 0 < difference({0: 1e6, 1: 1e6, 2: 1e6 + 1e-3}, dict.fromkeys(range(3), 0.0)).over_images(OfImages(9, 0.1, 0.0)).p < 1e-6
+
+
+def test_holm_is_as_its_step_down_loop_has_it():
+    """Reject the least p while it is at most alpha / (number left); a corrected p is the least alpha at which it is rejected."""
+
+    def rejected(p_values, alpha):
+        left, out = sorted(range(len(p_values)), key=lambda i: p_values[i]), set()
+        for rank, i in enumerate(left):
+            if p_values[i] > alpha / (len(left) - rank):
+                break
+            out.add(i)
+        return out
+
+    draw = random.Random(1)
+    for _ in range(200):
+        p_values = [draw.random() ** 3 for _ in range(draw.randint(1, 6))]
+        alpha = draw.random()
+        assert {i for i, p in enumerate(holm(p_values)) if p <= alpha} == rejected(p_values, alpha)
+    assert holm([]) == [] and holm([0.03]) == [0.03]
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+
+
+@pytest.mark.parametrize("found", [None, OfImages(450, 0.8, 0.3)])
+def test_so_many_seeds_are_needed_as_make_the_interval_leave_out_zero(found):
+    """Copies of the same seeds have their mean and, but for n - 1, their spread."""
+    gap = Difference(2.0, "", 4, 3.0, 3.0, found)
+    needed = gap.seeds_needed()
+    halves = []
+    for n in (needed - 1, needed):
+        over_seeds = t.ppf(0.975, n - 1) * 3.0 * sqrt(4 / n)
+        halves.append(sqrt(over_seeds**2 + (norm.ppf(0.975) * found.error) ** 2) if found else over_seeds)
+    assert halves[0] >= 2.0 > halves[1]
+    assert Difference(0.1, "", 4, 3.0, 3.0, found).seeds_needed() is None

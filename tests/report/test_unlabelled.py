@@ -41,9 +41,9 @@ def few(sweep):
 
 
 def test_the_story_is_labels_then_what_came_out_then_what_taught_it(few):
-    first, best, take, why = story(lay_out(collect(few())))
+    first, best, take, _, why = story(lay_out(collect(few())))
     assert first == SEES
-    assert take.startswith("For now take SSAT, the best. Worse by more than chance, each comparison alone: ")
+    assert take.startswith("For now take SSAT, the best. Worse by more than chance: ")
     assert best.startswith("The best arm by top-1 is SSAT: 76.00 ± 1.00 % (3 seeds), +16.00 points against Scratch")
     assert why == (
         "With images without a label, against Scratch: SSL+FT +10.00 points (MAE before the labels, 1,500 labels seen against 3,000) "

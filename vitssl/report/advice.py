@@ -10,32 +10,40 @@ from vitssl.report.across import dominating
 from vitssl.report.best import MOST_NAMED, fewest, level
 from vitssl.report.costs import begin, macs
 from vitssl.report.grid import SEED, Grid
+from vitssl.report.multiple import comparisons, corrected, holds
 from vitssl.report.rows import Row, finished
-from vitssl.report.stats import ENOUGH, LEAST, Difference
+from vitssl.report.stats import ENOUGH, LEAST, MOST, Difference
 from vitssl.words import listed
 
+MANY = 10  # seeds that are worth to be asked for
 UNEQUAL = 1.1  # times the multiply-adds: what is not equal cost
 
 
-def advice(grid: Grid) -> list[str]:
-    """For every column what to take; and what to type for more seeds, where these may decide, and for arms of equal cost."""
-    places = [(part, column) for part in grid.parts() for column in _columns(part)]
-    said = [text for part, column in places if (text := recommendation(part, column))]
-    more = _more_seeds(grid) if any(_undecided(part, column) for part, column in places) else ""
-    added = [words for words in (more, _equal_costs(grid) if said else "") if words]
-    add = f"To the sweep's command add {listed(added)}: finished runs are kept." if added and _all_done(grid) else ""
-    return [*said[:-1], " ".join(filter(None, [*said[-1:], add]))]
+def taken(grid: Grid) -> list[str]:
+    """For every column what to take."""
+    return [text for part, column in _places(grid) if (text := recommendation(part, column))]
+
+
+def next_steps(grid: Grid) -> str:
+    """How many seeds or images would tell what is open yet, and what to type for more seeds, and for arms of equal cost; empty where
+    nothing is open, and where runs are to come, which may decide by themselves."""
+    if any(run.status != "done" for run in grid.sweep.runs.values()):
+        return ""
+    needed = [text for part, column in _places(grid) if (text := _needed(part, column))]
+    more = _more_seeds(grid, max((_wanted(part, column) for part, column in _places(grid)), default=0))
+    added = [words for words in (more, _equal_costs(grid) if taken(grid) else "") if words]
+    return " ".join([*needed, *([f"To the sweep's command add {listed(added)}: finished runs are kept."] if added else [])])
+
+
+def _places(grid: Grid) -> list[tuple[Grid, Any]]:
+    """Every part, and the columns of it of which one may be taken."""
+    return [(part, column) for part in grid.parts() for column in _columns(part)]
 
 
 def _columns(grid: Grid) -> list[Any]:
     """Those of which one may be taken."""
     best = dominating(grid)
     return grid.columns if best is None else [best]
-
-
-def _all_done(grid: Grid) -> bool:
-    """Is nothing to come which may decide by itself?"""
-    return all(run.status == "done" for run in grid.sweep.runs.values())
 
 
 def recommendation(grid: Grid, column: Any) -> str:
@@ -62,6 +70,22 @@ def recommendation(grid: Grid, column: Any) -> str:
     return f"{take} {chosen}.{_worse(grid, column, shares)}"
 
 
+def _needed(grid: Grid, column: Any) -> str:
+    """How many seeds, or test images, would tell the best mean from the next arm that may be as good."""
+    first, *others = level(grid, column) if grid.ranking(column) else [None]
+    gap = grid.gap(first, others[0], column) if first and others else None
+    if not others or gap is None or gap.half() is None or not gap.mean:
+        return ""
+    which = f"{grid.label(first)} and {grid.label(others[0])}"
+    if gap.images and gap.images_half() >= abs(gap.mean):
+        images = float(f"{gap.images * (gap.images_half() / gap.mean) ** 2:.2g}")
+        return (
+            f"{begin(grid, column, 'No')} number of seeds tells {which} apart by {gap.images:,} test images; more than {images:,.0f} would."
+        )
+    seeds = gap.seeds_needed() or f"more than {MOST}"
+    return f"{begin(grid, column, 'If')} means and spreads stay as they are, {seeds} seeds would tell {which} apart."
+
+
 def _worse(grid: Grid, column: Any, shares: dict[int, float]) -> str:
     """The arms that are told from one that may be the best, by how much, and after which share of the best one's training: after all of it
     they may not be."""
@@ -69,17 +93,30 @@ def _worse(grid: Grid, column: Any, shares: dict[int, float]) -> str:
     gaps = [(row, *told) for row in grid.ranking(column) if (told := _told_from(grid, column, row, near))]
     if not gaps:
         return ""
-    begin, of_first = " Worse by more than chance, each comparison alone: ", f" the multiply-adds of {grid.label(near[0])}"
+    of_first = f" the multiply-adds of {grid.label(near[0])}"
     if len(gaps) > MOST_NAMED:
         costs_of = [shares[id(row)] for row, *_ in gaps]
-        return f"{begin}{len(gaps)} arms ({min(costs_of):.2f}x to {max(costs_of):.2f}x{of_first})."
-    costs = [f"{shares[id(row)]:.2f}x" for row, *_ in gaps]
-    costs[0] += of_first  # the first says of what
-    told = [
-        f"{grid.label(row)} ({cost}) {tables.interval(gap)} against {grid.label(than)}"
-        for cost, (row, than, gap) in zip(costs, gaps, strict=True)
-    ]
-    return f"{begin}{listed(told)}."
+        which = f"{len(gaps)} arms ({min(costs_of):.2f}x to {max(costs_of):.2f}x{of_first})"
+    else:
+        costs = [f"{shares[id(row)]:.2f}x" for row, *_ in gaps]
+        costs[0] += of_first  # the first says of what
+        which = listed(
+            f"{grid.label(row)} ({cost}) {tables.interval(gap)} against {grid.label(than)}"
+            for cost, (row, than, gap) in zip(costs, gaps, strict=True)
+        )
+    return f" Worse by more than chance: {which}{_together(grid, column, [(row, than) for row, than, _ in gaps])}."
+
+
+def _together(grid: Grid, column: Any, pairs: list[tuple[Row, Row]]) -> str:
+    """What of it is left where all comparisons of the column are looked at together."""
+    found = corrected(grid, column)
+    left = [row for row, than in pairs if holds(found, row, than) is not False]
+    if len(found) < 2:
+        return ""
+    if len(left) == len(pairs):
+        return f", which {comparisons(found)} leaves so"
+    which = f"what is left is {listed(map(grid.label, left))}" if 0 < len(left) <= MOST_NAMED else f"{len(left)} of them are left"
+    return f"; after {comparisons(found)} {which}" if left else f"; {comparisons(found)} leaves that open"
 
 
 def _told_from(grid: Grid, column: Any, row: Row, near: list[Row]) -> tuple[Row, Difference] | None:
@@ -98,23 +135,26 @@ def _either(grid: Grid, column: Any, row: Row, share: float) -> str:
     return f"{cheap} and {good}"
 
 
-def _undecided(grid: Grid, column: Any) -> bool:
-    """Could more seeds name the best arm of a column? Not where the test images alone are too few."""
+def _wanted(grid: Grid, column: Any) -> int:
+    """Seeds that may name the best arm of a column; 0 where that is clear, or where the test images alone are too few."""
     if not (ranked := grid.ranking(column)):
-        return not grid.unchosen(column) and sum(bool(grid.scores(row, column)) for row in grid.rows) > 1
+        open_yet = not grid.unchosen(column) and sum(bool(grid.scores(row, column)) for row in grid.rows) > 1
+        return ENOUGH if open_yet else 0
     first, *near = level(grid, column)
     gaps = [gap for row in near if (gap := grid.gap(first, row, column))]
-    return fewest(grid, ranked, column) < ENOUGH and any(abs(gap.mean) > gap.images_half or gap.seeds < LEAST for gap in gaps)
+    enough = [count for gap in gaps if gap.half() is not None and (count := gap.seeds_needed()) and count <= MANY]
+    may_tell = fewest(grid, ranked, column) < ENOUGH and any(abs(gap.mean) > gap.images_half() or gap.seeds < LEAST for gap in gaps)
+    return max([*enough, ENOUGH] if may_tell else enough, default=0)
 
 
-def _more_seeds(grid: Grid) -> str:
-    """What makes them enough; empty where seeds are no axis of the sweep, or enough of them."""
+def _more_seeds(grid: Grid, wanted: int) -> str:
+    """What makes them so many; empty where seeds are no axis of the sweep, or already as many."""
     seeds = (grid.sweep.facts.get("axes") or {}).get(SEED) or []
-    if not 0 < len(seeds) < ENOUGH:
+    if not 0 < len(seeds) < wanted:
         return ""
     others = (seed for seed in count() if seed not in seeds)
-    wanted = ",".join(str(seed) for seed in [*seeds, *(next(others) for _ in range(ENOUGH - len(seeds)))])
-    return f"'axes.seed=[{wanted}]' for more seeds"
+    more = ",".join(str(seed) for seed in [*seeds, *(next(others) for _ in range(wanted - len(seeds)))])
+    return f"'axes.seed=[{more}]' for more seeds"
 
 
 def _equal_costs(grid: Grid) -> str:

@@ -6,6 +6,7 @@ from statistics import mean
 from typing import Any
 
 from vitssl.report.grid import Grid
+from vitssl.report.multiple import comparisons, corrected, holds
 from vitssl.report.rows import Row
 from vitssl.report.stats import LEAST, Difference
 from vitssl.report.table import signed
@@ -24,16 +25,47 @@ def best(grid: Grid, column: Any) -> str:
     if len(equal := grid.leaders(column)) > 1:
         return _equal(grid, equal, column)
     first, unit = ranked[0], " %" if grid.measured.unit else ""
-    scores, seeds, near = list(grid.compared(first, column).values()), fewest(grid, ranked, column), level(grid, column)
+    scores, near = list(grid.compared(first, column).values()), level(grid, column)
     shown = f"{grid.label(first)}: {plus_minus(scores)}{unit}"
     if len(near) > 1:
         place = f"{place}, " if (place := grid.place(column)) else ""
-        who = f"{seeds} seeds{_of_all(grid, column)}{_tested(grid, near, column, ' and ')}"
-        how = "cannot tell" if seeds >= LEAST else "are too few to tell"
-        apart = f"{place}{who} {how} {_named(grid, near)} apart in {grid.measured.name}"
-        return f"{apart}; the best mean is that of {shown}{_versus(grid, ranked, column)}."
+        return f"{place}{_level(grid, column, near)}; the best mean is that of {shown}{_versus(grid, ranked, column)}."
     number = f"{counted(len(scores), 'seed')}{_of_all(grid, column)}{_tested(grid, ranked, column, ', ')}"
-    return f"{_on(grid, column, 'the')} best arm by {grid.measured.name} is {shown} ({number}){_versus(grid, ranked, column)}."
+    said = f"{_on(grid, column, 'the')} best arm by {grid.measured.name} is {shown} ({number})"
+    return f"{said}{_versus(grid, ranked, column)}{_together(grid, ranked, column)}."
+
+
+def _together(grid: Grid, ranked: list[Row], column: Any) -> str:
+    """Which arms the best one is told from alone, and not where all comparisons are looked at together."""
+    found, first = corrected(grid, column), ranked[0]
+    near = [row for row in ranked[1:] if holds(found, first, row) is False]
+    return f"; after {comparisons(found)} {_named(grid, near)} may be as good" if near else ""
+
+
+def in_columns(grid: Grid) -> list[str]:
+    """The sentence of every column; one for both of two where the same arms are not told apart."""
+    ranked = {column: grid.ranking(column) for column in grid.columns}
+    if len(ranked) != 2 or not all(ranked.values()) or any(len(grid.leaders(column)) > 1 for column in ranked):
+        return [best(grid, column) for column in grid.columns]
+    near = {column: level(grid, column) for column in ranked}
+    said = {_level(grid, column, [row for row in grid.rows if row in rows]) for column, rows in near.items()}
+    if len(said) != 1 or min(map(len, near.values())) < 2:
+        return [best(grid, column) for column in grid.columns]
+    unit = " %" if grid.measured.unit else ""
+    shown = {column: plus_minus(list(grid.compared(rows[0], column).values())) for column, rows in ranked.items()}
+    means = [
+        f"{grid.place(column).lower()} {grid.label(rows[0])} {shown[column]}{unit}{_versus(grid, rows, column)}"
+        for column, rows in ranked.items()
+    ]
+    return [f"{said.pop()}; the best means: {'; '.join(means)}."]
+
+
+def _level(grid: Grid, column: Any, near: list[Row]) -> str:
+    """Which arms of a column are not told apart, and by what."""
+    seeds = fewest(grid, grid.ranking(column), column)
+    who = f"{seeds} seeds{_of_all(grid, column)}{_tested(grid, near, column, ' and ') if len(near) > 1 else ''}"
+    how = "cannot tell" if seeds >= LEAST else "are too few to tell"
+    return f"{who} {how} {_named(grid, near)} apart in {grid.measured.name}"
 
 
 def _of_all(grid: Grid, column: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 
@@ -47,10 +48,14 @@ def plain(table: Table | None) -> str:
     return render.html(table) if table is not None and table.rows else ""
 
 
-def lines(texts: list[str]) -> str:
-    """A list; a figure stays on a line with its unit and its spread."""
-    items = "".join(f"<li>{UNITS.sub(render.NO_BREAK, render.coded(text))}</li>" for text in texts)
+def lines(texts: list[str], leads: Mapping[str, str] = {}) -> str:
+    """A list, where each text that has a lead begins with it; a figure stays on a line with its unit and its spread."""
+    items = "".join(f"<li>{_lead(leads.get(text))}{UNITS.sub(render.NO_BREAK, render.coded(text))}</li>" for text in texts)
     return f'<ul class="lines">{items}</ul>\n' if texts else ""
+
+
+def _lead(words: str | None) -> str:
+    return f'<b class="lead">{escape(words)}</b> ' if words else ""
 
 
 def definitions(pairs: dict[str, str]) -> str:

@@ -50,6 +50,7 @@ figcaption, .caption { color: var(--soft); font-size: .8rem; line-height: 1.45; 
 .found ul { margin: 0; padding: 0; list-style: none; width: 0; min-width: 100%; }
 .found li { padding: .55rem 0; border-top: 1px solid var(--line); }
 .found li:first-child { font-size: 1.15rem; line-height: 1.4; }
+.lead { display: block; font-size: .78rem; font-weight: 600; color: var(--soft); }
 .front .block + .block, .main section + section { margin-top: 1.8rem; }
 .found, .main, .front { min-width: 0; }
 .row { display: flex; flex-wrap: wrap; gap: 1.6rem 2.5rem; align-items: flex-start; }

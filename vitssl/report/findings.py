@@ -8,8 +8,8 @@ from statistics import mean
 from vitssl.config import Site
 from vitssl.lost import lost_kwh
 from vitssl.report import across, costs, details, greenest, schedule, unfinished, unlabelled
-from vitssl.report.advice import advice
-from vitssl.report.best import best, leading
+from vitssl.report.advice import next_steps, taken
+from vitssl.report.best import in_columns, leading
 from vitssl.report.collect import Sweep, add
 from vitssl.report.grid import SEED, Grid
 from vitssl.report.table import number, signed
@@ -17,7 +17,22 @@ from vitssl.report.tables import hours_name
 from vitssl.report.units import quantity
 from vitssl.words import counted
 
-MOST_HEADLINES = 6  # sentences that a report begins with
+MOST_HEADLINES = 7  # sentences that a report begins with
+LEADS = {
+    "missing": "Missing",
+    "best": "Best arm",
+    "draw": "One draw",
+    "recommended": "What to take",
+    "next": "What would decide",
+    "unfinished": "Length of training",
+    "unselected": "Not selected",
+    "images": "Labels",
+    "costs": "Cost",
+    "why": "Images without labels",
+    "epochs": "Images seen",
+    "paper": "The paper",
+    "total": "In all",
+}  # what a sentence is about, by its subject
 
 
 def sentences(grid: Grid) -> list[str]:
@@ -36,10 +51,17 @@ def headlines(grid: Grid) -> list[str]:
     return first + rest if len(first) < MOST_HEADLINES else first[:-1]  # one sentence makes no section
 
 
+def leads(grid: Grid) -> dict[str, str]:
+    """What a sentence is about, in two words, by the sentence."""
+    named, said = LEADS | {"across": grid.axis_name}, _by_subject(grid) | _shortened(grid)
+    return {line: lead for subject, lines in said.items() if (lead := named.get(subject)) for line in lines}
+
+
 def story(grid: Grid) -> list[str]:
     """What a newcomer reads first: how many labels there are, which arm came out best, which to take, and what used the others."""
     said = _shortened(grid)
-    return [*said["images"], *said["across"], *said["best"], *said["draw"], *said["recommended"], *said["unfinished"], *said["why"]]
+    order = ("images", "across", "best", "draw", "recommended", "next", "unfinished", "why")
+    return [line for subject in order for line in said[subject]]
 
 
 def _shortened(grid: Grid) -> dict[str, list[str]]:
@@ -68,14 +90,15 @@ def _by_subject(grid: Grid) -> dict[str, list[str]]:
         "progress": [progress(grid.sweep)],
         "missing": [_missing(grid)],
         "across": [across.sentence(part) for part in grid.parts()],
-        "best": [best(part, column) for part in grid.parts() for column in grid.columns],
+        "best": [line for part in grid.parts() for line in in_columns(part)],
         "draw": [_one_draw(grid)],
-        "recommended": advice(grid),
+        "recommended": taken(grid),
+        "next": [next_steps(grid)],
         "unfinished": [unfinished.sentence(grid)],
         "unselected": [_unselected(grid)],
         "images": unlabelled.images(grid.parts()[0]),
         "costs": [costs.comparison(part, column) for part in grid.parts() for column in grid.columns],
-        "why": [unlabelled.why(part, column) for part in grid.parts() for column in grid.columns],
+        "why": [unlabelled.why(part, part.columns[0]) for part in grid.parts() if len(part.columns) == 1],  # of several a table says it
         "epochs": [schedule.sentence(grid)],
         "paper": [_against_paper(grid)],
         "total": [_total(grid.sweep), _left_out(grid.sweep), costs.other_work(grid), costs.uncounted(grid)],

@@ -12,6 +12,8 @@ import numpy as np
 from vitssl.report import kept
 from vitssl.report.stats import OfImages
 
+File = tuple[Path, int]  # and when it was last changed, in ns
+
 
 def of_images(one: Sequence[Path], other: Sequence[Path]) -> OfImages | None:
     """What the images on which two arms were evaluated tell of the difference between their accuracies.
@@ -22,13 +24,19 @@ def of_images(one: Sequence[Path], other: Sequence[Path]) -> OfImages | None:
     Returns:
         None where a run saved none, or where they are of other images.
     """
-    return _of_images(tuple(one), tuple(other))
+    saved = [tuple(_file(path) for path in paths) for paths in (one, other)]
+    return _of_images(*saved) if all(paths and all(paths) for paths in saved) else None
+
+
+def _file(path: Path) -> File | None:
+    """None where there is none."""
+    return (path, path.stat().st_mtime_ns) if path.is_file() else None
 
 
 @cache
-def _of_images(one: tuple[Path, ...], other: tuple[Path, ...]) -> OfImages | None:
+def _of_images(one: tuple[File, ...], other: tuple[File, ...]) -> OfImages | None:
     """Once for each pair, which several sentences and tables ask for."""
-    arms = [_right(paths) for paths in (one, other)]
+    arms = [_right(files) for files in (one, other)]
     if any(arm is None for arm in arms):
         return None
     (labels_N, right_SN), (other_labels_N, other_right_SN) = arms
@@ -41,11 +49,9 @@ def _of_images(one: tuple[Path, ...], other: tuple[Path, ...]) -> OfImages | Non
 
 
 @cache
-def _right(paths: tuple[Path, ...]) -> tuple[np.ndarray, np.ndarray] | None:
-    """The class of each image, and of each seed whether it recognised it."""
-    if not paths or not all(path.is_file() for path in paths):
-        return None
-    saved = [kept.predictions(path) for path in paths]
+def _right(files: tuple[File, ...]) -> tuple[np.ndarray, np.ndarray] | None:
+    """The class of each image, and of each seed whether it recognised it; None where seeds are of other images."""
+    saved = [kept.predictions(path) for path, _ in files]
     if any(not np.array_equal(each.labels_N, saved[0].labels_N) for each in saved):
         return None
     return saved[0].labels_N, np.array([each.predicted_N == each.labels_N for each in saved], dtype=float)

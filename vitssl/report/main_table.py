@@ -27,7 +27,7 @@ SEEDS = re.compile(r"^([\d.]+(?: ± [\d.]+)?) \(([^)]*)\)$")  # an accuracy, and
 EQUAL = {"macs": "multiply-adds", "gpu_hours": "hours", "kwh": "energy"}
 MEASURED = {"hours", "kwh", "co2e", "co2e_estimate", "money"}
 SPENT = {"training_macs", *MEASURED}
-UNCORRECTED = "Pairing leaves out what a seed does to all arms; intervals are not corrected for the number of comparisons."
+UNCORRECTED = "Pairing leaves out what a seed does to all arms; each interval is of its comparison alone."
 FEW_KINDS = 6  # of stages, which the caption names
 
 

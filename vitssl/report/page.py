@@ -8,7 +8,7 @@ from html import escape
 from vitssl.report import costs, details, energy_sources, evaluations, failures, main_table, render, seen, selection, tables
 from vitssl.report.blocks import Drawn, copied, definitions, lines, pictures, plain, plot, row, section, switch, titled
 from vitssl.report.css import CSS
-from vitssl.report.findings import further, headlines, progress
+from vitssl.report.findings import further, headlines, leads, progress
 from vitssl.report.grid import SEED, Grid
 from vitssl.report.script import SCRIPT
 from vitssl.report.settings import provenance, settings
@@ -101,12 +101,12 @@ def _first(report: Report) -> str:
     layout, there = _layout(report)
     main = [
         *(section(table.title, plain(table)) for table in made),
-        section(FURTHER, lines(further(report.grid)) if layout == BESIDE_TABLE else ""),
+        section(FURTHER, lines(further(report.grid), leads(report.grid)) if layout == BESIDE_TABLE else ""),
     ]
     shown = {words: switch(f"front-{i}", names, report.plots) for i, (words, names) in enumerate(there.items())}
     plots = "".join(f'<div class="block"><h2>{words}</h2>\n{body}</div>\n' for words, body in shown.items())
     parts = [
-        section("What was found", lines(headlines(report.grid)), "found"),
+        section("What was found", lines(headlines(report.grid), leads(report.grid)), "found"),
         f'<div class="main">\n{"".join(main)}</div>\n',
         f'<section class="front">\n{plots}</section>\n' if plots else "",
     ]
@@ -145,7 +145,7 @@ def _more(report: Report) -> str:
             *titled(selection.table(grid), selection.points(grid), main_table.differences(grid, report.columns)),
             *titled(*tables.pairs(grid), tables.columns(grid)),
         ),
-        FURTHER: "" if layout == BESIDE_TABLE else lines(further(grid)),
+        FURTHER: "" if layout == BESIDE_TABLE else lines(further(grid), leads(grid)),
         "Cost": row(*_cost(grid), *(switch("", names, plots) for words, names in BESIDE.items() if words not in first)),
         "Energy and CO2e, for a paper": copied(statement(grid.sweep)),
         "Learning curves": switch("learning", CURVES, plots),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator
 from io import StringIO
 from itertools import combinations
 from statistics import mean
@@ -14,7 +15,7 @@ from vitssl.report.evaluations import telling
 from vitssl.report.grid import SEED, Grid
 from vitssl.report.rows import Row, cost_of, cost_per_model, finished
 from vitssl.report.schedule import training_macs
-from vitssl.report.stats import std
+from vitssl.report.stats import holm, std
 from vitssl.report.tables import hours_name
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -32,20 +33,26 @@ def by_seed(grid: Grid) -> str:
 
 
 def pairs(grid: Grid) -> str:
-    """One line per two arms of a column of the sweep, and per arm at two columns of one data set: the first minus the second."""
-    within = [(one, other, column, column) for column in grid.columns for one, other in combinations(grid.rows, 2)]
+    """One line per two arms of a column of the sweep, and per arm at two columns of one data set: the first minus the second. What is of
+    one column is corrected for its comparisons together, and what is between columns too."""
+    families = [[(one, other, column, column) for one, other in combinations(grid.rows, 2)] for column in grid.columns]
     columns = combinations(grid.columns, 2) if grid.of_one_set else []
-    across = [(row, row, later, earlier) for earlier, later in columns for row in grid.rows]
-    return _csv([_pair(grid, *pair) for pair in within + across])
+    families.append([(row, row, later, earlier) for earlier, later in columns for row in grid.rows])
+    return _csv([line for family in families for line in _family(grid, family)])
 
 
-def _pair(grid: Grid, one: Row, other: Row, column: object, than: object) -> dict[str, object]:
-    gap, second = grid.gap(one, other, column, than), _named(grid, other, than)
-    return {
-        **_named(grid, one, column), **{f"than_{name}": value for name, value in second.items()},
-        "difference": gap and gap.mean, "ci95_low": gap and gap.low, "ci95_high": gap and gap.high,
-        "may_be_chance": gap and gap.open, "seeds": gap and gap.seeds, "interval": gap and gap.how,
-    }  # fmt: skip
+def _family(grid: Grid, places: list[tuple[Row, Row, object, object]]) -> Iterator[dict[str, object]]:
+    gaps = [grid.gap(one, other, column, than) for one, other, column, than in places]
+    known = [gap.p for gap in gaps if gap and gap.p is not None]
+    together = iter(holm(known))
+    for (one, other, column, than), gap in zip(places, gaps, strict=True):
+        p = gap.p if gap else None
+        yield {
+            **_named(grid, one, column), **{f"than_{name}": value for name, value in _named(grid, other, than).items()},
+            "difference": gap and gap.mean, "ci95_low": gap and gap.low, "ci95_high": gap and gap.high,
+            "p": p, "p_holm": None if p is None else next(together), "comparisons": len(known),
+            "may_be_chance": gap and gap.open, "seeds": gap and gap.seeds, "interval": gap and gap.how,
+        }  # fmt: skip
 
 
 def _csv(lines: list[dict[str, object]]) -> str:

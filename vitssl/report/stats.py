@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import hypot, sqrt
 from statistics import mean, stdev, variance
 
-from scipy.stats import t
+from scipy.optimize import brentq
+from scipy.special import ndtri, stdtrit
 
 LEVEL = 0.95
-NORMAL = 1.96  # standard errors to either side of a mean that hold 95 % of what chance gives
 LEAST = 3  # seeds for an interval: of two it reaches nine of their standard deviations to either side, beyond what many metrics can be
 ENOUGH = 5  # seeds; an interval of fewer is so wide that it holds differences which matter
+MOST = 100  # seeds that anyone would train
 NOTHING = 1e-9  # of spread: what is left of equal figures that were computed in another order
+LEAST_P = 1e-12
 
 
 @dataclass(frozen=True)
@@ -36,29 +40,19 @@ class Difference:
     """Mean of arm minus baseline.
 
     Attributes:
-        low: of the interval; None where it has none, of too few seeds or of differences without any spread.
         how: in words: which seeds the interval is computed from, or why there is none.
         seeds: of the arm that has the fewest.
-        constant: is it the same in every seed?
-        images: that were tested on, where the interval covers which ones they were, too.
-        images_half: how far it would reach to either side by the images alone.
+        error: standard error over seeds; 0 where they all give the same.
+        freedom: degrees of freedom of its Student's t.
+        of_images: what the interval covers of the test images, too.
     """
 
     mean: float
-    low: float | None
-    high: float | None
     how: str
     seeds: int
-    constant: bool = False
-    images: int | None = None
-    images_half: float = 0.0
-
-    @property
-    def open(self) -> bool:
-        """May it be chance which of the two is better?"""
-        if self.low is None or self.high is None:
-            return self.seeds < LEAST or self.mean == 0
-        return self.low <= 0 <= self.high
+    error: float = 0.0
+    freedom: float = 1.0
+    of_images: OfImages | None = None
 
     def over_images(self, found: OfImages) -> Difference:
         """With an interval that covers another draw of test images too, which all seeds share: the squares of half widths add up.
@@ -66,14 +60,86 @@ class Difference:
         Seeds that happen to agree do not make it narrower than what chance does to one image of one seed. It is a little too wide rather
         than too narrow: that chance is in both parts.
         """
-        over_seeds, least = 0.0 if self.high is None else self.high - self.mean, NORMAL * found.of_seeds
-        half = hypot(max(over_seeds, least), NORMAL * found.error)
-        if self.seeds < LEAST or half < NOTHING:
+        both = replace(self, of_images=found)
+        if both.half() is None:
             return self
-        how = self.how if over_seeds >= least else f"chance in single images, since {self.seeds} seeds spread less than that"
-        how += f", in quadrature with the error over {found.count:,} test images"
-        low, high = self.mean - half, self.mean + half
-        return replace(self, low=low, high=high, how=how, constant=False, images=found.count, images_half=NORMAL * found.error)
+        agree = self._over_seeds(LEVEL) < _normal(LEVEL) * found.of_seeds
+        how = f"chance in single images, since {self.seeds} seeds spread less than that" if agree else self.how
+        return replace(both, how=f"{how}, in quadrature with the error over {found.count:,} test images")
+
+    def half(self, level: float = LEVEL) -> float | None:
+        """How far the interval reaches to either side; None where there is none: of too few seeds, or of no width, which would say that
+        all is known."""
+        if self.seeds < LEAST:
+            return None
+        width = self._over_seeds(level)
+        if self.of_images is not None:
+            width = hypot(max(width, _normal(level) * self.of_images.of_seeds), self.images_half(level))
+        return width if width >= NOTHING else None
+
+    def images_half(self, level: float = LEVEL) -> float:
+        """How far it would reach by the images alone, however many seeds there are."""
+        return 0.0 if self.of_images is None else _normal(level) * self.of_images.error
+
+    def _over_seeds(self, level: float) -> float:
+        return float(stdtrit(self.freedom, (1 + level) / 2)) * self.error
+
+    @property
+    def low(self) -> float | None:
+        return None if (half := self.half()) is None else self.mean - half
+
+    @property
+    def high(self) -> float | None:
+        return None if (half := self.half()) is None else self.mean + half
+
+    @property
+    def images(self) -> int | None:
+        """That were tested on, where the interval covers which ones they were, too."""
+        return self.of_images.count if self.of_images else None
+
+    @property
+    def constant(self) -> bool:
+        """Is it the same in every seed?"""
+        return self.seeds > 1 and self.error == 0 and self.of_images is None
+
+    @property
+    def open(self) -> bool:
+        """May it be chance which of the two is better?"""
+        half = self.half()
+        return abs(self.mean) <= half if half is not None else self.seeds < LEAST or self.mean == 0
+
+    @cached_property
+    def p(self) -> float | None:
+        """Two-sided: one minus the level at which an end of the interval is 0; None where it has none."""
+        if self.half() is None:
+            return None
+        if self.half(1 - LEAST_P) < abs(self.mean):
+            return LEAST_P
+        return float(brentq(lambda p: (self.half(1 - p) or 0.0) - abs(self.mean), LEAST_P, 1.0))
+
+    def seeds_needed(self) -> int | None:
+        """The fewest that would tell the two apart, if mean and spread stay as they are; None where MOST would not."""
+        for n in range(LEAST, MOST + 1):
+            share = sqrt(self.seeds / n)
+            found = self.of_images and replace(self.of_images, of_seeds=self.of_images.of_seeds * share)
+            freedom = self.freedom * (n - 1) / (self.seeds - 1)
+            if not replace(self, seeds=n, error=self.error * share, freedom=freedom, of_images=found).open:
+                return n
+        return None
+
+
+def _normal(level: float) -> float:
+    """Standard errors to either side of a mean that hold what chance gives."""
+    return float(ndtri((1 + level) / 2))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """The p-values of several comparisons, corrected so that one that is below 0.05 is so by chance in at most 5 % of such families
+    (S. Holm, Scandinavian Journal of Statistics, 1979)."""
+    corrected, largest = list(p_values), 0.0
+    for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        corrected[i] = largest = min(1.0, max(largest, (len(p_values) - rank) * p_values[i]))
+    return corrected
 
 
 def std(values: list[float]) -> float | None:
@@ -97,28 +163,25 @@ def difference(arm: dict[object, float], baseline: dict[object, float]) -> Diffe
 def _paired(differences: list[float], whose: str) -> Difference:
     centre, n = mean(differences), len(differences)
     if n == 1:
-        return Difference(centre, None, None, f"one seed{whose}", n)
+        return Difference(centre, f"one seed{whose}", n)
     how = f"Student's t, paired over {n} seeds{whose}" if n >= LEAST else f"{n} seeds{whose} are too few for an interval"
-    return _interval(centre, stdev(differences) / sqrt(n), n - 1, how, n)
+    return _spread(centre, how, n, stdev(differences) / sqrt(n), n - 1)
 
 
 def _unpaired(a: list[float], b: list[float]) -> Difference:
     centre, n = mean(a) - mean(b), min(len(a), len(b))
     if n == 1:
-        return Difference(centre, None, None, "one seed in an arm", n)
+        return Difference(centre, "one seed in an arm", n)
     parts = [variance(a) / len(a), variance(b) / len(b)]
     spread = sum(parts)
     # Welch-Satterthwaite; without any spread the degrees of freedom do not matter
     freedom = spread**2 / sum(p**2 / (len(x) - 1) for p, x in zip(parts, (a, b), strict=True)) if spread else 1.0
     how = f"Welch's t over {len(a)} and {len(b)} seeds" if n >= LEAST else f"{n} seeds in an arm are too few for an interval"
-    return _interval(centre, sqrt(spread), freedom, how, n)
+    return _spread(centre, how, n, sqrt(spread), freedom)
 
 
-def _interval(centre: float, error: float, freedom: float, how: str, seeds: int) -> Difference:
-    """None where there is no spread: an interval of no width would say that all is known."""
+def _spread(centre: float, how: str, seeds: int, error: float, freedom: float) -> Difference:
+    """Without what is left of equal figures that were computed in another order."""
     if error < NOTHING:
-        return Difference(0.0 if abs(centre) < NOTHING else centre, None, None, how, seeds, constant=True)
-    if seeds < LEAST:
-        return Difference(centre, None, None, how, seeds)
-    half = float(t.ppf((1 + LEVEL) / 2, freedom)) * error
-    return Difference(centre, centre - half, centre + half, how, seeds)
+        return Difference(0.0 if abs(centre) < NOTHING else centre, how, seeds)
+    return Difference(centre, how, seeds, error, freedom)

@@ -8,6 +8,7 @@ from typing import Any
 from vitssl.report import costs, energy_sources
 from vitssl.report.collect import Cell, Sweep
 from vitssl.report.grid import Grid
+from vitssl.report.multiple import comparisons, corrected, holds
 from vitssl.report.rows import Row, cost_of
 from vitssl.report.stats import Difference, std
 from vitssl.report.table import DASH, NOTE, Entry, Table, figure, signed
@@ -158,7 +159,11 @@ def pairs(grid: Grid) -> list[Table]:
             ]
             title = f"Arms against each other{f', {name}' if (name := grid.name(column)) else ''}"
             caption = "The arm of the line minus that of the column, with the 95 % confidence interval in brackets."
-            made.append(Table(title, ["arm", *map(grid.label, rows)], lines, caption))
+            found = corrected(grid, column)
+            left = {(i, j) for i, one in enumerate(rows) for j, other in enumerate(rows, start=1) if holds(found, one, other)}
+            what = f"Bold: more than chance after {comparisons(found)}" if left else f"After {comparisons(found)} none is more than chance"
+            caption += f" {what} (p-values in differences.csv)." if found else ""
+            made.append(Table(title, ["arm", *map(grid.label, rows)], lines, caption, best=left))
     return made
 
 
