@@ -79,9 +79,8 @@ def _needed(grid: Grid, column: Any) -> str:
     which = f"{grid.label(first)} and {grid.label(others[0])}"
     if gap.images and gap.images_half() >= abs(gap.mean):
         images = float(f"{gap.images * (gap.images_half() / gap.mean) ** 2:.2g}")
-        return (
-            f"{begin(grid, column, 'No')} number of seeds tells {which} apart by {gap.images:,} test images; more than {images:,.0f} would."
-        )
+        few = f"{begin(grid, column, 'However')} many seeds there are, {gap.images:,} test images are too few to tell {which} apart"
+        return f"{few}; it takes more than {images:,.0f}."
     seeds = gap.seeds_needed() or f"more than {MOST}"
     return f"{begin(grid, column, 'If')} means and spreads stay as they are, {seeds} seeds would tell {which} apart."
 
