@@ -34,8 +34,8 @@ def test_few_seeds_that_cannot_tell_make_one_statement_with_what_to_type(grid):
         "+4.00 points against scratch (95 % interval \N{MINUS SIGN}5.94 to +13.94)."
     )
     take = (
-        "For now take scratch where cost matters (its training takes 0.75x the multiply-adds of ssat) "
-        "and ssat where top-1 does (its mean is better by 4.00 points, which may be chance)."
+        "For now take scratch if cost matters (its training takes 0.75x the multiply-adds of ssat) "
+        "and ssat if top-1 does (its mean is better by 4.00 points, which may be chance)."
     )
     needed = "If means and spreads stay as they are, 7 seeds would tell ssat and scratch apart."  # t(6) = 2.447: 4 / sqrt(7) * 2.447 < 4
     seeds = MORE.replace("4]'", "4,5,6]'")

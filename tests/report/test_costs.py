@@ -141,7 +141,7 @@ def noisy(mean: float, spread: float):
 
 def test_the_cheapest_arm_that_may_be_as_good_is_what_to_take(grid):
     close = grid(top1={"scratch": noisy(89.8, -1.0), "ssat": noisy(90.0, 1.0)})
-    assert recommendation(close, None).startswith("For now take scratch where cost matters (its training takes 0.75x the multiply-adds")
+    assert recommendation(close, None).startswith("For now take scratch if cost matters (its training takes 0.75x the multiply-adds")
     clear = grid(top1={"scratch": noisy(80.0, 1.0), "ssat": noisy(90.0, 1.0)})
     assert recommendation(clear, None) == (
         "For now take ssat, the best. Worse by more than chance: scratch (0.75x the multiply-adds of ssat) "

@@ -273,7 +273,7 @@ def test_a_spreadsheet_has_every_seed_with_all_that_was_measured(sweep):
     assert [(line["arm"], line["seed"], float(line["test_top1"])) for line in lines] == [
         ("sslft", "0", 70.0), ("sslft", "1", 70.0), ("ssat", "0", 80.0),
     ]  # fmt: skip
-    assert lines[0]["run"] == "sslft-finetune-0" and lines[0]["steps"] == "500+500"
+    assert lines[0]["run"] == "sslft-finetune-0" and (lines[0]["steps_pretrain"], lines[0]["steps"]) == ("500", "500")
     first = grid.rows[0].cells[0]
     assert float(lines[0]["training_macs"]) == training_macs(first) and float(lines[0]["kwh"]) == cost_of(first)["energy_kwh"]
 

@@ -19,7 +19,7 @@ from vitssl.report.collect import collect
 from vitssl.report.grid import lay_out
 from vitssl.report.page import compared
 
-VOID = {"input", "meta", "br", "path", "use"}
+VOID = {"input", "meta", "br", "path", "use", "wbr"}
 
 
 class Balanced(HTMLParser):
@@ -111,10 +111,25 @@ def test_a_numeric_row_axis_becomes_a_line_in_every_column(sweep):
     assert lines == [[[10, 10], [20, 20]], [[10, 15], [20, 25]]]
 
 
-def test_an_axis_of_whole_numbers_has_whole_ticks(sweep):
-    laid_out = lay_out(collect(sweep({"ssat": 80.0}, {"epochs": [1, 2, 3], "seed": [0]}, columns="epochs")))
+@pytest.mark.parametrize("values", [[1, 2, 3], [2, 4], [0.25, 0.5, 0.75]])
+def test_an_axis_has_a_tick_at_each_of_few_values(sweep, values):
+    """And none between, where nothing was run."""
+    laid_out = lay_out(collect(sweep({"ssat": 80.0}, {"epochs": values, "seed": [0]}, columns="epochs")))
+    assert list(plots.draw(laid_out)["accuracy_by_axis"][1].axes[0].get_xticks()) == values
+
+
+def test_an_axis_of_many_whole_numbers_has_whole_ticks(sweep):
+    values = [1, 2, *range(3, 40, 3)]
+    laid_out = lay_out(collect(sweep({"ssat": 80.0}, {"epochs": [*values, 19], "seed": [0]}, columns="epochs")))
     ticks = plots.draw(laid_out)["accuracy_by_axis"][1].axes[0].get_xticks()
     assert all(tick == int(tick) for tick in ticks)
+
+
+def test_panels_of_one_curve_have_the_same_limits_where_all_columns_are_of_one_set(sweep):
+    folder = sweep({"ssat": lambda at: 20.0 * at["depth"]}, {"depth": [1, 4], "seed": [0]}, columns="depth")
+    first, second = plots.draw(lay_out(collect(folder)))["learning_curves"][1].axes[:4:3] or [None, None]
+    assert first.get_ylabel() == second.get_ylabel() == "test top-1, %" and first.get_ylim() == second.get_ylim()
+    assert first.get_ylim()[1] > 79
 
 
 def test_curves_are_means_over_seeds_as_far_as_all_have_come(sweep):

@@ -129,8 +129,8 @@ def _either(grid: Grid, column: Any, row: Row, share: float) -> str:
     best = grid.ranking(column)[0]
     gap, first = grid.gap(best, row, column), grid.label(best)
     assert gap is not None
-    cheap = f"{grid.label(row)} where cost matters (its training takes {share:.2f}x the multiply-adds of {first})"
-    good = f"{first} where {grid.measured.name} does (its mean is better by {abs(gap.mean):.2f}{grid.points}, which may be chance)"
+    cheap = f"{grid.label(row)} if cost matters (its training takes {share:.2f}x the multiply-adds of {first})"
+    good = f"{first} if {grid.measured.name} does (its mean is better by {abs(gap.mean):.2f}{grid.points}, which may be chance)"
     return f"{cheap} and {good}"
 
 

@@ -93,6 +93,8 @@ def _draw(grid: Grid, label: str, places: Places, whole: Callable[[RunFolder], f
             _draw_stages(axis, row.columns.get(column, []), curves[name], places, whole, style["color"], style["alpha"])
         axis.set(title="all columns" if name in shared else grid.name(column), xlabel=label, ylabel=name)
     _line_up(axes[: len(panels)], [column for column, _ in panels])
+    if grid.of_one_set:
+        _level(axes[: len(panels)], [name for _, name in panels])
     if whole is _epochs_in_all:
         for axis in axes[: len(panels)]:
             axis.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -140,6 +142,15 @@ def _line_up(axes: list[Axes], columns: list[Any]) -> None:
             margin = 0.02 * (max(drawn) - min(drawn)) or 0.5
             for axis in mine:
                 axis.set_xlim(min(drawn) - margin, max(drawn) + margin)
+
+
+def _level(axes: list[Axes], names: list[str]) -> None:
+    """The same vertical limits for all panels of a curve, whose columns are of the same images."""
+    for name in dict.fromkeys(names):
+        mine = [axis for axis, of in zip(axes, names, strict=True) if of == name]
+        low, high = zip(*(axis.get_ylim() for axis in mine), strict=True)
+        for axis in mine:
+            axis.set_ylim(min(low), max(high))
 
 
 def _legend(figure: Figure, grid: Grid, rows: list[Row]) -> None:

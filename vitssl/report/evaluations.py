@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,11 @@ from vitssl.config.evals import FIRST, KINDS, METRICS
 from vitssl.report import kept
 from vitssl.report.collect import Cell, RunFolder
 from vitssl.report.grid import Grid
+from vitssl.report.stats import difference
 from vitssl.report.style import COLOURS, INK, WHITE
 from vitssl.report.table import DASH, NOTE, Entry, Table
-from vitssl.report.tables import LOWER_IS_BETTER, plus_minus, which
+from vitssl.report.tables import LOWER_IS_BETTER, plus_minus, versus, which
+from vitssl.words import listed
 
 MOST_CLASSES, NAMED_CLASSES, MOST_PANELS = 100, 30, 6  # in a confusion matrix; with their names beside it; panels in a figure
 MOST_COUNTED = 10_000  # classes that are counted against one another: 800 MB
@@ -55,6 +56,22 @@ def table(grid: Grid) -> Table | None:
         f"NLL: mean cross-entropy; AUC: one class against the rest, averaged; ECE: 15 bins. {LOWER_IS_BETTER}"
     )
     return Table("Evaluations", header, rows, caption, left=frozenset(range(5))).trimmed()
+
+
+def differences(grid: Grid) -> Table | None:
+    """Every arm minus its baseline in the metrics of the test split besides the sweep's; None where there are no others."""
+    rows = []
+    for row, column, done in grid.models():
+        if (base := grid.baseline(row)) is not None:
+            told = telling(done[0].last, "test", done[0].last.metrics("test"))
+            known = [key for key in METRICS if key in told and ("test", key) != grid.metric]
+            gaps = {key: difference(*(grid.scores(of, column, "test", key) for of in (row, base))) for key in known}
+            rows.append([*which(grid, row, column), *(versus(gaps.get(key)) for key in METRICS)])
+    if not any(entry.text != DASH for row in rows for entry in row[2:]):
+        return None
+    caption = f"With the 95 % confidence interval over seeds, each comparison alone. {LOWER_IS_BETTER}"
+    header = ["arm", grid.axis_name, *(metric.title for metric in METRICS.values())]
+    return Table(f"Other metrics against {grid.baselines()}", header, rows, caption, left=frozenset({0, 1})).trimmed()
 
 
 def telling(run: RunFolder, name: str, metrics: dict[str, float]) -> dict[str, float]:
@@ -137,24 +154,17 @@ def confusion(done: list[Cell], evaluator: str) -> Confusion | None:
     paths = [cell.last.path / f"predictions-{evaluator}.npz" for cell in done]
     if not paths or not all(path.is_file() for path in paths):
         return None
-    first, *others = [_saved(path).classes for path in paths]
-    if len(first) > MOST_COUNTED or any(classes != first for classes in others):
+    saved = [kept.predictions(path) for path in paths]
+    classes = saved[0].classes
+    if len(classes) > MOST_COUNTED or any(each.classes != classes for each in saved):
         return None
-    read = [_counts(path) for path in paths]
-    return Confusion(read[0][0], np.mean([counts_KK for _, counts_KK in read], axis=0))
+    return Confusion(classes, np.mean([_counts(each) for each in saved], axis=0))
 
 
-@cache
-def _saved(path: Path) -> kept.Predictions:
-    return kept.predictions(path)
-
-
-@cache
-def _counts(path: Path) -> tuple[list[str], np.ndarray]:
-    saved = _saved(path)
+def _counts(saved: kept.Predictions) -> np.ndarray:
     counts_KK = np.zeros((len(saved.classes), len(saved.classes)), dtype=np.int64)
     np.add.at(counts_KK, (saved.labels_N, saved.predicted_N), 1)
-    return saved.classes, counts_KK
+    return counts_KK
 
 
 @dataclass
@@ -205,7 +215,7 @@ def _side_by_side(matrices: list[Matrix]) -> Table:
     header = ["class", "images", *["recall %", "precision %", "F1 %"] * len(matrices)]
     groups = [("", 2), *((m.arm + m.evaluator, 3) for m in matrices)]
     title = f"Classes of {matrices[0].column}" if matrices[0].column else "Classes"
-    return Table(title, header, rows, f"After the last epoch, {WHERE}", groups)
+    return Table(title, header, rows, f"After the last epoch, {WHERE}{_never(matrices)}", groups)
 
 
 def _worst(grid: Grid, matrices: list[Matrix]) -> Table:
@@ -215,8 +225,21 @@ def _worst(grid: Grid, matrices: list[Matrix]) -> Table:
         for k in np.argsort(m.confusion.recall_K, kind="stable")[:LOWEST]
     ]
     header = ["arm", grid.axis_name, "evaluator", "class", "images", "recall %", "precision %", "F1 %"]
-    caption = f"The {LOWEST} classes of lowest recall after the last epoch, {WHERE}"
+    caption = f"The {LOWEST} classes of lowest recall after the last epoch, {WHERE}{_never(matrices)}"
     return Table("Classes", header, rows, caption, left=frozenset({0, 1, 2, 3})).trimmed()
+
+
+def _never(matrices: list[Matrix]) -> str:
+    """Classes that a model took no image for."""
+    told = []
+    for matrix in matrices:
+        lacking = [name for name, count in zip(matrix.confusion.classes, matrix.confusion.counts_KK.sum(0), strict=True) if not count]
+        if lacking:
+            which_of = listed(lacking) if len(lacking) <= MOST_BESIDE else f"{len(lacking)} of {len(matrix.confusion.classes)} classes"
+            told.append(f"{matrix.title} never predicts {which_of}")
+    if len(told) > MOST_BESIDE:
+        told = [*told[:MOST_BESIDE], f"{len(told) - MOST_BESIDE} more models lack classes too"]
+    return f" {'; '.join(told)}." if told else ""
 
 
 def _quality(c: Confusion, k: int) -> list[Entry]:

@@ -11,6 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,12 @@ def predictions(path: Path) -> Predictions:
     Raises:
         ConfigError: it is damaged, or not as this version writes it.
     """
+    return _predictions(path, path.stat().st_mtime_ns)
+
+
+@cache
+def _predictions(path: Path, changed_ns: int) -> Predictions:
+    """Once for all parts of a report, as long as the file is not written anew."""
     classes, labels_N, predicted_N = _arrays(path, ("classes", "labels", "predicted"))
     if classes.ndim != 1 or classes.dtype.kind != "U":
         refuse(path, "classes is not a list of names")

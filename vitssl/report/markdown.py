@@ -17,7 +17,8 @@ def markdown(report: Report) -> str:
         selection.table(grid), selection.points(grid), main_table.differences(grid, report.columns),
         *tables.pairs(grid), tables.columns(grid),
         tables.cost(grid),
-        evaluations.table(grid), *evaluations.per_class(grid), details.data(grid), details.costs(grid), details.published_costs(grid),
+        evaluations.table(grid), evaluations.differences(grid), *evaluations.per_class(grid), details.data(grid),
+        details.costs(grid), details.published_costs(grid),
         tables.readings(grid), details.runs(grid.sweep), settings(grid)[0],
     ]  # fmt: skip
     return "\n\n".join(
@@ -31,6 +32,7 @@ def markdown(report: Report) -> str:
             *_part("Energy and CO2e, for a paper", statement(grid.sweep)),
             *(f"## {table.title}\n\n{render.markdown(table)}" for table in given if table is not None and table.rows),
             *(_picture(report, name) for name in report.plots if name not in front),
+            *_part("Settings that do not differ", _list([f"{name}: {text}" for name, text in settings(grid)[1].items()])),
             *_part("Provenance", _list([f"{name}: {text}" for name, text in provenance(grid).items()])),
             *_part("Notes", _list(notes(grid))),
         ]

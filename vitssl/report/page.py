@@ -149,7 +149,9 @@ def _more(report: Report) -> str:
         "Cost": row(*_cost(grid), *(switch("", names, plots) for words, names in BESIDE.items() if words not in first)),
         "Energy and CO2e, for a paper": copied(statement(grid.sweep)),
         "Learning curves": switch("learning", CURVES, plots),
-        "Evaluations": row(plain(evaluations.table(grid)), *titled(*evaluations.per_class(grid)), plot("confusion", plots)),
+        "Evaluations": row(
+            plain(evaluations.table(grid)), *titled(evaluations.differences(grid), *evaluations.per_class(grid)), plot("confusion", plots)
+        ),
         "What training saw": pictures(seen.views(grid), "The first images of the first batch, as the network sees them."),
         "Reconstructions": pictures(seen.reconstructions(grid), RECONSTRUCTED),
         "Analyses": row(*(plot(name, plots) for name in plots if name not in ELSEWHERE)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 WIDTHS_IN = {1: 4.25, 2: 6.6, 3: 13.2, 4: 13.2}  # by panels side by side: three figures, two or one fill a page
 DECADES = 300  # up to this ratio a logarithmic axis has ticks at 2 and 5 too
+TICK = 0.06  # of a linear axis, which a tick and its label take
 WIDE = 20  # from this ratio of the largest value to the smallest on, an axis is logarithmic
 
 
@@ -23,6 +25,12 @@ def panels(count: int, height: float = 3.2, share_y: bool = False) -> tuple[Figu
     for spare in axes[count:]:
         spare.set_visible(False)
     return figure, axes
+
+
+def _apart(values: list[Any]) -> bool:
+    """Is there room for a tick at every value of a linear axis?"""
+    ordered = sorted(set(values))
+    return all(TICK * (ordered[-1] - ordered[0]) <= after - before for before, after in pairwise(ordered))
 
 
 def is_wide(values: list[float]) -> bool:
@@ -45,5 +53,7 @@ def log_if_wide(axis: Axes, values: list[Any], name: str) -> None:
         axis.set_xscale("log")
         axis.set_xticks(values, [f"{value:g}" for value in values])
         axis.minorticks_off()
+    elif _apart(values):
+        axis.set_xticks(values, [f"{value:g}" for value in values])
     elif all(isinstance(value, int) for value in values):
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -17,6 +17,7 @@ from vitssl.words import counted
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?")
 INTERVAL = re.compile(r"^(\S+ )(\[.*\])$")
 UNIT, NO_BREAK = re.compile(r"(?<=^[kMGT]) "), "\N{NO-BREAK SPACE}"  # the space between a prefix and what it counts
+FIELD = re.compile(r"(?<=[a-z0-9])[._](?=[a-z])")  # after which a field's name may go on in another line
 GAP = 2  # letters between columns of a terminal
 MOST_UNBROKEN = 32  # letters of an arm's name that stand in one line of a terminal
 STYLES = {PUBLISHED: "italic blue", NOTE: "dim", BAD: "bold red"}
@@ -50,6 +51,7 @@ def _html_cell(table: Table, row: int, column: int, entry: Entry) -> str:
     value = None if column in table.left else sorted_by(entry)
     data = "" if value is None else f' data-value="{value:.12g}"'
     text = INTERVAL.sub(r'\1<span class="interval">\2</span>', escape(entry.text))  # which has a line of its own on a phone
+    text = FIELD.sub(r"\g<0><wbr>", text) if column == 0 else text
     text = f'<a href="{escape(entry.link)}">{text}</a>' if entry.link else text
     return f'<{tag} class="{classes}"{data}>{text}</{tag.split()[0]}>'
 

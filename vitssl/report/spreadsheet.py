@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import StringIO
 from itertools import combinations
 from statistics import mean
 
 from vitssl.report import selection
-from vitssl.report.collect import Cell
+from vitssl.report.collect import Cell, RunFolder
 from vitssl.report.costs import images_per_s, macs
 from vitssl.report.evaluations import telling
 from vitssl.report.grid import SEED, Grid
@@ -78,8 +78,8 @@ def _model(grid: Grid, row: Row, column: object, cell: Cell) -> dict[str, object
     return {
         **_named(grid, row, column), "seed": cell.axes.get(SEED), "run": run.path.name,
         **{f"{name}_{key}": value for name, of in metrics.items() for key, value in of.items() if isinstance(value, int | float)},
-        "epochs": "+".join(f"{each.done['epochs']:g}" for _, each in cell.stages if "epochs" in each.done),
-        "steps": "+".join(str(each.done["step"]) for _, each in cell.stages), "training_macs": training_macs(cell),
+        **_by_stage(cell, "epochs", lambda each: each.done.get("epochs")), **_by_stage(cell, "steps", lambda each: each.done["step"]),
+        "training_macs": training_macs(cell),
         _hours(grid): cost["device_hours"], "kwh": cost["energy_kwh"], "kg_co2e_tracked": cost["co2e_kg"],
     }  # fmt: skip
 
@@ -103,20 +103,30 @@ def _line(grid: Grid, row: Row, column: object) -> dict[str, object]:
         "ci95_high": difference and difference.high,
         "interval": difference and difference.how,
         **selection.numbers(grid, row, column),
-        "params_train": _total(done, "params_train"), "params_inference": _inference(done, "params_inference"),
+        **_of_first(done, "params_train"), "params_inference": _inference(done, "params_inference"),
         "activations_inference": _inference(done, "activations_inference"),
-        "macs_train_forward": _total(done, "macs_train_forward"), "macs_inference": _inference(done, "macs_inference"),
+        **_of_first(done, "macs_train_forward"), "macs_inference": _inference(done, "macs_inference"),
         "training_macs": macs(done),
-        _hours(grid): cost.get("device_hours"), "gpu_kwh": cost.get("gpu_kwh"),
+        _hours(grid): cost.get("device_hours"), f"{_hours(grid)}_std": _spread(done, "device_hours"), "gpu_kwh": cost.get("gpu_kwh"),
         "cpu_kwh": cost.get("cpu_kwh"), "ram_kwh": cost.get("ram_kwh"), "kwh": cost.get("energy_kwh"),
+        "kwh_std": _spread(done, "energy_kwh"),
         "kg_co2e_tracked": cost.get("co2e_kg"), "kg_co2e_estimate": cost.get("estimate_kg") or None, "money": cost.get("money") or None,
         "inference_images_per_s": images_per_s(grid, done[0])[0] if done else None,
     }  # fmt: skip
 
 
-def _total(done: list, key: str) -> str | None:
-    """A chain's stages joined by a plus, as the table shows them."""
-    return "+".join(str(run.cost[key]) for _, run in done[0].stages) if done else None
+def _by_stage(cell: Cell, name: str, value: Callable[[RunFolder], object]) -> dict[str, object]:
+    """Of the last stage by that name alone; of earlier ones with the stage's behind it."""
+    *earlier, (_, last) = cell.stages
+    return {name: value(last), **{f"{name}_{stage}": value(run) for stage, run in earlier}}
+
+
+def _of_first(done: list[Cell], name: str) -> dict[str, object]:
+    return _by_stage(done[0], name, lambda run: run.cost[name]) if done else {name: None}
+
+
+def _spread(done: list[Cell], cost: str) -> float | None:
+    return std([cost_of(cell)[cost] for cell in done])
 
 
 def _inference(done: list, key: str) -> int | None:

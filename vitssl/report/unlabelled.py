@@ -80,7 +80,7 @@ def _images(grid: Grid, column: Any) -> str:
     groups: dict[int, list[str]] = {}
     for arm, facts in by_arm.items():
         groups.setdefault(facts.unlabelled, []).append(arm)
-    number, drawn = counted(labelled.pop(), "labelled image"), " (others with each seed)" if redrawn(grid) else ""
+    number, drawn = counted(labelled.pop(), "labelled image"), " (drawn anew with each seed)" if redrawn(grid) else ""
     (least, arms), *others = sorted(groups.items())
     first = f"{_several(arms)} {'learns' if len(arms) == 1 else 'learn'} from {number}"
     first += f" and from {least:,} without a label{drawn}" if least else f" alone{drawn}"
