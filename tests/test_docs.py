@@ -144,8 +144,28 @@ def test_the_readme_is_short_and_links_to_what_is_there() -> None:
 
 
 def test_the_readme_says_what_to_type_for_every_method() -> None:
-    rows = [f"| {m.title}: {m.about} | `{m.words}`{f' ({m.note})' if m.note else ''} | `{m.sweep}` |" for m in METHODS]
-    assert [line for line in PAGES[0].read_text().splitlines() if re.match(r"\| [A-Z]", line)] == rows
+    """By the name of an arm, or by fields where it is none; and what the fields of an arm are the sweeps' page says."""
+    fields = {m.title: f"`{m.words}`{f' ({m.note})' if m.note else ''}" for m in METHODS}
+    short = [
+        f"| {m.title}: {m.about} | {f'`{m.arm}`' if m.arm else fields[m.title]} | [{m.sweep}](sweeps/{m.sweep}.yaml) |" for m in METHODS
+    ]
+    assert table_rows(PAGES[0]) == short
+    whole = [f"| {m.title} | {fields[m.title]} |" for m in METHODS]
+    assert [row for row in table_rows(ROOT / "sweeps" / "README.md") if row in whole] == whole
+
+
+def table_rows(page: Path) -> list[str]:
+    return [line for line in page.read_text().splitlines() if re.match(r"\| [A-Z]", line)]
+
+
+def test_the_arm_of_a_method_trains_its_objectives() -> None:
+    arms = yaml.safe_load((ROOT / "sweeps" / "methods.yaml").read_text())["arms"]
+    for m in (m for m in METHODS if m.arm and "stages" not in m.fields):
+        wanted = m.fields.get("objectives", {}).keys() | {name.split(".")[1] for name in m.fields if name.startswith("objectives.")}
+        stages = arms[m.arm]["stages"].values()
+        trained = {name for stage in stages for name in stage.get("objectives", {})}
+        trained |= {name.split(".")[1] for stage in stages for name in stage if name.startswith("objectives.")}
+        assert wanted <= trained, m.title
 
 
 def test_yaml_of_the_docs_is_yaml() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from math import sqrt
 
+import numpy as np
 import pytest
 from scipy.stats import norm, t, ttest_ind, ttest_rel
 
@@ -117,7 +118,7 @@ def test_holm_is_as_its_step_down_loop_has_it():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
 
 
-@pytest.mark.parametrize("found", [None, OfImages(450, 0.8, 0.3)])
+@pytest.mark.parametrize("found", [None, OfImages(450, 0.8, 0.5)])
 def test_so_many_seeds_are_needed_as_make_the_interval_leave_out_zero(found):
     """Copies of the same seeds have their mean and, but for n - 1, their spread."""
     gap = Difference(2.0, "", 4, 3.0, 3.0, found)
@@ -125,6 +126,22 @@ def test_so_many_seeds_are_needed_as_make_the_interval_leave_out_zero(found):
     halves = []
     for n in (needed - 1, needed):
         over_seeds = t.ppf(0.975, n - 1) * 3.0 * sqrt(4 / n)
-        halves.append(sqrt(over_seeds**2 + (norm.ppf(0.975) * found.error) ** 2) if found else over_seeds)
+        over_images = norm.ppf(0.975) * sqrt(0.8**2 - 0.5**2 + 0.5**2 * 4 / n) if found else 0.0
+        halves.append(sqrt(over_seeds**2 + over_images**2))
     assert halves[0] >= 2.0 > halves[1]
     assert Difference(0.1, "", 4, 3.0, 3.0, found).seeds_needed() is None
+
+
+def test_what_more_seeds_leave_of_the_error_over_images_is_what_images_are_for_an_arm():
+    """Simulated: of few seeds that are right of an image by chance, the error over images of very many of them."""
+    draw = np.random.default_rng(0)
+    N, truth_N = 4000, 0.3 * draw.standard_normal(4000)
+    few_SN, many_SN = (truth_N + draw.standard_normal((seeds, N)) for seeds in (4, 400))
+
+    def found(gap_SN):
+        error = gap_SN.mean(0).std(ddof=1) / sqrt(N)
+        return OfImages(N, error, sqrt(gap_SN.var(0, ddof=1).mean() / len(gap_SN) / N))
+
+    few, many = found(few_SN), found(many_SN)
+    assert few.of_many(sqrt(4 / 400)).error == pytest.approx(many.error, rel=0.1) and few.error > 1.5 * many.error
+    assert few.of_many().error == pytest.approx(0.3 / sqrt(N), rel=0.15)

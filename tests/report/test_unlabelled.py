@@ -11,7 +11,7 @@ from tests.report.conftest import data_facts
 from vitssl import report
 from vitssl.report import unlabelled
 from vitssl.report.collect import collect
-from vitssl.report.findings import headlines, story
+from vitssl.report.findings import further, headlines, story
 from vitssl.report.grid import lay_out
 
 ARMS = [{"name": "scratch", "row": "Scratch"}, {"name": "sslft", "row": "SSL+FT"}, {"name": "ssat", "row": "SSAT"}]
@@ -57,7 +57,8 @@ def test_a_terminal_ends_with_the_story_and_a_page_begins_with_it(few):
     lines = report.summary(folder, width=1000).strip().splitlines()
     assert [line.strip() for line in lines[-len(said) :]] == said
     assert "".join(lines).count(SEES) == 1
-    assert set(said) <= set(headlines(lay_out(collect(folder))))
+    page = [*headlines(lay_out(collect(folder))), *further(lay_out(collect(folder)))]
+    assert set(said) <= set(page) and page[0] == said[1]
 
 
 def test_whatever_comes_out_is_said(few):

@@ -12,7 +12,7 @@ import yaml
 
 @dataclass(frozen=True)
 class Method:
-    """A method: what it does, the fields that make a Run of it (or the stages of an arm), and a sweep that has it whole."""
+    """A method: what it does, the fields that make a Run of it (or the stages of an arm), and a sweep that has it as its paper does."""
 
     title: str
     about: str  # what is learnt, in a clause
@@ -20,6 +20,7 @@ class Method:
     sweep: str
     also: tuple[str, ...] = ()  # further names that people type
     note: str = ""
+    arm: str = ""  # of sweeps/methods.yaml; empty where it is a network, or a way to evaluate one
 
     @property
     def words(self) -> str:
@@ -42,6 +43,7 @@ METHODS = (
         "classification and a self-supervised task (here MAE) at once",
         {"objectives": {"classify": {"weight": 0.1}, "mae": {"weight": 0.9}}},
         "ssat_vs_sslft",
+        arm="ssat",
     ),
     Method(
         "SSL+FT",
@@ -50,6 +52,7 @@ METHODS = (
         "own_images",
         ("pretraining", "finetuning"),
         "the stages of an arm",
+        arm="mae",
     ),
     Method(
         "Drloc",
@@ -57,9 +60,10 @@ METHODS = (
         {"objectives": {"classify": {}, "drloc": {}}},
         "drloc_scratch",
         ("vt_drloc",),
+        arm="drloc",
     ),
-    Method("GMML", "reconstruct blocks of the image that were replaced", {"objectives.gmml": {}}, "gmml_small"),
-    Method("LUT", "MAE that also trains the tokens that are not masked", {"objectives.lut": {}, **_TWO_VIEWS}, "lut_imagenet"),
+    Method("GMML", "reconstruct blocks of the image that were replaced", {"objectives.gmml": {}}, "gmml_small", arm="gmml"),
+    Method("LUT", "MAE that also trains the tokens that are not masked", {"objectives.lut": {}, **_TWO_VIEWS}, "lut_imagenet", arm="lut"),
     Method(
         "MT-SiT",
         "SiT with tokens that choose what they see",
@@ -69,19 +73,22 @@ METHODS = (
             "backbone": {"reg_tokens": 1, "masked_tokens": {}},
         },
         "mt_cifar",
+        arm="mt_sit",
     ),
     Method(
         "MT-DINO",
         "DINO with such tokens",
         {"objectives": {"dino": {}, "masked_tokens": {"second": "second"}}, "backbone.masked_tokens": {}, **_CROPS},
         "mt_imagenet",
+        arm="mt_dino",
     ),
-    Method("MAE", "reconstruct hidden patches from few visible ones", {"objectives.mae": {}}, "ssat_sota"),
+    Method("MAE", "reconstruct hidden patches from few visible ones", {"objectives.mae": {}}, "ssat_sota", arm="mae"),
     Method(
         "SimMIM",
         "reconstruct hidden patches by one linear layer",
         {"objectives.mae": {"mask_ratio": 0.6, "hide": "mask", "decoder": "pixel_shuffle", "loss": "l1"}},
         "lut_simmim",
+        arm="simmim",
     ),
     Method(
         "ConvMAE",
@@ -90,13 +97,14 @@ METHODS = (
         "ssat_backbones",
         ("mcmae",),
     ),
-    Method("SimCLR", "tell an image's two views from other images", {"objectives.simclr": {}, **_TWO_VIEWS}, "ssat_tasks"),
-    Method("DINO", "views and crops as a slowly moving teacher sees them", {"objectives.dino": {}, **_CROPS}, "mt_imagenet"),
+    Method("SimCLR", "tell an image's two views from other images", {"objectives.simclr": {}, **_TWO_VIEWS}, "ssat_tasks", arm="simclr"),
+    Method("DINO", "views and crops as a slowly moving teacher sees them", {"objectives.dino": {}, **_CROPS}, "mt_imagenet", arm="dino"),
     Method(
         "SiT",
         "reconstruct corrupted views, and tell them from other images",
         {"objectives.sit": {}, "data.views.main.count": 2, "backbone.reg_tokens": 1},
         "mt_cifar",
+        arm="sit",
     ),
     Method(
         "SL-ViT",
@@ -104,6 +112,7 @@ METHODS = (
         {"backbone": {"tokenizer": "shifted", "attention": "local"}},
         "ssat_sota",
         ("spt", "lsa", "spt_lsa"),
+        arm="sl_vit",
     ),
     Method(
         "Locality guidance",
@@ -112,6 +121,7 @@ METHODS = (
         "ssat_sota",
         ("guidance",),
         "RUN: the folder of a trained resnet56",
+        arm="locality",
     ),
     Method(
         "DeiT",

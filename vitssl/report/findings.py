@@ -17,7 +17,7 @@ from vitssl.report.tables import hours_name
 from vitssl.report.units import quantity
 from vitssl.words import counted
 
-MOST_HEADLINES = 7  # sentences that a report begins with
+MOST_HEADLINES = 5  # sentences that a report begins with
 LEADS = {
     "missing": "Missing",
     "best": "Best arm",
@@ -96,8 +96,8 @@ def _by_subject(grid: Grid) -> dict[str, list[str]]:
         "next": [next_steps(grid)],
         "unfinished": [unfinished.sentence(grid)],
         "unselected": [_unselected(grid)],
-        "images": unlabelled.images(grid.parts()[0]),
         "costs": [costs.comparison(part, column) for part in grid.parts() for column in grid.columns],
+        "images": unlabelled.images(grid.parts()[0]),
         "why": [unlabelled.why(part, part.columns[0]) for part in grid.parts() if len(part.columns) == 1],  # of several a table says it
         "epochs": [schedule.sentence(grid)],
         "paper": [_against_paper(grid)],

@@ -101,7 +101,7 @@ def _first(report: Report) -> str:
     layout, there = _layout(report)
     main = [
         *(section(table.title, plain(table)) for table in made),
-        section(FURTHER, lines(further(report.grid), leads(report.grid)) if layout == BESIDE_TABLE else ""),
+        section(FURTHER, lines(further(report.grid)) if layout == BESIDE_TABLE else ""),
     ]
     shown = {words: switch(f"front-{i}", names, report.plots) for i, (words, names) in enumerate(there.items())}
     plots = "".join(f'<div class="block"><h2>{words}</h2>\n{body}</div>\n' for words, body in shown.items())
@@ -145,7 +145,7 @@ def _more(report: Report) -> str:
             *titled(selection.table(grid), selection.points(grid), main_table.differences(grid, report.columns)),
             *titled(*tables.pairs(grid), tables.columns(grid)),
         ),
-        FURTHER: "" if layout == BESIDE_TABLE else lines(further(grid), leads(grid)),
+        FURTHER: "" if layout == BESIDE_TABLE else lines(further(grid)),
         "Cost": row(*_cost(grid), *(switch("", names, plots) for words, names in BESIDE.items() if words not in first)),
         "Energy and CO2e, for a paper": copied(statement(grid.sweep)),
         "Learning curves": switch("learning", CURVES, plots),

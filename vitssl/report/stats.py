@@ -34,6 +34,12 @@ class OfImages:
     error: float
     of_seeds: float
 
+    def of_many(self, share: float = 0.0) -> OfImages:
+        """As it would be of so many more seeds that their standard error is this share of what it is: what chance in single seeds adds
+        to the error over images goes with it, and how hard images are for one arm alone stays."""
+        of_seeds = share * self.of_seeds
+        return replace(self, error=hypot(sqrt(max(0.0, self.error**2 - self.of_seeds**2)), of_seeds), of_seeds=of_seeds)
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -74,12 +80,12 @@ class Difference:
             return None
         width = self._over_seeds(level)
         if self.of_images is not None:
-            width = hypot(max(width, _normal(level) * self.of_images.of_seeds), self.images_half(level))
+            width = hypot(max(width, _normal(level) * self.of_images.of_seeds), _normal(level) * self.of_images.error)
         return width if width >= NOTHING else None
 
-    def images_half(self, level: float = LEVEL) -> float:
-        """How far it would reach by the images alone, however many seeds there are."""
-        return 0.0 if self.of_images is None else _normal(level) * self.of_images.error
+    def images_half(self) -> float:
+        """How far it would reach however many seeds there were: by the images alone."""
+        return 0.0 if self.of_images is None else _normal(LEVEL) * self.of_images.of_many().error
 
     def _over_seeds(self, level: float) -> float:
         return float(stdtrit(self.freedom, (1 + level) / 2)) * self.error
@@ -121,7 +127,7 @@ class Difference:
         """The fewest that would tell the two apart, if mean and spread stay as they are; None where MOST would not."""
         for n in range(LEAST, MOST + 1):
             share = sqrt(self.seeds / n)
-            found = self.of_images and replace(self.of_images, of_seeds=self.of_images.of_seeds * share)
+            found = self.of_images and self.of_images.of_many(share)
             freedom = self.freedom * (n - 1) / (self.seeds - 1)
             if not replace(self, seeds=n, error=self.error * share, freedom=freedom, of_images=found).open:
                 return n
