@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 
@@ -274,10 +275,24 @@ def run_folder(path: Path) -> Path:
             every = f"{plain}-*" if all(run.name.startswith(f"{plain.name}-") for run in begun) else f"{plain}*"
             several = f"name one, such as {begun[0]}, or where several may be named {every}"
             raise ConfigError(f"{path} begins the names of {len(begun)} runs; {several}")
+        if near := _most_alike(path):
+            raise ConfigError(f"there is no folder {path}; name a run, such as {near}")
     found = sorted(path.glob("*/*/run.yaml")) or sorted((Path("runs") / path.name).glob("*/run.yaml"))
     if not (path / "run.yaml").is_file() and found:
         raise ConfigError(f"{path} is not a run folder; name one, such as {found[0].parent}")
     return path
+
+
+def _most_alike(path: Path) -> Path | None:
+    """The run beside a path that is not there, or in the folders beside, whose name is most like it."""
+    places = (
+        (path.parent, "*/run.yaml"),
+        (path.parent, "*/*/run.yaml"),
+        (path.parent.parent, "*/*/run.yaml"),
+        (Path("runs"), "*/*/run.yaml"),
+    )
+    there = next((runs for folder, pattern in places if (runs := sorted(str(found.parent) for found in folder.glob(pattern)))), [])
+    return next(map(Path, get_close_matches(str(path), there, n=1, cutoff=0.0)), None)
 
 
 def load(folder: str | Path, checkpoint: str = state.LAST, device: str = "auto", ema: bool = False, weights: str = "model") -> Trained:
