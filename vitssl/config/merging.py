@@ -174,7 +174,8 @@ def _meant(value: Any, options: tuple[str, ...]) -> str:
     other = VALUES_ALSO_CALLED.get(plain)
     timms = plain.replace("deit", "vit", 1)  # vit_tiny_patch16_224; a DeiT without its token is a ViT
     begun = [name for name in options if timms == name or timms.startswith(f"{name}_")]
-    near = [other] if other in options else begun or closest(plain, options)
+    alike = [name for name in closest(plain, options) if name[0] == plain[0]]  # convnext_tiny is no slip for vit_tiny
+    near = [other] if other in options else begun or alike
     return f" (did you mean {near[0]}?)" if near else ""
 
 
