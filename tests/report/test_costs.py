@@ -70,10 +70,10 @@ def test_a_table_says_that_its_hours_do_not_compare_the_arms_and_a_papers_leaves
     assert warning not in main_table.table(doubted, ["accuracy", "training_macs"]).caption
     assert warning in tables.cost(doubted).caption and warning in plots.draw(doubted)["energy_by_component"][0]
     assert "do not compare" not in tables.cost(believed).caption + plots.draw(believed)["energy_by_component"][0]
-    assert main_table.for_paper(believed)[0].header[-2:] == ["Wh", "g CO2e"] and "compare" not in main_table.table(believed).caption
-    paper, caption = main_table.for_paper(doubted)
+    assert latex.for_paper(believed)[0].header[-2:] == ["Wh", "g CO2e"] and "compare" not in main_table.table(believed).caption
+    paper, caption = latex.for_paper(doubted)
     assert paper.header == ["arm", "top-1 %", "against scratch", "TMACs of training"] and caption.endswith("; costs of training one model.")
-    paper, caption = main_table.for_paper(doubted, ["accuracy", "kwh"])
+    paper, caption = latex.for_paper(doubted, ["accuracy", "kwh"])
     assert paper.header[-1] == "Wh" and caption.endswith("; measured hours and energy do not compare the arms.")
 
 

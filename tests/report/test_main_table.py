@@ -187,7 +187,7 @@ def test_bold_are_those_that_the_seeds_tell_from_the_others(sweep):
     top1 = {"scratch": 80.0, "sslft": 90.0, "ssat": lambda at: 90.0 + at["seed"]}
     grid = lay_out(collect(sweep(top1, {"seed": [0, 1, 2]}, columns=None)))
     assert {row for row, _ in main_table.table(grid).best} == {1, 2}
-    caption = main_table.for_paper(grid)[1]
+    caption = latex.for_paper(grid)[1]
     assert "over 3 seeds; in brackets 95 % intervals (paired over seeds, each comparison alone) of the difference from " in caption
     near = lay_out(collect(sweep({"sslft": 90.0, "ssat": top1["ssat"]}, {"seed": [0, 1, 2]}, columns=None, baseline="sslft", name="near")))
     assert main_table.table(near).best == set()

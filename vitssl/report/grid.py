@@ -13,7 +13,7 @@ from vitssl.config.evals import METRICS, Metric, metric_parts
 from vitssl.report.collect import Arm, Cell, Sweep
 from vitssl.report.hyperparameters import fields_between, fields_between_arms, is_setting, sets_hyperparameters
 from vitssl.report.images import of_images
-from vitssl.report.rows import Row, Selection, finished
+from vitssl.report.rows import Row, changes_nothing, finished, without
 from vitssl.report.stats import Difference, difference
 from vitssl.words import listed
 
@@ -270,8 +270,8 @@ def lay_out(sweep: Sweep) -> Grid:
     rows, laid_out = [], Grid(sweep, columns, row_axes, [])
     for arm in sweep.arms:
         of_arm = [cell for cell in sweep.cells if cell.arm == arm.name]
-        for idle in [a for a in row_axes if a not in laid_out.of_equal_cost and _changes_nothing(of_arm, a)]:
-            of_arm = [replace(cell, axes=_without(cell.axes, idle)) for cell in of_arm if cell.axes[idle] == of_arm[0].axes[idle]]
+        for idle in [a for a in row_axes if a not in laid_out.of_equal_cost and changes_nothing(of_arm, a)]:
+            of_arm = [replace(cell, axes=without(cell.axes, idle)) for cell in of_arm if cell.axes[idle] == of_arm[0].axes[idle]]
         of_row = [a for a in row_axes if of_arm and a in of_arm[0].axes]
         points = list(dict.fromkeys(tuple(cell.axes.get(a) for a in of_row) for cell in of_arm)) or [()]
         for point in points:
@@ -281,29 +281,5 @@ def lay_out(sweep: Sweep) -> Grid:
     laid_out.rows += rows
     if select:
         for row in rows:
-            _choose(row, select, laid_out.metric[1])
+            row.choose(select, laid_out.metric[1])
     return laid_out
-
-
-def _changes_nothing(cells: list[Cell], axis: str) -> bool:
-    """Has an arm the same runs at all values of an axis, such as one of an objective's field where that objective is not on?"""
-    runs: dict[Any, set[tuple[Any, ...]]] = {}
-    for cell in cells:
-        rest = tuple(_without(cell.axes, axis).items())
-        runs.setdefault(cell.axes.get(axis), set()).add((rest, tuple(run.path for _, run in cell.stages)))
-    return len(runs) > 1 and all(others == runs[cells[0].axes[axis]] for others in runs.values())
-
-
-def _without(axes: dict[str, Any], name: str) -> dict[str, Any]:
-    return {axis: value for axis, value in axes.items() if axis != name}
-
-
-def _choose(row: Row, select: list[str], metric: str) -> None:
-    """Keep of every column the cells of the point that is best on held-out images."""
-    for column, cells in row.columns.items():
-        points: dict[tuple[Any, ...], list[Cell]] = {}
-        for cell in cells:
-            points.setdefault(tuple(cell.axes[axis] for axis in select), []).append(cell)
-        row.selections[column] = Selection(points, metric)
-        chosen = row.selections[column].best("val")
-        row.columns[column] = [] if chosen is None else points[chosen]

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 
 from vitssl.report import costs, main_table, selection, tables
 from vitssl.report.grid import Grid
+from vitssl.report.stats import Difference
 from vitssl.report.table import DASH, MINUS, PUBLISHED, Entry, Table
 from vitssl.report.tables import hours_name
+from vitssl.words import counted
 
 TEX = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", MINUS: r"$-$", DASH: "--",
@@ -30,6 +32,7 @@ class Fit:
     width_pt: float
 
 
+SEEDS = re.compile(r"^([\d.]+(?: ± [\d.]+)?) \(([^)]*)\)$")  # an accuracy, and of how many seeds it is
 COLUMN_PT, PAGE_PT = 229.0, 469.0  # of LaTeX's own article, whose columns are the narrowest of the usual classes
 FITS = (
     Fit("table", r"\small", 0.9, 4.0, COLUMN_PT),
@@ -47,7 +50,7 @@ def paper(grid: Grid, names: list[str] | None = None) -> str:
         ConfigError: a column that does not exist.
     """
     label = re.sub(r"[\W_]+", "-", grid.sweep.name)
-    parts = [latex(*main_table.for_paper(part, names), f"{label}-{i}" if i else label) for i, part in enumerate(grid.parts())]
+    parts = [latex(*for_paper(part, names), f"{label}-{i}" if i else label) for i, part in enumerate(grid.parts())]
     if len(grid.columns) > 1 and names is None:
         parts += _beside_several_columns(grid, label)
     if (chosen := selection.table(grid)) is not None:
@@ -58,7 +61,7 @@ def paper(grid: Grid, names: list[str] | None = None) -> str:
 def _beside_several_columns(grid: Grid, label: str) -> list[str]:
     """What a table of several columns of the sweep has no room for: differences from the baseline, and what the arms cost."""
     gaps, cost = tables.differences(grid), tables.cost(grid)
-    compared = main_table.compared(grid)
+    caption = compared(grid)
     spent = [c for c, name in enumerate(cost.header) if c < 2 or "of training" in name or name.startswith("against ")]
     if not costs.doubted(grid):
         spent += [
@@ -66,9 +69,47 @@ def _beside_several_columns(grid: Grid, label: str) -> list[str]:
         ]
     made = replace(cost.pick(sorted(set(spent))), groups=[])
     return [
-        *([latex(gaps.without("interval"), compared, f"{label}-differences")] if gaps else []),
+        *([latex(gaps.without("interval"), caption, f"{label}-differences")] if gaps else []),
         *([latex(made, "Cost of training one model, all its stages.", f"{label}-cost")] if made.rows else []),
     ]
+
+
+def for_paper(grid: Grid, names: list[str] | None = None) -> tuple[Table, str]:
+    """The table without what a short caption can say: the number of seeds, where all arms have as many. And that caption.
+
+    What was measured and does not compare the arms is there only if it is asked for by name.
+    """
+    doubted = main_table.MEASURED if costs.doubted(grid) else set()
+    names = names or [name for name in main_table.usual(grid) if name not in {"difference", *doubted}]
+    made = main_table.table(grid, names)
+    counts = {match[2] for row in made.rows for entry in row if (match := SEEDS.match(entry.text))}
+    seeds = "mean ± std over the seeds (their number)"
+    if len(counts) == 1 and (count := counts.pop()).isdecimal():
+        seeds = f"mean ± std over {counted(int(count), 'seed')}" if count != "1" else "one seed"
+        made.rows = [[replace(entry, text=SEEDS.sub(r"\1", entry.text)) for entry in row] for row in made.rows]
+    printed = "; italics: printed in the paper" if any(entry.kind == PUBLISHED for row in made.rows for entry in row) else ""
+    at = f" at {grid.part}" if grid.part else ""
+    bold = f"; bold: {main_table.bold(made.best)}" if made.best else ""
+    gaps = [gap for row in grid.rows for column in grid.columns if (gap := grid.against_baseline(row, column))]
+    against = ""
+    if "baseline" in names and (found := [gap for gap in gaps if gap.low is not None]):
+        against = f"; in brackets {_intervals(found)} of the difference from {grid.baselines()}"
+    spent = "; costs of training one model" if main_table.SPENT & set(names) else ""
+    spent += "; measured hours and energy do not compare the arms" if doubted & set(names) else ""
+    return made, f"{main_table.title(grid)}{main_table.tested(grid)}{at}: {seeds}{against}{bold}{printed}{spent}."
+
+
+def compared(grid: Grid) -> str:
+    """The caption of a paper's table of differences from the baseline."""
+    gaps = [gap for row in grid.rows for column in grid.columns if (gap := grid.against_baseline(row, column)) and gap.low is not None]
+    given = f", with {_intervals(gaps)}" if gaps else ""
+    return f"{main_table.title(grid)}{main_table.tested(grid)}: difference from {grid.baselines()}{given}."
+
+
+def _intervals(gaps: list[Difference]) -> str:
+    """In the words of a paper."""
+    over = "seeds and test images" if any(gap.images for gap in gaps) else "seeds"
+    return f"95 % intervals (paired over {over}, each comparison alone)"
 
 
 def latex(table: Table, caption: str, label: str) -> str:

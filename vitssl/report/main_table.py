@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
@@ -16,14 +15,12 @@ from vitssl.report.best import level
 from vitssl.report.collect import Cell
 from vitssl.report.grid import Grid
 from vitssl.report.rows import Row, cost_per_model, finished
-from vitssl.report.stats import Difference
 from vitssl.report.table import BAD, DASH, NOTE, PUBLISHED, Entry, Table, figure, signed
 from vitssl.report.tables import LOWER_IS_BETTER, chosen_over, currency, hours_name, plus_minus, versus
 from vitssl.report.units import fit
 from vitssl.report.unlabelled import redrawn
 from vitssl.words import counted
 
-SEEDS = re.compile(r"^([\d.]+(?: ± [\d.]+)?) \(([^)]*)\)$")  # an accuracy, and of how many seeds it is
 EQUAL = {"macs": "multiply-adds", "gpu_hours": "hours", "kwh": "energy"}
 MEASURED = {"hours", "kwh", "co2e", "co2e_estimate", "money"}
 SPENT = {"training_macs", *MEASURED}
@@ -46,7 +43,7 @@ def table(grid: Grid, names: list[str] | None = None) -> Table:
     Raises:
         ConfigError: another name.
     """
-    names = check(names) if names else _usual(grid)
+    names = check(names) if names else usual(grid)
     once = [name for name in names if len(grid.columns) > 1 and _equal(grid, name)]
     each = [name for name in names if name not in once]
     places = [(column, name) for column in grid.columns for name in each] + [(grid.columns[0], name) for name in once]
@@ -61,46 +58,9 @@ def table(grid: Grid, names: list[str] | None = None) -> Table:
     return fit(made.trimmed())
 
 
-def for_paper(grid: Grid, names: list[str] | None = None) -> tuple[Table, str]:
-    """The table without what a short caption can say: the number of seeds, where all arms have as many. And that caption.
-
-    What was measured and does not compare the arms is there only if it is asked for by name.
-    """
-    doubted = MEASURED if costs.doubted(grid) else set()
-    names = names or [name for name in _usual(grid) if name not in {"difference", *doubted}]
-    made = table(grid, names)
-    counts = {match[2] for row in made.rows for entry in row if (match := SEEDS.match(entry.text))}
-    seeds = "mean ± std over the seeds (their number)"
-    if len(counts) == 1 and (count := counts.pop()).isdecimal():
-        seeds = f"mean ± std over {counted(int(count), 'seed')}" if count != "1" else "one seed"
-        made.rows = [[replace(entry, text=SEEDS.sub(r"\1", entry.text)) for entry in row] for row in made.rows]
-    printed = "; italics: printed in the paper" if any(entry.kind == PUBLISHED for row in made.rows for entry in row) else ""
-    at = f" at {grid.part}" if grid.part else ""
-    bold = f"; bold: {_bold(made.best)}" if made.best else ""
-    gaps = [gap for row in grid.rows for column in grid.columns if (gap := grid.against_baseline(row, column))]
-    against = ""
-    if "baseline" in names and (found := [gap for gap in gaps if gap.low is not None]):
-        against = f"; in brackets {_intervals(found)} of the difference from {grid.baselines()}"
-    spent = "; costs of training one model" if SPENT & set(names) else ""
-    spent += "; measured hours and energy do not compare the arms" if doubted & set(names) else ""
-    return made, f"{_title(grid)}{_tested(grid)}{at}: {seeds}{against}{bold}{printed}{spent}."
-
-
-def compared(grid: Grid) -> str:
-    """The caption of a paper's table of differences from the baseline."""
-    gaps = [gap for row in grid.rows for column in grid.columns if (gap := grid.against_baseline(row, column)) and gap.low is not None]
-    return f"{_title(grid)}{_tested(grid)}: difference from {grid.baselines()}{f', with {_intervals(gaps)}' if gaps else ''}."
-
-
-def _intervals(gaps: list[Difference]) -> str:
-    """In the words of a paper."""
-    over = "seeds and test images" if any(gap.images for gap in gaps) else "seeds"
-    return f"95 % intervals (paired over {over}, each comparison alone)"
-
-
 def differences(grid: Grid, names: list[str] | None = None) -> Table | None:
     """From the baseline, where a table with the columns of these names does not say them."""
-    return None if "baseline" in (names or _usual(grid)) else tables.differences(grid)
+    return None if "baseline" in (names or usual(grid)) else tables.differences(grid)
 
 
 def check(names: list[str]) -> list[str]:
@@ -116,7 +76,7 @@ def check(names: list[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _usual(grid: Grid) -> list[str]:
+def usual(grid: Grid) -> list[str]:
     """Of one column of the sweep its costs too; of several the accuracies alone are wide enough. Epochs where they differ."""
     texts = {_epochs(grid, row, column).text for row in grid.rows for column in grid.columns}
     first = ["accuracy", "paper", "difference", *(["epochs"] if len(texts - {DASH}) > 1 else [])]
@@ -138,7 +98,7 @@ def _best(grid: Grid, places: list[tuple[Any, str]]) -> set[tuple[int, int]]:
     return {(grid.rows.index(row), c) for column, c in accuracies for row in _ahead(grid, column)}
 
 
-def _bold(best: set[tuple[int, int]]) -> str:
+def bold(best: set[tuple[int, int]]) -> str:
     several = len(best) > len({column for _, column in best})
     return f"the best mean{', and those whose distance from it may be chance' * several}"
 
@@ -252,9 +212,9 @@ COLUMNS = {
 
 def _caption(grid: Grid, names: set[str], best: set[tuple[int, int]]) -> str:
     sweep, paper = grid.sweep, grid.sweep.facts.get("paper")
-    first = f"{_title(grid)}{_tested(grid)} after the last epoch: mean ± standard deviation over the seeds, their number in brackets."
+    first = f"{title(grid)}{tested(grid)} after the last epoch: mean ± standard deviation over the seeds, their number in brackets."
     first += f" {LOWER_IS_BETTER}" if grid.measured.lower_is_better else ""
-    first += f" Bold: {_bold(best)}." if best else ""
+    first += f" Bold: {bold(best)}." if best else ""
     first += f" Each is of the {chosen_over(sweep)} that held-out images choose." if sweep.facts.get("select") else ""
     source = f" Numbers in italics are printed in {paper['table']} of “{paper['title']}”, not measured here." if paper else ""
     other = ", ".join(energy_sources.other_data(sweep))
@@ -295,7 +255,7 @@ def _row_of(grid: Grid, name: str) -> str:
     return next((grid.called(arm) for arm in grid.sweep.arms if arm.name == name), name)
 
 
-def _tested(grid: Grid) -> str:
+def tested(grid: Grid) -> str:
     """On how many images of which set, where it is one."""
     runs = [cell.last for row in grid.rows for cell in row.done if "data" in cell.last.job]
     sets = {(run.job["data"]["name"], run.job["data"]["test_images"]) for run in runs}
@@ -305,7 +265,7 @@ def _tested(grid: Grid) -> str:
     return f" on the {counted(count, 'test image')} of {name}"
 
 
-def _title(grid: Grid) -> str:
+def title(grid: Grid) -> str:
     """The metric's, at the beginning of a sentence."""
     title = grid.measured.title
     return title[0].upper() + title[1:]

@@ -64,6 +64,29 @@ class Row:
         selection = self.selections.get(column)
         return [cell for cells in selection.points.values() for cell in cells] if selection else self.columns.get(column, [])
 
+    def choose(self, select: list[str], metric: str) -> None:
+        """Keep of every column the cells of the point over these axes that is best on held-out images."""
+        for column, cells in self.columns.items():
+            points: dict[tuple[Any, ...], list[Cell]] = {}
+            for cell in cells:
+                points.setdefault(tuple(cell.axes[axis] for axis in select), []).append(cell)
+            self.selections[column] = Selection(points, metric)
+            chosen = self.selections[column].best("val")
+            self.columns[column] = [] if chosen is None else points[chosen]
+
+
+def changes_nothing(cells: list[Cell], axis: str) -> bool:
+    """Has an arm the same runs at all values of an axis, such as one of an objective's field where that objective is not on?"""
+    runs: dict[Any, set[tuple[Any, ...]]] = {}
+    for cell in cells:
+        rest = tuple(without(cell.axes, axis).items())
+        runs.setdefault(cell.axes.get(axis), set()).add((rest, tuple(run.path for _, run in cell.stages)))
+    return len(runs) > 1 and all(others == runs[cells[0].axes[axis]] for others in runs.values())
+
+
+def without(axes: dict[str, Any], name: str) -> dict[str, Any]:
+    return {axis: value for axis, value in axes.items() if axis != name}
+
 
 def finished(cells: list[Cell]) -> list[Cell]:
     """The cells of which every stage is done; their cost.json is there."""
