@@ -22,7 +22,8 @@ def write_results(
     """Write what reports read of evaluations, besides ``done.json``.
 
     The configured evaluators' results are added to ``evals.json``. ``predictions-NAME.npz``, of each that predicts, holds labels, predicted
-    classes and their probability, image by image, and the names of the classes: confusion matrices are made of it.
+    classes and their probability, image by image, and the names of the classes: confusion matrices are made of it, and what test images
+    leave open of differences.
     """
     for name, result in results.items():
         if result.arrays:

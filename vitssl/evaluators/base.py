@@ -35,7 +35,8 @@ class Result:
 
     Attributes:
         metrics: by name; shares in percent.
-        arrays: of all images, in the order of the index, for figures and tables: labels, predicted (int64), confidence (float32).
+        arrays: of all images, in the order of the index, for figures and tables: labels, predicted (int64), confidence (float32),
+            top5 (bool: is the label among the first five?), loss (float32).
     """
 
     metrics: dict[str, float]

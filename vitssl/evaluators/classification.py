@@ -26,18 +26,21 @@ class Classification(Evaluator):
             for batch, labels_B in subject.batches(self.cfg):
                 with dist.autocast(subject.device, subject.run.loop.precision):
                     logits_BK = subject.network.predict(batch).float()
-                hits = [top_k_correct(logits_BK, labels_B, k).sum() for k in (1, 5)]
-                loss = F.cross_entropy(logits_BK, labels_B, reduction="sum")
-                on_device.append(torch.stack([*hits, loss, torch.full_like(loss, len(labels_B))]).double())
+                first_B, top5_B = (top_k_correct(logits_BK, labels_B, k) for k in (1, 5))
+                loss_B = F.cross_entropy(logits_BK, labels_B, reduction="none")
+                loss = loss_B.sum()
+                on_device.append(torch.stack([first_B.sum(), top5_B.sum(), loss, torch.full_like(loss, len(labels_B))]).double())
                 if complete:
-                    kept.append(tuple(values.cpu() for values in (batch.index_B, labels_B, logits_BK.softmax(1))))
+                    kept.append(tuple(values.cpu() for values in (batch.index_B, labels_B, top5_B, loss_B, logits_BK.softmax(1))))
         metrics = shares(on_device, ("top1", "top5", "loss"))
         if not complete:
             return Result(metrics)
         # a rank may have no image
-        none = (torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64), torch.empty(0, len(subject.classes)))
-        index_N, labels_N, probabilities_NK = (dist.gather_rows(torch.cat(parts)) for parts in zip(none, *kept, strict=True))
+        whole, truth, real = (torch.empty(0, dtype=kind) for kind in (torch.int64, torch.bool, torch.float32))
+        none = (whole, whole, truth, real, torch.empty(0, len(subject.classes)))
+        index_N, *values = (dist.gather_rows(torch.cat(parts)) for parts in zip(none, *kept, strict=True))
         order_N = index_N.argsort()
-        labels_N, probabilities_NK = labels_N[order_N].numpy(), probabilities_NK[order_N].numpy()
+        labels_N, top5_N, loss_N, probabilities_NK = (of_images[order_N].numpy() for of_images in values)
         arrays = {"labels": labels_N, "predicted": probabilities_NK.argmax(1), "confidence": probabilities_NK.max(1)}
+        arrays |= {"top5": top5_N, "loss": loss_N}
         return Result(metrics | of_predictions(probabilities_NK, labels_N), arrays)

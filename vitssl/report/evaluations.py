@@ -15,9 +15,9 @@ from vitssl.config.evals import FIRST, KINDS, METRICS
 from vitssl.report import kept
 from vitssl.report.collect import Cell, RunFolder
 from vitssl.report.grid import Grid
-from vitssl.report.stats import difference
+from vitssl.report.stats import Difference
 from vitssl.report.style import COLOURS, INK, WHITE
-from vitssl.report.table import DASH, NOTE, Entry, Table
+from vitssl.report.table import DASH, NOTE, Entry, Table, signed
 from vitssl.report.tables import LOWER_IS_BETTER, plus_minus, versus, which
 from vitssl.words import listed
 
@@ -65,13 +65,19 @@ def differences(grid: Grid) -> Table | None:
         if (base := grid.baseline(row)) is not None:
             told = telling(done[0].last, "test", done[0].last.metrics("test"))
             known = [key for key in METRICS if key in told and ("test", key) != grid.metric]
-            gaps = {key: difference(*(grid.scores(of, column, "test", key) for of in (row, base))) for key in known}
-            rows.append([*which(grid, row, column), *(versus(gaps.get(key)) for key in METRICS)])
+            gaps = {key: grid.gap(row, base, column, of=("test", key)) for key in known}
+            rows.append([*which(grid, row, column), *(_versus(gaps.get(key)) for key in METRICS)])
     if not any(entry.text != DASH for row in rows for entry in row[2:]):
         return None
-    caption = f"With the 95 % confidence interval over seeds, each comparison alone. {LOWER_IS_BETTER}"
+    caption = "With the 95 % confidence interval over seeds and test images where runs kept what single images add to a metric, each "
+    caption += f"comparison alone. {LOWER_IS_BETTER}"
     header = ["arm", grid.axis_name, *(metric.title for metric in METRICS.values())]
     return Table(f"Other metrics against {grid.baselines()}", header, rows, caption, left=frozenset({0, 1})).trimmed()
+
+
+def _versus(gap: Difference | None) -> Entry:
+    """Without an interval that would leave out which images are tested on."""
+    return versus(gap) if gap is None or gap.images else Entry(signed(gap.mean), parts=(gap.mean,))
 
 
 def telling(run: RunFolder, name: str, metrics: dict[str, float]) -> dict[str, float]:

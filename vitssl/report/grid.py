@@ -17,6 +17,7 @@ from vitssl.report.rows import Row, changes_nothing, finished, without
 from vitssl.report.stats import Difference, difference
 from vitssl.words import listed
 
+Reading = tuple[str, str]  # an evaluator, and the key of its metric
 SEED = "seed"
 MOST_FIELDS = 3  # that a sentence names
 
@@ -242,19 +243,21 @@ class Grid:
         base = self.baseline(row)
         return self.gap(row, base, column) if base else None
 
-    def gap(self, one: Row, other: Row, column: Any, than: Any = None) -> Difference | None:
-        """What a row is better by than another, or than at the column ``than``; None where one of them has no figure."""
-        columns = column, column if than is None else than
-        scores = self.scores(one, columns[0]), self.scores(other, columns[1])
+    def gap(self, one: Row, other: Row, column: Any, than: Any = None, of: Reading | None = None) -> Difference | None:
+        """What a row is better by than another, or than at the column ``than``, by another evaluator and metric than the sweep's if
+        ``of`` says so; None where one of them has no figure."""
+        measured, columns = of or self.metric, (column, column if than is None else than)
+        scores = [self.scores(row, at, *measured) for row, at in zip((one, other), columns, strict=True)]
         gap, common = difference(*scores), scores[0].keys() & scores[1].keys()
-        if gap is None or self.metric[1] != "top1":
+        if gap is None:
             return gap
-        found = of_images(*(self._predictions(row, at, common) for row, at in zip((one, other), columns, strict=True)))
+        files = [self._predictions(row, at, common, measured) for row, at in zip((one, other), columns, strict=True)]
+        found = of_images(*files, measured[1])
         return gap if found is None else gap.over_images(found)
 
-    def _predictions(self, row: Row, column: Any, seeds: set[Any]) -> list[Path]:
+    def _predictions(self, row: Row, column: Any, seeds: set[Any], measured: Reading) -> list[Path]:
         """The files of the finished ones of these seeds; of all where there is none of these."""
-        evaluator, metric = self.metric
+        evaluator, metric = measured
         done = [cell for cell in row.columns.get(column, []) if cell.result(evaluator, metric) is not None]
         return [cell.last.path / f"predictions-{evaluator}.npz" for cell in done if not seeds or cell.axes.get(SEED) in seeds]
 

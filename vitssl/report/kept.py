@@ -21,6 +21,8 @@ from vitssl.config import ConfigError
 from vitssl.files import read_file, read_intact, read_json
 from vitssl.records import refuse
 
+FURTHER = {"confidence": "f", "top5": "b", "loss": "f"}  # of predictions, which earlier versions kept not all, and their kinds
+
 
 @dataclass(frozen=True)
 class Predictions:
@@ -30,11 +32,17 @@ class Predictions:
         classes: their names.
         labels_N: the class of each image.
         predicted_N: the class that it was taken for.
+        confidence_N: the probability of that class.
+        top5_N: is its class among the first five?
+        loss_N: its cross-entropy. Earlier versions kept not all of these.
     """
 
     classes: list[str]
     labels_N: np.ndarray
     predicted_N: np.ndarray
+    confidence_N: np.ndarray | None = None
+    top5_N: np.ndarray | None = None
+    loss_N: np.ndarray | None = None
 
 
 def check(folder: Path) -> None:
@@ -69,7 +77,7 @@ def predictions(path: Path) -> Predictions:
 @cache
 def _predictions(path: Path, changed_ns: int) -> Predictions:
     """Once for all parts of a report, as long as the file is not written anew."""
-    classes, labels_N, predicted_N = _arrays(path, ("classes", "labels", "predicted"))
+    classes, labels_N, predicted_N, *further = _arrays(path, ("classes", "labels", "predicted"), tuple(FURTHER))
     if classes.ndim != 1 or classes.dtype.kind != "U":
         refuse(path, "classes is not a list of names")
     for name, values_N in (("labels", labels_N), ("predicted", predicted_N)):
@@ -77,7 +85,10 @@ def _predictions(path: Path, changed_ns: int) -> Predictions:
             refuse(path, f"{name} is not a list of whole numbers, one for each image")
         if values_N.size and not 0 <= int(values_N.min()) <= int(values_N.max()) < len(classes):
             refuse(path, f"{name} has numbers of which {len(classes):,} classes have none")
-    return Predictions(classes.tolist(), labels_N, predicted_N)
+    for (name, kind), values_N in zip(FURTHER.items(), further, strict=True):
+        if values_N is not None and (values_N.shape != labels_N.shape or values_N.dtype.kind != kind):
+            refuse(path, f"{name} is not a list of {'truths' if kind == 'b' else 'numbers'}, one for each image")
+    return Predictions(classes.tolist(), labels_N, predicted_N, *further)
 
 
 def _check_attention(facts: dict[str, Any], path: Path) -> None:
@@ -107,19 +118,20 @@ def _check_selections(facts: dict[str, Any], path: Path) -> None:
         refuse(beside, "frequency does not say how often a masked token selects each patch")
 
 
-def _arrays(path: Path, names: Iterable[str]) -> list[np.ndarray]:
+def _arrays(path: Path, names: Iterable[str], further: Iterable[str] = ()) -> list[Any]:
+    """The arrays of these names; of the ``further`` ones None for one that is not there."""
     try:
         content = read_intact(path)
     except FileNotFoundError:
         raise ConfigError("it is missing, and the file of JSON beside it is there; put it back as it was", place=str(path)) from None
     try:
         with np.load(io.BytesIO(content)) as saved:
-            arrays = [saved[name] for name in names]
+            arrays = [saved[name] for name in names] + [saved.get(name) for name in further]
     except KeyError as error:
         refuse(path, str(error.args[0]))
     except (ValueError, MemoryError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:  # a shape beyond what follows it, objects
         refuse(path, str(error).split("\n")[0])
-    if not all(isinstance(array, np.ndarray) for array in arrays):
+    if not all(isinstance(array, np.ndarray | None) for array in arrays):
         refuse(path, "it holds other things than arrays")
     return arrays
 
