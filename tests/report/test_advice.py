@@ -12,7 +12,7 @@ from vitssl.report.best import best, level
 from vitssl.report.collect import collect
 from vitssl.report.findings import headlines
 from vitssl.report.grid import lay_out
-from vitssl.report.multiple import corrected, holds
+from vitssl.report.multiple import corrected
 from vitssl.report.stats import difference, holm
 from vitssl.report.tables import pairs
 
@@ -93,37 +93,31 @@ ALONE = {  # p of each pair alone: sslft against scratch 0.02, ssat against scra
 }
 
 
-def test_what_is_more_than_chance_alone_may_be_chance_among_three_comparisons(grid):
-    """Holm: the least of three p-values is 0.05 at most where it is below 0.05 / 3 alone."""
+def test_beside_what_an_interval_says_alone_p_is_corrected_for_all_comparisons(grid):
+    """Holm: the least of three p-values is multiplied by 3, the next one by 2, and none is below one before it."""
     made = grid(ALONE)
-    alone = [made.gap(made.rows[i], made.rows[0], None).p for i in (1, 2)]
-    assert all(0.05 / 3 < p < 0.05 for p in alone)
-    assert "Worse by more than chance: scratch (0.75x the multiply-adds of ssat) \N{MINUS SIGN}7.33" in (said := taken(made)[0])
-    assert "against ssat; Holm's correction for 3 comparisons leaves that open." in said
+    first, second = sorted(made.gap(made.rows[i], made.rows[0], None).p for i in (1, 2))
+    assert all(0.05 / 3 < p < 0.05 for p in (first, second))
+    scratch, _, ssat = made.rows
+    p = corrected(made, None)[frozenset((id(scratch), id(ssat)))]
+    assert p in (pytest.approx(3 * first), pytest.approx(max(3 * first, 2 * second)))
+    said = f"against ssat (p {p:.2g} after Holm's correction for 3 comparisons)."
+    assert "Worse: scratch (0.75x the multiply-adds of ssat) \N{MINUS SIGN}7.33" in taken(made)[0] and said in taken(made)[0]
     (table,) = pairs(made)
-    assert not table.best
-    assert table.caption.endswith(" After Holm's correction for 3 comparisons none is more than chance (p-values in differences.csv).")
+    assert table.best == {(0, 2), (0, 3), (1, 1), (2, 1)}
+    assert " Bold: it leaves out 0. p-values, alone and after Holm's correction for 3 comparisons, are in diff" in table.caption
     rows = list(csv.DictReader(spreadsheet.pairs(made).splitlines()))
-    assert [row["comparisons"] for row in rows] == ["3"] * 3
+    assert [row["comparisons"] for row in rows] == ["3"] * 3 and [row["may_be_chance"] for row in rows] == ["False", "False", "True"]
     assert sorted(float(row["p_holm"]) for row in rows) == pytest.approx(sorted(holm([float(row["p"]) for row in rows])))
 
 
-def test_what_is_left_of_several_comparisons_is_said_and_bold(grid):
-    made = grid(ALONE | {"scratch": lambda at: 40.0 + 2 * at["seed"]})
-    assert "against ssat, which Holm's correction for 3 comparisons leaves so." in taken(made)[0]
-    (table,) = pairs(made)
-    assert (
-        table.best == {(0, 2), (0, 3), (1, 1), (2, 1)}
-        and "Bold: more than chance after Holm's correction for 3 comparisons" in table.caption
-    )
-
-
-def test_a_best_arm_that_is_so_alone_says_which_may_be_as_good_among_all(grid):
+def test_a_best_arm_says_how_sure_it_is_against_all_others(grid):
     others = {"scratch": lambda at: 70.0 + at["seed"], "sslft": lambda at: 70.0 + (1 - at["seed"]) / 9}
     made = grid(others | {"ssat": lambda at: (75.0, 81.0, 78.0)[at["seed"]]})
-    found, (first, *others) = corrected(made, None), made.ranking(None)
-    assert level(made, None) == [first] and not all(holds(found, first, other) for other in others)
-    assert "may be as good." in best(made, None) and "; after Holm's correction for 3 comparisons " in best(made, None)
+    found, (first, *rest) = corrected(made, None), made.ranking(None)
+    assert level(made, None) == [first]
+    most = max(found[frozenset((id(first), id(row)))] for row in rest)
+    assert best(made, None).endswith(f"; p {most:.2g} at most after Holm's correction for 3 comparisons.")
 
 
 def test_runs_that_gave_the_same_are_said_to_and_what_may_not_have_worked(grid):

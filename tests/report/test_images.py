@@ -101,7 +101,7 @@ def test_an_arm_is_the_best_where_images_and_seeds_say_so(sweep, images, better,
         else "3 seeds and 50 test images cannot tell ssat and scratch apart"
     )
     assert f"{100 * better / images:+.2f} points against scratch (95 % interval " in sentence
-    assert ("by more than chance" in advice) is told
+    assert ("Worse: scratch" in advice) is told
     row = grid.rows[[row.arm.name for row in grid.rows].index("ssat")]
     assert grid.against_baseline(row, None).how == f"{PAIRED}, in quadrature with the error over 50 test images"
 

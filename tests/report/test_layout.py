@@ -172,7 +172,7 @@ def test_plots_stand_beside_a_table_that_leaves_room(sweep):
     one = {"top1": top1, "axes": {"seed": [0, 1]}, "columns": None}
     two = {"top1": top1, "axes": {"data": ["x", "y"], "seed": [0, 1]}}
     assert layout(sweep, plots, **one) == "" and layout(sweep, (), **one) == "wide"
-    assert layout(sweep, plots, **two, name="two") == "even"
+    assert layout(sweep, plots, **two, name="two") == "wide two"
     arms = [{"name": name, "published": {"x": 80.0, "y": 81.0}} for name in top1]
     assert layout(sweep, plots, **two, arms=arms, name="paper") == "wide two"
     assert layout(sweep, (*plots, "accuracy_by_axis"), **two, arms=arms, name="both") == "wide"

@@ -25,7 +25,7 @@ from vitssl.report import (
     tables,
 )  # fmt: skip
 from vitssl.report.collect import collect
-from vitssl.report.findings import sentences, story
+from vitssl.report.findings import beside, story
 from vitssl.report.grid import lay_out
 
 __all__ = ["summary", "write"]
@@ -68,7 +68,7 @@ def write(sweep_folder: str | Path, columns: list[str] | None = None) -> Path:
 
 
 def summary(sweep_folder: str | Path, width: int | None = None, columns: list[str] | None = None) -> str:
-    """The main tables, the differences and the sentences as text for a terminal of ``width`` columns (None: the current one).
+    """The main tables, the differences and what was found as text for a terminal of ``width`` columns (None: the current one).
 
     Raises:
         ConfigError: the folder holds no sweep.json, or there is no such column.
@@ -78,8 +78,7 @@ def summary(sweep_folder: str | Path, width: int | None = None, columns: list[st
     main, chosen = [main_table.table(part, columns) for part in laid_out.parts()], selection.table(laid_out)
     evaluated = evaluations.table(laid_out) if any(run.evals for run in laid_out.sweep.runs.values()) else None
     shown = (*main, chosen, main_table.differences(laid_out, columns), costs_apart, evaluated)
-    costs = [line for line in (energy_sources.tracked(laid_out.sweep), energy_sources.sites(laid_out.sweep)) if line]
     last = story(laid_out)  # where a terminal is read, in a paragraph of its own
     alike = [f"Warning: {text}." for text in details.warnings(laid_out)]
-    lines = [*(line for line in sentences(laid_out) if line not in last), *costs, *(["", *last] if last else []), *alike]
+    lines = [*beside(laid_out), *filter(None, [energy_sources.sites(laid_out.sweep)]), *(["", *last] if last else []), *alike]
     return render.terminal([table for table in shown if table and table.rows], lines, width)

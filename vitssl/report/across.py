@@ -72,12 +72,12 @@ def _against(grid: Grid, column: Any, first: Any) -> str:
         f"a difference from {grid.name(first)} may be chance for": [each for each in gaps if each[1].open],
     }
     parts = [f"{words} {listed(f'{grid.label(row)} ({interval(gap)})' for row, gap in rows)}" for words, rows in told.items() if rows]
-    return f"With {grid.name(column)}, {'; '.join(parts)}{_cost(_ratios(grid, column, first))}." if parts else ""
+    return f"With {grid.name(column)}, {'; '.join(parts)}{_cost(_ratios(grid, column, first), grid.name(first))}." if parts else ""
 
 
-def _cost(ratios: list[float]) -> str:
+def _cost(ratios: list[float], than: str) -> str:
     """Once where it is about the same of all rows; nothing where it is that of the other column."""
     if not ratios or (ratios[0] > 1 / EQUAL and ratios[-1] < EQUAL):
         return ""
     shown = f"{ratios[0]:.2f}x" if ratios[-1] - ratios[0] < 0.05 * ratios[0] else f"{ratios[0]:.2f}x to {ratios[-1]:.2f}x"
-    return f"; training takes {shown} the multiply-adds"
+    return f"; training takes {shown} the multiply-adds of {than}"

@@ -10,7 +10,7 @@ from vitssl.report.across import dominating
 from vitssl.report.best import MOST_NAMED, fewest, level
 from vitssl.report.costs import begin, macs
 from vitssl.report.grid import SEED, Grid
-from vitssl.report.multiple import comparisons, corrected, holds
+from vitssl.report.multiple import largest
 from vitssl.report.rows import Row, finished
 from vitssl.report.stats import ENOUGH, LEAST, MOST, Difference
 from vitssl.words import listed
@@ -20,8 +20,9 @@ UNEQUAL = 1.1  # times the multiply-adds: what is not equal cost
 
 
 def taken(grid: Grid) -> list[str]:
-    """For every column what to take."""
-    return [text for part, column in _places(grid) if (text := recommendation(part, column))]
+    """For every column what to take; first where that is clear."""
+    clear_first = sorted(_places(grid), key=lambda place: len(level(*place)) > 1 if place[0].ranking(place[1]) else True)
+    return [text for part, column in clear_first if (text := recommendation(part, column))]
 
 
 def next_steps(grid: Grid) -> str:
@@ -103,19 +104,8 @@ def _worse(grid: Grid, column: Any, shares: dict[int, float]) -> str:
             f"{grid.label(row)} ({cost}) {tables.interval(gap)} against {grid.label(than)}"
             for cost, (row, than, gap) in zip(costs, gaps, strict=True)
         )
-    return f" Worse by more than chance: {which}{_together(grid, column, [(row, than) for row, than, _ in gaps])}."
-
-
-def _together(grid: Grid, column: Any, pairs: list[tuple[Row, Row]]) -> str:
-    """What of it is left where all comparisons of the column are looked at together."""
-    found = corrected(grid, column)
-    left = [row for row, than in pairs if holds(found, row, than) is not False]
-    if len(found) < 2:
-        return ""
-    if len(left) == len(pairs):
-        return f", which {comparisons(found)} leaves so"
-    which = f"what is left is {listed(map(grid.label, left))}" if 0 < len(left) <= MOST_NAMED else f"{len(left)} of them are left"
-    return f"; after {comparisons(found)} {which}" if left else f"; {comparisons(found)} leaves that open"
+    sure = largest(grid, column, [(row, than) for row, than, _ in gaps])
+    return f" Worse: {which}{f' ({sure})' if sure else ''}."
 
 
 def _told_from(grid: Grid, column: Any, row: Row, near: list[Row]) -> tuple[Row, Difference] | None:
@@ -136,14 +126,15 @@ def _either(grid: Grid, column: Any, row: Row, share: float) -> str:
 
 def _wanted(grid: Grid, column: Any) -> int:
     """Seeds that may name the best arm of a column; 0 where that is clear, or where the test images alone are too few."""
-    if not (ranked := grid.ranking(column)):
+    if not grid.ranking(column):
         open_yet = not grid.unchosen(column) and sum(bool(grid.scores(row, column)) for row in grid.rows) > 1
         return ENOUGH if open_yet else 0
     first, *near = level(grid, column)
     gaps = [gap for row in near if (gap := grid.gap(first, row, column))]
-    enough = [count for gap in gaps if gap.half() is not None and (count := gap.seeds_needed()) and count <= MANY]
-    may_tell = fewest(grid, ranked, column) < ENOUGH and any(abs(gap.mean) > gap.images_half() or gap.seeds < LEAST for gap in gaps)
-    return max([*enough, ENOUGH] if may_tell else enough, default=0)
+    if any(gap.seeds < LEAST for gap in gaps):
+        return ENOUGH
+    needed = [count for gap in gaps if (count := gap.seeds_needed()) and count <= MANY]
+    return max([*needed, ENOUGH]) if needed else 0
 
 
 def _more_seeds(grid: Grid, wanted: int) -> str:

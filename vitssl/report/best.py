@@ -6,7 +6,7 @@ from statistics import mean
 from typing import Any
 
 from vitssl.report.grid import Grid
-from vitssl.report.multiple import comparisons, corrected, holds
+from vitssl.report.multiple import largest
 from vitssl.report.rows import Row
 from vitssl.report.stats import LEAST, Difference
 from vitssl.report.table import signed
@@ -32,14 +32,8 @@ def best(grid: Grid, column: Any) -> str:
         return f"{place}{_level(grid, column, near)}; the best mean is that of {shown}{_versus(grid, ranked, column)}."
     number = f"{counted(len(scores), 'seed')}{_of_all(grid, column)}{_tested(grid, ranked, column, ', ')}"
     said = f"{_on(grid, column, 'the')} best arm by {grid.measured.name} is {shown} ({number})"
-    return f"{said}{_versus(grid, ranked, column)}{_together(grid, ranked, column)}."
-
-
-def _together(grid: Grid, ranked: list[Row], column: Any) -> str:
-    """Which arms the best one is told from alone, and not where all comparisons are looked at together."""
-    found, first = corrected(grid, column), ranked[0]
-    near = [row for row in ranked[1:] if holds(found, first, row) is False]
-    return f"; after {comparisons(found)} {_named(grid, near)} may be as good" if near else ""
+    sure = largest(grid, column, [(first, row) for row in ranked[1:]])
+    return f"{said}{_versus(grid, ranked, column)}{f'; {sure}' if sure else ''}."
 
 
 def in_columns(grid: Grid) -> list[str]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
+from itertools import groupby
 
 from vitssl.report import render
 from vitssl.report.seen import COUNT, Picture
@@ -49,8 +50,11 @@ def plain(table: Table | None) -> str:
 
 
 def lines(texts: list[str], leads: Mapping[str, str] = {}) -> str:
-    """A list, where each text that has a lead begins with it; a figure stays on a line with its unit and its spread."""
-    items = "".join(f"<li>{_lead(leads.get(text))}{UNITS.sub(render.NO_BREAK, render.coded(text))}</li>" for text in texts)
+    """A list, where texts that have a lead stand together below it; a figure stays on a line with its unit and its spread."""
+    items = ""
+    for lead, group in groupby(texts, key=leads.get):
+        told = [UNITS.sub(render.NO_BREAK, render.coded(text)) for text in group]
+        items += f"<li>{_lead(lead)}{'<br>'.join(told)}</li>" if lead else "".join(f"<li>{text}</li>" for text in told)
     return f'<ul class="lines">{items}</ul>\n' if texts else ""
 
 

@@ -17,7 +17,7 @@ from vitssl.report.tables import hours_name
 from vitssl.report.units import quantity
 from vitssl.words import counted
 
-MOST_HEADLINES = 5  # sentences that a report begins with
+MOST_HEADLINES = 5  # subjects that a report begins with
 LEADS = {
     "missing": "Missing",
     "best": "Best arm",
@@ -44,11 +44,12 @@ def headlines(grid: Grid) -> list[str]:
     """What a report begins with: the best arm, labels, costs, epochs, the paper, what it took; how far it got, if there is no more."""
     said = _shortened(grid)
     progress_made = said.pop("progress")  # which the page's head says
-    first = [line for lines in said.values() for line in lines][:MOST_HEADLINES] or progress_made
+    subjects = [lines for lines in said.values() if lines]
+    first = [line for lines in subjects[:MOST_HEADLINES] for line in lines] or progress_made
     rest = _untold(grid, first)
     if len(rest) != 1:
         return first
-    return first + rest if len(first) < MOST_HEADLINES else first[:-1]  # one sentence makes no section
+    return first + rest if len(subjects) <= MOST_HEADLINES else first[: -len(subjects[MOST_HEADLINES - 1])]  # one sentence makes no section
 
 
 def leads(grid: Grid) -> dict[str, str]:
@@ -62,6 +63,12 @@ def story(grid: Grid) -> list[str]:
     said = _shortened(grid)
     order = ("images", "across", "best", "draw", "recommended", "next", "unfinished", "why")
     return [line for subject in order for line in said[subject]]
+
+
+def beside(grid: Grid) -> list[str]:
+    """What a newcomer reads before that: how far the sweep got, what lacks, and what it took. The rest is for the report."""
+    said = _shortened(grid)
+    return [line for subject in ("progress", "missing", "unselected", "paper") for line in said[subject]] + said["total"][:1]
 
 
 def _shortened(grid: Grid) -> dict[str, list[str]]:

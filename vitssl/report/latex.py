@@ -33,6 +33,7 @@ class Fit:
 
 
 SEEDS = re.compile(r"^([\d.]+(?: ± [\d.]+)?) \(([^)]*)\)$")  # an accuracy, and of how many seeds it is
+BESIDE = ("baseline", "training_macs")  # of several columns of the sweep, which have tables of their own
 COLUMN_PT, PAGE_PT = 229.0, 469.0  # of LaTeX's own article, whose columns are the narrowest of the usual classes
 FITS = (
     Fit("table", r"\small", 0.9, 4.0, COLUMN_PT),
@@ -80,7 +81,8 @@ def for_paper(grid: Grid, names: list[str] | None = None) -> tuple[Table, str]:
     What was measured and does not compare the arms is there only if it is asked for by name.
     """
     doubted = main_table.MEASURED if costs.doubted(grid) else set()
-    names = names or [name for name in main_table.usual(grid) if name not in {"difference", *doubted}]
+    left_out = {"difference", *doubted, *(BESIDE if len(grid.columns) > 1 else ())}
+    names = names or [name for name in main_table.usual(grid) if name not in left_out]
     made = main_table.table(grid, names)
     counts = {match[2] for row in made.rows for entry in row if (match := SEEDS.match(entry.text))}
     seeds = "mean ± std over the seeds (their number)"
@@ -89,7 +91,7 @@ def for_paper(grid: Grid, names: list[str] | None = None) -> tuple[Table, str]:
         made.rows = [[replace(entry, text=SEEDS.sub(r"\1", entry.text)) for entry in row] for row in made.rows]
     printed = "; italics: printed in the paper" if any(entry.kind == PUBLISHED for row in made.rows for entry in row) else ""
     at = f" at {grid.part}" if grid.part else ""
-    bold = f"; bold: {main_table.bold(made.best)}" if made.best else ""
+    bold = f"; bold: {main_table.bold(grid, made.best)}" if made.best else ""
     gaps = [gap for row in grid.rows for column in grid.columns if (gap := grid.against_baseline(row, column))]
     against = ""
     if "baseline" in names and (found := [gap for gap in gaps if gap.low is not None]):

@@ -25,6 +25,7 @@ EQUAL = {"macs": "multiply-adds", "gpu_hours": "hours", "kwh": "energy"}
 MEASURED = {"hours", "kwh", "co2e", "co2e_estimate", "money"}
 SPENT = {"training_macs", *MEASURED}
 UNCORRECTED = "Pairing leaves out what a seed does to all arms; each interval is of its comparison alone."
+FEW_COLUMNS = 2  # of the sweep, for which there is room for differences and what training takes
 FEW_KINDS = 6  # of stages, which the caption names
 
 
@@ -77,11 +78,15 @@ def check(names: list[str]) -> list[str]:
 
 
 def usual(grid: Grid) -> list[str]:
-    """Of one column of the sweep its costs too; of several the accuracies alone are wide enough. Epochs where they differ."""
+    """Of one column of the sweep its costs too, of two the exact ones; of more, or beside a paper's numbers, the accuracies alone are wide
+    enough. Epochs where they differ."""
     texts = {_epochs(grid, row, column).text for row in grid.rows for column in grid.columns}
     first = ["accuracy", "paper", "difference", *(["epochs"] if len(texts - {DASH}) > 1 else [])]
     steps = ["steps"] if "epochs" in first else []
-    return first if len(grid.columns) > 1 else [*first, "baseline", "training_macs", *steps, "hours", "kwh", "co2e"]
+    printed = any(row.arm.published for row in grid.rows)
+    if len(grid.columns) > (1 if printed else FEW_COLUMNS):
+        return first
+    return [*first, "baseline", "training_macs", *([] if len(grid.columns) > 1 else [*steps, "hours", "kwh", "co2e"])]
 
 
 def _equal(grid: Grid, name: str) -> bool:
@@ -98,9 +103,10 @@ def _best(grid: Grid, places: list[tuple[Any, str]]) -> set[tuple[int, int]]:
     return {(grid.rows.index(row), c) for column, c in accuracies for row in _ahead(grid, column)}
 
 
-def bold(best: set[tuple[int, int]]) -> str:
+def bold(grid: Grid, best: set[tuple[int, int]]) -> str:
     several = len(best) > len({column for _, column in best})
-    return f"the best mean{', and those whose distance from it may be chance' * several}"
+    none = any(grid.ranking(column) and not _ahead(grid, column) for column in grid.columns)
+    return f"the best mean{', and those whose distance from it may be chance' * several}{'; none where arms are not told apart' * none}"
 
 
 def _ahead(grid: Grid, column: Any) -> list[Row]:
@@ -214,7 +220,7 @@ def _caption(grid: Grid, names: set[str], best: set[tuple[int, int]]) -> str:
     sweep, paper = grid.sweep, grid.sweep.facts.get("paper")
     first = f"{title(grid)}{tested(grid)} after the last epoch: mean ± standard deviation over the seeds, their number in brackets."
     first += f" {LOWER_IS_BETTER}" if grid.measured.lower_is_better else ""
-    first += f" Bold: {bold(best)}." if best else ""
+    first += f" Bold: {bold(grid, best)}." if best else ""
     first += f" Each is of the {chosen_over(sweep)} that held-out images choose." if sweep.facts.get("select") else ""
     source = f" Numbers in italics are printed in {paper['table']} of “{paper['title']}”, not measured here." if paper else ""
     other = ", ".join(energy_sources.other_data(sweep))
@@ -243,7 +249,10 @@ def _trained_by(grid: Grid) -> str:
 def _against(grid: Grid) -> str:
     """What the differences from the baseline are, and which of their seeds an interval is computed from."""
     gaps = [gap for row in grid.rows for column in grid.columns if (gap := grid.against_baseline(row, column))]
-    computed = dict.fromkeys(gap.how for gap in gaps if gap.low is not None)
+    with_images = {gap.images for gap in gaps if gap.images}
+    computed = dict.fromkeys(gap.how for gap in gaps if gap.low is not None and not gap.images)
+    if with_images:
+        computed[f"over seeds and the {' or '.join(f'{count:,}' for count in sorted(with_images))} test images"] = None
     without = dict.fromkeys(gap.how for gap in gaps if gap.low is None and gap.how not in computed)
     given = [f", with its 95 % confidence interval ({'; '.join(computed)})"] if computed else []
     given += [f" ({'; '.join(without)})"] if without else []

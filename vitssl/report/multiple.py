@@ -1,14 +1,16 @@
-"""Which differences between a column's arms are more than chance when all of these comparisons are looked at together."""
+"""How sure a difference between a column's arms is when all of these comparisons are looked at together."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import combinations
 from typing import Any
 
 from vitssl.report.grid import Grid
 from vitssl.report.rows import Row
-from vitssl.report.stats import LEVEL, holm
+from vitssl.report.stats import holm
 
+LEAST_SHOWN = 0.001
 Corrected = dict[frozenset[int], float]  # p-values after Holm's correction, by the identities of two rows
 
 
@@ -22,12 +24,15 @@ def corrected(grid: Grid, column: Any) -> Corrected:
     return dict(zip(found, holm(list(found.values())), strict=True))
 
 
-def holds(found: Corrected, one: Row, other: Row) -> bool | None:
-    """Is the difference between two rows more than chance after the correction? None where it has no p-value."""
-    p = found.get(frozenset((id(one), id(other))))
-    return None if p is None else p <= 1 - LEVEL
+def largest(grid: Grid, column: Any, pairs: Iterable[tuple[Row, Row]]) -> str:
+    """The p-value of a pair of rows after the correction, of several the largest, in words; empty where nothing is to be corrected."""
+    found = corrected(grid, column)
+    known = [p for one, other in pairs if (p := found.get(frozenset((id(one), id(other))))) is not None]
+    if len(found) < 2 or not known:
+        return ""
+    return f"p {shown(max(known))}{' at most' if len(known) > 1 else ''} after Holm's correction for {len(found)} comparisons"
 
 
-def comparisons(found: Corrected) -> str:
-    """By what they were corrected."""
-    return f"Holm's correction for {len(found)} comparisons"
+def shown(p: float) -> str:
+    """Two digits."""
+    return f"{p:.2g}" if p >= LEAST_SHOWN else f"below {LEAST_SHOWN}"

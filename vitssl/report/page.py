@@ -193,5 +193,5 @@ def _settings(grid: Grid) -> str:
     differing, shared = settings(grid)
     if differing is None:
         return ""
-    common = f"<details><summary>Settings that do not differ ({len(shared)})</summary>\n{definitions(shared)}</details>\n"
+    common = f"<details><summary>Settings that do not differ where they are on ({len(shared)})</summary>\n{definitions(shared)}</details>\n"
     return render.html(differing) + common

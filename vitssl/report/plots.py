@@ -110,6 +110,9 @@ def _energy(grid: Grid) -> Plot | None:
         axis.set(title=grid.name(column), xlabel=f"{unit} per model")
         axis.grid(visible=False)
         axis.margins(x=0.15)
+    if grid.of_one_set:
+        for axis in axes[: len(columns)]:
+            axis.set_xlim(0, max(other.get_xlim()[1] for other in axes[: len(columns)]))
     axes[0].set_yticks(range(len(shown)), [grid.label(grid.rows[row]) for row in shown])
     axes[0].set_ylim(len(shown) - 0.5, -0.5)  # the first arm on top
     there = [part for part in COMPONENTS if any(cost[part] for cost in costs.values())]

@@ -40,7 +40,7 @@ def settings(grid: Grid) -> tuple[Table | None, dict[str, str]]:
     off = {k for k in keys if any(other.startswith(f"{k}.") for other in keys)}
     groups = {k for k in off if k.startswith("data.views.")}
     lines = {k: [_by_column({c: _value(f, k, groups) for c, f in flats.items()}) for flats in fields.values()] for k in keys}
-    shared = {k: next(iter(values)) for k, line in lines.items() if len(values := _compared(k, line, groups)) == 1}
+    shared = {k: next(iter(values)) for k, line in lines.items() if len(values := _compared(k, line, groups)) == 1 and k not in off}
     shared.pop(grid.axis or "", None)  # which differs between columns
     crops = _crops(by_stage)
     shared |= {name: line[0] for name, line in crops.items() if len(set(line)) == 1}

@@ -8,7 +8,7 @@ from typing import Any
 from vitssl.report import costs, energy_sources
 from vitssl.report.collect import Cell, Sweep
 from vitssl.report.grid import Grid
-from vitssl.report.multiple import comparisons, corrected, holds
+from vitssl.report.multiple import corrected
 from vitssl.report.rows import Row, cost_of
 from vitssl.report.stats import Difference, std
 from vitssl.report.table import DASH, NOTE, Entry, Table, figure, signed
@@ -157,13 +157,18 @@ def pairs(grid: Grid) -> list[Table]:
                 [Entry(grid.label(one)), *(versus(grid.gap(one, other, column)) if other is not one else Entry() for other in rows)]
                 for one in rows
             ]
+            count = len(corrected(grid, column))
             title = f"Arms against each other{f', {name}' if (name := grid.name(column)) else ''}"
             caption = "The arm of the line minus that of the column, with the 95 % confidence interval in brackets."
-            found = corrected(grid, column)
-            left = {(i, j) for i, one in enumerate(rows) for j, other in enumerate(rows, start=1) if holds(found, one, other)}
-            what = f"Bold: more than chance after {comparisons(found)}" if left else f"After {comparisons(found)} none is more than chance"
-            caption += f" {what} (p-values in differences.csv)." if found else ""
-            made.append(Table(title, ["arm", *map(grid.label, rows)], lines, caption, best=left))
+            told = {
+                (i, j)
+                for i, one in enumerate(rows)
+                for j, other in enumerate(rows, start=1)
+                if other is not one and (gap := grid.gap(one, other, column)) and not gap.open
+            }
+            caption += " Bold: it leaves out 0." if told else ""
+            caption += f" p-values, alone and after Holm's correction for {count} comparisons, are in differences.csv." if count else ""
+            made.append(Table(title, ["arm", *map(grid.label, rows)], lines, caption, best=told))
     return made
 
 

@@ -118,7 +118,9 @@ def why(grid: Grid, column: Any) -> str:
 def _labels(grid: Grid, row: Row, column: Any) -> str:
     """How often each sees an image with its label, where that is not as often: what follows is no effect of images without."""
     own, base = (sum(_labels_seen(cells[0])) for cells in (row.candidates(column), grid.baseline(row).candidates(column)))
-    return f", {own:,.0f} labels seen against {base:,.0f}" if own and base and abs(own - base) > MANY * base else ""
+    if not own or not base or abs(own - base) <= MANY * base:
+        return ""
+    return f", seen {own:,.0f} times, and {base:,.0f} in {grid.baseline_name(row)}"
 
 
 def _labels_seen(cell: Cell) -> Iterator[float]:
