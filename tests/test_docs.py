@@ -149,7 +149,7 @@ def test_the_readme_says_what_to_type_for_every_method() -> None:
     short = [
         f"| {m.title}: {m.about} | {f'`{m.arm}`' if m.arm else fields[m.title]} | [{m.sweep}](sweeps/{m.sweep}.yaml) |" for m in METHODS
     ]
-    assert table_rows(PAGES[0]) == short
+    assert [row for row in table_rows(PAGES[0]) if row.endswith(".yaml) |")] == short
     whole = [f"| {m.title} | {fields[m.title]} |" for m in METHODS]
     assert [row for row in table_rows(ROOT / "sweeps" / "README.md") if row in whole] == whole
 
