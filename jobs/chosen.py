@@ -65,7 +65,7 @@ def run_named(sweep: Path, word: str) -> Path:
     if found:
         shown = listed(found[:SUGGESTED]) if len(found) <= SUGGESTED else f"{', '.join(found[:SUGGESTED])}, ..."
         raise ConfigError(f"{len(found)} runs have {word!r} in their names ({shown}); write more of it", place=str(sweep))
-    near = closest(wanted, names)
+    near = closest(wanted, [*arms_of(sweep), *names])
     raise ConfigError(f"no run has {word!r} in its name{f' (did you mean {near[0]}?)' if near else ''}", place=str(sweep))
 
 

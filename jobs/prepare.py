@@ -15,9 +15,10 @@ from jobs.node import container_command
 from jobs.shards import ROOT, expected_index, index_of
 from jobs.sources import anchored, existing, is_here, parts
 from vitssl.config import ConfigError, Data, Run, Site
+from vitssl.config.base import closest
 from vitssl.data import listing, webdatasets
 from vitssl.data.build_line import build_command, build_line, holds_runs
-from vitssl.data.index import OF_RUNS
+from vitssl.data.index import OF_RUNS, unfinished
 from vitssl.data.sources import check_kind, names_a_source, open_source
 
 
@@ -59,12 +60,17 @@ def _of_source(source: str) -> str:
 
 def _no_shards(folder: str) -> str:
     """What is wrong with a folder without shards, and what to type."""
+    if told := unfinished(folder):
+        return told
     if holds_runs(folder):
         return f"{folder}: {OF_RUNS}"
     if line := build_line(folder):
         return f"{folder} holds images and not their shards; write them with `{line}` and set data.shards={shlex.split(line)[-1]}"
     advice = f"build it with `vitssl shards build SOURCE {folder}` (SOURCE: see vitssl/docs/data.md) or set data.source"
-    return f"{folder} holds no index.json; {advice}"
+    beside = [path.parent.name for path in sorted(Path(folder).parent.glob("*/index.json"))]
+    near = closest(Path(folder).name, beside)
+    meant = f" (did you mean {Path(folder).with_name(near[0])}?)" if near else ""
+    return f"{folder} holds no index.json{meant}; {advice}"
 
 
 def _check_kind(source: str) -> None:

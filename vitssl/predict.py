@@ -50,6 +50,10 @@ def runs_and_images(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
         raise ConfigError(f"{later} is a run; name runs first, then images: vitssl predict {later} {runs[0]}")
     if not images:
         raise ConfigError(f"{runs[-1]} is a run; name images too, or folders of images")
+    of_sweep = (runs[0].parent / "sweep.json").is_file()
+    if caught := next((path for path in images if of_sweep and path.parent == runs[0].parent), None):
+        arm = runs[0].parent / runs[0].name.partition("-")[0]
+        raise ConfigError(f"{caught} is not a run; name the runs of one arm, such as {arm}-*")
     if twice := next((path for i, path in enumerate(runs) if path in runs[:i]), None):
         raise ConfigError(f"{twice} is named twice; each run counts once")
     return runs, images

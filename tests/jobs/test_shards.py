@@ -169,6 +169,20 @@ def test_facts_are_after_subsets(place: Path) -> None:
 # ------------------------------------------------------------------------------------------------ images for shards, changes, copies
 
 
+def test_shards_whose_build_was_interrupted_say_so_and_a_slip_what_was_meant(expand, place: Path) -> None:
+    """As `vitssl shards info` does: the tars that are there are no source to build from."""
+    (place / "shards" / "half" / ".build").mkdir(parents=True)
+    (place / "shards" / "half" / "train-000.tar").write_bytes(b"")
+    with pytest.raises(
+        ConfigError, match=r"half: holds an unfinished build; the same `vitssl shards build SOURCE .*half` goes on with it$"
+    ):
+        expand("data.shards=shards/half")
+    (place / "shards" / "photos").mkdir()
+    (place / "shards" / "photos" / "index.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"shards/phtos holds no index.json \(did you mean .*shards/photos\?\); build it"):
+        expand("data.shards=shards/phtos")
+
+
 def test_a_folder_of_images_for_shards_says_what_to_type(expand, place: Path) -> None:
     photos(place / "photos", "x")
     with pytest.raises(ConfigError) as error:

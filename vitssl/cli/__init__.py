@@ -116,8 +116,13 @@ def _shards_build(arguments: argparse.Namespace) -> None:
     for note in folders.notes(arguments.source.partition("?")[0].removeprefix("folder:")):
         print(f"note: {note}", file=sys.stderr)
     build = shards.rebuild if arguments.rebuild else shards.build
-    build(arguments.source, arguments.out, workers=arguments.workers, skip_bad=arguments.skip_bad, progress=True)
+    try:
+        index = build(arguments.source, arguments.out, workers=arguments.workers, skip_bad=arguments.skip_bad, progress=True)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("what is written is kept; the same command goes on with it") from None
     print(printable(shards.info(arguments.out)))
+    if len(index.classes) == 1:
+        print(f"note: all images are of one class, {index.classes[0]}: there is nothing to classify", file=sys.stderr)
 
 
 def _shards_verify(arguments: argparse.Namespace) -> int:

@@ -150,16 +150,21 @@ def _sha256(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
+def unfinished(folder: str | Path) -> str:
+    """What to do with a folder whose build was interrupted; empty for others."""
+    if not (Path(folder) / UNFINISHED).is_dir():
+        return ""
+    return f"{folder}: holds an unfinished build; the same `vitssl shards build SOURCE {folder}` goes on with it"
+
+
 def read_index(folder: str | Path) -> Index:
     """The index of a folder, checked in itself but not against the shard files; see `load_index`."""
     path = Path(folder) / INDEX_FILE
     try:
         content = json.loads(read_whole(path).decode("utf-8"))
     except FileNotFoundError:
-        if (path.parent / UNFINISHED).is_dir():
-            raise ConfigError(
-                f"{folder}: holds an unfinished build; the same `vitssl shards build SOURCE {folder}` goes on with it"
-            ) from None
+        if told := unfinished(folder):
+            raise ConfigError(told) from None
         if holds_runs(folder):
             raise ConfigError(f"{folder}: {OF_RUNS}") from None
         if not path.with_name(SAMPLES_FILE).exists() and (line := build_line(folder)):
