@@ -211,6 +211,7 @@ WRONG = [
     ("vitssl predict runs/example/scratch empty", "empty holds no images: no file ends in .jpg"),
     ("vitssl predict runs/example/scratch one.png --csv notes.txt", "notes.txt exists; delete it, or name another"),
     ("vitssl predict runs/example/report runs/example/scratch one.png", "runs/example/report is not a run; name the runs of one arm, su"),
+    ("vitssl predict runs/example/scratch runs/example/report one.png", "runs/example/report is not a run; name the runs of one arm, su"),
     ("vitssl predict one.png runs/example/scratch", "runs/example/scratch is a run; name runs first, then images: vitssl predict runs"),
     ("vitssl shards build folder:gone shards/new", "folder:gone: there is no such folder"),
     ("vitssl shards build torchvision:cifar10 shards/new", "ImageNet (did you mean torchvision:CIFAR10?)"),
