@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 from itertools import islice
+from os.path import commonprefix
 from pathlib import Path
 
 import numpy as np
@@ -284,15 +285,16 @@ def run_folder(path: Path) -> Path:
 
 
 def _most_alike(path: Path) -> Path | None:
-    """The run beside a path that is not there, or in the folders beside, whose name is most like it."""
-    places = (
-        (path.parent, "*/run.yaml"),
-        (path.parent, "*/*/run.yaml"),
-        (path.parent.parent, "*/*/run.yaml"),
-        (Path("runs"), "*/*/run.yaml"),
-    )
-    there = next((runs for folder, pattern in places if (runs := sorted(str(found.parent) for found in folder.glob(pattern)))), [])
-    return next(map(Path, get_close_matches(str(path), there, n=1, cutoff=0.0)), None)
+    """The run beside a path that is not there, or in the folders beside, of the sweep and the name that are most like it."""
+    beside, above = path.parent, path.parent.parent
+    places = (beside, "*/run.yaml"), (beside, "*/*/run.yaml"), (above, "*/*/run.yaml"), (Path("runs"), "*/*/run.yaml")
+    there = next((runs for folder, pattern in places if (runs := sorted(found.parent for found in folder.glob(pattern)))), [])
+
+    def alike(run: Path) -> tuple[float, int]:
+        of_sweep = SequenceMatcher(None, run.parent.name, path.parent.name).ratio()
+        return of_sweep, len(commonprefix([run.name, path.name]))
+
+    return max(there, key=alike, default=None)
 
 
 def load(folder: str | Path, checkpoint: str = state.LAST, device: str = "auto", ema: bool = False, weights: str = "model") -> Trained:

@@ -213,7 +213,7 @@ def test_both_spellings_of_unlabelled_are_known(tmp_path, make_folder, name, cap
     root = flat(tmp_path / "photos", **{"cat": 10, "dog": 10, name: 3})
     source = open_source(f"folder:{root}?test=0.2")
     assert source.classes == ["cat", "dog"] and names(source)["unlabeled"] == [f"{name}/{i:03d}.jpg" for i in range(3)]
-    root = make_folder(train={"cat": 4}, test={"cat": 2}, **{name: {"any": 3}})
+    root = make_folder(train={"cat": 2, "dog": 2}, test={"cat": 1, "dog": 1}, **{name: {"any": 3}})
     assert cli.main(["shards", "build", str(root), str(tmp_path / "out"), "--workers", "1"]) == 0
     assert "note:" not in capsys.readouterr().err
     index = shards.load_index(tmp_path / "out")

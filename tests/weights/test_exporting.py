@@ -220,6 +220,6 @@ def test_the_command_says_how_to_load_it_and_overwrites_nothing(tmp_path: Path, 
     assert "vit.pth exists; delete it, or name another" in capsys.readouterr().err
     assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "run"), "--to", "huggingface"]) == 2
     assert cli.main(["export", str(tmp_path / "nowhere"), str(tmp_path / "x"), "--to", "timm"]) == 2
-    assert "this is not a run folder" in capsys.readouterr().err
+    assert f"there is no folder {tmp_path / 'nowhere'}; name a run, such as {tmp_path / 'run'}" in capsys.readouterr().err
     assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "x"), "--to", "timm", "--weights", "teacher"]) == 2
     assert "holds no teacher" in capsys.readouterr().err
