@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 from itertools import islice
-from os.path import commonprefix
 from pathlib import Path
 
 import numpy as np
@@ -290,9 +289,9 @@ def _most_alike(path: Path) -> Path | None:
     places = (beside, "*/run.yaml"), (beside, "*/*/run.yaml"), (above, "*/*/run.yaml"), (Path("runs"), "*/*/run.yaml")
     there = next((runs for folder, pattern in places if (runs := sorted(found.parent for found in folder.glob(pattern)))), [])
 
-    def alike(run: Path) -> tuple[float, int]:
-        of_sweep = SequenceMatcher(None, run.parent.name, path.parent.name).ratio()
-        return of_sweep, len(commonprefix([run.name, path.name]))
+    def alike(run: Path) -> tuple[float, ...]:
+        begun = run.name[: len(path.name)]
+        return tuple(SequenceMatcher(None, *words).ratio() for words in ((run.parent.name, path.parent.name), (begun, path.name)))
 
     return max(there, key=alike, default=None)
 
