@@ -48,6 +48,7 @@ from jobs.preflight import placed
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError, Site
 from vitssl.emissions import visible_gpus
+from vitssl.files import read_json
 from vitssl.terminal import console as screen
 from vitssl.words import counted, duration
 
@@ -132,6 +133,7 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
         weights.fetch(unfetched, site)
         weights.prepare(stages)  # does what was imported fit?
     launch = folders.Launch(runs / spec.name, executor, site, Path(), options.use_current_source, module=module)
+    _refuse_taken_name(spec, launch.sweep)
     if not options.smoke:
         equalize.apply(spec, planned, launch)
     linked = graph.link(spec, planned, launch.sweep, shards.fingerprint)
@@ -234,6 +236,14 @@ def _launch(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, wait:
         _prepare(spec, linked, launch)
         launcher.run(linked, launch, console)
     return waiting.wait_for(linked, launch, console) if wait else 0
+
+
+def _refuse_taken_name(spec: sweep.Spec, folder: Path) -> None:
+    """A copied file that kept its name would take the place of the other's report."""
+    other = read_json(folder / "sweep.json").get("file")
+    if other and Path(other).is_file() and Path(other).resolve() != Path(spec.file).resolve():
+        reason = f"{folder} holds the runs of {other}; give this one a name of its own, such as name={Path(spec.file).stem}"
+        raise ConfigError(reason, "name", spec.place("name"))
 
 
 def _tell_of_days(linked: graph.Graph, launch: folders.Launch) -> None:

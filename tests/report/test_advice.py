@@ -70,7 +70,7 @@ def test_no_seeds_are_asked_for_while_some_are_to_come_or_where_they_are_enough(
     assert next_steps(grid(OPEN, make={("ssat", 2): {"status": "waiting"}})) == ""
     enough = grid({"scratch": lambda at: 80.0 + at["seed"], "ssat": lambda at: 84.1 - at["seed"]}, {"seed": [0, 1, 2, 3, 4]}, name="enough")
     assert next_steps(enough) == (
-        "If means and spreads stay as they are, more than 100 seeds would tell ssat and scratch apart. "
+        "If means and spreads stay as they are, more than 40 seeds would tell ssat and scratch apart. "
         "To the sweep's command add equalize=macs equal_to=ssat for arms of equal cost: finished runs are kept."
     )
 
@@ -101,7 +101,7 @@ def test_beside_what_an_interval_says_alone_p_is_corrected_for_all_comparisons(g
     scratch, _, ssat = made.rows
     p = corrected(made, None)[frozenset((id(scratch), id(ssat)))]
     assert p in (pytest.approx(3 * first), pytest.approx(max(3 * first, 2 * second)))
-    said = f"against ssat (p {p:.2g} after Holm's correction for 3 comparisons)."
+    said = f"against ssat (p {p:.2g} after Holm's correction for 3 comparisons, so not settled)."
     assert "Worse: scratch (0.75x the multiply-adds of ssat) \N{MINUS SIGN}7.33" in taken(made)[0] and said in taken(made)[0]
     (table,) = pairs(made)
     assert table.best == {(0, 2), (0, 3), (1, 1), (2, 1)}
@@ -117,7 +117,7 @@ def test_a_best_arm_says_how_sure_it_is_against_all_others(grid):
     found, (first, *rest) = corrected(made, None), made.ranking(None)
     assert level(made, None) == [first]
     most = max(found[frozenset((id(first), id(row)))] for row in rest)
-    assert best(made, None).endswith(f"; p {most:.2g} at most after Holm's correction for 3 comparisons.")
+    assert best(made, None).endswith(f"; p {most:.2g} at most after Holm's correction for 3 comparisons, so not settled.")
 
 
 def test_runs_that_gave_the_same_are_said_to_and_what_may_not_have_worked(grid):

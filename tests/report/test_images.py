@@ -115,11 +115,7 @@ def test_more_seeds_are_not_asked_for_where_the_images_are_too_few(sweep):
             predictions(path, np.zeros(50, dtype=int), np.where(np.arange(50) < right, 0, 1))
     said = next_steps(lay_out(collect(folder)))
     assert "for more seeds" not in said
-    needed = 50 * (NORMAL * 2.0 / 2.0) ** 2  # its error over images is that of one of fifty: 2 points, as large as the difference
-    assert said.startswith(
-        "However many seeds there are, 50 test images are too few to tell ssat and scratch apart; it takes more than 190."
-    )
-    assert 185 < needed < 195
+    assert said.startswith("However many seeds there are, 50 test images are too few to tell ssat and scratch apart.")
 
 
 def test_the_interval_is_as_wide_as_both_say():

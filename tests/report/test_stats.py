@@ -121,14 +121,14 @@ def test_holm_is_as_its_step_down_loop_has_it():
 @pytest.mark.parametrize("found", [None, OfImages(450, 0.8, 0.5)])
 def test_so_many_seeds_are_needed_as_make_the_interval_leave_out_zero(found):
     """Copies of the same seeds have their mean and, but for n - 1, their spread."""
-    gap = Difference(2.0, "", 4, 3.0, 3.0, found)
+    gap = Difference(2.5, "", 4, 3.0, 3.0, found)
     needed = gap.seeds_needed()
     halves = []
     for n in (needed - 1, needed):
         over_seeds = t.ppf(0.975, n - 1) * 3.0 * sqrt(4 / n)
         over_images = norm.ppf(0.975) * sqrt(0.8**2 - 0.5**2 + 0.5**2 * 4 / n) if found else 0.0
         halves.append(sqrt(over_seeds**2 + over_images**2))
-    assert halves[0] >= 2.0 > halves[1]
+    assert halves[0] >= 2.5 > halves[1]
     assert Difference(0.1, "", 4, 3.0, 3.0, found).seeds_needed() is None
 
 

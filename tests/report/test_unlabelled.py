@@ -47,7 +47,7 @@ def test_the_story_is_labels_then_what_came_out_then_what_taught_it(few):
     assert best.startswith("The best arm by top-1 is SSAT: 76.00 ± 1.00 % (3 seeds), +16.00 points against Scratch")
     assert why == (
         "With images without a label, against Scratch: "
-        "SSL+FT +10.00 points (MAE before the labels, seen 1,500 times, and 3,000 in Scratch) "
+        "SSL+FT +10.00 points (MAE before the labels; 1,500 labelled images seen, by Scratch 3,000) "
         "and SSAT +16.00 points [+13.52, +18.48] (MAE along with the labels)."
     )
 
@@ -65,7 +65,7 @@ def test_a_terminal_ends_with_the_story_and_a_page_begins_with_it(few):
 def test_whatever_comes_out_is_said(few):
     why = story(lay_out(collect(few({"scratch": 60.0, "sslft": 55.0, "ssat": lambda at: 60.5 + 2 * at["seed"] - 2}))))[-1]
     assert why.endswith(
-        "against Scratch: SSL+FT \N{MINUS SIGN}5.00 points (MAE before the labels, seen 1,500 times, and 3,000 in Scratch) "
+        "against Scratch: SSL+FT \N{MINUS SIGN}5.00 points (MAE before the labels; 1,500 labelled images seen, by Scratch 3,000) "
         "and SSAT +0.50 points [\N{MINUS SIGN}4.47, +5.47] (MAE along with the labels; may be chance)."
     )
 

@@ -75,9 +75,10 @@ def summary(sweep_folder: str | Path, width: int | None = None, columns: list[st
     """
     laid_out = lay_out(collect(sweep_folder))
     costs_apart = tables.cost(laid_out) if laid_out.axis or columns else None
-    main, chosen = [main_table.table(part, columns) for part in laid_out.parts()], selection.table(laid_out)
+    narrow = columns or (main_table.narrow(laid_out) if laid_out.axis else None)
+    main, chosen = [main_table.table(part, narrow) for part in laid_out.parts()], selection.table(laid_out)
     evaluated = evaluations.table(laid_out) if any(run.evals for run in laid_out.sweep.runs.values()) else None
-    shown = (*main, chosen, main_table.differences(laid_out, columns), costs_apart, evaluated)
+    shown = (*main, chosen, main_table.differences(laid_out, narrow), costs_apart, evaluated)
     last = story(laid_out)  # where a terminal is read, in a paragraph of its own
     alike = [f"Warning: {text}." for text in details.warnings(laid_out)]
     lines = [*beside(laid_out), *filter(None, [energy_sources.sites(laid_out.sweep)]), *(["", *last] if last else []), *alike]

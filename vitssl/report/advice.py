@@ -79,10 +79,9 @@ def _needed(grid: Grid, column: Any) -> str:
         return ""
     which = f"{grid.label(first)} and {grid.label(others[0])}"
     if gap.images and gap.images_half() >= abs(gap.mean):
-        images = float(f"{gap.images * (gap.images_half() / gap.mean) ** 2:.2g}")
-        few = f"{begin(grid, column, 'However')} many seeds there are, {gap.images:,} test images are too few to tell {which} apart"
-        return f"{few}; it takes more than {images:,.0f}."
-    seeds = gap.seeds_needed() or f"more than {MOST}"
+        return f"{begin(grid, column, 'However')} many seeds there are, {gap.images:,} test images are too few to tell {which} apart."
+    count = gap.seeds_needed()
+    seeds = f"more than {MOST}" if count is None else f"{count}" if count <= MANY else f"about {round(count, -1)}"
     return f"{begin(grid, column, 'If')} means and spreads stay as they are, {seeds} seeds would tell {which} apart."
 
 

@@ -26,10 +26,14 @@ class Drawn:
     svg: str
 
 
+def anchor(name: str) -> str:
+    """What a link to a section of this name leads to."""
+    return re.sub(r"\W+", "-", name.lower()).strip("-")
+
+
 def section(name: str, body: str, kind: str = "") -> str:
     """Nothing where there is no body; links lead to its name in small letters."""
-    place = re.sub(r"\W+", "-", name.lower()).strip("-")
-    return f'<section class="{kind}" id="{place}">\n<h2>{escape(name)}</h2>\n{body}</section>\n' if body else ""
+    return f'<section class="{kind}" id="{anchor(name)}">\n<h2>{escape(name)}</h2>\n{body}</section>\n' if body else ""
 
 
 def row(*blocks: str) -> str:

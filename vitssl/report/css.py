@@ -40,6 +40,7 @@ header p + p { margin-top: .35rem; }
 header .warning { color: var(--ink); }
 a { color: var(--published); text-underline-offset: .15em; }
 .links a { white-space: nowrap; margin-right: .9rem; }
+nav { font-size: .84rem; color: var(--soft); margin-top: .35rem; }
 .more { display: flex; flex-wrap: wrap; column-gap: 2.5rem; margin-top: 1rem; }
 .more > section { flex: 1 1 auto; max-width: 100%; min-width: 0; border-top: 1px solid var(--line); }
 .more > section { margin-top: 1.8rem; padding-top: 1.6rem; }

@@ -77,11 +77,16 @@ def check(names: list[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def narrow(grid: Grid) -> list[str]:
+    """Those that are there however many columns the sweep has."""
+    texts = {_epochs(grid, row, column).text for row in grid.rows for column in grid.columns}
+    return ["accuracy", "paper", "difference", *(["epochs"] if len(texts - {DASH}) > 1 else [])]
+
+
 def usual(grid: Grid) -> list[str]:
     """Of one column of the sweep its costs too, of two the exact ones; of more, or beside a paper's numbers, the accuracies alone are wide
     enough. Epochs where they differ."""
-    texts = {_epochs(grid, row, column).text for row in grid.rows for column in grid.columns}
-    first = ["accuracy", "paper", "difference", *(["epochs"] if len(texts - {DASH}) > 1 else [])]
+    first = narrow(grid)
     steps = ["steps"] if "epochs" in first else []
     printed = any(row.arm.published for row in grid.rows)
     if len(grid.columns) > (1 if printed else FEW_COLUMNS):

@@ -8,7 +8,7 @@ from typing import Any
 
 from vitssl.report.grid import Grid
 from vitssl.report.rows import Row
-from vitssl.report.stats import holm
+from vitssl.report.stats import LEVEL, holm
 
 LEAST_SHOWN = 0.001
 Corrected = dict[frozenset[int], float]  # p-values after Holm's correction, by the identities of two rows
@@ -30,7 +30,8 @@ def largest(grid: Grid, column: Any, pairs: Iterable[tuple[Row, Row]]) -> str:
     known = [p for one, other in pairs if (p := found.get(frozenset((id(one), id(other))))) is not None]
     if len(found) < 2 or not known:
         return ""
-    return f"p {shown(max(known))}{' at most' if len(known) > 1 else ''} after Holm's correction for {len(found)} comparisons"
+    of_all = f"p {shown(max(known))}{' at most' if len(known) > 1 else ''} after Holm's correction for {len(found)} comparisons"
+    return f"{of_all}, so not settled" if max(known) > 1 - LEVEL else of_all
 
 
 def shown(p: float) -> str:

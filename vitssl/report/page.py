@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from html import escape
 
 from vitssl.report import costs, details, energy_sources, evaluations, failures, main_table, render, seen, selection, tables
-from vitssl.report.blocks import Drawn, copied, definitions, lines, pictures, plain, plot, row, section, switch, titled
+from vitssl.report.blocks import Drawn, anchor, copied, definitions, lines, pictures, plain, plot, row, section, switch, titled
 from vitssl.report.css import CSS
 from vitssl.report.findings import further, headlines, leads, progress
 from vitssl.report.grid import SEED, Grid
@@ -67,12 +68,14 @@ def html(report: Report) -> str:
     alike = "".join(f'<p class="warning">Warning: {escape(text)}: <a href="#data">details</a>.</p>\n' for text in details.warnings(grid))
     links = "\n".join(f'<a href="{name}">{words}</a>' for name, words in FILES.items())
     about = f"{escape(compared(grid))}{source} {escape(progress(grid.sweep))}"
+    more = {name: body for name, body in _more(report).items() if body}
+    sections = "".join(section(name, body, "" if name in NARROW else "whole") for name, body in more.items())
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title(grid))}</title>\n<style>\n{CSS}</style>\n</head>\n<body>\n<header>\n<h1>{escape(grid.sweep.name)}</h1>\n"
-        f'<p>{about}</p>\n{alike}<p class="links">{links}</p>\n</header>\n<main>\n{_first(report)}'
-        f'<div class="more">\n{_more(report)}</div>\n</main>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n'
+        f'<p>{about}</p>\n{alike}<p class="links">{links}</p>\n{_contents(more)}</header>\n<main>\n{_first(report)}'
+        f'<div class="more">\n{sections}</div>\n</main>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n'
     )
 
 
@@ -136,10 +139,16 @@ def _drawn(places: dict[str, Named], report: Report) -> dict[str, Named]:
     return {words: names for words, names in places.items() if any(name in report.plots for name in names.values())}
 
 
-def _more(report: Report) -> str:
+def _contents(sections: Iterable[str]) -> str:
+    links = " ".join(f'<a href="#{anchor(name)}">{escape(name)}</a>' for name in sections)
+    return f'<nav class="links">Below: {links}</nav>\n'
+
+
+def _more(report: Report) -> dict[str, str]:
+    """Everything behind it, by the headings of its sections."""
     grid, plots = report.grid, report.plots
     layout, first = _layout(report)
-    sections = {
+    return {
         "What failed": failures.html(grid.sweep),
         "Chosen and compared" if grid.sweep.facts.get("select") else "Compared": row(
             *titled(selection.table(grid), selection.points(grid), main_table.differences(grid, report.columns)),
@@ -163,7 +172,6 @@ def _more(report: Report) -> str:
         "Provenance": definitions(provenance(grid)),
         "Notes": lines(notes(grid)),
     }
-    return "".join(section(name, body, "" if name in NARROW else "whole") for name, body in sections.items())
 
 
 def _cost(grid: Grid) -> list[str]:

@@ -98,6 +98,7 @@ def terminal(tables: list[Table], lines: list[str], width: int | None = None) ->
 
 def narrowed(table: Table, width: int) -> Table:
     """The first columns of a table, as many as fit side by side without a break inside a figure; its title says how many it lacks."""
+    table = replace(table, header=_flat_header(table), groups=[])  # columns that are left out are what tells those apart that stay
     widths = [least for least, _ in _widths(table)]
     count = next((n for n in range(len(widths), 2, -1) if sum(widths[:n]) + GAP * n <= width), min(2, len(widths)))
     lacking = len(widths) - count

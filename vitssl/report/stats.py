@@ -14,7 +14,7 @@ from scipy.special import ndtri, stdtrit
 LEVEL = 0.95
 LEAST = 3  # seeds for an interval: of two it reaches nine of their standard deviations to either side, beyond what many metrics can be
 ENOUGH = 5  # seeds; an interval of fewer is so wide that it holds differences which matter
-MOST = 100  # seeds that anyone would train
+MOST = 40  # seeds that anyone would train
 NOTHING = 1e-9  # of spread: what is left of equal figures that were computed in another order
 LEAST_P = 1e-12
 

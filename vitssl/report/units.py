@@ -35,7 +35,8 @@ def fit(table: Table) -> Table:
     header, rows = list(table.header), [list(row) for row in table.rows]
     for base in SCALES:
         columns = [c for c, name in enumerate(table.header) if re.search(rf"\b{base}\b", name) and _computed(rows, c)]
-        figures = [part for row in rows for c in columns for part in row[c].parts]
+        telling = columns[:1] if base == "hours" else columns  # hours first, and then those that a CPU's cores worked, in the same unit
+        figures = [part for row in rows for c in telling for part in row[c].parts]
         if figures:
             unit, factor = scale(base, max(figures))
             for c in columns:

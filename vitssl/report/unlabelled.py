@@ -120,7 +120,7 @@ def _labels(grid: Grid, row: Row, column: Any) -> str:
     own, base = (sum(_labels_seen(cells[0])) for cells in (row.candidates(column), grid.baseline(row).candidates(column)))
     if not own or not base or abs(own - base) <= MANY * base:
         return ""
-    return f", seen {own:,.0f} times, and {base:,.0f} in {grid.baseline_name(row)}"
+    return f"; {own:,.0f} labelled images seen, by {grid.baseline_name(row)} {base:,.0f}"
 
 
 def _labels_seen(cell: Cell) -> Iterator[float]:
