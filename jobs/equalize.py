@@ -1,4 +1,5 @@
-"""`equalize: macs | gpu_hours | kwh` of a sweep, or of a value of one of its axes: every arm trains for what one arm's training costs.
+"""How long arms train: `length` of a sweep, and `equalize: macs | gpu_hours | kwh` of it or of a value of one of its axes, with which every
+arm trains for what one arm's training costs.
 
 The epochs of the other arms are multiplied by one factor, warm-up and schedule too, so that the stages of a chain keep their shares;
 the last stage takes up what rounding to whole epochs leaves. Epochs inside of objectives (Drloc's warm-up, DINO's frozen last layer) stay.
@@ -13,17 +14,19 @@ from jobs.pace import key_of, measured
 from jobs.predict import costs_of
 from jobs.shards import expected_index, num_images
 from jobs.sweep import Equal, Spec
-from vitssl.config import ConfigError
+from vitssl.config import ConfigError, Loop
 
 TOLERANCE = 0.05  # of the reference's cost: what whole epochs may miss it by
 
 
 def apply(spec: Spec, planned: list[Cell], launch: Launch) -> None:
-    """Set the epochs of the cells that are to cost as much as the reference arm's cell at the same values of the axes.
+    """Set the epochs: of all cells as long as was asked for, and of those that are to cost as much as the reference arm's cell at the same
+    values of the axes so many as do.
 
     Raises:
         ConfigError: the reference does not run, a cost is not known, or no whole number of epochs comes near enough.
     """
+    _lengthen(planned, spec.length)
     todo = [(cell, rule, _reference(spec, planned, cell, rule)) for cell in planned if (rule := spec.equal_of(cell.axes))]
     costs = {quantity: _Costs(quantity, spec, planned, launch) for quantity in {rule.quantity for _, rule, _ in todo}}
     amounts = [costs[rule.quantity].of(reference) for _, rule, reference in todo]
@@ -31,6 +34,19 @@ def apply(spec: Spec, planned: list[Cell], launch: Launch) -> None:
     for (cell, rule, reference), amount in zip(todo, amounts, strict=True):
         if cell is not reference:
             _fit(cell, rule, amount, costs[rule.quantity], dearest)
+
+
+def _lengthen(planned: list[Cell], length: float) -> None:
+    """Train every stage ``length`` times as long, in whole epochs, with its warm-up and schedule."""
+    for stage in [stage for cell in planned for stage in cell.stages] if length != 1 else []:
+        _stretch(stage.run.loop, max(1, round(length * stage.run.loop.epochs)))
+
+
+def _stretch(loop: Loop, epochs: float) -> None:
+    stretch = epochs / loop.epochs
+    loop.epochs, loop.warmup_epochs = epochs, loop.warmup_epochs * stretch
+    if loop.schedule_epochs is not None:
+        loop.schedule_epochs = max(epochs, round(loop.schedule_epochs * stretch))
 
 
 def _reference(spec: Spec, planned: list[Cell], cell: Cell, rule: Equal) -> Cell:
@@ -47,10 +63,8 @@ def _fit(cell: Cell, rule: Equal, amount: float, costs: _Costs, dearest: str) ->
     for stage in cell.stages:
         loop, of_an_epoch = stage.run.loop, costs.of_an_epoch(cell.arm, stage)
         epochs = max(1, round(left / of_an_epoch if stage is cell.stages[-1] else factor * loop.epochs))
-        stretch, left = epochs / loop.epochs, left - epochs * of_an_epoch
-        loop.epochs, loop.warmup_epochs = epochs, loop.warmup_epochs * stretch
-        if loop.schedule_epochs is not None:
-            loop.schedule_epochs = max(epochs, round(loop.schedule_epochs * stretch))
+        left -= epochs * of_an_epoch
+        _stretch(loop, epochs)
     if abs(left) > TOLERANCE * amount:
         missed = f"whole epochs miss the {rule.quantity} of {rule.reference} by {abs(left) / amount:.0%}"
         more = "with more loop.epochs" if dearest == rule.reference else f"at the cost of the dearest arm, equal_to={dearest},"

@@ -255,7 +255,7 @@ def _overrides(spec: Spec) -> list[str]:
     some of its labels."""
     cli = spec.overrides
     axes = [axis for axis in cli.axes if axis != "seed" and (axis in spec.added_axes or "." in axis)]
-    equal = [key for key in ("equalize", "equal_to") if key in cli.sweep]
+    equal = [key for key in ("length", "equalize", "equal_to") if key in cli.sweep]
     return list(dict.fromkeys([*(setting.key for setting in cli.settings), *axes, *equal]))
 
 

@@ -5,7 +5,7 @@
     site.FIELD                  where they run
     axes.NAME=[...] arms=[...]  the part of the sweep that runs
     axes.FIELD=[...]            one more axis, of the values of a field; axes.NAME={LABEL: {FIELD: value}} of sets of fields
-    name columns baseline metric select equalize equal_to
+    name columns baseline metric select length equalize equal_to
     budget.FIELD                what the sweep may cost
 
 A key that is not a field's whole path may set several: `resources={nodes: 2, hours: 1}`, `finetune={optim.lr: 1e-4}`.
@@ -27,7 +27,7 @@ from vitssl.config.suggestions import not_a_field
 from vitssl.words import listed
 
 RUN_FIELDS = {f.name for f in dataclasses.fields(Run)}
-OF_THE_SWEEP = {"name", "columns", "baseline", "metric", "select", "equalize", "equal_to"}
+OF_THE_SWEEP = {"name", "columns", "baseline", "metric", "select", "length", "equalize", "equal_to"}
 OF_A_FILE = {"stages", "defaults"}
 OTHERS = ("arms", "axes", "budget", "resources", "site", *sorted(OF_THE_SWEEP))  # what else the command line's keys may begin with
 CLI = "command line"  # as an error's place

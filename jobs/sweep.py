@@ -18,6 +18,7 @@ from vitssl.config.sweep import Arm, Quantity, Resources, SweepFile
 from vitssl.records import MOST
 
 NAME = r"\w[\w.-]{0,99}"  # of a sweep, an arm or a stage: a part of folders and of batch scripts
+MOST_LENGTH = 1000  # times
 OF_A_VALUE = {"optional", "equalize", "equal_to"}  # what an axis value may say besides the fields that it sets
 
 
@@ -237,6 +238,9 @@ def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
         raise unknown(spec.columns, axes, "columns", spec.place("columns"))
     if spec.baseline is not None and spec.baseline not in spec.arms:
         raise unknown(spec.baseline, spec.arms, "baseline", spec.place("baseline"))
+    if not 0 < spec.length <= MOST_LENGTH:
+        reason = f"{spec.length:g} is not above 0 and at most {MOST_LENGTH}; 0.5 trains half as long as the file says"
+        raise ConfigError(reason, "length", spec.place("length"))
     if spec.equal_to is not None and spec.equal_to not in spec.arms:
         raise unknown(spec.equal_to, spec.arms, "equal_to", spec.place("equal_to"))
     if spec.equal_to is not None and not (spec.equalize or any("equalize" in fields for axis in axes.values() for fields in axis.values())):

@@ -5,8 +5,10 @@ Trainings are planned and predicted (`--dry-run`), by a release's tests run for 
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -93,7 +95,9 @@ def _train(place: Path) -> None:
     shards = place / "shards" / "digits"
     assert submit.main([str(ROOT / "sweeps" / "quickstart.yaml"), *words, f"data.shards={shards}", "data.source=digits"]) == 0
     (place / "shards" / "flowers102").symlink_to("digits")
-    (place / "runs" / "ssat_vs_sslft").symlink_to("quickstart")
+    shutil.copytree(place / "runs" / "quickstart", place / "runs" / "ssat_vs_sslft")
+    record = place / "runs" / "ssat_vs_sslft" / "sweep.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"file": str(ROOT / "sweeps" / "ssat_vs_sslft.yaml")}))
     (run,) = (place / "runs" / "quickstart").glob("ssat-*")
     (place / "runs" / "own_images").mkdir()
     for seed in (0, 1):

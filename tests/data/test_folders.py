@@ -68,6 +68,22 @@ def test_chosen_classes_and_unlabelled_images_beside_flat_ones(tmp_path):
     assert per_class(source, "test") == [2, 2] and per_class(source, "train") == [8, 8]
 
 
+def test_images_without_labels_may_be_elsewhere(tmp_path):
+    """Relative to the folder, as the file of classes is; whatever folders they are in say nothing."""
+    root = flat(tmp_path / "photos", cat=10, dog=10, unlabeled=3)
+    flat(tmp_path / "more", any=2, other=1)
+    for path in ("../more", str(tmp_path / "more")):
+        source = open_source(f"folder:{root}?test=0.2&unlabelled={path}")
+        assert source.classes == ["cat", "dog"]
+        further = ["unlabeled/more/any/000.jpg", "unlabeled/more/any/001.jpg", "unlabeled/more/other/000.jpg"]
+        assert sorted(names(source)["unlabeled"]) == sorted([*(f"unlabeled/{i:03d}.jpg" for i in range(3)), *further])
+    with pytest.raises(ConfigError, match=r"unlabeled=gone: .*/photos/gone: there is no such folder; the path is relative to "):
+        open_source(f"folder:{root}?test=0.2&unlabeled=gone")
+    (tmp_path / "none").mkdir()
+    with pytest.raises(ConfigError, match=r"unlabeled=\.\./none: .*: no file in it ends in \.jpg"):
+        open_source(f"folder:{root}?test=0.2&unlabeled=../none")
+
+
 def test_a_training_folder_is_split_where_there_is_no_other(tmp_path):
     flat(tmp_path / "photos" / "train", cat=10, dog=10)
     source = open_source(f"folder:{tmp_path}/photos?test=0.2")

@@ -175,3 +175,20 @@ def test_a_budget_of_what_cannot_be_predicted_is_refused(plan):
         plan("budget=3")
     with pytest.raises(ConfigError, match=r"^command line: budget.hours: 'hours' is not known .did you mean gpu_hours"):
         plan("budget.hours=3")
+
+
+def test_a_length_stretches_every_stage_once_and_then_costs_are_made_equal(plan) -> None:
+    whole, half = plan()[1], plan("length=0.5")[1]
+    assert {arm: [max(1, round(n / 2)) for n in stages] for arm, stages in epochs(whole).items()} == epochs(half)
+    for cell, other in zip(whole, half, strict=True):
+        for stage, shorter in zip(cell.stages, other.stages, strict=True):
+            share = shorter.run.loop.epochs / stage.run.loop.epochs
+            assert shorter.run.loop.warmup_epochs == pytest.approx(share * stage.run.loop.warmup_epochs)
+    equal = plan("length=0.5", "equalize=macs", "equal_to=joint")[1]
+    assert epochs(equal)["joint"] == epochs(half)["joint"] and epochs(equal)["scratch"][0] > epochs(half)["scratch"][0]
+
+
+@pytest.mark.parametrize("length", ["0", "-1", "1001", ".nan"])
+def test_a_length_that_is_none_is_refused(plan, length: str) -> None:
+    with pytest.raises(ConfigError, match=r"^command line: length: .* is not above 0 and at most 1000; 0.5 trains half as long"):
+        plan(f"length={length}")

@@ -187,6 +187,8 @@ WRONG = [
     ("submit sweep.yaml --site sweep.yaml", "sweep.yaml: paper: 'paper' is not known"),
     ("submit sweep.yaml --site big.yaml --executor auto", "names the partition gpu, but no SLURM cluster answers here"),
     ("submit sweep.yaml --executor slrum", "argument --executor: 'slrum' is not known (did you mean slurm?)"),
+    ("submit copied.yaml", "runs/example holds the runs of sweep.yaml; give this one a name of its own, such as name=copied"),
+    ("submit copied.yaml --dry-run", "name: .*runs/example holds the runs of sweep.yaml; give this one a name"),
     # what runs left behind
     ("status runs", "runs/sweep.json does not exist: this is not a sweep's folder (runs/NAME, such as runs/example)"),
     ("status exmple", "exmple/sweep.json does not exist: this is not a sweep's folder (runs/NAME, such as runs/example)"),
@@ -246,6 +248,7 @@ def somewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A working directory as people have it: a sweep, its runs, images, and other files."""
     place = tmp_path_factory.mktemp("somewhere")
     (place / "sweep.yaml").write_text(EXAMPLE)
+    (place / "copied.yaml").write_text(f"# copied\n{EXAMPLE}")
     (place / "big.yaml").write_text("name: big\npartition: gpu\n")
     (place / "sized.yaml").write_text(EXAMPLE.replace("{name: vit_pico,", "{name: vit_pico, embed_dim: 48,"))
     (place / "bare.yaml").write_text("name: bare\narms: {a: {stages: {train: {objectives: {classify}}}}}\n")

@@ -66,6 +66,7 @@ class SweepFile:
     baseline: Optional[str] = None  # the arm that differences are taken against
     metric: str = "top1"  # after the last epoch, on the test set (top1, top5, top1_ema) or of an evaluator (knn/top1, test/loss)
     select: list[str] = field(default_factory=list)  # axes of which each arm and column takes the values that are best on held-out images
+    length: float = 1.0  # times as many epochs as the file says, in every stage: 0.2 for a try
     # epochs such that every arm's training costs what that of equal_to does; an axis value may have it too
     equalize: Optional[Quantity] = None
     equal_to: Optional[str] = None  # the arm whose cost the others are to have; null: the baseline

@@ -70,10 +70,24 @@ def open_folder(path: str, options: Options) -> Source:
         if unknown := sorted(set(subfolders(root / name)) - set(present)):
             raise ConfigError(f"{root / name / unknown[0]}: a class that {train} does not have")
         splits[split] = _class_folders(root, root / name, classes)
-    if unlabeled := unlabeled_folders(root):
-        images = [image for name in unlabeled for image in _images(root, root / name)]
-        splits[UNLABELED] = [Sample(image, UNLABELLED, str(root / image)) for image in images]
+    if unlabeled := [*_unlabeled_inside(root), *_unlabeled_elsewhere(root, options)]:
+        splits[UNLABELED] = unlabeled
     return Source(root.resolve().name, classes, splits)
+
+
+def _unlabeled_inside(root: Path) -> Iterator[Sample]:
+    for name in unlabeled_folders(root):
+        yield from (Sample(image, UNLABELLED, str(root / image)) for image in _images(root, root / name))
+
+
+def _unlabeled_elsewhere(root: Path, options: Options) -> Iterator[Sample]:
+    """Those of the folders that the source names, in whatever folders below."""
+    for path in options.get(UNLABELED, ()):
+        folder = root / Path(path).expanduser()
+        if not (images := _images(folder, folder)):
+            missing = "there is no such folder" if not folder.is_dir() else f"no file in it ends in {' '.join(IMAGE_ENDINGS)}"
+            raise ConfigError(f"folder:{root}: {UNLABELED}={path}: {folder.resolve()}: {missing}; the path is relative to {root}")
+        yield from (Sample(f"{UNLABELED}/{folder.resolve().name}/{image}", UNLABELLED, str(folder / image)) for image in images)
 
 
 def _train_folder(root: Path, folders: dict[str, str], options: Options) -> Path:

@@ -5,6 +5,7 @@
     folder:PATH?test=0.2&seed=0     PATH/<class>/..., or PATH/train/<class>/... without a test split: a fifth of each class is held out
                                     for testing, drawn from the seed and the names; val=0.1 likewise for the split "val"
     folder:PATH?classes=FILE        only the classes that FILE lists, one a line (ImageNet-100)
+    folder:PATH?unlabeled=FOLDER    images without labels that are elsewhere, too
     torchvision:NAME[?root=PATH]    downloaded where the network allows
     list:PATH?train=FILE&test=FILE  lists of images and labels, in one of the layouts of `vitssl.data.lists`; further splits
                                     likewise; images=FOLDER says where the images are, if not in PATH; train=CLASS:FILE adds a
@@ -35,7 +36,7 @@ from vitssl.data import arrays, lists, torchvision_sets, webdatasets
 from vitssl.data.folders import existing, open_folder
 from vitssl.data.index import INDEX_FILE, UNFINISHED
 from vitssl.data.samples import UNLABELLED, Options, Sample, Source
-from vitssl.data.splits import spelled
+from vitssl.data.splits import UNLABELED, spelled
 from vitssl.records import LINE
 from vitssl.words import has_control, is_control, one_line
 
@@ -119,8 +120,7 @@ def _open(kind: str, rest: str) -> Source:
         key, _, value = option.partition("=")
         key = spelled(key)
         if known is not None and key not in known:
-            hint = f"; images without labels are those of {path}/unlabeled/" if kind == "folder" and key.startswith("unlabel") else ""
-            raise ConfigError(f"{kind}:{rest}: unknown option {key!r}; known: {', '.join(known) or 'none'}{hint}")
+            raise ConfigError(f"{kind}:{rest}: unknown option {key!r}; known: {', '.join(known) or 'none'}")
         if not value:
             raise ConfigError(f"{kind}:{rest}: option {key!r} has no value; write {key}=...")
         options.setdefault(key, []).append(value)
@@ -271,7 +271,7 @@ class _Parts(Sequence):
 
 # kind -> what opens it, and the options that it takes (None: any)
 _KINDS: dict[str, tuple[Callable[[str, Options], Source], tuple[str, ...] | None]] = {
-    "folder": (open_folder, ("classes", "test", "val", "seed")),
+    "folder": (open_folder, ("classes", "test", "val", "seed", UNLABELED)),
     "torchvision": (_torchvision, ("root",)),
     "list": (_list, None),
     "cub": (_cub, ()),
