@@ -8,7 +8,7 @@ import pytest
 
 from vitssl.report import spreadsheet
 from vitssl.report.advice import next_steps, recommendation, taken
-from vitssl.report.best import best, level
+from vitssl.report.best import best, in_columns, level
 from vitssl.report.collect import collect
 from vitssl.report.findings import headlines
 from vitssl.report.grid import lay_out
@@ -118,6 +118,13 @@ def test_a_best_arm_says_how_sure_it_is_against_all_others(grid):
     assert level(made, None) == [first]
     most = max(found[frozenset((id(first), id(row)))] for row in rest)
     assert best(made, None).endswith(f"; p {most:.2g} at most after Holm's correction for 3 comparisons, so not settled.")
+
+
+def test_two_columns_that_leave_the_same_open_are_one_sentence_with_their_names(sweep):
+    made = lay_out(collect(sweep(OPEN, {"data": ["CUB", "Cars"], **SEEDS}, columns="data")))
+    (said,) = in_columns(made)
+    assert said.startswith("3 seeds cannot tell scratch and ssat apart in top-1; the best means: on CUB ssat 81.00 ± 1.00 %, +4.00 points")
+    assert "; on Cars ssat 81.00 ± 1.00 %, +4.00 points against scratch (95 % interval " in said
 
 
 def test_runs_that_gave_the_same_are_said_to_and_what_may_not_have_worked(grid):

@@ -47,9 +47,9 @@ def in_columns(grid: Grid) -> list[str]:
         return [best(grid, column) for column in grid.columns]
     unit = " %" if grid.measured.unit else ""
     shown = {column: plus_minus(list(grid.compared(rows[0], column).values())) for column, rows in ranked.items()}
+    places = {column: place[:1].lower() + place[1:] for column in ranked if (place := grid.place(column))}
     means = [
-        f"{grid.place(column).lower()} {grid.label(rows[0])} {shown[column]}{unit}{_versus(grid, rows, column)}"
-        for column, rows in ranked.items()
+        f"{places[column]} {grid.label(rows[0])} {shown[column]}{unit}{_versus(grid, rows, column)}" for column, rows in ranked.items()
     ]
     return [f"{said.pop()}; the best means: {'; '.join(means)}."]
 
