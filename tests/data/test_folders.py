@@ -72,10 +72,11 @@ def test_images_without_labels_may_be_elsewhere(tmp_path):
     """Relative to the folder, as the file of classes is; whatever folders they are in say nothing."""
     root = flat(tmp_path / "photos", cat=10, dog=10, unlabeled=3)
     flat(tmp_path / "more", any=2, other=1)
+    (tmp_path / "more" / "loose.jpg").touch()
     for path in ("../more", str(tmp_path / "more")):
         source = open_source(f"folder:{root}?test=0.2&unlabelled={path}")
         assert source.classes == ["cat", "dog"]
-        further = ["unlabeled/more/any/000.jpg", "unlabeled/more/any/001.jpg", "unlabeled/more/other/000.jpg"]
+        further = [f"unlabeled/more/{name}.jpg" for name in ("any/000", "any/001", "other/000", "loose")]
         assert sorted(names(source)["unlabeled"]) == sorted([*(f"unlabeled/{i:03d}.jpg" for i in range(3)), *further])
     with pytest.raises(ConfigError, match=r"unlabeled=gone: .*/photos/gone: there is no such folder; the path is relative to "):
         open_source(f"folder:{root}?test=0.2&unlabeled=gone")

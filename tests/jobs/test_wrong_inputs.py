@@ -187,6 +187,7 @@ WRONG = [
     ("submit sweep.yaml --site sweep.yaml", "sweep.yaml: paper: 'paper' is not known"),
     ("submit sweep.yaml --site big.yaml --executor auto", "names the partition gpu, but no SLURM cluster answers here"),
     ("submit sweep.yaml --executor slrum", "argument --executor: 'slrum' is not known (did you mean slurm?)"),
+    ("submit sweep.yaml axes.SEED=0", "(did you mean seed?)"),
     ("submit copied.yaml", "runs/example holds the runs of sweep.yaml; give this one a name of its own, such as name=copied"),
     ("submit copied.yaml --dry-run", "name: .*runs/example holds the runs of sweep.yaml; give this one a name"),
     # what runs left behind

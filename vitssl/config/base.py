@@ -55,7 +55,9 @@ def unknown(value: Any, known: Iterable[Any], field: str = "", place: str = "", 
 
 
 def closest(value: str, names: Sequence[str]) -> list[str]:
-    """The name that looks most like a value, or begins with it; empty where none does."""
+    """The name that is a value but for its case, looks most like it, or begins with it; empty where none does."""
+    if same := [name for name in names if name.lower() == value.lower()]:
+        return same[:1]
     return difflib.get_close_matches(value, names, n=1) or [name for name in names if len(value) > 1 and name.startswith(value)][:1]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import posixpath
 import shlex
 from collections import Counter
 from collections.abc import Iterator
@@ -87,7 +88,8 @@ def _unlabeled_elsewhere(root: Path, options: Options) -> Iterator[Sample]:
         if not (images := _images(folder, folder)):
             missing = "there is no such folder" if not folder.is_dir() else f"no file in it ends in {' '.join(IMAGE_ENDINGS)}"
             raise ConfigError(f"folder:{root}: {UNLABELED}={path}: {folder.resolve()}: {missing}; the path is relative to {root}")
-        yield from (Sample(f"{UNLABELED}/{folder.resolve().name}/{image}", UNLABELLED, str(folder / image)) for image in images)
+        place = f"{UNLABELED}/{folder.resolve().name}"
+        yield from (Sample(posixpath.normpath(f"{place}/{image}"), UNLABELLED, str(folder / image)) for image in images)
 
 
 def _train_folder(root: Path, folders: dict[str, str], options: Options) -> Path:

@@ -81,6 +81,8 @@ def _needed(grid: Grid, column: Any) -> str:
     if gap.images and gap.images_half() >= abs(gap.mean):
         return f"{begin(grid, column, 'However')} many seeds there are, {gap.images:,} test images are too few to tell {which} apart."
     count = gap.seeds_needed()
+    if count is not None and gap.seeds < ENOUGH:
+        count = max(count, ENOUGH)  # as many as are asked for
     seeds = f"more than {MOST}" if count is None else f"{count}" if count <= MANY else f"about {round(count, -1)}"
     return f"{begin(grid, column, 'If')} means and spreads stay as they are, {seeds} seeds would tell {which} apart."
 

@@ -88,7 +88,8 @@ def costs(grid: Grid) -> Table:
     header = ["arm", grid.axis_name, "stage", "multiply-adds by objective", hours_name(grid.sweep), *parts]
     caption = (
         "Cost of one model, mean over its finished seeds; a chain's stages one by one, then together. Multiply-adds are those of one "
-        "image's forward passes in training; an objective that shares another's pass counts by what it adds."
+        "image's forward passes in training; an objective that shares another's pass counts by what it adds. What two "
+        "passes have in common, such as the embedding of patches, is in both, and once in the count of the network."
     )
     return fit(Table("Cost in detail", header, rows, caption, left=frozenset(range(4))).trimmed())
 
