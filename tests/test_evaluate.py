@@ -141,7 +141,7 @@ def test_a_sweeps_folder_is_no_run(trained: Path, command: str, capsys: pytest.C
     assert capsys.readouterr().err == message
 
 
-def test_a_run_is_named_by_its_folder_or_its_yaml(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_named_by_its_folder_or_its_yaml(trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     assert cli.main(["cost", str(trained / "run.yaml"), "--classes", "2"]) == 0
     first = capsys.readouterr().out
     assert cli.main(["cost", "--classes", "2", str(trained)]) == 0
@@ -152,6 +152,7 @@ def test_a_run_is_named_by_its_folder_or_its_yaml(trained: Path, capsys: pytest.
     assert three["params_train"] - two["params_train"] == vitssl.load(trained).model.backbone.embed_dim + 1
     with pytest.raises(ConfigError, match=r"sweep.json is not a run; name a run folder \(runs/<sweep>/<run>\), or the run.yaml in it"):
         vitssl.load(trained.parent / "sweep.json")
+    monkeypatch.chdir(trained)  # without a runs/ of somebody's
     with pytest.raises(ConfigError, match=r"elsewhere/run.yaml does not exist: this is not a run folder"):
         vitssl.load(trained / "elsewhere")
 
