@@ -239,9 +239,9 @@ def _launch(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, wait:
 
 
 def _refuse_taken_name(spec: sweep.Spec, folder: Path) -> None:
-    """A copied file that kept its name would take the place of the other's report."""
+    """A copied file that kept its `name` would take the place of the other's report; one of another clone is the same sweep."""
     other = read_json(folder / "sweep.json").get("file")
-    if other and Path(other).is_file() and Path(other).resolve() != Path(spec.file).resolve():
+    if other and Path(other).is_file() and Path(other).name != Path(spec.file).name:
         reason = f"{folder} holds the runs of {other}; give this one a name of its own, such as name={Path(spec.file).stem}"
         raise ConfigError(reason, "name", spec.place("name"))
 
