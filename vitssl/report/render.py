@@ -119,7 +119,7 @@ def _widths(table: Table) -> list[tuple[int, int]]:
 
 def _rich(table: Table, width: int) -> rich.table.Table:
     """Columns as narrow as they can be; what is left of the width goes to those that break lines, from the first."""
-    shown = rich.table.Table(title=table.title, title_justify="left", box=rich.box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    shown = rich.table.Table(title=table.title, title_justify="left", box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP - 1, 0, 0))
     widths = _widths(table)
     spare = max(0, width - sum(least for least, _ in widths) - GAP * len(widths))
     for i, (name, (least, whole)) in enumerate(zip(_flat_header(table), widths, strict=True)):
