@@ -30,6 +30,7 @@ RUN_FIELDS = {f.name for f in dataclasses.fields(Run)}
 OF_THE_SWEEP = {"name", "columns", "baseline", "metric", "select", "length", "equalize", "equal_to"}
 OF_A_FILE = {"stages", "defaults"}
 OTHERS = ("arms", "axes", "budget", "resources", "site", *sorted(OF_THE_SWEEP))  # what else the command line's keys may begin with
+DASHES = "\N{EN DASH}\N{EM DASH}\N{MINUS SIGN}\N{HYPHEN}"  # what text programs make of --
 CLI = "command line"  # as an error's place
 
 
@@ -80,7 +81,10 @@ class Setting(NamedTuple):
             return unknown(self.stage, known, self.key)
         if self.field.partition(".")[0] in RUN_FIELDS and self.arm is not None:
             return ConfigError(f"{self.arm} has no stage {self.stage!r}; it has {listed(stages)}", self.key)
-        return not_a_field(self.stage, known, self.key)
+        error = not_a_field(self.stage, known, self.key)
+        others = [stage for stage in stages if stage not in error.reason]
+        stage_meant = self.field.partition(".")[0] in RUN_FIELDS and others
+        return ConfigError(f"{error.reason}; the stages are {listed(stages)}", self.key) if stage_meant else error
 
 
 def settings(fields: dict[str, Any], arm: str | None = None) -> Iterator[Setting]:
@@ -158,6 +162,8 @@ def _refuse_twice(arguments: list[str]) -> None:
 
 
 def _advice(argument: str, before: list[str]) -> str:
+    if dashed := re.match(f"[-{DASHES}]+(?=[a-z])", argument):
+        return f"; its dash is not that of a keyboard, write --{argument[dashed.end() :]}"
     if Path(argument).suffix in (".yaml", ".yml"):
         return "; one sweep file at a time, before all key=value"
     if with_colon := re.fullmatch(r"([A-Za-z][\w.]*):(\S+)", argument):

@@ -11,6 +11,7 @@ from typing import Any
 from jobs.overrides import CLI
 from vitssl.config import ConfigError, Problem, Site, merge, read_yaml, unknown
 from vitssl.emissions import intensity_kg_per_kwh
+from vitssl.words import listed
 
 SITES = Path(__file__).resolve().parent / "sites"
 MAIL_TYPES = (
@@ -26,11 +27,11 @@ def read(named: str, overrides: dict[str, Any], where: str = CLI) -> Site:
     Raises:
         ConfigError: a field that is unknown or impossible, with its place; raised now rather than when the jobs start.
     """
-    path = file_of(named)
+    path, known = file_of(named), [p.stem for p in sorted(SITES.glob("*.yaml"))]
     if not path.exists() and path.parent != SITES:
-        raise ConfigError(f"there is no file {named}", "site", where)
+        raise ConfigError(f"there is no file {named}; jobs/sites has {listed(known)}, which are given by name", "site", where)
     if not path.exists():
-        raise unknown(named, [p.stem for p in sorted(SITES.glob("*.yaml"))], "site", where)
+        raise unknown(named, known, "site", where)
     merge(Site, overrides, where=CLI, field="site")
     site = merge(Site, read_yaml(path), overrides, where=str(path))
     site.intensity_csv = site.intensity_csv and str(Path(site.intensity_csv).expanduser().resolve())

@@ -64,16 +64,19 @@ def alone(folder: Path) -> Iterator[None]:
     Raises:
         Busy: another process holds it, and did not leave within ``LEAVING_S``.
     """
-    end = time.monotonic() + LEAVING_S
+    begun, told = time.monotonic(), False
     with open_lock(folder / ".lock", str(folder)) as lock:
         while True:
             try:
                 flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() > end:
+                if time.monotonic() > begun + LEAVING_S:
                     reason = f"another process trains this run; wait for it, or end it (`fuser {lock.name}`)"
                     raise Busy(reason, place=str(folder)) from None
+                if not told:
+                    print(f"{folder.name}: another process trains this run; waiting up to {LEAVING_S:g} s for its end", file=sys.stderr)
+                    told = True
                 time.sleep(0.5)
         yield
 

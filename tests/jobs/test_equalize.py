@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import budget, equalize, graph, overrides, predict, prepare, shards, sweep
+from jobs import budget, equalize, graph, notes, overrides, predict, prepare, shards, sweep
 from jobs.folders import Launch, architecture, digest, source_files
 from tests.jobs.conftest import write_finished
 from tests.report.conftest import record
@@ -186,6 +186,14 @@ def test_a_length_stretches_every_stage_once_and_then_costs_are_made_equal(plan)
             assert shorter.run.loop.warmup_epochs == pytest.approx(share * stage.run.loop.warmup_epochs)
     equal = plan("length=0.5", "equalize=macs", "equal_to=joint")[1]
     assert epochs(equal)["joint"] == epochs(half)["joint"] and epochs(equal)["scratch"][0] > epochs(half)["scratch"][0]
+
+
+def test_few_epochs_are_told_to_be_rounded(plan) -> None:
+    said = {length: notes.notes(*plan(f"length={length}")[:2]) for length in (1, 0.5, 0.05)}
+    said = {length: [note for note in lines if "rounded" in note] for length, lines in said.items()}
+    of_half = "length=0.5 is rounded to whole epochs: chain.finetune 5; costs of arms may be less alike than in the file"
+    assert said[1] == [] and said[0.5] == [of_half]
+    assert said[0.05][0].startswith("length=0.05 is rounded to whole epochs: scratch 2, chain.pretrain 2, chain.finetune 1 and joint 2;")
 
 
 @pytest.mark.parametrize("length", ["0", "-1", "1001", ".nan"])

@@ -157,11 +157,17 @@ class BackboneConfig:
             yield Problem(f"{name}.drop_path", f"{self.drop_path} is not in [0, 1)")
         for where, size_px in sizes_px:
             if size_px % stride_px(self):
-                field, value = "name", f"{self.name} has an output token per {stride_px(self)} px, which"
+                field, value, divisor = "name", f"{self.name} has an output token per {stride_px(self)} px, which", ""
                 if family(self).strides == (1,):
                     field, value = "patch_size", f"{patch_px(self)}"
+                    divisor = f"{_divisor(size_px, patch_px(self))} does, and of images "
                 whole = max(1, round(size_px / stride_px(self))) * stride_px(self)
-                yield Problem(f"{name}.{field}", f"{value} does not divide the {size_px} px of {where}; {whole} px would do")
+                yield Problem(f"{name}.{field}", f"{value} does not divide the {size_px} px of {where}; {divisor}{whole} px would do")
+
+
+def _divisor(size_px: int, patch_px: int) -> int:
+    """The side of a patch that is nearest to one that does not divide the image's."""
+    return min((side for side in range(1, size_px + 1) if size_px % side == 0), key=lambda side: abs(side - patch_px))
 
 
 def _inactive_problems(backbone: BackboneConfig, path: str) -> Iterator[Problem]:

@@ -10,7 +10,7 @@ from vitssl.report.across import dominating
 from vitssl.report.best import MOST_NAMED, fewest, level
 from vitssl.report.costs import begin, macs
 from vitssl.report.grid import SEED, Grid
-from vitssl.report.multiple import largest
+from vitssl.report.multiple import largest, settled
 from vitssl.report.rows import Row, finished
 from vitssl.report.stats import ENOUGH, LEAST, MOST, Difference
 from vitssl.words import listed
@@ -92,9 +92,17 @@ def _worse(grid: Grid, column: Any, shares: dict[int, float]) -> str:
     they may not be."""
     near = level(grid, column)
     gaps = [(row, *told) for row in grid.ranking(column) if (told := _told_from(grid, column, row, near))]
+    parted: dict[bool, list[tuple[Row, Row, Difference]]] = {True: [], False: []}
+    for row, than, gap in gaps:
+        parted[settled(grid, column, (row, than))].append((row, than, gap))
+    return _named("Worse", grid, column, parted[True], shares) + _named("Perhaps worse", grid, column, parted[False], shares)
+
+
+def _named(how: str, grid: Grid, column: Any, gaps: list[tuple[Row, Row, Difference]], shares: dict[int, float]) -> str:
+    """How arms are against others; empty of none."""
     if not gaps:
         return ""
-    of_first = f" the multiply-adds of {grid.label(near[0])}"
+    of_first = f" the multiply-adds of {grid.label(level(grid, column)[0])}"
     if len(gaps) > MOST_NAMED:
         costs_of = [shares[id(row)] for row, *_ in gaps]
         which = f"{len(gaps)} arms ({min(costs_of):.2f}x to {max(costs_of):.2f}x{of_first})"
@@ -106,7 +114,7 @@ def _worse(grid: Grid, column: Any, shares: dict[int, float]) -> str:
             for cost, (row, than, gap) in zip(costs, gaps, strict=True)
         )
     sure = largest(grid, column, [(row, than) for row, than, _ in gaps])
-    return f" Worse: {which}{f' ({sure})' if sure else ''}."
+    return f" {how}: {which}{f' ({sure})' if sure else ''}."
 
 
 def _told_from(grid: Grid, column: Any, row: Row, near: list[Row]) -> tuple[Row, Difference] | None:

@@ -24,6 +24,12 @@ def corrected(grid: Grid, column: Any) -> Corrected:
     return dict(zip(found, holm(list(found.values())), strict=True))
 
 
+def settled(grid: Grid, column: Any, pair: tuple[Row, Row]) -> bool:
+    """Does a pair of rows differ after the correction too? Of one pair there is nothing to correct."""
+    found, (one, other) = corrected(grid, column), pair
+    return len(found) < 2 or found.get(frozenset((id(one), id(other))), 0.0) <= 1 - LEVEL
+
+
 def largest(grid: Grid, column: Any, pairs: Iterable[tuple[Row, Row]]) -> str:
     """The p-value of a pair of rows after the correction, of several the largest, in words; empty where nothing is to be corrected."""
     found = corrected(grid, column)
