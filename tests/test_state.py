@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 import pytest
 import timm
@@ -113,6 +114,15 @@ def test_safetensors_are_read_whatever_the_files_name(make_run, tmp_path):
     ours = model.build(make_run(CLASSIFY), 10)
     state.init_from(ours, ours.backbone, make_run(CLASSIFY, {"init_from": str(tmp_path / "weights.pt")}))
     assert all(torch.equal(a, b) for a, b in zip(ours.backbone.state_dict().values(), theirs.state_dict().values(), strict=True))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])
+def test_a_checkpoint_that_is_cut_short_is_called_so(make_run, tmp_path, share):
+    path = tmp_path / "last.pt"
+    torch.save(model.build(make_run(CLASSIFY), 10).state_dict(), path)
+    os.truncate(path, int(share * path.stat().st_size))
+    with pytest.raises(ConfigError, match=r"last\.pt is not a checkpoint that can be read \(it is empty, cut short or damaged\)$"):
+        state.read(path)
 
 
 @pytest.mark.parametrize("content", [b"not weights", b"", b"\x00" * 8 + b"{broken", b"seed: 0\n"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import pickle
 import re
@@ -73,13 +74,19 @@ def read(path: Path) -> dict[str, Any]:
             content = load_file(path) if is_safetensors(path) else torch.load(path, map_location="cpu", weights_only=True)
     # a text file is a KeyError or an IndexError of pickle's, a file that was cut short an OSError
     except (pickle.UnpicklingError, EOFError, OSError, RuntimeError, KeyError, IndexError, SafetensorError) as error:
-        why = (str(error) or type(error).__name__).splitlines()[0]
-        if isinstance(error, pickle.UnpicklingError | KeyError | IndexError):
-            why = "it holds other things than tensors and plain values, or is another kind of file"  # torch gives advice on its arguments
-        raise ConfigError(f"{path} is not a checkpoint that can be read ({why})") from None
+        raise ConfigError(f"{path} is not a checkpoint that can be read ({_why(error)})") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{path} holds a {type(content).__name__}, not the tensors of a network by name")
     return content
+
+
+def _why(error: Exception) -> str:
+    """What libraries say in their own terms, or with advice on their arguments."""
+    if isinstance(error, pickle.UnpicklingError | KeyError | IndexError):
+        return "it holds other things than tensors and plain values, or is another kind of file"
+    if isinstance(error, EOFError) or "zip archive" in str(error) or getattr(error, "errno", None) == errno.EINVAL:
+        return "it is empty, cut short or damaged"
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def _check_intact(path: Path) -> None:
