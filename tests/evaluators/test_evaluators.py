@@ -134,7 +134,8 @@ def test_a_classifier_s_last_evaluation_has_every_metric_and_its_predictions(fol
     )
     with np.load(run / "predictions-test.npz") as found:
         assert 100 * (found["labels"] == found["predicted"]).mean() == pytest.approx(last["test"]["top1"])
-        assert found["confidence"].dtype == np.float32
+        assert found["confidence"].dtype == found["auc"].dtype == np.float32
+        assert 100 * found["auc"].mean() == pytest.approx(last["test"]["auc"])
         assert 100 * found["top5"].mean() == pytest.approx(last["test"]["top5"]) and found["loss"].mean() == pytest.approx(
             last["test"]["loss"]
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 
 from vitssl.evaluators.metrics import area_under_curve, calibration_error, of_predictions, top_k_correct
 
@@ -44,9 +45,22 @@ def test_area_under_curve_is_the_share_of_pairs_in_the_right_order(K):
     for k in [1] if K == 2 else range(K):
         inside, outside = probabilities_NK[labels_N == k, k], probabilities_NK[labels_N != k, k]
         areas.append(np.mean([(a > b) + (a == b) / 2 for a in inside for b in outside]))
-    assert area_under_curve(probabilities_NK, labels_N) == pytest.approx(np.mean(areas))
+    found_N = area_under_curve(probabilities_NK, labels_N)
+    assert found_N.mean() == pytest.approx(np.mean(areas)) and found_N.shape == (len(labels_N),)
+    curves = {"y_score": probabilities_NK[:, 1]} if K == 2 else {"y_score": probabilities_NK, "multi_class": "ovr"}
+    assert found_N.mean() == pytest.approx(roc_auc_score(labels_N, **curves))
     labels_N[labels_N == 0] = 1
     assert area_under_curve(probabilities_NK, labels_N) is None, "a class without an image has no curve"
+
+
+def test_an_area_has_delongs_variance():
+    """Their Eq. 5, pair by pair: the variance of the shares inside over the images inside, and of those outside over these."""
+    probabilities_NK, labels_N = some(2)
+    inside, outside = (probabilities_NK[labels_N == k, 1].astype(float) for k in (1, 0))
+    wins = np.array([[(a > b) + (a == b) / 2 for b in outside] for a in inside])
+    expected = sum((share.var() / len(share)) for share in (wins.mean(1), wins.mean(0)))
+    found_N = area_under_curve(probabilities_NK, labels_N)
+    assert found_N.var() / len(found_N) == pytest.approx(expected, rel=1e-5)
 
 
 def test_balanced_accuracy_and_f1_by_hand():
@@ -55,4 +69,5 @@ def test_balanced_accuracy_and_f1_by_hand():
     found = of_predictions(probabilities_NK, np.array([0, 0, 0, 1]))
     assert found["balanced_accuracy"] == pytest.approx(100 * (2 / 3 + 0) / 2)
     assert found["macro_f1"] == pytest.approx(100 * (2 / 3 + 0) / 2)
-    assert found["auc"] == pytest.approx(100 * 2 / 3) and set(found) == {"balanced_accuracy", "macro_f1", "auc", "ece"}
+    assert area_under_curve(probabilities_NK, np.array([0, 0, 0, 1])).mean() == pytest.approx(2 / 3)
+    assert set(found) == {"balanced_accuracy", "macro_f1", "ece"}

@@ -7,9 +7,10 @@ from math import sqrt
 import numpy as np
 import pytest
 import scipy.stats
+from sklearn.metrics import roc_auc_score
 
 from tests.report.test_evaluations import predictions
-from vitssl.evaluators.metrics import of_predictions
+from vitssl.evaluators.metrics import area_under_curve, of_predictions
 from vitssl.report.advice import next_steps, recommendation
 from vitssl.report.best import best
 from vitssl.report.collect import collect
@@ -166,18 +167,20 @@ def drawn(N: int = 400, K: int = 7, seed: int = 0) -> tuple[Predictions, np.ndar
     p_NK = np.exp(scores_NK) / np.exp(scores_NK).sum(1, keepdims=True)
     top5_N = (p_NK >= np.sort(p_NK, axis=1)[:, -5:-4])[np.arange(N), labels_N]
     loss_N = -np.log(p_NK[np.arange(N), labels_N]).astype(np.float32)
-    names = [str(k) for k in range(K)]
-    return Predictions(names, labels_N, p_NK.argmax(1), p_NK.max(1).astype(np.float32), top5_N, loss_N), p_NK
+    names, auc_N = [str(k) for k in range(K)], area_under_curve(p_NK[:, :-1], labels_N)
+    return Predictions(names, labels_N, p_NK.argmax(1), p_NK.max(1).astype(np.float32), top5_N, loss_N, auc_N), p_NK
 
 
-def subset(saved: Predictions, chosen_N: np.ndarray) -> Predictions:
+def subset(saved: Predictions, p_NK: np.ndarray, chosen_N: np.ndarray) -> Predictions:
     parts = (saved.labels_N, saved.predicted_N, saved.confidence_N, saved.top5_N, saved.loss_N)
-    return Predictions(saved.classes, *(part_N[chosen_N] for part_N in parts))
+    auc_N = area_under_curve(p_NK[chosen_N, :-1], saved.labels_N[chosen_N])
+    return Predictions(saved.classes, *(part_N[chosen_N] for part_N in parts), auc_N)
 
 
 def test_what_images_add_has_the_metric_for_its_mean():
     saved, p_NK = drawn()
     measured = of_predictions(p_NK, saved.labels_N) | {"loss": saved.loss_N.mean(), "top5": 100 * saved.top5_N.mean()}
+    measured["auc"] = 100 * np.mean([roc_auc_score(saved.labels_N == k, p_NK[:, k]) for k in range(p_NK.shape[1] - 1)])
     measured["top1"] = 100 * (saved.predicted_N == saved.labels_N).mean()
     for name, parts in PARTS.items():
         assert parts(saved).mean() == pytest.approx(measured[name], rel=1e-5), name
@@ -187,9 +190,9 @@ def test_what_images_add_has_the_metric_for_its_mean():
 def test_its_spread_is_that_of_the_metric_over_other_draws_of_the_images(name):
     """Against a bootstrap: to the share that 2,000 draws and the linearisation leave. It is too wide for ECE, whose bins are near 0: more
     draws of these fold over."""
-    saved, _ = drawn()
+    saved, p_NK = drawn()
     draw, N = np.random.default_rng(1), len(saved.labels_N)
-    again = [PARTS[name](subset(saved, draw.integers(N, size=N))).mean() for _ in range(2000)]
+    again = [PARTS[name](subset(saved, p_NK, draw.integers(N, size=N))).mean() for _ in range(2000)]
     low, high = (1.0, 1.3) if name == "ece" else (0.85, 1.15)
     assert low < PARTS[name](saved).std(ddof=1) / sqrt(N) / np.std(again) < high
 

@@ -36,7 +36,7 @@ class Result:
     Attributes:
         metrics: by name; shares in percent.
         arrays: of all images, in the order of the index, for figures and tables: labels, predicted (int64), confidence (float32),
-            top5 (bool: is the label among the first five?), loss (float32).
+            top5 (bool: is the label among the first five?), loss, auc (float32: what each image adds to the mean).
     """
 
     metrics: dict[str, float]

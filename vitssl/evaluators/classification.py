@@ -11,12 +11,12 @@ from torch import Tensor
 
 from vitssl import dist
 from vitssl.evaluators.base import Evaluator, Result, Subject, evaluation_mode, shares
-from vitssl.evaluators.metrics import of_predictions, top_k_correct
+from vitssl.evaluators.metrics import area_under_curve, of_predictions, top_k_correct
 
 
 class Classification(Evaluator):
     """Top-1 and top-5 in percent and the mean cross-entropy (the negative log-likelihood) over the labelled images of all ranks, each
-    counted once; when complete, also what `metrics.of_predictions` gives."""
+    counted once; when complete, also what `metrics.of_predictions` and `area_under_curve` give."""
 
     @torch.no_grad()
     def run(self, subject: Subject, complete: bool) -> Result:
@@ -43,4 +43,7 @@ class Classification(Evaluator):
         labels_N, top5_N, loss_N, probabilities_NK = (of_images[order_N].numpy() for of_images in values)
         arrays = {"labels": labels_N, "predicted": probabilities_NK.argmax(1), "confidence": probabilities_NK.max(1)}
         arrays |= {"top5": top5_N, "loss": loss_N}
-        return Result(metrics | of_predictions(probabilities_NK, labels_N), arrays)
+        metrics |= of_predictions(probabilities_NK, labels_N)
+        if (area_N := area_under_curve(probabilities_NK, labels_N)) is not None:
+            metrics["auc"], arrays["auc"] = 100 * float(area_N.mean(dtype=float)), area_N
+        return Result(metrics, arrays)

@@ -100,6 +100,10 @@ def _macro_f1(saved: Predictions) -> np.ndarray:
     return 100 * (f1_K.sum() / np.count_nonzero(either_K) + added_N)
 
 
+def _auc(saved: Predictions) -> np.ndarray | None:
+    return None if saved.auc_N is None else 100 * saved.auc_N.astype(float)
+
+
 def _ece(saved: Predictions) -> np.ndarray | None:
     """The sum over bins of |hits - confidences|, so that an image adds its own difference with the sign of its bin's."""
     if saved.confidence_N is None:
@@ -111,5 +115,6 @@ def _ece(saved: Predictions) -> np.ndarray | None:
 
 
 PARTS: dict[str, Callable[[Predictions], np.ndarray | None]] = {
-    "top1": _top1, "top5": _top5, "loss": _loss, "balanced_accuracy": _balanced_accuracy, "macro_f1": _macro_f1, "ece": _ece,
+    "top1": _top1, "top5": _top5, "loss": _loss, "balanced_accuracy": _balanced_accuracy, "macro_f1": _macro_f1, "auc": _auc,
+    "ece": _ece,
 }  # fmt: skip

@@ -21,7 +21,7 @@ from vitssl.config import ConfigError
 from vitssl.files import read_file, read_intact, read_json
 from vitssl.records import refuse
 
-FURTHER = {"confidence": "f", "top5": "b", "loss": "f"}  # of predictions, which earlier versions kept not all, and their kinds
+FURTHER = {"confidence": "f", "top5": "b", "loss": "f", "auc": "f"}  # of predictions, which earlier versions kept not all, and their kinds
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,9 @@ class Predictions:
         predicted_N: the class that it was taken for.
         confidence_N: the probability of that class.
         top5_N: is its class among the first five?
-        loss_N: its cross-entropy. Earlier versions kept not all of these.
+        loss_N: its cross-entropy.
+        auc_N: what it adds to the area under the ROC curve. Earlier versions kept not all of these, and where a class has no image there is
+            none.
     """
 
     classes: list[str]
@@ -43,6 +45,7 @@ class Predictions:
     confidence_N: np.ndarray | None = None
     top5_N: np.ndarray | None = None
     loss_N: np.ndarray | None = None
+    auc_N: np.ndarray | None = None
 
 
 def check(folder: Path) -> None:
