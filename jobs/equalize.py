@@ -15,31 +15,54 @@ from jobs.predict import costs_of
 from jobs.shards import expected_index, num_images
 from jobs.sweep import Equal, Spec
 from vitssl.config import ConfigError, Loop
+from vitssl.words import few
 
 TOLERANCE = 0.05  # of the reference's cost: what whole epochs may miss it by
 
 
-def apply(spec: Spec, planned: list[Cell], launch: Launch) -> None:
+def apply(spec: Spec, planned: list[Cell], launch: Launch) -> list[str]:
     """Set the epochs: of all cells as long as was asked for, and of those that are to cost as much as the reference arm's cell at the same
     values of the axes so many as do.
+
+    Returns:
+        what a person may not expect of them.
 
     Raises:
         ConfigError: the reference does not run, a cost is not known, or no whole number of epochs comes near enough.
     """
-    _lengthen(planned, spec.length)
+    told = _lengthen(spec, planned)
     todo = [(cell, rule, _reference(spec, planned, cell, rule)) for cell in planned if (rule := spec.equal_of(cell.axes))]
-    costs = {quantity: _Costs(quantity, spec, planned, launch) for quantity in {rule.quantity for _, rule, _ in todo}}
-    amounts = [costs[rule.quantity].of(reference) for _, rule, reference in todo]
-    dearest, _ = max(((cell.arm, costs[rule.quantity].of(cell)) for cell, rule, _ in todo), key=lambda spent: spent[1], default=("", 0.0))
-    for (cell, rule, reference), amount in zip(todo, amounts, strict=True):
-        if cell is not reference:
-            _fit(cell, rule, amount, costs[rule.quantity], dearest)
+    for quantity in dict.fromkeys(rule.quantity for _, rule, _ in todo):
+        equal = [each for each in todo if each[1].quantity == quantity]
+        costs = _Costs(quantity, spec, [cell for cell, *_ in equal], launch)
+        amounts = [costs.of(reference) for *_, reference in equal]
+        dearest = max((cell for cell, *_ in equal), key=costs.of).arm
+        for (cell, rule, reference), amount in zip(equal, amounts, strict=True):
+            if cell is not reference:
+                _fit(cell, rule, amount, costs, dearest)
+    return told
 
 
-def _lengthen(planned: list[Cell], length: float) -> None:
-    """Train every stage ``length`` times as long, in whole epochs, with its warm-up and schedule."""
-    for stage in [stage for cell in planned for stage in cell.stages] if length != 1 else []:
-        _stretch(stage.run.loop, max(1, round(length * stage.run.loop.epochs)))
+def _lengthen(spec: Spec, planned: list[Cell]) -> list[str]:
+    """Train every stage ``length`` times as long, in whole epochs, with its warm-up and schedule; tell where rounding changes that."""
+    rounded = []
+    places = [(cell, stage) for cell in planned for stage in cell.stages] if spec.length != 1 else []
+    for cell, stage in places:
+        _refuse_steps(stage, f"length={spec.length:g}")
+        asked = spec.length * stage.run.loop.epochs
+        _stretch(stage.run.loop, max(1, round(asked)))
+        if abs(stage.run.loop.epochs - asked) > TOLERANCE * asked:
+            place = cell.arm if len(cell.stages) == 1 else f"{cell.arm}.{stage.name}"
+            rounded.append(f"{place} trains {stage.run.loop.epochs} for {asked:.3g}")
+    which = f"{few(list(dict.fromkeys(rounded)))}, so that arms cost less alike than in the file"
+    return [f"length={spec.length:g} is rounded to whole epochs: {which}"] if rounded else []
+
+
+def _refuse_steps(stage: Stage, what: str) -> None:
+    """It must be the epochs that end a run."""
+    if stage.run.loop.max_steps is not None:
+        with stage.error_location():
+            raise ConfigError(f"it ends a run before the epochs that {what} sets; leave it out", "loop.max_steps")
 
 
 def _stretch(loop: Loop, epochs: float) -> None:
@@ -102,9 +125,8 @@ class _Costs:
 
 
 def _checked(stage: Stage) -> Stage:
+    _refuse_steps(stage, "equalize")
     with stage.error_location():
-        if stage.run.loop.max_steps is not None:
-            raise ConfigError("it ends a run before the epochs that equalize sets; leave it out", "loop.max_steps")
         if expected_index(stage.run.data) is None:
             raise ConfigError("equalize needs its number of images; build it first (vitssl shards build)", "data.shards")
     return stage

@@ -23,7 +23,6 @@ ALONE = {name for method in METHODS if len(objectives := nested(method.fields).g
     "classify"
 }
 LEAST_GRID = 4  # patches on a side of an image, for a backbone's own to be worth a word
-FEW_EPOCHS = 10  # rounding of which may change a length by more than 5 %
 LONGER = 2  # times as many images in an epoch as have a label
 LARGE_LR = 0.1  # of AdamW, before lr_rule
 LARGER = 10  # times as many weights as the network's has a decoder that costs far more than it
@@ -39,11 +38,7 @@ def notes(spec: Spec, made: Sequence[Cell]) -> list[str]:
         *_alike_in_colours(made),
         *_large_decoders(made),
     )
-    return list(
-        dict.fromkeys(
-            (*kept_patches(made), *_rounded(spec, made), *_own_values(spec), *_draws(spec, made), *_started(spec, made), *of_stages)
-        )
-    )
+    return list(dict.fromkeys((*kept_patches(made), *_own_values(spec), *_draws(spec, made), *_started(spec, made), *of_stages)))
 
 
 def kept_patches(made: Sequence[Cell]) -> Iterator[str]:
@@ -54,15 +49,6 @@ def kept_patches(made: Sequence[Cell]) -> Iterator[str]:
         if fits and "backbone.name" in cli_fields and "backbone.patch_size" not in cli_fields and kept not in (None, own):
             advice = f"add backbone.patch_size={own} for its own, at {run.data.image_size} px"
             yield f"{run.backbone.name} keeps the file's backbone.patch_size={kept}; {advice}"
-
-
-def _rounded(spec: Spec, made: Sequence[Cell]) -> Iterator[str]:
-    """Where `length` leaves few epochs, to whole ones of which it rounds."""
-    if spec.length < 1:
-        left = {place: run.loop.epochs for place, run in _places(made)}
-        few = [f"{place} {epochs}" for place, epochs in left.items() if epochs < FEW_EPOCHS]
-        if few:
-            yield f"length={spec.length:g} is rounded to whole epochs: {listed(few)}; costs of arms may be less alike than in the file"
 
 
 def _own_values(spec: Spec) -> Iterator[str]:

@@ -6,10 +6,11 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from jobs import budget, equalize, graph, notes, overrides, predict, prepare, shards, sweep
+from jobs import budget, equalize, graph, overrides, predict, prepare, shards, sweep
 from jobs.folders import Launch, architecture, digest, source_files
 from tests.jobs.conftest import write_finished
 from tests.report.conftest import record
@@ -35,19 +36,25 @@ MACS = {("classify",): 2e9, ("mae",): 1e9, ("classify", "mae"): 3e9}  # scratch 
 BOTH = "{as written: {}, equal: {equalize: macs, equal_to: joint}}"
 
 
+class Plan(NamedTuple):
+    spec: sweep.Spec
+    cells: list[graph.Cell]
+    launch: Launch
+    told: list[str]
+
+
 @pytest.fixture
 def plan(place: Path):
-    """`plan(*words)`: the spec, its cells after `equalize`, and the launch."""
+    """`plan(*words)`: the spec, its cells after `equalize`, the launch, and what was told."""
 
-    def make(*words: str, text: str = TEXT) -> tuple[sweep.Spec, list[graph.Cell], Launch]:
+    def make(*words: str, text: str = TEXT) -> Plan:
         Path("sweep.yaml").write_text(text)
         spec = sweep.read("sweep.yaml", overrides.parse(list(words)))
         cells = graph.cells(spec)
         prepare.shards(stage for cell in cells for stage in cell.stages)
         launch = Launch(place / "runs" / spec.name, "local", Site(), place, commit=(None, True))
         write_costs(launch, cells)
-        equalize.apply(spec, cells, launch)
-        return spec, cells, launch
+        return Plan(spec, cells, launch, equalize.apply(spec, cells, launch))
 
     return make
 
@@ -65,25 +72,25 @@ def epochs(cells: list[graph.Cell], **axes: object) -> dict[str, list[int]]:
 
 
 def test_arms_train_for_as_many_macs_as_the_reference(plan):
-    _, cells, _ = plan("equalize=macs", "equal_to=joint")
+    _, cells, *_ = plan("equalize=macs", "equal_to=joint")
     assert epochs(cells) == {"scratch": [60], "chain": [72, 24], "joint": [40]}
 
 
 def test_the_baseline_is_the_usual_reference(plan):
     """27 of joint's epochs cost 81: whole epochs."""
-    _, cells, _ = plan("equalize=macs")
+    _, cells, *_ = plan("equalize=macs")
     assert epochs(cells) == {"scratch": [40], "chain": [48, 16], "joint": [27]}
 
 
 def test_warm_up_and_schedule_keep_their_shares(plan):
-    _, cells, _ = plan("equalize=macs", "equal_to=joint")
+    _, cells, *_ = plan("equalize=macs", "equal_to=joint")
     scratch, chain = cells[0].stages[0].run.loop, cells[2].stages[1].run.loop
     assert scratch.warmup_epochs == 6.0
     assert (chain.warmup_epochs, chain.schedule_epochs) == (2.4, 48)
 
 
 def test_an_axis_has_both_and_the_reference_is_trained_once(plan):
-    spec, cells, launch = plan("arms=[scratch,joint]", text=TEXT.replace("seed: [0, 1]", f"seed: [0], cost: {BOTH}"))
+    spec, cells, launch, _ = plan("arms=[scratch,joint]", text=TEXT.replace("seed: [0, 1]", f"seed: [0], cost: {BOTH}"))
     assert epochs(cells, cost="as written") == {"scratch": [40], "joint": [40]}
     assert epochs(cells, cost="equal") == {"scratch": [60], "joint": [40]}
     linked = graph.link(spec, cells, launch.sweep, shards.fingerprint)
@@ -97,7 +104,7 @@ def test_hours_and_energy_are_what_finished_runs_took(plan, place):
         write_finished(folder, {"architecture": architecture(run), "executor": "local", "site": {"gpu": None}}, [images_per_s])
         (folder / "emissions-0-here.json").write_text(json.dumps(record(energy_kwh=kwh)))
 
-    _, cells, _ = plan("arms=[scratch,joint]")
+    _, cells, *_ = plan("arms=[scratch,joint]")
     with pytest.raises(
         ConfigError, match=r"^sweep.yaml: arms.\w+.stages.train: equalize: no finished run of another sweep in .* or take macs$"
     ):
@@ -144,7 +151,7 @@ def prediction(job: graph.Job, gpu_hours: float, kwh: float | None) -> predict.P
 
 def hold(plan, *words: str, kwh: float | None = 1.0, leave_out: int = 0, times: float = 1.0) -> None:
     """Four runs of scratch and joint at 2 and 5 GPU-hours each, ``times`` a factor: 0 on CPUs."""
-    spec, cells, launch = plan("arms=[scratch,joint]", *words)
+    spec, cells, launch, _ = plan("arms=[scratch,joint]", *words)
     linked = graph.link(spec, cells, launch.sweep, shards.fingerprint)
     predictions = [prediction(job, times * {"scratch": 2.0, "joint": 5.0}[job.arm], kwh) for job in linked.jobs[leave_out:]]
     budget.check(spec, linked, predictions, dataclasses.replace(launch.site, price_per_gpu_hour=2.0))
@@ -188,12 +195,26 @@ def test_a_length_stretches_every_stage_once_and_then_costs_are_made_equal(plan)
     assert epochs(equal)["joint"] == epochs(half)["joint"] and epochs(equal)["scratch"][0] > epochs(half)["scratch"][0]
 
 
-def test_few_epochs_are_told_to_be_rounded(plan) -> None:
-    said = {length: notes.notes(*plan(f"length={length}")[:2]) for length in (1, 0.5, 0.05)}
-    said = {length: [note for note in lines if "rounded" in note] for length, lines in said.items()}
-    of_half = "length=0.5 is rounded to whole epochs: chain.finetune 5; costs of arms may be less alike than in the file"
-    assert said[1] == [] and said[0.5] == [of_half]
-    assert said[0.05][0].startswith("length=0.05 is rounded to whole epochs: scratch 2, chain.pretrain 2, chain.finetune 1 and joint 2;")
+def test_where_rounding_changes_a_length_it_is_told(plan) -> None:
+    """Of 40, 30, 10 and 40 epochs: 20, 15, 5 and 20 are exact, and so are 4, 3, 1 and 4; 0.07 asks for 2.8, 2.1 and 0.7."""
+    assert plan("length=0.5").told == plan("length=0.1").told == plan().told == []
+    said = "scratch trains 3 for 2.8, chain.finetune trains 1 for 0.7 and joint trains 3 for 2.8, so that arms cost less alike than in the"
+    assert plan("length=0.07").told == [f"length=0.07 is rounded to whole epochs: {said} file"]
+    by_size = "axes={seed: [0], size: {few: {loop.epochs: 10, loop.warmup_epochs: 1}, many: {loop.epochs: 100}}}"
+    (note,) = plan("arms=[joint]", by_size, "length=0.25").told
+    assert "joint trains 2 for 2.5, so" in note
+
+
+def test_steps_that_end_a_run_first_are_refused_where_a_length_is_asked_for(plan) -> None:
+    with pytest.raises(ConfigError, match=r"loop.max_steps: it ends a run before the epochs that length=0.5 sets; leave it out"):
+        plan("length=0.5", "loop.max_steps=5")
+
+
+def test_only_what_is_made_equal_has_to_be_counted(plan) -> None:
+    steps = f"axes.cost={BOTH.replace('as written: {}', 'as written: {loop.max_steps: 5}')}"
+    assert plan(steps).told == []
+    with pytest.raises(ConfigError, match=r"it ends a run before the epochs that equalize sets"):
+        plan(f"axes.cost={BOTH.replace('{equalize', '{loop.max_steps: 5, equalize')}")
 
 
 @pytest.mark.parametrize("length", ["0", "-1", "1001", ".nan"])
