@@ -46,7 +46,7 @@ from jobs.node import TRAINING
 from jobs.overrides import CLI
 from jobs.preflight import placed
 from vitssl.arguments import Parser, guarded
-from vitssl.config import ConfigError, Site
+from vitssl.config import ConfigError, Site, read_yaml
 from vitssl.emissions import visible_gpus
 from vitssl.files import read_json
 from vitssl.terminal import console as screen
@@ -117,6 +117,7 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     if options.smoke:
         spec = smoke.narrow(spec)
         console.print(smoke.told(spec), highlight=False, soft_wrap=True)
+    _refuse_taken_name(spec, runs / spec.name)
     if executor == "local":
         sweep.on_one_node(spec)
     planned = graph.cells(spec)
@@ -133,11 +134,9 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
         weights.fetch(unfetched, site)
         weights.prepare(stages)  # does what was imported fit?
     launch = folders.Launch(runs / spec.name, executor, site, Path(), options.use_current_source, module=module)
-    _refuse_taken_name(spec, launch.sweep)
-    if not options.smoke:
-        equalize.apply(spec, planned, launch)
+    told = [] if options.smoke else equalize.apply(spec, planned, launch)
     linked = graph.link(spec, planned, launch.sweep, shards.fingerprint)
-    for note in [] if options.smoke else notes.notes(spec, planned):
+    for note in [] if options.smoke else [*told, *notes.notes(spec, planned)]:
         print(f"note: {note}", file=sys.stderr)
     if options.dry_run:
         with placed(spec, site_profile.file_of(named)):
@@ -239,11 +238,19 @@ def _launch(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, wait:
 
 
 def _refuse_taken_name(spec: sweep.Spec, folder: Path) -> None:
-    """A copied file that kept its `name` would take the place of the other's report; one of another clone is the same sweep."""
+    """Another file of the same `name` would take the place of its report; that of another clone, perhaps of more arms, is the same."""
     other = read_json(folder / "sweep.json").get("file")
-    if other and Path(other).is_file() and Path(other).name != Path(spec.file).name:
-        reason = f"{folder} holds the runs of {other}; give this one a name of its own, such as name={Path(spec.file).stem}"
+    if other and Path(other).is_file() and not _is_of_one_sweep(Path(other), Path(spec.file)):
+        free = next(name for name in (Path(spec.file).stem, f"{spec.name}_2") if name != spec.name)
+        reason = f"{folder} holds the runs of {other}; give this one a name of its own, such as name={free}"
         raise ConfigError(reason, "name", spec.place("name"))
+
+
+def _is_of_one_sweep(one: Path, other: Path) -> bool:
+    if one.resolve() == other.resolve():
+        return True
+    arms = [(read_yaml(file).get("arms") or {}).keys() for file in (one, other)]
+    return one.name == other.name and (arms[0] <= arms[1] or arms[1] <= arms[0])
 
 
 def _tell_of_days(linked: graph.Graph, launch: folders.Launch) -> None:

@@ -193,6 +193,7 @@ WRONG = [
     ("submit sweep.yaml axes.SEED=0", "(did you mean seed?)"),
     ("submit copied.yaml", "runs/example holds the runs of sweep.yaml; give this one a name of its own, such as name=copied"),
     ("submit copied.yaml --dry-run", "name: .*runs/example holds the runs of sweep.yaml; give this one a name"),
+    ("submit other/sweep.yaml", "runs/example holds the runs of sweep.yaml; give this one a name of its own, such as name=sweep"),
     # what runs left behind
     ("status runs", "runs/sweep.json does not exist: this is not a sweep's folder (runs/NAME, such as runs/example)"),
     ("status exmple", "exmple/sweep.json does not exist: this is not a sweep's folder (runs/NAME, such as runs/example)"),
@@ -253,6 +254,8 @@ def somewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("somewhere")
     (place / "sweep.yaml").write_text(EXAMPLE)
     (place / "copied.yaml").write_text(f"# copied\n{EXAMPLE}")
+    (place / "other").mkdir()
+    (place / "other" / "sweep.yaml").write_text(EXAMPLE.replace("chain_short", "chain_other"))
     (place / "big.yaml").write_text("name: big\npartition: gpu\n")
     (place / "sized.yaml").write_text(EXAMPLE.replace("{name: vit_pico,", "{name: vit_pico, embed_dim: 48,"))
     (place / "bare.yaml").write_text("name: bare\narms: {a: {stages: {train: {objectives: {classify}}}}}\n")
