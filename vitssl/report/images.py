@@ -84,9 +84,11 @@ def _loss(saved: Predictions) -> np.ndarray | None:
 
 def _balanced_accuracy(saved: Predictions) -> np.ndarray:
     """The mean of the recalls of the classes that have images."""
-    counts_K = np.bincount(saved.labels_N, minlength=len(saved.classes))
-    weights_K = len(saved.labels_N) / (np.maximum(counts_K, 1) * np.count_nonzero(counts_K))
-    return _top1(saved) * weights_K[saved.labels_N]
+    K, N, hit_N = len(saved.classes), len(saved.labels_N), _top1(saved)
+    counts_K = np.bincount(saved.labels_N, minlength=K)
+    recall_K, present = np.bincount(saved.labels_N, weights=hit_N, minlength=K) / np.maximum(counts_K, 1), np.count_nonzero(counts_K)
+    weight_K = N / (np.maximum(counts_K, 1) * present)
+    return recall_K.sum() / present + (hit_N - recall_K[saved.labels_N]) * weight_K[saved.labels_N]
 
 
 def _macro_f1(saved: Predictions) -> np.ndarray:
