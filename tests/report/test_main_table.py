@@ -14,6 +14,7 @@ from vitssl import cli, report
 from vitssl.config import ConfigError
 from vitssl.report import latex, main_table, plots, render, spreadsheet, tables, units
 from vitssl.report.collect import collect
+from vitssl.report.glyphs import tex
 from vitssl.report.grid import lay_out
 from vitssl.report.rows import cost_of
 from vitssl.report.schedule import training_macs
@@ -204,7 +205,8 @@ def test_seeds_that_differ_stay_in_their_cells(sweep):
 @pytest.mark.parametrize("kind", ["paper", "alone", "domains"])
 def test_tables_fit_the_columns_of_a_paper(sweep, table_3, tmp_path, kind, columns):
     """LaTeX's own two-column article, the narrowest of the usual ones: no overfull box, and nothing shrunk as a picture."""
-    long = [{"name": "scratch", "row": "Scratch, 45 epochs & a long row of 100 %"}, {"name": "sslft", "row": "SSL+FT_x"}, {"name": "ssat"}]
+    rows = ["Scratch, 45 epochs & a row of 100 %", "SSL+FT_x < λ ≥ Ω → é", "中 | ½ š"]
+    long = [{"name": name, "row": row} for name, row in zip(("scratch", "sslft", "ssat"), rows, strict=True)]
     top1 = {"scratch": 80.0, "sslft": lambda at: 81.0 + at["seed"], "ssat": 90.0}
     makers = {
         "paper": lambda: table_3(),
@@ -212,7 +214,7 @@ def test_tables_fit_the_columns_of_a_paper(sweep, table_3, tmp_path, kind, colum
         "domains": lambda: sweep(top1, {"data": ["clipart", "infograph", "painting", "quickdraw", "real", "sketch"], "seed": [0, 1]}),
     }
     grid = lay_out(collect(makers[kind]()))
-    for name, text in {"paper": ARTICLE, "table": latex.paper(grid, columns), "energy": latex.tex(statement(grid.sweep))}.items():
+    for name, text in {"paper": ARTICLE, "table": latex.paper(grid, columns), "energy": tex(statement(grid.sweep))}.items():
         (tmp_path / f"{name}.tex").write_text(text)
     done = subprocess.run(["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"], cwd=tmp_path, capture_output=True)
     log = (tmp_path / "paper.log").read_text(errors="replace")

@@ -6,16 +6,13 @@ import re
 from dataclasses import dataclass, replace
 
 from vitssl.report import costs, main_table, selection, tables
+from vitssl.report.glyphs import tex
 from vitssl.report.grid import Grid
 from vitssl.report.stats import Difference
 from vitssl.report.table import DASH, MINUS, PUBLISHED, Entry, Table
 from vitssl.report.tables import hours_name
 from vitssl.words import counted
 
-TEX = {
-    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", MINUS: r"$-$", DASH: "--",
-    "†": r"\dag{}", "↓": r"$\downarrow$", "“": "``", "”": "''", **{c: f"\\{c}" for c in "&%_#${}"},
-}  # fmt: skip
 # widths in Computer Modern at 10 pt: of most letters and digits, of narrow and of wide ones; how much wider bold ones are
 LETTER_PT, NARROW_PT, WIDE_PT, BOLD = 5.3, 3.4, 8.2, 1.15
 NARROW, WIDE = frozenset("iljtfr.,:;'|!()[] "), frozenset("mwMWABCDEFGHKNOPQRSTUVXYZ&%@±+=" + MINUS + DASH)
@@ -191,8 +188,3 @@ def _cell(entry: Entry, best: bool) -> str:
     if entry.kind == PUBLISHED:
         return rf"\textit{{{text}}}"
     return rf"\textbf{{{text}}}" if best else text
-
-
-def tex(text: str) -> str:
-    """The text with LaTeX's own characters escaped; CO2e with its index."""
-    return "".join(TEX.get(c, c) for c in text).replace("CO2", r"CO\textsubscript{2}")
