@@ -69,6 +69,10 @@ def test_labels_that_were_not_learned_are_told_from_chance(ending):
     said = "At the end of training classify's loss was 2.00 (ssat), where chance has 2.30: longer training may change the order."
     assert sentence(grid) == said
     for cell in grid.rows[1].cells:
+        cell.last.run["objectives"]["classify"] = {"extra_heads": [{"pool": "mean"}, {"pool": "cls"}]}
+    assert sentence(grid) == "", "the losses of three heads are summed, and chance has 6.91"
+    for cell in grid.rows[1].cells:
+        cell.last.run["objectives"]["classify"] = {}
         cell.last.run["backbone"]["frozen"] = True
     assert sentence(grid) == "", "a probe learns what its features have"
 

@@ -61,12 +61,14 @@ def _listed(found: dict[str, Any], shown: Callable[[Any], str]) -> str:
 
 
 def _loss(grid: Grid, row: Row, column: Any) -> tuple[float, float] | None:
-    """Of the labels at the last stage's end, mean over the finished seeds, and that of chance; None of a probe, whose network is frozen."""
+    """Of the labels at the last stage's end, mean over the finished seeds, and that of chance, which is a sum over heads as it is; None of
+    a probe, whose network is frozen."""
     runs = [cell.last for cell in finished(row.columns.get(column, [])) if "data" in cell.last.job]
     ends = [terms[CLASSIFY] for run in runs if (logged := run.of("train")) and CLASSIFY in (terms := logged[-1]["terms"])]
     if not ends or any(run.run["backbone"]["frozen"] for run in runs):
         return None
-    return mean(ends), log(runs[0].job["data"]["classes"])
+    heads = 1 + len(runs[0].run["objectives"][CLASSIFY].get("extra_heads") or [])
+    return mean(ends), heads * log(runs[0].job["data"]["classes"])
 
 
 def _rise(grid: Grid, row: Row, column: Any) -> tuple[float, float] | None:
