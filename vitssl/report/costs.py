@@ -143,7 +143,8 @@ def images_per_s(grid: Grid, cell: Cell) -> tuple[float, float | None]:
 def _network(run: RunFolder) -> tuple[Any, ...]:
     """What equal networks on equal devices have in common."""
     names = ("params_inference", "macs_inference", "activations_inference", "precision", "inference_device", "inference_batch_size")
-    return (*(run.cost.get(name) for name in names), *(event.get("device") for event in run.of("start")[-1:]))
+    how = [run.run[part].get(field) for part, field in (("loop", "threads"), ("loop", "compile"), ("backbone", "fused_attention"))]
+    return (*(run.cost.get(name) for name in names), *how, *(event.get("device") for event in run.of("start")[-1:]))
 
 
 # ------------------------------------------------------------------------------------------------------------- sentences
