@@ -201,7 +201,8 @@ def summary(graph: Graph, predicted: list[Prediction], launch: Launch, console: 
     left_out = f"; {unpredicted} more cannot be predicted before their shards are built" if unpredicted else ""
     verb = "is" if 1 in (len(todo), len(graph.jobs)) else "are"
     begins = f"{launch.sweep.name}: {len(todo)} of {counted(len(graph.jobs), 'run')} {verb} to be done"
-    begins += f", and {to_evaluate} that are trained to be evaluated, each on one GPU at most (not predicted)" if to_evaluate else ""
+    trained = counted(to_evaluate, "trained one")
+    begins += f", and {trained} to be evaluated, each on one GPU at most (not predicted)" if to_evaluate else ""
     if not predicted:
         unknown = "; their cost cannot be predicted before their shards are built" if todo else ""
         console.print(begins + unknown, soft_wrap=True, highlight=False)
@@ -244,7 +245,7 @@ def _duration(graph: Graph, todo: list[Job], predicted: list[Prediction], launch
     gpus, limits = most_gpus(graph), {job.name: job.resources.hours for job in todo}
     longest, chain = (duration(3600 * hours) for hours in (max(p.hours for p in predicted), longest_chain_hours(graph, predicted)))
     late = sum(p.hours > limits[p.name] for p in predicted)
-    requeued = f"; {late} need longer than resources.hours, and go on after a requeue" if late else ""
+    requeued = f"; longer than resources.hours for {counted(late, 'run')}, going on after a requeue" if late else ""
     throttled = f"; {launch.site.max_parallel} jobs of each array at a time" if launch.site.max_parallel else ""
     ends = f"{longest} for the longest run, {chain} for the longest chain of runs{requeued}"
     return f"At most {counted(gpus, 'GPU')} at once{throttled}; {ends}"

@@ -234,7 +234,8 @@ def _left_in_words(todo: list[Status], sum_s: float, longest_s: float, here: boo
     if running == len(todo):
         return f"{about(longest_s)} left for the sweep: {runs} to go, at the same time"
     if running or queued:
-        return f"{about(sum_s)} of computing left, summed over {runs}, of which {running} run now; when the others start is up to SLURM"
+        summed = f"{about(sum_s)} of computing left, summed over {runs}"
+        return f"{summed}, of which {counted(running, 'is', 'are')} running; when the others start is up to SLURM"
     return f"{about(sum_s)} of computing left in {runs}, none of which runs or is queued; type the command that began them again to go on"
 
 

@@ -174,7 +174,7 @@ def test_on_slurm_no_more_is_said_than_is_known(sweep, monkeypatch, capsys) -> N
     monkeypatch.setattr(status.cluster, "jobs", lambda _: queue)
     monkeypatch.setattr(status.cluster.shutil, "which", lambda _: "squeue")
     assert last_line(folder, capsys) == (
-        "about 17 min of computing left, summed over 3 runs, of which 2 run now; when the others start is up to SLURM"
+        "about 17 min of computing left, summed over 3 runs, of which 2 are running; when the others start is up to SLURM"
     )
     write_json(folder / "run-3" / "done.json", {"step": 100, "epochs": 2.0, "time_s": 500.0})
     assert last_line(folder, capsys) == "about 5 min left for the sweep: 2 runs to go, at the same time"

@@ -16,6 +16,7 @@ from vitssl.report.multiple import corrected
 from vitssl.report.stats import difference, holm
 from vitssl.report.tables import pairs
 
+EQUAL = "'axes.cost={as written: {}, equal MACs: {equalize: macs, equal_to: ssat}}' for arms of equal cost"
 SEEDS = {"seed": [0, 1, 2]}
 MORE = "To the sweep's command add 'axes.seed=[0,1,2,3,4]' for more seeds: finished runs are kept."
 OPEN = {"scratch": lambda at: 74.0 + 3 * at["seed"], "ssat": lambda at: 82.0 - at["seed"]}  # +8, +4 and 0 points
@@ -39,7 +40,7 @@ def test_few_seeds_that_cannot_tell_make_one_statement_with_what_to_type(grid):
     )
     needed = "If means and spreads stay as they are, 7 seeds would tell ssat and scratch apart."  # t(6) = 2.447: 4 / sqrt(7) * 2.447 < 4
     seeds = MORE.replace("4]'", "4,5,6]'")
-    both = seeds.replace(" for more seeds", " for more seeds and equalize=macs equal_to=ssat for arms of equal cost")
+    both = seeds.replace(" for more seeds", f" for more seeds and {EQUAL}")
     assert headlines(made)[:3] == [found, take, f"{needed} {both}"]
     assert recommendation(made, None) == take
 
@@ -71,7 +72,7 @@ def test_no_seeds_are_asked_for_while_some_are_to_come_or_where_they_are_enough(
     enough = grid({"scratch": lambda at: 80.0 + at["seed"], "ssat": lambda at: 84.1 - at["seed"]}, {"seed": [0, 1, 2, 3, 4]}, name="enough")
     assert next_steps(enough) == (
         "If means and spreads stay as they are, more than 40 seeds would tell ssat and scratch apart. "
-        "To the sweep's command add equalize=macs equal_to=ssat for arms of equal cost: finished runs are kept."
+        f"To the sweep's command add {EQUAL}: finished runs are kept."
     )
 
 
@@ -81,7 +82,7 @@ def test_of_few_more_seeds_that_would_decide_it_asks_though_there_are_five(grid)
     made = grid({"scratch": 70.0, "ssat": lambda at: 70.0 + gaps[at["seed"]]}, {"seed": list(gaps)})
     said = next_steps(made)
     assert (
-        "7 seeds would tell ssat and scratch apart. To the sweep's command add 'axes.seed=[0,1,2,3,4,5,6]' for more seeds and equalize"
+        "7 seeds would tell ssat and scratch apart. To the sweep's command add 'axes.seed=[0,1,2,3,4,5,6]' for more seeds and 'axes.cost="
         in said
     )
 
@@ -117,7 +118,9 @@ def test_a_best_arm_says_how_sure_it_is_against_all_others(grid):
     found, (first, *rest) = corrected(made, None), made.ranking(None)
     assert level(made, None) == [first]
     most = max(found[frozenset((id(first), id(row)))] for row in rest)
-    assert best(made, None).endswith(f"; p {most:.2g} at most after Holm's correction for 3 comparisons, so not settled.")
+    said, sure = best(made, None), f"; p {most:.2g} at most after Holm's correction for 3 comparisons, so not settled."
+    assert said.startswith("Perhaps the best arm by top-1 is ssat: ") and said.endswith(sure)
+    assert "For now take ssat, perhaps the best" in taken(made)[0]
 
 
 def test_two_columns_that_leave_the_same_open_are_one_sentence_with_their_names(sweep):

@@ -170,7 +170,7 @@ def test_what_the_command_line_makes_unequal_is_not_called_equal(sweep):
 def test_arms_of_unequal_cost_are_told_how_to_be_of_equal_cost(sweep):
     """The dearest is SSAT."""
     folder = sweep({"scratch": 80.0, "ssat": lambda at: 82.0 + at["seed"]}, {"seed": [0, 1, 2]}, columns=None)
-    advised = "equalize=macs equal_to=ssat for arms of equal cost"
+    advised = "'axes.cost={as written: {}, equal MACs: {equalize: macs, equal_to: ssat}}' for arms of equal cost"
     assert advised in next_steps(lay_out(collect(folder)))
     facts = json.loads((folder / "sweep.json").read_text()) | {"equal": {"all": {"quantity": "macs", "reference": "ssat"}, "axes": {}}}
     (folder / "sweep.json").write_text(json.dumps(facts))
@@ -180,6 +180,11 @@ def test_arms_of_unequal_cost_are_told_how_to_be_of_equal_cost(sweep):
     (folder / "sweep.json").write_text(json.dumps(facts))
     by_axis = "'axes.cost=[equal epochs,equal MACs]' for arms of equal cost"
     assert by_axis in next_steps(lay_out(collect(folder))), "the file has an axis for it"
+    facts |= {"equal": {"all": None, "axes": {}}}
+    (folder / "sweep.json").write_text(json.dumps(facts))
+    for seed in (0, 1, 2):
+        change(folder / f"ssat-train-{seed}", max_steps=10)
+    assert "equal cost" not in next_steps(lay_out(collect(folder))), "equalize refuses runs that steps end"
 
 
 def test_equality_is_of_images_and_not_of_epochs(sweep):

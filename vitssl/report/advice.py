@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from math import ceil
 from typing import Any
 
 from vitssl.report import tables
@@ -63,7 +64,8 @@ def recommendation(grid: Grid, column: Any) -> str:
     shares = {id(other): cost[id(other)] / cost[id(first)] for other in ranked}
     open_yet = seeds < ENOUGH or _equal_costs(grid)  # what to type is said
     take = f"{begin(grid, column, 'For')} now take" if open_yet else f"{begin(grid, column, 'What')} to take:"
-    chosen = f"{grid.label(first)}, the best{' mean' if len(near) > 1 else ''}{' and the cheapest' if min(shares.values()) == 1 else ''}"
+    the = "the" if len(near) > 1 or all(settled(grid, column, (first, other)) for other in ranked[1:]) else "perhaps the"
+    chosen = f"{grid.label(first)}, {the} best{' mean' if len(near) > 1 else ''}{' and the cheapest' if min(shares.values()) == 1 else ''}"
     if row is not first:
         if grid.settings_of(row, column):
             return ""
@@ -74,17 +76,24 @@ def recommendation(grid: Grid, column: Any) -> str:
 def _needed(grid: Grid, column: Any) -> str:
     """How many seeds, or test images, would tell the best mean from the next arm that may be as good."""
     first, *others = level(grid, column) if grid.ranking(column) else [None]
-    gap = grid.gap(first, others[0], column) if first and others else None
-    if not others or gap is None or gap.half() is None or not gap.mean:
+    gaps = [(row, gap) for row in others if (gap := grid.gap(first, row, column))]
+    other, gap = max(gaps, key=lambda pair: _few(pair[1]), default=(None, None))
+    if gap is None or gap.half() is None or not gap.mean:
         return ""
-    which = f"{grid.label(first)} and {grid.label(others[0])}"
+    which = f"{grid.label(first)} and {grid.label(other)}"
     if gap.images and gap.images_half() >= abs(gap.mean):
         return f"{begin(grid, column, 'However')} many seeds there are, {gap.images:,} test images are too few to tell {which} apart."
     count = gap.seeds_needed()
     if count is not None and gap.seeds < ENOUGH:
         count = max(count, ENOUGH)  # as many as are asked for
-    seeds = f"more than {MOST}" if count is None else f"{count}" if count <= MANY else f"about {round(count, -1)}"
+    seeds = f"more than {MOST}" if count is None else f"{count}" if count <= MANY else f"about {ceil(count / 10) * 10}"
     return f"{begin(grid, column, 'If')} means and spreads stay as they are, {seeds} seeds would tell {which} apart."
+
+
+def _few(gap: Difference) -> int:
+    """The seeds that would tell a pair apart; 0 where these are too many to be asked for, or no number is enough."""
+    needed = gap.seeds_needed()
+    return needed if needed is not None and needed <= MANY else 0
 
 
 def _worse(grid: Grid, column: Any, shares: dict[int, float]) -> str:
@@ -142,7 +151,7 @@ def _wanted(grid: Grid, column: Any) -> int:
     gaps = [gap for row in near if (gap := grid.gap(first, row, column))]
     if any(gap.seeds < LEAST for gap in gaps):
         return ENOUGH
-    needed = [count for gap in gaps if (count := gap.seeds_needed()) and count <= MANY]
+    needed = [few for gap in gaps if (few := _few(gap))]
     return max([*needed, ENOUGH]) if needed else 0
 
 
@@ -157,17 +166,19 @@ def _more_seeds(grid: Grid, wanted: int) -> str:
 
 
 def _equal_costs(grid: Grid) -> str:
-    """What to type for arms of equal cost; empty where there are some, or where all cost about the same. It is the dearest arm's, which
-    whole epochs of the others miss least."""
+    """What to type for arms of equal cost beside those that there are; empty where there are some, where all cost about the same, and where
+    steps rather than epochs end a run. It is the dearest arm's, which whole epochs of the others miss least."""
     equal, axes = grid.sweep.facts.get("equal") or {}, grid.sweep.facts.get("axes") or {}
     by_column: dict[Any, dict[str, float]] = {}
     for row, column, done in grid.models():
         if spent := macs(done):
             by_column.setdefault(column, {})[row.arm.name] = spent
     spread = [costs for costs in by_column.values() if max(costs.values()) > UNEQUAL * min(costs.values())]
-    if equal.get("all") or not spread:
+    by_steps = any(run.run.get("loop", {}).get("max_steps") is not None for run in grid.sweep.runs.values())
+    if equal.get("all") or not spread or by_steps:
         return ""
-    added = f"equalize=macs equal_to={max(spread[0], key=spread[0].__getitem__)}"
+    same = f"{{equalize: macs, equal_to: {max(spread[0], key=spread[0].__getitem__)}}}"
+    added = f"'axes.cost={{as written: {{}}, equal MACs: {same}}}'"
     for axis, values in (equal.get("axes") or {}).items():
         chosen = [str(value) for value in axes.get(axis, [])]
         others = [value for value, rule in values.items() if rule and value not in chosen]

@@ -6,7 +6,7 @@ from statistics import mean
 from typing import Any
 
 from vitssl.report.grid import Grid
-from vitssl.report.multiple import largest
+from vitssl.report.multiple import largest, settled
 from vitssl.report.rows import Row
 from vitssl.report.stats import LEAST, Difference
 from vitssl.report.table import signed
@@ -31,7 +31,8 @@ def best(grid: Grid, column: Any) -> str:
         place = f"{place}, " if (place := grid.place(column)) else ""
         return f"{place}{_level(grid, column, near)}; the best mean is that of {shown}{_versus(grid, ranked, column)}."
     number = f"{counted(len(scores), 'seed')}{_of_all(grid, column)}{_tested(grid, ranked, column, ', ')}"
-    said = f"{_on(grid, column, 'the')} best arm by {grid.measured.name} is {shown} ({number})"
+    the = "the" if all(settled(grid, column, (first, row)) for row in ranked[1:]) else "perhaps the"
+    said = f"{_on(grid, column, the)} best arm by {grid.measured.name} is {shown} ({number})"
     sure = largest(grid, column, [(first, row) for row in ranked[1:]])
     return f"{said}{_versus(grid, ranked, column)}{f'; {sure}' if sure else ''}."
 

@@ -32,8 +32,17 @@ class Grid:
     rows: list[Row]
     part: str = ""  # the value of the axis that tells equal epochs from equal cost, where these are its rows alone
 
+    @cached_property
+    def remembered(self) -> dict[Any, Any]:
+        """What was computed of the rows, which sentences and tables ask for again and again; of every two of many that takes long."""
+        return {}
+
     def parts(self) -> list[Grid]:
         """The grid by the values of an axis that says what arms cost equally much of; the whole one where there is none."""
+        return self._parts
+
+    @cached_property
+    def _parts(self) -> list[Grid]:
         axis = next((axis for axis in self.of_equal_cost if axis in self.row_axes), None)
         if axis is None:
             return [self]
@@ -246,7 +255,12 @@ class Grid:
     def gap(self, one: Row, other: Row, column: Any, than: Any = None, of: Reading | None = None) -> Difference | None:
         """What a row is better by than another, or than at the column ``than``, by another evaluator and metric than the sweep's if
         ``of`` says so; None where one of them has no figure."""
-        measured, columns = of or self.metric, (column, column if than is None else than)
+        key = (id(one), id(other), column, than, of)
+        if key not in self.remembered:
+            self.remembered[key] = self._gap(one, other, (column, column if than is None else than), of or self.metric)
+        return self.remembered[key]
+
+    def _gap(self, one: Row, other: Row, columns: tuple[Any, Any], measured: Reading) -> Difference | None:
         scores = [self.scores(row, at, *measured) for row, at in zip((one, other), columns, strict=True)]
         gap, common = difference(*scores), scores[0].keys() & scores[1].keys()
         if gap is None:

@@ -16,6 +16,12 @@ Corrected = dict[frozenset[int], float]  # p-values after Holm's correction, by 
 
 def corrected(grid: Grid, column: Any) -> Corrected:
     """Of every two rows of a column that have an interval; one family."""
+    if ("corrected", column) not in grid.remembered:
+        grid.remembered["corrected", column] = _corrected(grid, column)
+    return grid.remembered["corrected", column]
+
+
+def _corrected(grid: Grid, column: Any) -> Corrected:
     found = {
         frozenset((id(one), id(other))): gap.p
         for one, other in combinations(grid.rows, 2)
