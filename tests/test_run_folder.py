@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import os
+import subprocess
+import sys
 from importlib import metadata
 from types import SimpleNamespace
 
@@ -40,6 +43,15 @@ def test_two_processes_do_not_train_one_run(folder, monkeypatch, capsys):
         assert [path.name for path in (run.parent / "scratch").iterdir()] == ["busy"], "its launcher knows, through torchrun too"
     assert train.main([str(run)]) == 0, "the lock went with its holder"
     assert [e["event"] for e in read_events(run / "metrics.jsonl")].count("start") == 1
+
+
+def test_a_run_whose_output_nobody_reads_is_trained(folder):
+    """`submit ... | head`: the reader leaves when it has seen enough."""
+    run, (read, write) = folder({"loop.eval_every": 1}), os.pipe()
+    os.close(read)
+    process = subprocess.run([sys.executable, "-m", "vitssl.train", str(run)], stdout=write, stderr=write, check=False)
+    os.close(write)
+    assert process.returncode == 0 and (run / "done.json").exists()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="wants a machine without a GPU")

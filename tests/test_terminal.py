@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 
 import pytest
 from rich.table import Table
@@ -11,6 +12,16 @@ from jobs.tables import print_table
 from vitssl.terminal import console
 
 HOSTILE = ["runs/[/]", "[/red]", "[bold]name[/bold]", "a:smile:b", "[link=javascript:x]y[/link]", "\\[x]"]
+
+
+def test_a_reader_that_has_left_is_an_error_like_any_other():
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "w") as out, pytest.raises(BrokenPipeError):
+        try:
+            console(file=out).print("text")
+        finally:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), write)  # for what is left in the buffer
 
 
 @pytest.mark.parametrize("text", HOSTILE)

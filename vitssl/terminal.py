@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,3 +22,11 @@ class _Screen(Console):
     def render(self, *arguments: Any, **options: Any) -> Iterable[Segment]:
         for segment in super().render(*arguments, **options):
             yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+    def on_broken_pipe(self) -> None:
+        """Whoever read, such as `head`, has left: an error, but for what is said beside, on stderr. rich would end the process here, and
+        with it a training that has not been saved."""
+        if self.file is not sys.stderr:
+            raise  # rich calls this where it has caught the error
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())

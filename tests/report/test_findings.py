@@ -16,7 +16,7 @@ from jobs.graph import cells
 from tests.report.conftest import STAGES
 from vitssl.config import Run, merge
 from vitssl.config.methods import METHODS
-from vitssl.report import main_table, plots
+from vitssl.report import main_table, plots, schedule
 from vitssl.report.advice import next_steps
 from vitssl.report.collect import Cell, RunFolder, Sweep, collect
 from vitssl.report.findings import further, headlines, leads, sentences
@@ -217,6 +217,9 @@ def test_arms_are_compared_at_the_same_values(sweep):
     equal = "equal epochs: every arm sees"
     said = f"At epochs 10: {equal} 20,000 images in training, 10 epochs. At epochs 20: {equal} 40,000 images in training, 20 epochs."
     assert sentence(lay_out(collect(folder))) == said
+    places = [schedule._after(place, "Equal epochs: every arm sees 9 images") for place in ("At equal epochs", "At equal MACs")]
+    assert places == ["every arm sees 9 images", "equal epochs: every arm sees 9 images"]
+    assert schedule.epochs(((0.32, 1.0), (20.0, 1.0), (143.7, 1.0), (1443.0, 1.0))) == "0.32 + 20 + 144 + 1,443"
 
 
 def test_a_single_arm_is_compared_with_none(sweep):
@@ -349,7 +352,7 @@ def test_epochs_that_equal_costs_ask_for_are_no_choice(sweep):
     assert grid.unselected == [] and grid.unchosen(None) == ""
     assert [len(part.ranking(None)) for part in grid.parts()] == [2, 2]
     assert sentence(grid).startswith(
-        "At equal epochs: equal epochs: every arm sees"
+        "At equal epochs: every arm sees"
     ) and " At equal MACs: images seen in training differ: " in sentence(grid)
 
 

@@ -36,6 +36,7 @@ def test_an_arm_that_an_axis_does_not_change_is_one_row_and_the_baseline_of_all(
     scratch, *others = grid.rows
     assert all(grid.baseline(row) is scratch for row in others)
     assert [grid.against_baseline(row, None).mean for row in others] == pytest.approx([4.0, 5.0])
+    assert grid.baselines() == "Scratch"
     assert schedule.sentence(grid).count("Scratch") <= 2  # once at each ratio that it is compared at
 
 
@@ -45,6 +46,12 @@ def test_its_report_has_it_once(folder) -> None:
     with (folder / "report" / "table.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["arm"], row[AXIS]) for row in rows] == [("scratch", ""), ("ssat", "0.5"), ("ssat", "0.75")]
+
+
+def test_a_heading_says_what_arms_share_with_their_baseline(sweep) -> None:
+    grid = lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.0}, {"optim.lr": [1e-4, 1e-3], "seed": [0, 1]}, columns=None)))
+    assert [grid.baseline(row) for row in grid.rows] == [None, None, *grid.rows[:2]]
+    assert grid.baselines() == "scratch at the same lr"
 
 
 def test_arms_that_it_changes_keep_their_values(sweep) -> None:

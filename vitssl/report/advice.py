@@ -60,17 +60,25 @@ def recommendation(grid: Grid, column: Any) -> str:
         return ""
     cost = {id(row): count for row, count in zip(ranked, costs, strict=True)}
     near, first = level(grid, column), ranked[0]
-    row = min(near, key=lambda row: cost[id(row)])
     shares = {id(other): cost[id(other)] / cost[id(first)] for other in ranked}
+    cheapest = min(near, key=lambda row: cost[id(row)])
+    row = cheapest if shares[id(cheapest)] < 1 / UNEQUAL else first
     open_yet = seeds < ENOUGH or _equal_costs(grid)  # what to type is said
     take = f"{begin(grid, column, 'For')} now take" if open_yet else f"{begin(grid, column, 'What')} to take:"
     the = "the" if len(near) > 1 or all(settled(grid, column, (first, other)) for other in ranked[1:]) else "perhaps the"
-    chosen = f"{grid.label(first)}, {the} best{' mean' if len(near) > 1 else ''}{' and the cheapest' if min(shares.values()) == 1 else ''}"
+    chosen = f"{grid.label(first)}, {the} best{' mean' if len(near) > 1 else ''}{_cost_beside(list(shares.values()))}"
     if row is not first:
         if grid.settings_of(row, column):
             return ""
         chosen = _either(grid, column, row, shares[id(row)])
     return f"{take} {chosen}.{_worse(grid, column, shares)}"
+
+
+def _cost_beside(shares: list[float]) -> str:
+    """What the best arm costs beside all, of which it is one; empty where others cost less."""
+    if max(shares) < UNEQUAL and min(shares) > 1 / UNEQUAL:
+        return " at equal cost"
+    return " and the cheapest" if min(shares) == 1 else ""
 
 
 def _needed(grid: Grid, column: Any) -> str:

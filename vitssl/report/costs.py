@@ -177,4 +177,7 @@ def _listed(values: dict[str, Ratio]) -> str:
     if len(values) > MOST_NAMED:
         (least, low), *_, (most, high) = sorted(values.items(), key=lambda item: item[1].value)
         return f"{low} (all)" if str(low) == str(high) else f"from {low} ({least}) to {high} ({most})"
-    return ", ".join(f"{value} ({label})" for label, value in values.items())
+    alike: dict[str, list[str]] = {}
+    for label, value in values.items():
+        alike.setdefault(str(value), []).append(label)
+    return ", ".join(f"{value} ({'; '.join(labels)})" for value, labels in alike.items())

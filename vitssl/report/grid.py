@@ -234,9 +234,11 @@ class Grid:
         return None if name == row.arm.name else name
 
     def baselines(self) -> str:
-        """What the arm that rows are compared with is called, for a heading."""
+        """What the arm that rows are compared with is called, for a heading, and which axes' values it shares with them."""
         names = {name for row in self.rows if (name := self.baseline_name(row))}
-        return names.pop() if len(names) == 1 else "each arm's baseline"
+        shared = [] if self.alone else dict.fromkeys(axis for row in self.rows if (base := self.baseline(row)) for axis in base.values)
+        same = f" at the same {listed(map(self.short, shared))}" if shared else ""
+        return (names.pop() if len(names) == 1 else "each arm's baseline") + same
 
     def baseline(self, row: Row) -> Row | None:
         """The baseline arm's row at the same values of the row axes that change it; of a single arm the row of the axes' first values.

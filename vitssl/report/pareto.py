@@ -41,6 +41,7 @@ def _spent(name: str, cell: Cell) -> float:
     return cost_of(cell)[name]
 
 
+EQUAL = 1.1  # times the lowest cost: what is drawn as equal
 EXACT = "accuracy_vs_macs"
 COSTS = {
     EXACT: Cost("PMACs", lambda grid: "PMACs of training", _exact),
@@ -80,7 +81,7 @@ def against(grid: Grid, name: str) -> Plot | None:
         if wide:
             log_x(axis, spent)
         else:
-            axis.set_xlim(left=0)
+            _limit_x(axis, [cost * factor for model in models for cost in model.costs])
         among = [model.centre for each in (drawn.values() if _joint(grid) else [models]) for model in each]
         best = [place for place in front(among, grid.measured.lower_is_better) if place in {model.centre for model in models}]
         line = [(x * factor, y) for x, y in best] if len(among) > 1 and not _unmarked(grid, column, name) else []
@@ -139,6 +140,12 @@ def _draw(axis: Axes, grid: Grid, model: Model, factor: float) -> Point:
         axis.scatter(x, y, s=14, alpha=0.5, linewidths=0, color=style["color"])
     axis.errorbar(mean(x), mean(y), xerr=std(x) or None, yerr=std(y), markersize=6, capsize=2.5, elinewidth=1, **style)
     return Point(mean(x), mean(y), std(x) or 0.0, std(y) or 0.0, grid.label(model.row), INK)
+
+
+def _limit_x(axis: Axes, costs: list[float]) -> None:
+    """From nothing, with room for markers; of costs that are about equal the part where they are."""
+    equal = max(costs) < EQUAL * min(costs)
+    axis.set_xlim(min(costs) / EQUAL if equal else 0.0, EQUAL * max(costs))
 
 
 def _draw_front(axis: Axes, points: list[tuple[float, float]]) -> None:

@@ -47,7 +47,7 @@ def planned(run: RunFolder) -> tuple[float, float] | None:
 
 def epochs(stages: Plan) -> str:
     """Of a chain 20 + 20."""
-    return " + ".join(f"{count:.3g}" for count, _ in stages)
+    return " + ".join(f"{count:.3g}" if count < 100 else f"{count:,.0f}" for count, _ in stages)
 
 
 def _in_words(stages: Plan) -> str:
@@ -66,10 +66,16 @@ def sentence(grid: Grid) -> str:
     if len(said) <= 1:
         return "".join(f"{text}." for text in said)
     if len(places) <= MOST_SPELLED:
-        return " ".join(f"{place}: {text[0].lower()}{text[1:]}." for place, text in places.items())
+        return " ".join(f"{place}: {_after(place, text)}." for place, text in places.items())
     if all(text.startswith("Equal") for text in said):
         return "Equal epochs: all arms see equally many images in training."
     return "Arms differ in how many images they see in training."
+
+
+def _after(place: str, text: str) -> str:
+    """A place may be called equal epochs itself."""
+    text = text.removeprefix("Equal epochs: ") if "equal epochs" in place else text
+    return text[0].lower() + text[1:]
 
 
 def _place(grid: Grid, column: Any, point: tuple[tuple[str, Any], ...]) -> str:

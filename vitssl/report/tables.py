@@ -101,9 +101,10 @@ def _mean(values: list[float]) -> Entry:
     return figure(mean(values), spread=std(values)) if all(values) else Entry()
 
 
-def not_compared(grid: Grid) -> str:
-    """A sentence that says why measured hours and energy do not compare the arms; empty where nothing speaks against it."""
-    return f" Measured hours and energy do not compare the arms: {reason}." if (reason := costs.doubted(grid)) else ""
+def not_compared(grid: Grid, why: bool = False) -> str:
+    """A sentence that measured hours and energy do not compare the arms, and why; empty where nothing speaks against it."""
+    reason = costs.doubted(grid)
+    return f" Measured hours and energy do not compare the arms{f': {reason}' if why else ''}." if reason else ""
 
 
 def _cost_caption(grid: Grid) -> str:
@@ -112,7 +113,7 @@ def _cost_caption(grid: Grid) -> str:
         "One model: mean ± standard deviation over seeds of the sum over its stages, all attempts included; training is the multiply-adds "
     )
     spent += "of all its steps, forward and backward. Inference: by the fastest measurement of equal networks, a median of batches "
-    spent += f"± half the width of their middle half.{not_compared(grid)} "
+    spent += f"± half the width of their middle half.{not_compared(grid, why=True)} "
     sweep = grid.sweep
     spent += f"It is the chosen one; the search over {chosen_over(sweep)} took all of the runs below. " if sweep.facts.get("select") else ""
     estimate = f"Times are those of a job on a node's CPUs{energy_sources.shares(sweep)}."
