@@ -25,7 +25,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = Parser(prog="jobs/cancel.py", description=__doc__)
     parser.add_argument("sweep", type=sweep_folder, help="the sweep's folder, for example runs/quickstart, or its name in runs/")
     parser.add_argument(
-        "names", nargs="*", metavar="arm-or-run", help="only these: arms, or runs by a part of their names; without, the whole sweep"
+        "names",
+        nargs="*",
+        default=[],
+        metavar="arm-or-run",
+        help="only these: arms, or runs by a part of their names; without, the whole sweep",
     )
     options = parser.parse_args(arguments)
     return guarded(lambda: cancel_some(options.sweep, options.names) if options.names else cancel(options.sweep))

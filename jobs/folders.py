@@ -11,7 +11,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,20 @@ from vitssl.version import SOURCE, commit
 def is_trained(job: Job) -> bool:
     """Is it trained, so that others can start from it?"""
     return (job.folder / "done.json").exists()
+
+
+def check_trained(jobs: Sequence[Job]) -> None:
+    """Look at what others need of the jobs that are trained.
+
+    Raises:
+        ConfigError: a record is damaged, or a checkpoint that a run starts from has gone.
+    """
+    for job in (job for job in jobs if is_trained(job)):
+        read_json(job.folder / "done.json")
+    for job in (job for job in jobs if not is_trained(job)):
+        for parent in (parent for parent in job.parents if is_trained(parent) and not (parent.folder / "last.pt").exists()):
+            advice = f"put it back, or remove {parent.folder} to train it again"
+            raise ConfigError(f"{parent.folder / 'last.pt'} has gone, from which {job.name} starts; {advice}")
 
 
 def is_done(job: Job) -> bool:

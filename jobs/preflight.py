@@ -63,7 +63,7 @@ def placed(spec: Spec, site_file: Path) -> Iterator[None]:
 
 def _problems(todo: list[Job], alike: list[Job], launch: Launch) -> Iterator[Problem]:
     """Those that follow from tables; ``alike`` is one job for each request of resources."""
-    yield from _of_the_image(launch.site)
+    yield from of_the_image(launch.site)
     yield from _of_the_disk(todo, launch)
     open_to, user = limits.partitions(launch.site), limits.of_user(launch.site)
     for job in alike:
@@ -148,7 +148,8 @@ def _said_of(script: str) -> str | None:
 # ----------------------------------------------------------------------------------------------------- disk, container
 
 
-def _of_the_image(site: Site) -> Iterator[Problem]:
+def of_the_image(site: Site) -> Iterator[Problem]:
+    """A file that is not there."""
     if site.image is not None and "://" not in site.image and not Path(site.image).exists():
         yield Problem("site.image", f"there is no {site.image} here; build it (apptainer.def says how), or name where it is")
 

@@ -47,7 +47,7 @@ def shards(stages: Iterable[Stage], dry_run: bool = False) -> dict[str, str]:
                 raise ConfigError(_no_shards(data.shards), "data.shards")
             elif data.source is not None and (other := missing.setdefault(data.shards, data.source)) != data.source:
                 raise ConfigError(f"{data.shards} is to be built from {other} too; give each its own data.shards", "data.source")
-            elif data.source is not None and not dry_run:
+            elif data.source is not None and not (dry_run and expected_index(data) is not None):
                 _refuse_absent_files(data.source)
             _prepare_evals(stage.run)
     return missing

@@ -39,7 +39,9 @@ def main(arguments: list[str] | None = None, module: str = TRAINING) -> int:
     """Exit code: 0 done or queued, 1 a run failed again, 128 + N signal N stopped it (Ctrl-C: 130), 2 a user's mistake."""
     parser = Parser(prog="jobs/retry.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sweep", type=sweep_folder, help="the sweep's folder, for example runs/quickstart, or its name in runs/")
-    parser.add_argument("names", nargs="*", metavar="arm-or-run", help="these arms, or runs by a part of their names; else what failed")
+    parser.add_argument(
+        "names", nargs="*", default=[], metavar="arm-or-run", help="these arms, or runs by a part of their names; else what failed"
+    )
     parser.add_argument("--wait", action="store_true", help="on SLURM: return when all is done, with the report's table")
     options = parser.parse_args(arguments)
     return guarded(lambda: retry(options.sweep.resolve(), options.names, options.wait, module, screen()))

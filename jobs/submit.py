@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ from jobs import (
     overrides,
     predict,
     prepare,
+    requirements,
     shards,
     show,
     site_profile,
@@ -125,8 +125,7 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     if options.smoke:
         for stage in stages:
             stage.run = smoke.shrink(stage.run, spec, runs, stage.where)
-    if executor == "local":
-        _refuse_without_gpu(stages)
+    requirements.check(stages, site, here=executor == "local")
     missing, unfetched = prepare.shards(stages, options.dry_run), weights.prepare(stages)
     weights.check_names(unfetched, site)
     if not options.dry_run:
@@ -136,6 +135,7 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     launch = folders.Launch(runs / spec.name, executor, site, Path(), options.use_current_source, module=module)
     told = [] if options.smoke else equalize.apply(spec, planned, launch)
     linked = graph.link(spec, planned, launch.sweep, shards.fingerprint)
+    folders.check_trained(linked.jobs)
     for note in [] if options.smoke else [*told, *notes.notes(spec, planned)]:
         print(f"note: {note}", file=sys.stderr)
     if options.dry_run:
@@ -162,14 +162,6 @@ def _show(spec: sweep.Spec, linked: graph.Graph, all_jobs: bool, console: Consol
         show.jobs(linked, spec, console, *costs)
     for line in [*dict.fromkeys(shards.describe(job.run) for job in linked.jobs), *shards.unused(job.run for job in linked.jobs)]:
         console.print(line, soft_wrap=True, highlight=False)
-
-
-def _refuse_without_gpu(stages: Iterable[graph.Stage]) -> None:
-    """A Run that asks for CUDA cannot train on this machine if that has no GPU."""
-    asked = [stage for stage in stages if stage.run.loop.device == "cuda"]
-    if asked and not visible_gpus():
-        with asked[0].error_location():
-            raise ConfigError("this machine has no NVIDIA GPU that is visible; write loop.device=auto, or cpu", "loop.device")
 
 
 def _executor(asked: str, dry_run: bool, site: Site) -> str:

@@ -194,7 +194,8 @@ def _axis(name: str, values: Any, file: str) -> dict[Any, dict[str, Any]]:
         if name in RUN_FIELDS and (field := next((key for key, value in values.items() if isinstance(value, list)), None)) is not None:
             raise ConfigError(f"a list names the values of one field; write axes.{name}.{field}=[...] for an axis of them", path, file)
         return {key: _mapping({} if fields is None else fields, f"{path}.{key}", file) for key, fields in values.items()}
-    raise ConfigError(f"expected a list of values or a mapping of names to fields, not {values!r}", path, file)
+    one = f"; write [{values}]" if isinstance(values, int | float | str) else ""
+    raise ConfigError(f"expected a list of values or a mapping of names to fields, not {values!r}{one}", path, file)
 
 
 def _added_axes(asked: dict[str, Any], of_file: dict[str, dict], stages: list[str]) -> dict[str, dict[Any, dict[str, Any]]]:

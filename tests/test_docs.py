@@ -21,6 +21,7 @@ import yaml
 from PIL import Image
 
 from jobs import submit
+from tests.shipped import SWEEPS
 from tests.weights import releases
 from vitssl import config, model, state
 from vitssl.config.methods import METHODS
@@ -176,3 +177,10 @@ def test_yaml_of_the_docs_is_yaml() -> None:
     for page in PAGES:
         for block in blocks(page, "yaml"):
             assert yaml.safe_load(block)
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no git repository here")
+def test_every_sweep_of_the_repository_is_listed():
+    """What tests run is what the page lists."""
+    listed = subprocess.run(["git", "ls-files", "sweeps"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    assert [f"sweeps/{path.name}" for path in SWEEPS] == sorted(name for name in listed if name.endswith(".yaml"))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
 
-from tests.jobs.conftest import EXAMPLE
-from vitssl.config import ConfigError
+from jobs import folders, requirements
+from tests.jobs.conftest import EXAMPLE, write_finished
+from vitssl.config import ConfigError, Site
 
 # (what is changed in the example, the error)
 MISTAKES = [
@@ -224,3 +226,23 @@ def test_what_the_file_says_is_not_blamed_on_the_command_line(expand) -> None:
         ConfigError, match=r"^sweep.yaml: arms.scratch.stages.train: optim.batch_size: 0 is less than 1 .the command line set optim.lr.$"
     ):
         expand("optim.lr=1", text=EXAMPLE.replace("batch_size: 16", "batch_size: 0"))
+
+
+def test_an_image_that_is_not_here_is_refused_before_anything_runs() -> None:
+    with pytest.raises(ConfigError, match=r"^site.image: there is no gone.sif here; build it"):
+        requirements.check([], Site(image="gone.sif", container="env"), here=True)
+    requirements.check([], Site(image="gone.sif", container="env"), here=False)
+
+
+def test_what_others_need_of_trained_runs_is_looked_at(tmp_path) -> None:
+    parent, child = (SimpleNamespace(folder=tmp_path / name, name=name, parents=[]) for name in ("pretrain", "finetune"))
+    child.parents.append(parent)
+    folders.check_trained([parent, child])
+    write_finished(parent.folder, {}, [])
+    with pytest.raises(ConfigError, match=r"pretrain/last.pt has gone, from which finetune starts; put it back, or remove .*pretrain to"):
+        folders.check_trained([parent, child])
+    (parent.folder / "last.pt").touch()
+    folders.check_trained([parent, child])
+    (parent.folder / "done.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"done\.json"):
+        folders.check_trained([parent, child])

@@ -17,11 +17,11 @@ import pytest
 from jobs import folders, overrides, prepare, shards, smoke, sweep
 from jobs.graph import Job, cells, link
 from tests.conftest import but_for_a_release
+from tests.shipped import SWEEPS
 from vitssl import report, train
 from vitssl.config import Run, Site, identity
 
 ROOT = Path(__file__).resolve().parents[2]
-SWEEPS = sorted((ROOT / "sweeps").glob("*.yaml"))
 
 
 # a smoke run takes the first value of every axis; these are of another kind

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from jobs import cancel, status, submit
+from jobs import cancel, requirements, status, submit
 from tests.jobs.conftest import EXAMPLE
 from tests.test_evaluate import save_run
 from vitssl import cli
@@ -194,6 +194,11 @@ WRONG = [
     ("submit copied.yaml", "runs/example holds the runs of sweep.yaml; give this one a name of its own, such as name=copied"),
     ("submit copied.yaml --dry-run", "name: .*runs/example holds the runs of sweep.yaml; give this one a name"),
     ("submit other/sweep.yaml", "runs/example holds the runs of sweep.yaml; give this one a name of its own, such as name=sweep"),
+    ("submit sweep.yaml loop.loggers=[wandb] --dry-run", "loop.loggers: wandb is not installed; pip install '.[loggers]', or leave it out"),
+    ("submit sweep.yaml site.image=gone.sif --dry-run", "site.image: apptainer, which enters it (site.container), is not on this machine"),
+    ("submit sweep.yaml data.shards=shards/new data.source=folder:nope --dry-run", "/nope to build the shards from"),
+    ("submit axis.yaml", "axes.seed: expected a list of values or a mapping of names to fields, not 3; write [3]"),
+    ("cancel", "the following arguments are required: sweep (the sweep's folder, for example runs/quickstart"),
     # what runs left behind
     ("status runs", "runs/sweep.json does not exist: this is not a sweep's folder (runs/NAME, such as runs/example)"),
     ("status exmple", "exmple/sweep.json does not exist: this is not a sweep's folder (runs/NAME, such as runs/example)"),
@@ -254,10 +259,13 @@ def somewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("somewhere")
     (place / "sweep.yaml").write_text(EXAMPLE)
     (place / "copied.yaml").write_text(f"# copied\n{EXAMPLE}")
+    (place / "axis.yaml").write_text(EXAMPLE.replace("seed: [0, 1]", "seed: 3"))
     (place / "other").mkdir()
     (place / "other" / "sweep.yaml").write_text(EXAMPLE.replace("chain_short", "chain_other"))
     (place / "big.yaml").write_text("name: big\npartition: gpu\n")
-    (place / "sized.yaml").write_text(EXAMPLE.replace("{name: vit_pico,", "{name: vit_pico, embed_dim: 48,"))
+    (place / "sized.yaml").write_text(
+        EXAMPLE.replace("{name: vit_pico,", "{name: vit_pico, embed_dim: 48,").replace("name: example", "name: s")
+    )
     (place / "bare.yaml").write_text("name: bare\narms: {a: {stages: {train: {objectives: {classify}}}}}\n")
     (place / "seeds.yaml").write_text(f"seeds: [0, 1]\n{EXAMPLE}")
     (place / "tab.yaml").write_text("arms:\n  a:\n\tstages: {}\n")
@@ -287,7 +295,7 @@ def somewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_wrong_input_is_one_line(place, somewhere, monkeypatch, capfd, typed: str, said: str) -> None:
     monkeypatch.setattr(submit.cluster, "answers", lambda: False)
     monkeypatch.setattr(submit.cluster.shutil, "which", lambda name: None)
-    monkeypatch.setattr(submit, "visible_gpus", list)
+    monkeypatch.setattr(requirements, "visible_gpus", list)
     for path in somewhere.iterdir():
         (place / path.name).symlink_to(path)
     before = sorted(place.rglob("*"))

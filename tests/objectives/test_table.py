@@ -11,6 +11,7 @@ import pytest
 
 from jobs import graph, sweep
 from tests.objectives.conftest import NAMES
+from tests.shipped import SWEEPS
 from tests.test_pairs import OBJECTIVES
 from vitssl import model, state
 from vitssl.config import ObjectiveConfig, Objectives, active, parts_of
@@ -22,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @cache
 def _of_sweeps() -> set[str]:
     """The objectives that the project's sweeps train."""
-    specs = [sweep.read(path, everything=True) for path in sorted((ROOT / "sweeps").glob("*.yaml"))]
+    specs = [sweep.read(path, everything=True) for path in SWEEPS]
     for spec in specs:
         spec.axes = {name: dict([next(iter(values.items()))]) for name, values in spec.axes.items()}
     return {name for spec in specs for cell in graph.cells(spec) for stage in cell.stages for name in active(stage.run.objectives)}

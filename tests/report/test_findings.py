@@ -14,6 +14,7 @@ from jobs import overrides
 from jobs import sweep as sweep_file
 from jobs.graph import cells
 from tests.report.conftest import STAGES
+from tests.shipped import SWEEPS
 from vitssl.config import Run, merge
 from vitssl.config.methods import METHODS
 from vitssl.report import main_table, plots, schedule
@@ -231,7 +232,7 @@ OF_RUNS = re.compile(r"\d[\d,]* (\w+ )?(images|epochs|labels|neighbours|prototyp
 
 def test_notes_of_sweeps_leave_to_the_report_what_runs_say():
     """The command line may change it, and axes may be narrowed: epochs, images and seeds; of sweeps without a paper's table all sizes."""
-    for path in (Path(__file__).parents[2] / "sweeps").glob("*.yaml"):
+    for path in SWEEPS:
         spec = sweep_file.read(path)
         for note in [*spec.notes, *(arm.note for arm in spec.arms.values() if arm.note)]:
             assert not note.lower().startswith(("equal epochs", "equal cost")), path.name
@@ -351,9 +352,9 @@ def test_epochs_that_equal_costs_ask_for_are_no_choice(sweep):
     grid = lay_out(collect(folder))
     assert grid.unselected == [] and grid.unchosen(None) == ""
     assert [len(part.ranking(None)) for part in grid.parts()] == [2, 2]
-    assert sentence(grid).startswith(
-        "At equal epochs: every arm sees"
-    ) and " At equal MACs: images seen in training differ: " in sentence(grid)
+    assert sentence(grid).startswith("At equal epochs: every arm sees") and " At equal MACs: images seen in training differ: " in sentence(
+        grid
+    )
 
 
 SLOWER = {"optim": {"lr": 5.0}}
@@ -472,7 +473,7 @@ OF_ARMS = {  # and all that any two of a sweep's arms differ in, where that is h
 
 def test_the_axes_and_arms_of_hyper_parameters_of_all_sweeps():
     found, others, between = {}, set(), {}
-    for path in sorted((Path(__file__).parents[2] / "sweeps").glob("*.yaml")):
+    for path in SWEEPS:
         spec = sweep_file.read(path, overrides.parse(["axes.seed=0"]), everything=True)
         planned = [Cell(c.arm, c.axes, [(s.name, read(s.name, s.run)) for s in c.stages]) for c in cells(spec)]
         axes = [axis for axis, values in spec.axes.items() if axis != "seed" and len(values) > 1]
