@@ -16,7 +16,7 @@ from vitssl.report.multiple import corrected
 from vitssl.report.stats import difference, holm
 from vitssl.report.tables import pairs
 
-EQUAL = "'axes.cost={as written: {}, equal MACs: {equalize: macs, equal_to: ssat}}' for arms of equal cost"
+EQUAL = "'axes.cost={given epochs: {}, equal MACs: {equalize: macs, equal_to: ssat}}' for arms of equal cost"
 SEEDS = {"seed": [0, 1, 2]}
 MORE = "To the sweep's command add 'axes.seed=[0,1,2,3,4]' for more seeds: finished runs are kept."
 OPEN = {"scratch": lambda at: 74.0 + 3 * at["seed"], "ssat": lambda at: 82.0 - at["seed"]}  # +8, +4 and 0 points

@@ -171,7 +171,7 @@ def test_what_the_command_line_makes_unequal_is_not_called_equal(sweep):
 def test_arms_of_unequal_cost_are_told_how_to_be_of_equal_cost(sweep):
     """The dearest is SSAT."""
     folder = sweep({"scratch": 80.0, "ssat": lambda at: 82.0 + at["seed"]}, {"seed": [0, 1, 2]}, columns=None)
-    advised = "'axes.cost={as written: {}, equal MACs: {equalize: macs, equal_to: ssat}}' for arms of equal cost"
+    advised = "'axes.cost={given epochs: {}, equal MACs: {equalize: macs, equal_to: ssat}}' for arms of equal cost"
     assert advised in next_steps(lay_out(collect(folder)))
     facts = json.loads((folder / "sweep.json").read_text()) | {"equal": {"all": {"quantity": "macs", "reference": "ssat"}, "axes": {}}}
     (folder / "sweep.json").write_text(json.dumps(facts))

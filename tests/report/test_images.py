@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import sqrt
 
 import numpy as np
@@ -18,6 +19,7 @@ from vitssl.report.grid import lay_out
 from vitssl.report.images import PARTS, of_images
 from vitssl.report.kept import Predictions
 from vitssl.report.stats import Difference, OfImages, difference
+from vitssl.report.tables import interval
 
 PAIRED = "Student's t, paired over 3 seeds"
 NORMAL = scipy.stats.norm.ppf(0.975)
@@ -105,6 +107,16 @@ def test_an_arm_is_the_best_where_images_and_seeds_say_so(sweep, images, better,
     assert ("Worse: scratch" in advice) is told
     row = grid.rows[[row.arm.name for row in grid.rows].index("ssat")]
     assert grid.against_baseline(row, None).how == f"{PAIRED}, in quadrature with the error over 50 test images"
+
+
+def test_equal_runs_in_two_rows_are_the_same(sweep):
+    """As those of the arm whose cost the others are given."""
+    folder = sweep({"scratch": 40.0, "ssat": lambda at: 40.0 + 2 * at["seed"]}, {"seed": [0, 1, 2]}, columns=None)
+    for seed in (0, 1, 2):
+        predictions(folder / f"ssat-train-{seed}", np.zeros(50, dtype=int), np.where(np.arange(50) < 20 + seed, 0, 1))
+    grid = lay_out(collect(folder))
+    row = grid.rows[1]
+    assert interval(grid.gap(row, replace(row), None)) == "same in each seed"
 
 
 def test_more_seeds_are_not_asked_for_where_the_images_are_too_few(sweep):

@@ -186,7 +186,7 @@ def _equal_costs(grid: Grid) -> str:
     if equal.get("all") or not spread or by_steps:
         return ""
     same = f"{{equalize: macs, equal_to: {max(spread[0], key=spread[0].__getitem__)}}}"
-    added = f"'axes.cost={{as written: {{}}, equal MACs: {same}}}'"
+    added = f"'axes.cost={{given epochs: {{}}, equal MACs: {same}}}'"
     for axis, values in (equal.get("axes") or {}).items():
         chosen = [str(value) for value in axes.get(axis, [])]
         others = [value for value, rule in values.items() if rule and value not in chosen]

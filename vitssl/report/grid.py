@@ -268,7 +268,7 @@ class Grid:
         if gap is None:
             return gap
         files = [self._predictions(row, at, common, measured) for row, at in zip((one, other), columns, strict=True)]
-        found = of_images(*files, measured[1])
+        found = None if files[0] == files[1] else of_images(*files, measured[1])  # equal runs stand in several rows
         return gap if found is None else gap.over_images(found)
 
     def _predictions(self, row: Row, column: Any, seeds: set[Any], measured: Reading) -> list[Path]:
