@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from collections.abc import Iterable
+from importlib.util import find_spec
 
 from jobs.graph import Stage
 from jobs.preflight import of_the_image
@@ -48,7 +48,7 @@ def _check_loggers(stages: list[Stage], site: Site) -> None:
     """Without an image runs log with what is installed here."""
     packages = {name: stage for stage in stages for name in stage.run.loop.loggers if site.image is None}
     for name, stage in packages.items():
-        found = importlib.util.find_spec(name)
+        found = find_spec(name)
         if found is None or found.origin is None:  # a folder of that name
             with stage.error_location():
                 raise ConfigError(f"{name} is not installed; pip install '.[loggers]', or leave it out", "loop.loggers")
