@@ -50,6 +50,8 @@ def _problems(site: Site) -> Iterator[Problem]:
     for name in site.env:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             yield Problem("site.env", f"{name!r} is not the name of a variable; use letters, digits and underscores")
+    if site.image is not None and not site.container.split():
+        yield Problem("site.container", "it is empty, and says how to enter site.image; write apptainer exec --nv, for example")
     for field, name in [*(("additional", name) for name in site.additional), *(("report", name) for name in site.report)]:
         if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
             yield Problem(f"site.{field}", f"{name!r} is not an option of sbatch; write it as in --mail-type, without the dashes")

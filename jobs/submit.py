@@ -125,7 +125,8 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     if options.smoke:
         for stage in stages:
             stage.run = smoke.shrink(stage.run, spec, runs, stage.where)
-    requirements.check(stages, site, here=executor == "local")
+    with placed(spec, site_profile.file_of(named)):
+        requirements.check(stages, site, here=executor == "local")
     missing, unfetched = prepare.shards(stages, options.dry_run), weights.prepare(stages)
     weights.check_names(unfetched, site)
     if not options.dry_run:

@@ -8,8 +8,8 @@ from typing import Any
 
 from vitssl.report import tables
 from vitssl.report.across import dominating
-from vitssl.report.best import MOST_NAMED, fewest, level
-from vitssl.report.costs import begin, macs
+from vitssl.report.best import MOST_NAMED, article, fewest, level
+from vitssl.report.costs import UNEQUAL, begin, macs
 from vitssl.report.grid import SEED, Grid
 from vitssl.report.multiple import largest, settled
 from vitssl.report.rows import Row, finished
@@ -17,7 +17,6 @@ from vitssl.report.stats import ENOUGH, LEAST, MOST, Difference
 from vitssl.words import listed
 
 MANY = 10  # seeds that are worth to be asked for
-UNEQUAL = 1.1  # times the multiply-adds: what is not equal cost
 
 
 def taken(grid: Grid) -> list[str]:
@@ -65,8 +64,8 @@ def recommendation(grid: Grid, column: Any) -> str:
     row = cheapest if shares[id(cheapest)] < 1 / UNEQUAL else first
     open_yet = seeds < ENOUGH or _equal_costs(grid)  # what to type is said
     take = f"{begin(grid, column, 'For')} now take" if open_yet else f"{begin(grid, column, 'What')} to take:"
-    the = "the" if len(near) > 1 or all(settled(grid, column, (first, other)) for other in ranked[1:]) else "perhaps the"
-    chosen = f"{grid.label(first)}, {the} best{' mean' if len(near) > 1 else ''}{_cost_beside(list(shares.values()))}"
+    which = "the best mean" if len(near) > 1 else f"{article(grid, column)} best"
+    chosen = f"{grid.label(first)}, {which}{_cost_beside(list(shares.values()))}"
     if row is not first:
         if grid.settings_of(row, column):
             return ""

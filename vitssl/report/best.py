@@ -31,10 +31,15 @@ def best(grid: Grid, column: Any) -> str:
         place = f"{place}, " if (place := grid.place(column)) else ""
         return f"{place}{_level(grid, column, near)}; the best mean is that of {shown}{_versus(grid, ranked, column)}."
     number = f"{counted(len(scores), 'seed')}{_of_all(grid, column)}{_tested(grid, ranked, column, ', ')}"
-    the = "the" if all(settled(grid, column, (first, row)) for row in ranked[1:]) else "perhaps the"
-    said = f"{_on(grid, column, the)} best arm by {grid.measured.name} is {shown} ({number})"
+    said = f"{_on(grid, column, article(grid, column))} best arm by {grid.measured.name} is {shown} ({number})"
     sure = largest(grid, column, [(first, row) for row in ranked[1:]])
     return f"{said}{_versus(grid, ranked, column)}{f'; {sure}' if sure else ''}."
+
+
+def article(grid: Grid, column: Any) -> str:
+    """Of the best arm, where that differs from every other one: after the correction for all comparisons it may not."""
+    first, *others = grid.ranking(column)
+    return "the" if all(settled(grid, column, (first, row)) for row in others) else "perhaps the"
 
 
 def in_columns(grid: Grid) -> list[str]:

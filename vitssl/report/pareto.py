@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from vitssl.report.collect import Cell
-from vitssl.report.costs import doubt, uncounted
+from vitssl.report.costs import UNEQUAL, doubt, uncounted
 from vitssl.report.energy_sources import metered
 from vitssl.report.grid import SEED, Grid
 from vitssl.report.label_placement import Point, place_all
@@ -41,7 +41,6 @@ def _spent(name: str, cell: Cell) -> float:
     return cost_of(cell)[name]
 
 
-EQUAL = 1.1  # times the lowest cost: what is drawn as equal
 EXACT = "accuracy_vs_macs"
 COSTS = {
     EXACT: Cost("PMACs", lambda grid: "PMACs of training", _exact),
@@ -144,8 +143,8 @@ def _draw(axis: Axes, grid: Grid, model: Model, factor: float) -> Point:
 
 def _limit_x(axis: Axes, costs: list[float]) -> None:
     """From nothing, with room for markers; of costs that are about equal the part where they are."""
-    equal = max(costs) < EQUAL * min(costs)
-    axis.set_xlim(min(costs) / EQUAL if equal else 0.0, EQUAL * max(costs))
+    equal = max(costs) < UNEQUAL * min(costs)
+    axis.set_xlim(min(costs) / UNEQUAL if equal else 0.0, UNEQUAL * max(costs))
 
 
 def _draw_front(axis: Axes, points: list[tuple[float, float]]) -> None:
