@@ -179,6 +179,8 @@ def _check_layers(spec: Spec, stages: list[str]) -> None:
     for path, fields in layers.items():
         fill(Run, fields, where=f"{spec.file}: {path}")
     for axis, values in spec.axes.items():
+        if all([setting.key for setting in chosen] == [axis] for chosen in values.values()):  # a list of values
+            _check_head(axis, stages, spec.place(f"axes.{axis}"))
         for label, setting in ((label, setting) for label, chosen in values.items() for setting in chosen):
             setting.check(stages, f"{spec.place(f'axes.{axis}')}: axes.{axis}.{label}")
 
@@ -215,9 +217,7 @@ def _added_axes(asked: dict[str, Any], of_file: dict[str, dict], stages: list[st
 
 def _check_field(axis: str, of_file: dict[str, dict], stages: list[str]) -> None:
     """A list of values is of the field that the axis is named after."""
-    if (head := axis.partition(".")[0]) in OTHERS and head not in stages:
-        reason = f"{head} is not a field of a run, and an axis is of such a field, for example axes.optim.lr=[1e-3,1e-4]"
-        raise ConfigError(reason + ("; arms=[...] chooses arms" if head == "arms" else ""), f"axes.{axis}", CLI)
+    _check_head(axis, stages, CLI)
     try:
         for setting in settings({axis: UNSET}):
             setting.check(stages, CLI)
@@ -225,6 +225,12 @@ def _check_field(axis: str, of_file: dict[str, dict], stages: list[str]) -> None
         if near := closest(axis, list(of_file)):
             raise unknown(axis, of_file, f"axes.{axis}", CLI, also=near) from None
         raise ConfigError(error.reason, f"axes.{axis}", CLI) from None
+
+
+def _check_head(axis: str, stages: list[str], where: str) -> None:
+    if (head := axis.partition(".")[0]) in OTHERS and head not in stages:
+        reason = f"{head} is not a field of a run, and an axis is of such a field, for example axes.optim.lr=[1e-3,1e-4]"
+        raise ConfigError(reason + ("; arms=[...] chooses arms" if head == "arms" else ""), f"axes.{axis}", where)
 
 
 def _label(value: Any) -> Any:

@@ -73,6 +73,8 @@ def open_lock(path: Path, field: str) -> IO:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return open(path, "r+", opener=lambda name, flags: os.open(name, flags | os.O_CREAT | os.O_NOFOLLOW, 0o666))
+    except (FileExistsError, NotADirectoryError):
+        raise ConfigError(f"{path.parent} is not a folder; name another", field) from None
     except OSError as error:
         raise ConfigError(f"cannot write in {path.parent} ({error.strerror}); name another folder", field) from None
 

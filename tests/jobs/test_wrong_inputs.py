@@ -42,6 +42,10 @@ WRONG = [
     ("submit sweep.yaml ft.optim.lr=1e-3", "'ft' is not known (did you mean optim.lr?); the stages are train, pretrain and finetune"),
     ("submit sweep.yaml --site gone.yaml", "there is no file gone.yaml; jobs/sites has local and slurm_a100, which are given by name"),
     ("submit tab.yaml", "tab.yaml: line 3: not YAML: a line is indented with a tab; write spaces"),
+    ("submit colon.yaml", "colon.yaml: line 2: not YAML: a line before it lacks its `:`, or a value that holds `: ` its quotes"),
+    ("submit latin.yaml", "latin.yaml: it is not text in UTF-8; save it as such"),
+    ("submit armed.yaml", "armed.yaml: axes.arms: arms is not a field of a run, and an axis is of such a field, for example axes.opt"),
+    ("vitssl shards build digits notes.txt", "OUT: notes.txt is not a folder; name another"),
     ("submit sweep.yaml size=64", "(did you mean data.image_size?)"),
     ("submit sweep.yaml evals.knn.k=3", "evals.knn.type: the type is not named; write 'evals={knn: {type: knn, k: 3}}'"),
     ("submit sweep.yaml evals.probe.l2=0.1", "evals.probe.type: the type is not named; write 'evals={probe: {type: linear, l2: 0.1}}'"),
@@ -270,6 +274,9 @@ def somewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "bare.yaml").write_text("name: bare\narms: {a: {stages: {train: {objectives: {classify}}}}}\n")
     (place / "seeds.yaml").write_text(f"seeds: [0, 1]\n{EXAMPLE}")
     (place / "tab.yaml").write_text("arms:\n  a:\n\tstages: {}\n")
+    (place / "colon.yaml").write_text("name mine\narms: {a: {}}\n")
+    (place / "latin.yaml").write_bytes(b"name: caf\xe9\n")
+    (place / "armed.yaml").write_text("name: x\narms: {a: {stages: {train: {objectives.classify: {}}}}}\naxes: {arms: [a]}\n")
     os.mkfifo(place / "pipe.yaml")
     (place / "tars").mkdir()
     for name in ("train-000000", "train-000001", "val-000000"):

@@ -49,7 +49,7 @@ def read_yaml(path: str | Path, *, variables: bool = True) -> dict[str, Any]:
         line = f": line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"not YAML: {_problem(error, text)}", place=f"{path}{line}") from None
     except UnicodeDecodeError:
-        raise ConfigError("not YAML: it is not text", place=str(path)) from None
+        raise ConfigError("it is not text in UTF-8; save it as such", place=str(path)) from None
     except RecursionError:
         raise ConfigError(TOO_DEEP, place=str(path)) from None
     except OSError as error:
@@ -67,6 +67,8 @@ def _problem(error: yaml.MarkedYAMLError, text: str) -> str:
     lines = text.split("\n")
     if error.problem_mark and "\t" in re.match(r"\s*", lines[min(error.problem_mark.line, len(lines) - 1)])[0]:
         return "a line is indented with a tab; write spaces"
+    if error.problem == "mapping values are not allowed in this context":
+        return "a line before it lacks its `:`, or a value that holds `: ` its quotes"
     return str(error.problem)
 
 
