@@ -22,9 +22,8 @@ from vitssl.data.folders import IMAGE_ENDINGS, other_endings, photos_to_convert,
 from vitssl.evaluate import Trained
 from vitssl.files import check_new
 from vitssl.terminal import console
-from vitssl.words import counted, few, one_line
+from vitssl.words import as_cell, counted, few, one_line
 
-FORMULA = tuple("=+-@\t\r\n＝＋－＠")  # noqa: RUF001 - spreadsheets take what begins with one of these for a formula, in full width too
 BEST = 5  # classes of a printed line
 
 Write = Callable[[Path, Tensor], None]  # an image and its class probabilities (K,)
@@ -184,19 +183,14 @@ def _rows(out: Path, classes: list[str]) -> Iterator[Write]:
     try:
         with partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as stream:  # names of files may be no UTF-8
             rows = csv.writer(stream, lineterminator="\n")
-            rows.writerow(["path", "class", "probability", *map(_harmless, classes)])
+            rows.writerow(["path", "class", "probability", *map(as_cell, classes)])
 
             def write(path: Path, probabilities: Tensor) -> None:
                 values = [f"{p:.6g}" for p in probabilities.tolist()]
                 best = int(probabilities.argmax())
-                rows.writerow([_harmless(str(path)), _harmless(classes[best]), values[best], *values])
+                rows.writerow([as_cell(str(path)), as_cell(classes[best]), values[best], *values])
 
             yield write
         partial.replace(out)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _harmless(text: str) -> str:
-    """Text as a cell that no spreadsheet computes."""
-    return f"'{text}" if text.startswith(FORMULA) else text

@@ -5,6 +5,8 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Sequence
 
+FORMULA = tuple("=+-@\t\r＝＋－＠")  # noqa: RUF001 - what a spreadsheet's formula begins with, in full width too
+
 
 def counted(number: float, one: str, several: str = "") -> str:
     """A number of things: 1 run, 2 runs, 1,000 classes, 2.50 epochs.
@@ -66,3 +68,8 @@ def one_line(text: str) -> str:
 def has_control(text: str) -> bool:
     """Is a character in it of which a message would have several lines? File names that are not UTF-8 may pass."""
     return not text.isprintable() and any(is_control(letter) and not "\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def as_cell(text: str) -> str:
+    """A text in a CSV file, which no spreadsheet takes for a formula: an apostrophe before one is what they read as text."""
+    return f"'{text}" if text.startswith(FORMULA) else text

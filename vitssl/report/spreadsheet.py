@@ -17,8 +17,7 @@ from vitssl.report.rows import Row, cost_of, cost_per_model, finished
 from vitssl.report.schedule import training_macs
 from vitssl.report.stats import holm, std
 from vitssl.report.tables import hours_name
-
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
+from vitssl.words import as_cell
 
 
 def numbers(grid: Grid) -> str:
@@ -56,14 +55,12 @@ def _family(grid: Grid, places: list[tuple[Row, Row, object, object]]) -> Iterat
 
 
 def _csv(lines: list[dict[str, object]]) -> str:
-    """Unrounded, for a spreadsheet; which takes a text that begins with one of FORMULA for a formula, and one with an apostrophe before
-    it as it is."""
+    """Unrounded, for a spreadsheet."""
     out = StringIO()
     writer = csv.DictWriter(out, fieldnames=list(dict.fromkeys(key for line in lines for key in line)) or ["arm"], lineterminator="\n")
     writer.writeheader()
     for line in lines:
-        formulas = {name: f"'{value}" for name, value in line.items() if isinstance(value, str) and value.startswith(FORMULA)}
-        writer.writerow(line | formulas)
+        writer.writerow({name: as_cell(value) if isinstance(value, str) else value for name, value in line.items()})
     return out.getvalue()
 
 
