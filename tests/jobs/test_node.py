@@ -66,3 +66,19 @@ def test_what_does_not_start_at_all_is_not_started_again(task, tmp_path: Path, l
     with pytest.raises(RuntimeError, match="run failed: exit code"):
         task(line)
     assert read_json(tmp_path / "run" / "error.json")["message"].startswith("exit code ")
+
+
+@pytest.mark.parametrize(
+    "own, there", [({}, {"GOMP_SPINCOUNT": "3000"}), ({"OMP_WAIT_POLICY": "passive"}, {}), ({"GOMP_SPINCOUNT": "7"}, {})]
+)
+def test_threads_wait_shortly_where_nobody_said_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own, there) -> None:
+    """Said by the shell, or by the site's profile."""
+    for name in node.WAITS:
+        monkeypatch.delenv(name, raising=False)
+    job = {"source": str(tmp_path), "site": {"env": own}}
+    made = node.environment(job, tmp_path / "stop")
+    assert {name: made[name] for name in node.WAITS & made.keys()} == own | there
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    made = node.environment(job | {"site": {}}, tmp_path / "stop")
+    assert {name: made[name] for name in node.WAITS & made.keys()} == own | there
