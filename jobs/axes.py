@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations
+from typing import Any
 
 from jobs import layers
 from jobs.overrides import CLI, Setting, settings
@@ -17,6 +19,8 @@ def check(spec: Spec) -> None:
         ConfigError: what sets an axis's fields instead; values would be shown that nothing was trained with.
     """
     _refuse_overridden(spec)
+    for axis, later in combinations(spec.axes, 2):
+        _refuse_clash(spec, axis, later)
     for arm in spec.arms:
         _refuse_contradiction(spec, arm)
     for axis in spec.axes:
@@ -48,6 +52,24 @@ def _refuse_overridden(spec: Spec) -> None:
             raise ConfigError(f"{by[0].key} sets it wherever this would; leave it out, or write {where}", s.key, CLI)
 
 
+def _refuse_clash(spec: Spec, axis: str, later: str) -> None:
+    """An axis keeps its values apart where a later one, which wins, sets fields of it."""
+    taken = {place for point in _points(spec, later) for place in point}
+    points = _points(spec, axis)
+    left = [{place: value for place, value in point.items() if place not in taken} for point in points]
+    shared = next((place for point in points for place in point if place in taken), None)
+    if shared and len(points) > 1 and any(point in left[:i] for i, point in enumerate(left)):
+        one = f"axes.{axis}=[{next(iter(spec.axes[axis]))}]"
+        same = f"axes.{axis} sets {'.'.join(filter(None, shared))} too, and its values would be the same"
+        reason = f"{same}; choose one of them with {one}, or leave one of the axes out"
+        raise ConfigError(reason, f"axes.{later}", spec.place(f"axes.{later}"))
+
+
+def _points(spec: Spec, axis: str) -> list[dict[tuple[str | None, str], Any]]:
+    """Of every value of an axis what it sets, by stage and field."""
+    return [{(s.stage, name): value for s in chosen for name, value in s.leaves.items()} for chosen in spec.axes[axis].values()]
+
+
 def _narrowness(setting: Setting) -> tuple[bool, bool]:
     """As `layers.merged` orders them: an arm's settings win over a stage's."""
     return setting.arm is not None, setting.stage is not None
@@ -64,7 +86,7 @@ def _refuse_contradiction(spec: Spec, arm: str) -> None:
                 yield s.key
 
     for axis, values in spec.axes.items():
-        fields = [{(s.stage, name): value for s in chosen for name, value in s.leaves.items()} for chosen in values.values()]
+        fields = _points(spec, axis)
         left = [{place: value for place, value in point.items() if not any(set_by(*place))} for point in fields]
         taken = next((key for point in fields for place in point for key in set_by(*place)), None)
         if taken and is_of_values(spec, axis):
