@@ -49,6 +49,11 @@ def intensity_kg_per_kwh(site: Site) -> float:
     return mix["carbon_intensity"] / 1000
 
 
+def names_grid(site: Site) -> bool:
+    """Does it say where the energy comes from, rather than leave that to the default?"""
+    return site.country != Site.country or site.intensity_kg_per_kwh is not None or site.intensity_csv is not None
+
+
 def _meant(country: str) -> str:
     """Codes and names of the countries that a name or another code may stand for, else an example."""
     import pycountry

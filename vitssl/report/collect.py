@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from vitssl.config import ConfigError, Site, fill, load
+from vitssl.emissions import intensity_kg_per_kwh, names_grid
 from vitssl.files import read_events, read_json, read_sweep
 from vitssl.records import COST, EVALUATED, check_as
 from vitssl.report import kept
@@ -64,6 +65,7 @@ class RunFolder:
     emissions: list[dict[str, Any]] = field(default_factory=list)  # one per attempt and node
     spent: dict[str, float] = field(default_factory=dict)  # SUMMED, over all attempts and nodes
     site: Site = field(default_factory=Site)
+    converted: bool = False  # are its emissions those of the grid that a later command named?
 
     def metrics(self, evaluator: str) -> dict[str, float]:
         """The final metrics of an evaluator: of a built-in one (test, val, test_ema), or of a configured one with the fields that the
@@ -153,11 +155,29 @@ def collect(folder: str | Path) -> Sweep:
                 runs[place] = _read(place, site)
             stages.append((stage["stage"], runs[place]))
         cells.append(Cell(cell["arm"], cell["axes"], stages))
+    _convert([run for run in runs.values() if run.emissions and run.site.name == site.name], site)
     sweep = Sweep(folder, facts, [_arm(arm) for arm in facts["arms"]], cells, runs)
     if sweep.currency is None:
         for run in runs.values():
             run.spent["money"] = 0.0
     return sweep
+
+
+def _convert(runs: list[RunFolder], site: Site) -> None:
+    """Compute the emissions of runs whose command named no grid anew, with the one that the sweep's last command named for this site.
+
+    Of an intensity by the hour there would have to be one for then.
+    """
+    assumed = [run for run in runs if not names_grid(run.site)]
+    if not assumed or not names_grid(site) or site.intensity_csv is not None:
+        return
+    kg_per_kwh = intensity_kg_per_kwh(site)
+    for run in assumed:
+        run.site = replace(run.site, country=site.country, intensity_kg_per_kwh=site.intensity_kg_per_kwh)
+        own = {"intensity_kg_per_kwh": kg_per_kwh, "country": site.country}
+        run.emissions = [record | own | {"co2e_kg": record["energy_kwh"] * kg_per_kwh} for record in run.emissions]
+        run.spent["co2e_kg"] = sum(record["co2e_kg"] for record in run.emissions)
+        run.converted = True
 
 
 def _arm(facts: dict[str, Any]) -> Arm:
