@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from vitssl.report import pareto, tables
+import csv
+
+from vitssl.report import pareto, spreadsheet, tables
 from vitssl.report.across import dominating, sentence
 from vitssl.report.advice import taken
 from vitssl.report.collect import collect
@@ -43,6 +45,16 @@ def test_the_front_of_panels_of_one_set_is_one(sweep):
     fronts = [[y for line in axis.lines if line.get_label() == "Pareto front" for y in line.get_ydata()] for axis in figure.axes]
     assert fronts[1] == [81.0] and fronts[0] == [80 + 1 / 3] * 0 and "Pareto front of all panels" in caption
     assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
+
+
+def test_of_two_seeds_nothing_is_said_to_be_chance(sweep):
+    """No interval: not even twenty points tell anything, but nor are they told to be chance, in the sentence or in the table."""
+    grid = lay_out(collect(sweep(TOP1, PATCHES | {"seed": [0, 1]}, columns="backbone.patch_size")))
+    said = (
+        "With patch_size 4, seeds are too few to tell it from patch_size 2 for scratch (+10.00 in each seed) and ssat (same in each seed)."
+    )
+    assert sentence(grid) == said
+    assert {line["may_be_chance"] for line in csv.DictReader(spreadsheet.pairs(grid).splitlines())} == {""}
 
 
 def test_data_sets_are_not_compared_nor_many_values(sweep):

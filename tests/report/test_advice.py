@@ -87,6 +87,20 @@ def test_of_few_more_seeds_that_would_decide_it_asks_though_there_are_five(grid)
     )
 
 
+def test_the_pair_that_decides_is_the_best_mean_and_what_may_be_taken_in_its_place(grid):
+    """The arm after next costs the least, and would be taken if cost matters."""
+    near = (-1.66, 4.0, 4.0, 4.0, 9.66)
+    arms = {
+        "scratch": lambda at: 73.0 + near[at["seed"]],
+        "ssat": lambda at: 77.0 + near[at["seed"]] % 3,
+        "sslft": lambda at: (74.0, 80.0, 70.0, 76.0, 75.0)[at["seed"]],
+    }
+    made = grid(arms, {"seed": [0, 1, 2, 3, 4]})
+    order = [row.arm.name for row in made.ranking(None)]
+    assert order == ["ssat", "scratch", "sslft"] and len(level(made, None)) == 3
+    assert "sslft if cost matters" in taken(made)[0] and "would tell ssat and sslft apart" in next_steps(made)
+
+
 ALONE = {  # p of each pair alone: sslft against scratch 0.02, ssat against scratch 0.04, ssat against sslft 0.3
     "scratch": lambda at: 70.0 + 2 * at["seed"],
     "sslft": lambda at: 70.0 + 2 * at["seed"] + (4.0, 6.0, 9.0)[at["seed"]],

@@ -128,7 +128,14 @@ def test_more_seeds_are_not_asked_for_where_the_images_are_too_few(sweep):
             predictions(path, np.zeros(50, dtype=int), np.where(np.arange(50) < right, 0, 1))
     said = next_steps(lay_out(collect(folder)))
     assert "for more seeds" not in said
-    assert said.startswith("However many seeds there are, 50 test images are too few to tell ssat and scratch apart.")
+    few = "However many seeds there are, 50 test images are too few to tell ssat and scratch apart: it takes more than "
+    assert said.startswith(few)
+    (scratch, ssat), grid = lay_out(collect(folder)).rows, lay_out(collect(folder))
+    needed = int(said.removeprefix(few).split(",")[0])
+    of_images = grid.gap(ssat, scratch, None).of_images
+    for count, tells in ((0.9 * needed, False), (needed, True)):  # the error goes with the root of their number
+        many = replace(of_images, error=of_images.error * sqrt(50 / count), of_seeds=of_images.of_seeds * sqrt(50 / count))
+        assert (replace(grid.gap(ssat, scratch, None), of_images=many).images_half() < 2.0) == tells
 
 
 def test_the_interval_is_as_wide_as_both_say():

@@ -7,7 +7,7 @@ from typing import Any
 from vitssl.report.costs import macs
 from vitssl.report.grid import Grid
 from vitssl.report.rows import Row, finished
-from vitssl.report.stats import ENOUGH, Difference
+from vitssl.report.stats import ENOUGH, LEAST, Difference
 from vitssl.report.tables import interval
 from vitssl.report.unfinished import unlearned
 from vitssl.words import listed
@@ -69,7 +69,8 @@ def _against(grid: Grid, column: Any, first: Any) -> str:
     told = {
         f"{metric} is higher than with {grid.name(first)} for": [each for each in gaps if not each[1].open and each[1].mean > 0],
         f"{metric} is lower than with {grid.name(first)} for": [each for each in gaps if not each[1].open and each[1].mean < 0],
-        f"a difference from {grid.name(first)} may be chance for": [each for each in gaps if each[1].open],
+        f"a difference from {grid.name(first)} may be chance for": [each for each in gaps if each[1].open and each[1].seeds >= LEAST],
+        f"seeds are too few to tell it from {grid.name(first)} for": [each for each in gaps if each[1].seeds < LEAST],
     }
     parts = [f"{words} {listed(f'{grid.label(row)} ({interval(gap)})' for row, gap in rows)}" for words, rows in told.items() if rows]
     return f"With {grid.name(column)}, {'; '.join(parts)}{_cost(_ratios(grid, column, first), grid.name(first))}." if parts else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
 from vitssl.report import tables
@@ -81,20 +81,37 @@ def _cost_beside(shares: list[float]) -> str:
 
 
 def _needed(grid: Grid, column: Any) -> str:
-    """How many seeds, or test images, would tell the best mean from the next arm that may be as good."""
-    first, *others = level(grid, column) if grid.ranking(column) else [None]
-    gaps = [(row, gap) for row in others if (gap := grid.gap(first, row, column))]
-    other, gap = max(gaps, key=lambda pair: _few(pair[1]), default=(None, None))
+    """How many seeds, or test images, would tell the best mean from the arm that may be taken in its place."""
+    first, other, gap = _decisive(grid, column)
     if gap is None or gap.half() is None or not gap.mean:
         return ""
     which = f"{grid.label(first)} and {grid.label(other)}"
-    if gap.images and gap.images_half() >= abs(gap.mean):
-        return f"{begin(grid, column, 'However')} many seeds there are, {gap.images:,} test images are too few to tell {which} apart."
+    if gap.images and (share := gap.images_half() / abs(gap.mean)) >= 1:
+        few = f"{begin(grid, column, 'However')} many seeds there are, {gap.images:,} test images are too few to tell {which} apart"
+        return f"{few}: it takes more than {_rounded_up(gap.images * share**2):,}, if the means stay as they are."
     count = gap.seeds_needed()
     if count is not None and gap.seeds < ENOUGH:
         count = max(count, ENOUGH)  # as many as are asked for
     seeds = f"more than {MOST}" if count is None else f"{count}" if count <= MANY else f"about {ceil(count / 10) * 10}"
     return f"{begin(grid, column, 'If')} means and spreads stay as they are, {seeds} seeds would tell {which} apart."
+
+
+def _decisive(grid: Grid, column: Any) -> tuple[Row, Row, Difference] | tuple[None, None, None]:
+    """The best mean, the cheapest arm that may be as good, or the next one where that is the best mean itself, and their difference."""
+    first, *others = level(grid, column) if grid.ranking(column) else [None]
+    if first is None or not others:
+        return None, None, None
+    costs = {id(row): macs(finished(row.columns[column])) or inf for row in (first, *others)}
+    other = min(others, key=lambda row: costs[id(row)] if costs[id(row)] < costs[id(first)] else costs[id(first)])
+    gap = grid.gap(first, other, column)
+    assert gap is not None  # both have scores
+    return first, other, gap
+
+
+def _rounded_up(count: float) -> int:
+    """To two digits."""
+    unit = 10 ** max(0, len(f"{count:.0f}") - 2)
+    return ceil(count / unit) * unit
 
 
 def _few(gap: Difference) -> int:
@@ -154,12 +171,11 @@ def _wanted(grid: Grid, column: Any) -> int:
     if not grid.ranking(column):
         open_yet = not grid.unchosen(column) and sum(bool(grid.scores(row, column)) for row in grid.rows) > 1
         return ENOUGH if open_yet else 0
-    first, *near = level(grid, column)
-    gaps = [gap for row in near if (gap := grid.gap(first, row, column))]
-    if any(gap.seeds < LEAST for gap in gaps):
-        return ENOUGH
-    needed = [few for gap in gaps if (few := _few(gap))]
-    return max([*needed, ENOUGH]) if needed else 0
+    *_, gap = _decisive(grid, column)
+    if gap is None:
+        return 0
+    few = _few(gap)
+    return ENOUGH if gap.seeds < LEAST else max(few, ENOUGH) if few else 0
 
 
 def _more_seeds(grid: Grid, wanted: int) -> str:

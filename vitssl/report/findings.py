@@ -6,6 +6,7 @@ from collections import Counter
 from statistics import mean
 
 from vitssl.config import Site
+from vitssl.emissions import names_grid
 from vitssl.lost import lost_kwh
 from vitssl.report import across, costs, details, greenest, schedule, unfinished, unlabelled
 from vitssl.report.advice import next_steps, taken
@@ -20,7 +21,7 @@ from vitssl.words import counted
 MOST_HEADLINES = 5  # subjects that a report begins with
 LEADS = {
     "missing": "Missing",
-    "best": "Best arm",
+    "best": "Comparison",
     "draw": "One draw",
     "recommended": "What to take",
     "next": "What would decide",
@@ -203,8 +204,10 @@ def _left_out(sweep: Sweep) -> str:
 
 
 def _assumed_grid(sweep: Sweep) -> str:
-    """That nobody said where the energy came from."""
-    sites = [run.site for run in sweep.runs.values() if run.emissions]
-    if any(site.country != Site.country or site.intensity_kg_per_kwh is not None or site.intensity_csv for site in sites):
+    """That nobody said where the energy came from, or that a later command did."""
+    told = [run for run in sweep.runs.values() if run.emissions]
+    if any(run.converted for run in told):
+        return f" (on the grid that the last command names, {next(run.site.country for run in told if run.converted)})"
+    if any(names_grid(run.site) for run in told):
         return ""
-    return f" (on the grid of the default country, {Site.country}: site.country=DEU sets another)"
+    return f" (on the grid of the default country, {Site.country}: site.country=DEU added to the command, also now, takes another)"

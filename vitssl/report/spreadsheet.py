@@ -15,7 +15,7 @@ from vitssl.report.evaluations import telling
 from vitssl.report.grid import SEED, Grid
 from vitssl.report.rows import Row, cost_of, cost_per_model, finished
 from vitssl.report.schedule import training_macs
-from vitssl.report.stats import holm, std
+from vitssl.report.stats import LEAST, holm, std
 from vitssl.report.tables import hours_name
 from vitssl.words import as_cell
 
@@ -50,7 +50,7 @@ def _family(grid: Grid, places: list[tuple[Row, Row, object, object]]) -> Iterat
             **_named(grid, one, column), **{f"than_{name}": value for name, value in _named(grid, other, than).items()},
             "difference": gap and gap.mean, "ci95_low": gap and gap.low, "ci95_high": gap and gap.high,
             "p": p, "p_holm": None if p is None else next(together), "comparisons": len(known),
-            "may_be_chance": gap and gap.open, "seeds": gap and gap.seeds, "interval": gap and gap.how,
+            "may_be_chance": gap.open if gap and gap.seeds >= LEAST else None, "seeds": gap and gap.seeds, "interval": gap and gap.how,
         }  # fmt: skip
 
 
