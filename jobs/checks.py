@@ -15,7 +15,7 @@ from vitssl.config.evals import KINDS, evals_of, metric_parts, own_evals
 from vitssl.config.methods import flow
 
 if TYPE_CHECKING:
-    from jobs.graph import Cell
+    from jobs.graph import Cell, Stage
 
 SHOWN = 4  # stages that an error names
 Place = tuple[str, str]  # an arm, and its stage
@@ -44,9 +44,20 @@ def check_objectives(spec: Spec, made: Sequence[Cell]) -> None:
     for setting, key in [*_asked(spec), *_of_axes(spec, of_file)]:
         name = setting.objective
         if name and (setting.arm, setting.stage, name) not in on:
-            whole = f"{setting.whose}{'.' if setting.whose else ''}objectives.{name}"
-            reason = f"objectives.{name} is on in none of these Runs; {whole}={{}} switches it on"
+            reason = f"objectives.{name} is on in none of these Runs; {_switch_on(setting, name, stages, spec)} switches it on"
             raise ConfigError(reason, key, spec.place(key) if key.startswith("axes.") else CLI)
+
+
+def _switch_on(setting: Setting, name: str, stages: Iterable[tuple[str, Stage]], spec: Spec) -> str:
+    """What to type for an objective where a field of it is set; in Runs of several kinds for those that look most like it."""
+    points: dict[Place, list[Point]] = {}
+    for arm, stage in stages:
+        if _is_of(setting, arm, stage.name):
+            fields = {"objectives": {key: {} for key in active(stage.run.objectives)}}
+            points.setdefault((arm, stage.name), []).append(Point({}, fields))
+    if len({point.kind for every in points.values() for point in every}) > 1:
+        return f"for example {_in_one_kind({name: {}}, points, spec)}"
+    return f"{setting.whose}{'.' if setting.whose else ''}objectives.{name}={{}}"
 
 
 def check_chains(made: Iterable[Cell]) -> None:

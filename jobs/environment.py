@@ -7,6 +7,7 @@ import shlex
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import TracebackType
 
 ROOT = Path(__file__).resolve().parents[1]
 NEEDED = ("codecarbon", "numpy", "omegaconf", "PIL", "psutil", "rich", "submitit", "yaml")  # to plan and submit; training needs more
@@ -14,13 +15,21 @@ OLDEST = (3, 11)
 
 
 def require() -> None:
-    """End with exit code 2 and one line where something is missing."""
+    """End with exit code 2 and one line where something is missing; from now on Ctrl-C is one line too, before a script has begun."""
+    sys.excepthook = _excepthook
     missing = [name for name in NEEDED if find_spec(name) is None]
     if sys.version_info >= OLDEST and not missing:
         return
     lacks = f"has no {', '.join(missing)}" if sys.version_info >= OLDEST else f"is older than {'.'.join(map(str, OLDEST))}"
     print(f"error: this Python ({sys.executable}) {lacks}; {_advice()}", file=sys.stderr)
     sys.exit(2)
+
+
+def _excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        print("interrupted", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)
 
 
 def _advice() -> str:

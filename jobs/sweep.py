@@ -157,7 +157,8 @@ def _check_arms(spec: Spec) -> None:
 def _check_name(kind: str, name: str, path: str, file: str) -> None:
     if not re.fullmatch(NAME, name):
         free = "; tables show its `row`, which may be any text" if kind == "arm" else ""
-        raise ConfigError(f"{name[:80]!r} cannot be the name of a {kind}; use letters, digits, dots, dashes, underscores{free}", path, file)
+        one = f"{name[:80]!r} cannot be the name of {'an' if kind == 'arm' else 'a'} {kind}"
+        raise ConfigError(f"{one}; use letters, digits, dots, dashes, underscores{free}", path, file)
 
 
 def _check_published(value: Any, path: str, file: str, also: type | tuple[()] = ()) -> None:

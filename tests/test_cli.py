@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -78,6 +79,13 @@ def test_a_reader_that_has_left_is_no_traceback(tmp_path) -> None:
 def test_a_reader_that_leaves_before_a_short_output_is_no_traceback(tmp_path) -> None:
     ended = start("bash", "-c", f"set -o pipefail; {sys.executable} -m vitssl fields optim.momentum | true", cwd=tmp_path)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("script", ["submit", "status", "cancel", "retry"])
+def test_ctrl_c_before_a_script_has_begun_is_one_line(script, tmp_path):
+    (tmp_path / "rich.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    ended = start(sys.executable, str(ROOT / "jobs" / f"{script}.py"), cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, "", "interrupted\n")
 
 
 # -------------------------------------------------------------------------------------------- outside of the environment

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 from vitssl.config import ConfigError, unknown
@@ -30,7 +31,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's, which asks for what is missing before it names an option that there is not."""
-        words = sys.argv[1:] if args is None else list(args)
+        self._words = words = sys.argv[1:] if args is None else list(args)
         end = words.index("--") if "--" in words else len(words)
         if self._subparsers is not None:  # what follows the command is the command's
             end = next((i for i, word in enumerate(words[:end]) if not word.startswith("-")), end)
@@ -53,7 +54,8 @@ class Parser(argparse.ArgumentParser):
             near = told or fields or (closest(f"--{word[1]}", self._own) if len(word[1]) > 1 else [])
             message += f" (did you mean {near[0]}?)" if near else ""
         elif message.startswith("unrecognized arguments: "):
-            message += " (a name with spaces needs quotes, and a list commas without spaces)"
+            several = sum((Path(word) / "run.yaml").is_file() for word in self._words) > 1
+            message += " (one run at a time)" if several else " (a name with spaces needs quotes, and a list commas without spaces)"
         elif missing := re.match(r"(the following arguments are required: )(.*)", message):
             message = missing[1] + ", ".join(f"{name}{self._meaning(name)}" for name in missing[2].split(", "))
         elif missing := re.match(r"argument (--\w+): expected", message):

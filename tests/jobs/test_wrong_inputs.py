@@ -54,6 +54,12 @@ WRONG = [
     ("submit sweep.yaml backbone.embed_dim=100 backbone.num_heads=3", "3 does not divide embed_dim=100; embed_dim=96 would do"),
     ("submit sweep.yaml train.objectives.lut.mask_ratio=0.3", "on in none of these Runs; train.objectives.lut={} switches it on"),
     ("vitssl export runs/example/scratch", "required: out (file), --to (timm, safetensors, huggingface or onnx); vitssl export"),
+    ("vitssl export runs/example/scratch runs/example/pretrain out --to timm", "unrecognized arguments: out (one run at a time)"),
+    (
+        "submit sweep.yaml 'axes.patch={p4: {backbone.patch_size: 4}, p8: {backbone.patch_size: 8}}' axes.backbone.patch_size=[4,8]",
+        "axes.backbone.patch_size: axes.patch sets backbone.patch_size too, and its values would be the same; "
+        "choose one of them with axes.patch=[p4], or leave one of the axes out",
+    ),
     ("submit sweep.yaml evals.knn.neighbors=3", "'neighbors' is not known (did you mean evals.knn.k?)"),
     ("submit sweep.yaml axes.arm=[scratch]", "'arm' is not known (did you mean arms?)"),
     ("submit sweep.yaml -m", "unrecognized arguments: -m; "),
