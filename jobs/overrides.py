@@ -28,7 +28,7 @@ from vitssl.words import listed
 
 RUN_FIELDS = {f.name for f in dataclasses.fields(Run)}
 OF_THE_SWEEP = {"name", "columns", "baseline", "metric", "select", "length", "equalize", "equal_to"}
-OF_A_FILE = {"stages", "defaults"}
+OF_A_FILE = {"stages", "defaults", "notes"}
 OTHERS = ("arms", "axes", "budget", "resources", "site", *sorted(OF_THE_SWEEP))  # what else the command line's keys may begin with
 DASHES = "\N{EN DASH}\N{EM DASH}\N{MINUS SIGN}\N{HYPHEN}"  # what text programs make of --
 CLI = "command line"  # as an error's place
@@ -191,7 +191,8 @@ def _file_under(result: Overrides, key: str, value: Any) -> None:
     example = {"": f"{key}.optim.lr=1e-3", "axes": "axes.seed=[0,1]", "resources": f"{key}.nodes=2", "site": "site.gpu=H200"}
     example["budget"] = "budget.gpu_hours=100"
     if head in OF_A_FILE and arm is None:
-        raise ConfigError(f"{head} belong into a sweep file; here name a stage's field, such as pretrain.optim.lr=1e-3", head, CLI)
+        here = "" if head == "notes" else "; here name a stage's field, such as pretrain.optim.lr=1e-3"
+        raise ConfigError(f"{head} belong into a sweep file{here}", head, CLI)
     if isinstance(value, dict) and value and not rest and head not in RUN_FIELDS | OF_THE_SWEEP:
         for inner, part in value.items():
             _file_under(result, f"{key}.{inner}", part)

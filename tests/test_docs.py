@@ -72,7 +72,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_images(place / "photos" / name, 44)
     write_images(place / "new_photos", 3)
     write_images(place, 1)
-    (place / "0.jpg").rename(place / "five.png")
+    (place / "0.jpg").rename(place / "seven.png")
     (site,) = blocks(ROOT / "jobs" / "README.md", "yaml")
     (place / "mysite.yaml").write_text(site)
     torch.save(releases.mae_encoder().content, place / "mae_pretrain_vit_base.pth")

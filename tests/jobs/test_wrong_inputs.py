@@ -116,6 +116,7 @@ WRONG = [
     ("submit sweep.yaml backbone.name=vit_tiny_patch16_224", "(did you mean vit_tiny?)"),
     ("submit sweep.yaml objectives.gmml.mask=3", "objectives.gmml.mask: 'mask' is not known (there is weight, "),
     ("submit sweep.yaml 'stages={pretrain: {objectives.mae: {}}}'", "stages: stages belong into a sweep file; here name a stage's field"),
+    ("submit sweep.yaml notes=hello", "notes: notes belong into a sweep file"),
     ("submit sweep.yaml optim.batch_size=104", "104 is more than the 100 images to train on; set it lower, such as 32"),
     ("submit sweep.yaml axes.seed=[0,", "axes.seed: '[0,' is not a YAML value; quote it all, as in 'axes.seed=[0, 1]', or write it w"),
     # names in braces
