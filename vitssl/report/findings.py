@@ -210,4 +210,4 @@ def _assumed_grid(sweep: Sweep) -> str:
         return f" (on the grid that the last command names, {next(run.site.country for run in told if run.converted)})"
     if any(names_grid(run.site) for run in told):
         return ""
-    return f" (on the grid of the default country, {Site.country}: site.country=DEU added to the command, also now, takes another)"
+    return f" (on the grid of the default country, {Site.country}; the same command with site.country=DEU takes another, even now)"
