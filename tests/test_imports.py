@@ -57,7 +57,7 @@ ALLOWED = {
     "train": CORE | MIDDLE | {"attempt", "finished", "evaluators", "pictures", "train_state", "stopping", "views", "words"},
     "bench": CORE | MIDDLE | {"evaluate", "memory", "evaluators", "train_state", "train", "views"},
     "prune": {"config", "files", "words"},
-    "report": {"config", "files", "intensity", "lost", "records", "terminal", "words"},
+    "report": {"config", "emissions", "files", "intensity", "lost", "records", "terminal", "words"},
     "cli": None,  # anything, inside the function that needs it
     "__init__": {"evaluate"},
     # without torch: the energy mix, and which images a Run trains on
