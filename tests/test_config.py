@@ -218,6 +218,12 @@ def test_names_that_the_user_chooses_hold_fields():
             config.merge(Named, [word], where="here")
 
 
+def test_what_is_read_is_not_read_otherwise_again(tmp_path):
+    """PyYAML's two parsers take a question mark in braces for different things."""
+    (tmp_path / "x.yaml").write_text("data: {train_split: train+unlabeled?, image_size: 32}\nseed: [0, 1, 2]\n")
+    assert config.read_yaml(tmp_path / "x.yaml") == {"data": {"train_split": "train+unlabeled?", "image_size": 32}, "seed": [0, 1, 2]}
+
+
 LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 40))
 
 

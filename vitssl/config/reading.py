@@ -115,7 +115,7 @@ def _check_text(text: str, variables: bool = True) -> None:
             used += event.value.count("${")
     if used > MOST_VARIABLES:
         raise ConfigError(f"more than {MOST_VARIABLES:,} variables")
-    if re.search(r"(^|[\s\[{,])\*\w", text) and _num_values(yaml.compose(text, yaml.SafeLoader), {}) > MOST_VALUES:
+    if re.search(r"(^|[\s\[{,])\*\w", text) and _num_values(yaml.compose(text, yaml.CSafeLoader), {}) > MOST_VALUES:
         raise ConfigError(f"more than {MOST_VALUES:,} values, aliases counted as what they stand for")
 
 
@@ -177,7 +177,7 @@ def _check_line(text: str, path: tuple[str, ...], but_for: str = "") -> None:
 
 def _bare_name(text: str) -> yaml.ScalarNode | None:
     """The first name in braces without a colon and a value, as in ``{knn}``, which YAML takes for ``{knn: null}``."""
-    nodes = [yaml.compose(text, yaml.SafeLoader)] if re.search(r"[{,]\s*[\w.-]+\s*[,}]", text) else []
+    nodes = [yaml.compose(text, yaml.CSafeLoader)] if re.search(r"[{,]\s*[\w.-]+\s*[,}]", text) else []
     seen = set()
     while nodes:
         node = nodes.pop()
