@@ -175,12 +175,14 @@ def start_build(source: Path, out: Path, workers: int) -> subprocess.Popen:
     return process
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("how", [(signal.SIGKILL,), (signal.SIGINT,), (signal.SIGINT, signal.SIGINT)])
 def test_interrupted_build_goes_on(make_folder, tmp_path, how):
     source, out = make_folder(train={"cat": 150}, test={"cat": 1}), tmp_path / "out"
     process = start_build(source, out, workers=2)
-    process.send_signal(how)  # to the parent alone: its workers must end by themselves
-    assert process.wait() != 0
+    for number in how:
+        process.send_signal(number)  # to the parent alone: its workers must end by themselves
+        time.sleep(0.01)
+    assert process.wait(20) != 0
     assert not (out / "index.json").exists()
     wait_for_group_to_end(process.pid)
     finished = {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in out.glob("*.tar") if (out / ".build" / f"{p.stem}.json").exists()}

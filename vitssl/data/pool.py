@@ -56,7 +56,21 @@ def run(function: Callable[[Any], Any], tasks: Iterable[Any], *, workers: int, a
                 advance(future.result())
             pending |= {pool.submit(_call, task) for task in itertools.islice(tasks, len(done))}
     finally:
-        pool.shutdown(cancel_futures=True)
+        with _undisturbed():
+            pool.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Leave a further Ctrl-C alone: one while workers end would leave them, and this process waiting for them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager
