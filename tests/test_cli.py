@@ -13,10 +13,12 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+import torch
 
 import vitssl
 from jobs.environment import NEEDED
 from vitssl import cli, train, version
+from vitssl.arguments import guarded
 
 ROOT = Path(__file__).parents[1]
 
@@ -79,6 +81,26 @@ def test_a_reader_that_has_left_is_no_traceback(tmp_path) -> None:
 def test_a_reader_that_leaves_before_a_short_output_is_no_traceback(tmp_path) -> None:
     ended = start("bash", "-c", f"set -o pipefail; {sys.executable} -m vitssl fields optim.momentum | true", cwd=tmp_path)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
+def test_a_full_disk_is_one_line_whichever_error_says_so(capsys, tmp_path):
+    """/dev/full takes nothing; torch.save makes another error of it."""
+
+    def write() -> None:
+        with open("/dev/full", "wb") as stream:
+            stream.write(b"x")
+            stream.flush()
+
+    def save() -> None:
+        with open("/dev/full", "wb", buffering=0) as stream:
+            torch.save({"a": torch.zeros(100_000)}, stream)
+
+    for call in (write, save):
+        assert guarded(call) == 2
+        said = "error: No space left on device where a file was to be written; make room, or name another place\n"
+        assert capsys.readouterr().err == said
+    with pytest.raises(RuntimeError, match="another"):
+        guarded(lambda: (_ for _ in ()).throw(RuntimeError("another")))
 
 
 @pytest.mark.parametrize("script", ["submit", "status", "cancel", "retry"])

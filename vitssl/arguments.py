@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import re
 import sys
@@ -93,11 +94,22 @@ def guarded(call: Callable[[], int | None], advice: str = "") -> int:
     except BrokenPipeError:  # whoever read our output, such as `head`, has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:  # a full disk, a folder without write permission
-        if error.filename is None:
+    except (OSError, RuntimeError) as error:
+        if (reason := _of_a_file(error)) is None:
             raise
-        print(one_line(f"error: {error.filename}: {error.strerror}{advice}"), file=sys.stderr)
+        print(one_line(f"error: {reason}{advice}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:  # with what is left of what it did, where there is more to say
         print(f"interrupted: {error}" if str(error) else "interrupted", file=sys.stderr)
         return 130
+
+
+def _of_a_file(error: BaseException | None) -> str | None:
+    """What a file could not be read or written for, such as a full disk; None for another error."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename2 or error.filename}: {error.strerror}"
+    while error is not None:  # torch.save raises another error from it
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return f"{error.strerror} where a file was to be written; make room, or name another place"
+        error = error.__cause__ or error.__context__
+    return None
