@@ -59,6 +59,13 @@ def test_the_shares_depend_on_names_and_seed_alone(tmp_path):
     assert len(set(first["test"]) - set(grown["test"])) <= 3
 
 
+def test_a_class_that_the_test_lacks_is_named(tmp_path):
+    flat(tmp_path / "photos" / "train", cat=3, frog=3)
+    flat(tmp_path / "photos" / "test", cat=3)
+    with pytest.raises(ConfigError, match=r"photos/test: there is no folder frog, which .*photos/train has; every class is in both$"):
+        open_source(f"folder:{tmp_path / 'photos'}")
+
+
 def test_chosen_classes_and_unlabelled_images_beside_flat_ones(tmp_path):
     root = flat(tmp_path / "photos", cat=10, dog=10, emu=1, unlabeled=3)
     (root / "few.txt").write_text("dog\ncat\n")

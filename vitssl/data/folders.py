@@ -66,11 +66,11 @@ def open_folder(path: str, options: Options) -> Source:
     train = _train_folder(root, folders, options)
     present = _class_names(root, train)
     classes = _chosen(present, train, root / options["classes"][-1]) if "classes" in options else present
-    splits = _divided(root, _class_folders(root, train, classes), classes, shares, _seed(root, options))
+    splits = _divided(root, _class_folders(root, train, classes, train), classes, shares, _seed(root, options))
     for split, name in folders.items():
         if unknown := sorted(set(subfolders(root / name)) - set(present)):
             raise ConfigError(f"{root / name / unknown[0]}: a class that {train} does not have")
-        splits[split] = _class_folders(root, root / name, classes)
+        splits[split] = _class_folders(root, root / name, classes, train)
     if unlabeled := [*_unlabeled_inside(root), *_unlabeled_elsewhere(root, options)]:
         splits[UNLABELED] = unlabeled
     return Source(root.resolve().name, classes, splits)
@@ -134,10 +134,12 @@ def _chosen(present: list[str], train: Path, file: Path) -> list[str]:
     return [name for name in present if name in names]
 
 
-def _class_folders(root: Path, folder: Path, classes: list[str]) -> list[Sample]:
+def _class_folders(root: Path, folder: Path, classes: list[str], train: Path) -> list[Sample]:
     samples = []
     for label, name in enumerate(classes):
         images = _images(root, folder / name)
+        if not (folder / name).is_dir():
+            raise ConfigError(f"{folder}: there is no folder {name}, which {train} has; every class is in both")
         if not images:
             reason = f"no images for class {name!r}; remove the folder, or put files in that end in {' '.join(IMAGE_ENDINGS)}"
             raise ConfigError(f"{folder / name}: {reason}")
