@@ -81,6 +81,7 @@ def test_the_values_of_a_single_arm_have_colours_of_their_own(sweep):
         ([(1, 80), (2, 79), (3, 82), (2.5, 81)], False, [(1, 80), (2.5, 81), (3, 82)]),
         ([(1, 80), (1, 81), (2, 81)], False, [(1, 81)]),  # as dear and worse; dearer and as good
         ([(1, 0.9), (2, 0.5), (3, 0.6)], True, [(1, 0.9), (2, 0.5)]),
+        ([(1, 80), (1.001, 82), (2, 82)], False, [(1.001, 82)]),  # of equal cost but for whole epochs
         ([], False, []),
     ],
 )

@@ -10,6 +10,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
+from vitssl.report.across import EQUAL
 from vitssl.report.collect import Cell
 from vitssl.report.costs import UNEQUAL, doubt, uncounted
 from vitssl.report.energy_sources import metered
@@ -113,11 +114,13 @@ def _unmarked(grid: Grid, column: Any, name: str) -> str:
 
 
 def front(centres: list[tuple[float, float]], lower_is_better: bool = False) -> list[tuple[float, float]]:
-    """The points that no other one beats in both, from the cheapest: each costs more than the one before, and is better."""
+    """The points that no other one beats in both, from the cheapest: each costs more than the one before, and is better. Costs that differ
+    by what whole epochs leave of equal ones are the same."""
+    sign = -1 if lower_is_better else 1
     chosen: list[tuple[float, float]] = []
-    for cost, score in sorted(centres, key=lambda point: (point[0], point[1] if lower_is_better else -point[1])):
-        if not chosen or (score < chosen[-1][1] if lower_is_better else score > chosen[-1][1]):
-            chosen.append((cost, score))
+    for cost, score in sorted(centres, key=lambda point: (point[0], -sign * point[1])):
+        if not chosen or sign * score > sign * chosen[-1][1]:
+            chosen = [*(point for point in chosen if cost > EQUAL * point[0]), (cost, score)]
     return chosen
 
 
