@@ -101,7 +101,7 @@ def test_a_file_beyond_all_memory_is_a_bad_image(trained, photos, tmp_path, caps
 def test_what_is_interrupted_leaves_no_file_in_the_way(trained, photos, tmp_path, monkeypatch, capsys) -> None:
     out, command = tmp_path / "out.csv", ["predict", str(trained), str(photos), "--csv", str(tmp_path / "out.csv")]
     with monkeypatch.context() as patch:
-        patch.setattr(predict, "_harmless", lambda text: os.kill(os.getpid(), signal.SIGINT) or text)
+        patch.setattr(predict, "as_cell", lambda text: os.kill(os.getpid(), signal.SIGINT) or text)
         assert cli.main(command) == 130
     assert not list(tmp_path.glob("*out.csv*"))
     assert cli.main(command) == 0 and len(read(out)) == 5
