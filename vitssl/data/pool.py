@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sized
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -49,28 +49,36 @@ def run(function: Callable[[Any], Any], tasks: Iterable[Any], *, workers: int, a
         pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(function,))
     try:
         tasks = iter(tasks)
-        pending = {pool.submit(_call, task) for task in itertools.islice(tasks, 2 * workers)}
+        pending = _submit(pool, itertools.islice(tasks, 2 * workers))
         while pending:
             done, pending = wait(pending, return_when=FIRST_COMPLETED)
             for future in done:
                 advance(future.result())
-            pending |= {pool.submit(_call, task) for task in itertools.islice(tasks, len(done))}
+            pending |= _submit(pool, itertools.islice(tasks, len(done)))
     finally:
-        with _undisturbed():
+        with _without_ctrl_c():
             pool.shutdown(cancel_futures=True)
 
 
+def _submit(pool: ProcessPoolExecutor, tasks: Iterable[Any]) -> set[Future]:
+    with _without_ctrl_c():  # it starts workers
+        return {pool.submit(_call, task) for task in tasks}
+
+
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Leave a further Ctrl-C alone: one while workers end would leave them, and this process waiting for them."""
-    if threading.current_thread() is not threading.main_thread():
+def _without_ctrl_c() -> Iterator[None]:
+    """Let Ctrl-C wait: amid the start or the end of a worker it would leave one that this process then waits for without end."""
+    if threading.current_thread() is not threading.main_thread():  # which alone hears of it
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    heard: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+    if heard and callable(before):
+        before(signal.SIGINT, None)
 
 
 @contextlib.contextmanager
