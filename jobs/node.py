@@ -35,7 +35,7 @@ SHUTDOWN_S = 300
 # SLURM warns this long before it kills: enough for a step, a save, and SLURM's 60 s of slack
 WARNING_S = 180
 # Threads wait for each other by spinning, by default so long that beside other work they keep the one that they wait for from its core.
-# So short a time costs nothing on a quiet machine, and half as much as without on a busy one (vitssl/docs/speed.md).
+# So short a time costs nothing on a quiet machine, and beside other work makes a run several times as fast (vitssl/docs/speed.md).
 SHORT_WAITS = {"GOMP_SPINCOUNT": "3000"}
 WAITS = {"OMP_WAIT_POLICY", *SHORT_WAITS}
 LEAVE_S = 30  # before SLURM ends the job, which is final, the task leaves, whatever training still does

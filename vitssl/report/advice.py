@@ -174,8 +174,10 @@ def _wanted(grid: Grid, column: Any) -> int:
     *_, gap = _decisive(grid, column)
     if gap is None:
         return 0
+    if gap.seeds < LEAST:
+        return ENOUGH
     few = _few(gap)
-    return ENOUGH if gap.seeds < LEAST else max(few, ENOUGH) if few else 0
+    return max(few, ENOUGH) if few else 0
 
 
 def _more_seeds(grid: Grid, wanted: int) -> str:
