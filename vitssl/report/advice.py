@@ -102,7 +102,7 @@ def _decisive(grid: Grid, column: Any) -> tuple[Row, Row, Difference] | tuple[No
     if first is None or not others:
         return None, None, None
     costs = {id(row): macs(finished(row.columns[column])) or inf for row in (first, *others)}
-    other = min(others, key=lambda row: costs[id(row)] if costs[id(row)] < costs[id(first)] else costs[id(first)])
+    other = min(others, key=lambda row: min(costs[id(row)], costs[id(first)]))
     gap = grid.gap(first, other, column)
     assert gap is not None  # both have scores
     return first, other, gap
