@@ -36,7 +36,7 @@ ALLOWED = {
     **{name: CORE | MIDDLE for name in MIDDLE - {"emissions"}},
     "emissions": {"config", "files", "intensity", "workload"},
     "evaluators": CORE | {"model", "state", "views", "words"},
-    "evaluate": CORE | MIDDLE | {"evaluators", "views", "words"},
+    "evaluate": CORE | MIDDLE | {"evaluators", "paths", "views", "words"},
     "finished": CORE | {"evaluate", "evaluators", "state", "stopping"},
     "features": CORE | {"evaluate", "evaluators"},
     "analysis": CORE | {"evaluate", "report"},
@@ -48,7 +48,8 @@ ALLOWED = {
     "arguments": {"config", "words"},
     "version": set(),
     "fields": {"config"},
-    "predict": {"config", "data", "evaluate", "files", "terminal", "words"},
+    "paths": {"config", "data", "files"},
+    "predict": {"config", "evaluate", "paths", "terminal", "words"},
     "__main__": {"cli"},
     "pictures": CORE | {"evaluators", "model", "views"},
     "train_state": CORE | MIDDLE | {"evaluators", "memory", "pictures", "views"},
@@ -127,5 +128,5 @@ def test_every_module_is_importable(path):
 
 def test_the_launcher_and_the_report_run_without_torch():
     launcher = "jobs.submit, jobs.launcher, jobs.predict, jobs.status, jobs.cancel, jobs.retry"
-    code = f"import sys, {launcher}, vitssl.report, vitssl.prune; assert 'torch' not in sys.modules"
+    code = f"import sys, {launcher}, vitssl.paths, vitssl.report, vitssl.prune; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

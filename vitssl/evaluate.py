@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from difflib import SequenceMatcher
 from itertools import islice
 from pathlib import Path
 
@@ -22,7 +21,8 @@ from vitssl.data.decode import decode_file, resize, resized_sizes, upright
 from vitssl.data.index import Index, load_index
 from vitssl.data.subset import Split, train_and_heldout
 from vitssl.evaluators.base import EVALUATED_AT_ONCE
-from vitssl.files import read_json, runs_that_begin
+from vitssl.files import read_json
+from vitssl.paths import run_folder
 from vitssl.reader import MOST_IMAGE_BYTES, read_whole
 from vitssl.views import EvalView
 from vitssl.words import counted, few
@@ -251,49 +251,6 @@ def _decoded(path: Path) -> np.ndarray:
         return decode_file(read_whole(path, MOST_IMAGE_BYTES), str(path)).pixels
     except OSError as error:
         raise ConfigError(f"{path}: not an image that can be read ({error.strerror})") from None
-
-
-def run_folder(path: Path) -> Path:
-    """The folder of a run, from that folder, the run.yaml in it, or the beginning of its name that no other run's has.
-
-    Raises:
-        ConfigError: it is a sweep's folder, or another file, or several runs begin so.
-    """
-    if path.name == "run.yaml" and path.is_file():
-        return path.parent
-    if path.is_file():
-        raise ConfigError(f"{path} is not a run; name a run folder (runs/<sweep>/<run>), or the run.yaml in it")
-    if (path / "sweep.json").is_file():
-        example = next((f", for example {run_yaml.parent}" for run_yaml in sorted(path.glob("*/run.yaml"))), "")
-        raise ConfigError(f"{path} is the folder of a whole sweep; name one of its runs{example}")
-    if not path.exists():
-        begun = runs_that_begin(path)
-        if len(begun) == 1:
-            return begun[0]
-        if begun:
-            plain = path.with_name(path.name.rstrip("-*"))
-            every = f"{plain}-*" if all(run.name.startswith(f"{plain.name}-") for run in begun) else f"{plain}*"
-            several = f"name one, such as {begun[0]}, or where several may be named {every}"
-            raise ConfigError(f"{path} begins the names of {len(begun)} runs; {several}")
-        if near := _most_alike(path):
-            raise ConfigError(f"there is no folder {path}; name a run, such as {near}")
-    found = sorted(path.glob("*/*/run.yaml")) or sorted((Path("runs") / path.name).glob("*/run.yaml"))
-    if not (path / "run.yaml").is_file() and found:
-        raise ConfigError(f"{path} is not a run folder; name one, such as {found[0].parent}")
-    return path
-
-
-def _most_alike(path: Path) -> Path | None:
-    """The run beside a path that is not there, or in the folders beside, of the sweep and the name that are most like it."""
-    beside, above = path.parent, path.parent.parent
-    places = (beside, "*/run.yaml"), (beside, "*/*/run.yaml"), (above, "*/*/run.yaml"), (Path("runs"), "*/*/run.yaml")
-    there = next((runs for folder, pattern in places if (runs := sorted(found.parent for found in folder.glob(pattern)))), [])
-
-    def alike(run: Path) -> tuple[float, ...]:
-        begun = run.name[: len(path.name)]
-        return tuple(SequenceMatcher(None, *words).ratio() for words in ((run.parent.name, path.parent.name), (begun, path.name)))
-
-    return max(there, key=alike, default=None)
 
 
 def load(folder: str | Path, checkpoint: str = state.LAST, device: str = "auto", ema: bool = False, weights: str = "model") -> Trained:

@@ -18,65 +18,14 @@ from rich.progress import track
 from torch import Tensor
 
 from vitssl.config import ConfigError, Run, checkpoints, dotted, load
-from vitssl.data.folders import IMAGE_ENDINGS, other_endings, photos_to_convert, walk_images
 from vitssl.evaluate import Trained
-from vitssl.files import check_new
+from vitssl.paths import check_out
 from vitssl.terminal import console
 from vitssl.words import as_cell, counted, few, one_line
 
 BEST = 5  # classes of a printed line
 
 Write = Callable[[Path, Tensor], None]  # an image and its class probabilities (K,)
-
-
-def is_run(path: Path) -> bool:
-    """Is it a run folder, or the run.yaml in one?"""
-    return (path / "run.yaml").is_file() or (path.name == "run.yaml" and path.is_file())
-
-
-def runs_and_images(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """What was typed, as the runs that come first (the first path is meant as one) and the images after them.
-
-    Raises:
-        ConfigError: there are only runs, or one is there twice or after images.
-    """
-    count = next((i for i, path in enumerate(paths) if not is_run(path)), len(paths)) or 1
-    runs, images = list(paths[:count]), list(paths[count:])
-    if not is_run(runs[0]) and (later := next(filter(is_run, images), None)):
-        if (runs[0].parent / "sweep.json").is_file():  # all that a sweep's folder holds
-            arm = runs[0].parent / later.name.partition("-")[0]
-            raise ConfigError(f"{runs[0]} is not a run; name the runs of one arm, such as {arm}-*")
-        raise ConfigError(f"{later} is a run; name runs first, then images: vitssl predict {later} {runs[0]}")
-    if not images:
-        raise ConfigError(f"{runs[-1]} is a run; name images too, or folders of images")
-    of_sweep = (runs[0].parent / "sweep.json").is_file()
-    if caught := next((path for path in images if of_sweep and path.parent == runs[0].parent), None):
-        arm = runs[0].parent / runs[0].name.partition("-")[0]
-        raise ConfigError(f"{caught} is not a run; name the runs of one arm, such as {arm}-*")
-    if twice := next((path for i, path in enumerate(runs) if path in runs[:i]), None):
-        raise ConfigError(f"{twice} is named twice; each run counts once")
-    return runs, images
-
-
-def image_files(paths: Sequence[Path]) -> list[Path]:
-    """The files among some paths, and the images in the folders among them, at any depth and sorted.
-
-    Raises:
-        ConfigError: a path that does not exist, or a folder without images.
-    """
-    files: list[Path] = []
-    for path in paths:
-        if not path.exists():
-            raise ConfigError(f"{path} does not exist; name images, or folders of images")
-        if is_run(path):
-            raise ConfigError(f"{path} is a run; name runs first, then images, or folders of images")
-        found = [Path(parent, name) for parent, names in walk_images(path) for name in names] if path.is_dir() else [path]
-        if not found:
-            raise ConfigError(f"{path} holds no images: no file ends in {' '.join(IMAGE_ENDINGS)}")
-        files += found
-        if path.is_dir() and (photos := photos_to_convert(other_endings(path))):
-            print(f"note: not all files in {path} are read; {photos}", file=sys.stderr)
-    return files
 
 
 def check_runs(runs: Sequence[Trained]) -> None:
@@ -161,19 +110,6 @@ def _printed(classes: list[str]) -> Iterator[Write]:
         print(f"{one_line(os.fsencode(path).decode(errors='replace'))}  {shown}")
 
     yield write
-
-
-def check_out(out: Path) -> None:
-    """Refuse, before images are read, a file that cannot be written.
-
-    Raises:
-        ConfigError: it exists, or its folder does not.
-    """
-    if out.is_dir():
-        raise ConfigError(f"{out} is a folder; name a file, such as {out / 'predictions.csv'}")
-    if not out.parent.is_dir():
-        raise ConfigError(f"there is no folder {out.parent}; make it, or name another place for {out.name}")
-    check_new(out)
 
 
 @contextmanager

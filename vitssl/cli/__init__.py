@@ -11,7 +11,7 @@ from pathlib import Path
 from vitssl import version
 from vitssl.arguments import Parser, guarded
 from vitssl.cli import weights
-from vitssl.cli.base import agreed, command, names, not_negative, note_unfinished, numbers, positive
+from vitssl.cli.base import agreed, command, names, not_negative, note_unfinished, numbers, positive, run
 from vitssl.config.evals import KINDS
 from vitssl.words import counted, printable
 
@@ -144,38 +144,42 @@ def _shards_info(arguments: argparse.Namespace) -> None:
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
+    folders = [run(path) for path in arguments.folders]
     from vitssl.config.evals import parse
     from vitssl.finished import evaluate_folder
 
     fields = {name: getattr(arguments, name) for name in ("type", "shards", "split", "weights")}
     cfg = parse(arguments.type, fields, arguments.fields)
-    for folder in arguments.folders:
-        which = {"run": folder.resolve().name} if len(arguments.folders) > 1 else {}
+    for folder in folders:
+        which = {"run": folder.resolve().name} if len(folders) > 1 else {}
         print(json.dumps(which | evaluate_folder(folder, cfg, arguments.checkpoint)), flush=True)
         note_unfinished(folder)
 
 
 def _predict(arguments: argparse.Namespace) -> int:
-    from vitssl.evaluate import load
-    from vitssl.predict import check_out, check_runs, image_files, predict, runs_and_images
+    from vitssl.paths import check_out, image_files, runs_and_images
 
     if arguments.csv is not None:
         check_out(arguments.csv)
-    folders, images = runs_and_images([arguments.folder, *arguments.images])
+    named, images = runs_and_images([arguments.folder, *arguments.images])
+    folders, files = [run(path) for path in named], image_files(images)
+
+    from vitssl.evaluate import load
+    from vitssl.predict import check_runs, predict
+
     runs = [load(folder, ema=arguments.ema) for folder in folders]
     check_runs(runs)
-    files = image_files(images)
     for folder in folders:
         note_unfinished(folder)
     return 2 if predict(runs, files, arguments.csv) else 0
 
 
 def _cost(arguments: argparse.Namespace) -> None:
+    folders = [run(path) for path in arguments.runs]
     from vitssl import config, cost
     from vitssl.data.index import load_index
-    from vitssl.evaluate import run_folder
 
-    runs = [config.load(run_folder(path)) for path in arguments.runs]
+    runs = [config.load(folder) for folder in folders]
     classes = arguments.classes or [len(load_index(run.data.shards).classes) for run in runs]
     if len(classes) != len(runs):
         raise config.ConfigError(f"{counted(len(classes), 'number')} for {counted(len(runs), 'run')}", "--classes")
@@ -194,11 +198,12 @@ def _report(arguments: argparse.Namespace) -> None:
 
 
 def _analyze(arguments: argparse.Namespace) -> None:
+    folders = [run(path) for path in arguments.folders]
     from vitssl.analysis import analyze, check
     from vitssl.analysis.base import Sample
     from vitssl.evaluate import load
 
-    runs = [load(folder, arguments.checkpoint, weights=arguments.weights) for folder in arguments.folders]
+    runs = [load(folder, arguments.checkpoint, weights=arguments.weights) for folder in folders]
     samples = [Sample(trained, arguments.images, arguments.split, arguments.shards, arguments.seed) for trained in runs]
     for trained in runs:
         check(trained)

@@ -52,8 +52,21 @@ def agreed(question: str) -> bool:
         return False
 
 
-def note_unfinished(path: Path) -> None:
-    from vitssl.evaluate import run_folder
+def run(path: Path) -> Path:
+    """The folder of a run whose run.yaml can be read. A mistake is told before torch is loaded, which takes seconds.
 
-    if not (run_folder(path) / "done.json").exists():
-        print(f"note: {path} is not finished; these are the weights of its newest checkpoint", file=sys.stderr)
+    Raises:
+        ConfigError: it is none.
+    """
+    from vitssl import config
+    from vitssl.paths import run_folder
+
+    folder = run_folder(path)
+    config.load(folder)
+    return folder
+
+
+def note_unfinished(folder: Path) -> None:
+    """That a run is still to be trained."""
+    if not (folder / "done.json").exists():
+        print(f"note: {folder} is not finished; these are the weights of its newest checkpoint", file=sys.stderr)

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from vitssl.cli.base import command, note_unfinished
+from vitssl.cli.base import command, note_unfinished, run
 from vitssl.config.weights import LAYOUTS, RELEASED
 
 
@@ -71,20 +71,22 @@ def _import(arguments: argparse.Namespace) -> None:
 
 
 def _export(arguments: argparse.Namespace) -> None:
+    folder = run(arguments.folder)
     from vitssl.weights.exporting import export
 
-    how = export(arguments.folder, arguments.out, arguments.to, arguments.weights, arguments.checkpoint, arguments.backbone)
-    note_unfinished(arguments.folder)
+    how = export(folder, arguments.out, arguments.to, arguments.weights, arguments.checkpoint, arguments.backbone)
+    note_unfinished(folder)
     print(arguments.out)
     print(f"load it with {how}", file=sys.stderr)
 
 
 def _features(arguments: argparse.Namespace) -> None:
+    folder = run(arguments.folder)
     from vitssl import features
     from vitssl.evaluate import load
 
-    trained = load(arguments.folder, arguments.checkpoint, weights=arguments.weights)
-    note_unfinished(arguments.folder)
+    trained = load(folder, arguments.checkpoint, weights=arguments.weights)
+    note_unfinished(folder)
     arrays = features.write(trained, arguments.shards, arguments.out, arguments.split, arguments.blocks, arguments.tokens)
     shown = ", ".join(f"{name} {tuple(array.shape)}" for name, array in arrays.items())
     print(f"{arguments.out}: {shown}")

@@ -1,0 +1,118 @@
+"""What a person names on the command line, as the runs and the images that are meant; without torch, so that a mistake is told at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+from pathlib import Path
+
+from vitssl.config import ConfigError
+from vitssl.data.folders import IMAGE_ENDINGS, other_endings, photos_to_convert, walk_images
+from vitssl.files import check_new, runs_that_begin
+
+
+def run_folder(path: Path) -> Path:
+    """The folder of a run, from that folder, the run.yaml in it, or the beginning of its name that no other run's has.
+
+    Raises:
+        ConfigError: it is a sweep's folder, or another file, or several runs begin so.
+    """
+    if path.name == "run.yaml" and path.is_file():
+        return path.parent
+    if path.is_file():
+        raise ConfigError(f"{path} is not a run; name a run folder (runs/<sweep>/<run>), or the run.yaml in it")
+    if (path / "sweep.json").is_file():
+        example = next((f", for example {run_yaml.parent}" for run_yaml in sorted(path.glob("*/run.yaml"))), "")
+        raise ConfigError(f"{path} is the folder of a whole sweep; name one of its runs{example}")
+    if not path.exists():
+        begun = runs_that_begin(path)
+        if len(begun) == 1:
+            return begun[0]
+        if begun:
+            plain = path.with_name(path.name.rstrip("-*"))
+            every = f"{plain}-*" if all(run.name.startswith(f"{plain.name}-") for run in begun) else f"{plain}*"
+            several = f"name one, such as {begun[0]}, or where several may be named {every}"
+            raise ConfigError(f"{path} begins the names of {len(begun)} runs; {several}")
+        if near := _most_alike(path):
+            raise ConfigError(f"there is no folder {path}; name a run, such as {near}")
+    found = sorted(path.glob("*/*/run.yaml")) or sorted((Path("runs") / path.name).glob("*/run.yaml"))
+    if not (path / "run.yaml").is_file() and found:
+        raise ConfigError(f"{path} is not a run folder; name one, such as {found[0].parent}")
+    return path
+
+
+def _most_alike(path: Path) -> Path | None:
+    """The run beside a path that is not there, or in the folders beside, of the sweep and the name that are most like it."""
+    beside, above = path.parent, path.parent.parent
+    places = (beside, "*/run.yaml"), (beside, "*/*/run.yaml"), (above, "*/*/run.yaml"), (Path("runs"), "*/*/run.yaml")
+    there = next((runs for folder, pattern in places if (runs := sorted(found.parent for found in folder.glob(pattern)))), [])
+
+    def alike(run: Path) -> tuple[float, ...]:
+        begun = run.name[: len(path.name)]
+        return tuple(SequenceMatcher(None, *words).ratio() for words in ((run.parent.name, path.parent.name), (begun, path.name)))
+
+    return max(there, key=alike, default=None)
+
+
+def is_run(path: Path) -> bool:
+    """Is it a run folder, or the run.yaml in one?"""
+    return (path / "run.yaml").is_file() or (path.name == "run.yaml" and path.is_file())
+
+
+def runs_and_images(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """What was typed, as the runs that come first (the first path is meant as one) and the images after them.
+
+    Raises:
+        ConfigError: there are only runs, or one is there twice or after images.
+    """
+    count = next((i for i, path in enumerate(paths) if not is_run(path)), len(paths)) or 1
+    runs, images = list(paths[:count]), list(paths[count:])
+    if not is_run(runs[0]) and (later := next(filter(is_run, images), None)):
+        if (runs[0].parent / "sweep.json").is_file():  # all that a sweep's folder holds
+            arm = runs[0].parent / later.name.partition("-")[0]
+            raise ConfigError(f"{runs[0]} is not a run; name the runs of one arm, such as {arm}-*")
+        raise ConfigError(f"{later} is a run; name runs first, then images: vitssl predict {later} {runs[0]}")
+    if not images:
+        raise ConfigError(f"{runs[-1]} is a run; name images too, or folders of images")
+    of_sweep = (runs[0].parent / "sweep.json").is_file()
+    if caught := next((path for path in images if of_sweep and path.parent == runs[0].parent), None):
+        arm = runs[0].parent / runs[0].name.partition("-")[0]
+        raise ConfigError(f"{caught} is not a run; name the runs of one arm, such as {arm}-*")
+    if twice := next((path for i, path in enumerate(runs) if path in runs[:i]), None):
+        raise ConfigError(f"{twice} is named twice; each run counts once")
+    return runs, images
+
+
+def image_files(paths: Sequence[Path]) -> list[Path]:
+    """The files among some paths, and the images in the folders among them, at any depth and sorted.
+
+    Raises:
+        ConfigError: a path that does not exist, or a folder without images.
+    """
+    files: list[Path] = []
+    for path in paths:
+        if not path.exists():
+            raise ConfigError(f"{path} does not exist; name images, or folders of images")
+        if is_run(path):
+            raise ConfigError(f"{path} is a run; name runs first, then images, or folders of images")
+        found = [Path(parent, name) for parent, names in walk_images(path) for name in names] if path.is_dir() else [path]
+        if not found:
+            raise ConfigError(f"{path} holds no images: no file ends in {' '.join(IMAGE_ENDINGS)}")
+        files += found
+        if path.is_dir() and (photos := photos_to_convert(other_endings(path))):
+            print(f"note: not all files in {path} are read; {photos}", file=sys.stderr)
+    return files
+
+
+def check_out(out: Path) -> None:
+    """Refuse, before images are read, a file that cannot be written.
+
+    Raises:
+        ConfigError: it exists, or its folder does not.
+    """
+    if out.is_dir():
+        raise ConfigError(f"{out} is a folder; name a file, such as {out / 'predictions.csv'}")
+    if not out.parent.is_dir():
+        raise ConfigError(f"there is no folder {out.parent}; make it, or name another place for {out.name}")
+    check_new(out)
