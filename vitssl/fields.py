@@ -95,5 +95,5 @@ def _underlined(title: str) -> str:
 
 def _nothing(pattern: str) -> ConfigError:
     words = sorted({word for fields in sections().values() for field in fields for word in field.own_name.split("_")})
-    near = meant(pattern) or meant_roughly(pattern, words)
+    near = meant(pattern) or meant_roughly(pattern, [*words, *(m.title.lower() for m in METHODS)])
     return ConfigError(f"no field matches {pattern!r}{f' (did you mean {near[0]}?)' if near else '; vitssl fields lists all'}")

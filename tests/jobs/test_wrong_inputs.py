@@ -259,6 +259,7 @@ WRONG = [
     ("vitssl shards build runs/example folder:photos", "the source comes first, then the folder to write: vitssl shards build fold"),
     ("vitssl shards build cifar10 shards/digits", "source 'cifar10' is neither an existing folder nor one of digits, "),
     ("vitssl fields msak", "no field matches 'msak' (did you mean mask?)"),
+    ("vitssl fields ssatt", "no field matches 'ssatt' (did you mean ssat?)"),
     ("vitssl evalaute runs/example/scratch", "argument COMMAND: 'evalaute' is not known (did you mean evaluate?)"),
     ("vitssl --verison", "unrecognized arguments: --verison (did you mean --version?)"),
     ("vitssl", "the following arguments are required: COMMAND"),
