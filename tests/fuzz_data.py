@@ -94,6 +94,7 @@ def _texts(place: Path) -> dict[str, tuple[bytes, Target]]:
         "annotations": [{"image_id": i, "category_id": 7 + 2 * (i // 2)} for i in range(len(PATHS))],
     }  # fmt: skip
     found = {"scaled": {"16 bits": 2}, "left_out": [["train", "a/3.png", "broken"]], "near_duplicates": [["train", "a", "test", "b", 0.9]]}
+    found |= {"equal": [["train", "b", "a", False]]}
     as_list = f"list:{place}?train=list.{{0}}&test=list.{{0}}"
     return {
         "text list": (plain.encode(), _source(place, "list.txt", as_list.format("txt"))),

@@ -14,7 +14,7 @@ from sklearn.datasets import load_sample_images
 
 from vitssl.config import ConfigError
 from vitssl.data import findings, near_duplicates, shards
-from vitssl.data.near_duplicates import find, pairs_of, signatures, thumbnail
+from vitssl.data.near_duplicates import equal, find, pairs_of, signatures, thumbnail
 from vitssl.data.sources import open_source
 
 SPLITS = {"train": {"cat": 30, "dog": 30}, "test": {"cat": 8, "dog": 8}}
@@ -138,7 +138,9 @@ def build(source: Path, out: Path, **options) -> shards.Index:
 def test_building_lists_copies_and_changes_nothing_else(make_folder, tmp_path):
     folder = make_folder(**SPLITS)
     build(folder, tmp_path / "clean")
-    assert json.loads((tmp_path / "clean" / "found.json").read_text()) == {"scaled": {}, "left_out": [], "near_duplicates": []}
+    assert json.loads((tmp_path / "clean" / "found.json").read_text()) == {
+        "scaled": {}, "left_out": [], "near_duplicates": [], "equal": []
+    }  # fmt: skip
     assert "no near-duplicates across splits" in shards.info(tmp_path / "clean").splitlines()
     add_copies(folder)
     index = build(folder, tmp_path / "out", workers=2)
@@ -172,15 +174,38 @@ def test_many_copies_are_counted_and_the_likest_named(make_folder, tmp_path):
     assert line.endswith(f"; all 5 in {tmp_path}/out/found.json") and line.count(" ~ ") == 3
 
 
+def test_an_image_that_is_there_twice_is_named_and_one_of_two_classes_warned_of(make_folder, tmp_path):
+    folder = make_folder(**SPLITS)
+    (folder / "train" / "dog" / "x.jpg").write_bytes((folder / "train" / "cat" / "003.jpg").read_bytes())
+    for name in ("y.jpg", "z.jpg"):
+        (folder / "train" / "dog" / name).write_bytes((folder / "train" / "dog" / "001.jpg").read_bytes())
+    build(folder, tmp_path / "out")  # in shards of four images: equal ones are found across them
+    assert [line for line in shards.info(tmp_path / "out").splitlines() if " an earlier one" in line] == [
+        "warning: 1 image of train equals an earlier one of another class, so that one label is wrong: train/dog/x.jpg = train/cat/003.jpg",
+        "2 images of train equal an earlier one: train/dog/y.jpg = train/dog/001.jpg; train/dog/z.jpg = train/dog/001.jpg",
+    ]
+    (tmp_path / "out" / "found.json").write_text('{"scaled": {}, "left_out": [], "near_duplicates": []}')  # as earlier versions wrote it
+    assert " an earlier one" not in shards.info(tmp_path / "out")
+
+
+def test_equal_images_are_found_whatever_their_batch(photos):
+    several, plain = [*photos[:50], photos[7]], Image.new("RGB", (64, 48), "white")
+    assert list(equal(signatures_of(several))) == [(50, 7)]
+    assert list(equal(np.concatenate([signatures_of(several[:8]), signatures_of(several[8:])]))) == [(50, 7)]
+    assert list(equal(signatures_of([plain, plain, jpeg(photos[0], 40), photos[0]]))) == []
+
+
 WHOLE = {"scaled": {"16 bits": 2}, "left_out": [["train", "a", "broken"]], "near_duplicates": [["train", "a", "test", "b", 0.9]]}
+WHOLE |= {"equal": [["train", "b", "a", False]]}
 
 
 @pytest.mark.parametrize("changed", [{"scaled": {"x": "y"}}, {"scaled": []}, {"left_out": [["a", "b"]]}, {"near_duplicates": 5},
-                                     {"near_duplicates": [["a", "b", "c", "d", "e"]]}, {"left_out": None}])  # fmt: skip
+                                     {"near_duplicates": [["a", "b", "c", "d", "e"]]}, {"left_out": None},
+                                     {"equal": [["a", "b", "c", 1]]}])  # fmt: skip
 def test_findings_that_are_damaged_are_one_line(make_shards, changed):
     index = make_shards()
     (index.folder / findings.FILE).write_text(json.dumps(WHOLE))
-    assert len(findings.lines(index)) == 3
+    assert len(findings.lines(index)) == 4
     (index.folder / findings.FILE).write_text(json.dumps(WHOLE | changed))
     with pytest.raises(ConfigError, match=rf"found\.json: {next(iter(changed))} is not as this version writes it; put it back") as error:
         findings.lines(index)

@@ -1,4 +1,4 @@
-"""What was found when shards were written: images left out, scaled, or near-duplicates of another split's.
+"""What was found when shards were written: images left out, scaled, near-duplicates of another split's, or equal to one of their own split.
 
 It lies in a file beside index.json, since it is no content: with or without it the shards are the same.
 """
@@ -16,7 +16,7 @@ from vitssl.config import ConfigError
 from vitssl.data.depth import RULE
 from vitssl.data.index import Index
 from vitssl.files import read_json, write_atomically
-from vitssl.words import one_line
+from vitssl.words import counted, one_line
 
 FILE = "found.json"
 SHOWN = 3  # images named in a line
@@ -29,6 +29,7 @@ class Findings:
     scaled: dict[str, int]  # what images were scaled from -> how many
     left_out: list[list[str]]  # split, name, why
     near_duplicates: list[list]  # split, name, the other split, the name there, likeness up to 1
+    equal: list[list]  # split, name, the first image there that is equal, are both of one class?
 
     def counts(self) -> dict[tuple[str, str], int]:
         """How many images of a split have a near-duplicate in another: (split, other split) -> images."""
@@ -54,7 +55,7 @@ def read(folder: Path) -> Findings | None:
     path = folder / FILE
     if not path.exists():
         return None
-    record = read_json(path)
+    record = {"equal": []} | read_json(path)  # an earlier version looked for none
     for name, is_as_written in WRITTEN.items():
         if not is_as_written(record.get(name)):
             raise ConfigError(f"{name} is not as this version writes it; put it back as it was, or delete it", place=str(path))
@@ -75,6 +76,7 @@ WRITTEN: dict[str, Callable[[Any], bool]] = {
     "scaled": lambda value: isinstance(value, dict) and all(type(count) is int for count in value.values()),
     "left_out": _rows(str, str, str),
     "near_duplicates": _rows(str, str, str, str, float),
+    "equal": _rows(str, str, str, bool),
 }
 
 
@@ -89,6 +91,7 @@ def lines(index: Index) -> list[str]:
         *([f"scaled   {_scaled(found.scaled)}"] if found.scaled else []),
         *([f"left out {len(left_out):,} {images} cannot be used: {_first(left_out, index)}"] if left_out else []),
         *_near_duplicates(index, found),
+        *_equal(index, found),
     ]
 
 
@@ -105,6 +108,17 @@ def _near_duplicates(index: Index, found: Findings) -> list[str]:
         verb = "looks like one" if count == 1 else "look like one"
         shown.append(f"warning: {count:,} of {len(index.where(split)):,} images of {split} {verb} of {other}: {_first(pairs, index)}")
     return shown or (["no near-duplicates across splits"] if len(index.splits) > 1 else [])
+
+
+def _equal(index: Index, found: Findings) -> list[str]:
+    shown = []
+    for split in index.splits:
+        for same_class, before, of_class in ((False, "warning: ", " of another class, so that one label is wrong"), (True, "", "")):
+            pairs = [f"{name} = {first}" for of_split, name, first, same in found.equal if (of_split, same) == (split, same_class)]
+            if pairs:
+                equals = "equals" if len(pairs) == 1 else "equal"
+                shown.append(f"{before}{counted(len(pairs), 'image')} of {split} {equals} an earlier one{of_class}: {_first(pairs, index)}")
+    return shown
 
 
 def _first(texts: list[str], index: Index) -> str:

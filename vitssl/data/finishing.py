@@ -20,6 +20,8 @@ SHOWN = 20  # bad images on the screen
 FLAT = 1 / 255  # standard deviation of pixels in [0, 1] below which there is nothing to see
 
 Records = list[tuple[Job, dict[str, Any]]]
+Signatures = dict[str, np.ndarray]  # of a split's images (N, D)
+Samples = dict[str, list[Sample]]  # those images
 
 
 def refuse_bad_images(out: Path, records: Records) -> None:
@@ -83,11 +85,16 @@ def _refuse_emptied(source: Source, index: Index) -> None:
 
 
 def find(source: Source, records: Records, progress: bool) -> findings.Findings:
-    """What was found while the shards were written, and which images are near-duplicates of another split's."""
+    """What was found while the shards were written, and which images are near-duplicates of another split's, or equal to one of theirs."""
     scaled = sum((Counter(record["scaled"]) for _, record in records), Counter())
     bad = [(job.split, source.splits[job.split][i], why) for job, record in records for i, why in record["left_out"]]
     left_out = [[split, sample.name, why.removeprefix(f"{_place(sample)}: ")] for split, sample, why in bad]
-    return findings.Findings(dict(scaled), left_out, _near_duplicates(source, records, progress))
+    signatures, samples = {}, {}  # of the images that were kept
+    for split in source.splits:
+        parts = [(job, record) for job, record in records if job.split == split]
+        signatures[split] = np.concatenate([np.load(job.signatures) for job, _ in parts])
+        samples[split] = [source.splits[split][i] for job, record in parts for i in _kept(job, record)]
+    return findings.Findings(dict(scaled), left_out, _near_duplicates(signatures, samples, progress), _equal(signatures, samples))
 
 
 def _place(sample: Sample) -> str:
@@ -95,21 +102,19 @@ def _place(sample: Sample) -> str:
     return sample.image if isinstance(sample.image, str) else sample.name
 
 
-def _near_duplicates(source: Source, records: Records, progress: bool) -> list[list]:
-    signatures: dict[str, np.ndarray] = {}
-    numbers: dict[str, np.ndarray] = {}  # of the images that were kept, within their split
-    for split in source.splits:
-        parts = [(job, record) for job, record in records if job.split == split]
-        signatures[split] = np.concatenate([np.load(job.signatures) for job, _ in parts])
-        numbers[split] = np.concatenate([_kept(job, record) for job, record in parts])
+def _near_duplicates(signatures: Signatures, samples: Samples, progress: bool) -> list[list]:
     compared = sum(len(signatures[split]) for split, _ in near_duplicates.pairs_of(list(signatures)))
     with pool.progress_bar("near-duplicates", compared, progress and compared > 0) as advance:
         found = list(near_duplicates.find(signatures, advance))
+    return [[a.split, samples[a.split][a.position].name, a.of_split, samples[a.of_split][a.of_position].name, a.likeness] for a in found]
 
-    def name(split: str, position: int) -> str:
-        return source.splits[split][int(numbers[split][position])].name
 
-    return [[a.split, name(a.split, a.position), a.of_split, name(a.of_split, a.of_position), a.likeness] for a in found]
+def _equal(signatures: Signatures, samples: Samples) -> list[list]:
+    found = []
+    for split, of_split in samples.items():
+        pairs = ((of_split[position], of_split[first]) for position, first in near_duplicates.equal(signatures[split]))
+        found += [[split, sample.name, first.name, sample.label == first.label] for sample, first in pairs]
+    return found
 
 
 def _kept(job: Job, record: dict[str, Any]) -> np.ndarray:

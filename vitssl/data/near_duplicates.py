@@ -1,4 +1,4 @@
-"""Images of one split that are near-duplicates of another split's: saved again, resized, cropped by a little.
+"""Images of one split that are near-duplicates of another split's: saved again, resized, cropped by a little; or equal to one of their own.
 
 A signature holds the low frequencies of an image, whatever its size: 8 x 8 of its brightness and 4 x 4 each of two colour differences,
 without its mean, weighted by the root of the frequency so that a horizon under a sky does not outweigh what stands on it, and
@@ -83,6 +83,15 @@ def find(by_split: dict[str, np.ndarray], advance: Callable[[int], None] = lambd
             for i in np.flatnonzero(likeness >= _threshold(images @ sample.T)):
                 yield NearDuplicate(split, start + int(i), of_split, int(nearest[i]), round(float(likeness[i]), 4))
             advance(len(images))
+
+
+def equal(signatures_ND: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Positions of images that are equal to an earlier one of their split, each with that of the first such; of one colour none is."""
+    first: dict[bytes, int] = {}
+    for position, signature in enumerate(np.round(signatures_ND, 3) + 0.0):  # -0.0 is 0.0
+        before = first.setdefault(signature.tobytes(), position)
+        if before != position and signature.any():
+            yield position, before
 
 
 def _nearest(images: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
