@@ -45,6 +45,14 @@ def test_the_shares_are_stratified_and_complete(tmp_path):
     assert per_class(open_source(f"folder:{root}?test=0.9"), "test") == [45, 6, 1]  # never all
 
 
+def test_what_systems_leave_behind_is_no_class_and_no_image(tmp_path):
+    root = flat(tmp_path / "photos", cat=5, dog=5)
+    before = names(open_source(f"folder:{root}?test=0.2"))
+    flat(root, **{"__MACOSX": 3, "@eaDir": 3, ".trash": 3, "cat/__MACOSX": 2, "cat/.thumbnails": 2})
+    (root / "cat" / "._000.jpg").touch()
+    assert names(open_source(f"folder:{root}?test=0.2")) == before
+
+
 def test_the_shares_depend_on_names_and_seed_alone(tmp_path):
     first = names(open_source(f"folder:{flat(tmp_path / 'photos', cat=50, dog=20)}?test=0.2&val=0.1&seed=0"))
     assert {split: len(listed) for split, listed in first.items()} == {"train": 49, "test": 14, "val": 7}

@@ -17,7 +17,7 @@ from pathlib import Path
 from vitssl.config import ConfigError
 from vitssl.data import lists
 from vitssl.data.samples import UNLABELLED, Options, Sample, Source
-from vitssl.data.splits import HELD_OUT, TRAIN, UNLABELED, first_named, spelled, split_folders, subfolders, unlabeled_folders
+from vitssl.data.splits import HELD_OUT, TRAIN, UNLABELED, first_named, is_hidden, spelled, split_folders, subfolders, unlabeled_folders
 from vitssl.words import counted, has_control
 
 UNREAD = (".heic", ".heif", ".jxl", ".dng", ".cr2", ".nef", ".arw")  # of photos, in formats that are not read
@@ -161,7 +161,7 @@ def _walk(root: Path, folder: Path) -> Iterator[str]:
 
 
 def walk_images(folder: str | Path, above: tuple[str, ...] = ()) -> Iterator[tuple[str, list[str]]]:
-    """A folder and those below it, each with the names of its images, sorted; what begins with a dot is left out, and links are followed,
+    """A folder and those below it, each with the names of its images, sorted; what is hidden is left out, and links are followed,
     but for those to a folder ``above``, which have no end.
 
     Raises:
@@ -170,7 +170,7 @@ def walk_images(folder: str | Path, above: tuple[str, ...] = ()) -> Iterator[tup
     if (real := os.path.realpath(folder)) in above:
         return
     with os.scandir(folder) as found:
-        entries = sorted((entry for entry in found if not entry.name.startswith(".")), key=lambda entry: entry.name)
+        entries = sorted((entry for entry in found if not is_hidden(entry.name)), key=lambda entry: entry.name)
     yield str(folder), [entry.name for entry in entries if entry.name.lower().endswith(IMAGE_ENDINGS) and not entry.is_dir()]
     for entry in entries:
         if entry.is_dir():
@@ -206,8 +206,8 @@ def other_endings(root: str | Path) -> Counter[str]:
     """How many files of each ending a folder holds that are not taken for images, such as .heic, or .txt; hidden ones are left out."""
     endings: Counter[str] = Counter()
     for parent, names, files in os.walk(root):
-        names[:] = [name for name in names if not name.startswith(".")]
-        found = (Path(parent, name).suffix.lower() or name for name in files if not name.startswith("."))
+        names[:] = [name for name in names if not is_hidden(name)]
+        found = (Path(parent, name).suffix.lower() or name for name in files if not is_hidden(name))
         endings.update(ending for ending in found if ending not in IMAGE_ENDINGS)
     return endings
 

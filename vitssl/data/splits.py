@@ -9,6 +9,7 @@ TRAIN = ("train", "training")
 HELD_OUT = ("test", "testing", "val", "valid", "validation")  # the first that exists is the test split, the next one the split "val"
 UNLABELED = "unlabeled"
 UNLABELED_SPELLINGS = (UNLABELED, "unlabelled")
+LEFT_BEHIND = ("__MACOSX", "@eaDir")  # folders that are in archives made on a Mac, and on a Synology
 
 
 def spelled(name: str) -> str:
@@ -19,8 +20,13 @@ def spelled(name: str) -> str:
     return lower if lower in TRAIN + HELD_OUT else name
 
 
+def is_hidden(name: str) -> bool:
+    """Is a file or folder of this name nobody's data?"""
+    return name.startswith(".") or name in LEFT_BEHIND
+
+
 def subfolders(path: Path) -> list[str]:
-    return sorted(entry.name for entry in os.scandir(path) if entry.is_dir() and not entry.name.startswith("."))
+    return sorted(entry.name for entry in os.scandir(path) if entry.is_dir() and not is_hidden(entry.name))
 
 
 def split_folders(root: Path, names: tuple[str, ...]) -> list[str]:
