@@ -57,7 +57,15 @@ def _as_timm(trained: Trained, classifier: bool) -> tuple[nn.Module, timm_names.
 def _to_timm(trained: Trained, out: Path, classifier: bool) -> str:
     network, architecture = _as_timm(trained, classifier)
     state.save(out, network.state_dict())
-    return f"model = {architecture.call()}; model.load_state_dict(torch.load({str(out)!r}))"
+    return _loaded(architecture, f"torch.load({str(out)!r})", trained)
+
+
+def _loaded(architecture: timm_names.Architecture, tensors: str, trained: Trained) -> str:
+    """The Python that makes timm's model of a file's tensors, and the transform of the images that it was evaluated on."""
+    size, crop = trained.run.data.image_size, trained.run.data.eval_crop
+    mean, std = (tuple(round(value, 6) for value in values) for values in (trained.mean, trained.std))
+    transform = f"timm.data.create_transform({size}, interpolation='bicubic', mean={mean}, std={std}, crop_pct={crop})"
+    return f"model = {architecture.call()}; model.load_state_dict({tensors}); model.eval(); transform = {transform}"
 
 
 def _facts(trained: Trained, classifier: bool) -> dict[str, str]:
@@ -81,7 +89,7 @@ def _to_safetensors(trained: Trained, out: Path, classifier: bool) -> str:
     write_atomically(out, safetensors.save(tensors, _facts(trained, classifier)))
     tensors_of_file = f"safetensors.torch.load_file({str(out)!r})"
     same = timm_names.same_in_timm(trained.run, len(trained.classes) if classifier else 0)
-    return tensors_of_file if same is None else f"model = {same.call()}; model.load_state_dict({tensors_of_file})"
+    return tensors_of_file if same is None else _loaded(same, tensors_of_file, trained)
 
 
 def _to_huggingface(trained: Trained, out: Path, classifier: bool) -> str:
@@ -104,7 +112,8 @@ def _to_huggingface(trained: Trained, out: Path, classifier: bool) -> str:
     write_atomically(out / "model.safetensors", safetensors.save(network.state_dict(), _facts(trained, classifier)))
     write_json(out / "config.json", content)
     (out / "README.md").write_text(card.text(trained.folder, classifier))
-    return f"timm.create_model('local-dir:{out}', pretrained=True)"
+    transform = "timm.data.create_transform(**timm.data.resolve_model_data_config(model))"
+    return f"model = timm.create_model({f'local-dir:{out}'!r}, pretrained=True).eval(); transform = {transform}"
 
 
 def _to_onnx(trained: Trained, out: Path, classifier: bool) -> str:
