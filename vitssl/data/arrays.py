@@ -94,6 +94,8 @@ def read_npz(file: Path) -> dict[str, Arrays]:
         raise ConfigError(f"{file}: there is no such file")
     splits = {}
     try:
+        if not zipfile.is_zipfile(file):  # numpy would advise to allow pickles, which run code
+            raise ValueError("it is no zip archive")
         with np.load(file) as content:
             keys = list(content.files)
             for key in (key for key in content.files if key.endswith("_images")):
@@ -114,6 +116,8 @@ def _array(content: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
         version = np.lib.format.read_magic(stream)
         read_head = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, dtype = read_head(stream)
+    if dtype.hasobject:
+        raise ValueError(f"{key} holds Python objects, not numbers")
     size = math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or size > part.file_size:
         raise ValueError(f"{key} of shape {shape} is cut short")

@@ -189,11 +189,13 @@ def read_index(folder: str | Path) -> Index:
 def _read_samples(path: Path, sha256: Any) -> dict[str, np.ndarray]:
     """The columns of `samples.npy`, still on the disk."""
     try:
-        if hash_file(path) != sha256:
-            raise ConfigError(f"{path}: altered, its sha256 is not the one that {INDEX_FILE} states; {REBUILD}")
-        rows = np.lib.format.open_memmap(path, mode="r")  # never a pickle
+        found = hash_file(path)
     except FileNotFoundError:
         raise ConfigError(f"{path}: missing; copy it too, it is a part of {INDEX_FILE}, or {REBUILD}") from None
+    if found != sha256:
+        raise ConfigError(f"{path}: altered, its sha256 is not the one that {INDEX_FILE} states; {REBUILD}")
+    try:
+        rows = np.lib.format.open_memmap(path, mode="r")  # never a pickle
     except (ValueError, TypeError, OverflowError, EOFError, SyntaxError, tokenize.TokenError) as error:  # its header is Python
         raise ConfigError(f"{path}: damaged ({str(error).partition(chr(10))[0]}); {REBUILD}") from None
     return {name: rows[name] for name in rows.dtype.names or ()}
