@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from jobs import sweep_files
-from jobs.overrides import CLI, OTHERS, RUN_FIELDS, Overrides, Setting, check, settings
+from jobs import axis_values, sweep_files
+from jobs.overrides import CLI, RUN_FIELDS, Overrides, Setting, check, settings
 from vitssl.config import ConfigError, Run, fill, merge, read_yaml, unknown
-from vitssl.config.base import closest
 from vitssl.config.merging import UNSET
 from vitssl.config.suggestions import names
 from vitssl.config.sweep import Arm, Quantity, Resources, SweepFile
@@ -88,8 +87,8 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
         spec.arms[name].published = value
     _check_arms(spec)
     stages = {name: list(arm.stages) for name, arm in spec.arms.items()}
-    every_axis = {str(name): _axis(name, values, file) for name, values in _mapping(axes, "axes", file).items()}
-    added = _added_axes(cli.axes, every_axis, [stage for names in stages.values() for stage in names])
+    every_axis = {str(name): axis_values.read(name, values, file) for name, values in axis_values.mapping(axes, "axes", file).items()}
+    added = axis_values.added(cli.axes, every_axis, [stage for names in stages.values() for stage in names])
     every_axis, spec.added_axes = every_axis | added, list(added)
     _check_names(spec, every_axis)
     spec.axes = {name: _pick_values(name, values, spec, everything) for name, values in every_axis.items()}
@@ -126,12 +125,6 @@ def on_one_node(spec: Spec) -> None:
 def _pop_published(arms: Any) -> dict[str, Any]:
     by_name = arms if isinstance(arms, dict) else {}
     return {str(name): arm.pop("published") for name, arm in by_name.items() if isinstance(arm, dict) and "published" in arm}
-
-
-def _mapping(value: Any, path: str, file: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ConfigError(f"{value!r} is not a mapping of names; write {{name: value}}", path, file)
-    return value
 
 
 def _check_arms(spec: Spec) -> None:
@@ -181,61 +174,9 @@ def _check_layers(spec: Spec, stages: list[str]) -> None:
         fill(Run, fields, where=f"{spec.file}: {path}")
     for axis, values in spec.axes.items():
         if all([setting.key for setting in chosen] == [axis] for chosen in values.values()):  # a list of values
-            _check_head(axis, stages, spec.place(f"axes.{axis}"))
+            axis_values.check_head(axis, stages, spec.place(f"axes.{axis}"))
         for label, setting in ((label, setting) for label, chosen in values.items() for setting in chosen):
             setting.check(stages, f"{spec.place(f'axes.{axis}')}: axes.{axis}.{label}")
-
-
-def _axis(name: str, values: Any, file: str) -> dict[Any, dict[str, Any]]:
-    """{label: fields}: a list gives values of the field that the axis is named after, a mapping names sets of fields."""
-    path = f"axes.{name}"
-    if isinstance(values, list) and len({_label(value) for value in values}) < len(values):
-        raise ConfigError(f"{values} names a value twice", path, file)
-    if isinstance(values, list) and values:
-        return {_label(value): {name: value} for value in values}
-    if isinstance(values, dict) and values:
-        if name in RUN_FIELDS and (field := next((key for key, value in values.items() if isinstance(value, list)), None)) is not None:
-            raise ConfigError(f"a list names the values of one field; write axes.{name}.{field}=[...] for an axis of them", path, file)
-        return {key: _mapping({} if fields is None else fields, f"{path}.{key}", file) for key, fields in values.items()}
-    one = f"; write [{values}]" if isinstance(values, int | float | str) else ""
-    raise ConfigError(f"expected a list of values or a mapping of names to fields, not {values!r}{one}", path, file)
-
-
-def _added_axes(asked: dict[str, Any], of_file: dict[str, dict], stages: list[str]) -> dict[str, dict[Any, dict[str, Any]]]:
-    """The command line's axes that the file does not have."""
-    added = {}
-    for name, values in asked.items():
-        place = f"axes.{name}"
-        if name not in of_file:
-            if isinstance(values, list):
-                _check_field(name, of_file, stages)
-            added[name] = _axis(name, values, CLI)
-        elif isinstance(values, dict):
-            choice = ", ".join(map(str, of_file[name]))
-            raise ConfigError(f"the file has an axis of this name; choose of {choice}, or give yours another name", place, CLI)
-    return added
-
-
-def _check_field(axis: str, of_file: dict[str, dict], stages: list[str]) -> None:
-    """A list of values is of the field that the axis is named after."""
-    _check_head(axis, stages, CLI)
-    try:
-        for setting in settings({axis: UNSET}):
-            setting.check(stages, CLI)
-    except ConfigError as error:
-        if near := closest(axis, list(of_file)):
-            raise unknown(axis, of_file, f"axes.{axis}", CLI, also=near) from None
-        raise ConfigError(error.reason, f"axes.{axis}", CLI) from None
-
-
-def _check_head(axis: str, stages: list[str], where: str) -> None:
-    if (head := axis.partition(".")[0]) in OTHERS and head not in stages:
-        reason = f"{head} is not a field of a run, and an axis is of such a field, for example axes.optim.lr=[1e-3,1e-4]"
-        raise ConfigError(reason + ("; arms=[...] chooses arms" if head == "arms" else ""), f"axes.{axis}", where)
-
-
-def _label(value: Any) -> Any:
-    return value if isinstance(value, (int, float, str, bool)) else str(value)
 
 
 def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
@@ -280,7 +221,7 @@ def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
 def _pick_values(name: str, values: dict[Any, dict], spec: Spec, everything: bool) -> dict[Any, list[Setting]]:
     asked = None if name in spec.added_axes else spec.overrides.axes.get(name)
     if asked is not None and all(fields == {name: label} for label, fields in values.items()):
-        values = _axis(name, asked, CLI)
+        values = axis_values.read(name, asked, CLI)
         asked = list(values)
     by_text = {str(label): label for label in values}
     for label in asked or ():

@@ -50,7 +50,10 @@ WRONG = [
     ("submit sweep.yaml evals.knn.k=3", "evals.knn.type: the type is not named; write 'evals={knn: {type: knn, k: 3}}'"),
     ("submit sweep.yaml evals.probe.l2=0.1", "evals.probe.type: the type is not named; write 'evals={probe: {type: linear, l2: 0.1}}'"),
     ("submit sweep.yaml select=optim.lr", "select: optim.lr has one value here, of which nothing is chosen; add axes.optim.lr=[...]"),
-    ("submit sweep.yaml 'axes.cost=[equal epochs]'", "axes.cost: 'cost' is not known (did you mean equalize?)"),
+    (
+        "submit sweep.yaml 'axes.cost=[equal epochs]'",
+        "axes.cost: the file has no axis 'cost', which 'axes.cost={equal epochs: {}, equal MACs: {equalize: macs}}' adds",
+    ),
     ("submit sweep.yaml backbone.embed_dim=100 backbone.num_heads=3", "3 does not divide embed_dim=100; embed_dim=96 would do"),
     ("submit sweep.yaml train.objectives.lut.mask_ratio=0.3", "on in none of these Runs; train.objectives.lut={} switches it on"),
     ("vitssl export runs/example/scratch", "required: out (file), --to (timm, safetensors, huggingface or onnx); vitssl export"),
