@@ -62,6 +62,18 @@ def test_a_folder_is_walked_and_every_image_is_a_row(trained, photos, tmp_path, 
         assert row["class"] == "ab"[int(expected.argmax())] and row["probability"] == row[row["class"]]
 
 
+def test_another_checkpoint_is_taken_where_it_is_named(trained, photos, capsys) -> None:
+    content = state.read(trained / state.LAST)
+    state.save(trained / state.BEST, content | {"model": {name: value + 0.1 for name, value in content["model"].items()}})
+    network = vitssl.load(trained, state.BEST)
+    assert cli.main(["predict", str(trained), str(photos / "b.png"), "--checkpoint", "best.pt"]) == 0
+    best, expected = capsys.readouterr().out.split()[1:3], network.predict(photos / "b.png")[0]
+    assert best == ["ab"[int(expected.argmax())], f"{expected.max():.3f}"]
+    assert not torch.allclose(expected, vitssl.load(trained).predict(photos / "b.png")[0], atol=1e-3)
+    assert cli.main(["predict", str(trained), str(photos), "--checkpoint", "epoch-3.pt"]) == 2
+    assert capsys.readouterr().err == f"error: {trained} has no epoch-3.pt; its checkpoints: best.pt, last.pt\n"
+
+
 def test_hidden_files_other_files_and_links_upwards_are_left_out(trained, photos, tmp_path, capsys) -> None:
     out = tmp_path / "out.csv"
     (photos / "deep" / "IMG_0.HEIC").touch()

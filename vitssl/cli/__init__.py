@@ -57,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     add("images", nargs="+", type=Path, help="image files, or folders of images at any depth")
     add("--csv", type=Path, metavar="OUT", help="a new file with a row for each image: path, class, probability, and one column per class")
     add("--ema", action="store_true", help="by the averaged weights, which a run with loop.ema_decay keeps")
+    add("--checkpoint", default="last.pt", help="a file of the run folder, for example best.pt")
     add = command(commands, "cost", _cost, "MACs and parameters of a run, before or after it was trained")
     add("runs", nargs="+", type=Path, metavar="run", help="run folder or run.yaml")
     add("--classes", type=numbers, help="comma-separated numbers of classes, one for each run, where their shards do not exist yet")
@@ -167,7 +168,7 @@ def _predict(arguments: argparse.Namespace) -> int:
     from vitssl.evaluate import load
     from vitssl.predict import check_runs, predict
 
-    runs = [load(folder, ema=arguments.ema) for folder in folders]
+    runs = [load(folder, arguments.checkpoint, ema=arguments.ema) for folder in folders]
     check_runs(runs)
     for folder in folders:
         note_unfinished(folder)
