@@ -234,15 +234,16 @@ def test_energy_is_drawn_for_every_column(sweep, emissions_record):
     assert drawn[1] == pytest.approx({("GPU", 0): 12.0, ("CPU", 0): 2.4, ("RAM", 0): 0.6})
 
 
-def test_labels_keep_clear_of_each_other():
+@pytest.mark.parametrize("step", [0.02, 0.2])
+def test_labels_keep_clear_of_each_other_or_there_are_none(step: float):
     figure = Figure(figsize=(4, 3), layout="constrained")
     axis = figure.subplots()
     axis.plot([0.0, 1.0], [0.0, 1.0], "o")
-    points = [label_placement.Point(0.5 + 0.02 * i, 0.5 + 0.01 * i, 0.01, 0.01, f"arm number {i}", "black") for i in range(5)]
-    label_placement.place_all(figure, [(axis, points, [(0.45, 0.45), (0.6, 0.6)])])
+    points = [label_placement.Point(0.1 + step * i, 0.1 + step * i, 0.01, 0.01, f"arm number {i}", "black") for i in range(5)]
+    assert label_placement.place_all(figure, [(axis, points, [(0.1, 0.1), (0.6, 0.6)])]) == (step == 0.2)
     figure.canvas.draw()
     boxes = [text.get_window_extent() for text in axis.texts]
-    assert len(boxes) == 5
+    assert len(boxes) == (5 if step == 0.2 else 0)
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
 
 

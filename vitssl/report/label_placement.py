@@ -1,8 +1,8 @@
-"""Labels beside points, placed so that they overlap neither each other nor the points."""
+"""Labels beside points, where there is room for them: they cover neither each other nor the points."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 
@@ -12,10 +12,11 @@ from matplotlib.figure import Figure
 Line = Sequence[tuple[float, float]]  # corners, in data coordinates
 Box = tuple[float, float, float, float]  # px: left, bottom, right, top; matplotlib's Bbox is a hundred times slower to compare
 SIZE_PT = 8.0
+COVERED = 0.1  # of a label's box, by what stands there or beyond the axes, that it can be read with
 STEPS = 50  # boxes that stand for a part of a line
 # right, left, above, below and the corners, near first; in points
 AROUND = ((1, 0.4), (1, -1), (-1, 0.4), (-1, -1), (0, 1), (0, -1.4), (0, 1.8))
-OFFSETS = [(dx * r, dy * r) for r, (dx, dy) in product((7, 14, 22, 32), AROUND)]
+OFFSETS = [(dx * r, dy * r) for r, (dx, dy) in product((7, 14), AROUND)]  # farther away it is not seen whose they are
 
 
 @dataclass(frozen=True)
@@ -30,18 +31,27 @@ class Point:
     colour: str
 
 
-def place_all(figure: Figure, panels: list[tuple[Axes, list[Point], Line]]) -> None:
-    """Annotate the points of every panel, clear of the line that is drawn through it."""
+def place_all(figure: Figure, panels: list[tuple[Axes, list[Point], Line]]) -> bool:
+    """Annotate the points of every panel, clear of the line that is drawn through it; nothing, where a label would cover something.
+
+    Returns:
+        Is there room for all of them?
+    """
     figure.draw_without_rendering()  # fixes limits and layout
-    for axis, points, line in panels:
-        place(axis, points, line)
+    placed = [(axis, point, found) for axis, points, line in panels for point, found in _places(axis, points, line)]
+    if any(found is None for *_, found in placed):
+        return False
+    for axis, point, (dx, dy) in placed:
+        look = {"color": point.colour, "size": SIZE_PT, "ha": _side(dx), "va": "center"}
+        axis.annotate(point.text, (point.x, point.y), (dx, dy), textcoords="offset points", **look)
+    return True
 
 
-def place(axis: Axes, points: list[Point], line: Line = ()) -> None:
-    """Annotate the points of a figure that was drawn, far labels with a line to their point.
+def _places(axis: Axes, points: list[Point], line: Line) -> Iterator[tuple[Point, tuple[float, float] | None]]:
+    """Where the label of each point goes, relative to it; None where it would cover something.
 
-    Greedy, from the top: for each label the first offset at which its box is inside the axes and clear of points, error bars,
-    labels and of the drawn ``line``; where there is none, the one that overlaps least.
+    Greedy, from the top: for each the first offset at which its box is inside the axes and clear of points, error bars, labels and of the
+    drawn ``line``, or all but clear: the one that overlaps least.
     """
     point_px, inside = axis.figure.dpi / 72, axis.get_window_extent().extents
     taken = [box for point in points for box in _marks(axis, point, 4 * point_px)] + _along(axis, line, point_px)
@@ -49,12 +59,10 @@ def place(axis: Axes, points: list[Point], line: Line = ()) -> None:
         width, height = _size_px(axis, point.text)
         centre = axis.transData.transform((point.x, point.y))
         boxes = [_box(centre, dx * point_px, dy * point_px, width, height) for dx, dy in OFFSETS]
-        best = min(range(len(OFFSETS)), key=lambda i: _clash(boxes[i], taken, inside))  # the first of equals
+        clashes = [_clash(box, taken, inside) for box in boxes]
+        best = clashes.index(min(clashes))  # the first of equals
         taken.append(boxes[best])
-        dx, dy = OFFSETS[best]
-        line = {"arrowstyle": "-", "color": point.colour, "linewidth": 0.5, "shrinkB": 3} if max(abs(dx), abs(dy)) > 14 else None
-        look = {"color": point.colour, "size": SIZE_PT, "ha": _side(dx), "va": "center", "arrowprops": line}
-        axis.annotate(point.text, (point.x, point.y), OFFSETS[best], textcoords="offset points", **look)
+        yield point, OFFSETS[best] if clashes[best] <= COVERED * width * height else None
 
 
 def _marks(axis: Axes, point: Point, size_px: float) -> list[Box]:

@@ -9,13 +9,15 @@ from statistics import mean
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from vitssl.report.across import EQUAL
 from vitssl.report.collect import Cell
 from vitssl.report.costs import UNEQUAL, doubt, uncounted
 from vitssl.report.energy_sources import metered
 from vitssl.report.grid import SEED, Grid
-from vitssl.report.label_placement import Point, place_all
+from vitssl.report.label_placement import SIZE_PT, Point, place_all
 from vitssl.report.panels import is_wide, log_x, panels
 from vitssl.report.rows import Row, cost_of
 from vitssl.report.schedule import training_macs
@@ -43,6 +45,7 @@ def _spent(name: str, cell: Cell) -> float:
 
 
 EXACT = "accuracy_vs_macs"
+LINE_IN = 0.19  # height of a legend's line, inches
 COSTS = {
     EXACT: Cost("PMACs", lambda grid: "PMACs of training", _exact),
     "accuracy_vs_energy": Cost("kWh", lambda grid: "kWh per model, tracked", partial(_spent, "energy_kwh")),
@@ -90,7 +93,9 @@ def against(grid: Grid, name: str) -> Plot | None:
         labelled.append((axis, points, line))
     if grid.of_one_set:
         _same_limits([axis for axis, *_ in labelled])
-    place_all(figure, labelled)
+    if not place_all(figure, labelled):
+        shown = [model.row for models in drawn.values() for model in models]
+        _add_legend(figure, grid, [row for row in grid.rows if row in shown], len(drawn))
     return _caption(grid, label, name, list(drawn)), figure
 
 
@@ -142,6 +147,14 @@ def _draw(axis: Axes, grid: Grid, model: Model, factor: float) -> Point:
         axis.scatter(x, y, s=14, alpha=0.5, linewidths=0, color=style["color"])
     axis.errorbar(mean(x), mean(y), xerr=std(x) or None, yerr=std(y), markersize=6, capsize=2.5, elinewidth=1, **style)
     return Point(mean(x), mean(y), std(x) or 0.0, std(y) or 0.0, grid.label(model.row), INK)
+
+
+def _add_legend(figure: Figure, grid: Grid, rows: list[Row], panel_count: int) -> None:
+    """Name the rows below the plot, whose height stays: where there is no room for their names beside the points."""
+    handles = [Line2D([], [], linestyle="", markersize=6, label=grid.label(row), **look(grid, row)) for row in rows]
+    across = 2 * min(panel_count, 2)
+    figure.set_figheight(figure.get_figheight() + LINE_IN * -(-len(rows) // across))
+    figure.legend(handles=handles, loc="outside lower left", ncols=across, fontsize=SIZE_PT)
 
 
 def _limit_x(axis: Axes, costs: list[float]) -> None:
