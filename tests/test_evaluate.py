@@ -128,7 +128,8 @@ def test_the_commands_refuse_a_pretraining_run(
 ) -> None:
     (pretrained / "done.json").write_text('{"step": 0, "epochs": 0.0}')
     command, *files = words
-    assert cli.main([command, str(pretrained), *files]) == 2
+    Image.effect_noise((20, 20), 90).save(pretrained / "one.png")
+    assert cli.main([command, str(pretrained), *(str(pretrained / file) for file in files)]) == 2
     output = capsys.readouterr()
     assert output.err.startswith(f"error: {pretrained}: {message}") and output.err.count("\n") == 1
     assert not output.out

@@ -217,7 +217,7 @@ def test_facts_count_images_to_test_on_that_are_trained_on(place: Path) -> None:
     run = Run(data=Data(shards=str(folder)), objectives=Objectives(mae=MaeConfig()))
     assert "near_duplicates" not in shards.facts(run), "not looked for"
     pairs = [("test", "1", "train"), ("test", "2", "train"), ("test", "2", "unlabeled"), ("test", "3", "unlabeled"), ("val", "4", "train")]
-    findings.write(folder, findings.Findings({}, [], [[split, name, other, "x", 0.99] for split, name, other in pairs]))
+    findings.write(folder, findings.Findings({}, [], [[split, name, other, "x", 0.99] for split, name, other in pairs], []))
     assert shards.facts(run).items() >= {"near_duplicates": 2, "near_duplicates_unlabelled": 0}.items()
     run.data.train_split = "train+unlabeled"
     assert shards._near_duplicates(run, shards.index_of(folder)) == {"near_duplicates": 2, "near_duplicates_unlabelled": 1}

@@ -15,6 +15,7 @@ import pytest
 
 from vitssl import config
 from vitssl.config import Run, Site
+from vitssl.report import style
 
 SITE = dataclasses.asdict(Site(name="cluster", gpu="RTX A5000", price_per_gpu_hour=0.5, currency="EUR", country="DEU"))
 STAGES = {
@@ -26,6 +27,19 @@ STAGES = {
 }
 MACS = {"classify": 1_258_219_584, "mae": 425_600_000, "simclr": 1_258_219_584}
 PARAMS = {"classify": 5_526_346, "mae": 5_850_000, "simclr": 5_600_000}
+
+
+@pytest.fixture(autouse=True)
+def figures_for_pages(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Reports have their figures as a page shows them alone: PNG and PDF, which tests that ask for ``all_files`` look at, take longest."""
+    files = style.FILES
+    monkeypatch.setattr(style, "FILES", {})
+    return files
+
+
+@pytest.fixture
+def all_files(figures_for_pages: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(style, "FILES", figures_for_pages)
 
 
 def _write(path: Path, value: Any) -> None:

@@ -91,6 +91,7 @@ def test_a_run_that_several_columns_share_is_one_line_without_their_name(masked)
     assert list(lines(folder)[0]) == ["ssat, pretrain"]
 
 
+@pytest.mark.usefixtures("all_files")
 @pytest.mark.parametrize(("count", "rows"), but_for_a_release([(4, 4), (28, analyses.MOST_ROWS)], [(28, analyses.MOST_ROWS)]))
 def test_selections_are_pictures_of_the_first_seed_of_every_arm(masked, count: int, rows: int):
     folder = masked()

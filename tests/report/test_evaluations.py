@@ -98,6 +98,7 @@ def test_of_many_classes_the_worst_ten_are_shown_and_no_picture_of_very_many(cha
     assert [len(table.rows) for table in evaluations.per_class(grid)] == [10] and evaluations.confusion_plot(grid) is None
 
 
+@pytest.mark.usefixtures("all_files")
 def test_the_page_shows_both_and_a_metric_of_an_evaluator_ranks_the_arms(chain):
     page = report.write(chain).read_text()
     assert "<h2>Evaluations</h2>" in page and "macro F1 %" in page and (chain / "report" / "confusion.png").is_file()

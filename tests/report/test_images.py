@@ -205,13 +205,20 @@ def test_what_images_add_has_the_metric_for_its_mean():
         assert parts(saved).mean() == pytest.approx(measured[name], rel=1e-5), name
 
 
+@pytest.fixture(scope="module")
+def draws() -> list[Predictions]:
+    """2,000 other draws of the images."""
+    saved, p_NK = drawn()
+    rng, N = np.random.default_rng(1), len(saved.labels_N)
+    return [subset(saved, p_NK, rng.integers(N, size=N)) for _ in range(2000)]
+
+
 @pytest.mark.parametrize("name", PARTS)
-def test_its_spread_is_that_of_the_metric_over_other_draws_of_the_images(name):
+def test_its_spread_is_that_of_the_metric_over_other_draws_of_the_images(name, draws):
     """Against a bootstrap: to the share that 2,000 draws and the linearisation leave. It is too wide for ECE, whose bins are near 0: more
     draws of these fold over."""
-    saved, p_NK = drawn()
-    draw, N = np.random.default_rng(1), len(saved.labels_N)
-    again = [PARTS[name](subset(saved, p_NK, draw.integers(N, size=N))).mean() for _ in range(2000)]
+    saved, _ = drawn()
+    N, again = len(saved.labels_N), [PARTS[name](other).mean() for other in draws]
     low, high = (1.0, 1.3) if name == "ece" else (0.93, 1.07)
     assert low < PARTS[name](saved).std(ddof=1) / sqrt(N) / np.std(again) < high
 

@@ -44,6 +44,7 @@ def test_the_first_line_names_what_is_compared_and_no_axis_of_one_value(sweep):
     assert compared(lay_out(collect(several))) == "2 arms (scratch, ssat) over cost low, high; seeds 0, 1."
 
 
+@pytest.mark.usefixtures("all_files")
 def test_a_report_has_every_file_and_needs_no_other(table_3):
     page = report.write(table_3(notes=["55 h where the other rows imply 52"]))
     names = {path.name for path in page.parent.iterdir()}

@@ -189,6 +189,7 @@ def test_runs_without_times_have_no_curves_over_it(sweep):
 # ----------------------------------------------------------------------------------------------------------- in the page
 
 
+@pytest.mark.usefixtures("all_files")
 def test_plots_take_the_pages_colours_and_files_stand_on_white(sweep):
     page = report.write(sweep(TOP1, {"seed": [0, 1]}, columns=None, arms=ARMS))
     inline = re.search(r"<svg.*?</svg>", page.read_text(), re.S)[0]

@@ -23,7 +23,9 @@ DARK_COLOURS = (  # the same on a dark page
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h")
 INK, SOFT, LINE, PAPER = "#1c1d1f", "#5d6168", "#dcdcda", "#ffffff"
 WHITE = "#fffffe"  # on a picture, in every theme
-KINDS = ("svg", "png", "pdf")  # of the files of a plot
+# the files of a plot besides the page's SVG, and how they are saved
+FILES = {"png": {"dpi": 200}, "pdf": {"metadata": {"CreationDate": None, "Creator": None, "Producer": None}}}
+KINDS = ("svg", *FILES)
 FADED = 0.4  # how strongly the last value of an axis is drawn, where an arm has several
 THEME = {INK: "--ink", SOFT: "--soft", LINE: "--line", PAPER: "--paper"} | {colour: f"--arm-{i}" for i, colour in enumerate(COLOURS)}
 STYLE = {
@@ -55,8 +57,8 @@ def save(figure: Figure, path: Path) -> str:
     with rc_context(STYLE):
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
         figure.set_layout_engine("none")  # it stands, and takes longer than drawing
-        figure.savefig(path.with_suffix(".png"), dpi=200)
-        figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None, "Creator": None, "Producer": None})
+        for kind, options in FILES.items():
+            figure.savefig(path.with_suffix(f".{kind}"), **options)
     svg = out.getvalue()[out.getvalue().index("<svg") :]
     path.with_suffix(".svg").write_text(svg)
     return themed(svg)
