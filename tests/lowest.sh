@@ -8,7 +8,7 @@ folder=$(realpath --canonicalize-missing "${1:?usage: bash tests/lowest.sh FOLDE
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tests=(
-    tests/test_imports.py                                  # of every module
+    tests/test_imports.py::test_every_module_is_importable
     tests/backbones/test_{vit,swin,resnet,norms}.py        # timm, collectives
     tests/test_train.py::test_golden_loss_curve            # torch, tensorboard
     tests/test_evaluate.py                                 # pillow
