@@ -19,7 +19,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from jobs.graph import Graph, Job
-from jobs.shards import ROOT, facts, folders_of, images_trained
+from jobs.shards import ROOT, facts, folders_of, images_worked
 from jobs.sweep import Spec
 from vitssl.config import SCHEMA, ConfigError, Run, Site, active, active_views, checkpoints, read_yaml, save, unstarted
 from vitssl.config.evals import evals_of, pending
@@ -247,7 +247,7 @@ def write_sweep(spec: Spec, graph: Graph, launch: Launch) -> None:
         "axes": {name: list(values) for name, values in spec.axes.items()},
         "arms": arms,
         "cells": cells,
-        "work": {job.name: {"images": images_trained(job.run), "architecture": architecture(job.run)} for job in graph.jobs},
+        "work": {job.name: {"images": images_worked(job.run), "architecture": architecture(job.run)} for job in graph.jobs},
         "resources": dataclasses.asdict(spec.resources),
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }

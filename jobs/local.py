@@ -24,7 +24,7 @@ from jobs.folders import Launch, error_of, is_done, is_trained, status_command, 
 from jobs.graph import Graph, Job
 from jobs.node import NodeInfo, report_command, start
 from jobs.slots import WHOLE, Slot, slots
-from jobs.time_left import Seen, Work, remaining, seen_of, work
+from jobs.time_left import Seen, Work, remaining, seen_of, time_of, work
 from vitssl.config import ConfigError
 from vitssl.files import busy_file, read_json, write_json
 from vitssl.words import about, counted
@@ -121,7 +121,7 @@ def _run_all(jobs: list[Job], launch: Launch, stopper: Stopper, console: Console
             ready = [job for job in waiting if not any(id(parent) in unfinished for parent in job.parents)]
             for job in ready[: 0 if stopper.asked else len(free)]:
                 waiting.remove(job)
-                beside = [remaining(other.job) for other in running.values() if not is_done(other.job)]
+                beside = [remaining(other.job).begun for other in running.values() if not is_done(other.job)]
                 after = [remaining(other) for other in waiting if not is_done(other)]
                 place = Place(f"[{len(jobs) - len(waiting)}/{len(jobs)}]", job, beside, after, seen, width, free.pop(0))
                 running[pool.submit(_run_job, job, place, launch, stopper, console)] = place
@@ -168,9 +168,11 @@ class Place:
     def variables(self) -> dict[str, str]:
         """Its GPUs, and what the run's own progress line needs to say the time left (`vitssl.log`)."""
         others = [*self.beside, *self.after]
-        times_s = [self.seen.time_s(one) for one in others]
-        unseen = sum(one.images for one, time_s in zip(others, times_s, strict=True) if time_s is None)
-        told = {"seconds": sum(filter(None, times_s)), "times_this": unseen / work(self.job.run).images, "longest": self.longest_beside_s}
+        unseen = [one for one in others if self.seen.time_s(one) is None]
+        known_s = sum(time_s for one in others if (time_s := self.seen.time_s(one)) is not None)
+        starts_s = sum(one.starts for one in unseen) * self.seen.start_s
+        times_this = sum(one.images for one in unseen) / work(self.job.run).images
+        told = {"seconds": known_s + starts_s, "times_this": times_this, "longest": self.longest_beside_s}
         side_by_side = min(self.width, 1 + len(others))
         return self.slot.variables | {"VITSSL_SWEEP": json.dumps({"position": self.position, "side_by_side": side_by_side, **told})}
 
@@ -200,7 +202,7 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
             os.sched_setaffinity(process.pid, place.slot.cores)
     code, trained = stopper.wait_for(process, stop_file), is_trained(job)
     if trained and anew:
-        place.seen.add(work(job.run), time.monotonic() - begun_s)
+        _count(place.seen, job, time.monotonic() - begun_s)
     if code == 0 and trained and not trained_before and not is_done(job):  # by an older source, which knows none of its evaluators
         _run_job(job, place, launch, stopper, console)
         return
@@ -216,6 +218,13 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
 
 def fail(job: Job, message: str) -> None:
     write_json(job.folder / "error.json", {"message": message})
+
+def _count(seen: Seen, job: Job, time_s: float) -> None:
+    """That a run took so long from the start to the end of its process."""
+    trained_s = time_of(job.folder)
+    seen.add(work(job.run), trained_s)
+    seen.add_start(time_s - trained_s)
+
 
 
 @contextmanager

@@ -7,7 +7,6 @@ not predicted: its runs have no energy and CO2e before one of the same architect
 from __future__ import annotations
 
 import json
-import math
 import subprocess
 import sys
 import tempfile
@@ -20,8 +19,8 @@ from jobs.folders import Launch, architecture, digest, is_trained, source_files
 from jobs.graph import Graph, Job
 from jobs.node import container_command
 from jobs.pace import Key, Pace, key_of, measured, on_gpu
-from jobs.shards import ROOT, expected_index, image_counts, images_trained
-from vitssl.config import ConfigError, Run, Site, classifies, save
+from jobs.shards import ROOT, expected_index, images_evaluated, images_trained
+from vitssl.config import ConfigError, Run, Site, save
 from vitssl.emissions import intensity_kg_per_kwh
 from vitssl.files import read_json, write_json
 from vitssl.words import counted
@@ -62,7 +61,7 @@ def _predict(job: Job, launch: Launch, cost: dict[str, Any], paces: dict[Key, Pa
     processes = job.resources.nodes * max(1, job.resources.gpus_per_node)
     pace, gpu = paces.get(key_of(job.run, job.resources, launch)), on_gpu(job.run, job.resources, launch)
     per_device, basis = _throughput(pace, gpu, site, macs)
-    train_equivalent = images + _evaluated(job.run) * cost["macs_inference"] / macs
+    train_equivalent = images + images_evaluated(job.run) * cost["macs_inference"] / macs
     hours = (train_equivalent / per_device + START_S * processes) / 3600
     if gpu:
         kwh: float | None = hours * site.gpu_power_w / 1000
@@ -100,16 +99,6 @@ def longest_chain_hours(graph: Graph, predictions: list[Prediction]) -> float:
 def hours_here(graph: Graph, predictions: list[Prediction], width: int) -> float:
     """From start to end on this machine, so many runs side by side."""
     return max(longest_chain_hours(graph, predictions), sum(p.hours for p in predictions) / width)
-
-
-def _evaluated(run: Run) -> float:
-    """The number of images evaluated, over all evaluations."""
-    if not classifies(run):
-        return 0.0
-    counts = image_counts(run)
-    epochs = min(run.loop.epochs, images_trained(run) / counts["train_images"])  # the last batch may begin one more
-    times = math.ceil(epochs / run.loop.eval_every) if run.loop.eval_every else 1
-    return times * (counts["val_images"] + counts["test_images"] * (1 if run.loop.ema_decay is None else 2))
 
 
 def _throughput(pace: Pace | None, gpu: bool, site: Site, macs: float) -> tuple[float, str]:

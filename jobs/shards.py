@@ -20,6 +20,8 @@ from vitssl.data.sources import open_source
 from vitssl.data.subset import train_and_heldout
 from vitssl.words import counted
 
+EVALUATED = 1 / 3  # of what it costs to train on an image: a forward pass, and none backward
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -189,6 +191,21 @@ def images_trained(run: Run) -> int:
     """How many images a Run trains on, over all epochs: its last batch is a whole one."""
     steps = math.ceil(round(run.loop.epochs * num_images(run) / run.optim.batch_size, 6))
     return min(steps, run.loop.max_steps or steps) * run.optim.batch_size
+
+
+def images_evaluated(run: Run) -> float:
+    """How many images a Run evaluates, over all evaluations."""
+    if not classifies(run):
+        return 0.0
+    counts = image_counts(run)
+    epochs = min(run.loop.epochs, images_trained(run) / counts["train_images"])  # the last batch may begin one more
+    times = math.ceil(epochs / run.loop.eval_every) if run.loop.eval_every else 1
+    return times * (counts["val_images"] + counts["test_images"] * (1 if run.loop.ema_decay is None else 2))
+
+
+def images_worked(run: Run) -> float:
+    """How many images a Run trains on; an evaluated one counts as the part of that which it costs."""
+    return images_trained(run) + EVALUATED * images_evaluated(run)
 
 
 def image_counts(run: Run) -> dict[str, int]:

@@ -85,18 +85,18 @@ def test_fewer_steps_or_images_cost_less(graph: Graph) -> None:
 
 def test_evaluations_cost_what_they_see(graph: Graph) -> None:
     run = graph.jobs[0].run  # 10 epochs, 100 training and 20 test images
-    assert predict._evaluated(run) == 10 * 20
+    assert shards.images_evaluated(run) == 10 * 20
     run.loop.eval_every = 4
-    assert predict._evaluated(run) == 3 * 20  # after 4, 8, and at the end
+    assert shards.images_evaluated(run) == 3 * 20  # after 4, 8, and at the end
     run.loop.ema_decay = 0.9
-    assert predict._evaluated(run) == 3 * 40
+    assert shards.images_evaluated(run) == 3 * 40
     run.loop.max_steps = 50
-    assert predict._evaluated(run) == 2 * 40  # 50 batches of 16 are 8 epochs
+    assert shards.images_evaluated(run) == 2 * 40  # 50 batches of 16 are 8 epochs
     run.loop.max_steps = None
     run.data.val_fraction, run.loop.eval_every = 0.1, 0
-    assert predict._evaluated(run) == 10 + 40
+    assert shards.images_evaluated(run) == 10 + 40
     run.objectives = Objectives(mae=MaeConfig())
-    assert predict._evaluated(run) == 0
+    assert shards.images_evaluated(run) == 0
 
 
 def test_what_is_not_built_yet_is_predicted_where_its_images_are_known(graph: Graph, place: Path) -> None:

@@ -30,16 +30,26 @@ def test_a_run_takes_its_architectures_pace_and_others_the_mean() -> None:
     seen.add(Work(100, "a"), 10.0)
     seen.add(Work(100, "b"), 30.0)
     seen.add(Work(0, "c"), 5.0)
-    assert seen.time_s(Work(50, "a")) == 5.0 and seen.time_s(Work(1, "c")) is None
-    assert seen.total_s([Work(50, "a"), Work(50, "b"), Work(50, "new")]) == 5.0 + 15.0 + 10.0
-    assert seen.total_s([Work(100, "a").part(0.25)]) == 2.5
+    assert seen.time_s(Work(50, "a").begun) == 5.0 and seen.time_s(Work(1, "c")) is None
+    assert seen.total_s([Work(50, name).begun for name in ("a", "b", "new")]) == 5.0 + 15.0 + 10.0
+    assert seen.total_s([Work(100, "a").part(0.25).begun]) == 2.5
 
 
-def test_work_is_images_over_all_epochs_or_steps(expand) -> None:
+def test_a_start_costs_a_long_run_as_much_as_a_short_one() -> None:
+    """The first run of a sweep may train on 40 images, and those after it on 4,000: its start is no part of its pace."""
+    seen = Seen()
+    seen.add(Work(40, "a"), 1.0)
+    assert seen.time_s(Work(4000, "a")) == START_S + 100.0 and seen.total_s([Work(4000, "a"), Work(40, "new")]) == 2 * START_S + 101.0
+    seen.add_start(4.0)
+    seen.add_start(6.0)
+    assert seen.time_s(Work(4000, "a")) == 105.0 and seen.time_s(Work(4000, "a").begun) == 100.0
+
+
+def test_work_is_images_over_all_epochs_or_steps_and_those_evaluated(expand) -> None:
     job = expand("arms=[scratch]", "axes.data=[plain]").jobs[0]
-    assert work(job.run).images == 63 * 16  # 10 epochs of 100 images are 62.5 batches
-    job.run.loop.max_steps = 3
-    assert work(job.run).images == 3 * 16
+    assert work(job.run) == Work(63 * 16 + 10 * 20 / 3, work(job.run).architecture)  # 10 epochs of 100 images are 62.5 batches
+    job.run.loop.max_steps, job.run.loop.eval_every = 3, 0
+    assert work(job.run).images == 3 * 16 + 20 / 3
 
 
 def test_the_launcher_says_what_is_left_and_tells_the_run(expand) -> None:
@@ -50,14 +60,15 @@ def test_the_launcher_says_what_is_left_and_tells_the_run(expand) -> None:
     write_json(scratch.folder / "done.json", {"step": 63, "epochs": 1.0, "time_s": 105.0})
     seen = seen_of(graph.jobs)
     place = Place("[2/6]", second, [], [work(job.run) for job in chain], seen)
-    # the fine-tunings have scratch's architecture and its 63 batches, the pretrainings half the epochs: 31.25 batches, and so 32
-    per_run, pretrainings = 105.0 + START_S, 2 * 32 / 63
-    assert place.left == f"; about {(3 + pretrainings) * per_run / 60:.0f} min left for the sweep"
+    # the fine-tunings have scratch's architecture and its 63 batches, the pretrainings half the epochs: 31.25 batches, and so 32; these
+    # have no evaluations, of which scratch has 10 of 20 images
+    pretrainings = 2 * 32 * 16 / (63 * 16 + 10 * 20 / 3)
+    assert place.left == f"; about {((3 + pretrainings) * 105.0 + 5 * START_S) / 60:.0f} min left for the sweep"
     told = json.loads(place.variables["VITSSL_SWEEP"])
     assert told == {
         "position": "[2/6]",
         "side_by_side": 1,
-        "seconds": 2 * per_run,
+        "seconds": 2 * 105.0 + 4 * START_S,
         "times_this": pytest.approx(pretrainings),
         "longest": 0.0,
     }
@@ -67,7 +78,7 @@ def test_the_launcher_says_what_is_left_and_tells_the_run(expand) -> None:
 def test_what_runs_beside_a_run_have_done_is_not_left(expand) -> None:
     scratch, second, *_ = (job for job in expand(*FEW).jobs if not job.parents)
     scratch.folder.mkdir(parents=True)
-    write_json(scratch.folder / "done.json", {"step": 63, "epochs": 1.0, "time_s": 600.0 - START_S})
+    write_json(scratch.folder / "done.json", {"step": 63, "epochs": 1.0, "time_s": 600.0})
     seen, whole = seen_of([scratch]), work(second.run)
     assert remaining(second) == whole
     second.folder.mkdir()
@@ -81,9 +92,9 @@ def test_what_runs_beside_a_run_have_done_is_not_left(expand) -> None:
     def told(*others: Work, after: tuple[Work, ...] = (), width: int = 2) -> str:
         return Place("[2/9]", scratch, list(others), list(after), seen, width).left.removesuffix(" left for the sweep")
 
-    assert told(whole.part(0.25)) == "; about 10 min"  # its own, longer than half of the 12.5
-    assert told(whole.part(1.5), width=4) == "; about 15 min"  # the other's, longer than a quarter of all
-    assert told(whole, after=(whole, whole)) == "; about 20 min" and told(after=(whole,), width=1) == "; about 20 min"
+    assert told(whole.part(0.25).begun) == "; about 10 min"  # its own, longer than half of the 12.5
+    assert told(whole.part(1.5).begun, width=4) == "; about 15 min"  # the other's, longer than a quarter of all
+    assert told(whole.begun, after=(whole, whole)) == "; about 20 min" and told(after=(whole,), width=1) == "; about 20 min"
 
 
 def test_a_new_run_beside_those_that_are_done_is_told_nothing_of_them(place, monkeypatch, expand) -> None:
@@ -118,7 +129,13 @@ def test_a_run_gets_the_variable_and_the_pace_grows(place, monkeypatch, capfd) -
     ]
     assert submit.main(words, module="standin") == 0
     assert [one["position"] for one in given] == ["[1/3]", "[2/3]", "[3/3]"]
-    assert given[0] == {"position": "[1/3]", "side_by_side": 1, "seconds": 0, "times_this": 2.0, "longest": 0.0}
+    assert given[0] == {
+        "position": "[1/3]",
+        "side_by_side": 1,
+        "seconds": 2 * START_S,
+        "times_this": pytest.approx(2, rel=0.3),
+        "longest": 0.0,
+    }
     assert given[1]["seconds"] > 0 and given[1]["times_this"] == 0 and given[2]["seconds"] == 0
     lines = [line for line in capfd.readouterr().out.splitlines() if line.startswith("[")]
     assert [line.partition("; ")[2] for line in lines] == ["", "less than a minute left for the sweep", ""]
@@ -141,7 +158,7 @@ def sweep(tmp_path: Path):
             folder = tmp_path / name
             folder.mkdir()
             if "done" in run:
-                write_json(folder / "done.json", {"step": 100, "epochs": 2.0, "time_s": run["done"] - START_S})
+                write_json(folder / "done.json", {"step": 100, "epochs": 2.0, "time_s": run["done"]})
             if "step" in run:
                 start = {"event": "start", "step": 0, "time": 0.0, "steps": 100, "steps_per_epoch": 42.0, "epochs": 2}
                 start |= {"attempt": 0, "world_size": 1, "device": "CPU", "host": "n1", "versions": {}}
@@ -162,7 +179,7 @@ def last_line(folder: Path, capsys) -> str:
 def test_on_this_machine_the_times_of_the_runs_are_summed(sweep, monkeypatch, capsys) -> None:
     folder = sweep({"done": 600.0}, {"step": 50, "after_s": 300.0}, {}, {})
     monkeypatch.setattr(local, "running", lambda _: 1)
-    assert last_line(folder, capsys) == "about 25 min left for the sweep: 3 runs to go, one after the other"
+    assert last_line(folder, capsys) == "about 26 min left for the sweep: 3 runs to go, one after the other"  # two starts too
     three = [status.Status(name, "train", state) for name, state in (("a", "running"), ("b", "running"), ("c", "not begun"))]
     assert status._left_in_words(three, 3600.0, 1200.0, here=True) == "about 30 min left for the sweep: 3 runs to go, 2 at a time"
     assert status._left_in_words(three, 3600.0, 3000.0, here=True).startswith("about 50 min left")
