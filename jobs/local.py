@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -27,6 +28,7 @@ from jobs.slots import WHOLE, Slot, slots
 from jobs.time_left import Seen, Work, remaining, seen_of, time_of, work
 from vitssl.config import ConfigError
 from vitssl.files import busy_file, read_json, write_json
+from vitssl.stopping import LAUNCHER
 from vitssl.words import about, counted
 
 PID_FILE = "local.json"
@@ -196,11 +198,12 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
     anew, begun_s = not (job.folder / "last.pt").exists(), time.monotonic()
     stop_file = stopper.file_of(job)
     # in a new session: Ctrl-C in the terminal reaches this process alone, which then asks the run to stop
-    process = start(job.folder, NodeInfo(), stop_file, launch.module, place.variables, start_new_session=True)
-    if place.slot.cores:
-        with suppress(ProcessLookupError):  # it has ended at once
-            os.sched_setaffinity(process.pid, place.slot.cores)
-    code, trained = stopper.wait_for(process, stop_file), is_trained(job)
+    with _there(stop_file):
+        process = start(job.folder, NodeInfo(), stop_file, launch.module, place.variables, start_new_session=True)
+        if place.slot.cores:
+            with suppress(ProcessLookupError):  # it has ended at once
+                os.sched_setaffinity(process.pid, place.slot.cores)
+        code, trained = stopper.wait_for(process, stop_file), is_trained(job)
     if trained and anew:
         _count(place.seen, job, time.monotonic() - begun_s)
     if code == 0 and trained and not trained_before and not is_done(job):  # by an older source, which knows none of its evaluators
@@ -216,8 +219,13 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
         console.print(Text.assemble((f"{title}: failed", "red"), f": {error_of(job.folder) or 'see above'}"), soft_wrap=True)
 
 
-def fail(job: Job, message: str) -> None:
-    write_json(job.folder / "error.json", {"message": message})
+@contextmanager
+def _there(stop_file: Path) -> Iterator[None]:
+    """Meanwhile a run can see that this process is there: killed, it leaves the lock free, and the run saves and stops."""
+    with stop_file.with_name(LAUNCHER).open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
 
 def _count(seen: Seen, job: Job, time_s: float) -> None:
     """That a run took so long from the start to the end of its process."""
@@ -225,6 +233,9 @@ def _count(seen: Seen, job: Job, time_s: float) -> None:
     seen.add(work(job.run), trained_s)
     seen.add_start(time_s - trained_s)
 
+
+def fail(job: Job, message: str) -> None:
+    write_json(job.folder / "error.json", {"message": message})
 
 
 @contextmanager

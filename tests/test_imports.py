@@ -62,7 +62,7 @@ ALLOWED = {
     "cli": None,  # anything, inside the function that needs it
     "__init__": {"evaluate"},
     # without torch: the energy mix, and which images a Run trains on
-    "jobs": MESSAGES | {"config", "files", "intensity", "lost", "reader", "records", "report", "emissions", "data", "version"},
+    "jobs": MESSAGES | {"config", "files", "intensity", "lost", "reader", "records", "report", "emissions", "data", "stopping", "version"},
 }
 FILES = sorted([*(ROOT / "vitssl").rglob("*.py"), *(ROOT / "jobs").rglob("*.py")])
 

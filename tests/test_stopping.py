@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import time
 from types import SimpleNamespace
 
@@ -36,6 +37,16 @@ def test_where_nobody_says_when_the_time_ends_it_does_not(monkeypatch) -> None:
     request = StopRequest()
     request.needs(1e9)
     assert not request
+
+
+def test_a_launcher_that_is_gone_asks_too(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("VITSSL_STOP_FILE", str(tmp_path / "stop"))
+    request = StopRequest()
+    assert not request  # whoever started the run holds no lock
+    with (tmp_path / stopping.LAUNCHER).open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert not request
+    assert request
 
 
 def test_a_run_saves_before_the_end_of_its_job_and_goes_on_from_there(folder, clock, monkeypatch) -> None:

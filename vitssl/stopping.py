@@ -1,7 +1,8 @@
-"""Requests to stop, by the launcher, by a signal, or because the time that SLURM gives ends before another step could be saved."""
+"""Requests to stop: by the launcher, whose death is one too, by a signal, or as SLURM's time ends before another step could be saved."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import time
@@ -11,8 +12,26 @@ from typing import Any
 SLACK_S = 90  # SLURM looks at the clock once a minute, and to ask it for another start takes time too
 
 
+LAUNCHER = "launcher"  # beside a stop file: what a launcher holds locked as long as it lives
+
+
+def asked(stop_file: str) -> bool:
+    """Does the launcher want its run to stop, or is it gone, killed for example? Nobody would then hear how the run ended."""
+    return os.path.exists(stop_file) or _is_free(os.path.join(os.path.dirname(stop_file), LAUNCHER))
+
+
+def _is_free(lock_file: str) -> bool:
+    """Is the file there, and locked by nobody?"""
+    try:
+        with open(lock_file, "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except (FileNotFoundError, BlockingIOError):
+        return False
+    return True
+
+
 class StopRequest:
-    """A request that this run stops: the launcher's stop file, a signal, or the end of the job's time.
+    """A request that this run stops: the launcher's stop file or death, a signal, or the end of the job's time.
 
     Signals only set a flag, which is looked at between steps, or between evaluators. A second one ends the process at once. SLURM warns
     a fixed time before a job's end (jobs/node.py); ``needs`` says where a step and a save take longer than that.
@@ -51,7 +70,7 @@ class StopRequest:
         self._flagged = True
 
     def __bool__(self) -> bool:
-        return self._flagged or (self._file is not None and os.path.exists(self._file)) or self._out_of_time()
+        return self._flagged or (self._file is not None and asked(self._file)) or self._out_of_time()
 
     def _out_of_time(self) -> bool:
         return time.time() + min(self._needs_s + SLACK_S, self._most_s) >= self._ends_at

@@ -17,6 +17,7 @@ from pathlib import Path
 from vitssl import config
 from vitssl.config.evals import pending
 from vitssl.files import read_json, write_json
+from vitssl.stopping import asked
 
 STEP_S = 0.1
 HELD_AT = 3
@@ -43,7 +44,7 @@ def main(folder: Path) -> int:
     with (folder / "starts.txt").open("a") as file:
         file.write(f"{step} {os.environ['PYTHONPATH'].split(os.pathsep)[0]}\n")
     while step < run.loop.max_steps:
-        if os.path.exists(os.environ["VITSSL_STOP_FILE"]):
+        if asked(os.environ["VITSSL_STOP_FILE"]):
             return 75
         time.sleep(STEP_S)
         if step == HELD_AT and (folder.parent / "hold").exists():
@@ -53,7 +54,7 @@ def main(folder: Path) -> int:
         partial.write_text(str(step))
         partial.replace(checkpoint)
     (folder / "cost.json").write_text(json.dumps(COST))
-    (folder / "done.json").write_text(json.dumps({"step": step, "epochs": 1.0, "test": None}))
+    (folder / "done.json").write_text(json.dumps({"step": step, "epochs": 1.0, "test": None, "time_s": STEP_S * step}))
     return 0
 
 
@@ -63,7 +64,7 @@ def evaluate(folder: Path, run: config.Run) -> int:
     with (folder / "evaluations.txt").open("a") as file:
         file.write(f"{' '.join(missing)}\n")
     while missing:
-        if os.path.exists(os.environ["VITSSL_STOP_FILE"]):
+        if asked(os.environ["VITSSL_STOP_FILE"]):
             return 75
         time.sleep(STEP_S)
         if results.exists() and (folder.parent / "hold").exists():

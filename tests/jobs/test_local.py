@@ -17,6 +17,7 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from PIL import Image
 from rich.console import Console
@@ -115,6 +116,21 @@ def test_ctrl_c_saves_says_how_to_go_on_and_the_same_command_does(local, place: 
     assert 0 < int(checkpoint.read_text()) < 50
     assert local("arms=[scratch]", "loop.max_steps=50") == 0
     assert checkpoint.read_text() == "50"
+
+
+def test_runs_save_and_stop_where_their_launcher_is_killed(local, place: Path, capfd) -> None:
+    words = [str(ROOT / "jobs/submit.py"), "sweep.yaml", "--executor", "local", *over(ONE, ["arms=[scratch]", "loop.max_steps=50"])]
+    program = "import sys; sys.argv[0] = sys.argv.pop(1); from jobs import submit; sys.exit(submit.main(module='standin'))"
+    process = subprocess.Popen([sys.executable, "-c", program, *words], env=os.environ | {"PYTHONPATH": f"{HERE}:{ROOT}"})
+    checkpoint = _wait_for(lambda: next(Path("runs").glob("*/scratch-*/last.pt"), None))
+    runs = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    process.wait()
+    assert runs and not psutil.wait_procs(runs, timeout=10)[1]
+    assert 0 < int(checkpoint.read_text()) < 50 and not (checkpoint.parent / "error.json").exists()
+    capfd.readouterr()
+    assert local("arms=[scratch]", "loop.max_steps=50") == 0
+    assert checkpoint.read_text() == "50" and "another process" not in capfd.readouterr().err
 
 
 def test_a_second_ctrl_c_kills_and_does_not_say_saved(local, place: Path) -> None:
