@@ -45,7 +45,7 @@ ALLOWED = {
     "words": set(),
     "lost": set(),
     "terminal": {"words"},
-    "arguments": {"config", "words"},
+    "arguments": {"config", "files", "words"},
     "version": set(),
     "fields": {"config"},
     "paths": {"config", "data", "files"},

@@ -6,6 +6,8 @@ import errno
 import fcntl
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from importlib import metadata
@@ -130,7 +132,6 @@ def test_ranks_that_fail_in_one_attempt_write_its_number(tmp_path):
         (torch.OutOfMemoryError("CUDA out of memory"), "; lower loop.micro_batch_size (images per GPU and forward; "),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "; lower loop.micro_batch_size, or ask for more by resources.mem_gb"),
         (MemoryError("for the cache"), "; lower loop.micro_batch_size, or ask for more by resources.mem_gb"),
-        (OSError(errno.EDQUOT, "Disk quota exceeded"), "; Disk quota exceeded: make room"),
     ],
 )
 def test_what_settings_or_room_can_prevent_is_said(tmp_path, error, advice):
@@ -146,9 +147,30 @@ def test_a_checkpoint_that_does_not_fit_on_the_disk_says_so(tmp_path):
         except OSError:
             raise RuntimeError("unexpected pos 704 vs 598")  # noqa: B904, as torch.save has it
     message = json.loads((tmp_path / "error.json").read_text())["message"]
-    assert (
-        message.startswith("RuntimeError: unexpected pos 704 vs 598") and "; No space left on device: make room (`vitssl prune`" in message
-    )
+    assert message.startswith("No space left on device: make room (`vitssl prune` lists what no run needs any more)")
+    with pytest.raises(OSError, match="quota"), attempt.ErrorFile(tmp_path):
+        raise OSError(errno.EDQUOT, "Disk quota exceeded", "last.pt")
+    assert json.loads((tmp_path / "error.json").read_text())["message"].startswith("last.pt: Disk quota exceeded: make room")
+
+
+def test_a_run_without_room_for_its_checkpoints_is_refused_before_it_trains(folder, monkeypatch, capsys):
+    run = folder()
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100_000))
+    assert train.main([str(run)]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(rf"error: {run}: its checkpoints need [\d.]+ MB, and 0.1 MB are free; make room there, or .*: --runs", error)
+    assert not (run / "last.pt").exists() and not read_events(run / "metrics.jsonl")
+
+
+def test_a_disk_that_runs_full_is_one_line(folder, monkeypatch, capsys):
+    def full(*_, **__):
+        raise RuntimeError("unexpected pos") from OSError(errno.ENOSPC, "No space left on device")
+
+    run = folder()
+    monkeypatch.setattr("vitssl.saving.state.save", full)
+    assert train.main([str(run)]) == 1
+    told = f"error: {run}: No space left on device: make room (`vitssl prune` lists what no run needs any more)"
+    assert capsys.readouterr().err.splitlines()[-1].startswith(told)
 
 
 def test_a_full_disk_hides_no_failure_and_spoils_no_later_line(tmp_path, monkeypatch, capsys):

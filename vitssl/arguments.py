@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import os
 import re
 import sys
@@ -14,6 +13,7 @@ from typing import Any, ClassVar
 from vitssl.config import ConfigError, unknown
 from vitssl.config.base import closest
 from vitssl.config.suggestions import meant
+from vitssl.files import no_room
 from vitssl.words import one_line
 
 
@@ -108,8 +108,5 @@ def _of_a_file(error: BaseException | None) -> str | None:
     """What a file could not be read or written for, such as a full disk; None for another error."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename2 or error.filename}: {error.strerror}"
-    while error is not None:  # torch.save raises another error from it
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return f"{error.strerror} where a file was to be written; make room, or name another place"
-        error = error.__cause__ or error.__context__
-    return None
+    full = no_room(error)
+    return f"{full.strerror} where a file was to be written; make room, or name another place" if full else None

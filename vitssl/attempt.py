@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -20,7 +19,7 @@ import torch
 
 from vitssl import __version__, config, dist, emissions
 from vitssl.config import ConfigError, Run
-from vitssl.files import busy_file, flock, open_lock, read_events, read_json, write_json
+from vitssl.files import busy_file, flock, no_room, open_lock, read_events, read_json, write_json
 from vitssl.words import listed
 
 LEAVING_S = 20.0  # a requeued job may start while the last attempt's process is on its way out
@@ -126,7 +125,10 @@ class ErrorFile:
         if dist.lost_peer(error):
             return  # the rank that failed writes its error; one that was killed cannot, and the launcher continues from the checkpoint
         text = str(error).strip().split("\n")[0]
-        message = text if isinstance(error, ConfigError | Diverged) else f"{type(error).__name__}: {text}{_advice(error)}"
+        if full := no_room(error):
+            message = full_disk(full)
+        else:
+            message = text if isinstance(error, ConfigError | Diverged) else f"{type(error).__name__}: {text}{_advice(error)}"
         details = "".join(traceback.format_exception(error))
         self._write({"message": message, "attempt": self._attempt, "rank": dist.rank(), "time": time.time(), "details": details})
 
@@ -145,16 +147,18 @@ class ErrorFile:
         return self._path.exists() and read_json(self._path).get("attempt") == self._attempt
 
 
+def full_disk(error: OSError) -> str:
+    """What to do about a disk, or a quota, that ran full."""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror}: make room (`vitssl prune` lists what no run needs any more); the same command then goes on"
+
+
 def _advice(error: BaseException) -> str:
     """What to do about a failure that settings, or room, can prevent; empty where nothing is known."""
     if isinstance(error, torch.OutOfMemoryError):
         return "; lower loop.micro_batch_size (images per GPU and forward; the others of the batch are accumulated)"
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
         return "; lower loop.micro_batch_size, or ask for more by resources.mem_gb"
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):  # torch.save raises another error from it
-            return f"; {os.strerror(error.errno)}: make room (`vitssl prune` lists what no run needs any more)"
-        error = error.__cause__ or error.__context__
     return ""
 
 

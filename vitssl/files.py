@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import glob
 import hashlib
@@ -94,6 +95,13 @@ def flock(stream: IO, operation: int) -> None:
         folder = Path(stream.name).parent
         reason = f"files cannot be locked there ({error.strerror}); name a folder of another file system"
         raise ConfigError(reason, place=str(folder)) from None
+
+
+def no_room(error: BaseException | None) -> OSError | None:
+    """The full disk, or the used up quota, that an error comes from; None for others. torch.save raises another error from it."""
+    while error is not None and not (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def busy_file(stop_file: Path) -> Path:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitssl import checkpoint, dist, state
 from vitssl.config import ConfigError
@@ -33,6 +34,19 @@ class Saver:
         self._thread.shutdown()
         if kind is None:  # else that is the error to be told
             self.wait()
+
+    def check_room(self, model: nn.Module) -> None:
+        """Refuse to train a network whose checkpoints the disk has no room for: the newest, the one before it, and one half written.
+
+        Raises:
+            ConfigError: there is less than their weights and AdamW's two moments take; quotas are not seen.
+        """
+        parameters = list(model.parameters())
+        size_bytes = sum(p.nbytes * (3 if p.requires_grad else 1) for p in parameters)
+        needed = size_bytes * (3 - sum((self._folder / name).exists() for name in (state.LAST, PREVIOUS)))
+        if (free := shutil.disk_usage(self._folder).free) < needed:
+            reason = f"its checkpoints need {needed / 1e6:,.3g} MB, and {free / 1e6:,.3g} MB are free"
+            raise ConfigError(f"{reason}; make room there, or name a folder elsewhere: --runs", place=str(self._folder))
 
     def save(self, content: dict[str, Any], *names: str) -> None:
         """Begin to write ``last.pt`` and files of further names, when the ones before are written."""

@@ -22,7 +22,7 @@ from vitssl.attempt import Diverged
 from vitssl.config import ConfigError, Run
 from vitssl.config.evals import EvalConfig, evals_of, pending
 from vitssl.data.batch import RawBatch
-from vitssl.files import read_json, write_json
+from vitssl.files import no_room, read_json, write_json
 from vitssl.finished import EVALS, evaluate_finished, write_results
 from vitssl.log import Log, Meter, machine
 from vitssl.stopping import StopRequest
@@ -234,6 +234,8 @@ def _train(folder: Path, run: Run) -> int:
         train_state = TrainState(folder, run)
         dist.barrier(timeout_h=12)
         ddp_model = start(train_state)
+        if dist.is_main():
+            train_state.saver.check_room(train_state.model)
         progress = train_state.progress
         progress.attempt = number
         log = Log(folder, progress.step, train_state.total_steps, dist.is_main(), progress.to_evaluate, run.loop.loggers)
@@ -297,6 +299,11 @@ def main(argv: list[str] | None = None) -> int:
         if folder.is_dir():
             raise
         print(f"error: {folder} was removed while it was trained", file=sys.stderr)
+        return 1
+    except (OSError, RuntimeError) as error:
+        if (full := no_room(error)) is None:
+            raise
+        print(f"error: {folder}: {attempt.full_disk(full)}", file=sys.stderr)
         return 1
     dist.stop()
     return code
