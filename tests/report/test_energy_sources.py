@@ -12,6 +12,7 @@ from vitssl.report import details, energy_sources, markdown, page, spreadsheet, 
 from vitssl.report.collect import collect
 from vitssl.report.findings import sentences
 from vitssl.report.grid import lay_out
+from vitssl.report.statement import statement
 from vitssl.report.table import Table
 
 
@@ -51,6 +52,26 @@ def test_images_to_test_on_that_are_trained_on_are_warned_of(sweep):
     text = markdown.markdown(page.Report(grid, {}))
     assert text.index(f"**Warning:** {many}: see [Data](#data).") < text.index("## Comparison") < text.index("## Data\n")
     assert report.summary(grid.sweep.folder, 300).splitlines()[-1:] == [f"Warning: {many}."]
+
+
+def test_trained_runs_without_a_record_of_energy_are_named_beside_the_sums(sweep):
+    folder = sweep({"scratch": 80.0, "ssat": 81.0}, {"seed": [0, 1]}, columns=None)
+    grid = lay_out(collect(folder))
+    assert "Not counted" not in statement(grid.sweep) + " ".join(sentences(grid))
+    for record in (folder / "scratch-train-0").glob("emissions-*.json"):
+        record.unlink()
+    (folder / "ssat-train-1" / "cost.json").write_text("{")
+    grid, said = lay_out(collect(folder)), " Not counted: 2 further runs whose record of energy is missing or cannot be read."
+    assert "2 training runs of " in statement(grid.sweep) and said in statement(grid.sweep)
+    assert any(sentence.endswith(said) for sentence in sentences(grid))
+
+
+def test_a_log_that_is_no_log_is_named(sweep):
+    folder = sweep({"scratch": 80.0}, {"seed": [0]}, columns=None)
+    (folder / "scratch-train-0" / "metrics.jsonl").write_text("garbage")
+    (run,) = collect(folder).runs.values()
+    said = "metrics.jsonl: it holds no whole line, and the run is done; put it back as it was"
+    assert run.status == "unreadable" and run.error.endswith(said)
 
 
 def test_those_without_a_label_are_told_apart(sweep):

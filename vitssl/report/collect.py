@@ -210,6 +210,8 @@ def read_folder(path: Path, site: Site) -> RunFolder:
     )  # fmt: skip
     if run.done and "imported" not in job:
         check_as(COST, run.cost, path / "cost.json")  # an imported network has no speed
+        if not run.events and (path / "metrics.jsonl").exists():
+            raise ConfigError("it holds no whole line, and the run is done; put it back as it was", place=str(path / "metrics.jsonl"))
         if not run.run:
             raise ConfigError("it is missing, and the run is done; put it back as it was", place=str(path / "run.yaml"))
     kept.check(path)

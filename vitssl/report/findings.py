@@ -13,6 +13,7 @@ from vitssl.report.advice import next_steps, taken
 from vitssl.report.best import in_columns, leading
 from vitssl.report.collect import Sweep, add
 from vitssl.report.grid import SEED, Grid
+from vitssl.report.statement import unrecorded
 from vitssl.report.table import number, signed
 from vitssl.report.tables import hours_name
 from vitssl.report.units import quantity
@@ -191,7 +192,7 @@ def _total(sweep: Sweep) -> str:
     hours, energy, co2e = quantity(spent["device_hours"], "hours", hours_name(sweep)), spent["energy_kwh"], spent["co2e_kg"]
     money = f", {number(spent['money'])} {sweep.currency}" if spent["money"] else ""
     took = f"{hours}, {quantity(energy, 'kWh')} and {quantity(co2e, 'kg')} CO2e"
-    return f"The whole sweep, each run counted once, took {took}{_assumed_grid(sweep)}{money}{rest}."
+    return f"The whole sweep, each run counted once, took {took}{_assumed_grid(sweep)}{money}{rest}.{unrecorded(sweep)}"
 
 
 def _left_out(sweep: Sweep) -> str:

@@ -245,8 +245,8 @@ def _trained_by(grid: Grid) -> str:
     for row in grid.rows:
         for cell in row.cells[:1]:
             stages = [[name for name, fields in (run.run.get("objectives") or {}).items() if fields is not None] for _, run in cell.stages]
-            rows.setdefault(", then ".join(" + ".join(stage) for stage in stages), []).append(grid.label(row))
-    rows.pop("", None)
+            rows.setdefault(", then ".join(" + ".join(stage) or "(not known)" for stage in stages), []).append(grid.label(row))
+    rows.pop("(not known)", None)
     told = "; ".join(f"{' and '.join(names)}: {objectives}" for objectives, names in rows.items())
     return f" Trained by {told}." if 0 < len(rows) <= FEW_KINDS else ""
 

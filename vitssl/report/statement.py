@@ -22,8 +22,17 @@ def statement(sweep: Sweep) -> str:
     on = listed(event["device"] for run in runs for event in run.of("start"))
     return (
         f"Training the models of this work is estimated to have {used}: {trainings} of {hours} in all"
-        f"{f' on {on}' if on else ''}{shares(sweep, 'each on')}. {_method(sweep)} {_grid(sweep)}"
+        f"{f' on {on}' if on else ''}{shares(sweep, 'each on')}.{unrecorded(sweep)} {_method(sweep)} {_grid(sweep)}"
     )
+
+
+def unrecorded(sweep: Sweep) -> str:
+    """That the energy of trained runs is not in the sums, where their records are missing or cannot be read."""
+    done = [run for run in sweep.runs.values() if run.status == "done" and "imported" not in run.job]
+    missing = sum(run.status == "unreadable" for run in sweep.runs.values()) + sum(not run.emissions for run in done)
+    if not missing:
+        return ""
+    return f" Not counted: {counted(missing, 'further run')} whose record of energy is missing or cannot be read."
 
 
 def _method(sweep: Sweep) -> str:
