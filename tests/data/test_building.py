@@ -407,7 +407,7 @@ def test_a_build_that_goes_on_deletes_no_tar_but_its_own(make_folder, tmp_path, 
         build(source, out)
     (source / "test" / "dog" / "002.png").unlink()
     (out / name).write_text("mine")
-    with pytest.raises(ConfigError, match=f"out: already holds {name}, which is not of this build; move it, or choose another folder"):
+    with pytest.raises(ConfigError, match=f"out: holds {name}, which is not of its shards; move it, or choose another folder"):
         build(source, out)
     assert (out / name).read_text() == "mine"
     (out / name).unlink()

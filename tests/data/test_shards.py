@@ -160,8 +160,12 @@ def test_second_build_does_nothing_and_another_source_is_refused(make_folder, tm
         build("digits", out)
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "x.tar").touch()
-    with pytest.raises(ConfigError, match=r"already holds x\.tar"):
+    with pytest.raises(ConfigError, match=r"foreign: holds x\.tar, which is not of its shards; move it, or choose another folder"):
         build(source, tmp_path / "foreign")
+    before = sorted(source.rglob("*"))
+    with pytest.raises(ConfigError, match=r"holds test, which is not of its shards"):  # a folder of photos
+        build("digits", source)
+    assert sorted(source.rglob("*")) == before
 
 
 def start_build(source: Path, out: Path, workers: int) -> subprocess.Popen:

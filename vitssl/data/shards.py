@@ -64,6 +64,8 @@ def build(
     listed = listing.rows(opened)
     if index := _complete(out, source, opened, listed):
         return index
+    if out.is_dir() and not (out / UNFINISHED).is_dir():
+        _refuse_strangers(out)  # before a lock is left in a folder of photos
     with _locked(out):
         if index := _complete(out, source, opened, listed):  # another process built it while we waited
             return index
@@ -207,8 +209,7 @@ def _start(out: Path, source: Source) -> None:
     path = out / UNFINISHED / "plan.json"
     if path.exists() and not _continues(out, source):
         raise ConfigError(f"{out}: holds an unfinished build of other data than {source.name}; choose another folder or delete it")
-    if strangers := sorted({tar.name for tar in out.glob("*.tar")} - _begun(out)):
-        raise ConfigError(f"{out}: already holds {strangers[0]}, which is not of this build; move it, or choose another folder")
+    _refuse_strangers(out)
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
         write_atomically(path, json.dumps(_plan(source)).encode())
