@@ -11,6 +11,7 @@ from jobs.sweep import Spec
 from vitssl.config import ConfigError, Site
 
 SHOWN = 3  # of the largest parts
+UNKNOWN = "the energy of a CPU is not known before a first run of each architecture has measured it"
 
 
 def check(spec: Spec, graph: Graph, predictions: list[Prediction], site: Site) -> None:
@@ -35,7 +36,7 @@ def check(spec: Spec, graph: Graph, predictions: list[Prediction], site: Site) -
             raise ConfigError(f"the site {site.name} has no price; set site.price_per_gpu_hour", *with_place)
         parts = _parts(graph, predictions, name)
         if parts is None:
-            raise ConfigError("the energy of a CPU is not known before a first run of each architecture has measured it", *with_place)
+            raise ConfigError(f"{UNKNOWN}; leave {with_place[0]} out for one: arms=[...] axes.seed=[0]", *with_place)
         if (total := sum(parts.values())) > limit:
             largest = sorted(parts.items(), key=lambda part: part[1], reverse=True)[:SHOWN]
             shown = ", ".join(f"{arm} {amount:.3g}" for arm, amount in largest)

@@ -12,6 +12,7 @@ from vitssl import version
 from vitssl.arguments import Parser, guarded
 from vitssl.cli import weights
 from vitssl.cli.base import agreed, command, names, not_negative, note_unfinished, numbers, positive, run
+from vitssl.config import ConfigError
 from vitssl.config.evals import KINDS
 from vitssl.words import counted, printable
 
@@ -150,11 +151,15 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     from vitssl.finished import evaluate_folder
 
     fields = {name: getattr(arguments, name) for name in ("type", "shards", "split", "weights")}
-    cfg = parse(arguments.type, fields, arguments.fields)
-    for folder in folders:
-        which = {"run": folder.resolve().name} if len(folders) > 1 else {}
-        print(json.dumps(which | evaluate_folder(folder, cfg, arguments.checkpoint)), flush=True)
-        note_unfinished(folder)
+    try:
+        cfg = parse(arguments.type, fields, arguments.fields)
+        for folder in folders:
+            which = {"run": folder.resolve().name} if len(folders) > 1 else {}
+            print(json.dumps(which | evaluate_folder(folder, cfg, arguments.checkpoint)), flush=True)
+            note_unfinished(folder)
+    except ConfigError as error:  # by the name of what was typed
+        last = error.field.rpartition(".")[2] if error.field.startswith(("evals.", "evaluate.")) else ""
+        raise ConfigError(error.reason, f"--{last}" if last in fields else error.field, error.place) from None
 
 
 def _predict(arguments: argparse.Namespace) -> int:

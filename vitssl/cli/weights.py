@@ -53,7 +53,7 @@ def _weights(arguments: argparse.Namespace) -> None:
     name = arguments.name.removeprefix(RELEASED)
     if arguments.out is None:
         check_released(name)
-        print(f"timm has {name}")
+        print(f"timm has {name}; a file after it is what it is downloaded into: vitssl weights {RELEASED}{name} {name}.pt")
         return
     weights = released(name)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)

@@ -168,10 +168,10 @@ def _as_axis(value: Any, path: str) -> str:
 def _meant(value: Any, options: tuple[str, ...]) -> str:
     if not isinstance(value, str):
         return ""
-    if (of_paper := method(value)) is not None:
-        return f"; {of_paper.advice}"
     plain = value.lower().replace("-", "_")
     other = VALUES_ALSO_CALLED.get(plain)
+    if other not in options and (of_paper := method(value)) is not None:
+        return f"; {of_paper.advice}"
     timms = plain.replace("deit", "vit", 1)  # vit_tiny_patch16_224; a DeiT without its token is a ViT
     begun = [name for name in options if timms == name or timms.startswith(f"{name}_")]
     alike = [name for name in closest(plain, options) if name[0] == plain[0]]  # convnext_tiny is no slip for vit_tiny

@@ -41,6 +41,8 @@ def import_file(file: Path, layout: str, out: Path | None = None, settings: Sequ
         ConfigError: it is no checkpoint, a tensor is missing, too many or of another shape, or ``out`` holds something else.
     """
     content = state.read(file)
+    if content.keys() >= {"model", "data", "progress"}:
+        raise ConfigError("this is a run's own checkpoint: its folder needs no import, and `init_from` takes it too", place=str(file))
     noted, names = _noted(file)
     origin = {"file": str(file.resolve()), "sha256": hash_file(file), "layout": layout, "settings": sorted(settings)}
     folder = out or imported_folder(layout, file, origin["sha256"])
