@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -10,8 +11,9 @@ from jobs.axes import is_of_values
 from jobs.shards import expected_index, image_counts
 from jobs.sweep import Spec
 from vitssl.config import SIZES, Run, active, dotted, nested, size_of
+from vitssl.config.evals import FIRST
 from vitssl.config.methods import METHODS, flow
-from vitssl.words import listed
+from vitssl.words import counted, listed
 
 if TYPE_CHECKING:
     from jobs.graph import Cell
@@ -37,8 +39,21 @@ def notes(spec: Spec, made: Sequence[Cell]) -> list[str]:
         *_weightless(made),
         *_alike_in_colours(made),
         *_large_decoders(made),
+        *_always_right(spec, made),
     )
     return list(dict.fromkeys((*kept_patches(made), *_own_values(spec), *_draws(spec, made), *_started(spec, made), *of_stages)))
+
+
+def here(spec: Spec, made: Sequence[Cell]) -> Iterator[str]:
+    """What the command line asks for and this machine does not have."""
+    asked = spec.overrides.resources.values()
+    nodes = max((fields["nodes"] for fields in asked if isinstance(fields.get("nodes"), int)), default=1)
+    if nodes > 1:
+        yield f"resources.nodes={nodes} is of a cluster; this machine trains on one"
+    cores = len(os.sched_getaffinity(0))
+    threads = max((s.run.loop.threads for cell in made for s in cell.stages if "loop.threads" in s.cli_fields), default=0)
+    if threads > cores:
+        yield f"loop.threads={threads} are more than the {counted(cores, 'core')} of this machine, on which they wait for each other"
 
 
 def kept_patches(made: Sequence[Cell]) -> Iterator[str]:
@@ -167,3 +182,11 @@ def _large_decoders(made: Iterable[Cell]) -> Iterator[str]:
                 decoder = f"{name}'s decoder is {objective.decoder_dim} wide and {objective.decoder_depth} deep"
                 advice = f"objectives.{name}.decoder_dim and decoder_depth make it smaller"
                 yield f"{decoder}, the network {size.embed_dim} and {size.depths[0]}: it will cost most of the training; {advice}"
+
+
+def _always_right(spec: Spec, made: Iterable[Cell]) -> Iterator[str]:
+    """A metric of the first few classes where there are no more."""
+    index = next((expected_index(stage.run.data) for cell in made for stage in cell.stages), None)
+    if spec.metric.endswith("top5") and index is not None and len(index.classes) <= FIRST:
+        always = f"of {len(index.classes)} classes the right one is always among the first {FIRST}"
+        yield f"metric={spec.metric} is 100 % of whatever is trained: {always}"

@@ -137,6 +137,7 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     told = [] if options.smoke else equalize.apply(spec, planned, launch)
     linked = graph.link(spec, planned, launch.sweep, shards.fingerprint)
     folders.check_trained(linked.jobs)
+    told += notes.here(spec, planned) if executor == "local" else ()
     for note in [] if options.smoke else [*told, *notes.notes(spec, planned)]:
         print(f"note: {note}", file=sys.stderr)
     if options.dry_run:

@@ -42,6 +42,8 @@ def write(
     """
     if out.is_dir():
         raise ConfigError(f"{out} is a folder; name a file, such as {out / 'features.npz'}")
+    if out.suffix == ".npy":
+        raise ConfigError(f"{out}: a .npy file has one array; name an .npz file, such as {out.with_suffix('.npz')}")
     check_new(out)
     index, places = load_index(shards), trained.places(blocks)
     positions = index.where(split)

@@ -133,3 +133,21 @@ def test_an_objective_that_makes_epochs_longer_is_said_to(said, monkeypatch, lab
     found = [note for note in said("arms=[scratch]", "objectives={classify: {}, drloc: {}}", *words) if "needs no label" in note]
     sees = "drloc of scratch needs no label: an epoch is of all 600 images, of which 30 have a label; loop.epochs="
     assert bool(found) is told and all(note.startswith(sees) for note in found)
+
+
+def test_what_this_machine_has_not_is_told(place: Path) -> None:
+    def told(*words: str) -> list[str]:
+        spec = sweep.read(Path("sweep.yaml"), overrides.parse([*words, *FEW]))
+        return list(notes.here(spec, cells(spec)))
+
+    Path("sweep.yaml").write_text(EXAMPLE)
+    assert told() == told("loop.threads=1", "resources.nodes=1") == []
+    nodes, threads = told("resources.nodes=2", "loop.threads=999")
+    assert nodes == "resources.nodes=2 is of a cluster; this machine trains on one"
+    assert threads.startswith("loop.threads=999 are more than the ") and "of this machine, on which they wait for each other" in threads
+
+
+def test_a_metric_of_as_many_classes_as_there_are_is_told(said) -> None:
+    (note,) = said("arms=[scratch]", "metric=top5")
+    assert note == "metric=top5 is 100 % of whatever is trained: of 2 classes the right one is always among the first 5"
+    assert said("arms=[scratch]", "metric=top1") == []
