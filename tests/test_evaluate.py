@@ -121,7 +121,7 @@ def test_a_backbone_without_a_class_token_has_no_prefix(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(["predict", "one.png"], "this run has no classify"), (["evaluate"], "evaluate.type: the Run has no classify")],
+    [(["predict", "one.png"], "this run has no classify"), (["evaluate"], "--type: the Run has no classify")],
 )
 def test_the_commands_refuse_a_pretraining_run(
     pretrained: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
