@@ -23,7 +23,7 @@ tests=(
     tests/jobs/test_local.py::test_a_chain_runs_in_order_and_leaves_folders_and_a_report
     "tests/jobs/test_sweeps.py::test_every_arm_trains_evaluates_and_is_reported[drloc_scratch-]" # Swin, CvT, T2T-ViT, ResNet
     tests/report/test_stats.py                             # scipy
-    tests/report/test_page.py                              # matplotlib, rich
+    tests/report/test_page.py::test_{a_report_has_every_file_and_needs_no_other,summary_is_for_the_terminal} # matplotlib, rich
 )
 
 python3 -m venv "$folder"
