@@ -59,6 +59,7 @@ class Parser(argparse.ArgumentParser):
             message += " (one run at a time)" if several else " (a name with spaces needs quotes, and a list commas without spaces)"
         elif missing := re.match(r"(the following arguments are required: )(.*)", message):
             message = missing[1] + ", ".join(f"{name}{self._meaning(name)}" for name in missing[2].split(", "))
+            message += ", and a & that is not in quotes ends a command" if any("?" in word for word in self._words) else ""
         elif missing := re.match(r"argument (--\w+): expected", message):
             message += self._meaning(missing[1])
         self.exit(2, f"error: {message}; {self.prog} --help shows what there is\n")

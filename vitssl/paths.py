@@ -109,10 +109,8 @@ def check_out(out: Path) -> None:
     """Refuse, before images are read, a file that cannot be written.
 
     Raises:
-        ConfigError: it exists, or its folder does not.
+        ConfigError: it exists, or no file can be written there.
     """
     if out.is_dir():
         raise ConfigError(f"{out} is a folder; name a file, such as {out / 'predictions.csv'}")
-    if not out.parent.is_dir():
-        raise ConfigError(f"there is no folder {out.parent}; make it, or name another place for {out.name}")
     check_new(out)

@@ -115,6 +115,7 @@ def _printed(classes: list[str]) -> Iterator[Write]:
 @contextmanager
 def _rows(out: Path, classes: list[str]) -> Iterator[Write]:
     check_out(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(f".{out.name}.{os.getpid()}")  # what is cut off must not stand in the way of the next attempt
     try:
         with partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as stream:  # names of files may be no UTF-8
