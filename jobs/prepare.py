@@ -12,7 +12,7 @@ from pathlib import Path
 
 from jobs.graph import Stage
 from jobs.node import container_command
-from jobs.shards import ROOT, expected_index, index_of
+from jobs.shards import ROOT, expected_index, fingerprint, index_of
 from jobs.sources import anchored, existing, is_here, parts
 from vitssl.config import ConfigError, Data, Run, Site
 from vitssl.config.base import closest
@@ -51,6 +51,17 @@ def shards(stages: Iterable[Stage], dry_run: bool = False) -> dict[str, str]:
                 _refuse_absent_files(data.source)
             _prepare_evals(stage.run)
     return missing
+
+
+def check_images(stages: Iterable[Stage]) -> None:
+    """Refuse Runs that want other images than their shards have, before anything is counted of these.
+
+    Raises:
+        ConfigError: as `jobs.shards.fingerprint`, with what set the field.
+    """
+    for stage in stages:
+        with stage.error_location():
+            fingerprint(stage.run)
 
 
 def _of_source(source: str) -> str:

@@ -134,6 +134,7 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
         weights.fetch(unfetched, site)
         weights.prepare(stages)  # does what was imported fit?
     launch = folders.Launch(runs / spec.name, executor, site, Path(), options.use_current_source, module=module)
+    prepare.check_images(stages)
     told = [] if options.smoke else equalize.apply(spec, planned, launch)
     linked = graph.link(spec, planned, launch.sweep, shards.fingerprint)
     folders.check_trained(linked.jobs)

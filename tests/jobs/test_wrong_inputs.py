@@ -31,6 +31,8 @@ WRONG = [
     ("submit sweep.yaml learning_rate=1e-3", "'learning_rate' is not known (did you mean optim.lr?)"),
     ("submit sweep.yaml leraning_rate=1e-3", "(did you mean optim.lr?)"),
     ("submit sweep.yaml batch_size=64", "(did you mean optim.batch_size?)"),
+    ("submit sweep.yaml data.labels.per_class=9999 equalize=macs", "command line: data.labels.per_class: 9999 is more than these cl"),
+    ("submit sweep.yaml data.val_fraction=0.9 data.labels.per_class=9 equalize=macs", "command line: data.labels.per_class: 9 is more"),
     ("submit sweep.yaml epochs=4", "(did you mean loop.epochs?)"),
     ("submit sweep.yaml gpus=4", "(did you mean resources.gpus_per_node?)"),
     ("submit sweep.yaml seeds=[0,1]", "(did you mean axes.seed?)"),
