@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 
 from vitssl import report
 from vitssl.config import Site
-from vitssl.report import details, energy_sources, markdown, page, spreadsheet, tables
+from vitssl.report import details, energy_sources, markdown, page, settings, spreadsheet, tables
 from vitssl.report.collect import collect
 from vitssl.report.findings import sentences
 from vitssl.report.grid import lay_out
 from vitssl.report.statement import statement
-from vitssl.report.table import Table
+from vitssl.report.table import DASH, Table
 
 
 def rows(table: Table) -> list[dict[str, str]]:
@@ -64,6 +65,25 @@ def test_trained_runs_without_a_record_of_energy_are_named_beside_the_sums(sweep
     grid, said = lay_out(collect(folder)), " Not counted: 2 further runs whose record of energy is missing or cannot be read."
     assert "2 training runs of " in statement(grid.sweep) and said in statement(grid.sweep)
     assert any(sentence.endswith(said) for sentence in sentences(grid))
+
+
+def test_what_was_trained_elsewhere_is_named_wherever_a_cost_is(sweep):
+    folder = sweep({"scratch": 80.0, "sslft": 81.0, "ssat": 82.0}, {"seed": [0]}, columns=None)
+    assert "elsewhere" not in report.write(folder).read_text()  # a chain's own pretraining is counted
+    for name, start in (("ssat-train-0", "/somewhere/runs/other/pretrain-s0"), ("sslft-finetune-0", str(folder / "sslft-pretrain-0"))):
+        run = json.loads((folder / name / "run.yaml").read_text())
+        (folder / name / "run.yaml").write_text(json.dumps(run | {"init_from": start}))
+        job = json.loads((folder / name / "job.json").read_text())
+        (folder / name / "job.json").write_text(json.dumps(job | {"parents": [str(folder / "sslft-pretrain-0")]}))
+    grid = lay_out(collect(folder))
+    said = " Not counted is what was trained elsewhere: ssat starts from pretrain-s0."
+    table, (first, *_) = settings.settings(grid)[0], [part for part in sentences(grid) if part.startswith("Training takes")]
+    assert said.strip() in sentences(grid) and first
+    assert markdown.markdown(page.Report(grid, {})).count(said) == 2  # in the finding, and below the table
+    assert " Not counted is what runs started from and was trained elsewhere: pretrain-s0." in statement(grid.sweep)
+    assert rows(table)[0] == {
+        "setting": "starts from", "scratch": DASH, "sslft: pretrain": DASH, "sslft: finetune": DASH, "ssat": "pretrain-s0"
+    }  # fmt: skip
 
 
 def test_a_log_that_is_no_log_is_named(sweep):

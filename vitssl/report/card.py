@@ -8,15 +8,15 @@ from typing import Any
 
 from vitssl.config import Optim, Site, scaled_lr
 from vitssl.config.evals import METRICS
-from vitssl.files import read_json
 from vitssl.report.collect import Cell, RunFolder, Sweep, add, collect, read_folder
 from vitssl.report.energy_sources import tracked
 from vitssl.report.evaluations import telling
 from vitssl.report.grid import Grid, lay_out
+from vitssl.report.outside import origins
 from vitssl.report.rows import Row
 from vitssl.report.tables import plus_minus
 from vitssl.report.units import quantity
-from vitssl.words import counted
+from vitssl.words import counted, listed
 
 TAGS = {True: "image-classification", False: "image-feature-extraction"}
 
@@ -76,26 +76,11 @@ def _data(stages: list[tuple[str, RunFolder]]) -> list[str]:
             facts = run.job["data"]
             held = f", {facts['val_images']:,} held out" if facts["val_images"] else ""
             images = f"{facts['train_images']:,} training images ({facts['labelled_images']:,} labelled){held}"
-            listed = f"{facts['name']}, {counted(facts['classes'], 'class', 'classes')}, {images}, {facts['test_images']:,} test images"
-            lines.append(f"- {name}: {listed} (sha256 {facts['sha256'][:12]})")
-        if origin := _origin(run):
-            lines.append(f"- {name}: {'the weights of' if 'imported' in run.job else 'starts from'} {origin}")
+            told = f"{facts['name']}, {counted(facts['classes'], 'class', 'classes')}, {images}, {facts['test_images']:,} test images"
+            lines.append(f"- {name}: {told} (sha256 {facts['sha256'][:12]})")
+        if names := origins(run):
+            lines.append(f"- {name}: {'the weights of' if 'imported' in run.job else 'starts from'} {listed(names)}")
     return lines or ["Not recorded."]
-
-
-def _origin(run: RunFolder) -> str:
-    """The weights from outside that a run starts from, or consists of."""
-    if imported := run.job.get("imported"):
-        return _imported(imported)
-    start = run.run.get("init_from")
-    if not start or Path(start).name in {Path(parent).name for parent in run.job.get("parents", [])}:
-        return ""
-    before = read_json(Path(start) / "job.json").get("imported") if Path(start).is_dir() else None
-    return _imported(before) if before else Path(start).name
-
-
-def _imported(facts: dict[str, Any]) -> str:
-    return f"{Path(facts['file']).name} (layout {facts['layout']}, sha256 {facts['sha256'][:12]})"
 
 
 def _recipe(name: str, run: RunFolder) -> str:
@@ -153,7 +138,7 @@ def _cost(stages: list[tuple[str, RunFolder]], sweep: Sweep | None) -> list[str]
         used = f"{quantity(spent['device_hours'], 'hours', 'device-hours')}{gpu}, {quantity(spent['energy_kwh'], 'kWh')}"
         used += f", {quantity(spent['co2e_kg'], 'kg')} CO2e"
         lines.append(f"- training of this model, all stages and attempts: {used}")
-    if any("imported" in run.job or _origin(run) for _, run in stages):
+    if any(origins(run) for _, run in stages):
         lines.append("- what the weights that it started from had cost is not known here")
     return lines + ([f"\n{tracked(sweep)}"] if sweep and tracked(sweep) else [])
 

@@ -8,7 +8,7 @@ from statistics import mean
 from vitssl.config import Site
 from vitssl.emissions import names_grid
 from vitssl.lost import lost_kwh
-from vitssl.report import across, costs, details, greenest, schedule, unfinished, unlabelled
+from vitssl.report import across, costs, details, greenest, outside, schedule, unfinished, unlabelled
 from vitssl.report.advice import next_steps, taken
 from vitssl.report.best import in_columns, leading
 from vitssl.report.collect import Sweep, add
@@ -106,7 +106,7 @@ def _by_subject(grid: Grid) -> dict[str, list[str]]:
         "next": [next_steps(grid)],
         "unfinished": [unfinished.sentence(grid)],
         "unselected": [_unselected(grid)],
-        "costs": [costs.comparison(part, column) for part in grid.parts() for column in grid.columns],
+        "costs": [*(costs.comparison(part, column) for part in grid.parts() for column in grid.columns), outside.of_rows(grid).strip()],
         "images": unlabelled.images(grid.parts()[0]),
         "why": [unlabelled.why(part, part.columns[0]) for part in grid.parts() if len(part.columns) == 1],  # of several a table says it
         "epochs": [schedule.sentence(grid)],
@@ -192,7 +192,8 @@ def _total(sweep: Sweep) -> str:
     hours, energy, co2e = quantity(spent["device_hours"], "hours", hours_name(sweep)), spent["energy_kwh"], spent["co2e_kg"]
     money = f", {number(spent['money'])} {sweep.currency}" if spent["money"] else ""
     took = f"{hours}, {quantity(energy, 'kWh')} and {quantity(co2e, 'kg')} CO2e"
-    return f"The whole sweep, each run counted once, took {took}{_assumed_grid(sweep)}{money}{rest}.{unrecorded(sweep)}"
+    missing = f"{unrecorded(sweep)}{outside.of_sweep(sweep)}"
+    return f"The whole sweep, each run counted once, took {took}{_assumed_grid(sweep)}{money}{rest}.{missing}"
 
 
 def _left_out(sweep: Sweep) -> str:

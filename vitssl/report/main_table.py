@@ -10,7 +10,7 @@ from typing import Any
 
 from vitssl.config import ConfigError
 from vitssl.config.base import closest
-from vitssl.report import costs, energy_sources, schedule, tables
+from vitssl.report import costs, energy_sources, outside, schedule, tables
 from vitssl.report.best import level
 from vitssl.report.collect import Cell
 from vitssl.report.grid import Grid
@@ -236,7 +236,8 @@ def _caption(grid: Grid, names: set[str], best: set[tuple[int, int]]) -> str:
     spent = " Costs are of one model, all its stages" if names & SPENT and grid.models() else ""
     spent += "; training is the multiply-adds of all its steps, forward and backward" if spent and "training_macs" in names else ""
     doubt = tables.not_compared(grid) if names & MEASURED else ""
-    return first + _trained_by(grid) + source + (_against(grid) if "baseline" in names else "") + (f"{spent}.{doubt}" if spent else "")
+    spent = f"{spent}.{outside.of_rows(grid)}{doubt}" if spent else ""
+    return first + _trained_by(grid) + source + (_against(grid) if "baseline" in names else "") + spent
 
 
 def _trained_by(grid: Grid) -> str:

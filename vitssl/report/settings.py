@@ -9,7 +9,9 @@ from vitssl.config import Optim, Run, checkpoint_fields, dotted, scaled_lr
 from vitssl.report.collect import RunFolder
 from vitssl.report.energy_sources import CPU_POWER, intensities
 from vitssl.report.grid import SEED, Grid
+from vitssl.report.outside import origins
 from vitssl.report.table import DASH, Entry, Table
+from vitssl.words import listed
 
 # differ by seed, place or machine, never by arm
 LEFT_OUT = {"seed", "data.shards", "data.source", "data.sha256", "data.cache_dir", *checkpoint_fields(Run)}
@@ -45,12 +47,15 @@ def settings(grid: Grid) -> tuple[Table | None, dict[str, str]]:
     crops = _crops(by_stage)
     shared |= {name: line[0] for name, line in crops.items() if len(set(line)) == 1}
     shown = {
+        "starts from": [_by_column({c: listed(origins(r)) or DASH for c, r in runs.items()}) for runs in by_stage.values()],
         "effective batch": [_by_column({c: _batch(r) for c, r in runs.items()}) for runs in by_stage.values()],
         "learning rate, scaled peak": [_by_column({c: _rate(r.run) for c, r in runs.items()}) for runs in by_stage.values()],
         "optimiser steps": [_by_column({c: _steps(r) for c, r in runs.items()}) for runs in by_stage.values()],
         **{name: line for name, line in crops.items() if len(set(line)) > 1},
         **{k: line for k, line in lines.items() if (k not in shared and k not in off - groups) or k == grid.axis},
     }
+    if set(shown["starts from"]) == {DASH}:  # but for a chain's own stages
+        del shown["starts from"]
     rows = [[Entry(name), *map(Entry, line)] for name, line in shown.items()]
     caption = (
         "Effective batch, learning rate, and every field of the configuration in which the stages differ; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vitssl.report import outside
 from vitssl.report.collect import Sweep, add
 from vitssl.report.energy_sources import CPU_POWER, intensities, memory, shares, uneven
 from vitssl.report.tables import hours_name
@@ -22,7 +23,8 @@ def statement(sweep: Sweep) -> str:
     on = listed(event["device"] for run in runs for event in run.of("start"))
     return (
         f"Training the models of this work is estimated to have {used}: {trainings} of {hours} in all"
-        f"{f' on {on}' if on else ''}{shares(sweep, 'each on')}.{unrecorded(sweep)} {_method(sweep)} {_grid(sweep)}"
+        f"{f' on {on}' if on else ''}{shares(sweep, 'each on')}.{unrecorded(sweep)}{outside.of_sweep(sweep)}"
+        f" {_method(sweep)} {_grid(sweep)}"
     )
 
 

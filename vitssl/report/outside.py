@@ -1,0 +1,47 @@
+"""Weights from outside of a sweep that its runs start from, learn from, or consist of: what they cost is in none of its figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from vitssl.config import Run, checkpoint_fields, dotted
+from vitssl.files import read_json
+from vitssl.report.collect import RunFolder, Sweep
+from vitssl.report.grid import Grid
+from vitssl.words import listed
+
+
+def origins(run: RunFolder) -> list[str]:
+    """What a run has of others, by name: imported files, and runs that are no stages of its own arm."""
+    if imported := run.job.get("imported"):
+        return [_imported(imported)]
+    own, fields = {Path(parent).name for parent in run.job.get("parents", [])}, dotted(run.run)
+    starts = [Path(fields[name]) for name in checkpoint_fields(Run) if fields.get(name)]
+    return [_named(start) for start in dict.fromkeys(starts) if start.name not in own]
+
+
+def of_rows(grid: Grid) -> str:
+    """A sentence on the rows whose costs leave out what they start from; empty where none do."""
+    rows: dict[str, dict[str, None]] = {}
+    for row in grid.rows:
+        for _, run in (stage for cell in row.cells for stage in cell.stages):
+            for origin in origins(run):
+                rows.setdefault(grid.label(row), {})[origin] = None
+    told = [f"{label} starts from {listed(names)}" for label, names in rows.items()]
+    return f" Not counted is what was trained elsewhere: {'; '.join(told)}." if told else ""
+
+
+def of_sweep(sweep: Sweep) -> str:
+    """The same of all runs together."""
+    names = dict.fromkeys(origin for run in sweep.runs.values() for origin in origins(run))
+    return f" Not counted is what runs started from and was trained elsewhere: {listed(names)}." if names else ""
+
+
+def _named(start: Path) -> str:
+    before = read_json(start / "job.json").get("imported") if start.is_dir() else None
+    return _imported(before) if before else start.name
+
+
+def _imported(facts: dict[str, Any]) -> str:
+    return f"{Path(facts['file']).name} (layout {facts['layout']}, sha256 {facts['sha256'][:12]})"
