@@ -210,6 +210,7 @@ def summary(graph: Graph, predicted: list[Prediction], launch: Launch, console: 
     on_gpu = any(p.gpu_hours for p in predicted)
     totals = [sum(values) for values in zip(*(_amounts(p, site) for p in predicted), strict=True)]
     amounts = ", ".join(f"{_shown(total)} {unit}" for total, unit in zip(totals, _units(site), strict=True) if on_gpu or total)
+    yours = " (--site takes yours)" if site.name == Site.name else ""
     price = f"{site.price_per_gpu_hour:g} {site.currency} per GPU-hour" if site.price_per_gpu_hour else "no price per GPU-hour"
     lines = [
         f"{begins}; predicted for {len(predicted)}: {amounts if on_gpu else _of_cpus(predicted, amounts)}{left_out}",
@@ -217,7 +218,7 @@ def summary(graph: Graph, predicted: list[Prediction], launch: Launch, console: 
         *(f"Throughput: {basis}" for basis in dict.fromkeys(p.basis for p in predicted)),
         f"Times: training, its evaluations, and {START_S:g} s to start each run",
         f"Energy: GPU-hours x {site.gpu_power_w:g} W of board power, CPUs and memory not included; "
-        f"{intensity_kg_per_kwh(site):.4g} kg CO2e/kWh; {price}; by the site profile {site.name} (--site takes yours)"
+        f"{intensity_kg_per_kwh(site):.4g} kg CO2e/kWh; {price}; by the site profile {site.name}{yours}"
         if on_gpu
         else _energy_of_cpus(predicted),
     ]

@@ -36,7 +36,7 @@ def read(named: str, overrides: dict[str, Any], where: str = CLI) -> Site:
     content = read_yaml(path)
     if "arms" in content:
         raise ConfigError(f"{named} is a sweep, and no site profile, which says where jobs run; jobs/sites has examples", "site", where)
-    site = merge(Site, content, overrides, where=str(path))
+    site = merge(Site, {"name": path.stem}, content, overrides, where=str(path))
     site.intensity_csv = site.intensity_csv and str(Path(site.intensity_csv).expanduser().resolve())
     if problem := next(_problems(site), None):
         name = problem.field.removeprefix("site.")

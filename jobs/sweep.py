@@ -15,6 +15,7 @@ from vitssl.config.merging import UNSET
 from vitssl.config.suggestions import names
 from vitssl.config.sweep import Arm, Quantity, Resources, SweepFile
 from vitssl.records import MOST
+from vitssl.words import counted
 
 NAME = r"\w[\w.-]{0,99}"  # of a sweep, an arm or a stage: a part of folders and of batch scripts
 MOST_LENGTH = 1000  # times
@@ -209,6 +210,9 @@ def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
     for name, arm in spec.arms.items():
         if arm.baseline is not None and arm.baseline not in spec.arms:
             raise unknown(arm.baseline, spec.arms, f"arms.{name}.baseline", spec.file)
+        if isinstance(arm.published, int | float) and columns and spec.place("columns") != CLI:
+            reason = f"one number for {counted(len(columns), 'column')}; write which it is of: {{{columns[0]}: {arm.published:g}}}"
+            raise ConfigError(reason, f"arms.{name}.published", spec.file)
         if isinstance(arm.published, dict):
             arm.published = {str(key): value for key, value in arm.published.items()}
             if spec.place("columns") == CLI:  # the paper's are others

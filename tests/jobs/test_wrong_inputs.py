@@ -33,6 +33,7 @@ WRONG = [
     ("submit sweep.yaml batch_size=64", "(did you mean optim.batch_size?)"),
     ("submit sweep.yaml data.labels.per_class=9999 equalize=macs", "command line: data.labels.per_class: 9999 is more than these cl"),
     ("submit sweep.yaml data.val_fraction=0.9 data.labels.per_class=9 equalize=macs", "command line: data.labels.per_class: 9 is more"),
+    ("submit one.yaml", "one.yaml: arms.scratch.published: one number for 3 columns; write which it is of: {plain: 10}"),
     ("submit sweep.yaml epochs=4", "(did you mean loop.epochs?)"),
     ("submit sweep.yaml gpus=4", "(did you mean resources.gpus_per_node?)"),
     ("submit sweep.yaml seeds=[0,1]", "(did you mean axes.seed?)"),
@@ -282,6 +283,7 @@ def somewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "sweep.yaml").write_text(EXAMPLE)
     (place / "copied.yaml").write_text(f"# copied\n{EXAMPLE}")
     (place / "axis.yaml").write_text(EXAMPLE.replace("seed: [0, 1]", "seed: 3"))
+    (place / "one.yaml").write_text(re.sub(r"published: .*", "published: 10.0", EXAMPLE, count=1).replace("name: example", "name: one"))
     (place / "other").mkdir()
     (place / "other" / "sweep.yaml").write_text(EXAMPLE.replace("chain_short", "chain_other"))
     (place / "big.yaml").write_text("name: big\npartition: gpu\n")
