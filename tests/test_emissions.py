@@ -122,7 +122,7 @@ def test_a_killed_job_keeps_its_last_flush(tmp_path):
 
 
 def test_a_flush_comes_at_least_once_a_minute():
-    assert emissions.FLUSH_S <= 60
+    assert emissions.FLUSH_S <= 10  # as vitssl/docs/costs.md says
 
 
 def test_slurm_job_without_scontrol_is_measured_quietly(tmp_path):

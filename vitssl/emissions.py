@@ -24,7 +24,7 @@ from vitssl.config import ConfigError, Site
 from vitssl.files import write_json
 from vitssl.workload import CpuMeter
 
-FLUSH_S = 30.0  # a killed job loses at most this much of its record
+FLUSH_S = 10.0  # a killed job loses at most this much of its record
 
 
 def intensity_kg_per_kwh(site: Site) -> float:
