@@ -16,7 +16,7 @@ CAUSES = {  # in logs, from SLURM 22.05 and torch 2.9 on
     r"oom[-_]kill|out-of-memory handler|OUT_OF_MEMORY": "the job's memory was used up: raise resources.mem_gb, or lower data.workers",
     r"OutOfMemoryError": "the GPU's memory was used up: lower loop.micro_batch_size",
     r"Signal 9 \(SIGKILL\)|exit ?code *:? -9|task \S+: Killed": f"{KILLED}: raise resources.mem_gb, or lower data.workers",
-    r"No space left on device|Disk quota exceeded": NO_SPACE,
+    r"No space left on device|no space for its checkpoints|Disk quota exceeded": NO_SPACE,
     r"DUE TO TIME LIMIT": "its time was over before it had saved: raise resources.hours",
     r"DUE TO NODE FAILURE": "its node failed",
 }

@@ -158,7 +158,9 @@ def test_a_run_without_room_for_its_checkpoints_is_refused_before_it_trains(fold
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100_000))
     assert train.main([str(run)]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert re.fullmatch(rf"error: {run}: its checkpoints need [\d.]+ MB, and 0.1 MB are free; make room there, or .*: --runs", error)
+    assert re.fullmatch(
+        rf"error: {run}: no space for its checkpoints, which need [\d.]+ MB, and 0.1 MB are free; make room there, or .*: --runs", error
+    )
     assert not (run / "last.pt").exists() and not read_events(run / "metrics.jsonl")
 
 

@@ -45,7 +45,7 @@ class Saver:
         size_bytes = sum(p.nbytes * (3 if p.requires_grad else 1) for p in parameters)
         needed = size_bytes * (3 - sum((self._folder / name).exists() for name in (state.LAST, PREVIOUS)))
         if (free := shutil.disk_usage(self._folder).free) < needed:
-            reason = f"its checkpoints need {needed / 1e6:,.3g} MB, and {free / 1e6:,.3g} MB are free"
+            reason = f"no space for its checkpoints, which need {needed / 1e6:,.3g} MB, and {free / 1e6:,.3g} MB are free"
             raise ConfigError(f"{reason}; make room there, or name a folder elsewhere: --runs", place=str(self._folder))
 
     def save(self, content: dict[str, Any], *names: str) -> None:
