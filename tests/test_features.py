@@ -12,6 +12,7 @@ from PIL import Image
 import vitssl
 from vitssl import cli
 from vitssl.config import ConfigError
+from vitssl.data import names
 from vitssl.data.index import load_index, read_image
 
 
@@ -29,6 +30,7 @@ def test_the_file_has_what_the_run_gives_of_each_image(untrained_run, digits, tm
     arrays, index = np.load(out), load_index(digits)
     assert np.array_equal(arrays["index"], index.where("test")) and np.array_equal(arrays["labels"], index.label[index.where("test")])
     assert arrays["classes"].tolist() == index.classes
+    assert arrays["names"].tolist() == names.of_images(index)[index.where("test")].tolist()
     rows = [0, 7, 449]
     features = vitssl.load(folder).features([image(digits, int(arrays["index"][row])) for row in rows], blocks=[0, -1])
     for name, expected in {

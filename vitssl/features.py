@@ -14,6 +14,7 @@ from vitssl.backbones.base import Features
 from vitssl.config import ConfigError
 from vitssl.data.index import load_index
 from vitssl.data.loader import EvalLoader
+from vitssl.data.names import of_images
 from vitssl.evaluate import Trained
 from vitssl.evaluators.base import EVALUATED_AT_ONCE
 from vitssl.files import check_new
@@ -26,7 +27,8 @@ def write(
 
     ``cls`` (N, D), where the backbone has a class token, ``reg`` (N, D), the mean of its registers, and ``mean`` (N, D) of the patch
     tokens, after the final norm; for each of ``blocks`` ``cls_block<i>`` and so on, before it; ``labels`` (N,), -1 where there is none, and
-    ``index`` (N,), the images' places in the shards' index, int64; ``classes``, the names of the shards' classes.
+    ``index`` (N,), the images' places in the shards' index, int64; ``classes``, the names of the shards' classes; ``names`` (N,), what the
+    shards' source calls the images, where that is known (`vitssl.data.names`).
 
     Args:
         trained: the run.
@@ -46,6 +48,7 @@ def write(
         raise ConfigError(f"{out}: a .npy file has one array; name an .npz file, such as {out.with_suffix('.npz')}")
     check_new(out)
     index, places = load_index(shards), trained.places(blocks)
+    names = of_images(index)
     positions = index.where(split)
     if not len(positions):
         raise ConfigError(f"{shards}: split {split} has no images")
@@ -62,6 +65,8 @@ def write(
                 part |= _arrays(features.intermediates[place], f"_block{block}", trained, tokens)
             parts.append(part | {"labels": batch.targets["main"].cpu().numpy(), "index": batch.index_B.cpu().numpy()})
     arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} | {"classes": np.array(index.classes)}
+    if names is not None:
+        arrays["names"] = names[positions]
     _save(out, arrays)
     return arrays
 

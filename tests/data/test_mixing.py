@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from vitssl.config import ConfigError
-from vitssl.data import findings, inspecting, order, shards, writing
+from vitssl.data import findings, inspecting, names, order, shards, writing
 from vitssl.data.index import read_image
 
 COUNTS = {"train": {"cat": 30, "dog": 30}, "test": {"cat": 3, "dog": 3}}
@@ -77,3 +78,23 @@ def test_a_stopped_build_of_a_large_split_goes_on(make_folder, tmp_path, monkeyp
     monkeypatch.setattr(writing, "write", lambda task: (written.append(task[0].tar.name), write(task))[1])
     assert build(source, tmp_path / "out").sha256 == whole.sha256
     assert len(written) == len(set(written)) == 17, "none is written twice"
+
+
+def test_each_image_has_the_name_of_its_file(make_folder, tmp_path, monkeypatch):
+    source = make_folder(**COUNTS)
+    bad = source / "train" / "dog" / "007.jpg"
+    bad.write_bytes(bad.read_bytes()[:60])
+    of_before = build(source, tmp_path / "sorted", skip_bad=True)
+    for window in (59, 60):  # mixed, and as it is listed
+        monkeypatch.setattr(writing, "SHUFFLE_WINDOW", window)
+        index = build(source, tmp_path / str(window), skip_bad=True)
+        found = names.of_images(index)
+        assert len(set(found)) == len(index) == 65
+        for position, name in enumerate(found):
+            with open(index.folder / index.shards[index.shard[position]]["name"], "rb") as stream:
+                image = Image.fromarray(read_image(stream.fileno(), index, position))
+            assert np.array_equal(image, Image.open(source / name).convert("RGB")), name
+    monkeypatch.setattr(writing, "SHUFFLE_WINDOW", 59)
+    assert names.of_images(of_before) is None, "listed alike, but written in another order"
+    (index.folder / "listing.csv.gz").unlink()
+    assert names.of_images(index) is None

@@ -15,7 +15,7 @@ import webdataset
 from tests.data.webdatasets import build, cut, encoded, pets, refused, write_set, write_tar
 from vitssl import config, train
 from vitssl.config import ConfigError, Data
-from vitssl.data import findings, shards
+from vitssl.data import findings, names, shards
 from vitssl.data.index import Index
 from vitssl.data.loader import EvalLoader
 from vitssl.data.sources import open_source
@@ -93,6 +93,7 @@ def test_our_own_shards_are_a_webdataset_too(make_shards, tmp_path):
     again = build(f"wds:{written.folder}/train-*.tar?test=test-*.tar", tmp_path / "out")
     assert again.mean == written.mean and again.crc32.tolist() == written.crc32.tolist() and again.label.tolist() == written.label.tolist()
     assert again.offset.tolist() == written.offset.tolist()
+    assert names.of_images(again) is None and names.of_images(written) is not None
 
 
 def test_a_copy_of_a_test_image_is_named_by_tar_and_member(tmp_path):

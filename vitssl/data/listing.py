@@ -90,8 +90,25 @@ def _class(row: Row, classes: list[str]) -> str:
     return classes[row.label] if row.label >= 0 else ""
 
 
-def _read(path: Path) -> Images:
-    """What a build listed.
+def of_images(folder: Path) -> dict[str, list[tuple[str, str]]]:
+    """Name and class of each image by split, in the order of the source; nothing where there is no listing, or one of tars.
+
+    Raises:
+        ConfigError: the file is damaged.
+    """
+    images: dict[str, list[tuple[str, str]]] = {}
+    for split, name, of_class, _ in _read(folder / FILE) if (folder / FILE).exists() else ():
+        if not name.endswith(".tar"):
+            images.setdefault(split, []).append((name, of_class))
+    return images
+
+
+def _images(path: Path) -> Images:
+    return {(split, name): (label, size) for split, name, label, size in _read(path)}
+
+
+def _read(path: Path) -> list[list[str]]:
+    """What a build listed: split, name, class and size of each image.
 
     Raises:
         ConfigError: the file is damaged.
@@ -104,7 +121,7 @@ def _read(path: Path) -> Images:
             table = csv.reader(text)
             if next(table, None) is None:
                 raise EOFError("it is empty")
-            return {(split, name): (label, size) for split, name, label, size in table}
+            return [[split, name, label, size] for split, name, label, size in table]
     except (OSError, EOFError, ValueError, zlib.error, csv.Error) as error:
         why = getattr(error, "strerror", None) or error
         reason = f"damaged ({why}), so that what differs from the source cannot be named; delete it, and the images are only counted"
@@ -122,7 +139,7 @@ def difference(index: Index, listed: list[Row], source: Source) -> str:
     parts += [_names("classes gone", [name for name in before if name not in classes])]
     path = index.folder / FILE
     now = {(row.split, row.name): (_class(row, classes), row.size) for row in listed}
-    parts += _files(what, _read(path), now) if path.exists() else _counts(index, listed)
+    parts += _files(what, _images(path), now) if path.exists() else _counts(index, listed)
     same = f"the same {what}s in another order" + " or read with other options" * (what == "tar")
     return "; ".join(filter(None, parts)) or same
 

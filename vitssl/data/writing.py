@@ -104,10 +104,17 @@ def mixed(source: Source, listed: list[listing.Row]) -> tuple[Source, list[listi
     for split, samples in source.splits.items():
         of_split, first = listed[first : first + len(samples)], first + len(samples)
         if len(samples) > SHUFFLE_WINDOW and not isinstance(source, Tars):
-            order = np.random.default_rng([*b"shards"]).permutation(len(samples))
-            splits[split], of_split = InOrder(samples, order), [of_split[i] for i in order]
+            places = order(len(samples))
+            splits[split], of_split = InOrder(samples, places), [of_split[i] for i in places]
         rows += of_split
     return replace(source, splits=splits), rows
+
+
+def order(images: int) -> np.ndarray:
+    """Where in its listing a split of so many images has the first image of its shards, the second and so on."""
+    if images <= SHUFFLE_WINDOW:
+        return np.arange(images)
+    return np.random.default_rng([*b"shards"]).permutation(images)
 
 
 def jobs(source: Source, listed: list[listing.Row], folder: Path, images_per_shard: int) -> Iterator[Job]:
