@@ -36,6 +36,8 @@ def notes(spec: Spec, made: Sequence[Cell]) -> list[str]:
         *_beside(spec, made),
         *_longer_epochs(made),
         *_rates(made),
+        *_coarse(made),
+        *_never_within(made),
         *_weightless(made),
         *_alike_in_colours(made),
         *_large_decoders(made),
@@ -131,6 +133,20 @@ def _rates(made: Iterable[Cell]) -> Iterator[str]:
             yield "optim.lr=0 trains nothing"
         elif optim.name == "adamw" and optim.lr >= LARGE_LR:
             yield f"optim.lr={optim.lr:g} is far more than adamw trains a network with; 1e-3 and less are usual"
+
+
+def _coarse(made: Iterable[Cell]) -> Iterator[str]:
+    """Images that are shrunk to fewer pixels than the network sees."""
+    for data in (run.data for _, run in _places(made)):
+        if data.cache_px is not None and data.cache_px < data.image_size:
+            yield f"data.cache_px={data.cache_px} shrinks images that are then enlarged to data.image_size={data.image_size} again"
+
+
+def _never_within(made: Iterable[Cell]) -> Iterator[str]:
+    """More epochs between evaluations than there are."""
+    for loop in (run.loop for _, run in _places(made)):
+        if loop.eval_every > loop.epochs:
+            yield f"loop.eval_every={loop.eval_every} is more than the {counted(loop.epochs, 'epoch')}: there is one evaluation, at the end"
 
 
 def _weightless(made: Iterable[Cell]) -> Iterator[str]:

@@ -10,7 +10,7 @@ import torch
 
 from tests.ranks import run_ranks, start_ranks
 from tests.test_train import CLASSIFY, DROP, SSAT, same, wait_for_step
-from vitssl import saving, state, train
+from vitssl import checkpoint, saving, state, train
 from vitssl.config import ConfigError
 from vitssl.files import read_events
 from vitssl.saving import Saver
@@ -117,7 +117,7 @@ def test_without_a_checkpoint_that_can_be_read_nothing_is_trained(tmp_path):
     assert saving.newest(tmp_path) is None
     for name in ("previous.pt", "last.pt"):
         (tmp_path / name).write_bytes(b"PK")
-        with pytest.raises(ConfigError, match=f"{name} is not a checkpoint that can be read"):
+        with pytest.raises(ConfigError, match=rf"{name} is not a checkpoint that can be read \(.*\); {checkpoint.ADVICE}$"):
             saving.newest(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["last.pt", "previous.pt"]
 

@@ -106,7 +106,8 @@ def newest(folder: Path) -> dict[str, Any] | None:
             _put_in_place(last, previous, problem)
         return before
     if problem := problem or problem_before:
-        raise problem
+        advice = "" if checkpoint.ADVICE in str(problem) else f"; {checkpoint.ADVICE}"
+        raise ConfigError(f"{problem}{advice}")
     if not _everywhere(content is before is None):
         raise ConfigError("not all ranks can read it", place=str(last))
     return None

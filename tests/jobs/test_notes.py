@@ -123,6 +123,13 @@ def test_rates_at_which_nothing_is_learned(said, words, told):
     assert [note for note in said(*words) if note.startswith("optim.lr")] == told
 
 
+def test_coarse_images_and_evaluations_that_never_come_are_told(said):
+    size, epochs = "data.image_size=16", ["loop.epochs=3", "loop.warmup_epochs=0", "arms=[scratch]"]
+    assert said(size, "data.cache_px=16", "loop.eval_every=3", *epochs) == said(size, "loop.eval_every=0", *epochs) == []
+    assert said(size, "data.cache_px=15", *epochs) == ["data.cache_px=15 shrinks images that are then enlarged to data.image_size=16 again"]
+    assert said("loop.eval_every=4", *epochs) == ["loop.eval_every=4 is more than the 3 epochs: there is one evaluation, at the end"]
+
+
 @pytest.mark.parametrize(
     ("labelled", "words", "told"), [(30, [], True), (30, ["loop.epochs=9"], False), (600, [], False)], ids=["few", "epochs", "all"]
 )
