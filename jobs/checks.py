@@ -39,8 +39,8 @@ def check_objectives(spec: Spec, made: Sequence[Cell]) -> None:
     on = {(arm, stage.name, name) for arm, stage in stages for name in active(stage.run.objectives)}
     on |= {(None, stage, name) for _, stage, name in on}
     on |= {(arm, None, name) for arm, _, name in on}
-    # where the command line chose among the arms, the file's axes may be for the others
-    of_file = [axis for axis in spec.axes if axis not in spec.added_axes and spec.overrides.arms is None]
+    # where not all arms run, the file's axes may be for the others
+    of_file = [axis for axis in spec.axes if axis not in spec.added_axes and not spec.left_out]
     for setting, key in [*_asked(spec), *_of_axes(spec, of_file)]:
         name = setting.objective
         if name and (setting.arm, setting.stage, name) not in on:

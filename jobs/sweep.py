@@ -36,6 +36,7 @@ class Spec(SweepFile):
     file: str = ""
     overrides: Overrides = field(default_factory=Overrides)
     added_axes: list[str] = field(default_factory=list)  # by the command line
+    left_out: list[str] = field(default_factory=list)  # arms of the file that do not run
     equal: dict[str, dict[Any, Equal | None]] = field(default_factory=dict)  # of the values of axes that say so
 
     def equal_of(self, labels: dict[str, Any]) -> Equal | None:
@@ -94,6 +95,7 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
     _check_names(spec, every_axis)
     spec.axes = {name: _pick_values(name, values, spec, everything) for name, values in every_axis.items()}
     spec.arms = _pick_arms(spec, everything)
+    spec.left_out = [name for name in stages if name not in spec.arms]
     check(cli, stages, spec.arms)
     _check_layers(spec, list(dict.fromkeys(stage for names in stages.values() for stage in names)))
     for name, arm in spec.arms.items():

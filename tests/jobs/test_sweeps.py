@@ -91,10 +91,14 @@ def test_every_arm_trains_evaluates_and_is_reported(
     assert {cell.arm for cell in planned} <= shown
 
 
-@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.release)], ids=["first_values", "all_values"])
+@pytest.mark.parametrize(
+    ("whole", "optional"),
+    [(False, True), (False, False), pytest.param(True, True, marks=pytest.mark.release)],
+    ids=["first_values", "without_optional_arms", "all_values"],
+)
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
-def test_every_arm_expands_at_the_values_of_the_axes(path: Path, whole: bool) -> None:
-    spec = sweep.read(path, everything=True)
+def test_every_arm_expands_at_the_values_of_the_axes(path: Path, whole: bool, optional: bool) -> None:
+    spec = sweep.read(path, everything=optional)
     if not whole:
         spec.axes = {name: dict([next(iter(values.items()))]) for name, values in spec.axes.items()}
     assert {cell.arm for cell in cells(spec)} == {name for name, arm in spec.arms.items() if arm.stages}
