@@ -58,13 +58,16 @@ def recommendation(grid: Grid, column: Any) -> str:
     if not ranked or None in costs or (seeds := fewest(grid, ranked, column)) < LEAST:
         return ""
     cost = {id(row): count for row, count in zip(ranked, costs, strict=True)}
-    near, first = level(grid, column), ranked[0]
+    near, leaders = level(grid, column), grid.leaders(column)
+    first = min(leaders, key=lambda row: cost[id(row)])
     shares = {id(other): cost[id(other)] / cost[id(first)] for other in ranked}
     cheapest = min(near, key=lambda row: cost[id(row)])
     row = cheapest if shares[id(cheapest)] < 1 / UNEQUAL else first
     open_yet = seeds < ENOUGH or _equal_costs(grid)  # what to type is said
     take = f"{begin(grid, column, 'For')} now take" if open_yet else f"{begin(grid, column, 'What')} to take:"
     which = "the best mean" if len(near) > 1 else f"{article(grid, column)} best"
+    if others := [row for row in leaders if row is not first]:
+        which = f"of the same mean as {listed(map(grid.label, others))}"
     chosen = f"{grid.label(first)}, {which}{_cost_beside(list(shares.values()))}"
     if row is not first:
         if grid.settings_of(row, column):

@@ -130,9 +130,12 @@ def _equal(grid: Grid, rows: list[Row], column: Any) -> str:
         seeds = f"in each of the {len(scores[0])} seeds"
         same = f"{names} gave the same {name} {seeds}: {plus_minus(list(scores[0].values()))}{unit}"
         return f"{_at(grid, column)}{same}{_without_effect(rows, column)}."
-    spreads = {plus_minus(list(by_seed.values())) for by_seed in scores}
-    shown = spreads.pop() if len(spreads) == 1 else f"{mean(scores[0].values()):.2f}"
-    return f"{_at(grid, column)}{names} are equal in {name}: {shown}{unit}."
+    near = level(grid, column)
+    told = f"{_level(grid, column, near)}; " if len(near) > 1 else ""
+    gap = grid.gap(rows[0], rows[1], column)
+    width = f" ({interval(gap)} of the difference)" if gap and gap.low is not None else ""
+    of_what = "" if told else f" {name}"
+    return f"{_at(grid, column)}{told}{names} have the same mean{of_what}: {mean(scores[0].values()):.2f}{unit}{width}."
 
 
 def _without_effect(rows: list[Row], column: Any) -> str:
