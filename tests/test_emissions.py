@@ -166,7 +166,8 @@ def test_a_country_without_a_figure_is_refused(tmp_path, country):
 
 def test_the_sites_own_intensity_wins(tmp_path):
     record = track(tmp_path, country="XXX", intensity_kg_per_kwh=2.0)
-    assert record["co2e_kg"] == pytest.approx(2 * record["energy_kwh"])
+    assert record["co2e_kg"] == pytest.approx(2 * record["energy_kwh"]) and record["country"] == "XXX"
+    assert track(tmp_path, intensity_kg_per_kwh=2.0)["country"] == "own figure"
     assert intensity_kg_per_kwh(Site(country="USA")) == pytest.approx(0.369473)
 
 

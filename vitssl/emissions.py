@@ -54,6 +54,13 @@ def names_grid(site: Site) -> bool:
     return site.country != Site.country or site.intensity_kg_per_kwh is not None or site.intensity_csv is not None
 
 
+def grid_of(site: Site) -> str:
+    """What a record of energy calls the grid: by its country, unless the site gives figures and leaves that to the default."""
+    if site.intensity_csv is not None:
+        return intensity.BY_HOUR
+    return intensity.OWN if site.intensity_kg_per_kwh is not None and site.country == Site.country else site.country
+
+
 def _meant(country: str) -> str:
     """Codes and names of the countries that a name or another code may stand for, else an example."""
     import pycountry
@@ -97,7 +104,7 @@ class Tracker:
         self.path = Path(folder) / f"emissions-{attempt}-{self._node}.json"
         self._attempt, self._flush_s = attempt, flush_s
         self._iso_code = site.country
-        self._country = site.country if site.intensity_csv is None else intensity.BY_HOUR
+        self._country = grid_of(site)
         self._intensity, self._share = intensity_kg_per_kwh(site), share_of_node()
         self._grid = intensity.read(site.intensity_csv) if site.intensity_csv is not None else None
         self._by_hour = intensity.ByQuarterHour()

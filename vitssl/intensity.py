@@ -22,7 +22,7 @@ from vitssl.reader import read_whole
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 WEEK = timedelta(days=7)
 EXAMPLE = "a line is such as 2026-11-23T14:00,310 or Mon 14:00,310"
-BY_HOUR = "by the hour"  # what a record of energy has in the country's place
+BY_HOUR, OWN = "by the hour", "own figure"  # what a record of energy has in the country's place
 MOST_LINES = 100_000
 MOST_G = 5000.0  # per kWh: five times lignite's
 STEP_S = 900.0  # between the beginnings that are compared; and the spans of time by which energy is recorded, as fine as forecasts are

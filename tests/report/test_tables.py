@@ -433,7 +433,7 @@ def test_a_grid_that_is_named_later_is_that_of_all_runs_that_named_none(table_3)
     assert other.spent["co2e_kg"] == pytest.approx(0.4 * other.spent["energy_kwh"])
     assert all(run.spent["co2e_kg"] == pytest.approx(0.1 * run.spent["energy_kwh"]) for run in runs)
     assert {record["intensity_kg_per_kwh"] for run in runs for record in run.emissions} == {0.1}
-    assert " CO2e (on the grid that the last command names, FRA), " in next(
+    assert " CO2e (on the grid that the last command names, FRA: 0.1 kg CO2e/kWh), " in next(
         line for line in sentences(lay_out(made)) if "whole sweep" in line
     )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vitssl.config import ConfigError, Site, fill, load
-from vitssl.emissions import intensity_kg_per_kwh, names_grid
+from vitssl.emissions import grid_of, intensity_kg_per_kwh, names_grid
 from vitssl.files import read_events, read_json, read_sweep
 from vitssl.records import COST, EVALUATED, check_as
 from vitssl.report import kept
@@ -174,7 +174,7 @@ def _convert(runs: list[RunFolder], site: Site) -> None:
     kg_per_kwh = intensity_kg_per_kwh(site)
     for run in assumed:
         run.site = replace(run.site, country=site.country, intensity_kg_per_kwh=site.intensity_kg_per_kwh)
-        own = {"intensity_kg_per_kwh": kg_per_kwh, "country": site.country}
+        own = {"intensity_kg_per_kwh": kg_per_kwh, "country": grid_of(site)}
         run.emissions = [record | own | {"co2e_kg": record["energy_kwh"] * kg_per_kwh} for record in run.emissions]
         run.spent["co2e_kg"] = sum(record["co2e_kg"] for record in run.emissions)
         run.converted = True

@@ -12,12 +12,13 @@ from vitssl.report import across, costs, details, greenest, outside, schedule, u
 from vitssl.report.advice import next_steps, taken
 from vitssl.report.best import in_columns, leading
 from vitssl.report.collect import Sweep, add
+from vitssl.report.energy_sources import intensities
 from vitssl.report.grid import SEED, Grid
 from vitssl.report.statement import unrecorded
 from vitssl.report.table import number, signed
 from vitssl.report.tables import hours_name
 from vitssl.report.units import quantity
-from vitssl.words import counted
+from vitssl.words import counted, listed
 
 MOST_HEADLINES = 5  # subjects that a report begins with
 LEADS = {
@@ -209,7 +210,8 @@ def _assumed_grid(sweep: Sweep) -> str:
     """That nobody said where the energy came from, or that a later command did."""
     told = [run for run in sweep.runs.values() if run.emissions]
     if any(run.converted for run in told):
-        return f" (on the grid that the last command names, {next(run.site.country for run in told if run.converted)})"
+        named = next(intensities(run.emissions) for run in told if run.converted)
+        return f" (on the grid that the last command names, {listed(f'{name}: {kg} kg CO2e/kWh' for name, kg in named.items())})"
     if any(names_grid(run.site) for run in told):
         return ""
     return f" (on the grid of the default country, {Site.country}; the same command with site.country=DEU takes another, even now)"
