@@ -22,14 +22,14 @@ def describe() -> str:
 def commit() -> tuple[str | None, bool]:
     """The commit of the source and whether it was changed since; outside a git repository (None, True).
 
-    A container image gives its commit in VITSSL_REVISION. An untracked file matters only where it may affect a run: not a user's list,
-    log or data.
+    A container image gives its commit in VITSSL_REVISION. An untracked file matters only where it is source: not a user's sweep, whose
+    fields its runs hold, nor a list, log or data.
     """
     if not (ROOT / ".git").exists() or shutil.which("git") is None:
         revision = os.environ.get("VITSSL_REVISION") or None
         return revision, revision is None
     changed = _git("status", "--porcelain", "--untracked-files=no")
-    new = _git("status", "--porcelain", "--untracked-files=all", "--", *SOURCE, "sweeps")
+    new = _git("status", "--porcelain", "--untracked-files=all", "--", *SOURCE)
     return _git("rev-parse", "HEAD") or None, bool(changed or new)
 
 
