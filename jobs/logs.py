@@ -53,9 +53,7 @@ def show(folder: Path, lines: int, state: str) -> None:
     """
     path = newest(folder)
     if path is None:
-        here = read_json(folder / "job.json").get("executor") == "local"
-        why = "this machine's launcher trains it, and its output went to that terminal" if here else f"the run is {state}"
-        raise ConfigError(f"there is no log: {why}", place=str(folder))
+        raise ConfigError(f"there is no log: the run is {state}", place=str(folder))
     _begin(path, lines)
 
 

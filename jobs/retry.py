@@ -51,8 +51,9 @@ def retry(sweep: Path, names: list[str], wait: bool, module: str, console: Conso
     """Run again, where they were run before, what failed or is named, and what waits for it.
 
     Raises:
-        ConfigError: nothing failed, a record is damaged, or what ran them does not answer.
+        ConfigError: nothing failed, a record is damaged, what ran them does not answer, or runs them now.
     """
+    local.refuse_running(sweep)
     asked_for, before = runs_of(sweep)
     jobs = jobs_of([*asked_for, *before])
     entries = cluster.queued(jobs)

@@ -96,7 +96,7 @@ def show_log(folder: Path, lines: int, follow: bool) -> None:
 
     if follow:
         logs.follow(folder, lines, lambda: state().state in GONE)
-    else:
+    elif logs.newest(folder) or not (folder / "error.json").exists():  # it may have failed before it said anything
         logs.show(folder, lines, state().state)
     last = state()
     if details := read_json(folder / "error.json").get("details"):  # of the rank that failed first, which a log of many may not end with

@@ -143,3 +143,16 @@ def test_numbers_in_words() -> None:
         "about 25 min",
         "about 1.7 h",
     ]
+
+
+def test_what_a_run_of_this_machines_launcher_says_is_kept(trained, monkeypatch) -> None:
+    classify = ({"objectives.classify": {}}, SHORT, {"data.images": {"per_class": 2}, "optim.batch_size": 16})
+    folder, _ = trained(*classify)
+    assert not (folder / "log").exists()
+    monkeypatch.setenv(log.SWEEP, json.dumps({"position": "[1/1]"}))
+    (folder / "done.json").unlink()
+    (folder / "last.pt").unlink()
+    _, lines = trained(*classify)
+    kept = (folder / "log" / "local.txt").read_text().splitlines()
+    assert [line.partition("  ")[2] for line in kept] == lines and lines[-1].startswith("run: 2 epochs in ")
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ", line) for line in kept)

@@ -31,6 +31,7 @@ QUIET_S = 30.0  # without a terminal, a line at least this often
 # runs are trained "side_by_side"; for the others "seconds" of their own, as far as their pace is known when this one starts, and
 # "times_this", how often the work of this run the rest is; and the seconds of the "longest" that is trained beside it.
 SWEEP = "VITSSL_SWEEP"
+LINES = "log/local.txt"  # in a run's folder: what it said, where that launcher keeps no log, as a batch job's output is kept
 
 
 class Log:
@@ -56,6 +57,7 @@ class Log:
         self._file = self._path.open("a", buffering=1)
         self._loggers = loggers.start(folder, step, also)
         self._sweep, self._begun_s = json.loads(os.environ.get(SWEEP, "{}")), time.time()
+        self._lines = folder / LINES if self._sweep else None
         self._name = " ".join(filter(None, (self._sweep.get("position"), folder.name)))
         self._bar, self._last_line_s = _progress_bar(alone=self._sweep.get("side_by_side", 1) == 1), time.time()
         self._task = self._bar.add_task(self._sweep.get("position") or folder.name, total=total_steps, completed=step, note="")
@@ -78,8 +80,8 @@ class Log:
         self._bar.update(self._task, completed=step)
         line = f"{epoch}{self._left()}; {note}"
         self._bar.update(self._task, note=line)
-        if self._bar.disable and time.time() - self._last_line_s > QUIET_S:
-            self.say(f"{self._name}: {line}")
+        if time.time() - self._last_line_s > QUIET_S:
+            self._say(f"{self._name}: {line}", on_screen=self._bar.disable)
 
     def _left(self) -> str:
         """The time left for this run, and for the sweep if others come after it."""
@@ -100,9 +102,18 @@ class Log:
 
     def say(self, text: str) -> None:
         if self.active:
-            self._last_line_s = time.time()
-            with suppress(OSError):  # the terminal has gone; what was trained is to be saved all the same
+            self._say(text)
+
+    def _say(self, text: str, on_screen: bool = True) -> None:
+        self._last_line_s = time.time()
+        with suppress(OSError):  # the terminal has gone; what was trained is to be saved all the same
+            if on_screen:
                 self._bar.console.print(text, highlight=False, soft_wrap=True)
+        with suppress(OSError):
+            if self._lines is not None:
+                self._lines.parent.mkdir(exist_ok=True)
+                with self._lines.open("a", encoding="utf-8", errors="surrogateescape") as lines:
+                    lines.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
 
     def close(self) -> None:
         if self.active:

@@ -238,9 +238,10 @@ def test_a_sweep_that_is_being_submitted_is_left_alone(tmp_path) -> None:
 
 
 def test_what_git_does_not_know_matters_where_it_may_run(tmp_path, monkeypatch) -> None:
-    """A user's own list or log is no change of the source; a new module or sweep is, and so is any change of a tracked file."""
+    """A user's own list, log or sweep is no change of the source; a new module is, and so is any change of a tracked file."""
     monkeypatch.setattr(version, "ROOT", tmp_path)
-    (tmp_path / "sweeps").mkdir()
+    for folder in ("sweeps", "vitssl"):
+        (tmp_path / folder).mkdir()
     (tmp_path / "README.md").write_text("first")
     author = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
     for words in (["init", "-q"], ["add", "."], [*author, "commit", "-qm", "first"]):
@@ -250,8 +251,10 @@ def test_what_git_does_not_know_matters_where_it_may_run(tmp_path, monkeypatch) 
     (tmp_path / "todo.txt").touch()
     assert version.commit() == (sha, False)
     (tmp_path / "sweeps" / "mine.yaml").touch()
+    assert version.commit() == (sha, False)
+    (tmp_path / "vitssl" / "mine.py").touch()
     assert version.commit() == (sha, True)
-    (tmp_path / "sweeps" / "mine.yaml").unlink()
+    (tmp_path / "vitssl" / "mine.py").unlink()
     (tmp_path / "README.md").write_text("second")
     assert version.commit() == (sha, True)
     shutil.rmtree(tmp_path / ".git")
