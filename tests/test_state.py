@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 
 import pytest
@@ -114,6 +115,17 @@ def test_safetensors_are_read_whatever_the_files_name(make_run, tmp_path):
     ours = model.build(make_run(CLASSIFY), 10)
     state.init_from(ours, ours.backbone, make_run(CLASSIFY, {"init_from": str(tmp_path / "weights.pt")}))
     assert all(torch.equal(a, b) for a, b in zip(ours.backbone.state_dict().values(), theirs.state_dict().values(), strict=True))
+
+
+def test_a_damaged_run_is_to_be_trained_anew(make_run, pretrained):
+    folder, _ = pretrained
+    os.truncate(folder / "last.pt", 1000)
+    ours, run = model.build(make_run(CLASSIFY), 10), make_run(CLASSIFY, {"init_from": str(folder)})
+    anew = f"; delete {folder}, and the same command trains that run anew"
+    for job, advice in (({}, ""), ({"imported": {"file": "x.pt", "layout": "timm", "sha256": "0"}}, ""), ({"name": "x"}, anew)):
+        (folder / "job.json").write_text(json.dumps(job))
+        with pytest.raises(ConfigError, match=rf"last\.pt is not a checkpoint that can be read \([^;]*\){advice}$"):
+            state.init_from(ours, ours.backbone, run)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])

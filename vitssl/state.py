@@ -23,6 +23,7 @@ from vitssl import config
 from vitssl.backbones.base import Backbone
 from vitssl.config import ConfigError, Run
 from vitssl.config.base import closest
+from vitssl.files import read_json
 
 LAST, BEST = "last.pt", "best.pt"
 CHUNK_BYTES = 1 << 24
@@ -197,7 +198,7 @@ def weights(source: str, which: str = "model") -> dict[str, Tensor]:
         ConfigError: there is no such file, or it holds no tensors.
     """
     path = checkpoint_path(source)
-    content = read(path)
+    content = _read_to_start(path)
     if which != "model":
         if "data" not in content:
             raise ConfigError(f"{path} is not a checkpoint of a run, so it has no {which}; leave it out", "init_weights")
@@ -215,6 +216,16 @@ def weights(source: str, which: str = "model") -> dict[str, Tensor]:
     # a bare network, with or without DDP's prefix; its classifier belongs to other classes
     bare = {name.removeprefix("module."): value for name, value in tensors.items()}
     return {f"backbone.{name}": value for name, value in bare.items() if not name.startswith(("head.", "fc."))}
+
+
+def _read_to_start(path: Path) -> dict[str, Any]:
+    """A file of weights that another run starts from; of a run that trains anew where it is damaged, that is said."""
+    try:
+        return read(path)
+    except ConfigError as error:
+        job = read_json(path.parent / "job.json") if path.exists() else {}
+        anew = job and "imported" not in job
+        raise ConfigError(f"{error}; delete {path.parent}, and the same command trains that run anew" if anew else str(error)) from None
 
 
 def init_from(model: nn.Module, backbone: Backbone, run: Run) -> None:
@@ -257,7 +268,7 @@ def load_teachers(model: nn.Module, run: Run, mean: list[float], std: list[float
     for field, source in config.checkpoints(run.objectives, "objectives.").items():
         path = checkpoint_path(source)
         config.check_fits(run, field, config.load(path.parent), where=str(path.parent))
-        content = read(path)
+        content = _read_to_start(path)
         if not is_state(content.get("model")) or not isinstance(content.get("data"), dict):
             raise ConfigError(f"{path} is not a checkpoint of a run", field)
         check_finite(content["model"], "model", path)

@@ -221,6 +221,15 @@ def test_the_line_that_loads_it_gives_the_same_probabilities_of_an_image(tmp_pat
     torch.testing.assert_close(probabilities, run.predict(image), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["timm", "huggingface"])
+def test_images_that_were_shrunk_before_are_told(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture) -> None:
+    saved(tmp_path / "run", {"objectives.classify": {}, "backbone": VIT, "data.cache_px": 48})
+    assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "out"), "--to", kind]) == 0
+    told = "  # images of a short side above 48 px were shrunk to that first (data.cache_px)\n"
+    assert capsys.readouterr().err.endswith(told)
+    assert kind == "timm" or told in (tmp_path / "out" / "README.md").read_text()
+
+
 def test_the_command_says_how_to_load_it_and_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     classifier("vit", tmp_path / "run")
     words = ["export", str(tmp_path / "run"), str(tmp_path / "new" / "vit.pth"), "--to", "timm"]

@@ -45,6 +45,11 @@ def text(folder: Path, classifier: bool) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def shrunk(cache_px: int | None) -> str:
+    """What a run did to images before the transform that it exports; empty where that is nothing."""
+    return f"images of a short side above {cache_px} px were shrunk to that first (data.cache_px)" if cache_px else ""
+
+
 def _cell(sweep: Sweep, folder: Path) -> Cell | None:
     """The cell that the run is the last stage of, or else one that it is a stage of."""
     mine = [cell for cell in sweep.cells if any(run.path.resolve() == folder for _, run in cell.stages)]
@@ -146,10 +151,11 @@ def _cost(stages: list[tuple[str, RunFolder]], sweep: Sweep | None) -> list[str]
 def _usage(name: str, run: RunFolder, classifier: bool) -> str:
     px = run.run["data"]["image_size"]
     gives = "logits (B, K), whose classes are label_names of config.json" if classifier else "features"
+    first = shrunk(run.run["data"]["cache_px"])
     code = [
         "import timm, torch", f"model = timm.create_model('local-dir:{name}', pretrained=True).eval()  # the folder of this card",
         "data = timm.data.resolve_model_data_config(model)",
-        "transform = timm.data.create_transform(**data, is_training=False)",
+        f"transform = timm.data.create_transform(**data, is_training=False){f'  # {first}' if first else ''}",
         f"model(torch.zeros(1, 3, {px}, {px}))  # {gives}",
     ]  # fmt: skip
     return "## Use\n\n```python\n" + "\n".join(code) + "\n```"

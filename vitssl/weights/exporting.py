@@ -65,7 +65,13 @@ def _loaded(architecture: timm_names.Architecture, tensors: str, trained: Traine
     size, crop = trained.run.data.image_size, trained.run.data.eval_crop
     mean, std = (tuple(round(value, 6) for value in values) for values in (trained.mean, trained.std))
     transform = f"timm.data.create_transform({size}, interpolation='bicubic', mean={mean}, std={std}, crop_pct={crop})"
-    return f"model = {architecture.call()}; model.load_state_dict({tensors}); model.eval(); transform = {transform}"
+    return f"model = {architecture.call()}; model.load_state_dict({tensors}); model.eval(); transform = {transform}{_before(trained)}"
+
+
+def _before(trained: Trained) -> str:
+    """What is done to images before the transform, as a comment behind it."""
+    shrunk = card.shrunk(trained.run.data.cache_px)
+    return f"  # {shrunk}" if shrunk else ""
 
 
 def _facts(trained: Trained, classifier: bool) -> dict[str, str]:
@@ -113,7 +119,7 @@ def _to_huggingface(trained: Trained, out: Path, classifier: bool) -> str:
     write_json(out / "config.json", content)
     (out / "README.md").write_text(card.text(trained.folder, classifier))
     transform = "timm.data.create_transform(**timm.data.resolve_model_data_config(model))"
-    return f"model = timm.create_model({f'local-dir:{out}'!r}, pretrained=True).eval(); transform = {transform}"
+    return f"model = timm.create_model({f'local-dir:{out}'!r}, pretrained=True).eval(); transform = {transform}{_before(trained)}"
 
 
 def _to_onnx(trained: Trained, out: Path, classifier: bool) -> str:
