@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from jobs.axes import is_of_values
 from jobs.shards import expected_index, image_counts
 from jobs.sweep import Spec
-from vitssl.config import SIZES, Run, active, dotted, nested, size_of
+from vitssl.config import SIZES, Run, active, dotted, nested, scaled_lr, size_of
 from vitssl.config.evals import FIRST
 from vitssl.config.methods import METHODS, flow
 from vitssl.words import counted, listed
@@ -125,14 +125,20 @@ def _longer_epochs(made: Iterable[Cell]) -> Iterator[str]:
                 yield f"{others} of {cell.arm} needs no label: {sees}; {shorter}"
 
 
-def _rates(made: Iterable[Cell]) -> Iterator[str]:
-    """Learning rates from the command line at which nothing is learned."""
+def _rates(made: Sequence[Cell]) -> Iterator[str]:
+    """Learning rates from the command line at which nothing is learned, and schedules that do not fall."""
     for stage in (stage for cell in made for stage in cell.stages if "optim.lr" in stage.cli_fields):
         optim = stage.run.optim
         if optim.lr == 0:
             yield "optim.lr=0 trains nothing"
         elif optim.name == "adamw" and optim.lr >= LARGE_LR:
             yield f"optim.lr={optim.lr:g} is far more than adamw trains a network with; 1e-3 and less are usual"
+    for optim in (run.optim for _, run in _places(made)):
+        peak = scaled_lr(optim, optim.lr)
+        for name, what in (("warmup_lr", "begins there"), ("min_lr", "rises to it")):
+            rate = getattr(optim, name)
+            if (scaled_lr(optim, rate) if optim.scale_all_lrs else rate) > peak > 0:
+                yield f"optim.{name}={rate:g} is more than the learning rate after the warm-up, {peak:g}: the rate {what}"
 
 
 def _coarse(made: Iterable[Cell]) -> Iterator[str]:

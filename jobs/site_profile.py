@@ -11,6 +11,7 @@ from typing import Any
 from jobs.overrides import CLI
 from vitssl.config import ConfigError, Problem, Site, merge, read_yaml, unknown
 from vitssl.emissions import intensity_kg_per_kwh
+from vitssl.intensity import MOST_G
 from vitssl.words import listed
 
 SITES = Path(__file__).resolve().parent / "sites"
@@ -19,6 +20,7 @@ MAIL_TYPES = (
     "TIME_LIMIT_50", "ARRAY_TASKS",
 )  # fmt: skip
 MOST_NICE = 2**31 - 3  # of SLURM
+LEAST_W, MOST_TFLOPS = 5.0, 1e6  # of a board
 
 
 def read(named: str, overrides: dict[str, Any], where: str = CLI) -> Site:
@@ -70,12 +72,27 @@ def _problems(site: Site) -> Iterator[Problem]:
         value = getattr(site, name)
         if value is not None and not 0 <= value < math.inf:
             yield Problem(f"site.{name}", f"{value:g} is {'negative' if value < 0 else 'not a finite number'}")
+    yield from _of_other_units(site)
     if site.intensity_csv is not None and site.intensity_kg_per_kwh is not None:
         yield Problem("site.intensity_csv", "site.intensity_kg_per_kwh is set too; keep one of them")
     try:
         intensity_kg_per_kwh(site)
     except ConfigError as error:
         yield Problem(error.field, f"{error.place}: {error.reason}" if error.place else error.reason)
+
+
+def _of_other_units(site: Site) -> Iterator[Problem]:
+    """Figures that are possible in another unit alone."""
+    for name in ("intensity_kg_per_kwh", "estimate_kg_per_kwh"):
+        if (kg := getattr(site, name)) is not None and kg > MOST_G / 1000:
+            reason = f"{kg:g} kg CO2e/kWh are more than any grid has; if those are g, write {kg / 1000:g}"
+            yield Problem(f"site.{name}", reason)
+    if 0 < site.gpu_power_w < LEAST_W:
+        reason = f"{site.gpu_power_w:g} W are less than any board draws; if those are kW, write {site.gpu_power_w * 1000:g}"
+        yield Problem("site.gpu_power_w", reason)
+    if site.gpu_tflops is not None and site.gpu_tflops > MOST_TFLOPS:
+        reason = f"{site.gpu_tflops:g} TFLOP/s are more than any board computes; if those are FLOP/s, write {site.gpu_tflops / 1e12:g}"
+        yield Problem("site.gpu_tflops", reason)
 
 
 def options(site: Site) -> dict[str, str | int]:

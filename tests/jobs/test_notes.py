@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shlex
 from pathlib import Path
 
@@ -61,8 +62,11 @@ def test_an_axis_of_draws_is_told_of_redraw(said) -> None:
 
 
 def test_an_objective_that_trains_nothing_is_told(said) -> None:
-    (note,) = said("arms=[scratch]", "objectives.classify.weight=0")
-    assert note.startswith("classify of scratch has a weight of 0") and note.endswith("objectives.classify=null switches it off")
+    small = "objectives.mae={decoder_dim: 16, decoder_depth: 1, weight: 0}"
+    (note,) = (told for told in said("arms=[scratch]", small) if "weight" in told)
+    assert note.startswith("mae of scratch has a weight of 0") and note.endswith("objectives.mae=null switches it off")
+    with pytest.raises(ConfigError, match="is 0, and so is that of every other objective: nothing would be trained"):
+        said("arms=[scratch]", "objectives.classify.weight=0")
 
 
 def test_stages_that_an_axis_does_not_reach_are_told(said) -> None:
@@ -117,10 +121,13 @@ def test_a_pretraining_beside_the_labels_is_told(said) -> None:
         (["optim.lr=100"], ["optim.lr=100 is far more than adamw trains a network with; 1e-3 and less are usual"]),
         (["optim.lr=100", "optim.name=lars"], []),
         (["optim.lr=5e-3"], []),
+        (["optim.min_lr=1"], ["optim.min_lr=1 is more than the learning rate after the warm-up, LR: the rate rises to it"]),
+        (["optim.warmup_lr=5"], ["optim.warmup_lr=5 is more than the learning rate after the warm-up, LR: the rate begins there"]),
+        (["optim.lr=0.01", "optim.min_lr=1e-5", "optim.warmup_lr=1e-5"], []),
     ],
 )
 def test_rates_at_which_nothing_is_learned(said, words, told):
-    assert [note for note in said(*words) if note.startswith("optim.lr")] == told
+    assert [re.sub("warm-up, [^:]+", "warm-up, LR", note) for note in said(*words, "arms=[scratch]") if note.startswith("optim.")] == told
 
 
 def test_coarse_images_and_evaluations_that_never_come_are_told(said):

@@ -225,6 +225,9 @@ def _demands(run: Run, to_train: bool) -> Iterator[Problem]:
     objectives, there = active(run.objectives), sorted(run.data.views.enabled())
     if to_train and not objectives:
         yield Problem("objectives", "none is on; set at least one, for example objectives.classify: {}")
+    if to_train and objectives and not any(objective.weight for objective in objectives.values()):
+        name = next(iter(objectives))
+        yield Problem(f"objectives.{name}.weight", "it is 0, and so is that of every other objective: nothing would be trained")
     for name, objective in objectives.items():
         for lacking in sorted(objective.requires() - capabilities(run.backbone)):
             yield Problem(f"objectives.{name}", lacks(run.backbone, lacking, f"objectives.{name}"))
