@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import struct
+import warnings
 from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
@@ -73,7 +74,10 @@ def decode(encoded: bytes, name: str) -> np.ndarray:
 def _opened(encoded: bytes, name: str) -> Iterator[Image.Image]:
     """An encoded image, not decoded yet; makes one line of what Pillow raises about it."""
     try:
-        with Image.open(io.BytesIO(encoded), formats=_formats()) as image:
+        with warnings.catch_warnings():  # of so many pixels that are refused here
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            opened = Image.open(io.BytesIO(encoded), formats=_formats())
+        with opened as image:
             if image.width * image.height > MOST_PIXELS:
                 raise ConfigError(f"{name}: {image.width:,} x {image.height:,} pixels, more than {MOST_PIXELS:,}; shrink it")
             yield image
