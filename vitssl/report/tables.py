@@ -140,12 +140,16 @@ def differences(grid: Grid) -> Table | None:
         return None
     what = f"Percentage points of {grid.measured.name}" if grid.measured.unit == "%" else grid.measured.name
     direction = f" {LOWER_IS_BETTER}" if grid.measured.lower_is_better else ""
-    given = ", with the 95 % confidence interval in brackets" if any("[" in e.text for row in rows for e in row) else ""
     return Table(
         f"Difference from {grid.baselines()}", ["arm", *(grid.name(c) or grid.measured.title for c in grid.columns), "interval"], rows,
-        caption=f"{what}{given}.{direction}",
+        caption=f"{what}{_in_brackets(rows)}.{direction}",
         left=frozenset({0, len(grid.columns) + 1}),
     )  # fmt: skip
+
+
+def _in_brackets(rows: list[list[Entry]]) -> str:
+    """What the brackets of differences hold, where there are any: of two seeds there is no interval."""
+    return ", with the 95 % confidence interval in brackets" if any("[" in entry.text for row in rows for entry in row) else ""
 
 
 def pairs(grid: Grid) -> list[Table]:
@@ -160,7 +164,7 @@ def pairs(grid: Grid) -> list[Table]:
             ]
             count = len(corrected(grid, column))
             title = f"Arms against each other{f', {name}' if (name := grid.name(column)) else ''}"
-            caption = "The arm of the line minus that of the column, with the 95 % confidence interval in brackets."
+            caption = f"The arm of the line minus that of the column{_in_brackets(lines)}."
             told = {
                 (i, j)
                 for i, one in enumerate(rows)
@@ -179,7 +183,7 @@ def columns(grid: Grid) -> Table | None:
     if not 0 < len(others) < MOST_PAIRED or not grid.of_one_set:
         return None
     rows = [[Entry(grid.label(row)), *(versus(grid.gap(row, row, column, first)) for column in others)] for row in grid.rows]
-    caption = f"Every arm minus itself at {grid.name(first)}, with the 95 % confidence interval in brackets."
+    caption = f"Every arm minus itself at {grid.name(first)}{_in_brackets(rows)}."
     return Table(f"Against {grid.name(first)}", ["arm", *map(grid.name, others)], rows, caption)
 
 
