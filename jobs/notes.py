@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from jobs.axes import is_of_values
 from jobs.shards import expected_index, image_counts
 from jobs.sweep import Spec
-from vitssl.config import SIZES, Run, active, dotted, nested, scaled_lr, size_of
+from vitssl.config import SIZES, Loop, Run, active, classifies, dotted, nested, scaled_lr, size_of
 from vitssl.config.evals import FIRST
 from vitssl.config.methods import METHODS, flow
 from vitssl.words import counted, listed
@@ -53,8 +53,8 @@ def here(spec: Spec, made: Sequence[Cell]) -> Iterator[str]:
     if nodes > 1:
         yield f"resources.nodes={nodes} is of a cluster; this machine trains on one"
     cores = len(os.sched_getaffinity(0))
-    threads = max((s.run.loop.threads for cell in made for s in cell.stages if "loop.threads" in s.cli_fields), default=0)
-    if threads > cores:
+    threads = max((run.loop.threads for _, run in _places(made)), default=0)
+    if threads > max(cores, Loop.threads):
         yield f"loop.threads={threads} are more than the {counted(cores, 'core')} of this machine, on which they wait for each other"
 
 
@@ -126,9 +126,8 @@ def _longer_epochs(made: Iterable[Cell]) -> Iterator[str]:
 
 
 def _rates(made: Sequence[Cell]) -> Iterator[str]:
-    """Learning rates from the command line at which nothing is learned, and schedules that do not fall."""
-    for stage in (stage for cell in made for stage in cell.stages if "optim.lr" in stage.cli_fields):
-        optim = stage.run.optim
+    """Learning rates at which nothing is learned, and schedules that do not fall."""
+    for optim in (run.optim for _, run in _places(made)):
         if optim.lr == 0:
             yield "optim.lr=0 trains nothing"
         elif optim.name == "adamw" and optim.lr >= LARGE_LR:
@@ -149,8 +148,8 @@ def _coarse(made: Iterable[Cell]) -> Iterator[str]:
 
 
 def _never_within(made: Iterable[Cell]) -> Iterator[str]:
-    """More epochs between evaluations than there are."""
-    for loop in (run.loop for _, run in _places(made)):
+    """More epochs between evaluations than there are, where there is something to evaluate."""
+    for loop in (run.loop for _, run in _places(made) if classifies(run) or run.evals):
         if loop.eval_every > loop.epochs:
             yield f"loop.eval_every={loop.eval_every} is more than the {counted(loop.epochs, 'epoch')}: there is one evaluation, at the end"
 

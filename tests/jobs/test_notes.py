@@ -165,3 +165,9 @@ def test_a_metric_of_as_many_classes_as_there_are_is_told(said) -> None:
     (note,) = said("arms=[scratch]", "metric=top5")
     assert note == "metric=top5 is 100 % of whatever is trained: of 2 classes the right one is always among the first 5"
     assert said("arms=[scratch]", "metric=top1") == []
+
+
+def test_a_rate_of_the_file_is_looked_at_too(said) -> None:
+    text = EXAMPLE.replace("  seed: [0, 1]", "  seed: [0, 1]\n  optim.lr: [1.0e-3, 10.0]")
+    assert text != EXAMPLE
+    assert "optim.lr=10 is far more than adamw trains a network with; 1e-3 and less are usual" in said("arms=[scratch]", text=text)
