@@ -125,14 +125,13 @@ def _longer_epochs(made: Iterable[Cell]) -> Iterator[str]:
                 yield f"{others} of {cell.arm} needs no label: {sees}; {shorter}"
 
 
-def _rates(made: Sequence[Cell]) -> Iterator[str]:
+def _rates(made: Iterable[Cell]) -> Iterator[str]:
     """Learning rates at which nothing is learned, and schedules that do not fall."""
     for optim in (run.optim for _, run in _places(made)):
         if optim.lr == 0:
             yield "optim.lr=0 trains nothing"
         elif optim.name == "adamw" and optim.lr >= LARGE_LR:
             yield f"optim.lr={optim.lr:g} is far more than adamw trains a network with; 1e-3 and less are usual"
-    for optim in (run.optim for _, run in _places(made)):
         peak = scaled_lr(optim, optim.lr)
         for name, what in (("warmup_lr", "begins there"), ("min_lr", "rises to it")):
             rate = getattr(optim, name)
