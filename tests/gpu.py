@@ -1,4 +1,4 @@
-"""The first hours on a GPU, in pieces of a few minutes: `python -m tests.gpu PIECE [--out FOLDER] [--steps N]`.
+"""The first hours on a GPU, in pieces of a few minutes: `python -m tests.gpu PIECE [--out FOLDER] [--steps N] [--only METHOD ...]`.
 
 Each piece prints what it finds and writes it to FOLDER/PIECE.json, with the board, versions and commit. Beside them: `pytest -m gpu`,
 `vitssl bench`, and `python jobs/submit.py sweeps/ssat_vs_sslft.yaml --executor local`, whose report has minutes and energy.
@@ -7,7 +7,8 @@ waits       how often a step of each method's training waits for the device
 precision   losses of bf16 beside those of fp32, of each method over the same steps
 batches     images a second of ViT-T, from scratch and with SSAT, compiled and not, by batch size
 energy      what codecarbon records of a minute's training beside NVML's counter of the same minute
-profile     where the time of an SSAT step goes, compiled and not
+views       images a second of the views alone, with and without RandAugment
+profile     where the time of an SSAT step and of its views goes, compiled and not
 """
 
 from __future__ import annotations
@@ -19,13 +20,17 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import torch
+from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from tests.conftest import TINY
@@ -33,10 +38,16 @@ from tests.test_train import CURVES
 from vitssl import config, cost, dist, log, train, version
 from vitssl.bench import sizes
 from vitssl.bench.base import Bench
+from vitssl.bench.data import RAND_AUGMENT
 from vitssl.data import shards
+from vitssl.data.index import load_index
+from vitssl.data.loader import TrainLoader
+from vitssl.data.subset import train_and_heldout
 from vitssl.files import read_events
+from vitssl.views import TrainViews
 
 LAST = 20  # steps whose losses are averaged
+KEY = 100  # letters of a kernel's name
 BATCHES = (64, 128, 256, 512, 1024)
 JOULES_PER_KWH = 3.6e6
 
@@ -44,8 +55,9 @@ JOULES_PER_KWH = 3.6e6
 class Place:
     """Shards of the digits, and folders of Runs on this device."""
 
-    def __init__(self, folder: Path, steps: int):
+    def __init__(self, folder: Path, steps: int, only: Collection[str] = ()):
         self.folder, self.steps, self.device = folder, steps, dist.device("auto")
+        self.methods = {name: fields for name, fields in CURVES.items() if not only or name in only}
         self.bench = Bench(folder, folder, self.device, repeats=3)
         shards.build("digits", folder / "digits", progress=False)
 
@@ -61,7 +73,7 @@ class Place:
 def waits(place: Place) -> dict[str, float]:
     """By method, of a run without lines of the log: those of twice as many steps less those of as many, for one step."""
     found = {}
-    for name, fields in CURVES.items():
+    for name, fields in place.methods.items():
         counts = []
         for steps in (place.steps, 2 * place.steps):
             loop = {"loop": {"max_steps": steps, "log_every": 10 * steps, "precision": "bf16"}}
@@ -88,7 +100,7 @@ def _counted_waits(device: torch.device) -> Iterator[list[warnings.WarningMessag
 def precision(place: Place) -> dict[str, dict[str, float]]:
     """By method: means of the last losses in fp32 and in bf16, and their ratio."""
     found = {}
-    for name, fields in CURVES.items():
+    for name, fields in place.methods.items():
         ends = {}
         for kind in ("fp32", "bf16"):
             loop = {"loop": {"max_steps": place.steps, "epochs": 50, "log_every": 1, "precision": kind}}
@@ -141,25 +153,59 @@ def energy(place: Place) -> dict[str, float]:
     }  # fmt: skip
 
 
-def profiled(place: Place) -> dict[str, dict[str, float]]:
-    """Shares of the time of ten SSAT steps by operation, the largest first; on a GPU also the share in which it did nothing."""
-    found, on_gpu = {}, place.device.type == "cuda"
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-    for compiled in (False, True):
-        step = sizes.training_step(place.bench, _network(place), "ssat", compiled, sizes.BATCH if on_gpu else 8)
-        place.bench.seconds(step, place.steps)
-        with profile(activities=activities) as record:
-            wall_s = place.bench.seconds(step, place.steps)
-        spent = ((one.key, one.self_device_time_total if on_gpu else one.self_cpu_time_total) for one in record.key_averages())
-        times_s = {name: time_us / 1e6 / place.steps for name, time_us in spent}
-        largest = sorted(times_s, key=times_s.__getitem__, reverse=True)[:12]
-        busy = {"busy": sum(times_s.values()) / wall_s} if on_gpu else {}
-        found["compiled" if compiled else "plain"] = {"step_s": wall_s} | busy | {name: times_s[name] / wall_s for name in largest}
+def views(place: Place) -> dict[str, dict[str, float]]:
+    """Images a second of making views of 32 px at 224 px, on the device alone."""
+    found = {}
+    for name, fields in (("crop and flip", {}), ("RandAugment and erasing", RAND_AUGMENT)):
+        for batch_size in (sizes.BATCH // 4, sizes.BATCH):
+            work = _augmenting(place, fields, batch_size)
+            place.bench.seconds(work, place.steps)
+            found[f"{name}, batch {batch_size}"] = {"images/s": batch_size / place.bench.seconds(work, place.steps)}
     return found
 
 
+def _augmenting(place: Place, fields: dict[str, Any], batch_size: int) -> Callable[[], Any]:
+    """Views of one batch, by other random numbers each time."""
+    index = load_index(place.folder / "digits")
+    data = config.merge(config.Data, {"shards": str(place.folder / "digits"), "cache_dir": str(place.folder / "cache")})
+    split = train_and_heldout(index, data, need_labels=True)
+    (raw,) = next(TrainLoader(index, split, data, seed=0, batch_size=batch_size, device=place.device).batches(0, 1))
+    augment = TrainViews(
+        {"main": config.merge(config.View, fields)}, image_size=224, mean=index.mean, std=index.std,
+        num_classes=len(index.classes), seed=0, device=place.device,
+    )  # fmt: skip
+    steps = count()
+    return lambda: augment(replace(raw, step=next(steps)))
+
+
+def profiled(place: Place) -> dict[str, dict[str, float]]:
+    """Of an SSAT step and of its views, by how much of the time each operation takes, the largest first."""
+    batch_size = sizes.BATCH // 4 if place.device.type == "cuda" else 8
+    step = lambda compiled: sizes.training_step(place.bench, _network(place), "ssat", compiled, batch_size)  # noqa: E731
+    parts = {"views": _augmenting(place, RAND_AUGMENT, batch_size), "plain": step(False), "compiled": step(True)}
+    return {name: _shares(place, work) for name, work in parts.items()}
+
+
+def _shares(place: Place, work: Callable[[], Any]) -> dict[str, float]:
+    """On a GPU of its kernels, with how many a step launches, and in which share of the time the GPU does anything."""
+    on_gpu = place.device.type == "cuda"
+    place.bench.seconds(work, place.steps)
+    wall_s = place.bench.seconds(work, place.steps)  # the profiler slows a step down
+    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as record:
+        place.bench.seconds(work, place.steps)
+    events = record.key_averages()
+    if on_gpu:  # operators have the time of the kernels that they launched; these have their own lines
+        events = [one for one in events if one.device_type == DeviceType.CUDA and not one.is_user_annotation]
+    times_s: Counter[str] = Counter()
+    for one in events:
+        times_s[one.key[:KEY]] += (one.self_device_time_total if on_gpu else one.self_cpu_time_total) / 1e6 / place.steps
+    busy = {"kernels": sum(one.count for one in events) / place.steps, "busy": times_s.total() / wall_s} if on_gpu else {}
+    return {"step_s": wall_s} | busy | {name: time_s / wall_s for name, time_s in times_s.most_common(12)}
+
+
 PIECES: dict[str, tuple[Callable[[Place], dict[str, Any]], int]] = {
-    "waits": (waits, 20), "precision": (precision, 100), "batches": (batches, 10), "energy": (energy, 400), "profile": (profiled, 10),
+    "waits": (waits, 20), "precision": (precision, 100), "batches": (batches, 10), "energy": (energy, 400), "views": (views, 50),
+    "profile": (profiled, 10),
 }  # fmt: skip
 
 
@@ -168,10 +214,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("piece", choices=PIECES)
     parser.add_argument("--out", type=Path, default=Path("build/gpu"), help="folder of the JSON files (default: %(default)s)")
     parser.add_argument("--steps", type=int, help="of each training; default: as many as the piece wants")
+    parser.add_argument("--only", nargs="+", choices=CURVES, default=(), metavar="METHOD", help="of waits and precision; default: all")
     options = parser.parse_args(arguments)
     piece, steps = PIECES[options.piece]
     with tempfile.TemporaryDirectory() as folder:
-        place = Place(Path(folder), options.steps or steps)
+        place = Place(Path(folder), options.steps or steps, options.only)
         content = {"where": _where(place.device), "found": piece(place)}
     options.out.mkdir(parents=True, exist_ok=True)
     text = json.dumps(content, indent=1)

@@ -53,3 +53,8 @@ def test_the_largest_part_of_a_step_comes_first(place):
     for step in found.values():
         shares = [share for name, share in step.items() if name not in ("step_s", "busy")]
         assert len(shares) == 12 and shares == sorted(shares, reverse=True) and sum(shares) < 1.5
+
+
+def test_views_alone_have_a_speed(place):
+    found = gpu.views(place)
+    assert len(found) == 4 and all(speed["images/s"] > 0 for speed in found.values())
