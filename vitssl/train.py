@@ -21,7 +21,7 @@ from vitssl import attempt, config, cost, dist, evaluators, optim, pictures, sta
 from vitssl.attempt import Diverged
 from vitssl.config import ConfigError, Run
 from vitssl.config.evals import EvalConfig, evals_of, pending
-from vitssl.data.batch import RawBatch
+from vitssl.data.batch import Batch
 from vitssl.files import no_room, read_json, write_json
 from vitssl.finished import EVALS, evaluate_finished, write_results
 from vitssl.log import Log, Meter, machine
@@ -35,18 +35,18 @@ UNSAVED_S = 60.0  # of training, at most, that a kill during an evaluation loses
 # ---------------------------------------------------------------------------------------------------------------- step
 
 
-def train_step(train_state: TrainState, ddp_model: nn.Module, micro_batches: list[RawBatch]) -> dict[str, dict[str, Tensor]]:
+def train_step(train_state: TrainState, ddp_model: nn.Module, micro_batches: list[Batch]) -> dict[str, dict[str, Tensor]]:
     """One optimiser step over the accumulated slices; gives detached terms, averaged over the slices."""
     run, step = train_state.run, train_state.progress.step
     sums: dict[str, dict[str, Tensor]] = {"terms": {}, "weighted": {}}
-    for i, raw in enumerate(micro_batches):
+    for i, batch in enumerate(micro_batches):
         # masks, drop-path and the like are functions of (seed, step, part of the step, rank)
         words = np.random.SeedSequence([run.seed, step, i, dist.rank()]).generate_state(2)
         torch.manual_seed(int(words[0]) << 31 ^ int(words[1]))
         last = i == len(micro_batches) - 1
         sync_context = ddp_model.no_sync() if isinstance(ddp_model, DistributedDataParallel) and not last else nullcontext()
         with sync_context:
-            total, terms, weighted = forward(train_state, ddp_model, raw)
+            total, terms, weighted = forward(train_state, ddp_model, batch, step)
             (total / len(micro_batches)).backward()
         for kind, values in (("terms", terms), ("weighted", weighted)):
             for name, value in values.items():
@@ -81,7 +81,7 @@ def fit(train_state: TrainState, ddp_model: nn.Module, log: Log, stopping: StopR
     if progress.to_evaluate:
         saved_step = -1  # what comes of it is not in the checkpoint
         evaluate(train_state, log, train_state.evals_due())
-    for micro_batches in train_state.loader.batches(progress.step, train_state.total_steps):
+    for micro_batches in train_state.batches(progress.step, train_state.total_steps):
         train_state.saver.check()
         period_over = dist.is_main() and time.time() - saved_at > 60 * run.loop.checkpoint_minutes
         stop, checkpoint, diverged = _agree(bool(stopping), period_over, not meter.finite())

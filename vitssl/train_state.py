@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from vitssl import checkpoint, config, dist, evaluators, memory, model, optim, p
 from vitssl.checkpoint import Progress
 from vitssl.config import ConfigError, Run
 from vitssl.config.evals import EvalConfig, evals_of, own_evals
-from vitssl.data.batch import Batch, RawBatch
+from vitssl.data.batch import Batch
 from vitssl.data.cache import private_folder
 from vitssl.data.index import load_index
 from vitssl.data.loader import TrainLoader
+from vitssl.data.on_stream import on_own_stream
 from vitssl.data.subset import train_and_heldout
 from vitssl.saving import Saver
 from vitssl.views import EvalView, TrainViews
@@ -60,6 +62,11 @@ class TrainState:
         self.own_evals = own_evals(run, heldout=len(self.split.val) > 0)
         self.evals = self.own_evals | evals_of(run)
         self.subject.check(self.evals)
+
+    def batches(self, start_step: int, stop_step: int) -> Generator[list[Batch], None, None]:
+        """For each step the views of this rank's slices of the global batch."""
+        steps = self.loader.batches(start_step, stop_step)
+        return on_own_stream(([self.views(raw) for raw in slices] for slices in steps), self.device)
 
     @property
     def epoch(self) -> float:
@@ -138,7 +145,10 @@ def start(train_state: TrainState) -> nn.Module:
 
 
 def compiled(network: nn.Module, run: Run) -> nn.Module:
-    """The network as torch compiles it.
+    """The network as torch compiles it; where each step is one forward pass of one GPU, with CUDA graphs.
+
+    A small network's step is more than a thousand kernels, which take a CPU several times longer to launch than a GPU to run. The
+    gradients of a graph lie where those of its next pass will, so that they cannot be accumulated.
 
     What torch compiles it writes down and loads again: by default from a folder in a shared temporary directory, which belongs to whoever
     made it first. Ours is this user's alone.
@@ -146,7 +156,8 @@ def compiled(network: nn.Module, run: Run) -> nn.Module:
     for variable, name in (("TORCHINDUCTOR_CACHE_DIR", "torchinductor"), ("TRITON_CACHE_DIR", "triton")):
         if variable not in os.environ:
             os.environ[variable] = str(private_folder(run.data) / name)
-    return torch.compile(network)
+    alone = dist.world_size() == 1 and _accumulation(run) == 1
+    return torch.compile(network, mode="reduce-overhead" if alone and dist.device(run.loop.device).type == "cuda" else None)
 
 
 def _wrap(train_state: TrainState) -> nn.Module:
@@ -164,9 +175,9 @@ def _wrap(train_state: TrainState) -> nn.Module:
     # between steps buffers are equal on all ranks: fixed, or computed from values of all ranks (the argument of this name is deprecated)
     ddp_model.broadcast_buffers = False
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    raw = next(train_state.loader.batches(0, 1))[0]
+    batch = next(train_state.batches(0, 1))[0]
     network.train()
-    forward(train_state, ddp_model, raw)[0].backward()
+    forward(train_state, ddp_model, batch, step=0)[0].backward()
     network.zero_grad(set_to_none=False)
     network.load_state_dict(before)
     return ddp_model
@@ -216,12 +227,11 @@ def save(train_state: TrainState) -> None:
     train_state.saver.save(content, *([f"epoch-{train_state.epochs_done:04d}.pt"] if train_state.epoch_kept else []))
 
 
-def forward(train_state: TrainState, ddp_model: nn.Module, raw: RawBatch) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
-    batch: Batch = train_state.views(raw)
-    if raw.step == 0 and dist.is_main():
+def forward(train_state: TrainState, ddp_model: nn.Module, batch: Batch, step: int) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+    if step == 0 and dist.is_main():
         pictures.record_views(train_state.folder, batch, (train_state.mean, train_state.std))
     # tensors, not numbers: code would be recompiled for every value
-    progress = torch.full((), train_state.schedule.progress(raw.step), device=train_state.device)
-    batch.labelled = torch.full((), raw.labelled or 1.0, device=train_state.device)
+    progress = torch.full((), train_state.schedule.progress(step), device=train_state.device)
+    batch.labelled = torch.full((), batch.labelled or 1.0, device=train_state.device)
     with dist.autocast(train_state.device, train_state.run.loop.precision):
         return ddp_model(batch, progress)
