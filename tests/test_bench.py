@@ -29,7 +29,7 @@ def test_steps_as_a_gpu_trains_them_work_without_one(tmp_path, monkeypatch):
     """Compiled without its compiler, and small: what is asserted is that each of the two is what it is named."""
     built = []
     monkeypatch.setattr(sizes, "STEPS", 1)
-    monkeypatch.setattr(train_state.torch, "compile", lambda network: built.append(network) or network)
+    monkeypatch.setattr(train_state.torch, "compile", lambda network, mode: built.append(network) or network)
     here = Bench(tmp_path, tmp_path, torch.device("cpu"), repeats=1)
     for method, objectives in (("scratch", {"classify"}), ("ssat", {"classify", "mae"})):
         found = sizes.compiled(here, "vit_pico", method, batch_size=2)

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from tests.conftest import but_for_a_release
 from tests.test_pairs import ALLOWED, COVERING, batch, make  # noqa: F401
 from tests.views.test_pipeline import EVERYTHING, MEAN, STD, raw_batch
-from vitssl import model, optim
+from vitssl import dist, model, optim, train_state
 from vitssl.config import View
 from vitssl.data.batch import Batch
 from vitssl.views import TrainViews
@@ -85,3 +85,19 @@ def test_views_are_made_on_the_gpu(view, monkeypatch):
         make = TrainViews({"main": view}, image_size=24, mean=MEAN, std=STD, num_classes=4, seed=0, device=GPU)
         made = make(raw)
     assert made.views["main"].device == made.targets["main"].device == made.index_B.device == GPU
+
+
+@pytest.mark.parametrize(
+    ("device", "ranks", "fields", "mode"),
+    [
+        (GPU, 1, {}, "reduce-overhead"),
+        (GPU, 1, {"loop.micro_batch_size": 16}, None),  # gradients of the second half would be added to where the graph puts its own
+        (GPU, 2, {}, None),
+        (torch.device("cpu"), 1, {}, None),
+    ],
+)
+def test_cuda_graphs_are_for_steps_of_one_forward_pass_of_one_gpu(make_run, monkeypatch, device, ranks, fields, mode):
+    monkeypatch.setattr(dist, "device", lambda name: device)
+    monkeypatch.setattr(dist, "world_size", lambda: ranks)
+    monkeypatch.setattr(torch, "compile", lambda network, mode: mode)
+    assert train_state.compiled(nn.Identity(), make_run({"objectives.classify": {}}, fields)) == mode

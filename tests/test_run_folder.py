@@ -130,6 +130,10 @@ def test_ranks_that_fail_in_one_attempt_write_its_number(tmp_path):
     ("error", "advice"),
     [
         (torch.OutOfMemoryError("CUDA out of memory"), "; lower loop.micro_batch_size (images per GPU and forward; "),
+        (
+            RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+            "; lower loop.micro_batch_size (images per",
+        ),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "; lower loop.micro_batch_size, or ask for more by resources.mem_gb"),
         (MemoryError("for the cache"), "; lower loop.micro_batch_size, or ask for more by resources.mem_gb"),
     ],

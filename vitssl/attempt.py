@@ -155,7 +155,7 @@ def full_disk(error: OSError) -> str:
 
 def _advice(error: BaseException) -> str:
     """What to do about a failure that settings, or room, can prevent; empty where nothing is known."""
-    if isinstance(error, torch.OutOfMemoryError):
+    if isinstance(error, torch.OutOfMemoryError) or "CUBLAS_STATUS_ALLOC_FAILED" in str(error):
         return "; lower loop.micro_batch_size (images per GPU and forward; the others of the batch are accumulated)"
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
         return "; lower loop.micro_batch_size, or ask for more by resources.mem_gb"

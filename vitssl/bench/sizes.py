@@ -6,7 +6,7 @@ import timm
 import torch
 import torch.nn.functional as F
 
-from vitssl import cost
+from vitssl import cost, train_state
 from vitssl.bench.base import Bench, Comparison
 from vitssl.bench.steps import SCRATCH, SSAT, TrainingStep, vit_run
 
@@ -36,12 +36,12 @@ def compiled(bench: Bench, name: str, method: str, batch_size: int = BATCH) -> C
 
 
 def beside_timm(bench: Bench, name: str, batch_size: int = BATCH) -> Comparison:
-    """The step of training from scratch against plain timm's, both compiled."""
+    """The step of training from scratch against plain timm's, both compiled in the same way."""
     ours = training_step(bench, name, "scratch", compiled=True, batch_size=batch_size)
     network = timm.create_model(f"{name}_patch16_224" if name in SIZES else "test_vit", num_classes=10, img_size=224)
     network = network.to(bench.device).train()
     optimizer = torch.optim.AdamW(network.parameters(), fused=True)
-    images, labels, forward = ours.batch.views["main"], ours.batch.targets["main"], torch.compile(network)
+    images, labels, forward = ours.batch.views["main"], ours.batch.targets["main"], train_state.compiled(network, ours.run)
 
     def step() -> None:
         with torch.autocast(bench.device.type, torch.bfloat16):
