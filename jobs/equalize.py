@@ -1,8 +1,9 @@
 """How long arms train: `length` of a sweep, and `equalize: macs | gpu_hours | kwh` of it or of a value of one of its axes, with which every
 arm trains for what one arm's training costs.
 
-The epochs of the other arms are multiplied by one factor, warm-up and schedule too, so that the stages of a chain keep their shares;
-the last stage takes up what rounding to whole epochs leaves. Epochs inside of objectives (Drloc's warm-up, DINO's frozen last layer) stay.
+The epochs of the other arms are multiplied by one factor, warm-up and schedule too, so that the stages of a chain keep their shares; the
+last stage takes up what rounding to whole epochs leaves, as far as a tenth of its epochs, or one, goes. Epochs inside of objectives (those
+of Drloc's warm-up, of DINO's frozen last layer) stay.
 Multiply-adds are counted; hours and energy are those that finished runs of the same architecture in other sweeps measured.
 """
 
@@ -17,6 +18,7 @@ from jobs.sweep import Equal, Spec
 from vitssl.config import ConfigError, Loop
 from vitssl.words import few
 
+TENTH = 0.1  # of its epochs: how far a chain's last stage may be from its share
 TOLERANCE = 0.05  # of the reference's cost: what whole epochs may miss it by
 
 
@@ -85,7 +87,9 @@ def _fit(cell: Cell, rule: Equal, amount: float, costs: _Costs, dearest: str) ->
     factor, left = amount / costs.of(cell), amount
     for stage in cell.stages:
         loop, of_an_epoch = stage.run.loop, costs.of_an_epoch(cell.arm, stage)
-        epochs = max(1, round(left / of_an_epoch if stage is cell.stages[-1] else factor * loop.epochs))
+        share, last = factor * loop.epochs, stage is cell.stages[-1] and len(cell.stages) > 1
+        slack = max(1.0, TENTH * share) if last else 0.0
+        epochs = max(1, round(min(max(left / of_an_epoch, share - slack), share + slack)))
         left -= epochs * of_an_epoch
         _stretch(loop, epochs)
     if abs(left) > TOLERANCE * amount:

@@ -76,6 +76,15 @@ def test_arms_train_for_as_many_macs_as_the_reference(plan):
     assert epochs(cells) == {"scratch": [60], "chain": [72, 24], "joint": [40]}
 
 
+def test_rounding_a_dear_pretraining_hardly_changes_the_fine_tuning(plan, monkeypatch):
+    """1.22 x 8 = 9.75 each: 10 of 10e9 leave 8.5 of 2e9, and the nearest to that within an epoch of its share is 9."""
+    monkeypatch.setitem(MACS, ("mae",), 10e9)
+    short = TEXT.replace("loop: {epochs: 30,", "loop: {epochs: 8,").replace("loop: {epochs: 10,", "loop: {epochs: 8,")
+    text = short.replace("joint: {stages: {train: {", "joint: {stages: {train: {loop.epochs: 39, ")
+    _, cells, *_ = plan("equalize=macs", "equal_to=joint", text=text)
+    assert epochs(cells)["chain"] == [10, 9]
+
+
 def test_the_baseline_is_the_usual_reference(plan):
     """27 of joint's epochs cost 81: whole epochs."""
     _, cells, *_ = plan("equalize=macs")

@@ -246,6 +246,8 @@ WRONG = [
     ("vitssl predict runs/example/scratch runs/example/report one.png", "runs/example/report is not a run; name the runs of one arm, su"),
     ("vitssl predict one.png runs/example/scratch", "runs/example/scratch is a run; name runs first, then images: vitssl predict runs"),
     ("vitssl shards build folder:gone shards/new", "folder:gone: there is no such folder"),
+    ("vitssl shards build digits shards/new --workers -3", "--workers: -3 is not a whole number of at least 1"),
+    ("vitssl shards build folder:photos?test=0.2&test=0.3 shards/new", "test is there twice, as 0.2 and as 0.3; leave out one"),
     ("vitssl shards build torchvision:cifar10 shards/new", "ImageNet (did you mean torchvision:CIFAR10?)"),
     ("vitssl shards build imagefolder:photos shards/new", "wds:... (did you mean folder:?)"),
     ("vitssl shards build digits", "the following arguments are required: out"),

@@ -271,6 +271,7 @@ def test_no_value_of_an_unselected_hyper_parameter_is_named_the_best(rates):
     lines = sentences(grid)
     assert not any("the best arm" in line for line in lines)
     assert headlines(grid)[0].startswith("Nothing selects over lr, and the test images must not, so that no arm is named the best;")
+    assert headlines(grid)[0].endswith("lets held-out images choose. 2 seeds are too few for intervals.")
     assert main_table.table(grid).best == set()
     caption, figure = plots.draw(grid)["accuracy_vs_macs"]
     assert caption.endswith("The Pareto front is not marked, since nothing selects over optim.lr.")
@@ -322,6 +323,14 @@ def test_hyper_parameters_are_told_by_what_a_labelled_axis_sets(sweep, change, u
     for run in folder.glob("ssat-train-b-*"):
         rewrite(run, change)
     assert lay_out(collect(folder)).unselected == unselected
+
+
+def test_an_axis_that_changes_no_arm_of_the_report_needs_no_selection(rates):
+    grid = lay_out(collect(rates))
+    grid.rows[:] = [row for row in grid.rows if row.values == grid.rows[0].values]
+    for row in grid.rows:
+        row.values.clear()
+    assert grid.unselected == []
 
 
 def test_any_two_values_that_differ_in_hyper_parameters_make_an_axis_of_them(sweep):

@@ -181,10 +181,26 @@ def test_an_import_is_a_finished_run(tmp_path: Path, digits: Path, capsys: pytes
     assert "was imported without training images, which this looks at too; import it again with --shards SHARDS" in capsys.readouterr().err
 
 
-def test_an_import_with_images_is_evaluated_and_probed(tmp_path: Path, digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    release = releases.mae_encoder()
+@torch.no_grad()
+@pytest.mark.parametrize("name", RELEASES)
+def test_a_backbone_alone_has_the_same_features_and_no_objective(name: str, tmp_path: Path) -> None:
+    layout, make = RELEASES[name]
+    torch.manual_seed(0)
+    release = make()
     torch.save(release.content, tmp_path / "file.pth")
-    words = ["import", str(tmp_path / "file.pth"), "--out", str(tmp_path / "run"), "--as", "mae", "--shards", str(digits)]
+    trained = vitssl.load(import_file(tmp_path / "file.pth", layout, tmp_path / "run", SIZE.get(name, []), backbone=True), device="cpu")
+    assert not config.active(trained.run.objectives) and trained.model.predict(batch_of(images())) is None
+    tokens_BND = trained.model.backbone(trained.model.backbone.embed(images())).tokens_BND
+    torch.testing.assert_close(tokens_BND, release.tokens(images()), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("layout", "alone"), [("mae", []), ("deit", ["--backbone"])])
+def test_an_import_with_images_is_evaluated_and_probed(
+    layout: str, alone: list[str], tmp_path: Path, digits: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """DeiT's classifier has 7 classes, and the digits 10."""
+    torch.save((releases.mae_encoder() if layout == "mae" else releases.deit()).content, tmp_path / "file.pth")
+    words = ["import", str(tmp_path / "file.pth"), "--out", str(tmp_path / "run"), "--as", layout, "--shards", str(digits), *alone]
     assert cli.main([*words, "--set", f"data.cache_dir={tmp_path / 'cache'}"]) == 0
     capsys.readouterr()
     assert cli.main(["evaluate", str(tmp_path / "run"), "--type", "knn", "--set", "k=5"]) == 0
@@ -426,7 +442,7 @@ def test_a_folder_that_holds_something_else_stays_as_it_is(tmp_path: Path, capsy
 def test_classes_of_other_shards_are_refused(tmp_path: Path, digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.save(releases.deit().content, tmp_path / "file.pth")
     assert cli.main(["import", str(tmp_path / "file.pth"), "--out", str(tmp_path / "run"), "--as", "deit", "--shards", str(digits)]) == 2
-    assert "--shards: they have 10 classes, and the classifier of the file 7" in capsys.readouterr().err
+    assert "--shards: they have 10 classes, and the classifier of the file 7; --backbone leaves it out" in capsys.readouterr().err
 
 
 def test_an_import_without_objectives_cannot_be_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

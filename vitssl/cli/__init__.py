@@ -90,7 +90,7 @@ def _shards_parser(commands: argparse._SubParsersAction) -> None:
     sources = "digits, folder:PATH, folder:PATH?test=0.2 (holds out a fifth of each class), torchvision:NAME, "
     add("source", help=f"{sources}list:PATH?train=FILE&test=FILE, cub:PATH, npz:FILE, idx:PATH, csv:FILE or wds:TARS?test=TARS")
     add("out", type=Path, help="the folder to write, for example shards/photos")
-    add("--workers", type=int, default=None, help="processes; default: one per core")
+    add("--workers", type=positive, default=None, help="processes; default: one per core")
     add("--skip-bad", action="store_true", help="leave out images that cannot be read; `shards info` names them")
     add("--rebuild", action="store_true", help="replace the shards in OUT, which stay until the new ones are whole")
     add = command(actions, "verify", _shards_verify, "read every byte and decode every image")

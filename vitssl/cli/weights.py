@@ -20,6 +20,7 @@ def add_parsers(commands: argparse._SubParsersAction) -> None:
     add("--out", type=Path, help="run folder (default: weights/NAME-LAYOUT-HASH)")
     add("--as", required=True, choices=LAYOUTS, dest="layout", help="whose names and keys the file has")
     add("--shards", help="images to evaluate it on, which name its classes")
+    add("--backbone", action="store_true", help="without classifiers, decoders and heads: for images of other classes")
     add(
         "--set",
         nargs="+",
@@ -65,7 +66,7 @@ def _import(arguments: argparse.Namespace) -> None:
     from vitssl.weights.importing import describe, import_file
 
     shards = [f"data.shards={arguments.shards}"] if arguments.shards else []
-    folder = import_file(arguments.file, arguments.layout, arguments.out, [*arguments.fields, *shards])
+    folder = import_file(arguments.file, arguments.layout, arguments.out, [*arguments.fields, *shards], arguments.backbone)
     print(describe(folder), file=sys.stderr)
     print(folder)
 

@@ -21,7 +21,7 @@ from vitssl.data.splits import HELD_OUT, TRAIN, UNLABELED, first_named, is_hidde
 from vitssl.words import counted, has_control
 
 UNREAD = (".heic", ".heif", ".jxl", ".dng", ".cr2", ".nef", ".arw")  # of photos, in formats that are not read
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp", ".avif")
 SHARES = ("test", "val")  # options that hold out a share of the training images instead
 MOST_DIGITS = 100  # of a seed
 A_FIFTH = {"test": ["0.2"], "seed": ["0"]}

@@ -15,6 +15,7 @@ from vitssl.report.collect import Sweep, add
 from vitssl.report.energy_sources import intensities
 from vitssl.report.grid import SEED, Grid
 from vitssl.report.statement import unrecorded
+from vitssl.report.stats import LEAST
 from vitssl.report.table import number, signed
 from vitssl.report.tables import hours_name
 from vitssl.report.units import quantity
@@ -72,7 +73,8 @@ def story(grid: Grid) -> list[str]:
 def beside(grid: Grid) -> list[str]:
     """What a newcomer reads before that: how far the sweep got, what lacks, and what it took. The rest is for the report."""
     said = _shortened(grid)
-    return [line for subject in ("progress", "missing", "unselected", "paper") for line in said[subject]] + said["total"][:1]
+    told = [line for subject in ("progress", "missing", "unselected", "paper") for line in said[subject]]
+    return [*told, *filter(None, [_total(grid.sweep), _left_out(grid.sweep)])]
 
 
 def _shortened(grid: Grid) -> dict[str, list[str]]:
@@ -105,8 +107,8 @@ def _by_subject(grid: Grid) -> dict[str, list[str]]:
         "draw": [_one_draw(grid)],
         "recommended": taken(grid),
         "next": [next_steps(grid)],
-        "unfinished": [unfinished.sentence(grid)],
         "unselected": [_unselected(grid)],
+        "unfinished": [unfinished.sentence(grid)],
         "costs": [*(costs.comparison(part, column) for part in grid.parts() for column in grid.columns), outside.of_rows(grid).strip()],
         "images": unlabelled.images(grid.parts()[0]),
         "why": [unlabelled.why(part, part.columns[0]) for part in grid.parts() if len(part.columns) == 1],  # of several a table says it
@@ -148,7 +150,9 @@ def _unselected(grid: Grid) -> str:
         return f"Nothing selects over {column}: arms are compared at each of its values, and no value is named the best." if column else ""
     axes = " and ".join(grid.short(axis) for axis in grid.unselected)
     how = f"`select: [{', '.join(grid.unselected)}]` in the sweep, with data.val_fraction, lets held-out images choose"
-    return f"Nothing selects over {axes}, and the test images must not, so that no arm is named the best; {how}."
+    seeds = max((len(grid.scores(row, column)) for row in grid.rows for column in grid.columns), default=0)
+    few = f" {seeds} seeds are too few for intervals." if 1 < seeds < LEAST else ""
+    return f"Nothing selects over {axes}, and the test images must not, so that no arm is named the best; {how}.{few}"
 
 
 def _one_draw(grid: Grid) -> str:

@@ -114,8 +114,9 @@ class Grid:
 
     @cached_property
     def unselected(self) -> list[str]:
-        """The row axes that set hyper-parameters, which nothing selects over."""
-        return [axis for axis in self.row_axes if axis not in self.of_equal_cost and sets_hyperparameters(self.sweep, axis)]
+        """The row axes that set hyper-parameters of an arm here, which nothing selects over."""
+        of_rows = {axis for row in self.rows for axis in row.values}
+        return [axis for axis in self.row_axes if axis in of_rows - {*self.of_equal_cost} and sets_hyperparameters(self.sweep, axis)]
 
     @property
     def unselected_reason(self) -> str:

@@ -97,7 +97,8 @@ def redrawn(grid: Grid) -> bool:
 
 def _several(arms: list[str]) -> str:
     """Names of arms, which may have commas of their own."""
-    return "; ".join(arms) if any("," in arm for arm in arms) else listed(arms)
+    *first, last = arms
+    return f"{'; '.join(first)}; and {last}" if first and any("," in arm for arm in arms) else listed(arms)
 
 
 def why(grid: Grid, column: Any) -> str:

@@ -26,7 +26,7 @@ FIELDS, CLASSES = "vitssl.fields", "vitssl.classes"  # of a safetensors file's m
 NOTED = ("data.image_size", "data.eval_crop", "data.mean", "data.std", "backbone.num_heads", "objectives.classify.pool")
 
 
-def import_file(file: Path, layout: str, out: Path | None = None, settings: Sequence[str] = ()) -> Path:
+def import_file(file: Path, layout: str, out: Path | None = None, settings: Sequence[str] = (), backbone: bool = False) -> Path:
     """Write a run folder with the weights of a file; gives the folder.
 
     A folder that has them already, of the same file and with the same fields, stays as it is.
@@ -36,6 +36,7 @@ def import_file(file: Path, layout: str, out: Path | None = None, settings: Sequ
         layout: whose names and keys it has, one of ``vitssl.config.weights.LAYOUTS``.
         out: the folder; None: ``weights/<name>-<layout>-<hash of the content>``.
         settings: fields of the Run as ``key=value``, over those that the shapes tell.
+        backbone: leave out classifiers, decoders and heads, for images of other classes.
 
     Raises:
         ConfigError: it is no checkpoint, a tensor is missing, too many or of another shape, or ``out`` holds something else.
@@ -45,12 +46,15 @@ def import_file(file: Path, layout: str, out: Path | None = None, settings: Sequ
         raise ConfigError("this is a run's own checkpoint: its folder needs no import, and `init_from` takes it too", place=str(file))
     noted, names = _noted(file)
     origin = {"file": str(file.resolve()), "sha256": hash_file(file), "layout": layout, "settings": sorted(settings)}
+    origin |= {"backbone": True} if backbone else {}
     folder = out or imported_folder(layout, file, origin["sha256"])
     key = hashlib.sha256(json.dumps({**origin, "file": None}, sort_keys=True).encode()).hexdigest()[:12]
     if _is_there(folder, key):
         return folder
     try:
         tensors = _read(content, LAYOUT_TABLE[layout], file)
+        for name in [name for name in tensors if backbone and not name.startswith("backbone.")]:
+            del tensors[name]
         run = _run(tensors, content, LAYOUT_TABLE[layout], noted, settings)
         network = model.build(run, _num_classes(tensors))
         _fill(network, tensors)
@@ -217,7 +221,9 @@ def _data_facts(run: Run, num_classes: int, names: list[str]) -> dict[str, Any]:
         index = load_index(run.data.shards)
         if num_classes and len(index.classes) != num_classes:
             raise ConfigError(
-                f"they have {counted(len(index.classes), 'class', 'classes')}, and the classifier of the file {num_classes}", "--shards"
+                f"they have {counted(len(index.classes), 'class', 'classes')}, and the classifier of the file {num_classes};"
+                " --backbone leaves it out, and the images can be probed",
+                "--shards",
             )
         classes, mean, std = index.classes, index.mean, index.std
     mean, std = config.statistics(run.data, mean, std)
