@@ -22,7 +22,7 @@ from rich.text import Text
 from jobs import cluster, local, logs
 from jobs.chosen import run_named, sweep_folder, yet_to_queue
 from jobs.states import ENDED, GONE, Picture, Status, look
-from jobs.tables import print_table
+from jobs.tables import fits, print_table
 from jobs.time_left import Seen, Work, time_of
 from vitssl.arguments import Parser, guarded
 from vitssl.files import read_json
@@ -30,6 +30,7 @@ from vitssl.terminal import console as screen
 from vitssl.words import about, counted, duration, printable
 
 INTEREST = ("running", "waiting", "stopped", "pending", "not begun", "done")  # what a table without room leaves out, the last ones first
+LEAST_ASKED = ("stage", "job", "attempts")  # columns that go first where there is no room
 FEW, OTHER_LINES = 5, 10  # rows of a table on a low terminal; lines besides the table
 WHY = {  # what jobs wait for, by SLURM's reasons
     "Dependency": "for what they start from",
@@ -135,17 +136,15 @@ def collect(sweep: Path) -> list[Status]:
 
 def _draw(sweep: Path, picture: Picture, console: Console, most: int | None = None) -> None:
     """Print the table of so many runs at most, those of most interest first to stay, and what there is to say of all."""
-    table = Table(title=str(sweep), title_justify="left")
-    for column in ("run", "stage", "state", "epoch", "left", "top-1 %", "job", "attempts"):
-        table.add_column(column)
     statuses = picture.statuses
     by_interest = sorted(statuses, key=lambda s: INTEREST.index(s.state) if s.state in INTEREST else -1)
     left_out = {s.name: s.state for s in (by_interest[most:] if most else ())}
-    for s in (s for s in statuses if s.name not in left_out):
-        epoch = "" if s.epoch is None else f"{s.epoch:.1f} ({s.progress or 0:.0%})"
-        left = "" if s.left_s is None else duration(s.left_s)
-        table.add_row(s.name, s.stage, s.state, epoch, left, s.top1, s.job_id or "", str(s.attempts) if s.attempts > 1 else "")
-    print_table(table, console, drop=("stage", "job", "attempts", "epoch", "left"))
+    shown = [s for s in statuses if s.name not in left_out]
+    table = _table(sweep, {s.name: s for s in shown})
+    without_hash = {s.name.rpartition("-")[0]: s for s in shown}  # `--log` finds runs by these too
+    if len(without_hash) == len(shown) and not fits(table, console, without=LEAST_ASKED):
+        table = _table(sweep, without_hash)
+    print_table(table, console, drop=(*LEAST_ASKED, "epoch", "left"))
     if left_out:
         states = ", ".join(f"{number} {state}" for state, number in Counter(left_out.values()).items())
         console.print(f"left out: {states}", style="dim", highlight=False)
@@ -158,6 +157,18 @@ def _draw(sweep: Path, picture: Picture, console: Console, most: int | None = No
         console.print(left, highlight=False, soft_wrap=True)
     for s in [s for s in statuses if s.error is not None][:most]:
         console.print(Text.assemble((s.name, "red"), f": {s.error}"), soft_wrap=True)
+
+
+def _table(sweep: Path, statuses: dict[str, Status]) -> Table:
+    """A row of each, by what it is called."""
+    table = Table(title=str(sweep), title_justify="left")
+    for column in ("run", "stage", "state", "epoch", "left", "top-1 %", "job", "attempts"):
+        table.add_column(column)
+    for name, s in statuses.items():
+        epoch = "" if s.epoch is None else f"{s.epoch:.1f} ({s.progress or 0:.0%})"
+        left = "" if s.left_s is None else duration(s.left_s)
+        table.add_row(name, s.stage, s.state, epoch, left, s.top1, s.job_id or "", str(s.attempts) if s.attempts > 1 else "")
+    return table
 
 
 def _waiting(picture: Picture, sweep: Path) -> str:

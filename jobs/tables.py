@@ -28,6 +28,12 @@ def print_table(table: Table, console: Console, drop: Sequence[str] = ()) -> Non
         wide.print(f"left out at {console.width} columns: {listed(left_out)}", style="dim", highlight=False)
 
 
+def fits(table: Table, console: Console, without: Sequence[str] = ()) -> bool:
+    """Does a table fit the terminal, but for its empty columns and those of ``without``?"""
+    columns = [column for column in table.columns if any(column.cells) and column.header not in without]
+    return _width(_of_columns(table, columns)) <= console.width
+
+
 def _of_columns(table: Table, columns: Sequence[Column]) -> Table:
     """A table of some of the columns."""
     narrow = Table(title=table.title, title_justify=table.title_justify)

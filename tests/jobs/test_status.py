@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -109,6 +110,37 @@ def test_a_low_terminal_leaves_out_what_is_of_least_interest(sweep: Path, queue,
     lines = shown(sweep, capsys, most=2)
     assert "left out: 1 pending, 1 done" in lines
     assert [line.split()[1] for line in lines if line.startswith("│")] == ["a-finetune", "b-finetune"]
+
+
+@pytest.mark.parametrize(("hashes", "width", "named"), [("ab", 50, False), ("ab", 100, True), ("aa", 50, True)])
+def test_names_lose_their_hashes_before_a_table_loses_the_time_left(tmp_path: Path, capsys, hashes: str, width: int, named: bool) -> None:
+    """Where two are then the same they keep them."""
+    names = [f"an_arm_of_a_long_name-s{seed}-{letter * 12}" for seed, letter in enumerate(hashes)]
+    if hashes == "aa":
+        names[1] = names[0].replace("-aa", "-bb")
+    cells = [{"arm": "x", "axes": {}, "stages": [{"stage": "train", "folder": name}]} for name in names]
+    write_json(tmp_path / "sweep.json", {"name": "x", "arms": [{"name": "x"}], "cells": cells})
+    for name in names:
+        save(merge(Run, {"data.shards": "gone", "objectives.classify": {}, "loop.epochs": 2}), tmp_path / name)
+        write_json(tmp_path / name / "job.json", {"arm": "x", "stage": "train", "parents": [], "executor": "local"})
+        start = {
+            "event": "start",
+            "step": 0,
+            "time": 1.0,
+            "steps": 10,
+            "steps_per_epoch": 5.0,
+            "epochs": 2,
+            "batch_size": 10,
+            "attempt": 0,
+            "world_size": 1,
+            "accumulate": 1,
+        }
+        start |= {"device": "CPU", "host": "n1", "versions": {}}
+        (tmp_path / name / "metrics.jsonl").write_text(json.dumps(start) + "\n")
+        write_json(tmp_path / name / "done.json", {"step": 10, "epochs": 2.0, "time_s": 1.0, "test": {"top1": 50.0}})
+    status._draw(tmp_path, status.look(tmp_path), Console(width=width))
+    said = capsys.readouterr().out
+    assert ((names[0] in said) == named) and names[0].rpartition("-")[0] in said and ("0.0 (0%)" in said) == (hashes == "ab")
 
 
 def test_watching_ends_with_the_last_run(sweep: Path, queue, capsys) -> None:
