@@ -129,6 +129,14 @@ def test_of_a_single_arm_it_says_what_it_has(sweep):
     assert first == "scratch has 81.00 ± 1.00 % top-1 (3 seeds), and no other arm to be compared with."
 
 
+def test_of_the_only_arm_that_has_finished_it_says_what_it_has(sweep):
+    folder = sweep({"scratch": lambda at: 80.0 + at["seed"], "ssat": 82.0}, {"seed": [0, 1, 2]}, columns=None)
+    for seed in range(3):
+        (folder / f"ssat-train-{seed}" / "done.json").unlink()
+    first = headlines(lay_out(collect(folder)))[0]
+    assert first == "scratch has 81.00 ± 1.00 % top-1 (3 seeds), and no other arm has a result."
+
+
 def test_seeds_that_share_a_draw_of_labels_are_said_to(sweep):
     folder = three(sweep)
     grid = lay_out(collect(folder))

@@ -154,7 +154,7 @@ def _unranked(grid: Grid, column: Any) -> str:
     counts = {grid.label(row): len(s) for row in grid.rows if (s := grid.scores(row, column))}
     single = [label for label, count in counts.items() if count == 1]
     if len(counts) < 2:
-        return _alone(grid, column) if len(grid.rows) == 1 and counts else ""
+        return _alone(grid, column) if counts else ""
     if not single:
         return f"{_on(grid, column, 'no')} arm is named the best, since the arms have not two seeds in common{_measured(grid, column)}."
     who = "every arm has" if len(single) == len(counts) else f"{', '.join(single)} {'have' if len(single) > 1 else 'has'}"
@@ -162,11 +162,13 @@ def _unranked(grid: Grid, column: Any) -> str:
 
 
 def _alone(grid: Grid, column: Any) -> str:
-    """What the only row has."""
-    (row,), place, unit = grid.rows, grid.place(column), " %" if grid.measured.unit else ""
-    scores = list(grid.scores(row, column).values())
-    has = f"{grid.label(row)} has {plus_minus(scores)}{unit} {grid.measured.name} ({counted(len(scores), 'seed')})"
-    return f"{place}, {has}." if place else f"{has}, and no other arm to be compared with."
+    """What the only row has, or the only one with a result."""
+    row = next(row for row in grid.rows if grid.scores(row, column))
+    place, scores = grid.place(column), list(grid.scores(row, column).values())
+    has = f"{grid.label(row)} has {plus_minus(scores)}{' %' if grid.measured.unit else ''} {grid.measured.name}"
+    has = f"{place}, {has}" if place else has
+    others = ", and no other arm has a result" if len(grid.rows) > 1 else "" if place else ", and no other arm to be compared with"
+    return f"{has} ({counted(len(scores), 'seed')}){others}."
 
 
 def _measured(grid: Grid, column: Any) -> str:
