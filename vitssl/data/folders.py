@@ -58,6 +58,8 @@ def open_folder(path: str, options: Options) -> Source:
     Raises:
         ConfigError: splits or classes that are missing or ambiguous; one line.
     """
+    if twice := next((key for key, values in options.items() if key != UNLABELED and len(values) > 1), None):
+        raise ConfigError(f"folder:{path}: {twice} is there twice, as {' and as '.join(options[twice])}; leave out one")
     root = existing("folder", path)
     folders = dict(zip(SHARES, split_folders(root, HELD_OUT), strict=False))
     shares = _shares(root, options)

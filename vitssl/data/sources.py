@@ -123,8 +123,6 @@ def _open(kind: str, rest: str) -> Source:
             raise ConfigError(f"{kind}:{rest}: unknown option {key!r}; known: {', '.join(known) or 'none'}")
         if not value:
             raise ConfigError(f"{kind}:{rest}: option {key!r} has no value; write {key}=...")
-        if key in options and key != UNLABELED:  # of which there may be several folders
-            raise ConfigError(f"{kind}:{rest}: {key} is there twice, as {options[key][0]} and as {value}; leave out one")
         options.setdefault(key, []).append(value)
     return call(path, options)
 
