@@ -52,14 +52,15 @@ def arms_of(sweep: Path) -> dict[str, set[Path]]:
 
 
 def run_named(sweep: Path, word: str) -> Path:
-    """The folder of the run that a word names: by its path, its name, or a part of its name that no other has.
+    """The folder of the run that a word names: by its path, its name, with its hash or without, or a part of its name that no other has.
 
     Raises:
         ConfigError: none or several are called so.
     """
     asked_for, before = runs_of(sweep)
     names, wanted = [folder.name for folder in (*asked_for, *before)], Path(word).name
-    found = [wanted] if wanted in names else [name for name in names if wanted and wanted in name]
+    whole = [name for name in names if wanted in (name, name.rpartition("-")[0])]
+    found = whole or [name for name in names if wanted and wanted in name]
     if len(found) == 1:
         return sweep / found[0]
     if found:

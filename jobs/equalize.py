@@ -2,8 +2,8 @@
 arm trains for what one arm's training costs.
 
 The epochs of the other arms are multiplied by one factor, warm-up and schedule too, so that the stages of a chain keep their shares; the
-last stage takes up what rounding to whole epochs leaves, as far as a tenth of its epochs, or one, goes. Epochs inside of objectives (those
-of Drloc's warm-up, of DINO's frozen last layer) stay.
+last stage takes up what rounding to whole epochs leaves, as far as a tenth of its epochs, or one if that is more. Epochs inside of
+objectives (those of Drloc's warm-up, of DINO's frozen last layer) stay.
 Multiply-adds are counted; hours and energy are those that finished runs of the same architecture in other sweeps measured.
 """
 
@@ -18,7 +18,7 @@ from jobs.sweep import Equal, Spec
 from vitssl.config import ConfigError, Loop
 from vitssl.words import few
 
-TENTH = 0.1  # of its epochs: how far a chain's last stage may be from its share
+MAKES_UP = 0.1  # of its epochs: how far a chain's last stage may go from its share, or one epoch if that is more
 TOLERANCE = 0.05  # of the reference's cost: what whole epochs may miss it by
 
 
@@ -87,9 +87,11 @@ def _fit(cell: Cell, rule: Equal, amount: float, costs: _Costs, dearest: str) ->
     factor, left = amount / costs.of(cell), amount
     for stage in cell.stages:
         loop, of_an_epoch = stage.run.loop, costs.of_an_epoch(cell.arm, stage)
-        share, last = factor * loop.epochs, stage is cell.stages[-1] and len(cell.stages) > 1
-        slack = max(1.0, TENTH * share) if last else 0.0
-        epochs = max(1, round(min(max(left / of_an_epoch, share - slack), share + slack)))
+        epochs = share = factor * loop.epochs
+        if stage is cell.stages[-1]:  # where more than rounding to epochs is left, costs stay apart: shares come first
+            slack = max(1.0, MAKES_UP * share)
+            epochs = min(max(left / of_an_epoch, share - slack), share + slack)
+        epochs = max(1, round(epochs))
         left -= epochs * of_an_epoch
         _stretch(loop, epochs)
     if abs(left) > TOLERANCE * amount:

@@ -100,4 +100,6 @@ def test_cuda_graphs_are_for_steps_of_one_forward_pass_of_one_gpu(make_run, monk
     monkeypatch.setattr(dist, "device", lambda name: device)
     monkeypatch.setattr(dist, "world_size", lambda: ranks)
     monkeypatch.setattr(torch, "compile", lambda network, mode: mode)
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):  # which are set where they are not
+        monkeypatch.setenv(name, "elsewhere")
     assert train_state.compiled(nn.Identity(), make_run({"objectives.classify": {}}, fields)) == mode

@@ -51,7 +51,7 @@ def test_a_piece_is_written_with_where_it_ran(place, tmp_path, monkeypatch, caps
 def test_the_largest_part_of_a_step_comes_first(place):
     found = gpu.profiled(place)
     for step in found.values():
-        shares = [share for name, share in step.items() if name not in ("step_s", "busy")]
+        shares = [share for name, share in step.items() if name not in ("step_s", "busy", "kernels")]
         assert len(shares) == 12 and shares == sorted(shares, reverse=True) and sum(shares) < 1.5
 
 

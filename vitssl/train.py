@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -35,22 +36,22 @@ UNSAVED_S = 60.0  # of training, at most, that a kill during an evaluation loses
 # ---------------------------------------------------------------------------------------------------------------- step
 
 
-def train_step(train_state: TrainState, ddp_model: nn.Module, micro_batches: list[Batch]) -> dict[str, dict[str, Tensor]]:
+def train_step(train_state: TrainState, ddp_model: nn.Module, micro_batches: Iterator[Batch]) -> dict[str, dict[str, Tensor]]:
     """One optimiser step over the accumulated slices; gives detached terms, averaged over the slices."""
-    run, step = train_state.run, train_state.progress.step
+    run, step, slices = train_state.run, train_state.progress.step, train_state.accumulate
     sums: dict[str, dict[str, Tensor]] = {"terms": {}, "weighted": {}}
-    for i, batch in enumerate(micro_batches):
+    for i in range(slices):
         # masks, drop-path and the like are functions of (seed, step, part of the step, rank)
         words = np.random.SeedSequence([run.seed, step, i, dist.rank()]).generate_state(2)
         torch.manual_seed(int(words[0]) << 31 ^ int(words[1]))
-        last = i == len(micro_batches) - 1
+        last = i == slices - 1
         sync_context = ddp_model.no_sync() if isinstance(ddp_model, DistributedDataParallel) and not last else nullcontext()
         with sync_context:
-            total, terms, weighted = forward(train_state, ddp_model, batch, step)
-            (total / len(micro_batches)).backward()
+            total, terms, weighted = forward(train_state, ddp_model, next(micro_batches), step)
+            (total / slices).backward()
         for kind, values in (("terms", terms), ("weighted", weighted)):
             for name, value in values.items():
-                sums[kind][name] = sums[kind].get(name, 0) + value / len(micro_batches)
+                sums[kind][name] = sums[kind].get(name, 0) + value / slices
     for objective in train_state.model.objectives.values():
         objective.before_step(train_state.schedule.progress(step))
     norm = optim.clip_gradients(train_state.model, run.optim)
@@ -68,8 +69,10 @@ def train_step(train_state: TrainState, ddp_model: nn.Module, micro_batches: lis
 # ---------------------------------------------------------------------------------------------------------------- loop
 
 
-def fit(train_state: TrainState, ddp_model: nn.Module, log: Log, stopping: StopRequest) -> bool:
-    """Train until done or asked to stop. True when done; in both cases the state is saved, once per step: a new file means progress.
+def fit(train_state: TrainState, ddp_model: nn.Module, steps: Iterator[Iterator[Batch]], log: Log, stopping: StopRequest) -> bool:
+    """Train on the slices of each step until done or asked to stop; true when done.
+
+    In both cases the state is saved, once per step: a new file means progress.
 
     Raises:
         Diverged: the loss is not finite; ``diverged.pt`` holds the state, ``last.pt`` the newest checkpoint before it.
@@ -81,7 +84,7 @@ def fit(train_state: TrainState, ddp_model: nn.Module, log: Log, stopping: StopR
     if progress.to_evaluate:
         saved_step = -1  # what comes of it is not in the checkpoint
         evaluate(train_state, log, train_state.evals_due())
-    for micro_batches in train_state.batches(progress.step, train_state.total_steps):
+    for micro_batches in steps:
         train_state.saver.check()
         period_over = dist.is_main() and time.time() - saved_at > 60 * run.loop.checkpoint_minutes
         stop, checkpoint, diverged = _agree(bool(stopping), period_over, not meter.finite())
@@ -248,8 +251,8 @@ def _train(folder: Path, run: Run) -> int:
         if progress.step:
             log.say(f"{folder.name}: goes on after step {progress.step} of {train_state.total_steps}")
         try:
-            with train_state.saver:
-                done = fit(train_state, ddp_model, log, stopping)
+            with train_state.saver, closing(train_state.batches(progress.step, train_state.total_steps)) as steps:
+                done = fit(train_state, ddp_model, steps, log, stopping)
             log.event("end", progress.step, attempt=number, reason="done" if done else "stopped")
             if done:
                 log.say(_last_line(train_state))

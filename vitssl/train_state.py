@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +65,12 @@ class TrainState:
         self.evals = self.own_evals | evals_of(run)
         self.subject.check(self.evals)
 
-    def batches(self, start_step: int, stop_step: int) -> Generator[list[Batch], None, None]:
-        """For each step the views of this rank's slices of the global batch."""
+    def batches(self, start_step: int, stop_step: int) -> Generator[Iterator[Batch], None, None]:
+        """For each step the views of this rank's slices of the global batch, each made when it is asked for, or on a GPU just before."""
         steps = self.loader.batches(start_step, stop_step)
-        return on_own_stream(([self.views(raw) for raw in slices] for slices in steps), self.device)
+        with contextlib.closing(on_own_stream((self.views(raw) for slices in steps for raw in slices), self.device)) as made:
+            for _ in range(start_step, stop_step):
+                yield islice(made, self.accumulate)
 
     @property
     def epoch(self) -> float:
@@ -175,7 +179,8 @@ def _wrap(train_state: TrainState) -> nn.Module:
     # between steps buffers are equal on all ranks: fixed, or computed from values of all ranks (the argument of this name is deprecated)
     ddp_model.broadcast_buffers = False
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    batch = next(train_state.batches(0, 1))[0]
+    with contextlib.closing(train_state.batches(0, 1)) as steps:
+        batch = next(next(steps))
     network.train()
     forward(train_state, ddp_model, batch, step=0)[0].backward()
     network.zero_grad(set_to_none=False)

@@ -134,7 +134,7 @@ def test_of_the_only_arm_that_has_finished_it_says_what_it_has(sweep):
     for seed in range(3):
         (folder / f"ssat-train-{seed}" / "done.json").unlink()
     first = headlines(lay_out(collect(folder)))[0]
-    assert first == "scratch has 81.00 ± 1.00 % top-1 (3 seeds), and no other arm has a result."
+    assert first == "scratch has 81.00 ± 1.00 % top-1 (3 seeds), and no other row of the table was run to its end."
 
 
 def test_seeds_that_share_a_draw_of_labels_are_said_to(sweep):

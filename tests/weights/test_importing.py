@@ -21,6 +21,7 @@ from vitssl.config import ConfigError
 from vitssl.data.batch import Batch
 from vitssl.objectives.masking import TokenMask
 from vitssl.weights import importing
+from vitssl.weights.exporting import export
 from vitssl.weights.importing import import_file
 
 # what no shape tells: the image's side, of networks without stored positions
@@ -192,6 +193,15 @@ def test_a_backbone_alone_has_the_same_features_and_no_objective(name: str, tmp_
     assert not config.active(trained.run.objectives) and trained.model.predict(batch_of(images())) is None
     tokens_BND = trained.model.backbone(trained.model.backbone.embed(images())).tokens_BND
     torch.testing.assert_close(tokens_BND, release.tokens(images()), atol=1e-5, rtol=1e-5)
+
+
+def test_a_file_of_our_own_export_gives_its_backbone_alone_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it notes of a classifier does not ask for one; and a whole import has another folder."""
+    monkeypatch.chdir(tmp_path)
+    assert config.active(imported("timm", tmp_path)[0].run.objectives)
+    export(tmp_path / "run", tmp_path / "file.safetensors", "safetensors")
+    alone, whole = (import_file(tmp_path / "file.safetensors", "timm", backbone=only) for only in (True, False))
+    assert not config.active(config.load(alone).objectives) and config.active(config.load(whole).objectives)
 
 
 @pytest.mark.parametrize(("layout", "alone"), [("mae", []), ("deit", ["--backbone"])])

@@ -68,7 +68,9 @@ class Loop:
     max_steps: Optional[int] = None  # stop after this many optimiser steps, the schedule unchanged
     micro_batch_size: Optional[int] = runtime_field(None)  # images per GPU and forward; more are accumulated
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"  # of the products in forward and backward; weights stay fp32
-    compile: bool = runtime_field(False)  # torch.compile, with CUDA graphs on one GPU: a minute at the start for faster steps
+    compile: bool = runtime_field(
+        False
+    )  # torch.compile, with CUDA graphs on one GPU without accumulation: a minute at the start for faster steps
     ema_decay: Optional[float] = None  # of a moving average of the weights, which is evaluated too; null: none
     device: Literal["auto", "cpu", "cuda"] = runtime_field("auto")  # auto: a GPU where there is one
     threads: int = runtime_field(2)  # CPU threads per process; part of what "equal to the bit" means

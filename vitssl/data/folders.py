@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from PIL import features
+
 from vitssl.config import ConfigError
 from vitssl.data import lists
 from vitssl.data.samples import UNLABELLED, Options, Sample, Source
@@ -21,7 +23,8 @@ from vitssl.data.splits import HELD_OUT, TRAIN, UNLABELED, first_named, is_hidde
 from vitssl.words import counted, has_control
 
 UNREAD = (".heic", ".heif", ".jxl", ".dng", ".cr2", ".nef", ".arw")  # of photos, in formats that are not read
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp", ".avif")
+AVIF = (".avif",) if "avif" in features.modules and features.check("avif") else ()  # from Pillow 11.3 on
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp", ".jp2", *AVIF)
 SHARES = ("test", "val")  # options that hold out a share of the training images instead
 MOST_DIGITS = 100  # of a seed
 A_FIFTH = {"test": ["0.2"], "seed": ["0"]}

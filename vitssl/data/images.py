@@ -1,7 +1,7 @@
 """Three ways to read the pixels of a data set: from device memory, from the node's cache, or decoded as they are needed.
 
 All give the same images for the same positions. What `host_batches` returns is iterated in a background thread, `to_device`
-is called in the main one.
+is called in the one that makes views: the main one, but on a GPU in training.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Streamed:
             worker_init_fn=pool.quiet_worker,
             generator=torch.Generator(),  # a separate one, so that the caller's random state does not change
         )
-        # The processes start here, in the main thread, where torch can watch over them.
+        # The processes start here, in the thread that asks for batches: in the main one torch hears at once when one dies, else in 5 s.
         with pool.room_for_semaphores("or set it to 0, which decodes in the training process", "data.workers"):
             decoded = iter(loader)
         return self._checked(decoded)

@@ -7,39 +7,36 @@ own thread mostly waits in calls that let other threads run.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 
 import torch
 
 from vitssl.data.batch import Batch
 from vitssl.data.prefetch import prefetch
 
-STEPS = 1  # ahead, besides the one that is being made
+AHEAD = 1  # slices that wait, besides the one that is being made and the one that is trained on
 
 
-def on_own_stream(steps: Generator[list[Batch], None, None], device: torch.device) -> Generator[list[Batch], None, None]:
-    """The same slices of each step, on a GPU made ahead; closing the generator ends the thread."""
+def on_own_stream(slices: Generator[Batch, None, None], device: torch.device) -> Generator[Batch, None, None]:
+    """The same slices, on a GPU made ahead; closing the generator ends the thread."""
     if device.type != "cuda":
-        yield from steps
+        yield from slices
         return
-    with contextlib.closing(prefetch(_made(steps, device), STEPS)) as made:
-        for slices, ready in made:
+    with contextlib.closing(prefetch(_made(slices, device), AHEAD)) as made:
+        for batch, ready in made:
             stream = torch.cuda.current_stream(device)
             stream.wait_event(ready)
-            for batch in slices:
-                for tensor in _tensors(batch):
-                    tensor.record_stream(stream)  # else its memory could be given out while this stream still reads it
-            yield slices
+            for tensor in (*batch.views.values(), *batch.targets.values(), batch.index_B):
+                tensor.record_stream(stream)  # else its memory could be given out while this stream still reads it
+            yield batch
+            del batch  # so that no more are alive than is said above
 
 
-def _made(steps: Generator[list[Batch], None, None], device: torch.device) -> Generator[tuple[list[Batch], torch.cuda.Event], None, None]:
+def _made(slices: Generator[Batch, None, None], device: torch.device) -> Generator[tuple[Batch, torch.cuda.Event], None, None]:
     torch.cuda.set_device(device)  # a new thread starts on GPU 0
-    with contextlib.closing(steps), torch.cuda.stream(torch.cuda.Stream(device)):
-        for slices in steps:
-            yield slices, torch.cuda.current_stream(device).record_event()
-
-
-def _tensors(batch: Batch) -> Iterator[torch.Tensor]:
-    yield from batch.views.values()
-    yield from batch.targets.values()
-    yield batch.index_B
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.default_stream(device))  # what the views are made with was put there
+    with contextlib.closing(slices), torch.cuda.stream(stream):
+        for batch in slices:
+            yield batch, stream.record_event()
+            del batch

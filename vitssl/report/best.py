@@ -166,9 +166,12 @@ def _alone(grid: Grid, column: Any) -> str:
     row = next(row for row in grid.rows if grid.scores(row, column))
     place, scores = grid.place(column), list(grid.scores(row, column).values())
     has = f"{grid.label(row)} has {plus_minus(scores)}{' %' if grid.measured.unit else ''} {grid.measured.name}"
-    has = f"{place}, {has}" if place else has
-    others = ", and no other arm has a result" if len(grid.rows) > 1 else "" if place else ", and no other arm to be compared with"
-    return f"{has} ({counted(len(scores), 'seed')}){others}."
+    has = f"{has} ({counted(len(scores), 'seed')})"
+    if len(grid.rows) > 1:
+        others = ", and no other row of the table was run to its end"
+    else:
+        others = "" if place else ", and no other arm to be compared with"
+    return f"{f'{place}, ' if place else ''}{has}{others}."
 
 
 def _measured(grid: Grid, column: Any) -> str:

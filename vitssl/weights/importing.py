@@ -48,13 +48,16 @@ def import_file(file: Path, layout: str, out: Path | None = None, settings: Sequ
     origin = {"file": str(file.resolve()), "sha256": hash_file(file), "layout": layout, "settings": sorted(settings)}
     origin |= {"backbone": True} if backbone else {}
     folder = out or imported_folder(layout, file, origin["sha256"])
+    if backbone:
+        noted = {name: value for name, value in noted.items() if not name.startswith("objectives.")}
+        folder = out or folder.with_name(f"{folder.name}-backbone")  # a sweep may want all of the file
     key = hashlib.sha256(json.dumps({**origin, "file": None}, sort_keys=True).encode()).hexdigest()[:12]
     if _is_there(folder, key):
         return folder
     try:
         tensors = _read(content, LAYOUT_TABLE[layout], file)
-        for name in [name for name in tensors if backbone and not name.startswith("backbone.")]:
-            del tensors[name]
+        if backbone:
+            tensors.keep("backbone.")
         run = _run(tensors, content, LAYOUT_TABLE[layout], noted, settings)
         network = model.build(run, _num_classes(tensors))
         _fill(network, tensors)

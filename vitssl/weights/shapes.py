@@ -35,6 +35,11 @@ class Tensors(dict[str, Tensor]):
         self.origin: dict[str, str] = {}
         self.names: list[tuple[str, str]] = []
 
+    def keep(self, prefix: str) -> None:
+        """Drop all others."""
+        for name in [name for name in self if not name.startswith(prefix)]:
+            del self[name]
+
     def there(self, name: str) -> str:
         """The name in the file; of a tensor that is missing, the one that it would have beside the others."""
         if name in self.origin:
