@@ -23,8 +23,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -38,13 +36,12 @@ from tests.test_train import CURVES
 from vitssl import config, cost, dist, log, train, version
 from vitssl.bench import sizes
 from vitssl.bench.base import Bench
-from vitssl.bench.data import RAND_AUGMENT
+from vitssl.bench.data import RAND_AUGMENT, augmenting
 from vitssl.data import shards
 from vitssl.data.index import load_index
 from vitssl.data.loader import TrainLoader
 from vitssl.data.subset import train_and_heldout
 from vitssl.files import read_events
-from vitssl.views import TrainViews
 
 LAST = 20  # steps whose losses are averaged
 KEY = 100  # letters of a kernel's name
@@ -154,7 +151,7 @@ def energy(place: Place) -> dict[str, float]:
 
 
 def views(place: Place) -> dict[str, dict[str, float]]:
-    """Images a second of making views of 32 px at 224 px, on the device alone."""
+    """Images a second of making views of the digits, 8 px, at 224 px, on the device alone."""
     found = {}
     for name, fields in (("crop and flip", {}), ("RandAugment and erasing", RAND_AUGMENT)):
         for batch_size in (sizes.BATCH // 4, sizes.BATCH):
@@ -165,17 +162,12 @@ def views(place: Place) -> dict[str, dict[str, float]]:
 
 
 def _augmenting(place: Place, fields: dict[str, Any], batch_size: int) -> Callable[[], Any]:
-    """Views of one batch, by other random numbers each time."""
+    """Views of one batch of the digits."""
     index = load_index(place.folder / "digits")
     data = config.merge(config.Data, {"shards": str(place.folder / "digits"), "cache_dir": str(place.folder / "cache")})
     split = train_and_heldout(index, data, need_labels=True)
     (raw,) = next(TrainLoader(index, split, data, seed=0, batch_size=batch_size, device=place.device).batches(0, 1))
-    augment = TrainViews(
-        {"main": config.merge(config.View, fields)}, image_size=224, mean=index.mean, std=index.std,
-        num_classes=len(index.classes), seed=0, device=place.device,
-    )  # fmt: skip
-    steps = count()
-    return lambda: augment(replace(raw, step=next(steps)))
+    return augmenting(raw, index, fields)
 
 
 def profiled(place: Place) -> dict[str, dict[str, float]]:

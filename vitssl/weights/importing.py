@@ -34,7 +34,7 @@ def import_file(file: Path, layout: str, out: Path | None = None, settings: Sequ
     Args:
         file: the checkpoint.
         layout: whose names and keys it has, one of ``vitssl.config.weights.LAYOUTS``.
-        out: the folder; None: ``weights/<name>-<layout>-<hash of the content>``.
+        out: the folder; None: ``weights/<name>-<layout>-<hash of the content>``, of a backbone alone with ``-backbone``.
         settings: fields of the Run as ``key=value``, over those that the shapes tell.
         backbone: leave out classifiers, decoders and heads, for images of other classes.
 
