@@ -229,9 +229,14 @@ def _job(spec: Spec, cell: Cell, stage: Stage, done: dict[str, Job], sweep: Path
     parents = list({id(done[s]): done[s] for s in stage.pointers.values()}.values())
     axes = _axes_of(spec, cell, stage)
     folder, resources = existing.get(key) or sweep / _name(cell, stage, axes, key), resources_of(spec, cell.arm)
-    if (folder / "done.json").exists():  # only evaluation may be left to do
-        resources = dataclasses.replace(resources, nodes=1, gpus_per_node=min(1, resources.gpus_per_node))
+    if (folder / "done.json").exists():
+        resources = only_evaluated(resources)
     return Job(key, run, folder, cell.arm, stage.name, axes, resources, parents)
+
+
+def only_evaluated(resources: Resources) -> Resources:
+    """What is left to do of a trained run."""
+    return dataclasses.replace(resources, nodes=1, gpus_per_node=min(1, resources.gpus_per_node))
 
 
 def _axes_of(spec: Spec, cell: Cell, stage: Stage) -> dict[str, Any]:

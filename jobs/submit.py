@@ -33,6 +33,7 @@ from jobs import (
     predict,
     prepare,
     requirements,
+    reuse,
     shards,
     show,
     site_profile,
@@ -98,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--all", action="store_true", help="the optional arms and axis values too")
     add("--all-jobs", action="store_true", help="list every run by itself; in a dry run with its fields and its sbatch script")
     add("--runs", type=Path, default=Path("runs"), help="folder of the run folders (default: runs)")
+    add("--reuse", action="store_true", help="take runs that other sweeps of that folder have trained, instead of training them again")
     add("--use-current-source", action="store_true", help="runs that have begun go on with today's source instead of their snapshot")
     return parser
 
@@ -138,6 +140,7 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     told = [] if options.smoke else equalize.apply(spec, planned, launch)
     linked = graph.link(spec, planned, launch.sweep, shards.fingerprint)
     folders.check_trained(linked.jobs)
+    told += _reuse(linked, launch, options, console)
     told += notes.here(spec, planned) if executor == "local" else ()
     for note in [] if options.smoke else [*told, *notes.notes(spec, planned)]:
         print(f"note: {note}", file=sys.stderr)
@@ -151,6 +154,17 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     _show(spec, linked, options.all_jobs, console)
     with placed(spec, site_profile.file_of(named)):
         return _launch(spec, linked, launch, options.wait, console)
+
+
+def _reuse(linked: graph.Graph, launch: folders.Launch, options: argparse.Namespace, console: Console) -> list[str]:
+    """Take what other sweeps have trained, if that is asked for; else a note where they have something."""
+    found = reuse.find(linked.jobs, launch.sweep)
+    if found and not options.reuse:
+        return [f"{reuse.told(linked.jobs, found, 'are done in')}; --reuse takes them from there instead of training them again"]
+    if found:
+        console.print(reuse.told(linked.jobs, found, "would be taken from" if options.dry_run else "are taken from"), highlight=False)
+        (reuse.plan if options.dry_run else reuse.take)(linked.jobs, found)
+    return []
 
 
 def _wait_for_green(start: greenest.Start, launch: folders.Launch, console: Console) -> None:

@@ -96,7 +96,7 @@ JOB = {
     "site?": Site, "data?": DATA, "arm?": str, "stage?": str, "axes?": {...: LABEL}, "source?": str, "parents?": [str], "identity?": str,
     "schema?": Number(int),
     "architecture?": str, "executor?": str, "nodes?": POSITIVE_COUNT, "gpus_per_node?": COUNT,
-    "imported?": {"file": str, "layout": str, "sha256": str}, "start?": START,
+    "imported?": {"file": str, "layout": str, "sha256": str}, "start?": START, "reused_from?": str,
 }  # fmt: skip
 EVALUATED = ("test", "test_ema", "val", "test_best", "selected")  # the results that done.json holds
 DONE = {"step": COUNT, "epochs": AMOUNT, "time_s?": AMOUNT, **{f"{name}?": (METRICS, None) for name in EVALUATED}}

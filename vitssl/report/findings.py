@@ -197,7 +197,7 @@ def _total(sweep: Sweep) -> str:
     hours, energy, co2e = quantity(spent["device_hours"], "hours", hours_name(sweep)), spent["energy_kwh"], spent["co2e_kg"]
     money = f", {number(spent['money'])} {sweep.currency}" if spent["money"] else ""
     took = f"{hours}, {quantity(energy, 'kWh')} and {quantity(co2e, 'kg')} CO2e"
-    missing = f"{unrecorded(sweep)}{outside.of_sweep(sweep)}"
+    missing = f"{unrecorded(sweep)}{outside.of_sweep(sweep)}{outside.reused(sweep)}"
     return f"The whole sweep, each run counted once, took {took}{_assumed_grid(sweep)}{money}{rest}.{missing}"
 
 

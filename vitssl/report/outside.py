@@ -1,7 +1,8 @@
-"""Weights from outside of a sweep that its runs start from, learn from, or consist of: what they cost is in none of its figures."""
+"""What a sweep has from outside: weights that its runs start from, whose cost is in none of its figures, and runs of other sweeps."""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,13 @@ def of_sweep(sweep: Sweep) -> str:
     """The same of all runs together."""
     names = dict.fromkeys(origin for run in sweep.runs.values() for origin in origins(run))
     return f" Not counted is what runs started from and was trained elsewhere: {listed(names)}." if names else ""
+
+
+def reused(sweep: Sweep) -> str:
+    """A sentence on the runs that were trained for other sweeps; empty where there are none."""
+    of = Counter(Path(run.job["reused_from"]).parent.name for run in sweep.runs.values() if "reused_from" in run.job)
+    were, them = ("were", "them") if of.total() > 1 else ("was", "it")
+    return f" {of.total()} of these runs {were} trained for {listed(of)}, whose report counts {them} too." if of else ""
 
 
 def _named(start: Path) -> str:
