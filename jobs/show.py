@@ -215,7 +215,7 @@ def summary(graph: Graph, predicted: list[Prediction], launch: Launch, console: 
     lines = [
         f"{begins}; predicted for {len(predicted)}: {amounts if on_gpu else _of_cpus(predicted, amounts)}{left_out}",
         _duration(graph, todo, predicted, launch),
-        *(f"Throughput: {basis}" for basis in dict.fromkeys(p.basis for p in predicted)),
+        *_throughput(predicted),
         f"Times: training, its evaluations, and {START_S:g} s to start each run",
         f"Energy: GPU-hours x {site.gpu_power_w:g} W of board power, CPUs and memory not included; "
         f"{intensity_kg_per_kwh(site):.4g} kg CO2e/kWh; {price}; by the site profile {site.name}{yours}"
@@ -224,6 +224,14 @@ def summary(graph: Graph, predicted: list[Prediction], launch: Launch, console: 
     ]
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False)
+
+
+def _throughput(predicted: list[Prediction]) -> list[str]:
+    """Where it comes from; where that differs, of how many runs each is."""
+    of = Counter(p.basis for p in predicted)
+    if len(of) == 1:
+        return [f"Throughput: {next(iter(of))}"]
+    return [f"Throughput of {counted(number, 'run')}: {basis}" for basis, number in of.items()]
 
 
 def _energy_of_cpus(predicted: list[Prediction]) -> str:

@@ -66,8 +66,9 @@ def _problems(site: Site) -> Iterator[Problem]:
     if "?" in site.additional.get("dependency", ""):
         yield Problem("site.additional", "dependency: sbatch cannot join alternatives (?) with what the runs wait for; separate by commas")
     yield from _of_jobs(site)
-    if site.gpu_tflops == 0:
-        yield Problem("site.gpu_tflops", "0 is not a speed; leave it out")
+    for name, what in (("gpu_tflops", "a speed"), ("gpu_power_w", "a power")):
+        if getattr(site, name) == 0:
+            yield Problem(f"site.{name}", f"0 is not {what}; leave it out")
     for name in ("gpu_power_w", "gpu_tflops", "price_per_gpu_hour", "intensity_kg_per_kwh", "estimate_kg_per_kwh"):
         value = getattr(site, name)
         if value is not None and not 0 <= value < math.inf:

@@ -16,6 +16,8 @@ from vitssl.config.suggestions import meant
 from vitssl.files import no_room
 from vitssl.words import one_line
 
+TEMPORARY, NAMED = re.compile(r"(^|/)\.([^/]+?)\.\d+(\.tmp)?$"), r"\1\2"  # a file while it is written, and the name that it will have
+
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line, which says what was probably meant.
@@ -108,6 +110,6 @@ def guarded(call: Callable[[], int | None], advice: str = "") -> int:
 def _of_a_file(error: BaseException | None) -> str | None:
     """What a file could not be read or written for, such as a full disk; None for another error."""
     if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename2 or error.filename}: {error.strerror}"
+        return f"{TEMPORARY.sub(NAMED, str(error.filename2 or error.filename))}: {error.strerror}"
     full = no_room(error)
     return f"{full.strerror} where a file was to be written; make room, or name another place" if full else None
