@@ -1,6 +1,6 @@
 """Every fenced command of README and the pages that it links to, run as written in a small world of made-up data.
 
-Trainings are planned and predicted (`--dry-run`), by a release's tests run for two steps (`--smoke`).
+Trainings are planned and predicted (`--dry-run`); every arm of the sweeps is trained by tests/jobs/test_sweeps.py.
 """
 
 from __future__ import annotations
@@ -79,9 +79,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     programs = place / "bin"
     programs.mkdir()
     python = f'exec {sys.executable} "$@"'
-    # the arms of ssat_vs_sslft are trained by tests/jobs/test_sweeps.py
-    dry = 'jobs/submit.py*ssat_vs_sslft*) set -- "$@" --dry-run --executor local;;'
-    planned = f'case "$*" in jobs/submit.py*--dry-run*) ;; {dry} jobs/submit.py*) set -- "$@" $HOW;; esac\n{python}'
+    dry = 'set -- "$@" --dry-run --executor local'
+    planned = f'case "$*" in jobs/submit.py*--dry-run*) ;; jobs/submit.py*) {dry};; esac\n{python}'
     no_cluster = "exit 1"  # one that answers, as that of tests/slurm, is not mysite's and refuses what it has no nodes for
     for name, script in {"python": planned, "vitssl": f'exec {sys.executable} -m vitssl.cli "$@"', "scontrol": no_cluster}.items():
         (programs / name).write_text(f"#!/bin/sh\n{script}\n")
@@ -113,9 +112,8 @@ def _train(place: Path) -> None:
 
 
 @pytest.mark.parametrize("command", list(commands()))
-def test_a_command_of_the_docs_runs_as_written(command: str, world: Path, request: pytest.FixtureRequest) -> None:
-    how = "--smoke --executor local" if "release" in request.config.option.markexpr else "--dry-run --executor local"
-    environment = os.environ | {"PATH": f"{world / 'bin'}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "HOW": how}
+def test_a_command_of_the_docs_runs_as_written(command: str, world: Path) -> None:
+    environment = os.environ | {"PATH": f"{world / 'bin'}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     result = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", command], cwd=world, env=environment,
         capture_output=True, text=True, check=False,
@@ -132,8 +130,7 @@ def test_the_python_of_the_docs_runs(world: Path) -> None:
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("how", ["--dry-run", "--smoke"])
-@pytest.mark.parametrize("page", ["README.md", "sweeps/README.md"])
+@pytest.mark.parametrize(("page", "how"), [("README.md", "--dry-run"), ("sweeps/README.md", "--smoke")])
 def test_the_complete_example_of_a_sweep_is_one(page: str, how: str, world: Path) -> None:
     example = next(block for block in blocks(ROOT / page, "yaml") if "name: mine" in block)
     assert len([line for line in example.splitlines() if line.strip()]) <= 18

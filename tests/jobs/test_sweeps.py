@@ -34,8 +34,11 @@ OTHERS = [
     ("ssat_medical", "axes.backbone=vit_small"),
 ]
 ALL = [*((path.stem, "") for path in SWEEPS), *OTHERS]
-# ablations of fields that other tests have, a minute each
-LONG = {"drloc_ablation", "drloc_variants", "drloc_finetune", "drloc_in100_epochs", "gmml_ablation"}
+# ablations of fields, and methods, that other tests have
+LONG = {
+    "drloc_ablation", "drloc_variants", "drloc_finetune", "drloc_in100_epochs", "gmml_ablation", "lut_ablation", "lut_weight",
+    "mt_granularity", "cifar10_masked_tokens", "cifar10_scarce_pretraining",
+}  # fmt: skip
 # of chains and joint training, of every auxiliary task, of another backbone than ViT
 FEW = [("quickstart", ""), ("ssat_tasks", "")]
 
@@ -65,7 +68,7 @@ def test_every_arm_trains_evaluates_and_is_reported(
     name: str, words: str, tmp_path: Path, digits: Path, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name in LONG and "VITSSL_LONG" not in os.environ:
-        pytest.skip("VITSSL_LONG=1 runs it, for a minute; that it can be planned is tested in any case")
+        pytest.skip("VITSSL_LONG=1 runs it; that it can be planned is tested in any case")
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".smoke").mkdir()
     (tmp_path / ".smoke" / "digits").symlink_to(digits)  # built and decoded once for all sweeps

@@ -13,17 +13,21 @@ from tests.slurm.commands import events, run_folder, sh, wait_for
 from vitssl.files import read_json
 
 SWEEP = Path(__file__).parent / "tiny.yaml"
+WITHOUT_IMAGE = "needs the image that apptainer.def makes, VITSSL_SIF=PATH, and apptainer, or VITSSL_CONTAINER='how to enter it'"
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     return torch.load(folder / "last.pt", weights_only=True)["model"]
 
 
-@pytest.fixture
-def undisturbed(place: Path) -> Path:
+@pytest.fixture(scope="module")
+def undisturbed(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run folder of a pretraining on two nodes, whose sweep has ended."""
-    assert submit.main([str(SWEEP), "--executor", "slurm", "--wait"]) == 0
-    return run_folder(place / "runs" / "tiny", "sslft-pretrain-s0")
+    folder = tmp_path_factory.mktemp("undisturbed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert submit.main([str(SWEEP), "--executor", "slurm", "--wait"]) == 0
+    return run_folder(folder / "runs" / "tiny", "sslft-pretrain-s0")
 
 
 @pytest.mark.release
@@ -79,10 +83,9 @@ def test_a_preempted_run_equals_an_undisturbed_one(place: Path, undisturbed: Pat
 
 
 @pytest.mark.release
+@pytest.mark.skipif("VITSSL_SIF" not in os.environ, reason=WITHOUT_IMAGE)
 def test_requeued_in_a_container_a_run_equals_an_undisturbed_one_outside(place: Path, undisturbed: Path) -> None:
-    if (image := os.environ.get("VITSSL_SIF")) is None:
-        pytest.skip("needs the image that apptainer.def makes, VITSSL_SIF=PATH, and apptainer, or VITSSL_CONTAINER='how to enter it'")
-    site = [f"site.image={image}", f"site.container={os.environ.get('VITSSL_CONTAINER', 'apptainer exec')}"]
+    site = [f"site.image={os.environ['VITSSL_SIF']}", f"site.container={os.environ.get('VITSSL_CONTAINER', 'apptainer exec')}"]
     assert submit.main([str(SWEEP), "--executor", "slurm", "name=inside", *site]) == 0
     inside = run_folder(place / "runs" / "inside", "sslft-pretrain-s0")
     wait_for(lambda: any(event["step"] > 10 for event in events(inside, "train")), timeout_s=300)
