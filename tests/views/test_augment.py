@@ -14,8 +14,9 @@ from torchvision.transforms import AutoAugment, AutoAugmentPolicy
 
 from vitssl.config import ConfigError
 from vitssl.data.batch import RawBatch
-from vitssl.views import color
+from vitssl.views import color, image_op
 from vitssl.views.augment import ARGUMENTS, CIFAR_ARGUMENTS, GEOMETRY, NONE, OPERATIONS, Policy, SampledOps, affine, parse
+from vitssl.views.image_op import apply
 from vitssl.views.random import StepRandom
 
 FILL = torch.tensor([120.0, 110.0, 100.0])
@@ -52,8 +53,7 @@ def sampled(*steps: list[tuple[str, float] | None]) -> SampledOps:
 
 
 def carry_out(made: SampledOps, pixels: torch.Tensor, interpolation: str = "bilinear") -> torch.Tensor:
-    for image_op in made.image_ops(pixels.shape[-1], FILL, interpolation):
-        image_op.apply(pixels, slice(0, len(pixels)))
+    apply(list(made.image_ops(pixels.shape[-1], FILL, interpolation)), pixels, slice(0, len(pixels)))
     return pixels
 
 
@@ -229,10 +229,18 @@ def test_affine_maps_compose_in_the_order_of_the_steps():
 def test_a_part_takes_its_own_rows():
     whole, images = sampled(*[[("Invert", 0)] if k % 3 == 0 else [("Posterize", k % 4)] for k in range(10)]), batch(photos(16) * 5)
     expected = carry_out(whole, images.clone())
-    for image_op in whole.image_ops(16, FILL, "bilinear"):
-        for start in range(0, 10, 4):
-            image_op.apply(images[start : start + 4], slice(start, start + 4))
+    for start in range(0, 10, 4):
+        apply(list(whole.image_ops(16, FILL, "bilinear")), images[start : start + 4], slice(start, start + 4))
     assert torch.equal(images, expected)
+
+
+def test_all_operations_go_to_the_device_in_two_copies_or_none(monkeypatch):
+    copied = []
+    monkeypatch.setattr(image_op, "to_device", lambda array, device: copied.append(array.dtype) or torch.from_numpy(array))
+    carry_out(sampled([("Rotate", 9.0), ("Invert", 0)], [("Posterize", 2), ("Color", 0.5)], [None, None]), batch(photos(16)[:3]))
+    assert copied == [np.int64, np.float32]
+    carry_out(sampled([None], [None]), batch(photos(16)[:2]))
+    assert len(copied) == 2
 
 
 def test_every_operation_can_be_drawn():

@@ -17,6 +17,7 @@ from vitssl.config import ColorStep, View, merge
 from vitssl.data.batch import RawBatch
 from vitssl.views import color
 from vitssl.views.color_steps import color_ops
+from vitssl.views.image_op import apply
 from vitssl.views.random import StepRandom
 
 # LUT, strong view: colour jitter, then one of three
@@ -238,8 +239,7 @@ def test_pixels_equal_a_slow_loop_over_images(name):
     images, random = 40, step_random(40, step=2)
     before = photos(24, images)
     after = before.clone()
-    for op in color_ops(steps(PIPELINES[name]), random):
-        op.apply(after, slice(0, images))
+    apply(list(color_ops(steps(PIPELINES[name]), random)), after, slice(0, images))
     for k in range(images):
         slow = Slow(before[k], k, random)
         SLOW[name](slow)
@@ -301,7 +301,7 @@ def test_one_of_several_keeps_its_own_chance_and_numbers():
 
 
 def test_the_threshold_is_the_lowest_level_that_is_inverted():
-    (op,) = color_ops(steps("[{solarize: {threshold: 200}}]"), step_random(1))
+    ops = list(color_ops(steps("[{solarize: {threshold: 200}}]"), step_random(1)))
     images = torch.arange(256.0).view(1, 1, 16, 16).expand(1, 3, 16, 16).contiguous()
-    op.apply(images, slice(0, 1))
+    apply(ops, images, slice(0, 1))
     assert images[0, 0].flatten().tolist() == [*range(200), *range(55, -1, -1)]

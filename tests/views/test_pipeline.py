@@ -19,6 +19,7 @@ from vitssl.views import EvalView, TrainViews
 from vitssl.views.augment import parse
 from vitssl.views.color_steps import color_ops
 from vitssl.views.crop import crop_windows, random_resized
+from vitssl.views.image_op import apply
 from vitssl.views.pipeline import CHUNK_FLOATS
 from vitssl.views.random import StepRandom
 
@@ -140,8 +141,7 @@ def test_policies_and_colours_are_carried_out_on_the_crops():
     crops = levels(views(main=View())(raw_batch()).views["main"]).round()
     random, fill = StepRandom(0, "main", 1, raw_batch()), (torch.tensor(MEAN) * 255).round()
     image_ops = [*parse("original").sample(random).image_ops(24, fill, "bicubic"), *color_ops(view.color, random)]
-    for image_op in image_ops:
-        image_op.apply(crops, ALL)
+    apply(image_ops, crops, ALL)
     assert len(image_ops) > 3 and torch.allclose(levels(views(main=view)(raw_batch()).views["main"]), crops, atol=0.01)
 
 

@@ -15,6 +15,7 @@ from vitssl.views.augment import parse
 from vitssl.views.color_steps import color_ops
 from vitssl.views.crop import centre_windows, crop_windows
 from vitssl.views.erase import erase, erased_boxes
+from vitssl.views.image_op import apply
 from vitssl.views.mix import mix, one_hot
 from vitssl.views.random import StepRandom
 from vitssl.views.resample import LEVELS, Window, resample
@@ -135,8 +136,7 @@ class TrainViews:
         view_BCSS = torch.empty(view.count * len(sizes_B2), 3, px, px, device=self._device)
         for part, images_NCHW in _chunks(pixels, sizes_B2, view.count, px):
             crops_NCSS = _resample(images_NCHW, rows.take(part), columns.take(part), view.interpolation, view_BCSS[part])
-            for image_op in image_ops:
-                image_op.apply(crops_NCSS, part)
+            apply(image_ops, crops_NCSS, part)
             self._normalize(crops_NCSS)
         return view_BCSS
 

@@ -99,8 +99,9 @@ def resample(images_BCHW: Tensor, rows: Window, columns: Window, interpolation: 
         out_BCSS: float, contiguous; fresh memory is what costs most on a CPU, so nothing else of its size is allocated.
     """
     (B, C, H, W), side, device = images_BCHW.shape, out_BCSS.shape[-1], images_BCHW.device
-    across_BLS = matrices(columns, W, side, interpolation, device).transpose(1, 2)
-    down_BSL = matrices(rows, H, side, interpolation, device)
+    both = Window(*(np.concatenate(fields) for fields in zip(rows, columns, strict=True)))
+    down_BSL, across_BSL = matrices(both, max(H, W), side, interpolation, device).split(B)
+    down_BSL, across_BLS = down_BSL[..., :H], across_BSL[..., :W].transpose(1, 2)
     narrow = torch.bmm(images_BCHW.reshape(B, C * H, W).float(), across_BLS).clamp_(0, LEVELS)
     torch.bmm(down_BSL.repeat_interleave(C, dim=0, output_size=B * C), narrow.view(B * C, H, side), out=out_BCSS.view(B * C, side, side))
     return out_BCSS.round_().clamp_(0, LEVELS)
