@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import hashlib
 import json
 import os
@@ -24,14 +23,14 @@ from jobs.sweep import Spec
 from vitssl.config import SCHEMA, ConfigError, Run, Site, active, active_views, checkpoints, read_yaml, save, unstarted
 from vitssl.config.evals import evals_of, pending
 from vitssl.config.sweep import Arm
-from vitssl.files import GRID, SUBMITTING, flock, hash_file, open_lock, read_json, write_atomically, write_json
+from vitssl.files import GRID, SUBMITTING, hash_file, held, read_json, write_atomically, write_json
 from vitssl.reader import read_whole
 from vitssl.version import SOURCE, commit
 
 
 def is_trained(job: Job) -> bool:
     """Is it trained, so that others can start from it?"""
-    return (job.folder / "done.json").exists()
+    return (job.results / "done.json").exists()
 
 
 def check_trained(jobs: Sequence[Job]) -> None:
@@ -50,7 +49,7 @@ def check_trained(jobs: Sequence[Job]) -> None:
 
 def is_done(job: Job) -> bool:
     """Is it trained, with the results of all its evaluators?"""
-    return is_trained(job) and not pending(job.run, read_json(job.folder / "evals.json"))
+    return is_trained(job) and not pending(job.run, read_json(job.results / "evals.json"))
 
 
 def error_of(folder: Path) -> str | None:
@@ -69,11 +68,9 @@ def locked(sweep: Path) -> Iterator[None]:
     Raises:
         Busy: another process holds the lock.
     """
-    with open_lock(sweep / SUBMITTING, "--runs") as lock:
-        try:
-            flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Busy(f"{sweep} is being submitted by another process; try again when that has ended") from None
+    with held(sweep / SUBMITTING, "--runs") as free:
+        if not free:
+            raise Busy(f"{sweep} is being submitted by another process; try again when that has ended")
         yield
 
 

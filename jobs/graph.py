@@ -65,7 +65,11 @@ class Cell:
 
 @dataclass
 class Job:
-    """A node of the graph: one Run, trained once, in its folder."""
+    """A node of the graph: one Run, trained once, in its folder.
+
+    Attributes:
+        reused: the folder of an equal run of another sweep, which is to be taken from there.
+    """
 
     identity: str
     run: Run
@@ -75,10 +79,16 @@ class Job:
     axes: dict[str, Any]
     resources: Resources
     parents: list[Job]
+    reused: Path | None = None
 
     @property
     def name(self) -> str:
         return self.folder.name
+
+    @property
+    def results(self) -> Path:
+        """The folder with what it left when it was trained."""
+        return self.reused or self.folder
 
 
 @dataclass

@@ -61,7 +61,8 @@ def measured(runs: Path, but: Path | None = None) -> dict[Key, Pace]:
 def _of_run(folder: Path) -> Iterator[tuple[Key, Pace]]:
     """The pace of a finished run, if its folder says it."""
     job = read_json(folder / "job.json")
-    pace = _pace(folder, read_json(folder / "done.json")) if job.keys() >= {"architecture", "executor", "site"} else None
+    told = job.keys() >= {"architecture", "executor", "site"} and "reused_from" not in job  # which counts where it was trained
+    pace = _pace(folder, read_json(folder / "done.json")) if told else None
     if pace is not None:
         gpu = read_json(folder / "cost.json").get("inference_device") == "cuda"
         yield Key(job["architecture"], job["executor"], gpu, job["site"].get("gpu")), pace

@@ -75,9 +75,15 @@ def retry(sweep: Path, names: list[str], wait: bool, module: str, console: Conso
     # one job follows all runs of a sweep, and queues those that SLURM had no room for: a new one is to know of them
     there = entries.keys() | yet_to_queue(sweep, jobs)
     chosen = [job for folder, job in jobs.items() if folder in _with_parents(again, jobs) | there]
-    launch = _launch(sweep, {read_json(folder / "job.json").get("executor", "local") for folder in again}, module)
+    launch = _launch(sweep, {_executor(folder) for folder in again}, module)
     console.print(f"Trying {counted(len(again), 'run')} again: {' '.join(sorted(folder.name for folder in again))}", soft_wrap=True)
     return _run(Graph(chosen, []), launch, wait, console)
+
+
+def _executor(folder: Path) -> str:
+    """Where a run was submitted to last: for its evaluation, where it is trained."""
+    job = read_json(folder / "job.json")
+    return (job | job.get("evaluation", {})).get("executor", "local")
 
 
 def jobs_of(run_folders: Iterable[Path]) -> dict[Path, Job]:

@@ -5,95 +5,150 @@ from __future__ import annotations
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from jobs import cluster
 from jobs.graph import Job, only_evaluated
 from vitssl.config import SCHEMA, ConfigError, assign, checkpoints, load, save
-from vitssl.files import read_json, write_json
+from vitssl.files import held, read_json, write_json
 from vitssl.words import counted, listed
 
-BEGUN = ("metrics.jsonl", "done.json")  # either is there from when a run has begun
-LAST = ("job.json", "done.json")  # what says that a run is done is written when all else is there
-STAYS = (*LAST, "run.yaml", "error.json", "cancelled", "local.json", ".lock", cluster.JOB_FILE)  # of the attempts there, or written anew
+STAGING = ".reuse"  # in the sweep's folder, while runs are copied
+BEGUN = ("metrics.jsonl", "done.json")  # either is there from when a run has begun to train
+OF_ATTEMPTS = {cluster.JOB_FILE, "local.json", "error.json", "cancelled", "log", "previous.pt", "damaged.pt", "diverged.pt"}
+WRITTEN_ANEW = {"run.yaml", "job.json"}
 
 
-def find(jobs: Sequence[Job], sweep: Path) -> dict[str, Path]:
-    """{identity: folder in another sweep} of the jobs that have not begun in this one; the folders' names end in their identity."""
-    missing = {job.identity for job in jobs if not any((job.folder / name).exists() for name in BEGUN)}
+def find(jobs: Collection[Job], sweep: Path) -> dict[str, Path]:
+    """{identity: folder in another sweep} of the jobs that are neither begun nor queued in this one. What cannot be read is not there."""
+    named, found = _by_identity(sweep), {}
+    for job in jobs:
+        if not _begun(job.folder) and (folder := next((f for f in named.get(job.identity, ()) if _has(f, job.identity)), None)):
+            found[job.identity] = folder
+    queued = _queued([job.folder for job in jobs if job.identity in found])
+    return {job.identity: found[job.identity] for job in jobs if job.identity in found and job.folder not in queued}
+
+
+def _by_identity(sweep: Path) -> dict[str, list[Path]]:
+    """The run folders of the other sweeps, by the end of their names."""
     named: dict[str, list[Path]] = defaultdict(list)
-    for other in sorted(record.parent for record in sweep.parent.glob("*/sweep.json") if record.parent != sweep):
-        for folder in other.iterdir():
-            named[folder.name.rpartition("-")[2]].append(folder)
-    found = {identity: next(filter(lambda folder: _has(folder, identity), named[identity]), None) for identity in missing & named.keys()}
-    return {identity: folder for identity, folder in found.items() if folder is not None}
+    for record in sorted(sweep.parent.glob("*/sweep.json")):
+        with suppress(OSError):  # another person's
+            for folder in sorted(record.parent.iterdir()) if record.parent != sweep else ():
+                named[folder.name.rpartition("-")[2]].append(folder)
+    return named
+
+
+def _begun(folder: Path) -> bool:
+    return any((folder / name).exists() for name in BEGUN)
 
 
 def _has(folder: Path, identity: str) -> bool:
     """Is it a run of that identity, whole and done?"""
-    if not all((folder / name).exists() for name in ("done.json", "last.pt", "run.yaml")):
-        return False
     try:
-        job = read_json(folder / "job.json")
-    except ConfigError:  # a damaged record of another sweep is no reason to refuse this one
+        job, done, _ = (read_json(folder / name) for name in ("job.json", "done.json", "evals.json"))
+        if not done or job.get("schema") != SCHEMA or job.get("identity") != identity:
+            return False
+        load(folder)
+        return (folder / "last.pt").is_file()
+    except (ConfigError, OSError):  # another sweep's damage, or another person's folder, is no reason to refuse this one
         return False
-    return job.get("schema") == SCHEMA and job.get("identity") == identity
+
+
+def _queued(folders: Collection[Path]) -> Collection[Path]:
+    """Of a controller that does not answer all that it was ever told."""
+    try:
+        return cluster.queued(folders)
+    except ConfigError:
+        return [folder for folder in folders if (folder / cluster.JOB_FILE).exists()]
 
 
 def told(jobs: Collection[Job], found: dict[str, Path], how: str) -> str:
     """Such as "6 of 36 runs are done in ssat_backbones"."""
-    where = listed(dict.fromkeys(found[job.identity].parent.name for job in jobs if job.identity in found))
-    return f"{len(found)} of {counted(len(jobs), 'run')} {how} {where}"
+    where = listed(found[job.identity].parent.name for job in jobs if job.identity in found)
+    return f"{len(found)} of {counted(len(jobs), 'run')} {'is' if len(found) == 1 else 'are'} {how} {where}"
 
 
 def plan(jobs: Collection[Job], found: dict[str, Path]) -> None:
-    """Look at the runs where they are, for a dry run, which writes nothing."""
+    """What is predicted, counted and shown from here on knows those runs to be trained."""
     for job in jobs:
         if job.identity in found:
-            job.folder = found[job.identity]
-            job.resources = only_evaluated(job.resources)
+            job.reused, job.resources = found[job.identity], only_evaluated(job.resources)
 
 
-def take(jobs: Collection[Job], found: dict[str, Path]) -> None:
-    """Put the runs into this sweep's folder, from where they are as if they had been trained there.
+# --------------------------------------------------------------------------------------------------------------- take
 
-    Checkpoints, which are never changed in place, are hard links where the file system allows that.
+
+def take(jobs: Collection[Job], sweep: Path) -> None:
+    """Put the planned runs into this sweep's folder, as if they had been trained there; each is whole there, or not there.
+
+    Checkpoints, which are never changed in place, are hard links where the file system and their owner allow that.
+
+    Raises:
+        ConfigError: one has begun here, or has gone there, since it was planned.
     """
-    for job in jobs:
-        if job.identity in found:
-            _copy(found[job.identity], job)
-            job.resources = only_evaluated(job.resources)
+    planned, staging = [job for job in jobs if job.reused is not None], sweep / STAGING
+    found = find(planned, sweep)
+    shutil.rmtree(staging, ignore_errors=True)  # of a process that was killed
+    try:
+        for job in planned:
+            if job.identity not in found:
+                raise ConfigError(f"{job.name} has begun here, or is not in {job.reused.parent} any more; the same command again sees that")
+            with _alone(job):
+                _copy(job, staging / job.name, sweep)
+                job.folder.rename(staging / f"{job.name}.before")  # what a submission wrote whose run never began
+                (staging / job.name).rename(job.folder)
+            job.reused = None
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
 
 
-def _copy(source: Path, job: Job) -> None:
-    job.folder.mkdir(parents=True, exist_ok=True)
-    for path in source.iterdir():
-        if path.is_dir():
-            shutil.copytree(path, job.folder / path.name, dirs_exist_ok=True)
-        elif path.name not in STAYS:
-            _place(path, job.folder / path.name)
+@contextmanager
+def _alone(job: Job) -> Iterator[None]:
+    """Hold the run's lock: a training that has only just started would take what is put there for its own."""
+    with held(job.folder / ".lock", str(job.folder)) as free:
+        if not free:
+            raise ConfigError("another process trains this run; wait for it", place=str(job.folder))
+        yield
+
+
+def _copy(job: Job, target: Path, sweep: Path) -> None:
+    source = job.reused
+    _copy_folder(source, target, OF_ATTEMPTS | WRITTEN_ANEW)
     run = load(source)
     for field, value in checkpoints(job.run).items():
         assign(run, field, value)  # in this sweep, or the same weights by another path
-    save(run, job.folder)
+    save(run, target)
     before = {name: value for name, value in read_json(source / "job.json").items() if name != "evaluation"}
-    first = {"reused_from": str(source)}  # but where it was trained, if this sweep has it from a third
-    own = {"name": job.name, "arm": job.arm, "stage": job.stage, "axes": job.axes}
-    write_json(job.folder / "job.json", first | before | own | {"parents": [str(parent.folder) for parent in job.parents]})
-    _place(source / "done.json", job.folder / "done.json")
+    if "source" in before and (snapshot := Path(before["source"])).is_dir():
+        own = sweep / "source" / snapshot.name
+        if not own.exists():
+            own.parent.mkdir(exist_ok=True)
+            _copy_folder(snapshot, target.parent / "source")
+            (target.parent / "source").rename(own)
+        before["source"] = str(own)
+    first = {"reused_from": str(source)}  # but where it was trained, if that is a third sweep
+    own_facts = {"name": job.name, "arm": job.arm, "stage": job.stage, "axes": job.axes}
+    write_json(target / "job.json", first | before | own_facts | {"parents": [str(parent.folder) for parent in job.parents]})
+
+
+def _copy_folder(source: Path, target: Path, but: Collection[str] = ()) -> None:
+    """Without what is hidden, that is temporary; with this person's permissions."""
+    target.mkdir(parents=True)
+    for path in source.iterdir():
+        if path.name.startswith(".") or path.name in but:
+            continue
+        if path.is_dir():
+            _copy_folder(path, target / path.name)
+        elif path.is_file():
+            _place(path.resolve(), target / path.name)
 
 
 def _place(source: Path, target: Path) -> None:
-    """A file under its new name, whole or not at all."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        if source.suffix == ".pt":
-            with suppress(OSError):  # another file system, or another person's file
-                os.link(source, temporary)
-        if not temporary.exists():
-            shutil.copy2(source, temporary)
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    if source.suffix == ".pt":
+        with suppress(OSError):  # another file system, or another person's file
+            os.link(source, target)
+            return
+    shutil.copyfile(source, target)

@@ -140,7 +140,7 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     told = [] if options.smoke else equalize.apply(spec, planned, launch)
     linked = graph.link(spec, planned, launch.sweep, shards.fingerprint)
     folders.check_trained(linked.jobs)
-    told += _reuse(linked, launch, options, console)
+    told += _reuse(linked, launch, options.reuse, console)
     told += notes.here(spec, planned) if executor == "local" else ()
     for note in [] if options.smoke else [*told, *notes.notes(spec, planned)]:
         print(f"note: {note}", file=sys.stderr)
@@ -156,14 +156,14 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
         return _launch(spec, linked, launch, options.wait, console)
 
 
-def _reuse(linked: graph.Graph, launch: folders.Launch, options: argparse.Namespace, console: Console) -> list[str]:
-    """Take what other sweeps have trained, if that is asked for; else a note where they have something."""
+def _reuse(linked: graph.Graph, launch: folders.Launch, asked: bool, console: Console) -> list[str]:
+    """Plan to take what other sweeps have trained, if that is asked for; else a note where they have something."""
     found = reuse.find(linked.jobs, launch.sweep)
-    if found and not options.reuse:
-        return [f"{reuse.told(linked.jobs, found, 'are done in')}; --reuse takes them from there instead of training them again"]
+    if found and not asked:
+        return [f"{reuse.told(linked.jobs, found, 'done in')}; --reuse takes them from there instead of training them again"]
     if found:
-        console.print(reuse.told(linked.jobs, found, "would be taken from" if options.dry_run else "are taken from"), highlight=False)
-        (reuse.plan if options.dry_run else reuse.take)(linked.jobs, found)
+        console.print(reuse.told(linked.jobs, found, "taken from"), highlight=False, soft_wrap=True)
+        reuse.plan(linked.jobs, found)
     return []
 
 
@@ -236,7 +236,8 @@ def _launch(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, wait:
     refuse_two_at_once(linked, launch)
     if launch.executor == "local":
         _tell_of_days(linked, launch)
-        _prepare(spec, linked, launch)
+        with folders.locked(launch.sweep):
+            _prepare(spec, linked, launch)
         return local.run(linked, launch, console)
     from jobs import launcher, waiting
 
@@ -290,6 +291,7 @@ def refuse_two_at_once(linked: graph.Graph, launch: folders.Launch) -> None:
 
 
 def _prepare(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch) -> None:
+    reuse.take(linked.jobs, launch.sweep)
     launch.source = folders.snapshot(launch.sweep)
     folders.keep_grid(launch)
     folders.write_sweep(spec, linked, launch)

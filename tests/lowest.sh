@@ -24,8 +24,9 @@ tests=(
     tests/data/test_tars.py                                # braceexpand
     tests/views/test_augment.py                            # torchvision
     tests/jobs/test_launcher.py                            # submitit
+    tests/jobs/test_local.py::test_a_chain_runs_in_order_and_leaves_folders_and_a_report
     tests/jobs/test_rendezvous.py::test_a_job_of_one_node_listens_on_the_loopback_interface_alone # torchrun
-    tests/jobs/test_local.py::test_a_chain_runs_in_order_and_leaves_folders_and_a_report # matplotlib
+    tests/report/test_page.py::test_a_report_has_every_file_and_needs_no_other # matplotlib
     tests/report/test_stats.py                             # scipy
     tests/report/test_page.py::test_summary_is_for_the_terminal # rich
 )

@@ -1,6 +1,6 @@
 """Every fenced command of README and the pages that it links to, run as written in a small world of made-up data.
 
-Trainings are planned and predicted (`--dry-run`); every arm of the sweeps is trained by tests/jobs/test_sweeps.py.
+Trainings are planned and predicted (`--dry-run`); the sweeps' arms are trained by tests/jobs/test_sweeps.py.
 """
 
 from __future__ import annotations

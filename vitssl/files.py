@@ -11,6 +11,8 @@ import json
 import os
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -95,6 +97,22 @@ def flock(stream: IO, operation: int) -> None:
         folder = Path(stream.name).parent
         reason = f"files cannot be locked there ({error.strerror}); name a folder of another file system"
         raise ConfigError(reason, place=str(folder)) from None
+
+
+@contextmanager
+def held(path: Path, field: str) -> Iterator[bool]:
+    """Hold a lock; False where another process holds it.
+
+    Raises:
+        ConfigError: naming ``field``, where its folder cannot be written.
+    """
+    with open_lock(path, field) as lock:
+        try:
+            flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
 
 
 def no_room(error: BaseException | None) -> OSError | None:

@@ -6,21 +6,20 @@ nor a checkpoint whose name stands in another run's `run.yaml`.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from vitssl import config
 from vitssl.config import ConfigError
 from vitssl.config.evals import pending
-from vitssl.files import SUBMITTING, flock, open_lock, read_file, read_json
+from vitssl.files import SUBMITTING, held, read_file, read_json
 from vitssl.words import counted
 
 KEPT_EPOCH = re.compile(r"epoch-\d+\.pt")
@@ -150,16 +149,9 @@ def remove(leftovers: list[Leftover]) -> tuple[int, int]:
     return number, size
 
 
-@contextmanager
-def _alone(owner: Path) -> Iterator[bool]:
+def _alone(owner: Path) -> AbstractContextManager[bool]:
     """Hold the lock that training a run, or submitting a sweep, takes; False: another process has it."""
-    with open_lock(owner / (SUBMITTING if (owner / "sweep.json").exists() else ".lock"), str(owner)) as lock:
-        try:
-            flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
+    return held(owner / (SUBMITTING if (owner / "sweep.json").exists() else ".lock"), str(owner))
 
 
 def listing(leftovers: list[Leftover]) -> str:

@@ -7,13 +7,14 @@ import os
 import re
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from jobs import local, submit
+from jobs import local, reuse, submit
 from tests.jobs.conftest import EXAMPLE, over, write_index
 from vitssl import config, report
-from vitssl.files import read_json
+from vitssl.files import held, read_json
 
 HERE = Path(__file__).parent
 ONE = ["axes.data=[plain]", "axes.seed=[0]", "resources.gpus_per_node=1", "loop.max_steps=2", "--executor", "local"]
@@ -30,6 +31,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("PYTHONPATH", str(HERE))
         write_index(make_shards(place), PARTS)
         Path("sweep.yaml").write_text(EXAMPLE)
+        assert submit.main(["sweep.yaml", *ONE, "name=other", "--dry-run"], module="standin") == 0  # which keeps what it has counted
         assert submit.main(["sweep.yaml", *ONE, "arms=[chain_short]"], module="standin") == 0
     return place / "runs"
 
@@ -89,19 +91,19 @@ def test_a_dry_run_counts_them_as_done_and_writes_nothing(run, capfd) -> None:
     assert capfd.readouterr().out.startswith("other: 3 of 3 runs are to be done")
     assert run(*words, "--reuse") == 0
     shown = capfd.readouterr().out
-    assert shown.startswith("2 of 3 runs would be taken from example\nother: 1 of 3 runs is to be done")
+    assert shown.startswith("2 of 3 runs are taken from example\nother: 1 of 3 runs is to be done")
     assert not Path("runs/other").exists()
 
 
-def test_a_new_run_starts_from_a_taken_one_in_its_own_sweep(run) -> None:
-    assert run("name=other", "arms=[chain_short]", "finetune.optim.lr=0.5", "--reuse") == 0
-    before, other = folders("example"), folders("other")
-    assert before["finetune"].name != other["finetune"].name
-    assert config.load(other["finetune"]).init_from == str(other["pretrain"].resolve())
-    for folder in before.values():  # the first sweep may go
-        for file in folder.iterdir():
-            file.unlink()
-    assert run("name=other", "arms=[chain_short]", "finetune.optim.lr=0.5") == 0
+def test_a_new_run_starts_from_a_taken_one_and_the_first_sweep_may_go(run) -> None:
+    assert run("name=other", "arms=[chain_short]", "axes.seed=[0]", "--reuse") == 0
+    shutil.rmtree("runs/example")
+    assert run("name=other", "arms=[chain_short]", "finetune.optim.lr=0.5") == 0  # the stand-in asserts that what it starts from is done
+    (new,) = (path.parent for path in Path("runs/other").glob("*/job.json") if "reused_from" not in path.read_text())
+    pretrain = folders("other")["pretrain"]
+    assert config.load(new).init_from == str(pretrain.resolve()) and (pretrain / "last.pt").read_text() == "2"
+    snapshot = Path(read_json(pretrain / "job.json")["source"])
+    assert (snapshot / "vitssl" / "train.py").exists() and snapshot.is_relative_to(Path("runs/other").resolve())
 
 
 def test_taken_from_a_third_it_names_where_it_was_trained(run) -> None:
@@ -128,7 +130,6 @@ def test_another_seed_an_unfinished_run_or_other_images_are_trained(run, tmp_pat
 
 
 def test_a_run_that_has_begun_goes_on_here(run) -> None:
-    assert run("name=other", "arms=[chain_short]", "--reuse", "--dry-run") == 0
     assert run("name=other", "arms=[chain_short]") == 0
     begun = folders("other")["finetune"]
     (begun / "done.json").unlink()
@@ -137,13 +138,78 @@ def test_a_run_that_has_begun_goes_on_here(run) -> None:
     assert starts(begun) == 2
 
 
-def test_a_damaged_record_elsewhere_is_no_reason_to_stop(run) -> None:
-    (folders("example")["finetune"] / "job.json").write_text("{")
+def test_what_a_submission_left_whose_run_never_began_makes_room(run) -> None:
+    assert run("name=other", "arms=[chain_short]", "finetune.optim.batch_size=10") == 0
+    taken = folders("other")["pretrain"]
+    for name in ("done.json", "starts.txt", "last.pt"):
+        (taken / name).unlink()
+    (taken / "error.json").write_text('{"message": "not run"}')
+    (taken / "slurm.json").write_text('{"job_id": "1"}')
+    assert run("name=other", "arms=[chain_short]", "finetune.optim.batch_size=10", "--reuse") == 0
+    assert {"reused_from"} < read_json(taken / "job.json").keys() and starts(taken) == 1
+    assert not {"error.json", "slurm.json", ".lock"} & {path.name for path in taken.iterdir()}
+
+
+def test_nothing_is_put_where_a_training_has_just_started(run, capfd) -> None:
+    (name,) = (path.parent.name for path in Path("runs/example").glob("*finetune*/job.json"))
+    folder = Path("runs/other") / name
+    with held(folder / ".lock", ""):
+        assert run("name=other", "arms=[chain_short]", "--reuse") == 2
+        assert [path.name for path in folder.iterdir()] == [".lock"]
+    assert "another process trains this run; wait for it" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device", "x")])
+def test_a_copy_that_is_broken_off_leaves_nothing(run, monkeypatch, error) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(reuse, "write_json", Mock(side_effect=error))
+        assert run("name=other", "arms=[chain_short]", "--reuse") in (2, 130)
+    assert not list(Path("runs/other").glob("*/run.yaml")) and not Path("runs/other/.reuse").exists()
     assert run("name=other", "arms=[chain_short]", "--reuse") == 0
-    assert {stage: "reused_from" in read_json(folder / "job.json") for stage, folder in folders("other").items()} == {
-        "pretrain": True,
-        "finetune": False,
-    }
+    assert all(starts(folder) == 1 for folder in folders("other").values())
+
+
+def test_a_refused_submission_copies_nothing(run, capfd) -> None:
+    assert run("name=other", "arms=[scratch,chain_short]", "--reuse", "budget.kwh=1e-9") == 2
+    assert "budget.kwh" in capfd.readouterr().err and not Path("runs/other").exists()
+
+
+@pytest.mark.parametrize("name", ["job.json", "done.json", "evals.json", "run.yaml"])
+def test_a_damaged_record_elsewhere_is_no_reason_to_stop(run, name, capfd) -> None:
+    (folders("example")["finetune"] / name).write_text("{")
+    assert run("name=other", "arms=[chain_short]", "--reuse", "--dry-run") == 0
+    assert capfd.readouterr().out.startswith("1 of 2 runs is taken from example")
+
+
+def test_folders_of_other_people_are_passed_over(run, monkeypatch, capfd) -> None:
+    monkeypatch.setattr(reuse, "read_json", Mock(side_effect=PermissionError(13, "Permission denied", "x")))
+    assert run("name=other", "arms=[chain_short]", "--dry-run") == 0
+    monkeypatch.setattr(Path, "iterdir", Mock(side_effect=PermissionError(13, "Permission denied", "x")))
+    assert run("name=other", "arms=[chain_short]", "--dry-run") == 0
+    assert "--reuse" not in capfd.readouterr().err
+
+
+def test_links_are_followed_and_permissions_are_this_persons(run) -> None:
+    pretrain = folders("example")["pretrain"]
+    (pretrain / "last.pt").rename("kept.pt")
+    (pretrain / "last.pt").symlink_to(os.path.relpath("kept.pt", pretrain))
+    (pretrain / "analysis").mkdir()
+    (pretrain / "analysis" / "gone.png").symlink_to("nowhere")
+    (pretrain / "analysis" / "selections.json").write_text("{}")
+    (pretrain / "analysis" / "selections.json").chmod(0o444)
+    (pretrain / "analysis").chmod(0o555)
+    assert run("name=other", "arms=[chain_short]", "--reuse") == 0
+    taken = folders("other")["pretrain"]
+    assert (taken / "last.pt").read_text() == "2" and not (taken / "last.pt").is_symlink()
+    assert [path.name for path in (taken / "analysis").iterdir()] == ["selections.json"]
+    assert all(path.stat().st_mode & 0o200 for path in (taken / "analysis", taken / "analysis" / "selections.json"))
+
+
+def test_an_evaluator_that_is_new_is_evaluated_and_nothing_trained(run) -> None:
+    assert run("name=other", "arms=[chain_short]", "--reuse", "evals.knn={type: knn}") == 0
+    for folder in folders("other").values():
+        assert starts(folder) == 1 and (folder / "evaluations.txt").read_text() == "knn\n"
+    assert all(not (folder / "evals.json").exists() for folder in folders("example").values())
 
 
 def test_the_report_says_whose_energy_it_counts_too(run) -> None:

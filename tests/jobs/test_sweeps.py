@@ -1,4 +1,4 @@
-"""Every arm of every sweep of the project takes two real training steps, one evaluation, and makes one row of the report.
+"""Every arm of the project's sweeps (of some with VITSSL_LONG=1 only) takes two real training steps and is evaluated and reported.
 
 Many arms of different sweeps are the same tiny Run: it is trained once, and the other sweeps find it done.
 """

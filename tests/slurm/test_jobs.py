@@ -43,6 +43,20 @@ def test_a_submitted_or_finished_run_is_not_submitted_again(standin: Standin, ho
     assert [starts(folder) for folder in sweep.glob("direct-*")] == [[0]] * 3
 
 
+@pytest.mark.release
+def test_what_another_sweep_has_trained_is_taken_but_not_in_place_of_a_queued_run(standin: Standin, hold: Path, capsys) -> None:
+    standin("arms=[direct]", "axes.seed=[0,1]", "name=first", "--wait")
+    sweep = standin("arms=[direct]", "axes.seed=[0]")
+    capsys.readouterr()
+    standin("arms=[direct]", "axes.seed=[0,1]", "--reuse")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "1 of 2 runs is taken from first" in shown and "1 done before, 1 in the queue before, 0 submitted" in shown
+    hold.unlink()
+    wait_for(lambda: all(is_done(folder) for folder in sweep.glob("direct-*")))
+    taken = [folder.name for folder in sweep.glob("direct-*") if "reused_from" in read_json(folder / "job.json")]
+    assert len(taken) == 1 and [starts(folder) for folder in sweep.glob("direct-*")] == [[0]] * 2
+
+
 CONTAINER = """#!/bin/bash
 # as `apptainer exec` is called: BINDS, an image, python, its words
 while [ "$1" = --bind ]; do echo "$2" >> "$0.binds"; shift 2; done
