@@ -473,7 +473,7 @@ def test_a_folder_that_cannot_be_is_said_in_one_line(local, place, capsys):
     (place / "taken").write_text("")
     assert local("--runs", "taken/runs") == 2
     (error,) = [line for line in capsys.readouterr().err.splitlines(keepends=True) if not line.startswith("note: ")]
-    assert "taken" in error and "name folders that can be written" in error and error.count("\n") == 1
+    assert "--runs: " in error and "taken/runs/example is not a folder; name another" in error and error.count("\n") == 1
 
 
 def test_a_run_whose_folder_is_removed_while_it_trains_is_said_to_and_begins_anew(local, capsys) -> None:
