@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
 
 import pytest
 
 from jobs import folders, requirements
+from jobs.graph import Job
 from tests.jobs.conftest import EXAMPLE, write_finished
-from vitssl.config import ConfigError, Site
+from vitssl.config import ConfigError, Run, Site
+from vitssl.config.sweep import Resources
 
 # (what is changed in the example, the error)
 MISTAKES = [
@@ -236,7 +237,7 @@ def test_an_image_that_is_not_here_is_refused_before_anything_runs() -> None:
 
 
 def test_what_others_need_of_trained_runs_is_looked_at(tmp_path) -> None:
-    parent, child = (SimpleNamespace(folder=tmp_path / name, name=name, parents=[]) for name in ("pretrain", "finetune"))
+    parent, child = (Job(name, Run(), tmp_path / name, "sslft", name, {}, Resources(), []) for name in ("pretrain", "finetune"))
     child.parents.append(parent)
     folders.check_trained([parent, child])
     write_finished(parent.folder, {}, [])
