@@ -47,9 +47,8 @@ from jobs.node import TRAINING
 from jobs.overrides import CLI
 from jobs.preflight import placed
 from vitssl.arguments import Parser, guarded
-from vitssl.config import ConfigError, Site, read_yaml
+from vitssl.config import ConfigError, Site
 from vitssl.emissions import visible_gpus
-from vitssl.files import read_json
 from vitssl.terminal import console as screen
 from vitssl.words import counted, duration
 
@@ -119,7 +118,7 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     if options.smoke:
         spec = smoke.narrow(spec)
         console.print(smoke.told(spec), highlight=False, soft_wrap=True)
-    _refuse_taken_name(spec, runs / spec.name)
+    sweep_files.refuse_taken_name(spec, runs / spec.name)
     if executor == "local":
         sweep.on_one_node(spec)
     planned = graph.cells(spec)
@@ -245,22 +244,6 @@ def _launch(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, wait:
         _prepare(spec, linked, launch)
         launcher.run(linked, launch, console)
     return waiting.wait_for(linked, launch, console) if wait else 0
-
-
-def _refuse_taken_name(spec: sweep.Spec, folder: Path) -> None:
-    """Another file of the same `name` would take the place of its report; that of another clone, perhaps of more arms, is the same."""
-    other = read_json(folder / "sweep.json").get("file")
-    if other and Path(other).is_file() and not _is_of_one_sweep(Path(other), Path(spec.file)):
-        free = next(name for name in (Path(spec.file).stem, f"{spec.name}_2") if name != spec.name)
-        reason = f"{folder} holds the runs of {other}; give this one a name of its own, such as name={free}"
-        raise ConfigError(reason, "name", spec.place("name"))
-
-
-def _is_of_one_sweep(one: Path, other: Path) -> bool:
-    if one.resolve() == other.resolve():
-        return True
-    arms = [(read_yaml(file).get("arms") or {}).keys() for file in (one, other)]
-    return one.name == other.name and (arms[0] <= arms[1] or arms[1] <= arms[0])
 
 
 def _tell_of_days(linked: graph.Graph, launch: folders.Launch) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jobs.overrides import CLI
-from vitssl.config import ConfigError, Site
+from vitssl.config import ConfigError, Site, read_yaml
 from vitssl.config.base import closest
 from vitssl.files import read_json
+
+if TYPE_CHECKING:
+    from jobs.sweep import Spec
 
 SWEEPS = Path(__file__).resolve().parents[1] / "sweeps"
 ENDINGS = (".yaml", ".yml")
@@ -57,3 +60,19 @@ def refuse_other_kinds(content: dict[str, Any], file: str) -> None:
         raise ConfigError("this is one run; name the file of a whole sweep", place=file)
     if "arms" not in content and {"name"} < content.keys() | {"name"} <= {f.name for f in dataclasses.fields(Site)}:
         raise ConfigError(f"this is a site's profile; name a sweep file, and the site with --site {file}", place=file)
+
+
+def refuse_taken_name(spec: Spec, folder: Path) -> None:
+    """Another file of the same `name` would take the place of its report; that of another clone, perhaps of more arms, is the same."""
+    other = read_json(folder / "sweep.json").get("file")
+    if other and Path(other).is_file() and not _is_of_one_sweep(Path(other), Path(spec.file)):
+        free = next(name for name in (Path(spec.file).stem, f"{spec.name}_2") if name != spec.name)
+        reason = f"{folder} holds the runs of {other}; give this one a name of its own, such as name={free}"
+        raise ConfigError(reason, "name", spec.place("name"))
+
+
+def _is_of_one_sweep(one: Path, other: Path) -> bool:
+    if one.resolve() == other.resolve():
+        return True
+    arms = [(read_yaml(file).get("arms") or {}).keys() for file in (one, other)]
+    return one.name == other.name and (arms[0] <= arms[1] or arms[1] <= arms[0])
