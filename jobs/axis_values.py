@@ -29,6 +29,8 @@ def read(name: str, values: Any, file: str) -> dict[Any, dict[str, Any]]:
         if name in RUN_FIELDS and (field := next((key for key, value in values.items() if isinstance(value, list)), None)) is not None:
             raise ConfigError(f"a list names the values of one field; write axes.{name}.{field}=[...] for an axis of them", path, file)
         return {key: mapping({} if fields is None else fields, f"{path}.{key}", file) for key, fields in values.items()}
+    if isinstance(values, list | dict):
+        raise ConfigError("it has no values; write some, such as [0, 1], or leave it out", path, file)
     parts = values.replace(",", " ").split() if isinstance(values, str) else [values]
     one = f"; write [{', '.join(map(str, parts))}]" if isinstance(values, int | float | str) else ""
     raise ConfigError(f"expected a list of values or a mapping of names to fields, not {values!r}{one}", path, file)

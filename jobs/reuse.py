@@ -4,31 +4,54 @@ from __future__ import annotations
 
 import os
 import shutil
+import zipfile
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from jobs import cluster
+from jobs.folders import is_trained
 from jobs.graph import Job, only_evaluated
 from vitssl.config import SCHEMA, ConfigError, assign, checkpoints, load, save
 from vitssl.files import held, read_json, write_json
 from vitssl.words import counted, listed
 
 STAGING = ".reuse"  # in the sweep's folder, while runs are copied
-BEGUN = ("metrics.jsonl", "done.json")  # either is there from when a run has begun to train
+BEGUN = "metrics.jsonl"  # is there from when a run has begun to train
 OF_ATTEMPTS = {cluster.JOB_FILE, "local.json", "error.json", "cancelled", "log", "previous.pt", "damaged.pt", "diverged.pt"}
 WRITTEN_ANEW = {"run.yaml", "job.json"}
 
 
-def find(jobs: Collection[Job], sweep: Path) -> dict[str, Path]:
-    """{identity: folder in another sweep} of the jobs that are neither begun nor queued in this one. What cannot be read is not there."""
-    named, found = _by_identity(sweep), {}
-    for job in jobs:
-        if not _begun(job.folder) and (folder := next((f for f in named.get(job.identity, ()) if _has(f, job.identity)), None)):
-            found[job.identity] = folder
-    queued = _queued([job.folder for job in jobs if job.identity in found])
-    return {job.identity: found[job.identity] for job in jobs if job.identity in found and job.folder not in queued}
+class Found(NamedTuple):
+    """What other sweeps have of the jobs."""
+
+    folders: dict[str, Path]  # by identity, of those that may be taken
+    left: int  # how many others have begun or wait here, or start from such a run, and go on here
+
+    def told(self, jobs: Collection[Job], how: str) -> str:
+        """Such as "6 of 36 runs are done in ssat_backbones"."""
+        number, of = len(self.folders), counted(len(jobs), "run")
+        where = listed(self.folders[job.identity].parent.name for job in jobs if job.identity in self.folders)
+        one, several = "other goes on here, where it or what it starts from", "others go on here, where they or what they start from"
+        left = f"; {counted(self.left, f'{one} has begun', f'{several} have begun')}" if self.left else ""
+        return f"{number} of {of} {'is' if number == 1 else 'are'} {how} {where}{left}"
+
+
+def find(jobs: Collection[Job], sweep: Path) -> Found:
+    """What may be taken of the jobs, parents before children. What cannot be read is not there."""
+    named, there = _by_identity(sweep), {}
+    for job in (job for job in jobs if not is_trained(job)):
+        if folder := next((folder for folder in named.get(job.identity, ()) if _has(folder, job.identity)), None):
+            there[job.identity] = folder
+    queued, found = _queued([job.folder for job in jobs if job.identity in there]), dict[str, Path]()
+    for job in (job for job in jobs if job.identity in there):
+        began = (job.folder / BEGUN).exists() or job.folder in queued
+        # it started from a run that is taken too, not from an equal one that is trained here
+        if not began and all(parent.identity in found or "reused_from" in read_json(parent.folder / "job.json") for parent in job.parents):
+            found[job.identity] = there[job.identity]
+    return Found(found, len(there) - len(found))
 
 
 def _by_identity(sweep: Path) -> dict[str, list[Path]]:
@@ -41,10 +64,6 @@ def _by_identity(sweep: Path) -> dict[str, list[Path]]:
     return named
 
 
-def _begun(folder: Path) -> bool:
-    return any((folder / name).exists() for name in BEGUN)
-
-
 def _has(folder: Path, identity: str) -> bool:
     """Is it a run of that identity, whole and done?"""
     try:
@@ -52,9 +71,16 @@ def _has(folder: Path, identity: str) -> bool:
         if not done or job.get("schema") != SCHEMA or job.get("identity") != identity:
             return False
         load(folder)
-        return (folder / "last.pt").is_file()
+        return _is_whole(folder / "last.pt")
     except (ConfigError, OSError):  # another sweep's damage, or another person's folder, is no reason to refuse this one
         return False
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    """Of what torch writes, a ZIP archive, the end is missing where it was cut short."""
+    with checkpoint.open("rb") as stream:
+        begins = stream.read(2)
+    return bool(begins) and (begins != b"PK" or zipfile.is_zipfile(checkpoint))
 
 
 def _queued(folders: Collection[Path]) -> Collection[Path]:
@@ -65,17 +91,11 @@ def _queued(folders: Collection[Path]) -> Collection[Path]:
         return [folder for folder in folders if (folder / cluster.JOB_FILE).exists()]
 
 
-def told(jobs: Collection[Job], found: dict[str, Path], how: str) -> str:
-    """Such as "6 of 36 runs are done in ssat_backbones"."""
-    where = listed(found[job.identity].parent.name for job in jobs if job.identity in found)
-    return f"{len(found)} of {counted(len(jobs), 'run')} {'is' if len(found) == 1 else 'are'} {how} {where}"
-
-
-def plan(jobs: Collection[Job], found: dict[str, Path]) -> None:
+def plan(jobs: Collection[Job], found: Found) -> None:
     """What is predicted, counted and shown from here on knows those runs to be trained."""
     for job in jobs:
-        if job.identity in found:
-            job.reused, job.resources = found[job.identity], only_evaluated(job.resources)
+        if job.identity in found.folders:
+            job.reused, job.resources = found.folders[job.identity], only_evaluated(job.resources)
 
 
 # --------------------------------------------------------------------------------------------------------------- take
@@ -89,18 +109,20 @@ def take(jobs: Collection[Job], sweep: Path) -> None:
     Raises:
         ConfigError: one has begun here, or has gone there, since it was planned.
     """
-    planned, staging = [job for job in jobs if job.reused is not None], sweep / STAGING
-    found = find(planned, sweep)
+    planned, staging = {job.identity: job.reused for job in jobs if job.reused is not None}, sweep / STAGING
+    for job in jobs:
+        job.reused = None
+    found = find(jobs, sweep).folders if planned else {}
     shutil.rmtree(staging, ignore_errors=True)  # of a process that was killed
     try:
-        for job in planned:
+        for job in (job for job in jobs if job.identity in planned):
             if job.identity not in found:
-                raise ConfigError(f"{job.name} has begun here, or is not in {job.reused.parent} any more; the same command again sees that")
+                gone = f"{job.name} has begun here, or is not in {planned[job.identity].parent} any more"
+                raise ConfigError(f"{gone}; the same command again sees that")
             with _alone(job):
-                _copy(job, staging / job.name, sweep)
+                _copy(job, found[job.identity], staging / job.name, sweep)
                 job.folder.rename(staging / f"{job.name}.before")  # what a submission wrote whose run never began
                 (staging / job.name).rename(job.folder)
-            job.reused = None
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
@@ -114,8 +136,7 @@ def _alone(job: Job) -> Iterator[None]:
         yield
 
 
-def _copy(job: Job, target: Path, sweep: Path) -> None:
-    source = job.reused
+def _copy(job: Job, source: Path, target: Path, sweep: Path) -> None:
     _copy_folder(source, target, OF_ATTEMPTS | WRITTEN_ANEW)
     run = load(source)
     for field, value in checkpoints(job.run).items():

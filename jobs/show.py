@@ -202,7 +202,8 @@ def summary(graph: Graph, predicted: list[Prediction], launch: Launch, console: 
     verb = "is" if 1 in (len(todo), len(graph.jobs)) else "are"
     begins = f"{launch.sweep.name}: {len(todo)} of {counted(len(graph.jobs), 'run')} {verb} to be done"
     trained = counted(to_evaluate, "trained one")
-    begins += f", and {trained} to be evaluated, each on one GPU at most (not predicted)" if to_evaluate else ""
+    where = ", each on one GPU at most" if launch.executor == "slurm" else ""
+    begins += f", and {trained} to be evaluated{where} (not predicted)" if to_evaluate else ""
     if not predicted:
         unknown = "; their cost cannot be predicted before their shards are built" if todo else ""
         console.print(begins + unknown, soft_wrap=True, highlight=False)

@@ -158,11 +158,13 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
 def _reuse(linked: graph.Graph, launch: folders.Launch, asked: bool, console: Console) -> list[str]:
     """Plan to take what other sweeps have trained, if that is asked for; else a note where they have something."""
     found = reuse.find(linked.jobs, launch.sweep)
-    if found and not asked:
-        return [f"{reuse.told(linked.jobs, found, 'done in')}; --reuse takes them from there instead of training them again"]
-    if found:
-        console.print(reuse.told(linked.jobs, found, "taken from"), highlight=False, soft_wrap=True)
+    if asked and not found.folders:
+        console.print(f"no other sweep in {launch.sweep.parent} has finished any of these runs", highlight=False, soft_wrap=True)
+    elif asked:
+        console.print(found.told(linked.jobs, "taken from"), highlight=False, soft_wrap=True)
         reuse.plan(linked.jobs, found)
+    elif found.folders:
+        return [f"{found.told(linked.jobs, 'done in')}; --reuse takes them from there instead of training them again"]
     return []
 
 

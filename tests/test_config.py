@@ -409,3 +409,14 @@ def test_weights_of_another_network_are_refused_unless_that_is_meant(make_run):
     for ours, theirs in ((run, masked), (masked, run), (masked, random)):
         with pytest.raises(config.ConfigError, match=r"of masked_tokens .*; where that is meant, init_except: \[\^backbone\.inserted\]"):
             config.check_fits(ours, "init_from", theirs)
+
+
+def test_a_run_yaml_that_was_cut_short_is_never_read_with_the_defaults_of_what_is_missing(make_run, tmp_path):
+    config.save(make_run({"objectives.classify": {}}), tmp_path)
+    whole = (tmp_path / "run.yaml").read_text()
+    (tmp_path / "job.json").write_text("{}")
+    assert config.load(tmp_path).objectives.classify is not None
+    for length in range(0, whole.index("init_from:"), 7):
+        (tmp_path / "run.yaml").write_text(whole[:length])
+        with pytest.raises(ConfigError, match=r"run\.yaml"):
+            config.load(tmp_path)

@@ -62,7 +62,8 @@ def fitted(network: nn.Module, state: dict[str, Tensor], path: Path) -> dict[str
     if problems := mismatches(ours, state):
         name, what = next(iter(problems.items()))
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        _refuse(path, f"{name} {what}{more}: it was written for another network than run.yaml's")
+        reason = f"{name} {what}{more}: it was written for another network than run.yaml's"
+        raise ConfigError(f"{reason}; put back whichever of them was changed", place=str(path))
     cast = {name: value.to(ours[name].dtype) for name, value in state.items()}
     check_finite(cast, "", path)
     return cast

@@ -55,6 +55,8 @@ def find(runs: Path) -> list[Leftover]:
         ConfigError: there are no runs in it, or a record of one, on which it depends, is damaged.
     """
     sweeps = [runs] if (runs / "sweep.json").is_file() else sorted(path.parent for path in runs.glob("*/sweep.json"))
+    if not runs.is_dir():
+        raise ConfigError("there is no such folder; name that of the runs, or of one sweep in it", place=str(runs))
     if not sweeps:
         raise ConfigError("there are no sweeps in it; name the folder of the runs, or of one sweep in it", place=str(runs))
     named = "\n".join(

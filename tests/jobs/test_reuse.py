@@ -129,13 +129,28 @@ def test_another_seed_an_unfinished_run_or_other_images_are_trained(run, tmp_pat
     assert to_do() == "2 of 2"
 
 
-def test_a_run_that_has_begun_goes_on_here(run) -> None:
+def test_a_run_that_has_begun_goes_on_here_and_so_does_what_starts_from_it(run, capfd) -> None:
     assert run("name=other", "arms=[chain_short]") == 0
-    begun = folders("other")["finetune"]
+    pretrain, finetune = (folders("other")[stage] for stage in ("pretrain", "finetune"))
+    (pretrain / "done.json").unlink()
+    (pretrain / "metrics.jsonl").touch()
+    shutil.rmtree(finetune)
+    capfd.readouterr()
+    assert run("name=other", "arms=[chain_short]", "--reuse") == 0
+    assert "no other sweep in" in capfd.readouterr().out
+    assert starts(pretrain) == 2 and starts(finetune) == 1 and "reused_from" not in read_json(finetune / "job.json")
+
+
+def test_it_says_what_goes_on_here_although_it_is_done_elsewhere(run, capfd) -> None:
+    assert run("name=other", "arms=[scratch]") == 0
+    assert run("name=third", "arms=[scratch]") == 0
+    begun = folders("third")["train"]
     (begun / "done.json").unlink()
     (begun / "metrics.jsonl").touch()
-    assert run("name=other", "arms=[chain_short]", "--reuse") == 0
-    assert starts(begun) == 2
+    capfd.readouterr()
+    assert run("name=third", "arms=[scratch,chain_short]", "--reuse", "--dry-run") == 0
+    shown = capfd.readouterr().out
+    assert shown.startswith("2 of 3 runs are taken from example; 1 other goes on here, where it or what it starts from has begun\n")
 
 
 def test_what_a_submission_left_whose_run_never_began_makes_room(run) -> None:
@@ -174,9 +189,9 @@ def test_a_refused_submission_copies_nothing(run, capfd) -> None:
     assert "budget.kwh" in capfd.readouterr().err and not Path("runs/other").exists()
 
 
-@pytest.mark.parametrize("name", ["job.json", "done.json", "evals.json", "run.yaml"])
+@pytest.mark.parametrize("name", ["job.json", "done.json", "evals.json", "run.yaml", "last.pt"])
 def test_a_damaged_record_elsewhere_is_no_reason_to_stop(run, name, capfd) -> None:
-    (folders("example")["finetune"] / name).write_text("{")
+    (folders("example")["finetune"] / name).write_text("PK" if name == "last.pt" else "seed: 0\ndata:" if name == "run.yaml" else "{")
     assert run("name=other", "arms=[chain_short]", "--reuse", "--dry-run") == 0
     assert capfd.readouterr().out.startswith("1 of 2 runs is taken from example")
 
@@ -230,4 +245,7 @@ def test_the_report_says_whose_energy_it_counts_too(run) -> None:
         facts |= {"cpu_power_source": "tdp", "codecarbon": "3"}
         (folder / "emissions-0-n.json").write_text(json.dumps(facts))
     report.write(Path("runs/other"))
-    assert "2 of these runs were trained for example, whose report counts them too." in Path("runs/other/report/report.html").read_text()
+    assert (
+        "2 of these runs were trained for the sweep example, whose report counts that too."
+        in Path("runs/other/report/report.html").read_text()
+    )

@@ -93,7 +93,7 @@ def test_a_cpu_that_worked_on_other_things_is_not_compared(grid):
 def test_threads_that_other_work_leaves_no_core_to_are_not_compared(grid):
     """Two spinning threads on one core work all the time: the default is two of them, on a machine of two cores."""
     crowded = grid((1.0, 1.0, 1.0), gpus=0, cores=2, cpu_time_s=3600.0, other_cpu_time_s=3600.0)
-    assert costs.doubt(crowded, None) == "other work took 50% of the cores that the training of a model of scratch has threads for"
+    assert costs.doubt(crowded, None) == "other programs took 50% of the cores that a training of scratch was to have for itself"
 
 
 def test_threads_without_a_core_and_cores_without_a_thread_are_nobodys_work(grid):
@@ -102,13 +102,13 @@ def test_threads_without_a_core_and_cores_without_a_thread_are_nobodys_work(grid
     assert costs.doubt(grid((1.0, 1.0, 1.0), cores=1, other_cpu_time_s=0.0, **alone), None) == ""
     assert costs.doubt(grid((1.0, 1.0, 1.0), cores=4, other_cpu_time_s=7200.0, **alone), None) == ""
     said = costs.doubt(grid((1.0, 1.0, 1.0), cores=4, other_cpu_time_s=10800.0, **alone), None)
-    assert said == "other work took 50% of the cores that the training of a model of scratch has threads for"
+    assert said == "other programs took 50% of the cores that a training of scratch was to have for itself"
 
 
 def test_other_work_leaves_no_less_than_no_core(grid):
     """Two clocks that are read one after the other may find more work than there are cores."""
     crowded = grid((1.0, 1.0, 1.0), gpus=0, cores=2, cpu_time_s=3600.0, other_cpu_time_s=7400.0)
-    assert costs.doubt(crowded, None) == "other work took 100% of the cores that the training of a model of scratch has threads for"
+    assert costs.doubt(crowded, None) == "other programs took 100% of the cores that a training of scratch was to have for itself"
 
 
 def test_the_page_on_costs_names_all_that_speaks_against_a_comparison():

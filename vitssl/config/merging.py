@@ -195,6 +195,8 @@ def load(folder: str | Path) -> Run:
     if not path.is_file():
         raise ConfigError(f"{path} does not exist: this is not a run folder")
     content = read_yaml(path, variables=False)
+    if "init_from" not in content and (path.parent / "job.json").exists():  # every launcher has written it, at the end
+        raise ConfigError("it is cut short: the fields from init_from on are missing; put it back as it was", place=str(path))
     run = merge(Run, as_it_was(Run, content), where=str(path))
     run.uncorrected = "decay" not in content.get("optim", {})  # a field that came with the corrections
     _forget_inactive(run)

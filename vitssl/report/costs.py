@@ -87,7 +87,7 @@ def doubt(grid: Grid, column: Any) -> str:
             return f"while a model of {grid.label(row)} was trained the CPU worked on it for {min(shares):.0%} of the time"
         left = [cores for runs in models if (cores := cores_left(runs)) is not None]
         if left and min(left) < LEFT:
-            return f"other work took {1 - min(left):.0%} of the cores that the training of a model of {grid.label(row)} has threads for"
+            return f"other programs took {1 - min(left):.0%} of the cores that a training of {grid.label(row)} was to have for itself"
     return ""
 
 

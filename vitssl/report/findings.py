@@ -218,4 +218,4 @@ def _assumed_grid(sweep: Sweep) -> str:
         return f" (on the grid that the last command names, {listed(f'{name}: {kg} kg CO2e/kWh' for name, kg in named.items())})"
     if any(names_grid(run.site) for run in told):
         return ""
-    return f" (on the grid of the default country, {Site.country}; the same command with site.country=DEU takes another, even now)"
+    return f" (on the grid of the default country, {Site.country}; the same command with site.country=DEU takes another and trains nothing)"

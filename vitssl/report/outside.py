@@ -40,10 +40,11 @@ def of_sweep(sweep: Sweep) -> str:
 
 
 def reused(sweep: Sweep) -> str:
-    """A sentence on the runs that were trained for other sweeps; empty where there are none."""
-    of = Counter(Path(run.job["reused_from"]).parent.name for run in sweep.runs.values() if "reused_from" in run.job)
-    were, them = ("were", "them") if of.total() > 1 else ("was", "it")
-    return f" {of.total()} of these runs {were} trained for {listed(of)}, whose report counts {them} too." if of else ""
+    """A sentence on the runs that were trained for other sweeps, whose reports have them too; empty where there are none."""
+    origins = [Path(run.job["reused_from"]).parent for run in sweep.runs.values() if "reused_from" in run.job]
+    of = Counter(origin.name for origin in origins if origin.name != sweep.folder.absolute().name and origin.exists())
+    were = "were trained for" if of.total() > 1 else "was trained for"
+    return f" {of.total()} of these runs {were} the sweep {listed(of)}, whose report counts that too." if of else ""
 
 
 def _named(start: Path) -> str:

@@ -23,7 +23,7 @@ def statement(sweep: Sweep) -> str:
     on = listed(event["device"] for run in runs for event in run.of("start"))
     return (
         f"Training the models of this work is estimated to have {used}: {trainings} of {hours} in all"
-        f"{f' on {on}' if on else ''}{shares(sweep, 'each on')}.{unrecorded(sweep)}{outside.of_sweep(sweep)}{outside.reused(sweep)}"
+        f"{f' on {on}' if on else ''}{shares(sweep, 'each on')}.{unrecorded(sweep)}{outside.of_sweep(sweep)}"
         f" {_method(sweep)} {_grid(sweep)}"
     )
 
