@@ -158,9 +158,7 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
 def _reuse(linked: graph.Graph, launch: folders.Launch, asked: bool, console: Console) -> list[str]:
     """Plan to take what other sweeps have trained, if that is asked for; else a note where they have something."""
     found = reuse.find(linked.jobs, launch.sweep)
-    if asked and not found.folders:
-        console.print(f"no other sweep in {launch.sweep.parent} has finished any of these runs", highlight=False, soft_wrap=True)
-    elif asked:
+    if asked:
         console.print(found.told(linked.jobs, "taken from"), highlight=False, soft_wrap=True)
         reuse.plan(linked.jobs, found)
     elif found.folders:

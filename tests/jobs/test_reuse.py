@@ -137,7 +137,8 @@ def test_a_run_that_has_begun_goes_on_here_and_so_does_what_starts_from_it(run, 
     shutil.rmtree(finetune)
     capfd.readouterr()
     assert run("name=other", "arms=[chain_short]", "--reuse") == 0
-    assert "no other sweep in" in capfd.readouterr().out
+    said = "0 of 2 runs are taken from another sweep; 2 others go on here, where they or what they start from have begun\n"
+    assert capfd.readouterr().out.startswith(said)
     assert starts(pretrain) == 2 and starts(finetune) == 1 and "reused_from" not in read_json(finetune / "job.json")
 
 
