@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Do the lowest versions that pyproject.toml allows work? bash tests/lowest.sh FOLDER
+# Do the lowest versions that pyproject.toml allows work? bash tests/lowest.sh FOLDER [install]
 #
-# Makes a virtual environment of them in FOLDER (4 GB to download, since torch comes with CUDA) and runs there one test, or
-# one file of tests, of everything that another package is asked for.
+# Makes a virtual environment of them in FOLDER (4 GB to download, since torch comes with CUDA), if it is not there, and runs there
+# one test, or one file of tests, of everything that another package is asked for; `install` only makes it.
 set -euo pipefail
-folder=$(realpath --canonicalize-missing "${1:?usage: bash tests/lowest.sh FOLDER}")
+folder=$(realpath --canonicalize-missing "${1:?usage: bash tests/lowest.sh FOLDER [install]}")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 gradient='tests/test_gradients.py::test_the_whole_gradient_equals_finite_differences'
@@ -31,7 +31,9 @@ tests=(
     tests/report/test_page.py::test_summary_is_for_the_terminal # rich
 )
 
-python3 -m venv "$folder"
-"$folder/bin/pip" install --quiet uv
-"$folder/bin/uv" pip install --python "$folder/bin/python" --no-cache --resolution lowest-direct -e '.[test]'
-"$folder/bin/pytest" -m 'release or not release' "${tests[@]}"
+if [[ ! -x $folder/bin/pytest ]]; then
+    python3 -m venv "$folder"
+    "$folder/bin/pip" install --quiet uv
+    "$folder/bin/uv" pip install --python "$folder/bin/python" --no-cache --resolution lowest-direct -e '.[test]'
+fi
+[[ ${2:-} == install ]] || "$folder/bin/pytest" -m 'release or not release' "${tests[@]}"
