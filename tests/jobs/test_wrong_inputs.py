@@ -136,7 +136,7 @@ WRONG = [
     # axes
     ("submit sweep.yaml axes.optim.lrr=[1,2]", "axes.optim.lrr: 'lrr' is not known (did you mean lr?)"),
     ("submit sweep.yaml axes.lr=[1,2]", "axes.lr: 'lr' is not known (did you mean optim.lr?)"),
-    ("submit sweep.yaml axes.seed=", "axes.seed: expected a list of values or a mapping"),
+    ("submit sweep.yaml axes.seed=", "axes.seed: it has no values; write some, such as [0, 1], or leave it out"),
     # files and folders
     ("submit quickstrat.yaml", "quickstrat.yaml: there is no such file (did you mean SWEEPS/quickstart.yaml?)"),
     ("submit quikstart", "(did you mean SWEEPS/quickstart.yaml?)"),
