@@ -23,7 +23,7 @@ from PIL import Image
 from jobs import submit
 from tests.shipped import SWEEPS
 from tests.weights import releases
-from vitssl import config, model, state
+from vitssl import cli, config, model, state
 from vitssl.config.methods import METHODS
 from vitssl.data.index import load_index
 
@@ -113,6 +113,8 @@ def _train(place: Path) -> None:
 
 @pytest.mark.parametrize("command", list(commands()))
 def test_a_command_of_the_docs_runs_as_written(command: str, world: Path) -> None:
+    if "own_images" in command and not (photos := world / "shards" / "photos").exists():  # by a line of the README, where that was run
+        assert cli.main(["shards", "build", f"folder:{world / 'photos'}?test=0.2&seed=0", str(photos)]) == 0
     environment = os.environ | {"PATH": f"{world / 'bin'}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     result = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", command], cwd=world, env=environment,
