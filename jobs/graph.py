@@ -245,7 +245,7 @@ def _job(spec: Spec, cell: Cell, stage: Stage, done: dict[str, Job], sweep: Path
 
 
 def only_evaluated(resources: Resources) -> Resources:
-    """What is left to do of a trained run."""
+    """What evaluating a trained run asks for, which is all that is left to do of it."""
     return dataclasses.replace(resources, nodes=1, gpus_per_node=min(1, resources.gpus_per_node))
 
 
