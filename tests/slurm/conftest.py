@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -50,15 +51,22 @@ def running(folder: str, **knobs: object) -> Iterator[None]:
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("PYTHONPATH", str(HERE.parent / "jobs"))  # the stand-in, for jobs
         try:
-            assert _script("start", folder).returncode == 0, "the cluster did not start"
+            start = _script("start", folder)
+            assert start.returncode == 0, f"the cluster did not start: {start.stderr.splitlines()[-1]}"
             yield
         finally:
             if not kept:
                 _script("clean", folder)
 
 
-def _script(*words: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(["bash", str(SCRIPT), *words], stdin=subprocess.DEVNULL, timeout=300, check=False)
+def _script(*words: str) -> subprocess.CompletedProcess[str]:
+    """What it says, to a file: the daemons that it starts keep it open."""
+    with tempfile.TemporaryFile("w+") as said:
+        done = subprocess.run(["bash", str(SCRIPT), *words], stdin=subprocess.DEVNULL, stderr=said, timeout=300, check=False)
+        said.seek(0)
+        done.stderr = said.read()
+    print(done.stderr, file=sys.stderr)  # for pytest
+    return done
 
 
 @pytest.fixture
