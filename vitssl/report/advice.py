@@ -95,7 +95,7 @@ def _needed(grid: Grid, column: Any) -> str:
     count = gap.seeds_needed()
     if count is not None and gap.seeds < ENOUGH:
         count = max(count, ENOUGH)  # as many as are asked for
-    seeds = f"more than {MOST}" if count is None else f"{count}" if count <= MANY else f"about {ceil(count / 10) * 10}"
+    seeds = f"more than {MOST}" if count is None else f"{count}" if count <= MANY else f"about {count}"
     return f"{begin(grid, column, 'If')} means and spreads stay as they are, {seeds} seeds would tell {which} apart."
 
 
