@@ -259,6 +259,29 @@ def test_a_file_that_is_no_mapping_is_one_line_with_its_place(tmp_path, text, me
 
 
 @pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a.b: 1\nc: 1\na: {b: 2}", r"x\.yaml: line 3: a\.b: line 1 sets it too; leave out one$"),
+        ("a.b.c: 1\na: {b: {d: 1}}\na.b: {c: 1}", r"line 3: a\.b\.c: line 1 sets it too"),
+        ("a: null\na.b: 1", r"line 2: a: line 1 sets it too"),
+        ("a.b: 1\na: null", r"line 2: a: line 1 sets it too"),
+        ("x: [{a.b: 1, a: {b: 1}}]", r"line 1: x\[0\]\.a\.b: line 1 sets it too"),
+        ("a.b: 1\na: {}", None),
+        ("x: [{a.b: 1}, {a: {b: 1}}]", None),
+        ("a: &a {b.c: 1}\nd:\n  <<: *a\n  b: {c: 2}", None),
+        ("a: &a {b.c: 1}\nd: {<<: [*a], e: 1}", None),
+    ],
+)
+def test_a_field_that_two_ways_of_writing_set_is_refused_with_both_lines(tmp_path, text, message):
+    (tmp_path / "x.yaml").write_text(text)
+    if message is None:
+        config.read_yaml(tmp_path / "x.yaml")
+        return
+    with pytest.raises(ConfigError, match=message):
+        config.read_yaml(tmp_path / "x.yaml")
+
+
+@pytest.mark.parametrize(
     ("text", "place"),
     [
         ('arms: {note: {stages: {"train\\ntouch owned #": {}}}}', "arms.note.stages: 'train"),

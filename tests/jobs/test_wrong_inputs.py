@@ -133,6 +133,10 @@ WRONG = [
     ("submit sweep.yaml evals={knn}", "evals: knn has no value; write {knn: {}} for its defaults, or {knn: null} for off"),
     ("submit sweep.yaml 'objectives={classify, mae}'", "objectives: classify has no value; write {classify: {}}"),
     ("submit bare.yaml", "bare.yaml: line 2: classify has no value; write {classify: {}} for its defaults"),
+    # fields with dots
+    ("submit twice.yaml", "twice.yaml: line 6: arms.a.stages.train.optim.lr: line 4 sets it too; leave out one"),
+    ("submit whole.yaml", "whole.yaml: line 5: arms.a.stages.train.objectives.mae: line 4 sets it too; leave out one"),
+    ("submit sweep.yaml 'optim={schedule.name: cosine, schedule: {name: constant}}'", "optim: schedule.name is set twice; leave out one"),
     # axes
     ("submit sweep.yaml axes.optim.lrr=[1,2]", "axes.optim.lrr: 'lrr' is not known (did you mean lr?)"),
     ("submit sweep.yaml axes.lr=[1,2]", "axes.lr: 'lr' is not known (did you mean optim.lr?)"),
@@ -298,6 +302,9 @@ def somewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
         EXAMPLE.replace("{name: vit_pico,", "{name: vit_pico, embed_dim: 48,").replace("name: example", "name: s")
     )
     (place / "bare.yaml").write_text("name: bare\narms: {a: {stages: {train: {objectives: {classify}}}}}\n")
+    train = "arms: {a: {stages: {train: {\n  objectives.classify: {},\n"
+    (place / "twice.yaml").write_text(f"name: twice\n{train}  optim.lr: 1.0e-3,\n  loop.epochs: 2,\n  optim: {{lr: 0.5}}}}}}}}}}\n")
+    (place / "whole.yaml").write_text(f"name: whole\n{train}  objectives.mae.weight: 0.5,\n  objectives.mae: null}}}}}}}}\n")
     (place / "seeds.yaml").write_text(f"seeds: [0, 1]\n{EXAMPLE}")
     (place / "tab.yaml").write_text("arms:\n  a:\n\tstages: {}\n")
     (place / "colon.yaml").write_text("name mine\narms: {a: {}}\n")

@@ -22,6 +22,7 @@ MOST_NESTED = 100
 TOO_DEEP = "values are nested too deep"
 MOST_BITS = 1_000  # of a whole number
 MOST_VARIABLES = 1_000  # ${oc.env:NAME}
+MERGED = "tag:yaml.org,2002:merge"  # <<
 BASE_60 = re.compile(r"[-+]?\d[\d_]*(:[0-5]?\d)+(\.[\d_]*)?")  # of YAML 1.1: 1:30 is 90
 
 
@@ -40,7 +41,7 @@ def read_yaml(path: str | Path, *, variables: bool = True) -> dict[str, Any]:
         _check_text(text, variables)
         content = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=True)
         _check_values(content, ())
-        bare = _bare_name(text)
+        bare, twice = _bare_name(text), _set_twice(text)
     except FileNotFoundError:
         raise ConfigError("there is no such file", place=str(path)) from None
     except ConfigError as error:
@@ -60,6 +61,9 @@ def read_yaml(path: str | Path, *, variables: bool = True) -> dict[str, Any]:
         raise ConfigError(f"{str(content)[:80]} is not a mapping of names; write name: value", place=str(path))
     if bare is not None:
         raise ConfigError(_without_value(bare.value), place=f"{path}: line {bare.start_mark.line + 1}")
+    if twice is not None:
+        field, first, second = twice
+        raise ConfigError(f"line {first} sets it too; leave out one", field, f"{path}: line {second}")
     return content
 
 
@@ -82,7 +86,7 @@ def read_value(text: str, field: str, where: str = "") -> Any:
         _check_text(text)
         value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]), resolve=True)["value"]  # type: ignore[index,call-overload]
         _check_values(value, tuple(field.split(".")))
-        bare = _bare_name(text) if isinstance(value, dict | list) else None
+        bare, twice = (_bare_name(text), _set_twice(text)) if isinstance(value, dict | list) else (None, None)
     except ConfigError as error:
         raise ConfigError(error.reason, error.field or field, where) from None
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -92,6 +96,8 @@ def read_value(text: str, field: str, where: str = "") -> Any:
         raise ConfigError(f"{text[:80]!r} names what is not there; variables are written ${{oc.env:HOME}}", field, where) from None
     if bare is not None:
         raise ConfigError(_without_value(bare.value), field, where)
+    if twice is not None:
+        raise ConfigError(f"{twice[0]} is set twice; leave out one", field, where)
     return value
 
 
@@ -193,6 +199,36 @@ def _bare_name(text: str) -> yaml.ScalarNode | None:
                     return key
             nodes += [value for _, value in reversed(node.value)]
     return None
+
+
+def _set_twice(text: str) -> tuple[str, int, int] | None:
+    """A field that ``optim.lr`` and ``optim: {lr: ...}`` both set in one mapping, with the lines; what ``<<`` brings may be set anew."""
+    lines: dict[str, int] = {}
+    node = yaml.compose(text, yaml.CSafeLoader) if re.search(r"\w\.\w+[\"']?\s*:", text) else None
+    for field, line in _settings(node, ""):
+        if field in lines:
+            return field, lines[field], line
+        lines[field] = line
+    for field, line in lines.items():  # a value of the whole, beside one of a part
+        whole = next((whole for i, letter in enumerate(field) if letter == "." and (whole := field[:i]) in lines), None)
+        if whole is not None:
+            return whole, *sorted([lines[whole], line])
+    return None
+
+
+def _settings(node: yaml.Node | None, prefix: str) -> Iterator[tuple[str, int]]:
+    """The fields that a document sets, with their lines."""
+    if isinstance(node, yaml.SequenceNode):
+        for i, part in enumerate(node.value):
+            if isinstance(part, yaml.CollectionNode):
+                yield from _settings(part, f"{prefix}[{i}]")
+    elif isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            field = f"{prefix}.{key.value}" if prefix else str(key.value)
+            if isinstance(value, yaml.CollectionNode) and key.tag != MERGED:
+                yield from _settings(value, field)
+            if isinstance(value, yaml.ScalarNode | yaml.SequenceNode) and key.tag != MERGED:
+                yield field, key.start_mark.line + 1
 
 
 def _without_value(name: str) -> str:
