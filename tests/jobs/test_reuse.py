@@ -154,7 +154,12 @@ def test_it_says_what_goes_on_here_although_it_is_done_elsewhere(run, capfd) -> 
     assert shown.startswith("2 of 3 runs are taken from example; 1 other goes on here, where it or what it starts from has begun\n")
 
 
-def test_what_a_submission_left_whose_run_never_began_makes_room(run) -> None:
+def test_what_a_submission_left_whose_run_never_began_makes_room(run, tmp_path, monkeypatch) -> None:
+    squeue = tmp_path / "bin" / "squeue"  # a SLURM that does not know the job any more
+    squeue.parent.mkdir()
+    squeue.write_text("#!/bin/sh\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{squeue.parent}:{os.environ['PATH']}")
     assert run("name=other", "arms=[chain_short]", "finetune.optim.batch_size=10") == 0
     taken = folders("other")["pretrain"]
     for name in ("done.json", "starts.txt", "last.pt"):
