@@ -21,8 +21,9 @@ FP32 = {"loop.precision": "fp32"}
 
 @pytest.mark.parametrize("name", CURVES)
 def test_a_run_goes_on_where_it_stopped_and_is_measured(folder, tmp_path, monkeypatch, name):
-    parts = folder("parts", CURVES[name], LOOP)
+    whole, parts = (folder(part, CURVES[name], LOOP, FP32) for part in ("whole", "parts"))
     in_two_parts(parts, tmp_path, monkeypatch, steps=20)
+    assert _losses(whole) == pytest.approx(_read_losses(parts), rel=1e-3)
     energy = [json.loads(path.read_text()) for path in sorted(parts.glob("emissions-*.json"))]
     assert [record["gpus"] for record in energy] == [1, 1] and all(record["gpu_kwh"] > 0 for record in energy)
     assert json.loads((parts / "cost.json").read_text())["inference_device"] == "cuda"
@@ -38,14 +39,15 @@ def test_compiled_it_comes_out_nearly_as_without(folder, cut):
 @pytest.mark.parametrize("name", CURVES)
 def test_cuda_graphs_change_nothing(folder, monkeypatch, name):
     """But the speed, for which each must really be recorded."""
-    fields = (CURVES[name], LOOP, FP32, {"loop.compile": True})
+    fields, modes = (CURVES[name], LOOP, FP32, {"loop.compile": True}), []
+    counters.clear()
     with_graphs = _losses(folder("with", *fields))
     skipped = counters["inductor"]["cudagraph_skips"]
     torch.compiler.reset()
     compile_ = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda network, mode: compile_(network))
+    monkeypatch.setattr(torch, "compile", lambda network, mode, dynamic: modes.append(mode) or compile_(network, dynamic=dynamic))
     assert with_graphs == pytest.approx(_losses(folder("without", *fields)), rel=1e-4)
-    assert skipped == 0
+    assert skipped == 0 and modes == ["reduce-overhead"]
 
 
 def test_a_compiled_run_goes_on_where_it_stopped(folder, tmp_path, monkeypatch):
@@ -63,19 +65,23 @@ def _read_losses(folder):
     return [event["loss"] for event in read_events(folder / "metrics.jsonl") if event["event"] == "train"]
 
 
-def test_views_made_ahead_are_those_of_each_step(folder, monkeypatch):
-    """Where they come late, and are read late, while their memory is given out again."""
-    run = config.load(folder("run", CURVES["dino"], {"loop.device": "cuda", "data.image_size": 64}))
+@pytest.mark.parametrize(("late", "read_late"), [(20_000_000, 0), (5_000_000, 20_000_000)])
+@pytest.mark.parametrize("cut", [{}, {"loop.micro_batch_size": 16}])
+def test_views_made_ahead_are_those_of_each_step(folder, monkeypatch, late, read_late, cut):
+    """Where they come late, by so many cycles, and are read late, while their memory is given out again."""
+    run = config.load(folder("run", CURVES["dino"], {"loop.device": "cuda", "data.image_size": 64}, cut))
     train_state = TrainState(folder("state", CURVES["dino"]), run)
     views = train_state.views
-    monkeypatch.setattr(train_state, "views", lambda raw: torch.cuda._sleep(5_000_000) or views(raw))
+    monkeypatch.setattr(train_state, "views", lambda raw: torch.cuda._sleep(late) or views(raw))
     kept = []
     for slices in train_state.batches(0, 20):
-        batch = next(slices)
-        torch.cuda._sleep(20_000_000)
-        kept.append({name: view.clone() for name, view in batch.views.items()})
-        del batch
-    for seen, (raw,) in zip(kept, train_state.loader.batches(0, 20), strict=True):
+        for batch in slices:
+            torch.cuda._sleep(read_late)
+            kept.append({name: view.clone() for name, view in batch.views.items()})
+            del batch
+    raws = [raw for parts in train_state.loader.batches(0, 20) for raw in parts]
+    assert len(kept) == 20 * train_state.accumulate
+    for seen, raw in zip(kept, raws, strict=True):
         wanted = views(raw).views
         assert seen.keys() == wanted.keys() and all(torch.equal(view, wanted[name]) for name, view in seen.items())
 

@@ -14,7 +14,7 @@ from tests import gpu
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu, "CURVES", {name: gpu.CURVES[name] for name in ("ssat", "gmml")})
-    monkeypatch.setattr(torch, "compile", lambda network, mode: network)
+    monkeypatch.setattr(torch, "compile", lambda network, **_: network)
     monkeypatch.setattr(gpu, "BATCHES", (2,))
     return gpu.Place(tmp_path, steps=2)
 

@@ -108,12 +108,12 @@ def _cosine(start: float, end: float, share: float) -> float:
 def clip_gradients(model: nn.Module, cfg: config.Optim) -> Tensor:
     """Clip by the global norm, or each tensor by its norm (DINO, GMML); gives the global norm before clipping."""
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    norms = torch._foreach_norm(gradients)
-    total = torch.linalg.vector_norm(torch.stack(norms))
+    norm_T = torch.stack(torch._foreach_norm(gradients))
+    total = torch.linalg.vector_norm(norm_T)
     if cfg.clip == "global":
         torch._foreach_mul_(gradients, (cfg.clip_norm / (total + 1e-6)).clamp(max=1.0))
     elif cfg.clip == "tensor":
-        torch._foreach_mul_(gradients, [(cfg.clip_norm / (norm + 1e-6)).clamp(max=1.0) for norm in norms])
+        torch._foreach_mul_(gradients, (cfg.clip_norm / (norm_T + 1e-6)).clamp(max=1.0).unbind())
     return total
 
 

@@ -161,7 +161,8 @@ def compiled(network: nn.Module, run: Run) -> nn.Module:
         if variable not in os.environ:
             os.environ[variable] = str(private_folder(run.data) / name)
     alone = dist.world_size() == 1 and _accumulation(run) == 1
-    return torch.compile(network, mode="reduce-overhead" if alone and dist.device(run.loop.device).type == "cuda" else None)
+    mode = "reduce-overhead" if alone and dist.device(run.loop.device).type == "cuda" else None
+    return torch.compile(network, mode=mode, dynamic=False)  # every step has the same shapes
 
 
 def _wrap(train_state: TrainState) -> nn.Module:

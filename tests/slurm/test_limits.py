@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -131,14 +132,16 @@ def test_a_sweep_larger_than_the_queue_goes_from_submission_to_report(standin, c
         for folder in sweep.glob("chain-*-s2[05]-*"):
             if folder not in killed and (folder / "last.pt").exists() and not is_done(folder):
                 killed.add(folder)
-                kill_task(folder)
+                with suppress(subprocess.CalledProcessError, ProcessLookupError):  # it may be done meanwhile
+                    kill_task(folder)
         assert len(sh("squeue", "-h", "-r", "-t", "all").splitlines()) <= 15
         return (sweep / "report" / "report.html").exists()
 
     wait_for(the_report_is_there, timeout_s=540)
     folders = [path.parent for path in sweep.glob("*/run.yaml")]
     assert len(folders) == 36 and all(is_done(folder) for folder in folders)
-    assert all(len(starts(folder)) == (2 if folder in killed else 1) for folder in folders) and killed
+    assert {len(starts(folder)) for folder in folders} == {1, 2}
+    assert {folder for folder in folders if len(starts(folder)) == 2} <= killed
     assert slurm.left(sweep) == 0
 
 

@@ -242,8 +242,10 @@ def test_views_on_a_gpu_equal_the_cpus_and_never_wait_for_it():
     make = views(device=cuda, main=view)
     make(raw_batch())
     torch.cuda.set_sync_debug_mode("error")
-    on_gpu = make(raw_batch())
-    torch.cuda.set_sync_debug_mode("default")
+    try:
+        on_gpu = make(raw_batch())
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
     # one level that falls to the other side in the resampling may become many levels in equalize or autocontrast
     apart = (levels(on_gpu.views["main"].cpu()) - levels(on_cpu.views["main"])).abs() > 2
     assert apart.float().mean() < 0.01

@@ -1,0 +1,108 @@
+"""The thread that makes views ahead, without a GPU: streams that only keep what they are told. `tests/test_gpu.py` has real ones."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from vitssl.data.on_stream import AHEAD, on_own_stream
+
+CUDA = torch.device("cuda", 0)
+
+
+class Stream:
+    def __init__(self, *_: object):
+        self.waited: list[object] = []
+
+    def wait_stream(self, other: object) -> None:
+        self.waited.append(other)
+
+    wait_event = wait_stream
+
+    def record_event(self) -> object:
+        return object()
+
+
+class Tensor:
+    """What a batch holds; who else reads it must be told, or its memory is given out again."""
+
+    def __init__(self) -> None:
+        self.read_by: list[object] = []
+
+    def record_stream(self, stream: object) -> None:
+        self.read_by.append(stream)
+
+
+class Made:
+    """A batch, of which weak references can be kept."""
+
+    def __init__(self, number: int):
+        self.number, self.views, self.targets, self.index_B = number, {"main": Tensor(), "local": Tensor()}, {"main": Tensor()}, Tensor()
+
+
+@pytest.fixture
+def main_stream(monkeypatch) -> Stream:
+    stream = Stream()
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda _: stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: stream)
+    return stream
+
+
+class Source:
+    """Batches, and how many of them there were at once."""
+
+    def __init__(self, fail_at: int | None = None):
+        self.alive, self.most, self.closed, self.fail_at = weakref.WeakSet[Made](), 0, False, fail_at
+
+    def batches(self) -> Iterator[Made]:
+        try:
+            for i in range(50):
+                if i == self.fail_at:
+                    raise ValueError(f"batch {i}")
+                batch = Made(i)
+                self.alive.add(batch)
+                self.most = max(self.most, len(self.alive))
+                yield batch
+                del batch
+        finally:
+            self.closed = True
+
+
+def test_each_batch_comes_in_order_once_its_views_are_there_and_few_are_alive(main_stream):
+    source = Source()
+    for number, batch in enumerate(on_own_stream(source.batches(), CUDA)):
+        assert batch.number == number and len(main_stream.waited) == number + 1
+        assert all(tensor.read_by == [main_stream] for tensor in (*batch.views.values(), *batch.targets.values(), batch.index_B))
+        del batch
+    assert number == 49 and source.most <= AHEAD + 2 and source.closed
+
+
+@pytest.mark.parametrize("after", [0, 3])
+def test_whoever_stops_early_leaves_no_thread_and_no_batch(main_stream, after):
+    source, before = Source(), threading.active_count()
+    with contextlib.closing(on_own_stream(source.batches(), CUDA)) as batches:
+        for _ in range(after):
+            next(batches)
+    assert threading.active_count() == before and not source.alive and source.closed == bool(after)
+
+
+def test_what_goes_wrong_there_is_raised_here(main_stream):
+    source, before = Source(fail_at=5), threading.active_count()
+    seen = []
+    with pytest.raises(ValueError, match="batch 5"):
+        seen.extend(batch.number for batch in on_own_stream(source.batches(), CUDA))
+    assert seen == [0, 1, 2, 3, 4] and threading.active_count() == before and source.closed
+
+
+def test_on_a_cpu_nothing_is_made_ahead(main_stream):
+    source = Source()
+    batches = on_own_stream(source.batches(), torch.device("cpu"))
+    assert next(batches) is not None and len(source.alive) <= 1 and not main_stream.waited
