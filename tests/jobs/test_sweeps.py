@@ -36,8 +36,9 @@ OTHERS = [
 ALL = [*((path.stem, "") for path in SWEEPS), *OTHERS]
 # ablations of fields, and methods, that other tests have
 LONG = {
-    "drloc_ablation", "drloc_variants", "drloc_finetune", "drloc_in100_epochs", "gmml_ablation", "lut_ablation", "lut_weight",
-    "mt_granularity", "cifar10_masked_tokens", "cifar10_scarce_pretraining",
+    "drloc_ablation", "drloc_variants", "drloc_finetune", "drloc_in100_epochs", "gmml_ablation", "lut_ablation",
+    "lut_ablation axes.protocol=probe", "lut_weight", "mt_granularity", "mt_stl10", "mt_transfer", "cifar10_masked_tokens",
+    "cifar10_scarce_pretraining", "ssat_decoder", "ssat_domainnet",
 }  # fmt: skip
 # of chains and joint training, of every auxiliary task, of another backbone than ViT
 FEW = [("quickstart", ""), ("ssat_tasks", "")]
@@ -67,7 +68,7 @@ def train_once(job: Job, launch: folders.Launch, trained: Path) -> None:
 def test_every_arm_trains_evaluates_and_is_reported(
     name: str, words: str, tmp_path: Path, digits: Path, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if name in LONG and "VITSSL_LONG" not in os.environ:
+    if f"{name} {words}".strip() in LONG and "VITSSL_LONG" not in os.environ:
         pytest.skip("VITSSL_LONG=1 runs it; that it can be planned is tested in any case")
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".smoke").mkdir()
