@@ -39,15 +39,15 @@ def test_compiled_it_comes_out_nearly_as_without(folder, cut):
 @pytest.mark.parametrize("name", CURVES)
 def test_cuda_graphs_change_nothing(folder, monkeypatch, name):
     """But the speed, for which each must really be recorded."""
-    fields, modes = (CURVES[name], LOOP, FP32, {"loop.compile": True}), []
+    fields = (CURVES[name], LOOP, FP32, {"loop.compile": True})
     counters.clear()
     with_graphs = _losses(folder("with", *fields))
-    skipped = counters["inductor"]["cudagraph_skips"]
+    of_graphs = dict(counters["inductor"])
     torch.compiler.reset()
     compile_ = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda network, mode, dynamic: modes.append(mode) or compile_(network, dynamic=dynamic))
+    monkeypatch.setattr(torch, "compile", lambda network, mode, dynamic: compile_(network, dynamic=dynamic))
     assert with_graphs == pytest.approx(_losses(folder("without", *fields)), rel=1e-4)
-    assert skipped == 0 and modes == ["reduce-overhead"]
+    assert of_graphs.get("cudagraph_skips", 0) == 0 and of_graphs["cudagraph_recorded_non_static_inputs"] > 0
 
 
 def test_a_compiled_run_goes_on_where_it_stopped(folder, tmp_path, monkeypatch):
