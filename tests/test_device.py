@@ -60,7 +60,7 @@ def test_a_step_stays_on_the_gpu(make, backbone, objective):  # noqa: F811
             parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
         for part in network.objectives.values():
             part.before_step(0.5)
-        assert optim.clip_gradients(network, run.optim).device == GPU
+        assert optim.clip_gradients(network.parameters(), run.optim).device == GPU
         for part in network.objectives.values():
             part.after_step(network.backbone, 0.5)
 
@@ -99,7 +99,7 @@ def test_views_are_made_on_the_gpu(view, monkeypatch):
 def test_cuda_graphs_are_for_steps_of_one_forward_pass_of_one_gpu(make_run, monkeypatch, device, ranks, fields, mode):
     monkeypatch.setattr(dist, "device", lambda name: device)
     monkeypatch.setattr(dist, "world_size", lambda: ranks)
-    monkeypatch.setattr(torch, "compile", lambda network, mode: mode)
+    monkeypatch.setattr(torch, "compile", lambda network, mode, dynamic: mode)
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):  # which are set where they are not
         monkeypatch.setenv(name, "elsewhere")
     assert train_state.compiled(nn.Identity(), make_run({"objectives.classify": {}}, fields)) == mode

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -105,9 +106,9 @@ def _cosine(start: float, end: float, share: float) -> float:
     return end + (start - end) * 0.5 * (1 + math.cos(math.pi * share))
 
 
-def clip_gradients(model: nn.Module, cfg: config.Optim) -> Tensor:
+def clip_gradients(parameters: Iterable[nn.Parameter], cfg: config.Optim) -> Tensor:
     """Clip by the global norm, or each tensor by its norm (DINO, GMML); gives the global norm before clipping."""
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    gradients = [p.grad for p in parameters if p.grad is not None]
     norm_T = torch.stack(torch._foreach_norm(gradients))
     total = torch.linalg.vector_norm(norm_T)
     if cfg.clip == "global":

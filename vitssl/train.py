@@ -54,7 +54,7 @@ def train_step(train_state: TrainState, ddp_model: nn.Module, micro_batches: Ite
                 sums[kind][name] = sums[kind].get(name, 0) + value / slices
     for objective in train_state.model.objectives.values():
         objective.before_step(train_state.schedule.progress(step))
-    norm = optim.clip_gradients(train_state.model, run.optim)
+    norm = optim.clip_gradients(train_state.parameters, run.optim)
     train_state.schedule.apply(train_state.optimizer, step)
     train_state.optimizer.step()
     train_state.optimizer.zero_grad(set_to_none=not isinstance(ddp_model, DistributedDataParallel))

@@ -55,6 +55,7 @@ class TrainState:
         self.schedule = optim.Schedule(run, self.loader.steps_per_epoch)
         self.total_steps = total_steps(run, self.loader.steps_per_epoch)
         self.model = model.build(run, len(self.index.classes))
+        self.parameters = list(self.model.parameters())  # to walk through the network for them takes a CPU half a millisecond
         self.progress = Progress()
         self.terms: dict[str, float] = {}  # the newest of the loss, before their weights
         view = EvalView(run.data.image_size, run.data.eval_crop, self.mean, self.std, self.device)

@@ -400,7 +400,7 @@ def test_what_is_no_file_is_a_line_or_built_again(make_shards, data, tmp_path, p
 
 def test_what_torch_compiles_is_kept_there_too(data, monkeypatch):
     """Its own default is a folder of a shared temporary directory, from which it loads code."""
-    monkeypatch.setattr(torch, "compile", lambda network, mode: network)
+    monkeypatch.setattr(torch, "compile", lambda network, **_: network)
     monkeypatch.setenv("TRITON_CACHE_DIR", "/of/the/user")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
