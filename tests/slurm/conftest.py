@@ -29,40 +29,59 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[None]:
-    """A running cluster, that all SLURM commands of this worker find; each worker has its own, as tests look at all that is in a queue."""
+def cluster_of_worker() -> Iterator[dict[str, str]]:
+    """A running cluster, by the environment that leads to it; each worker has its own, as tests look at all that is in a queue."""
     folder = os.environ.get("SLURM_LOCAL_DIR", os.path.join(tempfile.gettempdir(), f"slurm-test-{os.getpid()}"))
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     beside = {"PORT": 16800 + 200 * number, "PREFIX": f"gw{number}node"}
-    with running(f"{folder}-{number}", **beside) if number else running(folder):
+    with started(f"{folder}-{number}", **beside) if number else started(folder) as environment:
+        yield environment
+
+
+@pytest.fixture(scope="module")
+def cluster(cluster_of_worker: dict[str, str]) -> Iterator[None]:
+    """All SLURM commands of a file's tests find the worker's cluster; those of other tests find none, whichever worker they are in."""
+    with patched(cluster_of_worker):
         yield
 
 
 @contextmanager
 def running(folder: str, **knobs: object) -> Iterator[None]:
-    """A cluster with these knobs of slurm_local.sh; one that was there before stays."""
+    """A cluster with these knobs of slurm_local.sh, which all SLURM commands find meanwhile."""
+    with started(folder, **knobs) as environment, patched(environment):
+        yield
+
+
+@contextmanager
+def patched(environment: dict[str, str]) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        yield
+
+
+@contextmanager
+def started(folder: str, **knobs: object) -> Iterator[dict[str, str]]:
+    """A cluster with these knobs of slurm_local.sh, and the environment that leads to it; one that was there before stays."""
     if os.geteuid() != 0 or shutil.which("slurmctld", path=PATH) is None:
         pytest.skip("needs root and SLURM's daemons (tests/slurm/slurm_local.sh install)")
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in knobs.items():
-            patch.setenv(f"SLURM_LOCAL_{name}", str(value))
-        kept = _script("status", folder).returncode == 0
-        patch.setenv("SLURM_CONF", f"{folder}/etc/slurm.conf")
-        patch.setenv("OMP_NUM_THREADS", "1")
-        patch.setenv("PYTHONPATH", str(HERE.parent / "jobs"))  # the stand-in, for jobs
-        try:
-            start = _script("start", folder)
-            assert start.returncode == 0, f"the cluster did not start: {start.stderr.splitlines()[-1]}"
-            yield
-        finally:
-            if not kept:
-                _script("clean", folder)
+    stand_in = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent / "jobs")}  # of the jobs
+    environment = {f"SLURM_LOCAL_{name}": str(value) for name, value in knobs.items()} | stand_in
+    kept = _script("status", folder, environment).returncode == 0
+    try:
+        start = _script("start", folder, environment)
+        assert start.returncode == 0, f"the cluster did not start: {start.stderr.splitlines()[-1]}"
+        yield environment | {"SLURM_CONF": f"{folder}/etc/slurm.conf"}
+    finally:
+        if not kept:
+            _script("clean", folder, environment)
 
 
-def _script(*words: str) -> subprocess.CompletedProcess[str]:
+def _script(word: str, folder: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """What it says, to a file: the daemons that it starts keep it open."""
+    command = ["bash", str(SCRIPT), word, folder]
     with tempfile.TemporaryFile("w+") as said:
-        done = subprocess.run(["bash", str(SCRIPT), *words], stdin=subprocess.DEVNULL, stderr=said, timeout=300, check=False)
+        done = subprocess.run(command, env=os.environ | environment, stdin=subprocess.DEVNULL, stderr=said, timeout=300, check=False)
         said.seek(0)
         done.stderr = said.read()
     print(done.stderr, file=sys.stderr)  # for pytest
