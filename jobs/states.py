@@ -35,7 +35,7 @@ class Status:
     epoch: float | None = None
     progress: float | None = None  # share of the steps done
     left_s: float | None = None
-    top1: str = ""  # of the test split; after a pretraining of its first evaluator, with that one's name
+    score: str = ""  # top-1 of the test split; after a pretraining of its first evaluator, with that one's name
     job_id: str | None = None
     error: str | None = None
     attempts: int = 0  # at training it, so far
@@ -116,14 +116,23 @@ def _status(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: 
     events = read_events(folder / "metrics.jsonl")
     evaluations = [event for event in reversed(events) if event["event"] == "eval"]
     newest = next((event for event in evaluations if "test" in event), evaluations[0] if evaluations else None)
-    if newest is not None:
-        name = "test" if "test" in newest else next(name for name, metrics in newest.items() if isinstance(metrics, dict))
-        status.top1 = f"{newest[name]['top1']:.2f}" + (f" ({name})" if name != "test" else "")
+    status.score = _score(newest or {})
     _estimate(status, events)
     status.lost_kwh = lost_kwh(events, [read_json(record) for record in sorted(folder.glob("emissions-*.json"))])
     for name in ("job.json", "done.json"):  # which starting it, and the time left, depend on
         read_json(folder / name)
     return status
+
+
+def _score(evaluation: dict[str, Any]) -> str:
+    """The first metric of the test split, or of the first evaluator; empty where there is none."""
+    found = {name: metrics for name, metrics in evaluation.items() if isinstance(metrics, dict) and metrics}
+    if not found:
+        return ""
+    name = "test" if "test" in found else next(iter(found))
+    metric, value = next(iter(found[name].items()))
+    of = [part for part in (name if name != "test" else "", metric if metric != "top1" else "") if part]
+    return f"{value:.2f}" + (f" ({' '.join(of)})" if of else "")
 
 
 def _hangs(folder: Path) -> bool:

@@ -167,7 +167,7 @@ def _table(sweep: Path, statuses: dict[str, Status]) -> Table:
     for name, s in statuses.items():
         epoch = "" if s.epoch is None else f"{s.epoch:.1f} ({s.progress or 0:.0%})"
         left = "" if s.left_s is None else duration(s.left_s)
-        table.add_row(name, s.stage, s.state, epoch, left, s.top1, s.job_id or "", str(s.attempts) if s.attempts > 1 else "")
+        table.add_row(name, s.stage, s.state, epoch, left, s.score, s.job_id or "", str(s.attempts) if s.attempts > 1 else "")
     return table
 
 

@@ -184,4 +184,5 @@ def test_yaml_of_the_docs_is_yaml() -> None:
 def test_every_sweep_of_the_repository_is_listed():
     """What tests run is what the page lists."""
     listed = subprocess.run(["git", "ls-files", "sweeps"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    assert [f"sweeps/{path.name}" for path in SWEEPS] == sorted(name for name in listed if name.endswith(".yaml"))
+    known = sorted(name for name in listed if name.endswith(".yaml"))
+    assert [f"sweeps/{path.name}" for path in SWEEPS] == known, "git add it, and list it in sweeps/README.md"

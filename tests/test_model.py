@@ -28,6 +28,20 @@ def batch(B: int, labelled: float = 8.0, px: int = 8) -> Batch:
     return Batch({"main": torch.randn(B, 3, px, px)}, {"main": torch.arange(B) % 10}, torch.arange(B), torch.tensor(labelled))
 
 
+@pytest.mark.parametrize(
+    ("terms", "reason"),
+    [
+        ({"classify": torch.tensor(1.0)}, "another objective's term is called classify too; begin its name with mae"),
+        ({"mae": torch.ones(3)}, r"its term mae has the shape \(3,\); give its mean, a scalar"),
+    ],
+)
+def test_a_term_that_would_count_wrongly_is_refused(make_run, monkeypatch, terms, reason):
+    network = model.build(make_run({"objectives": OBJECTIVES["ssat"]}), 10).train()
+    monkeypatch.setattr(network.objectives["mae"], "forward", lambda *_: terms)
+    with pytest.raises(ValueError, match=f"objective mae: {reason}"):
+        network(batch(8), torch.tensor(0.5))
+
+
 @pytest.mark.parametrize("backbone", BACKBONES)
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_every_pair_takes_two_steps_and_every_parameter_gets_a_gradient_in_each(make_run, name, backbone):

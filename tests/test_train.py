@@ -197,11 +197,11 @@ def test_two_ranks_train_a_cvt_as_one_process_does(folder, variant):
     assert any(not torch.allclose(other[k], expected[k], rtol=1e-3, atol=1e-3) for k in trained)
 
 
-@pytest.mark.parametrize(("name", "micro"), [("simclr", None), ("dino", 8), ("masked_tokens", None)])
-def test_negatives_statistics_and_centres_are_the_global_batchs(folder, name, micro):
+@pytest.mark.parametrize("name", declared("OVER_RANKS"))
+def test_negatives_statistics_and_centres_are_the_global_batchs(folder, name):
     """Losses and weights of 2 ranks (and slices) are those of one process; the teacher and its centre are among the weights."""
     steps = {"loop": {"epochs": 2, "max_steps": 14, "log_every": 1}, "optim": {"name": "sgd", "lr": 0.02}}
-    one, two = folder("one", CURVES[name], steps), folder("two", CURVES[name], steps, {"loop.micro_batch_size": micro})
+    one, two = folder("one", CURVES[name], steps), folder("two", CURVES[name], steps, declared("OVER_RANKS")[name])
     assert train.main([str(one)]) == 0
     run_ranks(two, 2)
     losses = [[e["loss"] for e in read_events(path / "metrics.jsonl") if e["event"] == "train"] for path in (one, two)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Collection
 
 import torch
 from torch import Tensor, nn
@@ -43,8 +44,9 @@ class Model(nn.Module):
         step = self.step(batch)
         terms: dict[str, Tensor] = {}
         weighted: dict[str, Tensor] = {}
-        for objective in self.objectives.values():
+        for name, objective in self.objectives.items():
             losses = objective(step, batch, progress)
+            _check(name, losses, terms)
             terms |= losses
             weighted |= {name: objective.weight(name, progress) * loss for name, loss in losses.items()}
         total = torch.stack(list(weighted.values())).sum()
@@ -56,6 +58,15 @@ class Model(nn.Module):
         step = self.step(batch)
         predictions = (objective.predict(step, batch) for objective in self.objectives.values())
         return next((logits_BK for logits_BK in predictions if logits_BK is not None), None)
+
+
+def _check(name: str, losses: dict[str, Tensor], others: Collection[str]) -> None:
+    """Each term must count once: a name that is taken would take the place of another objective's loss, and a vector would be summed."""
+    for term, loss in losses.items():
+        if term in others:
+            raise ValueError(f"objective {name}: another objective's term is called {term} too; begin its name with {name}")
+        if loss.dim():
+            raise ValueError(f"objective {name}: its term {term} has the shape {tuple(loss.shape)}; give its mean, a scalar")
 
 
 def build(run: Run, num_classes: int) -> Model:

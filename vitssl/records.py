@@ -78,7 +78,7 @@ NUMBER = Number(low=-MOST)
 FINITE = Number(low=-1e300, high=1e300)
 LABEL = (str, bool, FINITE, None)  # a value of an axis, or an evaluator's field: a seed may have 19 digits
 
-METRICS = {"top1": METRIC, ...: METRIC}
+METRICS = {...: METRIC}
 FAILURE = {"message": ANY_TEXT, "attempt?": COUNT, "rank?": COUNT, "time?": TIME, "details?": ANY_TEXT}
 MEASURED = {
     "params_train": COUNT, "params_inference": COUNT, "macs_train_forward": COUNT, "macs_train_step?": COUNT,
@@ -99,7 +99,7 @@ JOB = {
     "imported?": {"file": str, "layout": str, "sha256": str}, "start?": START, "reused_from?": str,
 }  # fmt: skip
 EVALUATED = ("test", "test_ema", "val", "test_best", "selected")  # the results that done.json holds
-DONE = {"step": COUNT, "epochs": AMOUNT, "time_s?": AMOUNT, **{f"{name}?": (METRICS, None) for name in EVALUATED}}
+DONE = {"step": COUNT, "epochs": AMOUNT, "time_s?": AMOUNT, **{f"{name}?": ({"top1": METRIC, ...: METRIC}, None) for name in EVALUATED}}
 EMISSIONS = {
     "attempt": COUNT, "node": str, "start": TIME, "end": TIME, "duration_s": AMOUNT, "gpus": COUNT, "gpu_kwh": AMOUNT, "cpu_kwh": AMOUNT,
     "ram_kwh": AMOUNT, "energy_kwh": AMOUNT, "co2e_kg": AMOUNT, "node_share": SHARE, "intensity_kg_per_kwh": AMOUNT, "country": str,

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from vitssl import attempt, config, cost, dist, evaluators, optim, pictures, state
 from vitssl.attempt import Diverged
 from vitssl.config import ConfigError, Run
-from vitssl.config.evals import EvalConfig, evals_of, pending
+from vitssl.config.evals import METRICS, EvalConfig, evals_of, pending
 from vitssl.data.batch import Batch
 from vitssl.files import no_room, read_json, write_json
 from vitssl.finished import EVALS, evaluate_finished, write_results
@@ -179,13 +179,15 @@ def evaluate(train_state: TrainState, log: Log, due: dict[str, EvalConfig]) -> N
     _remember_best(train_state, metrics)
     log.event("eval", progress.step, epoch=train_state.epoch, **metrics)
     if not last:  # the run's own last line says it
-        log.say(f"{train_state.folder.name}: epoch {train_state.epochs_done}/{train_state.run.loop.epochs}: {_accuracies(metrics)}")
+        log.say(f"{train_state.folder.name}: epoch {train_state.epochs_done}/{train_state.run.loop.epochs}: {_headlines(metrics)}")
     elif dist.is_main():
         write_results(train_state.folder, evals_of(train_state.run), results, train_state.epoch, train_state.index.classes)
 
 
-def _accuracies(metrics: dict[str, dict[str, float]]) -> str:
-    return ", ".join(f"{name} top-1 {values['top1']:.2f} %" for name, values in metrics.items())
+def _headlines(metrics: dict[str, dict[str, float]]) -> str:
+    """The first metric of each evaluator, which stands for it."""
+    firsts = {name: next(iter(values.items())) for name, values in metrics.items()}
+    return ", ".join(f"{name} {METRICS[key].name} {value:.2f} {METRICS[key].unit}".rstrip() for name, (key, value) in firsts.items())
 
 
 def _last_line(train_state: TrainState) -> str:
@@ -193,7 +195,7 @@ def _last_line(train_state: TrainState) -> str:
     progress = train_state.progress
     took = f"{counted(train_state.epoch, 'epoch')} in {duration(progress.time_s)}"
     losses = f"loss {_terms(train_state, ', ')}" if train_state.terms else ""
-    return f"{train_state.folder.name}: {'; '.join(filter(None, [took, _accuracies(progress.last), losses]))}"
+    return f"{train_state.folder.name}: {'; '.join(filter(None, [took, _headlines(progress.last), losses]))}"
 
 
 def _remember_best(train_state: TrainState, metrics: dict[str, dict[str, float]]) -> None:

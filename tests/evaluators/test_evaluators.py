@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 import vitssl
+from jobs import states
 from tests.ranks import run_ranks
 from vitssl import cli, config, finished, train
 from vitssl.config import ConfigError
 from vitssl.config.evals import pending
-from vitssl.evaluators import Subject
+from vitssl.evaluators import Result, Subject, knn
 from vitssl.files import read_events, read_json
+from vitssl.report import curves
 
 MAE = {"objectives.mae": {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2}}
 DINO = {
@@ -210,3 +213,15 @@ def test_features_of_the_same_weights_are_made_once(folder, monkeypatch):
     monkeypatch.setattr(Subject, "_make_features", lambda self, cfg, split: splits.append(split or cfg.split) or make(self, cfg, split))
     assert train.main([str(folder("run", MAE, evals))]) == 0
     assert splits == ["train", "test"] * 2, "anew after the second epoch"
+
+
+def test_an_evaluator_that_gives_no_accuracy_stands_for_itself_by_its_first_metric(folder, monkeypatch, capsys):
+    """In the run's line, in status.py, in the curves, and in all records."""
+    monkeypatch.setattr(knn.Knn, "run", lambda *_: Result({"loss": 1.25, "ece": 3.0}))
+    run = folder("run", MAE, {"evals.own": {"type": "knn"}})
+    assert train.main([str(run)]) == 0
+    assert "own NLL 1.25; loss" in capsys.readouterr().err
+    assert read_json(run / "evals.json")["own"]["metrics"] == {"loss": 1.25, "ece": 3.0}
+    assert states._score(evaluations(run)[-1]) == "1.25 (own loss)"
+    of_run = SimpleNamespace(of=lambda kind: evaluations(run) if kind == "eval" else [], evals={"own": {}})
+    assert next(iter(curves._curves_of([of_run]).items())) == ("own NLL", ("eval", "own", "loss"))

@@ -93,8 +93,7 @@ def test_the_arms_of_methods_are_the_rows_of_the_readme() -> None:
     for row in METHODS:
         if row.title in NOT_AN_ARM:
             continue
-        arm = row.title.lower().replace("-", "_").split()[0]
-        trained = next(stage.run for stage in stages[arm] if overrides_of(row).keys() <= active(stage.run.objectives).keys())
+        trained = next(stage.run for stage in stages[row.arm] if overrides_of(row).keys() <= active(stage.run.objectives).keys())
         assert set(active(trained.objectives)) == (set(overrides_of(row)) or {"classify"})
         for name, value in dotted(nested(row.fields)).items():
             if name.split(".")[-1] not in ("teacher", "size") and value != {}:

@@ -19,6 +19,7 @@ DINO = {
     "objectives.dino": {"hidden_dim": 16, "bottleneck_dim": 8, "out_dim": 12},
     "data.views": {"second": {"scale": [0.5, 1.0]}, "local": {"size": 4, "count": 3}},
 }
+OVER_RANKS = {"loop.micro_batch_size": 8}
 JOINT = {**DINO, "objectives.classify": {"weight": 0.1}, "objectives.dino.weight": 0.9}
 
 

@@ -21,6 +21,7 @@ PAIRS = {
     "masked_tokens/masked_tokens, sparse": {"classify": {"pool": "mean"}, "masked_tokens": {"contrast_weight": 0.0}},
 }  # fmt: skip
 CURVE = {"objectives": {"classify": {"weight": 0.5}, "masked_tokens": {}}, **BACKBONE}
+OVER_RANKS = {}
 
 
 def batch_of(B: int = 4, **copies: int) -> Batch:

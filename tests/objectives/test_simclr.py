@@ -25,6 +25,7 @@ CURVE = {
     "objectives": {"classify": {"weight": 0.1}, "simclr": TINY | {"weight": 0.9}},
     "data.views.second": {"scale": [0.5, 1.0]},
 }
+OVER_RANKS = {}  # fields with which two ranks are to train as one process does, as its loss is over the whole batch
 SIMCLR = {"objectives.simclr": {"hidden_dim": 16, "out_dim": 8}, "data.views.second": {"scale": [0.5, 1.0]}}
 JOINT = {**SIMCLR, "objectives.classify": {"weight": 0.1}, "objectives.simclr.weight": 0.9}
 

@@ -40,7 +40,7 @@ def test_an_objective_has_its_files_and_its_place_in_every_list(name: str) -> No
     assert (ROOT / "tests" / "golden" / f"{name}.json").is_file(), (
         f"pytest 'tests/test_train.py::test_golden_loss_curve[{name}]' writes it from CURVE of its test file"
     )
-    assert name in _of_sweeps(), "no sweep trains it"
+    assert name in _of_sweeps(), "no sweep of the list in sweeps/README.md trains it"
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if parts_of(Objectives)[name].has_teacher])

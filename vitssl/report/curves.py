@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from vitssl.config.evals import METRICS, Metric
 from vitssl.report.collect import Cell, RunFolder
 from vitssl.report.grid import Grid
 from vitssl.report.rows import Row
@@ -167,9 +168,15 @@ def _runs(row: Row, column: Any) -> list[RunFolder]:
 def _curves_of(runs: list[RunFolder]) -> dict[str, Curve]:
     """The available curves, by axis label."""
     terms = dict.fromkeys(name for run in runs for event in run.of("train") for name in event["terms"])
-    named = dict.fromkeys(name for run in runs for event in run.of("eval") for name in ("test", *run.evals) if name in event)
-    accuracies: dict[str, Curve] = {f"{name} top-1, %": ("eval", name, "top1") for name in named}
-    return accuracies | {f"training loss: {name}": ("train", "terms", name) for name in terms}
+    evaluated = [(name, event[name]) for run in runs for event in run.of("eval") for name in ("test", *run.evals) if event.get(name)]
+    firsts = dict.fromkeys((name, next(iter(metrics))) for name, metrics in evaluated)  # an evaluator's first metric stands for it
+    scores: dict[str, Curve] = {f"{name} {_title(metric)}": ("eval", name, metric) for name, metric in firsts}
+    return scores | {f"training loss: {name}": ("train", "terms", name) for name in terms}
+
+
+def _title(metric: str) -> str:
+    known = METRICS.get(metric, Metric(metric, unit=""))
+    return f"{known.name}, {known.unit}" if known.unit else known.name
 
 
 def _draw_stages(

@@ -24,6 +24,14 @@ def horizon_epochs(run: Run) -> int:
     return run.loop.schedule_epochs or run.loop.epochs
 
 
+def negatives_problems(name: str, run: Run) -> Iterator[Problem]:
+    """Of a loss that tells images of the batch apart."""
+    if run.optim.batch_size < 2:
+        yield Problem(name, "a batch of one image has no negatives; set optim.batch_size")
+    if run.loop.micro_batch_size is not None and run.loop.micro_batch_size < run.optim.batch_size:
+        yield Problem(name, "loop.micro_batch_size may split the batch, whose images are the negatives; leave it out")
+
+
 @dataclass
 class ObjectiveConfig:
     """What every objective has."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from vitssl.config.base import Problem, less_than, not_positive
 from vitssl.config.data import view_px
-from vitssl.config.objectives.base import Pool, of_pool
+from vitssl.config.objectives.base import Pool, negatives_problems, of_pool
 from vitssl.config.objectives.reconstruction import ReconstructionConfig
 
 if TYPE_CHECKING:
@@ -95,7 +95,4 @@ class LutConfig(ReconstructionConfig):
         yield from not_positive(self, name, "temperature")
         if self.level != "pooled":
             yield Problem(f"{name}.level", "infonce tells images apart, not tokens; set pooled")
-        if run.optim.batch_size < 2:
-            yield Problem(name, "a batch of one image has no negatives; set optim.batch_size")
-        if run.loop.micro_batch_size is not None and run.loop.micro_batch_size < run.optim.batch_size:
-            yield Problem(name, "loop.micro_batch_size may split the batch, whose images are infonce's negatives; leave it out")
+        yield from negatives_problems(name, run)

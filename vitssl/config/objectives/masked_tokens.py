@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional
 
 from vitssl.config.base import Problem, less_than, not_positive
-from vitssl.config.objectives.base import ObjectiveConfig
+from vitssl.config.objectives.base import ObjectiveConfig, negatives_problems
 
 if TYPE_CHECKING:
     from vitssl.config.run import Run
@@ -53,7 +53,4 @@ class MaskedTokensConfig(ObjectiveConfig):
             yield Problem(
                 f"{name}.contrast_weight", "one masked token is like no other of its image; set 0, or backbone.masked_tokens.count"
             )
-        if run.optim.batch_size < 2:
-            yield Problem(name, "a batch of one image has no negatives; set optim.batch_size")
-        if run.loop.micro_batch_size is not None and run.loop.micro_batch_size < run.optim.batch_size:
-            yield Problem(name, "loop.micro_batch_size may split the batch, whose images are the negatives; leave it out")
+        yield from negatives_problems(name, run)

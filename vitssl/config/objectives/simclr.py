@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vitssl.config.base import Problem, less_than, not_positive
-from vitssl.config.objectives.base import ObjectiveConfig, Pool, of_pool
+from vitssl.config.objectives.base import ObjectiveConfig, Pool, negatives_problems, of_pool
 
 if TYPE_CHECKING:
     from vitssl.config.run import Run
@@ -41,11 +41,8 @@ class SimclrConfig(ObjectiveConfig):
         yield from super().problems(name, run)
         yield from less_than(1, self, name, "hidden_dim", "out_dim", "layers")
         yield from not_positive(self, name, "temperature")
-        if run.optim.batch_size < 2:
-            yield Problem(name, "a batch of one image has no negatives; set optim.batch_size")
+        yield from negatives_problems(name, run)
         copies = 2 if self.second == self.view else 1
         for view in self.views():
             if (count := getattr(run.data.views, view).count) != copies:
                 yield Problem(name, f"data.views.{view}.count is {count}; two views are compared, so that it must be {copies}")
-        if run.loop.micro_batch_size is not None and run.loop.micro_batch_size < run.optim.batch_size:
-            yield Problem(name, "loop.micro_batch_size may split the batch, whose images are the negatives; leave it out")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from vitssl.config.base import Problem, less_than, not_positive
 from vitssl.config.data import view_px
-from vitssl.config.objectives.base import ObjectiveConfig
+from vitssl.config.objectives.base import ObjectiveConfig, negatives_problems
 
 if TYPE_CHECKING:
     from vitssl.config.run import Run
@@ -73,7 +73,4 @@ class SitConfig(ObjectiveConfig):
             yield Problem(name, f"data.views.{self.view} has {px} px, fewer than a blur's {BLUR_RADIUS_PX + 1}")
         if run.backbone.reg_tokens != 1:
             yield Problem("backbone.reg_tokens", f"{run.backbone.reg_tokens} beside the class token; {name} wants 1")
-        if run.optim.batch_size < 2:
-            yield Problem(name, "a batch of one image has no negatives; set optim.batch_size")
-        if run.loop.micro_batch_size is not None and run.loop.micro_batch_size < run.optim.batch_size:
-            yield Problem(name, "loop.micro_batch_size may split the batch, whose images are the negatives; leave it out")
+        yield from negatives_problems(name, run)
