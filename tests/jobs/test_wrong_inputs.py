@@ -53,6 +53,8 @@ WRONG = [
     ("submit latin.yaml", "latin.yaml: it is not text in UTF-8; save it as such"),
     ("submit armed.yaml", "armed.yaml: axes.arms: arms is not a field of a run, and an axis is of such a field, for example axes.opt"),
     ("vitssl shards build digits notes.txt", "OUT: notes.txt is not a folder; name another"),
+    ("submit sweep.yaml data.image_size=-1", "command line: data.image_size: -1 is less than 1"),
+    ("submit sweep.yaml data.views.main.size=-5", "command line: data.views.main.size: -5 is less than 1"),
     ("submit sweep.yaml size=64", "(did you mean data.image_size?)"),
     ("submit sweep.yaml evals.knn.k=3", "evals.knn.type: the type is not named; write 'evals={knn: {type: knn, k: 3}}'"),
     ("submit sweep.yaml evals.probe.l2=0.1", "evals.probe.type: the type is not named; write 'evals={probe: {type: linear, l2: 0.1}}'"),

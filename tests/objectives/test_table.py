@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import re
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -13,8 +15,9 @@ from jobs import graph, sweep
 from tests.objectives.conftest import NAMES
 from tests.shipped import SWEEPS
 from tests.test_pairs import OBJECTIVES
+from tests.test_train import CURVES
 from vitssl import model, state
-from vitssl.config import ObjectiveConfig, Objectives, active, parts_of
+from vitssl.config import ConfigError, ObjectiveConfig, Objectives, active, assign, check, dotted, parts_of
 from vitssl.objectives.base import Objective
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,3 +57,27 @@ def test_a_teacher_that_follows_is_found_by_its_name(make_run, name: str) -> Non
 def test_its_smoke_size_is_of_its_own_fields(name: str) -> None:
     kind = parts_of(Objectives)[name]
     assert kind.smoke.keys() <= {f.name for f in dataclasses.fields(kind)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_number_of_it_may_be_negative(make_run, name: str) -> None:
+    layers = CURVES.get(name) or {"objectives": next(fields for fields in OBJECTIVES.values() if name in fields)}
+    fields = dotted(dataclasses.asdict(getattr(make_run(layers).objectives, name)))
+    numbers = [field for field, value in fields.items() if isinstance(value, int | float) and not isinstance(value, bool)]
+    assert "weight" in numbers
+    for field in numbers:
+        run = make_run(layers)
+        assign(run, f"objectives.{name}.{field}", type(fields[field])(-1))
+        with pytest.raises(ConfigError, match=rf"^objectives\.{name}\.{re.escape(field)}: "):
+            check(run)
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_no_number_makes_the_checks_themselves_fail(make_run, name: str) -> None:
+    """One check may divide by what another one refuses."""
+    for field, value in dotted(dataclasses.asdict(make_run(CURVES[name]))).items():
+        for other in (-1, 0, 10**6) if isinstance(value, int | float) and not isinstance(value, bool) else ():
+            run = make_run(CURVES[name])
+            assign(run, field, type(value)(other))
+            with suppress(ConfigError):
+                check(run)

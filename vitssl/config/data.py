@@ -83,7 +83,7 @@ class View:
     def problems(self, name: str, size_px: int) -> Iterator[Problem]:
         if self.crop == "pad" and not 0 <= self.pad_px < size_px:
             yield Problem(f"{name}.pad_px", f"{self.pad_px} pixels cannot be reflected from a view of {size_px} px")
-        yield from less_than(1, self, name, "count", "size")
+        yield from less_than(1, self, name, "count")
         for key, high in (("scale", 1.0), ("ratio", 100.0), ("erasing_scale", 1.0)):
             yield from not_rising(f"{name}.{key}", getattr(self, key), high)
         for f in dataclasses.fields(self):
@@ -162,7 +162,13 @@ class Data:
         if not 0 < self.eval_crop <= 1:
             yield Problem("data.eval_crop", f"{self.eval_crop} is not in (0, 1]")
         yield from less_than(0, self, "data", "val_seed", "workers", "cache_gb", "device_cache_gb")
-        yield from less_than(1, self, "data", "shuffle_window", "repeats", "image_size", "cache_px")
+        yield from less_than(1, self, "data", "shuffle_window", "repeats", "cache_px")
+
+    def size_problems(self) -> Iterator[Problem]:
+        """Of the sides that networks see, by which other checks divide."""
+        yield from less_than(1, self, "data", "image_size")
+        for name, view in self.views.enabled().items():
+            yield from less_than(1, view, f"data.views.{name}", "size")
         for name, view in self.views.enabled().items():
             yield from view.problems(f"data.views.{name}", view.size or self.image_size)
 

@@ -170,6 +170,7 @@ def check(run: Run, where: str = "", to_train: bool = True) -> None:
     seeds = less_than(0, run, "", "seed") if run.seed < 2**63 else iter([Problem("seed", f"{run.seed} is more than 2**63 - 1")])
     # lazily: a later check may rely on an earlier one
     parts = (
+        run.data.size_problems(),
         bounds.problems(run),
         _demands(run, to_train),
         _backbone_problems(run),
