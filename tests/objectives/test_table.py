@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import math
 import re
 from contextlib import suppress
 from functools import cache
@@ -76,8 +77,9 @@ def test_no_number_of_it_may_be_negative(make_run, name: str) -> None:
 def test_no_number_makes_the_checks_themselves_fail(make_run, name: str) -> None:
     """One check may divide by what another one refuses."""
     for field, value in dotted(dataclasses.asdict(make_run(CURVES[name]))).items():
-        for other in (-1, 0, 10**6) if isinstance(value, int | float) and not isinstance(value, bool) else ():
+        others = (-1, 0, 10**6) if type(value) is int else (-1.0, 0.0, 1e6, math.inf, math.nan) if type(value) is float else ()
+        for other in others:
             run = make_run(CURVES[name])
-            assign(run, field, type(value)(other))
+            assign(run, field, other)
             with suppress(ConfigError):
                 check(run)

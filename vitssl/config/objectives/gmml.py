@@ -127,9 +127,9 @@ class GmmlConfig(ObjectiveConfig):
 
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
-        yield from self._corruption_problems(name, run)
         if not 0 < self.max_side <= 1:
             yield Problem(f"{name}.max_side", f"{self.max_side} is not in (0, 1]")
+        yield from self._corruption_problems(name, run)
         yield from less_than(0, self, name, "decoder_layers")
         yield from self._block_problems(name, run)
 
@@ -151,7 +151,7 @@ class GmmlConfig(ObjectiveConfig):
         cells = self.cells(view_px(run.data, self.view), stride_px(run.backbone))
         if "copy" in kinds and cells.count == 1:
             yield Problem(f"{name}.corrupt.copy", "an image of one patch has nothing elsewhere to copy")
-        if kinds and 0 < self.max_side <= 1 and (needed := cells.enough_blocks(self.largest_area())) > MOST_BLOCKS:
+        if kinds and (needed := cells.enough_blocks(self.largest_area())) > MOST_BLOCKS:
             reason = f"{self.max_side} makes blocks so small that an image may need {needed} of them, more than {MOST_BLOCKS}; raise it"
             yield Problem(f"{name}.max_side", reason)
 
