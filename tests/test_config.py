@@ -265,11 +265,16 @@ def test_a_file_that_is_no_mapping_is_one_line_with_its_place(tmp_path, text, me
         ("a.b.c: 1\na: {b: {d: 1}}\na.b: {c: 1}", r"line 3: a\.b\.c: line 1 sets it too"),
         ("a: null\na.b: 1", r"line 2: a: line 1 sets it too"),
         ("a.b: 1\na: null", r"line 2: a: line 1 sets it too"),
-        ("x: [{a.b: 1, a: {b: 1}}]", r"line 1: x\[0\]\.a\.b: line 1 sets it too"),
+        ("x: [{a.b: 1, a: {b: 1}}]", r"line 1: x\[0\]\.a\.b: it is there twice; leave out one$"),
+        ("evals.my-knn: {k: 1}\nevals: {my-knn: {k: 2}}", r"line 2: evals\.my-knn\.k: line 1 sets it too"),
+        ("axes: {w: {small: {a.b: 1, a: {b: 2}}}}", r"axes\[w\]\[small\]\.a\.b: it is there twice"),
         ("a.b: 1\na: {}", None),
         ("x: [{a.b: 1}, {a: {b: 1}}]", None),
         ("a: &a {b.c: 1}\nd:\n  <<: *a\n  b: {c: 2}", None),
         ("a: &a {b.c: 1}\nd: {<<: [*a], e: 1}", None),
+        ("a.b: 1\narms: {x: {published: {0: 1.0, 0.5: 2.0}, published_cost: {'1': 2.0, '1.5': 2.0}}}", None),
+        ("axes: {w: {1: null, 1.5: {a.b: 1}}}", None),
+        ("axes: {optim: [{lr: 1}, {lr: 2}], optim.weight_decay: [1, 2], a: {x: {b: 1}, y: {a.b: 1}}}", None),
     ],
 )
 def test_a_field_that_two_ways_of_writing_set_is_refused_with_both_lines(tmp_path, text, message):

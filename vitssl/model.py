@@ -46,7 +46,7 @@ class Model(nn.Module):
         weighted: dict[str, Tensor] = {}
         for name, objective in self.objectives.items():
             losses = objective(step, batch, progress)
-            _check(name, losses, terms)
+            _check_terms(name, losses, terms)
             terms |= losses
             weighted |= {name: objective.weight(name, progress) * loss for name, loss in losses.items()}
         total = torch.stack(list(weighted.values())).sum()
@@ -60,7 +60,7 @@ class Model(nn.Module):
         return next((logits_BK for logits_BK in predictions if logits_BK is not None), None)
 
 
-def _check(name: str, losses: dict[str, Tensor], others: Collection[str]) -> None:
+def _check_terms(name: str, losses: dict[str, Tensor], others: Collection[str]) -> None:
     """Each term must count once: a name that is taken would take the place of another objective's loss, and a vector would be summed."""
     for term, loss in losses.items():
         if term in others:

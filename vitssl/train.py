@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from vitssl import attempt, config, cost, dist, evaluators, optim, pictures, state
 from vitssl.attempt import Diverged
 from vitssl.config import ConfigError, Run
-from vitssl.config.evals import METRICS, EvalConfig, evals_of, pending
+from vitssl.config.evals import EvalConfig, evals_of, metric_of, pending
 from vitssl.data.batch import Batch
 from vitssl.files import no_room, read_json, write_json
 from vitssl.finished import EVALS, evaluate_finished, write_results
@@ -186,8 +186,8 @@ def evaluate(train_state: TrainState, log: Log, due: dict[str, EvalConfig]) -> N
 
 def _headlines(metrics: dict[str, dict[str, float]]) -> str:
     """The first metric of each evaluator, which stands for it."""
-    firsts = {name: next(iter(values.items())) for name, values in metrics.items()}
-    return ", ".join(f"{name} {METRICS[key].name} {value:.2f} {METRICS[key].unit}".rstrip() for name, (key, value) in firsts.items())
+    firsts = {name: next(iter(values.items())) for name, values in metrics.items() if values}
+    return ", ".join(f"{name} {metric_of(key).name} {value:.2f} {metric_of(key).unit}".rstrip() for name, (key, value) in firsts.items())
 
 
 def _last_line(train_state: TrainState) -> str:

@@ -138,6 +138,7 @@ WRONG = [
     # fields with dots
     ("submit twice.yaml", "twice.yaml: line 6: arms.a.stages.train.optim.lr: line 4 sets it too; leave out one"),
     ("submit whole.yaml", "whole.yaml: line 5: arms.a.stages.train.objectives.mae: line 4 sets it too; leave out one"),
+    ("submit sweep.yaml 'axes.w={1: null, 1.5: {optim.lr: 1, optim: {lr: 2}}}'", "axes.w: [1.5].optim.lr is set twice; leave out one"),
     ("submit sweep.yaml 'optim={schedule.name: cosine, schedule: {name: constant}}'", "optim: schedule.name is set twice; leave out one"),
     # axes
     ("submit sweep.yaml axes.optim.lrr=[1,2]", "axes.optim.lrr: 'lrr' is not known (did you mean lr?)"),

@@ -70,7 +70,7 @@ def started(folder: str, **knobs: object) -> Iterator[dict[str, str]]:
     kept = _script("status", folder, environment).returncode == 0
     try:
         start = _script("start", folder, environment)
-        assert start.returncode == 0, f"the cluster did not start: {start.stderr.splitlines()[-1]}"
+        assert start.returncode == 0, f"the cluster did not start: {start.stderr[-200:]}"
         yield environment | {"SLURM_CONF": f"{folder}/etc/slurm.conf"}
     finally:
         if not kept:
@@ -80,7 +80,7 @@ def started(folder: str, **knobs: object) -> Iterator[dict[str, str]]:
 def _script(word: str, folder: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """What it says, to a file: the daemons that it starts keep it open."""
     command = ["bash", str(SCRIPT), word, folder]
-    with tempfile.TemporaryFile("w+") as said:
+    with tempfile.TemporaryFile("w+", errors="replace") as said:
         done = subprocess.run(command, env=os.environ | environment, stdin=subprocess.DEVNULL, stderr=said, timeout=300, check=False)
         said.seek(0)
         done.stderr = said.read()

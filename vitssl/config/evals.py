@@ -50,6 +50,11 @@ METRICS = {
 METRICS_ALSO_CALLED = {"accuracy": "top1", "acc": "top1", "acc1": "top1", "acc5": "top5", "f1": "macro_f1", "auroc": "auc", "nll": "loss"}
 
 
+def metric_of(key: str) -> Metric:
+    """How a metric is shown, also one that another version gave."""
+    return METRICS.get(key, Metric(key, unit=""))
+
+
 @dataclass
 class EvalConfig:
     """What every evaluator has."""

@@ -22,6 +22,7 @@ MOST_NESTED = 100
 TOO_DEEP = "values are nested too deep"
 MOST_BITS = 1_000  # of a whole number
 MOST_VARIABLES = 1_000  # ${oc.env:NAME}
+PUBLISHED = ("published", "published_cost")  # of an arm: by the labels of an axis
 MERGED = "tag:yaml.org,2002:merge"  # <<
 BASE_60 = re.compile(r"[-+]?\d[\d_]*(:[0-5]?\d)+(\.[\d_]*)?")  # of YAML 1.1: 1:30 is 90
 
@@ -63,7 +64,8 @@ def read_yaml(path: str | Path, *, variables: bool = True) -> dict[str, Any]:
         raise ConfigError(_without_value(bare.value), place=f"{path}: line {bare.start_mark.line + 1}")
     if twice is not None:
         field, first, second = twice
-        raise ConfigError(f"line {first} sets it too; leave out one", field, f"{path}: line {second}")
+        where = "it is there twice" if first == second else f"line {first} sets it too"
+        raise ConfigError(f"{where}; leave out one", field, f"{path}: line {second}")
     return content
 
 
@@ -86,7 +88,7 @@ def read_value(text: str, field: str, where: str = "") -> Any:
         _check_text(text)
         value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]), resolve=True)["value"]  # type: ignore[index,call-overload]
         _check_values(value, tuple(field.split(".")))
-        bare, twice = (_bare_name(text), _set_twice(text)) if isinstance(value, dict | list) else (None, None)
+        bare, twice = (_bare_name(text), _set_twice(text, field.startswith("axes."))) if isinstance(value, dict | list) else (None, None)
     except ConfigError as error:
         raise ConfigError(error.reason, error.field or field, where) from None
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -201,11 +203,14 @@ def _bare_name(text: str) -> yaml.ScalarNode | None:
     return None
 
 
-def _set_twice(text: str) -> tuple[str, int, int] | None:
-    """A field that ``optim.lr`` and ``optim: {lr: ...}`` both set in one mapping, with the lines; what ``<<`` brings may be set anew."""
+def _set_twice(text: str, labelled: bool = False) -> tuple[str, int, int] | None:
+    """A field that ``optim.lr`` and ``optim: {lr: ...}`` both set, with the lines. What ``<<`` brings may be set anew.
+
+    ``labelled``: the text is the values of an axis, by labels.
+    """
+    node = yaml.compose(text, yaml.CSafeLoader) if re.search(r"\w\.[\w-]+[\"']?\s*:", text) else None
     lines: dict[str, int] = {}
-    node = yaml.compose(text, yaml.CSafeLoader) if re.search(r"\w\.\w+[\"']?\s*:", text) else None
-    for field, line in _settings(node, ""):
+    for field, line in _of_labels(node, "") if labelled else _settings(node, ""):
         if field in lines:
             return field, lines[field], line
         lines[field] = line
@@ -217,18 +222,31 @@ def _set_twice(text: str) -> tuple[str, int, int] | None:
 
 
 def _settings(node: yaml.Node | None, prefix: str) -> Iterator[tuple[str, int]]:
-    """The fields that a document sets, with their lines."""
+    """The fields that a document sets, with their lines; but for what is read by labels, which are no fields and may hold dots."""
     if isinstance(node, yaml.SequenceNode):
         for i, part in enumerate(node.value):
             if isinstance(part, yaml.CollectionNode):
                 yield from _settings(part, f"{prefix}[{i}]")
-    elif isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            field = f"{prefix}.{key.value}" if prefix else str(key.value)
-            if isinstance(value, yaml.CollectionNode) and key.tag != MERGED:
-                yield from _settings(value, field)
-            if isinstance(value, yaml.ScalarNode | yaml.SequenceNode) and key.tag != MERGED:
-                yield field, key.start_mark.line + 1
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        field = f"{prefix}.{key.value}" if prefix else str(key.value)
+        if key.tag == MERGED or key.value in PUBLISHED:
+            continue
+        if field == "axes" and isinstance(value, yaml.MappingNode):
+            for axis, values in value.value:
+                yield from _of_labels(values, f"axes[{axis.value}]")
+        elif isinstance(value, yaml.MappingNode):
+            yield from _settings(value, field)
+        else:
+            yield from _settings(value, field)
+            yield field, key.start_mark.line + 1
+
+
+def _of_labels(node: yaml.Node | None, prefix: str) -> Iterator[tuple[str, int]]:
+    """The fields that each value of an axis sets."""
+    if isinstance(node, yaml.SequenceNode):
+        yield from _settings(node, prefix)
+    for label, fields in node.value if isinstance(node, yaml.MappingNode) else ():
+        yield from _settings(fields, f"{prefix}[{label.value}]")
 
 
 def _without_value(name: str) -> str:

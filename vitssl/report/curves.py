@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from vitssl.config.evals import METRICS, Metric
+from vitssl.config.evals import metric_of
 from vitssl.report.collect import Cell, RunFolder
 from vitssl.report.grid import Grid
 from vitssl.report.rows import Row
@@ -175,7 +175,7 @@ def _curves_of(runs: list[RunFolder]) -> dict[str, Curve]:
 
 
 def _title(metric: str) -> str:
-    known = METRICS.get(metric, Metric(metric, unit=""))
+    known = metric_of(metric)
     return f"{known.name}, {known.unit}" if known.unit else known.name
 
 
