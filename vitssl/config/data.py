@@ -163,14 +163,14 @@ class Data:
             yield Problem("data.eval_crop", f"{self.eval_crop} is not in (0, 1]")
         yield from less_than(0, self, "data", "val_seed", "workers", "cache_gb", "device_cache_gb")
         yield from less_than(1, self, "data", "shuffle_window", "repeats", "cache_px")
+        for name, view in self.views.enabled().items():
+            yield from view.problems(f"data.views.{name}", view.size or self.image_size)
 
     def size_problems(self) -> Iterator[Problem]:
         """Of the sides that networks see, by which other checks divide."""
         yield from less_than(1, self, "data", "image_size")
         for name, view in self.views.enabled().items():
             yield from less_than(1, view, f"data.views.{name}", "size")
-        for name, view in self.views.enabled().items():
-            yield from view.problems(f"data.views.{name}", view.size or self.image_size)
 
 
 def view_px(data: Data, view: str) -> int:

@@ -234,10 +234,9 @@ def _settings(node: yaml.Node | None, prefix: str) -> Iterator[tuple[str, int]]:
         if field == "axes" and isinstance(value, yaml.MappingNode):
             for axis, values in value.value:
                 yield from _of_labels(values, f"axes[{axis.value}]")
-        elif isinstance(value, yaml.MappingNode):
-            yield from _settings(value, field)
-        else:
-            yield from _settings(value, field)
+            continue
+        yield from _settings(value, field)
+        if not isinstance(value, yaml.MappingNode):
             yield field, key.start_mark.line + 1
 
 
