@@ -32,7 +32,12 @@ LARGER = 10  # times as many weights as the network's has a decoder that costs f
 
 def notes(spec: Spec, made: Sequence[Cell]) -> list[str]:
     """A line each, the same one once."""
-    of_stages = (
+    found = (
+        *kept_patches(made),
+        *_own_values(spec),
+        *_draws(spec, made),
+        *_untested_folds(made),
+        *_started(spec, made),
         *_beside(spec, made),
         *_longer_epochs(made),
         *_rates(made),
@@ -43,7 +48,7 @@ def notes(spec: Spec, made: Sequence[Cell]) -> list[str]:
         *_large_decoders(made),
         *_always_right(spec, made),
     )
-    return list(dict.fromkeys((*kept_patches(made), *_own_values(spec), *_draws(spec, made), *_started(spec, made), *of_stages)))
+    return list(dict.fromkeys(found))
 
 
 def here(spec: Spec, made: Sequence[Cell]) -> Iterator[str]:
@@ -88,6 +93,17 @@ def _draws(spec: Spec, made: Sequence[Cell]) -> Iterator[str]:
         if all(subset is None or subset.redraw for subset in subsets):
             continue
         yield f"axes.{axis} compares draws as it does settings; {field}.redraw=true draws others with each seed, and averages over them"
+
+
+def _untested_folds(made: Sequence[Cell]) -> Iterator[str]:
+    """Folds that no seed tests on."""
+    tested: dict[int, set[int]] = {}
+    for folds, seed in ((run.data.folds, run.seed) for _, run in _places(made)):
+        if folds is not None:
+            tested.setdefault(folds, set()).add(seed % folds)
+    for folds, parts in tested.items():
+        if len(parts) < folds:
+            yield f"of data.folds={folds} the seeds test {len(parts)}; 'axes.seed=[{','.join(map(str, range(folds)))}]' tests all"
 
 
 def _started(spec: Spec, made: Sequence[Cell]) -> Iterator[str]:

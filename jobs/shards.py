@@ -86,7 +86,7 @@ def fingerprint(run: Run) -> str | None:
         return None
     if index.sha256 and run.data.sha256 not in (None, index.sha256):
         raise ConfigError(f"the Run asks for {run.data.sha256} but {folder} holds {index.sha256}", "data.sha256")
-    for field in ("train_split", "test_split") if classifies(run) else ("train_split",):
+    for field in ("train_split", "test_split") if classifies(run) and run.data.folds is None else ("train_split",):
         for split in named(getattr(run.data, field), index.splits):
             if split not in index.splits:
                 raise ConfigError(f"{folder}: {unknown(split, index.splits)}", f"data.{field}")
@@ -143,7 +143,8 @@ def unused(runs: Iterable[Run]) -> list[str]:
 
 
 def _read_splits(run: Run, there: list[str]) -> list[str]:
-    return named("+".join(filter(None, (run.data.train_split, run.data.test_split, run.data.val_split))), there)
+    data = run.data
+    return named("+".join(filter(None, (data.train_split, None if data.folds else data.test_split, data.val_split))), there)
 
 
 def facts(run: Run) -> dict[str, Any]:
@@ -159,9 +160,9 @@ def facts(run: Run) -> dict[str, Any]:
 
 def _near_duplicates(run: Run, index: Index) -> dict[str, int]:
     """How many images of the test split have a near-duplicate in a split to train on that has labels, and how many others have one in a
-    split without; empty where that was not looked for."""
+    split without; empty where that was not looked for, as between folds."""
     found = findings.read(index.folder)
-    if found is None:
+    if found is None or run.data.folds:
         return {}
     test, train = (named(splits, index.splits) for splits in (run.data.test_split, run.data.train_split))
     labelled = {split for split in train if split in index.splits and (index.label[index.where(split)] != UNLABELLED).any()}
@@ -174,6 +175,7 @@ def _near_duplicates(run: Run, index: Index) -> dict[str, int]:
 WOULD_READ = {
     "unlabeled": "data.train_split=train+unlabeled (pretraining and joint tasks learn from them)",
     "val": "data.val_split=val (to select on)",
+    "test": "test added to data.train_split (of which data.folds takes parts for testing)",
 }
 _COUNTED: dict[str, dict[str, int]] = {}
 
@@ -216,8 +218,8 @@ def image_counts(run: Run) -> dict[str, int]:
     """
     need_labels = needs_labels(run)
     evaluated = classifies(run)
-    redrawn = any(subset is not None and subset.redraw for subset in (run.data.images, run.data.labels))
-    key = f"{run.data}{need_labels}{evaluated}{run.seed if redrawn else None}"
+    drawn = run.data.folds is not None or any(subset is not None and subset.redraw for subset in (run.data.images, run.data.labels))
+    key = f"{run.data}{need_labels}{evaluated}{run.seed if drawn else None}"
     if key not in _COUNTED:
         index = expected_index(run.data)
         assert index is not None

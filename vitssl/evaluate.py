@@ -186,9 +186,9 @@ class Trained:
         """
         if self.weights != "model":
             raise ConfigError(f"{self.folder}: load it without weights={self.weights}; an evaluator's field weights says which to look at")
-        return evaluators.Subject(self.model, self.run, self.classes, self.view, self._data, lambda: self._averaged)
+        return evaluators.Subject(self.model, self.run, self.classes, self.view, self.data, lambda: self._averaged)
 
-    def _data(self) -> tuple[Index, Split]:
+    def data(self) -> tuple[Index, Split]:
         """The index of its shards, and its part of them.
 
         Raises:

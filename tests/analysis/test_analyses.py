@@ -150,6 +150,15 @@ def test_a_sample_is_drawn_by_its_seed(trained) -> None:
     assert seen.tolist() == Sample(network, count=70).positions.tolist()
 
 
+def test_of_a_run_with_folds_it_is_of_its_own_test_images(trained) -> None:
+    network = trained({"data.folds": 5, "seed": 2})
+    _, parts = network.data()
+    sample = Sample(network, count=1000)
+    assert sorted(sample.positions) == parts.test.tolist() and 0 < len(parts.test) < 450
+    assert sample.facts()["split"] == "the run's fold"
+    assert len(Sample(network, count=1000, split="test").positions) == 450
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_the_command_leaves_numbers_and_figures(untrained_run, name: str, capsys) -> None:
     folder = untrained_run(MASKED)

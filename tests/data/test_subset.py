@@ -191,3 +191,38 @@ def test_a_redraw_follows_the_seed_of_the_run() -> None:
 
     assert drawn(0) == drawn(1) == drawn(0, redraw=True) != drawn(1, redraw=True)
     assert drawn(1, redraw=True) == drawn(0, seed=1) and drawn(2, seed=3, redraw=True) == drawn(0, seed=5)
+
+
+def test_folds_take_turns_as_the_test_set():
+    """Five seeds test each labelled image once; folds, and classes in them, differ by an image at most; the next five draw anew."""
+    index = make_index([41, 22, 7], [4, 4, 4], unlabeled=9)
+    parts = [fold(index, seed) for seed in range(10)]
+    for turn in (parts[:5], parts[5:]):
+        assert np.array_equal(np.sort(np.concatenate([part.test for part in turn])), np.arange(70))
+        sizes = np.array([counts(index, part.test) for part in turn])
+        assert (np.ptp(sizes, axis=0) <= 1).all() and np.ptp(sizes.sum(1)) == 0
+    for part in parts:
+        assert np.array_equal(
+            np.sort(np.concatenate([part.test, part.train])), np.r_[0:70, 82:91]
+        )  # not the split test; all without a label
+    assert not any(np.array_equal(one.test, other.test) for one, other in itertools.combinations(parts, 2))
+
+
+def test_a_fold_is_tested_whatever_else_is_held_out_or_hidden():
+    index = make_index([40, 20, 10], [4, 4, 4], unlabeled=9)
+    whole = fold(index, 3)
+    for fields in ({"images": Subset(per_class=5)}, {"val_fraction": 0.25}, {"labels": Subset(fraction=0.1)}):
+        part = fold(index, 3, **fields)
+        assert np.array_equal(part.test, whole.test) and not np.isin(np.concatenate([part.train, part.val]), part.test).any()
+    assert counts(index, fold(index, 3, images=Subset(per_class=5)).train) == [5, 5, 5]
+    pretrained = train_and_heldout(index, Data(shards="x", train_split="train+unlabeled", folds=5), False, evaluated=False, run_seed=3)
+    assert np.array_equal(pretrained.test, whole.test) and not np.isin(pretrained.train, whole.test).any()
+
+
+def test_more_folds_than_a_class_has_images_are_refused():
+    with pytest.raises(ConfigError, match=r"data\.folds: 11 is more than these classes have: class 2 \(10\)"):
+        train_and_heldout(INDEX, Data(shards="x", folds=11), True)
+
+
+def fold(index: Index, seed: int, **fields):
+    return train_and_heldout(index, Data(shards="x", train_split="train+unlabeled", folds=5, **fields), False, run_seed=seed)

@@ -61,6 +61,10 @@ def test_an_axis_of_draws_is_told_of_redraw(said) -> None:
     assert said("arms=[scratch]", "data.labels={per_class: 3, redraw: true}") == []
 
 
+def test_folds_that_no_seed_tests_are_told(said) -> None:
+    assert "of data.folds=3 the seeds test 1; 'axes.seed=[0,1,2]' tests all" in said("data.folds=3")
+
+
 def test_an_objective_that_trains_nothing_is_told(said) -> None:
     small = "objectives.mae={decoder_dim: 16, decoder_depth: 1, weight: 0}"
     (note,) = (told for told in said("arms=[scratch]", small) if "weight" in told)

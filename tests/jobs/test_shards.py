@@ -240,6 +240,17 @@ def test_a_split_with_a_question_mark_is_taken_where_it_is(expand, place: Path) 
         expand(*words[1:], "data.train_split=train+extra")
 
 
+def test_folds_are_of_the_images_to_train_on(expand, place: Path) -> None:
+    """Of those alone: that a split for testing is not looked at is said, and one need not be there."""
+    words = ["data.folds=3", "axes.seed=[0,1,2]", "axes.data=[plain]"]
+    runs = [job.run for job in expand(*words).jobs]
+    assert {tuple(shards.image_counts(run).values()) for run in runs} == {(67, 67, 0, 33), (66, 66, 0, 34)}
+    (note,) = shards.unused(runs)
+    assert "no run looks at the images of test in" in note and "test added to data.train_split" in note
+    write_index(place / "shards" / "digits", [("train", 100)])
+    assert {run.data.folds for run in (job.run for job in expand(*words).jobs)} == {3}
+
+
 def test_one_class_is_nothing_to_tell_apart(expand, place: Path) -> None:
     index = read_index(place / "shards" / "digits")
     index.classes, index.label = ["all"], 0 * index.label

@@ -15,9 +15,11 @@ from vitssl.evaluators.metrics import area_under_curve, of_predictions
 from vitssl.report.advice import next_steps, recommendation
 from vitssl.report.best import best
 from vitssl.report.collect import collect
+from vitssl.report.findings import sentences
 from vitssl.report.grid import lay_out
 from vitssl.report.images import PARTS, of_images
 from vitssl.report.kept import Predictions
+from vitssl.report.main_table import table
 from vitssl.report.stats import Difference, OfImages, difference
 from vitssl.report.tables import interval
 
@@ -228,3 +230,20 @@ def test_what_another_draw_of_images_does_not_change_has_no_interval():
     saved = Predictions(["often", "rare"], np.arange(100) // 90, np.zeros(100, dtype=int))
     assert PARTS["balanced_accuracy"](saved) == pytest.approx(np.full(100, 50.0))
     assert PARTS["ece"](saved) is None and PARTS["loss"](saved) is None and PARTS["top5"](saved) is None
+
+
+def test_each_fold_has_images_of_its_own_whatever_their_classes(sweep):
+    """Folds may have the same labels: what single images tell is left out, and the interval is wider for what folds train on alike."""
+    stages = {"scratch": [("train", {"objectives.classify": {}, "data.folds": 3})]}
+    stages["ssat"] = [("train", {"objectives": {"classify": {}, "mae": {}}, "data.folds": 3})]
+    top1 = {"scratch": lambda at: 70.0 - at["seed"], "ssat": lambda at: 71.0 + at["seed"] ** 2}
+    folder = sweep(top1, {"seed": [0, 1, 2]}, stages=stages, columns=None)
+    for path in folder.glob("*-train-*"):
+        predictions(path, np.zeros(60, dtype=int), np.arange(60) % 2)
+    grid = lay_out(collect(folder))
+    gap = grid.gap(grid.rows[1], grid.rows[0], None)
+    assert gap.images is None and gap.mean == pytest.approx(np.mean([1, 3, 7]))
+    assert gap.high - gap.mean == pytest.approx(scipy.stats.t.ppf(0.975, 2) * np.std([1, 3, 7], ddof=1) * sqrt(1 / 3 + 1 / 2))
+    said = " ".join(sentences(grid))
+    assert "Cross-validation: each seed trains on all folds but the one that it is tested on, 3 of 3 so far." in said
+    assert "on 3 folds of cifar10, of which a seed has one, after" in table(grid).caption

@@ -145,3 +145,25 @@ def test_what_more_seeds_leave_of_the_error_over_images_is_what_images_are_for_a
     few, many = found(few_SN), found(many_SN)
     assert few.of_many(sqrt(4 / 400)).error == pytest.approx(many.error, rel=0.1) and few.error > 1.5 * many.error
     assert few.of_many().error == pytest.approx(0.3 / sqrt(N), rel=0.15)
+
+
+def test_of_folds_the_variance_of_the_mean_has_the_training_images_that_they_share():
+    """Differences 1, 2, 3 of three of 5 folds: 1 / 3 + 1 / 4 of their variance of 1 (Nadeau and Bengio)."""
+    arm, other = {0: 11.0, 1: 22.0, 2: 33.0}, {2: 30.0, 1: 20.0, 0: 10.0}
+    paired = difference(arm, other, overlap=1 / 4)
+    assert paired.high - 2 == pytest.approx(t.ppf(0.975, 2) * sqrt(1 / 3 + 1 / 4))
+    assert paired.how == "Student's t, paired over 3 seeds, wider for folds that share training images"
+    unpaired = difference({0: 10.0, 1: 12.0, 2: 11.0}, {3: 5.0, 4: 7.0, 5: 6.0}, overlap=1 / 4)
+    assert unpaired.high - unpaired.mean == pytest.approx(t.ppf(0.975, 4) * sqrt(2 * (1 / 3 + 1 / 4)))
+
+
+@pytest.mark.parametrize("shift", [0.8, 1.1, 1.4])
+def test_the_seeds_that_folds_need_are_those_at_which_the_interval_leaves_zero(shift):
+    spread, overlap = [shift - 1, shift, shift + 1], 1 / 9
+    needed = difference(dict(enumerate(spread)), dict.fromkeys(range(3), 0.0), overlap).seeds_needed()
+    variance = 1.0
+
+    def leaves_zero(n: int) -> bool:
+        return shift > t.ppf(0.975, n - 1) * sqrt(variance * (1 / n + overlap))
+
+    assert needed == next(n for n in range(3, 41) if leaves_zero(n))

@@ -37,7 +37,7 @@ class Sample:
     Attributes:
         trained: the run, whose evaluation says how images are seen.
         count: of images; fewer where the split has fewer.
-        split: of the shards, or several joined by ``+``; None: the run's test split.
+        split: of the shards, or several joined by ``+``; None: what the run is tested on.
         shards: None: the run's.
     """
 
@@ -49,11 +49,12 @@ class Sample:
 
     def __post_init__(self) -> None:
         data = self.trained.run.data
-        self.split = self.split or data.test_split
         if self.shards is None and data.shards == NO_SHARDS:
             raise ConfigError("the run was imported without images; name some", "--shards")
+        own_fold = data.folds is not None and self.split is None and self.shards is None
+        self.split = self.split or ("the run's fold" if own_fold else data.test_split)
         self.index = load_index(self.shards or data.shards)
-        positions = self.index.where(self.split)
+        positions = self.trained.data()[1].test if own_fold else self.index.where(self.split)
         if not len(positions):
             raise ConfigError(f"{self.index.folder}: split {self.split} has no images", "--split")
         self.positions = np.random.default_rng(self.seed).permutation(positions)[: self.count]

@@ -119,6 +119,9 @@ class Data:
     sha256: Optional[str] = None  # fingerprint of the shards' content; the launcher fills it in, training verifies it
     train_split: str = "train"  # split of the shards that is trained on; several joined by "+"; in train+unlabeled? the ?: if it is there
     test_split: str = "test"  # split of the shards that accuracies are measured on
+    # cross-validation: the labelled images of train_split in so many parts, of which the Run's seed says which one is the test set: of 5
+    # seeds 0 to 4 take turns; 5 to 9 do so with parts drawn anew
+    folds: Optional[int] = None
     images: Optional[Subset] = None  # fewer images, for every objective
     labels: Optional[Subset] = None  # fewer labels: the other images stay, unlabelled
     val_split: Optional[str] = None  # held-out images for choosing the epoch, evaluated as "val": a split of the shards
@@ -141,6 +144,7 @@ class Data:
     def inactive_fields(self) -> dict[str, str]:
         """As `View.inactive_fields`."""
         owners = {} if self.val_fraction else {"val_seed": "a val_fraction"}
+        owners |= {"test_split": "no data.folds"} if self.folds else {}
         return owners if self.mean is None else owners | {"normalize": "no data.mean and data.std"}
 
     def problems(self) -> Iterator[Problem]:
@@ -163,6 +167,7 @@ class Data:
             yield Problem("data.eval_crop", f"{self.eval_crop} is not in (0, 1]")
         yield from less_than(0, self, "data", "val_seed", "workers", "cache_gb", "device_cache_gb")
         yield from less_than(1, self, "data", "shuffle_window", "repeats", "cache_px")
+        yield from less_than(2, self, "data", "folds")
         for name, view in self.views.enabled().items():
             yield from view.problems(f"data.views.{name}", view.size or self.image_size)
 

@@ -1,8 +1,9 @@
 """Which images a Run trains on, which of them keep their label, and what is held out.
 
-In this order: `data.images` thins out the images of `data.train_split`; `data.val_fraction` of what is left is held out, or the
-separate split `data.val_split` is; `data.labels` hides labels of the rest. Each draw ranks all images by one seeded permutation, or
-leaves them in the index's order, and takes the first of every class, so that with one seed a smaller subset lies within a larger one.
+In this order: one of `data.folds` leaves `data.train_split` to be the test set; `data.images` thins out what is left of it;
+`data.val_fraction` of the rest is held out, or the separate split `data.val_split` is; `data.labels` hides labels of what then remains.
+Each draw ranks all images by one seeded permutation, or leaves them in the index's order, and takes the first of every class, so that with
+one seed a smaller subset lies within a larger one.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def train_and_heldout(index: Index, data: Data, need_labels: bool, evaluated: bo
     """Split the images of an index as `data` says.
 
     Args:
-        run_seed: the Run's, which draws with `redraw` follow.
+        run_seed: the Run's, which draws with `redraw` follow, and which says which fold is the test set.
         need_labels: leave out training images without a label (a Run whose objectives all need one).
         evaluated: the test split must be there, with labels (a Run that classifies).
 
@@ -38,6 +39,9 @@ def train_and_heldout(index: Index, data: Data, need_labels: bool, evaluated: bo
         ConfigError: a split that is not there, more images per class than a class has, or nothing left to train on.
     """
     images = _where(index, data.train_split, "data.train_split")
+    fold = None if data.folds is None else _fold(index, images, data.folds, run_seed)
+    if fold is not None:
+        images = images[~_among(fold, index)[images]]
     if data.images is not None:
         images = take(index, images, data.images, "data.images", run_seed)
     val = _validation(index, images, data)
@@ -52,7 +56,7 @@ def train_and_heldout(index: Index, data: Data, need_labels: bool, evaluated: bo
         train = train[labels[train] >= 0]
     if not len(train):
         raise ConfigError(f"no {'labelled ' * need_labels}images of {data.train_split} are left to train on", "data.train_split")
-    test = _test(index, data, images, evaluated)
+    test = _test(index, data, images, evaluated) if fold is None else fold
     if data.val_split is not None and _among(val, index)[np.concatenate([images, test])].any():
         raise ConfigError(f"{data.val_split} shares images with data.train_split or data.test_split", "data.val_split")
     return Split(train, labels, val, test)
@@ -71,7 +75,7 @@ def take(index: Index, positions: np.ndarray, subset: Subset, field: str, run_se
     order = _shuffled(len(index), seed, field, positions)
     labels = index.label[order]
     if subset.per_class is not None:
-        _check_per_class(index, labels, subset.per_class, field)
+        _check_per_class(index, labels, subset.per_class, f"{field}.per_class")
         counts = np.full(len(index.classes) + 1, subset.per_class)
         counts[UNLABELLED] = len(order)
         return np.sort(_first(order, labels, counts))
@@ -86,6 +90,15 @@ def _where(index: Index, splits: str, field: str) -> np.ndarray:
         return index.where(splits)
     except ConfigError as error:
         raise ConfigError(str(error), field) from None
+
+
+def _fold(index: Index, images: np.ndarray, folds: int, run_seed: int) -> np.ndarray:
+    """The part of the labelled ``images`` that a seed tests on: as large in all folds as whole images allow, of every class and in all."""
+    labelled = images[index.label[images] != UNLABELLED]
+    _check_per_class(index, index.label[labelled], folds, "data.folds")
+    order = _shuffled(len(index), run_seed // folds, "data.folds", labelled)
+    by_label = order[np.argsort(index.label[order], kind="stable")]
+    return np.sort(by_label[run_seed % folds :: folds])
 
 
 def _validation(index: Index, images: np.ndarray, data: Data) -> np.ndarray:
@@ -157,4 +170,4 @@ def _check_per_class(index: Index, labels: np.ndarray, per_class: int, field: st
     counts = np.bincount(labels[labels >= 0], minlength=len(index.classes))
     if short := [f"{name} ({count})" for name, count in zip(index.classes, counts, strict=True) if count < per_class]:
         more = f" and {len(short) - 5} more" if len(short) > 5 else ""
-        raise ConfigError(f"{per_class} is more than these classes have: {', '.join(short[:5])}{more}", f"{field}.per_class")
+        raise ConfigError(f"{per_class} is more than these classes have: {', '.join(short[:5])}{more}", field)

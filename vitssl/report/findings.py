@@ -156,9 +156,12 @@ def _unselected(grid: Grid) -> str:
 
 
 def _one_draw(grid: Grid) -> str:
-    """That all seeds train on one draw of few images or labels, so that a spread over them is of the training alone."""
+    """That all seeds train on one draw of few images or labels, so that a spread over them is of the training alone; or on which folds."""
     runs = [run.run for run in grid.sweep.runs.values() if run.run]
     seeds = {seed for cell in grid.sweep.cells if (seed := cell.axes.get(SEED)) is not None}
+    if grid.folds:
+        tested = {run["seed"] % grid.folds for run in runs}
+        return f"Cross-validation: each seed trains on all folds but the one that it is tested on, {len(tested)} of {grid.folds} so far."
     for name in ("labels", "images"):
         subsets = [subset for run in runs if (subset := run["data"][name]) is not None]
         fewer = [subset for subset in subsets if subset["seed"] is not None and subset["fraction"] != 1]

@@ -127,6 +127,11 @@ class Grid:
         """Does the column axis set hyper-parameters? Arms are compared in each column, and columns are not."""
         return self.axis is not None and self.axis not in self.of_equal_cost and sets_hyperparameters(self.sweep, self.axis)
 
+    @cached_property
+    def folds(self) -> int | None:
+        """The least number of parts of which a seed tests on one; None where the test images are those of a split."""
+        return min((folds for run in self.sweep.runs.values() if run.run and (folds := run.run["data"]["folds"])), default=None)
+
     @property
     def metric(self) -> tuple[str, str]:
         """The evaluator that the sweep's accuracies are of, and its metric's key."""
@@ -265,8 +270,9 @@ class Grid:
 
     def _gap(self, one: Row, other: Row, columns: tuple[Any, Any], measured: Reading) -> Difference | None:
         scores = [self.scores(row, at, *measured) for row, at in zip((one, other), columns, strict=True)]
-        gap, common = difference(*scores), scores[0].keys() & scores[1].keys()
-        if gap is None:
+        overlap = 1 / (self.folds - 1) if self.folds else 0.0
+        gap, common = difference(*scores, overlap), scores[0].keys() & scores[1].keys()
+        if gap is None or self.folds:  # each seed has test images of its own, whose draw the interval over folds covers
             return gap
         files = [self._predictions(row, at, common, measured) for row, at in zip((one, other), columns, strict=True)]
         found = None if files[0] == files[1] else of_images(*files, measured[1])  # equal runs stand in several rows

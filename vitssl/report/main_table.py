@@ -273,11 +273,11 @@ def _row_of(grid: Grid, name: str) -> str:
 def tested(grid: Grid) -> str:
     """On how many images of which set, where it is one."""
     runs = [cell.last for row in grid.rows for cell in row.done if "data" in cell.last.job]
-    sets = {(run.job["data"]["name"], run.job["data"]["test_images"]) for run in runs}
+    sets = {(run.job["data"]["name"], 0 if grid.folds else run.job["data"]["test_images"]) for run in runs}
     if len(sets) != 1 or grid.metric[0] != "test":
         return ""
     name, count = sets.pop()
-    return f" on the {counted(count, 'test image')} of {name}"
+    return f" on the {counted(count, 'test image')} of {name}" if count else f" on {grid.folds} folds of {name}, of which a seed has one,"
 
 
 def title(grid: Grid) -> str:

@@ -51,6 +51,7 @@ class Difference:
         error: standard error over seeds; 0 where they all give the same.
         freedom: degrees of freedom of its Student's t.
         of_images: what the interval covers of the test images, too.
+        overlap: test images / training images of a fold, where seeds are tested on folds: what they train on is nearly the same.
     """
 
     mean: float
@@ -59,6 +60,7 @@ class Difference:
     error: float = 0.0
     freedom: float = 1.0
     of_images: OfImages | None = None
+    overlap: float = 0.0
 
     def over_images(self, found: OfImages) -> Difference:
         """With an interval that covers another draw of test images too, which all seeds share: the squares of half widths add up.
@@ -126,7 +128,7 @@ class Difference:
     def seeds_needed(self) -> int | None:
         """The fewest that would tell the two apart, if mean and spread stay as they are; None where MOST would not."""
         for n in range(LEAST, MOST + 1):
-            share = sqrt(self.seeds / n)
+            share = sqrt((1 / n + self.overlap) / (1 / self.seeds + self.overlap))
             found = self.of_images and self.of_images.of_many(share)
             freedom = self.freedom * (n - 1) / (self.seeds - 1)
             if not replace(self, seeds=n, error=self.error * share, freedom=freedom, of_images=found).open:
@@ -153,41 +155,47 @@ def std(values: list[float]) -> float | None:
     return stdev(values) if len(values) > 1 else None
 
 
-def difference(arm: dict[object, float], baseline: dict[object, float]) -> Difference | None:
+def difference(arm: dict[object, float], baseline: dict[object, float], overlap: float = 0.0) -> Difference | None:
     """Arm minus baseline, both by seed.
 
     Paired over the seeds that both have, if there are any: a seed draws images and labels too. Otherwise Welch's two-sample interval.
     None when either is empty.
+
+    Args:
+        overlap: test images / training images of a fold, which is added to 1 / seeds in the variance of the mean (C. Nadeau and Y. Bengio,
+            Machine Learning, 2003).
     """
     if not arm or not baseline:
         return None
     if common := [seed for seed in arm if seed in baseline]:
-        return _paired([arm[seed] - baseline[seed] for seed in common], "" if len(common) == len(arm) == len(baseline) else " of both")
-    return _unpaired(list(arm.values()), list(baseline.values()))
+        both = "" if len(common) == len(arm) == len(baseline) else " of both"
+        return _paired([arm[seed] - baseline[seed] for seed in common], both, overlap)
+    return _unpaired(list(arm.values()), list(baseline.values()), overlap)
 
 
-def _paired(differences: list[float], whose: str) -> Difference:
+def _paired(differences: list[float], whose: str, overlap: float) -> Difference:
     centre, n = mean(differences), len(differences)
     if n == 1:
         return Difference(centre, f"one seed{whose}", n)
     how = f"Student's t, paired over {n} seeds{whose}" if n >= LEAST else f"{n} seeds{whose} are too few for an interval"
-    return _spread(centre, how, n, stdev(differences) / sqrt(n), n - 1)
+    return _spread(centre, how, n, stdev(differences) * sqrt(1 / n + overlap), n - 1, overlap)
 
 
-def _unpaired(a: list[float], b: list[float]) -> Difference:
+def _unpaired(a: list[float], b: list[float], overlap: float) -> Difference:
     centre, n = mean(a) - mean(b), min(len(a), len(b))
     if n == 1:
         return Difference(centre, "one seed in an arm", n)
-    parts = [variance(a) / len(a), variance(b) / len(b)]
+    parts = [variance(x) * (1 / len(x) + overlap) for x in (a, b)]
     spread = sum(parts)
     # Welch-Satterthwaite; without any spread the degrees of freedom do not matter
     freedom = spread**2 / sum(p**2 / (len(x) - 1) for p, x in zip(parts, (a, b), strict=True)) if spread else 1.0
     how = f"Welch's t over {len(a)} and {len(b)} seeds" if n >= LEAST else f"{n} seeds in an arm are too few for an interval"
-    return _spread(centre, how, n, sqrt(spread), freedom)
+    return _spread(centre, how, n, sqrt(spread), freedom, overlap)
 
 
-def _spread(centre: float, how: str, seeds: int, error: float, freedom: float) -> Difference:
+def _spread(centre: float, how: str, seeds: int, error: float, freedom: float, overlap: float) -> Difference:
     """Without what is left of equal figures that were computed in another order."""
     if error < NOTHING:
         return Difference(0.0 if abs(centre) < NOTHING else centre, how, seeds)
-    return Difference(centre, how, seeds, error, freedom)
+    how += ", wider for folds that share training images" if overlap and seeds >= LEAST else ""
+    return Difference(centre, how, seeds, error, freedom, overlap=overlap)

@@ -89,10 +89,11 @@ def _images(grid: Grid, column: Any) -> str:
 
 
 def redrawn(grid: Grid) -> bool:
-    """Does each of several seeds draw labels, or images, of its own?"""
+    """Does each of several seeds draw labels, or images, of its own, or train on other folds?"""
     cells = grid.sweep.cells
     subsets = [run.run["data"][name] for cell in cells for _, run in cell.stages if run.run for name in ("labels", "images")]
-    return len({cell.axes.get("seed") for cell in cells}) > 1 and any(subset and subset.get("redraw") for subset in subsets)
+    drawn = bool(grid.folds) or any(subset and subset.get("redraw") for subset in subsets)
+    return len({cell.axes.get("seed") for cell in cells}) > 1 and drawn
 
 
 def _several(arms: list[str]) -> str:
