@@ -164,6 +164,7 @@ def _check(spec: Spec, cell: Cell) -> None:
             if stage.run.optim.batch_size % world:
                 over = f"resources.nodes x gpus_per_node = {world} processes"
                 raise ConfigError(f"{stage.run.optim.batch_size} is global and cannot be split evenly over {over}", "optim.batch_size")
+            config.slices(stage.run, world)
             earlier = {each.name: each.run for each in cell.stages[:i]}
             stage.pointers = _pointers(stage.run, list(earlier))
             for pointer, parent in stage.pointers.items():

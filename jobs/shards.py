@@ -191,8 +191,12 @@ def num_images(run: Run) -> int:
 
 def images_trained(run: Run) -> int:
     """How many images a Run trains on, over all epochs: its last batch is a whole one."""
+    return _steps(run) * run.optim.batch_size
+
+
+def _steps(run: Run) -> int:
     steps = math.ceil(round(run.loop.epochs * num_images(run) / run.optim.batch_size, 6))
-    return min(steps, run.loop.max_steps or steps) * run.optim.batch_size
+    return min(steps, run.loop.max_steps or steps)
 
 
 def images_evaluated(run: Run) -> float:
@@ -201,7 +205,7 @@ def images_evaluated(run: Run) -> float:
         return 0.0
     counts = image_counts(run)
     epochs = min(run.loop.epochs, images_trained(run) / counts["train_images"])  # the last batch may begin one more
-    times = math.ceil(epochs / run.loop.eval_every) if run.loop.eval_every else 1
+    times = min(_steps(run), math.ceil(epochs / run.loop.eval_every)) if run.loop.eval_every else 1  # a step may end several epochs
     return times * (counts["val_images"] + counts["test_images"] * (1 if run.loop.ema_decay is None else 2))
 
 

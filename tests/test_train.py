@@ -16,6 +16,7 @@ import vitssl
 from tests.objectives.conftest import declared
 from tests.ranks import run_ranks, start_programs, start_ranks
 from vitssl import config, train
+from vitssl.config import ConfigError
 from vitssl.config.evals import ClassificationConfig
 from vitssl.files import read_events
 from vitssl.finished import evaluate_folder
@@ -211,12 +212,30 @@ def test_negatives_statistics_and_centres_are_the_global_batchs(folder, name):
     assert not [k for k in expected if "num_batches" not in k and not torch.allclose(got[k], expected[k], rtol=1e-4, atol=atol[k])]
 
 
-@pytest.mark.parametrize(("batch", "micro", "parts"), [(32, None, 1), (32, 32, 1), (32, 10, 4), (30, 8, 5), (7, 3, 7)])
+@pytest.mark.parametrize(("batch", "micro", "parts"), [(32, None, 1), (32, 32, 1), (32, 10, 4), (30, 8, 5), (7, 1, 7)])
 def test_slices_are_equal_and_no_larger_than_asked(make_run, batch, micro, parts):
-    from vitssl.train_state import _accumulation
-
     run = make_run(CLASSIFY, {"optim.batch_size": batch, "loop.micro_batch_size": micro})
-    assert _accumulation(run) == parts
+    assert config.slices(run, 1) == parts
+    assert config.slices(make_run(CLASSIFY, {"optim.batch_size": 3 * batch, "loop.micro_batch_size": micro}), 3) == parts
+
+
+def test_a_batch_that_only_tiny_slices_divide_is_refused(make_run):
+    run = make_run(CLASSIFY, {"optim.batch_size": 254, "loop.micro_batch_size": 64})
+    with pytest.raises(ConfigError, match=r"micro_batch_size: 64: the 127 images .* into 127 equal slices of 1; optim.batch_size=256 fits"):
+        config.slices(run, 2)
+    mixed = make_run(CLASSIFY, {"optim.batch_size": 8, "loop.micro_batch_size": 1, "data.views.main.mixup_alpha": 0.8})
+    with pytest.raises(ConfigError, match=r"loop\.micro_batch_size: mixup and cutmix need another image in each forward pass"):
+        config.slices(mixed, 2)
+
+
+def test_evaluations_come_when_a_step_ends_several_epochs(folder):
+    """30 images in batches of 64: the steps end epochs 2, 4, 6, 8, 10, 12, 14 and 15."""
+    loop = {"epochs": 15, "eval_every": 5, "keep_every": 3, "warmup_epochs": 1}
+    run = folder("run", CLASSIFY, {"data.images": {"per_class": 3}, "optim.batch_size": 64, "loop": loop})
+    assert train.main([str(run)]) == 0
+    evaluated = [event["step"] for event in read_events(run / "metrics.jsonl") if event["event"] == "eval"]
+    assert evaluated == [3, 5, 8]
+    assert [path.name for path in sorted(run.glob("epoch-*.pt"))] == [f"epoch-{epoch:04d}.pt" for epoch in (4, 6, 10, 12, 15)]
 
 
 def test_a_diverging_run_says_so_and_keeps_its_states(folder, capsys):

@@ -42,7 +42,7 @@ class TrainState:
             reason = f"{run.data.shards} is not what this run was made for (data.sha256); build it again or make a new run"
             raise ConfigError(reason, "data.shards")
         self.split = train_and_heldout(self.index, run.data, config.needs_labels(run), config.classifies(run), run.seed)
-        self.accumulate = _accumulation(run)
+        self.accumulate = config.slices(run, dist.world_size())
         self.mean, self.std = config.statistics(run.data, self.index.mean, self.index.std)
         self.loader = TrainLoader(
             self.index, self.split, run.data, seed=run.seed, batch_size=run.optim.batch_size,
@@ -83,15 +83,13 @@ class TrainState:
         return self._epochs_at(self.progress.step)
 
     @property
-    def epoch_ended(self) -> bool:
-        """Did the newest step train on the last image of an epoch?"""
-        return self.epochs_done > self._epochs_at(self.progress.step - 1)
-
-    @property
     def epoch_kept(self) -> bool:
         """Did the newest step end an epoch whose checkpoint stays (``loop.keep_every``)?"""
-        every = self.run.loop.keep_every
-        return bool(every) and self.epoch_ended and self.epochs_done % every == 0
+        return self._ended(self.run.loop.keep_every)
+
+    def _ended(self, every: int) -> bool:
+        """Did the newest step train on the last image of so many epochs, or of a multiple? It may end several at once; 0 is never."""
+        return every > 0 and self.epochs_done // every > self._epochs_at(self.progress.step - 1) // every
 
     def _epochs_at(self, step: int) -> int:
         return min(int(step / self.loader.steps_per_epoch + 1e-9), self.run.loop.epochs)
@@ -101,7 +99,7 @@ class TrainState:
         if self.progress.step == self.total_steps:
             return self.evals
         every = {name: self.run.loop.eval_every if cfg.every is None else cfg.every for name, cfg in self.evals.items()}
-        return {name: self.evals[name] for name, n in every.items() if n and self.epoch_ended and self.epochs_done % n == 0}
+        return {name: self.evals[name] for name, n in every.items() if self._ended(n)}
 
     @property
     def data_facts(self) -> dict[str, Any]:
@@ -121,13 +119,6 @@ def set_numerics(run: Run) -> None:
     # torch's newer fp32_precision flags make these and, in some versions, its compiler fail when they are read
     torch.set_float32_matmul_precision("high" if run.loop.precision == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = run.loop.precision == "tf32"
-
-
-def _accumulation(run: Run) -> int:
-    """Equal slices per rank and step: the fewest that are no larger than ``loop.micro_batch_size``."""
-    per_rank = max(1, run.optim.batch_size // dist.world_size())
-    largest = run.loop.micro_batch_size or per_rank
-    return next(parts for parts in range(1, per_rank + 1) if per_rank % parts == 0 and per_rank // parts <= largest)
 
 
 def start(train_state: TrainState) -> nn.Module:
@@ -161,7 +152,7 @@ def compiled(network: nn.Module, run: Run) -> nn.Module:
     for variable, name in (("TORCHINDUCTOR_CACHE_DIR", "torchinductor"), ("TRITON_CACHE_DIR", "triton")):
         if variable not in os.environ:
             os.environ[variable] = str(private_folder(run.data) / name)
-    alone = dist.world_size() == 1 and _accumulation(run) == 1
+    alone = dist.world_size() == 1 and config.slices(run, dist.world_size()) == 1
     mode = "reduce-overhead" if alone and dist.device(run.loop.device).type == "cuda" else None
     return torch.compile(network, mode=mode, dynamic=False)  # every step has the same shapes
 

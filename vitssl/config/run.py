@@ -185,6 +185,25 @@ def check(run: Run, where: str = "", to_train: bool = True) -> None:
         raise ConfigError(problem.reason, problem.field, where)
 
 
+def slices(run: Run, processes: int) -> int:
+    """Equal slices of a process's part of the batch, of one forward pass each: the fewest no larger than ``loop.micro_batch_size``.
+
+    Raises:
+        ConfigError: they would be far smaller than that, or too small to mix images.
+    """
+    own = max(1, run.optim.batch_size // processes)
+    largest = run.loop.micro_batch_size or own
+    count = next(parts for parts in range(1, own + 1) if own % parts == 0 and own // parts <= largest)
+    size, field_name = own // count, "optim.batch_size" if largest >= own else "loop.micro_batch_size"
+    if count > 1 and 2 * size <= largest:
+        whole = max(1, round(own / largest)) * largest * processes
+        reason = f"the {own} images of a step and process only divide into {count} equal slices of {size}; optim.batch_size={whole} fits"
+        raise ConfigError(f"{largest}: {reason}", field_name)
+    if size == 1 and any(view.mixup_alpha or view.cutmix_alpha for view in active_views(run).values()):
+        raise ConfigError("mixup and cutmix need another image in each forward pass; raise it, or set their alphas to 0", field_name)
+    return count
+
+
 def inactive_fields(run: Run) -> dict[str, str]:
     """{dotted field that has no effect in this Run: what it belongs to}."""
     start = {} if run.init_from else dict.fromkeys(("init_weights", "init_objectives", "init_except"), "init_from")
