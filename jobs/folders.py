@@ -197,10 +197,11 @@ def _as_known(known: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 
 def architecture(run: Run) -> str:
     """A hash of what the work per image depends on: runs of one architecture have the same MACs and the same speed."""
-    views = {name: (view.count, view.size) for name, view in active_views(run).items()}
-    bare = unstarted(run)
+    views = {name: dataclasses.asdict(view) for name, view in active_views(run).items()}
+    bare, loop = unstarted(run), run.loop
     objectives = {name: dataclasses.asdict(objective) | {"weight": None} for name, objective in active(bare.objectives).items()}
-    parts = [run.data.image_size, views, dataclasses.asdict(bare.backbone), objectives, run.loop.precision]
+    at_once = [run.optim.batch_size, loop.micro_batch_size, loop.precision, loop.compile, loop.threads]
+    parts = [run.data.image_size, views, dataclasses.asdict(bare.backbone), objectives, at_once]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
