@@ -89,10 +89,11 @@ def tracker(folder: Path, run: Run, attempt: int) -> emissions.Tracker:
 
 
 def number(folder: Path) -> int:
-    """The attempt's number from 0; every rank sees the same number before the next record is written."""
-    this = _next(folder)
-    dist.barrier()
-    return this
+    """The attempt's number from 0: on all ranks the highest that one of them finds, since another node may see the newest record late.
+
+    None of them writes a record before all have looked.
+    """
+    return int(dist.all_max(torch.tensor([_next(folder)], dtype=torch.int32)))
 
 
 def _next(folder: Path) -> int:
