@@ -1,4 +1,4 @@
-"""Losses between the views of an image, in float32 for any precision of the step.
+"""Losses between the views of an image, in float32 also where the step is in bf16 (tf32 is of their matrix products too).
 
 Shapes: S rows of all ranks, V views of the student, G of the teacher.
 """
