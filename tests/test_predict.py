@@ -240,10 +240,13 @@ def seeds(tmp_path: Path) -> list[Path]:
     return folders
 
 
-def test_several_runs_give_the_mean_of_their_probabilities(seeds, photos, tmp_path, capsys) -> None:
+def test_several_runs_give_the_mean_of_their_probabilities(seeds, photos, tmp_path, monkeypatch, capsys) -> None:
+    """And every file is decoded once for all of them."""
     (photos / "a.JPG").write_text("damaged")
-    out = tmp_path / "out.csv"
+    out, decoded, decode = tmp_path / "out.csv", [], evaluate._decoded
+    monkeypatch.setattr(evaluate, "_decoded", lambda path: decoded.append(path) or decode(path))
     assert cli.main(["predict", *map(str, seeds), str(photos), "--csv", str(out)]) == 2
+    assert len(decoded) == len(set(decoded)) == 5
     errors = capsys.readouterr().err.splitlines()
     assert len(errors) == 1 and errors[0].startswith(f"error: {photos / 'a.JPG'}: cannot be decoded")
     rows, file = {Path(row["path"]).name: row for row in read(out)}, photos / "b.png"

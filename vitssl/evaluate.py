@@ -97,26 +97,16 @@ class Trained:
             raise ConfigError(f"predict: {NO_IMAGES}")
         return torch.stack(probabilities)
 
-    @torch.no_grad()
     def predict_each(self, images: Iterable[OneImage]) -> Iterator[Tensor | ConfigError]:
-        """The class probabilities (K,) of each image, on the CPU, or what is wrong with it.
+        """The class probabilities (K,) of each image, on the CPU, or what is wrong with it."""
+        for result in predict_each([self], images):
+            yield result if isinstance(result, ConfigError) else result[0]
 
-        A batch is read when its first image is asked for, and forgotten before the next one.
-        """
-        left = iter(images)
-        while batch := list(islice(left, EVALUATED_AT_ONCE)):
-            results: dict[int, Tensor | ConfigError] = {}
-            views: dict[int, Tensor] = {}
-            for i, image in enumerate(batch):
-                try:
-                    views[i] = self.view(_raw(image, self.run.data.cache_px)).views["main"]
-                except ConfigError as error:
-                    results[i] = error
-            if views:
-                seen_BCSS = torch.cat(list(views.values()))
-                logits_BK = self.model.predict(Batch({"main": seen_BCSS}, {}, torch.zeros(len(views), dtype=torch.int64), 0.0))
-                results |= zip(views, logits_BK.float().softmax(-1).cpu(), strict=True)
-            yield from (results[i] for i in range(len(batch)))
+    @torch.no_grad()
+    def probabilities(self, seen_BCSS: Tensor) -> Tensor:
+        """Class probabilities (B, K), on the CPU, of images as evaluation sees them."""
+        logits_BK = self.model.predict(Batch({"main": seen_BCSS}, {}, torch.zeros(len(seen_BCSS), dtype=torch.int64), 0.0))
+        return logits_BK.float().softmax(-1).cpu()
 
     def check_predicts(self) -> None:
         """Refuse what has no classifier.
@@ -209,6 +199,27 @@ class Trained:
         if not images:
             raise ConfigError(f"features: {NO_IMAGES}")
         return (self.view(_raw(image, self.run.data.cache_px)) for image in images)
+
+
+def predict_each(runs: Sequence[Trained], images: Iterable[OneImage]) -> Iterator[Tensor | ConfigError]:
+    """The class probabilities (R, K) of each image by R runs, on the CPU, or what is wrong with it.
+
+    Every image is read once for all runs: a batch when its first image is asked for, and forgotten before the next one.
+    """
+    left = iter(images)
+    while batch := list(islice(left, EVALUATED_AT_ONCE)):
+        results: dict[int, Tensor | ConfigError] = {}
+        views: dict[int, list[Tensor]] = {}  # by image, of each run
+        for i, image in enumerate(batch):
+            try:
+                raws = {cache_px: _raw(image, cache_px) for cache_px in {run.run.data.cache_px for run in runs}}
+                views[i] = [run.view(raws[run.run.data.cache_px]).views["main"] for run in runs]
+            except ConfigError as error:
+                results[i] = error
+        if views:
+            of_runs = [run.probabilities(torch.cat(seen)) for run, seen in zip(runs, zip(*views.values(), strict=True), strict=True)]
+            results |= zip(views, torch.stack(of_runs, 1), strict=True)
+        yield from (results[i] for i in range(len(batch)))
 
 
 def _checkpoint(folder: Path, name: str) -> Path:

@@ -13,12 +13,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.progress import track
 from torch import Tensor
 
 from vitssl.config import ConfigError, Run, checkpoints, dotted, load
-from vitssl.evaluate import Trained
+from vitssl.evaluate import Trained, predict_each
 from vitssl.paths import check_out
 from vitssl.terminal import console
 from vitssl.words import as_cell, counted, few, one_line
@@ -89,10 +88,8 @@ def predict(runs: Sequence[Trained], files: Sequence[Path], out: Path | None = N
 
 def _means(runs: Sequence[Trained], files: Sequence[Path]) -> Iterator[Tensor | ConfigError]:
     """The mean of the runs' class probabilities (K,) of each image, or what is wrong with it."""
-    for results in zip(*(run.predict_each(files) for run in runs), strict=True):
-        probabilities = [result for result in results if isinstance(result, Tensor)]
-        wrong = next((result for result in results if isinstance(result, ConfigError)), None)
-        yield wrong or torch.stack(probabilities).mean(0)
+    for result in predict_each(runs, files):
+        yield result if isinstance(result, ConfigError) else result.mean(0)
 
 
 def _shown(results: Iterable, total: int, show: bool) -> Iterable:
