@@ -25,6 +25,7 @@ from jobs.overrides import CLI
 from jobs.sweep import Spec, resources
 from vitssl import config
 from vitssl.config import ConfigError, Run, assign, check_fits, checkpoints, identity, merge, unknown
+from vitssl.config.evals import FeaturesConfig, evals_of
 from vitssl.config.sweep import Resources
 from vitssl.config.weights import IMPORT, RELEASED
 from vitssl.files import runs_that_begin
@@ -219,6 +220,8 @@ def link(spec: Spec, planned: list[Cell], folder: Path, fingerprint: Callable[[R
         for stage in cell.stages:
             job = _job(spec, cell, stage, done, folder, existing, fingerprint)
             done[stage.name] = jobs.setdefault(job.identity, job)
+            with stage.error_location():
+                _check_shared_labels(job.run, done[stage.name].run)
         result.append((cell, list(done.values())))
     return Graph(list(jobs.values()), result)
 
@@ -243,6 +246,14 @@ def _job(spec: Spec, cell: Cell, stage: Stage, done: dict[str, Job], sweep: Path
     if (folder / "done.json").exists():
         resources = only_evaluated(resources)
     return Job(key, run, folder, cell.arm, stage.name, axes, resources, parents)
+
+
+def _check_shared_labels(run: Run, shared: Run) -> None:
+    """Runs whose training reads no labels are one; what evaluates their features would learn from those of one of them."""
+    learners = [name for name, cfg in evals_of(run).items() if isinstance(cfg, FeaturesConfig)]
+    if learners and run.data.labels != shared.data.labels:
+        reason = "it learns from the labels that data.labels leaves, and this run reads none, so that it is one for several of these"
+        raise ConfigError(f"{reason}; set it in the stages that start from it", f"evals.{learners[0]}")
 
 
 def only_evaluated(resources: Resources) -> Resources:

@@ -36,6 +36,7 @@ def notes(spec: Spec, made: Sequence[Cell]) -> list[str]:
         *kept_patches(made),
         *_own_values(spec),
         *_draws(spec, made),
+        *_other_data(spec),
         *_untested_folds(made),
         *_started(spec, made),
         *_beside(spec, made),
@@ -93,6 +94,19 @@ def _draws(spec: Spec, made: Sequence[Cell]) -> Iterator[str]:
         if all(subset is None or subset.redraw for subset in subsets):
             continue
         yield f"axes.{axis} compares draws as it does settings; {field}.redraw=true draws others with each seed, and averages over them"
+
+
+def _other_data(spec: Spec) -> Iterator[str]:
+    """Axes over the images or labels of a stage that some arms have not: these are compared with other data."""
+    for axis, values in spec.axes.items():
+        stages = {s.stage if s.field.startswith("data.") else None for chosen in values.values() for s in chosen}
+        missed = [arm for arm, recipe in spec.arms.items() if recipe.stages and not stages & {None, *recipe.stages}]
+        if stages and None not in stages and len(values) > 1 and 0 < len(missed) < len(spec.arms):
+            keep = (
+                f"{listed(missed)}, without {listed(map(str, stages))}, {'has' if len(missed) == 1 else 'have'} the same data at each value"
+            )
+            field = axis.partition(".")[2]
+            yield f"axes.{axis} does not reach all arms: {keep}; axes.{field} sets it in all stages that read it"
 
 
 def _untested_folds(made: Sequence[Cell]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vitssl.config import ConfigError, Run, active, dotted, fill, nested, read_value, unknown
+from vitssl.config import ConfigError, Run, active, dotted, fill, nested, read_value, reads_labels, unknown
 from vitssl.config.base import closest
 from vitssl.config.suggestions import not_a_field
 from vitssl.words import listed
@@ -64,8 +64,10 @@ class Setting(NamedTuple):
         return rest[0] if head == "objectives" and len(rest) > 1 else None
 
     def applies_to(self, stage: str, run: Run) -> bool:
-        """Does it set a field of this stage's Run?"""
-        return self.stage in (None, stage) and (self.objective is None or self.objective in active(run.objectives))
+        """Does it set a field that this stage's Run reads?"""
+        if self.stage not in (None, stage) or (self.objective is not None and self.objective not in active(run.objectives)):
+            return False
+        return reads_labels(run) or not all(name.startswith("data.labels") for name in self.leaves)
 
     def check(self, stages: Collection[str], where: str) -> None:
         """Raises a ConfigError where there is no such stage or field, or the value is of another type."""

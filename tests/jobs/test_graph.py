@@ -257,3 +257,19 @@ def test_a_run_to_start_from_is_named_by_the_beginning_of_its_name(expand, place
     assert Path(child.run.init_from).name == "first-s", "whole words only"
     with pytest.raises(ConfigError, match=r"init_from: earlier/first begins the names of 2 runs; name one, such as earlier/first-s0-aaaa"):
         expand(*words, "init_from=earlier/first")
+
+
+def test_pretraining_that_reads_no_labels_is_one_however_many_are_hidden(expand) -> None:
+    words = ["arms=[scratch,chain_short]", "axes.seed=[0]", "axes.data=[plain]", "axes.data.labels.per_class=[5,10]", "optim.batch_size=4"]
+    graph = expand(*words)
+    assert Counter((job.arm, job.stage) for job in graph.jobs) == {
+        ("scratch", "train"): 2,
+        ("chain_short", "pretrain"): 1,
+        ("chain_short", "finetune"): 2,
+    }
+    assert "per_class" not in next(job.name for job in graph.jobs if job.stage == "pretrain")
+    finetuned = [job for job in graph.jobs if job.stage == "finetune"]
+    assert {job.run.data.labels.per_class for job in finetuned} == {5, 10} and len({job.run.init_from for job in finetuned}) == 1
+    with pytest.raises(ConfigError, match=r"evals\.knn: it learns from the labels that data\.labels leaves, and this run reads none"):
+        expand(*words, "evals={knn: {type: knn, k: 1}}")
+    expand(*words, "finetune.evals={knn: {type: knn, k: 1}}")

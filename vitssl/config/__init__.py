@@ -40,6 +40,7 @@ from vitssl.config.run import (
     classifies,
     lacks,
     needs_labels,
+    reads_labels,
     refuse_inactive_fields,
     scaled_lr,
     slices,

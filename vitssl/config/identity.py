@@ -15,7 +15,7 @@ from typing import Any
 from vitssl.config.backbones import module
 from vitssl.config.data import view_px
 from vitssl.config.objectives import active
-from vitssl.config.run import Run, active_views, inactive_fields
+from vitssl.config.run import Run, active_views, inactive_fields, reads_labels
 
 SCHEMA = 1  # to be raised when a default changes, as what differs from the defaults then says something else
 
@@ -24,6 +24,7 @@ def identity(run: Run) -> str:
     """Hash (12 hex digits) of the fields that define the result; those that have no effect in this Run do not."""
     left_out = {*inactive_fields(run), *(() if _interpolates(run) else ("backbone.interpolate_antialias",))}
     left_out |= {f"objectives.{name}.{field}" for name, objective in active(run.objectives).items() for field in objective.written_out()}
+    left_out |= set() if reads_labels(run) else {"data.labels"}
     content = {"schema": SCHEMA, "run": _differing(run, Run(), left_out)}
     if run.uncorrected and (affected := [name for name, applies in _corrections(run).items() if applies]):
         content["before"] = affected

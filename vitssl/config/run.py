@@ -143,6 +143,11 @@ def needs_labels(run: Run) -> bool:
     return all(objective.needs_labels for objective in active(run.objectives).values())
 
 
+def reads_labels(run: Run) -> bool:
+    """Does its training? What hides some of them changes nothing where it does not."""
+    return any(objective.needs_labels for objective in active(run.objectives).values())
+
+
 def scaled_lr(optim: Optim, lr: float) -> float:
     """``lr`` under the rule for the global batch size.
 
