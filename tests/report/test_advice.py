@@ -50,6 +50,26 @@ def test_an_arm_that_is_clearly_worse_is_not_among_those_that_are_level(grid):
     assert said.startswith("3 seeds cannot tell ssat and scratch apart in top-1;")
 
 
+def test_an_arm_that_spreads_too_widely_is_not_as_good_as_one_that_is_worse(grid):
+    """Of a mean of 72 beside 78.5 and 77, of which the second is told from the first."""
+    top1 = {"scratch": lambda at: (60.0, 78.0, 78.0)[at["seed"]], "sslft": lambda at: 77.0 + 0.1 * at["seed"]}
+    made = grid(top1 | {"ssat": lambda at: 78.5 + 0.1 * at["seed"]})
+    assert [made.label(row) for row in level(made, None)] == ["ssat"]
+    assert best(made, None).startswith("Perhaps the best arm by top-1 is ssat: 78.60 ± 0.10 % (3 seeds)")
+    said = recommendation(made, None)
+    assert said.startswith("For now take ssat, perhaps the best. Worse: sslft (")
+    assert said.endswith(" Undecided: scratch, of a lower mean, whose seeds spread too widely to tell.")
+
+
+def test_a_difference_over_other_seeds_than_the_means_beside_it_says_so(grid):
+    """One arm lacks a seed: means are of the two that all have, and ssat against scratch is of three."""
+    top1 = {"scratch": lambda at: 70.0 + at["seed"] % 2, "ssat": lambda at: 80.0 + at["seed"], "sslft": 60.0}
+    made = grid(top1, {"seed": [0, 1, 2, 3]}, make={("sslft", 3): {"status": "failed"}})
+    said = best(made, None)
+    assert "ssat: 81.00 ± 1.00 % (3 seeds that all arms have), +11.00 points against scratch (95 % interval" in said
+    assert "over the 4 seeds that both have)" in said
+
+
 def test_of_seeds_that_tell_arms_apart_no_more_are_asked_for(grid):
     made = grid({"scratch": lambda at: 60.0 + at["seed"] % 2, "ssat": lambda at: 82.0 - at["seed"]})
     assert best(made, None).startswith("The best arm by top-1 is ssat: 81.00 ± 1.00 % (3 seeds), +20.67 points against scratch (95 %")

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.report.test_evaluations import predictions
 from vitssl.report.collect import collect
 from vitssl.report.findings import sentences
 from vitssl.report.grid import lay_out
@@ -80,3 +81,27 @@ def test_labels_that_were_not_learned_are_told_from_chance(ending):
 def test_a_single_evaluation_is_said_to_leave_it_open(ending):
     once = [(100, (70.0, 71.0, 72.0))]
     assert sentence(ending(scratch=once, ssat=once)) == "Whether top-1 still rose is not known: runs evaluated it once."
+
+
+@pytest.mark.parametrize(
+    ("predicted", "metric", "said"),
+    [
+        ([0] * 7 + [1] * 3, "top1", "Top-1 is not told from naming the most frequent class always, 70.00 %: 70.00 (scratch)"),
+        ([0] * 7 + [1] * 3, "balanced_accuracy", "Balanced accuracy is not told from chance, 50.00 %: 49.00 (scratch)"),
+        ([0, 1] * 5, "auc", "AUC is not told from chance, 50.00 %: 49.00 (scratch)"),
+        ([0, 1] * 5, "top1", ""),
+    ],
+)
+def test_what_is_no_better_than_chance_is_said(sweep, predicted, metric, said):
+    folder = sweep({"scratch": 70.0, "ssat": 95.0}, {"seed": [0, 1, 2]}, columns=None, metric=metric)
+    for path in folder.glob("*-train-*"):
+        predictions(path, predicted, predicted)
+        done = json.loads((path / "done.json").read_text())
+        worse = {"balanced_accuracy": 49.0, "auc": 49.0} if path.name.startswith("scratch") else {"balanced_accuracy": 90.0, "auc": 90.0}
+        done["test"] |= worse
+        job = json.loads((path / "job.json").read_text())
+        job["data"]["classes"] = 2
+        (path / "done.json").write_text(json.dumps(done))
+        (path / "job.json").write_text(json.dumps(job))
+    told = sentence(lay_out(collect(folder)))
+    assert told.startswith(said) if said else "is not told from" not in told

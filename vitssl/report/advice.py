@@ -8,7 +8,7 @@ from typing import Any
 
 from vitssl.report import tables
 from vitssl.report.across import dominating
-from vitssl.report.best import MOST_NAMED, article, fewest, level
+from vitssl.report.best import MOST_NAMED, article, fewest, level, undecided
 from vitssl.report.costs import UNEQUAL, begin, macs
 from vitssl.report.grid import SEED, Grid
 from vitssl.report.multiple import largest, settled
@@ -100,9 +100,10 @@ def _needed(grid: Grid, column: Any) -> str:
 
 
 def _decisive(grid: Grid, column: Any) -> tuple[Row, Row, Difference] | tuple[None, None, None]:
-    """The best mean, the cheapest arm that may be as good, or the next one where that is the best mean itself, and their difference."""
+    """The best mean, the cheapest arm that may be as good, or the next one where that is the best mean itself, and their difference; where
+    no arm may be, one that is undecided."""
     first, *others = level(grid, column) if grid.ranking(column) else [None]
-    if first is None or not others:
+    if first is None or not (others := others or undecided(grid, column)):
         return None, None, None
     costs = {id(row): macs(finished(row.columns[column])) or inf for row in (first, *others)}
     other = min(others, key=lambda row: min(costs[id(row)], costs[id(first)]))
@@ -131,7 +132,11 @@ def _worse(grid: Grid, column: Any, shares: dict[int, float]) -> str:
     parted: dict[bool, list[tuple[Row, Row, Difference]]] = {True: [], False: []}
     for row, than, gap in gaps:
         parted[settled(grid, column, (row, than))].append((row, than, gap))
-    return _named("Worse", grid, column, parted[True], shares) + _named("Perhaps worse", grid, column, parted[False], shares)
+    worse = _named("Worse", grid, column, parted[True], shares) + _named("Perhaps worse", grid, column, parted[False], shares)
+    if not (rest := undecided(grid, column)):
+        return worse
+    which = listed(map(grid.label, rest)) if len(rest) <= MOST_NAMED else f"{len(rest)} arms"
+    return f"{worse} Undecided: {which}, of a lower mean, whose seeds spread too widely to tell."
 
 
 def _named(how: str, grid: Grid, column: Any, gaps: list[tuple[Row, Row, Difference]], shares: dict[int, float]) -> str:

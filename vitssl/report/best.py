@@ -86,11 +86,20 @@ def fewest(grid: Grid, rows: list[Row], column: Any) -> int:
 
 
 def level(grid: Grid, column: Any) -> list[Row]:
-    """The row of the best mean, and those that are not told from it; but for those that are told from another of these."""
-    first, *others = grid.ranking(column)
-    near = [first, *(row for row in others if _open(grid, first, row, column))]
-    # a row is after those of better means
-    return [row for i, row in enumerate(near) if all(_open(grid, better, row, column) for better in near[:i])]
+    """The row of the best mean, and the next ones as long as none is told from one before it: what spreads so widely that it is told from
+    none is not as good as these where its mean is below that of one which is worse."""
+    near: list[Row] = []
+    for row in grid.ranking(column):
+        if not all(_open(grid, better, row, column) for better in near):
+            break
+        near.append(row)
+    return near
+
+
+def undecided(grid: Grid, column: Any) -> list[Row]:
+    """The rows behind those that are told from none of them either."""
+    near = level(grid, column)
+    return [row for row in grid.ranking(column)[len(near) :] if all(_open(grid, better, row, column) for better in near)]
 
 
 def _open(grid: Grid, one: Row, other: Row, column: Any) -> bool:
@@ -111,8 +120,10 @@ def _versus(grid: Grid, ranked: list[Row], column: Any) -> str:
     gap = grid.gap(ranked[0], base, column) if base else None
     if base is None or gap is None:
         return ""
-    told = f" ({interval(gap)})" if gap.seeds >= LEAST or gap.constant else ""  # that seeds are too few for one is said before
-    return f", {signed(gap.mean)}{grid.points} against {grid.label(base)}{told}"
+    told = [interval(gap)] if gap.seeds >= LEAST or gap.constant else []  # that seeds are too few for one is said before
+    told += [f"over the {gap.seeds} seeds that both have"] if gap.seeds != len(grid.compared(ranked[0], column)) else []
+    shown = f" ({', '.join(told)})" if told else ""
+    return f", {signed(gap.mean)}{grid.points} against {grid.label(base)}{shown}"
 
 
 def interval(gap: Difference) -> str:

@@ -63,10 +63,10 @@ def leads(grid: Grid) -> dict[str, str]:
 
 
 def story(grid: Grid) -> list[str]:
-    """What a newcomer reads first, in five paragraphs: how many labels there are, which arm came out best, which to take, what would decide
-    what is open, and what images without a label gave. The rest is for the report."""
+    """What a newcomer reads first, in six paragraphs: how many labels there are, which arm came out best, what speaks against it, which to
+    take, what would decide what is open, and what images without a label gave. The rest is for the report."""
     said = _shortened(grid)
-    order = ("images", "across", "best", "draw", "recommended", "next", "why")
+    order = ("images", "across", "best", "draw", "unfinished", "recommended", "next", "why")
     return [line for subject in order for line in said[subject]]
 
 

@@ -1,12 +1,15 @@
-"""Whether training ended too early for arms to be compared: accuracy that still rose, and labelled images that were not learned."""
+"""Whether training ended too early for arms to be compared: accuracy at chance, or that still rose; images that were not learned."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from math import log
 from statistics import mean
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from vitssl.report import kept
 from vitssl.report.collect import Cell
 from vitssl.report.grid import Grid
 from vitssl.report.rows import Row, finished
@@ -25,6 +28,11 @@ def sentence(grid: Grid) -> str:
     losses = unlearned(grid)
     rises = _models(grid, _rise, lambda found: found[0] >= LEAST) if grid.measured.unit == "%" else {}
     said = []
+    if level := _models(grid, _not_above, bool):
+        chance = " or ".join(dict.fromkeys(f"{found.chance:.2f}" for found in level.values()))
+        which = _listed(level, lambda found: f"{found.mean:.2f}")
+        what = "naming the most frequent class always" if grid.metric[1] == "top1" else "chance"
+        said.append(f"{grid.measured.name} is not told from {what}, {chance} %: {which}")
     if losses:
         chance = " or ".join(dict.fromkeys(f"{loss:.2f}" for _, loss in losses.values()))
         which = _listed(losses, lambda found: f"{found[0]:.2f}")
@@ -58,6 +66,36 @@ def _listed(found: dict[str, Any], shown: Callable[[Any], str]) -> str:
     if len(found) > MOST_NAMED:
         return f"{shown(max(found.values()))} at most ({counted(len(found), 'model')})"
     return listed(f"{shown(value)} ({label})" for label, value in found.items())
+
+
+class Level(NamedTuple):
+    mean: float
+    chance: float
+
+
+def _not_above(grid: Grid, row: Row, column: Any) -> Level | None:
+    """The mean of a model that is no better, as far as its seeds tell, than what needs no network; None of a better one."""
+    scores, chance = list(grid.scores(row, column).values()), _chance(grid, finished(row.columns.get(column, [])))
+    if not scores or chance is None:
+        return None
+    gap = difference(dict(enumerate(scores)), dict.fromkeys(range(len(scores)), chance))
+    found = Level(mean(scores), chance)
+    return found if gap is not None and (gap.mean <= 0 or (gap.low is not None and gap.low <= 0)) else None
+
+
+def _chance(grid: Grid, cells: list[Cell]) -> float | None:
+    """In %; of top-1 the share of the most frequent class. None where that is not known, and of metrics that have none."""
+    evaluator, metric = grid.metric
+    if metric == "auc":
+        return 50.0
+    if metric == "balanced_accuracy":
+        classes = {cell.last.job["data"]["classes"] for cell in cells if "data" in cell.last.job}
+        return 100 / classes.pop() if len(classes) == 1 else None
+    files = [cell.last.path / f"predictions-{evaluator}.npz" for cell in cells]
+    if metric != "top1" or not cells or not all(path.is_file() for path in files):
+        return None
+    labels = [kept.predictions(path).labels_N for path in files]
+    return mean(100 * float(np.bincount(labels_N).max()) / len(labels_N) for labels_N in labels)
 
 
 def _loss(grid: Grid, row: Row, column: Any) -> tuple[float, float] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -97,9 +98,10 @@ def redrawn(grid: Grid) -> bool:
 
 
 def _several(arms: list[str]) -> str:
-    """Names of arms, which may have commas of their own."""
+    """Names of arms, which may have commas of their own, apart from those in brackets."""
     *first, last = arms
-    return f"{'; '.join(first)}; and {last}" if first and any("," in arm for arm in arms) else listed(arms)
+    divided = any("," in re.sub(r"\(.*?\)", "", arm) for arm in arms)
+    return f"{'; '.join(first)}; and {last}" if first and divided else listed(arms)
 
 
 def why(grid: Grid, column: Any) -> str:
