@@ -28,8 +28,10 @@ from vitssl.words import counted
 FLOPS_PER_MAC = 2  # floating-point operations
 # to start a run, on each of its devices: imports, the device, the first batches
 START_S = 15.0
-# share of a board's peak that small ViTs reach in plain PyTorch: a conservative guess
-UTILISATION = 0.1
+# share of a board's peak that ViT-S and ViT-B reached on an H200, and what a step took there at least, by `loop.compile`: the CPU launches
+# the kernels of small networks and of the views of their images more slowly than the GPU runs them (vitssl/docs/speed.md)
+UTILISATION = 0.3
+LEAST_STEP_S = {False: 0.05, True: 0.02}
 # sustained, where neither the site nor an earlier run gives it: an average board, and a few CPU cores
 GPU_TFLOPS, CPU_TFLOPS = 20.0, 0.1
 
@@ -60,7 +62,7 @@ def _predict(job: Job, launch: Launch, cost: dict[str, Any], paces: dict[Key, Pa
     site, images, macs = launch.site, images_trained(job.run), cost["macs_train_step"]
     processes = job.resources.nodes * max(1, job.resources.gpus_per_node)
     pace, gpu = paces.get(key_of(job.run, job.resources, launch)), on_gpu(job.run, job.resources, launch)
-    per_device, basis = _throughput(pace, gpu, site, macs)
+    per_device, basis = _throughput(pace, gpu, site, macs, job.run.optim.batch_size / processes, LEAST_STEP_S[job.run.loop.compile])
     train_equivalent = images + images_evaluated(job.run) * cost["macs_inference"] / macs
     hours = (train_equivalent / per_device + START_S * processes) / 3600
     if gpu:
@@ -101,8 +103,8 @@ def hours_here(graph: Graph, predictions: list[Prediction], width: int) -> float
     return max(longest_chain_hours(graph, predictions), sum(p.hours for p in predictions) / width)
 
 
-def _throughput(pace: Pace | None, gpu: bool, site: Site, macs: float) -> tuple[float, str]:
-    """(images/s of one process, where that number comes from)."""
+def _throughput(pace: Pace | None, gpu: bool, site: Site, macs: float, batch: float, least_step_s: float) -> tuple[float, str]:
+    """(images/s of one process that has ``batch`` of a step's, where that number comes from)."""
     if pace is not None:
         return pace.images_per_s, f"measured: the median of earlier runs of the same architecture in this runs folder, on {pace.device}"
     if not gpu:
@@ -112,7 +114,8 @@ def _throughput(pace: Pace | None, gpu: bool, site: Site, macs: float) -> tuple[
     else:
         flops = site.gpu_tflops * 1e12 * UTILISATION
         basis = f"assumed: {UTILISATION:.0%} of the {site.gpu_tflops:g} TFLOP/s of the site's {site.gpu or 'GPU'}"
-    return flops / (FLOPS_PER_MAC * macs), basis
+    computed = flops / (FLOPS_PER_MAC * macs)
+    return (min(computed, batch / least_step_s), f"{basis}, and {1000 * least_step_s:.0f} ms a step at least") if gpu else (computed, basis)
 
 
 # --------------------------------------------------------------------------------------------------------------- MACs

@@ -42,15 +42,18 @@ def predict_one(graph: Graph, place: Path, site: Site) -> predict.Prediction:
 def test_hand_computed_from_the_sites_peak(graph: Graph, place: Path) -> None:
     site = Site(gpu_tflops=120.0, gpu_power_w=500.0, price_per_gpu_hour=3.0, intensity_kg_per_kwh=0.2)
     prediction = predict_one(graph, place, site)
-    # 6 x 2 GFLOP for each image, at 10 % of 120 TFLOP/s: 1,000 images/s
+    # 6 x 2 GFLOP for each image, at 30 % of 120 TFLOP/s: 3,000 images/s; but 50 ms for the 8 of a process: 160 images/s
     assert prediction.images == IMAGES
-    hours = (1.108 + STARTS_S) / 3600
+    hours = (1108 / 160 + STARTS_S) / 3600
     assert prediction.gpu_hours == pytest.approx(hours)
     assert prediction.hours == pytest.approx(hours / 2)  # two GPUs
     assert prediction.energy_kwh == pytest.approx(hours / 2)
     assert prediction.co2e_kg == pytest.approx(hours / 10)
     assert prediction.money == pytest.approx(3 * hours)
-    assert prediction.basis.startswith("assumed: 10% of the 120 TFLOP/s")
+    assert prediction.basis == "assumed: 30% of the 120 TFLOP/s of the site's GPU, and 50 ms a step at least"
+    # of a large batch, and of a compiled small one
+    assert predict._throughput(None, True, site, 6e9, 8000, 0.02)[0] == pytest.approx(3000)
+    assert predict._throughput(None, True, site, 6e9, 8, 0.02)[0] == pytest.approx(400)
 
 
 def test_an_earlier_run_of_the_architecture_is_better_than_an_assumption(graph: Graph, place: Path) -> None:
@@ -116,7 +119,7 @@ def test_a_cpu_has_hours_and_no_gpu_hours(graph: Graph, place: Path, monkeypatch
     launch = Launch(place / "runs" / "example", "local", site, place, commit=(None, True))
     monkeypatch.setattr(pace, "visible_gpus", lambda: ["board"])
     (on_gpu,) = predict.sweep(graph, launch)
-    assert on_gpu.gpu_hours == pytest.approx((1.108 + STARTS_S) / 3600)
+    assert on_gpu.gpu_hours == pytest.approx((1108 / 160 + STARTS_S) / 3600)
     monkeypatch.setattr(pace, "visible_gpus", lambda: [])
     (on_cpu,) = predict.sweep(graph, launch)
     # 1,008 images of 6 x 2 GFLOP at 0.1 TFLOP/s, by two processes
