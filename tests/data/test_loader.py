@@ -92,10 +92,11 @@ def test_cached_streamed_and_device_images_are_equal(make_shards, data, ragged, 
     index, data = make_shards(ragged=ragged), replace(data, cache_px=cache_px)
     chosen = [np.array([1, 9, 4]), np.array([0]), np.array([11, 11])]
     decoded = open_cache(index, data, progress=False)
-    ways = [Cached(decoded, CPU), *(Streamed(index, replace(data, workers=n), CPU) for n in (0, 2))]
+    in_process, in_slots, too_large = (Streamed(index, replace(data, workers=n), CPU, batch) for n, batch in ((0, 3), (2, 3), (2, 1)))
+    ways = [Cached(decoded, CPU), in_process, in_slots, too_large]
     if decoded.images_NCHW is not None:
         ways.append(OnDevice(decoded, np.array([0, 1, 4, 9, 11]), CPU))
-    assert len(ways) == (3 if ragged else 4)
+    assert len(ways) == (4 if ragged else 5)
     results = [[(way.to_device(host), sizes) for host, sizes in way.host_batches(lambda: iter(chosen))] for way in ways]
     for result in results[1:]:
         for (images, sizes), (expected, expected_sizes) in zip(result, results[0], strict=True):
@@ -105,8 +106,8 @@ def test_cached_streamed_and_device_images_are_equal(make_shards, data, ragged, 
 def test_budgets_choose_the_way(make_shards, data):
     index = make_shards(ragged=False)
     positions = np.arange(3)
-    assert isinstance(open_images(index, positions, data, CPU, None), Cached)
-    assert isinstance(open_images(index, positions, streaming(data, 1), CPU, None), Streamed)
+    assert isinstance(open_images(index, positions, data, CPU, None, 3), Cached)
+    assert isinstance(open_images(index, positions, streaming(data, 1), CPU, None, 3), Streamed)
 
 
 @pytest.mark.parametrize("workers", [None, 2])

@@ -19,7 +19,7 @@ from vitssl.data.index import load_index
 
 index = load_index(sys.argv[1])
 for start in (
-    lambda: Streamed(index, Data(shards=sys.argv[1], workers=2), torch.device("cpu")).host_batches(lambda: iter(())),
+    lambda: Streamed(index, Data(shards=sys.argv[1], workers=2), torch.device("cpu"), 1).host_batches(lambda: iter(())),
     lambda: pool.run(str, range(4), workers=2, advance=print),
 ):
     try:

@@ -6,9 +6,10 @@ is called in the one that makes views: the main one, but on a GPU in training.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -21,7 +22,9 @@ from vitssl.data.cache import Cache, decoded_bytes, open_cache
 from vitssl.data.decode import resize, resized_sizes
 from vitssl.data.index import Index, read_image
 from vitssl.data.layout import clear_padding, places, shape_of
+from vitssl.data.slots import open_slots
 
+PREFETCHED = 2  # batches of each worker process, decoded or asked for
 Positions = Callable[[], Iterator[np.ndarray]]
 HostBatches = Generator[tuple[Tensor, Tensor], None, None]
 
@@ -36,15 +39,16 @@ class Images(Protocol):
         ...
 
 
-def open_images(index: Index, positions: np.ndarray, data: Data, device: torch.device, window: int | None) -> Images:
+def open_images(index: Index, positions: np.ndarray, data: Data, device: torch.device, window: int | None, batch_size: int) -> Images:
     """The fastest way that the budgets of `data` allow to read the images at ``positions``.
 
     Args:
         window: of how many images of the shards those are that may come next; None where they come at random.
+        batch_size: how many are asked for at once, at most.
     """
     size = decoded_bytes(index, data)
     if size > data.cache_gb * 1e9:
-        return Streamed(index, data, device, None if window is None else Ahead(index, positions, window))
+        return Streamed(index, data, device, batch_size, None if window is None else Ahead(index, positions, window))
     decoded = open_cache(index, data)
     if device.type == "cuda" and size <= data.device_cache_gb * 1e9 and decoded.images_NCHW is not None:
         return OnDevice(decoded, positions, device)
@@ -92,22 +96,26 @@ class Streamed:
     """Batches read from the shards and decoded by `data.workers` processes, for data above the cache's budget.
 
     Args:
+        batch_size: how many images are asked for at once, at most.
         ahead: reads the shards ahead, where images come nearly in their order.
     """
 
-    def __init__(self, index: Index, data: Data, device: torch.device, ahead: Ahead | None = None):
-        self.device, self.workers, self.ahead = device, data.workers, ahead
-        self.decoder = _Decoder(index, data.cache_px)
+    def __init__(self, index: Index, data: Data, device: torch.device, batch_size: int, ahead: Ahead | None = None):
+        self.index, self.device, self.workers, self.batch_size, self.ahead = index, device, data.workers, batch_size, ahead
+        self.sizes_N2 = resized_sizes(index.sizes_N2, data.cache_px)
 
     def host_batches(self, positions: Positions) -> HostBatches:
         if self.ahead is not None:
             positions = partial(self.ahead.read, positions)
+        # of each batch that a worker may have decoded or been asked for, and of the one that is read
+        slots = open_slots(self.sizes_N2, self.batch_size, PREFETCHED * self.workers + 1) if self.workers else []
         loader = torch.utils.data.DataLoader(
-            self.decoder,  # type: ignore[arg-type]
-            sampler=_Lazy(positions),
+            _Decoder(self.index, self.sizes_N2, slots),  # type: ignore[arg-type]
+            sampler=_Lazy(positions, len(slots)),
             batch_size=None,
             num_workers=self.workers,
-            # forked, as in `pool`: the decoder is not pickled; torch takes a context only where there are workers
+            prefetch_factor=PREFETCHED if self.workers else None,
+            # forked, as in `pool`: the decoder is not pickled, and shares its slots; torch takes a context only where there are workers
             multiprocessing_context="fork" if self.workers else None,
             collate_fn=lambda batch: batch,
             worker_init_fn=pool.quiet_worker,
@@ -116,14 +124,19 @@ class Streamed:
         # The processes start here, in the thread that asks for batches: in the main one torch hears at once when one dies, else in 5 s.
         with pool.room_for_semaphores("or set it to 0, which decodes in the training process", "data.workers"):
             decoded = iter(loader)
-        return self._checked(decoded)
+        return self._checked(decoded, slots)
 
-    def _checked(self, decoded: Iterator[tuple[np.ndarray, np.ndarray, str | None]]) -> HostBatches:
+    def _checked(self, decoded: Iterator[Decoded], slots: list[np.ndarray]) -> HostBatches:
         try:
             for pixels, sizes_B2, problem in decoded:
                 if problem is not None:
                     raise ConfigError(problem)
-                yield pinned(torch.from_numpy(pixels), self.device), torch.from_numpy(sizes_B2)
+                if isinstance(pixels, np.ndarray):
+                    host = pinned(torch.from_numpy(pixels), self.device)
+                else:  # copied before the next batch is asked for, which the slot is then given to
+                    host = torch.empty(pixels.shape, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
+                    host.copy_(torch.from_numpy(_array(slots[pixels.slot], pixels.shape)))
+                yield host, torch.from_numpy(sizes_B2)
         finally:
             del decoded  # ends the processes, also while an exception's traceback keeps this frame
 
@@ -131,33 +144,51 @@ class Streamed:
         return host.to(self.device, non_blocking=True)
 
 
-class _Lazy(torch.utils.data.Sampler):
-    def __init__(self, positions: Positions):
-        self.positions = positions
+class InSlot(NamedTuple):
+    """Where the pixels of a batch are."""
 
-    def __iter__(self) -> Iterator[np.ndarray]:
-        return self.positions()
+    slot: int
+    shape: tuple[int, ...]
+
+
+Decoded = tuple[np.ndarray | InSlot, np.ndarray, str | None]
+
+
+class _Lazy(torch.utils.data.Sampler):
+    """Arrays of positions, each with its slot: they take turns."""
+
+    def __init__(self, positions: Positions, slots: int):
+        self.positions, self.slots = positions, slots
+
+    def __iter__(self) -> Iterator[tuple[int, np.ndarray]]:
+        return ((i % self.slots if self.slots else 0, chosen) for i, chosen in enumerate(self.positions()))
 
 
 class _Decoder:
-    """What a worker process does: positions to a batch. Numpy arrays travel through pipes and need no /dev/shm."""
+    """What a worker process does: positions to a batch, in its slot; one that is too large for that travels through the pipe."""
 
-    def __init__(self, index: Index, cache_px: int | None):
-        self.index = index
-        self.sizes_N2 = resized_sizes(index.sizes_N2, cache_px)
+    def __init__(self, index: Index, sizes_N2: np.ndarray, slots: list[np.ndarray]):
+        self.index, self.sizes_N2, self.slots = index, sizes_N2, slots
 
-    def __getitem__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, str | None]:
+    def __getitem__(self, wanted: tuple[int, np.ndarray]) -> Decoded:
         """Images in the shape of `layout.shape_of`, sizes (B, 2), and what went wrong, in one line: the main process raises it."""
+        slot, positions = wanted
         sizes_B2 = self.sizes_N2[positions]
-        pixels = np.empty(shape_of(sizes_B2), np.uint8)
+        shape = shape_of(sizes_B2)
+        fits = bool(self.slots) and math.prod(shape) <= len(self.slots[slot])
+        pixels = _array(self.slots[slot], shape) if fits else np.empty(shape, np.uint8)
         clear_padding(pixels, sizes_B2)
         try:
             for image_CHW, position, size in zip(places(pixels, sizes_B2), positions, sizes_B2, strict=True):
                 shard = open_shard(self.index, int(self.index.shard[position]))
                 image_CHW[:] = resize(read_image(shard.descriptor, self.index, position), *size).transpose(2, 0, 1)
         except (ConfigError, OSError) as error:
-            return pixels[:0], sizes_B2[:0], str(error)
-        return pixels, sizes_B2, None
+            return pixels[:0].copy(), sizes_B2[:0], str(error)
+        return InSlot(slot, shape) if fits else pixels, sizes_B2, None
+
+
+def _array(slot: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    return slot[: math.prod(shape)].reshape(shape)
 
 
 def pinned(tensor: Tensor, device: torch.device) -> Tensor:

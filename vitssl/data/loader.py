@@ -70,7 +70,8 @@ class TrainLoader:
         self.labels = split.labels
         self.batch_size, self.rank, self.world_size, self.accumulate = batch_size, rank, world_size, accumulate
         self.device = resolved(device)
-        self.images = open_images(index, split.train, data, self.device, self.order.window)
+        slice_size = batch_size // world_size // accumulate
+        self.images = open_images(index, split.train, data, self.device, self.order.window, slice_size)
 
     @property
     def num_samples(self) -> int:
@@ -123,7 +124,7 @@ class EvalLoader:
         self.positions = positions[rank::world_size]
         self.labels, self.batch_size, self.device = labels, batch_size, resolved(device)
         window = 0 if dense(index, positions) else None  # in the order of the shards, of which all ranks together need all or some images
-        self.images = open_images(index, self.positions, data, self.device, window)
+        self.images = open_images(index, self.positions, data, self.device, window, batch_size)
 
     def __len__(self) -> int:
         return -(-len(self.positions) // self.batch_size)
