@@ -214,7 +214,7 @@ def write_csv(root: Path, text: str) -> str:
 
 
 def test_csv_with_splits_and_unlabelled(tmp_path):
-    spec = write_csv(tmp_path, "path,label,split\na.jpg,10,train\nb.jpg,9,\nsub/c.jpg,,unlabeled\na.jpg,9,test\n")
+    spec = write_csv(tmp_path, "path,label,split\na.jpg,10,train\nb.jpg,9,train\nsub/c.jpg,,unlabeled\na.jpg,9,test\n")
     source = open_source(spec)
     assert source.classes == ["9", "10"]  # by value, not by spelling
     assert {split: [(s.name, s.label) for s in samples] for split, samples in source.splits.items()} == {
@@ -246,15 +246,58 @@ def test_a_table_may_name_its_columns_as_people_do(tmp_path, head):
     assert {split: len(samples) for split, samples in splits.items()} == {"train": 1, "test": 1}
 
 
+def test_columns_of_a_table_may_be_chosen(tmp_path):
+    spec = write_csv(tmp_path, "image;thumb;class;set\na.jpg;x;7;owl\nb.jpg;y;7;elk\n")
+    assert open_source(f"{spec}?label=set").classes == ["elk", "owl"]  # which is then no split
+    (tmp_path / "list.csv").write_text("cell\tprobability\nb.jpg\t0.3333\n")
+    source = open_source(f"{spec}?path=cell&label=probability")
+    assert source.classes == ["0.3333"] and [sample.name for sample in source.splits["train"]] == ["b.jpg"]
+    with pytest.raises(ConfigError, match=r"list\.csv: label=kind: there is no such column; it has cell and probability$"):
+        open_source(f"{spec}?path=cell&label=kind")
+    with pytest.raises(ConfigError, match=r"label is there twice, as a and as b; leave out one$"):
+        open_source(f"{spec}?label=a&label=b")
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_a_table_may_be_separated_as_a_spreadsheet_does(tmp_path, separator):
+    rows = [("path", "Label", "weight (a,b;c)", "split", ""), ("a.jpg", "x", "0,5", "train", ""), ("sub/c.jpg", "", "1;5", "test", "")]
+    text = "\r\n".join(separator.join(f'"{value}"' for value in row) for row in rows)
+    splits = open_source(write_csv(tmp_path, f"\ufeff{text}\r\n")).splits
+    assert {split: [(s.name, s.label) for s in samples] for split, samples in splits.items()} == {
+        "train": [("a.jpg", 0)],
+        "test": [("sub/c.jpg", -1)],
+    }
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("path,kind\na.jpg,x\n", "no column 'label'; expected path,label.*it has path and kind"),
-        ("path,class,category\na.jpg,x,y\n", "columns class and category may each be the label; rename all but one"),
+        ("path,kind\na.jpg,x\n", "no column 'label'; expected path,label.*it has path and kind; choose one with label=COLUMN"),
+        (
+            "path,class,category\na.jpg,x,y\n",
+            "class and category may each be the label; rename all but one, or choose with label=",
+        ),
         ("path,label\na.jpg,x\nnone.jpg,x\n", r"list\.csv:3: there is no image .*none\.jpg"),
         ("path,label,split\na.jpg,x,train\nb.jpg,y,test\n", r"list\.csv:3: class 'y' of split 'test' does not occur"),
         ("path,label,split\na.jpg,x,train\nb.jpg,x,te+st\n", r"'te\+st' is not a name for a split"),
         ("path,label,split\na.jpg,,test\n", "no images in split 'train'"),
+        (
+            "path,label\na.jpg,x\n\nb.jpg,x,\n",
+            r"list\.csv:4: 3 values under a header of 2 columns; put a value that holds a comma in",
+        ),
+        ("path;label\na.jpg;x;y;z\n", r"list\.csv:2: 4 values under a header of 2 columns; put a value that holds a semicolon in quotes"),
+        ("path,label\na.jpg\n", r"list\.csv:2: 1 value under a header of 2 columns; an empty value needs its comma too"),
+        ("path,label,label\na.jpg,x,y\n", "the column 'label' is there twice; rename or delete one"),
+        ("path,label,n,n\na.jpg,x,1,2\n", "the column 'n' is there twice"),
+        ("path,label,split\na.jpg,x,train\nb.jpg,x,\n", r"list\.csv:3: no split; write train, test, val or unlabeled, or leave out the"),
+        ("path,label,split\na.jpg,x,train\nb.jpg,x, \n", r"list\.csv:3: no split"),
+        ("", "no column 'path'; expected path,label.* in the first line, which is taken as the header; it is empty"),
+        (
+            "images/cell0001.png  1.0   mono\n",
+            "no column 'path'; .* first line, which is taken as the header; it has images/cell0001.png  1.0   mono; add a header, "
+            r"separated by commas, semicolons or tabs; list:.*\?train=list.csv reads lines of path and label",
+        ),
+        ("a.jpg,cat\nb.jpg,dog\n", "it has a.jpg and cat; add a header"),
     ],
 )
 def test_csv_errors(tmp_path, text, message):

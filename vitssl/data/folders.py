@@ -18,7 +18,7 @@ from PIL import features
 
 from vitssl.config import ConfigError
 from vitssl.data import lists
-from vitssl.data.samples import UNLABELLED, Options, Sample, Source
+from vitssl.data.samples import UNLABELLED, Options, Sample, Source, refuse_twice
 from vitssl.data.splits import HELD_OUT, TRAIN, UNLABELED, first_named, is_hidden, spelled, split_folders, subfolders, unlabeled_folders
 from vitssl.words import counted, has_control
 
@@ -61,8 +61,7 @@ def open_folder(path: str, options: Options) -> Source:
     Raises:
         ConfigError: splits or classes that are missing or ambiguous; one line.
     """
-    if twice := next((key for key, values in options.items() if key != UNLABELED and len(values) > 1), None):
-        raise ConfigError(f"folder:{path}: {twice} is there twice, as {' and as '.join(options[twice])}; leave out one")
+    refuse_twice(f"folder:{path}", options, {UNLABELED})
     root = existing("folder", path)
     folders = dict(zip(SHARES, split_folders(root, HELD_OUT), strict=False))
     shares = _shares(root, options)

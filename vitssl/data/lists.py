@@ -10,21 +10,18 @@ Here lists are read, not images. Everything that is wrong with a list is a Confi
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from vitssl.config import ConfigError
-from vitssl.data.splits import spelled
 from vitssl.reader import read_whole
-from vitssl.words import listed
 
 READ_S, READ_BYTES_PER_S = 20, 1e6  # one of 12,000 images takes half a second, one of a million and 130 MB takes twenty
 # each path is a separate cell
@@ -189,47 +186,3 @@ def _entry(entries: dict[str, str], key: str, file: Path, what: str) -> str:
     if key not in entries:
         raise ConfigError(f"{file}: no line for {what} {key}")
     return entries[key]
-
-
-# ----------------------------------------------------------------------------------------------------------------- csv
-
-
-# what people call the columns of such a table
-COLUMNS = {
-    "path": ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path"),
-    "label": ("label", "class", "class_name", "category", "target"),
-    "split": ("split", "set", "subset"),
-}
-
-
-def read_csv(file: Path) -> dict[str, list[Row]]:
-    """Rows by split of a table with the columns path, label and, perhaps, split (or COLUMNS); without a split it is "train"."""
-    try:
-        return _csv_rows(file, csv.DictReader(io.StringIO(read_text(file))))
-    except csv.Error as error:  # such as a field of more than 131,072 characters: a quotation mark that nothing closes
-        raise ConfigError(f"{file}: not a table of comma-separated values ({error})") from None
-
-
-def _csv_rows(file: Path, reader: csv.DictReader) -> dict[str, list[Row]]:
-    named = {what: _column(file, what, reader.fieldnames or ()) for what in COLUMNS}
-    splits: dict[str, list[Row]] = {}
-    for number, record in enumerate(reader, 2):
-        path, label, split = (record.get(named[what]) or "" for what in COLUMNS)
-        if not path:
-            raise ConfigError(f"{file}:{number}: no {named['path']}; expected path,label[,split]")
-        label = label.strip()
-        splits.setdefault(spelled(split or "train"), []).append(Row(f"{file}:{number}", path, label, label))
-    return splits
-
-
-def _column(file: Path, what: str, columns: Sequence[str]) -> str | None:
-    """What a table calls this column; None where it has no split."""
-    if what in columns:
-        return what
-    found = [column for column in columns if column is not None and column.strip().lower() in COLUMNS[what]]
-    if len(found) > 1:
-        raise ConfigError(f"{file}: columns {listed(found)} may each be the {what}; rename all but one")
-    if not found and what != "split":
-        has = f"; it has {listed(columns)}" if columns else ""
-        raise ConfigError(f"{file}: no column {what!r}; expected path,label[,split]{has}")
-    return found[0] if found else None

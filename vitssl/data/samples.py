@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from vitssl.config import ConfigError
+
 UNLABELLED = -1  # as in `vitssl.data.batch`, which needs torch; writing and listing shards does not
 Options = dict[str, list[str]]  # what follows the "?" of a source, by key
+
+
+def refuse_twice(source: str, options: Options, may: Collection[str] = ()) -> None:
+    """Raises a ConfigError where an option has several values, and is not one of those that may."""
+    if twice := next((key for key, values in options.items() if key not in may and len(values) > 1), None):
+        raise ConfigError(f"{source}: {twice} is there twice, as {' and as '.join(options[twice])}; leave out one")
 
 
 class Sample(NamedTuple):

@@ -13,7 +13,7 @@
     cub:PATH                        the layout of CUB-200-2011 and NABirds
     npz:FILE                        MedMNIST's arrays: train_images, train_labels, ...
     idx:PATH                        a folder of MNIST-format files (train-images-idx3-ubyte[.gz], ...)
-    csv:FILE                        columns path, label and, optionally, split
+    csv:FILE                        columns path, label and, optionally, split; path=COLUMN and label=COLUMN choose others
     wds:TARS?test=TARS              a WebDataset, which stays where it is (`vitssl.data.webdatasets`): TARS such as x-{000..146}.tar
 
 What follows a "?" is relative to PATH, unless it is absolute. A sample's image is a path of a file, or its pixels; files are
@@ -22,7 +22,6 @@ listed here and read when the shards are written.
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -32,15 +31,13 @@ import numpy as np
 
 from vitssl.config import ConfigError
 from vitssl.config.base import closest
-from vitssl.data import arrays, lists, torchvision_sets, webdatasets
+from vitssl.data import arrays, of_lists, torchvision_sets, webdatasets
 from vitssl.data.folders import existing, open_folder
 from vitssl.data.index import INDEX_FILE, UNFINISHED
-from vitssl.data.samples import UNLABELLED, Options, Sample, Source
+from vitssl.data.samples import Options, Sample, Source
 from vitssl.data.splits import UNLABELED, spelled
 from vitssl.records import LINE
-from vitssl.words import has_control, is_control, one_line
-
-MOST_LETTERS = 1000  # of a class's name
+from vitssl.words import has_control, one_line
 
 
 def check_order(source: str, out: Path) -> None:
@@ -143,79 +140,6 @@ def _digits() -> Source:
     return Source("digits", [str(name) for name in data.target_names], splits)
 
 
-# --------------------------------------------------------------------------------------------------------------- lists
-
-
-def _list(path: str, options: Options) -> Source:
-    root = existing("list", path)
-    if "train" not in options:
-        raise ConfigError(f"list:{path}: no list for training; expected list:{path}?train=FILE&test=FILE")
-    splits = {split: items for split, items in options.items() if split != "images"}
-    rows = {split: [row for item in items for row in _listed(root, item)] for split, items in splits.items()}
-    return _from_rows(f"{root.resolve().name}/{Path(splits['train'][0]).stem}", root / options.get("images", ["."])[-1], rows)
-
-
-def _listed(root: Path, item: str) -> list[lists.Row]:
-    name, colon, file = item.partition(":")
-    return lists.read_class_list(root / file, name) if colon else lists.read_list(root / item)
-
-
-def _cub(path: str, options: Options) -> Source:
-    root = existing("cub", path)
-    return _from_rows(root.resolve().name, root / "images", lists.read_cub(root))
-
-
-def _csv(path: str, options: Options) -> Source:
-    file = Path(path).expanduser()
-    return _from_rows(file.stem, file.parent, lists.read_csv(file))
-
-
-def _from_rows(name: str, root: Path, rows: dict[str, list[lists.Row]]) -> Source:
-    """The classes are those of the train split, in the order of their labels."""
-    for row in itertools.chain(*rows.values()):
-        _check(row)
-    names = _class_names(rows.get("train", []))
-    labels = {"": UNLABELLED} | {label: k for k, label in enumerate(names)}
-    splits = {split: [_sample(root, row, split, labels) for row in listed] for split, listed in rows.items()}
-    return Source(name, list(names.values()), splits)
-
-
-def _check(row: lists.Row) -> None:
-    """Refuse what cannot be printed, stored as UTF-8, or called a class.
-
-    Raises:
-        ConfigError: naming the place in the list.
-    """
-    for text in (row.path, row.label, row.name):
-        if not text.isprintable() and any(map(is_control, text)):
-            raise ConfigError(f"{row.where}: {text[:80]!r} has a control character, or is not UTF-8")
-    if max(len(row.label), len(row.name)) > MOST_LETTERS:
-        raise ConfigError(f"{row.where}: {row.label[:80]!r} and so on, {len(row.label):,} characters, is not a class")
-
-
-def _sample(root: Path, row: lists.Row, split: str, labels: dict[str, int]) -> Sample:
-    path = os.path.join(root, row.path)
-    if not os.path.isfile(path):
-        raise ConfigError(f"{row.where}: there is no image {path}")
-    if row.label not in labels:
-        raise ConfigError(f"{row.where}: class {row.label!r} of split {split!r} does not occur in the train split")
-    return Sample(row.path, labels[row.label], path)
-
-
-def _class_names(rows: list[lists.Row]) -> dict[str, str]:
-    """Name of each label, in the labels' order (numbers by value): the rows' names where they are one to one, else the label."""
-    names: dict[str, set[str]] = {}
-    for row in rows:
-        if row.label:
-            names.setdefault(row.label, set()).add(row.name)
-    unique = all(len(candidates) == 1 for candidates in names.values()) and len(set().union(*names.values())) == len(names)
-    return {label: min(names[label]) if unique else label for label in sorted(names, key=_natural)}
-
-
-def _natural(label: str) -> tuple:
-    return (0, int(label), label) if label.isdecimal() else (1, 0, label)
-
-
 # -------------------------------------------------------------------------------------------------------------- arrays
 
 
@@ -273,10 +197,10 @@ class _Parts(Sequence):
 _KINDS: dict[str, tuple[Callable[[str, Options], Source], tuple[str, ...] | None]] = {
     "folder": (open_folder, ("classes", "test", "val", "seed", UNLABELED)),
     "torchvision": (_torchvision, ("root",)),
-    "list": (_list, None),
-    "cub": (_cub, ()),
+    "list": (of_lists.open_list, None),
+    "cub": (of_lists.open_cub, ()),
     "npz": (_npz, ()),
     "idx": (_idx, ()),
-    "csv": (_csv, ()),
+    "csv": (of_lists.open_csv, ("path", "label")),
     "wds": (webdatasets.open_tars, webdatasets.OPTIONS),
 }

@@ -1,0 +1,86 @@
+"""Data sets that lists and tables of image files name: the rows of `vitssl.data.lists` and `vitssl.data.tables` become samples."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+
+from vitssl.config import ConfigError
+from vitssl.data import lists, tables
+from vitssl.data.folders import existing
+from vitssl.data.samples import UNLABELLED, Options, Sample, Source, refuse_twice
+from vitssl.words import is_control
+
+MOST_LETTERS = 1000  # of a class's name
+
+
+def open_list(path: str, options: Options) -> Source:
+    root = existing("list", path)
+    if "train" not in options:
+        raise ConfigError(f"list:{path}: no list for training; expected list:{path}?train=FILE&test=FILE")
+    splits = {split: items for split, items in options.items() if split != "images"}
+    rows = {split: [row for item in items for row in _listed(root, item)] for split, items in splits.items()}
+    return _from_rows(f"{root.resolve().name}/{Path(splits['train'][0]).stem}", root / options.get("images", ["."])[-1], rows)
+
+
+def _listed(root: Path, item: str) -> list[lists.Row]:
+    name, colon, file = item.partition(":")
+    return lists.read_class_list(root / file, name) if colon else lists.read_list(root / item)
+
+
+def open_cub(path: str, options: Options) -> Source:
+    root = existing("cub", path)
+    return _from_rows(root.resolve().name, root / "images", lists.read_cub(root))
+
+
+def open_csv(path: str, options: Options) -> Source:
+    refuse_twice(f"csv:{path}", options)
+    file, chosen = Path(path).expanduser(), {what: values[0] for what, values in options.items()}
+    return _from_rows(file.stem, file.parent, tables.read_csv(file, chosen))
+
+
+def _from_rows(name: str, root: Path, rows: dict[str, list[lists.Row]]) -> Source:
+    """The classes are those of the train split, in the order of their labels."""
+    for row in itertools.chain(*rows.values()):
+        _check(row)
+    names = _class_names(rows.get("train", []))
+    labels = {"": UNLABELLED} | {label: k for k, label in enumerate(names)}
+    splits = {split: [_sample(root, row, split, labels) for row in listed] for split, listed in rows.items()}
+    return Source(name, list(names.values()), splits)
+
+
+def _check(row: lists.Row) -> None:
+    """Refuse what cannot be printed, stored as UTF-8, or called a class.
+
+    Raises:
+        ConfigError: naming the place in the list.
+    """
+    for text in (row.path, row.label, row.name):
+        if not text.isprintable() and any(map(is_control, text)):
+            raise ConfigError(f"{row.where}: {text[:80]!r} has a control character, or is not UTF-8")
+    if max(len(row.label), len(row.name)) > MOST_LETTERS:
+        raise ConfigError(f"{row.where}: {row.label[:80]!r} and so on, {len(row.label):,} characters, is not a class")
+
+
+def _sample(root: Path, row: lists.Row, split: str, labels: dict[str, int]) -> Sample:
+    path = os.path.join(root, row.path)
+    if not os.path.isfile(path):
+        raise ConfigError(f"{row.where}: there is no image {path}")
+    if row.label not in labels:
+        raise ConfigError(f"{row.where}: class {row.label!r} of split {split!r} does not occur in the train split")
+    return Sample(row.path, labels[row.label], path)
+
+
+def _class_names(rows: list[lists.Row]) -> dict[str, str]:
+    """Name of each label, in the labels' order (numbers by value): the rows' names where they are one to one, else the label."""
+    names: dict[str, set[str]] = {}
+    for row in rows:
+        if row.label:
+            names.setdefault(row.label, set()).add(row.name)
+    unique = all(len(candidates) == 1 for candidates in names.values()) and len(set().union(*names.values())) == len(names)
+    return {label: min(names[label]) if unique else label for label in sorted(names, key=_natural)}
+
+
+def _natural(label: str) -> tuple:
+    return (0, int(label), label) if label.isdecimal() else (1, 0, label)

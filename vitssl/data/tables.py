@@ -1,0 +1,123 @@
+"""Tables of image files, one row for each image, under a header that names the columns: path, label and, perhaps, split.
+
+Values are separated by commas, semicolons (Excel in Europe) or tabs. Here tables are read, not images. Everything that is wrong with one is
+a ConfigError of one line that names the file.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from vitssl.config import ConfigError
+from vitssl.data.lists import Row, read_text
+from vitssl.data.splits import spelled
+from vitssl.words import counted, listed, one_line
+
+# what people call the columns of such a table
+COLUMNS = {
+    "path": ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path"),
+    "label": ("label", "class", "class_name", "category", "target"),
+    "split": ("split", "set", "subset"),
+}
+SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab"}
+MOST_SHOWN = 200  # characters of a header
+MISSING = {
+    "path": "expected path,label[,split]",
+    "split": "write train, test, val or unlabeled, or leave out the column, so that all rows are for training",
+}
+
+
+def read_csv(file: Path, chosen: Mapping[str, str] | None = None) -> dict[str, list[Row]]:
+    """Rows by split; without a column for it, the split is "train".
+
+    Args:
+        file: the table.
+        chosen: what the table calls its columns, for those of "path" and "label" that are not in COLUMNS, or not the first of them.
+    """
+    text = read_text(file)
+    try:
+        return _rows(file, text, chosen or {})
+    except csv.Error as error:  # such as a field of more than 131,072 characters: a quotation mark that nothing closes
+        raise ConfigError(f"{file}: not a table of comma-separated values ({error})") from None
+
+
+def _rows(file: Path, text: str, chosen: Mapping[str, str]) -> dict[str, list[Row]]:
+    separator = _separator(text, chosen)
+    reader = csv.reader(io.StringIO(text), delimiter=separator)
+    columns = [column.strip() for column in next(reader, [])]
+    places = _places(file, columns, chosen)
+    splits: dict[str, list[Row]] = {}
+    for where, record in _records(file, reader, len(columns), separator):
+        values = {what: record[place].strip() if what != "path" else record[place] for what, place in places.items()}
+        for what in ("path", "split"):
+            if what in values and not values[what]:
+                raise ConfigError(f"{where}: no {columns[places[what]]}; {MISSING[what]}")
+        row = Row(where, values["path"], values["label"], values["label"])
+        splits.setdefault(spelled(values.get("split", "train")), []).append(row)
+    return splits
+
+
+def _records(file: Path, reader: Iterator[list[str]], width: int, separator: str) -> Iterator[tuple[str, list[str]]]:
+    """(file:line, values) of each row that is not blank. A row of another width would have its values in the wrong columns."""
+    for record in reader:
+        where = f"{file}:{reader.line_num}"
+        if record and len(record) != width:
+            name = SEPARATORS[separator]
+            advice = f"put a value that holds a {name} in quotes" if len(record) > width else f"an empty value needs its {name} too"
+            raise ConfigError(f"{where}: {counted(len(record), 'value')} under a header of {counted(width, 'column')}; {advice}")
+        if record:
+            yield where, record
+
+
+def _separator(text: str, chosen: Mapping[str, str]) -> str:
+    """That by which the header has the most columns that are known."""
+    known = {name for names in COLUMNS.values() for name in names} | {name.lower() for name in chosen.values()}
+    head = text.partition("\n")[0]
+    found = {separator: next(csv.reader([head], delimiter=separator), []) for separator in SEPARATORS}
+    return max(SEPARATORS, key=lambda separator: sum(column.strip().lower() in known for column in found[separator]))
+
+
+def _places(file: Path, columns: list[str], chosen: Mapping[str, str]) -> dict[str, int]:
+    """Where in a row the path, the label and, if there is one, the split are, and what else was chosen."""
+    if twice := next((column for column, times in Counter(columns).items() if column and times > 1), None):
+        raise ConfigError(f"{file}: the column {one_line(twice)!r} is there twice; rename or delete one")
+    places = {}
+    for what, column in chosen.items():
+        if column not in columns:
+            raise ConfigError(f"{file}: {what}={column}: there is no such column; it has {_shown(columns)}")
+        places[what] = columns.index(column)
+    free = [column for column in columns if column not in chosen.values()]
+    for what in COLUMNS:
+        if what not in chosen and (column := _column(file, what, columns, free)):
+            places[what] = columns.index(column)
+    return places
+
+
+def _column(file: Path, what: str, columns: list[str], free: list[str]) -> str | None:
+    """What a table calls this column, which is one of the free ones; None where it has no split."""
+    if what in free:
+        return what
+    found = [column for column in free if column.lower() in COLUMNS[what]]
+    if len(found) > 1:
+        choose = f", or choose with {what}=COLUMN" if what != "split" else ""
+        raise ConfigError(f"{file}: columns {listed(found)} may each be the {what}; rename all but one{choose}")
+    if not found and what != "split":
+        raise ConfigError(f"{file}: no column {what!r}; {_advice(file, what, columns)}")
+    return found[0] if found else None
+
+
+def _advice(file: Path, what: str, columns: list[str]) -> str:
+    expected = "expected path,label[,split] in the first line, which is taken as the header"
+    if not any(columns):
+        return f"{expected}; it is empty"
+    known = any(column.lower() in names for column in columns for names in COLUMNS.values())
+    unnamed = f"add a header, separated by commas, semicolons or tabs; list:{file.parent}?train={file.name} reads lines of path and label"
+    return f"{expected}; it has {_shown(columns)}; {f'choose one with {what}=COLUMN' if known else unnamed}"
+
+
+def _shown(columns: list[str]) -> str:
+    return one_line(listed(columns))[:MOST_SHOWN]
