@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +68,39 @@ def test_paths_with_spaces_several_lists_and_absolute_lists(tmp_path):
     (tmp_path / "two.txt").write_text("b/1.png 1\n")
     opened = open_source(f"list:{tmp_path}/set?train=one.txt&train={tmp_path}/two.txt&test=test.txt")
     assert listed(opened)["train"] == [("a/1 (copy), old.png", 0), ("b/1.png", 1)]
+
+
+@pytest.mark.parametrize("line", ["a/1.png  1.0   mono", "a/1.png\t1.0\tmono crystal", "a/1.png, 1.0, mono"])
+def test_the_column_of_the_labels_may_be_chosen(tmp_path, line):
+    """As ELPV is published: path, probability, type of the cell."""
+    write(tmp_path, labels__csv=f"{line}\n{line.replace('1.0', '0.333').replace('a/1', 'b/1')}\n")
+    opened = open_source(f"list:{tmp_path}?train=labels.csv&label=2")
+    assert opened.classes == ["0.333", "1.0"] and listed(opened) == {"train": [("a/1.png", 1), ("b/1.png", 0)]}
+    assert open_source(f"list:{tmp_path}?train=labels.csv&label=3").classes == [re.split(r"1\.0,?", line)[1].strip()]
+
+
+@pytest.mark.parametrize(
+    ("line", "query", "message"),
+    [
+        (
+            "a/1.png  1.0   mono",
+            "",
+            "t.txt:1: there is no image {root}/a/1.png  1.0; of its 3 columns the last is taken for the label, and ",
+        ),
+        ("a/9.png 1", "", "t.txt:1: there is no image {root}/a/9.png"),
+        ("a/1.png 1", "&label=3", "t.txt:1: 2 columns, of which label=3 is none"),
+        ("a/1.png,,x", "&label=2", "t.txt:1: expected an image's path in column 1 and its label in column 2, not 'a/1.png,,x'"),
+        ("a/1.png 1", "&label=1", "label=1 is not the number of a column from 2 on; the path is column 1"),
+        ("a/1.png 1", "&label=kind", "label=kind is not the number of a column"),
+        ("a/1.png 1", "&label=2&label=3", "label is there twice, as 2 and as 3; leave out one"),
+        ("a/1.png 1", "&label=2&test=a:t.txt", "label=2 beside a:t.txt, which lists images of one class and has no labels"),
+        ("a/1.png 1", "&label=2&test=t.json", "t.json: label=2 is a column of lists of text, and this is none; leave it out"),
+    ],
+)
+def test_what_is_wrong_with_columns_is_one_line(tmp_path, line, query, message):
+    write(tmp_path, t__txt=f"{line}\n", t__json="[]")
+    said = refused(f"list:{tmp_path}?train=t.txt{query}")
+    assert message.format(root=tmp_path) in said and ("columns the last" in said) == ("1.0" in line)
 
 
 def test_a_list_may_hold_one_class(tmp_path):

@@ -1,6 +1,7 @@
 """Lists of image files and their classes, in the layouts in which data sets are published.
 
-    text    a line for each image: its path, white space or a comma, its label (DomainNet, SoybeanLocal, Cotton80)
+    text    a line for each image: its path, white space or a comma, its label (DomainNet, SoybeanLocal, Cotton80); or several columns,
+            of which the first is the path and one the label
     .json   a list of {"name": path, "label": class} (Chaoyang), or COCO's images, annotations and categories (iNaturalist)
     .mat    arrays `file_list` and `labels` (Stanford Dogs)
     CUB     images.txt, image_class_labels.txt, train_test_split.txt, classes.txt, each with an image's or class's id first
@@ -22,6 +23,7 @@ from typing import NamedTuple
 
 from vitssl.config import ConfigError
 from vitssl.reader import read_whole
+from vitssl.words import counted
 
 READ_S, READ_BYTES_PER_S = 20, 1e6  # one of 12,000 images takes half a second, one of a million and 130 MB takes twenty
 # each path is a separate cell
@@ -43,12 +45,17 @@ class Row(NamedTuple):
     path: str  # relative to the folder of the images
     label: str  # the class as the list writes it; "" is unlabelled
     name: str  # what to call that class, if all images of it agree
+    columns: int = 2  # of its line of text, of which the last one was taken for the label and all others for the path
 
 
-def read_list(file: Path) -> list[Row]:
-    """The images of a list file, whose layout follows from its ending."""
-    readers = {".json": _json_rows, ".mat": _mat_rows}
-    return list(readers.get(file.suffix.lower(), _text_rows)(file))
+def read_list(file: Path, label: int | None = None) -> list[Row]:
+    """The images of a list file, whose layout follows from its ending; in text the column of that number is the label, else the last."""
+    reader = {".json": _json_rows, ".mat": _mat_rows}.get(file.suffix.lower())
+    if reader and label:
+        raise ConfigError(f"{file}: label={label} is a column of lists of text, and this is none; leave it out")
+    if reader:
+        return list(reader(file))
+    return list(_text_rows(file) if label is None else _rows_of_columns(file, label))
 
 
 def read_class_list(file: Path, name: str) -> list[Row]:
@@ -83,7 +90,24 @@ def _text_rows(file: Path) -> Iterator[Row]:
         path = _without_separators(line[: len(line) - len(label)])
         if not path or not label:
             raise ConfigError(f"{where}: expected an image's path and its label, not {line[:80]!r}")
-        yield _row(where, path, label)
+        yield _row(where, path, label, len(_columns(line)))
+
+
+def _rows_of_columns(file: Path, label: int) -> Iterator[Row]:
+    for where, line in _lines(file):
+        columns = _columns(line)
+        if len(columns) < label:
+            raise ConfigError(f"{where}: {counted(len(columns), 'column')}, of which label={label} is none")
+        path, value = columns[0], columns[label - 1]
+        if not path or not value:
+            raise ConfigError(f"{where}: expected an image's path in column 1 and its label in column {label}, not {line[:80]!r}")
+        yield _row(where, path, value)
+
+
+def _columns(line: str) -> list[str]:
+    """What stands between tabs, else between commas, else between blanks."""
+    separator = next((separator for separator in "\t," if separator in line), None)
+    return [column.strip() for column in line.split(separator)]
 
 
 def _without_separators(text: str) -> str:
@@ -94,9 +118,9 @@ def _without_separators(text: str) -> str:
     return text[:end]
 
 
-def _row(where: str, path: str, label: str) -> Row:
+def _row(where: str, path: str, label: str, columns: int = 2) -> Row:
     """A row that names no class: a number is called after the folder of its images."""
-    return Row(where, path, label, PurePosixPath(path).parent.name if label.isdecimal() else label)
+    return Row(where, path, label, PurePosixPath(path).parent.name if label.isdecimal() else label, columns)
 
 
 def _json_rows(file: Path) -> Iterator[Row]:

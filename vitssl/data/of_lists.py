@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from pathlib import Path
 
 from vitssl.config import ConfigError
@@ -13,20 +14,34 @@ from vitssl.data.samples import UNLABELLED, Options, Sample, Source, refuse_twic
 from vitssl.words import is_control
 
 MOST_LETTERS = 1000  # of a class's name
+LIST_OPTIONS = ("images", "label")  # others are splits
 
 
 def open_list(path: str, options: Options) -> Source:
     root = existing("list", path)
     if "train" not in options:
         raise ConfigError(f"list:{path}: no list for training; expected list:{path}?train=FILE&test=FILE")
-    splits = {split: items for split, items in options.items() if split != "images"}
-    rows = {split: [row for item in items for row in _listed(root, item)] for split, items in splits.items()}
+    splits = {split: items for split, items in options.items() if split not in LIST_OPTIONS}
+    refuse_twice(f"list:{path}", options, splits)
+    label = _label_column(path, options)
+    rows = {split: [row for item in items for row in _listed(root, item, label)] for split, items in splits.items()}
     return _from_rows(f"{root.resolve().name}/{Path(splits['train'][0]).stem}", root / options.get("images", ["."])[-1], rows)
 
 
-def _listed(root: Path, item: str) -> list[lists.Row]:
+def _label_column(path: str, options: Options) -> int | None:
+    if "label" not in options:
+        return None
+    text = options["label"][-1]
+    if not re.fullmatch("[0-9]{1,4}", text) or int(text) < 2:
+        raise ConfigError(f"list:{path}: label={text[:80]} is not the number of a column from 2 on; the path is column 1")
+    return int(text)
+
+
+def _listed(root: Path, item: str, label: int | None) -> list[lists.Row]:
     name, colon, file = item.partition(":")
-    return lists.read_class_list(root / file, name) if colon else lists.read_list(root / item)
+    if colon and label:
+        raise ConfigError(f"list:{root}: label={label} beside {item}, which lists images of one class and has no labels; leave one out")
+    return lists.read_class_list(root / file, name) if colon else lists.read_list(root / item, label)
 
 
 def open_cub(path: str, options: Options) -> Source:
@@ -66,10 +81,17 @@ def _check(row: lists.Row) -> None:
 def _sample(root: Path, row: lists.Row, split: str, labels: dict[str, int]) -> Sample:
     path = os.path.join(root, row.path)
     if not os.path.isfile(path):
-        raise ConfigError(f"{row.where}: there is no image {path}")
+        raise ConfigError(f"{row.where}: there is no image {path}{_several_columns(row)}")
     if row.label not in labels:
         raise ConfigError(f"{row.where}: class {row.label!r} of split {split!r} does not occur in the train split")
     return Sample(row.path, labels[row.label], path)
+
+
+def _several_columns(row: lists.Row) -> str:
+    if row.columns <= 2:
+        return ""
+    taken = f"of its {row.columns} columns the last is taken for the label, and all before it for the path"
+    return f"; {taken}; label=2 takes column 2, and column 1 for the path"
 
 
 def _class_names(rows: list[lists.Row]) -> dict[str, str]:

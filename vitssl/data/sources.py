@@ -9,7 +9,8 @@
     torchvision:NAME[?root=PATH]    downloaded where the network allows
     list:PATH?train=FILE&test=FILE  lists of images and labels, in one of the layouts of `vitssl.data.lists`; further splits
                                     likewise; images=FOLDER says where the images are, if not in PATH; train=CLASS:FILE adds a
-                                    list of the images of one class, in the folder of its name; a split may have several
+                                    list of the images of one class, in the folder of its name; a split may have several; label=2 takes
+                                    the labels from the second column of text, where path is the first; else they are in the last
     cub:PATH                        the layout of CUB-200-2011 and NABirds
     npz:FILE                        MedMNIST's arrays: train_images, train_labels, ...
     idx:PATH                        a folder of MNIST-format files (train-images-idx3-ubyte[.gz], ...)
