@@ -31,6 +31,11 @@ def few(names: Sequence[str], most: int = 4) -> str:
     return ", ".join([*names[:most], "..."]) + f" ({len(names)})" if len(names) > most else listed(names)
 
 
+def first_few(names: Sequence[str]) -> str:
+    """cat, dog, fox and 7 more."""
+    return ", ".join(names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
+
+
 def duration(time_s: float) -> str:
     """A time in the unit that fits it: 45 s, 3.2 min, 25 min, 7.5 h."""
     if time_s < 100:

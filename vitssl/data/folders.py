@@ -5,8 +5,6 @@ Only files are listed here; nothing is read.
 
 from __future__ import annotations
 
-import hashlib
-import math
 import os
 import posixpath
 import shlex
@@ -17,16 +15,15 @@ from pathlib import Path
 from PIL import features
 
 from vitssl.config import ConfigError
-from vitssl.data import lists
+from vitssl.data import held_out, lists
+from vitssl.data.held_out import SHARES
 from vitssl.data.samples import UNLABELLED, Options, Sample, Source, refuse_twice
 from vitssl.data.splits import HELD_OUT, TRAIN, UNLABELED, first_named, is_hidden, spelled, split_folders, subfolders, unlabeled_folders
-from vitssl.words import counted, has_control
+from vitssl.words import counted, first_few, has_control
 
 UNREAD = (".heic", ".heif", ".jxl", ".dng", ".cr2", ".nef", ".arw")  # of photos, in formats that are not read
 AVIF = (".avif",) if "avif" in features.modules and features.check("avif") else ()  # from Pillow 11.3 on
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp", ".jp2", *AVIF)
-SHARES = ("test", "val")  # options that hold out a share of the training images instead
-MOST_DIGITS = 100  # of a seed
 A_FIFTH = {"test": ["0.2"], "seed": ["0"]}
 
 
@@ -64,13 +61,14 @@ def open_folder(path: str, options: Options) -> Source:
     refuse_twice(f"folder:{path}", options, {UNLABELED})
     root = existing("folder", path)
     folders = dict(zip(SHARES, split_folders(root, HELD_OUT), strict=False))
-    shares = _shares(root, options)
-    if twice := next((split for split in shares if split in folders), None):
+    asked = held_out.asked(f"folder:{root}", options, "leave such classes out (classes=FILE)")
+    if twice := next((split for split in asked.shares if split in folders), None):
         raise ConfigError(f"folder:{root}: {root / folders[twice]} is the {twice} split already; leave out {twice}={options[twice][-1]}")
     train = _train_folder(root, folders, options)
     present = _class_names(root, train)
     classes = _chosen(present, train, root / options["classes"][-1]) if "classes" in options else present
-    splits = _divided(root, _class_folders(root, train, classes, train), classes, shares, _seed(root, options))
+    samples = _class_folders(root, train, classes, train)
+    splits = held_out.divided(asked, classes, samples, [sample.name for sample in samples])
     for split, name in folders.items():
         if unknown := sorted(set(subfolders(root / name)) - set(present)):
             raise ConfigError(f"{root / name / unknown[0]}: a class that {train} does not have")
@@ -108,13 +106,9 @@ def _train_folder(root: Path, folders: dict[str, str], options: Options) -> Path
         alone = "; images without labels go into a folder unlabeled beside those with one" if not folders and _images(root, root) else ""
         raise ConfigError(f"folder:{root}: {reason}{alone}")
     if "test" not in options:
-        shown = _few(_class_names(root, root))
+        shown = first_few(_class_names(root, root))
         raise NoTestSplit(root, options, f"there is no {train}; expected {root}/train/<class>/<image>, found the folders {shown}")
     return root
-
-
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
 
 
 def _class_names(root: Path, train: Path) -> list[str]:
@@ -190,10 +184,10 @@ def notes(path: str) -> Iterator[str]:
         others = [name for name in subfolders(root) if name not in taken]
         if others:
             names = f"{train.name}, {' or '.join(HELD_OUT)}, {UNLABELED}"
-            yield f"left out, as no splits by their names: {_few(others)} in {root}; a split is called {names}"
+            yield f"left out, as no splits by their names: {first_few(others)} in {root}; a split is called {names}"
     for folder in (root / name for name in of_classes):
         if loose := next(walk_images(folder))[1] if folder.is_dir() else []:
-            yield f"left out, in no class's folder: {counted(len(loose), 'image')} in {folder} itself ({_few(loose)})"
+            yield f"left out, in no class's folder: {counted(len(loose), 'image')} in {folder} itself ({first_few(loose)})"
     if endings := other_endings(root):
         several = ", ".join(f"{number:,} {ending}" for ending, number in endings.most_common(5))
         advice = f"; {photos}" if (photos := photos_to_convert(endings)) else ""
@@ -214,67 +208,3 @@ def other_endings(root: str | Path) -> Counter[str]:
         found = (Path(parent, name).suffix.lower() or name for name in files if not is_hidden(name))
         endings.update(ending for ending in found if ending not in IMAGE_ENDINGS)
     return endings
-
-
-# -------------------------------------------------------------------------------------------------- what is held out
-
-
-def _shares(root: Path, options: Options) -> dict[str, float]:
-    """The options test=SHARE and val=SHARE."""
-    shares = {}
-    for split in SHARES:
-        if split in options:
-            shares[split] = _share(root, split, options[split][-1])
-    if sum(shares.values()) >= 1:
-        raise ConfigError(f"folder:{root}: test and val leave nothing to train on; their sum must be below 1")
-    if "seed" in options and not shares:
-        raise ConfigError(f"folder:{root}: seed without test or val, which it draws; write test=0.2&seed={options['seed'][-1]}")
-    return shares
-
-
-def _share(root: Path, split: str, text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = math.nan
-    if not 0 < share < 1:
-        raise ConfigError(f"folder:{root}: {split}={text} is not a share of the images; expected a number between 0 and 1, such as 0.2")
-    return share
-
-
-def _seed(root: Path, options: Options) -> int:
-    text = options.get("seed", ["0"])[-1]
-    if not text.isdecimal() or len(text) > MOST_DIGITS:
-        raise ConfigError(f"folder:{root}: seed={text[:80]} is not a whole number from 0 of at most {MOST_DIGITS} digits")
-    return int(text)
-
-
-def _divided(root: Path, samples: list[Sample], classes: list[str], shares: dict[str, float], seed: int) -> dict[str, list[Sample]]:
-    """The training images, and a share of every class for each split that is held out; at least one image of a class in each.
-
-    An image's rank in its class is drawn from the seed and its name alone, so that images that are added later move few others.
-    """
-    parts = ["train", *shares]
-    if not shares:
-        return {"train": samples}
-    by_class: list[list[Sample]] = [[] for _ in classes]
-    for sample in samples:
-        by_class[sample.label].append(sample)
-    _refuse_small_classes(root, classes, by_class, parts)
-    split_of: dict[str, str] = {}
-    for members in by_class:
-        ranked = sorted((sample.name for sample in members), key=lambda name: hashlib.sha256(os.fsencode(f"{seed}\0{name}")).digest())
-        start = 0
-        for others, (split, share) in enumerate(shares.items(), 1):
-            count = min(max(1, int(share * len(ranked) + 0.5)), len(ranked) - start - (len(parts) - others))
-            split_of |= dict.fromkeys(ranked[start : start + count], split)
-            start += count
-    return {part: [sample for sample in samples if split_of.get(sample.name, "train") == part] for part in parts}
-
-
-def _refuse_small_classes(root: Path, classes: list[str], by_class: list[list[Sample]], parts: list[str]) -> None:
-    if small := [f"{name} ({len(members)})" for name, members in zip(classes, by_class, strict=True) if len(members) < len(parts)]:
-        least = f"an image each for {' and '.join(parts)}"
-        raise ConfigError(
-            f"folder:{root}: too few images in {_few(small)}, for {least}; add some, or leave such classes out (classes=FILE)"
-        )

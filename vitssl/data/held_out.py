@@ -1,0 +1,162 @@
+"""Shares of the training images that are held out, for testing and for validation: drawn from a seed and from names alone.
+
+Images that belong together, as a patient's or a scene's, are a group and stay together; otherwise each name is a group of its own.
+Groups come in an order that the seed and their names draw, so that images that are added later move few others. Each goes to the first
+split that it brings nearer to its shares of the classes, in sum, and never are so many taken that a class has none left for training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from vitssl.config import ConfigError
+from vitssl.data.samples import Options, Sample
+from vitssl.words import first_few
+
+SHARES = ("test", "val")  # options that hold out a share of the training images
+MOST_DIGITS = 100  # of a seed
+
+
+@dataclass(frozen=True)
+class HoldOut:
+    """What is to be held out of a source."""
+
+    source: str  # for messages
+    shares: dict[str, float]  # by split
+    seed: int
+    leave_out: str  # how classes are left out of the source, for messages
+    unit: str = "images"  # what groups are called in messages
+
+    @property
+    def parts(self) -> list[str]:
+        return ["train", *self.shares]
+
+
+def asked(source: str, options: Options, leave_out: str, unit: str = "images") -> HoldOut:
+    """What the options test=SHARE, val=SHARE and seed=NUMBER ask for.
+
+    Raises:
+        ConfigError: a value that is none; shares of everything; a seed without a share.
+    """
+    shares = {split: _share(source, split, options[split][-1]) for split in SHARES if split in options}
+    if sum(shares.values()) >= 1:
+        raise ConfigError(f"{source}: test and val leave nothing to train on; their sum must be below 1")
+    if "seed" in options and not shares:
+        raise ConfigError(f"{source}: seed without test or val, which it draws; write test=0.2&seed={options['seed'][-1]}")
+    return HoldOut(source, shares, _seed(source, options), leave_out, unit)
+
+
+def _share(source: str, split: str, text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = math.nan
+    if not 0 < share < 1:
+        raise ConfigError(f"{source}: {split}={text} is not a share of the images; expected a number between 0 and 1, such as 0.2")
+    return share
+
+
+def _seed(source: str, options: Options) -> int:
+    text = options.get("seed", ["0"])[-1]
+    if not text.isdecimal() or len(text) > MOST_DIGITS:
+        raise ConfigError(f"{source}: seed={text[:80]} is not a whole number from 0 of at most {MOST_DIGITS} digits")
+    return int(text)
+
+
+def divided(
+    asked: HoldOut, classes: list[str], samples: list[Sample], groups: Sequence[str], elsewhere: Collection[str] = ()
+) -> dict[str, list[Sample]]:
+    """The training images, and those of each split that is held out, in the order of ``samples``.
+
+    Args:
+        asked: the shares.
+        classes: of the samples.
+        samples: the training images.
+        groups: of the samples, one for each.
+        elsewhere: groups with images in other splits. These stay in training, and so do those with an image without a label.
+
+    Raises:
+        ConfigError: a class that cannot be in every part.
+    """
+    if not asked.shares:
+        return {"train": samples}
+    unlabelled = {group for sample, group in zip(samples, groups, strict=True) if sample.label < 0}
+    split_of = _Draw(asked, classes, samples, groups, {*elsewhere, *unlabelled}).drawn()
+    parts: dict[str, list[Sample]] = {part: [] for part in asked.parts}
+    for sample, group in zip(samples, groups, strict=True):
+        parts[split_of.get(group, "train")].append(sample)
+    return parts
+
+
+class _Draw:
+    """Which groups go to which split that is held out; the others, and those that are ``staying``, are for training."""
+
+    def __init__(self, asked: HoldOut, classes: list[str], samples: list[Sample], groups: Sequence[str], staying: set[str]):
+        self.asked, self.classes = asked, classes
+        self.images = Counter(sample.label for sample in samples)  # of each class
+        self.members: dict[str, list[int]] = {}  # the classes of each group's images
+        self.trained: set[int] = set()  # classes with images that stay in training in any case
+        for sample, group in zip(samples, groups, strict=True):
+            if group not in staying:
+                self.members.setdefault(group, []).append(sample.label)
+            else:
+                self.trained.add(sample.label)
+        self.free = Counter(label for labels in self.members.values() for label in set(labels))  # groups of each class not held out
+        self.taken: dict[str, Counter[int]] = {split: Counter() for split in asked.shares}  # images of each class
+        self.split_of: dict[str, str] = {}
+
+    def drawn(self) -> dict[str, str]:
+        self._refuse_small_classes()
+        ranked = sorted(self.members, key=lambda group: hashlib.sha256(os.fsencode(f"{self.asked.seed}\0{group}")).digest())
+        for group in ranked:
+            if split := next((split for split in self.taken if self._gain(group, split) > 0 and self._spared(group, split)), None):
+                self._take(group, split)
+        for split in self.taken:
+            for label in range(len(self.classes)):
+                if not self.taken[split][label]:
+                    self._take_for(label, split, ranked)
+        return self.split_of
+
+    def _gain(self, group: str, split: str) -> float:
+        """By how much a group brings a split nearer to its shares of the classes, in sum."""
+        taken, gain = self.taken[split], 0.0
+        for label, count in sorted(Counter(self.members[group]).items()):
+            wanted = max(1, int(self.asked.shares[split] * self.images[label] + 0.5))
+            gain += (abs(taken[label] - wanted) - abs(taken[label] + count - wanted)) / self.images[label]
+        return gain
+
+    def _spared(self, group: str, split: str) -> bool:
+        """Does each class of a group keep a group for training, and one for every other split that has none of it yet?"""
+        for label in set(self.members[group]):
+            lacking = sum(other != split and not taken[label] for other, taken in self.taken.items())
+            if self.free[label] - 1 < lacking + (label not in self.trained):
+                return False
+        return True
+
+    def _take(self, group: str, split: str) -> None:
+        self.split_of[group] = split
+        self.taken[split].update(self.members[group])
+        self.free.subtract(set(self.members[group]))
+
+    def _take_for(self, label: int, split: str, ranked: list[str]) -> None:
+        """A group for a class that a split would lack: of large groups none may bring it nearer to its share."""
+        able = (group for group in ranked if group not in self.split_of and label in self.members[group] and self._spared(group, split))
+        group = max(able, key=lambda group: self._gain(group, split), default=None)
+        if group is None:
+            reason = f"no {self.asked.unit} of {self.classes[label]} can go to {split} that leave every class some for training"
+            raise ConfigError(f"{self.asked.source}: {reason}; try another seed, add some, or {self.asked.leave_out}")
+        self._take(group, split)
+
+    def _refuse_small_classes(self) -> None:
+        parts, unit = self.asked.parts, self.asked.unit
+        numbers = [self.free[label] for label in range(len(self.classes))]
+        short = [label for label, number in enumerate(numbers) if number + (label in self.trained) < len(parts)]
+        if short:
+            small = first_few([f"{self.classes[label]} ({numbers[label]})" for label in short])
+            least = f"{'an image' if unit == 'images' else 'one'} each for {' and '.join(parts)}"
+            raise ConfigError(f"{self.asked.source}: too few {unit} in {small}, for {least}; add some, or {self.asked.leave_out}")
