@@ -19,7 +19,10 @@ from vitssl.data.samples import Options, Sample
 from vitssl.words import first_few
 
 SHARES = ("test", "val")  # options that hold out a share of the training images
+OPTIONS = (*SHARES, "seed")
+SPELLINGS = {"test": ("test", "testing"), "val": ("val", "valid", "validation")}  # of splits that may be there already
 MOST_DIGITS = 100  # of a seed
+LEAVE_OUT = "leave the images of such classes out"
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class HoldOut:
         return ["train", *self.shares]
 
 
-def asked(source: str, options: Options, leave_out: str, unit: str = "images") -> HoldOut:
+def asked(source: str, options: Options, leave_out: str = LEAVE_OUT, unit: str = "images") -> HoldOut:
     """What the options test=SHARE, val=SHARE and seed=NUMBER ask for.
 
     Raises:
@@ -66,6 +69,13 @@ def _seed(source: str, options: Options) -> int:
     if not text.isdecimal() or len(text) > MOST_DIGITS:
         raise ConfigError(f"{source}: seed={text[:80]} is not a whole number from 0 of at most {MOST_DIGITS} digits")
     return int(text)
+
+
+def refuse_drawn_twice(asked: HoldOut, options: Options, there: Collection[str]) -> None:
+    """Raises a ConfigError where a share is asked for of a split that is there."""
+    for split in asked.shares:
+        if own := next((name for name in there if name in SPELLINGS[split]), None):
+            raise ConfigError(f"{asked.source}: {own} is the {split} split already; leave out {split}={options[split][-1]}")
 
 
 def divided(
@@ -148,7 +158,7 @@ class _Draw:
         able = (group for group in ranked if group not in self.split_of and label in self.members[group] and self._spared(group, split))
         group = max(able, key=lambda group: self._gain(group, split), default=None)
         if group is None:
-            reason = f"no {self.asked.unit} of {self.classes[label]} can go to {split} that leave every class some for training"
+            reason = f"class {self.classes[label]}: none of its {self.asked.unit} can go to {split} and leave every class some for training"
             raise ConfigError(f"{self.asked.source}: {reason}; try another seed, add some, or {self.asked.leave_out}")
         self._take(group, split)
 
@@ -158,5 +168,6 @@ class _Draw:
         short = [label for label, number in enumerate(numbers) if number + (label in self.trained) < len(parts)]
         if short:
             small = first_few([f"{self.classes[label]} ({numbers[label]})" for label in short])
+            kept = " (without those that are in other splits too, or have an image without a label)" * bool(self.trained & {*short})
             least = f"{'an image' if unit == 'images' else 'one'} each for {' and '.join(parts)}"
-            raise ConfigError(f"{self.asked.source}: too few {unit} in {small}, for {least}; add some, or {self.asked.leave_out}")
+            raise ConfigError(f"{self.asked.source}: too few {unit} in {small}{kept}, for {least}; add some, or {self.asked.leave_out}")

@@ -45,6 +45,7 @@ class Row(NamedTuple):
     path: str  # relative to the folder of the images
     label: str  # the class as the list writes it; "" is unlabelled
     name: str  # what to call that class, if all images of it agree
+    group: str = ""  # that it belongs to, and is not to be parted from; "" is none but that of the path
     columns: int = 2  # of its line of text, of which the last one was taken for the label and all others for the path
 
 
@@ -120,7 +121,7 @@ def _without_separators(text: str) -> str:
 
 def _row(where: str, path: str, label: str, columns: int = 2) -> Row:
     """A row that names no class: a number is called after the folder of its images."""
-    return Row(where, path, label, PurePosixPath(path).parent.name if label.isdecimal() else label, columns)
+    return Row(where, path, label, PurePosixPath(path).parent.name if label.isdecimal() else label, columns=columns)
 
 
 def _json_rows(file: Path) -> Iterator[Row]:

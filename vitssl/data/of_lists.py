@@ -8,24 +8,34 @@ import re
 from pathlib import Path
 
 from vitssl.config import ConfigError
-from vitssl.data import lists, tables
+from vitssl.data import held_out, lists, tables
 from vitssl.data.folders import existing
 from vitssl.data.samples import UNLABELLED, Options, Sample, Source, refuse_twice
 from vitssl.words import is_control
 
 MOST_LETTERS = 1000  # of a class's name
-LIST_OPTIONS = ("images", "label")  # others are splits
+LIST_OPTIONS = ("images", "label")  # others are splits, but for shares and their seed
+NUMBER = re.compile(r"[+-]?[0-9]*[.,]?[0-9]+%?")
 
 
 def open_list(path: str, options: Options) -> Source:
     root = existing("list", path)
     if "train" not in options:
         raise ConfigError(f"list:{path}: no list for training; expected list:{path}?train=FILE&test=FILE")
-    splits = {split: items for split, items in options.items() if split not in LIST_OPTIONS}
+    drawn = {key: values for key, values in options.items() if key in held_out.OPTIONS and _is_drawn(key, values)}
+    splits = {split: items for split, items in options.items() if split not in {*LIST_OPTIONS, *drawn}}
     refuse_twice(f"list:{path}", options, splits)
+    asked = held_out.asked(f"list:{path}", drawn)
+    held_out.refuse_drawn_twice(asked, drawn, splits)
     label = _label_column(path, options)
     rows = {split: [row for item in items for row in _listed(root, item, label)] for split, items in splits.items()}
-    return _from_rows(f"{root.resolve().name}/{Path(splits['train'][0]).stem}", root / options.get("images", ["."])[-1], rows)
+    name = f"{root.resolve().name}/{Path(splits['train'][0]).stem}"
+    return _from_rows(name, root / options.get("images", ["."])[-1], rows, asked)
+
+
+def _is_drawn(key: str, values: list[str]) -> bool:
+    """Is this a seed, or a share: a number, and not the name of a list?"""
+    return key == "seed" or any(NUMBER.fullmatch(value) for value in values)
 
 
 def _label_column(path: str, options: Options) -> int | None:
@@ -46,23 +56,31 @@ def _listed(root: Path, item: str, label: int | None) -> list[lists.Row]:
 
 def open_cub(path: str, options: Options) -> Source:
     root = existing("cub", path)
-    return _from_rows(root.resolve().name, root / "images", lists.read_cub(root))
+    return _from_rows(root.resolve().name, root / "images", lists.read_cub(root), held_out.asked(f"cub:{path}", {}))
 
 
 def open_csv(path: str, options: Options) -> Source:
-    refuse_twice(f"csv:{path}", options)
-    file, chosen = Path(path).expanduser(), {what: values[0] for what, values in options.items()}
-    return _from_rows(file.stem, file.parent, tables.read_csv(file, chosen))
+    source, file = f"csv:{path}", Path(path).expanduser()
+    refuse_twice(source, options)
+    asked = held_out.asked(source, options)
+    rows = tables.read_csv(file, {what: values[0] for what, values in options.items() if what not in held_out.OPTIONS})
+    held_out.refuse_drawn_twice(asked, options, rows)
+    return _from_rows(file.stem, file.parent, rows, asked)
 
 
-def _from_rows(name: str, root: Path, rows: dict[str, list[lists.Row]]) -> Source:
+def _from_rows(name: str, root: Path, rows: dict[str, list[lists.Row]], asked: held_out.HoldOut) -> Source:
     """The classes are those of the train split, in the order of their labels."""
     for row in itertools.chain(*rows.values()):
         _check(row)
     names = _class_names(rows.get("train", []))
     labels = {"": UNLABELLED} | {label: k for k, label in enumerate(names)}
     splits = {split: [_sample(root, row, split, labels) for row in listed] for split, listed in rows.items()}
-    return Source(name, list(names.values()), splits)
+    groups = {split: [row.group or row.path for row in listed] for split, listed in rows.items()}
+    elsewhere = set(itertools.chain(*(groups[split] for split in groups if split != "train")))
+    classes = list(names.values())
+    if "train" in splits:
+        splits |= held_out.divided(asked, classes, splits["train"], groups["train"], elsewhere)
+    return Source(name, classes, splits)
 
 
 def _check(row: lists.Row) -> None:

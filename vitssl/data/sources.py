@@ -10,11 +10,13 @@
     list:PATH?train=FILE&test=FILE  lists of images and labels, in one of the layouts of `vitssl.data.lists`; further splits
                                     likewise; images=FOLDER says where the images are, if not in PATH; train=CLASS:FILE adds a
                                     list of the images of one class, in the folder of its name; a split may have several; label=2 takes
-                                    the labels from the second column of text, where path is the first; else they are in the last
+                                    the labels from the second column of text, where path is the first; else they are in the last;
+                                    a number, such as test=0.2&seed=0, holds out a share, as in a folder
     cub:PATH                        the layout of CUB-200-2011 and NABirds
     npz:FILE                        MedMNIST's arrays: train_images, train_labels, ...
     idx:PATH                        a folder of MNIST-format files (train-images-idx3-ubyte[.gz], ...)
-    csv:FILE                        columns path, label and, optionally, split; path=COLUMN and label=COLUMN choose others
+    csv:FILE                        columns path, label and, optionally, split; path=COLUMN and label=COLUMN choose others;
+                                    test=0.2&seed=0 holds out a share where there is no such split, as in a folder
     wds:TARS?test=TARS              a WebDataset, which stays where it is (`vitssl.data.webdatasets`): TARS such as x-{000..146}.tar
 
 What follows a "?" is relative to PATH, unless it is absolute. A sample's image is a path of a file, or its pixels; files are
@@ -32,7 +34,7 @@ import numpy as np
 
 from vitssl.config import ConfigError
 from vitssl.config.base import closest
-from vitssl.data import arrays, of_lists, torchvision_sets, webdatasets
+from vitssl.data import arrays, held_out, of_lists, torchvision_sets, webdatasets
 from vitssl.data.folders import existing, open_folder
 from vitssl.data.index import INDEX_FILE, UNFINISHED
 from vitssl.data.samples import Options, Sample, Source
@@ -202,6 +204,6 @@ _KINDS: dict[str, tuple[Callable[[str, Options], Source], tuple[str, ...] | None
     "cub": (of_lists.open_cub, ()),
     "npz": (_npz, ()),
     "idx": (_idx, ()),
-    "csv": (of_lists.open_csv, ("path", "label")),
+    "csv": (of_lists.open_csv, ("path", "label", *held_out.OPTIONS)),
     "wds": (webdatasets.open_tars, webdatasets.OPTIONS),
 }
