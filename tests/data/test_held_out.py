@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.data.test_lists import listed, refused, write
+from vitssl.data.held_out import HoldOut, divided
+from vitssl.data.samples import Sample
 from vitssl.data.sources import open_source
 
 
@@ -68,3 +72,101 @@ def test_an_image_that_is_elsewhere_or_twice_is_on_one_side(tmp_path):
 def test_what_is_wrong_with_a_share_is_one_line(tmp_path, query, message):
     write(tmp_path, t__txt="a/1.png a\na/2.png a\nb/1.png b\n", t__csv="path,label,set\na/1.png,a,train\nb/1.png,b,train\na/2.png,a,Test\n")
     assert message in refused(query.format(root=tmp_path))
+
+
+# -------------------------------------------------------------------------------------------------------------- groups
+
+
+def patients(root: Path) -> str:
+    """A table of the images of patients, who have one to nine, of one class."""
+    rows = numbered(root, cat=150, dog=50)
+    rng = np.random.default_rng(0)
+    owners = {
+        name: [f"{name[0]}{k}" for k in range(count) for _ in range(rng.integers(1, 10))] for name, count in (("cat", 60), ("dog", 20))
+    }
+    lines = [f"{path};{name};{owners[name].pop(0)}" for path, name in rows]
+    (root / "t.csv").write_text("path;label;patient\n" + "\n".join(lines))
+    return f"csv:{root}/t.csv"
+
+
+def sides(source: str) -> tuple[dict[str, Counter[int]], dict[str, set[str]]]:
+    """Images of each class, and patients, by split."""
+    splits = listed(open_source(source))
+    table = Path(source.partition("?")[0].removeprefix("csv:")).read_text().splitlines()[1:]
+    patient = {path: name for path, _, name in (line.split(";") for line in table)}
+    counts = {split: Counter(label for _, label in samples) for split, samples in splits.items()}
+    return counts, {split: {patient[path] for path, _ in samples} for split, samples in splits.items()}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_patient_is_on_two_sides(tmp_path, seed):
+    source = f"{patients(tmp_path)}?test=0.2&val=0.1&seed={seed}&group=patient"
+    images, of = sides(source)
+    assert not of["train"] & of["test"] and not of["train"] & of["val"] and not of["test"] & of["val"]
+    for split, share in (("test", 0.2), ("val", 0.1)):  # a patient has at most 9 images, and half of them may be too many
+        assert abs(images[split][0] - share * 150) <= 5 and abs(images[split][1] - share * 50) <= 5
+    assert sides(source) == (images, of)
+    assert sides(source.replace(f"seed={seed}", "seed=9"))[1] != of
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_groups_of_several_classes_keep_to_their_sides_and_shares(seed):
+    """Every class is on every side that it can be on, and the share is that asked for within the largest group."""
+    rng = np.random.default_rng(seed)
+    classes = [f"c{k}" for k in range(rng.integers(1, 5))]
+    groups = [f"g{k}" for k in range(rng.integers(20, 60)) for _ in range(rng.integers(1, 12))]
+    samples = [Sample(str(i), int(label), "") for i, label in enumerate(rng.integers(len(classes), size=len(groups)))]
+    share = float(rng.choice([0.1, 0.2, 0.3, 0.5]))
+    parts = divided(HoldOut("x", {"test": share}, seed, ""), classes, samples, groups)
+    of = {part: {groups[int(sample.name)] for sample in chosen} for part, chosen in parts.items()}
+    assert not of["train"] & of["test"] and len(parts["train"]) + len(parts["test"]) == len(samples)
+    assert all({sample.label for sample in chosen} == set(range(len(classes))) for chosen in parts.values())
+    assert abs(len(parts["test"]) - share * len(samples)) <= max(Counter(groups).values())
+
+
+def test_a_class_of_large_groups_is_on_both_sides():
+    """None of them brings it nearer to its share."""
+    groups = [f"{label}{k}" for label in (0, 1) for k in range(3) for _ in range(10)]
+    samples = [Sample(str(i), int(group[0]), "") for i, group in enumerate(groups)]
+    parts = divided(HoldOut("x", {"test": 0.1, "val": 0.1}, 0, ""), ["a", "b"], samples, groups)
+    assert {part: Counter(sample.label for sample in chosen) for part, chosen in parts.items()} == {part: {0: 10, 1: 10} for part in parts}
+
+
+def test_a_patient_with_an_unlabelled_image_stays_in_training(tmp_path):
+    """Its other images would be in the test set."""
+    source = patients(tmp_path)
+    file = tmp_path / "t.csv"
+    file.write_text(file.read_text().replace("cat/000.png;cat;c0", "cat/000.png;;c0").replace("cat/149.png;cat", "cat/149.png;"))
+    for seed in range(8):
+        images, of = sides(f"{source}?test=0.5&seed={seed}&group=patient")
+        assert "c0" in of["train"] and -1 not in images["test"]
+
+
+@pytest.mark.parametrize(
+    ("table", "query", "message"),
+    [
+        ("a/1.png,a,1", "?test=0.2&group=person", "t.csv: group=person: there is no such column; it has path, label and patient"),
+        (
+            "a/1.png,a,1\nb/1.png,b, ",
+            "?test=0.2&group=patient",
+            "t.csv:3: no patient; write what the image belongs to, or a name of its own",
+        ),
+        ("a/1.png,a,1", "?group=patient", "group without test or val, which it keeps together; write test=0.2&group=patient"),
+        (
+            "a/1.png,a,1\na/2.png,a,1",
+            "?test=0.2&group=patient",
+            "too few values of patient in a (1), for one each for train and test; add some, or leave the images of such classes out",
+        ),
+        (
+            "a/1.png,a,1\na/2.png,a,2\nb/1.png,b,1\nb/2.png,b,3\nc/1.png,c,2\nc/2.png,c,3",
+            "?test=0.2&group=patient",
+            "none of its values of patient can go to test and leave every class some for training; try another seed, add some, or",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_group_is_one_line(tmp_path, table, query, message):
+    numbered(tmp_path, a=3, b=3, c=3)
+    for path in tmp_path.glob("*/00?.png"):
+        path.rename(path.with_name(f"{int(path.stem)}.png"))
+    (tmp_path / "t.csv").write_text(f"path,label,patient\n{table}\n")
+    assert message in refused(f"csv:{tmp_path}/t.csv{query}")

@@ -2,7 +2,8 @@
 
 Images that belong together, as a patient's or a scene's, are a group and stay together; otherwise each name is a group of its own.
 Groups come in an order that the seed and their names draw, so that images that are added later move few others. Each goes to the first
-split that it brings nearer to its shares of the classes, in sum, and never are so many taken that a class has none left for training.
+split that it brings nearer to its shares of the classes, in sum, and no further from that of all images. A class keeps a group for
+training, and where a split would have none of it, it gets one at the end.
 """
 
 from __future__ import annotations
@@ -118,13 +119,14 @@ class _Draw:
                 self.trained.add(sample.label)
         self.free = Counter(label for labels in self.members.values() for label in set(labels))  # groups of each class not held out
         self.taken: dict[str, Counter[int]] = {split: Counter() for split in asked.shares}  # images of each class
+        self.lacking = {split: sum(self._wanted(label, split) for label in range(len(classes))) for split in asked.shares}
         self.split_of: dict[str, str] = {}
 
     def drawn(self) -> dict[str, str]:
         self._refuse_small_classes()
         ranked = sorted(self.members, key=lambda group: hashlib.sha256(os.fsencode(f"{self.asked.seed}\0{group}")).digest())
         for group in ranked:
-            if split := next((split for split in self.taken if self._gain(group, split) > 0 and self._spared(group, split)), None):
+            if split := next((split for split in self.taken if self._fits(group, split)), None):
                 self._take(group, split)
         for split in self.taken:
             for label in range(len(self.classes)):
@@ -132,11 +134,18 @@ class _Draw:
                     self._take_for(label, split, ranked)
         return self.split_of
 
+    def _wanted(self, label: int, split: str) -> int:
+        return max(1, int(self.asked.shares[split] * self.images[label] + 0.5))
+
+    def _fits(self, group: str, split: str) -> bool:
+        """Does a group bring a split nearer to its shares, without leading away from the number of images in all?"""
+        return len(self.members[group]) <= 2 * self.lacking[split] and self._gain(group, split) > 0 and self._spared(group, split)
+
     def _gain(self, group: str, split: str) -> float:
         """By how much a group brings a split nearer to its shares of the classes, in sum."""
         taken, gain = self.taken[split], 0.0
         for label, count in sorted(Counter(self.members[group]).items()):
-            wanted = max(1, int(self.asked.shares[split] * self.images[label] + 0.5))
+            wanted = self._wanted(label, split)
             gain += (abs(taken[label] - wanted) - abs(taken[label] + count - wanted)) / self.images[label]
         return gain
 
@@ -151,6 +160,7 @@ class _Draw:
     def _take(self, group: str, split: str) -> None:
         self.split_of[group] = split
         self.taken[split].update(self.members[group])
+        self.lacking[split] -= len(self.members[group])
         self.free.subtract(set(self.members[group]))
 
     def _take_for(self, label: int, split: str, ranked: list[str]) -> None:

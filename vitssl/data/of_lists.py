@@ -62,7 +62,10 @@ def open_cub(path: str, options: Options) -> Source:
 def open_csv(path: str, options: Options) -> Source:
     source, file = f"csv:{path}", Path(path).expanduser()
     refuse_twice(source, options)
-    asked = held_out.asked(source, options)
+    group = options.get("group", [""])[-1]
+    asked = held_out.asked(source, options, unit=f"values of {group}" if group else "images")
+    if group and not asked.shares:
+        raise ConfigError(f"{source}: group without test or val, which it keeps together; write test=0.2&group={group}")
     rows = tables.read_csv(file, {what: values[0] for what, values in options.items() if what not in held_out.OPTIONS})
     held_out.refuse_drawn_twice(asked, options, rows)
     return _from_rows(file.stem, file.parent, rows, asked)

@@ -16,7 +16,8 @@
     npz:FILE                        MedMNIST's arrays: train_images, train_labels, ...
     idx:PATH                        a folder of MNIST-format files (train-images-idx3-ubyte[.gz], ...)
     csv:FILE                        columns path, label and, optionally, split; path=COLUMN and label=COLUMN choose others;
-                                    test=0.2&seed=0 holds out a share where there is no such split, as in a folder
+                                    test=0.2&seed=0 holds out a share where there is no such split, as in a folder,
+                                    and group=COLUMN all images of a patient or a scene together
     wds:TARS?test=TARS              a WebDataset, which stays where it is (`vitssl.data.webdatasets`): TARS such as x-{000..146}.tar
 
 What follows a "?" is relative to PATH, unless it is absolute. A sample's image is a path of a file, or its pixels; files are
@@ -204,6 +205,6 @@ _KINDS: dict[str, tuple[Callable[[str, Options], Source], tuple[str, ...] | None
     "cub": (of_lists.open_cub, ()),
     "npz": (_npz, ()),
     "idx": (_idx, ()),
-    "csv": (of_lists.open_csv, ("path", "label", *held_out.OPTIONS)),
+    "csv": (of_lists.open_csv, ("path", "label", *held_out.OPTIONS, "group")),
     "wds": (webdatasets.open_tars, webdatasets.OPTIONS),
 }

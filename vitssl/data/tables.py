@@ -28,6 +28,7 @@ MOST_SHOWN = 200  # characters of a header
 MISSING = {
     "path": "expected path,label[,split]",
     "split": "write train, test, val or unlabeled, or leave out the column, so that all rows are for training",
+    "group": "write what the image belongs to, or a name of its own",
 }
 
 
@@ -36,7 +37,8 @@ def read_csv(file: Path, chosen: Mapping[str, str] | None = None) -> dict[str, l
 
     Args:
         file: the table.
-        chosen: what the table calls its columns, for those of "path" and "label" that are not in COLUMNS, or not the first of them.
+        chosen: what the table calls its columns, for those of "path" and "label" that are not in COLUMNS or not the only ones of them,
+            and for "group", which has no other name.
     """
     text = read_text(file)
     try:
@@ -53,10 +55,10 @@ def _rows(file: Path, text: str, chosen: Mapping[str, str]) -> dict[str, list[Ro
     splits: dict[str, list[Row]] = {}
     for where, record in _records(file, reader, len(columns), separator):
         values = {what: record[place].strip() if what != "path" else record[place] for what, place in places.items()}
-        for what in ("path", "split"):
+        for what in MISSING:
             if what in values and not values[what]:
                 raise ConfigError(f"{where}: no {columns[places[what]]}; {MISSING[what]}")
-        row = Row(where, values["path"], values["label"], values["label"])
+        row = Row(where, values["path"], values["label"], values["label"], values.get("group", ""))
         splits.setdefault(spelled(values.get("split", "train")), []).append(row)
     return splits
 
