@@ -153,6 +153,24 @@ def test_a_mat_file_ends_no_process_but_its_own(place, changes):
     assert "x.mat: expected a MATLAB file with file_list and labels (" in refused(f"list:{place}?train=x.mat")
 
 
+@pytest.mark.parametrize(
+    "head", ["path\0,label", 'path,"la\nbel"', '"a\nb",c', "path;label\x1b[2J", "x" * 200_000, "," * 200_000, "a,b," * 50_000, '"']
+)
+def test_a_header_of_anything_is_one_line(place, head):
+    (place / "x.csv").write_text(f"{head}\na/1.png,0,1\n")
+    assert len(refused(f"csv:{place}/x.csv")) < 700
+    assert "\n" not in refused(f"csv:{place}/x.csv?label=c&path=d")
+
+
+@pytest.mark.parametrize("option", ["test", "val", "seed", "label", "path", "group"])
+@pytest.mark.parametrize("value", ["9" * 5_000, "0x" + "f" * 9_000, "1e" + "9" * 5_000, "x" * 5_000, "\N{SUPERSCRIPT TWO}", "nan"])
+def test_options_of_lists_and_tables_are_one_line(place, option, value):
+    (place / "x.csv").write_text("path,label\na/1.png,0\na/2.png,0\nb/1.png,1\nb/2.png,1\n")
+    share = "test=0.5&" if option != "test" else ""
+    assert place.name in refused(f"csv:{place}/x.csv?{share}{option}={value}")
+    assert place.name in refused(f"list:{place}?train=x.csv&{share}{option}={value}")
+
+
 # -------------------------------------------------------------------------------------------------------------- arrays
 
 
