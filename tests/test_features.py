@@ -80,6 +80,7 @@ def test_a_backbone_without_a_class_token_gives_the_mean_alone(untrained_run, di
         (["SHARDS", "x.npz", "--weights", "teacher"], "holds no teacher"),
         (["SHARDS", "there.npz"], "there.npz exists; delete it, or name another"),
         (["SHARDS", "there.npz/x.npz"], "there.npz is not a folder that can be written to; name another place for x.npz"),
+        (["SHARDS", "/proc/x.npz"], "/proc is not a folder that can be written to; name another place for x.npz"),
     ],
 )
 def test_mistakes_are_one_line(untrained_run, digits, tmp_path, monkeypatch, capsys, words, message):

@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import os
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -52,9 +53,32 @@ def check_new(path: Path) -> None:
     """
     if path.exists():
         raise ConfigError(f"{path} exists; delete it, or name another")
-    folder = next(parent for parent in path.absolute().parents if parent.exists())
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
+    check_place(path)
+
+
+def check_place(path: Path) -> None:
+    """Refuse, before a long computation, to write where nothing can be written.
+
+    Raises:
+        ConfigError: naming the folder.
+    """
+    folder = nearest(path.absolute().parent)
+    if not is_writable(folder):
         raise ConfigError(f"{folder} is not a folder that can be written to; name another place for {path.name}")
+
+
+def nearest(folder: Path) -> Path:
+    """The folder, or what is there of the path to it."""
+    return next(there for there in (folder, *folder.parents) if there.exists())
+
+
+def is_writable(folder: Path) -> bool:
+    """Can files be made in it? One is: by its mode root may write everywhere, in /proc and on read-only disks too."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 def move(temporary: Path, path: Path) -> None:

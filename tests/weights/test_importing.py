@@ -254,6 +254,8 @@ def test_the_same_import_twice_is_one(tmp_path: Path, capsys: pytest.CaptureFixt
     written = (first / "last.pt").stat().st_mtime_ns
     assert cli.main(["import", "weights.pth", "--as", "deit"]) == 0
     assert (first / "last.pt").stat().st_mtime_ns == written
+    assert cli.main(["import", "weights.pth", "--as", "deit", "--out", "/proc/x"]) == 2
+    assert "/proc is not a folder that can be written to; name another place for x" in capsys.readouterr().err
     assert cli.main(["import", "weights.pth", "--as", "deit", "--set", "data.normalize=half"]) == 2
     assert "holds an import of another file, or with other fields; delete it, or name another folder" in capsys.readouterr().err
 

@@ -14,6 +14,7 @@ from vitssl.cli import weights
 from vitssl.cli.base import agreed, command, names, not_negative, note_unfinished, numbers, positive, run
 from vitssl.config import ConfigError
 from vitssl.config.evals import KINDS
+from vitssl.files import check_place
 from vitssl.words import counted, printable
 
 _TRAINS = "`python jobs/submit.py SWEEP` trains, for example sweeps/quickstart.yaml"
@@ -239,6 +240,8 @@ def _fields(arguments: argparse.Namespace) -> None:
 
 
 def _bench(arguments: argparse.Namespace) -> None:
+    if arguments.json:
+        check_place(arguments.json)
     from vitssl import bench
 
     figures = bench.run(arguments.images, [n for n in arguments.only.split(",") if n], arguments.repeats)

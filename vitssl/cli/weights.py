@@ -8,6 +8,7 @@ from pathlib import Path
 
 from vitssl.cli.base import command, note_unfinished, run
 from vitssl.config.weights import LAYOUTS, RELEASED
+from vitssl.files import check_place
 
 
 def add_parsers(commands: argparse._SubParsersAction) -> None:
@@ -56,6 +57,7 @@ def _weights(arguments: argparse.Namespace) -> None:
         check_released(name)
         print(f"timm has {name}; a file after it is what it is downloaded into: vitssl weights {RELEASED}{name} {name}.pt")
         return
+    check_place(arguments.out)
     weights = released(name)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     state.save(arguments.out, {"model": weights, "source": arguments.name})

@@ -33,12 +33,12 @@ def export(folder: Path, out: Path, to: str, weights: str = "model", checkpoint:
     Raises:
         ConfigError: the format has no such network, or ``out`` exists.
     """
+    if not (to == "huggingface" and out.is_dir() and not any(out.iterdir())):
+        check_new(out)
     trained = load(folder, checkpoint, device="cpu", weights=weights)
     classifier = config.classifies(trained.run) and weights != "teacher" and not backbone
     if trained.run.backbone.masked_tokens is not None and to != "safetensors":
         raise ConfigError("other code has none; export --to safetensors --backbone, with our names", "backbone.masked_tokens", str(folder))
-    if not (to == "huggingface" and out.is_dir() and not any(out.iterdir())):
-        check_new(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     try:
         return KINDS[to](trained, out, classifier)

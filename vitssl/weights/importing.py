@@ -15,7 +15,7 @@ from vitssl import config, cost, model, records, state
 from vitssl.config import NO_SHARDS, SCHEMA, ConfigError, Run
 from vitssl.config.weights import RELEASED, imported_folder
 from vitssl.data.index import load_index
-from vitssl.files import hash_file, read_json, write_json
+from vitssl.files import check_place, hash_file, read_json, write_json
 from vitssl.weights import shapes
 from vitssl.weights.layouts import HEAD, LAYOUT_TABLE, Layout, Names
 from vitssl.weights.shapes import Tensors
@@ -54,6 +54,7 @@ def import_file(file: Path, layout: str, out: Path | None = None, settings: Sequ
     key = hashlib.sha256(json.dumps({**origin, "file": None}, sort_keys=True).encode()).hexdigest()[:12]
     if _is_there(folder, key):
         return folder
+    check_place(folder)
     try:
         tensors = _read(content, LAYOUT_TABLE[layout], file)
         if backbone:
