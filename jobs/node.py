@@ -29,6 +29,7 @@ from vitssl.config import Site, merge
 from vitssl.files import busy_file, read_json, write_json
 
 TRAINING = "vitssl.train"
+CACHE = "VITSSL_CACHE_DIR"
 STOPPED = 75  # the exit code of a task that was asked to stop; not 0, or the job's children would start
 # a stopping worker saves first; torchrun's default of 30 s is too short for that
 SHUTDOWN_S = 300
@@ -90,10 +91,16 @@ def command(folder: Path, job: dict[str, Any], node: NodeInfo, stop_file: Path, 
 
 def _outside(job: dict[str, Any], site: Site) -> list[Path]:
     """The paths that a run uses outside its sweep's folder. The node's cache folder is created, so that a container can bind it."""
-    cache = job["cache_dir"] or site.env.get("VITSSL_CACHE_DIR") or os.environ.get("VITSSL_CACHE_DIR")
+    cache = cache_folder(job["cache_dir"], site)[1]
     if site.image is not None and cache is not None:
         Path(cache).mkdir(parents=True, exist_ok=True)
     return [Path(path) for path in (*job["binds"], cache) if path is not None]
+
+
+def cache_folder(of_run: str | None, site: Site) -> tuple[str, str | None]:
+    """(what names it, the folder for caches) of a run on this node; None for the one of temporary files."""
+    named = {"data.cache_dir": of_run, "site.env": site.env.get(CACHE), CACHE: os.environ.get(CACHE)}
+    return next(((name, folder) for name, folder in named.items() if folder), ("", None))
 
 
 def environment(job: dict[str, Any], stop_file: Path) -> dict[str, str]:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable
+from contextlib import nullcontext
 from importlib.util import find_spec
+from pathlib import Path
 
 from jobs.graph import Stage
+from jobs.node import cache_folder
 from jobs.preflight import of_the_image
 from vitssl.config import ConfigError, Site
 from vitssl.emissions import visible_gpus
+from vitssl.files import is_writable, nearest
 
 
 def check(stages: Iterable[Stage], site: Site, here: bool) -> None:
-    """Loggers, and where they train ``here``, on this machine, its GPU and the container.
+    """Loggers, and where they train ``here``, on this machine, its GPU, the container and the folder for caches.
 
     Raises:
         ConfigError: naming what is not there, and the field that asks for it.
@@ -23,6 +27,7 @@ def check(stages: Iterable[Stage], site: Site, here: bool) -> None:
     if here:
         _check_gpu(stages)
         _check_container(site)
+        _check_cache(stages, site)
 
 
 def _check_gpu(stages: list[Stage]) -> None:
@@ -42,6 +47,16 @@ def _check_container(site: Site) -> None:
         raise ConfigError(reason, "site.image")
     for problem in of_the_image(site):
         raise ConfigError(problem.reason, problem.field)
+
+
+def _check_cache(stages: list[Stage], site: Site) -> None:
+    """What is decoded has to be written somewhere; a relative path is one in the folder of a run's source, which is still to be made."""
+    for stage in stages:
+        named_by, folder = cache_folder(stage.run.data.cache_dir, site)
+        if folder is None or not Path(folder).is_absolute() or is_writable(nearest(Path(folder))):
+            continue
+        with stage.error_location() if named_by == "data.cache_dir" else nullcontext():
+            raise ConfigError(f"{folder} is not a folder that can be written to, for decoded images; name another", named_by)
 
 
 def _check_loggers(stages: list[Stage], site: Site) -> None:

@@ -236,6 +236,15 @@ def test_an_image_that_is_not_here_is_refused_before_anything_runs() -> None:
     requirements.check([], Site(image="gone.sif", container="env"), here=False)
 
 
+def test_a_folder_for_caches_that_cannot_be_written_is_refused_where_runs_train(expand, monkeypatch) -> None:
+    stages = [stage for cell, _ in expand("arms=[scratch]").cells for stage in cell.stages]
+    monkeypatch.setenv("VITSSL_CACHE_DIR", "/proc/nope")
+    with pytest.raises(ConfigError, match=r"^VITSSL_CACHE_DIR: /proc/nope is not a folder that can be written to, .* name another$"):
+        requirements.check(stages, Site(), here=True)
+    requirements.check(stages, Site(), here=False)
+    requirements.check(stages, Site(env={"VITSSL_CACHE_DIR": "/tmp"}), here=True)
+
+
 def test_what_others_need_of_trained_runs_is_looked_at(tmp_path) -> None:
     parent, child = (Job(name, Run(), tmp_path / name, "sslft", name, {}, Resources(), []) for name in ("pretrain", "finetune"))
     child.parents.append(parent)

@@ -200,6 +200,9 @@ WRONG = [
     ("submit sweep.yaml metric=accuracy", "metric: 'accuracy' is none of top1, top5, .*, nor top1_ema, nor an evaluator's"),
     # places
     ("submit sweep.yaml loop.device=cuda --dry-run", "command line: loop.device: this machine has no NVIDIA GPU that is visible; write"),
+    ("submit sweep.yaml data.cache_dir=/proc/nope", "command line: data.cache_dir: /proc/nope is not a folder that can be written to, for"),
+    ("submit sweep.yaml data.cache_dir=/dev/null --dry-run", "command line: data.cache_dir: /dev/null is not a folder that can be writ"),
+    ("submit sweep.yaml 'site.env={VITSSL_CACHE_DIR: /proc/nope}'", "command line: site.env: /proc/nope is not a folder that can be wr"),
     ("submit sweep.yaml --site", "argument --site: expected one argument (profile of the place); "),
     ("vitssl predict runs/example/scratch photos --csv", "argument --csv: expected one argument (a new file with a row for each image); "),
     ("submit sweep.yaml --site slurm_a10", "site: 'slurm_a10' is not known (did you mean slurm_a100?)"),
