@@ -17,6 +17,7 @@ from jobs.overrides import CLI
 from jobs.sweep import Spec
 from vitssl.config import ConfigError, Problem, Run, Site
 from vitssl.config.sweep import Resources
+from vitssl.words import counted
 
 FILES_A_RUN = 60  # of its folder and its jobs' logs; a run that restarts often leaves more
 CLOSED = ("INACTIVE", "DRAIN")  # a partition that is DOWN takes jobs, and status says what they wait for
@@ -41,6 +42,15 @@ def check(todo: list[Job], launch: Launch) -> int:
         raise ConfigError(f"SLURM can take no more jobs now: {tightest}; {advice}")
     _raise_first(_refusals(alike, len(todo), launch))
     return tightest.room - 1
+
+
+def check_disk(todo: Iterable[Job], launch: Launch) -> None:
+    """Refuse runs whose checkpoints, or files, have no place in the folder of runs.
+
+    Raises:
+        ConfigError: what is needed, and what is free.
+    """
+    _raise_first(_of_the_disk(todo, launch))
 
 
 def _raise_first(problems: Iterator[Problem]) -> None:
@@ -164,7 +174,7 @@ def _of_the_disk(todo: Iterable[Job], launch: Launch) -> Iterator[Problem]:
     there = free.f_bavail * free.f_frsize
     advice = f"in {folder}; make room there, or name a folder elsewhere: --runs"
     if needed > there:
-        reason = f"the checkpoints of {len(new)} runs need {needed / 1e9:.3g} GB, and {there / 1e9:.3g} GB are free"
+        reason = f"the checkpoints of {counted(len(new), 'run')} need {needed / 1e9:.3g} GB, and {there / 1e9:.3g} GB are free"
         yield Problem("", f"{reason} {advice}")
     if free.f_files and (files := FILES_A_RUN * len(new)) > free.f_favail:
         yield Problem("", f"{len(new)} runs make up to {files:,} files, and {free.f_favail:,} (inodes) are free {advice}")

@@ -45,7 +45,7 @@ from jobs import (
 )
 from jobs.node import TRAINING
 from jobs.overrides import CLI
-from jobs.preflight import placed
+from jobs.preflight import check_disk, placed
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError, Site
 from vitssl.emissions import visible_gpus
@@ -228,12 +228,15 @@ def _dry_run(
     budget.check(spec, linked, predictions, launch.site)
     if launch.executor == "slurm" and cluster.answers():
         launcher.check(linked, launch)
+    elif launch.executor == "local":
+        check_disk(linked.jobs, launch)
     return 0
 
 
 def _launch(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, wait: bool, console: Console) -> int:
     refuse_two_at_once(linked, launch)
     if launch.executor == "local":
+        check_disk(linked.jobs, launch)
         _tell_of_days(linked, launch)
         with folders.locked(launch.sweep):
             _prepare(spec, linked, launch)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobs import predict, submit
+from jobs import predict, preflight, submit
 from tests.jobs.conftest import EXAMPLE
 
 HERE = Path(__file__).parent
@@ -105,3 +105,14 @@ def test_days_of_a_cpu_are_said_before_they_begin(run, monkeypatch, capsys) -> N
 def test_a_site_without_a_cluster_runs_here_at_its_prices(run) -> None:
     Path("laptop.yaml").write_text("name: laptop\nprice_per_gpu_hour: 1\n")
     assert run("--site", "laptop.yaml") == 0
+
+
+@pytest.mark.parametrize("words", [["--dry-run"], []])
+def test_no_place_for_checkpoints_is_said_where_runs_train_here(run, words, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(preflight.predict, "parameters", lambda runs, _: [1000] * len(runs))
+    there = SimpleNamespace(f_bavail=1, f_frsize=1000, f_files=0, f_favail=0)
+    monkeypatch.setattr(preflight.os, "statvfs", lambda _: there)
+    assert run(*words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: the checkpoints of 1 run need ") and "free in " in error and error.count("\n") == 1
+    assert not Path("runs").exists()
