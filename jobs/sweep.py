@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, get_args
 from jobs import axis_values, sweep_files
 from jobs.overrides import CLI, RUN_FIELDS, Overrides, Setting, check, settings
 from vitssl.config import ConfigError, Run, fill, merge, read_yaml, unknown
+from vitssl.config.base import closest
 from vitssl.config.merging import UNSET
 from vitssl.config.suggestions import names
 from vitssl.config.sweep import Arm, Quantity, Resources, SweepFile
@@ -18,6 +19,7 @@ from vitssl.records import MOST
 from vitssl.words import counted
 
 NAME = r"\w[\w.-]{0,99}"  # of a sweep, an arm or a stage: a part of folders and of batch scripts
+ARM_FIELDS = set(vars(Arm()))
 MOST_LENGTH = 1000  # times
 OF_A_VALUE = {"optional", "equalize", "equal_to"}  # what an axis value may say besides the fields that it sets
 
@@ -77,6 +79,7 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
     content = read_yaml(path)
     sweep_files.refuse_other_kinds(content, file)
     if isinstance(arms := content.get("arms"), dict):
+        _refuse_dots(arms, file)
         content["arms"] = {name: {} if arm is None else arm for name, arm in arms.items()}
     axes, published = content.pop("axes", None) or {}, _pop_published(content.get("arms"))  # their labels may hold dots
     fill(SweepFile, cli.sweep, where=CLI)
@@ -125,6 +128,18 @@ def on_one_node(spec: Spec) -> None:
             resources["nodes"] = min(1, nodes)
 
 
+def _refuse_dots(arms: dict[Any, Any], file: str) -> None:
+    """A key with a dot is a path to a field. One that leads to none, nor to what looks like one, was meant as a name."""
+    stages = {f"arms.{name}.stages": arm.get("stages") for name, arm in arms.items() if isinstance(arm, dict)}
+    for path, by_name, known in (("arms", arms, ARM_FIELDS), *((path, of_arm, RUN_FIELDS) for path, of_arm in stages.items())):
+        for name in map(str, by_name if isinstance(by_name, dict) else ()):
+            _, dot, rest = name.partition(".")
+            first = rest.partition(".")[0]
+            if dot and first not in known and not closest(first, sorted(known)):
+                plain = "_".join(re.findall(r"[\w-]+", name))
+                raise ConfigError(f"{name[:80]!r} is not a name: a dot leads to a field; write {plain[:80] or 'another'}", path, file)
+
+
 def _pop_published(arms: Any) -> dict[str, Any]:
     by_name = arms if isinstance(arms, dict) else {}
     return {str(name): arm.pop("published") for name, arm in by_name.items() if isinstance(arm, dict) and "published" in arm}
@@ -158,7 +173,7 @@ def _check_name(kind: str, name: str, path: str, file: str) -> None:
     if not re.fullmatch(NAME, name):
         free = "; tables show its `row`, which may be any text" if kind == "arm" else ""
         one = f"{name[:80]!r} cannot be the name of {'an' if kind == 'arm' else 'a'} {kind}"
-        raise ConfigError(f"{one}; use letters, digits, dots, dashes, underscores{free}", path, file)
+        raise ConfigError(f"{one}; use letters, digits, dashes, underscores{free}", path, file)
 
 
 def _check_published(value: Any, path: str, file: str, also: type | tuple[()] = ()) -> None:
