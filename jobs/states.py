@@ -13,7 +13,7 @@ from jobs.causes import cause
 from jobs.chosen import parents_of, runs_of
 from jobs.folders import error_of
 from vitssl.config import ConfigError, load
-from vitssl.config.evals import pending
+from vitssl.config.evals import metric_parts, pending
 from vitssl.files import read_events, read_json
 from vitssl.lost import lost_kwh
 
@@ -35,7 +35,7 @@ class Status:
     epoch: float | None = None
     progress: float | None = None  # share of the steps done
     left_s: float | None = None
-    score: str = ""  # top-1 of the test split; after a pretraining of its first evaluator, with that one's name
+    score: str = ""  # by the sweep's metric; where that is not known another one, with its name
     job_id: str | None = None
     error: str | None = None
     attempts: int = 0  # at training it, so far
@@ -75,8 +75,9 @@ def look(sweep: Path) -> Picture:
     if sweep in picture.damaged:
         picture.note = "; ".join(filter(None, [picture.note, picture.damaged[sweep]]))
     there = picture.queue.keys() | picture.damaged.keys()
-    here, shown = local.running(sweep), asked_for | {folder: stage for folder, stage in before.items() if folder in there}
-    picture.statuses = [_readable(folder, stage, picture.queue, here) for folder, stage in shown.items()]
+    here, metric = local.running(sweep), read_json(sweep / "sweep.json").get("metric", "top1")
+    shown = asked_for | {folder: stage for folder, stage in before.items() if folder in there}
+    picture.statuses = [_readable(folder, stage, picture.queue, here, metric) for folder, stage in shown.items()]
     _cancelled_with_parents(sweep, picture.statuses)
     return picture
 
@@ -92,15 +93,15 @@ def _cancelled_with_parents(sweep: Path, statuses: list[Status]) -> None:
             s.state, s.error = "cancelled", f"cancelled: {ended[0].name}, which it starts from, {HOW[ended[0].state]}"
 
 
-def _readable(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: int | None) -> Status:
+def _readable(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: int | None, metric: str) -> Status:
     """The state of a run; of one with a damaged record which record that is."""
     try:
-        return _status(folder, stage, waiting, here)
+        return _status(folder, stage, waiting, here, metric)
     except ConfigError as error:
         return Status(folder.name, stage, "unreadable", error=str(error))
 
 
-def _status(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: int | None) -> Status:
+def _status(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: int | None, metric: str) -> Status:
     job_id, entry = cluster.job_id(folder), waiting.get(folder)
     status = Status(folder.name, stage, _state(folder, entry, here), error=error_of(folder), job_id=job_id)
     if status.error is None and entry is not None and WITHOUT_PROGRESS.match(entry.comment):
@@ -114,9 +115,8 @@ def _status(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: 
     if status.state == "done" and entry is not None and entry.state == "RUNNING" and _hangs(folder):
         status.error = f"done, but its job does not end: scancel {job_id}"
     events = read_events(folder / "metrics.jsonl")
-    evaluations = [event for event in reversed(events) if event["event"] == "eval"]
-    newest = next((event for event in evaluations if "test" in event), evaluations[0] if evaluations else None)
-    status.score = _score(newest or {})
+    at_end = {name: entry["metrics"] for name, entry in read_json(folder / "evals.json").items()}
+    status.score = _score([at_end, *(event for event in reversed(events) if event["event"] == "eval")], metric)
     _estimate(status, events)
     status.lost_kwh = lost_kwh(events, [read_json(record) for record in sorted(folder.glob("emissions-*.json"))])
     for name in ("job.json", "done.json"):  # which starting it, and the time left, depend on
@@ -124,14 +124,20 @@ def _status(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: 
     return status
 
 
-def _score(evaluation: dict[str, Any]) -> str:
-    """The first metric of the test split, or of the first evaluator; empty where there is none."""
-    found = {name: metrics for name, metrics in evaluation.items() if isinstance(metrics, dict) and metrics}
+def _score(evaluations: list[dict[str, Any]], metric: str) -> str:
+    """The sweep's metric in the first of the evaluations that has it; where none does, the first one of the test split, or of the first
+    evaluator, with its name; empty where there is none."""
+    evaluator, key = metric_parts(metric)
+    for evaluation in evaluations:
+        if key in (evaluation.get(evaluator) or {}):
+            return f"{evaluation[evaluator][key]:.2f}"
+    newest = next((evaluation for evaluation in evaluations if "test" in evaluation), next(filter(None, evaluations), {}))
+    found = {name: metrics for name, metrics in newest.items() if isinstance(metrics, dict) and metrics}
     if not found:
         return ""
     name = "test" if "test" in found else next(iter(found))
-    metric, value = next(iter(found[name].items()))
-    of = [part for part in (name if name != "test" else "", metric if metric != "top1" else "") if part]
+    other, value = next(iter(found[name].items()))
+    of = [part for part in (name if name != evaluator else "", other if other != key else "") if part]
     return f"{value:.2f}" + (f" ({' '.join(of)})" if of else "")
 
 

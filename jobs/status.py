@@ -25,6 +25,7 @@ from jobs.states import ENDED, GONE, Picture, Status, look
 from jobs.tables import fits, print_table
 from jobs.time_left import Seen, Work, time_of
 from vitssl.arguments import Parser, guarded
+from vitssl.config.evals import measured_by
 from vitssl.files import read_json
 from vitssl.terminal import console as screen
 from vitssl.words import about, counted, duration, printable
@@ -162,7 +163,8 @@ def _draw(sweep: Path, picture: Picture, console: Console, most: int | None = No
 def _table(sweep: Path, statuses: dict[str, Status]) -> Table:
     """A row of each, by what it is called."""
     table = Table(title=str(sweep), title_justify="left")
-    for column in ("run", "stage", "state", "epoch", "left", "top-1 %", "job", "attempts"):
+    metric = measured_by(read_json(sweep / "sweep.json").get("metric", "top1"))
+    for column in ("run", "stage", "state", "epoch", "left", metric.title, "job", "attempts"):
         table.add_column(column)
     for name, s in statuses.items():
         epoch = "" if s.epoch is None else f"{s.epoch:.1f} ({s.progress or 0:.0%})"

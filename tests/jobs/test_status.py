@@ -143,6 +143,24 @@ def test_names_lose_their_hashes_before_a_table_loses_the_time_left(tmp_path: Pa
     assert ((names[0] in said) == named) and names[0].rpartition("-")[0] in said and ("0.0 (0%)" in said) == (hashes == "ab")
 
 
+def test_runs_are_scored_by_the_metric_of_the_sweep(sweep: Path, queue, capsys) -> None:
+    """What is not measured before the end is told by another metric until then, with its name."""
+    early = {"event": "eval", "step": 1, "time": 1.0, "epoch": 1.0, "test": {"top1": 61.0}}
+    late = early | {"step": 2, "test": {"top1": 62.0, "balanced_accuracy": 55.5}}
+    (sweep / "a-finetune" / "metrics.jsonl").write_text(f"{json.dumps(early)}\n{json.dumps(late)}\n")
+    (sweep / "b-finetune" / "metrics.jsonl").write_text(f"{json.dumps(early)}\n")
+    write_json(sweep / "b-finetune" / "evals.json", {"knn": {"config": {"type": "knn"}, "epoch": 2.0, "metrics": {"top1": 44.0}}})
+    facts = json.loads((sweep / "sweep.json").read_text())
+    for metric, title, scores in (
+        ("top1", "top-1 %", ["62.00", "61.00"]),
+        ("balanced_accuracy", "balanced accuracy %", ["55.50", "61.00 (top1)"]),
+        ("knn/top1", "knn top-1 %", ["62.00 (test)", "44.00"]),
+    ):
+        write_json(sweep / "sweep.json", facts | {"metric": metric})
+        assert title in "\n".join(shown(sweep, capsys))
+        assert [s.score for s in status.collect(sweep) if s.stage == "finetune"] == scores
+
+
 def test_watching_ends_with_the_last_run(sweep: Path, queue, capsys) -> None:
     for job in "1234":
         queue[job] = cluster.Entry("RUNNING")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional
 
 from vitssl.config.backbones import capabilities, family, num_intermediates
@@ -232,6 +232,12 @@ def metric_parts(metric: str) -> tuple[str, str]:
         meant = f" (did you mean {near[0]}?)" if near else ""
         raise ConfigError(f"{metric!r} is none of {', '.join(METRICS)}, nor top1_ema, nor an evaluator's, such as knn/top1{meant}")
     return evaluator, name
+
+
+def measured_by(metric: str) -> Metric:
+    """What ``knn/top1`` measures, named after its evaluator too where that is not the accuracy on the test split."""
+    evaluator, key = metric_parts(metric)
+    return METRICS[key] if evaluator == "test" else replace(METRICS[key], name=f"{evaluator} {METRICS[key].name}")
 
 
 def problems(run: Run) -> Iterator[Problem]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from vitssl.config.evals import METRICS, Metric, metric_parts
+from vitssl.config.evals import Metric, measured_by, metric_parts
 from vitssl.report.collect import Arm, Cell, Sweep
 from vitssl.report.hyperparameters import fields_between, fields_between_arms, is_setting, sets_hyperparameters
 from vitssl.report.images import of_images
@@ -140,9 +140,7 @@ class Grid:
     @property
     def measured(self) -> Metric:
         """The sweep's metric, named after its evaluator too where that is not the accuracy on the test split."""
-        evaluator, key = self.metric
-        metric = METRICS[key]
-        return metric if evaluator == "test" else replace(metric, name=f"{evaluator} {metric.name}")
+        return measured_by(self.sweep.facts.get("metric", "top1"))
 
     @property
     def points(self) -> str:
