@@ -100,6 +100,7 @@ def run(graph: Graph, launch: Launch, console: Console) -> int:
         how = "Killed; the last checkpoint is kept" if stopper.killed else "Stopped; what was trained is saved"
         console.print(Text.assemble(f"{how}. To go on: ", again), soft_wrap=True)
         return 128 + stopper.number
+    _refuse_removed(launch)
     about = launch.about() | {"source": str(launch.source)}
     reported = subprocess.run(report_command(launch.sweep, about), check=False, cwd=launch.source).returncode == 0
     if undone := [job for job in graph.jobs if not is_done(job)]:
@@ -181,6 +182,7 @@ class Place:
 
 def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: Console) -> None:
     title = place.title
+    _refuse_removed(launch)
     if is_done(job):
         console.print(f"{title}: done before", highlight=False, soft_wrap=True)
         return
@@ -209,6 +211,7 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
     if code == 0 and trained and not trained_before and not is_done(job):  # by an older source, which knows none of its evaluators
         _run_job(job, place, launch, stopper, console)
         return
+    _refuse_removed(launch)
     if not job.folder.is_dir():
         gone = f": its folder has gone; the same command begins it anew ({job.folder})"
         console.print(Text.assemble((f"{title}: failed", "red"), gone), soft_wrap=True)
@@ -217,6 +220,16 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
             killed = "training was killed (signal 9); if for lack of memory, lower loop.micro_batch_size or optim.batch_size"
             fail(job, killed if code == -signal.SIGKILL else f"training ended with exit code {code}")
         console.print(Text.assemble((f"{title}: failed", "red"), f": {error_of(job.folder) or 'see above'}"), soft_wrap=True)
+
+
+def _refuse_removed(launch: Launch) -> None:
+    """Nothing can go on in a sweep's folder that has gone: its source, with which runs train, was in it.
+
+    Raises:
+        ConfigError: it has.
+    """
+    if not launch.source.is_dir():
+        raise ConfigError(f"{launch.sweep} was removed while it was trained; the same command begins it anew")
 
 
 @contextmanager

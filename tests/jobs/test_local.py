@@ -487,3 +487,18 @@ def test_a_run_whose_folder_is_removed_while_it_trains_is_said_to_and_begins_ane
     removing.join()
     assert "failed: its folder has gone; the same command begins it anew (" in capsys.readouterr().out
     assert local("arms=[scratch]", "loop.max_steps=4") == 0
+
+
+def test_a_sweep_whose_folder_is_removed_while_it_trains_is_said_to_be(local, capsys) -> None:
+    def remove() -> None:
+        sweep = _wait_for(lambda: next(Path("runs").glob("*/scratch-*/last.pt"), None)).parents[1]
+        while sweep.exists():  # what trains writes meanwhile
+            shutil.rmtree(sweep, ignore_errors=True)
+
+    removing = threading.Thread(target=remove)
+    removing.start()
+    assert local("arms=[scratch]", "axes.seed=[0,1]", "loop.max_steps=40") == 2
+    removing.join()
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert errors == [f"error: {Path('runs/example').resolve()} was removed while it was trained; the same command begins it anew"]
+    assert local("arms=[scratch]", "loop.max_steps=4") == 0
