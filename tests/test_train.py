@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -246,16 +247,26 @@ def test_a_diverging_run_says_so_and_keeps_its_states(folder, capsys):
     assert (run / "diverged.pt").exists() and not (run / "done.json").exists()
 
 
-def test_a_folder_that_is_removed_is_said_to_be(folder, monkeypatch, capsys):
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_a_folder_that_is_removed_is_said_to_be_and_nothing_else(folder, monkeypatch, capsys):
+    """Neither that TensorBoard's thread cannot write there, nor that the energy of the last seconds cannot."""
+    failures = []
+    monkeypatch.setattr(threading, "excepthook", failures.append)
     run, step = folder("run", CLASSIFY, LONG), train.train_step
 
     def after_which_it_is_gone(*arguments):
-        shutil.rmtree(run, ignore_errors=True)
+        if run.is_dir():
+            shutil.rmtree(run)
+            for what in (lambda: (run / "tensorboard" / "events").open("wb"), lambda: {}["of another cause"]):
+                thread = threading.Thread(target=what)
+                thread.start()
+                thread.join()
         return step(*arguments)
 
     monkeypatch.setattr(train, "train_step", after_which_it_is_gone)
     assert train.main([str(run)]) == 1
     assert f"error: {run} was removed while it was trained" in capsys.readouterr().err
+    assert [failure.exc_type for failure in failures] == [KeyError]
 
 
 def test_done_is_not_done_again(folder):

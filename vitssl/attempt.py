@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterator
@@ -101,6 +102,22 @@ def _next(folder: Path) -> int:
     recorded = [int(found[1]) for path in folder.glob("emissions-*.json") if (found := re.match(r"emissions-(\d{1,9})-", path.name))]
     failed = [failure.get("attempt", -1) for failure in read_events(folder / "errors.jsonl")]  # older versions wrote none
     return max([*recorded, *failed], default=-1) + 1
+
+
+@contextmanager
+def told_once_if_removed(folder: Path) -> Iterator[None]:
+    """What a thread fails for where the run's folder has gone, such as TensorBoard's, is left to the line that says so."""
+    before = threading.excepthook
+
+    def hook(failed: threading.ExceptHookArgs) -> None:
+        if folder.is_dir() or not isinstance(failed.exc_value, FileNotFoundError):
+            before(failed)
+
+    threading.excepthook = hook
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 class ErrorFile:

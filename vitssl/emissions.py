@@ -131,7 +131,7 @@ class Tracker:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         with _quiet_codecarbon() as complaints:
             self._tracker.stop()
-        if complaints:
+        if complaints and self.path.parent.is_dir():  # that a run's folder was removed is told without this
             warnings.warn(f"{self.path.name} lacks the last seconds of this attempt: {'; '.join(complaints)}", stacklevel=2)
 
     def _make(self) -> Any:

@@ -292,7 +292,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {folder} is not a run folder; to train a sweep: python jobs/submit.py SWEEP", file=sys.stderr)
         return 2
     try:
-        with attempt.ErrorFile(folder):
+        with attempt.told_once_if_removed(folder), attempt.ErrorFile(folder):
             code = run_folder(folder)
     except ConfigError as error:  # something that the user can fix; error.json has the details
         print(f"error: {error}", file=sys.stderr)
