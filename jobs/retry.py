@@ -36,7 +36,7 @@ from vitssl.words import counted
 
 
 def main(arguments: list[str] | None = None, module: str = TRAINING) -> int:
-    """Exit code: 0 done or queued, 1 a run failed again, 128 + N signal N stopped it (Ctrl-C: 130), 2 a user's mistake."""
+    """Exit code: 0 done, queued or nothing to do, 1 a run failed again, 128 + N signal N stopped it (Ctrl-C: 130), 2 a user's mistake."""
     parser = Parser(prog="jobs/retry.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sweep", type=sweep_folder, help="the sweep's folder, for example runs/quickstart, or its name in runs/")
     parser.add_argument(
@@ -51,7 +51,7 @@ def retry(sweep: Path, names: list[str], wait: bool, module: str, console: Conso
     """Run again, where they were run before, what failed or is named, and what waits for it.
 
     Raises:
-        ConfigError: nothing failed, a record is damaged, what ran them does not answer, or runs them now.
+        ConfigError: nothing failed, but something was stopped; a record is damaged, what ran them does not answer, or runs them now.
     """
     local.refuse_running(sweep)
     asked_for, before = runs_of(sweep)
@@ -69,8 +69,11 @@ def retry(sweep: Path, names: list[str], wait: bool, module: str, console: Conso
         stopped = sorted(
             {jobs[folder].arm for folder in asked_for if folder in jobs and folder not in entries and not is_done(jobs[folder])}
         )
-        advice = f"; what was stopped or cancelled goes on by name: {' '.join(stopped)}" if stopped and not names else ""
-        raise ConfigError(f"nothing {'of ' + ' '.join(names) if names else 'that failed'} is left to do{advice}", place=str(sweep))
+        nothing = f"nothing {'of ' + ' '.join(names) if names else 'that failed'} is left to do"
+        if stopped and not names:  # not 0, by which a script would take the sweep for done or queued
+            raise ConfigError(f"{nothing}; what was stopped or cancelled goes on by name: {' '.join(stopped)}", place=str(sweep))
+        print(f"{sweep}: {nothing}")
+        return 0
     again |= {folder for folder in waiting_for(again, jobs) if not is_trained(jobs[folder])}
     # one job follows all runs of a sweep, and queues those that SLURM had no room for: a new one is to know of them
     there = entries.keys() | yet_to_queue(sweep, jobs)
