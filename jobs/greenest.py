@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import time
 from dataclasses import asdict, dataclass
@@ -38,15 +39,24 @@ class Start:
         return f"Begins at {at}, in {duration(self.begin - self.asked)}, the greenest time to: {means}, {saved} than at once"
 
 
-def find(within: str, graph: Graph, predictions: list[Prediction], launch: Launch) -> Start:
-    """The beginning, not later than ``within``, from which the longest chain of runs meets the lowest mean intensity.
+def seconds(text: str) -> float:
+    """A time as it is typed.
 
     Raises:
-        ConfigError: no such time; the site has no file of intensities; or it runs here, where nothing waits.
+        argparse.ArgumentTypeError: it is none.
     """
-    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([mhd])", within)
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([mhd])", text)
     if not match:
-        raise ConfigError(f"{within[:40]!r} is not a time such as 24h, 90m or 2d", OPTION, CLI)
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a time such as 24h, 90m or 2d")
+    return float(match[1]) * UNITS_S[match[2]]
+
+
+def find(within_s: float, graph: Graph, predictions: list[Prediction], launch: Launch) -> Start:
+    """The beginning, not later than in so many seconds, from which the longest chain of runs meets the lowest mean intensity.
+
+    Raises:
+        ConfigError: the site has no file of intensities; or it runs here, where nothing waits.
+    """
     if launch.executor != "slurm":
         raise ConfigError("this machine begins at once; SLURM waits (--executor slurm)", OPTION, CLI)
     if launch.site.intensity_csv is None:
@@ -54,7 +64,7 @@ def find(within: str, graph: Graph, predictions: list[Prediction], launch: Launc
     if "begin" in launch.site.additional:
         raise ConfigError("site.additional has begin too; keep one of them", OPTION, CLI)
     grid, now, length_s = intensity.read(launch.site.intensity_csv), time.time(), 3600 * longest_chain_hours(graph, predictions)
-    begin = grid.greenest(now, float(match[1]) * UNITS_S[match[2]], length_s)
+    begin = grid.greenest(now, within_s, length_s)
     return Start(now, begin, grid.over(now, now + length_s), grid.over(begin, begin + length_s))
 
 

@@ -86,7 +86,12 @@ def _parser() -> argparse.ArgumentParser:
         default="auto",
         help="auto: slurm where a cluster answers, local where there is none",
     )
-    add(greenest.OPTION, metavar="24h", help="on SLURM: begin when site.intensity_csv has the grid greenest, so much later at most")
+    add(
+        greenest.OPTION,
+        type=greenest.seconds,
+        metavar="24h",
+        help="on SLURM: begin when site.intensity_csv has the grid greenest, so much later at most",
+    )
     add("--wait", action="store_true", help="on SLURM: return when all is done, with the report's table")
     add("--site", help="profile of the place: a file, or a name in jobs/sites")
     add(

@@ -203,6 +203,8 @@ WRONG = [
     ("submit sweep.yaml data.cache_dir=/proc/nope", "command line: data.cache_dir: /proc/nope is not a folder that can be written to, for"),
     ("submit sweep.yaml data.cache_dir=/dev/null --dry-run", "command line: data.cache_dir: /dev/null is not a folder that can be writ"),
     ("submit sweep.yaml 'site.env={VITSSL_CACHE_DIR: /proc/nope}'", "command line: site.env: /proc/nope is not a folder that can be wr"),
+    ("submit sweep.yaml --dry-run --greenest-within tomorrow", "argument --greenest-within: 'tomorrow' is not a time such as 24h, 90m"),
+    ("submit sweep.yaml --dry-run --greenest-within=-3h", "argument --greenest-within: '-3h' is not a time such as 24h, 90m or 2d"),
     ("submit sweep.yaml --site", "argument --site: expected one argument (profile of the place); "),
     ("vitssl predict runs/example/scratch photos --csv", "argument --csv: expected one argument (a new file with a row for each image); "),
     ("submit sweep.yaml --site slurm_a10", "site: 'slurm_a10' is not known (did you mean slurm_a100?)"),
