@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from jobs.site_profile import SITES
 from vitssl import cli, config, fields
 from vitssl.config import ConfigError, Run
 from vitssl.config.base import runtime_field
+from vitssl.config.evals import METRICS
 from vitssl.config.fields import fields_of
 from vitssl.config.methods import METHODS, method
 
@@ -92,6 +94,13 @@ def test_the_reference_has_every_field_of_a_run_and_fits_a_terminal(capsys) -> N
     assert (
         "data.views.local: set of fields | null, default null\n    small crops (DINO); its fields are those of data.views.main\n" in shown
     )
+
+
+def test_every_metric_is_named_where_a_sweeps_is_told_of() -> None:
+    table = (Path(__file__).parents[1] / "sweeps" / "README.md").read_text()
+    row = next(line for line in table.splitlines() if line.startswith("| `metric` |"))
+    told = fields.listing("metric").partition("\n\n")[0]
+    assert not [name for name in METRICS if f"`{name}`" not in row or not re.search(rf"\b{name}\b", told)]
 
 
 def test_where_variables_are_set_it_is_said_that_their_values_are_kept(capsys) -> None:

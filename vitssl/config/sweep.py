@@ -64,7 +64,9 @@ class SweepFile:
     notes: list[str] = field(default_factory=list)  # lines for the report
     columns: Optional[str] = None  # the axis whose values are columns of the report's table
     baseline: Optional[str] = None  # the arm that differences are taken against
-    metric: str = "top1"  # after the last epoch, on the test set (top1, top5, top1_ema) or of an evaluator (knn/top1, test/loss)
+    # after the last epoch, on the test set: top1, top5, balanced_accuracy, macro_f1, auc, ece or loss; with _ema (top1_ema) of averaged
+    # weights; or an evaluator's (knn/top1)
+    metric: str = "top1"
     select: list[str] = field(default_factory=list)  # axes of which each arm and column takes the values that are best on held-out images
     length: float = 1.0  # times as many epochs as the file says, in every stage: 0.2 for a try
     # epochs such that every arm's training costs what that of equal_to does; an axis value may have it too
