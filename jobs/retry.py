@@ -51,7 +51,7 @@ def retry(sweep: Path, names: list[str], wait: bool, module: str, console: Conso
     """Run again, where they were run before, what failed or is named, and what waits for it.
 
     Raises:
-        ConfigError: nothing failed, but something was stopped; a record is damaged, what ran them does not answer, or runs them now.
+        ConfigError: nothing failed, and not all is done or queued; a record is damaged, what ran them does not answer, or runs them now.
     """
     local.refuse_running(sweep)
     asked_for, before = runs_of(sweep)
@@ -72,6 +72,9 @@ def retry(sweep: Path, names: list[str], wait: bool, module: str, console: Conso
         nothing = f"nothing {'of ' + ' '.join(names) if names else 'that failed'} is left to do"
         if stopped and not names:  # not 0, by which a script would take the sweep for done or queued
             raise ConfigError(f"{nothing}; what was stopped or cancelled goes on by name: {' '.join(stopped)}", place=str(sweep))
+        if not names and (never := asked_for.keys() - jobs.keys()):
+            begins = "the command that submitted the sweep begins what never began"
+            raise ConfigError(f"{nothing}; {begins}: {counted(len(never), 'run')}", place=str(sweep))
         print(f"{sweep}: {nothing}")
         return 0
     again |= {folder for folder in waiting_for(again, jobs) if not is_trained(jobs[folder])}

@@ -47,6 +47,9 @@ def test_what_failed_is_tried_again_and_what_waited_for_it(failed: Path, capfd) 
     assert (failed / "sweep.json").read_text() == facts  # the report is of the whole sweep
     assert retry.main(["runs/example"], module="standin") == 0
     assert capfd.readouterr().out == f"{failed}: nothing that failed is left to do\n"
+    shutil.rmtree(finetune)
+    assert retry.main(["runs/example"], module="standin") == 2
+    assert capfd.readouterr().err.endswith("left to do; the command that submitted the sweep begins what never began: 1 run\n")
 
 
 def test_in_a_copy_of_the_sweep_what_starts_from_a_run_starts_from_the_copys(failed: Path) -> None:
