@@ -106,11 +106,14 @@ def _next(folder: Path) -> int:
 
 @contextmanager
 def told_once_if_removed(folder: Path) -> Iterator[None]:
-    """What a thread fails for where the run's folder has gone, such as TensorBoard's, is left to the line that says so."""
+    """A thread's failure to write in a folder of the run's that has gone, such as TensorBoard's, is left to the line that says so. All of
+    the run's folder may not have gone yet; where it never does, training fails for the same and says it."""
     before = threading.excepthook
 
     def hook(failed: threading.ExceptHookArgs) -> None:
-        if folder.is_dir() or not isinstance(failed.exc_value, FileNotFoundError):
+        error = failed.exc_value
+        missing = Path(error.filename) if isinstance(error, FileNotFoundError) and isinstance(error.filename, str) else None
+        if missing is None or not missing.is_relative_to(folder) or missing.parent.is_dir():
             before(failed)
 
     threading.excepthook = hook
