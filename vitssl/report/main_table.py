@@ -102,8 +102,8 @@ def _equal(grid: Grid, name: str) -> bool:
 
 
 def _best(grid: Grid, places: list[tuple[Any, str]]) -> set[tuple[int, int]]:
-    """The places of the best accuracy in every column where arms can be ranked, and of those that the seeds do not tell from it; none where
-    they tell none apart."""
+    """The places of the best accuracy in every column where arms can be ranked, and of the next ones as far as the seeds tell none apart;
+    none where they tell no arm from another."""
     accuracies = [(column, c) for c, (column, name) in enumerate(places, start=1) if name == "accuracy"]
     return {(grid.rows.index(row), c) for column, c in accuracies for row in _ahead(grid, column)}
 
@@ -111,7 +111,7 @@ def _best(grid: Grid, places: list[tuple[Any, str]]) -> set[tuple[int, int]]:
 def bold(grid: Grid, best: set[tuple[int, int]]) -> str:
     several = len(best) > len({column for _, column in best})
     none = any(grid.ranking(column) and not _ahead(grid, column) for column in grid.columns)
-    return f"the best mean{', and those whose distance from it may be chance' * several}{'; none where arms are not told apart' * none}"
+    return f"the best mean{', and the next ones, not told from those above' * several}{'; none where arms are not told apart' * none}"
 
 
 def _ahead(grid: Grid, column: Any) -> list[Row]:
