@@ -38,6 +38,7 @@ def test_steps_as_a_gpu_trains_them_work_without_one(tmp_path, monkeypatch):
     assert sizes.beside_timm(here, "vit_pico", batch_size=2).ratio > 0 and len(built) == 2
 
 
+@pytest.mark.release
 def test_every_size_and_method_is_compiled_however_many_were_before(tmp_path, monkeypatch):
     """Torch leaves a ninth form of one function as it is, and takes shapes that change for unknown ones."""
     graphs, compile_ = [], torch.compile

@@ -21,6 +21,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
+@pytest.mark.release
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc")
 def test_kept_memory_is_not_mapped_again():
     def faults(keep: bool) -> int:

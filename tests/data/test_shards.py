@@ -179,7 +179,10 @@ def start_build(source: Path, out: Path, workers: int) -> subprocess.Popen:
     return process
 
 
-@pytest.mark.parametrize("how", [(signal.SIGKILL,), (signal.SIGINT,), (signal.SIGINT, signal.SIGINT)])
+ONCE, TWICE = ((signal.SIGINT,) * times for times in (1, 2))
+
+
+@pytest.mark.parametrize("how", [(signal.SIGKILL,), *(pytest.param(how, marks=pytest.mark.release) for how in (ONCE, TWICE))])
 def test_interrupted_build_goes_on(make_folder, tmp_path, how):
     source, out = make_folder(train={"cat": 150}, test={"cat": 1}), tmp_path / "out"
     process = start_build(source, out, workers=2)

@@ -40,8 +40,7 @@ LONG = {
     "lut_ablation axes.protocol=probe", "lut_weight", "mt_granularity", "mt_stl10", "mt_transfer", "cifar10_masked_tokens",
     "cifar10_scarce_pretraining", "ssat_decoder", "ssat_domainnet",
 }  # fmt: skip
-# of chains and joint training, of every auxiliary task, of another backbone than ViT
-FEW = [("quickstart", ""), ("ssat_tasks", "")]
+FEW = [("quickstart", "")]  # of a chain and of joint training
 
 
 @pytest.fixture(scope="session")

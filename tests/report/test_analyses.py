@@ -97,6 +97,7 @@ def test_of_many_selections_the_first_are_shown(masked):
     assert len(figure.axes) == (3 + 1) * (analyses.MOST_ROWS + 2)
 
 
+@pytest.mark.release
 @pytest.mark.usefixtures("all_files")
 def test_selections_are_pictures_of_the_first_seed_of_every_arm(masked):
     folder = masked()

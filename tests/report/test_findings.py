@@ -488,6 +488,7 @@ OF_ARMS = {  # and all that any two of a sweep's arms differ in, where that is h
 }  # fmt: skip
 
 
+@pytest.mark.release
 def test_the_axes_and_arms_of_hyper_parameters_of_all_sweeps():
     found, others, between = {}, set(), {}
     for path in SWEEPS:
