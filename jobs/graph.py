@@ -165,7 +165,6 @@ def _check(spec: Spec, cell: Cell) -> None:
             if stage.run.optim.batch_size % world:
                 over = f"resources.nodes x gpus_per_node = {world} processes"
                 raise ConfigError(f"{stage.run.optim.batch_size} is global and cannot be split evenly over {over}", "optim.batch_size")
-            config.slices(stage.run, world)
             earlier = {each.name: each.run for each in cell.stages[:i]}
             stage.pointers = _pointers(stage.run, list(earlier))
             for pointer, parent in stage.pointers.items():
@@ -221,7 +220,7 @@ def link(spec: Spec, planned: list[Cell], folder: Path, fingerprint: Callable[[R
             job = _job(spec, cell, stage, done, folder, existing, fingerprint)
             done[stage.name] = jobs.setdefault(job.identity, job)
             with stage.error_location():
-                _check_shared_labels(job.run, done[stage.name].run)
+                _check_shared_labels(job.run, [done[stage.name].run, *([config.load(job.folder)] if job.identity in existing else [])])
         result.append((cell, list(done.values())))
     return Graph(list(jobs.values()), result)
 
@@ -243,17 +242,24 @@ def _job(spec: Spec, cell: Cell, stage: Stage, done: dict[str, Job], sweep: Path
     parents = list({id(done[s]): done[s] for s in stage.pointers.values()}.values())
     axes = _axes_of(spec, cell, stage)
     folder, resources = existing.get(key) or sweep / _name(cell, stage, axes, key), resources_of(spec, cell.arm)
+    if key not in existing:
+        with stage.error_location():
+            config.check_slices(run, resources.nodes * max(1, resources.gpus_per_node))
     if (folder / "done.json").exists():
         resources = only_evaluated(resources)
     return Job(key, run, folder, cell.arm, stage.name, axes, resources, parents)
 
 
-def _check_shared_labels(run: Run, shared: Run) -> None:
-    """Runs whose training reads no labels are one; what evaluates their features would learn from those of one of them."""
-    learners = [name for name, cfg in evals_of(run).items() if isinstance(cfg, FeaturesConfig)]
-    if learners and run.data.labels != shared.data.labels:
+def other_labels(run: Run, shared: Run) -> str | None:
+    """Runs whose training reads no labels are one; the first evaluator that would learn from those of another one's ``data.labels``."""
+    learners = (name for name, cfg in evals_of(run).items() if isinstance(cfg, FeaturesConfig))
+    return next(learners, None) if run.data.labels != shared.data.labels else None
+
+
+def _check_shared_labels(run: Run, others: list[Run]) -> None:
+    if name := next((name for other in others if (name := other_labels(run, other))), None):
         reason = "it learns from the labels that data.labels leaves, and this run reads none, so that it is one for several of these"
-        raise ConfigError(f"{reason}; set it in the stages that start from it", f"evals.{learners[0]}")
+        raise ConfigError(f"{reason}; set it in a stage that starts from it, or give each a sweep (name=)", f"evals.{name}")
 
 
 def only_evaluated(resources: Resources) -> Resources:

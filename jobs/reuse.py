@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from jobs import cluster
 from jobs.folders import is_trained
-from jobs.graph import Job, only_evaluated
+from jobs.graph import Job, only_evaluated, other_labels
 from vitssl.config import SCHEMA, ConfigError, assign, checkpoints, load, save
 from vitssl.files import held, read_json, write_json
 from vitssl.words import counted, listed
@@ -43,7 +43,7 @@ def find(jobs: Collection[Job], sweep: Path) -> Found:
     """What may be taken of the jobs, parents before children. What cannot be read is not there."""
     named, there = _by_identity(sweep), {}
     for job in (job for job in jobs if not is_trained(job)):
-        if folder := next((folder for folder in named.get(job.identity, ()) if _has(folder, job.identity)), None):
+        if folder := next((folder for folder in named.get(job.identity, ()) if _has(folder, job)), None):
             there[job.identity] = folder
     queued, found = _queued([job.folder for job in jobs if job.identity in there]), dict[str, Path]()
     for job in (job for job in jobs if job.identity in there):
@@ -64,14 +64,13 @@ def _by_identity(sweep: Path) -> dict[str, list[Path]]:
     return named
 
 
-def _has(folder: Path, identity: str) -> bool:
-    """Is it a run of that identity, whole and done?"""
+def _has(folder: Path, wanted: Job) -> bool:
+    """Is it a run of that identity, whole and done, whose evaluators learned from the same labels?"""
     try:
         job, done, _ = (read_json(folder / name) for name in ("job.json", "done.json", "evals.json"))
-        if not done or job.get("schema") != SCHEMA or job.get("identity") != identity:
+        if not done or job.get("schema") != SCHEMA or job.get("identity") != wanted.identity:
             return False
-        load(folder)
-        return _is_whole(folder / "last.pt")
+        return other_labels(wanted.run, load(folder)) is None and _is_whole(folder / "last.pt")
     except (ConfigError, OSError):  # another sweep's damage, or another person's folder, is no reason to refuse this one
         return False
 

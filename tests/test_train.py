@@ -223,10 +223,10 @@ def test_slices_are_equal_and_no_larger_than_asked(make_run, batch, micro, parts
 def test_a_batch_that_only_tiny_slices_divide_is_refused(make_run):
     run = make_run(CLASSIFY, {"optim.batch_size": 254, "loop.micro_batch_size": 64})
     with pytest.raises(ConfigError, match=r"micro_batch_size: 64: the 127 images .* into 127 equal slices of 1; optim.batch_size=256 fits"):
-        config.slices(run, 2)
+        config.check_slices(run, 2)
     mixed = make_run(CLASSIFY, {"optim.batch_size": 8, "loop.micro_batch_size": 1, "data.views.main.mixup_alpha": 0.8})
     with pytest.raises(ConfigError, match=r"loop\.micro_batch_size: mixup and cutmix need another image in each forward pass"):
-        config.slices(mixed, 2)
+        config.check_slices(mixed, 2)
 
 
 def test_evaluations_come_when_a_step_ends_several_epochs(folder):

@@ -37,6 +37,7 @@ from vitssl.config.run import (
     Run,
     active_views,
     check,
+    check_slices,
     classifies,
     lacks,
     needs_labels,

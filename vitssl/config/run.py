@@ -191,14 +191,20 @@ def check(run: Run, where: str = "", to_train: bool = True) -> None:
 
 
 def slices(run: Run, processes: int) -> int:
-    """Equal slices of a process's part of the batch, of one forward pass each: the fewest no larger than ``loop.micro_batch_size``.
-
-    Raises:
-        ConfigError: they would be far smaller than that, or too small to mix images.
-    """
+    """Equal slices of a process's part of the batch, of one forward pass each: the fewest no larger than ``loop.micro_batch_size``."""
     own = max(1, run.optim.batch_size // processes)
     largest = run.loop.micro_batch_size or own
-    count = next(parts for parts in range(1, own + 1) if own % parts == 0 and own // parts <= largest)
+    return next(parts for parts in range(1, own + 1) if own % parts == 0 and own // parts <= largest)
+
+
+def check_slices(run: Run, processes: int) -> None:
+    """Refuse slices that would be far smaller than ``loop.micro_batch_size``, or too small to mix images.
+
+    Raises:
+        ConfigError: with the batch that fits.
+    """
+    own, count = max(1, run.optim.batch_size // processes), slices(run, processes)
+    largest = run.loop.micro_batch_size or own
     size, field_name = own // count, "optim.batch_size" if largest >= own else "loop.micro_batch_size"
     if count > 1 and 2 * size <= largest:
         whole = max(1, round(own / largest)) * largest * processes
@@ -206,7 +212,6 @@ def slices(run: Run, processes: int) -> int:
         raise ConfigError(f"{largest}: {reason}", field_name)
     if size == 1 and any(view.mixup_alpha or view.cutmix_alpha for view in active_views(run).values()):
         raise ConfigError("mixup and cutmix need another image in each forward pass; raise it, or set their alphas to 0", field_name)
-    return count
 
 
 def inactive_fields(run: Run) -> dict[str, str]:
