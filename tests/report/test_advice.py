@@ -58,7 +58,14 @@ def test_an_arm_that_spreads_too_widely_is_not_as_good_as_one_that_is_worse(grid
     assert best(made, None).startswith("Perhaps the best arm by top-1 is ssat: 78.60 ± 0.10 % (3 seeds)")
     said = recommendation(made, None)
     assert said.startswith("For now take ssat, perhaps the best. Worse: sslft (")
-    assert said.endswith(" Undecided: scratch, of a lower mean, whose seeds spread too widely to tell.")
+    assert said.endswith(" Undecided: scratch, of a worse mean, which the seeds do not tell from it.")
+
+
+def test_an_arm_of_too_few_seeds_leaves_open_which_is_the_best(grid):
+    top1 = {"scratch": lambda at: (60.0, 79.0, 0.0)[at["seed"]], "sslft": lambda at: 70.0 + 0.1 * at["seed"]}
+    made = grid(top1 | {"ssat": lambda at: 80.0 + 0.1 * at["seed"]}, make={("scratch", 2): {"status": "failed"}})
+    assert best(made, None).startswith("Perhaps the best arm by top-1 is ssat: 80.05")
+    assert "Undecided: scratch" in recommendation(made, None) or not recommendation(made, None)
 
 
 def test_a_difference_over_other_seeds_than_the_means_beside_it_says_so(grid):

@@ -136,7 +136,7 @@ def _worse(grid: Grid, column: Any, shares: dict[int, float]) -> str:
     if not (rest := undecided(grid, column)):
         return worse
     which = listed(map(grid.label, rest)) if len(rest) <= MOST_NAMED else f"{len(rest)} arms"
-    return f"{worse} Undecided: {which}, of a lower mean, whose seeds spread too widely to tell."
+    return f"{worse} Undecided: {which}, of a worse mean, which the seeds do not tell from it."
 
 
 def _named(how: str, grid: Grid, column: Any, gaps: list[tuple[Row, Row, Difference]], shares: dict[int, float]) -> str:

@@ -39,7 +39,8 @@ def best(grid: Grid, column: Any) -> str:
 def article(grid: Grid, column: Any) -> str:
     """Of the best arm, where that differs from every other one: after the correction for all comparisons it may not."""
     first, *others = grid.ranking(column)
-    return "the" if all(settled(grid, column, (first, row)) for row in others) else "perhaps the"
+    clear = not undecided(grid, column) and all(settled(grid, column, (first, row)) for row in others)
+    return "the" if clear else "perhaps the"
 
 
 def in_columns(grid: Grid) -> list[str]:
@@ -86,8 +87,8 @@ def fewest(grid: Grid, rows: list[Row], column: Any) -> int:
 
 
 def level(grid: Grid, column: Any) -> list[Row]:
-    """The row of the best mean, and the next ones as long as none is told from one before it: what spreads so widely that it is told from
-    none is not as good as these where its mean is below that of one which is worse."""
+    """The row of the best mean, and the next ones as long as none is told from one before it: one that the seeds tell from none is not as
+    good as these where its mean is worse than that of one which is told."""
     near: list[Row] = []
     for row in grid.ranking(column):
         if not all(_open(grid, better, row, column) for better in near):

@@ -69,15 +69,15 @@ def differences(grid: Grid) -> Table | None:
             rows.append([*which(grid, row, column), *(_versus(gaps.get(key)) for key in METRICS)])
     if not any(entry.text != DASH for row in rows for entry in row[2:]):
         return None
-    caption = "With the 95 % confidence interval over seeds and test images where runs kept what single images add to a metric, each "
-    caption += f"comparison alone. {LOWER_IS_BETTER}"
+    caption = "With the 95 % confidence interval over seeds and test images where runs kept what single images add to a metric, or over "
+    caption += f"folds, each comparison alone. {LOWER_IS_BETTER}"
     header = ["arm", grid.axis_name, *(metric.title for metric in METRICS.values())]
     return Table(f"Other metrics against {grid.baselines()}", header, rows, caption, left=frozenset({0, 1})).trimmed()
 
 
 def _versus(gap: Difference | None) -> Entry:
-    """Without an interval that would leave out which images are tested on."""
-    return versus(gap) if gap is None or gap.images else Entry(signed(gap.mean), parts=(gap.mean,))
+    """Without an interval that would leave out which images are tested on; over folds it covers that."""
+    return versus(gap) if gap is None or gap.images or gap.overlap else Entry(signed(gap.mean), parts=(gap.mean,))
 
 
 def telling(run: RunFolder, name: str, metrics: dict[str, float]) -> dict[str, float]:

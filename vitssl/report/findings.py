@@ -160,7 +160,7 @@ def _one_draw(grid: Grid) -> str:
     runs = [run.run for run in grid.sweep.runs.values() if run.run]
     seeds = {seed for cell in grid.sweep.cells if (seed := cell.axes.get(SEED)) is not None}
     if grid.folds:
-        tested = {run["seed"] % grid.folds for run in runs}
+        tested = {cell.last.run["seed"] % grid.folds for cell in grid.done}
         return f"Cross-validation: each seed trains on all folds but the one that it is tested on, {len(tested)} of {grid.folds} so far."
     for name in ("labels", "images"):
         subsets = [subset for run in runs if (subset := run["data"][name]) is not None]

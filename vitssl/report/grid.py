@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isclose
@@ -72,6 +73,10 @@ class Grid:
         """The column axis's, for a heading; empty where it takes one value."""
         return self.short(self.axis) if self.axis else ""
 
+    @property
+    def done(self) -> list[Cell]:
+        return [cell for row in self.rows for cell in row.done]
+
     def models(self) -> list[tuple[Row, Any, list[Cell]]]:
         """Row, column and the finished seeds there, over which costs are averaged; column by column, since arms are compared within one."""
         places = [(row, column) for column in self.columns for row in self.rows]
@@ -129,8 +134,8 @@ class Grid:
 
     @cached_property
     def folds(self) -> int | None:
-        """The least number of parts of which a seed tests on one; None where the test images are those of a split."""
-        return min((folds for run in self.sweep.runs.values() if run.run and (folds := run.run["data"]["folds"])), default=None)
+        """The parts of which every seed tests on one; None where the test images of an arm are those of a split."""
+        return folds_of(self.done)
 
     @property
     def metric(self) -> tuple[str, str]:
@@ -268,9 +273,9 @@ class Grid:
 
     def _gap(self, one: Row, other: Row, columns: tuple[Any, Any], measured: Reading) -> Difference | None:
         scores = [self.scores(row, at, *measured) for row, at in zip((one, other), columns, strict=True)]
-        overlap = 1 / (self.folds - 1) if self.folds else 0.0
-        gap, common = difference(*scores, overlap), scores[0].keys() & scores[1].keys()
-        if gap is None or self.folds:  # each seed has test images of its own, whose draw the interval over folds covers
+        cells = [cell for row, at in zip((one, other), columns, strict=True) for cell in finished(row.columns.get(at, []))]
+        gap, common = difference(*scores, overlap_of(cells)), scores[0].keys() & scores[1].keys()
+        if gap is None or (gap.overlap and _of_folds(measured[0], cells)):  # which images are tested on the interval over folds covers
             return gap
         files = [self._predictions(row, at, common, measured) for row, at in zip((one, other), columns, strict=True)]
         found = None if files[0] == files[1] else of_images(*files, measured[1])  # equal runs stand in several rows
@@ -281,6 +286,23 @@ class Grid:
         evaluator, metric = measured
         done = [cell for cell in row.columns.get(column, []) if cell.result(evaluator, metric) is not None]
         return [cell.last.path / f"predictions-{evaluator}.npz" for cell in done if not seeds or cell.axes.get(SEED) in seeds]
+
+
+def folds_of(cells: Iterable[Cell]) -> int | None:
+    """The least number of folds of runs that are all tested on one; None where one of them is not."""
+    found = {cell.last.run["data"]["folds"] for cell in cells}
+    return None if None in found else min(found, default=None)
+
+
+def overlap_of(cells: Iterable[Cell]) -> float:
+    """Test images / training images of their folds; 0 where a seed is not tested on one."""
+    return 0.0 if (folds := folds_of(cells)) is None else 1 / (folds - 1)
+
+
+def _of_folds(evaluator: str, cells: Iterable[Cell]) -> bool:
+    """Does an evaluator look at the run's own test images, and not at those of other shards or another split?"""
+    fields = [(cell.last.run.get("evals") or {}).get(evaluator) or {} for cell in cells]
+    return all(of_run.get("shards") is None and of_run.get("split", "test") == "test" for of_run in fields)
 
 
 def lay_out(sweep: Sweep) -> Grid:

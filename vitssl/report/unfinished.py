@@ -11,7 +11,7 @@ import numpy as np
 
 from vitssl.report import kept
 from vitssl.report.collect import Cell
-from vitssl.report.grid import Grid
+from vitssl.report.grid import Grid, overlap_of
 from vitssl.report.rows import Row, finished
 from vitssl.report.stats import difference
 from vitssl.report.unlabelled import CLASSIFY
@@ -78,7 +78,8 @@ def _not_above(grid: Grid, row: Row, column: Any) -> Level | None:
     scores, chance = list(grid.scores(row, column).values()), _chance(grid, finished(row.columns.get(column, [])))
     if not scores or chance is None:
         return None
-    gap = difference(dict(enumerate(scores)), dict.fromkeys(range(len(scores)), chance))
+    overlap = overlap_of(finished(row.columns.get(column, [])))
+    gap = difference(dict(enumerate(scores)), dict.fromkeys(range(len(scores)), chance), overlap)
     found = Level(mean(scores), chance)
     return found if gap is not None and (gap.mean <= 0 or (gap.low is not None and gap.low <= 0)) else None
 
@@ -111,8 +112,9 @@ def _loss(grid: Grid, row: Row, column: Any) -> tuple[float, float] | None:
 
 def _rise(grid: Grid, row: Row, column: Any) -> tuple[float, float] | None:
     """Mean over the finished seeds, and the share of the last stage's training that it is of; None where it may be chance."""
-    ends = [end for cell in finished(row.columns.get(column, [])) if (end := _end(grid, cell))]
-    gap = difference(*(dict(enumerate(values)) for values in list(zip(*ends, strict=True))[:2])) if ends else None
+    cells = finished(row.columns.get(column, []))
+    ends = [end for cell in cells if (end := _end(grid, cell))]
+    gap = difference(*(dict(enumerate(values)) for values in list(zip(*ends, strict=True))[:2]), overlap_of(cells)) if ends else None
     return (gap.mean, max(share for *_, share in ends)) if gap and not gap.open else None
 
 
