@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 from jobs.graph import Graph, Job
 from jobs.shards import ROOT, facts, folders_of, images_worked
 from jobs.sweep import Spec
-from vitssl.config import SCHEMA, ConfigError, Run, Site, active, active_views, checkpoints, read_yaml, save, unstarted
+from vitssl.config import SCHEMA, ConfigError, Run, Site, View, active, active_views, checkpoints, read_yaml, save, unstarted
 from vitssl.config.evals import evals_of, pending
 from vitssl.config.sweep import Arm
 from vitssl.files import GRID, SUBMITTING, hash_file, held, read_json, write_atomically, write_json
@@ -195,9 +195,15 @@ def _as_known(known: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _work_of(view: View) -> list[Any]:
+    """What is computed for a view, whatever the strength."""
+    mixed = view.mixup_alpha > 0 or view.cutmix_alpha > 0
+    return [view.count, view.size, view.crop, view.auto_augment, len(view.color), view.erasing_prob > 0, mixed]
+
+
 def architecture(run: Run) -> str:
     """A hash of what the work per image depends on: runs of one architecture have the same MACs and the same speed."""
-    views = {name: dataclasses.asdict(view) for name, view in active_views(run).items()}
+    views = {name: _work_of(view) for name, view in active_views(run).items()}
     bare, loop = unstarted(run), run.loop
     objectives = {name: dataclasses.asdict(objective) | {"weight": None} for name, objective in active(bare.objectives).items()}
     at_once = [run.optim.batch_size, loop.micro_batch_size, loop.precision, loop.compile, loop.threads]

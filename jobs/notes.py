@@ -99,14 +99,13 @@ def _draws(spec: Spec, made: Sequence[Cell]) -> Iterator[str]:
 def _other_data(spec: Spec) -> Iterator[str]:
     """Axes over the images or labels of a stage that some arms have not: these are compared with other data."""
     for axis, values in spec.axes.items():
-        stages = {s.stage if s.field.startswith("data.") else None for chosen in values.values() for s in chosen}
+        of_data = [s for chosen in values.values() for s in chosen if s.field.startswith(("data.images", "data.labels"))]
+        stages, fields = {s.stage for s in of_data}, listed({f"axes.{s.field}": None for s in of_data})
         missed = [arm for arm, recipe in spec.arms.items() if recipe.stages and not stages & {None, *recipe.stages}]
-        if stages and None not in stages and len(values) > 1 and 0 < len(missed) < len(spec.arms):
-            keep = (
-                f"{listed(missed)}, without {listed(map(str, stages))}, {'has' if len(missed) == 1 else 'have'} the same data at each value"
-            )
-            field = axis.partition(".")[2]
-            yield f"axes.{axis} does not reach all arms: {keep}; axes.{field} sets it in all stages that read it"
+        if of_data and len(values) > 1 and 0 < len(missed) < len(spec.arms):
+            has = "has" if len(missed) == 1 else "have"
+            keep = f"{listed(missed)}, without {listed(map(str, stages))}, {has} the same data at each value"
+            yield f"axes.{axis} does not reach all arms: {keep}; {fields} would be of all stages that read it"
 
 
 def _untested_folds(made: Sequence[Cell]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from jobs.node import cache_folder
 from jobs.preflight import of_the_image
 from vitssl.config import ConfigError, Site
 from vitssl.emissions import visible_gpus
-from vitssl.files import is_writable, nearest
+from vitssl.files import is_writable, nearest, of_this_user
 
 
 def check(stages: Iterable[Stage], site: Site, here: bool) -> None:
@@ -53,7 +53,7 @@ def _check_cache(stages: list[Stage], site: Site) -> None:
     """What is decoded has to be written somewhere; a relative path is one in the folder of a run's source, which is still to be made."""
     for stage in stages:
         named_by, folder = cache_folder(stage.run.data.cache_dir, site)
-        if folder is None or not Path(folder).is_absolute() or is_writable(nearest(Path(folder))):
+        if folder is None or not Path(folder).is_absolute() or is_writable(nearest(Path(folder) / of_this_user())):
             continue
         with stage.error_location() if named_by == "data.cache_dir" else nullcontext():
             raise ConfigError(f"{folder} is not a folder that can be written to, for decoded images; name another", named_by)

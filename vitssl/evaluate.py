@@ -204,10 +204,11 @@ class Trained:
 def predict_each(runs: Sequence[Trained], images: Iterable[OneImage]) -> Iterator[Tensor | ConfigError]:
     """The class probabilities (R, K) of each image by R runs, on the CPU, or what is wrong with it.
 
-    Every image is read once for all runs: a batch when its first image is asked for, and forgotten before the next one.
+    Every image is read once for all runs of one ``data.cache_px``: a batch when its first image is asked for, and forgotten before the
+    next one.
     """
-    left = iter(images)
-    while batch := list(islice(left, EVALUATED_AT_ONCE)):
+    left, at_once = iter(images), max(1, EVALUATED_AT_ONCE // len(runs))  # since the views of all runs are held
+    while batch := list(islice(left, at_once)):
         results: dict[int, Tensor | ConfigError] = {}
         views: dict[int, list[Tensor]] = {}  # by image, of each run
         for i, image in enumerate(batch):

@@ -68,8 +68,13 @@ def check_place(path: Path) -> None:
 
 
 def nearest(folder: Path) -> Path:
-    """The folder, or what is there of the path to it."""
-    return next(there for there in (folder, *folder.parents) if there.exists())
+    """The folder, or what is there, and may be seen, of the path to it."""
+    return next(there for there in (folder, *folder.parents) if os.path.exists(there))
+
+
+def of_this_user() -> str:
+    """The name of this user's own folder for caches, in one that several may share."""
+    return f"vitssl-cache-{os.getuid()}"
 
 
 def is_writable(folder: Path) -> bool:

@@ -103,6 +103,18 @@ def test_cached_streamed_and_device_images_are_equal(make_shards, data, ragged, 
             assert torch.equal(images, expected) and torch.equal(sizes, expected_sizes)
 
 
+def test_slots_are_given_out_again_only_when_they_were_read(make_shards, data):
+    """Of 40 batches in five slots, read more slowly than they are decoded."""
+    index, chosen = make_shards(ragged=False), [np.array([i % 12, (5 * i) % 12]) for i in range(40)]
+    ways = [Streamed(index, replace(data, workers=n), CPU, 2) for n in (0, 2)]
+    expected, found = ([], [])
+    for way, seen in zip(ways, (expected, found), strict=True):
+        for host, _ in way.host_batches(lambda: iter(chosen)):
+            time.sleep(0.02 * way.workers)
+            seen.append(host)
+    assert len(found) == 40 and all(torch.equal(one, other) for one, other in zip(expected, found, strict=True))
+
+
 def test_budgets_choose_the_way(make_shards, data):
     index = make_shards(ragged=False)
     positions = np.arange(3)

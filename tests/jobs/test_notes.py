@@ -64,7 +64,7 @@ def test_an_axis_of_draws_is_told_of_redraw(said) -> None:
 def test_an_axis_of_data_that_some_arms_do_not_have_is_told(said) -> None:
     words = ["axes.finetune.data.labels.per_class=[1,2]", "arms=[scratch,chain_short]"]
     (note,) = [note for note in said(*words) if "reach" in note]
-    have = "scratch, without finetune, has the same data at each value; axes.data.labels.per_class sets it in all stages that read it"
+    have = "scratch, without finetune, has the same data at each value; axes.data.labels.per_class would be of all stages that read it"
     assert note == f"axes.finetune.data.labels.per_class does not reach all arms: {have}"
     assert not any("reach" in note for note in said("axes.data.labels.per_class=[1,2]", "arms=[scratch,chain_short]"))
     assert not any("reach" in note for note in said("axes.finetune.optim.lr=[1e-3,1e-4]", "arms=[scratch,chain_short]"))

@@ -37,7 +37,7 @@ from vitssl.data import pool
 from vitssl.data.decode import resize, resized_sizes
 from vitssl.data.index import REBUILD, Index, read_image
 from vitssl.data.layout import clear_padding, offsets, places, shape_of
-from vitssl.files import flock, hash_file, move, open_lock
+from vitssl.files import flock, hash_file, move, of_this_user, open_lock
 
 FOLDER_BUDGET = 4  # times data.cache_gb: what the caches of a folder may take together before old ones are evicted
 POOL_FROM = 4000  # images; fewer are decoded faster than processes start
@@ -90,7 +90,7 @@ def decoded_bytes(index: Index, data: Data) -> int:
 def folder_of(data: Data) -> Path:
     """A folder of this user in `data.cache_dir`, else $VITSSL_CACHE_DIR, else $TMPDIR."""
     named = data.cache_dir or os.environ.get("VITSSL_CACHE_DIR") or tempfile.gettempdir()
-    return Path(named) / f"vitssl-cache-{os.getuid()}"
+    return Path(named) / of_this_user()
 
 
 def private_folder(data: Data) -> Path:

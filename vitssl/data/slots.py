@@ -1,7 +1,7 @@
 """Memory that worker processes write batches into, and this process reads: through a pipe pixels are pickled, written and read once more.
 
-It is anonymous and reaches the workers by the fork, so that it needs no /dev/shm, of which containers have 64 MB; pages that nothing is
-written to take no memory.
+It is anonymous and reaches the workers by the fork, so that it needs no /dev/shm, of which containers have 64 MB. Pages take memory from
+when something is first written to them: a slot keeps that of the largest batch that it had.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def train_and_heldout(index: Index, data: Data, need_labels: bool, evaluated: bo
         raise ConfigError(f"no {'labelled ' * need_labels}images of {data.train_split} are left to train on", "data.train_split")
     test = _test(index, data, images, evaluated) if fold is None else fold
     if data.val_split is not None and _among(val, index)[np.concatenate([images, test])].any():
-        raise ConfigError(f"{data.val_split} shares images with data.train_split or data.test_split", "data.val_split")
+        raise ConfigError(f"{data.val_split} shares images with those that are trained or tested on", "data.val_split")
     return Split(train, labels, val, test)
 
 

@@ -65,14 +65,13 @@ def _rows(file: Path, text: str, chosen: Mapping[str, str]) -> dict[str, list[Ro
 
 def _records(file: Path, reader: Iterator[list[str]], width: int, separator: str) -> Iterator[tuple[str, list[str]]]:
     """(file:line, values) of each row that is not blank. A row of another width would have its values in the wrong columns."""
-    for record in reader:
+    for record in (record for record in reader if any(map(str.strip, record))):
         where = f"{file}:{reader.line_num}"
-        if record and len(record) != width:
+        if len(record) != width:
             name = SEPARATORS[separator]
             advice = f"put a value that holds a {name} in quotes" if len(record) > width else f"an empty value needs its {name} too"
             raise ConfigError(f"{where}: {counted(len(record), 'value')} under a header of {counted(width, 'column')}; {advice}")
-        if record:
-            yield where, record
+        yield where, record
 
 
 def _separator(text: str, chosen: Mapping[str, str]) -> str:
