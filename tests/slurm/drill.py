@@ -244,9 +244,15 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def left_over(trial: Trial) -> str:
-    """What of a sweep did not get to its end: the run that waited, the report, a job in the queue."""
+    """What of a sweep did not get to its end: the run that waited, the report, a job in the queue.
+
+    These too SLURM holds where it could not launch them, as on a node that another trial has just taken down.
+    """
     jobs = [trial.folder, run_folder(trial.sweep, "sslft-finetune"), trial.sweep]
     try:
+        wait_for(lambda: all("launch failed" in entry.reason for entry in cluster.queued(jobs).values()), timeout_s=ENDS_S)
+        if cluster.queued(jobs):
+            assert submit_it(trial) == 0, "the command that releases it was refused"
         wait_for(lambda: not cluster.queued(jobs), timeout_s=ENDS_S)
     except AssertionError:
         return f"FAILED: in the queue for ever: {cluster.queued(jobs)}"
