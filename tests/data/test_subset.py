@@ -117,7 +117,7 @@ def test_a_split_of_the_shards_may_be_held_out():
     index = make_index([40, 20, 10], [4, 4, 4], unlabeled=7)
     parts = split(index, val_split="unlabeled")
     assert parts.val.tolist() == list(range(82, 89)) and counts(index, parts.train) == [40, 20, 10] and len(parts.test) == 12
-    with pytest.raises(ConfigError, match=r"data\.val_split: test shares images with data\.train_split or data\.test_split"):
+    with pytest.raises(ConfigError, match=r"data\.val_split: test shares images with those that are trained or tested on"):
         split(index, val_split="test")
     with pytest.raises(ConfigError, match=r"data\.val_split: .*nowhere"):
         split(index, val_split="nowhere")
