@@ -24,7 +24,7 @@ from jobs.existing import content_of, run_folders
 from jobs.overrides import CLI
 from jobs.sweep import Spec, resources
 from vitssl import config
-from vitssl.config import ConfigError, Run, assign, check_fits, checkpoints, identity, merge, unknown
+from vitssl.config import ConfigError, Run, assign, check_fits, checkpoints, identity, merge, reads_labels, unknown
 from vitssl.config.evals import FeaturesConfig, evals_of
 from vitssl.config.sweep import Resources
 from vitssl.config.weights import IMPORT, RELEASED
@@ -220,7 +220,7 @@ def link(spec: Spec, planned: list[Cell], folder: Path, fingerprint: Callable[[R
             job = _job(spec, cell, stage, done, folder, existing, fingerprint)
             done[stage.name] = jobs.setdefault(job.identity, job)
             with stage.error_location():
-                _check_shared_labels(job.run, [done[stage.name].run, *([config.load(job.folder)] if job.identity in existing else [])])
+                _check_shared_labels(job, done[stage.name].run, there=job.identity in existing)
         result.append((cell, list(done.values())))
     return Graph(list(jobs.values()), result)
 
@@ -250,14 +250,17 @@ def _job(spec: Spec, cell: Cell, stage: Stage, done: dict[str, Job], sweep: Path
     return Job(key, run, folder, cell.arm, stage.name, axes, resources, parents)
 
 
-def other_labels(run: Run, shared: Run) -> str | None:
-    """Runs whose training reads no labels are one; the first evaluator that would learn from those of another one's ``data.labels``."""
+def learner(run: Run) -> str | None:
+    """The first evaluator that learns from the labels of a run whose training reads none: equal runs may have others in ``data.labels``."""
     learners = (name for name, cfg in evals_of(run).items() if isinstance(cfg, FeaturesConfig))
-    return next(learners, None) if run.data.labels != shared.data.labels else None
+    return None if reads_labels(run) else next(learners, None)
 
 
-def _check_shared_labels(run: Run, others: list[Run]) -> None:
-    if name := next((name for other in others if (name := other_labels(run, other))), None):
+def _check_shared_labels(job: Job, first: Run, there: bool) -> None:
+    """Raises a ConfigError where the first equal run of the sweep, or the one whose folder is ``there``, has other labels to learn from."""
+    if (name := learner(job.run)) is None:
+        return
+    if any(job.run.data.labels != equal.data.labels for equal in (first, *([config.load(job.folder)] if there else []))):
         reason = "it learns from the labels that data.labels leaves, and this run reads none, so that it is one for several of these"
         raise ConfigError(f"{reason}; set it in a stage that starts from it, or give each a sweep (name=)", f"evals.{name}")
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from jobs import cluster
 from jobs.folders import is_trained
-from jobs.graph import Job, only_evaluated, other_labels
+from jobs.graph import Job, learner, only_evaluated
 from vitssl.config import SCHEMA, ConfigError, assign, checkpoints, load, save
 from vitssl.files import held, read_json, write_json
 from vitssl.words import counted, listed
@@ -70,7 +70,8 @@ def _has(folder: Path, wanted: Job) -> bool:
         job, done, _ = (read_json(folder / name) for name in ("job.json", "done.json", "evals.json"))
         if not done or job.get("schema") != SCHEMA or job.get("identity") != wanted.identity:
             return False
-        return other_labels(wanted.run, load(folder)) is None and _is_whole(folder / "last.pt")
+        same_labels = load(folder).data.labels == wanted.run.data.labels or learner(wanted.run) is None
+        return same_labels and _is_whole(folder / "last.pt")
     except (ConfigError, OSError):  # another sweep's damage, or another person's folder, is no reason to refuse this one
         return False
 

@@ -273,3 +273,12 @@ def test_pretraining_that_reads_no_labels_is_one_however_many_are_hidden(expand)
     with pytest.raises(ConfigError, match=r"evals\.knn: it learns from the labels that data\.labels leaves, and this run reads none"):
         expand(*words, "evals={knn: {type: knn, k: 1}}")
     expand(*words, "finetune.evals={knn: {type: knn, k: 1}}")
+
+
+def test_a_trained_pretraining_is_not_evaluated_with_another_commands_labels(expand) -> None:
+    words = ["arms=[chain_short]", "axes.seed=[0]", "axes.data=[plain]", "optim.batch_size=4", "pretrain.evals={knn: {type: knn, k: 1}}"]
+    pretraining = pick(expand(*words, "data.labels.per_class=5"), "chain_short", "pretrain", data="plain", seed=0)
+    config.save(pretraining.run, pretraining.folder)
+    expand(*words, "data.labels.per_class=5")
+    with pytest.raises(ConfigError, match=r"evals\.knn: it learns from the labels that data\.labels leaves"):
+        expand(*words, "data.labels.per_class=10")
