@@ -4,7 +4,7 @@ Each piece prints what it finds and writes it to FOLDER/PIECE.json, with the boa
 `vitssl bench`, and `python jobs/submit.py sweeps/ssat_vs_sslft.yaml --executor local`, whose report has minutes and energy.
 
 waits       how often a step of each method's training waits for the device
-precision   losses of bf16 beside those of fp32, of each method over the same steps
+precision   losses of bf16 and fp16 beside those of fp32, of each method over the same steps
 batches     images a second of ViT-T, from scratch and with SSAT, compiled and not, by batch size
 energy      what codecarbon records of a minute's training beside NVML's counter of the same minute
 views       images a second of the views alone, with and without RandAugment
@@ -95,15 +95,15 @@ def _counted_waits(device: torch.device) -> Iterator[list[warnings.WarningMessag
 
 
 def precision(place: Place) -> dict[str, dict[str, float]]:
-    """By method: means of the last losses in fp32 and in bf16, and their ratio."""
+    """By method: means of the last losses in fp32, bf16 and fp16, and their ratios to the first."""
     found = {}
     for name, fields in place.methods.items():
         ends = {}
-        for kind in ("fp32", "bf16"):
+        for kind in ("fp32", "bf16", "fp16"):
             loop = {"loop": {"max_steps": place.steps, "epochs": 50, "log_every": 1, "precision": kind}}
             events = read_events(place.train(f"{name}_{kind}", fields, loop) / "metrics.jsonl")
             ends[kind] = mean(event["loss"] for event in events[-LAST:] if event["event"] == "train")
-        found[name] = ends | {"bf16 / fp32": ends["bf16"] / ends["fp32"]}
+        found[name] = ends | {f"{kind} / fp32": ends[kind] / ends["fp32"] for kind in ("bf16", "fp16")}
     return found
 
 

@@ -77,6 +77,7 @@ STRUCTURE = {
     "moments that are one tensor": ("optimizer/state/0", torch.ones(5), "optimizer is not as this version writes it"),
     "a rate that is a tensor": ("optimizer/param_groups/0/lr", torch.ones(2), "optimizer is not as this version writes it"),
     "a group that is a list": ("optimizer/param_groups/0", [1], "optimizer is not as this version writes it"),
+    "a scale in words": ("scaler", {"scale": "x"}, "scaler is not as this version writes it"),
     "no data": ("data", ..., "data is not as this version writes it"),
     "classes of another type": ("data/classes", "abc", "data is not as this version writes it"),
     "mean of two": ("data/mean", [0.5, 0.5], "data is not as this version writes it"),

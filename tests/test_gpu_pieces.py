@@ -33,11 +33,12 @@ def test_waits_are_those_of_a_step_and_not_of_a_start(place, monkeypatch):
     assert gpu.waits(place) == {"ssat": 2.0, "gmml": 2.0}
 
 
-def test_losses_of_both_precisions_are_nearly_the_same_and_not_equal(place):
+def test_losses_of_all_precisions_are_nearly_the_same_and_not_equal(place):
     found = gpu.precision(place)
     assert found.keys() == {"ssat", "gmml"}
     for ends in found.values():
-        assert ends["bf16 / fp32"] == pytest.approx(1, abs=0.05) and ends["bf16"] != ends["fp32"]
+        for kind in ("bf16", "fp16"):
+            assert ends[f"{kind} / fp32"] == pytest.approx(1, abs=0.05) and ends[kind] != ends["fp32"]
 
 
 def test_a_piece_is_written_with_where_it_ran(place, tmp_path, monkeypatch, capsys):

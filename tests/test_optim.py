@@ -142,6 +142,34 @@ def test_clipping_equals_a_loop(how):
         assert torch.allclose(p.grad, g / max(norm, 1.0), atol=1e-4)
 
 
+def test_a_step_whose_scaled_gradients_overflow_is_left_out():
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer, scaler = torch.optim.AdamW([weight], lr=0.1, fused=True), optim.loss_scaler(torch.device("cpu"), "fp16")
+
+    def step(factor: float) -> tuple[float, float]:
+        scaler.scale((weight * factor).sum()).backward()
+        scaler.unscale_(optimizer)
+        norm = optim.without_overflow(optim.clip_gradients([weight], config.Optim(clip="global")), scaler)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        return norm.item(), scaler.get_scale()
+
+    assert step(3e38) == (0, 2.0**15) and weight.tolist() == [1, 1]
+    assert step(3) == (pytest.approx(math.sqrt(18)), 2.0**15) and weight[0] < 1
+    kept = weight.tolist()
+    scaler.load_state_dict(scaler.state_dict() | {"scale": 1.0})
+    norm, scale = step(math.inf)
+    assert math.isnan(norm) or math.isinf(norm), "no scale is to blame"
+    assert scale == 0.5 and weight.tolist() == kept
+
+
+def test_without_fp16_no_loss_is_scaled():
+    scaler = optim.loss_scaler(torch.device("cpu"), "bf16")
+    assert scaler.scale(torch.tensor(3.0)) == 3 and scaler.state_dict() == {}
+    assert math.isinf(optim.without_overflow(torch.tensor(math.inf), scaler))
+
+
 def test_moving_average_of_a_sequence():
     network = torch.nn.BatchNorm1d(1)
     ema = optim.Ema(network, 0.9)

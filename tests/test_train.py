@@ -398,14 +398,27 @@ def test_golden_loss_curve(folder, name):
     assert losses == pytest.approx(json.loads(golden.read_text()), abs=2e-3)
 
 
-def test_bfloat16_stays_near_fp32(folder):
+@pytest.mark.parametrize("half", ["bf16", "fp16"])
+def test_sixteen_bits_stay_near_fp32(folder, half):
     curves = []
-    for precision in ("fp32", "bf16"):
+    for precision in ("fp32", half):
         run = folder(precision, SSAT, {"loop": {"max_steps": 6, "log_every": 1, "precision": precision}})
         assert train.main([str(run)]) == 0
         curves.append([e["loss"] for e in read_events(run / "metrics.jsonl") if e["event"] == "train"])
     assert curves[0] == pytest.approx(curves[1], abs=0.03)
     assert curves[0] != curves[1]
+
+
+def test_in_fp16_the_scale_of_the_loss_is_resumed_too(folder, tmp_path, monkeypatch):
+    """It begins so large that MAE's first step overflows, is left out and halves it; without it another step would be left out later."""
+    fp16 = {"loop": {"max_steps": 20, "eval_every": 0, "log_every": 1, "precision": "fp16"}}
+    whole, parts = (folder(n, MAE, fp16) for n in ("whole", "parts"))
+    assert train.main([str(whole)]) == 0
+    in_two_parts(parts, tmp_path, monkeypatch, steps=20)
+    assert same(whole, parts)
+    norms = [e["grad_norm"] for e in read_events(whole / "metrics.jsonl") if e["event"] == "train"]
+    assert norms[0] == 0 and min(norms[1:]) > 0
+    assert torch.load(parts / "last.pt", weights_only=True)["scaler"]["scale"] == 2.0**15
 
 
 @pytest.mark.release

@@ -15,6 +15,7 @@ from vitssl import records
 from vitssl.config import ConfigError
 from vitssl.state import check_finite, is_state, mismatches, read
 
+SCALER = torch.amp.GradScaler("cpu").state_dict().keys()
 ADVICE = "put it back as it was, or delete it to train anew"
 
 
@@ -121,6 +122,11 @@ def _is_optimizer(value: Any) -> bool:
     return of_weights and all(isinstance(group, dict) and all(map(_is_setting, group.values())) for group in value["param_groups"])
 
 
+def _is_scaler(value: Any) -> bool:
+    """The numbers of torch's GradScaler."""
+    return isinstance(value, dict) and value.keys() == SCALER and all(_is_number(number) and number >= 0 for number in value.values())
+
+
 def _is_setting(value: Any) -> bool:
     parts = value if isinstance(value, list | tuple) else [value]
     return all(part is None or isinstance(part, bool | int | float | str) for part in parts)
@@ -141,6 +147,7 @@ WRITTEN: dict[str, Callable[[Any], bool]] = {
     "ema": _or_absent(is_state),
     "progress": _or_absent(_is_progress),
     "optimizer": _or_absent(_is_optimizer),
+    "scaler": _or_absent(_is_scaler),
     "identity": _or_absent(lambda value: isinstance(value, str)),
     "schema": _or_absent(lambda value: isinstance(value, int)),
 }

@@ -58,9 +58,17 @@ def device(name: str) -> torch.device:
     return torch.device("cuda", local_rank())
 
 
+MIXED = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
 def autocast(where: torch.device, precision: str) -> torch.autocast:
-    """The context of every forward: bfloat16 where the Run's precision says so."""
-    return torch.autocast(where.type, dtype=torch.bfloat16, enabled=precision == "bf16")
+    """The context of every forward: 16 bits where the Run's precision says so."""
+    return torch.autocast(where.type, dtype=MIXED.get(precision, torch.bfloat16), enabled=precision in MIXED)
+
+
+def emulates(where: torch.device, precision: str) -> bool:
+    """Is this a GPU older than Ampere, that has no bf16 of its own, and the Run's precision is that?"""
+    return where.type == "cuda" and precision == "bf16" and torch.cuda.get_device_capability(where) < (8, 0)
 
 
 def start(where: torch.device, timeout_s: float = 1800.0) -> None:

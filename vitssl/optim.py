@@ -119,6 +119,18 @@ def clip_gradients(parameters: Iterable[nn.Parameter], cfg: config.Optim) -> Ten
     return total
 
 
+def loss_scaler(device: torch.device, precision: str) -> torch.amp.GradScaler:
+    """Dynamic loss scaling (Micikevicius et al. 2018): gradients that fp16 would round to zero are computed of a larger loss, and a step
+    whose gradients overflow is left out and halves the scale. For any other precision it does nothing."""
+    return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+
+
+def without_overflow(norm: Tensor, scaler: torch.amp.GradScaler) -> Tensor:
+    """The norm of the gradients; 0 where it is not finite and the loss was scaled up, which is no divergence: that step is left out."""
+    scaled = scaler.scale(torch.ones_like(norm)) > 1
+    return torch.where(scaled & ~torch.isfinite(norm), 0.0, norm)
+
+
 class Ema:
     """A moving average of the model's floating-point state, moved once per optimiser step; counters are copied."""
 

@@ -48,15 +48,18 @@ def train_step(train_state: TrainState, ddp_model: nn.Module, micro_batches: Ite
         sync_context = ddp_model.no_sync() if isinstance(ddp_model, DistributedDataParallel) and not last else nullcontext()
         with sync_context:
             total, terms, weighted = forward(train_state, ddp_model, next(micro_batches), step)
-            (total / slices).backward()
+            train_state.scaler.scale(total / slices).backward()
         for kind, values in (("terms", terms), ("weighted", weighted)):
             for name, value in values.items():
                 sums[kind][name] = sums[kind].get(name, 0) + value / slices
     for objective in train_state.model.objectives.values():
         objective.before_step(train_state.schedule.progress(step))
+    train_state.scaler.unscale_(train_state.optimizer)
     norm = optim.clip_gradients(train_state.parameters, run.optim)
+    norm = optim.without_overflow(norm, train_state.scaler)
     train_state.schedule.apply(train_state.optimizer, step)
-    train_state.optimizer.step()
+    train_state.scaler.step(train_state.optimizer)
+    train_state.scaler.update()
     train_state.optimizer.zero_grad(set_to_none=not isinstance(ddp_model, DistributedDataParallel))
     train_state.progress.step += 1
     for objective in train_state.model.objectives.values():
@@ -250,6 +253,8 @@ def _train(folder: Path, run: Run) -> int:
             lr=train_state.schedule.peak_lr, batch_size=run.optim.batch_size, accumulate=train_state.accumulate, lost_steps=log.lost_steps,
             **machine(train_state.device),
         )  # fmt: skip
+        if dist.emulates(train_state.device, run.loop.precision):
+            log.say(f"{folder.name}: this GPU has no bf16 of its own, which makes it slow; loop.precision=fp16 suits it")
         if progress.step:
             log.say(f"{folder.name}: goes on after step {progress.step} of {train_state.total_steps}")
         try:

@@ -133,6 +133,7 @@ def start(train_state: TrainState) -> nn.Module:
         objective.start(network.backbone)
     network.to(train_state.device)
     train_state.optimizer = optim.make(network, network.backbone, run.optim)
+    train_state.scaler = optim.loss_scaler(train_state.device, run.loop.precision)
     train_state.ema = optim.Ema(network, run.loop.ema_decay) if run.loop.ema_decay else None
     wrapped = _wrap(train_state)
     if saved is not None:
@@ -183,7 +184,9 @@ def _wrap(train_state: TrainState) -> nn.Module:
 
 def _restore(train_state: TrainState, saved: dict[str, Any]) -> None:
     last = train_state.folder / state.LAST
-    needed = {"optimizer", "progress", "identity"} | ({"ema"} if train_state.ema is not None else set())
+    needed = {"optimizer", "progress", "identity"}
+    needed |= {"ema"} if train_state.ema is not None else set()
+    needed |= {"scaler"} if train_state.scaler.is_enabled() else set()
     if missing := needed - {name for name, value in saved.items() if value is not None}:
         raise ConfigError(f"{min(missing)} is missing, and training cannot go on from it; {checkpoint.ADVICE}", place=str(last))
     # of an earlier schema it cannot be compared; its run.yaml is taken to be unchanged since training began
@@ -198,6 +201,8 @@ def _restore(train_state: TrainState, saved: dict[str, Any]) -> None:
         raise ConfigError(reason, place=str(last))
     checkpoint.load_model(train_state.model, saved["model"], last)
     checkpoint.load_optimizer(train_state.optimizer, saved["optimizer"], last)
+    if train_state.scaler.is_enabled():
+        train_state.scaler.load_state_dict(saved["scaler"])
     if train_state.ema is not None:
         average = checkpoint.fitted(train_state.model, saved["ema"], last)
         train_state.ema.average = {name: value.to(train_state.device) for name, value in average.items()}
@@ -216,6 +221,7 @@ def save(train_state: TrainState) -> None:
     content = {
         "model": train_state.model.state_dict(),
         "optimizer": train_state.optimizer.state_dict(),
+        "scaler": train_state.scaler.state_dict() or None,
         "ema": train_state.ema.average if train_state.ema else None,
         "progress": vars(train_state.progress),
         "identity": _identity(train_state.run),

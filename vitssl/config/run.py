@@ -67,7 +67,8 @@ class Loop:
     warmup_prefix: bool = True  # the cosine begins after the warm-up (MAE); false: with it, hidden by it until its end (timm's default)
     max_steps: Optional[int] = None  # stop after this many optimiser steps, the schedule unchanged
     micro_batch_size: Optional[int] = runtime_field(None)  # images per GPU and forward; more are accumulated
-    precision: Literal["fp32", "tf32", "bf16"] = "fp32"  # of the products in forward and backward; weights stay fp32
+    # of the products in forward and backward; weights stay fp32. fp16 scales the loss, for GPUs that have no bf16 (before Ampere)
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
     compile: bool = runtime_field(
         False
     )  # torch.compile, with CUDA graphs on one GPU without accumulation: a minute at the start for faster steps

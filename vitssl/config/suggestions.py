@@ -55,7 +55,15 @@ ALSO_CALLED = {
 WHOLE = (SweepFile, Arm, Run, Resources, Site)
 MOST = 3  # that are named
 # what other programs call the value of a field
-VALUES_ALSO_CALLED = {"linear": "batch/256", "gpu": "cuda", "fp16": "bf16", "float32": "fp32", "bfloat16": "bf16"}
+VALUES_ALSO_CALLED = {
+    "linear": "batch/256",
+    "gpu": "cuda",
+    "amp": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float32": "fp32",
+    "bfloat16": "bf16",
+}
 
 
 def not_a_field(name: str, known: Iterable[str], field: str, schema: type | None = None) -> ConfigError:
