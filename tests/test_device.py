@@ -48,7 +48,7 @@ def test_a_step_stays_on_the_gpu(make, backbone, objective):  # noqa: F811
     run = make(backbone, objective)
     network = model.build(run, 10).train()
     for part in network.objectives.values():
-        part.start(network.backbone)
+        part.start(network.backbone, torch.full((10,), 3))
     with FakeTensorMode() as mode:
         onto(mode, network)
         made = batch()

@@ -145,7 +145,7 @@ def test_an_allowed_pair_takes_two_steps_and_every_parameter_gets_a_gradient(mak
     torch.manual_seed(0)  # of eight ReLUs all may be dead, once in a while
     network = model.build(make(backbone, objective), 10).train()
     for part in network.objectives.values():
-        part.start(network.backbone)
+        part.start(network.backbone, torch.full((10,), 3))
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
     for step in range(2):
         optimizer.zero_grad()

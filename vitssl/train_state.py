@@ -102,6 +102,12 @@ class TrainState:
         return {name: self.evals[name] for name, n in every.items() if self._ended(n)}
 
     @property
+    def class_counts_K(self) -> Tensor:
+        """Labelled training images of each class."""
+        labels = self.split.labels[self.split.train]
+        return torch.bincount(torch.from_numpy(labels[labels >= 0]), minlength=len(self.index.classes))
+
+    @property
     def data_facts(self) -> dict[str, Any]:
         """What a checkpoint holds about its data, for predictions without the shards."""
         return {"classes": self.index.classes, "mean": list(self.mean), "std": list(self.std)}
@@ -130,7 +136,7 @@ def start(train_state: TrainState) -> nn.Module:
             state.init_from(network, network.backbone, run)
         state.load_teachers(network, run, train_state.mean, train_state.std)
     for objective in network.objectives.values():
-        objective.start(network.backbone)
+        objective.start(network.backbone, train_state.class_counts_K)
     network.to(train_state.device)
     train_state.optimizer = optim.make(network, network.backbone, run.optim)
     train_state.scaler = optim.loss_scaler(train_state.device, run.loop.precision)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.utils.class_weight import compute_class_weight
 from torch import nn
 
 from vitssl import model
 from vitssl.config import ConfigError
 from vitssl.data.batch import Batch
 from vitssl.evaluators.metrics import top_k_correct
-from vitssl.objectives.classify import soft_cross_entropy
+from vitssl.objectives.classify import balanced_weights, soft_cross_entropy
+from vitssl.train_state import TrainState, start
 
 
 def slow(logits_BK, targets_BK, smoothing):
@@ -59,6 +62,45 @@ def test_a_batch_without_labels_costs_nothing_and_has_a_gradient():
     loss = soft_cross_entropy(logits_BK, torch.full((3,), -1), 0.1, labelled=1)
     loss.backward()
     assert loss.item() == 0 and logits_BK.grad.abs().max() == 0
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_weights_of_classes_are_torchs_and_those_of_mixtures_the_loops(smoothing):
+    """In value and gradient; torch divides by the sum of the weights, and spreads the smoothed part by them."""
+    torch.manual_seed(0)
+    weight_K = torch.tensor([0.5, 2.0, 1.0, 0.25, 4.0])
+    logits_BK, labels_B = torch.randn(6, 5, requires_grad=True), torch.tensor([0, 1, -1, 3, 4, -1])
+    got = soft_cross_entropy(logits_BK, labels_B, 0.0, labelled=7, weight_K=weight_K)
+    expected = F.cross_entropy(logits_BK, labels_B, weight_K, ignore_index=-1, reduction="sum") / 7
+    torch.testing.assert_close(got, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(loss, logits_BK)[0] for loss in (got, expected)))
+    mixed_BK = torch.rand(6, 5)
+    got = soft_cross_entropy(logits_BK, mixed_BK, smoothing, labelled=6, weight_K=weight_K)
+    assert got.item() == pytest.approx(slow(logits_BK, mixed_BK * weight_K, smoothing) / 6, abs=1e-5)
+    hard_BK = F.one_hot(labels_B.clamp(min=0), 5) * (labels_B >= 0)[:, None]
+    both = [soft_cross_entropy(logits_BK, targets, smoothing, 4, weight_K) for targets in (labels_B, hard_BK.float())]
+    torch.testing.assert_close(*both)
+
+
+def test_balanced_weights_are_scikit_learns():
+    labels = [0] * 50 + [1] * 5 + [3] * 20
+    expected = compute_class_weight("balanced", classes=np.array([0, 1, 3]), y=labels)
+    got = balanced_weights(torch.bincount(torch.tensor(labels), minlength=5))
+    assert got[[0, 1, 3]].tolist() == pytest.approx(expected.tolist()) and got[[2, 4]].tolist() == [0, 0]
+    assert got[labels].mean() == pytest.approx(1)
+
+
+def test_a_balanced_classifier_counts_the_labels_that_it_trains_on(make_run, digits, tmp_path):
+    """Of the digits' training images a tenth of each class; the weights are no part of a checkpoint."""
+    few = make_run({"objectives.classify.class_weight": "balanced", "data.labels.fraction": 0.1}, shards=digits)
+    attempt = TrainState(tmp_path, few)
+    start(attempt)
+    labels = attempt.split.labels[attempt.split.train]
+    counts = np.bincount(labels[labels >= 0])
+    assert counts.sum() < 140 and len(set(counts)) > 1
+    expected = counts.sum() / (10 * counts)
+    assert attempt.model.objectives["classify"].weight_K.tolist() == pytest.approx(expected.tolist())
+    assert not any("weight_K" in name for name in attempt.model.state_dict())
 
 
 def test_slices_average_to_the_global_mean_though_labels_are_unequal():

@@ -200,7 +200,7 @@ def test_the_teacher_starts_from_the_loaded_weights(make_run):
         dino = network.objectives["dino"]
         torch.nn.init.constant_(network.backbone.cls_token, 2.0)
         torch.nn.init.constant_(dino.teacher["backbone"].cls_token, 3.0)  # its own, where it is loaded itself
-        dino.start(network.backbone)
+        dino.start(network.backbone, torch.full((10,), 3))
         assert dino.teacher["backbone"].cls_token.flatten()[0].item() == (2.0 if copied else 3.0)
 
 

@@ -124,7 +124,7 @@ def test_context_and_its_gradient_equal_the_slow_loop(make_run, masks, changed, 
     network = model.build(make_run(LUT, fields(symmetric=symmetric, **changed)), 10).double().train()
     objective, batch = network.objectives["lut"], batch_of()
     batch.views = {name: view.double() for name, view in batch.views.items()}
-    objective.start(network.backbone)
+    objective.start(network.backbone, torch.full((10,), 3))
     for parameter in network.parameters():  # a student that has left its teacher
         if parameter.requires_grad:
             parameter.data += 0.1 * torch.randn_like(parameter)
@@ -190,7 +190,7 @@ def test_each_view_has_batch_statistics_of_its_own(make_run):
 def test_the_teacher_follows_with_its_buffers_and_gets_no_gradient(make_run):
     network = model.build(make_run(LUT), 10).train()
     objective = network.objectives["lut"]
-    objective.start(network.backbone)
+    objective.start(network.backbone, torch.full((10,), 3))
     before = copy.deepcopy(objective.teacher.state_dict())
     network(batch_of(), torch.zeros(()))[0].backward()
     assert all(p.grad is None for p in objective.teacher.parameters())

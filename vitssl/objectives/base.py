@@ -30,8 +30,13 @@ class Objective(nn.Module):
         """The factor of a term in the total loss."""
         return self.cfg.weight
 
-    def start(self, backbone: Backbone) -> None:
-        """Called once, after weights are initialised or loaded and before DDP: teachers copy the backbone here."""
+    def start(self, backbone: Backbone, class_counts_K: Tensor) -> None:
+        """Called once, after weights are initialised or loaded and before DDP: teachers copy the backbone here.
+
+        Args:
+            backbone: the Model's.
+            class_counts_K: int64, the labelled training images of each class.
+        """
 
     def before_step(self, progress: float) -> None:
         """Called after every backward, before clipping: gradients that must not be used are dropped here."""

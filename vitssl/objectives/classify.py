@@ -16,7 +16,9 @@ from vitssl.objectives.base import Objective
 from vitssl.objectives.step import Step
 
 
-def soft_cross_entropy(logits_BK: Tensor, targets: Tensor, smoothing: float, labelled: float | Tensor) -> Tensor:
+def soft_cross_entropy(
+    logits_BK: Tensor, targets: Tensor, smoothing: float, labelled: float | Tensor, weight_K: Tensor | None = None
+) -> Tensor:
     """Sum of the labelled images' cross-entropies over ``labelled``.
 
     Args:
@@ -25,16 +27,30 @@ def soft_cross_entropy(logits_BK: Tensor, targets: Tensor, smoothing: float, lab
         smoothing: label smoothing: this much of each target's mass is spread over all classes.
         labelled: the number to divide by. The loader gives the mean count per slice of the global batch, so that the average
             over ranks is the mean over the global batch even where ranks hold unequally many labels.
+        weight_K: of an image of each class; of a mixed one it is of each part's label.
     """
     logp_BK = F.log_softmax(layers.upcast(logits_BK), dim=-1)
     if targets.dim() == 1:
         known = targets != UNLABELLED
         picked = logp_BK.gather(1, targets.clamp(min=0)[:, None])[:, 0]
         loss_B = -((1 - smoothing) * picked + smoothing * logp_BK.mean(-1)) * known
+        if weight_K is not None:
+            loss_B = loss_B * weight_K[targets.clamp(min=0)]
     else:
+        targets = targets if weight_K is None else targets * weight_K
         mass_B = targets.sum(-1)
         loss_B = -((1 - smoothing) * (targets * logp_BK).sum(-1) + smoothing * mass_B * logp_BK.mean(-1))
     return loss_B.sum() / labelled
+
+
+def balanced_weights(class_counts_K: Tensor) -> Tensor:
+    """(K,) weights in inverse proportion to the classes' numbers of images (King and Zeng 2001), whose mean over the images is 1.
+
+    A class without images, which no target names, has 0.
+    """
+    counts_K = class_counts_K.double()
+    present = (counts_K > 0).sum()
+    return torch.where(counts_K > 0, counts_K.sum() / (present * counts_K.clamp(min=1)), 0.0).float()
 
 
 class ClassifierHead(nn.Linear):
@@ -77,6 +93,7 @@ class Classify(Objective):
         self.head = ClassifierHead(cfg, backbone, num_classes)
         self.extra_heads = nn.ModuleList(ClassifierHead(extra, backbone, num_classes) for extra in cfg.extra_heads)
         self.out_indices = tuple({index for head in self._heads() for index in head.out_indices})
+        self.register_buffer("weight_K", None, persistent=False)
         layers.init_linear(self, run.backbone.init)
         if cfg.init_std is not None:
             for head in self._heads():
@@ -85,12 +102,16 @@ class Classify(Objective):
     def _heads(self) -> list[ClassifierHead]:
         return [self.head, *self.extra_heads]
 
+    def start(self, backbone: Backbone, class_counts_K: Tensor) -> None:
+        if self.cfg.class_weight == "balanced":
+            self.weight_K = balanced_weights(class_counts_K)
+
     def forward(self, step: Step, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
         features = step.encode(self.cfg.view)
         logits = [head(features, step) for head in self._heads()]
         copies = len(logits[0]) // len(batch.index_B)
         targets, labelled = batch.targets[self.cfg.view], batch.labelled * copies
-        losses = [soft_cross_entropy(logits_BK, targets, self.cfg.label_smoothing, labelled) for logits_BK in logits]
+        losses = [soft_cross_entropy(logits_BK, targets, self.cfg.label_smoothing, labelled, self.weight_K) for logits_BK in logits]
         return {"classify": sum(losses[1:], start=losses[0])}
 
     def predict(self, step: Step, batch: Batch) -> Tensor:

@@ -74,7 +74,7 @@ class Dino(Objective):
         share = (progress * self.epochs / epochs).clamp(max=1.0) if epochs else torch.ones_like(progress)
         return cfg.warmup_teacher_temperature + (cfg.teacher_temperature - cfg.warmup_teacher_temperature) * share
 
-    def start(self, backbone: Backbone) -> None:
+    def start(self, backbone: Backbone, class_counts_K: Tensor) -> None:
         if not self.teacher_is_loaded:
             self.teacher.ema_update(0.0, backbone=backbone, head=self.head)
 

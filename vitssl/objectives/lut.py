@@ -131,7 +131,7 @@ class Lut(Objective):
         keys = Gathered.of(F.normalize(theirs, dim=1), images_B, self.training)
         return info_nce(F.normalize(ours, dim=1), keys, self.cfg.temperature)
 
-    def start(self, backbone: Backbone) -> None:
+    def start(self, backbone: Backbone, class_counts_K: Tensor) -> None:
         if not self.teacher_is_loaded:
             self.teacher.ema_update(0.0, backbone=backbone, projector=self.projector)
 

@@ -54,6 +54,8 @@ class ClassifyConfig(HeadConfig, ObjectiveConfig):
     classifies: ClassVar[bool] = True
     needs_labels: ClassVar[bool] = True
     label_smoothing: float = 0.0  # the part of a label that is spread over all classes
+    # of the loss of an image; balanced: in inverse proportion to its class's labelled training images, 1 on average over these
+    class_weight: Literal["none", "balanced"] = "none"
     init_std: Optional[float] = None  # of the heads' last weights: 0 (timm 0.4), 2e-5 (MAE), 0.01 (probes); null: as backbone.init
     extra_heads: list[HeadConfig] = field(default_factory=list)  # further heads; losses are summed, logits averaged
 
