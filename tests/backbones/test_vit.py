@@ -55,6 +55,42 @@ def test_outputs_equal_timms(size_px, patch):
     assert torch.equal(features.intermediates[0].sequence()[:, 1:], first)
 
 
+SMALL = {"embed_dim": 48, "depth": 2, "num_heads": 3}
+
+
+@pytest.mark.parametrize("name", ["vit_small_patch14_dinov2", "vit_small_patch14_reg4_dinov2", "deit3_small_patch16_224"])
+@pytest.mark.parametrize("size_px", [56, 112])
+def test_networks_with_layer_scale_equal_timms(name, size_px):
+    """In value and gradient; where registers or all prefix tokens have no positions there, they are 0 here."""
+    torch.manual_seed(1)
+    patch = 14 if "dinov2" in name else 16
+    twin = timm.create_model(name, img_size=4 * patch, num_classes=0, dynamic_img_size=True, **SMALL)
+    for parameter in twin.parameters():
+        nn.init.normal_(parameter, std=0.2)
+    registers = 4 if "reg4" in name else 0
+    ours = vit(4 * patch, patch_size=patch, layer_scale=1e-5, reg_tokens=registers, interpolate_antialias=True, **SMALL)
+    ours.load_state_dict(ours.convert_state_dict(twin.state_dict(), prefix=""))
+    images_BCHW = torch.randn(2, 3, size_px // 14 * patch, size_px // 14 * patch)
+    features, expected = ours(ours.embed(images_BCHW)), twin.eval().forward_features(images_BCHW)
+    got = torch.cat([features.prefix_BPD, features.tokens_BND], 1)
+    torch.testing.assert_close(got, expected)
+    for output in (got, expected):
+        output.square().mean().backward()
+    for part, theirs in ((ours.patch_embed, twin.patch_embed), (ours.blocks, twin.blocks), (ours.norm, twin.norm)):
+        for (label, p), q in zip(part.named_parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(p.grad, q.grad, msg=lambda text, label=label: f"{label}: {text}")
+
+
+def test_layer_scale_starts_where_it_is_set():
+    gammas = [value for name, value in vit(layer_scale=1e-4).named_parameters() if name.endswith("gamma")]
+    assert len(gammas) == 8 and all(torch.equal(value, torch.full_like(value, 1e-4)) for value in gammas)
+
+
+def test_weights_with_layer_scale_are_refused_without():
+    with pytest.raises(config.ConfigError, match=r"backbone\.layer_scale: null, but the weights to start from have LayerScale; set 1e-5"):
+        vit().convert_state_dict(vit(layer_scale=1.0).state_dict(), prefix="")
+
+
 def test_unfused_attention_gives_the_same():
     ours, images_BCHW = vit(), torch.randn(2, 3, 32, 32)
     fused = ours(ours.embed(images_BCHW)).tokens_BND

@@ -20,7 +20,7 @@ from vitssl import cli, config, model, state
 from vitssl.config import ConfigError
 from vitssl.data.batch import Batch
 from vitssl.objectives.masking import TokenMask
-from vitssl.weights import importing
+from vitssl.weights import importing, timm_names
 from vitssl.weights.exporting import export
 from vitssl.weights.importing import import_file
 
@@ -285,7 +285,7 @@ MISFITS = {
     "missing_two": (dict.fromkeys(("blocks.1.norm1.weight", "blocks.1.norm1.bias")), r"blocks\.1\.norm1\.bias is missing \(and 1 more\)"),
     "missing_size": ({"patch_embed.proj.weight": None}, r"patch_embed\.proj\.weight is missing, so it is not a network of this layout"),
     "missing_bias": ({"head.bias": None}, r"head\.bias is missing"),
-    "extra": ({"blocks.0.ls1.gamma": torch.ones(64)}, r"blocks\.0\.ls1\.gamma is not part of the network"),
+    "extra": ({"blocks.0.attn.q_norm.weight": torch.ones(64)}, r"blocks\.0\.attn\.q_norm\.weight is not part of the network"),
     "misshapen": ({"blocks.2.mlp.fc2.weight": torch.ones(64, 2)}, r"2\.mlp\.fc2\.weight has shape \(64, 2\), and \(64, 256\) is expected"),
     "flat": ({"patch_embed.proj.weight": torch.ones(64, 192)}, r"patch_embed\.proj\.weight has shape \(64, 192\), and 4 dimensions"),
     "empty": ({"pos_embed": torch.ones(0, 17, 64)}, r"pos_embed has shape \(0, 17, 64\), and 3 dimensions are expected, none of them"),
@@ -319,6 +319,23 @@ def test_a_missing_tensor_has_the_name_that_it_has_in_such_files(
     heads = {"ssat": ["objectives.mae.decoder_heads=2"], "lut": ["objectives.lut.decoder_heads=2"]}.get(name, [])
     with pytest.raises(ConfigError, match=rf": {re.escape(words)} is missing"):
         import_file(tmp_path / "file.pth", layout, tmp_path / "run", [*SIZE.get(name, []), *heads])
+
+
+@pytest.mark.parametrize("name", ["vit_small_patch14_dinov2", "vit_small_patch14_reg4_dinov2", "deit3_small_patch16_224"])
+def test_layer_scale_is_read_from_the_tensors(tmp_path: Path, name: str) -> None:
+    """And exported to timm again, where all prefix tokens have positions."""
+    theirs = releases.timm.create_model(name, img_size=64 if "deit3" in name else 56, num_classes=0, embed_dim=64, depth=2, num_heads=1)
+    torch.save(theirs.state_dict(), tmp_path / "file.pth")
+    trained = vitssl.load(import_file(tmp_path / "file.pth", "timm", tmp_path / "run"), device="cpu")
+    assert (trained.run.backbone.layer_scale, trained.run.backbone.reg_tokens) == (1e-5, 4 if "reg4" in name else 0)
+    assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "out.pth"), "--to", "timm"]) == 0
+    again = timm_names.architecture(trained.run, 0)
+    twin = releases.timm.create_model(again.name, **again.args).eval()
+    twin.load_state_dict(torch.load(tmp_path / "out.pth"))
+    ours = trained.model.backbone
+    images_BCHW = torch.randn(2, 3, trained.run.data.image_size, trained.run.data.image_size)
+    torch.testing.assert_close(ours(ours.embed(images_BCHW)).prefix_BPD[:, 0], theirs.eval().forward_features(images_BCHW)[:, 0])
+    torch.testing.assert_close(twin(images_BCHW), theirs.forward_features(images_BCHW)[:, 0])
 
 
 def test_how_timm_feeds_a_released_network_is_taken_over(tmp_path: Path) -> None:

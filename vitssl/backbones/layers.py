@@ -75,11 +75,13 @@ def make_blocks(
     qkv_bias: bool = True,
     drop_path: float = 0.0,
     attention: type[Attention] = Attention,
+    layer_scale: float | None = None,
 ) -> nn.ModuleList:
-    """timm's pre-norm transformer blocks; drop-path grows linearly to ``drop_path``."""
+    """timm's pre-norm transformer blocks; drop-path grows linearly to ``drop_path``, and LayerScale starts at ``layer_scale``."""
     rates = [drop_path * i / max(depth - 1, 1) for i in range(depth)]
     norm = partial(nn.LayerNorm, eps=1e-6)
-    make = partial(Block, dim, num_heads, mlp_ratio, qkv_bias=qkv_bias, norm_layer=norm, attn_layer=attention)
+    options = {"qkv_bias": qkv_bias, "norm_layer": norm, "attn_layer": attention, "init_values": layer_scale}
+    make = partial(Block, dim, num_heads, mlp_ratio, **options)
     return nn.ModuleList(make(drop_path=rate) for rate in rates)
 
 

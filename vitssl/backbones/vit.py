@@ -6,6 +6,7 @@ import math
 from collections.abc import Set
 
 import torch
+import torch.nn.functional as F
 from timm.layers import PatchEmbed, trunc_normal_
 from timm.models.vision_transformer import Attention
 from torch import Tensor, nn
@@ -51,7 +52,7 @@ class ViT(IsotropicTransformer):
         self.antialias = cfg.interpolate_antialias
         attention = LocalAttention if cfg.attention == "local" else Attention
         self.blocks = layers.make_blocks(
-            self.embed_dim, self.num_layers, size.num_heads, size.mlp_ratio, size.qkv_bias, cfg.drop_path, attention
+            self.embed_dim, self.num_layers, size.num_heads, size.mlp_ratio, size.qkv_bias, cfg.drop_path, attention, cfg.layer_scale
         )
         self.norm = nn.LayerNorm(self.embed_dim, eps=1e-6)
         self._init(cfg.init, cfg.cls_token_std)
@@ -96,17 +97,23 @@ class ViT(IsotropicTransformer):
         return self._transform(Features(prefix_BPD, tokens, tokens[:, :0], grid), attn_mask, out_indices)
 
     def convert_state_dict(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-        """Learned positions are resized to this grid; fixed ones are replaced by this model's.
+        """Learned positions are resized to this grid; fixed ones are replaced by this model's. Where prefix tokens had none (DeiT III,
+        DINOv2 with registers) they are 0.
 
         Raises:
-            ConfigError: the weights were trained with learned positions, and this model has fixed ones.
+            ConfigError: the weights were trained with learned positions, and this model has fixed ones; or with LayerScale.
         """
         state = super().convert_state_dict(state, prefix)
+        if f"{prefix}blocks.0.ls1.gamma" in state and not hasattr(self.blocks[0].ls1, "gamma"):
+            raise config.ConfigError("null, but the weights to start from have LayerScale; set 1e-5", "backbone.layer_scale")
         name = f"{prefix}pos_embed"
         theirs = state.get(name)
         if theirs is None or theirs.shape[-1] != self.embed_dim:
             return state
         P = self.num_prefix_tokens
+        if math.isqrt(theirs.shape[1]) ** 2 == theirs.shape[1]:
+            theirs = F.pad(theirs, (0, 0, P, 0))
+            state = {**state, name: theirs}
         side = math.isqrt(theirs.shape[1] - P)
         if side**2 != theirs.shape[1] - P:
             return state  # of another number of prefix tokens

@@ -57,7 +57,7 @@ FAMILIES = {
             "vit_large": Size(1024, (24,), 16, patch_size=16),
         },
         reads="patch_size positions interpolate_antialias embed_dim depth num_heads mlp_ratio qkv_bias drop_path init cls_token_std"
-        " reg_tokens tokenizer attention masked_tokens",
+        " layer_scale reg_tokens tokenizer attention masked_tokens",
         capabilities="cls keep mask attn_mask",
         smoke={"patch_size": 8, "embed_dim": 48, "depth": 2, "num_heads": 3},
     ),
@@ -126,6 +126,8 @@ class BackboneConfig:
     init: Literal["trunc_normal", "xavier"] = "trunc_normal"  # how weights start: timm's and DeiT's way, or MAE's
     # of the class token's start; null: 1e-6 (timm), with xavier 0.02 (MAE); DINO and DeiT's first release: 0.02
     cls_token_std: Optional[float] = None
+    # where the learned factors of a block's two branches start (LayerScale: DeiT III 1e-6, DINOv2 1e-5); null: none
+    layer_scale: Optional[float] = None
     reg_tokens: int = 0  # further prefix tokens after the class token, with positions (timm's name; registers)
     tokenizer: Literal["patches", "shifted"] = "patches"  # how patches become tokens; shifted: shifted patch tokenization (SL-ViT)
     attention: Literal["plain", "local"] = "plain"  # of every block; local: locality self-attention (SL-ViT)
@@ -153,6 +155,8 @@ class BackboneConfig:
         yield from less_than(0, self, name, "cls_token_std", "reg_tokens")
         if self.masked_tokens is not None:
             yield from self.masked_tokens.problems(f"{name}.masked_tokens", size_of(self).depths[0])
+        if self.layer_scale is not None and not 0 < self.layer_scale < math.inf:
+            yield Problem(f"{name}.layer_scale", f"{self.layer_scale} is not positive")
         if not 0 <= self.drop_path < 1:
             yield Problem(f"{name}.drop_path", f"{self.drop_path} is not in [0, 1)")
         for where, size_px in sizes_px:

@@ -63,6 +63,7 @@ def _network(backbone: BackboneConfig) -> dict[str, Any]:
         **{name: getattr(size, name) for name in same},
         "attention_scale": backbone.attention_scale,
         "reg_tokens": backbone.reg_tokens,
+        "layer_scale": "a number" if backbone.layer_scale else None,
         "masked_tokens": _queries(backbone),
     }
 

@@ -18,6 +18,7 @@ from vitssl.config.bounds import BLOCKS
 from vitssl.words import counted
 
 USUAL_SIZE_PX = 224  # of the images, where no shape tells
+LAYER_SCALE = 1e-5  # where weights have it: its start, which they replace
 LONGEST = 80  # letters of a name in a message that is about the name itself
 HEADS_OF_WIDTH = {1280: 16}  # ViT-H; every other released size has heads that are 64 wide
 
@@ -88,16 +89,19 @@ def _vit(tensors: Tensors) -> dict[str, Any]:
     dim, _, patch_px, _ = tensors.shape("backbone.patch_embed.proj.weight", 4)
     registers = tensors.shape("backbone.reg_token", 3)[1] if "backbone.reg_token" in tensors else 0
     positions_1TD = tensors.shape("backbone.pos_embed", 3)
-    num_patches = positions_1TD[1] - 1 - registers
+    # DeiT III and DINOv2 with registers give positions to patches alone
+    special = 0 if math.isqrt(positions_1TD[1]) ** 2 == positions_1TD[1] else 1 + registers
+    num_patches = positions_1TD[1] - special
     side = math.isqrt(max(num_patches, 0))
     if side < 1 or side**2 != num_patches or positions_1TD[2] != dim:
         reason = f"positions of {counted(1 + registers, 'special token')} and a square grid of width {dim} are expected"
         raise ConfigError(f"{tensors.there('backbone.pos_embed')} has shape {tuple(positions_1TD)}; {reason}")
-    patches_ND = tensors["backbone.pos_embed"][0, 1 + registers :].float()
+    patches_ND = tensors["backbone.pos_embed"][0, special:].float()
     fixed = dim % 4 == 0 and torch.allclose(patches_ND, sincos_positions((side, side), dim), atol=1e-4)
     return {
         **_named("vit", _transformer(tensors) | {"embed_dim": dim, "patch_size": patch_px}),
         "backbone.reg_tokens": registers,
+        "backbone.layer_scale": LAYER_SCALE if "backbone.blocks.0.ls1.gamma" in tensors else None,
         "backbone.positions": "sincos" if fixed else "learned",
         "data.image_size": side * patch_px,
     }

@@ -52,7 +52,8 @@ def same_in_timm(run: Run, num_classes: int) -> Architecture | None:
     transformer = {"embed_dim": size.embed_dim, "mlp_ratio": size.mlp_ratio, "qkv_bias": size.qkv_bias, "patch_size": size.patch_size}
     if family == "vit" and (backbone.tokenizer, backbone.attention, backbone.masked_tokens) == ("patches", "plain", None):
         args |= {"img_size": run.data.image_size, "depth": size.depths[0], "num_heads": size.num_heads, **transformer}
-        args |= {"reg_tokens": backbone.reg_tokens, "fc_norm": bool(num_classes) and _head(run).norm == "fc"}
+        args |= {"reg_tokens": backbone.reg_tokens, "init_values": backbone.layer_scale}
+        args |= {"fc_norm": bool(num_classes) and _head(run).norm == "fc"}
         return Architecture(VIT[backbone.name], args)
     if family == "swin" and backbone.relative_positions:
         heads = [size.num_heads * 2**i for i in range(len(size.depths))]
