@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
@@ -77,6 +78,7 @@ def _late(rank: int, port: int, folder: str) -> None:
     os._exit(0)  # the group is broken
 
 
+@pytest.mark.release
 def test_before_training_ranks_wait_longer_than_within_it(tmp_path):
     spawn(_late, free_port(), str(tmp_path))
     assert (tmp_path / "0").read_text() == "gave up"

@@ -33,6 +33,7 @@ def test_waits_are_those_of_a_step_and_not_of_a_start(place, monkeypatch):
     assert gpu.waits(place) == {"ssat": 2.0, "gmml": 2.0}
 
 
+@pytest.mark.release
 def test_losses_of_all_precisions_are_nearly_the_same_and_not_equal(place):
     found = gpu.precision(place)
     assert found.keys() == {"ssat", "gmml"}
@@ -49,6 +50,7 @@ def test_a_piece_is_written_with_where_it_ran(place, tmp_path, monkeypatch, caps
     assert content["where"]["device"] and content["where"]["versions"]["torch"] == torch.__version__.split("+")[0]
 
 
+@pytest.mark.release
 def test_the_largest_part_of_a_step_comes_first(place):
     found = gpu.profiled(place)
     for step in found.values():

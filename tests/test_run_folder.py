@@ -47,6 +47,7 @@ def test_two_processes_do_not_train_one_run(folder, monkeypatch, capsys):
     assert [e["event"] for e in read_events(run / "metrics.jsonl")].count("start") == 1
 
 
+@pytest.mark.release
 def test_a_run_whose_output_nobody_reads_is_trained(folder):
     """`submit ... | head`: the reader leaves when it has seen enough."""
     run, (read, write) = folder({"loop.eval_every": 1}), os.pipe()

@@ -71,6 +71,7 @@ def test_a_run_saves_before_the_end_of_its_job_and_goes_on_from_there(folder, cl
     assert train.main([str(cut)]) == 0 and same(whole, cut)
 
 
+@pytest.mark.release
 def test_what_a_step_and_a_save_take_is_measured(folder, monkeypatch) -> None:
     told, run = [], folder("run", CLASSIFY, OFTEN)
     monkeypatch.setattr(StopRequest, "needs", lambda self, seconds: told.append(seconds))

@@ -119,6 +119,7 @@ def test_what_webdataset_leaves_out_is_left_out(tmp_path):
     assert [sample["__key__"] for sample in read if "cls" in sample] == [f"pet/{i:03d}" for i in range(6)]
 
 
+@pytest.mark.release
 def test_a_member_beyond_all_memory_is_no_image(tmp_path):
     source = write_set(tmp_path)
     content = (tmp_path / "train-00.tar").read_bytes()
