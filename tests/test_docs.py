@@ -148,6 +148,12 @@ def test_the_readme_is_short_and_links_to_what_is_there() -> None:
             assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def test_every_file_that_the_page_on_the_architecture_names_is_there() -> None:
+    text = (ROOT / "vitssl" / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`((?:vitssl|jobs|sweeps|tests)/[^`]*)`", text))
+    assert len(named) > 20 and not [name for name in sorted(named) if not (ROOT / name).exists()]
+
+
 def test_the_readme_says_what_to_type_for_every_method() -> None:
     """By the name of an arm; where it is none, that it is made by fields; and which these are the sweeps' page says."""
     fields = {m.title: f"`{m.words}`{f' ({m.note})' if m.note else ''}" for m in METHODS}
