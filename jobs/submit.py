@@ -145,7 +145,6 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     linked = graph.link(spec, planned, launch.sweep, shards.fingerprint)
     folders.check_trained(linked.jobs)
     told += _reuse(linked, launch, options.reuse, console)
-    told += notes.here(spec, planned) if executor == "local" else ()
     for note in [] if options.smoke else [*told, *notes.notes(spec, planned)]:
         print(f"note: {note}", file=sys.stderr)
     if options.dry_run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -126,6 +127,8 @@ def on_one_node(spec: Spec) -> None:
     for resources in (vars(spec.resources), *(arm.resources for arm in spec.arms.values())):
         if isinstance(nodes := resources.get("nodes"), int):
             resources["nodes"] = min(1, nodes)
+    if any((fields.get("nodes") or 1) > 1 for fields in spec.overrides.resources.values()):
+        print("note: resources.nodes is of a cluster; this machine trains on one node", file=sys.stderr)
 
 
 def _refuse_dots(arms: dict[Any, Any], file: str) -> None:

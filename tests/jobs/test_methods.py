@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs import backbones, notes, overrides, predict, submit, sweep
+from jobs import backbones, overrides, sweep
 from jobs.graph import Cell, cells
-from tests.jobs.conftest import EXAMPLE
 from vitssl.config import BackboneConfig, ConfigError, active, dotted, nested
 from vitssl.config.backbones import size_of
 from vitssl.config.methods import METHODS, Method
@@ -187,11 +186,6 @@ def test_a_named_backbone_is_no_other_of_its_name() -> None:
     set_too = ["backbone.name=vit_tiny", "backbone={embed_dim: 96, depth: 2, num_heads: 3}"]
     made = plan("own_images", set_too)
     assert {stage.run.backbone.embed_dim for cell in made for stage in cell.stages} == {96}
-    assert set(notes.kept_patches(made)) == {
-        "vit_tiny keeps the file's backbone.patch_size=8; add backbone.patch_size=16 for its own, at 64 px"
-    }
-    for words in ([*set_too, "backbone.patch_size=8"], []):
-        assert not list(notes.kept_patches(plan("own_images", words)))
     assert plan("own_images", ["axes.size=[vit_tiny_224px]"]) and plan("quickstart", ["axes.backbone.name=[vit_tiny,vit_small]"])
 
 
@@ -244,15 +238,3 @@ def test_what_the_command_line_sets_itself_is_not_taken_back() -> None:
     with pytest.raises(ConfigError, match=r"swin_tiny takes no init, has no class token .* for its own add 'backbone=") as error:
         plan("quickstart", ["backbone.name=swin_tiny", "backbone.positions=sincos"])
     assert "positions" not in error.value.reason
-
-
-def test_patches_that_stay_the_files_are_said_at_submission(place: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    Path("sweep.yaml").write_text(EXAMPLE)
-    monkeypatch.setattr(predict, "sweep", lambda *_: [])
-    line = ["sweep.yaml", "backbone.name=vit_tiny", "--dry-run", "--executor", "local"]
-    assert submit.main([*line, "data.image_size=64"]) == 0
-    assert capsys.readouterr().err.splitlines() == [
-        "note: vit_tiny keeps the file's backbone.patch_size=4; add backbone.patch_size=16 for its own, at 64 px"
-    ]
-    assert submit.main(line) == 0
-    assert not capsys.readouterr().err, "its own would make one patch of an image of 16 px"
