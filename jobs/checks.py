@@ -4,60 +4,69 @@ from __future__ import annotations
 
 import itertools
 import shlex
-from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from jobs.overrides import CLI, Setting
 from jobs.sweep import Spec
-from vitssl.config import ConfigError, active, checkpoint_fields, classifies, dotted, nested
+from vitssl.config import SIZES, BackboneConfig, ConfigError, active, checkpoint_fields, classifies, dotted, nested
 from vitssl.config import Run as RunConfig
+from vitssl.config.backbones import family
 from vitssl.config.evals import KINDS, evals_of, metric_parts, own_evals
 from vitssl.config.methods import flow
 
 if TYPE_CHECKING:
-    from jobs.graph import Cell, Stage
+    from jobs.graph import Cell
 
 SHOWN = 4  # stages that an error names
+OF_A_SIZE = ("embed_dim", "depth", "depths", "num_heads", "mlp_ratio", "qkv_bias")  # the fields that make a named network another one
+USUAL = BackboneConfig()
 Place = tuple[str, str]  # an arm, and its stage
+Kind = tuple[str, ...]  # the objectives that are on
 
 
-class Point(NamedTuple):
-    """A Run as the file has it, at one value of every axis."""
+def check_backbones(spec: Spec, made: Iterable[Cell]) -> None:
+    """A backbone that the command line names is that one, and not the file's sizes of another under a new name."""
+    for arm, stage in ((cell.arm, stage) for cell in made for stage in cell.stages):
+        of_file, backbone = stage.of_file.get("backbone") or {}, stage.run.backbone
+        if "backbone.name" not in stage.cli_fields or backbone.name == of_file.get("name", USUAL.name):
+            continue
+        foreign = {name: getattr(USUAL, name) for name in backbone.inactive_fields()}
+        reset = {name: value for name, value in foreign.items() if value != getattr(backbone, name)}
+        reset |= dict.fromkeys(kept_sizes(backbone, of_file))
+        if reset := {name: reset[name] for name in sorted(reset) if f"backbone.{name}" not in stage.cli_fields}:
+            prefix = _prefix_of_the_name(spec, arm, stage.name)
+            add = shlex.quote(f"{prefix}backbone={flow(reset)}")
+            with stage.error_location():
+                reason = f"{backbone.name} would keep the file's {', '.join(reset)}; for its own add {add}, or set those too"
+                raise ConfigError(reason, "backbone.name")
 
-    labels: dict[str, Any]
-    fields: dict[str, Any]
 
-    @property
-    def kind(self) -> tuple[str, ...]:
-        """The objectives that are on."""
-        return tuple(name for name, value in (self.fields.get("objectives") or {}).items() if value is not None)
+def kept_sizes(backbone: BackboneConfig, of_file: dict[str, Any]) -> list[str]:
+    """The fields of the file's sizes of another name that the new one does not have itself."""
+    own = SIZES[backbone.name]._asdict() | {"depths": list(SIZES[backbone.name].depths)}
+    own["depth"] = own["depths"][0] if len(own["depths"]) == 1 else None
+    names = OF_A_SIZE if family(backbone).strides == (1,) else (*OF_A_SIZE, "patch_size")  # a plain one may have any patch
+    return [name for name in names if of_file.get(name) not in (None, own[name])]
+
+
+def _prefix_of_the_name(spec: Spec, arm: str, stage: str) -> str:
+    """That with which the command line names this stage's backbone; of several the most particular one."""
+    setters = [s for s in spec.overrides.settings if "backbone.name" in s.leaves and _is_of(s, arm, stage)]
+    setters.sort(key=lambda s: (s.arm is not None, s.stage is not None))
+    return setters[-1].prefix if setters else ""
 
 
 def check_objectives(spec: Spec, made: Sequence[Cell]) -> None:
     """A field of an objective that no Run uses is an error: setting one does not switch the objective on."""
     stages = [(cell.arm, stage) for cell in made for stage in cell.stages]
-    on = {(arm, stage.name, name) for arm, stage in stages for name in active(stage.run.objectives)}
-    on |= {(None, stage, name) for _, stage, name in on}
-    on |= {(arm, None, name) for arm, _, name in on}
     # where not all arms run, the file's axes may be for the others
     of_file = [axis for axis in spec.axes if axis not in spec.added_axes and not spec.left_out]
     for setting, key in [*_asked(spec), *_of_axes(spec, of_file)]:
         name = setting.objective
-        if name and (setting.arm, setting.stage, name) not in on:
-            reason = f"objectives.{name} is on in none of these Runs; {_switch_on(setting, name, stages, spec)} switches it on"
+        if name and not any(name in active(stage.run.objectives) for arm, stage in stages if _is_of(setting, arm, stage.name)):
+            reason = f"objectives.{name} is on in none of these Runs; {setting.prefix}objectives.{name}={{}} switches it on"
             raise ConfigError(reason, key, spec.place(key) if key.startswith("axes.") else CLI)
-
-
-def _switch_on(setting: Setting, name: str, stages: Iterable[tuple[str, Stage]], spec: Spec) -> str:
-    """What to type for an objective where a field of it is set; in Runs of several kinds for those that look most like it."""
-    points: dict[Place, list[Point]] = {}
-    for arm, stage in stages:
-        if _is_of(setting, arm, stage.name):
-            fields = {"objectives": {key: {} for key in active(stage.run.objectives)}}
-            points.setdefault((arm, stage.name), []).append(Point({}, fields))
-    if len({point.kind for every in points.values() for point in every}) > 1:
-        return f"for example {_in_one_kind({name: {}}, points, spec)}"
-    return f"{setting.whose}{'.' if setting.whose else ''}objectives.{name}={{}}"
 
 
 def check_chains(made: Iterable[Cell]) -> None:
@@ -81,25 +90,29 @@ def _of_axes(spec: Spec, axes: Iterable[str]) -> list[tuple[Setting, str]]:
     return [(setting, f"axes.{axis}") for axis in axes for chosen in spec.axes[axis].values() for setting in chosen]
 
 
-def check_whose(spec: Spec, of_file: Iterable[tuple[str, str, dict[str, Any], dict[str, Any]]]) -> None:
+def check_whose(spec: Spec, of_file: Iterable[tuple[str, str, dict[str, Any]]]) -> None:
     """What makes a Run of one kind is not set in Runs of several kinds at once: a pretraining would become half a fine-tuning, a
     baseline the method, and a chain would start twice.
 
     Args:
         spec: the sweep.
-        of_file: arm, stage, labels of the axes, and the fields of its Run without the command line's, of every cell.
+        of_file: arm, stage and the fields of its Run without the command line's, of every cell.
 
     Raises:
-        ConfigError: an objective that is switched on, or weights to start from, without the Runs that are meant; it says what to type.
+        ConfigError: an objective that is switched on, or weights to start from, without the Runs that are meant.
     """
-    asked = [(setting, key) for setting, key in _asked(spec) if _starts(setting) or _typed(setting)]
-    points: dict[Place, list[Point]] = {}
-    for arm, stage, labels, fields in of_file if asked else ():
-        points.setdefault((arm, stage), []).append(Point(labels, fields))
+    asked = [(setting, key) for setting, key in _asked(spec) if _starts(setting) or _objectives(setting)]
+    if not asked:
+        return
+    points: dict[Place, list[dict[str, Any]]] = {}
+    for arm, stage, fields in of_file:
+        points.setdefault((arm, stage), []).append(fields)
+    switched_on = {name for setting, _ in asked for name, value in _objectives(setting).items() if value is not None}
     for setting, key in asked:
-        mine = {(arm, stage): every for (arm, stage), every in points.items() if _is_of(setting, arm, stage)}
-        _refuse_several_kinds(setting, key, mine, spec)
-        _refuse_to_drop_nothing(setting, key, mine, spec, others=[one for one, _ in asked if one is not setting])
+        mine = {place: fields for place, fields in points.items() if _is_of(setting, *place)}
+        kinds = {place: list(dict.fromkeys(map(_kind, fields))) for place, fields in mine.items()}
+        _refuse_several_kinds(setting, key, kinds, spec)
+        _refuse_to_drop_nothing(setting, key, kinds, spec, switched_on)
         if setting.stage is None:
             _refuse_broken_chain(setting, key, mine)
 
@@ -108,76 +121,61 @@ def _is_of(setting: Setting, arm: str, stage: str) -> bool:
     return setting.arm in (None, arm) and setting.stage in (None, stage)
 
 
-def _typed(setting: Setting) -> dict[str, Any]:
+def _objectives(setting: Setting) -> dict[str, Any]:
     """{objective: its fields, or None} of the whole objectives that it sets."""
     return nested({setting.field: setting.value}).get("objectives") or {} if setting.objective is None else {}
 
 
-def _refuse_several_kinds(setting: Setting, key: str, points: dict[Place, list[Point]], spec: Spec) -> None:
-    typed = _typed(setting)
+def _kind(fields: dict[str, Any]) -> Kind:
+    return tuple(name for name, value in (fields.get("objectives") or {}).items() if value is not None)
+
+
+def _refuse_several_kinds(setting: Setting, key: str, kinds: dict[Place, list[Kind]], spec: Spec) -> None:
+    typed = _objectives(setting)
     asked = {name for name, value in typed.items() if value is not None}
-    kinds = {place: list(dict.fromkeys(point.kind for point in every)) for place, every in points.items()}
     different = {frozenset(kind) for of_place in kinds.values() for kind in of_place}
     if len(different) < 2 or all(asked <= kind for kind in different):
         return
-    named = {place: " or ".join(" + ".join(kind) or "none" for kind in of_place) for place, of_place in kinds.items()}
-    listed = [f"{_place(spec, *place)}: {names}" for place, names in named.items()]
-    unlike = ", ".join([*listed[:SHOWN], *(["..."] if len(listed) > SHOWN else [])])
     if len(typed) == 1 and any(asked <= kind for kind in different):
-        advice = _as_fields(setting, key)
-    else:
-        advice = f"say in which, for example {_in_one_kind(typed, points, spec)}"
-    raise ConfigError(f"it would be on in stages of several kinds ({unlike}); {advice}", key, CLI)
+        advice = _as_fields(setting)
+    else:  # those that have it, else pretrainings, unless classify is asked for too; rather not the baseline
+        place = min(
+            kinds, key=lambda p: (not asked <= {*kinds[p][0]}, ("classify" in kinds[p][0]) != ("classify" in asked), p[0] == spec.baseline)
+        )
+        advice = f"say in which, for example {shlex.quote(_in_place_of(kinds[place][0], typed, _named(spec, place)))}"
+    raise ConfigError(f"it would be on in stages of several kinds ({_shown(kinds, spec)}); {advice}", key, CLI)
 
 
-def _refuse_to_drop_nothing(setting: Setting, key: str, points: dict[Place, list[Point]], spec: Spec, others: list[Setting]) -> None:
-    """An objective that is switched off is on somewhere: what was meant to be replaced by another would stay beside it."""
-    typed = _typed(setting)
-    kinds = {point.kind for every in points.values() for point in every}
-    there = {name for kind in kinds for name in kind} | {name for one in others for name, value in _typed(one).items() if value is not None}
-    for name in (name for name, value in typed.items() if value is None and name not in there):
-        first = itertools.islice(points.items(), SHOWN)
-        on = ", ".join(f"{_place(spec, *place)}: {' + '.join(every[0].kind) or 'none'}" for place, every in first)
-        asked = {other: value for other, value in typed.items() if value is not None}
-        advice = f"; write {_in_one_kind(asked, points, spec)}" if asked else "; leave it out"
-        raise ConfigError(f"objectives.{name} is on in none of these Runs ({on}), so null drops nothing{advice}", key, CLI)
-
-
-def _as_fields(setting: Setting, key: str) -> str:
-    """What to do with an objective that some stages have: its fields apply where it is on, and switch it on nowhere."""
+def _as_fields(setting: Setting) -> str:
+    """What to type for an objective that some of the Runs have: its fields apply where it is on, and switch it on nowhere."""
     fields = {name: value for name, value in setting.leaves.items() if name.count(".") > 1}
-    if not fields:
-        return "leave it out: where it is on it changes nothing"
-    if key != setting.key:
-        return f"for those that have it name its fields, {flow(fields)}"
-    words = shlex.join(f"{setting.whose}{'.' if setting.whose else ''}{name}={flow(value)}" for name, value in fields.items())
-    return f"for those that have it write {words}"
+    words = shlex.join(f"{setting.prefix}{name}={flow(value)}" for name, value in fields.items())
+    return f"for those that have it write {words}" if fields else "leave it out: where it is on it changes nothing"
 
 
-def _in_one_kind(typed: dict[str, Any], points: dict[Place, list[Point]], spec: Spec) -> str:
-    """What to type for the Runs that look most like those meant: their stage, and the values of axes where they are of one kind."""
+def _in_place_of(kind: Kind, typed: dict[str, Any], place: str) -> str:
+    """What to type for objectives in one place, where others than classify are on."""
     asked = {name for name, value in typed.items() if value is not None}
-    (arm, stage), chosen = min(
-        ((place, point) for place, every in points.items() for point in every),
-        key=lambda one: _unlikely(asked, one[1].kind, one[0][0] == spec.baseline),
-    )
-    replaced = [] if asked <= set(chosen.kind) else sorted(set(chosen.kind) - {"classify", *asked})
-    words = [f"arms.{_place(spec, arm, stage)}.objectives={flow(dict.fromkeys(replaced) | typed)}"]
-    for axis, label in chosen.labels.items():
-        beside = [point for point in points[arm, stage] if {**point.labels, axis: label} == chosen.labels]
-        alike = [point.labels[axis] for point in beside if set(point.kind) == set(chosen.kind)]
-        if len(alike) < len(beside):
-            words.append(f"axes.{axis}={flow(alike)}")
-    return shlex.join(words)
+    replaced = [] if asked <= {*kind} else sorted({*kind} - {"classify", *asked})
+    return f"arms.{place}.objectives={flow(dict.fromkeys(replaced) | typed)}"
 
 
-def _unlikely(asked: Collection[str], kind: Collection[str], is_baseline: bool) -> tuple[bool, ...]:
-    """How little a Run looks like the one that is meant, the largest difference first."""
-    replaced = set(kind) - {"classify", *asked}
-    return not set(asked) <= set(kind), ("classify" in asked) != ("classify" in kind), is_baseline, not replaced
+def _refuse_to_drop_nothing(setting: Setting, key: str, kinds: dict[Place, list[Kind]], spec: Spec, switched_on: set[str]) -> None:
+    """An objective that is switched off is on somewhere: what was meant to be replaced by another would stay beside it."""
+    there = {name for of_place in kinds.values() for kind in of_place for name in kind}
+    for name in (name for name, value in _objectives(setting).items() if value is None and name not in there | switched_on):
+        on = f"objectives.{name} is on in none of these Runs ({_shown(kinds, spec)})"
+        raise ConfigError(f"{on}, so null drops nothing; name one that is on, or leave it out", key, CLI)
 
 
-def _place(spec: Spec, arm: str, stage: str) -> str:
+def _shown(kinds: dict[Place, list[Kind]], spec: Spec) -> str:
+    """Such as: scratch: classify, sslft.pretrain: mae, ..."""
+    shown = [f"{_named(spec, place)}: {' or '.join(' + '.join(kind) or 'none' for kind in of_place)}" for place, of_place in kinds.items()]
+    return ", ".join([*shown[:SHOWN], *(["..."] if len(shown) > SHOWN else [])])
+
+
+def _named(spec: Spec, place: Place) -> str:
+    arm, stage = place
     return arm if len(spec.arms[arm].stages) == 1 else f"{arm}.{stage}"
 
 
@@ -186,13 +184,13 @@ def _starts(setting: Setting) -> list[str]:
     return [field for field in checkpoint_fields(RunConfig) if field in setting.leaves]
 
 
-def _refuse_broken_chain(setting: Setting, key: str, points: dict[Place, list[Point]]) -> None:
+def _refuse_broken_chain(setting: Setting, key: str, points: dict[Place, list[dict[str, Any]]]) -> None:
     stages_of: dict[str, list[str]] = {}
     for arm, name in points:
         stages_of.setdefault(arm, []).append(name)
     for (arm, name), field in itertools.product(points, _starts(setting)):
         value = setting.leaves[field]
-        for parent in (dotted(point.fields).get(field) for point in points[arm, name]):
+        for parent in (dotted(fields).get(field) for fields in points[arm, name]):
             if parent in stages_of[arm] and value != parent:
                 words = " or ".join(f"arms.{arm}.{one}.{field}={flow(value)}" for one in (parent, name))
                 raise ConfigError(f"{name} of {arm} starts from its stage {parent}; say which stage is meant, {words}", key, CLI)

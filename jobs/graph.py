@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs import axes, backbones, checks, layers
+from jobs import axes, checks, layers
 from jobs.existing import content_of, run_folders
 from jobs.overrides import CLI
 from jobs.sweep import Spec, resources
@@ -134,9 +134,9 @@ def cells(spec: Spec) -> list[Cell]:
     points = [dict(zip(spec.axes, values, strict=True)) for values in itertools.product(*spec.axes.values())]
     places = [(arm, labels) for arm, labels in itertools.product(spec.arms, points) if spec.arms[arm].stages]
     staged = ((arm, labels, stage) for arm, labels in places for stage in spec.arms[arm].stages)
-    checks.check_whose(spec, ((arm, stage, labels, layers.of_file(spec, arm, labels, stage)) for arm, labels, stage in staged))
+    checks.check_whose(spec, ((arm, stage, layers.of_file(spec, arm, labels, stage)) for arm, labels, stage in staged))
     result = [Cell(arm, labels, [_merged(spec, arm, labels, stage) for stage in spec.arms[arm].stages]) for arm, labels in places]
-    backbones.check(spec, result)
+    checks.check_backbones(spec, result)
     for cell in result:
         _check(spec, cell)
     checks.check_objectives(spec, result)

@@ -44,13 +44,18 @@ class Setting(NamedTuple):
 
     @property
     def whose(self) -> str:
-        """The prefix of the field."""
+        """Such as arms.ssat.train; empty where it is for all Runs."""
         return ".".join(part for part in (self.arm and f"arms.{self.arm}", self.stage) if part)
+
+    @property
+    def prefix(self) -> str:
+        """The same, to be followed by a field."""
+        return f"{self.whose}." if self.whose else ""
 
     @property
     def key(self) -> str:
         """As written on the command line."""
-        return ".".join(part for part in (self.whose, self.field) if part)
+        return f"{self.prefix}{self.field}".removesuffix(".")
 
     @property
     def leaves(self) -> dict[str, Any]:

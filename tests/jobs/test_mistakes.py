@@ -195,7 +195,7 @@ def test_a_mistake_in_the_file_is_one_line_that_names_it(expand, before: str, af
         ("finetune.objectives.mae.weight=1", "^command line: finetune.objectives.mae.weight: objectives.mae is on in none of these Runs"),
         (
             "objectives.drloc.weight=0.5",
-            r"drloc.weight: .* these Runs; for example 'arms.chain_short.pretrain.objectives=\{mae: null, drloc: \{\}\}' switches it on",
+            r"drloc.weight: objectives.drloc is on in none of these Runs; objectives.drloc=\{\} switches it on",
         ),
         ("objectives.mae=true", "command line: objectives.mae: true is not a set of fields; write {} for its defaults"),
     ],

@@ -121,10 +121,9 @@ WRONG = [
     ("submit sweep.yaml objectives.gmml={}", "(scratch: classify, chain_short.pretrain: mae, chain_short.finetune: classify, "),
     (
         "submit sweep.yaml 'arms.chain_short.pretrain.objectives={simclr: null, gmml: {}}'",
-        "objectives.simclr is on in none of these Runs (chain_short.pretrain: mae), so null drops nothing; "
-        "write 'arms.chain_short.pretrain.objectives={mae: null, gmml: {}}'",
+        "objectives.simclr is on in none of these Runs (chain_short.pretrain: mae), so null drops nothing; name one that is on",
     ),
-    ("submit sweep.yaml arms.scratch.objectives.drloc=null", "(scratch: classify), so null drops nothing; leave it out"),
+    ("submit sweep.yaml arms.scratch.objectives.drloc=null", "(scratch: classify), so null drops nothing; name one that is on, or"),
     ("submit sweep.yaml arms=[chain_short] finetune.init_from=null", "nothing starts from pretrain; add init_from: pretrain to finetune"),
     ("submit sweep.yaml arms.chain_short.objectives.gmml={}", "for example 'arms.chain_short.pretrain.objectives={mae: null, gmml: {}}'"),
     ("submit sweep.yaml init_from=runs/example/pretrain", "say which stage is meant, arms.chain_short.pretrain.init_from=runs/exampl"),
