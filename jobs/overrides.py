@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import shlex
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,9 +27,7 @@ from vitssl.words import listed
 
 RUN_FIELDS = {f.name for f in dataclasses.fields(Run)}
 OF_THE_SWEEP = {"name", "columns", "baseline", "metric", "select", "length", "equalize", "equal_to"}
-OF_A_FILE = {"stages", "defaults", "notes"}
 OTHERS = ("arms", "axes", "budget", "resources", "site", *sorted(OF_THE_SWEEP))  # what else the command line's keys may begin with
-DASHES = "\N{EN DASH}\N{EM DASH}\N{MINUS SIGN}\N{HYPHEN}"  # what text programs make of --
 CLI = "command line"  # as an error's place
 
 
@@ -76,22 +73,15 @@ class Setting(NamedTuple):
 
     def check(self, stages: Collection[str], where: str) -> None:
         """Raises a ConfigError where there is no such stage or field, or the value is of another type."""
+        if self.stage in OTHERS and self.stage not in stages:
+            raise ConfigError(f"{self.stage} is not a field of a run", self.key, where)
         if self.stage not in (None, *stages):
-            error = self._no_such_stage(stages, [*sorted(RUN_FIELDS), *stages, *(OTHERS if where == CLI else ())])
-            raise ConfigError(error.reason, error.field, where)
+            known = [*sorted(RUN_FIELDS), *stages, *(OTHERS if where == CLI else ())]
+            is_of_a_stage = self.field.partition(".")[0] in RUN_FIELDS  # what begins it was to be a stage
+            near = closest(self.stage, known)
+            error = unknown(self.stage, stages, also=near) if is_of_a_stage else not_a_field(self.stage, known, self.key)
+            raise ConfigError(error.reason, self.key, where)
         fill(Run, {self.field: self.value} if self.field else self.value, where=where, field=self.whose)
-
-    def _no_such_stage(self, stages: Collection[str], known: list[str]) -> ConfigError:
-        """What begins the key is neither a stage nor a field, but probably meant as one or the other."""
-        assert self.stage is not None
-        if self.field.partition(".")[0] in RUN_FIELDS and closest(self.stage, known):
-            return unknown(self.stage, known, self.key)
-        if self.field.partition(".")[0] in RUN_FIELDS and self.arm is not None:
-            return ConfigError(f"{self.arm} has no stage {self.stage!r}; it has {listed(stages)}", self.key)
-        error = not_a_field(self.stage, known, self.key)
-        others = [stage for stage in stages if stage not in error.reason]
-        stage_meant = self.field.partition(".")[0] in RUN_FIELDS and others
-        return ConfigError(f"{error.reason}; the stages are {listed(stages)}", self.key) if stage_meant else error
 
 
 def settings(fields: dict[str, Any], arm: str | None = None) -> Iterator[Setting]:
@@ -140,53 +130,30 @@ def parse(arguments: list[str]) -> Overrides:
     """
     _refuse_twice(arguments)
     result = Overrides()
-    for number, argument in enumerate(arguments):
+    for argument in arguments:
         key, equals, text = argument.partition("=")
         key = key.strip()
         if not equals or "" in key.split("."):
-            raise ConfigError(f"{argument!r} is not key=value{_advice(argument, arguments[:number])}", place=CLI)
-        if key == "name" and not text.strip():
-            raise ConfigError("it is empty; write name=NAME", key, CLI)
-        if whole := _cut_by_the_shell(arguments[number:]):
-            raise ConfigError(f"the shell cut it at its spaces; write {shlex.quote(whole)}", key, CLI)
+            raise ConfigError(f"{argument!r} is not key=value{_advice(argument)}", place=CLI)
         _file_under(result, key, read_value(text, key, CLI))
     return result
 
 
 def _refuse_twice(arguments: list[str]) -> None:
-    """A key has one value; a shell makes several words of one with braces, as axes.seed={0,1,2} and objectives={mae:{},dino:{}}."""
-    values: dict[str, list[str]] = {}
-    for key, equals, text in (argument.partition("=") for argument in arguments):
-        values.setdefault(key.strip(), []).extend([text] if equals else [])
+    """A key has one value; a shell makes several words of one with braces, as axes.seed={0,1,2}."""
+    values: dict[str, set[str]] = {}
+    for key, _, text in (argument.partition("=") for argument in arguments if "=" in argument):
+        values.setdefault(key.strip(), set()).add(text)
     for key, texts in values.items():
-        if len(set(texts)) > 1 and re.match(r"[\w.]+:", texts[0]):
-            whole = re.sub(r":(?=[^\s])", ": ", f"{key}={{{','.join(texts)}}}")
-            raise ConfigError(f"the shell divided it at its braces; write {shlex.quote(whole)}", key, CLI)
-        if len(set(texts)) > 1:
-            axis = shlex.quote(f"axes.{key.removeprefix('axes.')}=[{','.join(texts)}]")
-            each = "" if key in OF_THE_SWEEP else f", or write {axis} for a run with each"
-            raise ConfigError(f"it is typed as {listed(texts)}; leave all but one out{each}", key, CLI)
+        if len(texts) > 1:
+            several = "" if key in OTHERS else f"; axes.{key.removeprefix('axes.')}=[A,B] makes a run with each"
+            raise ConfigError(f"it is typed as {listed(sorted(texts))}; leave all but one out, and put braces in quotes{several}", key, CLI)
 
 
-def _advice(argument: str, before: list[str]) -> str:
-    if dashed := re.match(f"[-{DASHES}]+(?=[a-z])", argument):
-        return f"; its dash is not that of a keyboard, write --{argument[dashed.end() :]}"
+def _advice(argument: str) -> str:
     if Path(argument).suffix in (".yaml", ".yml"):
         return "; one sweep file at a time, before all key=value"
-    if with_colon := re.fullmatch(r"([A-Za-z][\w.]*):(\S+)", argument):
-        return f"; write {with_colon[1]}={with_colon[2]}"
-    if re.fullmatch(r"\w[\w.]*", argument) and "." in argument:
-        return f"; write {argument}=VALUE, without spaces"
-    return f"; if it belongs to the value before it, write {shlex.quote(f'{before[-1]} {argument}')}" if before else ""
-
-
-def _cut_by_the_shell(arguments: list[str]) -> str | None:
-    """The first argument with those after it that close its brackets; None where they are closed already, or never are."""
-    for end in range(1, len(arguments) + 1):
-        whole = " ".join(arguments[:end])
-        if sum(whole.count(bracket) for bracket in "{[") <= sum(whole.count(bracket) for bracket in "}]"):
-            return whole if end > 1 else None
-    return None
+    return f"; write {argument}=VALUE" if re.fullmatch(r"\w+(\.\w+)+", argument) else "; put a value with spaces in quotes"
 
 
 def _file_under(result: Overrides, key: str, value: Any) -> None:
@@ -195,16 +162,13 @@ def _file_under(result: Overrides, key: str, value: Any) -> None:
         arm, _, name = key.removeprefix("arms.").partition(".")
         name = name.removeprefix("stages.")  # as the file has it
     head, _, rest = name.partition(".")
-    example = {"": f"{key}.optim.lr=1e-3", "axes": "axes.seed=[0,1]", "resources": f"{key}.nodes=2", "site": "site.gpu=H200"}
-    example["budget"] = "budget.gpu_hours=100"
-    if head in OF_A_FILE and arm is None:
-        here = "" if head == "notes" else "; here name a stage's field, such as pretrain.optim.lr=1e-3"
-        raise ConfigError(f"{head} belong into a sweep file{here}", head, CLI)
+    examples = {"": f"{key}.optim.lr=1e-3", "axes": "axes.seed=[0,1]", "resources": f"{key}.nodes=2", "site": "site.gpu=H200"}
+    examples["budget"] = "budget.gpu_hours=100"
     if isinstance(value, dict) and value and not rest and head not in RUN_FIELDS | OF_THE_SWEEP:
         for inner, part in value.items():
             _file_under(result, f"{key}.{inner}", part)
-    elif head in example and not rest:
-        raise ConfigError(f"name a field, for example {example[head]}", key, CLI)
+    elif head in examples and not rest:
+        raise ConfigError(f"name a field, for example {examples[head]}", key, CLI)
     elif head == "resources":
         result.resources.setdefault(arm, {})[rest] = value
     elif arm is not None:

@@ -12,15 +12,11 @@ from typing import Any, NamedTuple, get_args
 from jobs import axis_values, sweep_files
 from jobs.overrides import CLI, RUN_FIELDS, Overrides, Setting, check, settings
 from vitssl.config import ConfigError, Run, fill, merge, read_yaml, unknown
-from vitssl.config.base import closest
-from vitssl.config.merging import UNSET
-from vitssl.config.suggestions import names
 from vitssl.config.sweep import Arm, Quantity, Resources, SweepFile
 from vitssl.records import MOST
 from vitssl.words import counted
 
 NAME = r"\w[\w.-]{0,99}"  # of a sweep, an arm or a stage: a part of folders and of batch scripts
-ARM_FIELDS = set(vars(Arm()))
 MOST_LENGTH = 1000  # times
 OF_A_VALUE = {"optional", "equalize", "equal_to"}  # what an axis value may say besides the fields that it sets
 
@@ -80,7 +76,6 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
     content = read_yaml(path)
     sweep_files.refuse_other_kinds(content, file)
     if isinstance(arms := content.get("arms"), dict):
-        _refuse_dots(arms, file)
         content["arms"] = {name: {} if arm is None else arm for name, arm in arms.items()}
     axes, published = content.pop("axes", None) or {}, _pop_published(content.get("arms"))  # their labels may hold dots
     fill(SweepFile, cli.sweep, where=CLI)
@@ -131,18 +126,6 @@ def on_one_node(spec: Spec) -> None:
         print("note: resources.nodes is of a cluster; this machine trains on one node", file=sys.stderr)
 
 
-def _refuse_dots(arms: dict[Any, Any], file: str) -> None:
-    """A key with a dot is a path to a field. One that leads to none, nor to what looks like one, was meant as a name."""
-    stages = {f"arms.{name}.stages": arm.get("stages") for name, arm in arms.items() if isinstance(arm, dict)}
-    for path, by_name, known in (("arms", arms, ARM_FIELDS), *((path, of_arm, RUN_FIELDS) for path, of_arm in stages.items())):
-        for name in map(str, by_name if isinstance(by_name, dict) else ()):
-            _, dot, rest = name.partition(".")
-            first = rest.partition(".")[0]
-            if dot and first not in known and not closest(first, sorted(known)):
-                plain = "_".join(re.findall(r"[\w-]+", name))
-                raise ConfigError(f"{name[:80]!r} is not a name: a dot leads to a field; write {plain[:80] or 'another'}", path, file)
-
-
 def _pop_published(arms: Any) -> dict[str, Any]:
     by_name = arms if isinstance(arms, dict) else {}
     return {str(name): arm.pop("published") for name, arm in by_name.items() if isinstance(arm, dict) and "published" in arm}
@@ -159,10 +142,6 @@ def _check_arms(spec: Spec) -> None:
         _check_name("arm", str(name), "arms", spec.file)
         if not arm.stages and not (arm.quoted or arm.not_runnable):
             raise ConfigError("an arm needs a stage, for example {train: {objectives.classify: {}}}", path, spec.file)
-        if arm.stages and arm.not_runnable:
-            raise ConfigError(
-                "says why the arm cannot run, which has stages; leave out one of both", f"arms.{name}.not_runnable", spec.file
-            )
         for stage, fields in arm.stages.items():
             _check_name("stage", str(stage), path, spec.file)
             if stage in RUN_FIELDS:
@@ -174,9 +153,8 @@ def _check_arms(spec: Spec) -> None:
 
 def _check_name(kind: str, name: str, path: str, file: str) -> None:
     if not re.fullmatch(NAME, name):
-        free = "; tables show its `row`, which may be any text" if kind == "arm" else ""
-        one = f"{name[:80]!r} cannot be the name of {'an' if kind == 'arm' else 'a'} {kind}"
-        raise ConfigError(f"{one}; use letters, digits, dashes, underscores{free}", path, file)
+        reason = f"{name[:80]!r} cannot be the name of this {kind}; use letters, digits, dashes, underscores"
+        raise ConfigError(reason, path, file)
 
 
 def _check_published(value: Any, path: str, file: str, also: type | tuple[()] = ()) -> None:
@@ -198,16 +176,11 @@ def _check_layers(spec: Spec, stages: list[str]) -> None:
     for path, fields in layers.items():
         fill(Run, fields, where=f"{spec.file}: {path}")
     for axis, values in spec.axes.items():
-        if all([setting.key for setting in chosen] == [axis] for chosen in values.values()):  # a list of values
-            axis_values.check_head(axis, stages, spec.place(f"axes.{axis}"))
         for label, setting in ((label, setting) for label, chosen in values.items() for setting in chosen):
             setting.check(stages, f"{spec.place(f'axes.{axis}')}: axes.{axis}.{label}")
 
 
 def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
-    if not spec.arms:
-        reason = "there are none; each is a way to train, such as arms: {scratch: {stages: {train: {objectives.classify: {}}}}}"
-        raise ConfigError(reason, "arms", spec.file)
     if spec.columns is not None and spec.columns not in axes:
         raise unknown(spec.columns, axes, "columns", spec.place("columns"))
     if spec.baseline is not None and spec.baseline not in spec.arms:
@@ -222,9 +195,6 @@ def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
             "nothing here is equalized; add equalize=macs (gpu_hours, kwh), or leave it out", "equal_to", spec.place("equal_to")
         )
     for axis in spec.select:
-        if axis not in axes and any(setting.field in names() for setting in settings({axis: UNSET})):
-            reason = f"{axis} has one value here, of which nothing is chosen; add axes.{axis}=[...] with those to choose from"
-            raise ConfigError(reason, "select", spec.place("select"))
         if axis not in axes:
             raise unknown(axis, axes, "select", spec.place("select"))
         if axis in ("seed", spec.columns):

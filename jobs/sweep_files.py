@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.overrides import CLI
-from vitssl.config import ConfigError, Site, read_yaml
+from vitssl.config import ConfigError, read_yaml
 from vitssl.config.base import closest
 from vitssl.files import read_json
 
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
 SWEEPS = Path(__file__).resolve().parents[1] / "sweeps"
 ENDINGS = (".yaml", ".yml")
+EXAMPLE = "name one, for example sweeps/quickstart.yaml"
 
 
 def find(named: str | Path) -> Path:
@@ -27,10 +27,11 @@ def find(named: str | Path) -> Path:
     path = Path(named)
     if path.is_file():
         if path.suffix not in ("", *ENDINGS):
-            raise ConfigError("no sweep file, whose name would end in .yaml; name one, for example sweeps/quickstart.yaml", place=str(path))
+            raise ConfigError(f"no sweep file, whose name would end in .yaml; {EXAMPLE}", place=str(path))
         return path
     if path.is_dir():
-        raise _folder_error(path)
+        made_by = read_json(path / "sweep.json").get("file")
+        raise ConfigError(f"this is a folder; name a sweep file, for example {made_by or 'sweeps/quickstart.yaml'}", place=str(path))
     if "=" in path.name:
         raise ConfigError(f"{str(path)!r} is not a sweep file; that comes first, then key=value", place=CLI)
     folders = [path.parent, Path("sweeps"), SWEEPS.relative_to(Path.cwd()) if SWEEPS.is_relative_to(Path.cwd()) else SWEEPS]
@@ -38,28 +39,15 @@ def find(named: str | Path) -> Path:
     if path.parent == Path() and path.suffix in ("", *ENDINGS) and path.stem in there:
         return there[path.stem]
     near = closest(path.stem, list(there))
-    advice = f" (did you mean {there[near[0]]}?)" if near else "; name a sweep file, for example sweeps/quickstart.yaml"
+    advice = f" (did you mean {there[near[0]]}?)" if near else f"; {EXAMPLE}"
     raise ConfigError(f"there is no such file{advice}", place=str(path))
-
-
-def _folder_error(folder: Path) -> ConfigError:
-    if made_by := read_json(folder / "sweep.json").get("file"):
-        return ConfigError(f"this is a folder of runs; name the sweep file that they are of: {made_by}", place=str(folder))
-    if (folder / "run.yaml").exists():
-        return ConfigError("this is the folder of one run; name the file of a whole sweep", place=str(folder))
-    files = sorted((file for file in folder.glob("*") if file.suffix in ENDINGS), key=lambda file: (file.stem != "quickstart", file))
-    example = f", for example {files[0]}" if files else ""
-    return ConfigError(f"this is a folder; name a sweep file{example}", place=str(folder))
 
 
 def refuse_other_kinds(content: dict[str, Any], file: str) -> None:
     """Other YAML files that people name: an empty one, a run's and a site's."""
-    if not content:
-        raise ConfigError("this file is empty; sweeps/README.md has a complete example", place=file)
-    if "arms" not in content and content.keys() >= {"objectives", "backbone", "optim"}:
-        raise ConfigError("this is one run; name the file of a whole sweep", place=file)
-    if "arms" not in content and {"name"} < content.keys() | {"name"} <= {f.name for f in dataclasses.fields(Site)}:
-        raise ConfigError(f"this is a site's profile; name a sweep file, and the site with --site {file}", place=file)
+    if not content.get("arms"):
+        reason = "it has no arms, so it is no sweep (a site's profile is named by --site); sweeps/README.md has a complete one"
+        raise ConfigError(reason, place=file)
 
 
 def refuse_taken_name(spec: Spec, folder: Path) -> None:

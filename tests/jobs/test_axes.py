@@ -157,7 +157,7 @@ def test_the_sweeps_folder_says_what_the_command_line_changed(place, word, chang
         ("axes.sed=[1]", r"axes.sed: 'sed' is not known \(did you mean seed\?\)$"),
         ("axes.fintune.optim.lr=[1]", r"axes.fintune.optim.lr: 'fintune' is not known \(did you mean finetune\?\)$"),
         ("axes.optim.lr=[a]", "axes.optim.lr.a: optim.lr: 'a' is not a number$"),
-        ("axes.optim.lr=[]", "axes.optim.lr: it has no values; write some, such as"),
+        ("axes.optim.lr=[]", "axes.optim.lr: expected a list of values or a mapping of names to fields, not"),
         ("axes.optim.lr=[1,1]", r"axes.optim.lr: \[1, 1\] names a value twice$"),
         ("axes.size={a: 3}", r"axes.size.a: 3 is not a mapping of names; write {name: value}$"),
         ("axes.size={a: {backbone.dept: 2}}", r"axes.size.a: backbone.dept: 'dept' is not known \(did you mean depth\?\)$"),
