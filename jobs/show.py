@@ -6,9 +6,8 @@ import dataclasses
 import json
 import shlex
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -31,26 +30,25 @@ ALL_JOBS = "--all-jobs"
 GMACS = "GMACs/image, step"  # forward and backward
 
 
-@dataclass
-class Line:
-    """Runs that differ in their seed alone."""
+class Line(NamedTuple):
+    """Runs that differ in their seed alone; or one run."""
 
     label: str
     jobs: list[Job]
 
     @property
-    def starts_from(self) -> str:
-        return ", ".join(dict.fromkeys(starts_from(job) for job in self.jobs))
-
-    @property
     def objectives(self) -> str:
-        return ", ".join(dict.fromkeys(" + ".join(active(job.run.objectives)) for job in self.jobs))
+        return _each(" + ".join(active(job.run.objectives)) for job in self.jobs)
 
     @property
     def state(self) -> str:
         """Such as new, or 1 done, 2 new."""
         states = Counter(state(job) for job in self.jobs)
         return next(iter(states)) if len(states) == 1 else ", ".join(f"{number} {name}" for name, number in states.items())
+
+
+def _each(words: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(words))
 
 
 def lines(jobs: Collection[Job], spec: Spec) -> list[Line]:
@@ -63,23 +61,33 @@ def lines(jobs: Collection[Job], spec: Spec) -> list[Line]:
     return list(made.values())
 
 
-def jobs(graph: Graph, spec: Spec, console: Console, predicted: Sequence[Prediction] = (), site: Site | None = None) -> None:
-    """The Runs of the sweep, a line for those that differ in their seed alone, with the sums of their predicted costs."""
-    of_all, table, costs = lines(graph.jobs, spec), _table(graph, spec), {p.name: p for p in predicted}
+def jobs(
+    graph: Graph, spec: Spec, console: Console, predicted: Sequence[Prediction] = (), site: Site | None = None, all_jobs: bool = False
+) -> None:  # fmt: skip
+    """The Runs of the sweep, a line for those that differ in their seed alone or for each, with the sums of their predicted costs."""
+    of_all = [Line(job.name, [job]) for job in graph.jobs] if all_jobs else lines(graph.jobs, spec)
+    shown = of_all if all_jobs else of_all[:MOST_LINES]
+    counts = f"{counted(len(graph.jobs), 'run')} for {counted(len(graph.cells), 'result')}"
+    table, costs = Table(title=f"{spec.name}: {counts} ({spec.file})", title_justify="left"), {p.name: p for p in predicted}
     begun = any(line.state != "new" for line in of_all)
     units = _units(site) if site is not None and any(p.gpu_hours for p in predicted) else []
     for column in ("run", "objectives", "runs", "epochs", "starts from", GMACS, "images", "time", *units, "state"):
         table.add_column(column, justify="left" if column in ("run", "objectives", "starts from", "state") else "right")
-    for line in of_all[:MOST_LINES]:
+    for line in shown:
         known = [costs[job.name] for job in line.jobs if job.name in costs]
-        epochs = ", ".join(dict.fromkeys(_length(job) for job in line.jobs))
-        what = [line.label, line.objectives, str(len(line.jobs)), epochs, line.starts_from]
-        table.add_row(*what, *_sums(known, site, len(units)), line.state if begun else "")
+        what = [line.label, line.objectives, "" if all_jobs else str(len(line.jobs)), _each(map(_length, line.jobs))]
+        sums = _sums(known, site, len(units)) if site is not None else [""] * 3
+        table.add_row(*what, _each(map(starts_from, line.jobs)), *sums, line.state if begun else "")
     print_table(table, console, drop=("starts from", "kWh", GMACS, "images", "kg CO2e", "GPU-hours", "objectives", "epochs"))
-    if left := of_all[MOST_LINES:]:
+    if left := of_all[len(shown) :]:
         more = f"{counted(len(left), 'more line')} ({counted(sum(len(line.jobs) for line in left), 'run')})"
         console.print(f"... {more}; {ALL_JOBS} prints every run", highlight=False)
-    _not_run(spec, console)
+    not_run: dict[str, list[str]] = {}
+    for name, arm in spec.arms.items():
+        if not arm.stages:
+            not_run.setdefault(arm.not_runnable or "numbers that the paper quotes", []).append(name)
+    for reason, names in not_run.items():
+        console.print(f"not run: {', '.join(names)} ({reason})", highlight=False)
 
 
 def _length(job: Job) -> str:
@@ -88,39 +96,12 @@ def _length(job: Job) -> str:
     return str(job.run.loop.epochs) if steps is None else f"{job.run.loop.epochs}, to step {steps}"
 
 
-def _sums(predicted: list[Prediction], site: Site | None, amounts: int) -> list[str]:
+def _sums(predicted: list[Prediction], site: Site, amounts: int) -> list[str]:
     """Of the runs of a line: multiply-adds per image, images, time and further amounts; empty where none can be predicted."""
-    if not predicted or site is None:
+    if not predicted:
         return [""] * (3 + amounts)
-    costs = [sum(values) for values in zip(*(_amounts(p, site) for p in predicted), strict=True)][:amounts]
     images, hours = sum(p.images for p in predicted), sum(p.hours for p in predicted)
-    return [f"{predicted[0].macs / 1e9:.3f}", f"{images:,.0f}", duration(hours * 3600), *map(_shown, costs)]
-
-
-def every_job(graph: Graph, spec: Spec, console: Console) -> None:
-    """Every Run of the sweep: its folder, what it is, what it starts from."""
-    table = _table(graph, spec)
-    for column in ("run", "stage", "epochs", "starts from", "state"):
-        table.add_column(column)
-    for job in graph.jobs:
-        table.add_row(job.name, job.stage, _length(job), starts_from(job), state(job))
-    print_table(table, console, drop=("stage", "starts from", "epochs"))
-    _not_run(spec, console)
-
-
-def _not_run(spec: Spec, console: Console) -> None:
-    """The arms that have no Runs, and why: a line for each reason."""
-    arms_of: dict[str, list[str]] = {}
-    for name, arm in spec.arms.items():
-        if not arm.stages:
-            arms_of.setdefault(arm.not_runnable or "numbers that the paper quotes", []).append(name)
-    for reason, names in arms_of.items():
-        console.print(f"not run: {', '.join(names)} ({reason})", highlight=False)
-
-
-def _table(graph: Graph, spec: Spec) -> Table:
-    counts = f"{counted(len(graph.jobs), 'run')} for {counted(len(graph.cells), 'result')}"
-    return Table(title=f"{spec.name}: {counts} ({spec.file})", title_justify="left")
+    return [f"{predicted[0].macs / 1e9:.3f}", f"{images:,.0f}", duration(hours * 3600), *_totals(predicted, site)[:amounts]]
 
 
 def starts_from(job: Job) -> str:
@@ -158,13 +139,6 @@ def _most(resources: Resources) -> str:
     return f"{counted(resources.hours, 'hour')} on {nodes}{gpus}"
 
 
-def hint(launch: Launch, console: Console) -> None:
-    """The last line of a dry run."""
-    scripts = " and sbatch scripts" if launch.executor == "slurm" else ""
-    line = f"Costs are of all runs of a line. {ALL_JOBS} prints every run, with its fields{scripts}"
-    console.print(line, soft_wrap=True, highlight=False)
-
-
 def runs(graph: Graph, console: Console) -> None:
     """The fields of every Run that are not the defaults: shared ones once, then those of each Run."""
     defaults = dotted(dataclasses.asdict(Run()))
@@ -195,56 +169,41 @@ def state(job: Job) -> str:
 
 def summary(graph: Graph, predicted: list[Prediction], launch: Launch, console: Console) -> None:
     """The totals of a dry run: what is to be done, its cost, and how much of the cluster it may take at once."""
-    todo, site = [job for job in graph.jobs if not is_trained(job)], launch.site
-    to_evaluate = sum(is_trained(job) and not is_done(job) for job in graph.jobs)
-    unpredicted = len(todo) - len(predicted)
-    left_out = f"; {unpredicted} more cannot be predicted before their shards are built" if unpredicted else ""
-    verb = "is" if 1 in (len(todo), len(graph.jobs)) else "are"
-    begins = f"{launch.sweep.name}: {len(todo)} of {counted(len(graph.jobs), 'run')} {verb} to be done"
-    trained = counted(to_evaluate, "trained one")
-    where = ", each on one GPU at most" if launch.executor == "slurm" else ""
-    begins += f", and {trained} to be evaluated{where} (not predicted)" if to_evaluate else ""
-    if not predicted:
-        unknown = "; their cost cannot be predicted before their shards are built" if todo else ""
-        console.print(begins + unknown, soft_wrap=True, highlight=False)
-        return
-    on_gpu = any(p.gpu_hours for p in predicted)
-    totals = [sum(values) for values in zip(*(_amounts(p, site) for p in predicted), strict=True)]
-    amounts = ", ".join(f"{_shown(total)} {unit}" for total, unit in zip(totals, _units(site), strict=True) if on_gpu or total)
-    yours = " (--site takes yours)" if site.name == Site.name else ""
-    price = f"{site.price_per_gpu_hour:g} {site.currency} per GPU-hour" if site.price_per_gpu_hour else "no price per GPU-hour"
-    lines = [
-        f"{begins}; predicted for {len(predicted)}: {amounts if on_gpu else _of_cpus(predicted, amounts)}{left_out}",
-        _duration(graph, todo, predicted, launch),
-        *_throughput(predicted),
-        f"Times: training, its evaluations, and {START_S:g} s to start each run",
-        f"Energy: GPU-hours x {site.gpu_power_w:g} W of board power, CPUs and memory not included; "
-        f"{intensity_kg_per_kwh(site):.4g} kg CO2e/kWh; {price}; by the site profile {site.name}{yours}"
-        if on_gpu
-        else _energy_of_cpus(predicted),
-    ]
-    for line in lines:
+    for line in _summary(graph, predicted, launch):
         console.print(line, soft_wrap=True, highlight=False)
 
 
-def _throughput(predicted: list[Prediction]) -> list[str]:
-    """Where it comes from; where that differs, of how many runs each is."""
-    of = Counter(p.basis for p in predicted)
-    if len(of) == 1:
-        return [f"Throughput: {next(iter(of))}"]
-    return [f"Throughput of {counted(number, 'run')}: {basis}" for basis, number in of.items()]
-
-
-def _energy_of_cpus(predicted: list[Prediction]) -> str:
-    unknown = sum(p.energy_kwh is None for p in predicted)
-    if not unknown:
-        return "Energy: what earlier runs of the same architectures measured, by images"
-    still = f"{counted(unknown, 'run')} of {len(predicted)}"
-    return f"Energy: a CPU's is known once a run of the architecture has measured it, and not yet for {still}"
-
-
-def _of_cpus(predicted: list[Prediction], amounts: str) -> str:
-    return f"no GPU-hours, they run on CPUs{'' if any(p.energy_kwh is None for p in predicted) else f'; {amounts}'}"
+def _summary(graph: Graph, predicted: list[Prediction], launch: Launch) -> Iterator[str]:
+    todo, site = [job for job in graph.jobs if not is_trained(job)], launch.site
+    to_evaluate = sum(is_trained(job) and not is_done(job) for job in graph.jobs)
+    begins = f"{launch.sweep.name}: {len(todo)} of {counted(len(graph.jobs), 'run')} to be done"
+    begins += f", and {counted(to_evaluate, 'trained one')} to be evaluated (not predicted)" if to_evaluate else ""
+    unpredicted = len(todo) - len(predicted)
+    left_out = f"; {unpredicted} cannot be predicted before their shards are built" if unpredicted else ""
+    if not predicted:
+        yield begins + left_out
+        return
+    on_gpu = any(p.gpu_hours for p in predicted)
+    unknown = sum(p.energy_kwh is None for p in predicted)  # of runs on CPUs
+    shown = ", ".join(
+        f"{total} {unit}" for total, unit in zip(_totals(predicted, site), _units(site), strict=True) if on_gpu or total != "0"
+    )
+    on_cpus = "no GPU-hours, they run on CPUs" + ("" if unknown else f"; {shown}")
+    yield f"{begins}; predicted for {len(predicted)}: {shown if on_gpu else on_cpus}{left_out}"
+    yield _duration(graph, todo, predicted, launch)
+    for basis, number in Counter(p.basis for p in predicted).items():
+        yield f"Throughput of {counted(number, 'run')}: {basis}"
+    yield f"Times: training, its evaluations, and {START_S:g} s to start each run"
+    if on_gpu:
+        price = f"{site.price_per_gpu_hour:g} {site.currency} per GPU-hour" if site.price_per_gpu_hour else "no price per GPU-hour"
+        yield (
+            f"Energy: GPU-hours x {site.gpu_power_w:g} W of board power, CPUs and memory not included; "
+            f"{intensity_kg_per_kwh(site):.4g} kg CO2e/kWh; {price}; by the site profile {site.name} (--site)"
+        )
+    elif unknown:
+        yield f"Energy: a CPU's is known once a run of the architecture has measured it, and not yet for {unknown} of {len(predicted)} runs"
+    else:
+        yield "Energy: what earlier runs of the same architectures measured, by images"
 
 
 def _duration(graph: Graph, todo: list[Job], predicted: list[Prediction], launch: Launch) -> str:
@@ -261,29 +220,12 @@ def _duration(graph: Graph, todo: list[Job], predicted: list[Prediction], launch
     return f"At most {counted(gpus, 'GPU')} at once{throttled}; {ends}"
 
 
-def predictions(predicted: list[Prediction], site: Site, console: Console) -> None:
-    """The predicted cost of every run that is not done yet, where any can be predicted."""
-    if not predicted:
-        return
-    table = Table(title="Predicted cost of the runs that are not done", title_justify="left")
-    on_gpu = any(p.gpu_hours for p in predicted)
-    amounts = _units(site) if on_gpu else []
-    for column in ("run", GMACS, "images", "time", *amounts):
-        table.add_column(column, justify="left" if column == "run" else "right")
-    for p in predicted:
-        cost = map(_shown, _amounts(p, site)) if on_gpu else ()
-        table.add_row(p.name, f"{p.macs / 1e9:.3f}", f"{p.images:,.0f}", duration(p.hours * 3600), *cost)
-    print_table(table, console, drop=("images", GMACS, "kWh"))
-
-
 def _units(site: Site) -> list[str]:
     return ["GPU-hours", "kWh", "kg CO2e", *([site.currency] if site.price_per_gpu_hour else [])]
 
 
-def _amounts(p: Prediction, site: Site) -> list[float]:
-    """One amount for each of `_units`, 0 where it is not known; money only where the site has a price."""
-    return [p.gpu_hours, p.energy_kwh or 0.0, p.co2e_kg or 0.0, *([p.money] if site.price_per_gpu_hour else [])]
-
-
-def _shown(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+def _totals(predicted: Sequence[Prediction], site: Site) -> list[str]:
+    """One for each of `_units`; what is not known counts as 0."""
+    amounts = [[p.gpu_hours, p.energy_kwh or 0.0, p.co2e_kg or 0.0, p.money] for p in predicted]
+    totals = [sum(values) for values in zip(*amounts, strict=True)][: len(_units(site))]
+    return [f"{total:,.0f}" if total >= 1000 else f"{total:.3g}" for total in totals]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -175,11 +176,8 @@ def _wait_for_green(start: greenest.Start, launch: folders.Launch, console: Cons
     greenest.apply(start, launch)
 
 
-def _show(spec: sweep.Spec, linked: graph.Graph, all_jobs: bool, console: Console, *costs: Any) -> None:
-    if all_jobs:
-        show.every_job(linked, spec, console)
-    else:
-        show.jobs(linked, spec, console, *costs)
+def _show(spec: sweep.Spec, linked: graph.Graph, all_jobs: bool, console: Console, predictions: Sequence = (), site: Any = None) -> None:
+    show.jobs(linked, spec, console, predictions, site, all_jobs)
     for line in [*dict.fromkeys(shards.describe(job.run) for job in linked.jobs), *shards.unused(job.run for job in linked.jobs)]:
         console.print(line, soft_wrap=True, highlight=False)
 
@@ -223,12 +221,12 @@ def _dry_run(
         console.print(f"{file} would be fetched from {name} first, which also gives the runs their final names", soft_wrap=True)
     _show(spec, linked, options.all_jobs, console, predictions, launch.site)
     if options.all_jobs:
-        show.predictions(predictions, launch.site, console)
         show.runs(linked, console)
-    if options.all_jobs and launch.executor == "slurm":
-        launcher.show_scripts(linked, launch, console)
-    if not options.all_jobs:
-        show.hint(launch, console)
+        if launch.executor == "slurm":
+            launcher.show_scripts(linked, launch, console)
+    else:
+        line = f"Costs are of all runs of a line. {show.ALL_JOBS} prints every run, with its fields and sbatch scripts"
+        console.print(line, soft_wrap=True, highlight=False)
     budget.check(spec, linked, predictions, launch.site)
     if launch.executor == "slurm" and cluster.answers():
         launcher.check(linked, launch)

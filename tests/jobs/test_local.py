@@ -73,7 +73,7 @@ def test_again_it_keeps_what_is_done(local, capfd) -> None:
     starts = [path.read_text().count("\n") for path in Path("runs/example").glob("*/starts.txt")]
     assert starts == [1] * 4
     assert local("arms=[chain_short]", "axes.seed=[0,1]", "--dry-run") == 0
-    assert capfd.readouterr().out.startswith("example: 0 of 4 runs are to be done\n")
+    assert capfd.readouterr().out.startswith("example: 0 of 4 runs to be done\n")
 
 
 def test_a_failed_parent_fails_its_children_and_the_report_still_comes(local, capfd) -> None:
@@ -340,10 +340,8 @@ def test_a_dry_run_shows_every_run_its_script_and_cost_and_writes_no_run(local, 
     assert "every run: " in shown and "optim.batch_size=16" in shown and "objectives.mae.mask_ratio=0.75" in shown
     assert "assumed: 20 TFLOP/s" in shown and "2 USD per GPU-hour" in shown
     first = shown.splitlines()
-    assert first[0].startswith("example: 2 of 2 runs are to be done; predicted for 2: ") and first[0].endswith(" USD")
+    assert first[0].startswith("example: 2 of 2 runs to be done; predicted for 2: ") and first[0].endswith(" USD")
     assert first[1].startswith("At most 1 GPU at once; ") and "for the longest run" in first[1]
-    costs = shown[shown.index("Predicted cost") :].splitlines()
-    assert "time" in costs[2].split() and "total" not in shown
     assert not list(Path("runs").glob("example/*"))
 
 

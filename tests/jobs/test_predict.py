@@ -182,7 +182,7 @@ def test_the_table_says_that_its_macs_are_of_a_whole_step(graph: Graph, place: P
     launch = Launch(place / "runs" / "example", "slurm", Site(), place, commit=(None, True))
     predicted, spec = predict.sweep(graph, launch), read("sweep.yaml", overrides.parse(["arms=[scratch]", "axes.data=[plain]"]))
     show.jobs(graph, spec, console(width=200), predicted, Site())
-    show.predictions(predicted, Site(), console(width=200))
+    show.jobs(graph, spec, console(width=200), predicted, Site(), all_jobs=True)
     shown = capsys.readouterr().out
     assert shown.count(" GMACs/image, step ") == 2 and shown.count(" 6.000 ") == 2
 

@@ -88,10 +88,10 @@ def test_a_dry_run_counts_them_as_done_and_writes_nothing(run, capfd) -> None:
     capfd.readouterr()
     words = ["name=other", "arms=[scratch,chain_short]", "--dry-run"]
     assert run(*words) == 0
-    assert capfd.readouterr().out.startswith("other: 3 of 3 runs are to be done")
+    assert capfd.readouterr().out.startswith("other: 3 of 3 runs to be done")
     assert run(*words, "--reuse") == 0
     shown = capfd.readouterr().out
-    assert shown.startswith("2 of 3 runs are taken from example\nother: 1 of 3 runs is to be done")
+    assert shown.startswith("2 of 3 runs are taken from example\nother: 1 of 3 runs to be done")
     assert not Path("runs/other").exists()
 
 
