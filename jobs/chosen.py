@@ -10,9 +10,7 @@ from jobs import cluster
 from vitssl.config import ConfigError
 from vitssl.config.base import closest
 from vitssl.files import read_json, read_sweep
-from vitssl.words import listed
-
-SUGGESTED = 3  # names of runs
+from vitssl.words import few
 
 
 def sweep_folder(typed: str) -> Path:
@@ -64,8 +62,7 @@ def run_named(sweep: Path, word: str) -> Path:
     if len(found) == 1:
         return sweep / found[0]
     if found:
-        shown = listed(found[:SUGGESTED]) if len(found) <= SUGGESTED else f"{', '.join(found[:SUGGESTED])}, ..."
-        raise ConfigError(f"{len(found)} runs have {word!r} in their names ({shown}); write more of it", place=str(sweep))
+        raise ConfigError(f"{len(found)} runs have {word!r} in their names: {few(found)}; write more of it", place=str(sweep))
     near = closest(wanted, [*arms_of(sweep), *names])
     raise ConfigError(f"no run has {word!r} in its name{f' (did you mean {near[0]}?)' if near else ''}", place=str(sweep))
 

@@ -66,15 +66,11 @@ def retry(sweep: Path, names: list[str], wait: bool, module: str, console: Conso
     else:
         again = {folder for folder in asked_for if folder in held or (error_of(folder) and not is_done(jobs[folder]))}
     if not again:
-        stopped = sorted(
-            {jobs[folder].arm for folder in asked_for if folder in jobs and folder not in entries and not is_done(jobs[folder])}
-        )
         nothing = f"nothing {'of ' + ' '.join(names) if names else 'that failed'} is left to do"
-        if stopped and not names:  # not 0, by which a script would take the sweep for done or queued
-            raise ConfigError(f"{nothing}; what was stopped or cancelled goes on by name: {' '.join(stopped)}", place=str(sweep))
-        if not names and (never := asked_for.keys() - jobs.keys()):
-            begins = "the command that submitted the sweep begins what never began"
-            raise ConfigError(f"{nothing}; {begins}: {counted(len(never), 'run')}", place=str(sweep))
+        left = [f for f in asked_for if f not in entries and (f not in jobs or not is_done(jobs[f]))]
+        if left and not names:  # not 0, by which a script would take the sweep for done or queued
+            goes_on = "the command that submitted the sweep goes on with what was stopped, cancelled or never began"
+            raise ConfigError(f"{nothing}; {goes_on}: {counted(len(left), 'run')}", place=str(sweep))
         print(f"{sweep}: {nothing}")
         return 0
     again |= {folder for folder in waiting_for(again, jobs) if not is_trained(jobs[folder])}

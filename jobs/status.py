@@ -6,7 +6,6 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -30,9 +29,7 @@ from vitssl.files import read_json
 from vitssl.terminal import console as screen
 from vitssl.words import about, counted, duration, printable
 
-INTEREST = ("running", "waiting", "stopped", "pending", "not begun", "done")  # what a table without room leaves out, the last ones first
 LEAST_ASKED = ("stage", "job", "attempts")  # columns that go first where there is no room
-FEW, OTHER_LINES = 5, 10  # rows of a table on a low terminal; lines besides the table
 WHY = {  # what jobs wait for, by SLURM's reasons
     "Dependency": "for what they start from",
     "Resources": "for free nodes",
@@ -49,17 +46,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = Parser(prog="jobs/status.py", description=__doc__)
     parser.add_argument("sweep", type=sweep_folder, help="the sweep's folder, for example runs/quickstart, or its name in runs/")
     add = parser.add_argument
-    add(
-        "--watch",
-        nargs="?",
-        type=_seconds,
-        const=10.0,
-        metavar="SECONDS",
-        help="show it again every so often (default: 10) until all has ended",
-    )
+    again = "show it again every so many seconds (10 unless it is said) until all has ended"
+    add("--watch", nargs="?", type=_number, const=10.0, metavar="SECONDS", help=again)
     add("--log", metavar="RUN", help="the end of a run's newest log instead; its folder, or a part of its name that no other run has")
     add("--follow", "-f", action="store_true", help="with --log: go on with what the run prints, until it has ended")
-    add("--lines", "-n", type=_lines, default=40, help="with --log: how many at first (default: %(default)s)")
+    add("--lines", "-n", type=_number, default=40, help="with --log: how many at first (default: %(default)s)")
     options = parser.parse_args(arguments)
     if options.follow and options.log is None:
         parser.error("argument --follow: name a run with --log RUN; --watch follows the sweep")
@@ -68,26 +59,19 @@ def main(arguments: list[str] | None = None) -> int:
     return guarded(lambda: _show(options, screen()))
 
 
-def _seconds(text: str) -> float:
+def _number(text: str) -> float:
     if not text.replace(".", "", 1).isdecimal() or float(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds of at least 1; name the sweep's folder first")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1; name the sweep's folder first")
     return float(text)
 
 
-def _lines(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of lines")
-    return int(text)
-
-
 def _show(options: argparse.Namespace, console: Console) -> None:
-    sweep = options.sweep
     if options.log is not None:
-        show_log(run_named(sweep, options.log), options.lines, options.follow)
+        show_log(run_named(options.sweep, options.log), int(options.lines), options.follow)
     elif options.watch:
-        watch(sweep, options.watch, console)
+        watch(options.sweep, options.watch, console)
     else:
-        show(sweep, console)
+        show(options.sweep, console)
 
 
 def show_log(folder: Path, lines: int, follow: bool) -> None:
@@ -120,7 +104,7 @@ def watch(sweep: Path, every_s: float, console: Console) -> None:
             console.clear()
         else:
             console.print(time.strftime("%H:%M:%S"), highlight=False)
-        _draw(sweep, picture, console, max(FEW, console.height - OTHER_LINES) if console.is_terminal else None)
+        _draw(sweep, picture, console)
         if picture.ended(sweep):
             return
         time.sleep(every_s)
@@ -135,28 +119,19 @@ def collect(sweep: Path) -> list[Status]:
     return look(sweep).statuses
 
 
-def _draw(sweep: Path, picture: Picture, console: Console, most: int | None = None) -> None:
-    """Print the table of so many runs at most, those of most interest first to stay, and what there is to say of all."""
+def _draw(sweep: Path, picture: Picture, console: Console) -> None:
+    """Print the table, of names without their hashes where it fits so alone, and what there is to say of all runs."""
     statuses = picture.statuses
-    by_interest = sorted(statuses, key=lambda s: INTEREST.index(s.state) if s.state in INTEREST else -1)
-    left_out = {s.name: s.state for s in (by_interest[most:] if most else ())}
-    shown = [s for s in statuses if s.name not in left_out]
-    table = _table(sweep, {s.name: s for s in shown})
-    without_hash = {s.name.rpartition("-")[0]: s for s in shown}  # `--log` finds runs by these too
-    if len(without_hash) == len(shown) and not fits(table, console, without=LEAST_ASKED):
+    table = _table(sweep, {s.name: s for s in statuses})
+    without_hash = {s.name.rpartition("-")[0]: s for s in statuses}  # `--log` finds runs by these too
+    if len(without_hash) == len(statuses) and not fits(table, console, without=LEAST_ASKED):
         table = _table(sweep, without_hash)
     print_table(table, console, drop=(*LEAST_ASKED, "epoch", "left"))
-    if left_out:
-        states = ", ".join(f"{number} {state}" for state, number in Counter(left_out.values()).items())
-        console.print(f"left out: {states}", style="dim", highlight=False)
     if picture.note:
         print(f"note: {picture.note}", file=sys.stderr)
-    for line in (_waiting(picture, sweep), _lost(statuses), _report(picture, sweep)):
-        if line:
-            console.print(line, highlight=False, soft_wrap=True)
-    if left := time_left(sweep, statuses):
-        console.print(left, highlight=False, soft_wrap=True)
-    for s in [s for s in statuses if s.error is not None][:most]:
+    for line in filter(None, (_waiting(picture, sweep), _lost(statuses), _report(picture, sweep), time_left(sweep, statuses))):
+        console.print(line, highlight=False, soft_wrap=True)
+    for s in (s for s in statuses if s.error is not None):
         console.print(Text.assemble((s.name, "red"), f": {s.error}"), soft_wrap=True)
 
 
@@ -176,10 +151,11 @@ def _table(sweep: Path, statuses: dict[str, Status]) -> Table:
 def _waiting(picture: Picture, sweep: Path) -> str:
     """Why runs are pending, by SLURM's reasons, and when it expects the first of each to begin."""
     pending = [entry for folder, entry in picture.queue.items() if entry.state == "PENDING" and folder != sweep]
-    reasons = [
-        f"{number} {WHY.get(reason, 'for another reason')} ({reason}{_expected(e.start for e in pending if e.reason == reason)})"
-        for reason, number in Counter(entry.reason for entry in pending).most_common()
-    ]
+    reasons = []
+    for reason, number in Counter(entry.reason for entry in pending).most_common():
+        starts = sorted(entry.start for entry in pending if entry.reason == reason and entry.start)
+        expected = f", from {starts[0].replace('T', ' ')} on" if starts else ""
+        reasons.append(f"{number} {WHY.get(reason, 'for another reason')} ({reason}{expected})")
     return f"Pending: {', '.join(reasons)}" if reasons else ""
 
 
@@ -191,12 +167,6 @@ def _lost(statuses: list[Status]) -> str:
     from vitssl.report.units import quantity  # the report's package loads matplotlib
 
     return f"Lost to kills and trained again: {quantity(kwh, 'kWh')}, in {runs}"
-
-
-def _expected(starts: Iterable[str]) -> str:
-    """In words, the first of the times that SLURM expects."""
-    known = sorted(filter(None, starts))
-    return f", from {known[0].replace('T', ' ')} on" if known else ""
 
 
 def _report(picture: Picture, sweep: Path) -> str:
@@ -240,15 +210,11 @@ def time_left(sweep: Path, statuses: list[Status]) -> str:
 
 
 def _left_in_words(todo: list[Status], sum_s: float, longest_s: float, here: bool) -> str:
-    runs, running, queued = counted(len(todo), "run"), sum(s.state == "running" for s in todo), sum(s.job_id is not None for s in todo)
-    if here:
-        how = f"{running} at a time" if running > 1 else "one after the other"
-        return f"{about(max(longest_s, sum_s / max(1, running)))} left for the sweep: {runs} to go, {how}"
-    if running == len(todo):
-        return f"{about(longest_s)} left for the sweep: {runs} to go, at the same time"
-    if running or queued:
-        summed = f"{about(sum_s)} of computing left, summed over {runs}"
-        return f"{summed}, of which {counted(running, 'is', 'are')} running; when the others start is up to SLURM"
+    runs, running = counted(len(todo), "run"), sum(s.state == "running" for s in todo)
+    if here or running == len(todo):
+        return f"{about(max(longest_s, sum_s / max(1, running)))} left for the sweep: {runs} to go"
+    if running or any(s.job_id is not None for s in todo):
+        return f"{about(sum_s)} of computing left in {runs}, {running} of them running; when the others start is up to SLURM"
     return f"{about(sum_s)} of computing left in {runs}, none of which runs or is queued; type the command that began them again to go on"
 
 

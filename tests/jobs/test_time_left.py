@@ -179,9 +179,9 @@ def last_line(folder: Path, capsys) -> str:
 def test_on_this_machine_the_times_of_the_runs_are_summed(sweep, monkeypatch, capsys) -> None:
     folder = sweep({"done": 600.0}, {"step": 50, "after_s": 300.0}, {}, {})
     monkeypatch.setattr(local, "running", lambda _: 1)
-    assert last_line(folder, capsys) == "about 26 min left for the sweep: 3 runs to go, one after the other"  # two starts too
+    assert last_line(folder, capsys) == "about 26 min left for the sweep: 3 runs to go"  # two starts too
     three = [status.Status(name, "train", state) for name, state in (("a", "running"), ("b", "running"), ("c", "not begun"))]
-    assert status._left_in_words(three, 3600.0, 1200.0, here=True) == "about 30 min left for the sweep: 3 runs to go, 2 at a time"
+    assert status._left_in_words(three, 3600.0, 1200.0, here=True) == "about 30 min left for the sweep: 3 runs to go"
     assert status._left_in_words(three, 3600.0, 3000.0, here=True).startswith("about 50 min left")
 
 
@@ -191,10 +191,10 @@ def test_on_slurm_no_more_is_said_than_is_known(sweep, monkeypatch, capsys) -> N
     monkeypatch.setattr(status.cluster, "jobs", lambda _: queue)
     monkeypatch.setattr(status.cluster.shutil, "which", lambda _: "squeue")
     assert last_line(folder, capsys) == (
-        "about 17 min of computing left, summed over 3 runs, of which 2 are running; when the others start is up to SLURM"
+        "about 17 min of computing left in 3 runs, 2 of them running; when the others start is up to SLURM"
     )
     write_json(folder / "run-3" / "done.json", {"step": 100, "epochs": 2.0, "time_s": 500.0})
-    assert last_line(folder, capsys) == "about 5 min left for the sweep: 2 runs to go, at the same time"
+    assert last_line(folder, capsys) == "about 5 min left for the sweep: 2 runs to go"
     monkeypatch.setattr(status.cluster, "jobs", lambda _: {})
     for name in ("run-1", "run-2"):
         (folder / name / "slurm.json").unlink()
