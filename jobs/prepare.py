@@ -12,14 +12,11 @@ from pathlib import Path
 
 from jobs.graph import Stage
 from jobs.node import container_command
-from jobs.shards import ROOT, expected_index, fingerprint, index_of
-from jobs.sources import anchored, existing, is_here, parts
+from jobs.shards import ROOT, anchored, existing, expected_index, fingerprint, index_of, is_here, parts
 from vitssl.config import ConfigError, Data, Run, Site
-from vitssl.config.base import closest
 from vitssl.data import listing, webdatasets
-from vitssl.data.build_line import build_command, build_line, holds_runs
-from vitssl.data.index import OF_RUNS, unfinished
-from vitssl.data.sources import check_kind, names_a_source, open_source
+from vitssl.data.build_line import build_command
+from vitssl.data.sources import check_kind, names_a_source
 
 
 def shards(stages: Iterable[Stage], dry_run: bool = False) -> dict[str, str]:
@@ -35,16 +32,20 @@ def shards(stages: Iterable[Stage], dry_run: bool = False) -> dict[str, str]:
         data = stage.run.data
         with stage.error_location():
             if names_a_source(data.shards) and not Path(data.shards).exists():
-                raise ConfigError(_of_source(data.shards), "data.shards")
+                words = shlex.join([f"data.source={data.shards}", "data.shards=shards/NAME"])
+                raise ConfigError(f"images come from there, and it is no folder of shards; write {words}", "data.shards")
             data.shards = str(Path(data.shards).expanduser().resolve())
             built = (Path(data.shards) / "index.json").exists()
             if data.source is not None:
-                _check_kind(data.source)
+                try:
+                    check_kind(data.source)
+                except ConfigError as error:
+                    raise ConfigError(error.reason, "data.source") from None
                 data.source = anchored(data.source)
             if built:
                 _refuse_other_source(data)
             elif data.source is None and not (dry_run and expected_index(data) is not None):
-                raise ConfigError(_no_shards(data.shards), "data.shards")
+                index_of(Path(data.shards))  # which says what to do
             elif data.source is not None and (other := missing.setdefault(data.shards, data.source)) != data.source:
                 raise ConfigError(f"{data.shards} is to be built from {other} too; give each its own data.shards", "data.source")
             elif data.source is not None and not (dry_run and expected_index(data) is not None):
@@ -62,33 +63,6 @@ def check_images(stages: Iterable[Stage]) -> None:
     for stage in stages:
         with stage.error_location():
             fingerprint(stage.run)
-
-
-def _of_source(source: str) -> str:
-    words = shlex.join([f"data.source={source}", "data.shards=shards/NAME"])
-    return f"{source} is where images come from, and no folder of shards; write {words}, and they are built there"
-
-
-def _no_shards(folder: str) -> str:
-    """What is wrong with a folder without shards, and what to type."""
-    if told := unfinished(folder):
-        return told
-    if holds_runs(folder):
-        return f"{folder}: {OF_RUNS}"
-    if line := build_line(folder):
-        return f"{folder} holds images and not their shards; write them with `{line}` and set data.shards={shlex.split(line)[-1]}"
-    advice = f"build it with `vitssl shards build SOURCE {folder}` (SOURCE: see vitssl/docs/data.md) or set data.source"
-    beside = [path.parent.name for path in sorted(Path(folder).parent.glob("*/index.json"))]
-    near = closest(Path(folder).name, beside)
-    meant = f" (did you mean {Path(folder).with_name(near[0])}?)" if near else ""
-    return f"{folder} holds no index.json{meant}; {advice}"
-
-
-def _check_kind(source: str) -> None:
-    try:
-        check_kind(source)
-    except ConfigError as error:
-        raise ConfigError(error.reason, "data.source") from None
 
 
 def _refuse_absent_files(source: str) -> None:
@@ -116,21 +90,12 @@ def _refuse_other_source(data: Data) -> None:
     except ConfigError as error:
         raise ConfigError(f"{error}; data.source=null takes the shards as they are", "data.source") from None
     if not same:
+        named, new = index_of(Path(data.shards)).name, build_command(data.source, data.shards)
         raise ConfigError(
-            f"{data.shards} was built from other data ({index_of(Path(data.shards)).name}) than {data.source} lists"
-            f"{_differing(Path(data.shards), data.source)}; "
-            "set data.shards to a new folder to build that one, or data.source=null to train on what is there",
+            f"{data.shards} was built from other data ({named}) than {data.source} lists; `{new} --rebuild` replaces the shards; "
+            "or set data.shards to a new folder, or data.source=null to train on what is there",
             "data.source",
         )
-
-
-def _differing(folder: Path, source: str) -> str:
-    """What differs, and how to have it, where the source is here to be listed."""
-    if not is_here(source):
-        return ""
-    opened = open_source(source)
-    differing = listing.difference(index_of(folder), listing.rows(opened), opened)
-    return f" ({differing}); `{build_command(source, folder)} --rebuild` replaces the shards"
 
 
 @functools.cache

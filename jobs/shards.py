@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jobs.sources import is_here
 from vitssl.config import ConfigError, Data, Run, classifies, needs_labels, unknown
 from vitssl.config.evals import FeaturesConfig, evals_of
-from vitssl.data import findings, paper_counts
+from vitssl.data import findings, paper_counts, webdatasets
 from vitssl.data.index import Index, load_index, named, unwritten
 from vitssl.data.samples import UNLABELLED
 from vitssl.data.sources import open_source
@@ -128,27 +126,6 @@ def describe(run: Run) -> str:
     return f"{folder}: {planned}{index.name}, {counted(len(index.classes), 'class', 'classes')}, {listed} images"
 
 
-def unused(runs: Iterable[Run]) -> list[str]:
-    """A line for each folder of shards of which no Run reads some split, with what would."""
-    by_folder: dict[str, list[Run]] = {}
-    for run in runs:
-        by_folder.setdefault(run.data.shards, []).append(run)
-    lines = []
-    for folder, of_folder in by_folder.items():
-        index = expected_index(of_folder[0].data)
-        read = {split for run in of_folder for split in _read_splits(run, index.splits)} if index else set()
-        folds = any(run.data.folds for run in of_folder)
-        for split in index.splits if index else ():
-            if (wish := WOULD_READ.get(split)) and split not in read and (folds or split != "test"):
-                lines.append(f"note: no run looks at the images of {split} in {folder}; {wish} would")
-    return lines
-
-
-def _read_splits(run: Run, there: list[str]) -> list[str]:
-    data = run.data
-    return named("+".join(filter(None, (data.train_split, None if data.folds else data.test_split, data.val_split))), there)
-
-
 def facts(run: Run) -> dict[str, Any]:
     """Facts about a Run's data for its job.json: a report reads no shards."""
     index = index_of(Path(run.data.shards))
@@ -174,11 +151,6 @@ def _near_duplicates(run: Run, index: Index) -> dict[str, int]:
     return {"near_duplicates": len(with_label), "near_duplicates_unlabelled": len(others)}
 
 
-WOULD_READ = {
-    "unlabeled": "data.train_split=train+unlabeled (pretraining and joint tasks learn from them)",
-    "val": "data.val_split=val (to select on)",
-    "test": "test added to data.train_split (of which data.folds takes parts for testing)",
-}
 _COUNTED: dict[str, dict[str, int]] = {}
 
 
@@ -235,3 +207,36 @@ def image_counts(run: Run) -> dict[str, int]:
             "train_images": len(split.train), "labelled_images": labelled, "val_images": len(split.val), "test_images": len(split.test)
         }  # fmt: skip
     return _COUNTED[key]
+
+
+# ------------------------------------------------------------------------------------------------------------- sources
+
+
+def parts(source: str) -> tuple[str, str, str]:
+    """What comes before, in and after the path of KIND:PATH?OPTIONS, PATH, or torchvision:NAME?root=PATH; all may be empty."""
+    kind, colon, rest = source.partition(":")
+    if kind == "torchvision":
+        before, option, path = source.partition("?root=")
+        return before + option, path, ""
+    if not colon:
+        return ("", "", source) if source == "digits" else ("", source, "")
+    path, option, after = rest.partition("?")
+    return kind + colon, path, option + after
+
+
+def anchored(source: str) -> str:
+    """The source with its path made absolute: it is relative to the user's folder, and shards are built from the project's."""
+    before, path, after = parts(source)
+    return f"{before}{Path(path).expanduser().resolve()}{after}" if path else source
+
+
+def is_here(source: str) -> bool:
+    path = parts(source)[1]
+    if source.startswith("wds:"):
+        return webdatasets.is_here(path)
+    return bool(path) and not source.startswith("torchvision:") and Path(path).exists()
+
+
+def existing(path: str) -> list[Path]:
+    """The path, or the nearest folder above it that exists: what a container must see to read it, or to make it."""
+    return [next(p for p in (Path(path), *Path(path).parents) if p.exists())] if path else []

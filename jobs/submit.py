@@ -178,7 +178,7 @@ def _wait_for_green(start: greenest.Start, launch: folders.Launch, console: Cons
 
 def _show(spec: sweep.Spec, linked: graph.Graph, all_jobs: bool, console: Console, predictions: Sequence = (), site: Any = None) -> None:
     show.jobs(linked, spec, console, predictions, site, all_jobs)
-    for line in [*dict.fromkeys(shards.describe(job.run) for job in linked.jobs), *shards.unused(job.run for job in linked.jobs)]:
+    for line in dict.fromkeys(shards.describe(job.run) for job in linked.jobs):
         console.print(line, soft_wrap=True, highlight=False)
 
 

@@ -38,7 +38,7 @@ MISTAKES = [
     ("nodes: 1, gpus_per_node: 2", "nodes: 1, gpus_per_node: -1", "resources.gpus_per_node: -1 is less than 0"),
     ("nodes: 1, gpus_per_node: 2", "nodes: 0, gpus_per_node: 2", "resources.nodes: 0 is less than 1"),
     ("patch_size: 4", "patch_size: 5", "backbone.patch_size: 5 does not divide"),
-    ("shards: shards/digits", "shards: shards/none", "data.shards: .*shards/none holds no index.json; build it"),
+    ("shards: shards/digits", "shards: shards/none", "data.shards: .*shards/none/index.json does not exist: write the shards with"),
     ("shards: shards/digits", "shards: shards/digits, sha256: 0bad", "data.sha256: the Run asks for 0bad but .* holds [0-9a-f]{64}"),
     ("image_size: 16}", "image_size: 16, images: {per_class: 51}}", r"data.images.per_class: 51 is more than these classes have: a \(50\)"),
     ("shards: shards/digits", "shards: shards/digits, train_split: trian", "data.train_split: .*'trian' is not known .did you mean train"),

@@ -60,7 +60,7 @@ def test_shards_are_those_of_the_tars_until_these_change(expand, place: Path, wo
     assert (shards.num_images(job.run), job.run.data.sha256) == (8, shards.index_of(folder).sha256)
     os.utime(place / "zoo" / "train-1.tar", (1, 1))
     prepare._was_built_from.cache_clear()
-    with pytest.raises(ConfigError, match=r"was built from other data \(zoo\) than wds:.* \(1 tar with other content \(train-1\.tar\)\)"):
+    with pytest.raises(ConfigError, match=r"was built from other data \(zoo\) than wds:.* lists"):
         expand(*words)
 
 
