@@ -33,15 +33,13 @@ def _excepthook(kind: type[BaseException], error: BaseException, trace: Tracebac
 
 
 def _advice() -> str:
-    """How to type the same command with the environment's Python, and how to make or complete the environment before."""
-    folder = ROOT / ".venv"
-    python = folder / "bin" / "python"
+    """How to type the same command with the environment's Python, and how to make it before."""
+    python = ROOT / ".venv" / "bin" / "python"
     again = shlex.join([_near(python), *sys.argv])
-    if python.exists() and Path(sys.prefix) != folder:
-        return f"vitssl's environment is {_near(folder)}, so type: {again}"
-    make = [] if python.exists() else [["python3", "-m", "venv", _near(folder)]]
-    install = [_near(folder / "bin" / "pip"), "install", "-e", _near(ROOT)]
-    return f"activate vitssl's environment, or make it: {' && '.join(map(shlex.join, [*make, install]))} && {again}"
+    if python.exists() and Path(sys.prefix) != ROOT / ".venv":
+        return f"type: {again}"
+    install = shlex.join([_near(python.with_name("pip")), "install", "-e", _near(ROOT)])
+    return f"make vitssl's environment: python3 -m venv {shlex.quote(_near(ROOT / '.venv'))} && {install} && {again}"
 
 
 def _near(path: Path) -> str:

@@ -16,23 +16,19 @@ from jobs.predict import costs_of
 from jobs.shards import expected_index, num_images
 from jobs.sweep import Equal, Spec
 from vitssl.config import ConfigError, Loop
-from vitssl.words import few
 
 MAKES_UP = 0.1  # of its epochs: how far a chain's last stage may go from its share, or one epoch if that is more
 TOLERANCE = 0.05  # of the reference's cost: what whole epochs may miss it by
 
 
-def apply(spec: Spec, planned: list[Cell], launch: Launch) -> list[str]:
+def apply(spec: Spec, planned: list[Cell], launch: Launch) -> None:
     """Set the epochs: of all cells as long as was asked for, and of those that are to cost as much as the reference arm's cell at the same
     values of the axes so many as do.
-
-    Returns:
-        what a person may not expect of them.
 
     Raises:
         ConfigError: the reference does not run, a cost is not known, or no whole number of epochs comes near enough.
     """
-    told = _lengthen(spec, planned)
+    _lengthen(spec, planned)
     todo = [(cell, rule, _reference(spec, planned, cell, rule)) for cell in planned if (rule := spec.equal_of(cell.axes))]
     for quantity in dict.fromkeys(rule.quantity for _, rule, _ in todo):
         equal = [each for each in todo if each[1].quantity == quantity]
@@ -42,22 +38,13 @@ def apply(spec: Spec, planned: list[Cell], launch: Launch) -> list[str]:
         for (cell, rule, reference), amount in zip(equal, amounts, strict=True):
             if cell is not reference:
                 _fit(cell, rule, amount, costs, dearest)
-    return told
 
 
-def _lengthen(spec: Spec, planned: list[Cell]) -> list[str]:
-    """Train every stage ``length`` times as long, in whole epochs, with its warm-up and schedule; tell where rounding changes that."""
-    rounded = []
-    places = [(cell, stage) for cell in planned for stage in cell.stages] if spec.length != 1 else []
-    for cell, stage in places:
+def _lengthen(spec: Spec, planned: list[Cell]) -> None:
+    """Train every stage ``length`` times as long, in whole epochs, with its warm-up and schedule."""
+    for stage in (stage for cell in planned for stage in cell.stages if spec.length != 1):
         _refuse_steps(stage, f"length={spec.length:g}")
-        asked = spec.length * stage.run.loop.epochs
-        _stretch(stage.run.loop, max(1, round(asked)))
-        if abs(stage.run.loop.epochs - asked) > TOLERANCE * asked:
-            place = cell.arm if len(cell.stages) == 1 else f"{cell.arm}.{stage.name}"
-            rounded.append(f"{place} trains {stage.run.loop.epochs} for {asked:.3g}")
-    which = f"{few(list(dict.fromkeys(rounded)))}, so that arms cost less alike than in the file"
-    return [f"length={spec.length:g} is rounded to whole epochs: {which}"] if rounded else []
+        _stretch(stage.run.loop, max(1, round(spec.length * stage.run.loop.epochs)))
 
 
 def _refuse_steps(stage: Stage, what: str) -> None:
@@ -121,12 +108,9 @@ class _Costs:
         pace = self._paces.get(key_of(stage.run, resources_of(self.spec, arm), self.launch))
         of_an_image = pace and (1 / pace.images_per_s if self.quantity == "gpu_hours" else pace.kwh_per_image)
         if of_an_image is None:
-            others = f"no finished run of another sweep in {self.launch.sweep.parent} has this architecture and says what it takes"
-            own = (
-                f"its own do not count, which would change it as they end: give this one another name= if {self.launch.sweep.name} is done"
-            )
-            advice = f"{own}, run it without equalize first (equalize=null name=pace), or take macs"
-            raise ConfigError(f"{others}; {advice}", "equalize", stage.where)
+            unknown = f"no finished run of another sweep in {self.launch.sweep.parent} has this architecture and says what it takes"
+            advice = "run it without equalize under another name first (equalize=null name=pace), or take macs"
+            raise ConfigError(f"{unknown}; {advice}", "equalize", stage.where)
         return of_an_image
 
 

@@ -7,6 +7,7 @@ not predicted: its runs have no energy and CO2e before one of the same architect
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from jobs.graph import Graph, Job
 from jobs.node import container_command
 from jobs.pace import Key, Pace, key_of, measured, on_gpu
 from jobs.shards import ROOT, expected_index, images_evaluated, images_trained
+from jobs.sweep import Spec
 from vitssl.config import ConfigError, Run, Site, save
 from vitssl.emissions import intensity_kg_per_kwh
 from vitssl.files import read_json, write_json
@@ -72,6 +74,40 @@ def _predict(job: Job, launch: Launch, cost: dict[str, Any], paces: dict[Key, Pa
     kg = None if kwh is None else kwh * intensity_kg_per_kwh(site)
     gpu_hours = hours if gpu else 0.0
     return Prediction(job.name, macs, images, hours / processes, gpu_hours, kwh, kg, gpu_hours * site.price_per_gpu_hour, basis)
+
+
+def check_budget(spec: Spec, graph: Graph, predictions: list[Prediction], site: Site) -> None:
+    """Hold the predictions of all runs that are not done yet against the sweep's budget.
+
+    Raises:
+        ConfigError: naming the limit, what is predicted and its largest part; or what cannot be predicted.
+    """
+    for name, limit in vars(spec.budget).items():
+        if limit is not None and (reason := _over_budget(name, limit, graph, predictions, site)):
+            raise ConfigError(reason, f"budget.{name}", spec.place(f"budget.{name}"))
+
+
+def _over_budget(name: str, limit: float, graph: Graph, predictions: list[Prediction], site: Site) -> str | None:
+    if not 0 <= limit < math.inf:
+        return f"{limit:g} is not an amount"
+    if unpredicted := {job.name for job in graph.jobs if not is_trained(job)} - {prediction.name for prediction in predictions}:
+        return f"{min(unpredicted)} cannot be predicted before its shards are built (vitssl shards build)"
+    if name in ("gpu_hours", "money") and predictions and not any(prediction.gpu_hours for prediction in predictions):
+        return "these runs use no GPU, so it limits nothing; set budget.kwh, or budget.kg_co2e"
+    if name == "money" and not site.price_per_gpu_hour:
+        return f"the site {site.name} has no price; set site.price_per_gpu_hour"
+    units = {"gpu_hours": "GPU-hours", "kwh": "kWh", "kg_co2e": "kg CO2e", "money": site.currency}
+    arms, parts = {job.name: job.arm for job in graph.jobs}, Counter[str]()
+    for prediction in predictions:
+        amount = getattr(prediction, {"kwh": "energy_kwh", "kg_co2e": "co2e_kg"}.get(name, name))
+        if amount is None:
+            unknown = "the energy of a CPU is not known before a first run of each architecture has measured it"
+            return f"{unknown}; leave budget.{name} out for one: arms=[...] axes.seed=[0]"
+        parts[arms[prediction.name]] += amount
+    if parts.total() <= limit:
+        return None
+    arm, most = parts.most_common(1)[0]
+    return f"{parts.total():.3g} {units[name]} are predicted, more than {limit:g}; the largest part: {arm} {most:.3g}"
 
 
 def most_gpus(graph: Graph) -> int:

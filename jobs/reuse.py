@@ -32,11 +32,9 @@ class Found(NamedTuple):
 
     def told(self, jobs: Collection[Job], how: str) -> str:
         """Such as "6 of 36 runs are done in ssat_backbones"."""
-        number, of = len(self.folders), counted(len(jobs), "run")
         where = listed(self.folders[job.identity].parent.name for job in jobs if job.identity in self.folders) or "another sweep"
-        one, several = "other goes on here, where it or what it starts from", "others go on here, where they or what they start from"
-        left = f"; {counted(self.left, f'{one} has begun', f'{several} have begun')}" if self.left else ""
-        return f"{number} of {of} {'is' if number == 1 else 'are'} {how} {where}{left}"
+        left = f"; {self.left} more go on here, where they or what they start from have begun" if self.left else ""
+        return f"{len(self.folders)} of {counted(len(jobs), 'run')} are {how} {where}{left}"
 
 
 def find(jobs: Collection[Job], sweep: Path) -> Found:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,13 @@ MAIL_TYPES = (
     "TIME_LIMIT_50", "ARRAY_TASKS",
 )  # fmt: skip
 MOST_NICE = 2**31 - 3  # of SLURM
-LEAST_W, MOST_TFLOPS = 5.0, 1e6  # of a board
+BOUNDS = {  # of what is possible, so that a figure in another unit is found, and the unit
+    "gpu_power_w": (5.0, 1e5, "W"),
+    "gpu_tflops": (1e-3, 1e6, "TFLOP/s"),
+    "price_per_gpu_hour": (0.0, 1e6, "per GPU-hour"),
+    "intensity_kg_per_kwh": (0.0, MOST_G / 1000, "kg CO2e/kWh"),
+    "estimate_kg_per_kwh": (0.0, MOST_G / 1000, "kg CO2e/kWh"),
+}
 
 
 def read(named: str, overrides: dict[str, Any], where: str = CLI) -> Site:
@@ -66,34 +71,16 @@ def _problems(site: Site) -> Iterator[Problem]:
     if "?" in site.additional.get("dependency", ""):
         yield Problem("site.additional", "dependency: sbatch cannot join alternatives (?) with what the runs wait for; separate by commas")
     yield from _of_jobs(site)
-    for name, what in (("gpu_tflops", "a speed"), ("gpu_power_w", "a power")):
-        if getattr(site, name) == 0:
-            yield Problem(f"site.{name}", f"0 is not {what}; leave it out")
-    for name in ("gpu_power_w", "gpu_tflops", "price_per_gpu_hour", "intensity_kg_per_kwh", "estimate_kg_per_kwh"):
+    for name, (least, most, unit) in BOUNDS.items():
         value = getattr(site, name)
-        if value is not None and not 0 <= value < math.inf:
-            yield Problem(f"site.{name}", f"{value:g} is {'negative' if value < 0 else 'not a finite number'}")
-    yield from _of_other_units(site)
+        if value is not None and not least <= value <= most:
+            yield Problem(f"site.{name}", f"{value:g} is not from {least:g} to {most:g} {unit}")
     if site.intensity_csv is not None and site.intensity_kg_per_kwh is not None:
         yield Problem("site.intensity_csv", "site.intensity_kg_per_kwh is set too; keep one of them")
     try:
         intensity_kg_per_kwh(site)
     except ConfigError as error:
         yield Problem(error.field, f"{error.place}: {error.reason}" if error.place else error.reason)
-
-
-def _of_other_units(site: Site) -> Iterator[Problem]:
-    """Figures that are possible in another unit alone."""
-    for name in ("intensity_kg_per_kwh", "estimate_kg_per_kwh"):
-        if (kg := getattr(site, name)) is not None and kg > MOST_G / 1000:
-            reason = f"{kg:g} kg CO2e/kWh are more than any grid has; if those are g, write {kg / 1000:g}"
-            yield Problem(f"site.{name}", reason)
-    if 0 < site.gpu_power_w < LEAST_W:
-        reason = f"{site.gpu_power_w:g} W are less than any board draws; if those are kW, write {site.gpu_power_w * 1000:g}"
-        yield Problem("site.gpu_power_w", reason)
-    if site.gpu_tflops is not None and site.gpu_tflops > MOST_TFLOPS:
-        reason = f"{site.gpu_tflops:g} TFLOP/s are more than any board computes; if those are FLOP/s, write {site.gpu_tflops / 1e12:g}"
-        yield Problem("site.gpu_tflops", reason)
 
 
 def options(site: Site) -> dict[str, str | int]:

@@ -22,7 +22,6 @@ if __name__ == "__main__":
 from rich.console import Console
 
 from jobs import (
-    budget,
     cluster,
     equalize,
     folders,
@@ -38,7 +37,6 @@ from jobs import (
     shards,
     show,
     site_profile,
-    slots,
     smoke,
     sweep,
     sweep_files,
@@ -49,12 +47,8 @@ from jobs.overrides import CLI
 from jobs.preflight import check_disk, placed
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError, Site
-from vitssl.emissions import visible_gpus
 from vitssl.terminal import console as screen
-from vitssl.words import counted, duration
-
-MANY_PIXELS = 10**10  # 10 million images of 32 px: hours of a CPU at least
-DAY_S = 24 * 3600
+from vitssl.words import counted
 
 
 def main(arguments: list[str] | None = None, module: str = TRAINING) -> int:
@@ -81,25 +75,14 @@ def _parser() -> argparse.ArgumentParser:
         "arms.sslft.finetune.optim.lr=1e-3 for a stage of an arm; axes.seed=[0,1], arms=[ssat], resources.nodes=2, name=X",
     )  # fmt: skip
     add("--dry-run", action="store_true", help="print what would be submitted and what it would cost; submit and train nothing")
-    add(
-        "--executor",
-        choices=("auto", "slurm", "local"),
-        default="auto",
-        help="auto: slurm where a cluster answers, local where there is none",
-    )
-    add(
-        greenest.OPTION,
-        type=greenest.seconds,
-        metavar="24h",
-        help="on SLURM: begin when site.intensity_csv has the grid greenest, so much later at most",
-    )
+    where = "auto: slurm where a cluster answers, local where there is none"
+    add("--executor", choices=("auto", "slurm", "local"), default="auto", help=where)
+    green = "on SLURM: begin when site.intensity_csv has the grid greenest, so much later at most"
+    add(greenest.OPTION, type=greenest.seconds, metavar="24h", help=green)
     add("--wait", action="store_true", help="on SLURM: return when all is done, with the report's table")
     add("--site", help="profile of the place: a file, or a name in jobs/sites")
-    add(
-        "--max-parallel",
-        metavar="N",
-        help="at most so many runs at once; on SLURM jobs of an array, that is of an arm's stage (%%N of sbatch)",
-    )
+    at_once = "at most so many runs at once; on SLURM jobs of an array, that is of an arm's stage (%%N of sbatch)"
+    add("--max-parallel", metavar="N", help=at_once)
     add("--smoke", action="store_true", help="every arm for two steps on tiny data")
     add("--all", action="store_true", help="the optional arms and axis values too")
     add("--all-jobs", action="store_true", help="list every run by itself; in a dry run with its fields and its sbatch script")
@@ -142,17 +125,18 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
         weights.prepare(stages)  # does what was imported fit?
     launch = folders.Launch(runs / spec.name, executor, site, Path(), options.use_current_source, module=module)
     prepare.check_images(stages)
-    told = [] if options.smoke else equalize.apply(spec, planned, launch)
+    if not options.smoke:
+        equalize.apply(spec, planned, launch)
     linked = graph.link(spec, planned, launch.sweep, shards.fingerprint)
     folders.check_trained(linked.jobs)
-    told += _reuse(linked, launch, options.reuse, console)
-    for note in [] if options.smoke else [*told, *notes.notes(spec, planned)]:
+    _reuse(linked, launch, options.reuse, console)
+    for note in [] if options.smoke else notes.notes(spec, planned):
         print(f"note: {note}", file=sys.stderr)
     if options.dry_run:
         with placed(spec, site_profile.file_of(named)):
             return _dry_run(spec, linked, launch, unfetched, options, console)
     if any(limit is not None for limit in vars(spec.budget).values()):
-        budget.check(spec, linked, predict.sweep(linked, launch), site)
+        predict.check_budget(spec, linked, predict.sweep(linked, launch), site)
     if options.greenest_within is not None:
         _wait_for_green(greenest.find(options.greenest_within, linked, predict.sweep(linked, launch), launch), launch, console)
     _show(spec, linked, options.all_jobs, console)
@@ -160,15 +144,14 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
         return _launch(spec, linked, launch, options.wait, console)
 
 
-def _reuse(linked: graph.Graph, launch: folders.Launch, asked: bool, console: Console) -> list[str]:
+def _reuse(linked: graph.Graph, launch: folders.Launch, asked: bool, console: Console) -> None:
     """Plan to take what other sweeps have trained, if that is asked for; else a note where they have something."""
     found = reuse.find(linked.jobs, launch.sweep)
     if asked:
         console.print(found.told(linked.jobs, "taken from"), highlight=False, soft_wrap=True)
         reuse.plan(linked.jobs, found)
     elif found.folders:
-        return [f"{found.told(linked.jobs, 'done in')}; --reuse takes them from there instead of training them again"]
-    return []
+        print(f"note: {found.told(linked.jobs, 'done in')}; --reuse takes them from there instead of training them again", file=sys.stderr)
 
 
 def _wait_for_green(start: greenest.Start, launch: folders.Launch, console: Console) -> None:
@@ -227,7 +210,7 @@ def _dry_run(
     else:
         line = f"Costs are of all runs of a line. {show.ALL_JOBS} prints every run, with its fields and sbatch scripts"
         console.print(line, soft_wrap=True, highlight=False)
-    budget.check(spec, linked, predictions, launch.site)
+    predict.check_budget(spec, linked, predictions, launch.site)
     if launch.executor == "slurm" and cluster.answers():
         launcher.check(linked, launch)
     elif launch.executor == "local":
@@ -239,7 +222,6 @@ def _launch(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, wait:
     refuse_two_at_once(linked, launch)
     if launch.executor == "local":
         check_disk(linked.jobs, launch)
-        _tell_of_days(linked, launch)
         with folders.locked(launch.sweep):
             _prepare(spec, linked, launch)
         return local.run(linked, launch, console)
@@ -249,17 +231,6 @@ def _launch(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, wait:
         _prepare(spec, linked, launch)
         launcher.run(linked, launch, console)
     return waiting.wait_for(linked, launch, console) if wait else 0
-
-
-def _tell_of_days(linked: graph.Graph, launch: folders.Launch) -> None:
-    """Before a CPU begins on what takes it days; a sweep of few and small images is not worth the seconds of predicting it."""
-    todo = [job.run for job in linked.jobs if not folders.is_trained(job)]
-    if visible_gpus() or sum(shards.images_trained(run) * run.data.image_size**2 for run in todo) < MANY_PIXELS:
-        return
-    time_s = 3600 * predict.hours_here(linked, predict.sweep(linked, launch), len(slots.slots(linked.jobs, launch)))
-    if time_s > DAY_S:
-        where = "this machine, which shows no NVIDIA GPU"
-        print(f"note: about {duration(time_s)} on {where}; --dry-run says what takes them, --smoke tries it out", file=sys.stderr)
 
 
 def refuse_two_at_once(linked: graph.Graph, launch: folders.Launch) -> None:

@@ -92,16 +92,6 @@ def test_what_is_asked_for_runs_here(run) -> None:
     assert run() == 0
 
 
-def test_days_of_a_cpu_are_said_before_they_begin(run, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(submit, "visible_gpus", list)
-    monkeypatch.setattr(predict, "sweep", lambda *_: [SimpleNamespace(name="a", hours=30.0), SimpleNamespace(name="b", hours=20.0)])
-    assert run() == 0 and "note: " not in capsys.readouterr().err  # a hundred images of 16 px
-    shutil.rmtree("runs")
-    monkeypatch.setattr(submit, "MANY_PIXELS", 1)
-    assert run() == 0
-    assert "note: about 50 h on this machine, which shows no NVIDIA GPU; --dry-run says what takes them" in capsys.readouterr().err
-
-
 def test_a_site_without_a_cluster_runs_here_at_its_prices(run) -> None:
     Path("laptop.yaml").write_text("name: laptop\nprice_per_gpu_hour: 1\n")
     assert run("--site", "laptop.yaml") == 0

@@ -137,7 +137,7 @@ def test_a_run_that_has_begun_goes_on_here_and_so_does_what_starts_from_it(run, 
     shutil.rmtree(finetune)
     capfd.readouterr()
     assert run("name=other", "arms=[chain_short]", "--reuse") == 0
-    said = "0 of 2 runs are taken from another sweep; 2 others go on here, where they or what they start from have begun\n"
+    said = "0 of 2 runs are taken from another sweep; 2 more go on here, where they or what they start from have begun\n"
     assert capfd.readouterr().out.startswith(said)
     assert starts(pretrain) == 2 and starts(finetune) == 1 and "reused_from" not in read_json(finetune / "job.json")
 
@@ -151,7 +151,7 @@ def test_it_says_what_goes_on_here_although_it_is_done_elsewhere(run, capfd) -> 
     capfd.readouterr()
     assert run("name=third", "arms=[scratch,chain_short]", "--reuse", "--dry-run") == 0
     shown = capfd.readouterr().out
-    assert shown.startswith("2 of 3 runs are taken from example; 1 other goes on here, where it or what it starts from has begun\n")
+    assert shown.startswith("2 of 3 runs are taken from example; 1 more go on here, where they or what they start from have begun\n")
 
 
 def test_what_a_submission_left_whose_run_never_began_makes_room(run, tmp_path, monkeypatch) -> None:
@@ -199,7 +199,7 @@ def test_a_refused_submission_copies_nothing(run, capfd) -> None:
 def test_a_damaged_record_elsewhere_is_no_reason_to_stop(run, name, capfd) -> None:
     (folders("example")["finetune"] / name).write_text("PK" if name == "last.pt" else "seed: 0\ndata:" if name == "run.yaml" else "{")
     assert run("name=other", "arms=[chain_short]", "--reuse", "--dry-run") == 0
-    assert capfd.readouterr().out.startswith("1 of 2 runs is taken from example")
+    assert capfd.readouterr().out.startswith("1 of 2 runs are taken from example")
 
 
 def test_folders_of_other_people_are_passed_over(run, monkeypatch, capfd) -> None:
