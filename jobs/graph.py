@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs import axes, checks, layers
+from jobs import checks, layers
 from jobs.existing import content_of, run_folders
 from jobs.overrides import CLI
 from jobs.sweep import Spec, resources
@@ -130,7 +130,7 @@ def cells(spec: Spec) -> list[Cell]:
         raise ConfigError(
             f"{count:,} combinations of arms and values, more than {MOST_CELLS:,}; leave axes or values out", "axes", spec.file
         )
-    axes.check(spec)
+    layers.check_axes(spec)
     points = [dict(zip(spec.axes, values, strict=True)) for values in itertools.product(*spec.axes.values())]
     places = [(arm, labels) for arm, labels in itertools.product(spec.arms, points) if spec.arms[arm].stages]
     staged = ((arm, labels, stage) for arm, labels in places for stage in spec.arms[arm].stages)

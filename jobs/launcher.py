@@ -19,7 +19,6 @@ from typing import Any
 from rich.console import Console
 
 from jobs import cluster, limits, preflight, sbatch
-from jobs.arrays import arrays_of, dependency_of
 from jobs.chosen import yet_to_queue
 from jobs.cluster import ENDING_S
 from jobs.folders import Busy, Launch, error_of, is_done, is_trained, locked, status_command, write_run
@@ -198,8 +197,8 @@ def _queue(graph: Graph, todo: list[Job], room: int, launch: Launch) -> tuple[li
     part, left, arrays = _startable(todo[:room], queued), todo[room:], []
     with sbatch.outside_of_jobs():
         try:
-            for jobs in arrays_of(part, queued):
-                arrays.append(Array(jobs, sbatch.of_runs(jobs, dependency_of(jobs, queued), launch, write=True)))
+            for jobs in sbatch.arrays_of(part, queued):
+                arrays.append(Array(jobs, sbatch.of_runs(jobs, sbatch.dependency_of(jobs, queued), launch, write=True)))
                 _submit(arrays[-1], queued, launch)
             if left:
                 first = [arrays[0].id] if arrays else queued.values()  # room for more is there before the last of a part has ended
@@ -269,8 +268,8 @@ def show_scripts(graph: Graph, launch: Launch, console: Console) -> None:
     launch.source = launch.sweep / "source" / "HASH"
     here = cluster.answers()
     limit, report_limit = (None, limits.report_min(launch.site)) if here else (1000, None)
-    for number, jobs in enumerate(arrays_of(todo, queued, limit), start=1):
-        dependency = dependency_of(jobs, queued)
+    for number, jobs in enumerate(sbatch.arrays_of(todo, queued, limit), start=1):
+        dependency = sbatch.dependency_of(jobs, queued)
         for index, job in enumerate(jobs):
             queued[job.identity] = f"JOB{number}_{index}" if len(jobs) > 1 else f"JOB{number}"
         console.rule(f"JOB{number}: {jobs[0].arm} {jobs[0].stage} x {len(jobs)}")

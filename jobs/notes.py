@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from jobs.axes import is_of_values
+from jobs.layers import is_of_values
 from jobs.shards import expected_index
 from jobs.sweep import Spec
 from vitssl.config import Run, active, dotted, nested, size_of

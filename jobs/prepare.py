@@ -1,22 +1,28 @@
-"""What has to be there before anything is queued: the shards of every stage, from the source that it names."""
+"""What has to be there before anything is queued: the shards of every stage, and what trainings need of the machine."""
 
 from __future__ import annotations
 
 import functools
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 
 from jobs.graph import Stage
-from jobs.node import container_command
+from jobs.node import cache_folder, container_command
+from jobs.preflight import of_the_image
 from jobs.shards import ROOT, anchored, existing, expected_index, fingerprint, index_of, is_here, parts
 from vitssl.config import ConfigError, Data, Run, Site
 from vitssl.data import listing, webdatasets
 from vitssl.data.build_line import build_command
 from vitssl.data.sources import check_kind, names_a_source
+from vitssl.emissions import visible_gpus
+from vitssl.files import is_writable, nearest, of_this_user
 
 
 def shards(stages: Iterable[Stage], dry_run: bool = False) -> dict[str, str]:
@@ -124,3 +130,59 @@ def build(missing: dict[str, str], site: Site) -> None:
         command = [*container_command(site, sys.executable, paths), "-m", "vitssl.cli", "shards", "build"]
         if subprocess.run([*command, source, folder], cwd=ROOT, check=False).returncode:
             raise ConfigError(f"building {folder} from {source} failed; nothing was queued", "data.source")
+
+
+# -------------------------------------------------------------------------------------------------------------- machine
+
+
+def check_machine(stages: Iterable[Stage], site: Site, here: bool) -> None:
+    """Loggers, and where they train ``here``, on this machine, its GPU, the container and the folder for caches.
+
+    Raises:
+        ConfigError: naming what is not there, and the field that asks for it.
+    """
+    stages = list(stages)
+    _check_loggers(stages, site)
+    if here:
+        _check_gpu(stages)
+        _check_container(site)
+        _check_cache(stages, site)
+
+
+def _check_gpu(stages: list[Stage]) -> None:
+    """A Run that asks for CUDA cannot train on this machine if that has no GPU."""
+    asked = [stage for stage in stages if stage.run.loop.device == "cuda"]
+    if asked and not visible_gpus():
+        with asked[0].error_location():
+            raise ConfigError("this machine has no NVIDIA GPU that is visible; write loop.device=auto, or cpu", "loop.device")
+
+
+def _check_container(site: Site) -> None:
+    """What enters an image has to be on this machine, and the image too."""
+    if site.image is None:
+        return
+    if shutil.which(command := site.container.split()[0]) is None:
+        reason = f"{command}, which enters it (site.container), is not on this machine; site.image=null trains without"
+        raise ConfigError(reason, "site.image")
+    for problem in of_the_image(site):
+        raise ConfigError(problem.reason, problem.field)
+
+
+def _check_cache(stages: list[Stage], site: Site) -> None:
+    """What is decoded has to be written somewhere; a relative path is one in the folder of a run's source, which is still to be made."""
+    for stage in stages:
+        named_by, folder = cache_folder(stage.run.data.cache_dir, site)
+        if folder is None or not Path(folder).is_absolute() or is_writable(nearest(Path(folder) / of_this_user())):
+            continue
+        with stage.error_location() if named_by == "data.cache_dir" else nullcontext():
+            raise ConfigError(f"{folder} is not a folder that can be written to, for decoded images; name another", named_by)
+
+
+def _check_loggers(stages: list[Stage], site: Site) -> None:
+    """Without an image runs log with what is installed here."""
+    packages = {name: stage for stage in stages for name in stage.run.loop.loggers if site.image is None}
+    for name, stage in packages.items():
+        found = find_spec(name)
+        if found is None or found.origin is None:  # a folder of that name
+            with stage.error_location():
+                raise ConfigError(f"{name} is not installed; pip install '.[loggers]', or leave it out", "loop.loggers")

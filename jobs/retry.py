@@ -26,7 +26,7 @@ from jobs.existing import identity_of
 from jobs.folders import Launch, error_of, is_done, is_trained
 from jobs.graph import Graph, Job
 from jobs.node import TRAINING
-from jobs.submit import refuse_two_at_once
+from jobs.submit import launch_all
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError, Site, assign, checkpoints, load, merge
 from vitssl.config.sweep import Resources
@@ -79,7 +79,7 @@ def retry(sweep: Path, names: list[str], wait: bool, module: str, console: Conso
     chosen = [job for folder, job in jobs.items() if folder in _with_parents(again, jobs) | there]
     launch = _launch(sweep, {_executor(folder) for folder in again}, module)
     console.print(f"Trying {counted(len(again), 'run')} again: {' '.join(sorted(folder.name for folder in again))}", soft_wrap=True)
-    return _run(Graph(chosen, []), launch, wait, console)
+    return launch_all(Graph(chosen, []), launch, wait, console, lambda: _take_snapshot(launch))
 
 
 def _executor(folder: Path) -> str:
@@ -146,17 +146,8 @@ def _launch(sweep: Path, executors: set[str], module: str) -> Launch:
     return Launch(sweep, executors.pop(), site, Path(), module=module, start=start)
 
 
-def _run(graph: Graph, launch: Launch, wait: bool, console: Console) -> int:
-    refuse_two_at_once(graph, launch)
-    if launch.executor == "local":
-        launch.source = folders.snapshot(launch.sweep)
-        return local.run(graph, launch, console)
-    from jobs import launcher, waiting
-
-    with folders.locked(launch.sweep):
-        launch.source = folders.snapshot(launch.sweep)
-        launcher.run(graph, launch, console)
-    return waiting.wait_for(graph, launch, console) if wait else 0
+def _take_snapshot(launch: Launch) -> None:
+    launch.source = folders.snapshot(launch.sweep)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from jobs import cluster, local
-from jobs.causes import cause
 from jobs.chosen import parents_of, runs_of
 from jobs.folders import error_of
+from jobs.logs import cause
 from vitssl.config import ConfigError, load
 from vitssl.config.evals import metric_parts, pending
 from vitssl.files import read_events, read_json

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ from jobs import (
     overrides,
     predict,
     prepare,
-    requirements,
     reuse,
     shards,
     show,
@@ -116,7 +115,7 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
         for stage in stages:
             stage.run = smoke.shrink(stage.run, spec, runs, stage.where)
     with placed(spec, site_profile.file_of(named)):
-        requirements.check(stages, site, here=executor == "local")
+        prepare.check_machine(stages, site, here=executor == "local")
     missing, unfetched = prepare.shards(stages, options.dry_run), weights.prepare(stages)
     weights.check_names(unfetched, site)
     if not options.dry_run:
@@ -141,7 +140,7 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
         _wait_for_green(greenest.find(options.greenest_within, linked, predict.sweep(linked, launch), launch), launch, console)
     _show(spec, linked, options.all_jobs, console)
     with placed(spec, site_profile.file_of(named)):
-        return _launch(spec, linked, launch, options.wait, console)
+        return launch_all(linked, launch, options.wait, console, lambda: _write(spec, linked, launch))
 
 
 def _reuse(linked: graph.Graph, launch: folders.Launch, asked: bool, console: Console) -> None:
@@ -218,17 +217,18 @@ def _dry_run(
     return 0
 
 
-def _launch(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, wait: bool, console: Console) -> int:
+def launch_all(linked: graph.Graph, launch: folders.Launch, wait: bool, console: Console, write: Callable[[], None]) -> int:
+    """Begin all runs, here or on SLURM, once ``write`` has left in the sweep's folder what they need; gives the exit code."""
     refuse_two_at_once(linked, launch)
     if launch.executor == "local":
         check_disk(linked.jobs, launch)
         with folders.locked(launch.sweep):
-            _prepare(spec, linked, launch)
+            write()
         return local.run(linked, launch, console)
     from jobs import launcher, waiting
 
     with folders.locked(launch.sweep):
-        _prepare(spec, linked, launch)
+        write()
         launcher.run(linked, launch, console)
     return waiting.wait_for(linked, launch, console) if wait else 0
 
@@ -249,7 +249,7 @@ def refuse_two_at_once(linked: graph.Graph, launch: folders.Launch) -> None:
         )
 
 
-def _prepare(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch) -> None:
+def _write(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch) -> None:
     reuse.take(linked.jobs, launch.sweep)
     launch.source = folders.snapshot(launch.sweep)
     folders.keep_grid(launch)

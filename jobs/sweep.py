@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from jobs import axis_values, sweep_files
-from jobs.overrides import CLI, RUN_FIELDS, Overrides, Setting, check, settings
+from jobs import sweep_files
+from jobs.overrides import CLI, RUN_FIELDS, Overrides, Setting, added_axes, axis_values, check, mapping, settings
 from vitssl.config import ConfigError, Run, fill, merge, read_yaml, unknown
 from vitssl.config.sweep import Arm, Quantity, Resources, SweepFile
 from vitssl.records import MOST
@@ -88,8 +88,8 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
         spec.arms[name].published = value
     _check_arms(spec)
     stages = {name: list(arm.stages) for name, arm in spec.arms.items()}
-    every_axis = {str(name): axis_values.read(name, values, file) for name, values in axis_values.mapping(axes, "axes", file).items()}
-    added = axis_values.added(cli.axes, every_axis, [stage for names in stages.values() for stage in names])
+    every_axis = {str(name): axis_values(name, values, file) for name, values in mapping(axes, "axes", file).items()}
+    added = added_axes(cli.axes, every_axis, [stage for names in stages.values() for stage in names])
     every_axis, spec.added_axes = every_axis | added, list(added)
     _check_names(spec, every_axis)
     spec.axes = {name: _pick_values(name, values, spec, everything) for name, values in every_axis.items()}
@@ -219,7 +219,7 @@ def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
 def _pick_values(name: str, values: dict[Any, dict], spec: Spec, everything: bool) -> dict[Any, list[Setting]]:
     asked = None if name in spec.added_axes else spec.overrides.axes.get(name)
     if asked is not None and all(fields == {name: label} for label, fields in values.items()):
-        values = axis_values.read(name, asked, CLI)
+        values = axis_values(name, asked, CLI)
         asked = list(values)
     by_text = {str(label): label for label in values}
     for label in asked or ():

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from jobs import folders, requirements
+from jobs import folders, prepare
 from jobs.graph import Job
 from tests.jobs.conftest import EXAMPLE, write_finished
 from vitssl.config import ConfigError, Run, Site
@@ -240,17 +240,17 @@ def test_what_the_file_says_is_not_blamed_on_the_command_line(expand) -> None:
 
 def test_an_image_that_is_not_here_is_refused_before_anything_runs() -> None:
     with pytest.raises(ConfigError, match=r"^site.image: there is no gone.sif here; build it"):
-        requirements.check([], Site(image="gone.sif", container="env"), here=True)
-    requirements.check([], Site(image="gone.sif", container="env"), here=False)
+        prepare.check_machine([], Site(image="gone.sif", container="env"), here=True)
+    prepare.check_machine([], Site(image="gone.sif", container="env"), here=False)
 
 
 def test_a_folder_for_caches_that_cannot_be_written_is_refused_where_runs_train(expand, monkeypatch) -> None:
     stages = [stage for cell, _ in expand("arms=[scratch]").cells for stage in cell.stages]
     monkeypatch.setenv("VITSSL_CACHE_DIR", "/proc/nope")
     with pytest.raises(ConfigError, match=r"^VITSSL_CACHE_DIR: /proc/nope is not a folder that can be written to, .* name another$"):
-        requirements.check(stages, Site(), here=True)
-    requirements.check(stages, Site(), here=False)
-    requirements.check(stages, Site(env={"VITSSL_CACHE_DIR": "/tmp"}), here=True)
+        prepare.check_machine(stages, Site(), here=True)
+    prepare.check_machine(stages, Site(), here=False)
+    prepare.check_machine(stages, Site(env={"VITSSL_CACHE_DIR": "/tmp"}), here=True)
 
 
 def test_what_others_need_of_trained_runs_is_looked_at(tmp_path) -> None:

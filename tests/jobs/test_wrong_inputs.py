@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from jobs import cancel, requirements, status, submit
+from jobs import cancel, prepare, status, submit
 from tests.jobs.conftest import EXAMPLE
 from tests.test_evaluate import save_run
 from vitssl import cli
@@ -355,8 +355,8 @@ def somewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_wrong_input_is_one_line(place, somewhere, monkeypatch, capfd, typed: str, said: str) -> None:
     monkeypatch.setattr(submit.cluster, "answers", lambda: False)
     monkeypatch.setattr(submit.cluster.shutil, "which", lambda name: None)
-    monkeypatch.setattr(requirements, "visible_gpus", list)
-    monkeypatch.setattr(requirements, "find_spec", lambda name: None)  # of loggers
+    monkeypatch.setattr(prepare, "visible_gpus", list)
+    monkeypatch.setattr(prepare, "find_spec", lambda name: None)  # of loggers
     for path in somewhere.iterdir():
         (place / path.name).symlink_to(path)
     before = sorted(place.rglob("*"))
