@@ -24,23 +24,14 @@ def main(arguments: list[str] | None = None) -> int:
     """Exit code: 0, or 2 for a user's mistake."""
     parser = Parser(prog="jobs/cancel.py", description=__doc__)
     parser.add_argument("sweep", type=sweep_folder, help="the sweep's folder, for example runs/quickstart, or its name in runs/")
-    parser.add_argument(
-        "names",
-        nargs="*",
-        default=[],
-        metavar="arm-or-run",
-        help="only these: arms, or runs by a part of their names; without, the whole sweep",
-    )
+    only = "only these: arms, or runs by a part of their names; without, the whole sweep"
+    parser.add_argument("names", nargs="*", default=[], metavar="arm-or-run", help=only)
     options = parser.parse_args(arguments)
     return guarded(lambda: cancel_some(options.sweep, options.names) if options.names else cancel(options.sweep))
 
 
 def cancel(sweep: Path) -> None:
-    """End this sweep's SLURM jobs, the report's included, and ask its local launcher to stop.
-
-    Raises:
-        ConfigError: the folder is not a sweep's, or SLURM does not answer.
-    """
+    """End this sweep's SLURM jobs, the report's included, and ask its local launcher to stop."""
     asked_for, before = runs_of(sweep)
     pid = local.running(sweep)
     if pid is not None and local.was_asked(sweep):  # a second signal would end the runs before they have saved
@@ -53,11 +44,7 @@ def cancel(sweep: Path) -> None:
 
 
 def cancel_some(sweep: Path, names: list[str]) -> None:
-    """End the SLURM jobs of arms and runs, and of what waits for those. A run of an arm that another arm needs too goes on.
-
-    Raises:
-        ConfigError: a name is of none; this machine trains the sweep; or SLURM does not answer.
-    """
+    """End the SLURM jobs of arms and runs, and of what waits for those. A run of an arm that another arm needs too goes on."""
     meant = named(sweep, names)
     if (pid := local.running(sweep)) is not None:
         raise ConfigError(f"process {pid} of this machine trains all of {sweep}; without names, cancel ends it")

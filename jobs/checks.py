@@ -94,12 +94,7 @@ def check_whose(spec: Spec, of_file: Iterable[tuple[str, str, dict[str, Any]]]) 
     """What makes a Run of one kind is not set in Runs of several kinds at once: a pretraining would become half a fine-tuning, a
     baseline the method, and a chain would start twice.
 
-    Args:
-        spec: the sweep.
-        of_file: arm, stage and the fields of its Run without the command line's, of every cell.
-
-    Raises:
-        ConfigError: an objective that is switched on, or weights to start from, without the Runs that are meant.
+    ``of_file`` has arm, stage and the fields of its Run without the command line's, of every cell.
     """
     asked = [(setting, key) for setting, key in _asked(spec) if _starts(setting) or _objectives(setting)]
     if not asked:

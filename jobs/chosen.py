@@ -20,11 +20,7 @@ def sweep_folder(typed: str) -> Path:
 
 
 def runs_of(sweep: Path) -> tuple[dict[Path, str], dict[Path, str]]:
-    """{run folder: stage} of a sweep's last submission, and of earlier submissions' further runs, which may still be queued.
-
-    Raises:
-        ConfigError: the folder is not a sweep's.
-    """
+    """{run folder: stage} of a sweep's last submission, and of earlier submissions' further runs, which may still be queued."""
     facts = read_sweep(sweep)
     asked_for = {sweep / stage["folder"]: stage["stage"] for cell in facts["cells"] for stage in cell["stages"]}
     before = [path.parent for path in sorted(sweep.glob("*/job.json")) if path.parent not in asked_for]
@@ -50,11 +46,7 @@ def arms_of(sweep: Path) -> dict[str, set[Path]]:
 
 
 def run_named(sweep: Path, word: str) -> Path:
-    """The folder of the run that a word names: by its path, its name, with its hash or without, or a part of its name that no other has.
-
-    Raises:
-        ConfigError: none or several are called so.
-    """
+    """The folder of the run that a word names: by its path, its name, with its hash or without, or a part of its name that no other has."""
     asked_for, before = runs_of(sweep)
     names, wanted = [folder.name for folder in (*asked_for, *before)], Path(word).name
     whole = [name for name in names if wanted in (name, name.rpartition("-")[0])]
@@ -68,11 +60,7 @@ def run_named(sweep: Path, word: str) -> Path:
 
 
 def named(sweep: Path, words: Iterable[str]) -> set[Path]:
-    """The folders of the runs that words name: all of an arm, or one as `run_named` has it.
-
-    Raises:
-        ConfigError: a word names neither.
-    """
+    """The folders of the runs that words name: all of an arm, or one as `run_named` has it."""
     arms = arms_of(sweep)
     return {folder for word in words for folder in (arms.get(word) or [run_named(sweep, word)])}
 

@@ -22,11 +22,7 @@ def run_folders(sweep: Path) -> dict[str, Path]:
 
 
 def identity_of(folder: Path) -> str:
-    """The identity of the Run in a folder; its parents count by their identities, not their paths.
-
-    Raises:
-        ConfigError: its `run.yaml` cannot be read.
-    """
+    """The identity of the Run in a folder; its parents count by their identities, not their paths."""
     job = read_json(folder / "job.json")
     if job.get("schema") == SCHEMA:
         return job["identity"]

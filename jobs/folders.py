@@ -34,11 +34,7 @@ def is_trained(job: Job) -> bool:
 
 
 def check_trained(jobs: Sequence[Job]) -> None:
-    """Look at what others need of the jobs that are trained.
-
-    Raises:
-        ConfigError: a record is damaged, or a checkpoint that a run starts from has gone.
-    """
+    """Refuse trained runs with a damaged record, or without the checkpoint that another run starts from."""
     for job in (job for job in jobs if is_trained(job)):
         read_json(job.folder / "done.json")
     for job in (job for job in jobs if not is_trained(job)):

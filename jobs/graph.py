@@ -102,12 +102,7 @@ class Graph:
 
 @contextmanager
 def error_location(where: str, cli_fields: Collection[str]) -> Iterator[None]:
-    """Add to an error where its field was set: ``where``, or the command line.
-
-    Args:
-        where: the file and the place in it.
-        cli_fields: the fields that the command line sets.
-    """
+    """Add to an error where its field was set: ``where``, a file and the place in it, or the command line."""
     try:
         yield
     except ConfigError as error:
@@ -127,9 +122,8 @@ def cells(spec: Spec) -> list[Cell]:
     """
     count = len(spec.arms) * math.prod(map(len, spec.axes.values()))
     if count > MOST_CELLS:
-        raise ConfigError(
-            f"{count:,} combinations of arms and values, more than {MOST_CELLS:,}; leave axes or values out", "axes", spec.file
-        )
+        reason = f"{count:,} combinations of arms and values, more than {MOST_CELLS:,}; leave axes or values out"
+        raise ConfigError(reason, "axes", spec.file)
     layers.check_axes(spec)
     points = [dict(zip(spec.axes, values, strict=True)) for values in itertools.product(*spec.axes.values())]
     places = [(arm, labels) for arm, labels in itertools.product(spec.arms, points) if spec.arms[arm].stages]
@@ -204,13 +198,9 @@ def _run_or_file(path: Path, field: str) -> Path:
 
 
 def link(spec: Spec, planned: list[Cell], folder: Path, fingerprint: Callable[[Run], str | None]) -> Graph:
-    """Merge equal Runs and give each its folder.
+    """Merge equal Runs and give each its folder: that of the same identity in the sweep's ``folder``, whatever the first part of its name.
 
-    Args:
-        spec: the sweep.
-        planned: its cells.
-        folder: the sweep's folder; an existing run folder of the same identity is used again, whatever the first part of its name.
-        fingerprint: the content hash of a Run's data, or None where it is not built yet.
+    ``fingerprint`` gives the content hash of a Run's data, or None where it is not built yet.
     """
     jobs: dict[str, Job] = {}
     existing, result = run_folders(folder), []

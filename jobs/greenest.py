@@ -40,11 +40,7 @@ class Start:
 
 
 def seconds(text: str) -> float:
-    """A time as it is typed.
-
-    Raises:
-        argparse.ArgumentTypeError: it is none.
-    """
+    """A time as it is typed."""
     match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([mhd])", text)
     if not match:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a time such as 24h, 90m or 2d")
@@ -52,11 +48,7 @@ def seconds(text: str) -> float:
 
 
 def find(within_s: float, graph: Graph, predictions: list[Prediction], launch: Launch) -> Start:
-    """The beginning, not later than in so many seconds, from which the longest chain of runs meets the lowest mean intensity.
-
-    Raises:
-        ConfigError: the site has no file of intensities; or it runs here, where nothing waits.
-    """
+    """The beginning, not later than in so many seconds, from which the longest chain of runs meets the lowest mean intensity."""
     if launch.executor != "slurm":
         raise ConfigError("this machine begins at once; SLURM waits (--executor slurm)", OPTION, CLI)
     if launch.site.intensity_csv is None:

@@ -187,11 +187,7 @@ def _requeue(job: str) -> None:
 
 
 def _queue(graph: Graph, todo: list[Job], room: int, launch: Launch) -> tuple[list[Array], str]:
-    """Queue the first of these jobs, as many as there is room for, and the job that follows; gives its id.
-
-    Raises:
-        ConfigError: SLURM refused a job, and nothing of this part stays queued.
-    """
+    """Queue the first of these jobs, as many as there is room for, and the job that follows, whose id it gives; or none of them."""
     in_queue = cluster.queued(job.folder for job in graph.jobs if not is_done(job))
     queued = {job.identity: cluster.job_id(job.folder) for job in graph.jobs if job.folder in in_queue}  # SLURM's ids
     part, left, arrays = _startable(todo[:room], queued), todo[room:], []

@@ -63,11 +63,7 @@ def with_its_source(layer: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_axes(spec: Spec) -> None:
-    """Check the axes of a sweep.
-
-    Raises:
-        ConfigError: what sets an axis's fields instead; values would be shown that nothing was trained with.
-    """
+    """Refuse axes whose fields something else sets: values would be shown that nothing was trained with."""
     _refuse_overridden(spec)
     for axis, later in itertools.combinations(spec.axes, 2):
         _refuse_clash(spec, axis, later)

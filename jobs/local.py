@@ -223,11 +223,7 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
 
 
 def _refuse_removed(launch: Launch) -> None:
-    """Nothing can go on in a sweep's folder that has gone: its source, with which runs train, was in it.
-
-    Raises:
-        ConfigError: it has.
-    """
+    """Nothing can go on in a sweep's folder that has gone: its source, with which runs train, was in it."""
     if not launch.source.is_dir():
         raise ConfigError(f"{launch.sweep} was removed while it was trained; the same command begins it anew")
 
@@ -264,11 +260,7 @@ def _alone(sweep: Path, stop_file: Path) -> Iterator[Path]:
 
 
 def refuse_running(sweep: Path) -> None:
-    """One local launcher per sweep.
-
-    Raises:
-        ConfigError: naming the process that runs it on this machine now.
-    """
+    """Refuse a sweep that a process of this machine runs now."""
     if (pid := running(sweep)) is None:
         return
     if was_asked(sweep):

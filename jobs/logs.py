@@ -48,11 +48,7 @@ def end_of(path: Path) -> str:
 
 
 def show(folder: Path, lines: int, state: str) -> None:
-    """Print the end of a run's newest log, and its path on stderr.
-
-    Raises:
-        ConfigError: there is none; why.
-    """
+    """Print the end of a run's newest log, and its path on stderr."""
     path = newest(folder)
     if path is None:
         raise ConfigError(f"there is no log: the run is {state}", place=str(folder))

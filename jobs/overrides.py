@@ -124,11 +124,7 @@ class Overrides:
 
 
 def parse(arguments: list[str]) -> Overrides:
-    """Sort the command line's `key=value`.
-
-    Raises:
-        ConfigError: an argument that names no field, or whose value is not YAML.
-    """
+    """Sort the command line's `key=value`."""
     _refuse_twice(arguments)
     result = Overrides()
     for argument in arguments:
@@ -193,16 +189,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def check(asked: Overrides, stages: dict[str, list[str]], chosen: Collection[str]) -> None:
-    """Check that every field that the command line sets belongs to a Run of the sweep.
-
-    Args:
-        asked: the command line.
-        stages: the stages of every arm of the file.
-        chosen: the arms that run.
-
-    Raises:
-        ConfigError: naming the key, and what was probably meant.
-    """
+    """Check that every field that the command line sets belongs to a Run of the ``chosen`` arms; ``stages`` are those of every arm."""
     for arm in (*asked.resources, *(setting.arm for setting in asked.settings)):
         if arm is not None and arm not in stages:
             raise unknown(arm, stages, f"arms.{arm}", CLI)

@@ -77,11 +77,7 @@ def _predict(job: Job, launch: Launch, cost: dict[str, Any], paces: dict[Key, Pa
 
 
 def check_budget(spec: Spec, graph: Graph, predictions: list[Prediction], site: Site) -> None:
-    """Hold the predictions of all runs that are not done yet against the sweep's budget.
-
-    Raises:
-        ConfigError: naming the limit, what is predicted and its largest part; or what cannot be predicted.
-    """
+    """Hold the predictions of all runs that are not done yet against the sweep's budget."""
     for name, limit in vars(spec.budget).items():
         if limit is not None and (reason := _over_budget(name, limit, graph, predictions, site)):
             raise ConfigError(reason, f"budget.{name}", spec.place(f"budget.{name}"))

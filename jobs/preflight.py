@@ -45,11 +45,7 @@ def check(todo: list[Job], launch: Launch) -> int:
 
 
 def check_disk(todo: Iterable[Job], launch: Launch) -> None:
-    """Refuse runs whose checkpoints, or files, have no place in the folder of runs.
-
-    Raises:
-        ConfigError: what is needed, and what is free.
-    """
+    """Refuse runs whose checkpoints, or files, have no place in the folder of runs."""
     _raise_first(_of_the_disk(todo, launch))
 
 

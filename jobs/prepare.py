@@ -61,11 +61,7 @@ def shards(stages: Iterable[Stage], dry_run: bool = False) -> dict[str, str]:
 
 
 def check_images(stages: Iterable[Stage]) -> None:
-    """Refuse Runs that want other images than their shards have, before anything is counted of these.
-
-    Raises:
-        ConfigError: as `jobs.shards.fingerprint`, with what set the field.
-    """
+    """Refuse Runs that want other images than their shards have, before anything is counted of these."""
     for stage in stages:
         with stage.error_location():
             fingerprint(stage.run)
@@ -118,11 +114,7 @@ def _was_built_from(folder: Path, source: str) -> bool:
 
 
 def build(missing: dict[str, str], site: Site) -> None:
-    """Build shards in the foreground, in the site's container if it has one.
-
-    Raises:
-        ConfigError: a build failed; its message is printed above.
-    """
+    """Build shards in the foreground, in the site's container if it has one."""
     for folder, source in missing.items():
         print(f"{folder} does not exist yet: building it from {source}", flush=True)
         Path(folder).parent.mkdir(parents=True, exist_ok=True)
@@ -136,11 +128,7 @@ def build(missing: dict[str, str], site: Site) -> None:
 
 
 def check_machine(stages: Iterable[Stage], site: Site, here: bool) -> None:
-    """Loggers, and where they train ``here``, on this machine, its GPU, the container and the folder for caches.
-
-    Raises:
-        ConfigError: naming what is not there, and the field that asks for it.
-    """
+    """Refuse loggers that are not there, and where runs train ``here``, a GPU, a container or a folder for caches that is not."""
     stages = list(stages)
     _check_loggers(stages, site)
     if here:

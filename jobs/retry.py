@@ -39,9 +39,8 @@ def main(arguments: list[str] | None = None, module: str = TRAINING) -> int:
     """Exit code: 0 done, queued or nothing to do, 1 a run failed again, 128 + N signal N stopped it (Ctrl-C: 130), 2 a user's mistake."""
     parser = Parser(prog="jobs/retry.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sweep", type=sweep_folder, help="the sweep's folder, for example runs/quickstart, or its name in runs/")
-    parser.add_argument(
-        "names", nargs="*", default=[], metavar="arm-or-run", help="these arms, or runs by a part of their names; else what failed"
-    )
+    only = "these arms, or runs by a part of their names; else what failed"
+    parser.add_argument("names", nargs="*", default=[], metavar="arm-or-run", help=only)
     parser.add_argument("--wait", action="store_true", help="on SLURM: return when all is done, with the report's table")
     options = parser.parse_args(arguments)
     return guarded(lambda: retry(options.sweep.resolve(), options.names, options.wait, module, screen()))
@@ -89,11 +88,7 @@ def _executor(folder: Path) -> str:
 
 
 def jobs_of(run_folders: Iterable[Path]) -> dict[Path, Job]:
-    """The jobs of run folders as they were submitted, parents first.
-
-    Raises:
-        ConfigError: a record is damaged, or a run that another starts from is gone.
-    """
+    """The jobs of run folders as they were submitted, parents first."""
     jobs: dict[Path, Job] = {}
 
     def add(folder: Path) -> Job:
@@ -129,11 +124,7 @@ def _with_parents(chosen: set[Path], jobs: dict[Path, Job]) -> set[Path]:
 
 
 def _launch(sweep: Path, executors: set[str], module: str) -> Launch:
-    """Where the runs were submitted to before, at the site of the sweep's last submission.
-
-    Raises:
-        ConfigError: that was SLURM, and none answers; or some were submitted to SLURM, and others ran here.
-    """
+    """Where the runs were submitted to before, at the site of the sweep's last submission."""
     if len(executors) > 1:
         raise ConfigError("some of these ran on this machine, and others on SLURM; name either", place=str(sweep))
     if executors == {"slurm"} and not cluster.answers():

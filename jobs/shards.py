@@ -25,11 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @functools.cache
 def index_of(folder: Path) -> Index:
-    """The index of a folder of shards, with every shard present in full length.
-
-    Raises:
-        ConfigError: naming the file that is missing or damaged.
-    """
+    """The index of a folder of shards, with every shard present in full length."""
     try:
         return load_index(folder)
     except ConfigError as error:
@@ -38,11 +34,7 @@ def index_of(folder: Path) -> Index:
 
 def expected_index(data: Data) -> Index | None:
     """What a Run's shards hold. Where they are not built yet, what they will hold: by the files that they are built from or, if those
-    are not here or are tars, by the published counts of the data set that the folder is named after. None where neither is known.
-
-    Raises:
-        ConfigError: shards, or files to build them from, that are damaged.
-    """
+    are not here or are tars, by the published counts of the data set that the folder is named after. None where neither is known."""
     folder, source = Path(data.shards), data.source
     if (folder / "index.json").exists():
         return index_of(folder)
@@ -155,11 +147,7 @@ _COUNTED: dict[str, dict[str, int]] = {}
 
 
 def num_images(run: Run) -> int:
-    """How many images a Run trains on: after `data.images`, the held-out split, and the labels that it needs.
-
-    Raises:
-        ConfigError: `data` asks for what the shards do not have.
-    """
+    """How many images a Run trains on: after `data.images`, the held-out split, and the labels that it needs."""
     return image_counts(run)["train_images"]
 
 

@@ -7,20 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from jobs.sweep import Spec
-from vitssl.config import (
-    FAMILIES,
-    BackboneConfig,
-    ConfigError,
-    ObjectiveConfig,
-    Run,
-    active,
-    check,
-    checkpoints,
-    dotted,
-    merge,
-    module,
-    teachers,
-)
+from vitssl import config
+from vitssl.config import ConfigError, Run, active, merge
 from vitssl.config.sweep import Resources
 from vitssl.config.weights import IMPORT, RELEASED
 
@@ -65,25 +53,22 @@ def told(spec: Spec) -> str:
 
 
 def shrink(run: Run, spec: Spec, runs: Path, where: str) -> Run:
-    """A Run made tiny; it keeps its objectives, augmentation, optimiser and schedule.
-
-    Raises:
-        ConfigError: the tiny Run is impossible; the sweep's `smoke` may set other fields.
-    """
+    """A Run made tiny; it keeps its objectives, augmentation, optimiser and schedule."""
     tiny = {"data.shards": str(runs / ".smoke" / SOURCE)} | {k: v for k, v in TINY.items() if _reads(run, k)}
     tiny |= _fields({f"objectives.{name}": objective.smoke for name, objective in active(run.objectives).items()}, run)
-    tiny |= _fields({path: FAMILIES[module(network)].smoke for path, network in {"backbone": run.backbone, **teachers(run)}.items()}, run)
-    # weights from outside the sweep fit the full sizes only
-    tiny |= {name: None for name, value in checkpoints(run).items() if value.startswith((RELEASED, IMPORT)) or Path(value).is_absolute()}
+    networks = {"backbone": run.backbone, **config.teachers(run)}
+    tiny |= _fields({path: config.FAMILIES[config.module(network)].smoke for path, network in networks.items()}, run)
+    weights = config.checkpoints(run)  # those from outside the sweep fit the full sizes only
+    tiny |= {name: None for name, value in weights.items() if value.startswith((RELEASED, IMPORT)) or Path(value).is_absolute()}
     try:
         small = merge(Run, dataclasses.asdict(run), tiny, where=where)
-        chosen = {k: v for k, v in dotted(spec.smoke).items() if _reads(small, k)}
+        chosen = {k: v for k, v in config.dotted(spec.smoke).items() if _reads(small, k)}
         small = merge(Run, dataclasses.asdict(small), chosen, where=where)
         for fields in small.evals.values():
             if isinstance(fields, dict):  # an evaluator, of the few images that there are
                 few = {"k": min(3, fields["k"])} if isinstance(fields.get("k"), int) else {}
                 fields.update(few, shards=None, split="test")
-        check(small, where=where)
+        config.check(small, where=where)
     except ConfigError as error:
         reason = f"{error.reason} (in the --smoke form of this Run; the sweep's `smoke:` may set other fields)"
         raise ConfigError(reason, error.field, error.place) from None
@@ -103,4 +88,4 @@ def _reads(run: Run, key: str) -> bool:
         part = getattr(part, name)
         if part is None:
             return False
-    return not isinstance(part, BackboneConfig | ObjectiveConfig) or key.rpartition(".")[2] not in part.inactive_fields()
+    return not isinstance(part, config.BackboneConfig | config.ObjectiveConfig) or key.rpartition(".")[2] not in part.inactive_fields()

@@ -111,11 +111,7 @@ def watch(sweep: Path, every_s: float, console: Console) -> None:
 
 
 def collect(sweep: Path) -> list[Status]:
-    """The state of every run of a sweep, in the order of its cells.
-
-    Raises:
-        ConfigError: the folder is not a sweep's.
-    """
+    """The state of every run of a sweep, in the order of its cells."""
     return look(sweep).statuses
 
 

@@ -134,10 +134,10 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     if options.dry_run:
         with placed(spec, site_profile.file_of(named)):
             return _dry_run(spec, linked, launch, unfetched, options, console)
-    if any(limit is not None for limit in vars(spec.budget).values()):
-        predict.check_budget(spec, linked, predict.sweep(linked, launch), site)
-    if options.greenest_within is not None:
-        _wait_for_green(greenest.find(options.greenest_within, linked, predict.sweep(linked, launch), launch), launch, console)
+    if options.greenest_within is not None or any(limit is not None for limit in vars(spec.budget).values()):
+        predictions = predict.sweep(linked, launch)
+        predict.check_budget(spec, linked, predictions, site)
+        _wait_for_green(options.greenest_within, linked, predictions, launch, console)
     _show(spec, linked, options.all_jobs, console)
     with placed(spec, site_profile.file_of(named)):
         return launch_all(linked, launch, options.wait, console, lambda: _write(spec, linked, launch))
@@ -153,9 +153,11 @@ def _reuse(linked: graph.Graph, launch: folders.Launch, asked: bool, console: Co
         print(f"note: {found.told(linked.jobs, 'done in')}; --reuse takes them from there instead of training them again", file=sys.stderr)
 
 
-def _wait_for_green(start: greenest.Start, launch: folders.Launch, console: Console) -> None:
-    console.print(str(start), soft_wrap=True, highlight=False)
-    greenest.apply(start, launch)
+def _wait_for_green(within_s: float | None, linked: graph.Graph, predictions: Sequence, launch: folders.Launch, console: Console) -> None:
+    if within_s is not None:
+        start = greenest.find(within_s, linked, predictions, launch)
+        console.print(str(start), soft_wrap=True, highlight=False)
+        greenest.apply(start, launch)
 
 
 def _show(spec: sweep.Spec, linked: graph.Graph, all_jobs: bool, console: Console, predictions: Sequence = (), site: Any = None) -> None:
@@ -165,11 +167,7 @@ def _show(spec: sweep.Spec, linked: graph.Graph, all_jobs: bool, console: Consol
 
 
 def _executor(asked: str, dry_run: bool, site: Site) -> str:
-    """Where it runs. What speaks of a cluster is not taken for this machine because none answers: only a dry run shows its plan.
-
-    Raises:
-        ConfigError: a cluster was named or is installed, and does not answer.
-    """
+    """Where it runs. What speaks of a cluster is not taken for this machine because none answers: only a dry run shows its plan."""
     if asked == "local" or (asked == "slurm" and dry_run):
         return asked
     if cluster.answers():
@@ -181,10 +179,8 @@ def _executor(asked: str, dry_run: bool, site: Site) -> str:
         return "local"
     if not dry_run:
         raise ConfigError(f"{expected}, but no SLURM cluster answers here; submit where one does, or train here with --executor local")
-    print(
-        f"note: {expected}, but no SLURM cluster answers here: this is the plan for it; --executor local shows this machine's",
-        file=sys.stderr,
-    )
+    plan = "this is the plan for it; --executor local shows this machine's"
+    print(f"note: {expected}, but no SLURM cluster answers here: {plan}", file=sys.stderr)
     return "slurm"
 
 
@@ -196,8 +192,7 @@ def _dry_run(
 
     predictions = predict.sweep(linked, launch)
     show.summary(linked, predictions, launch, console)
-    if options.greenest_within is not None:
-        _wait_for_green(greenest.find(options.greenest_within, linked, predictions, launch), launch, console)
+    _wait_for_green(options.greenest_within, linked, predictions, launch, console)
     show.basis(options.overrides, linked, launch, console)
     for file, name in unfetched.items():
         console.print(f"{file} would be fetched from {name} first, which also gives the runs their final names", soft_wrap=True)

@@ -64,8 +64,6 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
     """Read, check and narrow a sweep file.
 
     Args:
-        path: the YAML file, as `sweep_files.find` finds it.
-        overrides: the command line.
         everything: take the optional arms and axis values too.
 
     Raises:
@@ -103,11 +101,7 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
 
 
 def resources(where: str, path: str, *layers: dict[str, Any]) -> Resources:
-    """What a job asks for, merged and checked.
-
-    Raises:
-        ConfigError: a value that no job can ask for; names the place ``where`` and the field below ``path``.
-    """
+    """What a job asks for, merged and checked; a mistake is one of the place ``where`` and of a field below ``path``."""
     merged = merge(Resources, *layers, where=where, field=path)
     # SLURM counts minutes
     for name, low in (("nodes", 1), ("gpus_per_node", 0), ("cpus_per_gpu", 1), ("hours", 1 / 60), ("mem_gb", 1 / 1024)):
@@ -181,22 +175,17 @@ def _check_layers(spec: Spec, stages: list[str]) -> None:
 
 
 def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
-    if spec.columns is not None and spec.columns not in axes:
-        raise unknown(spec.columns, axes, "columns", spec.place("columns"))
-    if spec.baseline is not None and spec.baseline not in spec.arms:
-        raise unknown(spec.baseline, spec.arms, "baseline", spec.place("baseline"))
+    named = [("columns", spec.columns, axes), ("baseline", spec.baseline, spec.arms), ("equal_to", spec.equal_to, spec.arms)]
+    for key, name, known in [*named, *(("select", axis, axes) for axis in spec.select)]:
+        if name is not None and name not in known:
+            raise unknown(name, known, key, spec.place(key))
     if not 0 < spec.length <= MOST_LENGTH:
         reason = f"{spec.length:g} is not above 0 and at most {MOST_LENGTH}; 0.5 trains half as long as the file says"
         raise ConfigError(reason, "length", spec.place("length"))
-    if spec.equal_to is not None and spec.equal_to not in spec.arms:
-        raise unknown(spec.equal_to, spec.arms, "equal_to", spec.place("equal_to"))
     if spec.equal_to is not None and not (spec.equalize or any("equalize" in fields for axis in axes.values() for fields in axis.values())):
-        raise ConfigError(
-            "nothing here is equalized; add equalize=macs (gpu_hours, kwh), or leave it out", "equal_to", spec.place("equal_to")
-        )
+        reason = "nothing here is equalized; add equalize=macs (gpu_hours, kwh), or leave it out"
+        raise ConfigError(reason, "equal_to", spec.place("equal_to"))
     for axis in spec.select:
-        if axis not in axes:
-            raise unknown(axis, axes, "select", spec.place("select"))
         if axis in ("seed", spec.columns):
             reason = f"{axis}: seeds are averaged and columns shown side by side; select over other axes"
             raise ConfigError(reason, "select", spec.place("select"))

@@ -19,11 +19,7 @@ EXAMPLE = "name one, for example sweeps/quickstart.yaml"
 
 
 def find(named: str | Path) -> Path:
-    """The sweep file of that path or, in the working directory's sweeps/ or the project's, of that name, with or without its ending.
-
-    Raises:
-        ConfigError: there is none; it says which one was probably meant.
-    """
+    """The sweep file of that path or, in the working directory's sweeps/ or the project's, of that name, with or without its ending."""
     path = Path(named)
     if path.is_file():
         if path.suffix not in ("", *ENDINGS):

@@ -41,11 +41,7 @@ def prepare(stages: Iterable[Stage]) -> dict[str, str]:
 
 
 def _place(value: str, field: str) -> Path | None:
-    """The file that a released network is fetched to, or the run folder that a file is imported to; None: it is no such name.
-
-    Raises:
-        ConfigError: there is no such layout or no such file.
-    """
+    """The file that a released network is fetched to, or the run folder that a file is imported to; None: it is no such name."""
     if value.startswith(RELEASED):
         return (FOLDER / f"{value.removeprefix(RELEASED)}.pt").resolve()
     if not value.startswith(IMPORT):
@@ -71,11 +67,7 @@ def _check(stage: Stage, field: str, path: Path) -> None:
 
 
 def check_names(missing: dict[str, str], site: Site) -> None:
-    """Are there such released weights? Asked in the training environment, in the site's container if it has one.
-
-    Raises:
-        ConfigError: there are none of a name; with what looks like it.
-    """
+    """Are there such released weights? Asked in the training environment, in the site's container if it has one."""
     for name in dict.fromkeys(name for name in missing.values() if name.startswith(RELEASED)):
         command = [*container_command(site, sys.executable, [ROOT]), "-m", "vitssl.cli", "weights", name]
         result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -85,11 +77,7 @@ def check_names(missing: dict[str, str], site: Site) -> None:
 
 
 def fetch(missing: dict[str, str], site: Site) -> None:
-    """Download or import in the foreground, in the site's container if it has one.
-
-    Raises:
-        ConfigError: it failed; its message is printed above.
-    """
+    """Download or import in the foreground, in the site's container if it has one."""
     for path, name in missing.items():
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         binds, words, done = [Path(path).parent], ["weights", name, path], "fetched"
