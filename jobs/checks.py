@@ -52,9 +52,8 @@ def kept_sizes(backbone: BackboneConfig, of_file: dict[str, Any]) -> list[str]:
 
 def _prefix_of_the_name(spec: Spec, arm: str, stage: str) -> str:
     """That with which the command line names this stage's backbone; of several the most particular one."""
-    setters = [s for s in spec.overrides.settings if "backbone.name" in s.leaves and _is_of(s, arm, stage)]
-    setters.sort(key=lambda s: (s.arm is not None, s.stage is not None))
-    return setters[-1].prefix if setters else ""
+    setters = [s for s in spec.overrides.settings if "backbone.name" in s.leaves and s.reaches(arm, stage)]
+    return max(setters, key=lambda s: s.narrowness).prefix if setters else ""
 
 
 def check_objectives(spec: Spec, made: Sequence[Cell]) -> None:
@@ -64,7 +63,7 @@ def check_objectives(spec: Spec, made: Sequence[Cell]) -> None:
     of_file = [axis for axis in spec.axes if axis not in spec.added_axes and not spec.left_out]
     for setting, key in [*_asked(spec), *_of_axes(spec, of_file)]:
         name = setting.objective
-        if name and not any(name in active(stage.run.objectives) for arm, stage in stages if _is_of(setting, arm, stage.name)):
+        if name and not any(name in active(stage.run.objectives) for arm, stage in stages if setting.reaches(arm, stage.name)):
             reason = f"objectives.{name} is on in none of these Runs; {setting.prefix}objectives.{name}={{}} switches it on"
             raise ConfigError(reason, key, spec.place(key) if key.startswith("axes.") else CLI)
 
@@ -104,16 +103,12 @@ def check_whose(spec: Spec, of_file: Iterable[tuple[str, str, dict[str, Any]]]) 
         points.setdefault((arm, stage), []).append(fields)
     switched_on = {name for setting, _ in asked for name, value in _objectives(setting).items() if value is not None}
     for setting, key in asked:
-        mine = {place: fields for place, fields in points.items() if _is_of(setting, *place)}
+        mine = {place: fields for place, fields in points.items() if setting.reaches(*place)}
         kinds = {place: list(dict.fromkeys(map(_kind, fields))) for place, fields in mine.items()}
         _refuse_several_kinds(setting, key, kinds, spec)
         _refuse_to_drop_nothing(setting, key, kinds, spec, switched_on)
         if setting.stage is None:
             _refuse_broken_chain(setting, key, mine)
-
-
-def _is_of(setting: Setting, arm: str, stage: str) -> bool:
-    return setting.arm in (None, arm) and setting.stage in (None, stage)
 
 
 def _objectives(setting: Setting) -> dict[str, Any]:

@@ -84,18 +84,13 @@ def _refuse_overridden(spec: Spec) -> None:
 
     That they take the place of one for all Runs is what these are for.
     """
-    stages = [(arm, stage) for arm, recipe in spec.arms.items() for stage in recipe.stages]
-    for s in (s for s in spec.overrides.settings if any(_narrowness(s))):
-        places = [(arm, stage) for arm, stage in stages if s.arm in (None, arm) and s.stage in (None, stage)]
-        narrower = [t for t in spec.overrides.settings if _narrowness(t) > _narrowness(s)]
-        by = [
-            next((t for t in narrower if t.arm in (None, arm) and t.stage in (None, stage) and name in t.leaves), None)
-            for arm, stage in places
-            for name in s.leaves
-        ]
+    places = [(arm, stage) for arm, recipe in spec.arms.items() for stage in recipe.stages]
+    for s in (s for s in spec.overrides.settings if any(s.narrowness)):
+        narrower = [t for t in spec.overrides.settings if t.narrowness > s.narrowness]
+        reached = [(place, name) for place in places if s.reaches(*place) for name in s.leaves]
+        by = [next((t for t in narrower if t.reaches(*place) and name in t.leaves), None) for place, name in reached]
         if by and all(by):
-            where = " or ".join(f"arms.{arm}.{stage}.{s.field}" for arm, stage in places)
-            raise ConfigError(f"{by[0].key} sets it wherever this would; leave it out, or write {where}", s.key, CLI)
+            raise ConfigError(f"{by[0].key} sets it wherever this would; leave it out, or name an arm's stage", s.key, CLI)
 
 
 def _refuse_clash(spec: Spec, axis: str, later: str) -> None:
@@ -116,20 +111,14 @@ def _points(spec: Spec, axis: str) -> list[dict[tuple[str | None, str], Any]]:
     return [{(s.stage, name): value for s in chosen for name, value in s.leaves.items()} for chosen in spec.axes[axis].values()]
 
 
-def _narrowness(setting: Setting) -> tuple[bool, bool]:
-    """As `merged` orders them: an arm's settings win over a stage's."""
-    return setting.arm is not None, setting.stage is not None
-
-
 def _refuse_contradiction(spec: Spec, arm: str) -> None:
     """The command line does not make two values of an axis equal, nor contradict the name of one."""
-    leaves = [(s, *leaf) for s in spec.overrides.settings if s.arm in (None, arm) for leaf in with_its_source(s.leaves).items()]
+    mine = [s for s in spec.overrides.settings if s.arm in (None, arm)]
 
-    def set_by(stage: str | None, field: str) -> Iterator[str]:
-        """The command line's keys that set a field of an axis."""
-        for s, name, value in leaves:
-            if s.stage in (None, stage) and (field == name or (value != {} and field.startswith(f"{name}."))):
-                yield s.key
+    def set_by(stage: str | None, field: str) -> list[str]:
+        """The command line's keys that set a field of an axis; shards drop the source."""
+        sets = [s for s in mine if s.sets(field) or (field == "data.source" and s.sets("data.shards"))]
+        return [s.key for s in sets if s.stage in (None, stage)]
 
     for axis, values in spec.axes.items():
         fields = _points(spec, axis)
@@ -155,19 +144,15 @@ def _instead(spec: Spec, arm: str, axis: str) -> Iterator[ConfigError | None]:
     """For every field that an axis sets in a stage of an arm, what sets it instead; None where nothing does."""
     labels = {name: next(iter(values)) for name, values in spec.axes.items()}
     for stage, own in spec.arms[arm].stages.items():
-        of_stage = [s for s in spec.overrides.settings if s.arm in (None, arm) and s.stage in (None, stage)]
-        typed = {name: s.key for s in of_stage for name, value in s.leaves.items() if value != {}}
+        typed = [s for s in spec.overrides.settings if s.reaches(arm, stage)]
+        of_file = [Setting(None, None, name, value) for name, value in own.items()]
         for_all, for_stage = of_axes(spec, arm, labels, stage)[axis]
-        for set_there, file in ((for_all, [name for name, value in dotted(nested(own)).items() if value != {}]), (for_stage, [])):
+        for set_there, file in ((for_all, of_file), (for_stage, [])):
             for field in dotted(set_there):
-                if key := next((key for name, key in typed.items() if _within(field, name)), None):
+                if key := next((s.key for s in typed if s.sets(field)), None):
                     yield ConfigError(f"axes.{axis} sets it; write axes.{axis}=... instead", key, CLI)
-                elif any(_within(field, name) for name in file):
+                elif any(s.sets(field) for s in file):
                     reason = f"it changes nothing in {arm}, where arms.{arm}.stages.{stage} sets {field} itself"
                     yield ConfigError(reason, f"axes.{axis}", spec.file)
                 else:
                     yield None
-
-
-def _within(field: str, name: str) -> bool:
-    return field == name or field.startswith(f"{name}.")

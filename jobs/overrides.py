@@ -66,6 +66,18 @@ class Setting(NamedTuple):
         head, *rest = self.field.split(".")
         return rest[0] if head == "objectives" and len(rest) > 1 else None
 
+    @property
+    def narrowness(self) -> tuple[bool, bool]:
+        """As they are merged: an arm's settings win over a stage's, which win over those of all Runs."""
+        return self.arm is not None, self.stage is not None
+
+    def reaches(self, arm: str, stage: str) -> bool:
+        return self.arm in (None, arm) and self.stage in (None, stage)
+
+    def sets(self, field: str) -> bool:
+        """Does it set this dotted field, or the part that it is in?"""
+        return any(field == name or (value != {} and field.startswith(f"{name}.")) for name, value in self.leaves.items())
+
     def applies_to(self, stage: str, run: Run) -> bool:
         """Does it set a field that this stage's Run reads?"""
         if self.stage not in (None, stage) or (self.objective is not None and self.objective not in active(run.objectives)):

@@ -234,14 +234,11 @@ def refuse_two_at_once(linked: graph.Graph, launch: folders.Launch) -> None:
     folders = [job.folder for job in linked.jobs]
     for folder, entry in cluster.queued(folders).items():
         if not entry.is_mine:
-            raise ConfigError(
-                f"{folder.name} is in SLURM's queue for {entry.user} (job {cluster.job_id(folder)}); wait for what that submission does,"
-                " or take a folder of your own: --runs"
-            )
+            theirs = f"{folder.name} is in SLURM's queue for {entry.user} (job {cluster.job_id(folder)})"
+            raise ConfigError(f"{theirs}; wait for what that submission does, or take a folder of your own: --runs")
     if launch.executor == "local" and (there := cluster.settled(folders)):
-        raise ConfigError(
-            f"SLURM's queue holds {counted(len(there), 'run')} of {launch.sweep}; end that first with jobs/cancel.py {launch.sweep}"
-        )
+        queued = f"SLURM's queue holds {counted(len(there), 'run')} of {launch.sweep}"
+        raise ConfigError(f"{queued}; end that first with jobs/cancel.py {launch.sweep}")
 
 
 def _write(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch) -> None:

@@ -79,7 +79,7 @@ def test_a_decoder_that_is_far_larger_than_its_network_is_told(said) -> None:
     [
         (
             ("finetune.optim.lr=1e-4", "arms.chain_short.optim.lr=5e-4", "arms=[chain_short]"),
-            "finetune.optim.lr: arms.chain_short.optim.lr sets it wherever this would; leave it out, or write arms.chain_short.finetune",
+            "finetune.optim.lr: arms.chain_short.optim.lr sets it wherever this would; leave it out, or name an arm's stage",
         ),
     ],
 )
