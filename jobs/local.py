@@ -29,7 +29,7 @@ from jobs.time_left import Seen, Work, remaining, seen_of, time_of, work
 from vitssl.config import ConfigError
 from vitssl.files import busy_file, read_json, write_json
 from vitssl.stopping import LAUNCHER
-from vitssl.words import about, counted
+from vitssl.words import counted
 
 PID_FILE = "local.json"
 
@@ -154,20 +154,6 @@ class Place:
         return f"{self.position} {self.job.name}"
 
     @property
-    def left(self) -> str:
-        """The time left for the sweep at this run's start, as far as any run was seen; else empty."""
-        own, others = remaining(self.job), [*self.beside, *self.after]
-        own_s, all_s = self.seen.total_s([own]), self.seen.total_s([own, *others])
-        if own_s is None or all_s is None or not others:
-            return ""
-        return f"; {about(max(own_s, self.longest_beside_s, all_s / self.width))} left for the sweep"
-
-    @property
-    def longest_beside_s(self) -> float:
-        """As far as the pace of the runs beside it is known."""
-        return max((time_s for one in self.beside if (time_s := self.seen.time_s(one)) is not None), default=0.0)
-
-    @property
     def variables(self) -> dict[str, str]:
         """Its GPUs, and what the run's own progress line needs to say the time left (`vitssl.log`)."""
         others = [*self.beside, *self.after]
@@ -175,7 +161,8 @@ class Place:
         known_s = sum(time_s for one in others if (time_s := self.seen.time_s(one)) is not None)
         starts_s = sum(one.starts for one in unseen) * self.seen.start_s
         times_this = sum(one.images for one in unseen) / work(self.job.run).images
-        told = {"seconds": known_s + starts_s, "times_this": times_this, "longest": self.longest_beside_s}
+        longest_s = max((time_s for one in self.beside if (time_s := self.seen.time_s(one)) is not None), default=0.0)
+        told = {"seconds": known_s + starts_s, "times_this": times_this, "longest": longest_s}
         side_by_side = min(self.width, 1 + len(others))
         return self.slot.variables | {"VITSSL_SWEEP": json.dumps({"position": self.position, "side_by_side": side_by_side, **told})}
 
@@ -196,7 +183,7 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
             reason = f", because {parent.name}, which it starts from, is not done"
             console.print(Text.assemble((f"{title}: not run", "red"), reason), soft_wrap=True)
             return
-    console.print(f"{title}: trained before; evaluating it" if trained_before else f"{title}{place.left}", highlight=False, soft_wrap=True)
+    console.print(f"{title}: trained before; evaluating it" if trained_before else title, highlight=False, soft_wrap=True)
     anew, begun_s = not (job.folder / "last.pt").exists(), time.monotonic()
     stop_file = stopper.file_of(job)
     # in a new session: Ctrl-C in the terminal reaches this process alone, which then asks the run to stop

@@ -52,10 +52,9 @@ def test_work_is_images_over_all_epochs_or_steps_and_those_evaluated(expand) -> 
     assert work(job.run).images == 3 * 16 + 20 / 3
 
 
-def test_the_launcher_says_what_is_left_and_tells_the_run(expand) -> None:
+def test_the_launcher_tells_the_run_what_is_left(expand) -> None:
     graph = expand(*FEW)  # two of each: scratch, pretraining, fine-tuning
     scratch, second, *chain = graph.jobs
-    assert Place("[1/6]", scratch, [], [work(job.run) for job in graph.jobs[1:]], seen_of(graph.jobs)).left == ""  # nothing was seen
     scratch.folder.mkdir(parents=True)
     write_json(scratch.folder / "done.json", {"step": 63, "epochs": 1.0, "time_s": 105.0})
     seen = seen_of(graph.jobs)
@@ -63,7 +62,6 @@ def test_the_launcher_says_what_is_left_and_tells_the_run(expand) -> None:
     # the fine-tunings have scratch's architecture and its 63 batches, the pretrainings half the epochs: 31.25 batches, and so 32; these
     # have no evaluations, of which scratch has 10 of 20 images
     pretrainings = 2 * 32 * 16 / (63 * 16 + 10 * 20 / 3)
-    assert place.left == f"; about {((3 + pretrainings) * 105.0 + 5 * START_S) / 60:.0f} min left for the sweep"
     told = json.loads(place.variables["VITSSL_SWEEP"])
     assert told == {
         "position": "[2/6]",
@@ -72,7 +70,6 @@ def test_the_launcher_says_what_is_left_and_tells_the_run(expand) -> None:
         "times_this": pytest.approx(pretrainings),
         "longest": 0.0,
     }
-    assert Place("[6/6]", chain[-1], [], [], seen).left == ""
 
 
 def test_what_runs_beside_a_run_have_done_is_not_left(expand) -> None:
@@ -89,12 +86,10 @@ def test_what_runs_beside_a_run_have_done_is_not_left(expand) -> None:
     (second.folder / "metrics.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in events))
     assert remaining(second) == whole.part(0.75)
 
-    def told(*others: Work, after: tuple[Work, ...] = (), width: int = 2) -> str:
-        return Place("[2/9]", scratch, list(others), list(after), seen, width).left.removesuffix(" left for the sweep")
+    def told(*others: Work) -> float:
+        return json.loads(Place("[2/9]", scratch, list(others), [], seen, 2).variables["VITSSL_SWEEP"])["longest"]
 
-    assert told(whole.part(0.25).begun) == "; about 10 min"  # its own, longer than half of the 12.5
-    assert told(whole.part(1.5).begun, width=4) == "; about 15 min"  # the other's, longer than a quarter of all
-    assert told(whole.begun, after=(whole, whole)) == "; about 20 min" and told(after=(whole,), width=1) == "; about 20 min"
+    assert told(whole.part(0.25).begun) == 150.0 and told(whole.part(1.5).begun) == pytest.approx(900.0)
 
 
 def test_a_new_run_beside_those_that_are_done_is_told_nothing_of_them(place, monkeypatch, expand) -> None:
@@ -108,7 +103,7 @@ def test_a_new_run_beside_those_that_are_done_is_told_nothing_of_them(place, mon
     monkeypatch.setattr(local, "is_done", lambda job: job is first)
     local._run_all([first, second], Launch(Path("runs"), "local", Site(), Path()), local.Stopper(place / "stop"), Console(quiet=True))
     (at,) = (one for one in given if one.job is second)
-    assert at.beside == at.after == [] and at.left == ""
+    assert at.beside == at.after == []
 
 
 def test_a_run_gets_the_variable_and_the_pace_grows(place, monkeypatch, capfd) -> None:
@@ -137,8 +132,6 @@ def test_a_run_gets_the_variable_and_the_pace_grows(place, monkeypatch, capfd) -
         "longest": 0.0,
     }
     assert given[1]["seconds"] > 0 and given[1]["times_this"] == 0 and given[2]["seconds"] == 0
-    lines = [line for line in capfd.readouterr().out.splitlines() if line.startswith("[")]
-    assert [line.partition("; ")[2] for line in lines] == ["", "less than a minute left for the sweep", ""]
 
 
 # -------------------------------------------------------------------------------------------------------------- status
