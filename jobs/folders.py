@@ -125,6 +125,11 @@ class Launch:
         start = {"start": self.start} if self.start else {}
         return {"site": site, "commit": sha, "dirty": dirty, "command": self.command, **start}
 
+    @property
+    def of_report(self) -> dict[str, Any]:
+        """As in `job.json`, for the sweep's report."""
+        return self.about() | {"source": str(self.source)}
+
 
 def keep_grid(launch: Launch) -> None:
     """Copy the file of the grid's intensity beside the runs, where their containers and reports see it."""

@@ -199,7 +199,7 @@ def _queue(graph: Graph, todo: list[Job], room: int, launch: Launch) -> tuple[li
             if left:
                 first = [arrays[0].id] if arrays else queued.values()  # room for more is there before the last of a part has ended
                 return arrays, _submit_last(Rest(graph, left, launch), "rest", first, len(graph.jobs), launch, left=len(left))
-            report = Report(str(launch.sweep), launch.about() | {"source": str(launch.source)})
+            report = Report(str(launch.sweep), launch.of_report)
             return arrays, _submit_last(report, "report", queued.values(), len(graph.jobs), launch)
         except (ConfigError, KeyboardInterrupt) as error:
             said = "; ".join(filter(None, [str(error), _taken_back(arrays)]))

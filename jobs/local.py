@@ -101,8 +101,7 @@ def run(graph: Graph, launch: Launch, console: Console) -> int:
         console.print(Text.assemble(f"{how}. To go on: ", again), soft_wrap=True)
         return 128 + stopper.number
     _refuse_removed(launch)
-    about = launch.about() | {"source": str(launch.source)}
-    reported = subprocess.run(report_command(launch.sweep, about), check=False, cwd=launch.source).returncode == 0
+    reported = subprocess.run(report_command(launch.sweep, launch.of_report), check=False, cwd=launch.source).returncode == 0
     if undone := [job for job in graph.jobs if not is_done(job)]:
         reason = (
             f"{len(undone)} of {counted(len(graph.jobs), 'run')} not done; the reason is printed above and by "

@@ -53,6 +53,11 @@ def container_command(site: Site, python: str, paths: list[Path]) -> list[str]:
     return [*shlex.split(site.container), *(word for bind in binds for word in ("--bind", bind)), site.image, "python"]
 
 
+def cli_command(site: Site, paths: list[Path], *words: str) -> list[str]:
+    """What types `vitssl WORDS` at a site."""
+    return [*container_command(site, sys.executable, paths), "-m", "vitssl.cli", *words]
+
+
 @dataclass
 class NodeInfo:
     """A node's place among the nodes of its job."""
@@ -298,4 +303,4 @@ class Report:
 
 def report_command(folder: Path, job: dict[str, Any]) -> list[str]:
     """The command that prints and writes the report of a sweep's folder."""
-    return [*container_command(_site(job), sys.executable, [folder, Path(job["source"])]), "-m", "vitssl.cli", "report", str(folder)]
+    return cli_command(_site(job), [folder, Path(job["source"])], "report", str(folder))

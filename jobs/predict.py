@@ -18,7 +18,7 @@ from typing import Any
 
 from jobs.folders import Launch, architecture, digest, is_trained, source_files
 from jobs.graph import Graph, Job
-from jobs.node import container_command
+from jobs.node import cli_command
 from jobs.pace import Key, Pace, key_of, measured, on_gpu
 from jobs.shards import ROOT, expected_index, images_evaluated, images_trained
 from jobs.sweep import Spec
@@ -186,9 +186,10 @@ def _count(runs: tuple[Run, ...], classes: tuple[int, ...], launch: Launch) -> l
         folders = [Path(scratch) / str(i) for i in range(len(runs))]
         for run, folder in zip(runs, folders, strict=True):
             save(run, folder)
-        python = container_command(launch.site, sys.executable, [ROOT, Path(scratch)])
-        words = ["-m", "vitssl.cli", "cost", *map(str, folders), "--classes", ",".join(map(str, classes)), "--json"]
-        result = subprocess.run([*python, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+        words = ["cost", *map(str, folders), "--classes", ",".join(map(str, classes)), "--json"]
+        result = subprocess.run(
+            cli_command(launch.site, [ROOT, Path(scratch)], *words), cwd=ROOT, capture_output=True, text=True, check=False
+        )
     if result.returncode:
         raise ConfigError(f"vitssl cost failed: {(result.stderr.strip().splitlines() or ['no message'])[-1]}")
     return [json.loads(line) for line in result.stdout.splitlines()]

@@ -7,14 +7,13 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterable
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 
 from jobs.graph import Stage
-from jobs.node import cache_folder, container_command
+from jobs.node import cache_folder, cli_command
 from jobs.preflight import of_the_image
 from jobs.shards import ROOT, anchored, existing, expected_index, fingerprint, index_of, is_here, parts
 from vitssl.config import ConfigError, Data, Run, Site
@@ -119,8 +118,7 @@ def build(missing: dict[str, str], site: Site) -> None:
         print(f"{folder} does not exist yet: building it from {source}", flush=True)
         Path(folder).parent.mkdir(parents=True, exist_ok=True)
         paths = [Path(folder).parent, *existing(parts(source)[1])]
-        command = [*container_command(site, sys.executable, paths), "-m", "vitssl.cli", "shards", "build"]
-        if subprocess.run([*command, source, folder], cwd=ROOT, check=False).returncode:
+        if subprocess.run(cli_command(site, paths, "shards", "build", source, folder), cwd=ROOT, check=False).returncode:
             raise ConfigError(f"building {folder} from {source} failed; nothing was queued", "data.source")
 
 

@@ -24,7 +24,7 @@ from jobs import cluster, folders, local
 from jobs.chosen import named, parents_of, runs_of, sweep_folder, waiting_for, yet_to_queue
 from jobs.existing import identity_of
 from jobs.folders import Launch, error_of, is_done, is_trained
-from jobs.graph import Graph, Job
+from jobs.graph import Graph, Job, only_evaluated
 from jobs.node import TRAINING
 from jobs.submit import launch_all
 from vitssl.arguments import Parser, guarded
@@ -109,7 +109,7 @@ def _job(folder: Path, parents: list[Job]) -> Job:
     fields = {f.name: record[f.name] for f in dataclasses.fields(Resources) if f.name in record}
     resources = merge(Resources, fields, where=str(path))
     if (folder / "done.json").exists():  # only evaluation may be left to do
-        resources = dataclasses.replace(resources, nodes=1, gpus_per_node=min(1, resources.gpus_per_node))
+        resources = only_evaluated(resources)
     arm, stage, axes = record.get("arm", ""), record.get("stage", ""), record.get("axes", {})
     run, here = load(folder), {parent.folder.name: parent.folder for parent in parents}
     for field, value in checkpoints(run).items():  # the sweep's folder may have been moved, or be a copy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from vitssl.data.index import Index, load_index, named, unwritten
 from vitssl.data.samples import UNLABELLED
 from vitssl.data.sources import open_source
 from vitssl.data.subset import train_and_heldout
-from vitssl.words import counted
+from vitssl.words import counted, listed
 
 EVALUATED = 1 / 3  # of what it costs to train on an image: a forward pass, and none backward
 
@@ -116,6 +117,22 @@ def describe(run: Run) -> str:
     listed = ", ".join(f"{count:,} {split}" for split, count in images.items())
     planned = "" if index.sha256 else f"{how}, which also gives the runs their final names; expected: "
     return f"{folder}: {planned}{index.name}, {counted(len(index.classes), 'class', 'classes')}, {listed} images"
+
+
+def unread(runs: Iterable[Run]) -> list[str]:
+    """A line for each folder of shards with splits that no Run reads."""
+    by_folder: dict[str, list[Data]] = {}
+    for run in runs:
+        by_folder.setdefault(run.data.shards, []).append(run.data)
+    lines = []
+    for folder, of_folder in by_folder.items():
+        index = expected_index(of_folder[0])
+        there = index.splits if index else []
+        asked = [split for data in of_folder for split in (data.train_split, None if data.folds else data.test_split, data.val_split)]
+        read = set(named("+".join(filter(None, asked)), there))
+        if left := [split for split in there if split not in read]:
+            lines.append(f"note: no run reads the images of {listed(left)} in {folder} (data.train_split, data.val_split)")
+    return lines
 
 
 def facts(run: Run) -> dict[str, Any]:

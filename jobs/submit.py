@@ -162,7 +162,8 @@ def _wait_for_green(within_s: float | None, linked: graph.Graph, predictions: Se
 
 def _show(spec: sweep.Spec, linked: graph.Graph, all_jobs: bool, console: Console, predictions: Sequence = (), site: Any = None) -> None:
     show.jobs(linked, spec, console, predictions, site, all_jobs)
-    for line in dict.fromkeys(shards.describe(job.run) for job in linked.jobs):
+    runs = [job.run for job in linked.jobs]
+    for line in [*dict.fromkeys(map(shards.describe, runs)), *shards.unread(runs)]:
         console.print(line, soft_wrap=True, highlight=False)
 
 

@@ -5,12 +5,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from jobs.graph import Stage
-from jobs.node import container_command
+from jobs.node import cli_command
 from jobs.shards import ROOT
 from vitssl.config import ConfigError, Site, assign, check_fits, checkpoints, load
 from vitssl.config.weights import FOLDER, IMPORT, RELEASED, imported_folder, layout_and_file
@@ -69,8 +68,7 @@ def _check(stage: Stage, field: str, path: Path) -> None:
 def check_names(missing: dict[str, str], site: Site) -> None:
     """Are there such released weights? Asked in the training environment, in the site's container if it has one."""
     for name in dict.fromkeys(name for name in missing.values() if name.startswith(RELEASED)):
-        command = [*container_command(site, sys.executable, [ROOT]), "-m", "vitssl.cli", "weights", name]
-        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        result = subprocess.run(cli_command(site, [ROOT], "weights", name), cwd=ROOT, capture_output=True, text=True, check=False)
         if result.returncode:
             said = (result.stderr.strip().splitlines() or ["no message"])[-1].removeprefix("error: ")
             raise ConfigError(f"{name}: {said}", "init_from")
@@ -85,7 +83,6 @@ def fetch(missing: dict[str, str], site: Site) -> None:
             layout, file = layout_and_file(name)
             binds, words, done = [*binds, file.resolve().parent], ["import", str(file.resolve()), "--as", layout, "--out", path], "imported"
         print(f"{path} does not exist yet: {'importing' if done == 'imported' else 'fetching'} {name}", flush=True)
-        command = [*container_command(site, sys.executable, binds), "-m", "vitssl.cli", *words]
-        if subprocess.run(command, cwd=ROOT, check=False).returncode:
+        if subprocess.run(cli_command(site, binds, *words), cwd=ROOT, check=False).returncode:
             what = "put its file at" if done == "fetched" else "import it by hand (vitssl import --help) to"
             raise ConfigError(f"{name} could not be {done}; {what} {path}, or name another file; nothing was queued", "init_from")

@@ -224,10 +224,12 @@ def test_a_split_with_a_question_mark_is_taken_where_it_is(expand, place: Path) 
     """own_images learns from unlabelled images where a folder has some."""
     words = ["data.train_split=train+unlabeled?", "axes.seed=0", "axes.data=[plain]"]
     runs = [job.run for job in expand(*words).jobs]
-    assert {shards.num_images(run) for run in runs} == {100}
+    assert {shards.num_images(run) for run in runs} == {100} and shards.unread(runs) == []
     write_index(place / "shards" / "digits", [("train", 60), ("train", 40), ("test", 20), ("unlabeled", 30), ("val", 9)])
     runs = [job.run for job in expand(*words).jobs]
     assert {shards.num_images(run) for run in runs} == {130}
+    (note,) = shards.unread(runs)
+    assert note == f"note: no run reads the images of val in {place}/shards/digits (data.train_split, data.val_split)"
     with pytest.raises(ConfigError, match=r"data.train_split: .*'extra' is not known"):
         expand(*words[1:], "data.train_split=train+extra")
 
@@ -237,6 +239,7 @@ def test_folds_are_of_the_images_to_train_on(expand, place: Path) -> None:
     words = ["data.folds=3", "axes.seed=[0,1,2]", "axes.data=[plain]"]
     runs = [job.run for job in expand(*words).jobs]
     assert {tuple(shards.image_counts(run).values()) for run in runs} == {(67, 67, 0, 33), (66, 66, 0, 34)}
+    assert shards.unread(runs)[0].startswith("note: no run reads the images of test in ")
     write_index(place / "shards" / "digits", [("train", 100)])
     assert {run.data.folds for run in (job.run for job in expand(*words).jobs)} == {3}
 
