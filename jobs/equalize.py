@@ -34,10 +34,9 @@ def apply(spec: Spec, planned: list[Cell], launch: Launch) -> None:
         equal = [each for each in todo if each[1].quantity == quantity]
         costs = _Costs(quantity, spec, [cell for cell, *_ in equal], launch)
         amounts = [costs.of(reference) for *_, reference in equal]
-        dearest = max((cell for cell, *_ in equal), key=costs.of).arm
         for (cell, rule, reference), amount in zip(equal, amounts, strict=True):
             if cell is not reference:
-                _fit(cell, rule, amount, costs, dearest)
+                _fit(cell, rule, amount, costs)
 
 
 def _lengthen(spec: Spec, planned: list[Cell]) -> None:
@@ -69,8 +68,8 @@ def _reference(spec: Spec, planned: list[Cell], cell: Cell, rule: Equal) -> Cell
     raise ConfigError(reason, "equalize", spec.place("equalize"))
 
 
-def _fit(cell: Cell, rule: Equal, amount: float, costs: _Costs, dearest: str) -> None:
-    """Scale the epochs of a cell's stages so that they cost ``amount`` together; of the ``dearest`` arm's cost whole epochs miss least."""
+def _fit(cell: Cell, rule: Equal, amount: float, costs: _Costs) -> None:
+    """Scale the epochs of a cell's stages so that they cost ``amount`` together."""
     factor, left = amount / costs.of(cell), amount
     for stage in cell.stages:
         loop, of_an_epoch = stage.run.loop, costs.of_an_epoch(cell.arm, stage)
@@ -83,8 +82,8 @@ def _fit(cell: Cell, rule: Equal, amount: float, costs: _Costs, dearest: str) ->
         _stretch(loop, epochs)
     if abs(left) > TOLERANCE * amount:
         missed = f"whole epochs miss the {rule.quantity} of {rule.reference} by {abs(left) / amount:.0%}"
-        more = "with more loop.epochs" if dearest == rule.reference else f"at the cost of the dearest arm, equal_to={dearest},"
-        raise ConfigError(f"{missed}; {more} rounding matters less", "loop.epochs", stage.where)
+        advice = "with more loop.epochs, or at the cost of a dearer arm (equal_to), rounding matters less"
+        raise ConfigError(f"{missed}; {advice}", "loop.epochs", stage.where)
 
 
 class _Costs:

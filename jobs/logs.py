@@ -80,7 +80,7 @@ def _begin(path: Path, lines: int) -> int:
         size = stream.seek(0, 2)
         stream.seek(max(0, size - TAIL_BYTES))
         text = stream.read(TAIL_BYTES)
-    _write("".join(_text(text).splitlines(keepends=True)[-lines:]))
+    print("".join(_text(text).splitlines(keepends=True)[-lines:]), end="", flush=True)
     return size
 
 
@@ -88,17 +88,13 @@ def _print_from(path: Path, place: int) -> int:
     with path.open("rb") as stream:
         stream.seek(place)
         text = stream.read()
-    _write(_text(text))
+    print(_text(text), end="", flush=True)
     return place + len(text)
 
 
 def _text(content: bytes) -> str:
     """What may go to a terminal; a progress line that is drawn again and again is a line each time."""
     return printable(content.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n"))
-
-
-def _write(text: str) -> None:
-    print(text, end="", flush=True)
 
 
 # --------------------------------------------------------------------------------------------------------------- causes

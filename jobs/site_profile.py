@@ -11,7 +11,6 @@ from jobs.overrides import CLI
 from vitssl.config import ConfigError, Problem, Site, merge, read_yaml, unknown
 from vitssl.emissions import intensity_kg_per_kwh
 from vitssl.intensity import MOST_G
-from vitssl.words import listed
 
 SITES = Path(__file__).resolve().parent / "sites"
 MAIL_TYPES = (
@@ -31,14 +30,10 @@ BOUNDS = {  # of what is possible, so that a figure in another unit is found, an
 def read(named: str, overrides: dict[str, Any], where: str = CLI) -> Site:
     """A site profile: a file, or a name in jobs/sites, with the command line's fields over it; ``where`` says what named it."""
     path, known = file_of(named), [p.stem for p in sorted(SITES.glob("*.yaml"))]
-    if not path.exists() and path.parent != SITES:
-        raise ConfigError(f"there is no file {named}; jobs/sites has {listed(known)}, which are given by name", "site", where)
     if not path.exists():
         raise unknown(named, known, "site", where)
     merge(Site, overrides, where=CLI, field="site")
     content = read_yaml(path)
-    if "arms" in content:
-        raise ConfigError(f"{named} is a sweep, and no site profile, which says where jobs run; jobs/sites has examples", "site", where)
     site = merge(Site, {"name": path.stem}, content, overrides, where=str(path))
     site.intensity_csv = site.intensity_csv and str(Path(site.intensity_csv).expanduser().resolve())
     if problem := next(_problems(site), None):

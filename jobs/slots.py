@@ -49,7 +49,8 @@ def slots(jobs: Sequence[Job], launch: Launch) -> list[Slot]:
         count = min(len(gpus) // gpus_each, len(cores), most or len(gpus), _most_at_once(todo))
         cores_each = len(cores) // max(1, count)
     else:
-        cores_each = max(map(_threads, todo), default=1)
+        # of all processes of a run, one for each GPU that it asks for, here on CPUs
+        cores_each = max((job.run.loop.threads * max(1, job.resources.gpus_per_node) for job in todo), default=1)
         count = min(len(cores) // cores_each, most or MOST, _most_at_once(todo))
     return [Slot(_part(cores, cores_each, i), _part(gpus, gpus_each, i)) for i in range(count)] if count > 1 else [WHOLE]
 
@@ -64,8 +65,3 @@ def _most_at_once(todo: Sequence[Job]) -> int:
     parents = {id(parent) for job in todo for parent in job.parents}
     first = [job for job in todo if not any(id(parent) in ids for parent in job.parents)]
     return max(len(first), len(ids - parents))
-
-
-def _threads(job: Job) -> int:
-    """Of all processes of a run, one for each GPU that it asks for, here on CPUs."""
-    return job.run.loop.threads * max(1, job.resources.gpus_per_node)

@@ -32,7 +32,7 @@ def prepare(stages: Iterable[Stage]) -> dict[str, str]:
             path = _place(value, field)
             if path is not None:
                 assign(stage.run, field, str(path))
-                if not _is_there(path):
+                if not (path.is_file() or (path / "done.json").exists()):
                     missing[str(path)] = value
                     continue
             _check(stage, field, Path(value) if path is None else path)
@@ -49,10 +49,6 @@ def _place(value: str, field: str) -> Path | None:
     if not file.is_file():
         raise ConfigError(f"there is no file {file}; put the weights there, or name another file", field)
     return imported_folder(layout, file, hash_file(file)).resolve()
-
-
-def _is_there(path: Path) -> bool:
-    return path.is_file() or (path / "done.json").exists()
 
 
 def _check(stage: Stage, field: str, path: Path) -> None:

@@ -140,8 +140,8 @@ def test_hours_and_energy_are_what_finished_runs_took(plan, place):
         (["equalize=macs", "loop.max_steps=9"], "^command line: loop.max_steps: it ends a run before the epochs that equalize sets"),
         (
             ["equalize=macs", "arms=[scratch,joint]", "loop.epochs=1", "loop.warmup_epochs=0"],
-            r"^sweep.yaml: arms.joint.stages.train: loop.epochs: whole epochs miss the macs of scratch by 50%; at the cost of the "
-            "dearest arm, equal_to=joint, rounding matters less$",
+            r"^sweep.yaml: arms.joint.stages.train: loop.epochs: whole epochs miss the macs of scratch by 50%; with more loop.epochs, "
+            r"or at the cost of a dearer arm \(equal_to\), rounding matters less$",
         ),
         (["data.shards=nowhere", "data.source=torchvision:CIFAR", "equalize=macs"], "equalize needs its number of images; build it first"),
     ],
