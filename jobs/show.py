@@ -78,7 +78,8 @@ def jobs(
         what = [line.label, line.objectives, "" if all_jobs else str(len(line.jobs)), _each(map(_length, line.jobs))]
         sums = _sums(known, site, len(units)) if site is not None else [""] * 3
         table.add_row(*what, _each(map(starts_from, line.jobs)), *sums, line.state if begun else "")
-    print_table(table, console, drop=("starts from", "kWh", GMACS, "images", "kg CO2e", "GPU-hours", "objectives", "epochs"))
+    first, last = ("starts from", "kWh", GMACS, "images", "kg CO2e", "GPU-hours"), ("objectives", "epochs")
+    print_table(table, console, drop=(*last, *first) if all_jobs else (*first, *last))  # the fields of each run follow anyway
     if left := of_all[len(shown) :]:
         more = f"{counted(len(left), 'more line')} ({counted(sum(len(line.jobs) for line in left), 'run')})"
         console.print(f"... {more}; {ALL_JOBS} prints every run", highlight=False)
