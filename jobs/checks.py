@@ -128,12 +128,15 @@ def _refuse_several_kinds(setting: Setting, key: str, kinds: dict[Place, list[Ki
         return
     if len(typed) == 1 and any(asked <= kind for kind in different):
         advice = _as_fields(setting)
-    else:  # those that have it, else pretrainings, unless classify is asked for too; rather not the baseline
-        place = min(
-            kinds, key=lambda p: (not asked <= {*kinds[p][0]}, ("classify" in kinds[p][0]) != ("classify" in asked), p[0] == spec.baseline)
-        )
+    else:
+        place = min(kinds, key=lambda place: (*_unlikely(kinds[place][0], asked), place[0] == spec.baseline))
         advice = f"say in which, for example {shlex.quote(_in_place_of(kinds[place][0], typed, _named(spec, place)))}"
     raise ConfigError(f"it would be on in stages of several kinds ({_shown(kinds, spec)}); {advice}", key, CLI)
+
+
+def _unlikely(kind: Kind, asked: set[str]) -> tuple[bool, bool]:
+    """How little a Run looks like the one that is meant: it has not the objectives, or classifies where the other does not."""
+    return not asked <= {*kind}, ("classify" in kind) != ("classify" in asked)
 
 
 def _as_fields(setting: Setting) -> str:

@@ -78,16 +78,21 @@ def jobs(
         what = [line.label, line.objectives, "" if all_jobs else str(len(line.jobs)), _each(map(_length, line.jobs))]
         sums = _sums(known, site, len(units)) if site is not None else [""] * 3
         table.add_row(*what, _each(map(starts_from, line.jobs)), *sums, line.state if begun else "")
-    first, last = ("starts from", "kWh", GMACS, "images", "kg CO2e", "GPU-hours"), ("objectives", "epochs")
-    print_table(table, console, drop=(*last, *first) if all_jobs else (*first, *last))  # the fields of each run follow anyway
+    costly, plain = ("starts from", "kWh", GMACS, "images", "kg CO2e", "GPU-hours"), ("objectives", "epochs")
+    print_table(table, console, drop=(*plain, *costly) if all_jobs else (*costly, *plain))
     if left := of_all[len(shown) :]:
         more = f"{counted(len(left), 'more line')} ({counted(sum(len(line.jobs) for line in left), 'run')})"
         console.print(f"... {more}; {ALL_JOBS} prints every run", highlight=False)
-    not_run: dict[str, list[str]] = {}
+    _not_run(spec, console)
+
+
+def _not_run(spec: Spec, console: Console) -> None:
+    """The arms that have no Runs, and why: a line for each reason."""
+    arms_of: dict[str, list[str]] = {}
     for name, arm in spec.arms.items():
         if not arm.stages:
-            not_run.setdefault(arm.not_runnable or "numbers that the paper quotes", []).append(name)
-    for reason, names in not_run.items():
+            arms_of.setdefault(arm.not_runnable or "numbers that the paper quotes", []).append(name)
+    for reason, names in arms_of.items():
         console.print(f"not run: {', '.join(names)} ({reason})", highlight=False)
 
 

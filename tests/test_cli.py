@@ -124,7 +124,7 @@ def test_a_python_without_the_packages_says_what_to_type(script, tmp_path) -> No
     again = f".venv/bin/python jobs/{script}.py 'a b.yaml'\n"
     begins = f"error: this Python ({sys.executable}) has no codecarbon, numpy, omegaconf, PIL, psutil, rich, submitit, yaml; "
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr == f"{begins}make vitssl's environment: {make}{again}"
+    assert ended.stderr == f"{begins}activate vitssl's environment, or make it: {make}{again}"
     (copy / ".venv" / "bin").mkdir(parents=True)
     (copy / ".venv" / "bin" / "python").touch()
     ended = start(*words, cwd=copy, PYTHONPATH="")
@@ -144,7 +144,7 @@ def test_all_that_the_scripts_import_is_asked_for() -> None:
 
 def test_a_python_without_the_packages_says_so_in_one_line() -> None:
     bare = subprocess.run([sys.executable, "-S", "-m", "vitssl"], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert bare.returncode == 2 and re.fullmatch(r"error: this Python \(.*\) has no \w+; make vitssl's environment: .*\n", bare.stderr)
+    assert bare.returncode == 2 and re.fullmatch(r"error: this Python \(.*\) has no \w+; activate vitssl's environment, .*\n", bare.stderr)
 
 
 def test_what_trains_a_run_names_the_command_for_sweeps(capsys) -> None:

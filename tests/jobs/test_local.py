@@ -205,12 +205,15 @@ def test_a_country_without_a_figure_is_refused_before_anything_runs(local, capsy
 
 def test_impossible_sites_are_refused(local, capsys) -> None:
     assert local("site.gpu_power_w=-4") == 2
-    assert capsys.readouterr().err == "error: command line: site.gpu_power_w: -4 is negative\n"
-    for words, message in (("site.gpu_tflops=0", "site.gpu_tflops: 0 is not a speed"), ("site.env=[1]", "site.env: [1] is not a mapping")):
+    assert capsys.readouterr().err == "error: command line: site.gpu_power_w: -4 is not from 5 to 100000 W\n"
+    for words, message in (
+        ("site.gpu_tflops=0", "site.gpu_tflops: 0 is not from 0.001 to 1e+06"),
+        ("site.env=[1]", "site.env: [1] is not a mapping"),
+    ):
         assert local(words) == 2
         assert capsys.readouterr().err.startswith(f"error: command line: {message}")
     assert local("site.price_per_gpu_hour=nan") == 2
-    assert capsys.readouterr().err == "error: command line: site.price_per_gpu_hour: nan is not a finite number\n"
+    assert capsys.readouterr().err == "error: command line: site.price_per_gpu_hour: nan is not from 0 to 1e+06 per GPU-hour\n"
 
 
 def test_what_shards_hold_is_said(local, capfd) -> None:
