@@ -203,7 +203,8 @@ def _dry_run(
         if launch.executor == "slurm":
             launcher.show_scripts(linked, launch, console)
     else:
-        line = f"Costs are of all runs of a line. {show.ALL_JOBS} prints every run, with its fields and sbatch scripts"
+        scripts = " and sbatch scripts" if launch.executor == "slurm" else ""
+        line = f"Costs are of all runs of a line. {show.ALL_JOBS} prints every run, with its fields{scripts}"
         console.print(line, soft_wrap=True, highlight=False)
     predict.check_budget(spec, linked, predictions, launch.site)
     if launch.executor == "slurm" and cluster.answers():
