@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 
-from vitssl.report import pareto, spreadsheet, tables
+from vitssl.report import spreadsheet, tables
 from vitssl.report.across import dominating, sentence
 from vitssl.report.advice import taken
 from vitssl.report.collect import collect
@@ -36,15 +36,6 @@ def test_what_is_better_and_costs_more_is_not_taken_for_you(sweep):
         and "; training takes 1.98x to 2.65x the multiply-adds of patch_size 2." in sentence(grid)
     )
     assert len(taken(grid)) == 2
-
-
-def test_the_front_of_panels_of_one_set_is_one(sweep):
-    """At patch_size 4 scratch is better for the same cost: at 2 no arm of it is on the front."""
-    grid = lay_out(collect(sweep(TOP1, PATCHES, columns="backbone.patch_size")))
-    caption, figure = pareto.against(grid, "accuracy_vs_macs")
-    fronts = [[y for line in axis.lines if line.get_label() == "Pareto front" for y in line.get_ydata()] for axis in figure.axes]
-    assert fronts[1] == [81.0] and fronts[0] == [80 + 1 / 3] * 0 and "Pareto front of all panels" in caption
-    assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
 
 
 def test_of_two_seeds_nothing_is_said_to_be_chance(sweep):

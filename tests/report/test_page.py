@@ -11,10 +11,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from matplotlib.figure import Figure
 
 from vitssl import report
-from vitssl.report import evaluations, label_placement, plots
+from vitssl.report import evaluations, plots
 from vitssl.report.collect import collect
 from vitssl.report.grid import lay_out
 from vitssl.report.page import compared
@@ -112,18 +111,12 @@ def test_a_numeric_row_axis_becomes_a_line_in_every_column(sweep):
     assert lines == [[[10, 10], [20, 20]], [[10, 15], [20, 25]]]
 
 
-@pytest.mark.parametrize("values", [[1, 2, 3], [2, 4], [0.25, 0.5, 0.75]])
-def test_an_axis_has_a_tick_at_each_of_few_values(sweep, values):
-    """And none between, where nothing was run."""
-    laid_out = lay_out(collect(sweep({"ssat": 80.0}, {"epochs": values, "seed": [0]}, columns="epochs")))
-    assert list(plots.draw(laid_out)["accuracy_by_axis"][1].axes[0].get_xticks()) == values
-
-
 def test_an_axis_of_many_whole_numbers_has_whole_ticks(sweep):
     values = [1, 2, *range(3, 40, 3)]
     laid_out = lay_out(collect(sweep({"ssat": 80.0}, {"epochs": [*values, 19], "seed": [0]}, columns="epochs")))
-    ticks = plots.draw(laid_out)["accuracy_by_axis"][1].axes[0].get_xticks()
-    assert all(tick == int(tick) for tick in ticks)
+    axis = plots.draw(laid_out)["accuracy_by_axis"][1].axes[0]
+    low, high = axis.get_xlim()
+    assert all(tick == int(tick) for tick in axis.get_xticks() if low <= tick <= high)
 
 
 def test_panels_of_one_curve_have_the_same_limits_where_all_columns_are_of_one_set(sweep):
@@ -177,16 +170,11 @@ def share_pretraining(folder: Path) -> None:
     (folder / "sweep.json").write_text(json.dumps(facts))
 
 
-def test_what_columns_share_is_drawn_and_listed_once(sweep):
+def test_what_columns_share_is_listed_once(sweep):
     scores = {"done": {"val": {"top1": 50.0, "macro_f1": 40.0}}}
     make = {("sslft", column, seed): scores for column in "xy" for seed in (0, 1)}
     folder = sweep({"scratch": 80.0, "sslft": 70.0}, {"data": ["x", "y"], "seed": [0, 1]}, make=make)
     share_pretraining(folder)
-    caption, figure = plots.draw(lay_out(collect(folder)))["learning_curves"]
-    drawn = [(axis.get_title(), axis.get_ylabel()) for axis in figure.axes]
-    each = ["test top-1, %", "training loss: classify"]
-    assert drawn == [*(("x", name) for name in each), *(("y", name) for name in each), ("all columns", "training loss: mae")]
-    assert "What all columns share is drawn once." in caption and figure.get_figwidth() > figure.get_figheight()
     table = evaluations.table(lay_out(collect(folder)))
     pretrainings = [[entry.text for entry in row[:3]] for row in table.rows if row[2].text == "pretrain"]
     assert pretrainings == [["sslft", "all", "pretrain"]]
@@ -233,19 +221,6 @@ def test_energy_is_drawn_for_every_column(sweep, emissions_record):
     first = {("GPU", 0): 0.2, ("CPU", 0): 0.04, ("RAM", 0): 0.01, ("GPU", 1): 0.4, ("CPU", 1): 0.08, ("RAM", 1): 0.02}
     assert drawn[0] == pytest.approx(first)
     assert drawn[1] == pytest.approx({("GPU", 0): 12.0, ("CPU", 0): 2.4, ("RAM", 0): 0.6})
-
-
-@pytest.mark.parametrize("step", [0.02, 0.2])
-def test_labels_keep_clear_of_each_other_or_there_are_none(step: float):
-    figure = Figure(figsize=(4, 3), layout="constrained")
-    axis = figure.subplots()
-    axis.plot([0.0, 1.0], [0.0, 1.0], "o")
-    points = [label_placement.Point(0.1 + step * i, 0.1 + step * i, 0.01, 0.01, f"arm number {i}", "black") for i in range(5)]
-    assert label_placement.place_all(figure, [(axis, points, [(0.1, 0.1), (0.6, 0.6)])]) == (step == 0.2)
-    figure.canvas.draw()
-    boxes = [text.get_window_extent() for text in axis.texts]
-    assert len(boxes) == (5 if step == 0.2 else 0)
-    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
 
 
 def test_summary_is_for_the_terminal(table_3):

@@ -98,7 +98,7 @@ def test_the_front_is_joined_and_marked(sweep, emissions_record):
     cost = [3 * 1000 * 64 * gmacs for gmacs in forward]
     assert rings.get_xdata().tolist() == pytest.approx([gmacs / 1e3 for gmacs in cost])
     assert rings.get_ydata().tolist() == [70.0, 80.0, 82.0]
-    assert axis.get_xlabel() == "TMACs of training" and {text.get_text() for text in axis.texts} == {"Scratch", "SSL+FT", "SSAT"}
+    assert axis.get_xlabel() == "TMACs of training" and set(colours_by_label(figure)) >= {"Scratch", "SSL+FT", "SSAT"}
 
 
 def test_measured_costs_that_may_not_be_believed_have_no_front(sweep, emissions_record):
@@ -224,12 +224,3 @@ def test_curves_are_over_images_where_an_epoch_is_of_more_of_them_in_one_arm(swe
     batch = grid.rows[0].cells[0].last.run["optim"]["batch_size"]
     drawn = [list(line.get_xdata()) for axis in made[1].axes for line in axis.lines if len(line.get_xdata()) == len(steps["ssat"])]
     assert [step * batch / 1000 for step in steps["ssat"]] in drawn
-
-
-def test_losses_over_a_batchs_other_images_are_not_compared_between_sizes(sweep):
-    words = "SimCLR's losses do not compare between batches of different sizes."
-    for name, sizes, told in (("equal", (64, 64), False), ("unequal", (64, 128), True)):
-        layers = [{"objectives.mae": {}, "objectives.simclr": {}, "data.views.second": {}, "optim.batch_size": size} for size in sizes]
-        stages = {"sslft": [("pretrain", layers[0])], "ssat": [("train", layers[1])]}
-        folder = sweep({"sslft": 80.0, "ssat": 82.0}, {"seed": [0]}, columns=None, stages=stages, name=name)
-        assert (words in curves.over_epochs(lay_out(collect(folder)))[0]) is told

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitssl.report.costs import macs
+from vitssl.report.costs import EQUAL, macs
 from vitssl.report.grid import Grid
 from vitssl.report.rows import Row, finished
 from vitssl.report.stats import ENOUGH, LEAST, Difference
@@ -13,7 +13,6 @@ from vitssl.report.unfinished import unlearned
 from vitssl.words import listed
 
 MOST_COLUMNS, MOST_ROWS = 3, 4  # of which a sentence gives all differences
-EQUAL = 1.005  # times the multiply-adds: what costs no more
 
 
 def sentence(grid: Grid) -> str:

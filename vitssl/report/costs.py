@@ -16,6 +16,7 @@ from vitssl.report.stats import std
 from vitssl.words import counted, listed
 
 ALIKE = 1.3  # hours of equal runs that differ by a larger factor say more about the machine than about the method
+EQUAL = 1.005  # times the multiply-adds: what costs no more, but for whole epochs
 UNEQUAL = 1.1  # times the lowest multiply-adds: what is not of equal cost
 WORKED = 0.7  # the least share of its time that a CPU works on a training that nothing disturbs
 LEFT = 0.8  # the least share of the cores for its threads that other work may leave to a training on CPUs

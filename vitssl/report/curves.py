@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
+from itertools import product
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from vitssl.config.evals import metric_of
@@ -17,10 +15,10 @@ from vitssl.report.collect import Cell, RunFolder
 from vitssl.report.grid import Grid
 from vitssl.report.rows import Row
 from vitssl.report.schedule import planned
-from vitssl.report.style import Plot, look
+from vitssl.report.style import Plot, add_legend, look, panels
 from vitssl.report.units import scale
 
-MOST_COLUMNS, WIDTH_IN = 3, 13.2  # columns of the sweep in one figure; as wide as a page
+MOST_COLUMNS = 3  # of the sweep in one figure
 Curve = tuple[str, str, str]  # where metrics.jsonl holds its values: the kind of event, a mapping in it, a key of that
 Places = Callable[[RunFolder], dict[int, float]]  # where each of a run's steps is on the horizontal axis
 
@@ -85,80 +83,30 @@ def _draw(grid: Grid, label: str, places: Places, whole: Callable[[RunFolder], f
     if not curves:
         return None
     rows = [row for row in grid.rows if any(run.events for column in columns for run in _runs(row, column))]
-    shared = [name for name, curve in curves.items() if len({_having(rows, column, curve) for column in columns}) == 1 and columns[1:]]
-    panels = [(column, name) for column in columns for name in curves if name not in shared] + [(columns[0], name) for name in shared]
-    figure, axes = _figure(len(panels), len(curves) - len(shared))
-    for axis, (column, name) in zip(axes, panels, strict=False):
+    figure, axes = panels(len(columns) * len(curves), 3.0)
+    first: dict[Any, Axes] = {}
+    for axis, (column, name) in zip(axes, product(columns, curves), strict=True):
+        _share(axis, first, column, name if grid.of_one_set else axis)
         for row in rows:
-            style = look(grid, row)
-            _draw_stages(axis, row.columns.get(column, []), curves[name], places, whole, style["color"], style["alpha"])
-        axis.set(title="all columns" if name in shared else grid.name(column), xlabel=label, ylabel=name)
-    _line_up(axes[: len(panels)], [column for column, _ in panels])
-    if grid.of_one_set:
-        _level(axes[: len(panels)], [name for _, name in panels])
-    if whole is _epochs_in_all:
-        for axis in axes[: len(panels)]:
+            _draw_stages(axis, row.columns.get(column, []), curves[name], places, whole, look(grid, row))
+        axis.margins(x=0.02)
+        axis.set(title=grid.name(column), xlabel=label, ylabel=name)
+        if whole is _epochs_in_all:
             axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _legend(figure, grid, rows)
+    add_legend(figure, grid, rows, "-")
     left_out = f" Only the first {len(columns)} columns." if len(columns) < len(grid.columns) else ""
-    left_out += " What all columns share is drawn once." if shared else ""
     return (
         "Learning curves, mean over seeds with ± one standard deviation: test accuracy, and each objective's training loss before its "
-        f"weight is applied. Earlier stages of a chain are dashed; a dot is a single evaluation.{words}{_batches(grid)}{left_out}"
+        f"weight is applied. Earlier stages of a chain are dashed; a dot is a single evaluation.{words}{left_out}"
     ), figure
 
 
-def _batches(grid: Grid) -> str:
-    """That a loss over a batch's other images is a larger one in a larger batch."""
-    runs = [run for row in grid.rows for cell in row.cells for _, run in cell.stages if run.run]
-    sizes = {run.run["optim"]["batch_size"] for run in runs if run.run["objectives"].get("simclr") is not None}
-    return " SimCLR's losses do not compare between batches of different sizes." if len(sizes) > 1 else ""
-
-
-def _having(rows: list[Row], column: Any, curve: Curve) -> frozenset[Path]:
-    """The runs of a column that have values of a curve."""
-    kind, mapping, key = curve
-    runs = [run for row in rows for run in _runs(row, column)]
-    return frozenset(run.path for run in runs if any(key in (event.get(mapping) or {}) for event in run.of(kind)))
-
-
-def _figure(count: int, each: int) -> tuple[Figure, list[Axes]]:
-    """A figure of ``count`` panels as wide as a page, the ``each`` of a column side by side where they fit."""
-    most = {1: 4, 2: 4, 4: 4}.get(each, 3)
-    across = min(count, most)
-    figure = Figure(figsize=(min(WIDTH_IN / most, 4.4) * across, 3.0 * -(-count // across) + 0.3), layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.09, h_pad=0.07)
-    axes = list(figure.subplots(-(-count // across), across, squeeze=False).flat)
-    for spare in axes[count:]:
-        spare.remove()
-    return figure, axes[:count]
-
-
-def _line_up(axes: list[Axes], columns: list[Any]) -> None:
-    """The same horizontal limits for all panels of a column, as tight as what is drawn: a pretraining has a loss and no accuracy."""
-    for column in dict.fromkeys(columns):
-        mine = [axis for axis, of in zip(axes, columns, strict=True) if of == column]
-        drawn = [x for axis in mine for line in axis.lines for x in line.get_xdata()]
-        if drawn:
-            margin = 0.02 * (max(drawn) - min(drawn)) or 0.5
-            for axis in mine:
-                axis.set_xlim(min(drawn) - margin, max(drawn) + margin)
-
-
-def _level(axes: list[Axes], names: list[str]) -> None:
-    """The same vertical limits for all panels of a curve, whose columns are of the same images."""
-    for name in dict.fromkeys(names):
-        mine = [axis for axis, of in zip(axes, names, strict=True) if of == name]
-        low, high = zip(*(axis.get_ylim() for axis in mine), strict=True)
-        for axis in mine:
-            axis.set_ylim(min(low), max(high))
-
-
-def _legend(figure: Figure, grid: Grid, rows: list[Row]) -> None:
-    looks = [look(grid, row) for row in rows]
-    handles = [Line2D([], [], color=s["color"], alpha=s["alpha"], label=grid.label(row)) for s, row in zip(looks, rows, strict=True)]
-    across = max(1, min(len(handles), int(figure.get_figwidth() * 13 / (max(len(grid.label(row)) for row in rows) + 6))))
-    figure.legend(handles=handles, loc="outside lower left", ncols=across, fontsize=8)
+def _share(axis: Axes, first: dict[Any, Axes], column: Any, name: Any) -> None:
+    """Give all panels of a column the same horizontal limits, and all of a name the same vertical ones."""
+    if (before := first.setdefault(("column", column), axis)) is not axis:
+        axis.sharex(before)
+    if (before := first.setdefault(("name", name), axis)) is not axis:
+        axis.sharey(before)
 
 
 def _runs(row: Row, column: Any) -> list[RunFolder]:
@@ -180,11 +128,11 @@ def _title(metric: str) -> str:
 
 
 def _draw_stages(
-    axis: Axes, cells: list[Cell], curve: Curve, places: Places, whole: Callable[[RunFolder], float], colour: str, alpha: float
+    axis: Axes, cells: list[Cell], curve: Curve, places: Places, whole: Callable[[RunFolder], float], style: dict[str, Any]
 ) -> None:
-    for i in range(max((len(c.stages) for c in cells), default=0)):
+    for i in range(len(cells[0].stages) if cells else 0):
         dashes = "--" if i < len(cells[0].stages) - 1 else "-"
-        _band(axis, [_points(cell, i, curve, places, whole) for cell in cells], colour, alpha, dashes)
+        _band(axis, [_points(cell, i, curve, places, whole) for cell in cells], style["color"], style["alpha"], dashes)
 
 
 def _points(cell: Cell, stage: int, curve: Curve, places: Places, whole: Callable[[RunFolder], float]) -> tuple[list[float], list[float]]:

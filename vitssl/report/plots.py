@@ -10,15 +10,15 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from vitssl.report import curves, pareto
 from vitssl.report.energy_sources import tracked
 from vitssl.report.evaluations import confusion_plot
 from vitssl.report.grid import Grid
-from vitssl.report.panels import log_if_wide, panels
 from vitssl.report.rows import cost_per_model
 from vitssl.report.stats import std
-from vitssl.report.style import INK, PAPER, STYLE, Plot, look
+from vitssl.report.style import INK, PAPER, STYLE, Plot, is_wide, log_x, look, panels
 from vitssl.report.table import number
 from vitssl.report.tables import not_compared
 from vitssl.report.units import scale
@@ -58,17 +58,25 @@ def _by_axis(grid: Grid) -> Plot | None:
             return None
         drawn = {grid.name(column): _row_lines(grid, name, column) for column in grid.columns}
     figure, axes = panels(len(drawn))
-    for axis, (title, lines) in zip(axes, drawn.items(), strict=False):
+    for axis, (title, lines) in zip(axes, drawn.items(), strict=True):
         for label, (points, style) in lines.items():
             _line(axis, label, points, style)
         axis.set(title=title, xlabel=grid.short(name), ylabel=grid.measured.title)
         axis.legend(fontsize=8)
-        log_if_wide(axis, grid.sweep.facts["axes"][name], name)
+        _scale_x(axis, grid.sweep.facts["axes"][name], name)
     return f"{grid.measured.title} over {grid.short(name)}: mean ± one standard deviation over seeds.", figure
 
 
 def _numeric(values: list[Any]) -> bool:
     return len(set(values)) > 1 and all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
+
+
+def _scale_x(axis: Axes, values: list[Any], name: str) -> None:
+    """Logarithmic for values that span much, and for learning rates, which are compared as ratios; whole ticks for whole numbers."""
+    if is_wide(values) or (min(values) > 0 and name.rsplit(".", 1)[-1].endswith("lr")):
+        log_x(axis, values)
+    elif all(isinstance(value, int) for value in values):
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _row_lines(grid: Grid, axis: str, column: Any) -> dict[str, Line]:
@@ -103,16 +111,15 @@ def _energy(grid: Grid) -> Plot | None:
     shown = sorted({row for _, row in costs})
     unit, factor = scale("kWh", max(cost["energy_kwh"] for cost in costs.values()))
     figure, axes = panels(len(columns), 1.1 + 0.38 * len(shown), share_y=True)
-    for axis, column in zip(axes, columns, strict=False):
+    for axis, column in zip(axes, columns, strict=True):
+        if grid.of_one_set and axis is not axes[0]:
+            axis.sharex(axes[0])
         for place, row in enumerate(shown):
             if (column, row) in costs:
                 _bar(axis, place, costs[column, row], look(grid, grid.rows[row])["color"], factor)
         axis.set(title=grid.name(column), xlabel=f"{unit} per model")
         axis.grid(visible=False)
         axis.margins(x=0.15)
-    if grid.of_one_set:
-        for axis in axes[: len(columns)]:
-            axis.set_xlim(0, max(other.get_xlim()[1] for other in axes[: len(columns)]))
     axes[0].set_yticks(range(len(shown)), [grid.label(grid.rows[row]) for row in shown])
     axes[0].set_ylim(len(shown) - 0.5, -0.5)  # the first arm on top
     there = [part for part in COMPONENTS if any(cost[part] for cost in costs.values())]

@@ -7,8 +7,12 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from vitssl.report.grid import Grid
 from vitssl.report.rows import Row
@@ -36,6 +40,10 @@ STYLE = {
     "xtick.labelcolor": INK, "ytick.labelcolor": INK, "figure.facecolor": PAPER,
     "legend.frameon": False, "figure.dpi": 150, "text.parse_math": False,  # names of arms and classes may have a $
 }  # fmt: skip
+WIDTHS_IN = {1: 4.25, 2: 6.6, 3: 13.2, 4: 13.2}  # by panels side by side
+LINE_IN = 0.19  # height of a legend's line
+WIDE = 20  # from this ratio of the largest value to the smallest on, an axis is logarithmic
+DECADES = 300  # up to this ratio a logarithmic axis has ticks at 2 and 5 too
 Plot = tuple[str, Figure]  # its caption, and the figure
 
 
@@ -49,6 +57,39 @@ def look(grid: Grid, row: Row) -> dict[str, Any]:
     i, among = (grid.rows.index(row), 0) if grid.alone else (arms.index(row.arm.name) if row.arm.name in arms else 0, mine.index(row))
     faint = FADED ** (among / (len(mine) - 1)) if among else 1.0
     return {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[(i + i // len(COLOURS) + among) % len(MARKERS)], "alpha": faint}
+
+
+def panels(count: int, height_in: float = 3.2, share_y: bool = False) -> tuple[Figure, np.ndarray]:
+    """A figure of ``count`` panels, at most four side by side, and their axes."""
+    across = count if count <= 4 else min((4, 3), key=lambda n: -count % n)  # with the fewest gaps in the last row
+    down = -(-count // across)
+    figure = Figure(figsize=(WIDTHS_IN[across], height_in * down), layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False, sharey=share_y).reshape(-1)
+    for spare in axes[count:]:
+        spare.remove()
+    return figure, axes[:count]
+
+
+def add_legend(figure: Figure, grid: Grid, rows: list[Row], line: str = "") -> None:
+    """Name rows below a figure, whose panels keep their height; ``line``: "" for markers alone."""
+    handles = [Line2D([], [], linestyle=line, markersize=6, label=grid.label(row), **look(grid, row)) for row in rows]
+    longest = max(len(grid.label(row)) for row in rows)
+    across = max(1, min(len(rows), int(figure.get_figwidth() * 13 / (longest + 6))))  # 13 letters an inch
+    figure.set_figheight(figure.get_figheight() + LINE_IN * -(-len(rows) // across))
+    figure.legend(handles=handles, loc="outside lower left", ncols=across, fontsize=8)
+
+
+def is_wide(values: list[float]) -> bool:
+    """Do positive values span so much that only a logarithmic axis tells the small ones apart?"""
+    return min(values) > 0 and max(values) / min(values) >= WIDE
+
+
+def log_x(axis: Axes, values: list[float]) -> None:
+    """A logarithmic horizontal axis with plain figures: the usual powers of ten are formulas, which STYLE leaves unread."""
+    axis.set_xscale("log")
+    axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if max(values) < DECADES * min(values) else (1,)))
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.xaxis.set_minor_formatter(NullFormatter())
 
 
 def save(figure: Figure, path: Path) -> str:
