@@ -9,7 +9,7 @@ from vitssl import report
 from vitssl.files import read_json, write_json
 from vitssl.report import card, evaluations, main_table
 from vitssl.report.collect import collect
-from vitssl.report.findings import sentences
+from vitssl.report.findings import findings, sentences
 from vitssl.report.grid import lay_out
 
 
@@ -145,7 +145,7 @@ def test_every_part_of_a_report_follows_a_metric_of_which_lower_is_better(calibr
     write_json(calibrated / "sweep.json", read_json(calibrated / "sweep.json") | {"metric": "test/loss", "baseline": "ssat"})
     grid = lay_out(collect(calibrated))
     first = "The best arm by NLL is scratch: 0.50 ± 0.00 (3 seeds)"
-    assert sentences(grid)[1].startswith(f"{first}, \N{MINUS SIGN}0.50 against ssat")
+    assert sentences(findings(grid))[0].startswith(f"{first}, \N{MINUS SIGN}0.50 [\N{MINUS SIGN}0.62, \N{MINUS SIGN}0.38] against ssat")
     assert "their number in brackets. ↓: lower is better." in main_table.table(grid).caption
     page = report.write(calibrated).read_text()
     assert "NLL ↓ on the 10,000 test images of cifar10 after the last epoch" in page and "NLL ↓ against" in page

@@ -13,17 +13,18 @@ import pytest
 from jobs import overrides
 from jobs import sweep as sweep_file
 from jobs.graph import cells
-from tests.report.conftest import STAGES
+from tests.report.conftest import data_facts
 from tests.shipped import SWEEPS
+from vitssl import report
 from vitssl.config import Run, merge
 from vitssl.config.methods import METHODS
 from vitssl.report import main_table, plots, schedule
 from vitssl.report.advice import next_steps
 from vitssl.report.collect import Cell, RunFolder, Sweep, collect
-from vitssl.report.findings import further, headlines, leads, sentences
+from vitssl.report.findings import findings, further, headlines, progress, sentences
 from vitssl.report.grid import lay_out
 from vitssl.report.hyperparameters import fields_between_arms, is_setting, sets_hyperparameters
-from vitssl.report.schedule import sentence, training_macs
+from vitssl.report.schedule import images_learned, images_seen, training_macs
 from vitssl.report.statement import statement
 
 THREE = {"scratch": 80.0, "sslft": 81.0, "ssat": lambda at: 82.0 + at["seed"]}
@@ -59,49 +60,25 @@ def rewrite(run: Path, change: dict) -> None:
 # ------------------------------------------------------------------------------------------------------------ headlines
 
 
-def test_a_report_begins_with_the_best_arm_and_no_more_than_five_sentences(sweep, table_3):
-    first = headlines(lay_out(collect(three(sweep))))
-    assert first[0].endswith("; the best mean is that of SSAT: 82.50 ± 0.71 %, +2.50 points against Scratch.")
-    assert first[0].startswith("2 seeds are too few to tell ") and 3 <= len(first) <= 5
-    assert first[-1].startswith("The whole sweep, each run counted once, took")
-    assert not any("runs are done" in line for line in first)
-    assert set(first) <= set(sentences(lay_out(collect(table_3(name="x"))))) | set(first)
+def test_a_report_begins_with_the_best_arm_and_no_more_than_five_subjects(sweep, table_3):
+    grid = lay_out(collect(three(sweep)))
+    first = headlines(grid)
+    assert list(first) == ["Comparison", "What would decide", "Cost", "Images seen", "In all"] and further(grid) == {}
+    assert first["Comparison"][0].startswith("2 seeds are too few to tell ")
+    assert first["Comparison"][0].endswith("; the best mean is that of SSAT: 82.50 ± 0.71 %, +2.50 against Scratch.")
+    assert first["In all"][0].startswith("The whole sweep, each run counted once, took")
     grid = lay_out(collect(table_3()))
-    assert len({leads(grid)[line] for line in headlines(grid)}) == 5
-
-
-def test_of_more_than_five_sentences_two_at_least_are_further_ones(sweep):
-    """Best, what to take, what to type, costs, epochs, and the total, the paper."""
-    top1 = {"scratch": lambda at: 80.0 + at["seed"], "ssat": lambda at: 82.0 + at["seed"]}
-    grid = lay_out(collect(sweep(top1, {"seed": [0, 1, 2]}, columns=None)))
-    first, rest = headlines(grid), further(grid)
-    assert (len(first), len(rest)) == (4, 2) and [*first, *rest] == sentences(grid)[1:]  # but for how far it got
-    arms = [{"name": "scratch", "published": 81.0}, {"name": "ssat", "published": 81.0}]
-    more = lay_out(collect(sweep(top1, {"seed": [0, 1, 2]}, columns=None, arms=arms, name="more")))
-    assert (len(headlines(more)), len(further(more))) == (5, 2)
+    assert len(headlines(grid)) == 5 and list(further(grid)) == ["Images seen", "In all"]
 
 
 def test_of_many_columns_leads_are_counted(sweep):
+    """Of one seed no arm leads."""
     axes = {"data": ["a", "b", "c"], "seed": [0, 1]}
-    first = headlines(lay_out(collect(sweep({"scratch": lambda at: 80.0 + 3 * (at["data"] == "b"), "ssat": 82.0}, axes))))
-    assert first[0] == "Of 3 columns, the best mean top-1 is that of ssat in 2 (a, c), of scratch in 1 (b)."
-    all_lead = headlines(lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.0}, axes, name="other"))))
-    assert all_lead[0] == "ssat has the best mean top-1 in all 3 columns."
-
-
-def test_columns_without_a_leader_are_not_counted_as_led(sweep):
-    """Of one seed no arm leads; of equal means each does."""
-    axes = {"data": ["a", "b", "c"], "seed": [0, 1]}
-
-    def first(name: str, waiting: str = "", **scores) -> str:
-        make = {("scratch", data, 1): {"status": "waiting"} for data in waiting}
-        return headlines(lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.0} | scores, axes, name=name, make=make))))[0]
-
-    assert first("one", "bc") == "ssat has the best mean top-1 in 1 of 3 columns; in the others no arm is named the best."
-    assert first("two", "b") == "ssat has the best mean top-1 in 2 of 3 columns; in the other no arm is named the best."
-    equal = first("equal", "b", ssat=lambda at: 80.0 + 2 * (at["data"] == "c"))
-    led = "Of 3 columns, the best mean top-1 is that of ssat in 2 (a, c), of scratch in 1 (a)"
-    assert equal == f"{led}; where means are equal, each arm counts; in the other no arm is named the best."
+    folder = sweep({"scratch": lambda at: 80.0 + 3 * (at["data"] == "b"), "ssat": 82.0}, axes)
+    assert headlines(lay_out(collect(folder)))["Comparison"] == ["Best mean top-1: ssat in a and c; scratch in b."]
+    make = {("scratch", "b", 1): {"status": "waiting"}}
+    folder = sweep({"scratch": 80.0, "ssat": 82.0}, axes, name="one", make=make)
+    assert headlines(lay_out(collect(folder)))["Comparison"] == ["Best mean top-1: ssat in a and c."]
 
 
 def test_leads_are_counted_at_equal_epochs_and_at_equal_cost(sweep):
@@ -110,49 +87,32 @@ def test_leads_are_counted_at_equal_epochs_and_at_equal_cost(sweep):
     axes = {"data": ["a", "b", "c"], "cost": ["equal epochs", "equal MACs"], "seed": [0, 1]}
     folder = sweep({"scratch": lambda at: 80.0 + 5 * (at["cost"] == "equal MACs"), "ssat": 82.0}, axes, equal=equal)
     grid = lay_out(collect(folder))
-    leads = [
-        "At equal epochs, ssat has the best mean top-1 in all 3 columns.",
-        "At equal MACs, scratch has the best mean top-1 in all 3 columns.",
-    ]
-    assert headlines(grid)[:2] == leads
+    leads = ["At equal epochs: Best mean top-1: ssat in a, b and c.", "At equal MACs: Best mean top-1: scratch in a, b and c."]
+    assert headlines(grid)["Comparison"] == leads
 
 
 def test_where_nothing_is_found_yet_it_says_how_far_the_sweep_got(sweep):
-    make = {("scratch", 0): {"status": "waiting"}}
-    assert headlines(lay_out(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, make=make)))) == [
-        "0 of 1 run is done; 1 waiting."
-    ]
-
-
-def test_of_a_single_arm_it_says_what_it_has(sweep):
-    first, *_ = headlines(lay_out(collect(sweep({"scratch": lambda at: 80.0 + at["seed"]}, {"seed": [0, 1, 2]}, columns=None))))
-    assert first == "scratch has 81.00 ± 1.00 % top-1 (3 seeds), and no other arm to be compared with."
-
-
-def test_of_the_only_arm_that_has_finished_it_says_what_it_has(sweep):
-    folder = sweep({"scratch": lambda at: 80.0 + at["seed"], "ssat": 82.0}, {"seed": [0, 1, 2]}, columns=None)
-    for seed in range(3):
-        (folder / f"ssat-train-{seed}" / "done.json").unlink()
-    first = headlines(lay_out(collect(folder)))[0]
-    assert first == "scratch has 81.00 ± 1.00 % top-1 (3 seeds), and no other row of the table was run to its end."
+    folder = sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, make={("scratch", 0): {"status": "waiting"}})
+    grid = lay_out(collect(folder))
+    assert headlines(grid) == {} and progress(grid.sweep) == "0 of 1 run are done; 1 waiting."
 
 
 def test_seeds_that_share_a_draw_of_labels_are_said_to(sweep):
     folder = three(sweep)
     grid = lay_out(collect(folder))
-    assert not any("draw" in line for line in sentences(grid))
+    assert not any("draw" in line for line in sentences(findings(grid)))
     subset = {"fraction": None, "per_class": 3, "balanced": True, "seed": 0, "redraw": False}
     everything = subset | {"fraction": 1.0, "per_class": None}
     for run in folder.glob("*/run.yaml"):
         rewrite(run.parent, {"data": {"labels": everything}})
-    assert not any("draw" in line for line in sentences(lay_out(collect(folder))))
+    assert not any("draw" in line for line in sentences(findings(lay_out(collect(folder)))))
     for run in folder.glob("*/run.yaml"):
         rewrite(run.parent, {"data": {"labels": subset}})
-    told = "Both seeds train on one draw of labels (data.labels.seed), which the intervals do not cover; "
-    assert any(line.startswith(told) for line in sentences(lay_out(collect(folder))))
+    told = "All seeds train on one draw of labels (data.labels.seed), which the intervals do not cover; "
+    assert any(line.startswith(told) for line in sentences(findings(lay_out(collect(folder)))))
     for run in folder.glob("*/run.yaml"):
         rewrite(run.parent, {"data": {"labels": subset | {"redraw": True}}})
-    assert not any("draw" in line for line in sentences(lay_out(collect(folder))))
+    assert not any("draw" in line for line in sentences(findings(lay_out(collect(folder)))))
 
 
 # --------------------------------------------------------------------------------------------------------------- epochs
@@ -160,8 +120,7 @@ def test_seeds_that_share_a_draw_of_labels_are_said_to(sweep):
 
 def test_equal_epochs_are_computed_from_the_runs(sweep):
     """2,000 images x 100 epochs; 50 + 50 in the chain."""
-    said = sentence(lay_out(collect(three(sweep))))
-    assert said == "Equal epochs: every arm sees 200,000 images in training, 100 epochs; SSL+FT spends half of them on pretraining."
+    assert images_seen(lay_out(collect(three(sweep)))) == "Equal epochs: every arm sees 200,000 images in training."
 
 
 def test_what_the_command_line_makes_unequal_is_not_called_equal(sweep):
@@ -169,9 +128,9 @@ def test_what_the_command_line_makes_unequal_is_not_called_equal(sweep):
     folder = three(sweep)
     for run in folder.glob("*-*"):
         change(run, epochs=4, warmup_epochs=0)
-    said = sentence(lay_out(collect(folder)))
-    assert said == ("Images seen in training differ: 8,000 (4 epochs) for Scratch and SSAT, 16,000 (4 + 4 epochs) for SSL+FT.")
-    assert not any("Equal epochs" in line for line in sentences(lay_out(collect(folder))))
+    said = images_seen(lay_out(collect(folder)))
+    assert said == "Images seen in training differ: 8,000 (epochs: 4) for Scratch and SSAT; 16,000 (epochs: 4 + 4) for SSL+FT."
+    assert not any("Equal epochs" in line for line in sentences(findings(lay_out(collect(folder)))))
     table = main_table.table(lay_out(collect(folder)))
     assert [row[table.header.index("epochs")].text for row in table.rows] == ["4", "4 + 4", "4"]
 
@@ -203,36 +162,27 @@ def test_equality_is_of_images_and_not_of_epochs(sweep):
         job = folder / f"sslft-pretrain-{seed}" / "job.json"
         job.write_text(job.read_text().replace('"train_images": 2000', '"train_images": 20000'))
         change(job.parent, epochs=5)
-    assert "Equal epochs: every arm sees 200,000 images" in sentence(lay_out(collect(folder)))
+    assert "Equal epochs: every arm sees 200,000 images" in images_seen(lay_out(collect(folder)))
     for seed in (0, 1):
         change(folder / f"ssat-train-{seed}", max_steps=10)
-    assert "640 (0.32 epochs) for SSAT" in sentence(lay_out(collect(folder)))
+    assert "640 (epochs: 0.32) for SSAT" in images_seen(lay_out(collect(folder)))
 
 
 def test_columns_that_say_the_same_say_it_once(table_3, sweep):
-    assert sentence(lay_out(collect(table_3()))).count("Equal epochs") == 1
+    assert images_seen(lay_out(collect(table_3()))).count("Equal epochs") == 1
     folder = sweep(THREE, {"data": ["a", "b"], "seed": [0, 1]}, arms=ROWS)
     for run in folder.glob("*-b-*"):
         (run / "job.json").write_text((run / "job.json").read_text().replace('"train_images": 2000', '"train_images": 500'))
-    said = sentence(lay_out(collect(folder)))
-    assert said.startswith("On a: equal epochs: every arm sees 200,000 images") and "On b: equal epochs: every arm sees 50,000" in said
+    said = images_seen(lay_out(collect(folder)))
+    assert said == "a: Equal epochs: every arm sees 200,000 images in training. b: Equal epochs: every arm sees 50,000 images in training."
 
 
-def test_arms_are_compared_at_the_same_values(sweep):
-    """Ten and twenty epochs are an axis, at both of whose values the arms are equal."""
-    folder = sweep({"scratch": 80.0, "ssat": 81.0}, {"loop.epochs": [10, 20], "seed": [0]}, columns=None)
-    for run in folder.glob("*-train-*"):
-        change(run, epochs=int(run.name.split("-")[2]))
-    equal = "equal epochs: every arm sees"
-    said = f"At epochs 10: {equal} 20,000 images in training, 10 epochs. At epochs 20: {equal} 40,000 images in training, 20 epochs."
-    assert sentence(lay_out(collect(folder))) == said
-    places = [schedule._after(place, "Equal epochs: every arm sees 9 images") for place in ("At equal epochs", "At equal MACs")]
-    assert places == ["every arm sees 9 images", "equal epochs: every arm sees 9 images"]
+def test_epochs_have_three_digits():
     assert schedule.epochs(((0.32, 1.0), (20.0, 1.0), (143.7, 1.0), (1443.0, 1.0))) == "0.32 + 20 + 144 + 1,443"
 
 
 def test_a_single_arm_is_compared_with_none(sweep):
-    assert sentence(lay_out(collect(sweep({"ssat": 80.0}, {"seed": [0]}, columns=None, baseline=None)))) == ""
+    assert images_seen(lay_out(collect(sweep({"ssat": 80.0}, {"seed": [0]}, columns=None, baseline=None)))) == ""
 
 
 OF_RUNS = re.compile(r"\d[\d,]* (\w+ )?(images|epochs|labels|neighbours|prototypes|pairs)|batch \d", re.IGNORECASE)
@@ -276,10 +226,11 @@ def rates(sweep):
 
 def test_no_value_of_an_unselected_hyper_parameter_is_named_the_best(rates):
     grid = lay_out(collect(rates))
-    lines = sentences(grid)
+    lines = sentences(findings(grid))
     assert not any("the best arm" in line for line in lines)
-    assert headlines(grid)[0].startswith("Nothing selects over lr, and the test images must not, so that no arm is named the best;")
-    assert headlines(grid)[0].endswith("lets held-out images choose. 2 seeds are too few for intervals.")
+    (said,) = headlines(grid)["Not selected"]
+    assert said.startswith("Nothing selects over optim.lr, and the test images must not, so that no value is named the best;")
+    assert said.endswith("lets held-out images choose.")
     assert main_table.table(grid).best == set()
     caption, figure = plots.draw(grid)["accuracy_vs_macs"]
     assert caption.endswith("The Pareto front is not marked, since nothing selects over optim.lr.")
@@ -301,7 +252,7 @@ def test_hyper_parameters_are_told_by_the_name_of_the_axis(sweep, axis):
 @pytest.mark.parametrize("axis", ["data.labels.fraction", "backbone.depth", "pretraining", "data.image_size", "init_from"])
 def test_other_axes_are_compared(sweep, axis):
     grid = lay_out(collect(sweep({"scratch": 80.0, "ssat": lambda at: 82.0 + at[axis]}, {axis: [1, 2], "seed": [0, 1]}, columns=None)))
-    assert grid.unselected == [] and any("the best mean" in line for line in sentences(grid))
+    assert grid.unselected == [] and any("the best mean" in line for line in sentences(findings(grid)))
 
 
 @pytest.mark.parametrize(
@@ -352,12 +303,9 @@ def test_any_two_values_that_differ_in_hyper_parameters_make_an_axis_of_them(swe
 def test_of_columns_that_are_hyper_parameters_none_is_the_best(sweep):
     """Arms are compared at each value."""
     grid = lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.0}, {"loop.epochs": [10, 20], "seed": [0, 1]}, columns="loop.epochs")))
-    said = sentences(grid)
-    assert "Nothing selects over epochs: arms are compared at each of its values, and no value is named the best." in said
-    assert any(
-        line.startswith("2 seeds are too few to tell scratch and ssat apart in top-1; the best means: on epochs 10 ssat 82.00")
-        for line in said
-    )
+    told = findings(grid)
+    assert told["Not selected"][0].startswith("Nothing selects over loop.epochs")
+    assert told["Comparison"][0].startswith("On epochs 10: 2 seeds are too few to tell ssat and scratch apart in top-1")
 
 
 def test_epochs_that_equal_costs_ask_for_are_no_choice(sweep):
@@ -369,9 +317,6 @@ def test_epochs_that_equal_costs_ask_for_are_no_choice(sweep):
     grid = lay_out(collect(folder))
     assert grid.unselected == [] and grid.unchosen(None) == ""
     assert [len(part.ranking(None)) for part in grid.parts()] == [2, 2]
-    assert sentence(grid).startswith("At equal epochs: every arm sees") and " At equal MACs: images seen in training differ: " in sentence(
-        grid
-    )
 
 
 SLOWER = {"optim": {"lr": 5.0}}
@@ -396,21 +341,21 @@ def schedules(sweep):
 def test_arms_that_differ_in_hyper_parameters_are_chosen_by_nothing(schedules):
     grid = lay_out(collect(schedules(SLOWER)))
     reason = "sslft_short and sslft_long differ in hyper-parameters alone (optim.lr), and nothing selects between them"
-    assert headlines(grid)[0] == f"No arm is named the best, since {reason}: the test images must not."
-    assert not any("the best arm" in line for line in sentences(grid)) and main_table.table(grid).best == set()
+    assert headlines(grid)["Comparison"][0] == f"No arm is named the best, since {reason}: the test images must not."
+    assert not any("the best arm" in line for line in sentences(findings(grid))) and main_table.table(grid).best == set()
     caption, figure = plots.draw(grid)["accuracy_vs_macs"]
     assert caption.endswith("no other arm is both cheaper and better by the means.")
     assert any(line.get_label() == "Pareto front" for line in figure.axes[0].lines)
 
 
 def test_an_arm_that_beats_all_settings_of_another_is_named(schedules):
-    assert "The best arm by top-1 is ssat" in headlines(lay_out(collect(schedules(SLOWER, ssat=86.0))))[0]
+    assert "The best arm by top-1 is ssat" in headlines(lay_out(collect(schedules(SLOWER, ssat=86.0))))["Comparison"][0]
 
 
 def test_arms_of_other_epochs_are_points_of_cost(schedules):
     """A schedule that leads is named as an arm of another method would be; beside a rate its epochs say nothing."""
     grid = lay_out(collect(schedules({"loop": {"epochs": 20, "warmup_epochs": 2}})))
-    assert headlines(grid)[0].startswith("The best arm by top-1 is sslft_long") and main_table.table(grid).best == {(2, 1)}
+    assert headlines(grid)["Comparison"][0].startswith("The best arm by top-1 is sslft_long") and main_table.table(grid).best == {(2, 1)}
     caption, figure = plots.draw(grid)["accuracy_vs_macs"]
     assert caption.endswith("by the means.") and any(line.get_label() == "Pareto front" for line in figure.axes[0].lines)
     both = lay_out(collect(schedules(SLOWER | {"loop": {"epochs": 20}})))
@@ -446,7 +391,7 @@ def test_what_held_out_images_choose_for_each_arm_is_no_choice_between_them(swee
         rewrite(run, {"optim": {"lr": float(run.name.split("-")[2])}})
     grid = lay_out(collect(folder))
     assert [row.columns[None][0].axes["optim.lr"] for row in grid.rows] == [0.2, 0.1]
-    assert [row.arm.name for row in grid.leaders(None)] == ["scratch_long"]
+    assert [row.arm.name for row in grid.ranking(None)][:1] == ["scratch_long"]
 
 
 def test_no_two_methods_are_a_choice_of_hyper_parameters():
@@ -522,7 +467,7 @@ def test_what_held_out_images_select_is_named(sweep):
     axes = {"optim.lr": [0.1, 0.2], "seed": [0, 1]}
     make = {(arm, lr, seed): {"done": {"val": {"top1": 60.0 + lr}}} for arm in ("scratch", "ssat") for lr in (0.1, 0.2) for seed in (0, 1)}
     grid = lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.0}, axes, columns=None, make=make, select=["optim.lr"])))
-    assert grid.unselected == [] and "the best mean is that of ssat" in headlines(grid)[0]
+    assert grid.unselected == [] and "the best mean is that of ssat" in headlines(grid)["Comparison"][0]
 
 
 # ------------------------------------------------------------------------------------------------------------ statement
@@ -550,18 +495,74 @@ def test_without_a_record_there_is_no_sentence(sweep):
     assert statement(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, make={("scratch", 0): {"status": "waiting"}}))) == ""
 
 
-def test_stages_that_are_no_pretraining_go_by_their_name(sweep):
-    stages = STAGES | {
-        "sslft": [("teacher", {"objectives.classify": {}, "loop.epochs": 25}), ("train", {"objectives.classify": {}, "loop.epochs": 75})]
-    }
-    assert sentence(lay_out(collect(three(sweep, stages=stages)))).endswith("SSL+FT spends a quarter of them on teacher.")
-
-
 def test_runs_that_the_command_leaves_out_are_counted(sweep):
     folder = sweep({"scratch": 80.0, "ssat": 82.0}, {"seed": [0, 1]}, columns=None)
-    assert not any("Not in this report" in line for line in sentences(lay_out(collect(folder))))
+    assert not any("Not in this report" in line for line in sentences(findings(lay_out(collect(folder)))))
     facts = json.loads((folder / "sweep.json").read_text())
     facts["cells"] = [cell for cell in facts["cells"] if cell["axes"]["seed"] == 0]  # as a narrower command writes it
     (folder / "sweep.json").write_text(json.dumps(facts))
-    said = next(line for line in sentences(lay_out(collect(folder))) if "Not in this report" in line)
+    said = next(line for line in sentences(findings(lay_out(collect(folder)))) if "Not in this report" in line)
     assert said.startswith("Not in this report: 2 other runs in its folder, of other arms, values or fields; ")
+
+
+# --------------------------------------------------------------------------------------------------------------- labels
+
+SEES = "Learned from: 30 labelled images for Scratch; 30 labelled images and 570 without a label for SSL+FT and SSAT."
+
+
+def tell(folder: Path, run: str, train: int, labelled: int, **facts) -> None:
+    """What the launcher wrote of some runs' images."""
+    for path in folder.glob(f"{run}/job.json"):
+        job = json.loads(path.read_text())
+        job["data"] = data_facts(train_images=train, labelled_images=labelled) | facts
+        path.write_text(json.dumps(job))
+
+
+@pytest.fixture
+def few(sweep):
+    """As the quickstart: 30 labels, 600 images; scratch and fine-tuning need labels."""
+
+    def make(axes=None, **kwargs) -> Path:
+        folder = sweep(THREE, axes or {"seed": [0, 1, 2]}, **{"columns": None, "arms": ROWS, **kwargs})
+        for run, train in (("scratch-*", 30), ("sslft-finetune-*", 30), ("sslft-pretrain-*", 600), ("ssat-*", 600)):
+            tell(folder, run, train, 30)
+        return folder
+
+    return make
+
+
+def test_a_page_and_a_terminal_say_what_arms_learn_from(few):
+    folder = few()
+    assert SEES in sentences(headlines(lay_out(collect(folder)))) and SEES in report.summary(folder, width=1000)
+
+
+def test_columns_that_have_the_same_images_say_it_once(few):
+    folder = few(axes={"data": ["x", "y"], "seed": [0, 1]}, columns="data")
+    assert images_learned(lay_out(collect(folder))) == SEES
+    tell(folder, "s*-y-*", 50, 50)
+    assert images_learned(lay_out(collect(folder))) == f"x: {SEES}"
+
+
+def nothing(folder: Path) -> None:
+    """All images have labels."""
+    tell(folder, "s*", 600, 600)
+
+
+def another_set(folder: Path) -> None:
+    tell(folder, "sslft-pretrain-*", 5000, 0, sha256="f" * 64)
+    tell(folder, "ssat-*", 30, 30)
+
+
+def another_draw(folder: Path) -> None:
+    """Whose images may be others than those of the fine-tuning."""
+    tell(folder, "ssat-*", 30, 30)
+    for stage, seed in (("pretrain", 1), ("finetune", 2)):
+        for path in folder.glob(f"sslft-{stage}-*/run.yaml"):
+            rewrite(path.parent, {"data": {"images": {"fraction": 0.5, "per_class": None, "balanced": True, "seed": seed}}})
+
+
+@pytest.mark.parametrize("change", [nothing, another_set, another_draw])
+def test_nothing_is_said_that_the_runs_do_not_tell(few, change):
+    folder = few()
+    change(folder)
+    assert images_learned(lay_out(collect(folder))) == ""

@@ -15,7 +15,7 @@ from vitssl.evaluators.metrics import area_under_curve, of_predictions
 from vitssl.report.advice import next_steps, recommendation
 from vitssl.report.best import best
 from vitssl.report.collect import collect
-from vitssl.report.findings import sentences
+from vitssl.report.findings import findings, sentences
 from vitssl.report.grid import lay_out
 from vitssl.report.images import PARTS, of_images
 from vitssl.report.kept import Predictions
@@ -101,11 +101,9 @@ def test_an_arm_is_the_best_where_images_and_seeds_say_so(sweep, images, better,
     grid = lay_out(collect(folder))
     sentence, advice = best(grid, None), recommendation(grid, None)
     assert sentence.startswith(
-        "The best arm by top-1 is ssat: 80.00 ± 0.00 % (3 seeds, 50 test images)"
-        if told
-        else "3 seeds and 50 test images cannot tell ssat and scratch apart"
+        "The best arm by top-1 is ssat: 80.00 ± 0.00 % (3 seeds)" if told else "3 seeds cannot tell ssat and scratch apart"
     )
-    assert f"{100 * better / images:+.2f} points against scratch (95 % interval " in sentence
+    assert f"{100 * better / images:+.2f} [" in sentence
     assert ("Worse: scratch" in advice) is told
     row = grid.rows[[row.arm.name for row in grid.rows].index("ssat")]
     assert grid.against_baseline(row, None).how == f"{PAIRED}, in quadrature with the error over 50 test images"
@@ -130,14 +128,7 @@ def test_more_seeds_are_not_asked_for_where_the_images_are_too_few(sweep):
             predictions(path, np.zeros(50, dtype=int), np.where(np.arange(50) < right, 0, 1))
     said = next_steps(lay_out(collect(folder)))
     assert "for more seeds" not in said
-    few = "However many seeds there are, 50 test images are too few to tell ssat and scratch apart: it takes more than "
-    assert said.startswith(few)
-    (scratch, ssat), grid = lay_out(collect(folder)).rows, lay_out(collect(folder))
-    needed = int(said.removeprefix(few).split(",")[0])
-    of_images = grid.gap(ssat, scratch, None).of_images
-    for count, tells in ((0.9 * needed, False), (needed, True)):  # the error goes with the root of their number
-        many = replace(of_images, error=of_images.error * sqrt(50 / count), of_seeds=of_images.of_seeds * sqrt(50 / count))
-        assert (replace(grid.gap(ssat, scratch, None), of_images=many).images_half() < 2.0) == tells
+    assert said.startswith("If means and spreads stay as they are, more than 40 seeds, or more test images, would tell")
 
 
 def test_the_interval_is_as_wide_as_both_say():
@@ -244,6 +235,6 @@ def test_each_fold_has_images_of_its_own_whatever_their_classes(sweep):
     gap = grid.gap(grid.rows[1], grid.rows[0], None)
     assert gap.images is None and gap.mean == pytest.approx(np.mean([1, 3, 7]))
     assert gap.high - gap.mean == pytest.approx(scipy.stats.t.ppf(0.975, 2) * np.std([1, 3, 7], ddof=1) * sqrt(1 / 3 + 1 / 2))
-    said = " ".join(sentences(grid))
+    said = " ".join(sentences(findings(grid)))
     assert "Cross-validation: each seed trains on all folds but the one that it is tested on, 3 of 3 so far." in said
     assert "on 3 folds of cifar10, of which a seed has one, after" in table(grid).caption

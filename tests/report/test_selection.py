@@ -12,7 +12,7 @@ import pytest
 from vitssl import report
 from vitssl.report import details, main_table, selection, spreadsheet
 from vitssl.report.collect import collect
-from vitssl.report.findings import sentences
+from vitssl.report.findings import findings, sentences
 from vitssl.report.grid import Grid, lay_out
 from vitssl.report.table import DASH, MINUS, PUBLISHED
 
@@ -119,7 +119,7 @@ def test_a_cell_counts_when_all_of_its_seeds_are_done(grid_sweep) -> None:
     assert (shown["lr"], shown["weight_decay"], shown["cells"]) == ("0.2", "0.0", "3 of 4, 1 missing")
     assert shown["mean ± std over the cells"] == "70.00 ± 9.54"
     assert [entry.text for entry in main_table.table(laid_out).rows[0]][1] == "79.00 ± 1.41 (2)"
-    assert "Cells to select from are missing, so that the choice may change: Ours on flowers (1 of 4)." in sentences(laid_out)
+    assert "Cells to select from are missing, so that the choice may change: Ours on flowers (1 of 4)." in sentences(findings(laid_out))
 
 
 def test_until_a_cell_is_done_nothing_is_chosen(grid_sweep) -> None:

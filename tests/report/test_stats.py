@@ -144,7 +144,7 @@ def test_what_more_seeds_leave_of_the_error_over_images_is_what_images_are_for_a
 
     few, many = found(few_SN), found(many_SN)
     assert few.of_many(sqrt(4 / 400)).error == pytest.approx(many.error, rel=0.1) and few.error > 1.5 * many.error
-    assert few.of_many().error == pytest.approx(0.3 / sqrt(N), rel=0.15)
+    assert few.of_many(0.0).error == pytest.approx(0.3 / sqrt(N), rel=0.15)
 
 
 def test_of_folds_the_variance_of_the_mean_has_the_training_images_that_they_share():

@@ -25,7 +25,7 @@ from vitssl.report import (
     tables,
 )  # fmt: skip
 from vitssl.report.collect import collect
-from vitssl.report.findings import beside, story
+from vitssl.report.findings import further, headlines, progress, sentences
 from vitssl.report.glyphs import tex
 from vitssl.report.grid import lay_out
 
@@ -80,7 +80,7 @@ def summary(sweep_folder: str | Path, width: int | None = None, columns: list[st
     main, chosen = [main_table.table(part, narrow) for part in laid_out.parts()], selection.table(laid_out)
     evaluated = evaluations.table(laid_out) if any(run.evals for run in laid_out.sweep.runs.values()) else None
     shown = (*main, chosen, main_table.differences(laid_out, narrow), costs_apart, evaluated)
-    last = story(laid_out)  # where a terminal is read, in a paragraph of its own
-    alike = [f"Warning: {text}." for text in details.warnings(laid_out)]
-    lines = [*beside(laid_out), *filter(None, [energy_sources.sites(laid_out.sweep)]), *(["", *last] if last else []), *alike]
+    told = headlines(laid_out) | {subject: lines for subject, lines in further(laid_out).items() if subject in ("The paper", "In all")}
+    lines = [progress(laid_out.sweep), *filter(None, [energy_sources.sites(laid_out.sweep)]), "", *sentences(told)]
+    lines += [f"Warning: {text}." for text in details.warnings(laid_out)]
     return render.terminal([table for table in shown if table and table.rows], lines, width)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
-from itertools import groupby
 
 from vitssl.report import render
 from vitssl.report.seen import COUNT, Picture
@@ -53,17 +52,19 @@ def plain(table: Table | None) -> str:
     return render.html(table) if table is not None and table.rows else ""
 
 
-def lines(texts: list[str], leads: Mapping[str, str] = {}) -> str:
-    """A list, where texts that have a lead stand together below it; a figure stays on a line with its unit and its spread."""
-    items = ""
-    for lead, group in groupby(texts, key=leads.get):
-        told = [UNITS.sub(render.NO_BREAK, render.coded(text)) for text in group]
-        items += f"<li>{_lead(lead)}{'<br>'.join(told)}</li>" if lead else "".join(f"<li>{text}</li>" for text in told)
-    return f'<ul class="lines">{items}</ul>\n' if texts else ""
+def lines(texts: list[str]) -> str:
+    return _list(map(render.coded, texts))
 
 
-def _lead(words: str | None) -> str:
-    return f'<b class="lead">{escape(words)}</b> ' if words else ""
+def found(findings: dict[str, list[str]]) -> str:
+    """Sentences below what they are about; a figure stays on a line with its unit and its spread."""
+    items = {subject: [UNITS.sub(render.NO_BREAK, render.coded(text)) for text in texts] for subject, texts in findings.items()}
+    return _list(f'<b class="lead">{escape(subject)}</b> {"<br>".join(texts)}' for subject, texts in items.items())
+
+
+def _list(items: Iterable[str]) -> str:
+    body = "".join(f"<li>{item}</li>" for item in items)
+    return f'<ul class="lines">{body}</ul>\n' if body else ""
 
 
 def definitions(pairs: dict[str, str]) -> str:

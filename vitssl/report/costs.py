@@ -13,16 +13,12 @@ from vitssl.report.grid import Grid
 from vitssl.report.rows import Row, cost_of, finished
 from vitssl.report.schedule import training_macs
 from vitssl.report.stats import std
-from vitssl.words import counted, listed
 
 ALIKE = 1.3  # hours of equal runs that differ by a larger factor say more about the machine than about the method
-EQUAL = 1.005  # times the multiply-adds: what costs no more, but for whole epochs
 UNEQUAL = 1.1  # times the lowest multiply-adds: what is not of equal cost
 WORKED = 0.7  # the least share of its time that a CPU works on a training that nothing disturbs
 LEFT = 0.8  # the least share of the cores for its threads that other work may leave to a training on CPUs
 MOST_NAMED = 4  # arms whose costs a sentence lists
-MOST_REASONS = 2  # against a comparison, that are said
-OTHER_CORES = 0.1  # of other work, that are worth a sentence
 
 
 @dataclass(frozen=True)
@@ -40,12 +36,6 @@ def macs(cells: list[Cell]) -> float | None:
     """Multiply-adds of a model's training, all stages, mean over those finished seeds of which they are known; None where there is none."""
     known = [count for cell in cells if (count := training_macs(cell)) is not None]
     return mean(known) if known else None
-
-
-def uncounted(grid: Grid) -> str:
-    """How many runs do not tell the multiply-adds of their training; empty where all do."""
-    count = sum(bool(run.cost) and "macs_train_step" not in run.cost for run in grid.sweep.runs.values())
-    return f"Of {counted(count, 'run')} of an earlier version the multiply-adds of training are not known." if count else ""
 
 
 def macs_ratio(grid: Grid, row: Row, column: Any) -> Ratio | None:
@@ -93,11 +83,8 @@ def doubt(grid: Grid, column: Any) -> str:
 
 
 def doubted(grid: Grid) -> str:
-    """The same of all columns: the reasons, with the column that each is of where there are several, and of many the first."""
-    reasons = [(grid.name(column), reason) for column in grid.columns if (reason := doubt(grid, column))]
-    said = [f"{reason} (on {name})" if name and grid.axis else reason for name, reason in reasons]
-    rest = len(said) - MOST_REASONS
-    return "; ".join([*said[:MOST_REASONS], *([f"so it is on {rest} more"] if rest > 0 else [])])
+    """The same of all columns: the first reason."""
+    return next(filter(None, (doubt(grid, column) for column in grid.columns)), "")
 
 
 def worked(runs: Iterable[RunFolder]) -> float | None:
@@ -120,19 +107,6 @@ def cores_left(runs: Iterable[RunFolder]) -> float | None:
     return max(0.0, left_s / wanted_s) if wanted_s else None
 
 
-def other_work(grid: Grid) -> str:
-    """How busy other work kept the machines; empty where that was not recorded, or next to nothing."""
-    every = [record for run in grid.sweep.runs.values() for record in run.emissions]
-    records = [record for record in every if record.keys() >= {"other_cpu_time_s", "cores"} and record["duration_s"]]
-    # the CPU's clock may run a little longer than the tracker's
-    busy = [min(record["cores"], record["other_cpu_time_s"] / record["duration_s"]) for record in records]
-    if not busy or max(busy) < OTHER_CORES:
-        return ""
-    cores = " or ".join(map(str, sorted({record["cores"] for record in records})))
-    kept = f"other work (other runs, too) kept {mean(busy):.1f} of a run's {cores} core{'' if cores == '1' else 's'} busy on average"
-    return f"During the runs {kept}, and {max(busy):.1f} during one of them."
-
-
 def images_per_s(grid: Grid, cell: Cell) -> tuple[float, float | None]:
     """Inference speed of a model, and the width of the middle half of its batches: by the fastest measurement of an equal network on
     an equal device, so that equal networks have one speed. Whatever disturbs one makes it slower, and may do so evenly."""
@@ -149,37 +123,24 @@ def _network(run: RunFolder) -> tuple[Any, ...]:
     return (*(run.cost.get(name) for name in names), *how, *(event.get("device") for event in run.of("start")[-1:]))
 
 
-# ------------------------------------------------------------------------------------------------------------- sentences
-
-
 def comparison(grid: Grid, column: Any) -> str:
     """Costs of a column's arms against their baselines, in words."""
-    exact = _listed({grid.label(row): value for row in grid.rows if (value := macs_ratio(grid, row, column))})
+    exact = {grid.label(row): value for row in grid.rows if (value := macs_ratio(grid, row, column))}
     if not exact:
         return ""
-    takes, exact = f"{begin(grid, column, 'Training')} takes", f"{exact} the multiply-adds of {grid.baselines()}"
+    takes = f"Training takes {_listed(exact)} the multiply-adds of {grid.baselines()}"
     if reason := doubt(grid, column):
-        return f"{takes} {exact}. Energy and hours are not compared, since {reason}."
+        return grid.placed(column, f"{takes}. Energy and hours are not compared, since {reason}.")
     measured = {"energy_kwh": "energy", "device_hours": "time"} if metered(grid.sweep) else {"device_hours": "time"}
-    ratios = {unit: _listed(_ratios(grid, column, cost)) for cost, unit in measured.items()}
-    return f"{takes} {listed([exact, *(f'{values} the {unit}' for unit, values in ratios.items() if values)])}."
-
-
-def _ratios(grid: Grid, column: Any, cost: str) -> dict[str, Ratio]:
-    return {grid.label(row): value for row in grid.rows if (value := ratio(grid, row, column, cost))}
-
-
-def begin(grid: Grid, column: Any, subject: str) -> str:
-    """A sentence, at its place where there are several."""
-    return f"{place}, {subject.lower()}" if (place := grid.place(column)) else subject
+    for cost, unit in measured.items():
+        if ratios := {grid.label(row): value for row in grid.rows if (value := ratio(grid, row, column, cost))}:
+            takes += f"; {_listed(ratios)} the {unit}"
+    return grid.placed(column, f"{takes}.")
 
 
 def _listed(values: dict[str, Ratio]) -> str:
     """Of many arms the lowest and the highest."""
     if len(values) > MOST_NAMED:
         (least, low), *_, (most, high) = sorted(values.items(), key=lambda item: item[1].value)
-        return f"{low} (all)" if str(low) == str(high) else f"from {low} ({least}) to {high} ({most})"
-    alike: dict[str, list[str]] = {}
-    for label, value in values.items():
-        alike.setdefault(str(value), []).append(label)
-    return ", ".join(f"{value} ({'; '.join(labels)})" for value, labels in alike.items())
+        return f"from {low} ({least}) to {high} ({most})"
+    return ", ".join(f"{value} ({label})" for label, value in values.items())

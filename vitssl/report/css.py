@@ -61,11 +61,8 @@ figcaption, .caption { color: var(--soft); font-size: .8rem; line-height: 1.45; 
   .first { grid-template: "found front" auto "main front" 1fr / minmax(31rem, max-content) minmax(24rem, 1fr); }
   .first.wide { grid-template: "found" auto "main" auto "front" auto / minmax(0, 1fr); }
   .first.wide .found ul { display: grid; grid-template-columns: 1fr 1fr; column-gap: 2.5rem; }
-  .first.wide:not(.two) .front { display: flex; flex-wrap: wrap; gap: 1.8rem 2.5rem; }
-  .first.wide:not(.two) .front .block { margin: 0; }
-  .first.even { grid-template: "found front" auto "main front" 1fr / minmax(0, 2fr) minmax(0, 3fr); }
-  .first.wide.two { grid-template: "found front" auto "main main" auto / minmax(0, 1fr) minmax(0, 40rem); }
-  .first.wide.two .found ul { display: block; }
+  .first.wide .front { display: flex; flex-wrap: wrap; gap: 1.8rem 2.5rem; }
+  .first.wide .front .block { margin: 0; }
   .found { grid-area: found; }
   .main { grid-area: main; }
   .front { grid-area: front; }
@@ -115,7 +112,6 @@ tbody tr:nth-child(even) { background: var(--fill); }
 .plot svg { display: block; height: auto; max-width: 100%; }
 figcaption { width: 0; min-width: max(100%, min(24rem, 100vw - 2rem)); }
 .first:not(.wide) .front svg { width: 100%; max-width: 38rem; }
-.first.even .front .panels svg { max-width: none; }
 .row > .plot:not(.panels) { flex: 1 1 auto; max-width: 34rem; }
 .row > .plot:not(.panels) svg { width: 100%; }
 .files { font-size: .8rem; }

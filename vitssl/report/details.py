@@ -28,35 +28,25 @@ def data(grid: Grid) -> Table | None:
         "Training images: what is left after data.images, data.val_fraction and, where a stage needs labels, data.labels. "
         "Pixels are height x width as stored, and the side of the square that the model sees. sha256: its first 12 digits."
     )
-    alikes = _near_duplicates(grid, "near_duplicates", "near_duplicates_unlabelled")
-    caption = " ".join([caption, *(f"{alike}; `vitssl shards info` names them." for alike in alikes)])
+    caption = " ".join([caption, *(f"{alike}; `vitssl shards info` names them." for alike in _near_duplicates(grid))])
     table, (images, labels) = Table("Data", header, rows, caption, left=frozenset({0, 1, 2, len(header) - 1})), (4, 5)
     return table.trimmed().without(*(["labelled"] if all(row[images] == row[labels] for row in rows) else []))
 
 
 def warnings(grid: Grid) -> list[str]:
-    """What a report begins with: of which sets so many images to test on are trained on, with their labels, that figures may mislead."""
-    return [text for text, share in _near_duplicates(grid, "near_duplicates").items() if share >= MANY]
+    """What a report begins with: of which sets so many images to test on are trained on that figures may mislead."""
+    return [text for text, share in _near_duplicates(grid).items() if share >= MANY]
 
 
-def seen_without_labels(grid: Grid) -> list[str]:
-    """The same of images that are trained on without their labels, which gives less away."""
-    return [f"{text}." for text, share in _near_duplicates(grid, "near_duplicates_unlabelled").items() if share >= MANY]
-
-
-def _near_duplicates(grid: Grid, *kinds: str) -> dict[str, float]:
+def _near_duplicates(grid: Grid) -> dict[str, float]:
     """For each set of which images to test on look like images that are trained on: what is to be said, and which share of them do."""
+    kinds = {"near_duplicates": "with their labels", "near_duplicates_unlabelled": "without a label"}
     facts = [run.job["data"] for by_column in stages(grid).values() for run in by_column.values() if "data" in run.job]
     found = {(f["name"], f["test_images"], kind, count) for f in facts for kind in kinds if (count := f.get(kind))}
-    without = {"near_duplicates_unlabelled": " without a label"}
-    return {_alike(name, test, count, without.get(kind, "")): count / test for name, test, kind, count in sorted(found)}
-
-
-def _alike(name: str, test: int, count: int, without: str) -> str:
-    """Of images that were seen without a label less is given away."""
-    one, more = f"looks like a near-duplicate of a training image{without}", f"look like near-duplicates of training images{without}"
-    says = f"getting {'it' if count == 1 else 'them'} right says {'less' if without else 'little'}"
-    return f"{count:,} of the {test:,} test images of {name} {one if count == 1 else more}, so that {says}"
+    alike = "look like near-duplicates of images that are trained on"
+    return {
+        f"{count:,} of the {test:,} test images of {name} {alike} {kinds[kind]}": count / test for name, test, kind, count in sorted(found)
+    }
 
 
 def _data_of(grid: Grid, column: str) -> list[list[Entry]]:

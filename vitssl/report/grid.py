@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import isclose
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -40,22 +39,27 @@ class Grid:
 
     def parts(self) -> list[Grid]:
         """The grid by the values of an axis that says what arms cost equally much of; the whole one where there is none."""
-        return self._parts
+        if "parts" not in self.remembered:
+            self.remembered["parts"] = self._parts()
+        return self.remembered["parts"]
 
-    @cached_property
     def _parts(self) -> list[Grid]:
         axis = next((axis for axis in self.of_equal_cost if axis in self.row_axes), None)
         if axis is None:
             return [self]
         rows: dict[Any, list[Row]] = {}
         for row in self.rows:
-            rows.setdefault(row.values[axis], []).append(replace(row, values={k: v for k, v in row.values.items() if k != axis}))
+            rows.setdefault(row.values[axis], []).append(replace(row, values=without(row.values, axis)))
         return [Grid(self.sweep, self.columns, [a for a in self.row_axes if a != axis], part, str(value)) for value, part in rows.items()]
 
-    def place(self, column: Any) -> str:
-        """What figures of a column of this part are of, at the beginning of a sentence: On cifar10, at equal MACs. Empty where all are."""
+    def placed(self, column: Any, sentence: str) -> str:
+        """A sentence on a column of this part, after what it holds of where there are several: On cifar10, at equal MACs: ..."""
         where = ", ".join([*([f"on {name}"] if (name := self.name(column)) else []), *([f"at {self.part}"] if self.part else [])])
-        return where[:1].upper() + where[1:]
+        return f"{where[0].upper()}{where[1:]}: {sentence}" if where else sentence
+
+    def model(self, row: Row, column: Any) -> str:
+        """A row and its column."""
+        return f"{self.label(row)} on {self.name(column)}" if self.name(column) else self.label(row)
 
     @property
     def axis(self) -> str | None:
@@ -194,20 +198,11 @@ class Grid:
             return []
         return [row for row, _ in sorted(scored, key=lambda pair: mean(pair[1].values()), reverse=not self.measured.lower_is_better)]
 
-    def leaders(self, column: Any) -> list[Row]:
-        """The rows of the best mean: one, or several that are equal; none where rows are not ranked."""
-        return self._first(self.ranking(column), column)
-
-    def _first(self, ranked: list[Row], column: Any) -> list[Row]:
-        means = [(row, mean(self.compared(row, column).values())) for row in ranked]
-        return [row for row, value in means if isclose(value, means[0][1], rel_tol=1e-9)]  # of other seeds' sums
-
     def rivals(self, column: Any) -> list[Row]:
         """The row of the best mean and those that differ from it in hyper-parameters alone; none where there are none of these."""
-        for leader in self._first(self._ranked(column), column):
-            if others := self.settings_of(leader, column):
-                return [row for row in self.rows if row is leader or row in others]
-        return []
+        ranked = self._ranked(column)
+        others = self.settings_of(ranked[0], column) if ranked else []
+        return [row for row in self.rows if row is ranked[0] or row in others] if others else []
 
     def settings_of(self, row: Row, column: Any) -> list[Row]:
         """The ranked rows that differ from one in hyper-parameters alone."""

@@ -65,7 +65,7 @@ def _beside_several_columns(grid: Grid, label: str) -> list[str]:
         spent += [
             c for c, name in enumerate(cost.header) if hours_name(grid.sweep).split("-")[0] in name or re.search("Wh$|CO2e tracked$", name)
         ]
-    made = replace(cost.pick(sorted(set(spent))), groups=[])
+    made = cost.pick(sorted(set(spent)))
     return [
         *([latex(gaps.without("interval"), caption, f"{label}-differences")] if gaps else []),
         *([latex(made, "Cost of training one model, all its stages.", f"{label}-cost")] if made.rows else []),

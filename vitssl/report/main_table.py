@@ -15,11 +15,11 @@ from vitssl.report.best import level
 from vitssl.report.collect import Cell
 from vitssl.report.grid import Grid
 from vitssl.report.rows import Row, cost_per_model, finished
+from vitssl.report.schedule import redrawn
 from vitssl.report.table import BAD, DASH, NOTE, PUBLISHED, Entry, Table, figure, signed
-from vitssl.report.tables import LOWER_IS_BETTER, chosen_over, currency, hours_name, plus_minus, versus
+from vitssl.report.tables import LOWER_IS_BETTER, currency, hours_name, plus_minus, versus
 from vitssl.report.units import fit
-from vitssl.report.unlabelled import redrawn
-from vitssl.words import counted
+from vitssl.words import counted, listed
 
 EQUAL = {"macs": "multiply-adds", "gpu_hours": "hours", "kwh": "energy"}
 MEASURED = {"hours", "kwh", "co2e", "co2e_estimate", "money"}
@@ -226,7 +226,7 @@ def _caption(grid: Grid, names: set[str], best: set[tuple[int, int]]) -> str:
     first = f"{title(grid)}{tested(grid)} after the last epoch: mean ± standard deviation over the seeds, their number in brackets."
     first += f" {LOWER_IS_BETTER}" if grid.measured.lower_is_better else ""
     first += f" Bold: {bold(grid, best)}." if best else ""
-    first += f" Each is of the {chosen_over(sweep)} that held-out images choose." if sweep.facts.get("select") else ""
+    first += f" Each is of the {listed(sweep.facts['select'])} that held-out images choose." if sweep.facts.get("select") else ""
     source = f" Numbers in italics are printed in {paper['table']} of “{paper['title']}”, not measured here." if paper else ""
     other = ", ".join(energy_sources.other_data(sweep))
     source += f" Its images are not those of these runs: the command line set {other}." if paper and other else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitssl.report import details, evaluations, failures, main_table, render, selection, tables
-from vitssl.report.findings import further, headlines, progress
+from vitssl.report.findings import further, headlines, progress, sentences
 from vitssl.report.page import FIRST, FURTHER, Report, compared, notes, title
 from vitssl.report.settings import provenance, settings
 from vitssl.report.statement import statement
@@ -16,7 +16,7 @@ def markdown(report: Report) -> str:
     given = [
         selection.table(grid), selection.points(grid), main_table.differences(grid, report.columns),
         *tables.pairs(grid), tables.columns(grid),
-        tables.cost(grid),
+        tables.cost(grid), tables.size(grid),
         evaluations.table(grid), evaluations.differences(grid), *evaluations.per_class(grid), details.data(grid),
         details.costs(grid), details.published_costs(grid),
         tables.readings(grid), details.runs(grid.sweep), settings(grid)[0],
@@ -24,11 +24,11 @@ def markdown(report: Report) -> str:
     return "\n\n".join(
         [
             f"# {title(grid)}", f"{compared(grid)} {progress(grid.sweep)}",
-            *(f"**Warning:** {alike}: see [Data](#data)." for alike in details.warnings(grid)), _list(headlines(grid)),
+            *(f"**Warning:** {alike}: see [Data](#data)." for alike in details.warnings(grid)), _list(sentences(headlines(grid))),
             *(f"## {table.title}\n\n{render.markdown(table)}" for table in main),
             *(_picture(report, name) for name in report.plots if name in front),
             *_part("What failed", _list(failures.lines(grid.sweep))),
-            *_part(FURTHER, _list(further(grid))),
+            *_part(FURTHER, _list(sentences(further(grid)))),
             *_part("Energy and CO2e, for a paper", statement(grid.sweep)),
             *(f"## {table.title}\n\n{render.markdown(table)}" for table in given if table is not None and table.rows),
             *(_picture(report, name) for name in report.plots if name not in front),

@@ -10,11 +10,11 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from vitssl.report.collect import Cell
-from vitssl.report.costs import EQUAL, UNEQUAL, doubt
+from vitssl.report.costs import UNEQUAL, doubt
 from vitssl.report.energy_sources import metered
 from vitssl.report.grid import SEED, Grid
 from vitssl.report.rows import Row, cost_of
-from vitssl.report.schedule import training_macs
+from vitssl.report.schedule import EQUAL, training_macs
 from vitssl.report.stats import std
 from vitssl.report.style import SOFT, Plot, add_legend, is_wide, log_x, look, panels
 from vitssl.report.tables import hours_name

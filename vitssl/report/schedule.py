@@ -1,22 +1,18 @@
-"""How often training sees images, from the runs themselves: what they plan, what they did, and whether arms are equal in it."""
+"""What training sees, from the runs themselves: epochs, images with labels and without, and whether arms are equal in it."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from vitssl.report.collect import Cell, RunFolder
-from vitssl.report.grid import Grid
+from vitssl.report.grid import SEED, Grid
 from vitssl.report.rows import Row
-from vitssl.words import listed
+from vitssl.words import counted, listed
 
 Plan = tuple[tuple[float, float], ...]  # of each stage: epochs, and images seen in all
-MOST_SPELLED = 4  # groups of arms that a sentence tells apart
-SHARES = {0.25: "a quarter", 1 / 3: "a third", 0.5: "half", 2 / 3: "two thirds", 0.75: "three quarters"}
-
-
-def images_seen(run: RunFolder) -> float:
-    """Images that a finished run trained on, each as often as it was seen."""
-    return run.done["step"] * run.run["optim"]["batch_size"]
+MOST_GROUPS = 4  # of arms that a sentence tells apart
+EQUAL = 1.005  # times as much: equal but for what whole epochs leave
+CLASSIFY = "classify"
 
 
 def training_macs(cell: Cell) -> float | None:
@@ -24,7 +20,7 @@ def training_macs(cell: Cell) -> float | None:
     they are not known of a stage, since an earlier version counted no backward passes."""
     if not all("macs_train_step" in run.cost for _, run in cell.stages):
         return None
-    return sum(run.cost["macs_train_step"] * images_seen(run) for _, run in cell.stages)
+    return sum(run.cost["macs_train_step"] * run.done["step"] * run.run["optim"]["batch_size"] for _, run in cell.stages)
 
 
 def plan(row: Row, column: Any) -> Plan | None:
@@ -50,77 +46,67 @@ def epochs(stages: Plan) -> str:
     return " + ".join(f"{count:.3g}" if count < 100 else f"{count:,.0f}" for count, _ in stages)
 
 
-def _in_words(stages: Plan) -> str:
-    """1 epoch; of a chain 20 + 20 epochs."""
-    shown = epochs(stages)
-    return f"{shown} epoch{'' if shown == '1' else 's'}"
+def images_seen(grid: Grid) -> str:
+    """How many images the arms see in training, each as often as it is seen; empty for a single arm, or where it is not known."""
+    return _of_columns(grid, {column: _images_seen(grid, column) for column in grid.columns})
 
 
-def sentence(grid: Grid) -> str:
-    """Whether arms see equally many images, and what part of it pretraining takes; empty for a single arm, or where it is not known."""
-    points = list(dict.fromkeys(tuple(row.values.items()) for row in grid.rows))
-    points = [point for point in points if not any(set(point) < set(other) for other in points)]  # of arms that an axis does not change
-    places = {_place(grid, column, point): _compared(grid, column, dict(point)) for column in grid.columns for point in points}
-    places = {place: text for place, text in places.items() if text}
-    said = dict.fromkeys(places.values())
-    if len(said) <= 1:
-        return "".join(f"{text}." for text in said)
-    if len(places) <= MOST_SPELLED:
-        return " ".join(f"{place}: {_after(place, text)}." for place, text in places.items())
-    if all(text.startswith("Equal") for text in said):
-        return "Equal epochs: all arms see equally many images in training."
-    return "Arms differ in how many images they see in training."
-
-
-def _after(place: str, text: str) -> str:
-    """A place may be called equal epochs itself."""
-    text = text.removeprefix("Equal epochs: ") if "equal epochs" in place else text
-    return text[0].lower() + text[1:]
-
-
-def _place(grid: Grid, column: Any, point: tuple[tuple[str, Any], ...]) -> str:
-    parts = [f"On {grid.name(column)}" if grid.name(column) else "", *(f"at {grid.valued(axis, value)}" for axis, value in point)]
-    place = ", ".join(filter(None, parts))
-    return place[:1].upper() + place[1:]
-
-
-def _compared(grid: Grid, column: Any, point: dict[str, Any]) -> str:
-    """The arms of one column at one point of the row axes."""
-    rows = [row for row in grid.rows if row.values.items() <= point.items()]
-    plans = {grid.called(row.arm): stages for row in rows if (stages := plan(row, column))}
-    if len(plans) < 2:
-        return ""
-    totals = [sum(seen for _, seen in stages) for stages in plans.values()]
-    if max(totals) > 1.005 * min(totals):
-        return _differing(plans)
-    first = min(plans.values(), key=len)
-    text = f"Equal epochs: every arm sees {totals[0]:,.0f} images in training" + (f", {_in_words(first)}" if len(first) == 1 else "")
-    before = {arm: _before(row, column, plans[arm]) for row in rows if (arm := grid.called(row.arm)) in plans}
-    chains = _grouped({arm: spent for arm, spent in before.items() if spent})
-    return "; ".join([text, *(f"{listed(arms)} {'spends' if len(arms) == 1 else 'spend'} {spent}" for spent, arms in chains)])
-
-
-def _differing(plans: dict[str, Plan]) -> str:
-    groups = _grouped({label: f"{sum(seen for _, seen in stages):,.0f} ({_in_words(stages)})" for label, stages in plans.items()})
-    if len(groups) > MOST_SPELLED:
-        return "Arms differ in how many images they see in training"
-    seen = ", ".join(f"{text} for {listed(labels)}" for text, labels in groups)
-    return f"Images seen in training differ: {seen}"
-
-
-def _before(row: Row, column: Any, stages: Plan) -> str:
-    """The share of the images that all stages but the last see; empty where there is one stage."""
-    if len(stages) == 1:
-        return ""
-    share = sum(seen for _, seen in stages[:-1]) / sum(seen for _, seen in stages)
-    words = next((words for known, words in SHARES.items() if abs(share - known) < 0.005), f"{100 * share:.0f} %")
-    names = [name for name, run in row.candidates(column)[0].stages if "imported" not in run.job][:-1]
-    return f"{words} of them on {listed('pretraining' if name.startswith('pretrain') else name for name in names)}"
-
-
-def _grouped(texts: dict[str, str]) -> list[tuple[str, list[str]]]:
-    """The labels by their text."""
+def _images_seen(grid: Grid, column: Any) -> str:
+    totals: dict[str, float] = {}
     groups: dict[str, list[str]] = {}
-    for label, text in texts.items():
-        groups.setdefault(text, []).append(label)
-    return list(groups.items())
+    for row in grid.rows:
+        if stages := plan(row, column):
+            label, total = grid.label(row), sum(seen for _, seen in stages)
+            totals[label] = total
+            groups.setdefault(f"{total:,.0f} (epochs: {epochs(stages)})", []).append(label)
+    if len(totals) < 2:
+        return ""
+    if max(totals.values()) <= EQUAL * min(totals.values()):
+        return f"Equal epochs: every arm sees {max(totals.values()):,.0f} images in training."
+    if len(groups) > MOST_GROUPS:
+        return "Arms differ in how many images they see in training."
+    return f"Images seen in training differ: {'; '.join(f'{text} for {listed(labels)}' for text, labels in groups.items())}."
+
+
+def images_learned(grid: Grid) -> str:
+    """How many images with a label and without one the arms learn from; empty where all have labels."""
+    return _of_columns(grid, {column: _images_learned(grid, column) for column in grid.columns})
+
+
+def _images_learned(grid: Grid, column: Any) -> str:
+    groups: dict[tuple[int, int], list[str]] = {}
+    for row in grid.rows:
+        if counts := _learned(row, column):
+            groups.setdefault(counts, []).append(grid.label(row))
+    if not any(unlabelled for _, unlabelled in groups) or len(groups) > MOST_GROUPS:
+        return ""
+    told = [
+        f"{counted(n, 'labelled image')}{f' and {m:,} without a label' * (m > 0)} for {listed(arms)}" for (n, m), arms in groups.items()
+    ]
+    return f"Learned from: {'; '.join(told)}."
+
+
+def _learned(row: Row, column: Any) -> tuple[int, int] | None:
+    """Labelled images and further ones of the first seed; None where stages are of several sets, or where nothing is classified."""
+    runs = [run for _, run in cells[0].stages] if (cells := row.candidates(column)) else []
+    if not runs or not all(run.run and "data" in run.job for run in runs):
+        return None
+    labelled = max((run.job["data"]["labelled_images"] for run in runs if run.run["objectives"].get(CLASSIFY) is not None), default=0)
+    if not labelled or len({(run.job["data"]["sha256"], str(run.run["data"]["images"])) for run in runs}) > 1:
+        return None
+    return labelled, max(0, max(run.job["data"]["train_images"] for run in runs) - labelled)
+
+
+def _of_columns(grid: Grid, texts: dict[Any, str]) -> str:
+    """Once where it is the same in all columns."""
+    if len(set(texts.values())) == 1:
+        return next(iter(texts.values()))
+    return " ".join(f"{grid.name(column)}: {text}" for column, text in texts.items() if text)
+
+
+def redrawn(grid: Grid) -> bool:
+    """Does each of several seeds draw labels, or images, of its own, or train on other folds?"""
+    cells = grid.sweep.cells
+    subsets = [run.run["data"][name] for cell in cells for _, run in cell.stages if run.run for name in ("labels", "images")]
+    drawn = bool(grid.folds) or any(subset and subset.get("redraw") for subset in subsets)
+    return len({cell.axes.get(SEED) for cell in cells}) > 1 and drawn

@@ -9,7 +9,8 @@ from vitssl.report.grid import Grid
 from vitssl.report.rows import Row, Selection
 from vitssl.report.stats import std
 from vitssl.report.table import DASH, PUBLISHED, Entry, Table
-from vitssl.report.tables import chosen_over, plus_minus, which
+from vitssl.report.tables import plus_minus, which
+from vitssl.words import listed
 
 MOST_POINTS = 100  # lines of the table of all values
 
@@ -23,7 +24,7 @@ def table(grid: Grid) -> Table | None:
     chosen = [*(grid.short(axis) for axis in select), f"held-out {metric}", f"test {metric}, mean ± std (seeds)"]
     on_test = [f"best test {metric}", "mean ± std over the cells"]
     caption = (
-        f"Each arm takes the cell of {chosen_over(grid.sweep)} with the best mean over seeds on held-out images. Selected on test: the "
+        f"Each arm takes the cell of {listed(select)} with the best mean over seeds on held-out images. Selected on test: the "
         "best mean over seeds on the test images themselves, as the maximum over a grid that papers print; it flatters every arm. "
         "A cell counts when all of its seeds are done."
     )
@@ -40,7 +41,7 @@ def points(grid: Grid) -> Table | None:
     if not 0 < len(rows) <= MOST_POINTS:
         return None
     header = ["arm", grid.axis_name, *(grid.short(axis) for axis in select), f"held-out {metric}", f"test {metric}"]
-    caption = f"Of each arm at every {chosen_over(grid.sweep)}: mean ± standard deviation over the seeds, their number in brackets."
+    caption = f"Of each arm at every {listed(select)}: mean ± standard deviation over the seeds, their number in brackets."
     return Table("All values of the selection", header, rows, caption, left=frozenset({0, 1})).trimmed()
 
 

@@ -34,7 +34,7 @@ class OfImages:
     error: float
     of_seeds: float
 
-    def of_many(self, share: float = 0.0) -> OfImages:
+    def of_many(self, share: float) -> OfImages:
         """As it would be of so many more seeds that their standard error is this share of what it is: what chance in single seeds adds
         to the error over images goes with it, and how hard images are for one arm alone stays."""
         of_seeds = share * self.of_seeds
@@ -84,10 +84,6 @@ class Difference:
         if self.of_images is not None:
             width = hypot(max(width, _normal(level) * self.of_images.of_seeds), _normal(level) * self.of_images.error)
         return width if width >= NOTHING else None
-
-    def images_half(self) -> float:
-        """How far it would reach however many seeds there were: by the images alone."""
-        return 0.0 if self.of_images is None else _normal(LEVEL) * self.of_images.of_many().error
 
     def _over_seeds(self, level: float) -> float:
         return float(stdtrit(self.freedom, (1 + level) / 2)) * self.error

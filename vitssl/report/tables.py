@@ -8,11 +8,11 @@ from typing import Any
 from vitssl.report import costs, energy_sources
 from vitssl.report.collect import Cell, Sweep
 from vitssl.report.grid import Grid
-from vitssl.report.multiple import corrected
 from vitssl.report.rows import Row, cost_of
 from vitssl.report.stats import Difference, std
 from vitssl.report.table import DASH, NOTE, Entry, Table, figure, signed
 from vitssl.report.units import fit
+from vitssl.words import listed
 
 FEW_COLUMNS, FEWEST_PAIRED, MOST_PAIRED = 2, 3, 6  # of the sweep, and arms, of which every pair is shown
 LOWER_IS_BETTER = "↓: lower is better."
@@ -31,20 +31,23 @@ def busy_name(sweep: Sweep) -> str:
 
 
 def cost(grid: Grid) -> Table:
-    """What one of every arm's models cost, and its size, separately for every column."""
-    rows = [
-        [*which(grid, row, column), *_training(grid, row, column, done), *_spending(done), *_size(done[0]), _speed(grid, done[0])]
-        for row, column, done in grid.models()
-    ]
-    named = ["arm", grid.axis_name]
-    size = ["M parameters, training", "M parameters, inference", "M activations, inference", "GMACs, training forward", "GMACs, inference"]
+    """What one of every arm's models cost, separately for every column."""
+    rows = [[*which(grid, row, column), *_training(grid, row, column, done), *_spending(done)] for row, column, done in grid.models()]
     spent = ["PMACs of training", f"against {grid.baselines()}", hours_name(grid.sweep), busy_name(grid.sweep)]
     spent += ["kWh", "kg CO2e tracked", "kg CO2e estimate", currency(grid.sweep)]
-    table = Table(
-        "Cost and size", [*named, *spent, *size, "images/s, inference"], rows, caption=_cost_caption(grid),
-        groups=[("", len(named)), ("one model", len(spent)), ("", len(size) + 1)], left=frozenset({0, 1}),
-    )  # fmt: skip
-    return fit(table.trimmed())
+    return fit(Table("Cost", ["arm", grid.axis_name, *spent], rows, _cost_caption(grid), left=frozenset({0, 1})).trimmed())
+
+
+def size(grid: Grid) -> Table:
+    """Of every arm's models."""
+    rows = [[*which(grid, row, column), *_size(done[0]), _speed(grid, done[0])] for row, column, done in grid.models()]
+    header = ["arm", grid.axis_name, "M parameters, training", "M parameters, inference", "M activations, inference"]
+    header += ["GMACs, training forward", "GMACs, inference", "images/s, inference"]
+    caption = (
+        "A chain's stages are joined by +. Activations: the values that matrix products and convolutions put out for one image. Inference: "
+        "by the fastest measurement of equal networks, a median of batches ± half the width of their middle half."
+    )
+    return fit(Table("Size and speed", header, rows, caption, left=frozenset({0, 1})).trimmed())
 
 
 def which(grid: Grid, row: Row, column: Any) -> list[Entry]:
@@ -66,11 +69,6 @@ def _size(cell: Cell) -> list[Entry]:
         figure(*(cost["macs_train_forward"] / 1e9 for cost in costs)),
         figure(last["macs_inference"] / 1e9),
     ]
-
-
-def chosen_over(sweep: Sweep) -> str:
-    """The axes that the sweep selects over, in words."""
-    return " and ".join(sweep.facts["select"])
 
 
 def plus_minus(values: list[float]) -> str:
@@ -108,20 +106,20 @@ def not_compared(grid: Grid, why: bool = False) -> str:
 
 
 def _cost_caption(grid: Grid) -> str:
-    size = "A chain's stages are joined by +. Activations: the values that matrix products and convolutions put out for one image. "
-    spent = (
-        "One model: mean ± standard deviation over seeds of the sum over its stages, all attempts included; training is the multiply-adds "
-    )
-    spent += "of all its steps, forward and backward. Inference: by the fastest measurement of equal networks, a median of batches "
-    spent += f"± half the width of their middle half.{not_compared(grid, why=True)} "
     sweep = grid.sweep
-    spent += f"It is the chosen one; the search over {chosen_over(sweep)} took all of the runs below. " if sweep.facts.get("select") else ""
-    estimate = f"Times are those of a job on a node's CPUs{energy_sources.shares(sweep)}."
+    said = [
+        "One model: mean ± standard deviation over seeds of the sum over its stages, all attempts included; training is the multiply-adds "
+        f"of all its steps, forward and backward.{not_compared(grid, why=True)}"
+    ]
+    if select := sweep.facts.get("select"):
+        said.append(f"It is the chosen one; the search over {listed(select)} took all of the runs below.")
     if sweep.on_gpu:
         sites = {(run.site.gpu_power_w, run.site.estimate_kg_per_kwh) for run in sweep.runs.values()}
         factors = " or ".join(f"board power ({power_w:g} W) x {intensity:g}" for power_w, intensity in sorted(sites))
-        estimate = f"Estimate: GPU-hours x {factors} kg/kWh, as the SSAT paper's Table 3."
-    return " ".join(filter(None, (size + spent + estimate, energy_sources.tracked(sweep), energy_sources.sites(sweep))))
+        said.append(f"Estimate: GPU-hours x {factors} kg/kWh, as the SSAT paper's Table 3.")
+    else:
+        said.append(f"Times are those of a job on a node's CPUs{energy_sources.shares(sweep)}.")
+    return " ".join(filter(None, [*said, energy_sources.tracked(sweep), energy_sources.sites(sweep)]))
 
 
 # -------------------------------------------------------------------------------------------------------- further tables
@@ -162,17 +160,17 @@ def pairs(grid: Grid) -> list[Table]:
                 [Entry(grid.label(one)), *(versus(grid.gap(one, other, column)) if other is not one else Entry() for other in rows)]
                 for one in rows
             ]
-            count = len(corrected(grid, column))
             title = f"Arms against each other{f', {name}' if (name := grid.name(column)) else ''}"
-            caption = f"The arm of the line minus that of the column{_in_brackets(lines)}."
+            caption = (
+                f"The arm of the line minus that of the column{_in_brackets(lines)}. Bold: it leaves out 0. p-values, alone and after "
+            )
+            caption += "Holm's correction for all comparisons, are in differences.csv."
             told = {
                 (i, j)
                 for i, one in enumerate(rows)
                 for j, other in enumerate(rows, start=1)
                 if other is not one and (gap := grid.gap(one, other, column)) and not gap.open
             }
-            caption += " Bold: it leaves out 0." if told else ""
-            caption += f" p-values, alone and after Holm's correction for {count} comparisons, are in differences.csv." if count else ""
             made.append(Table(title, ["arm", *map(grid.label, rows)], lines, caption, best=told))
     return made
 
