@@ -340,24 +340,6 @@ def test_settings_name_the_columns_that_differ(sweep):
     assert shared["optim.batch_size"] == "cifar10: 64; imagenet: 512" and shared["optim.lr"] == "0.001"
 
 
-def test_settings_say_where_crops_are_cut_from_shrunk_images(sweep):
-    folder = sweep({"scratch": 80.0, "ssat": 90.0}, {"data": ["cifar10", "imagenet"], "seed": [0]})
-    assert "crops are cut from" not in texts(settings(lay_out(collect(folder)))[0])
-    for arm in ("scratch", "ssat"):
-        path = folder / f"{arm}-train-imagenet-0" / "run.yaml"
-        run = json.loads(path.read_text())
-        run["data"]["cache_px"] = 256
-        path.write_text(json.dumps(run))
-    assert "cut from" not in str(settings(lay_out(collect(folder)))), "no image is larger than 32 px"
-    for path in folder.glob("*-imagenet-0/job.json"):
-        job = json.loads(path.read_text())
-        path.write_text(json.dumps(job | {"data": job["data"] | {"largest_px": [700, 500]}}))
-    shrunk = "images shrunk to a short side of at most 256 px: small crops are coarser than of the originals"
-    assert settings(lay_out(collect(folder)))[1]["crops are cut from"] == f"cifar10: the originals; imagenet: {shrunk}"
-    path.write_text(json.dumps(job))
-    assert len(set(texts(settings(lay_out(collect(folder)))[0])["crops are cut from"])) == 2, "what differs is in the table"
-
-
 def test_settings_show_colours_as_steps(sweep):
     jitter, one_of = {"jitter": {"strength": [0.4, 0.4, 0.2, 0.1], "prob": 0.8}}, {"one_of": ["gray", "solarize", {"blur.prob": 0.5}]}
     fields = {"scratch": {}, "lut": {"data.views.main.color": [jitter, {"gray.prob": 0.2}, one_of]}}

@@ -9,17 +9,16 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
 
 from vitssl.config.evals import FIRST, KINDS, METRICS
 from vitssl.report import kept
 from vitssl.report.collect import Cell, RunFolder
 from vitssl.report.grid import Grid
 from vitssl.report.stats import Difference
-from vitssl.report.style import COLOURS, INK, WHITE
+from vitssl.report.style import COLOURS, INK, WHITE, Plot, panels
 from vitssl.report.table import DASH, NOTE, Entry, Table, signed
 from vitssl.report.tables import LOWER_IS_BETTER, plus_minus, versus, which
-from vitssl.words import listed
+from vitssl.words import few
 
 MOST_CLASSES, NAMED_CLASSES, MOST_PANELS = 100, 30, 6  # in a confusion matrix; with their names beside it; panels in a figure
 MOST_COUNTED = 10_000  # classes that are counted against one another: 800 MB
@@ -27,9 +26,7 @@ KINDS_OF_EVALUATORS = (
     "test, val and test_ema are the run's own classifier; knn and linear look at frozen features of the labelled training images, without "
     "augmentation. "
 )
-WHERE = "pooled over all finished seeds; on the test split, or of the evaluator that is named."
-MOST_TABLES, SHORT = 4, 3  # of classes; letters of names that stand upright below a matrix
-MOST_BESIDE, LOWEST = 4, 10  # models side by side in the table of classes, or named together; classes that it lists of many
+SHORT, LOWEST = 3, 10  # letters of names that stand upright below a matrix; classes of a model that a table lists
 
 
 def table(grid: Grid) -> Table | None:
@@ -91,23 +88,17 @@ def _once(grid: Grid) -> list[tuple[list[Entry], str, list[RunFolder]]]:
     """Every stage's finished seeds with the arms and columns that use them: a pretraining that several share is listed once."""
     found: dict[tuple[Path, ...], tuple[str, list[RunFolder], list[tuple[str, Any]]]] = {}
     for row, column, done in grid.models():
-        for stage, runs in _stages(done).items():
+        for i, (stage, _) in enumerate(done[0].stages):
+            runs = [cell.stages[i][1] for cell in done]
             found.setdefault(tuple(run.path for run in runs), (stage, runs, []))[2].append((grid.label(row), column))
     return [(_users(grid, users), stage, runs) for stage, runs, users in found.values()]
 
 
 def _users(grid: Grid, users: list[tuple[str, Any]]) -> list[Entry]:
     """The text columns of a table of stages: the arms that use one, and the columns."""
-    columns = dict.fromkeys(str(column) for _, column in users)
+    columns = list(dict.fromkeys(str(column) for _, column in users))
     named = "all" if 1 < len(columns) == len(grid.columns) else ", ".join(columns)
-    arms = list(dict.fromkeys(label for label, _ in users))
-    more = f" and {len(arms) - MOST_BESIDE} more" if len(arms) > MOST_BESIDE else ""
-    return [Entry(", ".join(arms[:MOST_BESIDE]) + more), Entry(named if grid.axis else DASH)]
-
-
-def _stages(done: list[Cell]) -> dict[str, list[RunFolder]]:
-    """The runs of the finished seeds, by stage name."""
-    return {name: [cell.stages[i][1] for cell in done] for i, (name, _) in enumerate(done[0].stages)}
+    return [Entry(few(list(dict.fromkeys(label for label, _ in users)))), Entry(named if grid.axis else DASH)]
 
 
 def _fields(run: RunFolder, name: str) -> str:
@@ -175,95 +166,53 @@ def _counts(saved: kept.Predictions) -> np.ndarray:
 
 @dataclass
 class Matrix:
-    """A confusion, and whose it is."""
+    """A confusion, and whose it is: arm, column and evaluator."""
 
-    names: list[Entry]  # arm, column, evaluator: the text columns of a table
-    column: str  # of the sweep, where there are several
-    arm: str
-    evaluator: str  # with a colon; empty for the test split
+    names: list[Entry]
     confusion: Confusion
 
     @property
     def title(self) -> str:
-        return ", ".join(filter(None, [self.arm, self.column])) + self.evaluator
+        return ", ".join(entry.text for entry in self.names if entry.text != DASH)
 
 
 def _matrices(grid: Grid) -> list[Matrix]:
     """For every model and classifier's evaluator."""
     matrices = []
     for row, column, done in grid.models():
-        where = grid.name(column) if grid.axis else ""
         for name in ("test", *done[0].last.evals):
             if (found := confusion(done, name)) is not None:
-                names = [*which(grid, row, column), Entry(DASH if name == "test" else name)]
-                matrices.append(Matrix(names, where, grid.label(row), "" if name == "test" else f": {name}", found))
+                matrices.append(Matrix([*which(grid, row, column), Entry(DASH if name == "test" else name)], found))
     return matrices
 
 
-def per_class(grid: Grid) -> list[Table]:
-    """Recall, precision and F1 of every class, models side by side, a table for each set of classes; of many classes or models a line for
-    each of the lowest recall."""
-    matrices = _matrices(grid)
-    alike: dict[tuple[str, ...], list[Matrix]] = {}
-    for matrix in matrices:
-        alike.setdefault((matrix.column, *matrix.confusion.classes), []).append(matrix)
-    if any(len(group) > MOST_BESIDE or len(classes) - 1 > NAMED_CLASSES for classes, group in alike.items()) or len(alike) > MOST_TABLES:
-        return [_worst(grid, matrices)]
-    return [_side_by_side(group) for group in alike.values()]
-
-
-def _side_by_side(matrices: list[Matrix]) -> Table:
-    first = matrices[0].confusion
-    rows = [
-        [Entry(name), Entry(f"{first.counts_KK[k].sum():,.0f}"), *(entry for m in matrices for entry in _quality(m.confusion, k))]
-        for k, name in enumerate(first.classes)
-    ]
-    header = ["class", "images", *["recall %", "precision %", "F1 %"] * len(matrices)]
-    groups = [("", 2), *((m.arm + m.evaluator, 3) for m in matrices)]
-    title = f"Classes of {matrices[0].column}" if matrices[0].column else "Classes"
-    return Table(title, header, rows, f"After the last epoch, {WHERE}{_never(matrices)}", groups)
-
-
-def _worst(grid: Grid, matrices: list[Matrix]) -> Table:
+def per_class(grid: Grid) -> Table:
+    """Recall, precision and F1 of the classes of every model, the lowest recall first; of many classes some."""
     rows = [
         [*m.names, Entry(m.confusion.classes[k]), Entry(f"{m.confusion.counts_KK[k].sum():,.0f}"), *_quality(m.confusion, k)]
-        for m in matrices
+        for m in _matrices(grid)
         for k in np.argsort(m.confusion.recall_K, kind="stable")[:LOWEST]
     ]
     header = ["arm", grid.axis_name, "evaluator", "class", "images", "recall %", "precision %", "F1 %"]
-    caption = f"The {LOWEST} classes of lowest recall after the last epoch, {WHERE}{_never(matrices)}"
+    caption = (
+        f"The {LOWEST} classes of lowest recall after the last epoch, pooled over all finished seeds; on the test split, or of the "
+        "evaluator that is named."
+    )
     return Table("Classes", header, rows, caption, left=frozenset({0, 1, 2, 3})).trimmed()
-
-
-def _never(matrices: list[Matrix]) -> str:
-    """Classes that a model took no image for."""
-    told = []
-    for matrix in matrices:
-        lacking = [name for name, count in zip(matrix.confusion.classes, matrix.confusion.counts_KK.sum(0), strict=True) if not count]
-        if lacking:
-            which_of = listed(lacking) if len(lacking) <= MOST_BESIDE else f"{len(lacking)} of {len(matrix.confusion.classes)} classes"
-            told.append(f"{matrix.title} never predicts {which_of}")
-    if len(told) > MOST_BESIDE:
-        told = [*told[:MOST_BESIDE], f"{len(told) - MOST_BESIDE} more models lack classes too"]
-    return f" {'; '.join(told)}." if told else ""
 
 
 def _quality(c: Confusion, k: int) -> list[Entry]:
     return [Entry(f"{100 * values_K[k]:.1f}") for values_K in (c.recall_K, c.precision_K, c.f1_K)]
 
 
-def confusion_plot(grid: Grid) -> tuple[str, Figure] | None:
+def confusion_plot(grid: Grid) -> Plot | None:
     """Matrices of the first arms, as shares of each class; None for very many classes."""
     matrices = [m for m in _matrices(grid) if len(m.confusion.classes) <= MOST_CLASSES][:MOST_PANELS]
     if not matrices:
         return None
-    across = min(len(matrices), 3)
-    figure = Figure(figsize=(4.3 * across, 3.9 * -(-len(matrices) // across)), layout="constrained")
-    axes = figure.subplots(-(-len(matrices) // across), across, squeeze=False).reshape(-1)
-    for axis, m in zip(axes, matrices, strict=False):
+    figure, axes = panels(len(matrices), 3.9)
+    for axis, m in zip(axes, matrices, strict=True):
         _draw(axis, m.confusion, m.title)
-    for spare in axes[len(matrices) :]:
-        spare.set_visible(False)
     return "Confusion: the share of each class's images (row) that is taken for each class (column), mean over seeds, in %.", figure
 
 

@@ -17,7 +17,7 @@ def markdown(report: Report) -> str:
         selection.table(grid), selection.points(grid), main_table.differences(grid, report.columns),
         *tables.pairs(grid), tables.columns(grid),
         tables.cost(grid), tables.size(grid),
-        evaluations.table(grid), evaluations.differences(grid), *evaluations.per_class(grid), details.data(grid),
+        evaluations.table(grid), evaluations.differences(grid), evaluations.per_class(grid), details.data(grid),
         details.costs(grid), details.published_costs(grid),
         tables.readings(grid), details.runs(grid.sweep), settings(grid)[0],
     ]  # fmt: skip

@@ -127,7 +127,7 @@ def _more(report: Report) -> dict[str, str]:
         "Energy and CO2e, for a paper": copied(statement(grid.sweep)),
         "Learning curves": switch("learning", CURVES, plots),
         "Evaluations": row(
-            plain(evaluations.table(grid)), *titled(evaluations.differences(grid), *evaluations.per_class(grid)), plot("confusion", plots)
+            plain(evaluations.table(grid)), *titled(evaluations.differences(grid), evaluations.per_class(grid)), plot("confusion", plots)
         ),
         "What training saw": pictures(seen.views(grid), "The first images of the first batch, as the network sees them."),
         "Reconstructions": pictures(seen.reconstructions(grid), RECONSTRUCTED),

@@ -44,14 +44,11 @@ def settings(grid: Grid) -> tuple[Table | None, dict[str, str]]:
     lines = {k: [_by_column({c: _value(f, k, groups) for c, f in flats.items()}) for flats in fields.values()] for k in keys}
     shared = {k: next(iter(values)) for k, line in lines.items() if len(values := _compared(k, line, groups)) == 1 and k not in off}
     shared.pop(grid.axis or "", None)  # which differs between columns
-    crops = _crops(by_stage)
-    shared |= {name: line[0] for name, line in crops.items() if len(set(line)) == 1}
     shown = {
         "starts from": [_by_column({c: listed(origins(r)) or DASH for c, r in runs.items()}) for runs in by_stage.values()],
         "effective batch": [_by_column({c: _batch(r) for c, r in runs.items()}) for runs in by_stage.values()],
         "learning rate, scaled peak": [_by_column({c: _rate(r.run) for c, r in runs.items()}) for runs in by_stage.values()],
         "optimiser steps": [_by_column({c: _steps(r) for c, r in runs.items()}) for runs in by_stage.values()],
-        **{name: line for name, line in crops.items() if len(set(line)) > 1},
         **{k: line for k, line in lines.items() if (k not in shared and k not in off - groups) or k == grid.axis},
     }
     if set(shown["starts from"]) == {DASH}:  # but for a chain's own stages
@@ -73,22 +70,6 @@ def _compared(name: str, line: list[str], groups: set[str]) -> set[str]:
     objective, grouped = name.startswith("objectives."), any(name.startswith(f"{group}.") for group in groups)
     told = not name.endswith(".weight") if objective else grouped
     return {value for value in line if value != DASH} if told else set(line)
-
-
-def _crops(by_stage: dict[str, dict[str, RunFolder]]) -> dict[str, list[str]]:
-    """What the crops are cut from, where any run shrinks images first."""
-    short = [{column: _shrunk_to(run) for column, run in runs.items()} for runs in by_stage.values()]
-    if not any(px for columns in short for px in columns.values()):
-        return {}
-    shrunk = "images shrunk to a short side of at most {} px: small crops are coarser than of the originals"
-    lines = [{column: shrunk.format(px) if px else "the originals" for column, px in columns.items()} for columns in short]
-    return {"crops are cut from": [_by_column(line) for line in lines]}
-
-
-def _shrunk_to(run: RunFolder) -> int | None:
-    """None where no image's short side can be longer."""
-    px, largest = run.run["data"].get("cache_px"), (run.job.get("data") or {}).get("largest_px")
-    return px if px and (largest is None or min(largest) > px) else None
 
 
 def _steps(run: RunFolder) -> str:
