@@ -21,11 +21,11 @@ from vitssl.config.methods import METHODS
 from vitssl.report import main_table, plots, schedule
 from vitssl.report.advice import next_steps
 from vitssl.report.collect import Cell, RunFolder, Sweep, collect
+from vitssl.report.energy import statement
 from vitssl.report.findings import findings, further, headlines, progress, sentences
 from vitssl.report.grid import lay_out
 from vitssl.report.hyperparameters import fields_between_arms, is_setting, sets_hyperparameters
 from vitssl.report.schedule import images_learned, images_seen, training_macs
-from vitssl.report.statement import statement
 
 THREE = {"scratch": 80.0, "sslft": 81.0, "ssat": lambda at: 82.0 + at["seed"]}
 ROWS = [{"name": "scratch", "row": "Scratch"}, {"name": "sslft", "row": "SSL+FT"}, {"name": "ssat", "row": "SSAT"}]

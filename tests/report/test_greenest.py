@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from vitssl.files import read_json, write_json
+from vitssl.report import energy
 from vitssl.report.collect import collect
+from vitssl.report.energy import statement
 from vitssl.report.findings import findings, sentences
-from vitssl.report.greenest import sentence
 from vitssl.report.grid import lay_out
-from vitssl.report.statement import statement
 
 GRID = "time,g_per_kwh\n2026-11-23T00:00+00:00,400\n2026-11-23T12:00+00:00,100\n2026-11-24T00:00+00:00,300\n"
 HOURS = {"2026-11-23T11:45": 0.5, "2026-11-23T12:00": 1.0, "2026-11-23T13:30": 0.5}  # kWh of a run
@@ -30,7 +30,7 @@ def test_the_saving_is_told_against_beginning_at_once(sweep):
     """Of each run 0.5 kWh at 400 g and 1.5 at 100 g; three hours earlier all 2 kWh at 400 g."""
     folder = waited(sweep({"scratch": 80.0, "ssat": 82.0}, {"seed": [0]}, columns=None), hours=3.0)
     told = "2 runs waited up to 3.0 h for a greener grid and caused 700 g of CO2e instead of 1.60 kg had they begun at once, 56% less."
-    assert sentence(collect(folder)) == told
+    assert energy.waited(collect(folder)) == told
     assert told in sentences(findings(lay_out(collect(folder))))
     assert "0.4 to 0.5 kg CO2e/kWh (by the hour)" in statement(collect(folder))
 
@@ -39,20 +39,20 @@ def test_a_forecast_that_was_wrong_is_told_too(sweep):
     """Four hours later than asked for, all at 100 g, but it was drawn at 400 g."""
     late = {"2026-11-24T01:15": 2.0}
     folder = waited(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None), hours=4.0, by_hour=late)
-    assert sentence(collect(folder)).endswith("caused 600 g of CO2e instead of 200 g had they begun at once, 200% more.")
+    assert energy.waited(collect(folder)).endswith("caused 600 g of CO2e instead of 200 g had they begun at once, 200% more.")
 
 
 def test_without_waiting_or_without_hours_nothing_is_told(sweep):
     folder = waited(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None), hours=0.0)
-    assert sentence(collect(folder)) == ""
+    assert energy.waited(collect(folder)) == ""
     waited(folder, hours=3.0)
     for path in folder.glob("*/emissions-*.json"):
         write_json(path, {name: value for name, value in read_json(path).items() if name != "kwh_by_quarter_hour"})
-    assert sentence(collect(folder)) == ""
+    assert energy.waited(collect(folder)) == ""
 
 
 def test_a_file_that_is_gone_is_said(sweep):
     folder = waited(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None), hours=3.0)
     (folder / "grid.csv").unlink()
-    said = sentence(collect(folder))
+    said = energy.waited(collect(folder))
     assert said.startswith("What it saved that 1 run waited for a greener grid is not known: ") and "grid.csv" in said

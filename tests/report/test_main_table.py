@@ -14,11 +14,11 @@ from vitssl import cli, report
 from vitssl.config import ConfigError
 from vitssl.report import latex, main_table, plots, render, spreadsheet, tables, units
 from vitssl.report.collect import collect
+from vitssl.report.energy import statement
 from vitssl.report.glyphs import tex
 from vitssl.report.grid import lay_out
 from vitssl.report.rows import cost_of
 from vitssl.report.schedule import training_macs
-from vitssl.report.statement import statement
 from vitssl.report.table import DASH, Entry, Table, figure, signed
 
 ARTICLE = r"""\documentclass[twocolumn]{article}

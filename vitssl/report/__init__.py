@@ -9,7 +9,7 @@ from vitssl.report import (
     analyses,
     blocks,
     details,
-    energy_sources,
+    energy,
     evaluations,
     failures,
     latex,
@@ -20,7 +20,6 @@ from vitssl.report import (
     render,
     selection,
     spreadsheet,
-    statement,
     style,
     tables,
 )  # fmt: skip
@@ -63,7 +62,7 @@ def write(sweep_folder: str | Path, columns: list[str] | None = None) -> Path:
     (folder / "differences.csv").write_text(spreadsheet.pairs(laid_out))
     (folder / "seeds.csv").write_text(spreadsheet.by_seed(laid_out))
     (folder / "table.tex").write_text(latex.paper(laid_out, columns))
-    (folder / "energy.tex").write_text(tex(statement.statement(laid_out.sweep)) + "\n")
+    (folder / "energy.tex").write_text(tex(energy.statement(laid_out.sweep)) + "\n")
     (folder / "report.html").write_text(page.html(report))
     return folder / "report.html"
 
@@ -81,6 +80,6 @@ def summary(sweep_folder: str | Path, width: int | None = None, columns: list[st
     evaluated = evaluations.table(laid_out) if any(run.evals for run in laid_out.sweep.runs.values()) else None
     shown = (*main, chosen, main_table.differences(laid_out, narrow), costs_apart, evaluated)
     told = headlines(laid_out) | {subject: lines for subject, lines in further(laid_out).items() if subject in ("The paper", "In all")}
-    lines = [progress(laid_out.sweep), *filter(None, [energy_sources.sites(laid_out.sweep)]), "", *sentences(told)]
+    lines = [progress(laid_out.sweep), *filter(None, [energy.sites(laid_out.sweep)]), "", *sentences(told)]
     lines += [f"Warning: {text}." for text in details.warnings(laid_out)]
     return render.terminal([table for table in shown if table and table.rows], lines, width)

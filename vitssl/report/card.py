@@ -9,7 +9,7 @@ from typing import Any
 from vitssl.config import Optim, Site, scaled_lr
 from vitssl.config.evals import METRICS
 from vitssl.report.collect import Cell, RunFolder, Sweep, add, collect, read_folder
-from vitssl.report.energy_sources import tracked
+from vitssl.report.energy import tracked
 from vitssl.report.evaluations import telling
 from vitssl.report.grid import Grid, lay_out
 from vitssl.report.outside import origins

@@ -132,6 +132,15 @@ class Sweep:
         return None if len(paid) > 1 else next(iter(paid), Site().currency)
 
     @property
+    def hours_name(self) -> str:
+        return "GPU-hours" if self.on_gpu else "device-hours"
+
+    @property
+    def busy_name(self) -> str:
+        """The part of these hours that the devices worked."""
+        return "of them GPU-busy hours" if self.on_gpu else "CPU-hours"
+
+    @property
     def on_gpu(self) -> bool:
         return any(run.spent["gpu_hours"] > 0 for run in self.runs.values())
 

@@ -8,7 +8,7 @@ from statistics import mean
 from typing import Any
 
 from vitssl.report.collect import Cell, RunFolder
-from vitssl.report.energy_sources import metered
+from vitssl.report.energy import metered
 from vitssl.report.grid import Grid
 from vitssl.report.rows import Row, cost_of, finished
 from vitssl.report.schedule import training_macs

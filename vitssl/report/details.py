@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from urllib.parse import quote
 
-from vitssl.report import energy_sources
+from vitssl.report import energy
 from vitssl.report.collect import Arm, Cell, RunFolder, Sweep, add
 from vitssl.report.grid import Grid
 from vitssl.report.rows import cost_per_model, finished
 from vitssl.report.settings import stages
 from vitssl.report.table import BAD, DASH, MEASURED, NOTE, PUBLISHED, Entry, Table, figure, number
-from vitssl.report.tables import busy_name, currency, hours_name, which
+from vitssl.report.tables import currency, which
 from vitssl.report.units import fit, quantity
 
 MANY = 0.01  # of the images to test on, from which on a report warns of near-duplicates before all else
@@ -75,7 +75,7 @@ def costs(grid: Grid) -> Table:
     """What one model cost by column and stage."""
     rows = [[*which(grid, row, column), *entries] for row, column, done in grid.models() for entries in _stage_costs(done)]
     parts = ["kWh GPU", "kWh CPU", "kWh RAM", "kWh", "kg CO2e tracked", "kg CO2e estimate", currency(grid.sweep)]
-    header = ["arm", grid.axis_name, "stage", "multiply-adds by objective", hours_name(grid.sweep), *parts]
+    header = ["arm", grid.axis_name, "stage", "multiply-adds by objective", grid.sweep.hours_name, *parts]
     caption = (
         "Cost of one model, mean over its finished seeds; a chain's stages one by one, then together. Multiply-adds are those of one "
         "image's forward passes in training; an objective that shares another's pass counts by what it adds. What two "
@@ -139,10 +139,10 @@ def _beside_the_paper(called: str, arm: Arm, cells: list[Cell]) -> list[Entry]:
 
 def runs(sweep: Sweep) -> Table:
     """Every run folder once, with how it ended and what all its attempts cost, and where if at several sites."""
-    header = ["run", "of", "status", "attempts", "top-1 %", hours_name(sweep), busy_name(sweep), "kWh", "kg CO2e", "site"]
+    header = ["run", "of", "status", "attempts", "top-1 %", sweep.hours_name, sweep.busy_name, "kWh", "kg CO2e", "site"]
     table = Table("Runs", header, [_run(sweep, run) for run in sweep.runs.values()], left=frozenset({0, 1, 2, 9}))
     table.caption = "Every run folder once, however many arms use it."
-    return fit(table if energy_sources.sites(sweep) else table.without("site")).trimmed()
+    return fit(table if energy.sites(sweep) else table.without("site")).trimmed()
 
 
 def _run(sweep: Sweep, run: RunFolder) -> list[Entry]:
@@ -152,7 +152,7 @@ def _run(sweep: Sweep, run: RunFolder) -> list[Entry]:
     accuracy = Entry(f"{test['top1']:.2f}" if test else DASH)
     busy = "gpu_busy_hours" if run.spent["gpu_hours"] else "cpu_hours"
     spent = [figure(run.spent[name] or None) for name in ("device_hours", busy, "energy_kwh", "co2e_kg")]
-    site = Entry(energy_sources.site_of(run) if run.emissions else DASH, NOTE)
+    site = Entry(energy.site_of(run) if run.emissions else DASH, NOTE)
     detail = f" at {run.progress}" if run.status != "done" and run.progress else ""
     detail = f": {run.error}" if run.status in ("failed", "unreadable") else detail
     status = Entry(run.status + detail, BAD if run.status in ("failed", "interrupted", "unreadable") else MEASURED)

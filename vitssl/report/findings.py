@@ -8,14 +8,12 @@ from statistics import mean
 from vitssl.config import Site
 from vitssl.emissions import names_grid
 from vitssl.lost import lost_kwh
-from vitssl.report import best, costs, greenest, outside, schedule, unfinished
+from vitssl.report import best, costs, energy, outside, schedule, unfinished
 from vitssl.report.advice import next_steps, recommendation
 from vitssl.report.collect import Sweep, add
-from vitssl.report.energy_sources import intensities
+from vitssl.report.energy import intensities, unrecorded
 from vitssl.report.grid import SEED, Grid
-from vitssl.report.statement import unrecorded
 from vitssl.report.table import number, signed
-from vitssl.report.tables import hours_name
 from vitssl.report.units import quantity
 from vitssl.words import counted, listed
 
@@ -41,7 +39,7 @@ def findings(grid: Grid) -> Findings:
         "Cost": [*(costs.comparison(*place) for place in places), outside.of_rows(grid).strip()],
         "Images seen": [schedule.images_seen(grid)],
         "In all": [_total(grid.sweep), _left_out(grid.sweep)],
-        "Waiting": [greenest.sentence(grid.sweep)],
+        "Waiting": [energy.waited(grid.sweep)],
     }
     return {subject: told for subject, lines in said.items() if (told := list(filter(None, lines)))}
 
@@ -126,7 +124,7 @@ def _total(sweep: Sweep) -> str:
     parts = {"in runs that are not done": wasted, "in work that was lost when jobs were killed": lost}
     told = [f"{quantity(kwh, 'kWh')} {where}" for where, kwh in parts.items() if kwh > 0.001 * spent["energy_kwh"]]
     rest = f", of which {listed(told)}" if told else ""
-    hours, energy, co2e = quantity(spent["device_hours"], "hours", hours_name(sweep)), spent["energy_kwh"], spent["co2e_kg"]
+    hours, energy, co2e = quantity(spent["device_hours"], "hours", sweep.hours_name), spent["energy_kwh"], spent["co2e_kg"]
     money = f", {number(spent['money'])} {sweep.currency}" if spent["money"] else ""
     took = f"{hours}, {quantity(energy, 'kWh')} and {quantity(co2e, 'kg')} CO2e"
     missing = f"{unrecorded(sweep)}{outside.of_sweep(sweep)}{outside.reused(sweep)}"

@@ -10,7 +10,6 @@ from vitssl.report.glyphs import tex
 from vitssl.report.grid import Grid
 from vitssl.report.stats import Difference
 from vitssl.report.table import DASH, MINUS, PUBLISHED, Entry, Table
-from vitssl.report.tables import hours_name
 from vitssl.words import counted
 
 # widths in Computer Modern at 10 pt: of most letters and digits, of narrow and of wide ones; how much wider bold ones are
@@ -63,7 +62,7 @@ def _beside_several_columns(grid: Grid, label: str) -> list[str]:
     spent = [c for c, name in enumerate(cost.header) if c < 2 or "of training" in name or name.startswith("against ")]
     if not costs.doubted(grid):
         spent += [
-            c for c, name in enumerate(cost.header) if hours_name(grid.sweep).split("-")[0] in name or re.search("Wh$|CO2e tracked$", name)
+            c for c, name in enumerate(cost.header) if grid.sweep.hours_name.split("-")[0] in name or re.search("Wh$|CO2e tracked$", name)
         ]
     made = cost.pick(sorted(set(spent)))
     return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,14 +11,14 @@ from typing import Any
 
 from vitssl.config import ConfigError
 from vitssl.config.base import closest
-from vitssl.report import costs, energy_sources, outside, schedule, tables
+from vitssl.report import costs, outside, schedule, tables
 from vitssl.report.best import level
-from vitssl.report.collect import Cell
+from vitssl.report.collect import Cell, Sweep
 from vitssl.report.grid import Grid
 from vitssl.report.rows import Row, cost_per_model, finished
 from vitssl.report.schedule import redrawn
 from vitssl.report.table import BAD, DASH, NOTE, PUBLISHED, Entry, Table, figure, signed
-from vitssl.report.tables import LOWER_IS_BETTER, currency, hours_name, plus_minus, versus
+from vitssl.report.tables import LOWER_IS_BETTER, currency, plus_minus, versus
 from vitssl.report.units import fit
 from vitssl.words import counted, listed
 
@@ -207,7 +208,7 @@ COLUMNS = {
     "epochs": Column(_named("epochs"), _epochs),
     "steps": Column(_named("steps"), _steps),
     "training_macs": Column(_named("PMACs of training"), _training),
-    "hours": Column(lambda grid: hours_name(grid.sweep), _spent("device_hours")),
+    "hours": Column(lambda grid: grid.sweep.hours_name, _spent("device_hours")),
     "kwh": Column(_named("kWh"), _spent("energy_kwh")),
     "co2e": Column(_named("kg CO2e"), _spent("co2e_kg")),
     "co2e_estimate": Column(_named("kg CO2e estimate"), _spent("estimate_kg")),
@@ -228,7 +229,7 @@ def _caption(grid: Grid, names: set[str], best: set[tuple[int, int]]) -> str:
     first += f" Bold: {bold(grid, best)}." if best else ""
     first += f" Each is of the {listed(sweep.facts['select'])} that held-out images choose." if sweep.facts.get("select") else ""
     source = f" Numbers in italics are printed in {paper['table']} of “{paper['title']}”, not measured here." if paper else ""
-    other = ", ".join(energy_sources.other_data(sweep))
+    other = ", ".join(_other_data(sweep))
     source += f" Its images are not those of these runs: the command line set {other}." if paper and other else ""
     source += " † the paper only quotes this row." if any(arm.quoted for arm in sweep.arms) else ""
     equal = (sweep.facts.get("equal") or {}).get("all")
@@ -238,6 +239,11 @@ def _caption(grid: Grid, names: set[str], best: set[tuple[int, int]]) -> str:
     doubt = tables.not_compared(grid) if names & MEASURED else ""
     spent = f"{spent}.{outside.of_rows(grid)}{doubt}" if spent else ""
     return first + _trained_by(grid) + source + (_against(grid) if "baseline" in names else "") + spent
+
+
+def _other_data(sweep: Sweep) -> list[str]:
+    """The fields set on the command line that change which images are seen."""
+    return [key for key in sweep.facts.get("overrides") or [] if re.search(r"(^|\.)data(\.(shards|source|images|labels|\w+_split)|$)", key)]
 
 
 def _trained_by(grid: Grid) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from vitssl.report import details, evaluations, failures, main_table, render, selection, tables
+from vitssl.report.energy import statement
 from vitssl.report.findings import further, headlines, progress, sentences
 from vitssl.report.page import FIRST, FURTHER, Report, compared, notes, title
 from vitssl.report.settings import provenance, settings
-from vitssl.report.statement import statement
 
 
 def markdown(report: Report) -> str:

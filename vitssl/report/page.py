@@ -6,14 +6,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 
-from vitssl.report import details, energy_sources, evaluations, failures, main_table, render, seen, selection, tables
+from vitssl.report import details, evaluations, failures, main_table, render, seen, selection, tables
 from vitssl.report.blocks import Drawn, anchor, copied, definitions, found, lines, pictures, plain, plot, row, section, switch, titled
+from vitssl.report.collect import Sweep
 from vitssl.report.css import CSS
+from vitssl.report.energy import statement
 from vitssl.report.findings import further, headlines, progress
 from vitssl.report.grid import SEED, Grid
+from vitssl.report.hyperparameters import without_influence
 from vitssl.report.script import SCRIPT
 from vitssl.report.settings import provenance, settings
-from vitssl.report.statement import statement
 from vitssl.words import counted
 
 Named = dict[str, str]  # plots that take turns at one place, by what each is called there
@@ -84,13 +86,27 @@ def compared(grid: Grid) -> str:
 
 def notes(grid: Grid) -> list[str]:
     """The sweep's notes and those of its arms, as far as the command line cannot contradict them, and what that changed."""
-    arms, valid = grid.sweep.arms, not energy_sources.contradicts(grid.sweep)
+    arms, valid = grid.sweep.arms, not _contradicts(grid.sweep)
     return [
         *(grid.sweep.facts.get("notes", []) if valid else []),
         *(f"{grid.called(arm)}: not runnable: {arm.not_runnable}" for arm in arms if arm.not_runnable),
         *(f"{grid.called(arm)}: {arm.note}" for arm in arms if arm.note and valid),
-        *filter(None, [energy_sources.overridden(grid.sweep)]),
+        *filter(None, [_overridden(grid.sweep)]),
     ]
+
+
+def _overridden(sweep: Sweep) -> str:
+    """What the command line changed; empty where nothing was changed."""
+    if not (fields := sweep.facts.get("overrides")):
+        return ""
+    noted = sweep.facts.get("notes") or any(arm.note for arm in sweep.arms)
+    left_out = f"; the notes of {sweep.facts['file']}, which are of its own settings, are left out" if noted and _contradicts(sweep) else ""
+    return f"Set on the command line: {', '.join(fields)}{left_out}."
+
+
+def _contradicts(sweep: Sweep) -> bool:
+    """Did the command line set a field that results follow from? What the sweep file's notes say of its settings may then be wrong."""
+    return not all(map(without_influence, sweep.facts.get("overrides") or []))
 
 
 def _first(report: Report) -> str:

@@ -11,13 +11,12 @@ from matplotlib.axes import Axes
 
 from vitssl.report.collect import Cell
 from vitssl.report.costs import UNEQUAL, doubt
-from vitssl.report.energy_sources import metered
+from vitssl.report.energy import metered
 from vitssl.report.grid import SEED, Grid
 from vitssl.report.rows import Row, cost_of
 from vitssl.report.schedule import EQUAL, training_macs
 from vitssl.report.stats import std
 from vitssl.report.style import SOFT, Plot, add_legend, is_wide, log_x, look, panels
-from vitssl.report.tables import hours_name
 from vitssl.report.units import scale
 
 
@@ -63,7 +62,7 @@ def against(grid: Grid, name: str) -> Plot | None:
     if not spent or not max(spent):
         return None
     unit, factor = scale(cost.base, max(spent))
-    label = cost.label.format(hours=hours_name(grid.sweep)).replace(cost.base, unit)
+    label = cost.label.format(hours=grid.sweep.hours_name).replace(cost.base, unit)
     figure, axes = panels(len(drawn))
     for axis, (column, models) in zip(axes, drawn.items(), strict=True):
         if grid.of_one_set and axis is not axes[0]:

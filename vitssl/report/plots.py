@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from vitssl.report import curves, pareto
-from vitssl.report.energy_sources import tracked
+from vitssl.report.energy import tracked
 from vitssl.report.evaluations import confusion_plot
 from vitssl.report.grid import Grid
 from vitssl.report.rows import cost_per_model

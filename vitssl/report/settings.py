@@ -7,7 +7,7 @@ from typing import Any
 
 from vitssl.config import Optim, Run, checkpoint_fields, dotted, scaled_lr
 from vitssl.report.collect import RunFolder
-from vitssl.report.energy_sources import CPU_POWER, intensities
+from vitssl.report.energy import CPU_POWER, intensities
 from vitssl.report.grid import SEED, Grid
 from vitssl.report.outside import origins
 from vitssl.report.table import DASH, Entry, Table

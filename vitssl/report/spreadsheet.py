@@ -16,7 +16,6 @@ from vitssl.report.grid import SEED, Grid
 from vitssl.report.rows import Row, cost_of, cost_per_model, finished
 from vitssl.report.schedule import training_macs
 from vitssl.report.stats import LEAST, holm, std
-from vitssl.report.tables import hours_name
 from vitssl.words import as_cell
 
 
@@ -82,7 +81,7 @@ def _model(grid: Grid, row: Row, column: object, cell: Cell) -> dict[str, object
 
 
 def _hours(grid: Grid) -> str:
-    return hours_name(grid.sweep).replace("-", "_").lower()
+    return grid.sweep.hours_name.replace("-", "_").lower()
 
 
 def _line(grid: Grid, row: Row, column: object) -> dict[str, object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import mean
 from typing import Any
 
-from vitssl.report import costs, energy_sources
+from vitssl.report import costs, energy
 from vitssl.report.collect import Cell, Sweep
 from vitssl.report.grid import Grid
 from vitssl.report.rows import Row, cost_of
@@ -18,22 +18,13 @@ FEW_COLUMNS, FEWEST_PAIRED, MOST_PAIRED = 2, 3, 6  # of the sweep, and arms, of 
 LOWER_IS_BETTER = "↓: lower is better."
 
 
-def hours_name(sweep: Sweep) -> str:
-    return "GPU-hours" if sweep.on_gpu else "device-hours"
-
-
-def busy_name(sweep: Sweep) -> str:
-    """The part of these hours that the devices worked."""
-    return "of them GPU-busy hours" if sweep.on_gpu else "CPU-hours"
-
-
 # ---------------------------------------------------------------------------------------------------------------- costs
 
 
 def cost(grid: Grid) -> Table:
     """What one of every arm's models cost, separately for every column."""
     rows = [[*which(grid, row, column), *_training(grid, row, column, done), *_spending(done)] for row, column, done in grid.models()]
-    spent = ["PMACs of training", f"against {grid.baselines()}", hours_name(grid.sweep), busy_name(grid.sweep)]
+    spent = ["PMACs of training", f"against {grid.baselines()}", grid.sweep.hours_name, grid.sweep.busy_name]
     spent += ["kWh", "kg CO2e tracked", "kg CO2e estimate", currency(grid.sweep)]
     return fit(Table("Cost", ["arm", grid.axis_name, *spent], rows, _cost_caption(grid), left=frozenset({0, 1})).trimmed())
 
@@ -118,8 +109,8 @@ def _cost_caption(grid: Grid) -> str:
         factors = " or ".join(f"board power ({power_w:g} W) x {intensity:g}" for power_w, intensity in sorted(sites))
         said.append(f"Estimate: GPU-hours x {factors} kg/kWh, as the SSAT paper's Table 3.")
     else:
-        said.append(f"Times are those of a job on a node's CPUs{energy_sources.shares(sweep)}.")
-    return " ".join(filter(None, [*said, energy_sources.tracked(sweep), energy_sources.sites(sweep)]))
+        said.append(f"Times are those of a job on a node's CPUs{energy.shares(sweep)}.")
+    return " ".join(filter(None, [*said, energy.tracked(sweep), energy.sites(sweep)]))
 
 
 # -------------------------------------------------------------------------------------------------------- further tables

@@ -9,11 +9,11 @@ import pytest
 
 from vitssl import report
 from vitssl.config import Site
-from vitssl.report import details, energy_sources, markdown, page, settings, spreadsheet, tables
+from vitssl.report import details, energy, markdown, page, settings, spreadsheet, tables
 from vitssl.report.collect import collect
+from vitssl.report.energy import statement
 from vitssl.report.findings import findings, sentences
 from vitssl.report.grid import lay_out
-from vitssl.report.statement import statement
 from vitssl.report.table import DASH, Table
 
 
@@ -122,10 +122,8 @@ def test_stages_that_see_other_images_have_lines_of_their_own(sweep):
 def test_the_page_says_what_it_is_about_and_what_the_command_line_changed(table_3, tmp_path):
     changed = {"notes": ["All 50,000 images."], "overrides": ["data.shards", "data.workers"]}
     written = report.write(table_3(**changed))
-    said = (
-        "data.shards, data.workers were set on the command line; the notes of sweeps/ssat_vs_sslft.yaml, which are of its own settings, "
-        "are left out; the paper's numbers are the sweep file's."
-    )
+    left_out = "the notes of sweeps/ssat_vs_sslft.yaml, which are of its own settings, are left out"
+    said = f"Set on the command line: data.shards, data.workers; {left_out}."
     for text in (written.read_text().replace("&#x27;", "'"), (written.parent / "report.md").read_text()):
         assert said in text and "All 50,000 images." not in text
         assert "0123456789ab" in text and "px, stored" in text
@@ -136,23 +134,20 @@ LEFT_OUT = "the notes of sweeps/study.yaml, which are of its own settings, are l
 
 
 @pytest.mark.parametrize(
-    ("facts", "text"),
+    ("facts", "notes"),
     [
-        ({}, ""),
-        ({"overrides": ["optim.lr"]}, "optim.lr was set on the command line."),
+        ({}, []),
+        ({"overrides": ["optim.lr"]}, ["Set on the command line: optim.lr."]),
         (
             {"overrides": ["data.workers", "finetune.loop.threads"], "notes": ["x"]},
-            "data.workers, finetune.loop.threads were set on the command line.",
+            ["x", "Set on the command line: data.workers, finetune.loop.threads."],
         ),
-        ({"overrides": ["arms.ssat.loop.epochs"], "notes": ["x"]}, f"arms.ssat.loop.epochs was set on the command line; {LEFT_OUT}."),
-        ({"overrides": ["equalize"], "notes": ["x"]}, f"equalize was set on the command line; {LEFT_OUT}."),
-        ({"overrides": [], "notes": ["x"]}, ""),
+        ({"overrides": ["equalize"], "notes": ["x"]}, [f"Set on the command line: equalize; {LEFT_OUT}."]),
+        ({"overrides": [], "notes": ["x"]}, ["x"]),
     ],
 )
-def test_what_the_command_line_changed(sweep, facts, text):
-    grid = lay_out(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, **facts)))
-    assert energy_sources.overridden(grid.sweep) == text
-    assert page.notes(grid) == (["x"] if "notes" in facts and "left out" not in text else []) + ([text] if text else [])
+def test_what_the_command_line_changed(sweep, facts, notes):
+    assert page.notes(lay_out(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, **facts)))) == notes
 
 
 @pytest.mark.parametrize(
@@ -175,7 +170,7 @@ def test_nodes_with_and_without_a_meter_are_counted(sweep, emissions_record):
     make = {
         ("scratch", 0): {"records": [emissions_record(node=n, cpu_power_source=s) for n, s in (("a", "rapl"), ("b", "tdp"), ("c", "tdp"))]}
     }
-    text = energy_sources.tracked(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, make=make)))
+    text = energy.tracked(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, make=make)))
     assert "CPU measured by RAPL, in 1 of 3 records, or modelled from its TDP and load (no meter), in 2 of 3 records" in text
 
 
@@ -204,14 +199,14 @@ def test_runs_of_two_sites_say_so(sweep, emissions_record):
 
 def test_one_site_needs_no_words(sweep):
     laid_out = lay_out(collect(sweep({"scratch": 80.0}, {"seed": [0, 1]}, columns=None)))
-    assert energy_sources.sites(laid_out.sweep) == "" and "site" not in details.runs(laid_out.sweep).header
+    assert energy.sites(laid_out.sweep) == "" and "site" not in details.runs(laid_out.sweep).header
 
 
 def test_currencies_are_not_added_up(sweep, emissions_record):
     laid_out = two_sites(sweep, emissions_record, currency="USD")
     assert not {"EUR", "USD", "money"} & set(tables.cost(laid_out).header)
     assert "EUR" not in sentences(findings(laid_out))[-1] and ",money" in spreadsheet.numbers(laid_out)
-    assert energy_sources.sites(laid_out.sweep).endswith("Money is left out, since the currencies differ.")
+    assert energy.sites(laid_out.sweep).endswith("Money is left out, since the currencies differ.")
 
 
 @pytest.mark.parametrize(("source", "kwh", "told"), [("tdp", 0.02, True), ("tdp", 0.011, False), ("rapl", 0.02, False)])
@@ -222,4 +217,4 @@ def test_power_that_a_model_gives_equal_runs_unequally_is_said(sweep, emissions_
     }
     make = {("scratch", seed): {"records": [record]} for seed, record in made.items()}
     grid = lay_out(collect(sweep({"scratch": 80.0}, {"seed": [0, 1]}, columns=None, make=make)))
-    assert ("up to 2.0 times apart in equal runs" in energy_sources.tracked(grid.sweep)) is told
+    assert ("up to 2.0 times apart in equal runs" in energy.tracked(grid.sweep)) is told
