@@ -465,7 +465,7 @@ def test_a_paper_has_what_a_table_of_several_columns_has_no_room_for(sweep):
     text = latex.paper(grid)
     assert re.findall(r"\\label\{(.*?)\}", text) == ["tab:study", "tab:study-differences", "tab:study-cost"]
     assert (
-        "difference from scratch, with 95 \\% intervals (paired over seeds, each comparison alone)." in text
+        "difference from scratch, in brackets 95 \\% intervals (paired over seeds, each comparison alone)." in text
         and text.count("ssat & ") == 4
         and "1.34x" in text
     )

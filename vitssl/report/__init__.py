@@ -25,7 +25,6 @@ from vitssl.report import (
 )  # fmt: skip
 from vitssl.report.collect import collect
 from vitssl.report.findings import further, headlines, progress, sentences
-from vitssl.report.glyphs import tex
 from vitssl.report.grid import lay_out
 
 __all__ = ["summary", "write"]
@@ -62,7 +61,7 @@ def write(sweep_folder: str | Path, columns: list[str] | None = None) -> Path:
     (folder / "differences.csv").write_text(spreadsheet.pairs(laid_out))
     (folder / "seeds.csv").write_text(spreadsheet.by_seed(laid_out))
     (folder / "table.tex").write_text(latex.paper(laid_out, columns))
-    (folder / "energy.tex").write_text(tex(energy.statement(laid_out.sweep)) + "\n")
+    (folder / "energy.tex").write_text(latex.tex(energy.statement(laid_out.sweep)) + "\n")
     (folder / "report.html").write_text(page.html(report))
     return folder / "report.html"
 

@@ -3,40 +3,41 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from vitssl.report import costs, main_table, selection, tables
-from vitssl.report.glyphs import tex
 from vitssl.report.grid import Grid
-from vitssl.report.stats import Difference
 from vitssl.report.table import DASH, MINUS, PUBLISHED, Entry, Table
 from vitssl.words import counted
 
 # widths in Computer Modern at 10 pt: of most letters and digits, of narrow and of wide ones; how much wider bold ones are
 LETTER_PT, NARROW_PT, WIDE_PT, BOLD = 5.3, 3.4, 8.2, 1.15
 NARROW, WIDE = frozenset("iljtfr.,:;'|!()[] "), frozenset("mwMWABCDEFGHKNOPQRSTUVXYZ&%@±+=" + MINUS + DASH)
-
-
-@dataclass(frozen=True)
-class Fit:
-    """A size of type, the space beside each column, and the width that it is for: of one column of an article, or of both."""
-
-    environment: str
-    size: str
-    scale: float
-    space_pt: float
-    width_pt: float
-
-
+SCALE, SPACE_PT = 0.8, 2.5  # of \\footnotesize, and beside each column
+WIDTHS_PT = {"table": 229.0, "table*": 469.0}  # of LaTeX's own article, whose columns are the narrowest of the usual classes
 SEEDS = re.compile(r"^([\d.]+(?: ± [\d.]+)?) \(([^)]*)\)$")  # an accuracy, and of how many seeds it is
 BESIDE = ("baseline", "training_macs")  # of several columns of the sweep, which have tables of their own
-COLUMN_PT, PAGE_PT = 229.0, 469.0  # of LaTeX's own article, whose columns are the narrowest of the usual classes
-FITS = (
-    Fit("table", r"\small", 0.9, 4.0, COLUMN_PT),
-    Fit("table", r"\footnotesize", 0.8, 2.5, COLUMN_PT),
-    Fit("table*", r"\small", 0.9, 4.0, PAGE_PT),
-    Fit("table*", r"\footnotesize", 0.8, 2.5, PAGE_PT),
-)
+# the small letters of Greek in Unicode's order; \omicron does not exist, and of the capitals those that look Latin do not
+GREEK = (
+    "alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu", "xi", "", "pi", "rho",
+    "varsigma", "sigma", "tau", "upsilon", "phi", "chi", "psi", "omega",
+)  # fmt: skip
+CAPITALS = ("gamma", "delta", "theta", "lambda", "xi", "pi", "sigma", "upsilon", "phi", "psi", "omega")
+MATH = {
+    "±": r"\pm", MINUS: "-", "<": "<", ">": ">", "|": "|", "≥": r"\geq", "≤": r"\leq", "≈": r"\approx", "≠": r"\neq",
+    "\N{MULTIPLICATION SIGN}": r"\times", "·": r"\cdot", "→": r"\rightarrow", "←": r"\leftarrow", "↑": r"\uparrow", "↓": r"\downarrow",
+    "∞": r"\infty", "°": r"^\circ", "µ": r"\mu", "²": "^2", "³": "^3",
+    **{chr(0x3B1 + i): f"\\{name}" for i, name in enumerate(GREEK) if name},
+    **{chr(0x391 + i): f"\\{name.capitalize()}" for i, name in enumerate(GREEK) if name in CAPITALS},
+}  # fmt: skip
+TEX = {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", DASH: "--", "—": "---", "…": r"\dots{}",
+    "†": r"\dag{}",
+    "“": "``", "”": "''", "\N{LEFT SINGLE QUOTATION MARK}": "`", "\N{RIGHT SINGLE QUOTATION MARK}": "'",
+    **{c: f"\\{c}" for c in "&%_#${}"},
+    **{c: f"${command}$" for c, command in MATH.items()},
+}  # fmt: skip
+LAST_OF_LATIN = "\u017f"  # what LaTeX knows without further packages
 
 
 def paper(grid: Grid, names: list[str] | None = None) -> str:
@@ -58,16 +59,11 @@ def paper(grid: Grid, names: list[str] | None = None) -> str:
 def _beside_several_columns(grid: Grid, label: str) -> list[str]:
     """What a table of several columns of the sweep has no room for: differences from the baseline, and what the arms cost."""
     gaps, cost = tables.differences(grid), tables.cost(grid)
-    caption = compared(grid)
-    spent = [c for c, name in enumerate(cost.header) if c < 2 or "of training" in name or name.startswith("against ")]
-    if not costs.doubted(grid):
-        spent += [
-            c for c, name in enumerate(cost.header) if grid.sweep.hours_name.split("-")[0] in name or re.search("Wh$|CO2e tracked$", name)
-        ]
-    made = cost.pick(sorted(set(spent)))
+    columns = 4 if costs.doubted(grid) else len(cost.header)  # arm, column, and multiply-adds, which are exact
+    caption = f"{main_table.title(grid)}{main_table.tested(grid)}: difference from {grid.baselines()}{_intervals(grid)}."
     return [
         *([latex(gaps.without("interval"), caption, f"{label}-differences")] if gaps else []),
-        *([latex(made, "Cost of training one model, all its stages.", f"{label}-cost")] if made.rows else []),
+        *([latex(_first(cost, columns), "Cost of training one model, all its stages.", f"{label}-cost")] if cost.rows else []),
     ]
 
 
@@ -83,55 +79,49 @@ def for_paper(grid: Grid, names: list[str] | None = None) -> tuple[Table, str]:
     counts = {match[2] for row in made.rows for entry in row if (match := SEEDS.match(entry.text))}
     seeds = "mean ± std over the seeds (their number)"
     if len(counts) == 1 and (count := counts.pop()).isdecimal():
-        seeds = f"mean ± std over {counted(int(count), 'seed')}" if count != "1" else "one seed"
+        seeds = f"mean ± std over {counted(int(count), 'seed')}"
         made.rows = [[replace(entry, text=SEEDS.sub(r"\1", entry.text)) for entry in row] for row in made.rows]
-    printed = "; italics: printed in the paper" if any(entry.kind == PUBLISHED for row in made.rows for entry in row) else ""
+    printed = any(entry.kind == PUBLISHED for row in made.rows for entry in row)
+    said = [
+        f"{seeds}{_intervals(grid) if 'baseline' in names else ''}",
+        f"bold: {main_table.BOLD}" if made.best else "",
+        "italics: printed in the paper" if printed else "",
+        "costs of training one model" if main_table.SPENT & set(names) else "",
+        "measured hours and energy do not compare the arms" if doubted & set(names) else "",
+    ]
     at = f" at {grid.part}" if grid.part else ""
-    bold = f"; bold: {main_table.bold(grid, made.best)}" if made.best else ""
-    gaps = [gap for row in grid.rows for column in grid.columns if (gap := grid.against_baseline(row, column))]
-    against = ""
-    if "baseline" in names and (found := [gap for gap in gaps if gap.low is not None]):
-        against = f"; in brackets {_intervals(found)} of the difference from {grid.baselines()}"
-    spent = "; costs of training one model" if main_table.SPENT & set(names) else ""
-    spent += "; measured hours and energy do not compare the arms" if doubted & set(names) else ""
-    return made, f"{main_table.title(grid)}{main_table.tested(grid)}{at}: {seeds}{against}{bold}{printed}{spent}."
+    return made, f"{main_table.title(grid)}{main_table.tested(grid)}{at}: {'; '.join(filter(None, said))}."
 
 
-def compared(grid: Grid) -> str:
-    """The caption of a paper's table of differences from the baseline."""
+def _intervals(grid: Grid) -> str:
+    """In the words of a paper; nothing where there are none."""
     gaps = [gap for row in grid.rows for column in grid.columns if (gap := grid.against_baseline(row, column)) and gap.low is not None]
-    given = f", with {_intervals(gaps)}" if gaps else ""
-    return f"{main_table.title(grid)}{main_table.tested(grid)}: difference from {grid.baselines()}{given}."
-
-
-def _intervals(gaps: list[Difference]) -> str:
-    """In the words of a paper."""
     over = "seeds and test images" if any(gap.images for gap in gaps) else "seeds"
-    return f"95 % intervals (paired over {over}, each comparison alone)"
+    return f", in brackets 95 % intervals (paired over {over}, each comparison alone)" if gaps else ""
 
 
 def latex(table: Table, caption: str, label: str) -> str:
     """A table environment to be referred to as tab:``label``, or several where even both columns of a page are too narrow for all of it."""
-    fit = next((fit for fit in FITS if _width_pt(table, fit) <= fit.width_pt), None)
+    fit = next((environment for environment, width_pt in WIDTHS_PT.items() if _width_pt(table) <= width_pt), None)
     if fit is not None or len(table.header) <= 2:
-        return _environment(table, rf"\caption{{{tex(caption)}}}\label{{tab:{label}}}", fit or FITS[-1])
-    most = max(count for count in range(2, len(table.header)) if count == 2 or _width_pt(_first(table, count), FITS[-1]) <= PAGE_PT)
+        return _environment(table, rf"\caption{{{tex(caption)}}}\label{{tab:{label}}}", fit or "table*")
+    fitting = [count for count in range(3, len(table.header)) if _width_pt(_first(table, count)) <= WIDTHS_PT["table*"]]
+    most = max(fitting, default=2)
     rest = table.pick([0, *range(most, len(table.header))])
-    continued = caption if "continued" in caption else f"{caption} (continued)"
-    return latex(_first(table, most), caption, label) + "\n" + latex(rest, continued, f"{label}-continued")
+    return latex(_first(table, most), caption, label) + "\n" + latex(rest, "Continued.", f"{label}-continued")
 
 
 def _first(table: Table, count: int) -> Table:
     return table.pick(list(range(count)))
 
 
-def _width_pt(table: Table, fit: Fit) -> float:
+def _width_pt(table: Table) -> float:
     """Of all columns, with the space between them; a group's name may be wider than its columns."""
     widths = [_column_pt(table, c) for c in range(len(table.header))]
     start, total = 0, 0.0
     for label, span in table.groups or [("", len(widths))]:
-        inner = sum(widths[start : start + span]) * fit.scale + 2 * fit.space_pt * (span - 1)
-        total += max(inner, _text_pt(label) * fit.scale) + 2 * fit.space_pt
+        inner = sum(widths[start : start + span]) * SCALE + 2 * SPACE_PT * (span - 1)
+        total += max(inner, _text_pt(label) * SCALE) + 2 * SPACE_PT
         start += span
     return total
 
@@ -145,7 +135,7 @@ def _text_pt(text: str) -> float:
     return sum(NARROW_PT if c in NARROW else WIDE_PT if c in WIDE else LETTER_PT for c in text)
 
 
-def _environment(table: Table, caption: str, fit: Fit) -> str:
+def _environment(table: Table, caption: str, environment: str) -> str:
     """A booktabs tabular in its environment, below the commands of its caption."""
     sides = "".join("l" if i in table.left else "r" for i in range(len(table.header)))
     groups, rules, at = [], [], 1
@@ -156,10 +146,10 @@ def _environment(table: Table, caption: str, fit: Fit) -> str:
     over = [" & ".join(groups) + r" \\", "".join(rules)] if any(label for label, _ in table.groups) else []
     body = [" & ".join(_cell(e, (r, c) in table.best) for c, e in enumerate(row)) + r" \\" for r, row in enumerate(table.rows)]
     lines = [
-        rf"\begin{{{fit.environment}}}", r"\centering", rf"{fit.size}\setlength{{\tabcolsep}}{{{fit.space_pt}pt}}",
+        rf"\begin{{{environment}}}", r"\centering", rf"\footnotesize\setlength{{\tabcolsep}}{{{SPACE_PT}pt}}",
         r"\setlength{\belowcaptionskip}{4pt}",
         caption, rf"\begin{{tabular}}{{@{{}}{sides}@{{}}}}", r"\toprule", *over, *_header(table), r"\midrule", *body,
-        r"\bottomrule", r"\end{tabular}", rf"\end{{{fit.environment}}}",
+        r"\bottomrule", r"\end{tabular}", rf"\end{{{environment}}}",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
 
@@ -187,3 +177,8 @@ def _cell(entry: Entry, best: bool) -> str:
     if entry.kind == PUBLISHED:
         return rf"\textit{{{text}}}"
     return rf"\textbf{{{text}}}" if best else text
+
+
+def tex(text: str) -> str:
+    """The text with LaTeX's own characters escaped, those that it cannot set by their number; CO2e with its index."""
+    return "".join(TEX.get(c, c if c <= LAST_OF_LATIN else f"(U+{ord(c):04X})") for c in text).replace("CO2", r"CO\textsubscript{2}")

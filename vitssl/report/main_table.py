@@ -26,6 +26,7 @@ EQUAL = {"macs": "multiply-adds", "gpu_hours": "hours", "kwh": "energy"}
 MEASURED = {"hours", "kwh", "co2e", "co2e_estimate", "money"}
 SPENT = {"training_macs", *MEASURED}
 UNCORRECTED = "Pairing leaves out what a seed does to all arms; each interval is of its comparison alone."
+BOLD = "the best mean, and the next ones as far as they are not told from it; none where no arm is told from another"
 FEW_COLUMNS = 2  # of the sweep, for which there is room for differences and what training takes
 FEW_KINDS = 6  # of stages, which the caption names
 
@@ -107,12 +108,6 @@ def _best(grid: Grid, places: list[tuple[Any, str]]) -> set[tuple[int, int]]:
     none where they tell no arm from another."""
     accuracies = [(column, c) for c, (column, name) in enumerate(places, start=1) if name == "accuracy"]
     return {(grid.rows.index(row), c) for column, c in accuracies for row in _ahead(grid, column)}
-
-
-def bold(grid: Grid, best: set[tuple[int, int]]) -> str:
-    several = len(best) > len({column for _, column in best})
-    none = any(grid.ranking(column) and not _ahead(grid, column) for column in grid.columns)
-    return f"the best mean{', and the next ones, not told from those above' * several}{'; none where arms are not told apart' * none}"
 
 
 def _ahead(grid: Grid, column: Any) -> list[Row]:
@@ -226,7 +221,7 @@ def _caption(grid: Grid, names: set[str], best: set[tuple[int, int]]) -> str:
     sweep, paper = grid.sweep, grid.sweep.facts.get("paper")
     first = f"{title(grid)}{tested(grid)} after the last epoch: mean ± standard deviation over the seeds, their number in brackets."
     first += f" {LOWER_IS_BETTER}" if grid.measured.lower_is_better else ""
-    first += f" Bold: {bold(grid, best)}." if best else ""
+    first += f" Bold: {BOLD}." if best else ""
     first += f" Each is of the {listed(sweep.facts['select'])} that held-out images choose." if sweep.facts.get("select") else ""
     source = f" Numbers in italics are printed in {paper['table']} of “{paper['title']}”, not measured here." if paper else ""
     other = ", ".join(_other_data(sweep))
