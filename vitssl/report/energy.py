@@ -14,7 +14,6 @@ from vitssl.report.collect import RunFolder, Sweep, add
 from vitssl.report.units import quantity
 from vitssl.words import counted, duration, listed
 
-UNEVEN = 1.3  # times the power of an equal run, which is the model's doing
 CPU_POWER = {"rapl": "measured by RAPL", "tdp": "modelled from its TDP and load (no meter)"}
 
 
@@ -23,44 +22,19 @@ def tracked(sweep: Sweep) -> str:
     records = [record for run in sweep.runs.values() for record in run.emissions]
     if not records:
         return ""
-    gpu = ["GPU measured by NVML"] if any(record["gpus"] for record in records) else []
-    counts = Counter(CPU_POWER[record["cpu_power_source"]] for record in records)
-    cpu = ", or ".join(f"{how}, in {n} of {len(records)} records" if len(counts) > 1 else how for how, n in counts.items())
-    return f"Energy and CO2e tracked by codecarbon: {'; '.join([*gpu, f'CPU {cpu}{uneven(sweep)}', f'memory {memory(sweep)}'])}."
-
-
-def uneven(sweep: Sweep) -> str:
-    """That what is modelled of the CPU's power differs between runs of one kind, which a sample of the load at an odd moment makes so."""
-    power_w: dict[tuple[Any, ...], list[float]] = {}
-    for cell in sweep.cells:
-        for stage, run in cell.stages:
-            spent = [record for record in run.emissions if record["cpu_power_source"] != "rapl"]
-            if duration_s := sum(record["duration_s"] for record in spent):
-                kwh = sum(record["cpu_kwh"] for record in spent)
-                point = {axis: value for axis, value in cell.axes.items() if axis != "seed"}
-                power_w.setdefault((cell.arm, stage, *point.items()), []).append(3.6e6 * kwh / duration_s)
-    worst = max((max(each) / min(each) for each in power_w.values() if min(each)), default=1.0)
-    return f" (up to {worst:.1f} times apart in equal runs)" if worst > UNEVEN else ""
+    spent = add(run.spent for run in sweep.runs.values())
+    ram = f" ({100 * spent['ram_kwh'] / spent['energy_kwh']:.0f} % of all)" if spent["energy_kwh"] else ""
+    parts = ["GPU power was measured with NVML"] if any(record["gpus"] for record in records) else []
+    parts += [f"CPU power was {listed(CPU_POWER[record['cpu_power_source']] for record in records)}"]
+    parts += [f"memory power was modelled from its size{ram}"]
+    shares = listed(f"{100 * share:.0f} %" for share in sorted({record["node_share"] for record in records if record["node_share"] < 1}))
+    shared = f"; CPU and memory energy are each job's share of its node's ({shares})" if shares else ""
+    return f"Energy was tracked with codecarbon {listed(record['codecarbon'] for record in records)}: {listed(parts)}{shared}."
 
 
 def metered(sweep: Sweep) -> bool:
     """Was energy measured, of GPUs or CPUs? What is modelled of a CPU's and a memory's is little else than the time."""
     return any(record["gpus"] or record["cpu_power_source"] == "rapl" for run in sweep.runs.values() for record in run.emissions)
-
-
-def shares(sweep: Sweep, begin: str = "on") -> str:
-    """How much of its node's CPUs a job had, where jobs on CPUs shared one; empty where each had all of it."""
-    found = sorted(
-        {record["node_share"] for run in sweep.runs.values() for record in run.emissions if record["node_share"] < 1 and not record["gpus"]}
-    )
-    return f", {begin} {' or '.join(f'{100 * share:.0f} %' for share in found)} of them" if found else ""
-
-
-def memory(sweep: Sweep) -> str:
-    """How a memory's energy is known, and which part of all it is."""
-    spent = add(run.spent for run in sweep.runs.values())
-    share = f" ({100 * spent['ram_kwh'] / spent['energy_kwh']:.0f} % of all)" if spent["energy_kwh"] else ""
-    return f"modelled from its size{share}"
 
 
 def sites(sweep: Sweep) -> str:
@@ -105,10 +79,12 @@ def statement(sweep: Sweep) -> str:
     trainings = counted(len(runs), "training run") + (f", {unfinished} of them not finished," if unfinished else "")
     hours = quantity(spent["device_hours"], "hours", sweep.hours_name)
     on = listed(event["device"] for run in runs for event in run.of("start"))
+    grids = intensities(record for run in runs for record in run.emissions)
     return (
-        f"Training the models of this work is estimated to have {used}: {trainings} of {hours} in all"
-        f"{f' on {on}' if on else ''}{shares(sweep, 'each on')}.{unrecorded(sweep)}{outside.of_sweep(sweep)}"
-        f" {_method(sweep)} {_grid(sweep)}"
+        f"Training the models of this work is estimated to have {used}: {trainings} of {hours} in all{f' on {on}' if on else ''}."
+        f"{unrecorded(sweep)}{outside.not_counted(sweep)} {tracked(sweep)} Cooling and other overheads of the data centre (PUE 1) and the "
+        "making of the hardware are not included. The carbon intensity of the grid was taken as "
+        f"{listed(f'{kg} kg CO2e/kWh ({country})' for country, kg in grids.items())}."
     )
 
 
@@ -119,26 +95,6 @@ def unrecorded(sweep: Sweep) -> str:
     if not missing:
         return ""
     return f" Not counted: {counted(missing, 'further run')} whose record of energy is missing or cannot be read."
-
-
-def _method(sweep: Sweep) -> str:
-    """What was measured and what modelled, and what the figure leaves out."""
-    records = [record for run in sweep.runs.values() for record in run.emissions]
-    gpu = ["GPU power was measured with NVML"] if any(record["gpus"] for record in records) else []
-    cpu = f"CPU power was {listed(CPU_POWER[record['cpu_power_source']] for record in records)}{uneven(sweep)}"
-    version = listed(record["codecarbon"] for record in records)
-    parts = listed([*gpu, cpu, f"memory power was {memory(sweep)}"])
-    shared = "; CPU and memory energy are each job's share of its node's" if any(record["node_share"] < 1 for record in records) else ""
-    return (
-        f"Energy was tracked with codecarbon {version}: {parts}{shared}. "
-        "Cooling and other overheads of the data centre (PUE 1) and the making of the hardware are not included."
-    )
-
-
-def _grid(sweep: Sweep) -> str:
-    records = [record for run in sweep.runs.values() for record in run.emissions]
-    grids = listed(f"{kg} kg CO2e/kWh ({country})" for country, kg in intensities(records).items())
-    return f"The carbon intensity of the grid was taken as {grids}."
 
 
 # -------------------------------------------------------------------------------------------------------- greener hours

@@ -36,7 +36,7 @@ def findings(grid: Grid) -> Findings:
         "Length of training": [unfinished.sentence(grid)],
         "The paper": [_against_paper(grid)],
         "Labels": [schedule.images_learned(parts[0])],
-        "Cost": [*(costs.comparison(*place) for place in places), outside.of_rows(grid).strip()],
+        "Cost": [costs.comparison(*place) for place in places],
         "Images seen": [schedule.images_seen(grid)],
         "In all": [_total(grid.sweep), _left_out(grid.sweep)],
         "Waiting": [energy.waited(grid.sweep)],
@@ -127,7 +127,7 @@ def _total(sweep: Sweep) -> str:
     hours, energy, co2e = quantity(spent["device_hours"], "hours", sweep.hours_name), spent["energy_kwh"], spent["co2e_kg"]
     money = f", {number(spent['money'])} {sweep.currency}" if spent["money"] else ""
     took = f"{hours}, {quantity(energy, 'kWh')} and {quantity(co2e, 'kg')} CO2e"
-    missing = f"{unrecorded(sweep)}{outside.of_sweep(sweep)}{outside.reused(sweep)}"
+    missing = f"{unrecorded(sweep)}{outside.not_counted(sweep)}{outside.reused(sweep)}"
     return f"The whole sweep, each run counted once, took {took}{_assumed_grid(sweep)}{money}{rest}.{missing}"
 
 

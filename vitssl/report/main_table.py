@@ -16,7 +16,6 @@ from vitssl.report.best import level
 from vitssl.report.collect import Cell, Sweep
 from vitssl.report.grid import Grid
 from vitssl.report.rows import Row, cost_per_model, finished
-from vitssl.report.schedule import redrawn
 from vitssl.report.table import BAD, DASH, NOTE, PUBLISHED, Entry, Table, figure, signed
 from vitssl.report.tables import LOWER_IS_BETTER, currency, plus_minus, versus
 from vitssl.report.units import fit
@@ -25,6 +24,7 @@ from vitssl.words import counted, listed
 EQUAL = {"macs": "multiply-adds", "gpu_hours": "hours", "kwh": "energy"}
 MEASURED = {"hours", "kwh", "co2e", "co2e_estimate", "money"}
 SPENT = {"training_macs", *MEASURED}
+SIZE = ("params_train", "params", "activations", "gmacs", "gmacs_inference", "images_per_s")
 UNCORRECTED = "Pairing leaves out what a seed does to all arms; each interval is of its comparison alone."
 BOLD = "the best mean, and the next ones as far as they are not told from it; none where no arm is told from another"
 FEW_COLUMNS = 2  # of the sweep, for which there is room for differences and what training takes
@@ -59,6 +59,19 @@ def table(grid: Grid, names: list[str] | None = None) -> Table:
         groups=groups if grid.columns != [None] else [], best=best, left=frozenset({0}),
     )  # fmt: skip
     return fit(made.trimmed())
+
+
+def size(grid: Grid) -> Table:
+    """How large the models are and how fast, separately for every column."""
+    rows = [
+        [*tables.which(grid, row, column), *(COLUMNS[name].entry(grid, row, column) for name in SIZE)] for row, column, _ in grid.models()
+    ]
+    caption = (
+        "A chain's stages are joined by +. Activations: the values that matrix products and convolutions put out for one image. Inference: "
+        "by the fastest measurement of equal networks, a median of batches ± half the width of their middle half."
+    )
+    header = ["arm", grid.axis_name, *(COLUMNS[name].header(grid) for name in SIZE)]
+    return fit(Table("Size and speed", header, rows, caption, left=frozenset({0, 1})).trimmed())
 
 
 def differences(grid: Grid, names: list[str] | None = None) -> Table | None:
@@ -187,8 +200,11 @@ def _size(name: str, unit: float, training: bool = False) -> Callable[[Grid, Row
 
 
 def _images_per_s(grid: Grid, row: Row, column: Any) -> Entry:
-    done = finished(row.columns.get(column, []))
-    return figure(costs.images_per_s(grid, done[0])[0]) if done else Entry()
+    """With half the width of the middle half of its batches."""
+    if not (done := finished(row.columns.get(column, []))):
+        return Entry()
+    value, spread = costs.images_per_s(grid, done[0])
+    return figure(value, spread=None if spread is None else value * spread / 2)
 
 
 def _named(text: str) -> Callable[[Grid], str]:
@@ -232,7 +248,7 @@ def _caption(grid: Grid, names: set[str], best: set[tuple[int, int]]) -> str:
     spent = " Costs are of one model, all its stages" if names & SPENT and grid.models() else ""
     spent += "; training is the multiply-adds of all its steps, forward and backward" if spent and "training_macs" in names else ""
     doubt = tables.not_compared(grid) if names & MEASURED else ""
-    spent = f"{spent}.{outside.of_rows(grid)}{doubt}" if spent else ""
+    spent = f"{spent}.{outside.not_counted(grid.sweep)}{doubt}" if spent else ""
     return first + _trained_by(grid) + source + (_against(grid) if "baseline" in names else "") + spent
 
 
@@ -256,15 +272,12 @@ def _trained_by(grid: Grid) -> str:
 def _against(grid: Grid) -> str:
     """What the differences from the baseline are, and which of their seeds an interval is computed from."""
     gaps = [gap for row in grid.rows for column in grid.columns if (gap := grid.against_baseline(row, column))]
-    with_images = {gap.images for gap in gaps if gap.images}
-    computed = dict.fromkeys(gap.how for gap in gaps if gap.low is not None and not gap.images)
-    if with_images:
-        computed[f"over seeds and the {' or '.join(f'{count:,}' for count in sorted(with_images))} test images"] = None
-    without = dict.fromkeys(gap.how for gap in gaps if gap.low is None and gap.how not in computed)
-    given = [f", with its 95 % confidence interval ({'; '.join(computed)})"] if computed else []
-    given += [f" ({'; '.join(without)})"] if without else []
-    alone = f" {UNCORRECTED}{'' if redrawn(grid) else ' All seeds have the same training images.'}" if computed else ""
-    return f" Against {grid.baselines()}: the difference{''.join(given)}.{alone}" if gaps else ""
+    if not gaps:
+        return ""
+    some = any(gap.low is not None for gap in gaps)
+    how = "; ".join(dict.fromkeys(gap.how for gap in gaps))
+    said = f" Against {grid.baselines()}: the difference{', with its 95 % confidence interval' if some else ''} ({how})."
+    return f"{said} {UNCORRECTED}" if some else said
 
 
 def _row_of(grid: Grid, name: str) -> str:

@@ -16,7 +16,7 @@ def markdown(report: Report) -> str:
     given = [
         selection.table(grid), selection.points(grid), main_table.differences(grid, report.columns),
         *tables.pairs(grid), tables.columns(grid),
-        tables.cost(grid), tables.size(grid),
+        tables.cost(grid), main_table.size(grid),
         evaluations.table(grid), evaluations.differences(grid), evaluations.per_class(grid), details.data(grid),
         details.costs(grid), details.published_costs(grid),
         tables.readings(grid), details.runs(grid.sweep), settings(grid)[0],

@@ -9,7 +9,6 @@ from typing import Any
 from vitssl.config import Run, checkpoint_fields, dotted
 from vitssl.files import read_json
 from vitssl.report.collect import RunFolder, Sweep
-from vitssl.report.grid import Grid
 from vitssl.words import listed
 
 
@@ -22,19 +21,8 @@ def origins(run: RunFolder) -> list[str]:
     return [_named(start) for start in dict.fromkeys(starts) if start.name not in own]
 
 
-def of_rows(grid: Grid) -> str:
-    """A sentence on the rows whose costs leave out what they start from; empty where none do."""
-    rows: dict[str, dict[str, None]] = {}
-    for row in grid.rows:
-        for _, run in (stage for cell in row.cells for stage in cell.stages):
-            for origin in origins(run):
-                rows.setdefault(grid.label(row), {})[origin] = None
-    told = [f"{label} starts from {listed(names)}" for label, names in rows.items()]
-    return f" Not counted is what was trained elsewhere: {'; '.join(told)}." if told else ""
-
-
-def of_sweep(sweep: Sweep) -> str:
-    """The same of all runs together."""
+def not_counted(sweep: Sweep) -> str:
+    """A sentence on what runs start from and no cost has; empty where there is nothing."""
     names = dict.fromkeys(origin for run in sweep.runs.values() for origin in origins(run))
     return f" Not counted is what runs started from and was trained elsewhere: {listed(names)}." if names else ""
 
@@ -43,8 +31,7 @@ def reused(sweep: Sweep) -> str:
     """A sentence on the runs that were trained for other sweeps, whose reports have them too; empty where there are none."""
     origins = [Path(run.job["reused_from"]).parent for run in sweep.runs.values() if "reused_from" in run.job]
     of = Counter(origin.name for origin in origins if origin.name != sweep.folder.absolute().name and origin.exists())
-    were = "were trained for" if of.total() > 1 else "was trained for"
-    return f" {of.total()} of these runs {were} the sweep {listed(of)}, whose report counts that too." if of else ""
+    return f" {of.total()} of these runs were trained for the sweep {listed(of)}, whose report counts that too." if of else ""
 
 
 def _named(start: Path) -> str:

@@ -139,7 +139,7 @@ def _more(report: Report) -> dict[str, str]:
             *titled(*tables.pairs(grid), tables.columns(grid)),
         ),
         FURTHER: found(further(grid)),
-        "Cost": row(plain(tables.cost(grid)), plain(tables.size(grid)), plot("energy_by_component", plots)),
+        "Cost": row(plain(tables.cost(grid)), plain(main_table.size(grid)), plot("energy_by_component", plots)),
         "Energy and CO2e, for a paper": copied(statement(grid.sweep)),
         "Learning curves": switch("learning", CURVES, plots),
         "Evaluations": row(

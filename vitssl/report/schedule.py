@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vitssl.report.collect import Cell, RunFolder
-from vitssl.report.grid import SEED, Grid
+from vitssl.report.grid import Grid
 from vitssl.report.rows import Row
 from vitssl.words import counted, listed
 
@@ -102,11 +102,3 @@ def _of_columns(grid: Grid, texts: dict[Any, str]) -> str:
     if len(set(texts.values())) == 1:
         return next(iter(texts.values()))
     return " ".join(f"{grid.name(column)}: {text}" for column, text in texts.items() if text)
-
-
-def redrawn(grid: Grid) -> bool:
-    """Does each of several seeds draw labels, or images, of its own, or train on other folds?"""
-    cells = grid.sweep.cells
-    subsets = [run.run["data"][name] for cell in cells for _, run in cell.stages if run.run for name in ("labels", "images")]
-    drawn = bool(grid.folds) or any(subset and subset.get("redraw") for subset in subsets)
-    return len({cell.axes.get(SEED) for cell in cells}) > 1 and drawn

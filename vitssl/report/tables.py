@@ -29,18 +29,6 @@ def cost(grid: Grid) -> Table:
     return fit(Table("Cost", ["arm", grid.axis_name, *spent], rows, _cost_caption(grid), left=frozenset({0, 1})).trimmed())
 
 
-def size(grid: Grid) -> Table:
-    """Of every arm's models."""
-    rows = [[*which(grid, row, column), *_size(done[0]), _speed(grid, done[0])] for row, column, done in grid.models()]
-    header = ["arm", grid.axis_name, "M parameters, training", "M parameters, inference", "M activations, inference"]
-    header += ["GMACs, training forward", "GMACs, inference", "images/s, inference"]
-    caption = (
-        "A chain's stages are joined by +. Activations: the values that matrix products and convolutions put out for one image. Inference: "
-        "by the fastest measurement of equal networks, a median of batches ± half the width of their middle half."
-    )
-    return fit(Table("Size and speed", header, rows, caption, left=frozenset({0, 1})).trimmed())
-
-
 def which(grid: Grid, row: Row, column: Any) -> list[Entry]:
     """The text columns of a table of models: the arm, and its column where there are several."""
     return [Entry(grid.label(row)), Entry(str(column) if grid.axis else DASH)]
@@ -48,18 +36,6 @@ def which(grid: Grid, row: Row, column: Any) -> list[Entry]:
 
 def currency(sweep: Sweep) -> str:
     return sweep.currency or "money"
-
-
-def _size(cell: Cell) -> list[Entry]:
-    """A chain has one figure for each stage in training, as papers print it."""
-    last, costs = cell.last.cost, [run.cost for _, run in cell.stages]
-    return [
-        figure(*(cost["params_train"] / 1e6 for cost in costs)),
-        figure(last["params_inference"] / 1e6),
-        figure(last["activations_inference"] / 1e6),
-        figure(*(cost["macs_train_forward"] / 1e9 for cost in costs)),
-        figure(last["macs_inference"] / 1e9),
-    ]
 
 
 def plus_minus(values: list[float]) -> str:
@@ -71,11 +47,6 @@ def _training(grid: Grid, row: Row, column: Any, done: list[Cell]) -> list[Entry
     """Multiply-adds of training, and relative to the baseline's."""
     count, relative = costs.macs(done), costs.macs_ratio(grid, row, column)
     return [Entry() if count is None else figure(count / 1e15), Entry(str(relative)) if relative else Entry()]
-
-
-def _speed(grid: Grid, cell: Cell) -> Entry:
-    value, spread = costs.images_per_s(grid, cell)
-    return figure(value, spread=None if spread is None else value * spread / 2)
 
 
 def _spending(done: list[Cell]) -> list[Entry]:
@@ -108,8 +79,6 @@ def _cost_caption(grid: Grid) -> str:
         sites = {(run.site.gpu_power_w, run.site.estimate_kg_per_kwh) for run in sweep.runs.values()}
         factors = " or ".join(f"board power ({power_w:g} W) x {intensity:g}" for power_w, intensity in sorted(sites))
         said.append(f"Estimate: GPU-hours x {factors} kg/kWh, as the SSAT paper's Table 3.")
-    else:
-        said.append(f"Times are those of a job on a node's CPUs{energy.shares(sweep)}.")
     return " ".join(filter(None, [*said, energy.tracked(sweep), energy.sites(sweep)]))
 
 
@@ -152,10 +121,8 @@ def pairs(grid: Grid) -> list[Table]:
                 for one in rows
             ]
             title = f"Arms against each other{f', {name}' if (name := grid.name(column)) else ''}"
-            caption = (
-                f"The arm of the line minus that of the column{_in_brackets(lines)}. Bold: it leaves out 0. p-values, alone and after "
-            )
-            caption += "Holm's correction for all comparisons, are in differences.csv."
+            caption = f"The arm of the line minus that of the column{_in_brackets(lines)}. Bold: it leaves out 0. p-values, alone and "
+            caption += "after Holm's correction for all comparisons, are in differences.csv."
             told = {
                 (i, j)
                 for i, one in enumerate(rows)
