@@ -9,7 +9,7 @@ from typing import Any
 from vitssl.report.best import article, level, settled, undecided
 from vitssl.report.costs import UNEQUAL, macs
 from vitssl.report.grid import SEED, Grid
-from vitssl.report.rows import Row, finished
+from vitssl.report.rows import Row
 from vitssl.report.stats import ENOUGH, LEAST, MOST, Difference
 from vitssl.words import few, listed
 
@@ -23,7 +23,7 @@ def recommendation(grid: Grid, column: Any) -> str:
     hyper-parameters.
     """
     ranked = grid.ranking(column)
-    costs = {id(row): macs(finished(row.columns[column])) for row in ranked}
+    costs = {id(row): macs(row.finished(column)) for row in ranked}
     seeds = min((len(grid.compared(row, column)) for row in ranked), default=0)
     if seeds < LEAST or None in costs.values():
         return ""
@@ -92,7 +92,7 @@ def _decisive(grid: Grid, column: Any) -> tuple[Row, Row, Difference] | tuple[No
     others = others or undecided(grid, column)
     if first is None or not others:
         return None, None, None
-    other = min(others, key=lambda row: macs(finished(row.columns[column])) or inf)
+    other = min(others, key=lambda row: macs(row.finished(column)) or inf)
     gap = grid.gap(first, other, column)
     assert gap is not None  # both have scores
     return first, other, gap

@@ -10,7 +10,7 @@ from typing import Any
 from vitssl.report.collect import Cell, RunFolder
 from vitssl.report.energy import metered
 from vitssl.report.grid import Grid
-from vitssl.report.rows import Row, cost_of, finished
+from vitssl.report.rows import Row, cost_of
 from vitssl.report.schedule import training_macs
 from vitssl.report.stats import std
 
@@ -59,7 +59,7 @@ def ratio(grid: Grid, row: Row, column: Any, cost: str) -> Ratio | None:
 def _pair(grid: Grid, row: Row, column: Any) -> tuple[list[Cell], list[Cell]]:
     """The finished models of a row and of its baseline."""
     base = grid.baseline(row)
-    return finished(row.columns.get(column, [])), finished(base.columns.get(column, [])) if base else []
+    return row.finished(column), base.finished(column) if base else []
 
 
 # ------------------------------------------------------------------------------------------------- may it be believed?
@@ -68,7 +68,7 @@ def _pair(grid: Grid, row: Row, column: Any) -> tuple[list[Cell], list[Cell]]:
 def doubt(grid: Grid, column: Any) -> str:
     """Why the hours and energy of a column's models are not compared; empty where nothing speaks against it."""
     for row in grid.rows:
-        done = finished(row.columns.get(column, []))
+        done = row.finished(column)
         hours = [hours for cell in done if (hours := cost_of(cell)["device_hours"])]
         if hours and max(hours) > ALIKE * min(hours):
             return f"of equal runs of {grid.label(row)} one took {max(hours) / min(hours):.1f} times as long as another"

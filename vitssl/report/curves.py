@@ -20,11 +20,14 @@ from vitssl.report.units import scale
 
 MOST_COLUMNS = 3  # of the sweep in one figure
 Curve = tuple[str, str, str]  # where metrics.jsonl holds its values: the kind of event, a mapping in it, a key of that
-Places = Callable[[RunFolder], dict[int, float]]  # where each of a run's steps is on the horizontal axis
+Places = Callable[[RunFolder], tuple[dict[int, float], float]]  # where each step of a run is on the horizontal axis, and where it ends
 
 
 def over_epochs(grid: Grid) -> Plot | None:
-    return _draw(grid, "epoch, over all stages", _epochs, _epochs_in_all, "")
+    def places(run: RunFolder) -> tuple[dict[int, float], float]:
+        return {event["step"]: event["epoch"] for event in run.events if "epoch" in event}, run.run["loop"]["epochs"] if run.run else 0.0
+
+    return _draw(grid, "epoch", places)
 
 
 def over_images(grid: Grid) -> Plot | None:
@@ -33,32 +36,26 @@ def over_images(grid: Grid) -> Plot | None:
     if len({(run.job.get("data") or {}).get("train_images") for run in runs}) < 2:
         return None
 
-    def places(run: RunFolder) -> dict[int, float]:
-        return {event["step"]: event["step"] * run.run["optim"]["batch_size"] / 1000 for event in run.events}
+    def places(run: RunFolder) -> tuple[dict[int, float], float]:
+        seen = {event["step"]: event["step"] * run.run["optim"]["batch_size"] / 1000 for event in run.events}
+        return seen, (planned(run) or (0.0, 0.0))[1] / 1000
 
-    return _draw(grid, "thousand images seen, over all stages", places, lambda run: (planned(run) or (0.0, 0.0))[1] / 1000, "")
+    return _draw(grid, "thousand images seen", places)
 
 
 def over_time(grid: Grid) -> Plot | None:
     """The same over the wall time of training, all attempts together; None where it was not recorded."""
-    longest = max((sum(map(_hours_in_all, (run for _, run in cell.stages))) for row in grid.rows for cell in row.cells), default=0.0)
+    longest = max((sum(max(_hours(run).values(), default=0.0) for _, run in cell.stages) for cell in grid.sweep.cells), default=0.0)
     if not longest:
         return None
     unit, factor = scale("hours", longest)
 
-    def places(run: RunFolder) -> dict[int, float]:
-        return {step: hours * factor for step, hours in _hours(run).items()}
+    def places(run: RunFolder) -> tuple[dict[int, float], float]:
+        at = {step: hours * factor for step, hours in _hours(run).items()}
+        return at, max(at.values(), default=0.0)
 
     words = " Wall time is that of the training processes, with evaluations and all attempts; a busy machine stretches it."
-    return _draw(grid, f"{unit} of training, over all stages", places, lambda run: _hours_in_all(run) * factor, words)
-
-
-def _epochs(run: RunFolder) -> dict[int, float]:
-    return {event["step"]: event["epoch"] for event in run.events if "epoch" in event}
-
-
-def _epochs_in_all(run: RunFolder) -> float:
-    return run.run["loop"]["epochs"] if run.run else 0.0
+    return _draw(grid, f"{unit} of training", places, words)
 
 
 def _hours(run: RunFolder) -> dict[int, float]:
@@ -72,11 +69,7 @@ def _hours(run: RunFolder) -> dict[int, float]:
     return hours
 
 
-def _hours_in_all(run: RunFolder) -> float:
-    return max(_hours(run).values(), default=0.0)
-
-
-def _draw(grid: Grid, label: str, places: Places, whole: Callable[[RunFolder], float], words: str) -> Plot | None:
+def _draw(grid: Grid, unit: str, places: Places, words: str = "") -> Plot | None:
     """Accuracy, and a panel for each term of the losses: weighted sums of different terms cannot be compared between arms."""
     columns = [c for c in grid.columns if any(run.events for row in grid.rows for run in _runs(row, c))][:MOST_COLUMNS]
     curves = _curves_of([run for row in grid.rows for column in columns for run in _runs(row, column)])
@@ -88,10 +81,10 @@ def _draw(grid: Grid, label: str, places: Places, whole: Callable[[RunFolder], f
     for axis, (column, name) in zip(axes, product(columns, curves), strict=True):
         _share(axis, first, column, name if grid.of_one_set else axis)
         for row in rows:
-            _draw_stages(axis, row.columns.get(column, []), curves[name], places, whole, look(grid, row))
+            _draw_stages(axis, row.columns[column], curves[name], places, look(grid, row))
         axis.margins(x=0.02)
-        axis.set(title=grid.name(column), xlabel=label, ylabel=name)
-        if whole is _epochs_in_all:
+        axis.set(title=grid.name(column), xlabel=f"{unit}, over all stages", ylabel=name)
+        if unit == "epoch":
             axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     add_legend(figure, grid, rows, "-")
     left_out = f" Only the first {len(columns)} columns." if len(columns) < len(grid.columns) else ""
@@ -110,7 +103,7 @@ def _share(axis: Axes, first: dict[Any, Axes], column: Any, name: Any) -> None:
 
 
 def _runs(row: Row, column: Any) -> list[RunFolder]:
-    return [run for cell in row.columns.get(column, []) for _, run in cell.stages]
+    return [run for cell in row.columns[column] for _, run in cell.stages]
 
 
 def _curves_of(runs: list[RunFolder]) -> dict[str, Curve]:
@@ -127,18 +120,16 @@ def _title(metric: str) -> str:
     return f"{known.name}, {known.unit}" if known.unit else known.name
 
 
-def _draw_stages(
-    axis: Axes, cells: list[Cell], curve: Curve, places: Places, whole: Callable[[RunFolder], float], style: dict[str, Any]
-) -> None:
+def _draw_stages(axis: Axes, cells: list[Cell], curve: Curve, places: Places, style: dict[str, Any]) -> None:
     for i in range(len(cells[0].stages) if cells else 0):
         dashes = "--" if i < len(cells[0].stages) - 1 else "-"
-        _band(axis, [_points(cell, i, curve, places, whole) for cell in cells], style["color"], style["alpha"], dashes)
+        _band(axis, [_points(cell, i, curve, places) for cell in cells], style["color"], style["alpha"], dashes)
 
 
-def _points(cell: Cell, stage: int, curve: Curve, places: Places, whole: Callable[[RunFolder], float]) -> tuple[list[float], list[float]]:
+def _points(cell: Cell, stage: int, curve: Curve, places: Places) -> tuple[list[float], list[float]]:
     """Where the curve's values of a stage are, counted over all stages, and the values."""
     (kind, mapping, key), run = curve, cell.stages[stage][1]
-    before, at = sum(whole(earlier) for _, earlier in cell.stages[:stage]), places(run)
+    before, (at, _) = sum(places(earlier)[1] for _, earlier in cell.stages[:stage]), places(run)
     points = [(before + at[e["step"]], value) for e in run.of(kind) if (value := (e.get(mapping) or {}).get(key)) is not None]
     return [x for x, _ in points], [y for _, y in points]
 

@@ -22,35 +22,27 @@ from vitssl.words import few
 
 MOST_CLASSES, NAMED_CLASSES, MOST_PANELS = 100, 30, 6  # in a confusion matrix; with their names beside it; panels in a figure
 MOST_COUNTED = 10_000  # classes that are counted against one another: 800 MB
-KINDS_OF_EVALUATORS = (
-    "test, val and test_ema are the run's own classifier; knn and linear look at frozen features of the labelled training images, without "
-    "augmentation. "
-)
 SHORT, LOWEST = 3, 10  # letters of names that stand upright below a matrix; classes of a model that a table lists
 
 
 def table(grid: Grid) -> Table | None:
     """Every metric of every evaluator, by arm and stage; None where it would only repeat the main table."""
-    lines = [
-        (
-            [*users, Entry(stage), Entry(name), Entry(_fields(having[0], name), NOTE)],
-            [telling(run, name, run.metrics(name)) for run in runs],
-        )
-        for users, stage, runs in _once(grid)
-        for name in dict.fromkeys(["test", "val", "test_ema", *(name for run in runs for name in run.evals)])
-        if (having := [run for run in runs if run.metrics(name)])
-    ]
-    if not any(set().union(*seeds) & (METRICS.keys() - {"top1", "top5", "loss"}) or line[3].text != "test" for line, seeds in lines):
+    rows, new = [], False
+    for users, stage, runs in _once(grid):
+        for name in dict.fromkeys(["test", "val", "test_ema", *(name for run in runs for name in run.evals)]):
+            if having := [run for run in runs if run.metrics(name)]:
+                seeds = [telling(run, name, run.metrics(name)) for run in runs]
+                found = {metric: [scores[metric] for scores in seeds if metric in scores] for metric in METRICS}
+                new = new or name != "test" or any(found[metric] for metric in METRICS.keys() - {"top1", "top5", "loss"})
+                named = [*users, Entry(stage), Entry(name), Entry(_fields(having[0], name), NOTE)]
+                rows.append([*named, *(_entry(values, len(seeds)) for values in found.values())])
+    if not new:
         return None
-    rows = [
-        [*line, *(_entry([scores[metric] for scores in seeds if metric in scores], len(seeds)) for metric in METRICS)]
-        for line, seeds in lines
-    ]
     header = ["arm", grid.axis_name, "stage", "evaluator", "fields", *(metric.title for metric in METRICS.values())]
-    others = any(line[3].text != "test" for line, _ in lines)
     caption = (
-        f"After the last epoch of each stage, mean ± standard deviation over finished seeds. {KINDS_OF_EVALUATORS if others else ''}"
-        f"NLL: mean cross-entropy; AUC: one class against the rest, averaged; ECE: 15 bins. {LOWER_IS_BETTER}"
+        "After the last epoch of each stage, mean ± standard deviation over finished seeds. test, val and test_ema are the run's own "
+        "classifier; knn and linear look at frozen features of the labelled training images, without augmentation. NLL: mean "
+        f"cross-entropy; AUC: one class against the rest, averaged; ECE: 15 bins. {LOWER_IS_BETTER}"
     )
     return Table("Evaluations", header, rows, caption, left=frozenset(range(5))).trimmed()
 
@@ -79,9 +71,10 @@ def _versus(gap: Difference | None) -> Entry:
 
 def telling(run: RunFolder, name: str, metrics: dict[str, float]) -> dict[str, float]:
     """An evaluator's metrics that say something: of five classes or fewer the right one is always among the first five."""
-    others = (run.evals.get(name, {}).get("config") or {}).get("shards")  # of classes that are not told
-    few = not others and run.job.get("data", {}).get("classes", FIRST + 1) <= FIRST
-    return {key: value for key, value in metrics.items() if key != "top5" or not few}
+    of_others = (run.evals.get(name, {}).get("config") or {}).get("shards")  # of classes that are not told
+    if of_others or run.job.get("data", {}).get("classes", FIRST + 1) > FIRST:
+        return metrics
+    return {key: value for key, value in metrics.items() if key != "top5"}
 
 
 def _once(grid: Grid) -> list[tuple[list[Entry], str, list[RunFolder]]]:

@@ -13,7 +13,7 @@ from vitssl.config.evals import Metric, measured_by, metric_parts
 from vitssl.report.collect import Arm, Cell, Sweep
 from vitssl.report.hyperparameters import fields_between, fields_between_arms, is_setting, sets_hyperparameters
 from vitssl.report.images import of_images
-from vitssl.report.rows import Row, changes_nothing, finished, without
+from vitssl.report.rows import Row, changes_nothing, without
 from vitssl.report.stats import Difference, difference
 from vitssl.words import listed
 
@@ -84,7 +84,7 @@ class Grid:
     def models(self) -> list[tuple[Row, Any, list[Cell]]]:
         """Row, column and the finished seeds there, over which costs are averaged; column by column, since arms are compared within one."""
         places = [(row, column) for column in self.columns for row in self.rows]
-        return [(row, column, done) for row, column in places if (done := finished(row.columns.get(column, [])))]
+        return [(row, column, done) for row, column in places if (done := row.finished(column))]
 
     def called(self, arm: Arm) -> str:
         """The arm as the paper's table calls its row; with its name in the sweep file where several have the same row."""
@@ -159,7 +159,7 @@ class Grid:
     def scores(self, row: Row, column: Any, kind: str | None = None, metric: str | None = None) -> dict[Any, float]:
         """The metric by seed, of finished cells; ``kind`` and ``metric`` None take the sweep's."""
         evaluator, usual = self.metric
-        scores = {cell.axes.get(SEED): cell.result(kind or evaluator, metric or usual) for cell in row.columns.get(column, [])}
+        scores = {cell.axes.get(SEED): cell.result(kind or evaluator, metric or usual) for cell in row.columns[column]}
         return {seed: value for seed, value in scores.items() if value is not None}
 
     def compared(self, row: Row, column: Any) -> dict[Any, float]:
@@ -268,7 +268,7 @@ class Grid:
 
     def _gap(self, one: Row, other: Row, columns: tuple[Any, Any], measured: Reading) -> Difference | None:
         scores = [self.scores(row, at, *measured) for row, at in zip((one, other), columns, strict=True)]
-        cells = [cell for row, at in zip((one, other), columns, strict=True) for cell in finished(row.columns.get(at, []))]
+        cells = [cell for row, at in zip((one, other), columns, strict=True) for cell in row.finished(at)]
         gap, common = difference(*scores, overlap_of(cells)), scores[0].keys() & scores[1].keys()
         if gap is None or (gap.overlap and _of_folds(measured[0], cells)):  # which images are tested on the interval over folds covers
             return gap
@@ -279,7 +279,7 @@ class Grid:
     def _predictions(self, row: Row, column: Any, seeds: set[Any], measured: Reading) -> list[Path]:
         """The files of the finished ones of these seeds; of all where there is none of these."""
         evaluator, metric = measured
-        done = [cell for cell in row.columns.get(column, []) if cell.result(evaluator, metric) is not None]
+        done = [cell for cell in row.columns[column] if cell.result(evaluator, metric) is not None]
         return [cell.last.path / f"predictions-{evaluator}.npz" for cell in done if not seeds or cell.axes.get(SEED) in seeds]
 
 

@@ -15,7 +15,7 @@ from vitssl.report import costs, outside, schedule, tables
 from vitssl.report.best import level
 from vitssl.report.collect import Cell, Sweep
 from vitssl.report.grid import Grid
-from vitssl.report.rows import Row, cost_per_model, finished
+from vitssl.report.rows import Row, cost_per_model
 from vitssl.report.table import BAD, DASH, NOTE, PUBLISHED, Entry, Table, figure, signed
 from vitssl.report.tables import LOWER_IS_BETTER, currency, plus_minus, versus
 from vitssl.report.units import fit
@@ -134,7 +134,7 @@ def _ahead(grid: Grid, column: Any) -> list[Row]:
 
 
 def _accuracy(grid: Grid, row: Row, column: Any) -> Entry:
-    scores, cells = list(grid.scores(row, column).values()), row.columns.get(column, [])
+    scores, cells = list(grid.scores(row, column).values()), row.columns[column]
     seeds = f"{len(scores)}" if len(scores) == len(cells) else f"{len(scores)} of {len(cells)}"
     return Entry(f"{plus_minus(scores)} ({seeds})") if scores else _status(row, row.candidates(column))
 
@@ -170,12 +170,12 @@ def _epochs(grid: Grid, row: Row, column: Any) -> Entry:
 
 def _steps(grid: Grid, row: Row, column: Any) -> Entry:
     """Of the optimiser, by stage."""
-    done = finished(row.columns.get(column, []))
+    done = row.finished(column)
     return Entry(" + ".join(f"{run.done['step']:,}" for _, run in done[0].stages)) if done else Entry()
 
 
 def _training(grid: Grid, row: Row, column: Any) -> Entry:
-    count = costs.macs(finished(row.columns.get(column, [])))
+    count = costs.macs(row.finished(column))
     return Entry() if count is None else figure(count / 1e15)
 
 
@@ -183,7 +183,7 @@ def _spent(name: str) -> Callable[[Grid, Row, Any], Entry]:
     """What one model cost, mean over its finished seeds; what was not recorded is a dash."""
 
     def entry(grid: Grid, row: Row, column: Any) -> Entry:
-        return figure((cost_per_model(row.columns.get(column, [])) or {}).get(name) or None)
+        return figure((cost_per_model(row.columns[column]) or {}).get(name) or None)
 
     return entry
 
@@ -192,7 +192,7 @@ def _size(name: str, unit: float, training: bool = False) -> Callable[[Grid, Row
     """Of the last stage's network; in training of every stage's."""
 
     def entry(grid: Grid, row: Row, column: Any) -> Entry:
-        done = finished(row.columns.get(column, []))
+        done = row.finished(column)
         runs = [run for _, run in done[0].stages[0 if training else -1 :]] if done else []
         return figure(*(run.cost[name] / unit for run in runs))
 
@@ -201,7 +201,7 @@ def _size(name: str, unit: float, training: bool = False) -> Callable[[Grid, Row
 
 def _images_per_s(grid: Grid, row: Row, column: Any) -> Entry:
     """With half the width of the middle half of its batches."""
-    if not (done := finished(row.columns.get(column, []))):
+    if not (done := row.finished(column)):
         return Entry()
     value, spread = costs.images_per_s(grid, done[0])
     return figure(value, spread=None if spread is None else value * spread / 2)

@@ -105,7 +105,7 @@ def _models(grid: Grid, column: Any, cost: Callable[[Cell], float | None]) -> li
     models = []
     for row in grid.rows:
         scores = grid.scores(row, column)
-        cells = [cell for cell in row.columns.get(column, []) if cell.axes.get(SEED) in scores]
+        cells = [cell for cell in row.columns[column] if cell.axes.get(SEED) in scores]
         if both := [(spent, scores[cell.axes.get(SEED)]) for cell in cells if (spent := cost(cell)) is not None]:
             models.append(Model(row, [spent for spent, _ in both], [score for _, score in both]))
     return models

@@ -59,10 +59,13 @@ class Row:
     def done(self) -> list[Cell]:
         return finished(self.cells)
 
+    def finished(self, column: Any) -> list[Cell]:
+        return finished(self.columns[column])
+
     def candidates(self, column: Any) -> list[Cell]:
         """The cells of a column, those that were not chosen too."""
         selection = self.selections.get(column)
-        return [cell for cells in selection.points.values() for cell in cells] if selection else self.columns.get(column, [])
+        return [cell for cells in selection.points.values() for cell in cells] if selection else self.columns[column]
 
     def choose(self, select: list[str], metric: str) -> None:
         """Keep of every column the cells of the point over these axes that is best on held-out images."""

@@ -67,7 +67,7 @@ def _once(grid: Grid, kind: str) -> dict[tuple[str, bytes], tuple[Path, list[str
     for column in grid.columns:
         place = f" on {grid.name(column)}" if grid.axis else ""
         for row in grid.rows:
-            cells = row.columns.get(column, [])
+            cells = row.columns[column]
             for stage, run in (stage for stage in cells[0].stages if stage[1].status != "unreadable") if cells else []:
                 user = grid.label(row) + (f": {stage}" if len(cells[0].stages) > 1 else "") + place
                 for path in sorted(run.path.glob(f"{kind}-*.png")):

@@ -27,7 +27,7 @@ def numbers(grid: Grid) -> str:
 def by_seed(grid: Grid) -> str:
     """One line per trained model: its seed, every metric of its last stage, and what all of its stages took."""
     places = [(row, column) for row in grid.rows for column in grid.columns]
-    return _csv([_model(grid, row, column, cell) for row, column in places for cell in finished(row.columns.get(column, []))])
+    return _csv([_model(grid, row, column, cell) for row, column in places for cell in row.finished(column)])
 
 
 def pairs(grid: Grid) -> str:
@@ -85,7 +85,7 @@ def _hours(grid: Grid) -> str:
 
 
 def _line(grid: Grid, row: Row, column: object) -> dict[str, object]:
-    cells = row.columns.get(column, [])
+    cells = row.columns[column]
     done = finished(cells)
     scores, paper = list(grid.scores(row, column).values()), grid.published(row, column)
     difference = grid.against_baseline(row, column)
