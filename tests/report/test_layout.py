@@ -217,8 +217,8 @@ def test_runs_that_saw_the_same_share_one_picture(three):
     for run, value in (("scratch-train-0", 1), ("sslft-pretrain-0", 2), ("sslft-finetune-0", 1), ("ssat-train-0", 1), ("ssat-train-1", 3)):
         picture(folder / run / "views-main.png", value)
     picture(folder / "ssat-train-0" / "views-local.png", 1)
-    found = [view.caption for view in seen.views(lay_out(collect(folder)))]
-    assert found == ["View main: Scratch, SSL+FT: finetune and SSAT", "View main: SSL+FT: pretrain", "View local: SSAT"]
+    found = [view.caption for view in seen.pictures(lay_out(collect(folder)), "views")]
+    assert found == ["main: Scratch, SSL+FT: finetune and SSAT", "main: SSL+FT: pretrain", "local: SSAT"]
     text = page.html(made(folder))
     assert text.count("<img ") == 3 and text.count("data:image/png;base64,") == 3
 
@@ -226,7 +226,7 @@ def test_runs_that_saw_the_same_share_one_picture(three):
 def test_reconstructions_name_their_rows_and_large_pictures_are_packed(three):
     folder = three()
     picture(folder / "ssat-train-0" / "reconstructions-mae.png", 1, px=96, rows=3)
-    (found,) = seen.reconstructions(lay_out(collect(folder)))
+    (found,) = seen.pictures(lay_out(collect(folder)), "reconstructions", seen.ROWS)
     assert found.caption == "mae: SSAT" and found.rows == ("seen", "given back", "image")
     assert found.uri().startswith("data:image/webp;base64,") and len(found.uri()) < found.path.stat().st_size
     text = page.html(made(folder))
@@ -237,7 +237,7 @@ def test_columns_are_named_where_there_are_several(sweep):
     folder = sweep({"ssat": 80.0}, {"data": ["x", "y"], "seed": [0]}, baseline=None)
     picture(folder / "ssat-train-x-0" / "views-main.png", 1)
     picture(folder / "ssat-train-y-0" / "views-main.png", 2)
-    assert [view.caption for view in seen.views(lay_out(collect(folder)))] == ["View main: ssat on x", "View main: ssat on y"]
+    assert [view.caption for view in seen.pictures(lay_out(collect(folder)), "views")] == ["main: ssat on x", "main: ssat on y"]
 
 
 def test_runs_of_before_there_were_pictures_have_a_report(three):

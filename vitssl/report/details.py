@@ -106,17 +106,14 @@ def published_costs(grid: Grid) -> Table | None:
     arms = [arm for arm in grid.sweep.arms if arm.published_cost]
     if not arms:
         return None
-    models = [_tied_to(grid, arm) for arm in arms]
     header = ["arm", grid.sweep.facts.get("columns") or ""]
     header += ["GMACs, paper", "GMACs, here", "GPU-hours, paper", "GPU-hours, here"]
     header += ["kg CO2e, paper", "kg CO2e, estimate here", "kg CO2e, tracked here"]
-    rows = [_beside_the_paper(grid.called(arm), arm, cells) for arm, cells in zip(arms, models, strict=True)]
-    beside = (
-        "beside it what one model of the same arm took here on the same data: GMACs as the paper counts, every pass with its own patch "
-        "embedding; the estimate and what was tracked as in the table of costs."
+    rows = [_beside_the_paper(grid.called(arm), arm, _tied_to(grid, arm)) for arm in arms]
+    caption = (
+        "In italics what the paper prints, on its own hardware; beside it what one model of the same arm took here on the same data, where "
+        "one has finished: GMACs as the paper counts, every pass with its own patch embedding."
     )
-    apart = "it is tied to none of the models that finished here, and may be of other data, so there is nothing to compare it with."
-    caption = f"In italics what the paper prints, on its own hardware; {beside if any(models) else apart}"
     return Table("The paper's costs", header, rows, caption, left=frozenset({0, 1})).trimmed()
 
 
@@ -140,8 +137,8 @@ def _beside_the_paper(called: str, arm: Arm, cells: list[Cell]) -> list[Entry]:
 def runs(sweep: Sweep) -> Table:
     """Every run folder once, with how it ended and what all its attempts cost, and where if at several sites."""
     header = ["run", "of", "status", "attempts", "top-1 %", sweep.hours_name, sweep.busy_name, "kWh", "kg CO2e", "site"]
-    table = Table("Runs", header, [_run(sweep, run) for run in sweep.runs.values()], left=frozenset({0, 1, 2, 9}))
-    table.caption = "Every run folder once, however many arms use it."
+    rows, caption = [_run(sweep, run) for run in sweep.runs.values()], "Every run folder once, however many arms use it."
+    table = Table("Runs", header, rows, caption, left=frozenset({0, 1, 2, 9}))
     return fit(table if energy.sites(sweep) else table.without("site")).trimmed()
 
 

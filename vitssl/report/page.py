@@ -145,8 +145,8 @@ def _more(report: Report) -> dict[str, str]:
         "Evaluations": row(
             plain(evaluations.table(grid)), *titled(evaluations.differences(grid), evaluations.per_class(grid)), plot("confusion", plots)
         ),
-        "What training saw": pictures(seen.views(grid), "The first images of the first batch, as the network sees them."),
-        "Reconstructions": pictures(seen.reconstructions(grid), RECONSTRUCTED),
+        "What training saw": pictures(seen.pictures(grid, "views"), "The first images of the first batch, as the network sees them."),
+        "Reconstructions": pictures(seen.pictures(grid, "reconstructions", seen.ROWS), RECONSTRUCTED),
         "Analyses": row(*(plot(name, plots) for name in plots if name not in PLACED)),
         "Data": plain(details.data(grid)),
         "Other readings of the same runs": plain(tables.readings(grid)),

@@ -17,18 +17,13 @@ class Selection:
     A point counts once all of its seeds are done.
     """
 
-    points: dict[tuple[Any, ...], list[Cell]]  # by the values of those axes: a cell per seed
+    points: dict[tuple[Any, ...], list[Cell]]  # by the values of those axes, None where they change nothing of an arm: a cell per seed
     metric: str  # its key
 
     def means(self, evaluator: str) -> dict[tuple[Any, ...], float]:
         """The metric of ``val`` or ``test`` images by point, mean over seeds; of the points that count."""
         scores = {point: [cell.result(evaluator, self.metric) for cell in cells] for point, cells in self.points.items()}
         return {point: mean(values) for point, values in scores.items() if None not in values}
-
-    @property
-    def is_moot(self) -> bool:
-        """Do the axes change nothing of this arm, so that all points have the same runs?"""
-        return len(self.points) > 1 and len({tuple(cell.last.path for cell in cells) for cells in self.points.values()}) == 1
 
     @property
     def missing(self) -> int:
@@ -73,6 +68,8 @@ class Row:
             points: dict[tuple[Any, ...], list[Cell]] = {}
             for cell in cells:
                 points.setdefault(tuple(cell.axes[axis] for axis in select), []).append(cell)
+            if len(points) > 1 and len({tuple(cell.last.path for cell in here) for here in points.values()}) == 1:
+                points = {(None,) * len(select): next(iter(points.values()))}
             self.selections[column] = Selection(points, metric)
             chosen = self.selections[column].best("val")
             self.columns[column] = [] if chosen is None else points[chosen]

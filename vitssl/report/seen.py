@@ -46,23 +46,8 @@ class Picture:
             return image.size
 
 
-def views(grid: Grid) -> list[Picture]:
+def pictures(grid: Grid, kind: str, rows: tuple[str, ...] = ()) -> list[Picture]:
     """Of the first seed of every arm, column and stage; runs that saw the same, to the byte, share one picture."""
-    return [
-        Picture(f"View {name}: {listed(users)}", (), path)
-        for (name, _), (path, users) in _once(grid, "views").items()
-    ]  # fmt: skip
-
-
-def reconstructions(grid: Grid) -> list[Picture]:
-    return [
-        Picture(f"{name}: {listed(users)}", ROWS, path)
-        for (name, _), (path, users) in _once(grid, "reconstructions").items()
-    ]  # fmt: skip
-
-
-def _once(grid: Grid, kind: str) -> dict[tuple[str, bytes], tuple[Path, list[str]]]:
-    """The file of every different picture of that kind, by name and content, and what the stages are called that it is of."""
     found: dict[tuple[str, bytes], tuple[Path, list[str]]] = {}
     for column in grid.columns:
         place = f" on {grid.name(column)}" if grid.axis else ""
@@ -73,4 +58,4 @@ def _once(grid: Grid, kind: str) -> dict[tuple[str, bytes], tuple[Path, list[str
                 for path in sorted(run.path.glob(f"{kind}-*.png")):
                     name = path.stem.removeprefix(f"{kind}-")
                     found.setdefault((name, path.read_bytes()), (path, []))[1].append(user)
-    return found
+    return [Picture(f"{name}: {listed(users)}", rows, path) for (name, _), (path, users) in found.items()]

@@ -46,12 +46,9 @@ def points(grid: Grid) -> Table | None:
 
 
 def _points(grid: Grid, row: Row, column: Any) -> list[list[Entry]]:
-    """A line for each point that an arm has of its own."""
-    selection = row.selections[column]
-    if selection.is_moot:
-        return []
-    lines = []
-    for point, cells in selection.points.items():
+    """A line for each point, where there are several."""
+    selection, lines = row.selections[column], []
+    for point, cells in selection.points.items() if len(selection.points) > 1 else ():
         scores = ([cell.result(of, selection.metric) for cell in cells] for of in ("val", "test"))
         done = [[score for score in values if score is not None] for values in scores]
         shown = [Entry(f"{plus_minus(values)} ({len(values)})" if values else DASH) for values in done]
@@ -66,22 +63,19 @@ def _line(grid: Grid, row: Row, column: Any) -> list[Entry]:
     best = selection.best("test")
     return [
         *which(grid, row, column),
-        *(Entry(str(value)) for value in ([DASH] * len(grid.sweep.facts["select"]) if point is None or selection.is_moot else point)),
+        *(Entry(DASH if value is None else str(value)) for value in point or [None] * len(grid.sweep.facts["select"])),
         Entry(plus_minus(held_out) if held_out else DASH),
         Entry(f"{plus_minus(scores)} ({len(scores)})" if scores else DASH),
         Entry(f"{paper:.2f}", PUBLISHED) if paper is not None else Entry(),
         Entry(DASH if best is None else f"{on_test[best]:.2f}"),
-        Entry(plus_minus(list(on_test.values())) if on_test and not selection.is_moot else DASH),
+        Entry(plus_minus(list(on_test.values())) if on_test else DASH),
         _count(selection),
     ]
 
 
 def _count(selection: Selection) -> Entry:
     """How many cells the choice stands on, and how many are missing."""
-    total, missing = (
-        1 if selection.is_moot else len(selection.points),
-        min(selection.missing, 1) if selection.is_moot else selection.missing,
-    )
+    total, missing = len(selection.points), selection.missing
     return Entry(f"{total - missing} of {total}, {missing} missing" if missing else f"{total}")
 
 

@@ -99,9 +99,7 @@ def _line(grid: Grid, row: Row, column: object) -> dict[str, object]:
         "ci95_high": difference and difference.high,
         "interval": difference and difference.how,
         **selection.numbers(grid, row, column),
-        **_of_first(done, "params_train"), "params_inference": _inference(done, "params_inference"),
-        "activations_inference": _inference(done, "activations_inference"),
-        **_of_first(done, "macs_train_forward"), "macs_inference": _inference(done, "macs_inference"),
+        **(_size(done[0]) if done else {}),
         "training_macs": macs(done),
         _hours(grid): cost.get("device_hours"), f"{_hours(grid)}_std": _spread(done, "device_hours"), "gpu_kwh": cost.get("gpu_kwh"),
         "cpu_kwh": cost.get("cpu_kwh"), "ram_kwh": cost.get("ram_kwh"), "kwh": cost.get("energy_kwh"),
@@ -117,13 +115,11 @@ def _by_stage(cell: Cell, name: str, value: Callable[[RunFolder], object]) -> di
     return {name: value(last), **{f"{name}_{stage}": value(run) for stage, run in earlier}}
 
 
-def _of_first(done: list[Cell], name: str) -> dict[str, object]:
-    return _by_stage(done[0], name, lambda run: run.cost[name]) if done else {name: None}
+def _size(cell: Cell) -> dict[str, object]:
+    trained = {key: _by_stage(cell, key, lambda run, key=key: run.cost[key]) for key in ("params_train", "macs_train_forward")}
+    inference = {key: cell.last.cost[key] for key in ("params_inference", "activations_inference", "macs_inference")}
+    return {**trained["params_train"], **trained["macs_train_forward"], **inference}
 
 
 def _spread(done: list[Cell], cost: str) -> float | None:
     return std([cost_of(cell)[cost] for cell in done])
-
-
-def _inference(done: list, key: str) -> int | None:
-    return done[0].last.cost[key] if done else None
