@@ -165,7 +165,8 @@ def collect(folder: str | Path) -> Sweep:
             stages.append((stage["stage"], runs[place]))
         cells.append(Cell(cell["arm"], cell["axes"], stages))
     _convert([run for run in runs.values() if run.emissions and run.site.name == site.name], site)
-    sweep = Sweep(folder, facts, [_arm(arm) for arm in facts["arms"]], cells, runs)
+    arms = [Arm(**{f.name: arm[f.name] for f in fields(Arm) if f.name in arm}) for arm in facts["arms"]]
+    sweep = Sweep(folder, facts, arms, cells, runs)
     if sweep.currency is None:
         for run in runs.values():
             run.spent["money"] = 0.0
@@ -187,10 +188,6 @@ def _convert(runs: list[RunFolder], site: Site) -> None:
         run.emissions = [record | own | {"co2e_kg": record["energy_kwh"] * kg_per_kwh} for record in run.emissions]
         run.spent["co2e_kg"] = sum(record["co2e_kg"] for record in run.emissions)
         run.converted = True
-
-
-def _arm(facts: dict[str, Any]) -> Arm:
-    return Arm(**{f.name: facts[f.name] for f in fields(Arm) if f.name in facts})
 
 
 def _read(path: Path, site: Site) -> RunFolder:

@@ -98,12 +98,10 @@ class Grid:
 
     def label(self, row: Row, but: str | None = None) -> str:
         """The row's name, without the axis ``but``; an arm that is the only one is not repeated in every row of a matrix."""
-        parts = [self.valued(axis, value) for axis, value in row.values.items() if axis != but]
+        values = {axis: value for axis, value in row.values.items() if axis != but}
+        # what arms cost equally much of says so itself: equal MACs
+        parts = [str(value) if axis in self.of_equal_cost else f"{self.short(axis)} {value}" for axis, value in values.items()]
         return ", ".join(parts if parts and self.alone else [self.called(row.arm), *parts])
-
-    def valued(self, axis: str, value: Any) -> str:
-        """An axis at a value: lr 0.1; what arms cost equally much of says so itself: equal MACs."""
-        return str(value) if axis in self.of_equal_cost else f"{self.short(axis)} {value}"
 
     def short(self, axis: str) -> str:
         """The last part of a field's name, where that tells the axes apart."""

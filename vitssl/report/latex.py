@@ -117,18 +117,16 @@ def _first(table: Table, count: int) -> Table:
 
 def _width_pt(table: Table) -> float:
     """Of all columns, with the space between them; a group's name may be wider than its columns."""
-    widths = [_column_pt(table, c) for c in range(len(table.header))]
+    widths = []
+    for c, name in enumerate(table.header):
+        cells = [_text_pt(row[c].text) * (BOLD if (r, c) in table.best else 1) for r, row in enumerate(table.rows)]
+        widths.append(max([*map(_text_pt, _lines(name)), *cells]))
     start, total = 0, 0.0
     for label, span in table.groups or [("", len(widths))]:
         inner = sum(widths[start : start + span]) * SCALE + 2 * SPACE_PT * (span - 1)
         total += max(inner, _text_pt(label) * SCALE) + 2 * SPACE_PT
         start += span
     return total
-
-
-def _column_pt(table: Table, column: int) -> float:
-    cells = [_text_pt(row[column].text) * (BOLD if (r, column) in table.best else 1) for r, row in enumerate(table.rows)]
-    return max([*map(_text_pt, _lines(table.header[column])), *cells])
 
 
 def _text_pt(text: str) -> float:

@@ -119,15 +119,12 @@ def _equal(grid: Grid, name: str) -> bool:
 def _best(grid: Grid, places: list[tuple[Any, str]]) -> set[tuple[int, int]]:
     """The places of the best accuracy in every column where arms can be ranked, and of the next ones as far as the seeds tell none apart;
     none where they tell no arm from another."""
-    accuracies = [(column, c) for c, (column, name) in enumerate(places, start=1) if name == "accuracy"]
-    return {(grid.rows.index(row), c) for column, c in accuracies for row in _ahead(grid, column)}
-
-
-def _ahead(grid: Grid, column: Any) -> list[Row]:
-    if not (ranked := grid.ranking(column)):
-        return []
-    near = level(grid, column)
-    return near if len(near) < len(ranked) else []
+    best = set()
+    for c, (column, name) in enumerate(places, start=1):
+        near = level(grid, column) if name == "accuracy" else []
+        if len(near) < len(grid.ranking(column)):
+            best |= {(grid.rows.index(row), c) for row in near}
+    return best
 
 
 # -------------------------------------------------------------------------------------------------------------- entries
@@ -244,7 +241,9 @@ def _caption(grid: Grid, names: set[str], best: set[tuple[int, int]]) -> str:
     source += f" Its images are not those of these runs: the command line set {other}." if paper and other else ""
     source += " † the paper only quotes this row." if any(arm.quoted for arm in sweep.arms) else ""
     equal = (sweep.facts.get("equal") or {}).get("all")
-    first += f" Every arm trains for the {EQUAL[equal['quantity']]} of {_row_of(grid, equal['reference'])}." if equal else ""
+    if equal:
+        reference = next((grid.called(arm) for arm in sweep.arms if arm.name == equal["reference"]), equal["reference"])
+        first += f" Every arm trains for the {EQUAL[equal['quantity']]} of {reference}."
     spent = " Costs are of one model, all its stages" if names & SPENT and grid.models() else ""
     spent += "; training is the multiply-adds of all its steps, forward and backward" if spent and "training_macs" in names else ""
     doubt = tables.not_compared(grid) if names & MEASURED else ""
@@ -278,10 +277,6 @@ def _against(grid: Grid) -> str:
     how = "; ".join(dict.fromkeys(gap.how for gap in gaps))
     said = f" Against {grid.baselines()}: the difference{', with its 95 % confidence interval' if some else ''} ({how})."
     return f"{said} {UNCORRECTED}" if some else said
-
-
-def _row_of(grid: Grid, name: str) -> str:
-    return next((grid.called(arm) for arm in grid.sweep.arms if arm.name == name), name)
 
 
 def tested(grid: Grid) -> str:

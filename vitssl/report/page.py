@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 
@@ -66,12 +65,14 @@ def html(report: Report) -> str:
     links = "\n".join(f'<a href="{name}">{words}</a>' for name, words in FILES.items())
     about = f"{escape(compared(grid))}{source} {escape(progress(grid.sweep))}"
     more = {name: body for name, body in _more(report).items() if body}
+    contents = " ".join(f'<a href="#{anchor(name)}">{escape(name)}</a>' for name in more)
     sections = "".join(section(name, body, "" if name in NARROW else "whole") for name, body in more.items())
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title(grid))}</title>\n<style>\n{CSS}</style>\n</head>\n<body>\n<header>\n<h1>{escape(grid.sweep.name)}</h1>\n"
-        f'<p>{about}</p>\n{alike}<p class="links">{links}</p>\n{_contents(more)}</header>\n<main>\n{_first(report)}'
+        f'<p>{about}</p>\n{alike}<p class="links">{links}</p>\n<nav class="links">Below: {contents}</nav>\n</header>\n'
+        f"<main>\n{_first(report)}"
         f'<div class="more">\n{sections}</div>\n</main>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n'
     )
 
@@ -122,11 +123,6 @@ def _first(report: Report) -> str:
         f'<section class="front">\n{plots}</section>\n' if plots else "",
     ]
     return f'<div class="first{"" if beside else " wide"}">\n{"".join(parts)}</div>\n'
-
-
-def _contents(sections: Iterable[str]) -> str:
-    links = " ".join(f'<a href="#{anchor(name)}">{escape(name)}</a>' for name in sections)
-    return f'<nav class="links">Below: {links}</nav>\n'
 
 
 def _more(report: Report) -> dict[str, str]:

@@ -52,17 +52,16 @@ def images_seen(grid: Grid) -> str:
 
 
 def _images_seen(grid: Grid, column: Any) -> str:
-    totals: dict[str, float] = {}
+    totals: list[float] = []
     groups: dict[str, list[str]] = {}
     for row in grid.rows:
         if stages := plan(row, column):
-            label, total = grid.label(row), sum(seen for _, seen in stages)
-            totals[label] = total
-            groups.setdefault(f"{total:,.0f} (epochs: {epochs(stages)})", []).append(label)
+            totals.append(sum(seen for _, seen in stages))
+            groups.setdefault(f"{totals[-1]:,.0f} (epochs: {epochs(stages)})", []).append(grid.label(row))
     if len(totals) < 2:
         return ""
-    if max(totals.values()) <= EQUAL * min(totals.values()):
-        return f"Equal epochs: every arm sees {max(totals.values()):,.0f} images in training."
+    if max(totals) <= EQUAL * min(totals):
+        return f"Equal epochs: every arm sees {max(totals):,.0f} images in training."
     if len(groups) > MOST_GROUPS:
         return "Arms differ in how many images they see in training."
     return f"Images seen in training differ: {'; '.join(f'{text} for {listed(labels)}' for text, labels in groups.items())}."

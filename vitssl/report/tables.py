@@ -152,13 +152,8 @@ def interval(difference: Difference) -> str:
     """The difference and its interval; where there is no spread it says that."""
     if difference.constant:
         return f"{signed(difference.mean)} in each seed" if difference.mean else "same in each seed"
-    return signed(difference.mean) + bracketed(difference)
-
-
-def bracketed(difference: Difference) -> str:
-    """Its interval, behind the difference; nothing where it has none."""
     low, high = difference.low, difference.high
-    return f" [{signed(low)}, {signed(high)}]" if low is not None and high is not None else ""
+    return signed(difference.mean) + (f" [{signed(low)}, {signed(high)}]" if low is not None and high is not None else "")
 
 
 def readings(grid: Grid) -> Table | None:
