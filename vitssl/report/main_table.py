@@ -221,7 +221,7 @@ COLUMNS = {
     "co2e": Column(_named("kg CO2e"), _spent("co2e_kg")),
     "co2e_estimate": Column(_named("kg CO2e estimate"), _spent("estimate_kg")),
     "money": Column(lambda grid: currency(grid.sweep), _spent("money")),
-    "params": Column(_named("M parameters"), _size("params_inference", 1e6)),
+    "params": Column(_named("M parameters, inference"), _size("params_inference", 1e6)),
     "params_train": Column(_named("M parameters, training"), _size("params_train", 1e6, training=True)),
     "activations": Column(_named("M activations"), _size("activations_inference", 1e6)),
     "gmacs": Column(_named("GMACs, training forward"), _size("macs_train_forward", 1e9, training=True)),

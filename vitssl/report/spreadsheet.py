@@ -116,9 +116,12 @@ def _by_stage(cell: Cell, name: str, value: Callable[[RunFolder], object]) -> di
 
 
 def _size(cell: Cell) -> dict[str, object]:
-    trained = {key: _by_stage(cell, key, lambda run, key=key: run.cost[key]) for key in ("params_train", "macs_train_forward")}
-    inference = {key: cell.last.cost[key] for key in ("params_inference", "activations_inference", "macs_inference")}
-    return {**trained["params_train"], **trained["macs_train_forward"], **inference}
+    cost = cell.last.cost
+    return {
+        **_by_stage(cell, "params_train", lambda run: run.cost["params_train"]), "params_inference": cost["params_inference"],
+        "activations_inference": cost["activations_inference"],
+        **_by_stage(cell, "macs_train_forward", lambda run: run.cost["macs_train_forward"]), "macs_inference": cost["macs_inference"],
+    }  # fmt: skip
 
 
 def _spread(done: list[Cell], cost: str) -> float | None:

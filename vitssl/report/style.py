@@ -64,6 +64,7 @@ def panels(count: int, height_in: float = 3.2, share_y: bool = False) -> tuple[F
     across = count if count <= 4 else min((4, 3), key=lambda n: -count % n)  # with the fewest gaps in the last row
     down = -(-count // across)
     figure = Figure(figsize=(WIDTHS_IN[across], height_in * down), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.09, h_pad=0.07)
     axes = figure.subplots(down, across, squeeze=False, sharey=share_y).reshape(-1)
     for spare in axes[count:]:
         spare.remove()
