@@ -12,7 +12,7 @@ from jobs.sweep import Spec
 from vitssl.config import SIZES, BackboneConfig, ConfigError, active, checkpoint_fields, classifies, dotted, nested
 from vitssl.config import Run as RunConfig
 from vitssl.config.backbones import family
-from vitssl.config.evals import evals_of, metric_parts, own_evals
+from vitssl.config.evals import KINDS, evals_of, metric_parts, own_evals
 from vitssl.config.methods import flow
 
 if TYPE_CHECKING:
@@ -202,7 +202,8 @@ def check_metric(spec: Spec, made: Sequence[Cell]) -> None:
             continue  # a pretraining alone has no accuracy
         if evaluator not in known:
             has = "its Run has no loop.ema_decay" if evaluator == "test_ema" else f"it has {', '.join(known) or 'none'}"
-            raise ConfigError(f"{spec.metric}: {cell.arm} has no evaluator {evaluator}; {has}", "metric", spec.place("metric"))
+            add = f"; add 'evals={{{evaluator}: {{type: {evaluator}}}}}'" if evaluator in KINDS else ""
+            raise ConfigError(f"{spec.metric}: {cell.arm} has no evaluator {evaluator}; {has}{add}", "metric", spec.place("metric"))
         if metric not in known[evaluator].metrics:
             has = ", ".join(known[evaluator].metrics)
             raise ConfigError(f"{spec.metric}: an evaluator of type {known[evaluator].type} gives {has}", "metric", spec.place("metric"))

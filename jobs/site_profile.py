@@ -30,6 +30,8 @@ BOUNDS = {  # of what is possible, so that a figure in another unit is found, an
 def read(named: str, overrides: dict[str, Any], where: str = CLI) -> Site:
     """A site profile: a file, or a name in jobs/sites, with the command line's fields over it; ``where`` says what named it."""
     path, known = file_of(named), [p.stem for p in sorted(SITES.glob("*.yaml"))]
+    if not path.exists() and path.parent != SITES:
+        raise ConfigError(f"there is no file {named}; jobs/sites has {', '.join(known)}, which are given by name", "site", where)
     if not path.exists():
         raise unknown(named, known, "site", where)
     merge(Site, overrides, where=CLI, field="site")

@@ -15,6 +15,7 @@ from jobs.logs import cause
 from vitssl.config import ConfigError, load
 from vitssl.config.evals import metric_parts, pending
 from vitssl.files import read_events, read_json
+from vitssl.lost import lost_kwh
 
 ENDED = ("done", "failed", "cancelled", "unreadable")
 HOW = {"failed": "failed", "cancelled": "was cancelled"}
@@ -38,6 +39,7 @@ class Status:
     job_id: str | None = None
     error: str | None = None
     attempts: int = 0  # at training it, so far
+    lost_kwh: float = 0.0  # of steps that were trained again, because a kill lost them
 
 
 @dataclass
@@ -116,8 +118,9 @@ def _status(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: 
     at_end = {name: entry["metrics"] for name, entry in read_json(folder / "evals.json").items()}
     status.score = _score([at_end, *(event for event in reversed(events) if event["event"] == "eval")], metric)
     _estimate(status, events)
-    for record in (folder / "job.json", folder / "done.json", *sorted(folder.glob("emissions-*.json"))):  # which others depend on
-        read_json(record)
+    status.lost_kwh = lost_kwh(events, [read_json(record) for record in sorted(folder.glob("emissions-*.json"))])
+    for name in ("job.json", "done.json"):  # which starting it, and the time left, depend on
+        read_json(folder / name)
     return status
 
 

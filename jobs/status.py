@@ -125,7 +125,7 @@ def _draw(sweep: Path, picture: Picture, console: Console) -> None:
     print_table(table, console, drop=(*LEAST_ASKED, "epoch", "left"))
     if picture.note:
         print(f"note: {picture.note}", file=sys.stderr)
-    for line in filter(None, (_waiting(picture, sweep), _report(picture, sweep), time_left(sweep, statuses))):
+    for line in filter(None, (_waiting(picture, sweep), _lost(statuses), _report(picture, sweep), time_left(sweep, statuses))):
         console.print(line, highlight=False, soft_wrap=True)
     for s in (s for s in statuses if s.error is not None):
         console.print(Text.assemble((s.name, "red"), f": {s.error}"), soft_wrap=True)
@@ -153,6 +153,16 @@ def _waiting(picture: Picture, sweep: Path) -> str:
         expected = f", from {starts[0].replace('T', ' ')} on" if starts else ""
         reasons.append(f"{number} {WHY.get(reason, 'for another reason')} ({reason}{expected})")
     return f"Pending: {', '.join(reasons)}" if reasons else ""
+
+
+def _lost(statuses: list[Status]) -> str:
+    """What kills have cost so far."""
+    kwh, runs = sum(s.lost_kwh for s in statuses), counted(sum(s.lost_kwh > 0 for s in statuses), "run")
+    if not kwh:
+        return ""
+    from vitssl.report.units import quantity  # the report's package loads matplotlib
+
+    return f"Lost to kills and trained again: {quantity(kwh, 'kWh')}, in {runs}"
 
 
 def _report(picture: Picture, sweep: Path) -> str:

@@ -136,6 +136,8 @@ def _check_arms(spec: Spec) -> None:
         _check_name("arm", str(name), "arms", spec.file)
         if not arm.stages and not (arm.quoted or arm.not_runnable):
             raise ConfigError("an arm needs a stage, for example {train: {objectives.classify: {}}}", path, spec.file)
+        if arm.stages and arm.not_runnable:
+            raise ConfigError("says why the arm cannot run, which has stages; leave out one", f"arms.{name}.not_runnable", spec.file)
         for stage, fields in arm.stages.items():
             _check_name("stage", str(stage), path, spec.file)
             if stage in RUN_FIELDS:

@@ -43,6 +43,7 @@ MISTAKES = [
     ("image_size: 16}", "image_size: 16, images: {per_class: 51}}", r"data.images.per_class: 51 is more than these classes have: a \(50\)"),
     ("shards: shards/digits", "shards: shards/digits, train_split: trian", "data.train_split: .*'trian' is not known .did you mean train"),
     ("stages: {train: {objectives.classify: {}}}", "stages: {}", "arms.scratch.stages: an arm needs a stage"),
+    ("stages: {train", "not_runnable: why\n    stages: {train", "not_runnable: says why the arm cannot run, which has stages"),
     ("stages: {train", "train: {objectives.mae: {}}\n    stages: {train", "arms.scratch.train: .*mean arms.scratch.stages.train"),
     ("arms:\n", "arms:\n  empty:\n", "arms.empty.stages: an arm needs a stage, for example"),
     (
