@@ -87,7 +87,7 @@ def test_leads_are_counted_at_equal_epochs_and_at_equal_cost(sweep):
     axes = {"data": ["a", "b", "c"], "cost": ["equal epochs", "equal MACs"], "seed": [0, 1]}
     folder = sweep({"scratch": lambda at: 80.0 + 5 * (at["cost"] == "equal MACs"), "ssat": 82.0}, axes, equal=equal)
     grid = lay_out(collect(folder))
-    leads = ["At equal epochs: Best mean top-1: ssat in a, b and c.", "At equal MACs: Best mean top-1: scratch in a, b and c."]
+    leads = ["equal epochs: Best mean top-1: ssat in a, b and c.", "equal MACs: Best mean top-1: scratch in a, b and c."]
     assert headlines(grid)["Comparison"] == leads
 
 
@@ -305,7 +305,7 @@ def test_of_columns_that_are_hyper_parameters_none_is_the_best(sweep):
     grid = lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.0}, {"loop.epochs": [10, 20], "seed": [0, 1]}, columns="loop.epochs")))
     told = findings(grid)
     assert told["Not selected"][0].startswith("Nothing selects over loop.epochs")
-    assert told["Comparison"][0].startswith("On epochs 10: 2 seeds are too few to tell ssat and scratch apart in top-1")
+    assert told["Comparison"][0].startswith("epochs 10: 2 seeds are too few to tell ssat and scratch apart in top-1")
 
 
 def test_epochs_that_equal_costs_ask_for_are_no_choice(sweep):

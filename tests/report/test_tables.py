@@ -101,7 +101,7 @@ def test_one_seed_says_so(sweep):
     laid_out = lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.5}, {"data": ["cifar10"], "seed": [0]})))
     assert texts(main_table.table(laid_out))["ssat"][:2] == ["82.50 (1)", "+2.50"] and "(one seed)" in main_table.table(laid_out).caption
     assert main_table.table(laid_out).best == set()
-    unranked = "On cifar10: No arm is named the best, since the arms have not two seeds in common."
+    unranked = "cifar10: No arm is named the best, since the arms have not two seeds in common."
     assert unranked in sentences(findings(laid_out))
 
 
@@ -109,7 +109,7 @@ def test_an_arm_with_a_single_seed_leaves_the_others_unranked(sweep):
     make = {("ssat", "cifar10", 1): {"status": "waiting"}}
     laid_out = lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.5}, {"data": ["cifar10"], "seed": [0, 1]}, make=make)))
     assert main_table.table(laid_out).best == set()
-    assert "On cifar10: No arm is named the best, since the arms have not two seeds in common." in sentences(findings(laid_out))
+    assert "cifar10: No arm is named the best, since the arms have not two seeds in common." in sentences(findings(laid_out))
 
 
 def test_a_lead_that_seeds_leave_open_is_called_so(sweep):
@@ -117,7 +117,7 @@ def test_a_lead_that_seeds_leave_open_is_called_so(sweep):
     top1 = {"scratch": lambda at: 80.0, "ssat": lambda at: 80.0 + at["seed"], "sslft": 70.0}
     folder = sweep(top1, {"data": ["cifar10"], "seed": [0, 1, 2]})
     versus = f", +1.00 [{MINUS}1.48, +3.48] against scratch."
-    first = "On cifar10: 3 seeds cannot tell ssat and scratch apart in top-1; the best mean is that of ssat: 81.00 ± 1.00 %"
+    first = "cifar10: 3 seeds cannot tell ssat and scratch apart in top-1; the best mean is that of ssat: 81.00 ± 1.00 %"
     assert sentences(findings(lay_out(collect(folder))))[0] == f"{first}{versus}"
     facts = json.loads((folder / "sweep.json").read_text())
     (folder / "sweep.json").write_text(json.dumps(facts | {"baseline": "sslft"}))
@@ -384,9 +384,9 @@ def test_provenance_names_what_was_used(table_3):
 
 def test_sentences_follow_from_the_numbers(table_3):
     lines = sentences(findings(lay_out(collect(table_3()))))
-    assert lines[0] == "On cifar10: The best arm by top-1 is Ours: 90.75 ± 0.10 % (3 seeds), +12.18 in each seed against Scratch."
-    assert lines[2] == ("On cifar10: For now take Ours, the best. Worse: (4) SSL+FT, (2) SSL+FT, (1) SSL+FT, (3) SSL+FT, ... (5).")
-    exact = "On cifar100: Training takes from 0.67x ((1) SSL+FT) to 1.34x (Ours) the multiply-adds of Scratch"
+    assert lines[0] == "cifar10: The best arm by top-1 is Ours: 90.75 ± 0.10 % (3 seeds), +12.18 in each seed against Scratch."
+    assert lines[2] == ("cifar10: For now take Ours, the best. Worse: (4) SSL+FT, (2) SSL+FT, (1) SSL+FT, (3) SSL+FT, ... (5).")
+    exact = "cifar100: Training takes from 0.67x ((1) SSL+FT) to 1.34x (Ours) the multiply-adds of Scratch"
     assert any(line.startswith(exact) for line in lines)
     assert any(line.startswith("The mean distance from the paper's numbers is 0.90 points") for line in lines)
     assert lines[-1] == "The whole sweep, each run counted once, took 36.0 GPU-hours, 9.00 kWh and 3.60 kg CO2e, 18.0 EUR."

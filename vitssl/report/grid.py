@@ -53,9 +53,8 @@ class Grid:
         return [Grid(self.sweep, self.columns, [a for a in self.row_axes if a != axis], part, str(value)) for value, part in rows.items()]
 
     def placed(self, column: Any, sentence: str) -> str:
-        """A sentence on a column of this part, after what it holds of where there are several: On cifar10, at equal MACs: ..."""
-        where = ", ".join([*([f"on {name}"] if (name := self.name(column)) else []), *([f"at {self.part}"] if self.part else [])])
-        return f"{where[0].upper()}{where[1:]}: {sentence}" if where else sentence
+        """A sentence on a column of this part, after what it holds of where there are several: cifar10, equal MACs: ..."""
+        return ": ".join(filter(None, [", ".join(filter(None, [self.name(column), self.part])), sentence]))
 
     def model(self, row: Row, column: Any) -> str:
         """A row and its column."""
