@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from jobs.layers import is_of_values
 from jobs.shards import expected_index
 from jobs.sweep import Spec
-from vitssl.config import Run, active, dotted, nested, size_of
+from vitssl.config import Run, Site, active, dotted, nested, size_of
 from vitssl.config.methods import flow
 from vitssl.words import listed
 
@@ -21,9 +22,13 @@ COLOURS = "[{jitter: {prob: 0.8}}, {gray: {prob: 0.2}}]"
 LARGER = 10  # times as many weights as the network's has a decoder that costs far more than it
 
 
-def notes(spec: Spec, made: Sequence[Cell]) -> list[str]:
+WITHOUT_BF16 = r"(?i)\b(V100|P100|T4|TITAN|GTX|RTX[ -]?20\d\d|RTX[ -]?[4568]000|2080)\b(?! ?Ada)"  # names of boards before Ampere
+
+
+def notes(spec: Spec, made: Sequence[Cell], site: Site) -> list[str]:
     """A line each, the same one once."""
-    return list(dict.fromkeys([*_own_values(spec), *_untested_folds(made), *_alike_in_colours(made), *_large_decoders(made)]))
+    of_runs = [*_untested_folds(made), *_alike_in_colours(made), *_large_decoders(made), *_without_bf16(made, site)]
+    return list(dict.fromkeys([*_own_values(spec), *of_runs]))
 
 
 def _own_values(spec: Spec) -> Iterator[str]:
@@ -67,6 +72,12 @@ def _coloured(run: Run) -> bool:
     """Are its images not grey? Of shards that are not built yet that is not known, and they are not called coloured."""
     index = expected_index(run.data)
     return index is not None and len(set(index.mean)) > 1
+
+
+def _without_bf16(made: Iterable[Cell], site: Site) -> Iterator[str]:
+    """Runs in bf16 on a board that computes it by other means."""
+    if site.gpu and re.search(WITHOUT_BF16, site.gpu) and any(run.loop.precision == "bf16" for _, run in _places(made)):
+        yield f"a {site.gpu} has no bf16 of its own, which makes it slow; loop.precision=fp16 suits it"
 
 
 def _large_decoders(made: Iterable[Cell]) -> Iterator[str]:

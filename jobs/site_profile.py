@@ -36,6 +36,8 @@ def read(named: str, overrides: dict[str, Any], where: str = CLI) -> Site:
         raise unknown(named, known, "site", where)
     merge(Site, overrides, where=CLI, field="site")
     content = read_yaml(path)
+    if "arms" in content:
+        raise ConfigError(f"{named} is a sweep, and no site profile, which says where jobs run; jobs/sites has examples", "site", where)
     site = merge(Site, {"name": path.stem}, content, overrides, where=str(path))
     site.intensity_csv = site.intensity_csv and str(Path(site.intensity_csv).expanduser().resolve())
     if problem := next(_problems(site), None):

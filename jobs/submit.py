@@ -129,7 +129,7 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     linked = graph.link(spec, planned, launch.sweep, shards.fingerprint)
     folders.check_trained(linked.jobs)
     _reuse(linked, launch, options.reuse, console)
-    for note in [] if options.smoke else notes.notes(spec, planned):
+    for note in [] if options.smoke else notes.notes(spec, planned, site):
         print(f"note: {note}", file=sys.stderr)
     if options.dry_run:
         with placed(spec, site_profile.file_of(named)):

@@ -11,7 +11,7 @@ import pytest
 from jobs import notes, overrides, sweep
 from jobs.graph import cells
 from tests.jobs.conftest import EXAMPLE
-from vitssl.config import ConfigError
+from vitssl.config import ConfigError, Site
 
 FEW = ["axes.data=[plain]", "axes.seed=[0]"]
 
@@ -20,7 +20,7 @@ FEW = ["axes.data=[plain]", "axes.seed=[0]"]
 def said(place: Path, monkeypatch: pytest.MonkeyPatch):
     """`said(*words, text=..., grey=...)`: the notes of the example, whose images are coloured or grey."""
 
-    def make(*words: str, text: str = EXAMPLE, grey: bool = False) -> list[str]:
+    def make(*words: str, text: str = EXAMPLE, grey: bool = False, gpu: str | None = None) -> list[str]:
         Path("sweep.yaml").write_text(text)
         spec = sweep.read(Path("sweep.yaml"), overrides.parse([*words, *FEW]))
         made = cells(spec)
@@ -28,7 +28,7 @@ def said(place: Path, monkeypatch: pytest.MonkeyPatch):
         coloured = dataclasses.replace(index, mean=[0.5] * 3 if grey else [0.5, 0.4, 0.3])
         monkeypatch.setattr(notes, "expected_index", lambda data: coloured)
         try:
-            return notes.notes(spec, made)
+            return notes.notes(spec, made, Site(gpu=gpu))
         finally:
             monkeypatch.undo()
             monkeypatch.chdir(place)
@@ -89,3 +89,15 @@ def test_a_setting_that_reaches_no_stage_is_refused(said, words: tuple[str, ...]
     assert str(error.value).startswith(f"command line: {message}")
     said("finetune.optim.lr=1e-4", "arms.chain_short.optim.lr=5e-4", "arms=[chain_short,chain_long]")  # of chain_long's it is
     said("optim.lr=1e-4", "train.optim.lr=1e-3", "arms=[scratch]")
+
+
+@pytest.mark.parametrize("gpu", ["V100", "Tesla V100-SXM2-32GB", "T4", "GeForce RTX 2080 Ti", "Quadro RTX 6000"])
+def test_bf16_on_a_board_without_is_told(said, gpu) -> None:
+    bf16 = ["arms=[scratch]", "loop.precision=bf16"]
+    assert said(*bf16, gpu=gpu) == [f"a {gpu} has no bf16 of its own, which makes it slow; loop.precision=fp16 suits it"]
+    assert said(*bf16) == said("arms=[scratch]", "loop.precision=fp16", gpu=gpu) == []
+
+
+@pytest.mark.parametrize("gpu", ["A100-80GB", "H100", "L4", "RTX 4090", "RTX 3090", "RTX 6000 Ada", "A6000", "L40S"])
+def test_boards_with_bf16_are_told_nothing(said, gpu) -> None:
+    assert said("arms=[scratch]", "loop.precision=bf16", gpu=gpu) == []

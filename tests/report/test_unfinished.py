@@ -61,7 +61,7 @@ def test_labels_that_were_not_learned_are_told_from_chance(ending):
             cell.last.events.append(
                 {"event": "train", "step": 100, "time": 2.0, "terms": {"classify": 2.0 if row.arm.name == "ssat" else 0.1}}
             )
-    said = "Classify's loss ended near that of chance: ssat (2.00, chance 2.30). Longer training may change the order."
+    said = "Classify's loss ended high: ssat (2.00, chance 2.30). Longer training may change the order."
     assert sentence(grid) == said
     for cell in grid.rows[1].cells:
         cell.last.run["objectives"]["classify"] = {"extra_heads": [{"pool": "mean"}, {"pool": "cls"}]}

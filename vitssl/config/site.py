@@ -15,7 +15,7 @@ class Site:
     account: Optional[str] = None  # SLURM's, that jobs are charged to
     qos: Optional[str] = None  # SLURM's quality of service
     constraint: Optional[str] = None  # SLURM's, features that nodes must have
-    gpu: Optional[str] = None  # name of the board, for the predictions and the report
+    gpu: Optional[str] = None  # name of the board, for the predictions, the report, and a note where it has no bf16
     gpu_type: Optional[str] = None  # SLURM's name of it, where a partition has several: --gpus-per-node=TYPE:N
     gpu_power_w: float = 230.0  # board power, for the estimate "GPU-hours x board power"
     gpu_tflops: Optional[float] = None  # peak in the Run's precision, for predictions; null measures or assumes

@@ -72,7 +72,7 @@ def next_steps(grid: Grid) -> str:
     needed = [text for place in places if (text := _needed(*place))]
     ranked = any(recommendation(*place) for place in places)
     added = list(filter(None, [_more_seeds(grid, max(_wanted(*place) for place in places)), _equal_costs(grid) if ranked else ""]))
-    return " ".join([*needed, *([f"To the sweep's command add {listed(added)}: finished runs are kept."] if added else [])])
+    return " ".join([*needed, *([f"In the sweep's command set {listed(added)}: finished runs are kept."] if added else [])])
 
 
 def _needed(grid: Grid, column: Any) -> str:
@@ -80,10 +80,13 @@ def _needed(grid: Grid, column: Any) -> str:
     first, other, gap = _decisive(grid, column)
     if gap is None or gap.half() is None or not gap.mean:
         return ""
-    needed = gap.seeds_needed()
-    seeds = f"more than {MOST} seeds, or more test images," if needed is None else f"{max(needed, ENOUGH)} seeds"
-    which = f"{grid.label(first)} and {grid.label(other)}"
-    return grid.placed(column, f"If means and spreads stay as they are, {seeds} would tell {which} apart.")
+    needed, which = gap.seeds_needed(), f"{grid.label(first)} and {grid.label(other)}"
+    if needed is None and gap.overlap:  # what folds share stays in the error
+        said = f"{MOST} seeds would not tell {which} apart either, since folds share their training images"
+    else:
+        seeds = f"more than {MOST} seeds, or more test images," if needed is None else f"{max(needed, ENOUGH)} seeds"
+        said = f"{seeds} would tell {which} apart"
+    return grid.placed(column, f"If means and spreads stay as they are, {said}.")
 
 
 def _decisive(grid: Grid, column: Any) -> tuple[Row, Row, Difference] | tuple[None, None, None]:

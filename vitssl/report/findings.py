@@ -91,7 +91,8 @@ def _one_draw(grid: Grid) -> str:
     """That all seeds train on one draw of few images or labels, so that a spread over them is of the training alone; or on which folds."""
     if grid.folds:
         tested = {cell.last.run["seed"] % grid.folds for cell in grid.done}
-        return f"Cross-validation: each seed trains on all folds but the one that it is tested on, {len(tested)} of {grid.folds} so far."
+        trains = f"each seed trains on all folds but the one that it is tested on, {len(tested)} of {grid.folds} so far"
+        return f"Cross-validation: {trains}. Near-duplicates between folds are not looked for."
     runs = [run.run for run in grid.sweep.runs.values() if run.run]
     for name in ("labels", "images"):
         subsets = [run["data"][name] for run in runs if run["data"][name] is not None]

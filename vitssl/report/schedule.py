@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any
 
 from vitssl.report.collect import Cell, RunFolder
@@ -31,14 +32,14 @@ def plan(row: Row, column: Any) -> Plan | None:
 
 
 def planned(run: RunFolder) -> tuple[float, float] | None:
-    """Epochs, and images seen in all; None where its folder does not say."""
+    """Epochs, and images seen in all, of which the last batch may be of one epoch more; None where its folder does not say."""
     if not run.run or "data" not in run.job:
         return None
-    loop, images = run.run["loop"], run.job["data"]["train_images"]
-    seen = loop["epochs"] * images
-    if loop["max_steps"] is not None:
-        seen = min(seen, loop["max_steps"] * run.run["optim"]["batch_size"])
-    return seen / images, seen
+    loop, images, batch = run.run["loop"], run.job["data"]["train_images"], run.run["optim"]["batch_size"]
+    steps = ceil(round(loop["epochs"] * images / batch, 6))
+    if loop["max_steps"] is not None and loop["max_steps"] < steps:
+        return loop["max_steps"] * batch / images, loop["max_steps"] * batch
+    return loop["epochs"], steps * batch
 
 
 def epochs(stages: Plan) -> str:

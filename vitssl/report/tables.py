@@ -121,8 +121,12 @@ def pairs(grid: Grid) -> list[Table]:
                 for one in rows
             ]
             title = f"Arms against each other{f', {name}' if (name := grid.name(column)) else ''}"
-            caption = f"The arm of the line minus that of the column{_in_brackets(lines)}. Bold: it leaves out 0. p-values, alone and "
-            caption += "after Holm's correction for all comparisons, are in differences.csv."
+            caption = "The arm of the line minus that of the column."
+            if intervals := _in_brackets(lines):
+                caption = (
+                    f"{caption[:-1]}{intervals}. Bold: it leaves out 0. p-values, alone and after Holm's correction for all comparisons, "
+                )
+                caption += "are in differences.csv."
             told = {
                 (i, j)
                 for i, one in enumerate(rows)
