@@ -31,10 +31,10 @@ class Found(NamedTuple):
     left: int  # how many others have begun or wait here, or start from such a run, and go on here
 
     def told(self, jobs: Collection[Job], how: str) -> str:
-        """Such as "6 of 36 runs are done in ssat_backbones"."""
+        """Such as "6 of 36 runs done in ssat_backbones"."""
         where = listed(self.folders[job.identity].parent.name for job in jobs if job.identity in self.folders) or "another sweep"
         left = f"; {self.left} more go on here, where they or what they start from have begun" if self.left else ""
-        return f"{len(self.folders)} of {counted(len(jobs), 'run')} are {how} {where}{left}"
+        return f"{len(self.folders)} of {counted(len(jobs), 'run')} {how} {where}{left}"
 
 
 def find(jobs: Collection[Job], sweep: Path) -> Found:

@@ -55,7 +55,7 @@ def test_the_largest_part_of_a_step_comes_first(place):
     found = gpu.profiled(place)
     for step in found.values():
         shares = [share for name, share in step.items() if name not in ("step_s", "busy", "kernels")]
-        assert len(shares) == 12 and shares == sorted(shares, reverse=True) and sum(shares) < 1.5
+        assert len(shares) == 12 and shares == sorted(shares, reverse=True) and shares[-1] > 0
 
 
 def test_views_alone_have_a_speed(place):

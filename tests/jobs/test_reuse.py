@@ -19,7 +19,7 @@ from vitssl.files import held, read_json
 HERE = Path(__file__).parent
 ONE = ["axes.data=[plain]", "axes.seed=[0]", "resources.gpus_per_node=1", "loop.max_steps=2", "--executor", "local"]
 PARTS = [("train", 60), ("train", 40), ("test", 20)]
-NOTE = "2 of 2 runs are done in example; --reuse takes them from there instead of training them again"
+NOTE = "2 of 2 runs done in example; --reuse takes them from there instead of training them again"
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_what_another_sweep_has_trained_is_taken_and_not_trained_again(run, capf
     capfd.readouterr()
     assert run("name=other", "arms=[chain_short]", "--reuse") == 0
     shown = capfd.readouterr().out
-    assert "2 of 2 runs are taken from example" in shown and shown.count("done before") == 2
+    assert "2 of 2 runs taken from example" in shown and shown.count("done before") == 2
     before, taken = folders("example"), folders("other")
     assert {stage: starts(folder) for stage, folder in taken.items()} == {"pretrain": 1, "finetune": 1}
     assert os.path.samefile(before["pretrain"] / "last.pt", taken["pretrain"] / "last.pt")
@@ -91,7 +91,7 @@ def test_a_dry_run_counts_them_as_done_and_writes_nothing(run, capfd) -> None:
     assert capfd.readouterr().out.startswith("other: 3 of 3 runs to be done")
     assert run(*words, "--reuse") == 0
     shown = capfd.readouterr().out
-    assert shown.startswith("2 of 3 runs are taken from example\nother: 1 of 3 runs to be done")
+    assert shown.startswith("2 of 3 runs taken from example\nother: 1 of 3 runs to be done")
     assert not Path("runs/other").exists()
 
 
@@ -137,7 +137,7 @@ def test_a_run_that_has_begun_goes_on_here_and_so_does_what_starts_from_it(run, 
     shutil.rmtree(finetune)
     capfd.readouterr()
     assert run("name=other", "arms=[chain_short]", "--reuse") == 0
-    said = "0 of 2 runs are taken from another sweep; 2 more go on here, where they or what they start from have begun\n"
+    said = "0 of 2 runs taken from another sweep; 2 more go on here, where they or what they start from have begun\n"
     assert capfd.readouterr().out.startswith(said)
     assert starts(pretrain) == 2 and starts(finetune) == 1 and "reused_from" not in read_json(finetune / "job.json")
 
@@ -151,7 +151,7 @@ def test_it_says_what_goes_on_here_although_it_is_done_elsewhere(run, capfd) -> 
     capfd.readouterr()
     assert run("name=third", "arms=[scratch,chain_short]", "--reuse", "--dry-run") == 0
     shown = capfd.readouterr().out
-    assert shown.startswith("2 of 3 runs are taken from example; 1 more go on here, where they or what they start from have begun\n")
+    assert shown.startswith("2 of 3 runs taken from example; 1 more go on here, where they or what they start from have begun\n")
 
 
 def test_what_a_submission_left_whose_run_never_began_makes_room(run, tmp_path, monkeypatch) -> None:
@@ -199,7 +199,7 @@ def test_a_refused_submission_copies_nothing(run, capfd) -> None:
 def test_a_damaged_record_elsewhere_is_no_reason_to_stop(run, name, capfd) -> None:
     (folders("example")["finetune"] / name).write_text("PK" if name == "last.pt" else "seed: 0\ndata:" if name == "run.yaml" else "{")
     assert run("name=other", "arms=[chain_short]", "--reuse", "--dry-run") == 0
-    assert capfd.readouterr().out.startswith("1 of 2 runs are taken from example")
+    assert capfd.readouterr().out.startswith("1 of 2 runs taken from example")
 
 
 def test_folders_of_other_people_are_passed_over(run, monkeypatch, capfd) -> None:

@@ -50,7 +50,7 @@ def test_what_another_sweep_has_trained_is_taken_but_not_in_place_of_a_queued_ru
     capsys.readouterr()
     standin("arms=[direct]", "axes.seed=[0,1]", "--reuse")
     shown = " ".join(capsys.readouterr().out.split())
-    assert "1 of 2 runs is taken from first" in shown and "1 done before, 1 in the queue before, 0 submitted" in shown
+    assert "1 of 2 runs taken from first" in shown and "1 done before, 1 in the queue before, 0 submitted" in shown
     hold.unlink()
     wait_for(lambda: all(is_done(folder) for folder in sweep.glob("direct-*")))
     taken = [folder.name for folder in sweep.glob("direct-*") if "reused_from" in read_json(folder / "job.json")]
