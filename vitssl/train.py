@@ -150,7 +150,8 @@ def _give_up(train_state: TrainState, log: Log) -> None:
     log.event("end", step, attempt=train_state.progress.attempt, reason="diverged")
     raise Diverged(
         f"the loss or its gradient was not finite by step {step} (epoch {train_state.epoch:.2f}); diverged.pt holds that state, last.pt"
-        " the newest checkpoint before it. A lower optim.lr, a longer loop.warmup_epochs or optim.clip: global may help"
+        " the newest checkpoint before it. A lower optim.lr, a longer loop.warmup_epochs, optim.clip: global, or a"
+        " loop.precision other than fp16 may help"
     )
 
 

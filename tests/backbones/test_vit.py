@@ -81,6 +81,15 @@ def test_networks_with_layer_scale_equal_timms(name, size_px):
             torch.testing.assert_close(p.grad, q.grad, msg=lambda text, label=label: f"{label}: {text}")
 
 
+@pytest.mark.parametrize(("size_px", "registers"), [(16, 4), (24, 6), (32, 8), (64, 16)])
+@pytest.mark.parametrize("positions", ["learned", "sincos"])
+def test_its_own_positions_stay_where_registers_make_their_number_a_square(size_px, registers, positions):
+    ours = vit(size_px, reg_tokens=registers, positions=positions)
+    assert layers.is_square(ours.pos_embed.shape[1])
+    converted = ours.convert_state_dict(ours.state_dict(), prefix="")["pos_embed"]
+    assert torch.equal(converted, ours.pos_embed)
+
+
 def test_layer_scale_starts_where_it_is_set():
     gammas = [value for name, value in vit(layer_scale=1e-4).named_parameters() if name.endswith("gamma")]
     assert len(gammas) == 8 and all(torch.equal(value, torch.full_like(value, 1e-4)) for value in gammas)

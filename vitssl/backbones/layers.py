@@ -40,6 +40,11 @@ def sincos_positions(grid: tuple[int, int], dim: int) -> Tensor:
     return torch.cat([part for a in angles for part in (a.sin(), a.cos())], dim=1).float()
 
 
+def is_square(count: int) -> bool:
+    """May so many tokens be a square grid?"""
+    return count > 0 and math.isqrt(count) ** 2 == count
+
+
 def resize_positions(positions_ND: Tensor, old: tuple[int, int], new: tuple[int, int], antialias: bool) -> Tensor:
     """Learned or fixed patch positions for another grid, by bicubic interpolation.
 

@@ -111,12 +111,12 @@ class ViT(IsotropicTransformer):
         if theirs is None or theirs.shape[-1] != self.embed_dim:
             return state
         P = self.num_prefix_tokens
-        if math.isqrt(theirs.shape[1]) ** 2 == theirs.shape[1]:
+        if not layers.is_square(theirs.shape[1] - P) and layers.is_square(theirs.shape[1]):
             theirs = F.pad(theirs, (0, 0, P, 0))
             state = {**state, name: theirs}
-        side = math.isqrt(theirs.shape[1] - P)
-        if side**2 != theirs.shape[1] - P:
+        if not layers.is_square(theirs.shape[1] - P):
             return state  # of another number of prefix tokens
+        side = math.isqrt(theirs.shape[1] - P)
         if not isinstance(self.pos_embed, nn.Parameter):
             if not torch.allclose(theirs[0, P:].float(), layers.sincos_positions((side, side), self.embed_dim), atol=1e-3):
                 raise config.ConfigError("sincos, but the weights to start from have learned positions; set learned", "backbone.positions")

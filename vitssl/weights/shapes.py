@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitssl.backbones.layers import sincos_positions
+from vitssl.backbones.layers import is_square, sincos_positions
 from vitssl.config import FAMILIES, SIZES, ConfigError
 from vitssl.config.bounds import BLOCKS
 from vitssl.words import counted
@@ -90,7 +90,7 @@ def _vit(tensors: Tensors) -> dict[str, Any]:
     registers = tensors.shape("backbone.reg_token", 3)[1] if "backbone.reg_token" in tensors else 0
     positions_1TD = tensors.shape("backbone.pos_embed", 3)
     # DeiT III and DINOv2 with registers give positions to patches alone
-    special = 0 if math.isqrt(positions_1TD[1]) ** 2 == positions_1TD[1] else 1 + registers
+    special = 0 if is_square(positions_1TD[1]) and not is_square(positions_1TD[1] - 1 - registers) else 1 + registers
     num_patches = positions_1TD[1] - special
     side = math.isqrt(max(num_patches, 0))
     if side < 1 or side**2 != num_patches or positions_1TD[2] != dim:
