@@ -113,7 +113,7 @@ def told_once_if_removed(folder: Path) -> Iterator[None]:
     def hook(failed: threading.ExceptHookArgs) -> None:
         error = failed.exc_value
         missing = Path(error.filename) if isinstance(error, FileNotFoundError) and isinstance(error.filename, str) else None
-        if missing is None or not missing.is_relative_to(folder) or not _is_being_removed(folder, missing):
+        if missing is None or not missing.is_relative_to(folder) or missing.parent.is_dir():
             before(failed)
 
     threading.excepthook = hook
@@ -121,11 +121,6 @@ def told_once_if_removed(folder: Path) -> Iterator[None]:
         yield
     finally:
         threading.excepthook = before
-
-
-def _is_being_removed(folder: Path, missing: Path) -> bool:
-    """By what else lacks: a file may be removed some time before the folder that it is in."""
-    return not missing.parent.is_dir() or not (folder / "run.yaml").exists()
 
 
 class ErrorFile:
