@@ -259,7 +259,8 @@ def test_a_folder_that_is_removed_is_said_to_be_and_nothing_else(folder, monkeyp
         if run.is_dir():
             while run.is_dir():  # a thread may write there meanwhile
                 shutil.rmtree(run, ignore_errors=True)
-            for what in (lambda: (run / "tensorboard" / "events").open("wb"), lambda: {}["of another cause"]):
+            file = run / "tensorboard" / "events"  # TensorBoard opens its own by bytes
+            for what in (lambda: file.open("wb"), lambda: os.open(os.fsencode(file), os.O_WRONLY), lambda: {}["of another cause"]):
                 thread = threading.Thread(target=what)
                 thread.start()
                 thread.join()

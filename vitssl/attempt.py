@@ -112,7 +112,8 @@ def told_once_if_removed(folder: Path) -> Iterator[None]:
 
     def hook(failed: threading.ExceptHookArgs) -> None:
         error = failed.exc_value
-        missing = Path(error.filename) if isinstance(error, FileNotFoundError) and isinstance(error.filename, str) else None
+        named = isinstance(error, FileNotFoundError) and isinstance(error.filename, str | bytes)
+        missing = Path(os.fsdecode(error.filename)) if named else None  # TensorBoard opens files by bytes
         if missing is None or not missing.is_relative_to(folder) or missing.parent.is_dir():
             before(failed)
 
