@@ -158,16 +158,19 @@ def views(place: Place) -> dict[str, dict[str, float]]:
             work = _augmenting(place, fields, batch_size)
             place.bench.seconds(work, place.steps)
             found[f"{name}, batch {batch_size}"] = {"images/s": batch_size / place.bench.seconds(work, place.steps)}
+        together = _augmenting(place, fields, sizes.BATCH // 4, together=4)
+        together()
+        found[f"{name}, four batches of {sizes.BATCH // 4}"] = {"images/s": sizes.BATCH / place.bench.seconds(together, place.steps)}
     return found
 
 
-def _augmenting(place: Place, fields: dict[str, Any], batch_size: int) -> Callable[[], Any]:
-    """Views of one batch of the digits."""
+def _augmenting(place: Place, fields: dict[str, Any], batch_size: int, together: int = 1) -> Callable[[], Any]:
+    """Views of one batch of the digits, or of so many together."""
     index = load_index(place.folder / "digits")
     data = config.merge(config.Data, {"shards": str(place.folder / "digits"), "cache_dir": str(place.folder / "cache")})
     split = train_and_heldout(index, data, need_labels=True)
     (raw,) = next(TrainLoader(index, split, data, seed=0, batch_size=batch_size, device=place.device).batches(0, 1))
-    return augmenting(raw, index, fields)
+    return augmenting(raw, index, fields, together)
 
 
 def profiled(place: Place) -> dict[str, dict[str, float]]:

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from vitssl import bench, train_state
-from vitssl.bench import sizes
+from vitssl.bench import data, sizes
 from vitssl.bench.base import Bench
 from vitssl.config import ConfigError
+from vitssl.views import pipeline
 
 
 def test_a_folder_of_another_layout_is_refused_before_anything_is_measured(tmp_path, monkeypatch):
@@ -36,6 +37,17 @@ def test_steps_as_a_gpu_trains_them_work_without_one(tmp_path, monkeypatch):
         assert found.name == f"compile_{method}_vit_pico" and found.ours > 0 and "MFU" in found.note
         assert len(built) == 1 and set(built.pop().objectives) == objectives
     assert sizes.beside_timm(here, "vit_pico", batch_size=2).ratio > 0 and len(built) == 2
+
+
+def test_training_from_the_loader_is_measured_as_training_makes_its_views(tmp_path, monkeypatch):
+    made, of = [], pipeline.TrainViews.of
+    monkeypatch.setattr(train_state.torch, "compile", lambda network, **_: network)
+    monkeypatch.setitem(pipeline.MOST_AT_ONCE, "cpu", 4)
+    monkeypatch.setitem(pipeline.CHUNK_FLOATS, "cpu", 10**9)
+    monkeypatch.setattr(pipeline.TrainViews, "of", lambda self, raws: made.append(len(raws)) or of(self, raws))
+    here = Bench(data.digits_as_jpeg(tmp_path / "images"), tmp_path, torch.device("cpu"), repeats=1)
+    found = data.end_to_end(here, "small", "vit_pico", "ssat", batch_size=1, view=data.RAND_AUGMENT)
+    assert found.ours > 0 and found.rival > 0 and set(made) == {4} and "vit_pico ssat bf16, compiled, batch 1" in found.note
 
 
 @pytest.mark.release

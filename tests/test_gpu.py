@@ -11,6 +11,7 @@ from torch._dynamo.utils import counters
 from tests.test_train import CURVES, in_two_parts
 from vitssl import config, model, train
 from vitssl.data.batch import Batch
+from vitssl.data.on_stream import groups
 from vitssl.files import read_events
 from vitssl.train_state import TrainState
 
@@ -71,18 +72,19 @@ def test_views_made_ahead_are_those_of_each_step(folder, monkeypatch, late, read
     """Where they come late, by so many cycles, and are read late, while their memory is given out again."""
     run = config.load(folder("run", CURVES["dino"], {"loop.device": "cuda", "data.image_size": 64}, cut))
     train_state = TrainState(folder("state", CURVES["dino"]), run)
-    views = train_state.views
-    monkeypatch.setattr(train_state, "views", lambda raw: torch.cuda._sleep(late) or views(raw))
+    views = train_state.views.of
+    monkeypatch.setattr(train_state.views, "of", lambda raws: torch.cuda._sleep(late) or views(raws))
     kept = []
     for slices in train_state.batches(0, 20):
         for batch in slices:
             torch.cuda._sleep(read_late)
             kept.append({name: view.clone() for name, view in batch.views.items()})
             del batch
-    raws = [raw for parts in train_state.loader.batches(0, 20) for raw in parts]
+    raws = (raw for parts in train_state.loader.batches(0, 20) for raw in parts)
+    together = groups(raws, train_state.views.at_once(len(kept[0]["main"])), 0)
     assert len(kept) == 20 * train_state.accumulate
-    for seen, raw in zip(kept, raws, strict=True):
-        wanted = views(raw).views
+    for seen, batch in zip(kept, (batch for group in together for batch in views(group)), strict=True):
+        wanted = batch.views
         assert seen.keys() == wanted.keys() and all(torch.equal(view, wanted[name]) for name, view in seen.items())
 
 

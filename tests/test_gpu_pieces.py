@@ -60,4 +60,4 @@ def test_the_largest_part_of_a_step_comes_first(place):
 
 def test_views_alone_have_a_speed(place):
     found = gpu.views(place)
-    assert len(found) == 4 and all(speed["images/s"] > 0 for speed in found.values())
+    assert len(found) == 6 and all(speed["images/s"] > 0 for speed in found.values())

@@ -22,6 +22,7 @@ from vitssl.config import ConfigError
 from vitssl.config.evals import ClassificationConfig
 from vitssl.files import read_events
 from vitssl.finished import evaluate_folder
+from vitssl.views import pipeline
 
 ROOT = Path(__file__).parent.parent
 CLASSIFY = {"objectives.classify": {}}
@@ -97,6 +98,24 @@ def test_steps_and_resumed_steps_equal_as_many_at_once(folder, tmp_path, monkeyp
     assert train.main([str(whole)]) == 0
     in_two_parts(parts, tmp_path, monkeypatch, steps=20)
     assert same(whole, parts)
+
+
+@pytest.mark.parametrize("cut", [{}, {"loop.micro_batch_size": 16}])
+def test_views_of_several_steps_made_together_train_as_those_of_each(folder, tmp_path, monkeypatch, cut):
+    """As on a GPU; sums of the resampling are taken in another order. Stopped and resumed, too."""
+    alone, together, parts = (folder(name, DINO, {"loop": {"max_steps": 20, "eval_every": 0, "log_every": 1}}, cut) for name in "abc")
+    assert train.main([str(alone)]) == 0
+    monkeypatch.setitem(pipeline.MOST_AT_ONCE, "cpu", 3)
+    monkeypatch.setitem(pipeline.CHUNK_FLOATS, "cpu", 10**9)
+    made, of = [], pipeline.TrainViews.of
+    monkeypatch.setattr(pipeline.TrainViews, "of", lambda self, raws: made.append(len(raws)) or of(self, raws))
+    assert train.main([str(together)]) == 0
+    assert max(made) == 3 and sum(made) == 20 * (2 if cut else 1)
+    in_two_parts(parts, tmp_path, monkeypatch, steps=20)
+    losses = [
+        [event["loss"] for event in read_events(run / "metrics.jsonl") if event["event"] == "train"] for run in (alone, together, parts)
+    ]
+    assert len(losses[0]) == 20 and losses[1] == pytest.approx(losses[0], rel=1e-3) and losses[2] == pytest.approx(losses[1], rel=1e-3)
 
 
 def test_killed_loses_at_most_the_checkpoint_period(folder):

@@ -22,7 +22,7 @@ from vitssl.data.batch import Batch
 from vitssl.data.cache import private_folder
 from vitssl.data.index import load_index
 from vitssl.data.loader import TrainLoader
-from vitssl.data.on_stream import on_own_stream
+from vitssl.data.on_stream import groups, on_own_stream
 from vitssl.data.subset import train_and_heldout
 from vitssl.saving import Saver
 from vitssl.views import EvalView, TrainViews
@@ -69,7 +69,9 @@ class TrainState:
     def batches(self, start_step: int, stop_step: int) -> Generator[Iterator[Batch], None, None]:
         """For each step the views of this rank's slices of the global batch, each made when it is asked for, or on a GPU just before."""
         steps = self.loader.batches(start_step, stop_step)
-        with contextlib.closing(on_own_stream((self.views(raw) for slices in steps for raw in slices), self.device)) as made:
+        together = self.views.at_once(self.loader.slice_size)
+        raws = groups((raw for slices in steps for raw in slices), together, start_step * self.accumulate)
+        with contextlib.closing(on_own_stream((self.views.of(group) for group in raws), self.device)) as made:
             for _ in range(start_step, stop_step):
                 yield islice(made, self.accumulate)
 

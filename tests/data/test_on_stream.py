@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from vitssl.data.on_stream import AHEAD, on_own_stream
+from vitssl.data.on_stream import AHEAD, groups, on_own_stream
 
 CUDA = torch.device("cuda", 0)
 
@@ -57,21 +57,21 @@ def main_stream(monkeypatch) -> Stream:
 
 
 class Source:
-    """Batches, and how many of them there were at once."""
+    """Batches, two at a time, and how many of them there were at once."""
 
     def __init__(self, fail_at: int | None = None):
         self.alive, self.most, self.closed, self.fail_at = weakref.WeakSet[Made](), 0, False, fail_at
 
-    def batches(self) -> Iterator[Made]:
+    def batches(self) -> Iterator[list[Made]]:
         try:
-            for i in range(50):
+            for i in range(0, 50, 2):
                 if i == self.fail_at:
                     raise ValueError(f"batch {i}")
-                batch = Made(i)
-                self.alive.add(batch)
+                group = [Made(i), Made(i + 1)]
+                self.alive.update(group)
                 self.most = max(self.most, len(self.alive))
-                yield batch
-                del batch
+                yield group
+                del group
         finally:
             self.closed = True
 
@@ -79,10 +79,10 @@ class Source:
 def test_each_batch_comes_in_order_once_its_views_are_there_and_few_are_alive(main_stream):
     source = Source()
     for number, batch in enumerate(on_own_stream(source.batches(), CUDA)):
-        assert batch.number == number and len(main_stream.waited) == number + 1
+        assert batch.number == number and len(main_stream.waited) == number // 2 + 1
         assert all(tensor.read_by == [main_stream] for tensor in (*batch.views.values(), *batch.targets.values(), batch.index_B))
         del batch
-    assert number == 49 and source.most <= AHEAD + 2 and source.closed
+    assert number == 49 and source.most <= 2 * (AHEAD + 2) and source.closed
 
 
 @pytest.mark.parametrize("after", [0, 3])
@@ -95,14 +95,25 @@ def test_whoever_stops_early_leaves_no_thread_and_no_batch(main_stream, after):
 
 
 def test_what_goes_wrong_there_is_raised_here(main_stream):
-    source, before = Source(fail_at=5), threading.active_count()
+    source, before = Source(fail_at=6), threading.active_count()
     seen = []
-    with pytest.raises(ValueError, match="batch 5"):
+    with pytest.raises(ValueError, match="batch 6"):
         seen.extend(batch.number for batch in on_own_stream(source.batches(), CUDA))
-    assert seen == [0, 1, 2, 3, 4] and threading.active_count() == before and source.closed
+    assert seen == [0, 1, 2, 3, 4, 5] and threading.active_count() == before and source.closed
 
 
 def test_on_a_cpu_nothing_is_made_ahead(main_stream):
     source = Source()
     batches = on_own_stream(source.batches(), torch.device("cpu"))
-    assert next(batches) is not None and len(source.alive) <= 1 and not main_stream.waited
+    assert next(batches) is not None and len(source.alive) <= 2 and not main_stream.waited
+
+
+@pytest.mark.parametrize("start", range(7))
+def test_groups_are_cut_where_a_run_that_was_not_stopped_cuts_them(start):
+    whole = list(groups(range(20), 4, 0))
+    assert whole == [[4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3] for i in range(5)]
+    resumed = list(groups(range(start, 20), 4, start))
+    assert [number for group in resumed for number in group] == list(range(start, 20)) and resumed[1:] == whole[
+        len(whole) - len(resumed) + 1 :
+    ]
+    assert list(groups(iter("ab"), 1, start)) == [["a"], ["b"]]

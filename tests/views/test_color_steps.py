@@ -175,7 +175,7 @@ class Slow:
         self.pixels = operation(self.pixels, torch.tensor([argument], dtype=torch.float32)).clone()
 
     def jitter(self, brightness: float, contrast: float, saturation: float, hue: float) -> None:
-        for i in self.random.generator("jitter/order").permutation(4):
+        for i in self.random.order("jitter/order", 4)[0]:
             name = ("brightness", "contrast", "color", "hue")[i]
             amount, center = (brightness, contrast, saturation, hue)[i], 0 if i == 3 else 1
             if amount:

@@ -285,3 +285,34 @@ def test_views_of_a_wide_and_a_high_image_need_no_more_memory_than_the_images():
     for k, image in enumerate(images):
         alone = RawBatch(image[None], torch.tensor(sizes[k : k + 1]), numbers[:1], numbers[:1], 0, slice(0, 1), 1, 1.0)
         assert torch.equal(views(main=View(crop="resize", hflip=0.0))(alone).views["main"][0], together[k])
+
+
+# ------------------------------------------------------------------------------------------------ of several slices together
+
+
+@pytest.mark.parametrize("of_flat", [[], [1], [0, 1, 2]])
+@pytest.mark.parametrize("chunk", [3 * 24 * 24, 3 * 10**9])
+def test_views_of_several_slices_are_those_of_each(monkeypatch, of_flat, chunk):
+    """Of other steps and rows, and so of other sizes and orders of colours; the noise of erasing and the mixing are a slice's own."""
+    raws = [raw_batch(), raw_batch(slice(0, 4), step=4), raw_batch(slice(4, 8), step=5)]
+    raws = [flat(raw) if k in of_flat else raw for k, raw in enumerate(raws)]
+    make = views(
+        main=dataclasses.replace(EVERYTHING, erasing_prob=0.5, cutmix_alpha=1.0), small=View(size=10, count=3), resized=View(crop="resize")
+    )
+    expected = [make(raw) for raw in raws]
+    monkeypatch.setitem(CHUNK_FLOATS, "cpu", chunk)
+    for found, alone in zip(make.of(raws), expected, strict=True):
+        assert torch.equal(found.index_B, alone.index_B) and found.labelled == alone.labelled and found.views.keys() == alone.views.keys()
+        for name, view in alone.views.items():
+            assert found.views[name].shape == view.shape and found.views[name].is_contiguous()
+            assert found.views[name].untyped_storage().nbytes() == 4 * view.numel()  # none keeps the memory of the others
+            difference = (levels(found.views[name]) - levels(view)).abs()
+            assert (difference < 0.01).float().mean() > 0.999, name  # a sum in another order may be rounded to the next level
+            torch.testing.assert_close(found.targets[name], alone.targets[name])
+
+
+def test_a_gpu_makes_small_batches_together_and_large_ones_alone():
+    make = views(size=224, device=torch.device("meta"), main=View())
+    make._device = torch.device("cuda")
+    assert [make.at_once(size) for size in (1, 32, 64, 100, 128, 200, 1024)] == [8, 8, 4, 2, 2, 1, 1]
+    assert [views(size=224, main=View()).at_once(size) for size in (1, 1024)] == [1, 1]

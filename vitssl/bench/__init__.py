@@ -42,9 +42,12 @@ COMPARISONS: dict[str, Callable[[Bench], Comparison]] = {
     "views": data.views,
     "views_randaugment": data.views_randaugment,
     "views_bicubic": data.views_bicubic,
-    "end_to_end": data.end_to_end,
+    "end_to_end": partial(data.end_to_end, name="end_to_end", network="vit_small", method="scratch", batch_size=256, view={}),
+    "end_to_end_small": partial(
+        data.end_to_end, name="end_to_end_small", network="vit_tiny", method="ssat", batch_size=64, view=data.RAND_AUGMENT
+    ),
 }
-NEED_GPU = {"end_to_end", *(name for name in COMPARISONS if name.startswith(("timm_vit", "compile_")))}
+NEED_GPU = {"end_to_end", "end_to_end_small", *(name for name in COMPARISONS if name.startswith(("timm_vit", "compile_")))}
 
 
 def run(images: Path | None, only: list[str], repeats: int) -> dict[str, Any]:

@@ -18,13 +18,13 @@ from timm.data import create_transform
 
 from vitssl import config, cost
 from vitssl.bench.base import Bench, Comparison
-from vitssl.bench.sizes import peak_flops_s, training_step
+from vitssl.bench.sizes import SIZES, peak_flops_s, training_step
 from vitssl.data import shards
 from vitssl.data.batch import Batch, RawBatch
 from vitssl.data.index import Index, load_index
 from vitssl.data.layout import places
 from vitssl.data.loader import TrainLoader
-from vitssl.data.on_stream import on_own_stream
+from vitssl.data.on_stream import groups, on_own_stream
 from vitssl.data.sources import open_source
 from vitssl.data.subset import train_and_heldout
 from vitssl.views import TrainViews
@@ -39,14 +39,14 @@ def digits_as_jpeg(root: Path) -> Path:
     return root
 
 
-def _loader(bench: Bench, device: torch.device, **fields: Any) -> tuple[TrainLoader, Index]:
+def _loader(bench: Bench, device: torch.device, batch_size: int = 256) -> tuple[TrainLoader, Index]:
     folder = bench.scratch / "shards"
     if not folder.exists():
         shards.build(f"folder:{bench.images}", folder, workers=1, progress=False)
     index = load_index(folder)
-    data = config.merge(config.Data, {"shards": str(folder), "cache_dir": str(bench.scratch / "cache")}, fields)
+    data = config.merge(config.Data, {"shards": str(folder), "cache_dir": str(bench.scratch / "cache")})
     split = train_and_heldout(index, data, need_labels=True)
-    return TrainLoader(index, split, data, seed=0, batch_size=256, device=device), index
+    return TrainLoader(index, split, data, seed=0, batch_size=batch_size, device=device), index
 
 
 def loader(bench: Bench) -> Comparison:
@@ -83,10 +83,10 @@ def main_view(index: Index, view: dict[str, Any], device: torch.device) -> Train
     )  # fmt: skip
 
 
-def augmenting(raw: RawBatch, index: Index, view: dict[str, Any]) -> Callable[[], Batch]:
-    """Makes that view of a batch where it is, by other random numbers each time."""
+def augmenting(raw: RawBatch, index: Index, view: dict[str, Any], together: int = 1) -> Callable[[], list[Batch]]:
+    """Makes that view of a batch where it is, or of so many together, by other random numbers each time."""
     views, steps = main_view(index, view, raw.pixels.device), count()
-    return lambda: views(replace(raw, step=next(steps)))
+    return lambda: views.of([replace(raw, step=next(steps)) for _ in range(together)])
 
 
 def _speed(bench: Bench, raw: RawBatch, index: Index, view: dict[str, Any]) -> Callable[[], float]:
@@ -135,25 +135,27 @@ def cores(count: int) -> Iterator[None]:
 
 
 @cores(4)
-def end_to_end(bench: Bench) -> Comparison:
-    """ViT-S/16 in bf16, compiled, with loader, views and all, against the same step on one random batch; MFU of the former."""
-    source, index = _loader(bench, bench.device)
-    step = training_step(bench, "vit_small", "scratch", compiled=True, batch_size=source.batch_size)
-    augment, steps = main_view(index, {}, bench.device), 20
+def end_to_end(bench: Bench, name: str, network: str, method: str, batch_size: int, view: dict[str, Any]) -> Comparison:
+    """In bf16, compiled, with loader, views and all, against the same step on one random batch; MFU of the former."""
+    source, index = _loader(bench, bench.device, batch_size)
+    step = training_step(bench, network, method, compiled=True, batch_size=batch_size)
+    augment, steps = main_view(index, view, bench.device), 40
 
     def real() -> float:
         def train() -> None:
-            with closing(on_own_stream((augment(parts[0]) for parts in source.batches(0, steps)), bench.device)) as batches:
+            raws = groups((raw for slices in source.batches(0, steps) for raw in slices), augment.at_once(batch_size), 0)
+            with closing(on_own_stream((augment.of(group) for group in raws), bench.device)) as batches:
                 for batch in batches:
                     step(batch)
 
-        return steps * source.batch_size / bench.seconds(train)
+        return steps * batch_size / bench.seconds(train)
 
     def synthetic() -> float:
-        return source.batch_size / bench.seconds(step, steps)
+        return batch_size / bench.seconds(step, steps)
 
-    comparison = bench.compare("end_to_end", "images/s", real, synthetic, "")
+    comparison = bench.compare(name, "images/s", real, synthetic, "")
     flops = 2 * cost.measure(step.run, 10)["macs_train_step"] * comparison.ours
     speed = f"{flops / 1e12:.1f} TFLOP/s, MFU {flops / peak_flops_s(bench):.1%} of this GPU's best matrix product"
-    comparison.note = f"ViT-S/16 bf16, compiled, with loader and views / the same step on synthetic data, on at most 4 CPU cores; {speed}"
+    what = f"{SIZES.get(network, network)} {method} bf16, compiled, batch {batch_size}, with loader and views"
+    comparison.note = f"{what}{', RandAugment' if view else ''} / the same step on synthetic data, on at most 4 CPU cores; {speed}"
     return comparison

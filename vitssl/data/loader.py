@@ -70,8 +70,8 @@ class TrainLoader:
         self.labels = split.labels
         self.batch_size, self.rank, self.world_size, self.accumulate = batch_size, rank, world_size, accumulate
         self.device = resolved(device)
-        slice_size = batch_size // world_size // accumulate
-        self.images = open_images(index, split.train, data, self.device, self.order.window, slice_size)
+        self.slice_size = batch_size // (world_size * accumulate)
+        self.images = open_images(index, split.train, data, self.device, self.order.window, self.slice_size)
 
     @property
     def num_samples(self) -> int:
@@ -96,8 +96,7 @@ class TrainLoader:
                 yield list(islice(slices, self.accumulate))
 
     def _slices(self, start_step: int, stop_step: int) -> Iterator[_Slice]:
-        count = self.world_size * self.accumulate
-        size = self.batch_size // count
+        count, size = self.world_size * self.accumulate, self.slice_size
         for step in range(start_step, stop_step):
             batch = self.order.slice(step * self.batch_size, (step + 1) * self.batch_size)
             labelled = int((self.labels[batch] >= 0).sum()) / count

@@ -1,42 +1,59 @@
 """Views made ahead of the step that trains on them, by a thread on a stream of its own.
 
-RandAugment of a batch is some hundred small kernels, which a CPU needs longer to launch than a GPU to run; meanwhile the training step's
-own thread mostly waits in calls that let other threads run.
+RandAugment of a batch is some hundred small kernels, which a CPU needs longer to launch than a GPU to run: beside an H100, 12 ms for 64
+images of 224 px and 13 ms for 256. Python runs one thread at a time, so that they come on top of launching the training step. Therefore
+views of several small batches are made together.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Iterator
+from itertools import islice
+from typing import TypeVar
 
 import torch
 
 from vitssl.data.batch import Batch
 from vitssl.data.prefetch import prefetch
 
-AHEAD = 1  # slices that wait, besides the one that is being made and the one that is trained on
+T = TypeVar("T")
+AHEAD = 1  # groups of slices that wait, besides the one that is being made and the one that is trained on
 
 
-def on_own_stream(slices: Generator[Batch, None, None], device: torch.device) -> Generator[Batch, None, None]:
-    """The same slices, on a GPU made ahead; closing the generator ends the thread."""
+def groups(slices: Iterable[T], size: int, first: int) -> Iterator[list[T]]:
+    """``size`` slices at a time, of which the first has the number ``first``: cut where a run that was never stopped cuts them."""
+    slices, wanted = iter(slices), size - first % size
+    while group := list(islice(slices, wanted)):
+        yield group
+        wanted = size
+
+
+def on_own_stream(made: Generator[list[Batch], None, None], device: torch.device) -> Generator[Batch, None, None]:
+    """The slices of all groups, on a GPU made ahead; closing the generator ends the thread."""
     if device.type != "cuda":
-        yield from slices
+        for group in made:
+            yield from group
         return
-    with contextlib.closing(prefetch(_made(slices, device), AHEAD)) as made:
-        for batch, ready in made:
+    with contextlib.closing(prefetch(_on_stream(made, device), AHEAD)) as ahead:
+        for group, ready in ahead:
             stream = torch.cuda.current_stream(device)
             stream.wait_event(ready)
-            for tensor in (*batch.views.values(), *batch.targets.values(), batch.index_B):
-                tensor.record_stream(stream)  # else its memory could be given out while this stream still reads it
-            yield batch
-            del batch  # so that no more are alive than is said above
+            for batch in group:
+                for tensor in (*batch.views.values(), *batch.targets.values(), batch.index_B):
+                    tensor.record_stream(stream)  # else its memory could be given out while this stream still reads it
+            del batch
+            while group:
+                yield group.pop(0)  # so that no more are alive than is said above
 
 
-def _made(slices: Generator[Batch, None, None], device: torch.device) -> Generator[tuple[Batch, torch.cuda.Event], None, None]:
+def _on_stream(
+    made: Generator[list[Batch], None, None], device: torch.device
+) -> Generator[tuple[list[Batch], torch.cuda.Event], None, None]:
     torch.cuda.set_device(device)  # a new thread starts on GPU 0
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.default_stream(device))  # what the views are made with was put there
-    with contextlib.closing(slices), torch.cuda.stream(stream):
-        for batch in slices:
-            yield batch, stream.record_event()
-            del batch
+    with contextlib.closing(made), torch.cuda.stream(stream):
+        for group in made:
+            yield group, stream.record_event()
+            del group

@@ -29,8 +29,8 @@ def color_ops(steps: list[ColorStep], random: StepRandom) -> Iterator[ImageOp]:
             for name, op in choice.chosen().items():
                 purpose = _purpose(name, counts)
                 chosen_B = (random.uniform(purpose) < op.prob) & (choice_B == i)
-                for operation, argument in _operations(op, purpose, random):
-                    yield ImageOp(operation, chosen_B, np.broadcast_to(argument, chosen_B.shape))
+                for operation, argument, whom_B in _operations(op, purpose, random):
+                    yield ImageOp(operation, chosen_B & whom_B, np.broadcast_to(argument, chosen_B.shape))
 
 
 def _purpose(name: str, counts: Counter[str]) -> str:
@@ -40,20 +40,23 @@ def _purpose(name: str, counts: Counter[str]) -> str:
     return name if counts[name] == 1 else f"{name}#{counts[name]}"
 
 
-def _operations(op: Jitter | Gray | Blur | Solarize, purpose: str, random: StepRandom) -> Iterator[tuple[Operation, np.ndarray | float]]:
-    """Each with its argument, one per image or one for all."""
+def _operations(
+    op: Jitter | Gray | Blur | Solarize, purpose: str, random: StepRandom
+) -> Iterator[tuple[Operation, np.ndarray | float, np.ndarray | bool]]:
+    """Each with its argument and whom it is for, one per image or one for all."""
     match op:
         case Jitter():
-            # as torchvision's, but in one random order for all images
-            for i in random.generator(f"{purpose}/order").permutation(len(op.strength)):
-                strength, operation = op.strength[i], JITTERED[i]
-                low, high = (-strength, strength) if operation is color.hue else (max(1 - strength, 0), 1 + strength)
-                if strength > 0:
-                    yield operation, low + (high - low) * random.uniform(f"{purpose}/{operation.__name__}")
+            # as torchvision's, but in one random order for all images of a step
+            for place_B in random.order(f"{purpose}/order", len(op.strength)).T:
+                for i in np.unique(place_B):
+                    strength, operation = op.strength[i], JITTERED[i]
+                    low, high = (-strength, strength) if operation is color.hue else (max(1 - strength, 0), 1 + strength)
+                    if strength > 0:
+                        yield operation, low + (high - low) * random.uniform(f"{purpose}/{operation.__name__}"), place_B == i
         case Gray():
-            yield color.grayscale, 0.0
+            yield color.grayscale, 0.0, True
         case Blur():
             low, high = op.sigma
-            yield color.gaussian_blur, low + (high - low) * random.uniform(f"{purpose}/argument")
+            yield color.gaussian_blur, low + (high - low) * random.uniform(f"{purpose}/argument"), True
         case Solarize():
-            yield color.solarize, op.threshold
+            yield color.solarize, op.threshold, True

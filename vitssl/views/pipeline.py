@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitssl.config import ConfigError, View
 from vitssl.data.batch import Batch, RawBatch
-from vitssl.data.layout import places
+from vitssl.data.layout import joined, places
 from vitssl.views.augment import parse
 from vitssl.views.color_steps import color_ops
 from vitssl.views.crop import centre_windows, crop_windows
@@ -20,6 +20,7 @@ from vitssl.views.mix import mix, one_hot
 from vitssl.views.random import StepRandom
 from vitssl.views.resample import LEVELS, Window, resample
 
+MOST_AT_ONCE = {"cpu": 1, "cuda": 8}  # slices
 CHUNK_FLOATS = {"cpu": 8 * 3 * 224 * 224, "cuda": 256 * 3 * 224 * 224}  # worked on at a time; a CPU's cache is small
 
 
@@ -72,6 +73,14 @@ class _Normalize:
         images_BCSS.sub_(self._mean_C11).mul_(self._inverse_std_C11)
 
 
+def _split(view_RCSS: Tensor, count: int, sizes: Sequence[np.ndarray]) -> list[Tensor]:
+    """The images of each slice, crop-major, in memory of their own, so that none keeps the others' alive."""
+    if len(sizes) == 1:
+        return [view_RCSS]
+    parts = view_RCSS.unflatten(0, (count, -1)).split([len(sizes_B2) for sizes_B2 in sizes], dim=1)
+    return [part.clone(memory_format=torch.contiguous_format).flatten(0, 1) for part in parts]
+
+
 def _on_device(raw: RawBatch, device: torch.device) -> tuple[Tensor, ...]:
     return tuple(values.to(device, non_blocking=True) for values in (raw.pixels, raw.labels_B, raw.index_B))
 
@@ -113,18 +122,37 @@ class TrainViews:
 
     def __call__(self, raw: RawBatch) -> Batch:
         """All views of a slice; targets are int64 (V * B,), or float (V * B, K) where mixup or cutmix is on."""
-        pixels, labels_B, index_B = _on_device(raw, self._device)
-        batch = Batch({}, {}, index_B, raw.labelled)
-        for name, view in self._views.items():
-            random = StepRandom(self._seed, name, view.count, raw)
-            view_BCSS, targets = self._make(name, view, random, pixels, raw.sizes_B2.numpy()), labels_B.repeat(view.count)
-            if view.erasing_prob > 0:
-                boxes = erased_boxes(view, random, view_BCSS.shape[-1])
-                erase(view_BCSS, boxes, view.erasing_mode, random.device_generator("erasing/noise", self._device))
-            if view.mixup_alpha > 0 or view.cutmix_alpha > 0:
-                targets = mix(view, view_BCSS, one_hot(targets, self._num_classes), random.generator("mix"))
-            batch.views[name], batch.targets[name] = view_BCSS, targets
+        (batch,) = self.of([raw])
         return batch
+
+    def at_once(self, batch_size: int) -> int:
+        """How many slices of so many images to make together: on a GPU up to a chunk, since few images take as long to launch as many."""
+        floats = batch_size * sum(view.count * 3 * (view.size or self._image_size) ** 2 for view in self._views.values())
+        return max(1, min(MOST_AT_ONCE[self._device.type], CHUNK_FLOATS[self._device.type] // floats))
+
+    def of(self, raws: Sequence[RawBatch]) -> list[Batch]:
+        """All views of each slice."""
+        there = [_on_device(raw, self._device) for raw in raws]
+        batches = [Batch({}, {}, index_B, raw.labelled) for raw, (_, _, index_B) in zip(raws, there, strict=True)]
+        sizes = [raw.sizes_B2.numpy() for raw in raws]
+        pixels, sizes_B2 = joined([pixels for pixels, _, _ in there], sizes), np.concatenate(sizes)
+        for name, view in self._views.items():
+            made_RCSS = self._make(name, view, StepRandom(self._seed, name, view.count, *raws), pixels, sizes_B2)
+            for batch, raw, (_, labels_B, _), view_BCSS in zip(batches, raws, there, _split(made_RCSS, view.count, sizes), strict=True):
+                batch.views[name] = view_BCSS
+                batch.targets[name] = self._finish(
+                    view, StepRandom(self._seed, name, view.count, raw), view_BCSS, labels_B.repeat(view.count)
+                )
+        return batches
+
+    def _finish(self, view: View, random: StepRandom, view_BCSS: Tensor, targets: Tensor) -> Tensor:
+        """Erase and mix a slice's images, in place; gives the targets."""
+        if view.erasing_prob > 0:
+            boxes = erased_boxes(view, random, view_BCSS.shape[-1])
+            erase(view_BCSS, boxes, view.erasing_mode, random.device_generator("erasing/noise", self._device))
+        if view.mixup_alpha > 0 or view.cutmix_alpha > 0:
+            return mix(view, view_BCSS, one_hot(targets, self._num_classes), random.generator("mix"))
+        return targets
 
     def _make(self, name: str, view: View, random: StepRandom, pixels: Tensor, sizes_B2: np.ndarray) -> Tensor:
         """Crop, colour and normalise, a chunk at a time."""

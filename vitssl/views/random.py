@@ -8,6 +8,7 @@ fills in, drawn on the device, and the partners of mixup and cutmix, which are w
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -16,27 +17,44 @@ from vitssl.data.batch import RawBatch
 
 
 class StepRandom:
-    """Random numbers of one view and step, for the copies and rows that a slice of the global batch holds."""
+    """Random numbers of one view, for its ``count`` copies of the rows that slices of global batches hold.
 
-    def __init__(self, seed: int, view: str, count: int, raw: RawBatch):
-        self._key, self._count, self._raw = (seed, zlib.crc32(view.encode()), raw.step), count, raw
+    Shapes: B rows, of all slices one after the other.
+    """
+
+    def __init__(self, seed: int, view: str, count: int, *raws: RawBatch):
+        self._key, self._count, self._raws = (seed, zlib.crc32(view.encode())), count, raws
+
+    def _seeds(self, purpose: str, raw: RawBatch, *more: int) -> np.random.SeedSequence:
+        return np.random.SeedSequence([*self._key, raw.step, zlib.crc32(purpose.encode()), *more])
+
+    def _generator(self, purpose: str, raw: RawBatch) -> np.random.Generator:
+        return np.random.Generator(np.random.Philox(self._seeds(purpose, raw)))
 
     def generator(self, purpose: str) -> np.random.Generator:
-        """The same for every slice of a global batch."""
-        return np.random.Generator(np.random.Philox(np.random.SeedSequence([*self._key, zlib.crc32(purpose.encode())])))
-
-    def _rows(self, values: np.ndarray) -> np.ndarray:
-        return values[:, self._raw.rows].reshape(-1, *values.shape[2:])
+        """Of a single slice, and the same for every slice of a global batch."""
+        (raw,) = self._raws
+        return self._generator(purpose, raw)
 
     def device_generator(self, purpose: str, device: torch.device) -> torch.Generator:
-        """For noise that would be slow to draw on the CPU; it depends on the slice's first row."""
-        words = np.random.SeedSequence([*self._key, zlib.crc32(purpose.encode()), self._raw.rows.start]).generate_state(1, np.uint64)
+        """For a single slice's noise that would be slow to draw on the CPU; it depends on the slice's first row."""
+        (raw,) = self._raws
+        words = self._seeds(purpose, raw, raw.rows.start).generate_state(1, np.uint64)
         return torch.Generator(device).manual_seed(int(words[0] >> np.uint64(1)))
+
+    def _rows(self, purpose: str, draw: Callable[[np.random.Generator, int], np.ndarray]) -> np.ndarray:
+        """Of what is drawn, (V, global B, ...), the slices' rows, (V * B, ...)."""
+        rows = [draw(self._generator(purpose, raw), raw.batch_size)[:, raw.rows] for raw in self._raws]
+        return np.concatenate(rows, axis=1).reshape(-1, *rows[0].shape[2:])
 
     def uniform(self, purpose: str, *shape: int) -> np.ndarray:
         """(V * B, *shape) in [0, 1), crop-major."""
-        return self._rows(self.generator(purpose).random((self._count, self._raw.batch_size, *shape)))
+        return self._rows(purpose, lambda generator, batch_size: generator.random((self._count, batch_size, *shape)))
 
     def normal(self, purpose: str, *shape: int) -> np.ndarray:
         """(V * B, *shape), standard normal, crop-major."""
-        return self._rows(self.generator(purpose).standard_normal((self._count, self._raw.batch_size, *shape)))
+        return self._rows(purpose, lambda generator, batch_size: generator.standard_normal((self._count, batch_size, *shape)))
+
+    def order(self, purpose: str, length: int) -> np.ndarray:
+        """(V * B, length): for each row a permutation, the same for all of a global batch."""
+        return self._rows(purpose, lambda generator, B: np.broadcast_to(generator.permutation(length), (self._count, B, length)))
