@@ -20,7 +20,7 @@ from vitssl.views.augment import parse
 from vitssl.views.color_steps import color_ops
 from vitssl.views.crop import crop_windows, random_resized
 from vitssl.views.image_op import apply
-from vitssl.views.pipeline import CHUNK_FLOATS
+from vitssl.views.pipeline import CHUNK_FLOATS, _chunks
 from vitssl.views.random import StepRandom
 
 MEAN, STD = [0.45, 0.5, 0.4], [0.2, 0.25, 0.3]
@@ -285,6 +285,17 @@ def test_views_of_a_wide_and_a_high_image_need_no_more_memory_than_the_images():
     for k, image in enumerate(images):
         alone = RawBatch(image[None], torch.tensor(sizes[k : k + 1]), numbers[:1], numbers[:1], 0, slice(0, 1), 1, 1.0)
         assert torch.equal(views(main=View(crop="resize", hflip=0.0))(alone).views["main"][0], together[k])
+
+
+@pytest.mark.parametrize(("images", "chunks"), [(1, 24), (5, 6), (8, 3), (15, 3), (16, 2), (24, 1), (99, 1)])
+def test_a_chunk_holds_whole_copies_or_a_part_of_one(images, chunks, monkeypatch):
+    """Each output row shows its image, however they are cut."""
+    monkeypatch.setitem(CHUNK_FLOATS, "cpu", 3 * images * 90 * 80 + 2)
+    raw = raw_batch()
+    parts = list(_chunks(raw.pixels, raw.sizes_B2.numpy(), 3, 24))
+    assert len(parts) == chunks and max(len(shown) for _, shown in parts) <= images
+    assert [row for part, _ in parts for row in range(part.start, part.stop)] == list(range(24))
+    assert torch.equal(torch.cat([shown for _, shown in parts]), raw.pixels.repeat(3, 1, 1, 1))
 
 
 # ------------------------------------------------------------------------------------------------ of several slices together

@@ -26,18 +26,20 @@ CHUNK_FLOATS = {"cpu": 8 * 3 * 224 * 224, "cuda": 256 * 3 * 224 * 224}  # worked
 
 def _chunks(pixels: Tensor, sizes_B2: np.ndarray, copies: int, side: int) -> Iterator[tuple[slice, Tensor]]:
     """Rows of the output, and the images (N, C, H, W) that they show, so few that the working set stays small."""
-    B, most, is_flat = len(sizes_B2), CHUNK_FLOATS[pixels.device.type] // 3, pixels.ndim == 1
-    images = list(places(pixels, sizes_B2)) if is_flat else []
-    runs = list(_runs(sizes_B2, most, side)) if is_flat else list(_equal_runs(B, most // max(side * side, pixels.shape[2:].numel())))
-    for first in range(0, copies * B, B):
-        for run in runs:
-            yield slice(first + run.start, first + run.stop), _padded(images[run]) if is_flat else pixels[run]
-
-
-def _equal_runs(B: int, length: int) -> Iterator[slice]:
-    """Runs of so many images, or of one."""
-    for start in range(0, B, max(1, length)):
-        yield slice(start, min(start + max(1, length), B))
+    B, most = len(sizes_B2), CHUNK_FLOATS[pixels.device.type] // 3
+    if pixels.ndim == 1:
+        images = list(places(pixels, sizes_B2))
+        for first in range(0, copies * B, B):
+            for run in _runs(sizes_B2, most, side):
+                yield slice(first + run.start, first + run.stop), _padded(images[run])
+        return
+    length = max(1, most // max(side * side, pixels.shape[2:].numel()))
+    at_once = max(1, length // B)  # copies; of one that does not fit a part
+    for copy in range(0, copies, at_once):
+        count = min(at_once, copies - copy)
+        for start in range(0, B, length):
+            images_NCHW, first = pixels[start : start + length], copy * B + start
+            yield slice(first, first + count * len(images_NCHW)), images_NCHW.repeat(count, 1, 1, 1) if count > 1 else images_NCHW
 
 
 def _runs(sizes_B2: np.ndarray, most: int, side: int) -> Iterator[slice]:
