@@ -78,13 +78,15 @@ def test_views_are_made_on_the_gpu(view, monkeypatch):
     # what only a driver can do: pinned memory, a GPU's generator
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
     monkeypatch.setattr(StepRandom, "device_generator", lambda *_: torch.Generator())
-    raw = raw_batch()
-    sizes_B2 = raw.sizes_B2.numpy()  # read on the host before all else is fake
-    raw.sizes_B2 = SimpleNamespace(numpy=lambda: sizes_B2)
+    raws = [raw_batch(), raw_batch(slice(0, 4)), raw_batch(slice(1, 3))]
+    for raw in raws:
+        sizes_B2 = raw.sizes_B2.numpy()  # read on the host before all else is fake
+        raw.sizes_B2 = SimpleNamespace(numpy=lambda sizes_B2=sizes_B2: sizes_B2)
     with FakeTensorMode(allow_non_fake_inputs=True):
         make = TrainViews({"main": view}, image_size=24, mean=MEAN, std=STD, num_classes=4, seed=0, device=GPU)
-        made = make(raw)
-    assert made.views["main"].device == made.targets["main"].device == made.index_B.device == GPU
+        made = [make(raws[0]), *make.of(raws)]
+    for one in made:
+        assert one.views["main"].device == one.targets["main"].device == one.index_B.device == GPU
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_views_made_ahead_are_those_of_each_step(folder, monkeypatch, late, read
             kept.append({name: view.clone() for name, view in batch.views.items()})
             del batch
     raws = (raw for parts in train_state.loader.batches(0, 20) for raw in parts)
-    together = groups(raws, train_state.views.at_once(len(kept[0]["main"])), 0)
+    together = groups(raws, train_state.views.at_once(len(kept[0]["main"]), train_state.loader.largest_px), 0)
     assert len(kept) == 20 * train_state.accumulate
     for seen, batch in zip(kept, (batch for group in together for batch in views(group)), strict=True):
         wanted = batch.views

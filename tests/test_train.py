@@ -107,11 +107,15 @@ def test_views_of_several_steps_made_together_train_as_those_of_each(folder, tmp
     assert train.main([str(alone)]) == 0
     monkeypatch.setitem(pipeline.MOST_AT_ONCE, "cpu", 3)
     monkeypatch.setitem(pipeline.CHUNK_FLOATS, "cpu", 10**9)
-    made, of = [], pipeline.TrainViews.of
-    monkeypatch.setattr(pipeline.TrainViews, "of", lambda self, raws: made.append(len(raws)) or of(self, raws))
+    made, of, slices = [], pipeline.TrainViews.of, 2 if cut else 1
+    number = lambda raw: raw.step * slices + raw.rows.start // 16  # noqa: E731
+    monkeypatch.setattr(pipeline.TrainViews, "of", lambda self, raws: made.append([number(raw) for raw in raws]) or of(self, raws))
     assert train.main([str(together)]) == 0
-    assert max(made) == 3 and sum(made) == 20 * (2 if cut else 1)
+    assert made == [[*range(first, min(first + 3, 20 * slices))] for first in range(0, 20 * slices, 3)]
+    whole = made.copy()
     in_two_parts(parts, tmp_path, monkeypatch, steps=20)
+    first = 7 * slices
+    assert [*range(first, -(-first // 3) * 3)] in made[len(whole) :] and made[-4:] == whole[-4:]
     losses = [
         [event["loss"] for event in read_events(run / "metrics.jsonl") if event["event"] == "train"] for run in (alone, together, parts)
     ]

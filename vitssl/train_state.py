@@ -69,7 +69,7 @@ class TrainState:
     def batches(self, start_step: int, stop_step: int) -> Generator[Iterator[Batch], None, None]:
         """For each step the views of this rank's slices of the global batch, each made when it is asked for, or on a GPU just before."""
         steps = self.loader.batches(start_step, stop_step)
-        together = self.views.at_once(self.loader.slice_size)
+        together = self.views.at_once(self.loader.slice_size, self.loader.largest_px)
         raws = groups((raw for slices in steps for raw in slices), together, start_step * self.accumulate)
         with contextlib.closing(on_own_stream((self.views.of(group) for group in raws), self.device)) as made:
             for _ in range(start_step, stop_step):

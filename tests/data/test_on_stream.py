@@ -77,8 +77,10 @@ class Source:
 
 
 def test_each_batch_comes_in_order_once_its_views_are_there_and_few_are_alive(main_stream):
-    source = Source()
+    source, last = Source(), lambda: None
     for number, batch in enumerate(on_own_stream(source.batches(), CUDA)):
+        assert last() is None, "a batch that was trained on is still held"
+        last = weakref.ref(batch)
         assert batch.number == number and len(main_stream.waited) == number // 2 + 1
         assert all(tensor.read_by == [main_stream] for tensor in (*batch.views.values(), *batch.targets.values(), batch.index_B))
         del batch
@@ -105,7 +107,11 @@ def test_what_goes_wrong_there_is_raised_here(main_stream):
 def test_on_a_cpu_nothing_is_made_ahead(main_stream):
     source = Source()
     batches = on_own_stream(source.batches(), torch.device("cpu"))
-    assert next(batches) is not None and len(source.alive) <= 2 and not main_stream.waited
+    for number in range(50):
+        batch = next(batches)
+        assert batch.number == number and len(source.alive) == 2 - number % 2 and not main_stream.waited
+        del batch
+        assert len(source.alive) == 1 - number % 2
 
 
 @pytest.mark.parametrize("start", range(7))

@@ -143,7 +143,7 @@ def end_to_end(bench: Bench, name: str, network: str, method: str, batch_size: i
 
     def real() -> float:
         def train() -> None:
-            raws = groups((raw for slices in source.batches(0, steps) for raw in slices), augment.at_once(batch_size), 0)
+            raws = groups((raw for slices in source.batches(0, steps) for raw in slices), augment.at_once(batch_size, source.largest_px), 0)
             with closing(on_own_stream((augment.of(group) for group in raws), bench.device)) as batches:
                 for batch in batches:
                     step(batch)

@@ -19,6 +19,7 @@ import torch
 
 from vitssl.config import ConfigError, Data
 from vitssl.data.batch import RawBatch
+from vitssl.data.decode import resized_sizes
 from vitssl.data.images import HostBatches, Images, open_images, pinned, resolved
 from vitssl.data.index import Index
 from vitssl.data.order import Order, dense, windows
@@ -71,6 +72,7 @@ class TrainLoader:
         self.batch_size, self.rank, self.world_size, self.accumulate = batch_size, rank, world_size, accumulate
         self.device = resolved(device)
         self.slice_size = batch_size // (world_size * accumulate)
+        self.largest_px = int(resized_sizes(index.sizes_N2[split.train], data.cache_px).prod(axis=1).max())
         self.images = open_images(index, split.train, data, self.device, self.order.window, self.slice_size)
 
     @property

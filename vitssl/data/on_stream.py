@@ -1,8 +1,8 @@
 """Views made ahead of the step that trains on them, by a thread on a stream of its own.
 
 RandAugment of a batch is some hundred small kernels, which a CPU needs longer to launch than a GPU to run: beside an H100, 12 ms for 64
-images of 224 px and 13 ms for 256. Python runs one thread at a time, so that they come on top of launching the training step. Therefore
-views of several small batches are made together.
+images of 224 px and 13 ms for 256. The training step's own launches come on top, since Python runs one thread at a time. Therefore views of
+several small batches are made together.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ AHEAD = 1  # groups of slices that wait, besides the one that is being made and 
 
 
 def groups(slices: Iterable[T], size: int, first: int) -> Iterator[list[T]]:
-    """``size`` slices at a time, of which the first has the number ``first``: cut where a run that was never stopped cuts them."""
+    """``size`` slices at a time, of which the first has the number ``first``: cut before the multiples of ``size``.
+
+    So a resumed run makes, from its second group on, what one makes that was never stopped.
+    """
     slices, wanted = iter(slices), size - first % size
     while group := list(islice(slices, wanted)):
         yield group
@@ -30,10 +33,11 @@ def groups(slices: Iterable[T], size: int, first: int) -> Iterator[list[T]]:
 
 
 def on_own_stream(made: Generator[list[Batch], None, None], device: torch.device) -> Generator[Batch, None, None]:
-    """The slices of all groups, on a GPU made ahead; closing the generator ends the thread."""
+    """The slices of all groups, on a GPU made ahead, and held no longer; closing the generator ends the thread."""
     if device.type != "cuda":
         for group in made:
-            yield from group
+            while group:
+                yield group.pop(0)
         return
     with contextlib.closing(prefetch(_on_stream(made, device), AHEAD)) as ahead:
         for group, ready in ahead:
@@ -44,7 +48,7 @@ def on_own_stream(made: Generator[list[Batch], None, None], device: torch.device
                     tensor.record_stream(stream)  # else its memory could be given out while this stream still reads it
             del batch
             while group:
-                yield group.pop(0)  # so that no more are alive than is said above
+                yield group.pop(0)
 
 
 def _on_stream(
@@ -56,4 +60,3 @@ def _on_stream(
     with contextlib.closing(made), torch.cuda.stream(stream):
         for group in made:
             yield group, stream.record_event()
-            del group

@@ -46,13 +46,15 @@ def _operations(
     """Each with its argument and whom it is for, one per image or one for all."""
     match op:
         case Jitter():
+            arguments = {}
+            for i, (strength, operation) in enumerate(zip(op.strength, JITTERED, strict=False)):
+                low, high = (-strength, strength) if operation is color.hue else (max(1 - strength, 0), 1 + strength)
+                if strength > 0:
+                    arguments[i] = low + (high - low) * random.uniform(f"{purpose}/{operation.__name__}")
             # as torchvision's, but in one random order for all images of a step
-            for place_B in random.order(f"{purpose}/order", len(op.strength)).T:
-                for i in np.unique(place_B):
-                    strength, operation = op.strength[i], JITTERED[i]
-                    low, high = (-strength, strength) if operation is color.hue else (max(1 - strength, 0), 1 + strength)
-                    if strength > 0:
-                        yield operation, low + (high - low) * random.uniform(f"{purpose}/{operation.__name__}"), place_B == i
+            for which_B in random.order(f"{purpose}/order", len(op.strength)).T:
+                for i in np.unique(which_B[np.isin(which_B, list(arguments))]):
+                    yield JITTERED[i], arguments[i], which_B == i
         case Gray():
             yield color.grayscale, 0.0, True
         case Blur():

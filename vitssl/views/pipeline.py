@@ -127,9 +127,15 @@ class TrainViews:
         (batch,) = self.of([raw])
         return batch
 
-    def at_once(self, batch_size: int) -> int:
-        """How many slices of so many images to make together: on a GPU up to a chunk, since few images take as long to launch as many."""
-        floats = batch_size * sum(view.count * 3 * (view.size or self._image_size) ** 2 for view in self._views.values())
+    def at_once(self, batch_size: int, largest_px: int) -> int:
+        """How many slices to make together: on a GPU up to a chunk, since few images take as long to launch as many.
+
+        Args:
+            batch_size: images of a slice.
+            largest_px: pixels of the largest image, which is uint8 and may have many more than its views.
+        """
+        of_views = sum(view.count * 3 * (view.size or self._image_size) ** 2 for view in self._views.values())
+        floats = batch_size * max(of_views, 3 * largest_px // 4)
         return max(1, min(MOST_AT_ONCE[self._device.type], CHUNK_FLOATS[self._device.type] // floats))
 
     def of(self, raws: Sequence[RawBatch]) -> list[Batch]:
@@ -139,12 +145,12 @@ class TrainViews:
         sizes = [raw.sizes_B2.numpy() for raw in raws]
         pixels, sizes_B2 = joined([pixels for pixels, _, _ in there], sizes), np.concatenate(sizes)
         for name, view in self._views.items():
-            made_RCSS = self._make(name, view, StepRandom(self._seed, name, view.count, *raws), pixels, sizes_B2)
-            for batch, raw, (_, labels_B, _), view_BCSS in zip(batches, raws, there, _split(made_RCSS, view.count, sizes), strict=True):
+            random = StepRandom(self._seed, name, view.count, *raws)
+            parts = _split(self._make(name, view, random, pixels, sizes_B2), view.count, sizes)
+            for batch, raw, (_, labels_B, _), view_BCSS in zip(batches, raws, there, parts, strict=True):
+                random = StepRandom(self._seed, name, view.count, raw)
                 batch.views[name] = view_BCSS
-                batch.targets[name] = self._finish(
-                    view, StepRandom(self._seed, name, view.count, raw), view_BCSS, labels_B.repeat(view.count)
-                )
+                batch.targets[name] = self._finish(view, random, view_BCSS, labels_B.repeat(view.count))
         return batches
 
     def _finish(self, view: View, random: StepRandom, view_BCSS: Tensor, targets: Tensor) -> Tensor:
