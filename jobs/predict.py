@@ -30,8 +30,8 @@ from vitssl.words import counted
 FLOPS_PER_MAC = 2  # floating-point operations
 # to start a run, on each of its devices: imports, the device, the first batches
 START_S = 15.0
-# share of a board's peak that ViT-S and ViT-B reached on an H200, and what a step took there and on an H100 at least, by `loop.compile`: the
-# CPU launches the kernels of small networks and of the views of their images more slowly than the GPU runs them (vitssl/docs/speed.md)
+# share of a board's peak that ViT-S and ViT-B reached on an H200, and what a step took there and on an H100 at least, by `loop.compile`:
+# the CPU launches the kernels of small networks and of the views of their images more slowly than the GPU runs them (docs/speed.md)
 UTILISATION = 0.3
 LEAST_STEP_S = {False: 0.05, True: 0.02}
 # sustained, where neither the site nor an earlier run gives it: an average board, and a few CPU cores

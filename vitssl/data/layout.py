@@ -8,12 +8,10 @@ Shapes: P bytes of all images of a batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 MOST_PADDED = 4  # times the bytes of the images themselves that a padded batch may take
 ALWAYS_PADDED = 2**28  # bytes that it may take in any case
@@ -38,21 +36,6 @@ def places(pixels: Any, sizes_B2: np.ndarray) -> Iterator[Any]:
         return
     for start, (height, width) in zip(offsets(sizes_B2)[:-1].tolist(), sizes_B2.tolist(), strict=True):
         yield pixels[start : start + 3 * height * width].reshape(3, height, width)
-
-
-def joined(batches: Sequence[Tensor], sizes: Sequence[np.ndarray]) -> Tensor:
-    """One batch of the images of several, on their device."""
-    if len(batches) == 1:
-        return batches[0]
-    shape = shape_of(np.concatenate(sizes))
-    if len(shape) == 1 or any(pixels.ndim == 1 for pixels in batches):
-        return torch.cat([image.flatten() for pixels, sizes_B2 in zip(batches, sizes, strict=True) for image in places(pixels, sizes_B2)])
-    if all(pixels.shape[1:] == shape[1:] for pixels in batches):
-        return torch.cat(list(batches))
-    together = batches[0].new_zeros(shape)
-    for part, pixels in zip(together.split([len(pixels) for pixels in batches]), batches, strict=True):
-        part[:, :, : pixels.shape[2], : pixels.shape[3]] = pixels
-    return together
 
 
 def clear_padding(pixels: np.ndarray, sizes_B2: np.ndarray) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitssl.config import ConfigError, View
 from vitssl.data.batch import Batch, RawBatch
-from vitssl.data.layout import joined, places
+from vitssl.data.layout import places, shape_of
 from vitssl.views.augment import parse
 from vitssl.views.color_steps import color_ops
 from vitssl.views.crop import centre_windows, crop_windows
@@ -73,6 +73,21 @@ class _Normalize:
 
     def __call__(self, images_BCSS: Tensor) -> None:
         images_BCSS.sub_(self._mean_C11).mul_(self._inverse_std_C11)
+
+
+def _joined(batches: Sequence[Tensor], sizes: Sequence[np.ndarray]) -> Tensor:
+    """One batch of the images of several, on their device."""
+    if len(batches) == 1:
+        return batches[0]
+    shape = shape_of(np.concatenate(sizes))
+    if len(shape) == 1 or any(pixels.ndim == 1 for pixels in batches):
+        return torch.cat([image.flatten() for pixels, sizes_B2 in zip(batches, sizes, strict=True) for image in places(pixels, sizes_B2)])
+    if all(pixels.shape[1:] == shape[1:] for pixels in batches):
+        return torch.cat(list(batches))
+    together = batches[0].new_zeros(shape)
+    for part, pixels in zip(together.split([len(pixels) for pixels in batches]), batches, strict=True):
+        part[:, :, : pixels.shape[2], : pixels.shape[3]] = pixels
+    return together
 
 
 def _split(view_RCSS: Tensor, count: int, sizes: Sequence[np.ndarray]) -> list[Tensor]:
@@ -143,7 +158,7 @@ class TrainViews:
         there = [_on_device(raw, self._device) for raw in raws]
         batches = [Batch({}, {}, index_B, raw.labelled) for raw, (_, _, index_B) in zip(raws, there, strict=True)]
         sizes = [raw.sizes_B2.numpy() for raw in raws]
-        pixels, sizes_B2 = joined([pixels for pixels, _, _ in there], sizes), np.concatenate(sizes)
+        pixels, sizes_B2 = _joined([pixels for pixels, _, _ in there], sizes), np.concatenate(sizes)
         for name, view in self._views.items():
             random = StepRandom(self._seed, name, view.count, *raws)
             parts = _split(self._make(name, view, random, pixels, sizes_B2), view.count, sizes)
