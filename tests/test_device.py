@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from tests.conftest import but_for_a_release
 from tests.test_pairs import ALLOWED, COVERING, batch, make  # noqa: F401
 from tests.views.test_pipeline import EVERYTHING, MEAN, STD, raw_batch
-from vitssl import dist, model, optim, train_state
+from vitssl import dist, model, optim, passes
 from vitssl.config import View
 from vitssl.data.batch import Batch
 from vitssl.views import TrainViews
@@ -90,18 +90,17 @@ def test_views_are_made_on_the_gpu(view, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("device", "ranks", "fields", "mode"),
+    ("device", "ranks", "fields", "recorded"),
     [
-        (GPU, 1, {}, "reduce-overhead"),
-        (GPU, 1, {"loop.micro_batch_size": 16}, None),  # gradients of the second half would be added to where the graph puts its own
-        (GPU, 2, {}, None),
-        (torch.device("cpu"), 1, {}, None),
+        (GPU, 1, {}, True),
+        (GPU, 1, {"loop.compile": False}, False),
+        (GPU, 1, {"loop.micro_batch_size": 16}, False),  # gradients of the second half would be added to where the graph puts its own
+        (GPU, 2, {}, False),
+        (torch.device("cpu"), 1, {}, False),
     ],
 )
-def test_cuda_graphs_are_for_steps_of_one_forward_pass_of_one_gpu(make_run, monkeypatch, device, ranks, fields, mode):
-    monkeypatch.setattr(dist, "device", lambda name: device)
+def test_cuda_graphs_are_for_steps_of_one_forward_pass_of_one_gpu(make_run, monkeypatch, device, ranks, fields, recorded):
     monkeypatch.setattr(dist, "world_size", lambda: ranks)
-    monkeypatch.setattr(torch, "compile", lambda network, mode, dynamic: mode)
-    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):  # which are set where they are not
-        monkeypatch.setenv(name, "elsewhere")
-    assert train_state.compiled(nn.Identity(), make_run({"objectives.classify": {}}, fields)) == mode
+    run = make_run({"objectives.classify": {}}, {"loop.compile": True}, fields)
+    scaler = optim.loss_scaler(device, "fp32")
+    assert isinstance(passes.make(nn.Identity(), run, device, scaler, []), passes.RecordedPass) == recorded

@@ -6,14 +6,13 @@ import json
 
 import pytest
 import torch
-from torch._dynamo.utils import counters
+from torch import nn
 
 from tests.test_train import CURVES, in_two_parts
-from vitssl import config, model, train
+from vitssl import config, model, optim, passes, train, train_state
 from vitssl.data.batch import Batch
 from vitssl.data.on_stream import groups
 from vitssl.files import read_events
-from vitssl.train_state import TrainState
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 LOOP = {"loop": {"device": "cuda", "precision": "bf16", "max_steps": 20, "eval_every": 0, "log_every": 1}}
@@ -37,18 +36,37 @@ def test_compiled_it_comes_out_nearly_as_without(folder, cut):
     assert _losses(compiled) == pytest.approx(_losses(plain), rel=1e-2)
 
 
+@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("name", CURVES)
-def test_cuda_graphs_change_nothing(folder, monkeypatch, name):
-    """But the speed, for which each must really be recorded."""
-    fields = (CURVES[name], LOOP, FP32, {"loop.compile": True})
-    counters.clear()
+def test_cuda_graphs_change_nothing(folder, monkeypatch, name, compiled):
+    """But the speed; also where torch compiles nothing, and evaluations and checkpoints come in between."""
+    replayed, replay = [], torch.cuda.CUDAGraph.replay
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: replayed.append(graph) or replay(graph))
+    if not compiled:
+        monkeypatch.setattr(train_state, "compiled", lambda network, run: network)
+    fields = (CURVES[name], LOOP, FP32, {"loop": {"compile": True, "epochs": 20, "eval_every": 1, "keep_every": 1}, "optim.batch_size": 256})
     with_graphs = _losses(folder("with", *fields))
-    of_graphs = dict(counters["inductor"])
-    torch.compiler.reset()
-    compile_ = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda network, mode, dynamic: compile_(network, dynamic=dynamic))
+    assert len(set(replayed)) == 1 and len(replayed) == len(with_graphs) - passes.WARM_UP > 0
+    monkeypatch.setattr(passes, "WARM_UP", 1000)
     assert with_graphs == pytest.approx(_losses(folder("without", *fields)), rel=1e-4)
-    assert of_graphs.get("cudagraph_skips", 0) == 0 and of_graphs["cudagraph_recorded_non_static_inputs"] > 0
+    assert len(replayed) == len(with_graphs) - 3
+
+
+def test_what_waits_for_the_gpu_is_not_recorded(make_run):
+    class Waiting(nn.Linear):
+        def forward(self, batch, progress):
+            loss = super().forward(batch.views["main"]).sum()
+            return loss * loss.item(), {}, {}
+
+    run, device = make_run(CURVES["classify"], {"loop.compile": True}), torch.device("cuda")
+    network = Waiting(2, 2).to(device)
+    one_pass = passes.make(network, run, device, optim.loss_scaler(device, "fp32"), network.parameters())
+    batch = Batch({"main": torch.ones(2, 2, device=device)}, {}, torch.arange(2, device=device), 2.0)
+    for _ in range(passes.WARM_UP):
+        one_pass(batch, 0.0)
+    with pytest.raises(RuntimeError) as caught:
+        one_pass(batch, 0.0)
+    assert "loop.compile=false" in caught.value.__notes__[0]
 
 
 def test_a_compiled_run_goes_on_where_it_stopped(folder, tmp_path, monkeypatch):
@@ -71,18 +89,18 @@ def _read_losses(folder):
 def test_views_made_ahead_are_those_of_each_step(folder, monkeypatch, late, read_late, cut):
     """Where they come late, by so many cycles, and are read late, while their memory is given out again."""
     run = config.load(folder("run", CURVES["dino"], {"loop.device": "cuda", "data.image_size": 64}, cut))
-    train_state = TrainState(folder("state", CURVES["dino"]), run)
-    views = train_state.views.of
-    monkeypatch.setattr(train_state.views, "of", lambda raws: torch.cuda._sleep(late) or views(raws))
+    state = train_state.TrainState(folder("state", CURVES["dino"]), run)
+    views = state.views.of
+    monkeypatch.setattr(state.views, "of", lambda raws: torch.cuda._sleep(late) or views(raws))
     kept = []
-    for slices in train_state.batches(0, 20):
+    for slices in state.batches(0, 20):
         for batch in slices:
             torch.cuda._sleep(read_late)
             kept.append({name: view.clone() for name, view in batch.views.items()})
             del batch
-    raws = (raw for parts in train_state.loader.batches(0, 20) for raw in parts)
-    together = groups(raws, train_state.views.at_once(len(kept[0]["main"]), train_state.loader.largest_px), 0)
-    assert len(kept) == 20 * train_state.accumulate
+    raws = (raw for parts in state.loader.batches(0, 20) for raw in parts)
+    together = groups(raws, state.views.at_once(len(kept[0]["main"]), state.loader.largest_px), 0)
+    assert len(kept) == 20 * state.accumulate
     for seen, batch in zip(kept, (batch for group in together for batch in views(group)), strict=True):
         wanted = batch.views
         assert seen.keys() == wanted.keys() and all(torch.equal(view, wanted[name]) for name, view in seen.items())

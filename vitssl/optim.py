@@ -127,6 +127,8 @@ def loss_scaler(device: torch.device, precision: str) -> torch.amp.GradScaler:
 
 def without_overflow(norm: Tensor, scaler: torch.amp.GradScaler) -> Tensor:
     """The norm of the gradients; 0 where it is not finite and the loss was scaled up, which is no divergence: that step is left out."""
+    if not scaler.is_enabled():
+        return norm
     scaled = scaler.scale(torch.ones_like(norm)) > 1
     return torch.where(scaled & ~torch.isfinite(norm), 0.0, norm)
 

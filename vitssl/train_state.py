@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vitssl import checkpoint, config, dist, evaluators, memory, model, optim, pictures, saving, state
+from vitssl import checkpoint, config, dist, evaluators, memory, model, optim, passes, pictures, saving, state
 from vitssl.checkpoint import Progress
 from vitssl.config import ConfigError, Run
 from vitssl.config.evals import EvalConfig, evals_of, own_evals
@@ -143,17 +143,19 @@ def start(train_state: TrainState) -> nn.Module:
     train_state.optimizer = optim.make(network, network.backbone, run.optim)
     train_state.scaler = optim.loss_scaler(train_state.device, run.loop.precision)
     train_state.ema = optim.Ema(network, run.loop.ema_decay) if run.loop.ema_decay else None
-    wrapped = _wrap(train_state)
+    ddp_model = compiled(network, run) if run.loop.compile else network
+    if dist.world_size() > 1:
+        ddp_model = _distributed(train_state, ddp_model)
+    train_state.one_pass = passes.make(ddp_model, run, train_state.device, train_state.scaler, train_state.parameters)
+    if dist.world_size() > 1:
+        _discard_one_step(train_state)
     if saved is not None:
         _restore(train_state, saved)
-    return wrapped
+    return ddp_model
 
 
 def compiled(network: nn.Module, run: Run) -> nn.Module:
-    """The network as torch compiles it; where each step is one forward pass of one GPU, with CUDA graphs.
-
-    A small network's step is more than a thousand kernels, which take a CPU several times longer to launch than a GPU to run. The
-    gradients of a graph lie where those of its next pass will, so that they cannot be accumulated.
+    """The network as torch compiles it.
 
     What torch compiles it writes down and loads again: by default from a folder in a shared temporary directory, which belongs to whoever
     made it first. Ours is this user's alone.
@@ -161,33 +163,30 @@ def compiled(network: nn.Module, run: Run) -> nn.Module:
     for variable, name in (("TORCHINDUCTOR_CACHE_DIR", "torchinductor"), ("TRITON_CACHE_DIR", "triton")):
         if variable not in os.environ:
             os.environ[variable] = str(private_folder(run.data) / name)
-    alone = dist.world_size() == 1 and config.slices(run, dist.world_size()) == 1
-    mode = "reduce-overhead" if alone and dist.device(run.loop.device).type == "cuda" else None
-    return torch.compile(network, mode=mode, dynamic=False)  # every step has the same shapes
+    return torch.compile(network, dynamic=False)  # every step has the same shapes
 
 
-def _wrap(train_state: TrainState) -> nn.Module:
-    """Compile and DDP, as configured.
-
-    DDP rebuilds its buckets after the first backward, which changes the order of sums. One discarded step at every
-    start makes a resumed run and an undisturbed one use the same buckets from their first real step on.
-    """
-    network = train_state.model
-    ddp_model = compiled(network, train_state.run) if train_state.run.loop.compile else network
-    if dist.world_size() == 1:
-        return ddp_model
+def _distributed(train_state: TrainState, network: nn.Module) -> nn.Module:
     device_ids = [train_state.device.index] if train_state.device.type == "cuda" else None
-    ddp_model = DistributedDataParallel(ddp_model, device_ids=device_ids, gradient_as_bucket_view=True)
+    ddp_model = DistributedDataParallel(network, device_ids=device_ids, gradient_as_bucket_view=True)
     # between steps buffers are equal on all ranks: fixed, or computed from values of all ranks (the argument of this name is deprecated)
     ddp_model.broadcast_buffers = False
+    return ddp_model
+
+
+def _discard_one_step(train_state: TrainState) -> None:
+    """DDP rebuilds its buckets after the first backward, which changes the order of sums.
+
+    One discarded step at every start makes a resumed run and an undisturbed one use the same buckets from their first real step on.
+    """
+    network = train_state.model
     before = {name: value.clone() for name, value in network.state_dict().items()}
     with contextlib.closing(train_state.batches(0, 1)) as steps:
         batch = next(next(steps))
     network.train()
-    forward(train_state, ddp_model, batch, step=0)[0].backward()
+    one_pass(train_state, batch, step=0)
     network.zero_grad(set_to_none=False)
     network.load_state_dict(before)
-    return ddp_model
 
 
 def _restore(train_state: TrainState, saved: dict[str, Any]) -> None:
@@ -239,11 +238,8 @@ def save(train_state: TrainState) -> None:
     train_state.saver.save(content, *([f"epoch-{train_state.epochs_done:04d}.pt"] if train_state.epoch_kept else []))
 
 
-def forward(train_state: TrainState, ddp_model: nn.Module, batch: Batch, step: int) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+def one_pass(train_state: TrainState, batch: Batch, step: int) -> passes.Losses:
+    """Forward and backward of a slice."""
     if step == 0 and dist.is_main():
         pictures.record_views(train_state.folder, batch, (train_state.mean, train_state.std))
-    # tensors, not numbers: code would be recompiled for every value
-    progress = torch.full((), train_state.schedule.progress(step), device=train_state.device)
-    batch.labelled = torch.full((), batch.labelled or 1.0, device=train_state.device)
-    with dist.autocast(train_state.device, train_state.run.loop.precision):
-        return ddp_model(batch, progress)
+    return train_state.one_pass(batch, train_state.schedule.progress(step))

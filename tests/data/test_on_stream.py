@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from vitssl.data.batch import Batch
 from vitssl.data.on_stream import AHEAD, groups, on_own_stream
 
 CUDA = torch.device("cuda", 0)
@@ -40,6 +41,8 @@ class Tensor:
 
 class Made:
     """A batch, of which weak references can be kept."""
+
+    tensors = Batch.tensors
 
     def __init__(self, number: int):
         self.number, self.views, self.targets, self.index_B = number, {"main": Tensor(), "local": Tensor()}, {"main": Tensor()}, Tensor()

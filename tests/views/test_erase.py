@@ -8,8 +8,10 @@ import torch
 
 from vitssl.config import View
 from vitssl.data.batch import RawBatch
-from vitssl.views.erase import erase, erased_boxes
+from vitssl.views.erase import erase_at_once, erase_one_by_one, erased_boxes
 from vitssl.views.random import StepRandom
+
+WAYS = (erase_at_once, erase_one_by_one)  # of a GPU and of a CPU
 
 
 def step_random(images: int) -> StepRandom:
@@ -42,7 +44,8 @@ def test_erased_boxes_are_as_large_as_asked_for():
     assert areas.mean() == pytest.approx(0.25, abs=0.01)  # nearly every first attempt fits
 
 
-def test_constant_erasing_leaves_the_mean_colour():
+@pytest.mark.parametrize("erase", WAYS)
+def test_constant_erasing_leaves_the_mean_colour(erase):
     images = numbered(40, side=64) + 1
     boxes = erased_boxes(View(erasing_prob=0.5, erasing_mode="const"), step_random(40), 64)
     generator = torch.Generator().manual_seed(0)
@@ -53,7 +56,8 @@ def test_constant_erasing_leaves_the_mean_colour():
     assert torch.equal(images == 0, erased[:, None].expand_as(images)) and 0 < erased.sum() < erased.numel()
 
 
-def test_erasing_fills_the_boxes_with_noise_and_nothing_else():
+@pytest.mark.parametrize("erase", WAYS)
+def test_erasing_fills_the_boxes_with_noise_and_nothing_else(erase):
     images = numbered(40, side=64)
     boxes = erased_boxes(View(erasing_prob=0.5), step_random(40), 64)
     erase(images, boxes, "pixel", torch.Generator().manual_seed(0))

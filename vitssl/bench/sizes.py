@@ -5,10 +5,12 @@ from __future__ import annotations
 import timm
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 
-from vitssl import cost, train_state
+from vitssl import cost, optim, passes, train_state
 from vitssl.bench.base import Bench, Comparison
 from vitssl.bench.steps import SCRATCH, SSAT, TrainingStep, vit_run
+from vitssl.data.batch import Batch
 
 METHODS = {"scratch": SCRATCH, "ssat": SSAT}
 SIZES = {"vit_tiny": "ViT-T/16", "vit_small": "ViT-S/16", "vit_base": "ViT-B/16"}
@@ -43,19 +45,29 @@ def beside_timm(bench: Bench, name: str, batch_size: int = BATCH) -> Comparison:
     """The step of training from scratch against plain timm's, both compiled in the same way."""
     ours = training_step(bench, name, "scratch", compiled=True, batch_size=batch_size)
     network = timm.create_model(f"{name}_patch16_224" if name in SIZES else "test_vit", num_classes=10, img_size=224)
-    network = network.to(bench.device).train()
+    network = _Classifier(network).to(bench.device).train()
+    scaler = optim.loss_scaler(bench.device, ours.run.loop.precision)
+    one_pass = passes.make(train_state.compiled(network, ours.run), ours.run, bench.device, scaler, network.parameters())
     optimizer = torch.optim.AdamW(network.parameters(), fused=True)
-    images, labels, forward = ours.batch.views["main"], ours.batch.targets["main"], train_state.compiled(network, ours.run)
 
     def step() -> None:
-        with torch.autocast(bench.device.type, torch.bfloat16):
-            loss = F.cross_entropy(forward(images), labels)
-        loss.backward()
+        one_pass(ours.batch, 0.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
     note = f"our {SIZES.get(name, name)} training step / plain timm's at 224 px, bf16, both compiled, batch {batch_size}"
     return bench.compare(f"timm_{name}", "s", lambda: bench.seconds(ours, STEPS), lambda: bench.seconds(step, STEPS), note)
+
+
+class _Classifier(nn.Module):
+    """A network of timm's, trained as our Model is."""
+
+    def __init__(self, network: nn.Module):
+        super().__init__()
+        self.network = network
+
+    def forward(self, batch: Batch, progress: Tensor) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        return F.cross_entropy(self.network(batch.views["main"]), batch.targets["main"]), {}, {}
 
 
 def peak_flops_s(bench: Bench) -> float:

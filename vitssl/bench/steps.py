@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitssl import config, cost, dist, model, optim
+from vitssl import config, cost, model, optim, passes
 from vitssl.bench.base import Bench, Comparison
 from vitssl.config import Run
 from vitssl.config.data import view_px
@@ -30,19 +30,18 @@ class TrainingStep:
     """A training step of a Run on random images: forward, backward, fused AdamW, and what objectives do after it."""
 
     def __init__(self, bench: Bench, run: Run, batch_size: int):
-        self.run, self.device = run, bench.device
+        self.run = run
         self.network = model.build(run, 10).to(bench.device).train()
-        self.forward = compiled(self.network, run) if run.loop.compile else self.network
+        forward = compiled(self.network, run) if run.loop.compile else self.network
+        scaler = optim.loss_scaler(bench.device, run.loop.precision)
+        self.one_pass = passes.make(forward, run, bench.device, scaler, self.network.parameters())
         self.optimizer = optim.make(self.network, self.network.backbone, run.optim)
         index = torch.arange(batch_size, device=bench.device)
         views = {name: _images(bench, run, name, batch_size) for name in config.active_views(run)}
         self.batch = Batch(views, {"main": index % 10}, index, labelled=float(batch_size))
-        self.progress = torch.zeros((), device=bench.device)
 
     def __call__(self, batch: Batch | None = None) -> None:
-        with dist.autocast(self.device, self.run.loop.precision):
-            total = self.forward(batch or self.batch, self.progress)[0]
-        total.backward()
+        self.one_pass(batch or self.batch, 0.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         for objective in self.network.objectives.values():

@@ -36,3 +36,7 @@ class Batch:
     @property
     def device(self) -> torch.device:
         return self.index_B.device
+
+    def tensors(self) -> list[Tensor]:
+        """Of the views, targets and positions, always in the same order."""
+        return [*self.views.values(), *self.targets.values(), self.index_B]

@@ -44,7 +44,7 @@ def on_own_stream(made: Generator[list[Batch], None, None], device: torch.device
             stream = torch.cuda.current_stream(device)
             stream.wait_event(ready)
             for batch in group:
-                for tensor in (*batch.views.values(), *batch.targets.values(), batch.index_B):
+                for tensor in batch.tensors():
                     tensor.record_stream(stream)  # else its memory could be given out while this stream still reads it
             del batch
             while group:
