@@ -207,7 +207,7 @@ def architecture(run: Run) -> str:
     views = {name: _work_of(view) for name, view in active_views(run).items()}
     bare, loop = unstarted(run), run.loop
     objectives = {name: dataclasses.asdict(objective) | {"weight": None} for name, objective in active(bare.objectives).items()}
-    at_once = [run.optim.batch_size, loop.micro_batch_size, loop.precision, loop.compile, loop.threads]
+    at_once = [run.optim.batch_size, loop.micro_batch_size, loop.precision, loop.compile, loop.cuda_graph, loop.threads]
     parts = [run.data.image_size, views, dataclasses.asdict(bare.backbone), objectives, at_once]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -22,7 +22,7 @@ from jobs.node import cli_command
 from jobs.pace import Key, Pace, key_of, measured, on_gpu
 from jobs.shards import ROOT, expected_index, images_evaluated, images_trained
 from jobs.sweep import Spec
-from vitssl.config import ConfigError, Run, Site, save
+from vitssl.config import ConfigError, Run, Site, recorded, save
 from vitssl.emissions import intensity_kg_per_kwh
 from vitssl.files import read_json, write_json
 from vitssl.words import counted
@@ -30,10 +30,10 @@ from vitssl.words import counted
 FLOPS_PER_MAC = 2  # floating-point operations
 # to start a run, on each of its devices: imports, the device, the first batches
 START_S = 15.0
-# share of a board's peak that ViT-S and ViT-B reached on an H200, and what a step took there and on an H100 at least, by `loop.compile`:
-# the CPU launches the kernels of small networks and of the views of their images more slowly than the GPU runs them (docs/speed.md)
+# share of a board's peak that ViT-S and ViT-B reached on an H200, and what a step of ViT-T took there and on an H100 at least
+# (docs/speed.md): launched kernel by kernel, as a CUDA graph, and that of compiled kernels
 UTILISATION = 0.3
-LEAST_STEP_S = {False: 0.05, True: 0.02}
+LAUNCHED_S, RECORDED_S, COMPILED_S = 0.05, 0.015, 0.01
 # sustained, where neither the site nor an earlier run gives it: an average board, and a few CPU cores
 GPU_TFLOPS, CPU_TFLOPS = 20.0, 0.1
 
@@ -64,7 +64,7 @@ def _predict(job: Job, launch: Launch, cost: dict[str, Any], paces: dict[Key, Pa
     site, images, macs = launch.site, images_trained(job.run), cost["macs_train_step"]
     processes = job.resources.nodes * max(1, job.resources.gpus_per_node)
     pace, gpu = paces.get(key_of(job.run, job.resources, launch)), on_gpu(job.run, job.resources, launch)
-    per_device, basis = _throughput(pace, gpu, site, macs, job.run.optim.batch_size / processes, LEAST_STEP_S[job.run.loop.compile])
+    per_device, basis = _throughput(pace, gpu, site, macs, job.run.optim.batch_size / processes, _least_step_s(job.run, processes))
     train_equivalent = images + images_evaluated(job.run) * cost["macs_inference"] / macs
     hours = (train_equivalent / per_device + START_S * processes) / 3600
     if gpu:
@@ -74,6 +74,12 @@ def _predict(job: Job, launch: Launch, cost: dict[str, Any], paces: dict[Key, Pa
     kg = None if kwh is None else kwh * intensity_kg_per_kwh(site)
     gpu_hours = hours if gpu else 0.0
     return Prediction(job.name, macs, images, hours / processes, gpu_hours, kwh, kg, gpu_hours * site.price_per_gpu_hour, basis)
+
+
+def _least_step_s(run: Run, processes: int) -> float:
+    if not recorded(run, processes):
+        return LAUNCHED_S
+    return COMPILED_S if run.loop.compile else RECORDED_S
 
 
 def check_budget(spec: Spec, graph: Graph, predictions: list[Prediction], site: Site) -> None:

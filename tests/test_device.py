@@ -93,7 +93,7 @@ def test_views_are_made_on_the_gpu(view, monkeypatch):
     ("device", "ranks", "fields", "recorded"),
     [
         (GPU, 1, {}, True),
-        (GPU, 1, {"loop.compile": False}, False),
+        (GPU, 1, {"loop.cuda_graph": False}, False),
         (GPU, 1, {"loop.micro_batch_size": 16}, False),  # gradients of the second half would be added to where the graph puts its own
         (GPU, 2, {}, False),
         (torch.device("cpu"), 1, {}, False),
@@ -101,6 +101,6 @@ def test_views_are_made_on_the_gpu(view, monkeypatch):
 )
 def test_cuda_graphs_are_for_steps_of_one_forward_pass_of_one_gpu(make_run, monkeypatch, device, ranks, fields, recorded):
     monkeypatch.setattr(dist, "world_size", lambda: ranks)
-    run = make_run({"objectives.classify": {}}, {"loop.compile": True}, fields)
+    run = make_run({"objectives.classify": {}}, fields)
     scaler = optim.loss_scaler(device, "fp32")
     assert isinstance(passes.make(nn.Identity(), run, device, scaler, []), passes.RecordedPass) == recorded

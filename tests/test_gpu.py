@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.test_pairs import COVERING, batch, make  # noqa: F401
 from tests.test_train import CURVES, in_two_parts
 from vitssl import config, model, optim, passes, train, train_state
 from vitssl.data.batch import Batch
@@ -42,14 +43,45 @@ def test_cuda_graphs_change_nothing(folder, monkeypatch, name, compiled):
     """But the speed; also where torch compiles nothing, and evaluations and checkpoints come in between."""
     replayed, replay = [], torch.cuda.CUDAGraph.replay
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: replayed.append(graph) or replay(graph))
-    if not compiled:
-        monkeypatch.setattr(train_state, "compiled", lambda network, run: network)
-    fields = (CURVES[name], LOOP, FP32, {"loop": {"compile": True, "epochs": 20, "eval_every": 1, "keep_every": 1}, "optim.batch_size": 256})
+    fields = (CURVES[name], LOOP, FP32, {"loop": {"compile": compiled, "epochs": 20, "eval_every": 1, "keep_every": 1}})
+    fields = (*fields, {"optim.batch_size": 256})
     with_graphs = _losses(folder("with", *fields))
     assert len(set(replayed)) == 1 and len(replayed) == len(with_graphs) - passes.WARM_UP > 0
-    monkeypatch.setattr(passes, "WARM_UP", 1000)
-    assert with_graphs == pytest.approx(_losses(folder("without", *fields)), rel=1e-4)
-    assert len(replayed) == len(with_graphs) - 3
+    assert with_graphs == pytest.approx(_losses(folder("without", *fields, {"loop.cuda_graph": False})), rel=1e-4)
+    assert len(replayed) == len(with_graphs) - passes.WARM_UP
+
+
+@pytest.mark.parametrize(("backbone", "objective"), COVERING)
+def test_a_recorded_pass_gives_the_losses_and_gradients_of_one_that_is_launched(make, backbone, objective):  # noqa: F811
+    device, ways = torch.device("cuda"), []
+    for recorded in (True, False):
+        run = make(backbone, objective)
+        run.loop.cuda_graph = recorded
+        network = model.build(run, 10).to(device).train()
+        for part in network.objectives.values():
+            part.start(network.backbone, torch.full((10,), 3))
+        parameters = list(network.parameters())
+        ways.append((parameters, passes.make(network, run, device, optim.loss_scaler(device, "fp32"), parameters)))
+    for i in range(passes.WARM_UP + 3):
+        torch.manual_seed(i)
+        images, losses = batch(), []
+        for parameters, one_pass in ways:
+            for parameter in parameters:
+                parameter.grad = None
+            torch.manual_seed(i)
+            losses.append(one_pass(_on(device, images), i / 10)[0])
+        assert {name: loss.item() for name, loss in losses[0].items()} == pytest.approx(
+            {k: v.item() for k, v in losses[1].items()}, rel=1e-4
+        )
+        for mine, theirs in zip(*(parameters for parameters, _ in ways), strict=True):
+            assert (mine.grad is None) == (theirs.grad is None)
+            if mine.grad is not None:
+                torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-2, atol=1e-3 * float(theirs.grad.abs().max()))
+
+
+def _on(device, images):
+    moved = ({name: value.to(device) for name, value in named.items()} for named in (images.views, images.targets))
+    return Batch(*moved, images.index_B.to(device), float(images.labelled))
 
 
 def test_what_waits_for_the_gpu_is_not_recorded(make_run):
@@ -58,7 +90,7 @@ def test_what_waits_for_the_gpu_is_not_recorded(make_run):
             loss = super().forward(batch.views["main"]).sum()
             return loss * loss.item(), {}, {}
 
-    run, device = make_run(CURVES["classify"], {"loop.compile": True}), torch.device("cuda")
+    run, device = make_run(CURVES["classify"]), torch.device("cuda")
     network = Waiting(2, 2).to(device)
     one_pass = passes.make(network, run, device, optim.loss_scaler(device, "fp32"), network.parameters())
     batch = Batch({"main": torch.ones(2, 2, device=device)}, {}, torch.arange(2, device=device), 2.0)
@@ -66,7 +98,7 @@ def test_what_waits_for_the_gpu_is_not_recorded(make_run):
         one_pass(batch, 0.0)
     with pytest.raises(RuntimeError) as caught:
         one_pass(batch, 0.0)
-    assert "loop.compile=false" in caught.value.__notes__[0]
+    assert "loop.cuda_graph=false" in caught.value.__notes__[0]
 
 
 def test_a_compiled_run_goes_on_where_it_stopped(folder, tmp_path, monkeypatch):
@@ -94,15 +126,14 @@ def test_views_made_ahead_are_those_of_each_step(folder, monkeypatch, late, read
     monkeypatch.setattr(state.views, "of", lambda raws: torch.cuda._sleep(late) or views(raws))
     kept = []
     for slices in state.batches(0, 20):
-        for batch in slices:
+        for made in slices:
             torch.cuda._sleep(read_late)
-            kept.append({name: view.clone() for name, view in batch.views.items()})
-            del batch
+            kept.append({name: view.clone() for name, view in made.views.items()})
+            del made
     raws = (raw for parts in state.loader.batches(0, 20) for raw in parts)
     together = groups(raws, state.views.at_once(len(kept[0]["main"]), state.loader.largest_px), 0)
     assert len(kept) == 20 * state.accumulate
-    for seen, batch in zip(kept, (batch for group in together for batch in views(group)), strict=True):
-        wanted = batch.views
+    for seen, wanted in zip(kept, (made.views for group in together for made in views(group)), strict=True):
         assert seen.keys() == wanted.keys() and all(torch.equal(view, wanted[name]) for name, view in seen.items())
 
 

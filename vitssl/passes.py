@@ -84,17 +84,14 @@ class RecordedPass(Pass):
                 self._losses = super()._run(batch, progress)
         except RuntimeError as error:
             error.add_note(
-                "This was recorded as a CUDA graph, in which nothing may wait for the GPU; loop.compile=false trains without one."
+                "This was recorded as a CUDA graph, in which nothing may wait for the GPU; loop.cuda_graph=false trains without."
             )
             raise
         self._gradients = [(parameter, parameter.grad) for parameter in self._parameters if parameter.grad is not None]
 
 
-def make(
-    model: nn.Module, run: Run, device: torch.device, scaler: torch.amp.GradScaler, parameters: Iterable[nn.Parameter]
-) -> Pass:  # fmt: skip
-    """Recorded, where the Run is compiled and each step is one pass of one GPU: a graph's gradients cannot be added to others."""
-    alone = dist.world_size() == 1 and config.slices(run, dist.world_size()) == 1
-    if run.loop.compile and alone and device.type == "cuda":
+def make(model: nn.Module, run: Run, device: torch.device, scaler: torch.amp.GradScaler, parameters: Iterable[nn.Parameter]) -> Pass:
+    """Recorded, where the Run says so and can be."""
+    if device.type == "cuda" and config.recorded(run, dist.world_size()):
         return RecordedPass(model, run, device, scaler, parameters)
     return Pass(model, run, device, scaler)

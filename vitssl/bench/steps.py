@@ -76,7 +76,7 @@ def drloc_step(bench: Bench, name: str, backbone: str, pooling: str) -> Comparis
 
 def timm_step(bench: Bench) -> Comparison:
     size, times = _step_batch(bench), 10 if bench.device.type == "cuda" else 1
-    ours = TrainingStep(bench, vit_run(SCRATCH, {"backbone.positions": "learned"}), size)
+    ours = TrainingStep(bench, vit_run(SCRATCH, {"backbone.positions": "learned", "loop.cuda_graph": False}), size)
     network = timm.create_model("vit_tiny_patch16_224", num_classes=10).to(bench.device).train()
     optimizer = torch.optim.AdamW(network.parameters(), fused=True)
     images, labels = ours.batch.views["main"], ours.batch.targets["main"]

@@ -42,6 +42,7 @@ from vitssl.config.run import (
     lacks,
     needs_labels,
     reads_labels,
+    recorded,
     refuse_inactive_fields,
     scaled_lr,
     slices,

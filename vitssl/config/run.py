@@ -69,9 +69,9 @@ class Loop:
     micro_batch_size: Optional[int] = runtime_field(None)  # images per GPU and forward; more are accumulated
     # of the products in forward and backward; weights stay fp32. fp16 scales the loss, for GPUs that have no bf16 (before Ampere)
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
-    compile: bool = runtime_field(
-        False
-    )  # torch.compile, with CUDA graphs on one GPU without accumulation: a minute at the start for faster steps
+    compile: bool = runtime_field(False)  # torch.compile: a minute at the start for faster steps
+    # on one GPU without accumulation: record a step's passes and launch them at once; false for an objective that reads values back
+    cuda_graph: bool = runtime_field(True)
     ema_decay: Optional[float] = None  # of a moving average of the weights, which is evaluated too; null: none
     device: Literal["auto", "cpu", "cuda"] = runtime_field("auto")  # auto: a GPU where there is one
     threads: int = runtime_field(2)  # CPU threads per process; part of what "equal to the bit" means
@@ -196,6 +196,11 @@ def slices(run: Run, processes: int) -> int:
     own = max(1, run.optim.batch_size // processes)
     largest = run.loop.micro_batch_size or own
     return next(parts for parts in range(1, own + 1) if own % parts == 0 and own // parts <= largest)
+
+
+def recorded(run: Run, processes: int) -> bool:
+    """On GPUs, are its passes a CUDA graph? Where each step is one pass of one process, as gradients of a graph are not added to others."""
+    return run.loop.cuda_graph and processes == 1 and slices(run, processes) == 1
 
 
 def check_slices(run: Run, processes: int) -> None:
