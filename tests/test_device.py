@@ -77,7 +77,7 @@ VIEWS = {
 def test_views_are_made_on_the_gpu(view, monkeypatch):
     # what only a driver can do: pinned memory, a GPU's generator
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
-    monkeypatch.setattr(StepRandom, "device_generator", lambda *_: torch.Generator())
+    monkeypatch.setattr(StepRandom, "device_generators", lambda random, *_: [torch.Generator() for _ in random.slices])
     raws = [raw_batch(), raw_batch(slice(0, 4)), raw_batch(slice(1, 3))]
     for raw in raws:
         sizes_B2 = raw.sizes_B2.numpy()  # read on the host before all else is fake

@@ -66,6 +66,13 @@ def autocast(where: torch.device, precision: str) -> torch.autocast:
     return torch.autocast(where.type, dtype=MIXED.get(precision, torch.bfloat16), enabled=precision in MIXED)
 
 
+def seed(where: torch.device, value: int) -> None:
+    """Of the CPU's and this device's random numbers; ``torch.manual_seed`` takes time for all kinds of device."""
+    torch.default_generator.manual_seed(value)
+    if where.type == "cuda":
+        torch.cuda.manual_seed(value)
+
+
 def emulates(where: torch.device, precision: str) -> bool:
     """Is this a GPU older than Ampere, that has no bf16 of its own, and the Run's precision is that?"""
     return where.type == "cuda" and precision == "bf16" and torch.cuda.get_device_capability(where) < (8, 0)

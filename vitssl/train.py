@@ -43,7 +43,7 @@ def train_step(train_state: TrainState, ddp_model: nn.Module, micro_batches: Ite
     for i in range(slices):
         # masks, drop-path and the like are functions of (seed, step, part of the step, rank)
         words = np.random.SeedSequence([run.seed, step, i, dist.rank()]).generate_state(2)
-        torch.manual_seed(int(words[0]) << 31 ^ int(words[1]))
+        dist.seed(train_state.device, int(words[0]) << 31 ^ int(words[1]))
         last = i == slices - 1
         sync_context = ddp_model.no_sync() if isinstance(ddp_model, DistributedDataParallel) and not last else nullcontext()
         with sync_context:

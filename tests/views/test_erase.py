@@ -49,7 +49,7 @@ def test_constant_erasing_leaves_the_mean_colour(erase):
     images = numbered(40, side=64) + 1
     boxes = erased_boxes(View(erasing_prob=0.5, erasing_mode="const"), step_random(40), 64)
     generator = torch.Generator().manual_seed(0)
-    erase(images, boxes, "const", generator)
+    erase(images, [boxes], "const", [generator])
     erased = torch.zeros(40, 64, 64, dtype=torch.bool)
     for i, rows, columns in boxes:
         erased[i, rows, columns] = True
@@ -60,7 +60,7 @@ def test_constant_erasing_leaves_the_mean_colour(erase):
 def test_erasing_fills_the_boxes_with_noise_and_nothing_else(erase):
     images = numbered(40, side=64)
     boxes = erased_boxes(View(erasing_prob=0.5), step_random(40), 64)
-    erase(images, boxes, "pixel", torch.Generator().manual_seed(0))
+    erase(images, [boxes], "pixel", [torch.Generator().manual_seed(0)])
     untouched, noise = numbered(40, side=64), []
     for i, rows, columns in boxes:
         noise.append(images[i, :, rows, columns].flatten())

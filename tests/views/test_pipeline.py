@@ -19,6 +19,7 @@ from vitssl.views import EvalView, TrainViews
 from vitssl.views.augment import parse
 from vitssl.views.color_steps import color_ops
 from vitssl.views.crop import crop_windows, random_resized
+from vitssl.views.erase import erase_at_once, erase_one_by_one
 from vitssl.views.image_op import apply
 from vitssl.views.pipeline import CHUNK_FLOATS, _chunks
 from vitssl.views.random import StepRandom
@@ -303,13 +304,14 @@ def test_a_chunk_holds_whole_copies_or_a_part_of_one(images, chunks, monkeypatch
 
 @pytest.mark.parametrize("of_flat", [[], [1], [0, 1, 2]])
 @pytest.mark.parametrize("chunk", [3 * 24 * 24, 3 * 10**9])
-def test_views_of_several_slices_are_those_of_each(monkeypatch, of_flat, chunk):
+@pytest.mark.parametrize("erase", [erase_one_by_one, erase_at_once])
+def test_views_of_several_slices_are_those_of_each(monkeypatch, of_flat, chunk, erase):
     """Of other steps and rows, and so of other sizes and orders of colours; the noise of erasing and the mixing are a slice's own."""
     raws = [raw_batch(), raw_batch(slice(0, 4), step=4), raw_batch(slice(4, 8), step=5)]
     raws = [flat(raw) if k in of_flat else raw for k, raw in enumerate(raws)]
-    make = views(
-        main=dataclasses.replace(EVERYTHING, erasing_prob=0.5, cutmix_alpha=1.0), small=View(size=10, count=3), resized=View(crop="resize")
-    )
+    monkeypatch.setattr("vitssl.views.erase.erase_one_by_one", erase)
+    mixing = dataclasses.replace(EVERYTHING, erasing_prob=0.5, cutmix_alpha=1.0)
+    make = views(main=mixing, small=View(size=10, count=3, erasing_prob=0.5), resized=View(crop="resize"))
     expected = [make(raw) for raw in raws]
     monkeypatch.setitem(CHUNK_FLOATS, "cpu", chunk)
     for found, alone in zip(make.of(raws), expected, strict=True):

@@ -29,30 +29,39 @@ def erased_boxes(view: View, random: StepRandom, side: int) -> list[Box]:
     return boxes
 
 
-def erase(images_BCSS: Tensor, boxes: list[Box], mode: str, generator: torch.Generator) -> None:
-    """Fill the boxes in place: with standard normal noise (timm's mode ``pixel``), or with zero, the mean colour (``const``)."""
-    if boxes:
-        (erase_at_once if images_BCSS.is_cuda else erase_one_by_one)(images_BCSS, boxes, mode, generator)
+def erase(images_BCSS: Tensor, view: View, random: StepRandom) -> None:
+    """Fill boxes in place: with standard normal noise (timm's mode ``pixel``), or with zero, the mean colour (``const``)."""
+    boxes_of, slice_B = [[] for _ in random.slices], random.slice_B()
+    for box in erased_boxes(view, random, images_BCSS.shape[-1]):
+        boxes_of[slice_B[box[0]]].append(box)
+    if any(boxes_of):
+        generators = random.device_generators("erasing/noise", images_BCSS.device)
+        (erase_at_once if images_BCSS.is_cuda else erase_one_by_one)(images_BCSS, boxes_of, view.erasing_mode, generators)
 
 
-def erase_at_once(images_BCSS: Tensor, boxes: list[Box], mode: str, generator: torch.Generator) -> None:
-    """In few kernels, and noise that is as large as the images: for a GPU, where launching is what costs."""
+def erase_at_once(images_BCSS: Tensor, boxes_of: list[list[Box]], mode: str, generators: list[torch.Generator]) -> None:
+    """The boxes of each slice in few kernels, and noise as large as the images: for a GPU, where launching is what costs."""
+    boxes, device = [box for boxes in boxes_of for box in boxes], images_BCSS.device
     inside_2NS = np.zeros((2, len(boxes), images_BCSS.shape[-1]), dtype=bool)
     for (down_S, across_S), (_, rows, columns) in zip(inside_2NS.swapaxes(0, 1), boxes, strict=True):
         down_S[rows] = across_S[columns] = True
-    down_NS, across_NS = to_device(inside_2NS, images_BCSS.device)
+    down_NS, across_NS = to_device(inside_2NS, device)
     inside_N1SS = (down_NS[:, :, None] & across_NS[:, None])[:, None]
-    index_N = to_device(np.array([i for i, _, _ in boxes]), images_BCSS.device)
+    index_N = to_device(np.array([i for i, _, _ in boxes]), device)
     images_NCSS = images_BCSS.index_select(0, index_N)
-    fill = 0.0 if mode == "const" else torch.randn(images_NCSS.shape, generator=generator, device=images_BCSS.device)
-    images_BCSS.index_copy_(0, index_N, torch.where(inside_N1SS, fill, images_NCSS))
+    fill_NCSS = torch.zeros_like(images_NCSS)
+    if mode == "pixel":
+        for part, generator in zip(fill_NCSS.split([len(boxes) for boxes in boxes_of]), generators, strict=True):
+            part.normal_(generator=generator)
+    images_BCSS.index_copy_(0, index_N, torch.where(inside_N1SS, fill_NCSS, images_NCSS))
 
 
-def erase_one_by_one(images_BCSS: Tensor, boxes: list[Box], mode: str, generator: torch.Generator) -> None:
+def erase_one_by_one(images_BCSS: Tensor, boxes_of: list[list[Box]], mode: str, generators: list[torch.Generator]) -> None:
     """With no more noise than is needed: for a CPU, where drawing it is what costs."""
-    for i, rows, columns in boxes:
-        box = images_BCSS[i, :, rows, columns]
-        if mode == "const":
-            box.zero_()
-        else:
-            box.copy_(torch.randn(box.shape, generator=generator, device=box.device))
+    for boxes, generator in zip(boxes_of, generators, strict=True):
+        for i, rows, columns in boxes:
+            box = images_BCSS[i, :, rows, columns]
+            if mode == "const":
+                box.zero_()
+            else:
+                box.copy_(torch.randn(box.shape, generator=generator, device=box.device))

@@ -14,7 +14,7 @@ from vitssl.data.layout import places, shape_of
 from vitssl.views.augment import parse
 from vitssl.views.color_steps import color_ops
 from vitssl.views.crop import centre_windows, crop_windows
-from vitssl.views.erase import erase, erased_boxes
+from vitssl.views.erase import erase
 from vitssl.views.image_op import apply
 from vitssl.views.mix import mix, one_hot
 from vitssl.views.random import StepRandom
@@ -161,18 +161,18 @@ class TrainViews:
         pixels, sizes_B2 = _joined([pixels for pixels, _, _ in there], sizes), np.concatenate(sizes)
         for name, view in self._views.items():
             random = StepRandom(self._seed, name, view.count, *raws)
-            parts = _split(self._make(name, view, random, pixels, sizes_B2), view.count, sizes)
+            view_RCSS = self._make(name, view, random, pixels, sizes_B2)
+            if view.erasing_prob > 0:
+                erase(view_RCSS, view, random)
+            parts = _split(view_RCSS, view.count, sizes)
             for batch, raw, (_, labels_B, _), view_BCSS in zip(batches, raws, there, parts, strict=True):
                 random = StepRandom(self._seed, name, view.count, raw)
                 batch.views[name] = view_BCSS
-                batch.targets[name] = self._finish(view, random, view_BCSS, labels_B.repeat(view.count))
+                batch.targets[name] = self._mixed(view, random, view_BCSS, labels_B.repeat(view.count))
         return batches
 
-    def _finish(self, view: View, random: StepRandom, view_BCSS: Tensor, targets: Tensor) -> Tensor:
-        """Erase and mix a slice's images, in place; gives the targets."""
-        if view.erasing_prob > 0:
-            boxes = erased_boxes(view, random, view_BCSS.shape[-1])
-            erase(view_BCSS, boxes, view.erasing_mode, random.device_generator("erasing/noise", self._device))
+    def _mixed(self, view: View, random: StepRandom, view_BCSS: Tensor, targets: Tensor) -> Tensor:
+        """Mix a slice's images, in place; gives the targets."""
         if view.mixup_alpha > 0 or view.cutmix_alpha > 0:
             return mix(view, view_BCSS, one_hot(targets, self._num_classes), random.generator("mix"))
         return targets

@@ -22,8 +22,8 @@ class StepRandom:
     Shapes: B rows, of all slices one after the other.
     """
 
-    def __init__(self, seed: int, view: str, count: int, *raws: RawBatch):
-        self._key, self._count, self._raws = (seed, zlib.crc32(view.encode())), count, raws
+    def __init__(self, seed: int, view: str, count: int, *slices: RawBatch):
+        self._key, self._count, self.slices = (seed, zlib.crc32(view.encode())), count, slices
 
     def _seeds(self, purpose: str, raw: RawBatch, *more: int) -> np.random.SeedSequence:
         return np.random.SeedSequence([*self._key, raw.step, zlib.crc32(purpose.encode()), *more])
@@ -33,18 +33,21 @@ class StepRandom:
 
     def generator(self, purpose: str) -> np.random.Generator:
         """Of a single slice, and the same for every slice of a global batch."""
-        (raw,) = self._raws
+        (raw,) = self.slices
         return self._generator(purpose, raw)
 
-    def device_generator(self, purpose: str, device: torch.device) -> torch.Generator:
-        """For a single slice's noise that would be slow to draw on the CPU; it depends on the slice's first row."""
-        (raw,) = self._raws
-        words = self._seeds(purpose, raw, raw.rows.start).generate_state(1, np.uint64)
-        return torch.Generator(device).manual_seed(int(words[0] >> np.uint64(1)))
+    def device_generators(self, purpose: str, device: torch.device) -> list[torch.Generator]:
+        """For each slice's noise that would be slow to draw on the CPU; it depends on the slice's first row."""
+        words = [self._seeds(purpose, raw, raw.rows.start).generate_state(1, np.uint64)[0] for raw in self.slices]
+        return [torch.Generator(device).manual_seed(int(word >> np.uint64(1))) for word in words]
+
+    def slice_B(self) -> np.ndarray:
+        """Which slice each row is of, (V * B,), crop-major."""
+        return np.tile(np.repeat(np.arange(len(self.slices)), [raw.rows.stop - raw.rows.start for raw in self.slices]), self._count)
 
     def _rows(self, purpose: str, draw: Callable[[np.random.Generator, int], np.ndarray]) -> np.ndarray:
         """Of what is drawn, (V, global B, ...), the slices' rows, (V * B, ...)."""
-        rows = [draw(self._generator(purpose, raw), raw.batch_size)[:, raw.rows] for raw in self._raws]
+        rows = [draw(self._generator(purpose, raw), raw.batch_size)[:, raw.rows] for raw in self.slices]
         return np.concatenate(rows, axis=1).reshape(-1, *rows[0].shape[2:])
 
     def uniform(self, purpose: str, *shape: int) -> np.ndarray:
