@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
-from torch import nn
 
 from tests.test_pairs import COVERING, batch, make  # noqa: F401
 from tests.test_train import CURVES, in_two_parts
@@ -44,7 +45,7 @@ def test_cuda_graphs_change_nothing(folder, monkeypatch, name, compiled):
     replayed, replay = [], torch.cuda.CUDAGraph.replay
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: replayed.append(graph) or replay(graph))
     fields = (CURVES[name], LOOP, FP32, {"loop": {"compile": compiled, "epochs": 20, "eval_every": 1, "keep_every": 1}})
-    fields = (*fields, {"optim.batch_size": 256})
+    fields = (*fields, {"optim.batch_size": 256, "loop.ema_decay": 0.9})
     with_graphs = _losses(folder("with", *fields))
     assert len(set(replayed)) == 1 and len(replayed) == len(with_graphs) - passes.WARM_UP > 0
     assert with_graphs == pytest.approx(_losses(folder("without", *fields, {"loop.cuda_graph": False})), rel=1e-4)
@@ -76,7 +77,7 @@ def test_a_recorded_pass_gives_the_losses_and_gradients_of_one_that_is_launched(
         for mine, theirs in zip(*(parameters for parameters, _ in ways), strict=True):
             assert (mine.grad is None) == (theirs.grad is None)
             if mine.grad is not None:
-                torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-2, atol=1e-3 * float(theirs.grad.abs().max()))
+                torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-2, atol=1e-6 + 1e-3 * float(theirs.grad.abs().max()))
 
 
 def _on(device, images):
@@ -84,21 +85,37 @@ def _on(device, images):
     return Batch(*moved, images.index_B.to(device), float(images.labelled))
 
 
-def test_what_waits_for_the_gpu_is_not_recorded(make_run):
-    class Waiting(nn.Linear):
-        def forward(self, batch, progress):
-            loss = super().forward(batch.views["main"]).sum()
-            return loss * loss.item(), {}, {}
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_cuda_graphs_change_nothing_in_sixteen_bits(folder, precision):
+    fields = (CURVES["ssat"], LOOP, {"loop.precision": precision})
+    with_graphs, without = (_losses(folder(f"{on}", *fields, {"loop.cuda_graph": on})) for on in (True, False))
+    assert with_graphs == pytest.approx(without, rel=1e-3)
 
-    run, device = make_run(CURVES["classify"]), torch.device("cuda")
-    network = Waiting(2, 2).to(device)
-    one_pass = passes.make(network, run, device, optim.loss_scaler(device, "fp32"), network.parameters())
-    batch = Batch({"main": torch.ones(2, 2, device=device)}, {}, torch.arange(2, device=device), 2.0)
-    for _ in range(passes.WARM_UP):
-        one_pass(batch, 0.0)
-    with pytest.raises(RuntimeError) as caught:
-        one_pass(batch, 0.0)
-    assert "loop.cuda_graph=false" in caught.value.__notes__[0]
+
+WAITING = """
+import torch
+from torch import nn
+from vitssl import config, optim, passes
+from vitssl.data.batch import Batch
+
+class Waiting(nn.Linear):
+    def forward(self, batch, progress):
+        loss = super().forward(batch.views["main"]).sum()
+        return loss * loss.item(), {}, {}
+
+device = torch.device("cuda")
+network = Waiting(2, 2).to(device)
+one_pass = passes.make(network, config.Run(), device, optim.loss_scaler(device, "fp32"), network.parameters())
+batch = Batch({"main": torch.ones(2, 2, device=device)}, {}, torch.arange(2, device=device), 2.0)
+for _ in range(passes.WARM_UP + 1):
+    one_pass(batch, 0.0)
+"""
+
+
+def test_what_waits_for_the_gpu_is_not_recorded():
+    """In a process of its own: torch's generator is of no more use after it."""
+    done = subprocess.run([sys.executable, "-c", WAITING], capture_output=True, text=True)
+    assert done.returncode == 1 and "loop.cuda_graph=false" in done.stderr
 
 
 def test_a_compiled_run_goes_on_where_it_stopped(folder, tmp_path, monkeypatch):
