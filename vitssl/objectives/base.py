@@ -15,7 +15,10 @@ from vitssl.objectives.step import Step
 
 
 class Objective(nn.Module):
-    """Base class: made from (its config, the Run, the backbone, the number of classes). Every method but ``forward`` has a default."""
+    """Base class: made from (its config, the Run, the backbone, the number of classes). Every method but ``forward`` has a default.
+
+    On one GPU ``forward`` is recorded as a CUDA graph: it changes nothing but tensors, in place, and reads no value back.
+    """
 
     cfg: config.ObjectiveConfig
     out_indices: tuple[int, ...] = ()  # the backbone's intermediate places (`Backbone.widths`) whose features it reads
