@@ -8,7 +8,7 @@ import torch
 
 from vitssl.config import View
 from vitssl.data.batch import RawBatch
-from vitssl.views.erase import erase_at_once, erase_one_by_one, erased_boxes
+from vitssl.views.erase import Boxes, erase_at_once, erase_one_by_one, erased_boxes
 from vitssl.views.random import StepRandom
 
 WAYS = (erase_at_once, erase_one_by_one)  # of a GPU and of a CPU
@@ -27,44 +27,45 @@ def numbered(images: int, side: int = 16) -> torch.Tensor:
 def test_erased_boxes_follow_timms_distribution():
     side = 200
     boxes = erased_boxes(View(erasing_prob=0.25), step_random(20_000), side)
-    assert len(boxes) / 20_000 == pytest.approx(0.25, abs=0.01)
-    heights, widths = (np.array([box[axis].stop - box[axis].start for box in boxes]) for axis in (1, 2))
+    assert len(boxes.image_N) / 20_000 == pytest.approx(0.25, abs=0.01)
+    heights, widths = boxes.size_N2.T
     areas, ratios = heights * widths / side**2, heights / widths
     assert 0.019 < areas.min() < 0.021 and 0.32 < areas.max() < 0.335
     assert areas.mean() == pytest.approx((0.02 + 1 / 3) / 2, abs=0.005)  # nearly every first attempt fits
     assert 0.29 < ratios.min() < 0.31 and 3.2 < ratios.max() < 3.45 and np.median(ratios) == pytest.approx(1, abs=0.05)
-    assert min(box[axis].start for box in boxes for axis in (1, 2)) == 0 and max(box[axis].stop for box in boxes for axis in (1, 2)) == side
+    assert boxes.corner_N2.min() == 0 and (boxes.corner_N2 + boxes.size_N2).max() == side
 
 
 def test_erased_boxes_are_as_large_as_asked_for():
     side, scale = 200, [0.1, 0.4]
     boxes = erased_boxes(View(erasing_prob=1.0, erasing_scale=scale), step_random(20_000), side)
-    areas = np.array([(rows.stop - rows.start) * (columns.stop - columns.start) for _, rows, columns in boxes]) / side**2
-    assert len(boxes) == 20_000 and 0.098 < areas.min() < 0.101 and 0.39 < areas.max() < 0.405
+    areas = boxes.size_N2.prod(1) / side**2
+    assert len(areas) == 20_000 and 0.098 < areas.min() < 0.101 and 0.39 < areas.max() < 0.405
     assert areas.mean() == pytest.approx(0.25, abs=0.01)  # nearly every first attempt fits
+
+
+def inside(boxes: Boxes, images: int, side: int) -> torch.Tensor:
+    """Which pixels are in the boxes, (images, 3, side, side)."""
+    mask = torch.zeros(images, 3, side, side, dtype=torch.bool)
+    for i, (top, left), (height, width) in zip(*boxes, strict=True):
+        mask[i, :, top : top + height, left : left + width] = True
+    return mask
 
 
 @pytest.mark.parametrize("erase", WAYS)
 def test_constant_erasing_leaves_the_mean_colour(erase):
     images = numbered(40, side=64) + 1
-    boxes = erased_boxes(View(erasing_prob=0.5, erasing_mode="const"), step_random(40), 64)
-    generator = torch.Generator().manual_seed(0)
-    erase(images, [boxes], "const", [generator])
-    erased = torch.zeros(40, 64, 64, dtype=torch.bool)
-    for i, rows, columns in boxes:
-        erased[i, rows, columns] = True
-    assert torch.equal(images == 0, erased[:, None].expand_as(images)) and 0 < erased.sum() < erased.numel()
+    boxes = erased_boxes(View(erasing_prob=0.5), step_random(40), 64)
+    erase(images, boxes, [len(boxes.image_N)], "const", [torch.Generator()])
+    assert torch.equal(images == 0, inside(boxes, 40, 64)) and 0 < (images == 0).sum() < images.numel()
 
 
 @pytest.mark.parametrize("erase", WAYS)
 def test_erasing_fills_the_boxes_with_noise_and_nothing_else(erase):
     images = numbered(40, side=64)
     boxes = erased_boxes(View(erasing_prob=0.5), step_random(40), 64)
-    erase(images, [boxes], "pixel", [torch.Generator().manual_seed(0)])
-    untouched, noise = numbered(40, side=64), []
-    for i, rows, columns in boxes:
-        noise.append(images[i, :, rows, columns].flatten())
-        images[i, :, rows, columns] = i
-    assert torch.equal(images, untouched)
-    noise = torch.cat(noise)
+    erase(images, boxes, [len(boxes.image_N)], "pixel", [torch.Generator().manual_seed(0)])
+    mask = inside(boxes, 40, 64)
+    noise = images[mask]
+    assert torch.equal(images[~mask], numbered(40, side=64)[~mask])
     assert noise.mean().abs() < 0.02 and noise.std() == pytest.approx(1, abs=0.02) and len(noise.unique()) > 0.9 * len(noise)
