@@ -30,8 +30,8 @@ from vitssl.words import counted
 FLOPS_PER_MAC = 2  # floating-point operations
 # to start a run, on each of its devices: imports, the device, the first batches
 START_S = 15.0
-# share of a board's peak that ViT-S and ViT-B reached on an H200, and what a step of ViT-T took there and on an H100 at least
-# (docs/speed.md): launched kernel by kernel, as a CUDA graph, and that of compiled kernels
+# share of a board's peak that ViT-S and ViT-B reached on an H200, and about what a step of SSAT's ViT-T took there and on an H100
+# (docs/speed.md): launched kernel by kernel, as a CUDA graph, and as one of compiled kernels
 UTILISATION = 0.3
 LAUNCHED_S, RECORDED_S, COMPILED_S = 0.05, 0.015, 0.01
 # sustained, where neither the site nor an earlier run gives it: an average board, and a few CPU cores

@@ -1,4 +1,4 @@
-"""`--smoke`: every arm for two real steps on tiny data and small widths, to show that a sweep works from end to end."""
+"""`--smoke`: every arm for five real steps on tiny data and small widths, to show that a sweep works from end to end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TINY: dict[str, Any] = {
     "data.views.second.size": None,
     "data.views.local.size": 32,
     "optim.batch_size": 16,
-    "loop.max_steps": 2,
+    "loop.max_steps": 5,  # on a GPU the fourth is recorded and the fifth replayed
     "loop.micro_batch_size": None,
     "loop.compile": False,
     "loop.eval_every": 0,
@@ -42,14 +42,14 @@ def narrow(spec: Spec) -> Spec:
     axes = {name: dict([next(iter(values.items()))]) for name, values in spec.axes.items()}
     resources = Resources(nodes=1, gpus_per_node=min(1, spec.resources.gpus_per_node), cpus_per_gpu=1, hours=0.25)
     arms = {name: dataclasses.replace(arm, resources={}, published=None, published_cost=None) for name, arm in spec.arms.items()}
-    note = "A smoke run: two steps of tiny networks on digits at every axis's first value, to show that it works; its numbers mean nothing."
+    note = "A smoke run: five steps of tiny networks on digits at every axis's first value, to show that it works. Its numbers mean nothing"
     return dataclasses.replace(spec, notes=[note], name=f"{spec.name}-smoke", axes=axes, resources=resources, arms=arms)
 
 
 def told(spec: Spec) -> str:
     """What a smoke run trains, in a line."""
     chosen = ", ".join(f"{axis}={next(iter(values))}" for axis, values in spec.axes.items())
-    return f"smoke: two steps of tiny networks on {SOURCE}{f', at the first value of every axis: {chosen}' if chosen else ''}"
+    return f"smoke: five steps of tiny networks on {SOURCE}{f', at the first value of every axis: {chosen}' if chosen else ''}"
 
 
 def shrink(run: Run, spec: Spec, runs: Path, where: str) -> Run:

@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--site", help="profile of the place: a file, or a name in jobs/sites")
     at_once = "at most so many runs at once; on SLURM jobs of an array, that is of an arm's stage (%%N of sbatch)"
     add("--max-parallel", metavar="N", help=at_once)
-    add("--smoke", action="store_true", help="every arm for two steps on tiny data")
+    add("--smoke", action="store_true", help="every arm for five steps on tiny data")
     add("--all", action="store_true", help="the optional arms and axis values too")
     add("--all-jobs", action="store_true", help="list every run by itself; in a dry run with its fields and its sbatch script")
     add("--runs", type=Path, default=Path("runs"), help="folder of the run folders (default: runs)")

@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorDeviceMismatchError, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from tests.conftest import but_for_a_release
 from tests.test_pairs import ALLOWED, COVERING, batch, make  # noqa: F401
@@ -43,6 +45,18 @@ def test_a_fake_gpu_refuses_what_would_fail_or_wait_on_a_real_one():
             on_gpu.sum().item()
 
 
+class NothingFromTheHost(TorchDispatchMode):
+    """What is copied from there waits for the device, which a pass that is recorded cannot."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        for value in tree_leaves((args, kwargs, out)):
+            on_host = isinstance(value, torch.Tensor) and value.device.type == "cpu"
+            if on_host and (value.dim() or function is torch.ops.aten._to_copy.default):  # else a number, an argument of the kernel
+                raise RuntimeError(f"{function} on the host")
+        return out
+
+
 @pytest.mark.parametrize(("backbone", "objective"), but_for_a_release(MOST, COVERING))
 def test_a_step_stays_on_the_gpu(make, backbone, objective):  # noqa: F811
     run = make(backbone, objective)
@@ -54,7 +68,10 @@ def test_a_step_stays_on_the_gpu(make, backbone, objective):  # noqa: F811
         made = batch()
         moved = ({name: value.to(GPU) for name, value in named.items()} for named in (made.views, made.targets))
         on_gpu = Batch(*moved, made.index_B.to(GPU), torch.full((), 4.0, device=GPU))
-        total, terms, weighted = network(on_gpu, torch.full((), 0.5, device=GPU))
+        progress = torch.full((), 0.5, device=GPU)
+        network(on_gpu, progress)  # as a pass is before it is recorded
+        with NothingFromTheHost():
+            total, terms, weighted = network(on_gpu, progress)
         assert {value.device for value in (total, *terms.values(), *weighted.values())} == {GPU}
         for parameter in network.parameters():
             parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None

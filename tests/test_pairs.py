@@ -24,6 +24,10 @@ BACKBONES = {
         "name": "vit_pico", "embed_dim": 32, "depth": 2, "num_heads": 2, "patch_size": 16, "masked_tokens": {"count": 3, "blocks": 2},
         "reg_tokens": 1,
     },
+    "vit_random_tokens": {
+        "name": "vit_pico", "embed_dim": 32, "depth": 2, "num_heads": 2, "patch_size": 16,
+        "masked_tokens": {"count": 3, "blocks": 2, "selection": "random"},
+    },
     "sl_vit": {
         "name": "vit_pico", "embed_dim": 32, "depth": 2, "num_heads": 2, "patch_size": 16, "tokenizer": "shifted", "attention": "local",
     },
@@ -67,14 +71,15 @@ OBJECTIVES["drloc/normed alone"] = {"drloc": {"pairs": 4, "hidden_dim": 8, "feat
 for _pairs in declared("PAIRS").values():  # by names as above: what `lacking` looks for in them is what they require
     OBJECTIVES |= _pairs
 NO_CLS = {"swin", "swin_plain", "cvt_drloc", "resnet", "cifarresnet", "cifarresnet_projecting"}
-DROPPING = {"vit", "vit_sincos", "vit_masked_tokens", "cvt", "cvt_drloc"}
-MASKING = {"vit", "vit_sincos", "vit_masked_tokens", "swin", "swin_plain"}
+MASKED_TOKENS = {"vit_masked_tokens", "vit_random_tokens"}
+DROPPING = {"vit", "vit_sincos", "cvt", "cvt_drloc"} | MASKED_TOKENS
+MASKING = {"vit", "vit_sincos", "swin", "swin_plain"} | MASKED_TOKENS
 STAGED = {"swin", "swin_plain", "cvt", "cvt_drloc", "resnet", "cifarresnet", "cifarresnet_projecting"}
 
 
 def lacking(backbone: str, objective: str) -> str | None:
     """A word of the refusal, or None where the pair is allowed: written down by hand, apart from the config's own table."""
-    if "/masked_tokens" in objective and backbone != "vit_masked_tokens":
+    if "/masked_tokens" in objective and backbone not in MASKED_TOKENS:
         return "has no masked tokens; set backbone.masked_tokens"
     if ", reg" in objective and backbone in NO_CLS:
         return "class token"

@@ -127,6 +127,12 @@ def test_ranks_that_fail_in_one_attempt_write_its_number(tmp_path):
     assert json.loads((tmp_path / "error.json").read_text())["message"] == "second"  # which failed first
 
 
+def _failing_in_place_of(first):
+    error = RuntimeError("CUDA error: operation failed due to a previous error during capture")
+    error.__context__ = first
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "advice"),
     [
@@ -137,6 +143,8 @@ def test_ranks_that_fail_in_one_attempt_write_its_number(tmp_path):
         ),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "; lower loop.micro_batch_size, or ask for more by resources.mem_gb"),
         (MemoryError("for the cache"), "; lower loop.micro_batch_size, or ask for more by resources.mem_gb"),
+        (RuntimeError("CUDA error: operation not permitted when stream is capturing"), "; nothing may wait for the GPU while a step is"),
+        (_failing_in_place_of(torch.OutOfMemoryError("CUDA out of memory")), "; lower loop.micro_batch_size (images per"),
     ],
 )
 def test_what_settings_or_room_can_prevent_is_said(tmp_path, error, advice):

@@ -177,10 +177,13 @@ def full_disk(error: OSError) -> str:
 
 def _advice(error: BaseException) -> str:
     """What to do about a failure that settings, or room, can prevent; empty where nothing is known."""
-    if isinstance(error, torch.OutOfMemoryError) or "CUBLAS_STATUS_ALLOC_FAILED" in str(error):
+    # out of memory while a step is recorded, the end of the recording fails in its place
+    if isinstance(error.__context__ or error, torch.OutOfMemoryError) or "CUBLAS_STATUS_ALLOC_FAILED" in str(error):
         return "; lower loop.micro_batch_size (images per GPU and forward; the others of the batch are accumulated)"
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
         return "; lower loop.micro_batch_size, or ask for more by resources.mem_gb"
+    if "captur" in str(error):
+        return "; nothing may wait for the GPU while a step is recorded, and loop.cuda_graph=false trains without"
     return ""
 
 

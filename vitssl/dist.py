@@ -67,7 +67,7 @@ def autocast(where: torch.device, precision: str) -> torch.autocast:
 
 
 def seed(where: torch.device, value: int) -> None:
-    """Of the CPU's and this device's random numbers; ``torch.manual_seed`` takes time for all kinds of device."""
+    """Of the random numbers of the CPU and of the GPU in use; ``torch.manual_seed`` takes time for all kinds of device."""
     torch.default_generator.manual_seed(value)
     if where.type == "cuda":
         torch.cuda.manual_seed(value)

@@ -49,8 +49,8 @@ class Pass:
 class RecordedPass(Pass):
     """A pass as a CUDA graph, whose inputs, gradients and terms stay where they were when it was recorded.
 
-    What Python did while it was recorded is not done again: the Model must read no value from the device, nor change anything but
-    tensors. Random numbers are those of the generator's seed before each pass, as without a graph.
+    What Python did while it was recorded is not done again: the Model changes nothing but tensors, in place, and copies nothing to or
+    from the host. Random numbers are those of the generator's seed before each pass, as without a graph.
     """
 
     def __init__(self, model: nn.Module, run: Run, device: torch.device, scaler: torch.amp.GradScaler, parameters: Iterable[nn.Parameter]):
@@ -78,15 +78,9 @@ class RecordedPass(Pass):
         for parameter in self._parameters:
             parameter.grad = None  # so that the graph writes gradients, and adds to none
         self._graph = torch.cuda.CUDAGraph()
-        try:
-            # meanwhile another thread makes views
-            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
-                self._losses = super()._run(batch, progress)
-        except RuntimeError as error:
-            error.add_note(
-                "This was recorded as a CUDA graph, in which nothing may wait for the GPU; loop.cuda_graph=false trains without."
-            )
-            raise
+        # meanwhile another thread makes views, on a stream of its own
+        with torch.cuda.graph(self._graph, stream=torch.cuda.Stream(self._device), capture_error_mode="thread_local"):
+            self._losses = super()._run(batch, progress)
         self._gradients = [(parameter, parameter.grad) for parameter in self._parameters if parameter.grad is not None]
 
 

@@ -146,7 +146,7 @@ def start(train_state: TrainState) -> nn.Module:
     ddp_model = compiled(network, run) if run.loop.compile else network
     if dist.world_size() > 1:
         ddp_model = _distributed(train_state, ddp_model)
-    train_state.one_pass = passes.make(ddp_model, run, train_state.device, train_state.scaler, train_state.parameters)
+    train_state.run_pass = passes.make(ddp_model, run, train_state.device, train_state.scaler, train_state.parameters)
     if dist.world_size() > 1:
         _discard_one_step(train_state)
     if saved is not None:
@@ -184,7 +184,7 @@ def _discard_one_step(train_state: TrainState) -> None:
     with contextlib.closing(train_state.batches(0, 1)) as steps:
         batch = next(next(steps))
     network.train()
-    one_pass(train_state, batch, step=0)
+    run_pass(train_state, batch, step=0)
     network.zero_grad(set_to_none=False)
     network.load_state_dict(before)
 
@@ -238,8 +238,8 @@ def save(train_state: TrainState) -> None:
     train_state.saver.save(content, *([f"epoch-{train_state.epochs_done:04d}.pt"] if train_state.epoch_kept else []))
 
 
-def one_pass(train_state: TrainState, batch: Batch, step: int) -> passes.Losses:
+def run_pass(train_state: TrainState, batch: Batch, step: int) -> passes.Losses:
     """Forward and backward of a slice."""
     if step == 0 and dist.is_main():
         pictures.record_views(train_state.folder, batch, (train_state.mean, train_state.std))
-    return train_state.one_pass(batch, train_state.schedule.progress(step))
+    return train_state.run_pass(batch, train_state.schedule.progress(step))

@@ -13,7 +13,7 @@ from jobs.folders import Launch, architecture, digest, source_files
 from jobs.graph import Graph
 from jobs.sweep import read
 from tests.jobs.conftest import write_finished
-from vitssl.config import Objectives, Site, Subset
+from vitssl.config import Objectives, Run, Site, Subset
 from vitssl.config.objectives.mae import MaeConfig
 from vitssl.terminal import console
 
@@ -195,3 +195,12 @@ def test_networks_to_count_are_said_as_every_number_is(graph: Graph, place: Path
     for number in (1, 1200):
         predict._count((graph.jobs[0].run,) * number, (2,) * number, launch)
     assert capsys.readouterr().err.splitlines() == ["counting the MACs of 1 network ...", "counting the MACs of 1,200 networks ..."]
+
+
+def test_a_step_of_several_gpus_or_passes_is_launched_kernel_by_kernel():
+    run = Run()
+    least = {}
+    for processes, micro_batch_size, compiled in ((1, None, False), (1, None, True), (2, None, True), (1, 8, True)):
+        run.loop.compile, run.loop.micro_batch_size = compiled, micro_batch_size
+        least[processes, micro_batch_size, compiled] = predict._least_step_s(run, processes)
+    assert list(least.values()) == [predict.RECORDED_S, predict.COMPILED_S, predict.LAUNCHED_S, predict.LAUNCHED_S]

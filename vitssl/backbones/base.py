@@ -95,6 +95,8 @@ class Backbone(nn.Module):
     An intermediate place is one whose features can be requested by its index (timm's ``out_indices``): after every block of an isotropic
     transformer, after every stage of a backbone that shrinks its grid; the last one's features are what the final norm gets.
 
+    On one GPU a pass is recorded as a CUDA graph: it changes nothing but tensors, in place, and copies nothing to or from the host.
+
     Attributes:
         embed_dim: width D of the output.
         num_prefix_tokens: P, of the output and of the intermediate places that carry them (those of the output's width).

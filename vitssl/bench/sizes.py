@@ -47,11 +47,11 @@ def beside_timm(bench: Bench, name: str, batch_size: int = BATCH) -> Comparison:
     network = timm.create_model(f"{name}_patch16_224" if name in SIZES else "test_vit", num_classes=10, img_size=224)
     network = _Classifier(network).to(bench.device).train()
     scaler = optim.loss_scaler(bench.device, ours.run.loop.precision)
-    one_pass = passes.make(train_state.compiled(network, ours.run), ours.run, bench.device, scaler, network.parameters())
+    run_pass = passes.make(train_state.compiled(network, ours.run), ours.run, bench.device, scaler, network.parameters())
     optimizer = torch.optim.AdamW(network.parameters(), fused=True)
 
     def step() -> None:
-        one_pass(ours.batch, 0.0)
+        run_pass(ours.batch, 0.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 

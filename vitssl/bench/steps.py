@@ -34,14 +34,16 @@ class TrainingStep:
         self.network = model.build(run, 10).to(bench.device).train()
         forward = compiled(self.network, run) if run.loop.compile else self.network
         scaler = optim.loss_scaler(bench.device, run.loop.precision)
-        self.one_pass = passes.make(forward, run, bench.device, scaler, self.network.parameters())
+        self.run_pass = passes.make(forward, run, bench.device, scaler, self.network.parameters())
         self.optimizer = optim.make(self.network, self.network.backbone, run.optim)
         index = torch.arange(batch_size, device=bench.device)
         views = {name: _images(bench, run, name, batch_size) for name in config.active_views(run)}
         self.batch = Batch(views, {"main": index % 10}, index, labelled=float(batch_size))
+        for _ in range(passes.WARM_UP + 1 if config.recorded(run, 1) and bench.device.type == "cuda" else 0):
+            self()
 
     def __call__(self, batch: Batch | None = None) -> None:
-        self.one_pass(batch or self.batch, 0.0)
+        self.run_pass(batch or self.batch, 0.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         for objective in self.network.objectives.values():

@@ -17,7 +17,7 @@ from vitssl.objectives.step import Step
 class Objective(nn.Module):
     """Base class: made from (its config, the Run, the backbone, the number of classes). Every method but ``forward`` has a default.
 
-    On one GPU ``forward`` is recorded as a CUDA graph: it changes nothing but tensors, in place, and reads no value back.
+    On one GPU ``forward`` is recorded as a CUDA graph: it changes nothing but tensors, in place, and copies nothing to or from the host.
     """
 
     cfg: config.ObjectiveConfig
