@@ -5,6 +5,8 @@ Fake tensors have a shape, a type and a device and no values. What they cannot s
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -14,11 +16,15 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from jobs import smoke, sweep
+from jobs.graph import cells
 from tests.conftest import but_for_a_release
+from tests.shipped import SWEEPS
 from tests.test_pairs import ALLOWED, COVERING, batch, make  # noqa: F401
 from tests.views.test_pipeline import EVERYTHING, MEAN, STD, raw_batch
-from vitssl import dist, model, optim, passes
+from vitssl import config, dist, model, optim, passes
 from vitssl.config import View
+from vitssl.config.data import view_px
 from vitssl.data.batch import Batch
 from vitssl.views import TrainViews
 from vitssl.views.random import StepRandom
@@ -80,6 +86,36 @@ def test_a_step_stays_on_the_gpu(make, backbone, objective):  # noqa: F811
         assert optim.clip_gradients(network.parameters(), run.optim).device == GPU
         for part in network.objectives.values():
             part.after_step(network.backbone, 0.5)
+
+
+def runs_of(path, place):
+    """The Runs of a sweep's arms at all values of its axes, in the form that --smoke trains, those that differ in their networks."""
+    spec, found = sweep.read(path, everything=True), {}
+    for stage in (stage for cell in cells(spec) for stage in cell.stages):
+        parts = (stage.run.backbone, stage.run.objectives, stage.run.data.views)
+        found.setdefault(json.dumps([dataclasses.asdict(part) for part in parts], sort_keys=True), stage)
+    return [smoke.shrink(stage.run, spec, place, stage.where) for stage in found.values()]
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_no_arm_of_a_sweep_copies_from_the_host(path, tmp_path):
+    for run in runs_of(path, tmp_path):
+        network = model.build(run, 10).train()
+        for part in network.objectives.values():
+            part.start(network.backbone, torch.full((10,), 3))
+        with FakeTensorMode() as mode:
+            onto(mode, network)
+            views, targets = {}, {}
+            for name, view in config.active_views(run).items():
+                px, mixes = view_px(run.data, name), view.mixup_alpha > 0 or view.cutmix_alpha > 0
+                views[name] = torch.zeros(4 * view.count, 3, px, px, device=GPU)
+                targets[name] = torch.zeros((4 * view.count, *([10] if mixes else [])), dtype=None if mixes else torch.long, device=GPU)
+            on_gpu = Batch(views, targets, torch.arange(4, device=GPU), torch.full((), 4.0, device=GPU))
+            progress = torch.full((), 0.5, device=GPU)
+            network(on_gpu, progress)
+            with NothingFromTheHost():
+                network(on_gpu, progress)
 
 
 VIEWS = {
