@@ -211,6 +211,8 @@ def link(spec: Spec, planned: list[Cell], folder: Path, fingerprint: Callable[[R
             done[stage.name] = jobs.setdefault(job.identity, job)
             with stage.error_location():
                 _check_shared_labels(job, done[stage.name].run, there=job.identity in existing)
+                if stage is cell.stages[-1]:
+                    _check_told_apart(job, done[stage.name])
         result.append((cell, list(done.values())))
     return Graph(list(jobs.values()), result)
 
@@ -253,6 +255,15 @@ def _check_shared_labels(job: Job, first: Run, there: bool) -> None:
     if any(job.run.data.labels != equal.data.labels for equal in (first, *([config.load(job.folder)] if there else []))):
         reason = "it learns from the labels that data.labels leaves, and this run reads none, so that it is one for several of these"
         raise ConfigError(f"{reason}; set it in a stage that starts from it, or give each a sweep (name=)", f"evals.{name}")
+
+
+def _check_told_apart(job: Job, first: Job) -> None:
+    """Raises a ConfigError where a result of the sweep is to differ from another by what does not change results."""
+    fields = [f.name for f in dataclasses.fields(job.run.loop) if not f.metadata.get("identity", True)]
+    for name in fields:
+        if getattr(job.run.loop, name) != getattr(first.run.loop, name):
+            reason = f"it changes no result, and all else is as of {first.name}: one run would stand for both"
+            raise ConfigError(f"{reason}; give each a sweep of its own (name=)", f"loop.{name}")
 
 
 def only_evaluated(resources: Resources) -> Resources:

@@ -28,8 +28,8 @@ from vitssl.files import read_json, write_json
 from vitssl.words import counted
 
 FLOPS_PER_MAC = 2  # floating-point operations
-# to start a run, on each of its devices: imports, the device, the first batches
-START_S = 15.0
+# to start a run, on each of its devices: imports, the device, the first batches; and to compile its network
+START_S, COMPILING_S = 15.0, 60.0
 # share of a board's peak that ViT-S and ViT-B reached on an H200, and about what a step of SSAT's ViT-T took there and on an H100
 # (docs/speed.md): launched kernel by kernel, as a CUDA graph, and as one of compiled kernels
 UTILISATION = 0.3
@@ -66,7 +66,8 @@ def _predict(job: Job, launch: Launch, cost: dict[str, Any], paces: dict[Key, Pa
     pace, gpu = paces.get(key_of(job.run, job.resources, launch)), on_gpu(job.run, job.resources, launch)
     per_device, basis = _throughput(pace, gpu, site, macs, job.run.optim.batch_size / processes, _least_step_s(job.run, processes))
     train_equivalent = images + images_evaluated(job.run) * cost["macs_inference"] / macs
-    hours = (train_equivalent / per_device + START_S * processes) / 3600
+    start_s = START_S + (COMPILING_S if job.run.loop.compile else 0.0)
+    hours = (train_equivalent / per_device + start_s * processes) / 3600
     if gpu:
         kwh: float | None = hours * site.gpu_power_w / 1000
     else:

@@ -20,6 +20,7 @@ from vitssl.config.objectives.classify import ClassifyConfig
 from vitssl.config.objectives.mae import MaeConfig
 from vitssl.data import shards
 from vitssl.data.decode import decode, resize, resized_sizes
+from vitssl.data.index import load_index
 from vitssl.data.samples import Sample
 from vitssl.data.writing import stored
 
@@ -194,24 +195,41 @@ def test_a_teacher_s_backbone_is_not_classified_with_the_student_s_head(trained:
         run.predict(Image.effect_noise((20, 20), 90))
 
 
-def test_a_split_of_the_shards_that_no_training_saw_needs_no_holding_out(trained: Path, tmp_path: Path) -> None:
-    """The shards have `val`, and the Run neither trained on it nor chose by it."""
-    for name, count in (("train", 4), ("val", 3), ("test", 2)):
+def build_photos(place: Path, **counts: int) -> Path:
+    """Shards of noise, of the classes a and b, with so many images each by split."""
+    for name, count in counts.items():
         for label in "ab":
-            (folder := tmp_path / "photos" / name / label).mkdir(parents=True)
+            (folder := place / "photos" / name / label).mkdir(parents=True)
             for number in range(count):
                 Image.effect_noise((20, 20), 90).save(folder / f"{number}.png")
-    shards.build(f"folder:{tmp_path / 'photos'}", tmp_path / "shards", workers=1, progress=False)
+    shards.build(f"folder:{place / 'photos'}", place / "shards", workers=1, progress=False)
+    return place / "shards"
+
+
+def test_a_split_of_the_shards_that_no_training_saw_needs_no_holding_out(trained: Path, tmp_path: Path) -> None:
+    """The shards have `val`, and the Run neither trained on it nor chose by it."""
+    photos = build_photos(tmp_path, train=4, val=3, test=2)
 
     def images(train_split: str) -> int:
         run = config.load(trained)
-        run.data.shards, run.data.train_split = str(tmp_path / "shards"), train_split
+        run.data.shards, run.data.train_split = str(photos), train_split
         config.save(run, trained)
         return len(vitssl.load(trained).subject()._images("val", None)[1])
 
     assert images("train") == 6
     with pytest.raises(ConfigError, match="there are no such images"):
         images("train+val")
+
+
+def test_shards_that_were_built_anew_are_refused_unless_named(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their test split may hold what was trained on."""
+    photos, run = build_photos(tmp_path, train=2, test=2), config.load(trained)
+    for sha256, code in ((load_index(photos).sha256, 0), ("of the shards before", 2)):
+        run.data.shards, run.data.sha256 = str(photos), sha256
+        config.save(run, trained)
+        assert cli.main(["evaluate", str(trained)]) == code
+    assert "shards is not what " in (error := capsys.readouterr().err) and "name the images to test on by --shards" in error
+    assert cli.main(["evaluate", str(trained), "--shards", str(photos)]) == 0
 
 
 def test_shards_of_other_classes_are_refused_with_both(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -182,7 +182,7 @@ class Trained:
         """The index of its shards, and its part of them.
 
         Raises:
-            ConfigError: they are not there, or have other classes.
+            ConfigError: they are not there, are not those it was trained on, or have other classes.
         """
         if self.run.data.shards == config.NO_SHARDS:
             missing = "was imported without training images, which this looks at too"
@@ -191,6 +191,9 @@ class Trained:
         if index.classes != self.classes:
             classes = f"its classes are {few(index.classes)}, and {self.folder} was trained on {few(self.classes)}"
             raise ConfigError(f"{index.folder}: {classes}")
+        if self.run.data.sha256 not in (None, index.sha256):
+            advice = "so that it may test on images trained on; build that again, or name the images to test on by --shards"
+            raise ConfigError(f"{index.folder} is not what {self.folder} was trained on (data.sha256), {advice}")
         return index, train_and_heldout(index, self.run.data, config.needs_labels(self.run), config.classifies(self.run), self.run.seed)
 
     def _views(self, images: OneImage | Iterable[OneImage]) -> Iterator[Batch]:
