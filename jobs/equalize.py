@@ -40,10 +40,18 @@ def apply(spec: Spec, planned: list[Cell], launch: Launch) -> None:
 
 
 def _lengthen(spec: Spec, planned: list[Cell]) -> None:
-    """Train every stage ``length`` times as long, in whole epochs, with its warm-up and schedule."""
-    for stage in (stage for cell in planned for stage in cell.stages if spec.length != 1):
-        _refuse_steps(stage, f"length={spec.length:g}")
-        _stretch(stage.run.loop, max(1, round(spec.length * stage.run.loop.epochs)))
+    """Train every stage ``length`` times as long, in whole epochs, with its warm-up and schedule.
+
+    It is the epochs up to a stage's end that are rounded, so that arms of as many epochs stay so, however many stages they have.
+    """
+    for cell in planned if spec.length != 1 else ():
+        asked = trained = 0
+        for stage in cell.stages:
+            _refuse_steps(stage, f"length={spec.length:g}")
+            asked += stage.run.loop.epochs
+            epochs = max(1, round(spec.length * asked) - trained)
+            trained += epochs
+            _stretch(stage.run.loop, epochs)
 
 
 def _refuse_steps(stage: Stage, what: str) -> None:

@@ -204,6 +204,14 @@ def test_a_length_stretches_every_stage_once_and_then_costs_are_made_equal(plan)
     assert epochs(equal)["joint"] == epochs(half)["joint"] and epochs(equal)["scratch"][0] > epochs(half)["scratch"][0]
 
 
+def test_arms_of_as_many_epochs_stay_so_at_any_length(plan) -> None:
+    """A chain of 50 + 50 beside 100, in whole epochs, of which each stage has one at least."""
+    words = ("loop.schedule_epochs=null", "pretrain.loop.epochs=50", "finetune.loop.epochs=50", "train.loop.epochs=100")
+    for length, chain, whole in (("0.05", [2, 3], 5), ("0.03", [2, 1], 3), ("0.01", [1, 1], 1), ("1.5", [75, 75], 150)):
+        found = epochs(plan(f"length={length}", *words)[1])
+        assert found["chain"] == chain and found["scratch"] == [whole], length
+
+
 def test_steps_that_end_a_run_first_are_refused_where_a_length_is_asked_for(plan) -> None:
     with pytest.raises(ConfigError, match=r"loop.max_steps: it ends a run before the epochs that length=0.5 sets; leave it out"):
         plan("length=0.5", "loop.max_steps=5")
