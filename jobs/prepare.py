@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import shlex
 import shutil
@@ -131,6 +132,7 @@ def check_machine(stages: Iterable[Stage], site: Site, here: bool) -> None:
     _check_loggers(stages, site)
     if here:
         _check_gpu(stages)
+        _check_compiler(stages)
         _check_container(site)
         _check_cache(stages, site)
 
@@ -141,6 +143,16 @@ def _check_gpu(stages: list[Stage]) -> None:
     if asked and not visible_gpus():
         with asked[0].error_location():
             raise ConfigError("this machine has no NVIDIA GPU that is visible; write loop.device=auto, or cpu", "loop.device")
+
+
+def _check_compiler(stages: list[Stage]) -> None:
+    """What torch.compile makes for CPUs is C++."""
+    compiled = [stage for stage in stages if stage.run.loop.compile]
+    if compiled and not visible_gpus() and shutil.which(compiler := os.environ.get("CXX", "g++")) is None:
+        with compiled[0].error_location():
+            raise ConfigError(
+                f"it needs a C++ compiler, and {compiler} is not on this machine; install it, or leave this out", "loop.compile"
+            )
 
 
 def _check_container(site: Site) -> None:

@@ -240,6 +240,14 @@ def test_a_class_may_be_called_as_a_split_is(tmp_path):
     assert open_source(f"folder:{root}?test=0.2").classes == ["Bus", "Train"]
 
 
+@pytest.mark.parametrize("place", ["", "train/"])
+def test_a_class_that_is_called_unlabelled_is_none(tmp_path, place):
+    names = {f"{place}{name}": 3 for name in ("cat", "dog", "Unlabelled_photos")}
+    root = flat(tmp_path / "photos", **names, **({f"test/{name}": 1 for name in ("cat", "dog")} if place else {}))
+    with pytest.raises(ConfigError, match=r"Unlabelled_photos: it would be a class; a folder of images without labels is called unlabeled"):
+        open_source(f"folder:{root}" + ("" if place else "?test=0.2"))
+
+
 @pytest.mark.parametrize("name", ["unlabelled", "Unlabeled", "UNLABELLED"])
 def test_both_spellings_of_unlabelled_are_known(tmp_path, make_folder, name, capsys):
     root = flat(tmp_path / "photos", **{"cat": 10, "dog": 10, name: 3})

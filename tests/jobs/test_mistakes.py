@@ -245,6 +245,15 @@ def test_an_image_that_is_not_here_is_refused_before_anything_runs() -> None:
     prepare.check_machine([], Site(image="gone.sif", container="env"), here=False)
 
 
+def test_compiling_on_a_cpu_without_a_compiler_is_refused_where_runs_train(expand, monkeypatch) -> None:
+    stages = [stage for cell, _ in expand("arms=[scratch]", "loop.compile=true").cells for stage in cell.stages]
+    prepare.check_machine(stages, Site(), here=True)
+    monkeypatch.setenv("CXX", "/nonexistent/g++")
+    with pytest.raises(ConfigError, match=r"^command line: loop.compile: it needs a C\+\+ compiler, and /nonexistent/g\+\+ is not on"):
+        prepare.check_machine(stages, Site(), here=True)
+    prepare.check_machine(stages, Site(), here=False)
+
+
 def test_a_folder_for_caches_that_cannot_be_written_is_refused_where_runs_train(expand, monkeypatch) -> None:
     stages = [stage for cell, _ in expand("arms=[scratch]").cells for stage in cell.stages]
     monkeypatch.setenv("VITSSL_CACHE_DIR", "/proc/nope")

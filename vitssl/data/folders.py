@@ -18,7 +18,18 @@ from vitssl.config import ConfigError
 from vitssl.data import held_out, lists
 from vitssl.data.held_out import SHARES
 from vitssl.data.samples import UNLABELLED, Options, Sample, Source, refuse_twice
-from vitssl.data.splits import HELD_OUT, TRAIN, UNLABELED, first_named, is_hidden, spelled, split_folders, subfolders, unlabeled_folders
+from vitssl.data.splits import (
+    HELD_OUT,
+    TRAIN,
+    UNLABELED,
+    UNLABELED_SPELLINGS,
+    first_named,
+    is_hidden,
+    spelled,
+    split_folders,
+    subfolders,
+    unlabeled_folders,
+)
 from vitssl.words import counted, first_few, has_control
 
 UNREAD = (".heic", ".heif", ".jxl", ".dng", ".cr2", ".nef", ".arw")  # of photos, in formats that are not read
@@ -115,6 +126,9 @@ def _class_names(root: Path, train: Path) -> list[str]:
     names = [name for name in subfolders(train) if train != root or spelled(name) != UNLABELED]
     if not names:
         raise ConfigError(f"folder:{root}: {train} holds no class folders")
+    if without := next((name for name in names if name.lower().startswith(UNLABELED_SPELLINGS)), None):
+        reason = "it would be a class; a folder of images without labels is called unlabeled, or named by &unlabeled=FOLDER from elsewhere"
+        raise ConfigError(f"{train / without}: {reason}")
     if odd := next((name for name in names if has_control(name)), None):
         raise ConfigError(f"folder:{root}: {train}: the class folder {odd!r} has a control character in its name; rename it")
     if unwritable := next((os.fsencode(name) for name in names if any("\udc80" <= letter <= "\udcff" for letter in name)), None):
