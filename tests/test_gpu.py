@@ -111,7 +111,7 @@ try:
     for _ in range(passes.WARM_UP + 1):
         run_pass(batch, 0.0)
 except RuntimeError as error:
-    print(attempt._advice(error))
+    print(attempt._advice(error), flush=True)  # before the process ends, in whatever way
 """
 
 
