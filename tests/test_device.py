@@ -49,6 +49,8 @@ def test_a_fake_gpu_refuses_what_would_fail_or_wait_on_a_real_one():
             on_gpu + torch.arange(2)
         with pytest.raises(DataDependentOutputException):
             on_gpu.sum().item()
+        with pytest.raises(RuntimeError, match="on the host"), NothingFromTheHost():
+            on_gpu + torch.arange(3).to(GPU)
 
 
 class NothingFromTheHost(TorchDispatchMode):
@@ -63,21 +65,32 @@ class NothingFromTheHost(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize(("backbone", "objective"), but_for_a_release(MOST, COVERING))
-def test_a_step_stays_on_the_gpu(make, backbone, objective):  # noqa: F811
-    run = make(backbone, objective)
+def started(run):
+    """The Run's model of ten classes, as training starts with it."""
     network = model.build(run, 10).train()
     for part in network.objectives.values():
         part.start(network.backbone, torch.full((10,), 3))
+    return network
+
+
+def recorded(network, on_gpu):
+    """What a pass gives that copies nothing from the host, after one that may, as those before the recorded one."""
+    progress = torch.full((), 0.5, device=GPU)
+    network(on_gpu, progress)
+    with NothingFromTheHost():
+        return network(on_gpu, progress)
+
+
+@pytest.mark.parametrize(("backbone", "objective"), but_for_a_release(MOST, COVERING))
+def test_a_step_stays_on_the_gpu(make, backbone, objective):  # noqa: F811
+    run = make(backbone, objective)
+    network = started(run)
     with FakeTensorMode() as mode:
         onto(mode, network)
         made = batch()
         moved = ({name: value.to(GPU) for name, value in named.items()} for named in (made.views, made.targets))
         on_gpu = Batch(*moved, made.index_B.to(GPU), torch.full((), 4.0, device=GPU))
-        progress = torch.full((), 0.5, device=GPU)
-        network(on_gpu, progress)  # as a pass is before it is recorded
-        with NothingFromTheHost():
-            total, terms, weighted = network(on_gpu, progress)
+        total, terms, weighted = recorded(network, on_gpu)
         assert {value.device for value in (total, *terms.values(), *weighted.values())} == {GPU}
         for parameter in network.parameters():
             parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
@@ -101,9 +114,7 @@ def runs_of(path, place):
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
 def test_no_arm_of_a_sweep_copies_from_the_host(path, tmp_path):
     for run in runs_of(path, tmp_path):
-        network = model.build(run, 10).train()
-        for part in network.objectives.values():
-            part.start(network.backbone, torch.full((10,), 3))
+        network = started(run)
         with FakeTensorMode() as mode:
             onto(mode, network)
             views, targets = {}, {}
@@ -112,10 +123,7 @@ def test_no_arm_of_a_sweep_copies_from_the_host(path, tmp_path):
                 views[name] = torch.zeros(4 * view.count, 3, px, px, device=GPU)
                 targets[name] = torch.zeros((4 * view.count, *([10] if mixes else [])), dtype=None if mixes else torch.long, device=GPU)
             on_gpu = Batch(views, targets, torch.arange(4, device=GPU), torch.full((), 4.0, device=GPU))
-            progress = torch.full((), 0.5, device=GPU)
-            network(on_gpu, progress)
-            with NothingFromTheHost():
-                network(on_gpu, progress)
+            assert recorded(network, on_gpu)[0].device == GPU
 
 
 VIEWS = {
@@ -143,7 +151,7 @@ def test_views_are_made_on_the_gpu(view, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("device", "ranks", "fields", "recorded"),
+    ("device", "ranks", "fields", "expected"),
     [
         (GPU, 1, {}, True),
         (GPU, 1, {"loop.cuda_graph": False}, False),
@@ -152,8 +160,8 @@ def test_views_are_made_on_the_gpu(view, monkeypatch):
         (torch.device("cpu"), 1, {}, False),
     ],
 )
-def test_cuda_graphs_are_for_steps_of_one_forward_pass_of_one_gpu(make_run, monkeypatch, device, ranks, fields, recorded):
+def test_cuda_graphs_are_for_steps_of_one_forward_pass_of_one_gpu(make_run, monkeypatch, device, ranks, fields, expected):
     monkeypatch.setattr(dist, "world_size", lambda: ranks)
     run = make_run({"objectives.classify": {}}, fields)
     scaler = optim.loss_scaler(device, "fp32")
-    assert isinstance(passes.make(nn.Identity(), run, device, scaler, []), passes.RecordedPass) == recorded
+    assert isinstance(passes.make(nn.Identity(), run, device, scaler, []), passes.RecordedPass) == expected

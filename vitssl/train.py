@@ -27,7 +27,7 @@ from vitssl.files import no_room, read_json, write_json
 from vitssl.finished import EVALS, evaluate_finished, write_results
 from vitssl.log import Log, Meter, machine
 from vitssl.stopping import StopRequest
-from vitssl.train_state import TrainState, run_pass, save, set_numerics, start
+from vitssl.train_state import TrainState, forward_backward, save, set_numerics, start
 from vitssl.words import counted, duration
 
 STOPPED = 75  # EX_TEMPFAIL: to be continued
@@ -47,7 +47,7 @@ def train_step(train_state: TrainState, ddp_model: nn.Module, micro_batches: Ite
         last = i == slices - 1
         sync_context = ddp_model.no_sync() if isinstance(ddp_model, DistributedDataParallel) and not last else nullcontext()
         with sync_context:
-            terms, weighted = run_pass(train_state, next(micro_batches), step)
+            terms, weighted = forward_backward(train_state, next(micro_batches), step)
         for kind, values in (("terms", terms), ("weighted", weighted)):
             for name, value in values.items():
                 sums[kind][name] = sums[kind].get(name, 0) + value / slices

@@ -184,7 +184,7 @@ def _discard_one_step(train_state: TrainState) -> None:
     with contextlib.closing(train_state.batches(0, 1)) as steps:
         batch = next(next(steps))
     network.train()
-    run_pass(train_state, batch, step=0)
+    forward_backward(train_state, batch, step=0)
     network.zero_grad(set_to_none=False)
     network.load_state_dict(before)
 
@@ -238,7 +238,7 @@ def save(train_state: TrainState) -> None:
     train_state.saver.save(content, *([f"epoch-{train_state.epochs_done:04d}.pt"] if train_state.epoch_kept else []))
 
 
-def run_pass(train_state: TrainState, batch: Batch, step: int) -> passes.Losses:
+def forward_backward(train_state: TrainState, batch: Batch, step: int) -> passes.Losses:
     """Forward and backward of a slice."""
     if step == 0 and dist.is_main():
         pictures.record_views(train_state.folder, batch, (train_state.mean, train_state.std))
