@@ -31,6 +31,7 @@ from vitssl.config.weights import IMPORT, RELEASED
 from vitssl.files import runs_that_begin
 
 MOST_CELLS = 20_000  # of a sweep: more than anybody waits for
+PLACES = ("data.shards", "data.source")  # of the same images
 
 
 @dataclass
@@ -259,11 +260,12 @@ def _check_shared_labels(job: Job, first: Run, there: bool) -> None:
 
 def _check_told_apart(job: Job, first: Job) -> None:
     """Raises a ConfigError where a result of the sweep is to differ from another by what does not change results."""
-    fields = [f.name for f in dataclasses.fields(job.run.loop) if not f.metadata.get("identity", True)]
-    for name in fields:
-        if getattr(job.run.loop, name) != getattr(first.run.loop, name):
-            reason = f"it changes no result, and all else is as of {first.name}: one run would stand for both"
-            raise ConfigError(f"{reason}; give each a sweep of its own (name=)", f"loop.{name}")
+    for part in ("loop", "data", "backbone"):
+        ours, theirs = getattr(job.run, part), getattr(first.run, part)
+        for name in (each.name for each in dataclasses.fields(ours) if not each.metadata.get("identity", True)):
+            if f"{part}.{name}" not in PLACES and getattr(ours, name) != getattr(theirs, name):
+                reason = f"it changes no result, and all else is as of {first.name}: one run would stand for both"
+                raise ConfigError(f"{reason}; give each a sweep of its own (name=)", f"{part}.{name}")
 
 
 def only_evaluated(resources: Resources) -> Resources:
