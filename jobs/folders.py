@@ -20,10 +20,11 @@ from omegaconf import OmegaConf
 from jobs.graph import Graph, Job
 from jobs.shards import ROOT, facts, folders_of, images_worked
 from jobs.sweep import Spec
+from vitssl.atomic import write_atomically
 from vitssl.config import SCHEMA, ConfigError, Run, Site, View, active, active_views, checkpoints, read_yaml, save, unstarted
 from vitssl.config.evals import evals_of, pending
 from vitssl.config.sweep import Arm
-from vitssl.files import GRID, SUBMITTING, hash_file, held, read_json, write_atomically, write_json
+from vitssl.files import GRID, SUBMITTING, hash_file, held, read_json, write_json
 from vitssl.reader import read_whole
 from vitssl.version import SOURCE, commit
 

@@ -15,22 +15,24 @@ PARTS = {
     "vitssl.backbones": {"base", "layers", "masked_tokens", "norms", "sl_vit"},
     "vitssl.objectives": {"base", "corruption", "decoders", "heads", "inpainting", "losses", "masking", "step", "teacher"},
 }
-CORE = {"config", "files", "reader", "records", "dist", "log", "backbones", "data", "objectives"}
+FILED = {"atomic", "files", "reader", "records"}
+CORE = FILED | {"config", "dist", "log", "backbones", "data", "objectives"}
 MESSAGES = {"arguments", "terminal", "words"}
 MIDDLE = {"model", "state", "checkpoint", "saving", "optim", "macs", "cost", "workload", "emissions"}
 # module or package -> the modules and packages of vitssl that it may import, besides its own parts
 ALLOWED = {
-    "config": {"reader", "words"},
+    "atomic": set(),
+    "config": {"atomic", "reader", "words"},
     "reader": set(),
     "records": {"config", "words"},
-    "files": {"config", "reader", "records"},
+    "files": {"atomic", "config", "reader", "records"},
     "dist": {"config"},
     "loopback": set(),
-    "log": {"config", "dist", "files", "loggers", "terminal", "words"},
+    "log": {"atomic", "config", "dist", "files", "loggers", "terminal", "words"},
     "loggers": {"config", "files"},
     "intensity": {"config", "reader"},
     "backbones": {"config", "dist"},
-    "data": {"config", "dist", "log", "files", "reader", "records", "terminal", "words"},
+    "data": {"atomic", "config", "dist", "log", "files", "reader", "records", "terminal", "words"},
     "views": {"config", "data"},
     "objectives": {"config", "dist", "backbones", "data"},
     **{name: CORE | MIDDLE for name in MIDDLE - {"emissions"}},
@@ -49,7 +51,7 @@ ALLOWED = {
     "version": set(),
     "fields": {"config"},
     "paths": {"config", "data", "files"},
-    "predict": {"config", "evaluate", "paths", "terminal", "words"},
+    "predict": {"atomic", "config", "evaluate", "paths", "terminal", "words"},
     "__main__": {"cli"},
     "pictures": CORE | {"evaluators", "model", "views"},
     "passes": {"config", "data", "dist"},
@@ -63,7 +65,7 @@ ALLOWED = {
     "cli": None,  # anything, inside the function that needs it
     "__init__": {"evaluate"},
     # without torch: the energy mix, and which images a Run trains on
-    "jobs": MESSAGES | {"config", "files", "intensity", "lost", "reader", "records", "report", "emissions", "data", "stopping", "version"},
+    "jobs": {*MESSAGES, *FILED, "config", "data", "emissions", "intensity", "lost", "report", "stopping", "version"},
 }
 FILES = sorted([*(ROOT / "vitssl").rglob("*.py"), *(ROOT / "jobs").rglob("*.py")])
 

@@ -20,7 +20,7 @@ CHECKPOINTS = (
     "epoch-0001.pt",
     "epoch-0002.pt",
     "diverged.pt",
-    ".last.pt.77",
+    ".last.pt.77.tmp",
     ".done.json.77.tmp",
     "previous.pt",
     "damaged.pt",
@@ -52,7 +52,7 @@ def found(runs: Path) -> set[str]:
 
 
 OF_DONE = {name for name in CHECKPOINTS if name not in ("last.pt", "best.pt")}
-OF_FAILED = {"diverged.pt", ".last.pt.77", ".done.json.77.tmp"}
+OF_FAILED = {"diverged.pt", ".last.pt.77.tmp", ".done.json.77.tmp"}
 OF_SWEEP = {f"source/{OLD}", f"source/.{OLD}.5", ".sweep.json.7.tmp"}
 ALL = {*(f"done/{name}" for name in OF_DONE), *(f"failed/{name}" for name in OF_FAILED), *OF_SWEEP}
 

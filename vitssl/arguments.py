@@ -16,7 +16,7 @@ from vitssl.config.suggestions import meant
 from vitssl.files import no_room
 from vitssl.words import one_line
 
-TEMPORARY, NAMED = re.compile(rf"(^|/)\.([^/]+?)\.{os.getpid()}(\.tmp)?$"), r"\1\2"  # a file while this process writes it, and its name
+TEMPORARY, NAMED = re.compile(rf"(^|/)\.([^/]+?)\.{os.getpid()}\.tmp$"), r"\1\2"  # a file while this process writes it, and its name
 
 
 class Parser(argparse.ArgumentParser):

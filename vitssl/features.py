@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import torch
 
 from vitssl import config, dist
+from vitssl.atomic import replacing
 from vitssl.backbones.base import Features
 from vitssl.config import ConfigError
 from vitssl.data.index import load_index
@@ -84,10 +84,5 @@ def _arrays(features: Features, suffix: str, trained: Trained, tokens: bool) -> 
 
 def _save(out: Path, arrays: dict[str, np.ndarray]) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(f".{out.name}.{os.getpid()}")
-    try:
-        with partial.open("wb") as file:
-            np.savez(file, **arrays)
-        partial.replace(out)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(out) as temporary, temporary.open("wb") as stream:
+        np.savez(stream, **arrays)

@@ -1,4 +1,4 @@
-"""Files that are written completely or not at all, and the JSON records of run folders."""
+"""Places to write to, locks, and the JSON records of run folders."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from vitssl import records
+from vitssl.atomic import write_atomically
 from vitssl.config import ConfigError
 from vitssl.config.base import closest
 from vitssl.reader import open_regular, read_whole
@@ -30,19 +31,6 @@ def hash_file(path: Path) -> str:
     """sha256 of a file's content."""
     with open_regular(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def write_atomically(path: Path, content: bytes | memoryview) -> None:
-    """Write a file under a temporary name and move it into place; both survive a crash."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        move(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)  # of a full disk
 
 
 def check_new(path: Path) -> None:
@@ -84,16 +72,6 @@ def is_writable(folder: Path) -> bool:
             return True
     except OSError:
         return False
-
-
-def move(temporary: Path, path: Path) -> None:
-    """Rename a file whose content is on the disk, and put the new name there too."""
-    os.rename(temporary, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def open_lock(path: Path, field: str) -> IO:

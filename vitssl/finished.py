@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from vitssl import evaluators, state
+from vitssl.atomic import replacing
 from vitssl.config import ConfigError
 from vitssl.config.evals import FIRST, EvalConfig, pending
 from vitssl.evaluate import load
@@ -27,7 +28,8 @@ def write_results(
     """
     for name, result in results.items():
         if result.arrays:
-            np.savez_compressed(folder / f"predictions-{name}.npz", classes=np.array(classes), **result.arrays)
+            with replacing(folder / f"predictions-{name}.npz") as temporary, temporary.open("wb") as stream:
+                np.savez_compressed(stream, classes=np.array(classes), **result.arrays)
     new = {name: {"config": cfg.defining(), "epoch": epoch, "metrics": results[name].metrics} for name, cfg in evals.items()}
     write_json(folder / EVALS, read_json(folder / EVALS) | new)
 

@@ -16,6 +16,7 @@ from typing import Any
 from rich.progress import track
 from torch import Tensor
 
+from vitssl.atomic import replacing
 from vitssl.config import ConfigError, Run, checkpoints, dotted, load
 from vitssl.evaluate import Trained, predict_each
 from vitssl.paths import check_out
@@ -113,18 +114,14 @@ def _printed(classes: list[str]) -> Iterator[Write]:
 def _rows(out: Path, classes: list[str]) -> Iterator[Write]:
     check_out(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(f".{out.name}.{os.getpid()}")  # what is cut off must not stand in the way of the next attempt
-    try:
-        with partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as stream:  # names of files may be no UTF-8
-            rows = csv.writer(stream, lineterminator="\n")
-            rows.writerow(["path", "class", "probability", *map(as_cell, classes)])
+    written = {"newline": "", "encoding": "utf-8", "errors": "surrogateescape"}  # names of files may be no UTF-8
+    with replacing(out) as temporary, temporary.open("w", **written) as stream:
+        rows = csv.writer(stream, lineterminator="\n")
+        rows.writerow(["path", "class", "probability", *map(as_cell, classes)])
 
-            def write(path: Path, probabilities: Tensor) -> None:
-                values = [f"{p:.6g}" for p in probabilities.tolist()]
-                best = int(probabilities.argmax())
-                rows.writerow([as_cell(str(path)), as_cell(classes[best]), values[best], *values])
+        def write(path: Path, probabilities: Tensor) -> None:
+            values = [f"{p:.6g}" for p in probabilities.tolist()]
+            best = int(probabilities.argmax())
+            rows.writerow([as_cell(str(path)), as_cell(classes[best]), values[best], *values])
 
-            yield write
-        partial.replace(out)
-    finally:
-        partial.unlink(missing_ok=True)
+        yield write

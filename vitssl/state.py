@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import os
 import pickle
 import re
 import struct
@@ -20,6 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from vitssl import config
+from vitssl.atomic import replacing
 from vitssl.backbones.base import Backbone
 from vitssl.config import ConfigError, Run
 from vitssl.config.base import closest
@@ -37,26 +37,12 @@ ALSO_READ = (argparse.Namespace, (OrderedDict, "yacs.config.CfgNode"))
 
 
 def save(path: Path, state: dict[str, Any], former: Path | None = None) -> None:
-    """Write atomically and durably: after a crash or a full disk ``path``, or ``former``, holds the old state or the new one.
-
-    Args:
-        path: of the file.
-        state: what it is to hold.
-        former: where the old one is moved to, once the new one is whole.
-    """
+    """Write a state as a file, or nothing (`replacing`)."""
     for stale in path.parent.glob(f".{path.name}.*"):
         stale.unlink()  # of an attempt that was killed while it wrote; there is one writer
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with partial.open("wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        if former is not None and path.exists():
-            path.replace(former)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    # by its name, torch would not say that a disk is full
+    with replacing(path, former) as temporary, temporary.open("wb") as stream:
+        torch.save(state, stream)
 
 
 def read(path: Path) -> dict[str, Any]:

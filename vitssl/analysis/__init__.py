@@ -13,6 +13,7 @@ import numpy as np
 
 from vitssl.analysis import attention, selections
 from vitssl.analysis.base import Numbers, Sample
+from vitssl.atomic import replacing
 from vitssl.config import ConfigError
 from vitssl.evaluate import Trained
 from vitssl.files import write_json
@@ -55,5 +56,6 @@ def analyze(trained: Trained, name: str, sample: Sample) -> Path:
     folder.mkdir(exist_ok=True)
     write_json(folder / f"{stem}.json", sample.facts() | numbers.facts)
     if numbers.arrays:
-        np.savez_compressed(folder / f"{stem}.npz", **numbers.arrays)
+        with replacing(folder / f"{stem}.npz") as temporary, temporary.open("wb") as stream:
+            np.savez_compressed(stream, **numbers.arrays)
     return analyses.save(folder, name, stem)

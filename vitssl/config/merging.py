@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import re
 from operator import attrgetter
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from omegaconf import BooleanNode, FloatNode, IntegerNode, OmegaConf, StringNode, ValidationError
 
+from vitssl.atomic import replacing
 from vitssl.config.base import ConfigError, as_it_was, closest, hints_of, options_of
 from vitssl.config.methods import method
 from vitssl.config.reading import read_value, read_yaml
@@ -218,9 +218,5 @@ def save(run: Run, folder: str | Path) -> None:
     """Write ``run.yaml`` with every default stored explicitly: whole, or the former one stays."""
     path = Path(folder) / "run.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        OmegaConf.save(OmegaConf.create(dataclasses.asdict(run)), partial)  # in a third of the time of OmegaConf.structured
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)  # of a full disk
+    with replacing(path) as temporary:
+        OmegaConf.save(OmegaConf.create(dataclasses.asdict(run)), temporary)  # in a third of the time of OmegaConf.structured

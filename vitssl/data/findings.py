@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vitssl.atomic import write_atomically
 from vitssl.config import ConfigError
 from vitssl.data.depth import RULE
 from vitssl.data.index import Index
-from vitssl.files import read_json, write_atomically
+from vitssl.files import read_json
 from vitssl.words import counted, one_line
 
 FILE = "found.json"

@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 from typing import IO, Any
 
+from vitssl.atomic import write_atomically
 from vitssl.config import ConfigError
 from vitssl.data import findings, finishing, folders, in_place, listing, pool, writing
 from vitssl.data.build_line import build_command
@@ -24,7 +25,7 @@ from vitssl.data.index import INDEX_FILE, SAMPLES_FILE, UNFINISHED, Index, load_
 from vitssl.data.inspecting import info, verify
 from vitssl.data.samples import Source, Tars
 from vitssl.data.sources import open_source
-from vitssl.files import flock, open_lock, write_atomically
+from vitssl.files import flock, open_lock
 from vitssl.reader import read_whole
 
 __all__ = ["Index", "build", "info", "load_index", "rebuild", "verify"]

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from vitssl.atomic import move, write_atomically
 from vitssl.config import ConfigError
 from vitssl.config.data import SHUFFLE_WINDOW
 from vitssl.data import decode, depth, listing
 from vitssl.data.index import COLUMNS, UNFINISHED
 from vitssl.data.near_duplicates import signatures, thumbnail
 from vitssl.data.samples import InOrder, Sample, Source, Tars
-from vitssl.files import hash_file, move, write_atomically
+from vitssl.files import hash_file
 from vitssl.reader import MOST_IMAGE_BYTES, read_whole
 
 if TYPE_CHECKING:

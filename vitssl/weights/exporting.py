@@ -11,9 +11,10 @@ from safetensors import torch as safetensors
 from torch import nn
 
 from vitssl import config, state
+from vitssl.atomic import write_atomically
 from vitssl.config import ConfigError
 from vitssl.evaluate import Trained, load
-from vitssl.files import check_new, write_atomically, write_json
+from vitssl.files import check_new, write_json
 from vitssl.report import card
 from vitssl.weights import onnx, timm_names
 from vitssl.weights.importing import CLASSES, FIELDS

@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
-import os
 import re
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from vitssl.atomic import replacing
 from vitssl.config import ConfigError
 from vitssl.data.batch import Batch
 from vitssl.evaluate import Trained
@@ -59,9 +59,5 @@ def write(trained: Trained, out: Path, classifier: bool) -> None:
     assert program is not None
     facts = {"image_size": size, "mean": trained.mean, "std": trained.std, "classes": trained.classes if classifier else []}
     program.model.metadata_props.update({name: json.dumps(value) for name, value in facts.items()})
-    partial = out.with_name(f".{out.name}.{os.getpid()}")
-    try:
-        program.save(partial, external_data=False)
-        partial.replace(out)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(out) as temporary:
+        program.save(temporary, external_data=False)
