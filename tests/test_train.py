@@ -263,6 +263,16 @@ def test_evaluations_come_when_a_step_ends_several_epochs(folder):
     assert [path.name for path in sorted(run.glob("epoch-*.pt"))] == [f"epoch-{epoch:04d}.pt" for epoch in (4, 6, 10, 12, 15)]
 
 
+def test_a_line_of_the_log_is_of_all_steps_since_the_line_before_evaluations_or_not(folder):
+    """43 steps an epoch: the evaluation after step 43 comes between the lines of steps 40 and 50."""
+    each, tenth = (folder(f"run{n}", CLASSIFY, {"loop": {"max_steps": 60, "log_every": n}}) for n in (1, 10))
+    for run in (each, tenth):
+        assert train.main([str(run)]) == 0
+    losses = [event["loss"] for event in read_events(each / "metrics.jsonl") if event["event"] == "train"]
+    lines = {event["step"]: event["loss"] for event in read_events(tenth / "metrics.jsonl") if event["event"] == "train"}
+    assert lines == {step: pytest.approx(sum(losses[step - 10 : step]) / 10, rel=1e-5) for step in range(10, 61, 10)}
+
+
 def test_a_diverging_run_says_so_and_keeps_its_states(folder, capsys):
     run = folder("run", CLASSIFY, LONG, {"optim": {"lr": 1e30, "name": "sgd"}})
     assert train.main([str(run)]) == 1
@@ -301,6 +311,16 @@ def test_done_is_not_done_again(folder):
     before = {p.name: p.stat().st_mtime_ns for p in run.iterdir() if p.is_file()}
     assert train.main([str(run)]) == 0
     assert before == {p.name: p.stat().st_mtime_ns for p in run.iterdir() if p.is_file()}
+
+
+def test_a_kept_checkpoint_is_not_saved_again_at_the_next_boundary(folder, monkeypatch):
+    loop = {"epochs": 3, "keep_every": 1, "eval_every": 0, "checkpoint_minutes": 0.0}
+    run = folder("run", CLASSIFY, {"loop": loop})
+    saved, save = [], train.save
+    monkeypatch.setattr(train, "save", lambda train_state: saved.append(train_state.progress.step) or save(train_state))
+    assert train.main([str(run)]) == 0
+    assert len(saved) == len(set(saved)) and {43, 85, 127} <= set(saved)
+    assert (run / "epoch-0001.pt").stat().st_nlink == 1, "the links to it went with what replaced them"
 
 
 @pytest.mark.parametrize(("epochs", "expected"), [(4, [2, 4]), (5, [2, 4, 5])])

@@ -39,6 +39,12 @@ def local_world_size() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 
 
+def leave_others() -> None:
+    """From here on this process is the only one: what is to be done is for one, and those that torchrun started beside it do nothing."""
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        os.environ.pop(name, None)
+
+
 def is_main() -> bool:
     return rank() == 0
 

@@ -9,8 +9,8 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 from torch import Tensor
 
 from vitssl import __version__, dist, loggers
-from vitssl.files import read_events, write_atomically
+from vitssl.atomic import write_atomically
+from vitssl.files import read_events
 from vitssl.terminal import console
 from vitssl.words import about, counted, duration
 
@@ -171,7 +172,7 @@ class Meter:
 
     def __init__(self) -> None:
         self._sums: dict[str, dict[str, Tensor]]
-        self.restart()
+        self._restart()
         self._unseen: deque[tuple[Tensor, torch.cuda.Event | None]] = deque()
 
     def add(self, values: dict[str, dict[str, Tensor]]) -> None:
@@ -206,9 +207,15 @@ class Meter:
         means = iter((dist.all_sum(torch.stack(flat).float()) * share).tolist())
         values = {kind: {name: next(means) for name in terms} for kind, terms in self._sums.items()}
         speed = self._steps * batch_size / (time.time() - self._since)
-        self.restart()
+        self._restart()
         return {**values.pop("loss"), **values, "images_per_s": speed}
 
-    def restart(self) -> None:
-        """Begin a new line: what follows is not slowed down by what was done in between."""
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What is done within, such as an evaluation, takes no time of the steps around it."""
+        began = time.time()
+        yield
+        self._since += time.time() - began
+
+    def _restart(self) -> None:
         self._sums, self._steps, self._since = {}, 0, time.time()

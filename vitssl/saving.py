@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from vitssl import checkpoint, dist, state
+from vitssl.atomic import replacing
 from vitssl.config import ConfigError
 
 PREVIOUS = "previous.pt"  # what last.pt was before; gone when the run is done
@@ -56,7 +58,8 @@ class Saver:
     def _write(self, began: float, content: dict[str, Any], names: tuple[str, ...]) -> None:
         state.save(self._folder / state.LAST, content, former=self._folder / PREVIOUS)
         for name in names:
-            state.save(self._folder / name, content)
+            with replacing(self._folder / name) as temporary:
+                _same(self._folder / state.LAST, temporary)
         self.slowest_s = max(self.slowest_s, time.monotonic() - began)
 
     def check(self) -> None:
@@ -78,6 +81,15 @@ class Saver:
         """A run that is done goes on from nothing."""
         self.wait()
         (self._folder / PREVIOUS).unlink(missing_ok=True)
+
+
+def _same(path: Path, as_well: Path) -> None:
+    """The file under a second name, which stays when the first is replaced; a copy where the file system has no links."""
+    as_well.unlink(missing_ok=True)
+    try:
+        os.link(path, as_well)
+    except OSError:
+        shutil.copyfile(path, as_well)
 
 
 def copied(value: Any) -> Any:

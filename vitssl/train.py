@@ -85,7 +85,8 @@ def fit(train_state: TrainState, ddp_model: nn.Module, steps: Iterator[Iterator[
     saved_step = progress.step
     if progress.to_evaluate:
         saved_step = -1  # what comes of it is not in the checkpoint
-        evaluate(train_state, log, train_state.evals_due())
+        with meter.paused():
+            evaluate(train_state, log, train_state.evals_due())
     for micro_batches in steps:
         train_state.saver.check()
         period_over = dist.is_main() and time.time() - saved_at > 60 * run.loop.checkpoint_minutes
@@ -107,15 +108,16 @@ def fit(train_state: TrainState, ddp_model: nn.Module, steps: Iterator[Iterator[
             stopping.needs(2 * step_s + train_state.saver.slowest_s)
         if due := train_state.evals_due():
             _settle(train_state, meter, log)
-            if time.time() - saved_at > UNSAVED_S:
-                _save_before_evaluation(train_state)
-                saved_at = time.time()
-            evaluate(train_state, log, due)
-            meter.restart()
+            with meter.paused():
+                if time.time() - saved_at > UNSAVED_S:
+                    _save_before_evaluation(train_state)
+                    saved_at = time.time()
+                evaluate(train_state, log, due)
         progress.time_s = time.time() - started
         if train_state.epoch_kept and progress.step < train_state.total_steps:
             _settle(train_state, meter, log)
             save(train_state)
+            saved_at, saved_step = time.time(), progress.step
     _settle(train_state, meter, log)
     if progress.step > saved_step or not (train_state.folder / state.LAST).exists():
         save(train_state)
@@ -229,6 +231,7 @@ def run_folder(folder: Path) -> int:
     with attempt.alone(folder) if dist.is_main() else nullcontext():
         if not done:
             return _train(folder, run)
+        dist.leave_others()
         set_numerics(run)
         return 0 if evaluate_finished(folder, run.loop.device) else STOPPED
 

@@ -23,8 +23,8 @@ def make_index(train: list[int], test: list[int], unlabeled: int = 0) -> Index:
 INDEX = make_index([40, 20, 10], [4, 4, 4])
 
 
-def split(index: Index = INDEX, need_labels: bool = True, **fields):
-    return train_and_heldout(index, Data(shards="x", **fields), need_labels)
+def split(index: Index = INDEX, need_labels: bool = True, evaluated: bool = True, **fields):
+    return train_and_heldout(index, Data(shards="x", **fields), need_labels, evaluated)
 
 
 def counts(index: Index, positions: np.ndarray) -> list[int]:
@@ -115,8 +115,10 @@ def test_validation_comes_out_of_the_subset():
 def test_a_split_of_the_shards_may_be_held_out():
     """It is none of the training images, so that all of those are trained on."""
     index = make_index([40, 20, 10], [4, 4, 4], unlabeled=7)
-    parts = split(index, val_split="unlabeled")
+    parts = split(index, val_split="unlabeled", evaluated=False)
     assert parts.val.tolist() == list(range(82, 89)) and counts(index, parts.train) == [40, 20, 10] and len(parts.test) == 12
+    with pytest.raises(ConfigError, match=r"data\.val_split: 7 of the 7 images of unlabeled have no label"):
+        split(index, val_split="unlabeled")
     with pytest.raises(ConfigError, match=r"data\.val_split: test shares images with those that are trained or tested on"):
         split(index, val_split="test")
     with pytest.raises(ConfigError, match=r"data\.val_split: .*nowhere"):

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import vitssl
 from jobs import states
@@ -17,6 +18,7 @@ from tests.ranks import run_ranks
 from vitssl import cli, config, finished, train
 from vitssl.config import ConfigError
 from vitssl.config.evals import pending
+from vitssl.data import shards
 from vitssl.evaluators import Result, Subject, knn
 from vitssl.files import read_events, read_json
 from vitssl.report import curves
@@ -124,6 +126,22 @@ def test_two_ranks_find_what_one_does(folder):
     with np.load(fresh / "predictions-test.npz") as mine:
         assert len(mine["labels"]) == 450 and list(mine["classes"]) == [str(k) for k in range(10)]
     assert trained["knn"]["metrics"]["count"] == 450
+    (two / "evals.json").unlink()
+    assert set(run_ranks(two, 2)) == {0}  # the first rank evaluates, on all images
+    assert {name: result["metrics"]["count"] for name, result in read_json(two / "evals.json").items()} == {"knn": 450, "probe": 450}
+
+
+def test_images_without_a_label_are_refused_before_the_first_step(folder, make_run, tmp_path, capsys):
+    for k, name in enumerate(("a", "b", "unlabeled")):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for i in range(4):
+            pixels = np.random.default_rng([k, i]).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "images" / name / f"{i}.png")
+    shards.build(f"folder:{tmp_path / 'images'}?test=0.25&seed=0", tmp_path / "shards", workers=1, progress=False)
+    run = folder("run", MAE)
+    config.save(make_run(MAE, KNN, {"evals.knn": {"k": 1, "split": "unlabeled"}, "optim.batch_size": 4}, shards=tmp_path / "shards"), run)
+    assert train.main([str(run)]) == 2
+    assert "evals.knn.split: none of the 4 images of unlabeled has a label" in capsys.readouterr().err
 
 
 def test_a_classifier_s_last_evaluation_has_every_metric_and_its_predictions(folder):

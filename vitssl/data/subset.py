@@ -44,7 +44,7 @@ def train_and_heldout(index: Index, data: Data, need_labels: bool, evaluated: bo
         images = images[~_among(fold, index)[images]]
     if data.images is not None:
         images = take(index, images, data.images, "data.images", run_seed)
-    val = _validation(index, images, data)
+    val = _validation(index, images, data, evaluated)
     train = images[~_among(val, index)[images]] if data.val_fraction else images
     labels = index.label.copy()
     if data.labels is not None:
@@ -92,6 +92,14 @@ def _where(index: Index, splits: str, field: str) -> np.ndarray:
         raise ConfigError(str(error), field) from None
 
 
+def _labelled(index: Index, splits: str, field: str) -> np.ndarray:
+    """Those of ``splits``, all of which have a label."""
+    positions = _where(index, splits, field)
+    if unlabelled := int((index.label[positions] == UNLABELLED).sum()):
+        raise ConfigError(f"{unlabelled} of the {len(positions)} images of {splits} have no label", field)
+    return positions
+
+
 def _fold(index: Index, images: np.ndarray, folds: int, run_seed: int) -> np.ndarray:
     """The part of the labelled ``images`` that a seed tests on: as large in all folds as whole images allow, of every class and in all."""
     labelled = images[index.label[images] != UNLABELLED]
@@ -101,10 +109,10 @@ def _fold(index: Index, images: np.ndarray, folds: int, run_seed: int) -> np.nda
     return np.sort(by_label[run_seed % folds :: folds])
 
 
-def _validation(index: Index, images: np.ndarray, data: Data) -> np.ndarray:
+def _validation(index: Index, images: np.ndarray, data: Data, evaluated: bool) -> np.ndarray:
     """Those of ``data.val_split``, or a stratified share of ``images``, of which at least one of a class stays in training."""
     if data.val_split is not None:
-        return _where(index, data.val_split, "data.val_split")
+        return _labelled(index, data.val_split, "data.val_split") if evaluated else _where(index, data.val_split, "data.val_split")
     if not data.val_fraction:
         return np.empty(0, dtype=np.int64)
     order = _shuffled(len(index), data.val_seed, "data.val_fraction", images[index.label[images] >= 0])
@@ -120,9 +128,7 @@ def _validation(index: Index, images: np.ndarray, data: Data) -> np.ndarray:
 def _test(index: Index, data: Data, images: np.ndarray, evaluated: bool) -> np.ndarray:
     if not evaluated and data.test_split not in index.splits:
         return np.empty(0, dtype=np.int64)
-    test = _where(index, data.test_split, "data.test_split")
-    if evaluated and (unlabelled := int((index.label[test] == UNLABELLED).sum())):
-        raise ConfigError(f"{unlabelled} of the {len(test)} images of {data.test_split} have no label", "data.test_split")
+    test = _labelled(index, data.test_split, "data.test_split") if evaluated else _where(index, data.test_split, "data.test_split")
     if _among(images, index)[test].any():
         raise ConfigError(f"{data.test_split} shares images with data.train_split={data.train_split}", "data.test_split")
     return test

@@ -26,7 +26,8 @@ from vitssl.model import Model
 from vitssl.views import EvalView
 from vitssl.words import few
 
-EVALUATED_AT_ONCE = 128  # images of a rank: without gradients they need little memory, so this does not depend on the training batch
+EVALUATED_AT_ONCE = 128  # images of a rank
+WITHOUT_GRADIENTS = 4  # times as many images as a step of training holds take less memory than that
 
 
 @dataclass
@@ -89,10 +90,15 @@ class Subject:
             index, positions, labels = self._images(split, shards)
             labelled = positions[labels[positions] != UNLABELLED]
             self._loaders[shards, split] = EvalLoader(
-                index, labelled, labels, self.run.data, batch_size=EVALUATED_AT_ONCE,
+                index, labelled, labels, self.run.data, batch_size=self._at_once,
                 rank=dist.rank(), world_size=dist.world_size(), device=self.device,
             )  # fmt: skip
         return self._loaders[shards, split]
+
+    @property
+    def _at_once(self) -> int:
+        """Images of a forward pass: fewer where memory is so short that ``loop.micro_batch_size`` is set."""
+        return min(EVALUATED_AT_ONCE, WITHOUT_GRADIENTS * (self.run.loop.micro_batch_size or EVALUATED_AT_ONCE))
 
     def check(self, evals: dict[str, EvalConfig]) -> None:
         """Refuse at the start of a training what would fail after its first epoch.
@@ -102,7 +108,9 @@ class Subject:
         """
         for name, cfg in evals.items():
             try:
-                self._images(cfg.split, cfg.shards)
+                _, positions, labels = self._images(cfg.split, cfg.shards)
+                if not (labels[positions] != UNLABELLED).any():
+                    raise ConfigError(f"none of the {len(positions)} images of {cfg.split} has a label to compare with", "split")
                 if isinstance(cfg, FeaturesConfig):
                     _, positions, labels = self._images("train", None)
                     cfg.check_images(int((labels[positions] != UNLABELLED).sum()))
