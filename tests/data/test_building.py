@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitssl import cli
+from vitssl import cli, config
 from vitssl.config import ConfigError
 from vitssl.data import findings, shards
 from vitssl.data.index import Index, load_index
@@ -461,3 +461,17 @@ def test_where_there_are_no_shards_none_are_to_be_written_over_other_files(tmp_p
         load_index("loose")
     with pytest.raises(ConfigError, match=r"^gone/index.json does not exist: write the shards with `vitssl shards build SOURCE gone`$"):
         load_index("gone")
+
+
+def test_a_channel_of_one_value_is_normalised_to_zero(tmp_path):
+    """Microscopes write what they see in green, and nothing in red and blue."""
+    for i in range(4):
+        green = np.zeros((8, 8, 3), np.uint8)
+        green[..., 1] = np.random.default_rng(i).integers(0, 256, (8, 8))
+        path = tmp_path / "cells" / "ab"[i % 2] / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(green).save(path)
+    index = shards.build(f"folder:{tmp_path / 'cells'}?test=0.5&seed=0", tmp_path / "shards", workers=1, progress=False)
+    assert index.mean[::2] == index.std[::2] == [0, 0]
+    mean, std = config.statistics(config.Data(shards="x"), index.mean, index.std)
+    assert mean == index.mean and std == [1.0, index.std[1], 1.0]

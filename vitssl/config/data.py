@@ -11,6 +11,7 @@ from typing import ClassVar, Literal, Optional
 from vitssl.config.base import Problem, if_percent, later, less_than, not_a_probability, not_rising, runtime_field
 from vitssl.config.color import BEFORE, ColorStep, with_steps
 
+LEAST_STD = 1e-6  # of a channel that anything is to be seen in
 # of channels, in [0, 1] units: (mean, std)
 STATISTICS = {
     "imagenet": ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
@@ -156,7 +157,7 @@ class Data:
             yield Problem("data.val_fraction", reason)
         if self.val_split is not None and self.val_fraction:
             yield Problem("data.val_split", "data.val_fraction holds out images too; set one of the two")
-        for name, low in (("mean", 0.0), ("std", 1e-6)):
+        for name, low in (("mean", 0.0), ("std", LEAST_STD)):
             values = getattr(self, name)
             if values is not None and (len(values) != 3 or not all(low <= v <= 1 for v in values)):
                 yield Problem(f"data.{name}", f"{values} is not three numbers (red, green, blue) between 0 and 1; pixels are 0 to 1 here")
@@ -187,4 +188,5 @@ def statistics(data: Data, mean: list[float], std: list[float]) -> tuple[list[fl
     """Channel mean and std, in [0, 1] units, that images are normalised by; the arguments are the data set's."""
     if data.mean is not None and data.std is not None:
         return data.mean, data.std
-    return STATISTICS.get(data.normalize, (mean, std))
+    # a channel of one value in all images, such as red and blue where only green was recorded, becomes 0
+    return STATISTICS.get(data.normalize) or (mean, [value if value >= LEAST_STD else 1.0 for value in std])
