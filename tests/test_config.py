@@ -98,6 +98,7 @@ def make(*layers) -> Run:
         (["backbone.patch_size=0"], ["backbone.patch_size"]),
         (["objectives.mae.decoder_heads=0"], ["objectives.mae.decoder_heads"]),
         (["optim.min_lr=-1"], ["optim.min_lr"]),
+        (["optim.lr=1e-5", "optim.batch_size=16"], ["optim.min_lr: 1e-06 is above the learning rate", "6.25e-07", "optim.min_lr=0"]),
         (["backbone.mlp_ratio=-1"], ["backbone.mlp_ratio"]),
         (["data.workers=-1"], ["data.workers"]),
         (["init_except=['(']"], ["init_except", "regular expression"]),

@@ -47,6 +47,10 @@ class Optim:
     def problems(self) -> Iterator[Problem]:
         yield from less_than(1, self, "optim", "batch_size")
         yield from less_than(0, self, "optim", "lr", "weight_decay", "weight_decay_end", "min_lr", "warmup_lr")
+        peak, low = scaled_lr(self, self.lr), scaled_lr(self, self.min_lr) if self.scale_all_lrs else self.min_lr
+        if low > peak:
+            reason = f"{low:g} is above the learning rate, which lr_rule: {self.lr_rule} makes {peak:.3g}, so that it would rise to the end"
+            yield Problem("optim.min_lr", f"{reason}; type optim.min_lr=0")
         if not 0 <= self.momentum < 1:
             yield Problem("optim.momentum", f"{self.momentum} is not in [0, 1)")
         if self.nesterov and not self.momentum:
