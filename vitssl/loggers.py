@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import sys
@@ -14,7 +15,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from vitssl.config import ConfigError
 from vitssl.config.reading import read_yaml
-from vitssl.files import read_json, write_json
+from vitssl.files import flock, open_lock, read_json, write_json
 
 KNOWN_AS = "loggers.json"  # under which names a run is continued elsewhere
 EXTRA = "pip install 'vitssl[loggers]'"
@@ -109,9 +110,7 @@ class MLflow:
         name, known = os.environ.get("MLFLOW_EXPERIMENT_NAME", folder.parent.name), read_json(folder / KNOWN_AS).get("mlflow")
         try:
             self._client = MlflowClient()
-            experiment = self._client.get_experiment_by_name(name)
-            number = experiment.experiment_id if experiment else self._client.create_experiment(name)
-            self._run = known or self._client.create_run(number, run_name=folder.name).info.run_id
+            self._run = known or self._client.create_run(self._experiment(folder, name), run_name=folder.name).info.run_id
             if known is None:
                 fields = _flat(read_yaml(folder / "run.yaml", variables=False))
                 self._client.log_batch(self._run, params=[Param(field, str(value)) for field, value in fields.items()])
@@ -119,6 +118,12 @@ class MLflow:
         except MlflowException as error:
             raise Away(f"mlflow: {_first_line(error)}", "loop.loggers") from None
         _remember(folder, "mlflow", self._run)
+
+    def _experiment(self, folder: Path, name: str) -> str:
+        with open_lock(folder.parent / ".mlflow", "loop.loggers") as lock:  # or runs of a sweep that start together would each make one
+            flock(lock, fcntl.LOCK_EX)
+            found = self._client.get_experiment_by_name(name)
+            return found.experiment_id if found else self._client.create_experiment(name)
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
         now_ms = int(time.time() * 1000)
