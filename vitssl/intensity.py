@@ -69,7 +69,8 @@ class Intensity:
 
     def _changes(self, start: float, end: float) -> list[float]:
         if self.end is not None:
-            return [time for time in (*self.times, self.end) if start < time < end]
+            between = self.times[bisect.bisect_right(self.times, start) : bisect.bisect_left(self.times, end)]
+            return [*between, self.end] if start < self.end < end else between
         monday, weeks = start - _into_week(start), math.ceil((end - start) / WEEK.total_seconds()) + 1
         moments = (monday + week * WEEK.total_seconds() + time for week in range(weeks) for time in self.times)
         return [moment for moment in moments if start < moment < end]
