@@ -66,7 +66,7 @@ METHODS = (
     Method("LUT", "MAE that also trains the tokens that are not masked", {"objectives.lut": {}, **_TWO_VIEWS}, "lut_imagenet", arm="lut"),
     Method(
         "MT-SiT",
-        "SiT with tokens that choose what they see",
+        "SiT with learnable masked tokens",
         {
             "objectives": {"sit": {}, "masked_tokens": {"view": "sit"}},
             "data.views.main.count": 2,
@@ -77,7 +77,7 @@ METHODS = (
     ),
     Method(
         "MT-DINO",
-        "DINO with such tokens",
+        "DINO with learnable masked tokens",
         {"objectives": {"dino": {}, "masked_tokens": {"second": "second"}}, "backbone.masked_tokens": {}, **_CROPS},
         "mt_imagenet",
         arm="mt_dino",
@@ -98,7 +98,7 @@ METHODS = (
         ("mcmae",),
     ),
     Method("SimCLR", "tell an image's two views from other images", {"objectives.simclr": {}, **_TWO_VIEWS}, "ssat_tasks", arm="simclr"),
-    Method("DINO", "views and crops as a slowly moving teacher sees them", {"objectives.dino": {}, **_CROPS}, "mt_imagenet", arm="dino"),
+    Method("DINO", "match a momentum teacher across views and crops", {"objectives.dino": {}, **_CROPS}, "mt_imagenet", arm="dino"),
     Method(
         "SiT",
         "reconstruct corrupted views, and tell them from other images",
