@@ -141,6 +141,20 @@ def test_beside_what_an_interval_says_alone_p_is_corrected_for_all_comparisons(g
     assert sorted(float(row["p_holm"]) for row in rows) == pytest.approx(sorted(holm([float(row["p"]) for row in rows])))
 
 
+def test_equal_epochs_and_equal_cost_are_two_families_of_comparisons(sweep):
+    """As in the sentences, which are of one of them each."""
+    equal = {"all": None, "axes": {"cost": {"equal epochs": None, "equal MACs": {"quantity": "macs", "reference": "ssat"}}}}
+    folder = sweep(ALONE, {"cost": ["equal epochs", "equal MACs"], "seed": [0, 1, 2]}, columns=None, equal=equal)
+    made = lay_out(collect(folder))
+    rows = list(csv.DictReader(spreadsheet.pairs(made).splitlines()))
+    assert [(row["cost"], row["than_cost"], row["comparisons"]) for row in rows] == [
+        (cost, cost, "3") for cost in made.sweep.facts["axes"]["cost"] for _ in range(3)
+    ]
+    for part, of_part in zip(made.parts(), (rows[:3], rows[3:]), strict=True):
+        assert sorted(corrected(part, None).values()) == pytest.approx(sorted(float(row["p_holm"]) for row in of_part))
+    assert [table.title for table in pairs(made)] == [f"Arms against each other, {cost}" for cost in ("equal epochs", "equal MACs")]
+
+
 def test_a_best_arm_says_how_sure_it_is_against_all_others(grid):
     others = {"scratch": lambda at: 70.0 + at["seed"], "sslft": lambda at: 70.0 + (1 - at["seed"]) / 9}
     made = grid(others | {"ssat": lambda at: (75.0, 81.0, 78.0)[at["seed"]]})

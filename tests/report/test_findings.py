@@ -91,6 +91,14 @@ def test_leads_are_counted_at_equal_epochs_and_at_equal_cost(sweep):
     assert headlines(grid)["Comparison"] == leads
 
 
+def test_what_is_best_and_what_to_take_stand_first_at_two_costs_on_two_sets(sweep):
+    equal = {"all": None, "axes": {"cost": {"equal epochs": None, "equal MACs": {"quantity": "macs", "reference": "ssat"}}}}
+    axes = {"data": ["a", "b"], "cost": ["equal epochs", "equal MACs"], "seed": [0, 1, 2]}
+    scratch = lambda at: 80.0 + 5 * (at["cost"] == "equal MACs") + 0.1 * at["seed"] ** 2  # noqa: E731
+    first = headlines(lay_out(collect(sweep({"scratch": scratch, "ssat": lambda at: 82.0 + 0.1 * at["seed"]}, axes, equal=equal))))
+    assert list(first)[:2] == ["Comparison", "What to take"] and len(first["Comparison"]) == len(first["What to take"]) == 4
+
+
 def test_where_nothing_is_found_yet_it_says_how_far_the_sweep_got(sweep):
     folder = sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, make={("scratch", 0): {"status": "waiting"}})
     grid = lay_out(collect(folder))

@@ -18,6 +18,7 @@ from vitssl.report.units import quantity
 from vitssl.words import counted, listed
 
 MOST_SUBJECTS, MOST_LINES = 5, 2  # that a report begins with; sentences of one that stands there
+CONCLUSIONS, MOST_CONCLUSIONS = ("Comparison", "What to take"), 4  # what a report is read for may take more
 Findings = dict[str, list[str]]  # sentences by what they are about
 
 
@@ -45,8 +46,9 @@ def findings(grid: Grid) -> Findings:
 
 
 def headlines(grid: Grid) -> Findings:
-    """What a report begins with: the first subjects that few sentences say."""
-    short = {subject: lines for subject, lines in findings(grid).items() if len(lines) <= MOST_LINES}
+    """What a report begins with: the most important subjects, as far as a few sentences say them."""
+    most = dict.fromkeys(CONCLUSIONS, MOST_CONCLUSIONS)
+    short = {subject: lines for subject, lines in findings(grid).items() if len(lines) <= most.get(subject, MOST_LINES)}
     return dict(list(short.items())[:MOST_SUBJECTS])
 
 

@@ -43,8 +43,13 @@ class Grid:
             self.remembered["parts"] = self._parts()
         return self.remembered["parts"]
 
+    @property
+    def cost_axis(self) -> str | None:
+        """The axis that tells equal epochs from equal cost, where rows differ by it."""
+        return next((axis for axis in self.of_equal_cost if axis in self.row_axes), None)
+
     def _parts(self) -> list[Grid]:
-        axis = next((axis for axis in self.of_equal_cost if axis in self.row_axes), None)
+        axis = self.cost_axis
         if axis is None:
             return [self]
         rows: dict[Any, list[Row]] = {}

@@ -31,9 +31,15 @@ def by_seed(grid: Grid) -> str:
 
 
 def pairs(grid: Grid) -> str:
-    """One line per two arms of a column of the sweep, and per arm at two columns of one data set: the first minus the second. What is of
-    one column is corrected for its comparisons together, and what is between columns too."""
-    families = [[(one, other, column, column) for one, other in combinations(grid.rows, 2)] for column in grid.columns]
+    """One line per two arms of a column of the sweep, at the same cost where an axis is of that, and per arm at two columns of one data
+    set: the first minus the second. What is of one column and cost is corrected for its comparisons together, as in the report's
+    sentences, and what is between columns too."""
+    alike: dict[object, list[Row]] = {}
+    for row in grid.rows:
+        alike.setdefault(row.values.get(grid.cost_axis), []).append(row)
+    families = [
+        [(one, other, column, column) for one, other in combinations(rows, 2)] for rows in alike.values() for column in grid.columns
+    ]
     columns = combinations(grid.columns, 2) if grid.of_one_set else []
     families.append([(row, row, later, earlier) for earlier, later in columns for row in grid.rows])
     return _csv([line for family in families for line in _family(grid, family)])

@@ -111,7 +111,12 @@ def _in_brackets(rows: list[list[Entry]]) -> str:
 
 
 def pairs(grid: Grid) -> list[Table]:
-    """Every arm minus every other, a table for each of few columns; none where the differences from the baseline are all, or very many."""
+    """Every arm minus every other, a table for each of few columns, and for equal epochs and equal cost; none where the differences from
+    the baseline are all, or very many."""
+    return [table for part in grid.parts() for table in _pairs(part)]
+
+
+def _pairs(grid: Grid) -> list[Table]:
     made = []
     for column in grid.columns if len(grid.columns) <= FEW_COLUMNS else []:
         rows = [row for row in grid.rows if grid.scores(row, column)]
@@ -120,7 +125,7 @@ def pairs(grid: Grid) -> list[Table]:
                 [Entry(grid.label(one)), *(versus(grid.gap(one, other, column)) if other is not one else Entry() for other in rows)]
                 for one in rows
             ]
-            title = f"Arms against each other{f', {name}' if (name := grid.name(column)) else ''}"
+            title = ", ".join(filter(None, ["Arms against each other", grid.name(column), grid.part]))
             caption = "The arm of the line minus that of the column."
             if intervals := _in_brackets(lines):
                 caption = (
