@@ -108,7 +108,7 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
         console.print(smoke.told(spec), highlight=False, soft_wrap=True)
     sweep_files.refuse_taken_name(spec, runs / spec.name)
     if executor == "local":
-        sweep.on_one_node(spec)
+        sweep.on_this_machine(spec)
     planned = graph.cells(spec)
     stages = [stage for cell in planned for stage in cell.stages]
     if options.smoke:

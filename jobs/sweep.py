@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import sys
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from jobs import sweep_files
 from jobs.overrides import CLI, RUN_FIELDS, Overrides, Setting, added_axes, axis_values, check, mapping, settings
 from vitssl.config import ConfigError, Run, fill, merge, read_yaml, unknown
 from vitssl.config.sweep import Arm, Quantity, Resources, SweepFile
+from vitssl.emissions import visible_gpus
 from vitssl.records import MOST
 from vitssl.words import counted
 
@@ -111,13 +113,22 @@ def resources(where: str, path: str, *layers: dict[str, Any]) -> Resources:
     return merged
 
 
-def on_one_node(spec: Spec) -> None:
-    """Reduce to one node whatever asks for more: this machine is one."""
+def on_this_machine(spec: Spec) -> None:
+    """Reduce what asks for more to one node, and to a number of processes that this machine has GPUs for, or without GPUs cores."""
+    gpus = len(visible_gpus())
+    most, reduced = gpus or len(os.sched_getaffinity(0)), False
     for resources in (vars(spec.resources), *(arm.resources for arm in spec.arms.values())):
         if isinstance(nodes := resources.get("nodes"), int):
             resources["nodes"] = min(1, nodes)
+        if isinstance(asked := resources.get("gpus_per_node"), int) and asked > most:
+            # what batches were made to be divided by is divided by that too
+            resources["gpus_per_node"] = next(count for count in range(most, 0, -1) if asked % count == 0)
+            reduced = True
     if any((fields.get("nodes") or 1) > 1 for fields in spec.overrides.resources.values()):
         print("note: resources.nodes is of a cluster; this machine trains on one node", file=sys.stderr)
+    if reduced:
+        has = counted(gpus, "GPU") if gpus else f"no GPU and {counted(most, 'core')}"
+        print(f"note: this machine has {has}: fewer processes than resources.gpus_per_node share each batch", file=sys.stderr)
 
 
 def _pop_published(arms: Any) -> dict[str, Any]:

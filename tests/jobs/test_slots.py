@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs import local, slots, submit
+from jobs import local, overrides, slots, submit, sweep
 from jobs.folders import Launch
+from jobs.graph import resources_of
 from tests.jobs.conftest import EXAMPLE, over
 from tests.jobs.test_local import HERE, ONE, ROOT
 from vitssl.config import ConfigError, Site
@@ -44,6 +45,18 @@ def test_each_slot_has_cores_of_its_own(slots_of) -> None:
     of_processes = slots_of("loop.threads=2", "resources.gpus_per_node=2")  # here on CPUs
     assert of_processes == on_cores((10, 11, 12, 13), (14, 15, 16, 17))
     assert len(slots_of("loop.threads=1", most=6)) == 6 and len(slots_of("loop.threads=1", "axes.seed=[0,1]")) == 2
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cores", "asked", "given"), [(3, 16, 8, 2), (1, 16, 8, 1), (8, 16, 4, 4), (0, 2, 8, 2), (0, 64, 6, 6), (2, 4, 0, 0)]
+)
+def test_this_machine_gives_each_run_as_many_gpus_as_it_has(monkeypatch, capsys, gpus: int, cores: int, asked: int, given: int) -> None:
+    monkeypatch.setattr(sweep, "visible_gpus", lambda: [Gpu(i, f"GPU-{i}", "A100") for i in range(gpus)])
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+    spec = sweep.read(Path(__file__).with_name("sweep.yaml"), overrides.parse([f"resources.gpus_per_node={asked}"]))
+    sweep.on_this_machine(spec)
+    assert {resources_of(spec, arm).gpus_per_node for arm in spec.arms} == {given}
+    assert ("fewer processes than resources.gpus_per_node" in capsys.readouterr().err) == (given < asked)
 
 
 def test_no_more_slots_than_runs_that_can_be_trained_at_once(slots_of) -> None:
