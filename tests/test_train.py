@@ -386,7 +386,7 @@ def test_a_run_without_averaged_weights_says_so(folder):
     run = folder("run", CLASSIFY, {"loop": {"epochs": 1, "warmup_epochs": 0, "max_steps": 1}})
     assert train.main([str(run)]) == 0
     with pytest.raises(config.ConfigError, match=r"last.pt: holds no averaged weights; a run with loop.ema_decay has them in last.pt"):
-        vitssl.load(run, ema=True)
+        vitssl.load(run, weights="ema")
 
 
 def test_a_loaded_run_predicts_as_it_was_evaluated(folder, digits):

@@ -268,18 +268,17 @@ def _decoded(path: Path) -> np.ndarray:
         raise ConfigError(f"{path}: not an image that can be read ({error.strerror})") from None
 
 
-def load(folder: str | Path, checkpoint: str = state.LAST, device: str = "auto", ema: bool = False, weights: str = "model") -> Trained:
+def load(folder: str | Path, checkpoint: str = state.LAST, device: str = "auto", weights: str = "model") -> Trained:
     """A trained run by its folder: ``vitssl.load("runs/quickstart/ssat-…").predict("digit.png")``.
 
     Args:
         folder: the run folder.
         checkpoint: a file in it: the last state, ``best.pt`` of the held-out split, or one that ``loop.keep_every`` kept.
         device: auto, cpu or cuda.
-        ema: the same as ``weights="ema"``.
         weights: model; ema, their moving average, which a run with ``loop.ema_decay`` keeps; or teacher, the backbone of an objective's
             teacher.
 
     Raises:
         ConfigError: not a run folder, or without a checkpoint.
     """
-    return Trained(run_folder(Path(folder)), checkpoint, device, "ema" if ema else weights)
+    return Trained(run_folder(Path(folder)), checkpoint, device, weights)

@@ -104,7 +104,7 @@ def test_weights_are_left_alone(folder):
     again = {name: result.metrics for name, result in trained.evaluate(config.evals_of(trained.run)).items()}
     assert again == {name: entry["metrics"] for name, entry in found.items()}
     with pytest.raises(ConfigError, match="load it without weights=ema"):
-        vitssl.load(runs[0], ema=True).evaluate(config.evals_of(trained.run))
+        vitssl.load(runs[0], weights="ema").evaluate(config.evals_of(trained.run))
     assert len({vitssl.load(runs[0], weights=which).model.backbone.cls_token.sum().item() for which in ("model", "ema", "teacher")}) == 3
 
 

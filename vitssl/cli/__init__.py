@@ -37,13 +37,16 @@ class _Version(argparse.Action):
         parser.exit()
 
 
+EMA = {"--ema": "--weights ema"}
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = Parser("vitssl", description="Train Vision Transformers on scarce data; sweeps are run by jobs/submit.py.")
     parser.add_argument("--version", action=_Version, nargs=0, help="of this package, and its commit where it is a checkout")
     parser.elsewhere = ELSEWHERE
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _shards_parser(commands)
-    settings = {f"--{f.name}": f"--set {f.name}=VALUE" for kind in KINDS.values() for f in dataclasses.fields(kind)}
+    settings = {f"--{f.name}": f"--set {f.name}=VALUE" for kind in KINDS.values() for f in dataclasses.fields(kind)} | EMA
     what = "what an evaluator finds in a run: its accuracy, or what its features are worth"
     add = command(commands, "evaluate", _evaluate, what, settings)
     add("folders", nargs="+", metavar="folder", type=Path, help="run folder; of several, a line for each")
@@ -51,14 +54,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--shards", help="other shards with the same classes")
     add("--split", default="test", help="train, val (held out) or test as the run's data say, or a split of the shards")
     add("--weights", default="model", help="model, ema (a run with loop.ema_decay keeps them) or teacher")
-    add("--ema", action="store_const", const="ema", dest="weights", help="the same as --weights ema")
     add("--set", nargs="+", default=[], dest="fields", metavar="field=value", help="fields of the type, for example --type knn --set k=10")
     add("--checkpoint", default="last.pt", help="a file of the run folder, for example best.pt")
-    add = command(commands, "predict", _predict, "class probabilities of images", dict.fromkeys(("--out", "--output"), "--csv"))
+    add = command(commands, "predict", _predict, "class probabilities of images", dict.fromkeys(("--out", "--output"), "--csv") | EMA)
     add("folder", type=Path, help="run folder; of several, such as the seeds of an arm, the mean of their probabilities is given")
     add("images", nargs="+", type=Path, help="image files, or folders of images at any depth")
     add("--csv", type=Path, metavar="OUT", help="a new file with a row for each image: path, class, probability, and one column per class")
-    add("--ema", action="store_true", help="by the averaged weights, which a run with loop.ema_decay keeps")
+    add("--weights", default="model", choices=("model", "ema"), help="ema: the averaged weights, which a run with loop.ema_decay keeps")
     add("--checkpoint", default="last.pt", help="a file of the run folder, for example best.pt")
     add = command(commands, "cost", _cost, "MACs and parameters of a run, before or after it was trained")
     add("runs", nargs="+", type=Path, metavar="run", help="run folder or run.yaml")
@@ -157,7 +159,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
         for folder in folders:
             which = {"run": folder.resolve().name} if len(folders) > 1 else {}
             print(json.dumps(which | evaluate_folder(folder, cfg, arguments.checkpoint)), flush=True)
-            note_unfinished(folder)
+            note_unfinished(folder, arguments.checkpoint)
     except ConfigError as error:  # by the name of what was typed
         last = error.field.rpartition(".")[2] if error.field.startswith(("evals.", "evaluate.")) else ""
         raise ConfigError(error.reason, f"--{last}" if last in fields else error.field, error.place) from None
@@ -174,10 +176,10 @@ def _predict(arguments: argparse.Namespace) -> int:
     from vitssl.evaluate import load
     from vitssl.predict import check_runs, predict
 
-    runs = [load(folder, arguments.checkpoint, ema=arguments.ema) for folder in folders]
+    runs = [load(folder, arguments.checkpoint, weights=arguments.weights) for folder in folders]
     check_runs(runs)
     for folder in folders:
-        note_unfinished(folder)
+        note_unfinished(folder, arguments.checkpoint)
     return 2 if predict(runs, files, arguments.csv) else 0
 
 
@@ -214,7 +216,7 @@ def _analyze(arguments: argparse.Namespace) -> None:
     samples = [Sample(trained, arguments.images, arguments.split, arguments.shards, arguments.seed) for trained in runs]
     for trained in runs:
         check(trained)
-        note_unfinished(trained.folder)
+        note_unfinished(trained.folder, arguments.checkpoint)
     for trained, sample in zip(runs, samples, strict=True):
         print(analyze(trained, arguments.analysis, sample))
 

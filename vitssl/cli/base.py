@@ -66,7 +66,8 @@ def run(path: Path) -> Path:
     return folder
 
 
-def note_unfinished(folder: Path) -> None:
+def note_unfinished(folder: Path, checkpoint: str) -> None:
     """That a run is still to be trained."""
     if not (folder / "done.json").exists():
-        print(f"note: {folder} is not finished; these are the weights of its newest checkpoint", file=sys.stderr)
+        which = "its newest checkpoint" if checkpoint == "last.pt" else checkpoint
+        print(f"note: {folder} is not finished; these are the weights of {which}", file=sys.stderr)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vitssl.cli.base import command, note_unfinished, run
 from vitssl.config.weights import LAYOUTS, RELEASED
-from vitssl.files import check_place
+from vitssl.files import check_new
 
 
 def add_parsers(commands: argparse._SubParsersAction) -> None:
@@ -57,7 +57,7 @@ def _weights(arguments: argparse.Namespace) -> None:
         check_released(name)
         print(f"timm has {name}; a file after it is what it is downloaded into: vitssl weights {RELEASED}{name} {name}.pt")
         return
-    check_place(arguments.out)
+    check_new(arguments.out)
     weights = released(name)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     state.save(arguments.out, {"model": weights, "source": arguments.name})
@@ -78,7 +78,7 @@ def _export(arguments: argparse.Namespace) -> None:
     from vitssl.weights.exporting import export
 
     how = export(folder, arguments.out, arguments.to, arguments.weights, arguments.checkpoint, arguments.backbone)
-    note_unfinished(folder)
+    note_unfinished(folder, arguments.checkpoint)
     print(arguments.out)
     print(f"load it with {how}", file=sys.stderr)
 
@@ -89,7 +89,7 @@ def _features(arguments: argparse.Namespace) -> None:
     from vitssl.evaluate import load
 
     trained = load(folder, arguments.checkpoint, weights=arguments.weights)
-    note_unfinished(folder)
+    note_unfinished(folder, arguments.checkpoint)
     arrays = features.write(trained, arguments.shards, arguments.out, arguments.split, arguments.blocks, arguments.tokens)
     shown = ", ".join(f"{name} {tuple(array.shape)}" for name, array in arrays.items())
     print(f"{arguments.out}: {shown}")

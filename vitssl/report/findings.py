@@ -24,6 +24,12 @@ Findings = dict[str, list[str]]  # sentences by what they are about
 
 def findings(grid: Grid) -> Findings:
     """All that is said, the most important first."""
+    if "findings" not in grid.remembered:  # the page, its Markdown and the terminal ask for parts of it
+        grid.remembered["findings"] = _findings(grid)
+    return grid.remembered["findings"]
+
+
+def _findings(grid: Grid) -> Findings:
     parts = grid.parts()
     places = [(part, column) for part in parts for column in part.columns]
     said = {
