@@ -3,6 +3,9 @@
 # A job that was stopped or killed goes back into the queue, and what it then finds in its folder it goes on from. What it remembers of
 # its restarts is in its comment (`squeue -o %k`), not in the folder, which may be read-only, full, or out of inodes.
 
+# a site's `setup` may have set these, with which the script would end at the first answer of no
+set +eu +o pipefail
+
 # a person's own ways of looking at the queue would hide the job
 unset ${!SQUEUE_@}
 

@@ -20,7 +20,7 @@ SCONTROL = f'{DEAF}echo "$1" >> calls\ncase "$3" in comment=*) printf %s "${{3#c
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """`job(*lines)`: what the batch script of a job with these lines in the place of srun calls scontrol for."""
+    """`job(*lines)`: what the batch script of a job with these lines in the place of srun, and the site's set-up, calls scontrol for."""
     monkeypatch.chdir(tmp_path)
     for name, text in {"squeue": SQUEUE, "scontrol": SCONTROL}.items():
         Path(name).write_text(text)
@@ -30,9 +30,9 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[s
     Path("state").write_text("RUNNING")
     Path("comment").write_text("(null)")
 
-    def call(*lines: str) -> list[str]:
+    def call(*lines: str, setup: str = "") -> list[str]:
         Path("calls").write_text("")
-        script = [f"run={shlex.quote(str(tmp_path / 'run'))}; job=5_1", f". {shlex.quote(str(BATCH))}", *lines]
+        script = [setup, f"run={shlex.quote(str(tmp_path / 'run'))}; job=5_1", f". {shlex.quote(str(BATCH))}", *lines]
         subprocess.run(["bash"], input="\n".join(script), text=True, check=False)
         return Path("calls").read_text().split()
 
@@ -63,6 +63,14 @@ def test_what_is_done_or_failed_or_cancelled_is_not_restarted(job) -> None:
     Path("state").write_text("RUNNING")
     Path("run/error.json").touch()
     assert job("exit 7") == []
+
+
+@pytest.mark.parametrize("setup", ["set -e", "set -u", "set -euo pipefail"])
+def test_a_set_up_that_ends_scripts_at_a_failure_ends_no_job(job, setup) -> None:
+    for text, asked_for in {"exit 7": ["update", "requeue"], "touch run/done.json": []}.items():
+        Path("srun").write_text(f"#!/bin/sh\n{text}\n")
+        Path("srun").chmod(0o755)
+        assert job("srun training", setup=setup) == asked_for
 
 
 @pytest.fixture
