@@ -31,8 +31,10 @@ _PATH = 'export PYTHONPATH={}"${{PYTHONPATH:+:$PYTHONPATH}}"'
 
 @contextmanager
 def outside_of_jobs() -> Iterator[None]:
-    """Hide the SLURM variables of a job that this launcher may run in: sbatch would read them as options. SLURM_CONF stays."""
-    kept = {name: os.environ[name] for name in ("SLURM_CONF",) if name in os.environ}
+    """Hide the SLURM variables of a job that this launcher may run in, and a person's own: sbatch takes them for options, which win over
+    those of a batch script. What says which cluster is asked stays; where jobs go, and who pays, is in the site (`site_profile.add_own`).
+    """
+    kept = {name: os.environ[name] for name in ("SLURM_CONF", "SLURM_CLUSTERS") if name in os.environ}
     with clean_env(), environment_variables(**kept):
         yield
 

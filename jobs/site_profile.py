@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +45,16 @@ def read(named: str, overrides: dict[str, Any], where: str = CLI) -> Site:
         name = problem.field.removeprefix("site.")
         raise ConfigError(problem.reason, *((problem.field, CLI) if name in overrides else (name, str(path))))
     return site
+
+
+def add_own(site: Site) -> None:
+    """Where the profile says nothing: where jobs go, and who pays, by this person's own variables of sbatch."""
+    for name in ("partition", "account", "qos", "constraint", "reservation"):
+        if getattr(site, name) is None:
+            setattr(site, name, os.environ.get(f"SBATCH_{name.upper()}") or None)
+    if wckey := os.environ.get("SBATCH_WCKEY"):
+        for options_of in (site.additional, site.report):
+            options_of.setdefault("wckey", wckey)
 
 
 def file_of(named: str) -> Path:

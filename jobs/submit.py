@@ -109,6 +109,8 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     sweep_files.refuse_taken_name(spec, runs / spec.name)
     if executor == "local":
         sweep.on_this_machine(spec)
+    else:
+        site_profile.add_own(site)
     planned = graph.cells(spec)
     stages = [stage for cell in planned for stage in cell.stages]
     if options.smoke:

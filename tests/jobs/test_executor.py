@@ -62,14 +62,18 @@ def test_no_profile_of_a_cluster_is_taken_for_this_machine(run, fields, named, c
     assert not Path("runs").exists()
 
 
-def test_a_dry_run_shows_the_clusters_plan_and_says_so(run, capfd) -> None:
+def test_a_dry_run_shows_the_clusters_plan_and_says_so(run, monkeypatch, capfd) -> None:
+    """With whom it is charged to, by this person's own variable; where the profile says it, that one's does not count."""
+    for name, value in {"ACCOUNT": "mine", "PARTITION": "debug", "WCKEY": "thesis", "TIMELIMIT": "1"}.items():
+        monkeypatch.setenv(f"SBATCH_{name}", value)
     assert run("--site", "big.yaml", "--dry-run", "--all-jobs") == 0
     shown = capfd.readouterr()
     notes = [line for line in shown.err.splitlines() if line.startswith("note: ")]
     assert notes == [
         f"note: the site big names the partition gpu, {SILENT}: this is the plan for it; --executor local shows this machine's"
     ]
-    assert "#SBATCH --partition=gpu" in shown.out
+    for option, scripts in {"partition=gpu": 2, "account=mine": 2, "wckey=thesis": 2, "time=1": 0}.items():  # the run's and the report's
+        assert shown.out.count(f"#SBATCH --{option}\n") == scripts, option
     assert run("--site", "big.yaml", "--dry-run", "--all-jobs", "--executor", "local") == 0
     shown = capfd.readouterr()
     assert "#SBATCH" not in shown.out and "note: " not in shown.err

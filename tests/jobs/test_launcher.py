@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -117,6 +118,15 @@ def test_the_batch_script_asks_for_what_the_sweep_and_the_site_say(script: str, 
 def test_no_more_of_an_array_run_at_once_than_the_site_says(expand, place: Path, limit, array) -> None:
     launch = Launch(place / "runs" / "example", "slurm", Site(max_parallel=limit), place / "source" / "abc", commit=(None, True))
     assert f"#SBATCH --array={array}\n" in sbatch.of_runs(expand("arms=[scratch]").jobs, None, launch, write=False).script(300)
+
+
+def test_sbatch_does_not_see_the_job_that_the_launcher_runs_in_but_the_same_cluster(monkeypatch) -> None:
+    kept = {"SLURM_CONF": "/etc/other.conf", "SLURM_CLUSTERS": "second"}
+    for name, value in (kept | {"SLURM_JOB_ID": "7", "SBATCH_TIMELIMIT": "1", "SBATCH_MEM_BIND": "none"}).items():
+        monkeypatch.setenv(name, value)
+    with sbatch.outside_of_jobs():
+        assert {name: value for name, value in os.environ.items() if name.startswith(("SLURM", "SBATCH"))} == kept
+    assert os.environ["SLURM_JOB_ID"] == "7"
 
 
 def test_flags_of_sbatch_are_flags(expand, place: Path) -> None:
