@@ -13,7 +13,7 @@ SPARED = 0.1  # of the jobs that SLURM holds: other people submit too
 
 
 class Nodes(NamedTuple):
-    """What one node has, of nodes that are alike."""
+    """What one node has, of nodes that have the same of everything."""
 
     gpus: dict[str, int]  # by SLURM's name of the type, which may be empty
     cpus: int
@@ -94,17 +94,17 @@ def _tables(text: str) -> list[dict[str, str]]:
 def _partition(table: dict[str, str]) -> Partition:
     name, total = table["PartitionName"], int(table["TotalNodes"])
     most = min(total, int(table["MaxNodes"])) if table["MaxNodes"].isdigit() else total
-    lines = cluster.output("sinfo", "-h", "-p", name, "-o", "%G|%c|%m").splitlines()
+    lines = cluster.output("sinfo", "-h", "-e", "-p", name, "-o", "%G|%c|%m").splitlines()
     return Partition(name, table["State"], cluster.minutes(table["MaxTime"]), most, [_nodes(line) for line in lines])
 
 
 def _nodes(line: str) -> Nodes:
-    """From sinfo's gres, CPUs and MB, such as ``gpu:a100:4(S:0-1),gpu:v100:2|64|512000``."""
+    """From `sinfo -e`, a line for each kind of nodes: gres, CPUs and MB, such as ``gpu:a100:4(S:0-1),gpu:v100:2|64|512000``."""
     gres, cpus, memory = line.split("|")
     gpus: dict[str, int] = {}
     for kind, count in re.findall(r"gpu:(?:([A-Za-z][^:,(]*):)?(\d+)", gres):
         gpus[kind] = gpus.get(kind, 0) + int(count)
-    return Nodes(gpus, int(cpus.rstrip("+")), int(memory.rstrip("+")) / 1024)
+    return Nodes(gpus, int(cpus), int(memory) / 1024)
 
 
 # ------------------------------------------------------------------------------------------------------- submit limits

@@ -22,13 +22,24 @@ MIXED = Partition("gpu", "UP", 24 * 60, 4, [Nodes({"a100": 4}, 64, 500), Nodes({
     ("line", "nodes"),
     [
         ("gpu:2|4|512000", Nodes({"": 2}, 4, 500)),
-        ("gpu:a100:4(S:0-1),gpu:v100:2(S:2)|64+|1024+", Nodes({"a100": 4, "v100": 2}, 64, 1)),
+        ("gpu:a100:4(S:0-1),gpu:v100:2(S:2)|64|1024", Nodes({"a100": 4, "v100": 2}, 64, 1)),
         ("(null)|8|2048", Nodes({}, 8, 2)),
         ("shard:8,gpu:h100_80gb:1|8|2048", Nodes({"h100_80gb": 1}, 8, 2)),
     ],
 )
 def test_what_nodes_have(line, nodes) -> None:
     assert limits._nodes(line) == nodes
+
+
+def test_what_the_larger_nodes_of_a_partition_have_is_seen(monkeypatch) -> None:
+    """Without -e, sinfo lists nodes together that differ, with what the smallest has."""
+
+    def output(*words: str) -> str:
+        return "gpu:4|32|262144\ngpu:4|128|1048576\n" if "-e" in words else "gpu:4|32+|262144+\n"
+
+    monkeypatch.setattr(cluster, "output", output)
+    table = {"PartitionName": "gpu", "TotalNodes": "4", "MaxNodes": "UNLIMITED", "State": "UP", "MaxTime": "UNLIMITED"}
+    assert limits._partition(table).kinds == [Nodes({"": 4}, 32, 256), Nodes({"": 4}, 128, 1024)]
 
 
 @pytest.mark.parametrize(
