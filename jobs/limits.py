@@ -102,7 +102,7 @@ def _nodes(line: str) -> Nodes:
     """From `sinfo -e`, a line for each kind of nodes: gres, CPUs and MB, such as ``gpu:a100:4(S:0-1),gpu:v100:2|64|512000``."""
     gres, cpus, memory = line.split("|")
     gpus: dict[str, int] = {}
-    for kind, count in re.findall(r"gpu:(?:([A-Za-z][^:,(]*):)?(\d+)", gres):
+    for kind, count in re.findall(r"(?:^|,)gpu:(?:([^:,(]+):)?(\d+)(?=[,(]|$)", gres):
         gpus[kind] = gpus.get(kind, 0) + int(count)
     return Nodes(gpus, int(cpus), int(memory) / 1024)
 
