@@ -12,6 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -190,7 +191,9 @@ def _queue(graph: Graph, todo: list[Job], room: int, launch: Launch) -> tuple[li
     """Queue the first of these jobs, as many as there is room for, and the job that follows, whose id it gives; or none of them."""
     in_queue = cluster.queued(job.folder for job in graph.jobs if not is_done(job))
     queued = {job.identity: cluster.job_id(job.folder) for job in graph.jobs if job.folder in in_queue}  # SLURM's ids
-    part, left, arrays = _startable(todo[:room], queued), todo[room:], []
+    part, left = _startable(todo[:room], queued), todo[room:]
+    arrays: list[Array] = []
+    last: list[Array] = []  # what follows, once it is begun
     with sbatch.outside_of_jobs():
         try:
             for jobs in sbatch.arrays_of(part, queued):
@@ -198,11 +201,13 @@ def _queue(graph: Graph, todo: list[Job], room: int, launch: Launch) -> tuple[li
                 _submit(arrays[-1], queued, launch)
             if left:
                 first = [arrays[0].id] if arrays else queued.values()  # room for more is there before the last of a part has ended
-                return arrays, _submit_last(Rest(graph, left, launch), "rest", first, len(graph.jobs), launch, left=len(left))
+                return arrays, _submit_last(Rest(graph, left, launch), "rest", first, last, len(graph.jobs), launch, left=len(left))
             report = Report(str(launch.sweep), launch.of_report)
-            return arrays, _submit_last(report, "report", queued.values(), len(graph.jobs), launch)
+            return arrays, _submit_last(report, "report", queued.values(), last, len(graph.jobs), launch)
+        except OSError as error:  # a full disk, a quota: of what was being written it names no file
+            raise ConfigError(f"{launch.sweep}: {error.strerror}; {_taken_back(arrays + last)}") from None
         except (ConfigError, KeyboardInterrupt) as error:
-            said = "; ".join(filter(None, [str(error), _taken_back(arrays)]))
+            said = "; ".join(filter(None, [str(error), _taken_back(arrays + last)]))
             raise type(error)(said) from None
 
 
@@ -231,7 +236,8 @@ def _taken_back(arrays: list[Array]) -> str:
         except ConfigError as error:
             return f"queued already, and not taken back ({error}): end that with scancel {' '.join(ids)}"
     for job in (job for array in arrays for job in array.jobs):
-        (job.folder / cluster.JOB_FILE).unlink(missing_ok=True)
+        with suppress(OSError):  # a job that it names has gone
+            (job.folder / cluster.JOB_FILE).unlink()
     return "nothing of this submission stays queued"
 
 
@@ -242,16 +248,19 @@ def _submit(array: Array, queued: dict[str, str], launch: Launch) -> None:
         cluster.record(job.folder, handle.job_id)
 
 
-def _submit_last(task: Callable[[], Any], name: str, after: Iterable[str], runs: int, launch: Launch, **facts: Any) -> str:
-    """Queue what follows when these jobs have ended, recorded as the sweep's own job with these facts."""
+def _submit_last(
+    task: Callable[[], Any], name: str, after: Iterable[str], begun: list[Array], runs: int, launch: Launch, **facts: Any
+) -> str:  # fmt: skip
+    """Queue what follows when these jobs have ended, recorded as the sweep's own job with these facts; it is in ``begun`` from then on."""
     ids = ":".join(dict.fromkeys(job_id.split("_")[0] for job_id in after))
     executor = sbatch.of_report(launch, name, f"afterany:{ids}" if ids else None, runs, limits.report_min(launch.site))
-    job = executor.submit(task)
+    begun.append(Array([], executor))
+    executor.submit(task)
     entry = cluster.queued([launch.sweep]).get(launch.sweep)
     if entry is not None and entry.state == "PENDING" and entry.is_mine:  # of an earlier submission: only one is to run
         cluster.output("scancel", cluster.job_id(launch.sweep))
-    cluster.record(launch.sweep, job.job_id, **facts)
-    return job.job_id
+    cluster.record(launch.sweep, executor.job_id, **facts)
+    return executor.job_id
 
 
 # -------------------------------------------------------------------------------------------------------------- dry run

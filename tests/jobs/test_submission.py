@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import signal
 import sys
@@ -129,6 +131,38 @@ def test_what_waits_for_a_job_that_outlives_its_run_is_let_go(expand, submit, sl
     assert "0 submitted" in submit(graph)
     updates = [call for call in slurm.calls if call[:2] == ("scontrol", "update")]
     assert updates == [("scontrol", "update", f"jobid={cluster.job_id(children[0].folder)}", "dependency=")]
+
+
+@pytest.mark.parametrize("records", [1, 4])
+def test_a_disk_that_is_full_leaves_nothing_queued(expand, submit, slurm: Slurm, place: Path, monkeypatch, records: int) -> None:
+    """Where the job of a run, or of the report, cannot be written down: nothing would know of it."""
+    graph, record, written = expand(*WORDS), cluster.record, []
+
+    def limited(folder: Path, job: str, **facts: int) -> None:
+        if len(written) == records:
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+        written.append(folder)
+        record(folder, job, **facts)
+
+    monkeypatch.setattr(cluster, "record", limited)
+    with pytest.raises(ConfigError, match=r"^/.*/runs/example: Disk quota exceeded; nothing of this submission stays queued$"):
+        submit(graph)
+    assert slurm.calls[-1] == ("scancel", *(str(1000 + job) for job in range(1, slurm.submitted + 1)))
+    assert not list(place.glob("runs/example/*/slurm.json"))
+
+
+def test_a_report_that_is_queued_when_slurm_falls_silent_is_taken_back_too(expand, submit, slurm: Slurm, place: Path, monkeypatch) -> None:
+    def jobs(_: Any) -> dict[str, Entry]:
+        if slurm.submitted == 3:  # two arrays and the report
+            raise cluster.Silent("squeue failed: Unable to contact slurm controller")
+        return {}
+
+    monkeypatch.setattr(cluster, "jobs", jobs)
+    (place / "runs" / "example").mkdir(parents=True)
+    cluster.record(place / "runs" / "example", "7")  # the report of an earlier submission, which is looked for
+    with pytest.raises(cluster.Silent, match=r"; nothing of this submission stays queued$"):
+        submit(expand(*WORDS))
+    assert slurm.calls[-1] == ("scancel", "1001", "1002", "1003")
 
 
 def raising(error: Exception) -> Callable[..., None]:
