@@ -75,6 +75,11 @@ def partitions(site: Site) -> list[Partition]:
     Raises:
         ConfigError: there is none of a name, or no default.
     """
+    return [_partition(table) for table in _named(site)]
+
+
+def _named(site: Site) -> list[dict[str, str]]:
+    """SLURM's tables of them."""
     tables = {table["PartitionName"]: table for table in _tables(cluster.output("scontrol", "-o", "show", "partition"))}
     default = next((name for name, table in tables.items() if table["Default"] == "YES"), None)
     named = asked(site, "partition") or default
@@ -83,7 +88,7 @@ def partitions(site: Site) -> list[Partition]:
     for name in named.split(","):
         if name not in tables:
             raise unknown(name, tables, "site.partition")
-    return [_partition(tables[name]) for name in named.split(",")]
+    return [tables[name] for name in named.split(",")]
 
 
 def _tables(text: str) -> list[dict[str, str]]:
@@ -130,8 +135,21 @@ def _count(*words: str) -> int:
     return len(cluster.output("squeue", "-h", "-r", "-o", "%i", *words).splitlines())
 
 
+class Qos(NamedTuple):
+    """What a QOS allows, in sacctmgr's words; empty: nothing is said."""
+
+    name: str
+    counted: tuple[str, ...]  # how squeue is asked for its jobs
+    of_user: str = ""  # jobs at once
+    of_all: str = ""
+    wall: str = ""
+    flags: str = ""
+
+
 def of_user(site: Site) -> OfUser:
     """From sacctmgr, where this cluster's accounting holds limits; what it does not tell, sbatch refuses.
+
+    Of several limits of a kind the first counts that is set: of the partition's QOS, of the job's, of the user in the account.
 
     Raises:
         Silent: it does not answer.
@@ -143,22 +161,41 @@ def of_user(site: Site) -> OfUser:
         account = asked(site, "account") or next(iter(_accounting("user", user, "DefaultAccount")), ("",))[0]
         if not account:
             return OfUser()
-        found = _accounting("assoc", f"user={user}", f"account={account}", "MaxSubmit,MaxWall,DefaultQOS")
-        own, wall, default = found[0] if found else ("", "", "")
-        qos = asked(site, "qos") or default or "normal"
-        each, all_of, wall_of_qos = (_accounting("qos", qos, "MaxSubmitPU,GrpSubmit,MaxWall") or [("", "", "")])[0]
+        where = _named(site)
+        own, wall, default = _in_account(user, account, {table["PartitionName"] for table in where})
+        by_rank = _by_rank(asked(site, "qos") or default or "normal", where)
     except cluster.Silent:
         raise
     except ConfigError:
         return OfUser()
-    found_limits = (
-        *_limit(f"MaxSubmitJobs of {user} in account {account}", own, "--me", "-A", account),
-        *_limit(f"MaxSubmitJobsPerUser of QOS {qos}", each, "--me", "-q", qos),
-        *_limit(f"GrpSubmitJobs of QOS {qos}", all_of, "-q", qos),
-    )
-    walls = {f"QOS {qos}": cluster.minutes(wall_of_qos), f"account {account}": cluster.minutes(wall)}
-    whose, minutes = min(walls.items(), key=lambda wall: float("inf") if wall[1] is None else wall[1])
-    return OfUser(whose, minutes, found_limits)
+    each = [(f"MaxSubmitJobsPerUser of QOS {qos.name}", qos.of_user, ("--me", *qos.counted)) for qos in by_rank]
+    each.append((f"MaxSubmitJobs of {user} in account {account}", own, ("--me", "-A", account)))
+    of_all = [(f"GrpSubmitJobs of QOS {qos.name}", qos.of_all, qos.counted) for qos in by_rank]
+    walls = [*((f"QOS {qos.name}", cluster.minutes(qos.wall)) for qos in by_rank), (f"account {account}", cluster.minutes(wall))]
+    whose, minutes = next((wall for wall in walls if wall[1] is not None), ("", None))
+    return OfUser(whose, minutes, (*_first(each), *_first(of_all)))
+
+
+def _in_account(user: str, account: str, partitions: set[str]) -> tuple[str, ...]:
+    """What a user may submit, for how long, and the QOS by default; for a partition there may be more to say than for all."""
+    columns = "Partition,MaxSubmit,MaxWall,DefaultQOS"
+    rows = _accounting("assoc", f"user={user}", f"account={account}", f"cluster={_config()['ClusterName']}", columns)
+    ours = [row for row in rows if row[0] in partitions] or [row for row in rows if not row[0]] or [("", "", "", "")]
+    return ours[0][1:]
+
+
+def _by_rank(qos: str, where: list[dict[str, str]]) -> list[Qos]:
+    """The QOS of the partitions, if all have the same, and that of the job; the other way round where a flag of the job's says so."""
+    of_job = _qos(qos, "-q", qos)
+    names = {table.get("QoS", "N/A") for table in where}
+    if len(names) > 1 or names <= {"N/A", ""}:
+        return [of_job]
+    of_partition = _qos(*names, "-p", ",".join(table["PartitionName"] for table in where))
+    return [of_job, of_partition] if "OverPartQOS" in of_job.flags else [of_partition, of_job]
+
+
+def _qos(name: str, *counted: str) -> Qos:
+    return Qos(name, counted, *next(iter(_accounting("qos", name, "MaxSubmitPU,GrpSubmit,MaxWall,Flags")), ()))
 
 
 def _accounting(kind: str, *words: str) -> list[tuple[str, ...]]:
@@ -168,5 +205,6 @@ def _accounting(kind: str, *words: str) -> list[tuple[str, ...]]:
     return [tuple(line.split("|")) for line in lines]
 
 
-def _limit(name: str, most: str, *used: str) -> list[Limit]:
-    return [Limit(name, int(most), _count(*used))] if most.isdigit() else []
+def _first(limits: list[tuple[str, str, tuple[str, ...]]]) -> list[Limit]:
+    """The first that is set, of (its name, how many, how squeue is asked for those that are there)."""
+    return [Limit(name, int(most), _count(*used)) for name, most, used in limits if most.isdigit()][:1]

@@ -78,7 +78,7 @@ def test_a_part_leaves_out_what_starts_from_a_failed_run(expand) -> None:
 @pytest.fixture
 def accounting(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """{command: what it prints} of a cluster whose accounting holds limits; an empty answer of the others."""
-    said = {"scontrol show config": "AccountingStorageEnforce = associations,limits\nMaxJobCount = 50\n"}
+    said = {"scontrol show config": "AccountingStorageEnforce = associations,limits\nMaxJobCount = 50\nClusterName = this\n"}
 
     def output(*words: str) -> str:
         answer = next((text for command, text in said.items() if " ".join(words).startswith(command)), "")
@@ -93,6 +93,33 @@ def accounting(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 def test_a_user_without_an_accounting_entry_has_no_known_limits(accounting) -> None:
     assert limits.of_user(Site()) == limits.OfUser()
     assert limits.room(Site()).name == "MaxJobCount"
+
+
+@pytest.mark.parametrize(
+    ("partition", "flags", "whose", "minutes", "most"),
+    [
+        ("gpu", "", "QOS of_gpu", 5, {"MaxSubmitJobsPerUser of QOS of_gpu": 3}),
+        ("gpu", "DenyOnLimit,OverPartQOS", "QOS normal", 9, {"MaxSubmitJobsPerUser of QOS of_gpu": 3}),
+        ("cpu", "", "QOS normal", 9, {"MaxSubmitJobs of {me} in account lab": 7}),
+        ("gpu,cpu", "", "QOS normal", 9, {"MaxSubmitJobs of {me} in account lab": 7}),
+        ("big", "", "QOS normal", 9, {"MaxSubmitJobs of {me} in account lab": 8}),
+    ],
+)
+def test_of_several_limits_the_first_that_is_set_counts(accounting, partition, flags, whose, minutes, most) -> None:
+    """That of the partition's QOS, of the job's, of the user's row for all partitions on this cluster, or for this one."""
+    show, me = "sacctmgr -n -P show", cluster.me()
+    accounting |= {
+        "scontrol -o show partition": "\n".join(
+            f"PartitionName={name} QoS={qos} Default=NO" for name, qos in (("gpu", "of_gpu"), ("cpu", "N/A"), ("big", "N/A"))
+        ),
+        f"{show} user {me} ": "lab\n",
+        f"{show} assoc user={me} account=lab cluster=this ": "old|1|00:01:00|\n|8|00:08:00|\ncpu|7|00:07:00|\n",
+        f"{show} qos of_gpu ": "3||00:05:00|\n",
+        f"{show} qos normal ": f"||00:09:00|{flags}\n",
+    }
+    found = limits.of_user(Site(partition=partition))
+    assert (found.whose, found.minutes) == (whose, minutes)
+    assert {limit.name: limit.most for limit in found.limits} == {name.format(me=me): number for name, number in most.items()}
 
 
 def test_accounting_that_does_not_answer_is_not_taken_for_one_without_limits(accounting) -> None:

@@ -109,6 +109,21 @@ def test_limits_of_the_user_are_known(standin, at_most: None, capsys) -> None:
     assert said.startswith("error: SLURM can take no more jobs now: MaxSubmitJobs of root in account root is 2, and 2 jobs are there; ")
 
 
+@pytest.fixture
+def of_the_partition(cluster: None) -> Iterator[None]:
+    """A QOS of the partition gpu, by which jobs may take a minute."""
+    sh("sacctmgr", "-i", "add", "qos", "of_gpu")
+    sh("sacctmgr", "-i", "modify", "qos", "of_gpu", "set", "maxwall=1")
+    sh("scontrol", "update", "partitionname=gpu", "qos=of_gpu")
+    yield
+    sh("scontrol", "update", "partitionname=gpu", "qos=")
+
+
+def test_limits_of_a_partitions_qos_are_known_and_count_before_the_users(standin, at_most: None, of_the_partition: None, capsys) -> None:
+    said = refusal(capsys, "resources.hours=0.03")
+    assert said.startswith("command line: resources.hours: 0.03 (direct train) is more than the 0.01667 of the MaxWall of QOS of_gpu; ")
+
+
 @pytest.mark.parametrize(("options", "said"), [("size=20k", " GB are free in "), ("size=100m,nr_inodes=90", " (inodes) are free in ")])
 def test_a_disk_without_place_is_told_in_time(standin, place: Path, options, said, capsys) -> None:
     disk = place / "disk"
