@@ -120,6 +120,7 @@ def _common(site: Site, launch: Launch, additional: dict[str, str], *dependencie
         **{key: value for key, value in chosen.items() if value is not None and key not in more},
         "ntasks_per_node": 1,
         "dependency": dependency,
+        "wckey": None,  # of submitit's own, which clusters refuse that know their users' keys; a site's is in `additional`
         "additional_parameters": {name: value for name, value in more.items() if value is not False},
         "stderr_to_stdout": True,
     }

@@ -137,6 +137,16 @@ def test_flags_of_sbatch_are_flags(expand, place: Path) -> None:
     assert not any("requeue" in line for line in lines if line.startswith("#SBATCH"))
 
 
+@pytest.mark.parametrize(
+    ("options", "sent"), [({}, []), ({"wckey": "false"}, []), ({"wckey": "thesis"}, ["#SBATCH --wckey=thesis"])], ids=str
+)
+def test_jobs_have_no_wckey_but_the_sites(expand, place: Path, options, sent) -> None:
+    launch = Launch(place / "runs" / "example", "slurm", Site(additional=options, report=options), place / "source", commit=(None, True))
+    runs = sbatch.of_runs(expand("arms=[scratch]").jobs, None, launch, write=False)
+    for executor in (runs, sbatch.of_report(launch, "report", None, 3, None)):
+        assert [line for line in executor.script(1).split("\n") if "--wckey" in line] == sent
+
+
 def test_the_report_has_resources_of_its_own(place: Path) -> None:
     site = Site(
         partition="gpu", qos="long", additional={"nodelist": "n[1-2]", "time": "600", "exclusive": "true"}, report={"partition": "cpu"}
