@@ -151,8 +151,15 @@ def _waiting(picture: Picture, sweep: Path) -> str:
     for reason, number in Counter(entry.reason for entry in pending).most_common():
         starts = sorted(entry.start for entry in pending if entry.reason == reason and entry.start)
         expected = f", from {starts[0].replace('T', ' ')} on" if starts else ""
-        reasons.append(f"{number} {WHY.get(reason, 'for another reason')} ({reason}{expected})")
+        reasons.append(f"{number} {_why(reason)} ({reason}{expected})")
     return f"Pending: {', '.join(reasons)}" if reasons else ""
+
+
+def _why(reason: str) -> str:
+    """In words; SLURM may add the nodes, as in ``ReqNodeNotAvail, UnavailableNodes:a1,b1``."""
+    name = reason.partition(",")[0]
+    limited = name.startswith(("QOS", "Assoc"))
+    return "by your account's or QOS's limit" if limited else WHY.get(name, "for another reason")
 
 
 def _lost(statuses: list[Status]) -> str:

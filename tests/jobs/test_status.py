@@ -58,11 +58,15 @@ def finish(folder: Path) -> None:
 def test_why_runs_wait_and_when_they_may_begin(sweep: Path, queue, capsys) -> None:
     starts = {"1": "2026-11-23T19:00:00", "3": "2026-11-23T18:00:00"}
     queue |= {job: cluster.Entry("PENDING", "Priority" if job in starts else "Dependency", start=starts.get(job, "")) for job in "1234"}
-    queue["4"].reason = "QOSGrpGRES"
+    queue["4"].reason = "ReqNodeNotAvail, UnavailableNodes:a1,b1"
     assert shown(sweep, capsys)[-1] == (
         "Pending: 2 behind other jobs (Priority, from 2026-11-23 18:00:00 on), 1 for what they start from (Dependency), "
-        "1 for another reason (QOSGrpGRES)"
+        "1 for nodes that are down, reserved or excluded (ReqNodeNotAvail, UnavailableNodes:a1,b1)"
     )
+    limit = "by your account's or QOS's limit"
+    for reason, words in {"QOSGrpGRES": limit, "AssocMaxJobsLimit": limit, "Cleaning": "for another reason"}.items():
+        queue["4"].reason = reason
+        assert shown(sweep, capsys)[-1].endswith(f", 1 {words} ({reason})")
 
 
 def test_what_slurm_dropped_with_its_parent_is_cancelled_and_says_with_whom(sweep: Path, queue, capsys) -> None:
