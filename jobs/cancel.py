@@ -37,10 +37,20 @@ def cancel(sweep: Path) -> None:
     if pid is not None and local.was_asked(sweep):  # a second signal would end the runs before they have saved
         print(f"process {pid} was asked to save and stop before, and still does")
     elif pid is not None:
-        os.kill(pid, signal.SIGTERM)
-        print(f"asked process {pid} to save and stop")
+        _ask(pid)
     if not _end(cluster.queued(_known([*asked_for, *before, sweep]))) and pid is None:
         print(f"nothing of {sweep} is running or queued")
+
+
+def _ask(pid: int) -> None:
+    """Ask a launcher of this machine to stop."""
+    try:
+        os.kill(pid, signal.SIGTERM)
+        print(f"asked process {pid} to save and stop")
+    except PermissionError:
+        print(f"note: process {pid} of this machine is another person's, and stays: who began it ends it", file=sys.stderr)
+    except ProcessLookupError:
+        print(f"process {pid} has just ended by itself")
 
 
 def cancel_some(sweep: Path, names: list[str]) -> None:

@@ -52,6 +52,18 @@ def test_what_starts_from_a_run_waits_for_it_by_way_of_others_too(sweep: Path) -
     assert names(waiting_for([sweep / "ab-middle"], folders)) == {"ab-finetune"}
 
 
+@pytest.mark.parametrize(("error", "said"), [(PermissionError, "is another person's, and stays"), (ProcessLookupError, "has just ended")])
+def test_a_process_that_cannot_be_asked_to_stop_is_told(sweep: Path, monkeypatch, capsys, error, said) -> None:
+    def kill(pid: int, number: int) -> None:
+        raise error
+
+    monkeypatch.setattr(local, "running", lambda _: 77)
+    monkeypatch.setattr(cancel.os, "kill", kill)
+    assert cancel.main([str(sweep)]) == 0
+    out, err = capsys.readouterr()
+    assert (out + err).count("\n") == 1 and said in out + err
+
+
 def test_single_runs_of_this_machine_cannot_be_ended(sweep: Path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(local, "running", lambda _: 77)
     assert cancel.main([str(sweep), "ab"]) == 2
