@@ -38,7 +38,13 @@ def cancel(sweep: Path) -> None:
         print(f"process {pid} was asked to save and stop before, and still does")
     elif pid is not None:
         _ask(pid)
-    if not _end(cluster.queued(_known([*asked_for, *before, sweep]))) and pid is None:
+    known = _known([*asked_for, *before, sweep])
+    entries, later = cluster.queued(known), _later(sweep, known)
+    if sweep in entries and not entries[sweep].is_mine:
+        later.clear()  # that job stays, and what it is to queue is its owner's
+    ended = _end(entries)
+    _leave_out(sweep, later)
+    if not ended and not later and pid is None:
         print(f"nothing of {sweep} is running or queued")
 
 
@@ -60,8 +66,7 @@ def cancel_some(sweep: Path, names: list[str]) -> None:
         raise ConfigError(f"process {pid} of this machine trains all of {sweep}; without names, cancel ends it")
     known = _known([*dict.fromkeys(folder for of in (*runs_of(sweep), meant) for folder in of), sweep])
     runs = [folder for folder in known if folder != sweep]
-    left = yet_to_queue(sweep, runs) if sweep in known else set()
-    entries, later = cluster.queued(runs), {folder for folder in left if not (folder / "done.json").exists()}
+    entries, later = cluster.queued(runs), _later(sweep, known)
     for folder, arm in shared(sweep, names).items():
         if folder in entries or folder in later:
             print(f"note: {folder.name} goes on, which the arm {arm} needs too; name it to end it", file=sys.stderr)
@@ -72,12 +77,23 @@ def cancel_some(sweep: Path, names: list[str]) -> None:
     if left := sorted(folder.name for folder in waiting & ended):
         print(f"of which {counted(len(left), 'job')} waited for the others: {' '.join(left)}")
     never = later & (meant | waiting)
-    for folder in never:
-        _mark(folder)
-    if never:
-        print(f"{counted(len(never), 'run')} that job {cluster.job_id(sweep)} was to queue later will not be")
+    _leave_out(sweep, never)
     if not ended and not never:
         print(f"nothing of {' '.join(names)} in {sweep} is running or queued")
+
+
+def _later(sweep: Path, known: list[Path]) -> set[Path]:
+    """Those of these folders whose runs wait for room in SLURM's queue."""
+    left = yet_to_queue(sweep, (folder for folder in known if folder != sweep)) if sweep in known else set()
+    return {folder for folder in left if not (folder / "done.json").exists()}
+
+
+def _leave_out(sweep: Path, later: set[Path]) -> None:
+    """Have the job that is to queue these runs later, or the next such job, leave them out."""
+    for folder in later:
+        _mark(folder)
+    if later:
+        print(f"{counted(len(later), 'run')} that job {cluster.job_id(sweep)} was to queue later will not be")
 
 
 def _known(folders: list[Path]) -> list[Path]:

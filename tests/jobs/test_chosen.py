@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobs import cancel, cluster, local, status
-from jobs.chosen import named, shared, waiting_for
+from jobs.chosen import named, shared, waiting_for, yet_to_queue
 from vitssl.config import ConfigError
 from vitssl.files import write_json
 
@@ -106,3 +106,18 @@ def test_status_names_a_damaged_record_and_shows_the_others(sweep: Path, queue, 
     said = " ".join((shown.out + shown.err).split())
     assert str(sweep / name) in said and "is unknown" not in said and "Pending: " in said
     assert {s.name: s.state for s in status.collect(sweep)}["a-pretrain"] == "pending"
+
+
+@pytest.mark.parametrize("mine", [True, False])
+def test_what_was_to_be_queued_later_is_cancelled_with_the_sweep(sweep: Path, queue, monkeypatch, capsys, mine) -> None:
+    """Or whatever is tried again of the sweep would queue all of it; what another person's job is to queue stays."""
+    later = {sweep / "ab-middle", sweep / "ab-finetune"}
+    for folder in later:
+        (folder / "slurm.json").unlink()
+    cluster.record(sweep, "12", left=2)
+    if not mine:
+        monkeypatch.setattr(cluster, "jobs", lambda _: {"12": cluster.Entry("PENDING", user="another")})
+    assert yet_to_queue(sweep, later) == later
+    assert cancel.main([str(sweep)]) == 0
+    assert yet_to_queue(sweep, later) == (set() if mine else later)
+    assert ("2 runs that job 12 was to queue later" in capsys.readouterr().out) == mine
