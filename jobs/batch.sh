@@ -39,11 +39,13 @@ srun() {
   is_done || return "$code"
 }
 
+# one that failed by itself would fail again; 100 is FAILED of node.py, which may know of an error that NFS does not show here yet
+failed() { [ "$code" -eq 100 ] || [ -e "$run/error.json" ]; }
 end() {
   code=$?
   trap '' USR2 TERM
-  # one that failed by itself would fail again; one that is no longer RUNNING, SLURM is requeueing or cancelling already
-  if [ "$code" -ne 0 ] && [ ! -e "$run/error.json" ] && entry=$(insist squeue -h -j "$job" -o "%T %k") && [ "${entry%% *}" = RUNNING ]; then
+  # one that is no longer RUNNING, SLURM is requeueing or cancelling already
+  if [ "$code" -ne 0 ] && ! failed && entry=$(insist squeue -h -j "$job" -o "%T %k") && [ "${entry%% *}" = RUNNING ]; then
     restart
   fi
   exit "$code"

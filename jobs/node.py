@@ -31,6 +31,9 @@ from vitssl.files import busy_file, read_json, write_json
 TRAINING = "vitssl.train"
 CACHE = "VITSSL_CACHE_DIR"
 STOPPED = 75  # the exit code of a task that was asked to stop; not 0, or the job's children would start
+# of a task that knows why its run failed: `batch.sh` does not start that again, though NFS may show the first node what another one wrote
+# a minute late. Above STOPPED, since srun's code is the highest of its tasks'
+FAILED = 100
 # a stopping worker saves first; torchrun's default of 30 s is too short for that
 SHUTDOWN_S = 300
 # SLURM warns this long before it kills: enough for a step, a save, and SLURM's 60 s of slack
@@ -158,10 +161,10 @@ class Node:
     def __call__(self) -> str:
         """Train the run until it is done, or evaluate it; when asked to stop, wait until it is saved, and exit.
 
-        Where it is not done and has left no error, `batch.sh` puts the job back into the queue.
+        Where it is not done and has left no error, `batch.sh` puts the job back into the queue; where it has, the exit code says so.
 
         Raises:
-            RuntimeError: that failed, or what it starts from is not done.
+            RuntimeError: that ended without an error of its own, or what it starts from is not done.
         """
         folder, environment = Path(self.folder), submitit.JobEnvironment()
         # an earlier attempt's result would be taken for this one's, and submitit refuses to write where one was half written
@@ -186,8 +189,10 @@ class Node:
         begun = any((folder / name).exists() for name in ("last.pt", "metrics.jsonl"))
         if environment.node == 0 and unexplained and not begun and not _was_killed(code, log):
             write_json(folder / "error.json", {"message": f"exit code {code}, see {folder / 'log'}", "time": time.time()})
-        message = read_json(folder / "error.json").get("message", f"exit code {code}, see {folder}/log")
-        raise RuntimeError(f"{folder.name} failed: {message}")
+        if not (folder / "error.json").exists():
+            raise RuntimeError(f"{folder.name} failed: exit code {code}, see {folder}/log")
+        print(f"{folder.name} failed: {read_json(folder / 'error.json')['message']}", file=sys.stderr)
+        sys.exit(FAILED)
 
     def checkpoint(self) -> DelayedSubmission:
         """What submitit requeues if a signal arrives before our handlers are installed."""

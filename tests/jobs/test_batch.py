@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from jobs.node import FAILED
+
 BATCH = Path(__file__).resolve().parents[2] / "jobs" / "batch.sh"
 # a file `deaf` has a line for each call that the controller does not answer
 DEAF = '#!/bin/sh\n[ ! -s deaf ] || { sed -i 1d deaf; echo "$0 $1" >> refused; echo "Unable to contact slurm controller" >&2; exit 1; }\n'
@@ -57,7 +59,7 @@ def test_after_progress_the_restarts_are_counted_anew(job, name) -> None:
 
 
 def test_what_is_done_or_failed_or_cancelled_is_not_restarted(job) -> None:
-    assert job("exit 0") == []
+    assert job("exit 0") == job(f"exit {FAILED}") == []
     Path("state").write_text("COMPLETING")
     assert job("exit 7") == []
     Path("state").write_text("RUNNING")

@@ -63,9 +63,16 @@ def test_killed_before_its_first_step_a_run_is_started_again(task, tmp_path: Pat
 
 @pytest.mark.parametrize("line", ["exit 1", "echo 'FATAL: could not open image'; exit 255", "exit 127"])
 def test_what_does_not_start_at_all_is_not_started_again(task, tmp_path: Path, line: str) -> None:
-    with pytest.raises(RuntimeError, match="run failed: exit code"):
+    with pytest.raises(SystemExit, match=str(node.FAILED)):
         task(line)
     assert read_json(tmp_path / "run" / "error.json")["message"].startswith("exit code ")
+
+
+def test_a_task_that_knows_why_its_run_failed_says_so_by_its_exit_code(task, capsys) -> None:
+    """On the node of `batch.sh` NFS may show the error late; srun's code is the highest of its tasks'."""
+    with pytest.raises(SystemExit, match=str(node.FAILED)):
+        task("""echo '{"message": "loss is not finite", "time": 1}' > error.json; touch last.pt; exit 1""")
+    assert capsys.readouterr().err == "run failed: loss is not finite\n" and node.FAILED > node.STOPPED
 
 
 @pytest.mark.parametrize(
