@@ -20,6 +20,7 @@ from vitssl.words import counted
 JOB_FILE = "slurm.json"
 ENDING_S = 120  # a job that was cancelled or requeued has SLURM's KillWait (30 s by default) to end
 ANSWER_S = 60  # longer than SLURM's commands themselves try to reach the controller
+ASKED_EVERY_S = 30.0  # by commands that wait: the controller is everybody's
 PAUSES_S = (1, 4, 15, 40, 60)  # between attempts to submit
 # what SLURM's commands say where the controller is down, restarting or too busy, or holds as many jobs as it can
 TRANSIENT = re.compile(

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from jobs import cluster
 from vitssl.config import ConfigError
 from vitssl.files import read_json
 from vitssl.words import listed, printable
 
 PAUSE_S = 0.5
-ASKED_EVERY_S = 10.0  # SLURM's controller is, what a run that leaves no record is doing
 END_BYTES = 1 << 16  # of a log, in which it says why it ended
 TAIL_BYTES = 1 << 20  # of a log's end, in which its last lines are looked for
 
@@ -56,13 +56,16 @@ def show(folder: Path, lines: int, state: str) -> None:
 
 
 def follow(folder: Path, lines: int, ended: Callable[[], bool]) -> None:
-    """As `show`, and go on with what is added, and with the log of the next attempt, until the run has ended."""
+    """As `show`, and go on with what is added, and with the log of the next attempt, until the run has ended.
+
+    ``ended`` asks SLURM, and so is called seldom, and when the run has written a record.
+    """
     path: Path | None = None
-    place, asked_s = 0, -ASKED_EVERY_S
+    place, asked_s, known = 0, 0.0, None
     while True:
-        over = False
-        if any((folder / name).exists() for name in ("done.json", "error.json")) or time.monotonic() > asked_s + ASKED_EVERY_S:
-            over, asked_s = ended(), time.monotonic()
+        over, records = False, [_written(folder / name) for name in ("done.json", "evals.json", "error.json")]
+        if records != known or time.monotonic() > asked_s + cluster.ASKED_EVERY_S:
+            over, asked_s, known = ended(), time.monotonic(), records
         latest = newest(folder)  # after that: what was printed before the end is shown
         if path is not None:
             place = _print_from(path, place)
@@ -71,6 +74,11 @@ def follow(folder: Path, lines: int, ended: Callable[[], bool]) -> None:
         if over:
             return
         time.sleep(PAUSE_S)
+
+
+def _written(path: Path) -> int | None:
+    """When a file was written; None where there is none."""
+    return path.stat().st_mtime_ns if path.exists() else None
 
 
 def _begin(path: Path, lines: int) -> int:

@@ -51,6 +51,10 @@ class Picture:
     note: str = ""  # where SLURM does not answer
     damaged: dict[Path, str] = field(default_factory=dict)  # folders of which it is unknown whether they are in the queue, and why
 
+    def of(self, folder: Path) -> Status:
+        """The state of a run."""
+        return next(s for s in self.statuses if s.name == folder.name)
+
     def ended(self, sweep: Path) -> bool:
         """Does nothing happen any more by itself? Of runs that are held, and what waits for them, nothing does."""
         held = any(s.state == "held" for s in self.statuses)
@@ -58,15 +62,19 @@ class Picture:
         return all(s.state in GONE or s.name in blocked for s in self.statuses) and (held or sweep not in self.queue)
 
 
-def look(sweep: Path) -> Picture:
-    """A sweep as it is now. If SLURM does not answer, runs that were submitted are "unknown", unless their folders show that they are done.
+def look(sweep: Path, only: Path | None = None) -> Picture:
+    """A sweep as it is now, or ``only`` one run of it, and what that starts from.
+
+    If SLURM does not answer, runs that were submitted are "unknown", unless their folders show that they are done.
 
     Raises:
         ConfigError: the folder is not a sweep's.
     """
     asked_for, before = runs_of(sweep)
-    picture = Picture(damaged=cluster.damaged([*asked_for, *before, sweep]))
-    folders = [folder for folder in (*asked_for, *before, sweep) if folder not in picture.damaged]
+    looked_at = {*asked_for, *before, sweep} if only is None else _line_of(only)
+    known = [folder for folder in (*asked_for, *before, sweep) if folder in looked_at]
+    picture = Picture(damaged=cluster.damaged(known))
+    folders = [folder for folder in known if folder not in picture.damaged]
     try:
         picture.queue = cluster.queued(folders)
     except ConfigError as error:
@@ -74,12 +82,26 @@ def look(sweep: Path) -> Picture:
         picture.queue = {folder: cluster.Entry("unknown") for folder in folders if (folder / cluster.JOB_FILE).exists()}
     if sweep in picture.damaged:
         picture.note = "; ".join(filter(None, [picture.note, picture.damaged[sweep]]))
-    there = picture.queue.keys() | picture.damaged.keys()
+    there = picture.queue.keys() | picture.damaged.keys() | {only}
     here, metric = local.running(sweep), read_json(sweep / "sweep.json").get("metric", "top1")
     shown = asked_for | {folder: stage for folder, stage in before.items() if folder in there}
-    picture.statuses = [_readable(folder, stage, picture.queue, here, metric) for folder, stage in shown.items()]
+    picture.statuses = [_readable(folder, stage, picture.queue, here, metric) for folder, stage in shown.items() if folder in looked_at]
     _cancelled_with_parents(sweep, picture.statuses)
     return picture
+
+
+def _line_of(folder: Path) -> set[Path]:
+    """A run, and what it starts from, directly or by way of others."""
+    return {folder}.union(*map(_line_of, parents_of(folder)))
+
+
+def is_over(picture: Picture, folder: Path) -> bool:
+    """Does nothing happen any more to a run by itself? One that is trained may be evaluated now."""
+    status = picture.of(folder)
+    if status.state != "done":
+        return status.state in GONE
+    in_work = folder in picture.queue or (local.running(folder.parent) is not None and status.error is None)
+    return not in_work or not pending(load(folder), read_json(folder / "evals.json"))
 
 
 def _cancelled_with_parents(sweep: Path, statuses: list[Status]) -> None:

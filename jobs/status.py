@@ -20,7 +20,7 @@ from rich.text import Text
 
 from jobs import cluster, local, logs
 from jobs.chosen import run_named, sweep_folder, yet_to_queue
-from jobs.states import ENDED, GONE, Picture, Status, look
+from jobs.states import ENDED, Picture, Status, is_over, look
 from jobs.tables import fits, print_table
 from jobs.time_left import Seen, Work, time_of
 from vitssl.arguments import Parser, guarded
@@ -77,14 +77,20 @@ def _show(options: argparse.Namespace, console: Console) -> None:
 def show_log(folder: Path, lines: int, follow: bool) -> None:
     """Print the end of a run's newest log; with ``follow`` go on until the run has ended, and say how."""
 
-    def state() -> Status:
-        return next(s for s in collect(folder.parent) if s.name == folder.name)
+    picture = Picture()
+
+    def ended() -> bool:
+        nonlocal picture
+        picture = look(folder.parent, folder)
+        return is_over(picture, folder)
 
     if follow:
-        logs.follow(folder, lines, lambda: state().state in GONE)
-    elif logs.newest(folder) or not (folder / "error.json").exists():  # it may have failed before it said anything
-        logs.show(folder, lines, state().state)
-    last = state()
+        logs.follow(folder, lines, ended)
+    else:
+        picture = look(folder.parent, folder)
+    last = picture.of(folder)
+    if not follow and (logs.newest(folder) or not (folder / "error.json").exists()):  # it may have failed before it said anything
+        logs.show(folder, lines, last.state)
     if details := read_json(folder / "error.json").get("details"):  # of the rank that failed first, which a log of many may not end with
         print(printable(details), end="")
     if follow or last.error:

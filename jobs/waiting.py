@@ -13,7 +13,7 @@ from jobs.folders import Launch, error_of, is_done, status_command
 from jobs.graph import Graph
 from jobs.node import report_command
 
-WAIT_S = 5.0
+WAIT_S = 5.0  # between looks at what the runs have written
 
 
 def wait_for(graph: Graph, launch: Launch, console: Console) -> int:
@@ -31,9 +31,11 @@ def wait_for(graph: Graph, launch: Launch, console: Console) -> int:
 
 def _wait(graph: Graph, sweep: Path, console: Console) -> None:
     told: set[str] = set()
-    there = True
+    comments: dict[Path, str] = {}
+    there, asked_s = True, -cluster.ASKED_EVERY_S
     while there:
-        there, comments = _waiting(graph, sweep)
+        if time.monotonic() >= asked_s + cluster.ASKED_EVERY_S:
+            (there, comments), asked_s = _waiting(graph, sweep), time.monotonic()
         for job in graph.jobs:
             ended = "done" if is_done(job) else error_of(job.folder) or comments.get(job.folder)
             if job.identity not in told and ended:
@@ -45,8 +47,8 @@ def _wait(graph: Graph, sweep: Path, console: Console) -> None:
 def _waiting(graph: Graph, sweep: Path) -> tuple[bool, dict[Path, str]]:
     """Does anything go on by itself? If SLURM does not answer, it may. And {folder: why} of the runs that are held."""
     try:
-        entries = cluster.queued(job.folder for job in graph.jobs if not is_done(job))
-        report = cluster.queued([sweep]).get(sweep)
+        entries = cluster.queued([*(job.folder for job in graph.jobs if not is_done(job)), sweep])
+        report = entries.pop(sweep, None)
         left = cluster.left(sweep)
         if report is not None and report.state == "PENDING" and report.is_mine and not entries and not left:
             # it may have to wait for long, or for ever, and can be made here

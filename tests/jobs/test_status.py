@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from jobs import cluster, local, logs, status
+from jobs import cluster, local, logs, states, status
 from vitssl.config import Run, merge, save
 from vitssl.files import write_json
 
@@ -240,6 +240,7 @@ def test_following_goes_on_with_the_next_attempt_and_ends_with_the_run(sweep: Pa
     monkeypatch.setattr(logs, "PAUSE_S", 0.05)
     queue["1"] = cluster.Entry("RUNNING")
     folder = sweep / "a-pretrain"
+    save(merge(Run, {"data": {"shards": "/shards"}, "objectives": {"classify": {}}}), folder)
     (folder / "log").mkdir()
     (folder / "log" / "train-1-0-n1.txt").write_text("one\ntwo\nthree\n")
     following = threading.Thread(target=status.main, args=([str(sweep), "--log", "a-pre", "--follow", "-n", "2"],))
@@ -255,6 +256,32 @@ def test_following_goes_on_with_the_next_attempt_and_ends_with_the_run(sweep: Pa
     out, error = capfd.readouterr()
     assert not following.is_alive() and out == "two\nthree\nfour\nfive\n"
     assert error.splitlines()[1:] == [f"==> {folder}/log/train-1-1-n2.txt <==", "a-pretrain: done"]
+
+
+@pytest.mark.parametrize(("record", "last"), [("error.json", "failed: no"), ("done.json", "done")])
+def test_following_what_has_not_ended_asks_slurm_seldom_and_looks_at_one_run(sweep, queue, monkeypatch, capfd, record, last) -> None:
+    """A run that failed, whose job is ending, and one that is trained, and is evaluated now."""
+    folder, asked, seen = sweep / "a-finetune", [], set()
+    save(merge(Run, {"data": {"shards": "/shards"}, "objectives": {"classify": {}}, "evals": {"knn": {"type": "knn"}}}), folder)
+    write_json(folder / record, {"message": "no"} if record == "error.json" else {"step": 1, "epochs": 1.0})
+
+    def jobs(_) -> dict[str, cluster.Entry]:
+        asked.append(time.monotonic())
+        return queue if len(asked) < 4 else {}
+
+    def read(folder: Path, *more) -> status.Status:
+        seen.add(folder.name)
+        return readable(folder, *more)
+
+    queue |= {"1": cluster.Entry("RUNNING"), "2": cluster.Entry("RUNNING"), "3": cluster.Entry("RUNNING")}
+    readable = states._readable
+    monkeypatch.setattr(cluster, "jobs", jobs)
+    monkeypatch.setattr(states, "_readable", read)
+    monkeypatch.setattr(cluster, "ASKED_EVERY_S", 0.15)
+    monkeypatch.setattr(logs, "PAUSE_S", 0.01)
+    assert status.main([str(sweep), "--log", "a-finetune", "--follow"]) == 0
+    assert len(asked) == 4 and asked[-1] - asked[0] > 3 * 0.15 and seen == {"a-pretrain", "a-finetune"}
+    assert capfd.readouterr().err == f"a-finetune: {last}\n"
 
 
 def ended(sweep: Path, name: str) -> str | None:

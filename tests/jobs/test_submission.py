@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -198,6 +199,22 @@ def test_waiting_goes_on_as_long_as_runs_do_though_the_report_is_gone(expand, su
     slurm.queue[cluster.job_id(sweep)] = report
     report.state = "RUNNING"
     assert going_on()
+
+
+def test_waiting_asks_slurm_seldom(expand, submit, slurm: Slurm, place: Path, monkeypatch) -> None:
+    asked: list[float] = []
+
+    def jobs(_: Any) -> dict[str, Entry]:
+        asked.append(time.monotonic())
+        return slurm.queue if len(asked) < 4 else {}
+
+    graph = expand(*WORDS)
+    submit(graph)
+    monkeypatch.setattr(cluster, "jobs", jobs)
+    monkeypatch.setattr(cluster, "ASKED_EVERY_S", 0.1)
+    monkeypatch.setattr(waiting, "WAIT_S", 0.01)
+    waiting._wait(graph, place / "runs" / "example", Console())
+    assert len(asked) == 4 and asked[-1] - asked[0] >= 3 * 0.1
 
 
 # ---------------------------------------------------------------------------------------------------------------- the rest

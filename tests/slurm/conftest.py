@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs import cluster as queue
 from jobs import submit
 from tests.jobs.conftest import write_index
 from tests.slurm.commands import sh, wait_for
@@ -90,8 +91,9 @@ def _script(word: str, folder: str, environment: dict[str, str]) -> subprocess.C
 
 @pytest.fixture
 def place(cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory; the sweep's jobs that a test leaves behind are cancelled."""
+    """An empty working directory; the sweep's jobs that a test leaves behind are cancelled. What waits for jobs asks for them often."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(queue, "ASKED_EVERY_S", 2.0)
     yield tmp_path
     subprocess.run(["scancel", "--me"], check=True)
     wait_for(lambda: not sh("squeue", "-h", "--me"))
