@@ -93,14 +93,15 @@ def _leave_out(sweep: Path, later: set[Path]) -> None:
     for folder in later:
         _mark(folder)
     if later:
-        print(f"{counted(len(later), 'run')} that job {cluster.job_id(sweep)} was to queue later will not be")
+        print(f"{counted(len(later), 'run')} that job {cluster.job_id(sweep)} was to queue later will not be queued")
 
 
 def _known(folders: list[Path]) -> list[Path]:
     """Without those whose record of a job is damaged, which are named: the others are cancelled all the same."""
     damaged = cluster.damaged(folders)
     for folder, problem in damaged.items():
-        print(f"note: {folder.name} stays, if it is in the queue (squeue --me): {problem}", file=sys.stderr)
+        reason = f"its job record is unreadable (squeue --me may list its job): {problem}"
+        print(f"note: {folder.name} was not cancelled: {reason}", file=sys.stderr)
     return [folder for folder in folders if folder not in damaged]
 
 

@@ -71,9 +71,10 @@ def run(graph: Graph, launch: Launch, console: Console) -> None:
     submitted = f"{queued} submitted in {counted(len(arrays), 'array')}: {listed}"
     console.print(f"{done} done before, {len(in_queue)} in the queue before{released}, {submitted}", highlight=False)
     if left := len(todo) - queued:
-        console.print(f"{left} more than SLURM takes at once: job {last} queues them as others end", soft_wrap=True, highlight=False)
-    by = "the last of them" if left else f"job {last}"
-    console.print(f"Report: {by}, {launch.sweep / 'report'}", soft_wrap=True, highlight=False)
+        wait = f"{counted(left, 'run')} {'wait' if left > 1 else 'waits'}: job {last} queues them as room appears"
+        console.print(f"{wait}; the last such job makes the report", soft_wrap=True, highlight=False)
+    by = "" if left else f"job {last}, "
+    console.print(f"Report: {by}{launch.sweep / 'report'}", soft_wrap=True, highlight=False)
     console.print(f"Follow it with: {status_command(launch.sweep)}", soft_wrap=True, highlight=False)
 
 

@@ -44,8 +44,8 @@ class Limit(NamedTuple):
         return max(0, self.most - self.spared - self.used)
 
     def __str__(self) -> str:
-        spared = f", of which {self.spared} are left to others" if self.spared else ""
-        return f"{self.name} is {self.most}{spared}, and {self.used} jobs are there"
+        spared = f"; {self.spared:,} are reserved for others" if self.spared else ""
+        return f"{self.used:,} of {self.most:,} jobs in use ({self.name}){spared}"
 
 
 class OfUser(NamedTuple):

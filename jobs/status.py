@@ -185,10 +185,10 @@ def _report(picture: Picture, sweep: Path) -> str:
     entry, job, ended = picture.queue.get(sweep), cluster.job_id(sweep), all(s.state in ENDED for s in picture.statuses)
     here = f"`vitssl report {sweep}`"
     if left := len(yet_to_queue(sweep, (sweep / s.name for s in picture.statuses if s.state == "not begun"))):
-        more = f"{counted(left, 'run')} more than SLURM takes at once"
+        more = f"{counted(left, 'run')} {'wait' if left > 1 else 'waits'}"
         if entry is None:
             return f"{more}: job {job}, which was to queue them, has ended; type the command that submitted the sweep again to go on"
-        return f"{more}: job {job}, {entry.state.lower()}, queues them as others end"
+        return f"{more}: job {job}, {entry.state.lower()}, queues them as room appears"
     if entry is None:
         return "" if job is None or not ended or _is_reported(sweep) else f"Report: job {job} has ended without it; {here} makes it here"
     waits = entry.state == "PENDING" and ended

@@ -131,7 +131,7 @@ def test_accounting_that_does_not_answer_is_not_taken_for_one_without_limits(acc
 def test_a_full_cluster_is_told_by_its_own_number_and_what_is_left_to_others(accounting) -> None:
     accounting["squeue"] = "\n".join(map(str, range(45)))
     full = limits.room(Site())
-    assert full.room == 0 and str(full) == "MaxJobCount is 50, of which 5 are left to others, and 45 jobs are there"
+    assert full.room == 0 and str(full) == "45 of 50 jobs in use (MaxJobCount); 5 are reserved for others"
 
 
 @pytest.mark.parametrize(
