@@ -44,7 +44,9 @@ def cancel(sweep: Path) -> None:
         later.clear()  # that job stays, and what it is to queue is its owner's
     ended = _end(entries)
     _leave_out(sweep, later)
-    if not ended and not later and pid is None:
+    if other := local.elsewhere(sweep):
+        print(f"note: {other} may still run it; cancel it there", file=sys.stderr)
+    elif not ended and not later and pid is None:
         print(f"nothing of {sweep} is running or queued")
 
 

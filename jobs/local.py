@@ -238,11 +238,15 @@ def _alone(sweep: Path, stop_file: Path) -> Iterator[Path]:
     """One local launcher per sweep at a time; its process id is in a file, for `jobs/cancel.py`, and what it was asked to stop by."""
     path = sweep / PID_FILE
     refuse_running(sweep)
-    write_json(path, {"pid": os.getpid(), "host": socket.gethostname(), "born": _born(os.getpid()), "stop_file": str(stop_file)})
+    if other := elsewhere(sweep):
+        print(f"note: {other} was running {sweep} too; if it still is, end it there", file=sys.stderr)
+    launcher = {"pid": os.getpid(), "host": socket.gethostname(), "born": _born(os.getpid()), "stop_file": str(stop_file)}
+    write_json(path, launcher)
     try:
         yield stop_file
     finally:
-        path.unlink(missing_ok=True)
+        if read_json(path) == launcher:
+            path.unlink()
 
 
 def refuse_running(sweep: Path) -> None:
@@ -263,6 +267,12 @@ def running(sweep: Path) -> int | None:
     born = launcher["born"]
     alive = born is not None and launcher["host"] == socket.gethostname() and _born(launcher["pid"]) == born
     return launcher["pid"] if alive else None
+
+
+def elsewhere(sweep: Path) -> str:
+    """The process of another machine that began to run this sweep and has not said that it ended; empty where there is none."""
+    launcher = read_json(sweep / PID_FILE)
+    return f"process {launcher['pid']} of {launcher['host']}" if launcher and launcher["host"] != socket.gethostname() else ""
 
 
 def was_asked(sweep: Path) -> bool:

@@ -382,6 +382,18 @@ def test_a_launcher_that_saves_is_not_asked_again_which_would_kill(local, place,
     assert sent == [signal.SIGTERM]
 
 
+def test_a_launcher_of_another_machine_is_named(local, capsys) -> None:
+    local("arms=[scratch]")
+    record = Path("runs/example/local.json")
+    write_json(record, {"pid": 7, "host": "login2", "born": "then", "stop_file": "/nowhere"})
+    capsys.readouterr()
+    cancel.cancel(Path("runs/example"))
+    said = capsys.readouterr()
+    assert said.err == "note: process 7 of login2 may still run it; cancel it there\n" and not said.out
+    assert local("arms=[scratch]") == 0
+    assert "note: process 7 of login2 was running" in capsys.readouterr().err and not record.exists()
+
+
 def test_a_launcher_is_known_in_another_time_zone(local, monkeypatch) -> None:
     local("arms=[scratch]")
     launcher = {"pid": os.getpid(), "host": socket.gethostname(), "born": local_executor._born(os.getpid())}
