@@ -126,17 +126,10 @@ def lost_peer(error: BaseException) -> bool:
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo/transport" in str(error))
 
 
-def barrier(timeout_h: float | None = None) -> None:
-    """Wait until all ranks are here.
-
-    Args:
-        timeout_h: longer than the process group's: before training one node may decode images for hours, and others not.
-    """
-    if not dist.is_initialized():
-        return
-    if timeout_h is None:
-        all_sum(torch.zeros(1))
-    else:
+def barrier(timeout_h: float) -> None:
+    """Wait until all ranks are here, for longer than the process group does: before training one node may decode images for hours, and
+    others not."""
+    if dist.is_initialized():
         group = dist.new_group(backend="gloo", timeout=timedelta(hours=timeout_h))
         dist.all_reduce(torch.zeros(1), group=group)
         dist.destroy_process_group(group)

@@ -229,10 +229,9 @@ def test_views_have_their_own_sizes():
     assert batch.views["main"].shape == (8, 3, 24, 24) and batch.views["local"].shape == (24, 3, 10, 10)
 
 
-@pytest.mark.parametrize("view", [View(auto_augment="rand-z1"), View(crop="pad", pad_px=24)])
-def test_impossible_views_are_refused(view):
-    with pytest.raises(ConfigError, match=r"^data\.views\.local\.(auto_augment|pad_px): "):
-        views(local=view)
+def test_a_policy_that_does_not_exist_is_refused():
+    with pytest.raises(ConfigError, match=r"^data\.views\.local\.auto_augment: "):
+        views(local=View(auto_augment="rand-z1"))
 
 
 @pytest.mark.gpu

@@ -23,11 +23,12 @@ from pathlib import Path
 
 from vitssl.config import ConfigError
 from vitssl.data import lists
+from vitssl.data.folders import IMAGE_ENDINGS
 from vitssl.data.samples import UNLABELLED, Options, Sample, Tars
 
 SPLITS = ("test", "val", "unlabeled")
 OPTIONS = (*SPLITS, "image", "label", "classes")
-ENDINGS = ("jpg", "jpeg", "png", "bmp", "gif", "ppm", "pgm", "tif", "tiff", "webp", "avif", "jp2")
+ENDINGS = [ending.removeprefix(".") for ending in IMAGE_ENDINGS]
 LABEL = "cls"
 MOST_TARS = 1_000_000
 

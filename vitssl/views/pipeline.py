@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitssl.config import ConfigError, View
+from vitssl.config import View
 from vitssl.data.batch import Batch, RawBatch
 from vitssl.data.layout import places, shape_of
 from vitssl.views.augment import parse
@@ -122,7 +122,7 @@ class TrainViews:
         device: where the views are computed.
 
     Raises:
-        ConfigError: an ``auto_augment`` that does not exist, a ``pad_px`` that is not less than the view's size.
+        ConfigError: an ``auto_augment`` that does not exist.
     """
 
     def __init__(
@@ -131,9 +131,6 @@ class TrainViews:
     ):  # fmt: skip
         self._views, self._image_size, self._num_classes, self._seed, self._device = views, image_size, num_classes, seed, device
         self._policies = {name: parse(view.auto_augment, f"data.views.{name}.") for name, view in views.items() if view.auto_augment}
-        for name, view in views.items():
-            if view.crop == "pad" and view.pad_px >= (view.size or image_size):
-                raise ConfigError(f"{view.pad_px} pixels cannot be reflected from a view that is no larger", f"data.views.{name}.pad_px")
         self._normalize = _Normalize(mean, std, device)
         self._fill_C = (torch.tensor(mean, device=device) * LEVELS).round()
 
