@@ -269,16 +269,19 @@ def _train(folder: Path, run: Run) -> int:
                 log.say(_last_line(train_state))
         finally:
             log.close()
-    if not done:
-        return STOPPED
-    if dist.is_main():
-        statistics = (train_state.mean, train_state.std)
-        pictures.record_reconstructions(folder, run, train_state.model, train_state.index, train_state.split.test, statistics)
-        costs = cost.measure(run, len(train_state.index.classes)) | cost.throughput(train_state.model, run, train_state.device)
-        write_json(folder / "cost.json", costs)
-        write_json(folder / "done.json", _summary(train_state))
-        train_state.saver.finish()
-    return 0
+    if done and dist.is_main():
+        _finish(train_state)
+    return 0 if done else STOPPED
+
+
+def _finish(train_state: TrainState) -> None:
+    """What a run leaves besides its weights and its log; ``done.json`` comes last, as others wait for it."""
+    folder, run, index = train_state.folder, train_state.run, train_state.index
+    pictures.record_reconstructions(folder, run, train_state.model, index, train_state.split.test, (train_state.mean, train_state.std))
+    costs = cost.measure(run, len(index.classes)) | cost.throughput(train_state.model, run, train_state.device)
+    write_json(folder / "cost.json", costs)
+    write_json(folder / "done.json", _summary(train_state))
+    train_state.saver.finish()
 
 
 def _summary(train_state: TrainState) -> dict[str, Any]:

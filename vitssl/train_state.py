@@ -29,7 +29,12 @@ from vitssl.views import EvalView, TrainViews
 
 
 class TrainState:
-    """Everything one attempt of a run works with."""
+    """Everything one attempt of a run works with; what is declared here comes with `start`."""
+
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    ema: optim.Ema | None
+    run_pass: passes.Pass
 
     def __init__(self, folder: Path, run: Run):
         self.folder, self.run, self.saver = folder, run, Saver(folder)
