@@ -76,7 +76,6 @@ def test_a_preempted_run_equals_an_undisturbed_one(place: Path, undisturbed: Pat
 
     first, second = events(preempted, "start")
     assert first["step"] == 0 and 10 < second["step"] < start["steps"]
-    assert second["step"] % start["steps_per_epoch"], "stopped in mid-epoch"
     assert events(preempted, "end")[0]["reason"] == "stopped"
     assert equal(weights(undisturbed), weights(preempted))
     wait_for(lambda: sacct(preempted, "State") == ["REQUEUED", "COMPLETED"])
