@@ -20,11 +20,11 @@ RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))
 FROM python:3.11-slim-bookworm
 
 # g++ (250 MB of 7 GB): torch.compile builds code at run time, Inductor in C++ and Triton's launchers in C.
-# procps: the launcher tells its own processes by `ps`. tini: hands `docker stop` on and reaps orphans.
+# tini: hands `docker stop` on and reaps orphans.
 # Versions come with the base image's Debian release.
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends g++ procps tini \
+    && apt-get install --yes --no-install-recommends g++ tini \
     && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /workspace

@@ -31,6 +31,7 @@ from vitssl.files import busy_file, read_json, write_json
 from vitssl.stopping import LAUNCHER
 from vitssl.words import counted
 
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 PID_FILE = "local.json"
 
 
@@ -282,7 +283,9 @@ def was_asked(sweep: Path) -> bool:
 
 
 def _born(pid: int) -> str | None:
-    """When a process was started, which tells it from a later one with the same id."""
-    plain = os.environ | {"TZ": "UTC", "LC_ALL": "C"}  # whoever asks later may have other ones
-    result = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False, env=plain)
-    return result.stdout.strip() or None
+    """When a process of this machine was started, which tells it from a later one with the same id; None where there is no such process."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # from the third on: the second, a name, may hold spaces
+    except OSError:
+        return None
+    return f"{fields[19]} ticks after boot {BOOT.read_text().strip()}"

@@ -394,12 +394,19 @@ def test_a_launcher_of_another_machine_is_named(local, capsys) -> None:
     assert "note: process 7 of login2 was running" in capsys.readouterr().err and not record.exists()
 
 
-def test_a_launcher_is_known_in_another_time_zone(local, monkeypatch) -> None:
+def test_a_launcher_is_told_from_another_process_with_its_id(local) -> None:
     local("arms=[scratch]")
     launcher = {"pid": os.getpid(), "host": socket.gethostname(), "born": local_executor._born(os.getpid())}
     write_json(Path("runs/example/local.json"), launcher)
-    monkeypatch.setenv("TZ", "Asia/Tokyo")
     assert local_executor.running(Path("runs/example")) == os.getpid()
+    child = subprocess.Popen(["sleep", "60"])
+    write_json(Path("runs/example/local.json"), launcher | {"pid": child.pid})
+    assert local_executor.running(Path("runs/example")) is None
+    write_json(Path("runs/example/local.json"), launcher | {"pid": child.pid, "born": local_executor._born(child.pid)})
+    assert local_executor.running(Path("runs/example")) == child.pid
+    child.kill()
+    child.wait()
+    assert local_executor.running(Path("runs/example")) is None
 
 
 def test_what_an_earlier_try_left_is_gone_while_it_is_tried_again(local, monkeypatch) -> None:
