@@ -114,7 +114,11 @@ def test_where_variables_are_set_it_is_said_that_their_values_are_kept(capsys) -
 @pytest.mark.parametrize(
     ("pattern", "there", "not_there"),
     [
-        ("momentum", ["optim.momentum: number, default 0.9\n    of sgd and lars", "objectives.dino.center_momentum"], ["optim.lr"]),
+        (
+            "momentum",
+            ["optim.momentum: number, default 0.9\n    momentum of sgd and lars", "objectives.dino.center_momentum"],
+            ["optim.lr"],
+        ),
         ("optim.*lr", ["optim.lr:", "optim.min_lr:"], ["optim.lr_rule:", "momentum"]),
         ("OPTIM.L?", ["optim.lr:"], ["optim.lr_rule"]),
         ("second.scale", ["data.views.second.scale:"], ["data.views.main.scale"]),

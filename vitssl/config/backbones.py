@@ -108,40 +108,43 @@ SIZES = {name: size for family in FAMILIES.values() for name, size in family.siz
 class BackboneConfig:
     """What a family does not read is refused; null takes the named size's value."""
 
-    # the family and its size; the fields below override the size
+    # family and named size; the fields below override parts of the size
     name: Literal[
         "vit_pico", "vit_tiny", "vit_small", "vit_base", "vit_large", "swin_pico", "swin_tiny", "cvt_pico", "cvt_13",
         "t2t_pico", "t2t_vit_14", "resnet_pico", "resnet50", "resnet8", "resnet56",
     ] = "vit_tiny"  # fmt: skip
-    patch_size: Optional[int] = None  # pixels per side of a patch; null, here and below: the named size's
-    positions: Literal["learned", "sincos"] = "learned"  # learned positions, or fixed sines and cosines (MAE)
-    interpolate_antialias: bool = later(False, before=True)  # of positions for another grid (timm: True; DINO, DeiT, MAE: False)
-    embed_dim: Optional[int] = None  # width of a token; in staged families, of the first stage: the others keep their ratio to it
-    depth: Optional[int] = None  # blocks of a family without stages
-    depths: Optional[list[int]] = None  # blocks of each stage
-    num_heads: Optional[int] = None  # heads of attention; in staged families, of the first stage
-    mlp_ratio: Optional[float] = None  # width of the hidden layer of a block's MLP, as a multiple of the token's
-    qkv_bias: Optional[bool] = None  # do queries, keys and values have biases?
-    drop_path: float = 0.0  # stochastic depth of the last block; the rate grows linearly from 0
-    init: Literal["trunc_normal", "xavier"] = "trunc_normal"  # how weights start: timm's and DeiT's way, or MAE's
-    # of the class token's start; null: 1e-6 (timm), with xavier 0.02 (MAE); DINO and DeiT's first release: 0.02
+    patch_size: Optional[int] = None  # pixels per side of a patch; null, here and below: as in the named size
+    positions: Literal["learned", "sincos"] = "learned"  # position embeddings: learned, or fixed sines and cosines (MAE)
+    # antialias when positions are interpolated to another grid (timm: true; DINO, DeiT, MAE: false)
+    interpolate_antialias: bool = later(False, before=True)
+    embed_dim: Optional[int] = None  # width of a token; in staged families that of the first stage, with which the others scale
+    depth: Optional[int] = None  # number of blocks, in families without stages
+    depths: Optional[list[int]] = None  # number of blocks of each stage, in staged families
+    num_heads: Optional[int] = None  # attention heads; in staged families those of the first stage
+    mlp_ratio: Optional[float] = None  # hidden width of a block's MLP, as a multiple of the token width
+    qkv_bias: Optional[bool] = None  # add biases to queries, keys and values
+    drop_path: float = 0.0  # stochastic depth: drop rate of the last block, rising linearly from 0 at the first
+    init: Literal["trunc_normal", "xavier"] = "trunc_normal"  # weight initialisation: as in timm and DeiT, or as in MAE
+    # standard deviation of the class token's initial values; null: 1e-6 (timm), or 0.02 with init: xavier (MAE); 0.02 also in DINO and
+    # DeiT's first release
     cls_token_std: Optional[float] = None
-    # where the learned factors of a block's two branches start (LayerScale: DeiT III 1e-6, DINOv2 1e-5); null: none
+    # LayerScale: initial value of the learned factors on a block's two branches (DeiT III 1e-6, DINOv2 1e-5); null: no LayerScale
     layer_scale: Optional[float] = None
-    reg_tokens: int = 0  # further prefix tokens after the class token, with positions (timm's name; registers)
+    reg_tokens: int = 0  # number of registers: extra tokens after the class token, with positions (timm's name)
     tokenizer: Literal["patches", "shifted"] = "patches"  # how patches become tokens; shifted: shifted patch tokenization (SL-ViT)
-    attention: Literal["plain", "local"] = "plain"  # of every block; local: locality self-attention (SL-ViT)
+    attention: Literal["plain", "local"] = "plain"  # in every block; local: locality self-attention (SL-ViT)
     masked_tokens: Optional[MaskedTokens] = None  # extra tokens in the last blocks (MT-SiT, MT-DINO)
-    window_size: Optional[int] = None  # tokens per side of a window of attention (Swin); null: 7
-    relative_positions: bool = True  # does Swin have its relative position bias?
-    variant: Literal["microsoft", "drloc"] = "microsoft"  # CvT: the paper's authors' code, or the one that Drloc trained
-    attention_scale: Literal["head_dim", "embed_dim"] = "head_dim"  # of the logits, to the power -1/2; T2T's released weights: embed_dim
-    shortcut: Literal["identity", "projection"] = "identity"  # of cifarresnet where the width grows: He et al.'s option A or B
-    frozen: bool = False  # a linear probe: the backbone has no gradient and is in evaluation mode
-    # Whose images its batch norms' statistics are of: the whole slice of a step, or those of each GPU (most public code), where the result
-    # depends on the number of GPUs and on loop.micro_batch_size. Those of objectives' heads are always global.
+    window_size: Optional[int] = None  # Swin: tokens per side of an attention window; null: 7
+    relative_positions: bool = True  # Swin: use its relative position bias
+    variant: Literal["microsoft", "drloc"] = "microsoft"  # CvT: as in its authors' code, or as in Drloc's code
+    attention_scale: Literal["head_dim", "embed_dim"] = "head_dim"  # scale attention logits by this^-0.5; T2T's released weights: embed_dim
+    # resnet8, resnet56: shortcut where the width grows (He et al.'s option A or B)
+    shortcut: Literal["identity", "projection"] = "identity"
+    frozen: bool = False  # linear probe: the backbone is not trained and stays in evaluation mode
+    # images that its batch norms compute statistics over: those of one forward pass on all GPUs, or on each GPU (most public code), where
+    # the result depends on the number of GPUs and on loop.micro_batch_size. In objectives' heads always global
     batch_norm: Literal["global", "per_gpu"] = "global"
-    fused_attention: bool = runtime_field(True)  # attention as one operation of torch's: less memory, equal results but for rounding
+    fused_attention: bool = runtime_field(True)  # use torch's fused attention: less memory, same results up to rounding
 
     def inactive_fields(self) -> dict[str, str]:
         """{field that the family does not read: what it belongs to}."""

@@ -15,7 +15,7 @@ from vitssl.config.base import Problem, less_than, not_a_probability, not_rising
 class Operation:
     """What every operation has."""
 
-    prob: float = 1.0  # probability of doing it to an image
+    prob: float = 1.0  # probability of applying it to an image
 
     def problems(self, name: str) -> Iterator[Problem]:
         """``name`` is the path of the field, such as data.views.main.color[0].jitter."""
@@ -24,9 +24,9 @@ class Operation:
 
 @dataclass
 class Jitter(Operation):
-    """torchvision's ColorJitter, but with one random order of its four operations for all images of a step."""
+    """torchvision's ColorJitter, except that all images of a step share one random order of its four operations."""
 
-    strength: list[float] = field(default_factory=lambda: [0.4, 0.4, 0.4, 0.0])  # of brightness, contrast, saturation and hue
+    strength: list[float] = field(default_factory=lambda: [0.4, 0.4, 0.4, 0.0])  # strengths of brightness, contrast, saturation and hue
 
     def problems(self, name: str) -> Iterator[Problem]:
         yield from super().problems(name)
@@ -43,9 +43,9 @@ class Gray(Operation):
 
 @dataclass
 class Blur(Operation):
-    """A Gaussian blur."""
+    """Gaussian blur."""
 
-    sigma: list[float] = field(default_factory=lambda: [0.1, 2.0])  # of the blur, in pixels; each image's is uniform in this range
+    sigma: list[float] = field(default_factory=lambda: [0.1, 2.0])  # in pixels; drawn uniformly from this range for each image
 
     def problems(self, name: str) -> Iterator[Problem]:
         yield from super().problems(name)
@@ -54,7 +54,7 @@ class Blur(Operation):
 
 @dataclass
 class Solarize(Operation):
-    threshold: int = 128  # the lowest level, of 0 to 255, that is inverted
+    threshold: int = 128  # pixel values from this one up (0 to 255) are inverted
 
     def problems(self, name: str) -> Iterator[Problem]:
         yield from super().problems(name)
@@ -66,9 +66,9 @@ class ColorOp:
     """One operation: exactly one of these is set."""
 
     jitter: Optional[Jitter] = None
-    gray: Optional[Gray] = None  # no colour
+    gray: Optional[Gray] = None  # convert to grayscale
     blur: Optional[Blur] = None
-    solarize: Optional[Solarize] = None  # bright pixels are inverted
+    solarize: Optional[Solarize] = None  # invert bright pixels
 
     def chosen(self) -> dict[str, Any]:
         """What is set, by name; a single entry, once checked."""
@@ -89,7 +89,7 @@ class ColorOp:
 class ColorStep(ColorOp):
     """One operation, or several of which each image meets one, with equal chances."""
 
-    one_of: Optional[list[ColorOp]] = None  # several, of which each image meets one, with equal chances
+    one_of: Optional[list[ColorOp]] = None  # apply one of these operations to each image, chosen with equal probability
 
     def choices(self) -> list[ColorOp]:
         return [self] if self.one_of is None else self.one_of

@@ -25,11 +25,11 @@ STATISTICS = {
 class Subset:
     """A part of the training images: either a share of them or a number per class."""
 
-    fraction: Optional[float] = None  # share of the images, in (0, 1]
-    per_class: Optional[int] = None  # images of every class
-    balanced: bool = True  # with `fraction`: the same share of every class; false draws from all images alike
-    seed: Optional[int] = 0  # of the draw of images; null: no draw, the first ones in the order of the shards, which is the source's
-    redraw: bool = False  # draw others with each seed of the Run, so that a spread over seeds covers the draw too
+    fraction: Optional[float] = None  # fraction of the images, in (0, 1]
+    per_class: Optional[int] = None  # number of images per class
+    balanced: bool = True  # with `fraction`: draw the same fraction of each class; false: draw regardless of class
+    seed: Optional[int] = 0  # random seed of the draw; null: no draw, take the first images in the shards' order (the source's)
+    redraw: bool = False  # draw anew for each seed of the Run, so that the spread over seeds includes that of the draw
 
     def problems(self, name: str) -> Iterator[Problem]:
         if (self.fraction is None) == (self.per_class is None):
@@ -49,27 +49,28 @@ class View:
 
     NOW_WRITTEN: ClassVar[dict[str, str]] = BEFORE  # fields that it had -> what says the same now
     as_now_written = staticmethod(with_steps)  # what an older version wrote -> today's fields
-    count: int = 1  # how many independent copies of this view per image (stacked crop-major)
-    size: Optional[int] = None  # pixels per side; null takes data.image_size
-    # random_resized: a random part of the image, resized; pad: the image with a border, cut back; resize: all of it
+    count: int = 1  # independent copies of this view per image (stacked crop-major)
+    size: Optional[int] = None  # pixels per side; null: data.image_size
+    # random_resized: a random part of the image, resized; pad: a random crop after padding; resize: the whole image
     crop: Literal["random_resized", "pad", "resize"] = "random_resized"
     scale: list[float] = field(default_factory=lambda: [0.08, 1.0])  # crop area / image area, drawn from this range
     ratio: list[float] = field(default_factory=lambda: [3 / 4, 4 / 3])  # crop width / crop height, drawn from this range
-    pad_px: int = 4  # `crop: pad` resizes to `size`, pads by this much (reflecting) and crops back
-    interpolation: Literal["bilinear", "bicubic"] = "bicubic"  # of the crop
-    hflip: float = 0.5  # probability of a mirrored image
-    auto_augment: str = ""  # random operations by timm's names: rand-m9-mstd0.5-inc1, original (AutoAugment, ImageNet); also cifar10
-    auto_augment_interpolation: Literal["bilinear", "bicubic"] = later("bicubic", before="bilinear")  # of auto_augment's geometry
-    # colour operations, in this order; a name alone is that with its defaults, as in
+    pad_px: int = 4  # for `crop: pad`: reflection padding in pixels around the image resized to `size`
+    interpolation: Literal["bilinear", "bicubic"] = "bicubic"  # how the crop is resized
+    hflip: float = 0.5  # probability of a horizontal flip
+    auto_augment: str = ""  # a policy by its timm name: rand-m9-mstd0.5-inc1, original (AutoAugment for ImageNet); also cifar10; empty: off
+    # for auto_augment's geometric operations
+    auto_augment_interpolation: Literal["bilinear", "bicubic"] = later("bicubic", before="bilinear")
+    # colour operations, in this order; a bare name stands for the operation with its defaults, as in
     # [{jitter: {strength: [0.4, 0.4, 0.2, 0.1], prob: 0.8}}, {one_of: [gray, blur]}]
     color: list[ColorStep] = field(default_factory=list)
-    erasing_prob: float = 0.0  # probability of timm's RandomErasing, one box
+    erasing_prob: float = 0.0  # probability of erasing one box (timm's RandomErasing)
     erasing_scale: list[float] = field(default_factory=lambda: [0.02, 1 / 3])  # area of the erased box / image area
-    erasing_mode: Literal["pixel", "const"] = "pixel"  # the box becomes noise, or zero after normalising
-    mixup_alpha: float = 0.0  # of the beta distribution of mixup's shares; 0: off
-    cutmix_alpha: float = 0.0  # of the beta distribution of cutmix's shares; 0: off
-    mix_prob: float = 1.0  # probability of mixing a batch at all, when mixup or cutmix is on
-    switch_prob: float = 0.5  # probability of cutmix rather than mixup, when both are on
+    erasing_mode: Literal["pixel", "const"] = "pixel"  # fill the box with noise, or with zeros (after normalisation)
+    mixup_alpha: float = 0.0  # alpha of mixup's beta distribution; 0: off
+    cutmix_alpha: float = 0.0  # alpha of CutMix's beta distribution; 0: off
+    mix_prob: float = 1.0  # probability that a batch is mixed, if mixup or CutMix is on
+    switch_prob: float = 0.5  # probability of CutMix rather than mixup, if both are on
 
     def inactive_fields(self) -> dict[str, str]:
         """{field that has no effect, given the others: what it belongs to}."""
@@ -101,8 +102,8 @@ class View:
 
 @dataclass
 class Views:
-    main: View = field(default_factory=View)  # the view that objectives read where they name no other
-    second: Optional[View] = None  # another one of each image (SimCLR, DINO, LUT)
+    main: View = field(default_factory=View)  # the view that objectives read by default
+    second: Optional[View] = None  # a second view of each image (SimCLR, DINO, LUT)
     local: Optional[View] = None  # small crops (DINO)
 
     def enabled(self) -> dict[str, View]:
@@ -116,30 +117,33 @@ SHUFFLE_WINDOW = 100_000
 @dataclass
 class Data:
     shards: str = runtime_field("???")  # folder written by `vitssl shards build`
-    source: Optional[str] = runtime_field(None)  # what the launcher builds `shards` from where the folder does not exist
+    source: Optional[str] = runtime_field(None)  # what the launcher builds `shards` from if the folder does not exist
     sha256: Optional[str] = None  # fingerprint of the shards' content; the launcher fills it in, training verifies it
-    train_split: str = "train"  # split of the shards that is trained on; several joined by "+"; in train+unlabeled? the ?: if it is there
-    test_split: str = "test"  # split of the shards that accuracies are measured on
-    # cross-validation: the labelled images of train_split in so many parts, of which the Run's seed says which one is the test set: of 5
-    # seeds 0 to 4 take turns; 5 to 9 do so with parts drawn anew
+    # split of the shards to train on; join several by "+"; "?" marks one that may be absent: train+unlabeled?
+    train_split: str = "train"
+    test_split: str = "test"  # split of the shards on which accuracy is measured
+    # cross-validation: number of parts of train_split's labelled images; the Run's seed chooses which part is the test set. With 5, seeds 0
+    # to 4 take each part once; seeds 5 to 9 do so with parts drawn anew
     folds: Optional[int] = None
-    images: Optional[Subset] = None  # fewer images, for every objective
-    labels: Optional[Subset] = None  # fewer labels: the other images stay, unlabelled
-    val_split: Optional[str] = None  # held-out images for choosing the epoch, evaluated as "val": a split of the shards
-    val_fraction: float = 0.0  # or this share of the training images, which are then left out of training
-    val_seed: int = 0  # of the draw of val_fraction
-    shuffle_window: int = SHUFFLE_WINDOW  # images; an epoch of more moves them within so many, which reads shards in order
-    repeats: int = 1  # repeated augmentation: copies of an image in a batch; an epoch keeps its number of samples
-    image_size: int = 224  # pixels per side of what the network sees
-    normalize: Literal["dataset", "imagenet", "half", "cifar10"] = "dataset"  # channel statistics: the shards', or well-known ones
-    mean: Optional[list[float]] = None  # means of red, green and blue in place of those, in [0, 1] units; with std or not at all
-    std: Optional[list[float]] = None  # standard deviations that go with mean
+    images: Optional[Subset] = None  # train on a subset of the images, for every objective
+    labels: Optional[Subset] = None  # keep the labels of a subset; the other images stay, unlabelled
+    val_split: Optional[str] = None  # split of the shards held out for choosing the epoch, evaluated as "val"
+    val_fraction: float = 0.0  # in place of val_split: fraction of the training images to hold out
+    val_seed: int = 0  # random seed of the draw of val_fraction
+    # in images: a larger epoch is shuffled only within windows of this size, so that shards are read in order
+    shuffle_window: int = SHUFFLE_WINDOW
+    repeats: int = 1  # repeated augmentation: copies of each image in a batch; the number of samples per epoch stays the same
+    image_size: int = 224  # pixels per side of the network's input
+    # channel statistics to normalise by: the shards' own, or standard ones
+    normalize: Literal["dataset", "imagenet", "half", "cifar10"] = "dataset"
+    mean: Optional[list[float]] = None  # means of red, green and blue, in [0, 1] units, in place of normalize; needs std
+    std: Optional[list[float]] = None  # standard deviations of red, green and blue; needs mean
     eval_crop: float = 0.875  # evaluation: resize the short side to image_size / eval_crop, centre-crop image_size
-    cache_px: Optional[int] = None  # shrink images whose short side is longer to this many pixels, once, in the cache
-    cache_gb: float = runtime_field(16.0)  # decoded sets up to this size are cached, larger ones are streamed
-    cache_dir: Optional[str] = runtime_field(None)  # a folder on the node for the cache; null takes $TMPDIR
-    device_cache_gb: float = runtime_field(1.0)  # decoded sets up to this size live in GPU memory
-    workers: int = runtime_field(4)  # decoding processes, per GPU, when streaming
+    cache_px: Optional[int] = None  # shrink images to this short side when they are cached; smaller ones stay as they are
+    cache_gb: float = runtime_field(16.0)  # decoded data sets up to this size are cached, larger ones are streamed
+    cache_dir: Optional[str] = runtime_field(None)  # the cache's folder, on the node; null: $VITSSL_CACHE_DIR, else $TMPDIR
+    device_cache_gb: float = runtime_field(1.0)  # decoded data sets up to this size are kept in GPU memory
+    workers: int = runtime_field(4)  # decoding processes per GPU when streaming
     views: Views = field(default_factory=Views)  # augmentations of each image, by name
 
     def inactive_fields(self) -> dict[str, str]:

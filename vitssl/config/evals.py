@@ -62,10 +62,10 @@ class EvalConfig:
     classifies: ClassVar[bool] = False  # by the Run's classifier
     metrics: ClassVar[tuple[str, ...]] = ("top1", "top5")  # those of METRICS that it gives
     type: str = "classification"  # classification, knn or linear
-    shards: Optional[str] = None  # other images with the same classes; null: the Run's
-    split: str = "test"  # of images: train, val (held out) or test as the Run's data say; another name: a split of the shards
-    weights: Literal["model", "ema", "teacher"] = "model"  # ema: of loop.ema_decay; teacher: of an objective that has one
-    every: Optional[int] = None  # epochs between its runs; null: loop.eval_every, 0: at the end only
+    shards: Optional[str] = None  # shards of other images with the same classes; null: the Run's
+    split: str = "test"  # train, val (held out) or test, as data defines them; or the name of a split of the shards
+    weights: Literal["model", "ema", "teacher"] = "model"  # ema: those averaged by loop.ema_decay; teacher: those of an objective's teacher
+    every: Optional[int] = None  # epochs between evaluations; null: loop.eval_every; 0: at the end only
 
     def defining(self) -> dict[str, Any]:
         """The fields that define the result."""
@@ -100,9 +100,9 @@ class FeaturesConfig(EvalConfig):
     """What evaluators of features have: they learn from the Run's labelled training images, without augmentation."""
 
     pool: Optional[Literal["cls", "reg", "mean", "cls+reg", "cls+mean"]] = (
-        None  # null: the class token where there is one, else the patches' mean
+        None  # null: the class token if there is one, else the mean of the patch tokens
     )
-    blocks: int = 1  # how many of the last blocks' features, concatenated
+    blocks: int = 1  # concatenate the features of this many last blocks
 
     def check_images(self, labelled: int) -> None:
         """Refuse too few labelled training images to learn from.
@@ -131,8 +131,8 @@ class KnnConfig(FeaturesConfig):
     """Weighted nearest neighbours by cosine similarity (Wu et al. 2018, as in DINO's code)."""
 
     type: str = "knn"
-    k: int = 20  # neighbours
-    temperature: float = 0.07  # of their weights, exp(similarity / temperature)
+    k: int = 20  # number of neighbours
+    temperature: float = 0.07  # neighbours are weighted by exp(similarity / temperature)
 
     def check_images(self, labelled: int) -> None:
         super().check_images(labelled)
@@ -151,8 +151,8 @@ class LinearConfig(FeaturesConfig):
 
     metrics: ClassVar[tuple[str, ...]] = ("top1", "top5", "loss")
     type: str = "linear"
-    l2: float = 1e-3  # penalty: l2 / 2 times the squared norm of the weights, added to the mean cross-entropy
-    max_iter: int = 200  # most iterations of L-BFGS
+    l2: float = 1e-3  # L2 penalty: l2 / 2 times the weights' squared norm, added to the mean cross-entropy
+    max_iter: int = 200  # maximum number of L-BFGS iterations
 
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)

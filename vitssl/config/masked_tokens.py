@@ -14,17 +14,17 @@ from vitssl.words import counted
 class MaskedTokens:
     """Learnable masked tokens (Hu et al. 2022) in the last blocks of a ViT or T2T-ViT."""
 
-    count: int = 4  # how many there are: N, the paper's sparsity granularity
-    blocks: int = 4  # how many of the last blocks have masked tokens
-    temperature: float = 0.1  # tau of SoftSort; divided by nothing more, so a scale of the scores goes in here
-    mix: float = 0.2  # alpha: the part that is pooled anew in each block after the first
-    # how each chooses patch tokens. hard: exactly the highest scores, with the gradient of soft ones (straight-through, as in SoftSort's
-    # code); random: the ablation, drawn for every image in training, and the same for all images in evaluation, so that it can be repeated;
-    # so a teacher, which evaluates while its student trains, always takes the same places
+    count: int = 4  # number of masked tokens: N, the paper's sparsity granularity
+    blocks: int = 4  # number of last blocks that have masked tokens
+    temperature: float = 0.1  # tau of SoftSort; scores are not scaled otherwise, so include any scale in it
+    mix: float = 0.2  # alpha: the fraction that is pooled anew in each block after the first
+    # how each masked token selects patch tokens. hard: exactly those with the highest scores, with the soft gradient (straight-through, as
+    # in SoftSort's code); random: the ablation, drawn for each image in training; the same for all images in evaluation, so that it can be
+    # repeated, and therefore also in a teacher, which is in evaluation mode
     selection: Literal["soft", "hard", "random"] = "soft"
-    scores: Literal["raw", "normed"] = "raw"  # of the tokens as Eq. 8 writes them, or after a LayerNorm without parameters
-    later_blocks: Literal["mix", "carry"] = "mix"  # only mixing gives Eq. 7 a meaning; carry: they go through as any other token
-    query_std: float = 0.02  # standard deviation of the queries' start: that of both baselines' tokens
+    scores: Literal["raw", "normed"] = "raw"  # compute scores from the tokens as they are (Eq. 8), or after a LayerNorm without parameters
+    later_blocks: Literal["mix", "carry"] = "mix"  # mix: as in Eq. 7; carry: masked tokens pass through later blocks like any other token
+    query_std: float = 0.02  # standard deviation of the queries' initial values; the tokens of SiT and DINO have the same
 
     def problems(self, path: str, depth: int) -> Iterator[Problem]:
         """``path``: of this field; ``depth``: blocks of the backbone."""

@@ -21,23 +21,24 @@ from vitssl.words import counted
 @dataclass
 class Optim:
     name: Literal["adamw", "sgd", "lars"] = "adamw"  # the optimiser
-    batch_size: int = 256  # images per optimiser step over all GPUs
+    batch_size: int = 256  # images per optimiser step, summed over all GPUs
     lr: float = 1e-3  # learning rate after the warm-up, before lr_rule
-    # what lr is multiplied by, of the global batch size B: batch/256 is B/256, sqrt_batch is sqrt(B)/4
+    # factor on lr for the global batch size B: batch/256 is B/256, sqrt_batch is sqrt(B)/4, sqrt_batch/8 is sqrt(B)/8
     lr_rule: Literal["none", "batch/256", "batch/512", "sqrt_batch", "sqrt_batch/8"] = "batch/256"
     min_lr: float = 1e-6  # learning rate at the end of the cosine
-    warmup_lr: float = 0.0  # learning rate at the start of the warm-up, which is linear
+    warmup_lr: float = 0.0  # learning rate at the start of the linear warm-up
     scale_all_lrs: bool = False  # lr_rule scales min_lr and warmup_lr too
-    betas: list[float] = field(default_factory=lambda: [0.9, 0.999])  # decay of adamw's means of gradients and of their squares
-    momentum: float = 0.9  # of sgd and lars
-    nesterov: bool = False  # Nesterov's momentum, of sgd and lars
-    weight_decay: float = 0.05  # of matrices, tokens and learned positions; not of other vectors and biases
-    weight_decay_end: Optional[float] = None  # weight_decay goes to this by a cosine; null: it stays
-    no_decay: list[str] = field(default_factory=list)  # name patterns of further parameters without decay, besides vectors and biases
-    decay: list[str] = field(default_factory=list)  # name patterns of vectors and biases that are decayed
-    layer_decay: float = 1.0  # each layer learns at this share of the rate of the one above it (MAE: 0.75); 1: all alike
-    clip: Literal["none", "global", "tensor"] = "none"  # gradients: all by their common norm, or each tensor by its own (DINO, GMML)
-    clip_norm: float = 1.0  # the largest norm that clip leaves
+    # AdamW's decay rates: of the mean gradient, and of the mean squared gradient
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
+    momentum: float = 0.9  # momentum of sgd and lars
+    nesterov: bool = False  # use Nesterov momentum (sgd and lars)
+    weight_decay: float = 0.05  # for matrices, tokens and learned positions, but not for other vectors and biases
+    weight_decay_end: Optional[float] = None  # weight_decay changes to this value along a cosine; null: it stays constant
+    no_decay: list[str] = field(default_factory=list)  # name patterns of parameters to exempt from weight decay, besides vectors and biases
+    decay: list[str] = field(default_factory=list)  # name patterns of vectors and biases to apply weight decay to
+    layer_decay: float = 1.0  # each layer's learning rate is this fraction of that of the layer above (MAE: 0.75); 1: all equal
+    clip: Literal["none", "global", "tensor"] = "none"  # clip gradients: global by their joint norm, tensor each by its own (DINO, GMML)
+    clip_norm: float = 1.0  # largest gradient norm after clipping
 
     def inactive_fields(self) -> dict[str, str]:
         """{field that has no effect, given the others: what it belongs to}."""
@@ -65,26 +66,29 @@ class Optim:
 
 @dataclass
 class Loop:
-    epochs: int = 100  # how often every training image is seen
-    schedule_epochs: Optional[int] = None  # horizon of the learning rate's cosine; null takes `epochs`
-    warmup_epochs: float = 5.0  # in which the learning rate rises, linearly
-    warmup_prefix: bool = True  # the cosine begins after the warm-up (MAE); false: with it, hidden by it until its end (timm's default)
-    max_steps: Optional[int] = None  # stop after this many optimiser steps, the schedule unchanged
-    micro_batch_size: Optional[int] = runtime_field(None)  # images per GPU and forward; more are accumulated
-    # of the products in forward and backward; weights stay fp32. fp16 scales the loss, for GPUs that have no bf16 (before Ampere)
+    epochs: int = 100  # passes over the training images
+    schedule_epochs: Optional[int] = None  # length of the learning rate's cosine schedule, in epochs; null: `epochs`
+    warmup_epochs: float = 5.0  # epochs in which the learning rate rises linearly
+    # true: the cosine begins after the warm-up (MAE); false: at the first step, where the warm-up replaces its first part (timm's default)
+    warmup_prefix: bool = True
+    max_steps: Optional[int] = None  # stop after this many optimiser steps; schedules are not shortened
+    # most images per GPU in one forward pass; larger batches are split, and gradients accumulated
+    micro_batch_size: Optional[int] = runtime_field(None)
+    # of matrix products and convolutions; weights stay fp32. fp16, with loss scaling, is for GPUs without bf16 (before Ampere)
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
-    compile: bool = runtime_field(False)  # torch.compile: a minute at the start for faster steps
-    # on one GPU without accumulation: record a step's passes and launch them at once; false for an objective that reads values back
+    compile: bool = runtime_field(False)  # use torch.compile: takes about a minute at the start, then steps are faster
+    # record a step as a CUDA graph and replay it (on one GPU, without gradient accumulation); false for an objective that copies values to
+    # the CPU
     cuda_graph: bool = runtime_field(True)
-    ema_decay: Optional[float] = None  # of a moving average of the weights, which is evaluated too; null: none
-    device: Literal["auto", "cpu", "cuda"] = runtime_field("auto")  # auto: a GPU where there is one
-    threads: int = runtime_field(2)  # CPU threads per process; part of what "equal to the bit" means
+    ema_decay: Optional[float] = None  # decay of a moving average of the weights, which is evaluated too; null: none
+    device: Literal["auto", "cpu", "cuda"] = runtime_field("auto")  # auto: a GPU if there is one
+    threads: int = runtime_field(2)  # CPU threads per process; results are equal bit for bit only with the same number
     eval_every: int = runtime_field(1)  # epochs between evaluations; 0: at the end only
-    log_every: int = runtime_field(10)  # steps between lines of metrics.jsonl
-    # wandb, mlflow: where scalars go besides metrics.jsonl and TensorBoard; needs pip install 'vitssl[loggers]'
+    log_every: int = runtime_field(10)  # optimiser steps between lines of metrics.jsonl
+    # where scalars are logged besides metrics.jsonl and TensorBoard; needs pip install 'vitssl[loggers]'
     loggers: list[Literal["wandb", "mlflow"]] = field(default_factory=list, metadata={"identity": False})
-    checkpoint_minutes: float = runtime_field(5.0)  # between checkpoints: a killed run loses at most this
-    keep_every: int = runtime_field(0)  # epochs between checkpoints that stay; 0: only the last one does
+    checkpoint_minutes: float = runtime_field(5.0)  # minutes between checkpoints; a killed run loses about this much
+    keep_every: int = runtime_field(0)  # epochs between checkpoints that are kept; 0: only the last is kept
 
     def problems(self) -> Iterator[Problem]:
         yield from less_than(0, self, "loop", "checkpoint_minutes", "warmup_epochs", "eval_every", "keep_every")
@@ -104,18 +108,19 @@ class Loop:
 @dataclass
 class Run:
     uncorrected: ClassVar[bool] = False  # read from a folder of a version that computed some of it differently (`identity`)
-    seed: int = 0  # of the weights, the order of images, crops, masks and all else that is drawn in training
-    data: Data = field(default_factory=Data)  # which images, how few of them, and their views
+    seed: int = 0  # random seed of the weights, image order, crops, masks and everything else drawn in training
+    data: Data = field(default_factory=Data)  # which images, how many of them, and their augmented views
     backbone: BackboneConfig = field(default_factory=BackboneConfig)  # the network
-    objectives: Objectives = field(default_factory=Objectives)  # what it is trained for; several are summed
+    objectives: Objectives = field(default_factory=Objectives)  # what it is trained for; the losses of several are summed
     optim: Optim = field(default_factory=Optim)  # the optimiser and its learning rate
-    loop: Loop = field(default_factory=Loop)  # how long, how precisely, and how often it evaluates and saves
-    # name -> fields of an evaluator, such as {knn: {type: knn, k: 20}}; they never change the weights
+    loop: Loop = field(default_factory=Loop)  # length and precision of training, and how often it evaluates and saves
+    # name -> fields of an evaluator, such as {knn: {type: knn, k: 20}}; evaluators never change the weights
     evals: dict[str, Any] = runtime_field({})  # noqa: RUF009 - a new mapping each time
-    init_from: Optional[str] = checkpoint()  # where weights start: a run folder, a file, timm:NAME, import:LAYOUT:FILE, a stage
-    init_weights: Literal["model", "ema", "teacher"] = "model"  # which of that run's weights: ema of loop.ema_decay, a teacher's
-    init_objectives: list[str] = field(default_factory=list)  # objectives that start from there too, besides the backbone
-    init_except: list[str] = field(default_factory=list)  # name patterns that may be missing, unexpected or of other shape
+    init_from: Optional[str] = checkpoint()  # initial weights: a run folder, a file, timm:NAME, import:LAYOUT:FILE, an earlier stage
+    # which of that run's weights; ema: those averaged by loop.ema_decay; teacher: its teacher's
+    init_weights: Literal["model", "ema", "teacher"] = "model"
+    init_objectives: list[str] = field(default_factory=list)  # objectives whose weights are loaded from there too, besides the backbone's
+    init_except: list[str] = field(default_factory=list)  # name patterns of weights that may be missing, unexpected or of another shape
 
 
 # why a backbone cannot serve an objective, whose path is to be filled in

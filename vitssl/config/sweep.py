@@ -19,18 +19,18 @@ class Paper:
 
 @dataclass
 class Resources:
-    """What one job asks for; of a chain of stages each is a job."""
+    """What one job asks for; each stage of a chain is a job of its own."""
 
     nodes: int = 1  # machines that work on one run together
-    gpus_per_node: int = 1  # one process each; 0 is one process on the CPU
-    cpus_per_gpu: int = 8  # cores for each process
-    mem_gb: Optional[float] = None  # memory per node; null takes the cluster's default
+    gpus_per_node: int = 1  # one process per GPU; 0: one process on the CPU
+    cpus_per_gpu: int = 8  # CPU cores per process
+    mem_gb: Optional[float] = None  # memory per node; null: the cluster's default
     hours: float = 12.0  # a job that needs longer is stopped, requeued and continued
 
 
 @dataclass
 class Budget:
-    """What the runs that are not done yet may cost; a submission whose prediction exceeds it is refused."""
+    """Most that the unfinished runs may cost; a submission predicted to cost more is refused."""
 
     gpu_hours: Optional[float] = None  # GPU-hours of all runs together
     kwh: Optional[float] = None  # energy, in kWh
@@ -42,40 +42,42 @@ class Budget:
 class Arm:
     """One row of the report: a chain of stages, or a row that the paper only quotes."""
 
-    row: str = ""  # its name in the report, as in the paper's table; empty: the arm's own
+    row: str = ""  # label of its row in the report, as in the paper's table; empty: the arm's name
     published: Any = None  # the paper's number, or one per value of the columns axis
-    published_cost: Optional[dict[str, Any]] = None  # {gmacs, gpu_hours, kg_co2e}, or one such per value of the columns axis
-    quoted: bool = False  # the paper took this number from elsewhere
-    not_runnable: Optional[str] = None  # why it cannot run here; the row is shown with what the paper printed
+    # the paper's cost: {gmacs, gpu_hours, kg_co2e}, or one such set per value of the columns axis
+    published_cost: Optional[dict[str, Any]] = None
+    quoted: bool = False  # true: the paper quotes this number from another publication
+    not_runnable: Optional[str] = None  # why it cannot run here; its row shows only the paper's number
     note: Optional[str] = None  # shown below the report's table
-    baseline: Optional[str] = None  # the arm that differences are taken against; null: the sweep's
-    optional: bool = False  # runs only when asked for, by arms=[...] or --all
-    resources: dict[str, Any] = field(default_factory=dict)  # what this arm's jobs ask for, over the sweep's
-    defaults: dict[str, Any] = field(default_factory=dict)  # fields of Runs, over the sweep's, for every stage
-    stages: dict[str, Optional[dict[str, Any]]] = field(default_factory=dict)  # name -> fields; the accuracy is that of the last one
+    baseline: Optional[str] = None  # the arm that this one is compared with; null: the sweep's baseline
+    optional: bool = False  # runs only when selected by arms=[...] or --all
+    resources: dict[str, Any] = field(default_factory=dict)  # what this arm's jobs ask for; overrides the sweep's resources
+    defaults: dict[str, Any] = field(default_factory=dict)  # fields of Runs for all stages of this arm; override the sweep's defaults
+    stages: dict[str, Optional[dict[str, Any]]] = field(default_factory=dict)  # name -> fields; the last stage's accuracy is reported
 
 
 @dataclass
 class SweepFile:
     """The fields of a sweep file."""
 
-    name: str = ""  # of the sweep, and of the folder of its runs
+    name: str = ""  # name of the sweep and of the folder with its runs
     paper: Optional[Paper] = None
-    notes: list[str] = field(default_factory=list)  # lines for the report
-    columns: Optional[str] = None  # the axis whose values are columns of the report's table
-    baseline: Optional[str] = None  # the arm that differences are taken against
-    # after the last epoch, on the test set: top1, top5, balanced_accuracy, macro_f1, auc, ece or loss; with _ema (top1_ema) of averaged
-    # weights; or an evaluator's (knn/top1)
+    notes: list[str] = field(default_factory=list)  # lines shown in the report
+    columns: Optional[str] = None  # the axis whose values become the columns of the report's table
+    baseline: Optional[str] = None  # the arm that the others are compared with
+    # what the report compares, on the test set after the last epoch: top1, top5, balanced_accuracy, macro_f1, auc, ece or loss; with _ema
+    # (top1_ema): of the averaged weights; knn/top1: of the evaluator knn
     metric: str = "top1"
-    select: list[str] = field(default_factory=list)  # axes of which each arm and column takes the values that are best on held-out images
-    length: float = 1.0  # times as many epochs as the file says, in every stage: 0.2 for a try
-    # epochs such that every arm's training costs what that of equal_to does; an axis value may have it too
+    # axes to tune: each arm and column uses the values that are best on held-out images
+    select: list[str] = field(default_factory=list)
+    length: float = 1.0  # factor for the epochs of every stage: 0.2 trains a fifth as long
+    # adjust epochs so that every arm's training costs as much as that of equal_to; a value of an axis may set it too
     equalize: Optional[Quantity] = None
-    equal_to: Optional[str] = None  # the arm whose cost the others are to have; null: the baseline
+    equal_to: Optional[str] = None  # the arm whose cost the others are to match; null: the baseline
     budget: Budget = field(default_factory=Budget)
-    site: Optional[str] = None  # profile of the place where it runs, where --site names none: a file, or a name in jobs/sites
+    site: Optional[str] = None  # site profile, unless --site names one: a file, or a name in jobs/sites
     resources: Resources = field(default_factory=Resources)
-    defaults: dict[str, Any] = field(default_factory=dict)  # fields of all Runs
-    smoke: dict[str, Any] = field(default_factory=dict)  # further fields of a `--smoke` run
+    defaults: dict[str, Any] = field(default_factory=dict)  # fields that all Runs share
+    smoke: dict[str, Any] = field(default_factory=dict)  # fields that `--smoke` sets in addition
     arms: dict[str, Arm] = field(default_factory=dict)  # name -> one row of the report
-    axes: dict[str, Any] = field(default_factory=dict)  # name -> values of the field of that name, or {label: fields}
+    axes: dict[str, Any] = field(default_factory=dict)  # name of a field -> its values; or any name -> {label: fields}

@@ -41,8 +41,8 @@ class ObjectiveConfig:
     has_teacher: ClassVar[bool] = False  # a moving average of the backbone, which is ``teacher.backbone`` in its module
     makes: ClassVar[tuple[str, ...]] = ()  # names of views that it makes, which the objectives behind it in the table may read
     smoke: ClassVar[dict[str, Any]] = {}  # fields of its tiny form, which `jobs/submit.py --smoke` trains
-    weight: float = 1.0  # factor of its loss in the sum over objectives
-    view: str = "main"  # the one of data.views that it reads
+    weight: float = 1.0  # factor on its loss in the sum over objectives
+    view: str = "main"  # name of the view (in data.views) that it reads
 
     def requires(self) -> set[str]:
         """The capabilities that it requires of a backbone."""

@@ -19,12 +19,13 @@ class HeadConfig:
     """What a classifier's head reads, and what comes before its last linear layer."""
 
     pool: Literal["cls", "reg", "mean", "cls+reg", "cls+mean"] = (
-        "cls"  # class token, mean of the registers, or of the patch tokens; + concatenates
+        "cls"  # what the head reads: class token, mean of the registers, mean of the patch tokens; + concatenates
     )
-    blocks: int = 1  # how many of the last blocks, each after the final norm, concatenated (DINO's probe: 4)
-    norm: Literal["none", "batch", "fc"] = "none"  # batch: without affine (MAE's probe); fc: the final norm, moved after the mean
-    hidden_dim: Optional[int] = None  # width of a hidden layer before the last one; null: none
-    activation: Literal["gelu", "tanh"] = "gelu"  # of the hidden layer: GMML's, SiT's
+    blocks: int = 1  # concatenate this many last blocks, each after the final norm (DINO's probe: 4)
+    # batch: batch norm without affine parameters (MAE's probe); fc: the final norm comes after the mean
+    norm: Literal["none", "batch", "fc"] = "none"
+    hidden_dim: Optional[int] = None  # width of a hidden layer in the head; null: none
+    activation: Literal["gelu", "tanh"] = "gelu"  # of the hidden layer: gelu as in GMML, tanh as in SiT
 
     def requires(self) -> set[str]:
         return {"cls", "reg"} & set(self.pool.split("+"))
@@ -49,15 +50,17 @@ class HeadConfig:
 
 @dataclass
 class ClassifyConfig(HeadConfig, ObjectiveConfig):
-    """One head, or with ``extra_heads`` several: their losses are summed and their logits averaged (GMML, SiT)."""
+    """Classification by one head, or by several (``extra_heads``) whose losses are summed and logits averaged (GMML, SiT)."""
 
     classifies: ClassVar[bool] = True
     needs_labels: ClassVar[bool] = True
-    label_smoothing: float = 0.0  # the part of a label that is spread over all classes
-    # of the loss of an image; balanced: in inverse proportion to its class's labelled training images, 1 on average over these
+    label_smoothing: float = 0.0  # fraction of each label that is spread over all classes
+    # weights of images in the loss; balanced: inversely proportional to the number of labelled training images of the class, 1 on average
+    # over these images
     class_weight: Literal["none", "balanced"] = "none"
-    init_std: Optional[float] = None  # of the heads' last weights: 0 (timm 0.4), 2e-5 (MAE), 0.01 (probes); null: as backbone.init
-    extra_heads: list[HeadConfig] = field(default_factory=list)  # further heads; losses are summed, logits averaged
+    # standard deviation of the last layer's initial weights: 0 (timm 0.4), 2e-5 (MAE), 0.01 (probes); null: as backbone.init
+    init_std: Optional[float] = None
+    extra_heads: list[HeadConfig] = field(default_factory=list)  # further heads; their losses are summed and their logits averaged
 
     def requires(self) -> set[str]:
         return super().requires().union(*(head.requires() for head in self.extra_heads))

@@ -20,23 +20,23 @@ class DinoConfig(ObjectiveConfig):
     has_teacher: ClassVar[bool] = True
     smoke: ClassVar[dict[str, Any]] = {"hidden_dim": 32, "bottleneck_dim": 16, "out_dim": 64}
     second: str = "second"  # the other global view
-    local: Optional[str] = "local"  # view of small crops, for the student only; null: none
+    local: Optional[str] = "local"  # view of small crops, seen by the student only; null: none
     pool: Pool = "cls"  # what the head reads: the class token, or the mean of the patch tokens
     hidden_dim: int = 2048  # width of the head's hidden layers
-    bottleneck_dim: int = 256  # width of the head before the prototypes
-    out_dim: int = 65536  # how many prototypes there are
+    bottleneck_dim: int = 256  # width of the head's output, before the prototypes
+    out_dim: int = 65536  # number of prototypes
     layers: int = 3  # linear layers of the head, up to the bottleneck
     batch_norm: bool = False  # batch norms in the head, over all crops together
-    # statistics that the teacher's batch norms use (the code: batch)
+    # statistics that the teacher's batch norms use (DINO's code: batch)
     teacher_batch_norm: Literal["batch", "running"] = later("batch", before="running")
-    norm_last_layer: bool = True  # the prototypes' lengths are fixed
-    freeze_last_layer_epochs: float = 1.0  # at the start, in which the prototypes stay as they are
+    norm_last_layer: bool = True  # fix the norms of the prototypes
+    freeze_last_layer_epochs: float = 1.0  # epochs at the start in which the prototypes are not trained
     student_temperature: float = 0.1  # what the student's scores are divided by
     teacher_temperature: float = 0.04  # what the teacher's scores are divided by, after the warm-up
-    warmup_teacher_temperature: float = 0.04  # the teacher's at the start of its warm-up
-    warmup_teacher_temperature_epochs: float = 0.0  # of the warm-up of the teacher's temperature
-    center_momentum: float = 0.9  # of the mean of the teacher's scores, which is subtracted from them
-    teacher_momentum: float = 0.996  # of the teacher's moving average; rises to 1 by a cosine
+    warmup_teacher_temperature: float = 0.04  # what the teacher's scores are divided by at the start of the warm-up
+    warmup_teacher_temperature_epochs: float = 0.0  # length of the warm-up of the teacher's temperature, in epochs
+    center_momentum: float = 0.9  # momentum of the running mean of the teacher's scores, which is subtracted from them
+    teacher_momentum: float = 0.996  # momentum of the teacher's moving average; rises to 1 along a cosine
 
     def requires(self) -> set[str]:
         return of_pool(self.pool)

@@ -20,18 +20,19 @@ class DrlocConfig(ObjectiveConfig):
     """Dense relative localisation (Liu et al. 2021); the defaults are the paper's text."""
 
     smoke: ClassVar[dict[str, Any]] = {"pairs": 8, "hidden_dim": 32}
-    pairs: int = 64  # of tokens per image, whose offset is to be found
-    hidden_dim: int = 512  # width of the MLP that finds it
-    loss: Literal["l1", "ce", "cbr"] = "l1"  # how offsets are learned: regression, classes, cycle-back regression
-    target: Literal["normalized", "raw"] = "normalized"  # of l1: offsets divided by rows and columns (paper), or in tokens (code)
-    signed: bool = False  # offsets keep their sign
-    reduction: Literal["sum", "mean"] = "sum"  # of the l1 error over the two coordinates: Eq. 2, or the code
-    pooling: Literal["none", "2x2", "3x3"] = "none"  # of the grid: the paper's, or the code's 3x3 with stride 2 and padding
-    features: Literal["raw", "normed"] = "raw"  # the last block's output, before or after the final norm
-    multi_scale: bool = False  # a head for the last block of every stage; the code reads after patch merging
-    num_classes: Optional[int] = None  # classes per axis, for ce and cbr; null: what the grid needs
-    warmup_epochs: float = 0.0  # in which the weight rises linearly from 0
-    end_epoch: Optional[float] = None  # after the warm-up the weight falls linearly to 0 at this epoch; null: it stays
+    pairs: int = 64  # pairs of tokens per image, whose offset is predicted
+    hidden_dim: int = 512  # hidden width of the MLP that predicts offsets
+    loss: Literal["l1", "ce", "cbr"] = "l1"  # how offsets are learned: L1 regression, classification, cycle-back regression
+    # with loss l1: offsets divided by the numbers of rows and columns (paper), or in tokens (code)
+    target: Literal["normalized", "raw"] = "normalized"
+    signed: bool = False  # predict signed offsets
+    reduction: Literal["sum", "mean"] = "sum"  # of the l1 error over the two coordinates: sum as in Eq. 2, mean as in the code
+    pooling: Literal["none", "2x2", "3x3"] = "none"  # of the token grid first: none (paper), 2x2, or 3x3 with stride 2 and padding (code)
+    features: Literal["raw", "normed"] = "raw"  # the last block's output before or after the final norm
+    multi_scale: bool = False  # a head after the last block of every stage; the code reads them after patch merging
+    num_classes: Optional[int] = None  # classes per axis, for ce and cbr; null: as many as the grid needs
+    warmup_epochs: float = 0.0  # epochs in which the weight rises linearly from 0
+    end_epoch: Optional[float] = None  # after the warm-up the weight falls linearly and reaches 0 at this epoch; null: it stays constant
 
     def reads_output(self) -> bool:
         return self.features == "normed"

@@ -52,8 +52,9 @@ class Cells(NamedTuple):
 class Corruption:
     """One kind of corruption."""
 
-    share: float = 1.0  # of the images that get this kind, in proportion to the other kinds' shares
-    area: list[float] = field(default_factory=lambda: [0.5, 0.75])  # of an image: blocks are added until they cover one drawn from here
+    share: float = 1.0  # share of images that get this kind, relative to the other kinds' shares
+    # blocks are added until they cover a fraction of the image drawn from this range
+    area: list[float] = field(default_factory=lambda: [0.5, 0.75])
 
 
 @dataclass
@@ -65,10 +66,10 @@ class AlienCorruption(Corruption):
 class Corruptions:
     """What comes in the place of an image's blocks; each image gets one of the kinds that are on, and null is off."""
 
-    noise: Optional[Corruption] = field(default_factory=Corruption)  # blocks become noise, N(0, 1)
-    zeros: Optional[Corruption] = None  # blocks become 0 (after normalising)
-    alien: Optional[AlienCorruption] = field(default_factory=AlienCorruption)  # blocks become those of another image of the batch
-    copy: Optional[Corruption] = None  # blocks become those of other places of the image, one for each
+    noise: Optional[Corruption] = field(default_factory=Corruption)  # replace blocks by noise, N(0, 1)
+    zeros: Optional[Corruption] = None  # set blocks to 0 (after normalisation)
+    alien: Optional[AlienCorruption] = field(default_factory=AlienCorruption)  # replace blocks by those of another image of the batch
+    copy: Optional[Corruption] = None  # replace each block by one from another place in the same image
 
     def enabled(self) -> dict[str, Corruption]:
         """The kinds that are on, by name."""
@@ -87,16 +88,16 @@ class GmmlConfig(ObjectiveConfig):
 
     smoke: ClassVar[dict[str, Any]] = {"blocks": None}
     corrupt: Corruptions = field(default_factory=Corruptions)  # the kinds of corruption, of which each image gets one
-    align: Literal["pixel", "patch"] = "pixel"  # where corrupted blocks begin and end
-    max_side: float = 0.3  # of a block, as a share of the image's side; at least a patch, or a pixel
-    # whose outputs are fused for the decoder; from 0, -1 is the last. null: [5, 7, 9, 11] of twelve blocks (the paper's), of other depths
-    # those as far up, and [-1] of a backbone with stages
+    align: Literal["pixel", "patch"] = "pixel"  # whether corrupted blocks begin and end at any pixel, or at patches' edges
+    max_side: float = 0.3  # largest side of a block, as a fraction of the image's side; at least one pixel or patch
+    # blocks whose outputs are fused for the decoder, counted from 0; -1 is the last. null: with twelve blocks [5, 7, 9, 11] (the paper's),
+    # with other depths those at the same relative depth, with stages [-1]
     blocks: Optional[list[int]] = None
-    fuse: Literal["mean", "sum"] = "mean"  # how the outputs of several blocks become one
-    decoder_layers: int = 3  # linear ones, each with its activation, before the one that gives pixels
+    fuse: Literal["mean", "sum"] = "mean"  # how the outputs of several blocks are combined
+    decoder_layers: int = 3  # linear layers, each with an activation, before the last one, which predicts pixels
     activation: Literal["gelu", "relu"] = "gelu"  # of the decoder's layers
     loss: Literal["l1", "l2"] = "l1"  # absolute or squared error of the pixels
-    loss_on: Literal["corrupted", "all"] = "corrupted"  # the pixels that count
+    loss_on: Literal["corrupted", "all"] = "corrupted"  # which pixels the loss counts
 
     def inactive_fields(self) -> dict[str, str]:
         kinds = self.corrupt.enabled()

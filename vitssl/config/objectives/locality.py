@@ -21,11 +21,11 @@ class LocalityConfig(ObjectiveConfig):
     """Features follow those of a small convolutional teacher (Li et al. 2022, locality guidance)."""
 
     smoke: ClassVar[dict[str, Any]] = {"blocks": [0, 0, 1], "stages": [0, 1, 2]}
-    teacher: Optional[str] = checkpoint()  # its weights: an earlier stage of the arm, a run folder, a checkpoint file
+    teacher: Optional[str] = checkpoint()  # the teacher's weights: an earlier stage of the arm, a run folder, or a checkpoint file
     teacher_backbone: BackboneConfig = field(default_factory=lambda: BackboneConfig(name="resnet56"))  # the backbone of the teacher's run
-    teacher_px: int = 32  # pixels per side to which the view is downscaled for the teacher
-    blocks: Optional[list[int]] = None  # of the student, from 0, whose features follow the teacher's; null: the paper's
-    stages: list[int] = field(default_factory=lambda: [0, 1, 2])  # of the teacher, one for each block
+    teacher_px: int = 32  # the view is downscaled to this many pixels per side for the teacher
+    blocks: Optional[list[int]] = None  # the student's blocks, counted from 0, whose features follow the teacher's; null: the paper's
+    stages: list[int] = field(default_factory=lambda: [0, 1, 2])  # the teacher's stages, one for each block
 
     def student_blocks(self, backbone: BackboneConfig) -> list[int]:
         """One for each of the teacher's ``stages``; the paper's are the first, the middle and the last of twelve."""

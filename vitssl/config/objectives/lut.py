@@ -27,18 +27,18 @@ class LutConfig(ReconstructionConfig):
     smoke: ClassVar[dict[str, Any]] = ReconstructionConfig.smoke | {"hidden_dim": 32}
     normalize_targets: bool = True
     second: str = "second"  # the other view, of the same size
-    symmetric: bool = True  # both views through both networks, the student keeping disjoint sets of their tokens
-    reconstruction_weight: float = 1.0  # factor of the reconstruction's error; 0: no reconstruction
-    context_weight: float = 0.25  # factor of the broader context's loss; ViT-S: 1.0
-    guided: Literal["unmasked", "both"] = "unmasked"  # both: the decoder's masked tokens learn from the context too
-    level: Literal["pooled", "token", "both"] = "pooled"  # what learns from the teacher. token: each from the teacher's in the same place
+    symmetric: bool = True  # pass both views through both networks; the student keeps disjoint sets of their tokens
+    reconstruction_weight: float = 1.0  # factor on the reconstruction loss; 0: no reconstruction
+    context_weight: float = 0.25  # factor on the broader-context loss; ViT-S: 1.0
+    guided: Literal["unmasked", "both"] = "unmasked"  # which tokens learn from the context; both: the decoder's masked tokens too
+    level: Literal["pooled", "token", "both"] = "pooled"  # what is matched to the teacher; token: each token to the one in the same place
     pool: Pool = "mean"  # what pooled means: the class token, or the mean of the patch tokens
-    distance: Literal["cosine", "infonce", "smooth_l1"] = "cosine"  # between student and teacher
+    distance: Literal["cosine", "infonce", "smooth_l1"] = "cosine"  # distance between student and teacher
     temperature: float = 0.2  # what infonce divides similarities by
-    target_mask_ratio: float = 0.0  # share of the tokens that the teacher does not see
-    hidden_dim: int = 4096  # width of the projector's and the predictor's hidden layer
-    batch_norm: bool = True  # a batch norm after the hidden layer, by the statistics of one view
-    teacher_momentum: float = 0.996  # of the teacher's moving average; rises to 1 by a cosine
+    target_mask_ratio: float = 0.0  # fraction of the tokens that are hidden from the teacher
+    hidden_dim: int = 4096  # hidden width of the projector and the predictor
+    batch_norm: bool = True  # batch norm after the hidden layer, with statistics of each view separately
+    teacher_momentum: float = 0.996  # momentum of the teacher's moving average; rises to 1 along a cosine
 
     def requires(self) -> set[str]:
         pooled = of_pool(self.pool) if self.level != "token" else set()

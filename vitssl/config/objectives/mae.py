@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class MaeConfig(ReconstructionConfig):
     """MAE as released; with ``hide: mask``, ``decoder: pixel_shuffle`` and ``loss: l1`` SimMIM; with ``fuse`` ConvMAE."""
 
-    fuse: bool = False  # earlier stages' features join the last one's before the decoder (ConvMAE)
+    fuse: bool = False  # add earlier stages' features to the last one's before the decoder (ConvMAE)
 
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)

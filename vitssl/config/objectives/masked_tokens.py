@@ -21,12 +21,12 @@ class MaskedTokensConfig(ObjectiveConfig):
     of whole passes: beside an objective that hides tokens (mae) they take one more, of the view as it is.
     """
 
-    second: Optional[str] = None  # another view whose masked tokens count too, apart from the first one's
-    local: Optional[str] = None  # and one more such view, as DINO's small crops
-    sparse_weight: float = 1.0  # factor of L_sparse, which tells the tokens of an image apart
-    contrast_weight: float = 1.0  # factor of L_con, which tells images apart
-    normed: bool = True  # tokens are taken after the final norm, as everything that SiT and DINO compute
-    temperature: float = 1.0  # what the cosine similarities are divided by; Eq. 12 has none
+    second: Optional[str] = None  # a second view, whose masked tokens are regularised too, separately
+    local: Optional[str] = None  # a third such view, such as DINO's small crops
+    sparse_weight: float = 1.0  # factor on L_sparse, which makes the tokens of an image differ
+    contrast_weight: float = 1.0  # factor on L_con, which tells images apart
+    normed: bool = True  # take tokens after the final norm, as SiT and DINO do
+    temperature: float = 1.0  # what the cosine similarities are divided by; Eq. 12 has no temperature
 
     def requires(self) -> set[str]:
         return {"masked_tokens"}

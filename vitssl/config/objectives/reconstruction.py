@@ -21,14 +21,15 @@ class ReconstructionConfig(ObjectiveConfig):
     """Which tokens are hidden, what predicts their pixels, and the error."""
 
     smoke: ClassVar[dict[str, Any]] = {"decoder_dim": 32, "decoder_depth": 1, "decoder_heads": 2}
-    mask_ratio: float = 0.75  # share of the tokens that are hidden
-    hide: Literal["drop", "mask"] = "drop"  # hidden tokens are dropped, or replaced by a learned one
-    decoder: Literal["transformer", "pixel_shuffle"] = "transformer"  # what predicts pixels: MAE's, or one linear layer (SimMIM)
-    decoder_dim: int = 512  # width of the transformer
-    decoder_depth: int = 8  # blocks of the transformer
-    decoder_heads: int = 16  # attention heads of the transformer
-    loss: Literal["l2", "l1"] = "l2"  # squared or absolute error of the hidden pixels
-    normalize_targets: bool = False  # the pixels to be predicted are normalised patch by patch
+    mask_ratio: float = 0.75  # fraction of the tokens that are hidden
+    hide: Literal["drop", "mask"] = "drop"  # drop hidden tokens, or replace them by a learned mask token
+    # what predicts pixels: MAE's transformer, or one linear layer (SimMIM)
+    decoder: Literal["transformer", "pixel_shuffle"] = "transformer"
+    decoder_dim: int = 512  # width of the transformer decoder
+    decoder_depth: int = 8  # blocks of the transformer decoder
+    decoder_heads: int = 16  # attention heads of the transformer decoder
+    loss: Literal["l2", "l1"] = "l2"  # squared (l2) or absolute (l1) error of the hidden pixels
+    normalize_targets: bool = False  # normalise the target pixels of each patch by its own mean and variance
 
     def requires(self) -> set[str]:
         return {"keep"} if self.hide == "drop" else {"mask"}

@@ -22,13 +22,13 @@ class SimclrConfig(ObjectiveConfig):
     """
 
     smoke: ClassVar[dict[str, Any]] = {"hidden_dim": 32, "out_dim": 16}
-    second: str = "second"  # the other view; `view` itself where it has a count of 2
+    second: str = "second"  # the other view; may be `view` itself if that has count 2
     pool: Pool = "cls"  # what the head reads: the class token, or the mean of the patch tokens
     hidden_dim: int = 2048  # width of the head's hidden layers
-    out_dim: int = 128  # width of the head's output, which is compared
+    out_dim: int = 128  # width of the head's output
     layers: int = 2  # linear layers of the head
-    batch_norm: bool = True  # batch norms after the hidden layers
-    last_batch_norm: bool = False  # a batch norm after the last layer too; neither has a bias
+    batch_norm: bool = True  # batch norm after each hidden layer
+    last_batch_norm: bool = False  # batch norm after the last layer too; neither then has a bias
     temperature: float = 0.1  # what the cosine similarities are divided by
 
     def requires(self) -> set[str]:

@@ -20,7 +20,7 @@ MOST_RECTANGLES = 960  # that are drawn for an image
 
 @dataclass
 class SitConfig(ObjectiveConfig):
-    """Two rotated and corrupted views of each image: by how much each is turned, which two belong together, and what they were.
+    """From two rotated and corrupted views of each image: predict the rotation, match the two views, and reconstruct the image.
 
     Atito et al. 2021, arXiv:2104.03602; the defaults are its first version's code. Every view is corrupted in the order of the fields. A
     rectangle begins anywhere, has sides that are uniform between the shares of the image's, and is cut at the image's edge.
@@ -28,18 +28,21 @@ class SitConfig(ObjectiveConfig):
 
     makes: ClassVar[tuple[str, ...]] = ("sit",)
     smoke: ClassVar[dict[str, Any]] = {"out_dim": 16}
-    gray: list[float] = field(default_factory=lambda: [0.05, 1.0])  # sides of a rectangle that becomes the mean of its channels
-    blur: list[float] = field(default_factory=lambda: [0.05, 1.0])  # sides of a rectangle that is blurred
-    sides: list[float] = field(default_factory=lambda: [0.05, 0.25])  # sides of the rectangles of noise and of another image
-    noise_area: float = 0.3  # rectangles become N(0, 1) until their areas sum up to a share drawn from 0 to this; 0: off
-    alien_area: float = 0.3  # as noise_area, with another corrupted image of the batch
+    # side lengths of the rectangle that turns grey, as fractions of the image's side
+    gray: list[float] = field(default_factory=lambda: [0.05, 1.0])
+    blur: list[float] = field(default_factory=lambda: [0.05, 1.0])  # side lengths of the rectangle that is blurred
+    # side lengths of the rectangles filled with noise or with another image
+    sides: list[float] = field(default_factory=lambda: [0.05, 0.25])
+    # rectangles are filled with N(0, 1) until their areas add up to a fraction of the image drawn from 0 to this value; 0: off
+    noise_area: float = 0.3
+    alien_area: float = 0.3  # as noise_area, but filled from another corrupted image of the batch
     out_dim: int = 512  # width of the contrastive projection, a linear layer
     temperature: float = 0.5  # what the contrastive loss divides similarities by
-    # what an image is told apart from: other images of the global batch, or as in the code of this GPU's alone. Copies of an image
-    # (data.repeats) are no negatives of each other; the code deals them out over GPUs, here one GPU has them together
+    # negatives: the other images of the global batch, or only of this GPU (as in the code). Copies of an image (data.repeats) are not
+    # negatives of each other; here they are all on one GPU, while the code spreads them over GPUs
     negatives: Literal["global", "per_gpu"] = "global"
-    # How the three are weighted, with a learned s for each (start 1, a = 1, 1, 1/2): exp(-a s) L + s / 2, as the code does since its commit
-    # 2ec822e; factor: a exp(-s) L + s / 2, its first release; none: their plain sum
+    # how the three losses L are weighted, with a learned s for each (initially 1; a = 1, 1, 1/2). exponent: exp(-a s) L + s / 2, as in the
+    # code since its commit 2ec822e; factor: a exp(-s) L + s / 2, as in its first release; none: their plain sum
     uncertainty: Literal["exponent", "factor", "none"] = "exponent"
 
     def num_rectangles(self, area: float) -> int:
