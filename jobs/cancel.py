@@ -1,4 +1,4 @@
-"""Stop a sweep, or some of it: `python jobs/cancel.py runs/quickstart [ARM_OR_RUN ...]`. No other sweep's jobs; what is saved stays."""
+"""Stop a sweep or parts of it: `python jobs/cancel.py runs/quickstart [ARM_OR_RUN ...]`. Saved files and other sweeps' jobs stay."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Exit code: 0, or 2 for a user's mistake."""
     parser = Parser(prog="jobs/cancel.py", description=__doc__)
     parser.add_argument("sweep", type=sweep_folder, help="the sweep's folder, for example runs/quickstart, or its name in runs/")
-    only = "only these: arms, or runs by a part of their names; without, the whole sweep"
+    only = "stop only these: arms, or runs by a part of their names; default: the whole sweep"
     parser.add_argument("names", nargs="*", default=[], metavar="arm-or-run", help=only)
     options = parser.parse_args(arguments)
     return guarded(lambda: cancel_some(options.sweep, options.names) if options.names else cancel(options.sweep))
@@ -35,7 +35,7 @@ def cancel(sweep: Path) -> None:
     asked_for, before = runs_of(sweep)
     pid = local.running(sweep)
     if pid is not None and local.was_asked(sweep):  # a second signal would end the runs before they have saved
-        print(f"process {pid} was asked to save and stop before, and still does")
+        print(f"process {pid} has already been asked to save and stop, and is still doing so")
     elif pid is not None:
         _ask(pid)
     known = _known([*asked_for, *before, sweep])
@@ -56,22 +56,22 @@ def _ask(pid: int) -> None:
         os.kill(pid, signal.SIGTERM)
         print(f"asked process {pid} to save and stop")
     except PermissionError:
-        print(f"note: process {pid} of this machine is another person's, and stays: who began it ends it", file=sys.stderr)
+        print(f"note: process {pid} on this machine belongs to another user and keeps running; only that user can stop it", file=sys.stderr)
     except ProcessLookupError:
-        print(f"process {pid} has just ended by itself")
+        print(f"process {pid} has just ended on its own")
 
 
 def cancel_some(sweep: Path, names: list[str]) -> None:
     """End the SLURM jobs of arms and runs, and of what waits for those. A run of an arm that another arm needs too goes on."""
     meant = named(sweep, names)
     if (pid := local.running(sweep)) is not None:
-        raise ConfigError(f"process {pid} of this machine trains all of {sweep}; without names, cancel ends it")
+        raise ConfigError(f"process {pid} on this machine trains the whole sweep {sweep}; to stop it, run cancel.py without names")
     known = _known([*dict.fromkeys(folder for of in (*runs_of(sweep), meant) for folder in of), sweep])
     runs = [folder for folder in known if folder != sweep]
     entries, later = cluster.queued(runs), _later(sweep, known)
     for folder, arm in shared(sweep, names).items():
         if folder in entries or folder in later:
-            print(f"note: {folder.name} goes on, which the arm {arm} needs too; name it to end it", file=sys.stderr)
+            print(f"note: {folder.name} keeps running, since arm {arm} needs it too; name it to stop it", file=sys.stderr)
             meant.discard(folder)
     there = entries.keys() | later
     waiting = waiting_for(meant & there, there) - meant
@@ -95,7 +95,7 @@ def _leave_out(sweep: Path, later: set[Path]) -> None:
     for folder in later:
         _mark(folder)
     if later:
-        print(f"{counted(len(later), 'run')} that job {cluster.job_id(sweep)} was to queue later will not be queued")
+        print(f"{counted(len(later), 'run')} that job {cluster.job_id(sweep)} would have queued later will not be queued")
 
 
 def _known(folders: list[Path]) -> list[Path]:
@@ -112,7 +112,7 @@ def _end(entries: dict[Path, cluster.Entry]) -> set[Path]:
     ids = {folder: cluster.job_id(folder) for folder, entry in entries.items() if entry.is_mine}
     for folder, entry in entries.items():
         if not entry.is_mine:
-            print(f"note: job {cluster.job_id(folder)} ({folder.name}) is not yours but {entry.user}'s, and stays", file=sys.stderr)
+            print(f"note: job {cluster.job_id(folder)} ({folder.name}) belongs to {entry.user} and keeps running", file=sys.stderr)
     if ids:
         cluster.output("scancel", *ids.values())
         print(f"cancelled {counted(len(ids), 'job')}: {' '.join(ids.values())}")
@@ -126,7 +126,7 @@ def _mark(folder: Path) -> None:
     try:
         (folder / "cancelled").touch()
     except OSError as error:
-        print(f"note: that {folder.name} was cancelled could not be written in its folder ({error.strerror})", file=sys.stderr)
+        print(f"note: could not record in its folder that {folder.name} was cancelled ({error.strerror})", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Try again what failed of a sweep, without its file: `python jobs/retry.py runs/quickstart [ARM_OR_RUN ...]`.
+"""Run the failed runs of a sweep again, without its file: `python jobs/retry.py runs/quickstart [ARM_OR_RUN ...]`.
 
-What waited for it comes along; what is done or queued stays as it is. With names, what of those is not done: what was cancelled, too.
+Runs that waited for them run too; finished and queued ones stay as they are. With names: all of those that are not done, also cancelled
+ones.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ def main(arguments: list[str] | None = None, module: str = TRAINING) -> int:
     """Exit code: 0 done, queued or nothing to do, 1 a run failed again, 128 + N signal N stopped it (Ctrl-C: 130), 2 a user's mistake."""
     parser = Parser(prog="jobs/retry.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sweep", type=sweep_folder, help="the sweep's folder, for example runs/quickstart, or its name in runs/")
-    only = "these arms, or runs by a part of their names; else what failed"
+    only = "arms to run again, or runs by a part of their names; default: what failed"
     parser.add_argument("names", nargs="*", default=[], metavar="arm-or-run", help=only)
-    parser.add_argument("--wait", action="store_true", help="on SLURM: return when all is done, with the report's table")
+    parser.add_argument("--wait", action="store_true", help="on SLURM: wait until all runs are done, then print the report's table")
     options = parser.parse_args(arguments)
     return guarded(lambda: retry(options.sweep.resolve(), options.names, options.wait, module, screen()))
 
@@ -60,7 +61,7 @@ def retry(sweep: Path, names: list[str], wait: bool, module: str, console: Conso
     if names:
         meant = named(sweep, names)
         if never := sorted(folder.name for folder in meant - jobs.keys()):
-            raise ConfigError("it was never submitted; the sweep's own command does that", place=never[0])
+            raise ConfigError("it was never submitted; submit it with jobs/submit.py", place=never[0])
         again = {folder for folder in meant if not is_done(jobs[folder])}
     else:
         again = {folder for folder in asked_for if folder in held or (error_of(folder) and not is_done(jobs[folder]))}
@@ -68,7 +69,7 @@ def retry(sweep: Path, names: list[str], wait: bool, module: str, console: Conso
         nothing = f"nothing {'of ' + ' '.join(names) if names else 'that failed'} is left to do"
         left = [f for f in asked_for if f not in entries and (f not in jobs or not is_done(jobs[f]))]
         if left and not names:  # not 0, by which a script would take the sweep for done or queued
-            goes_on = "the command that submitted the sweep goes on with what was stopped, cancelled or never began"
+            goes_on = "to continue what was stopped, cancelled or never started, repeat the command that submitted the sweep"
             raise ConfigError(f"{nothing}; {goes_on}: {counted(len(left), 'run')}", place=str(sweep))
         print(f"{sweep}: {nothing}")
         return 0
@@ -126,7 +127,7 @@ def _with_parents(chosen: set[Path], jobs: dict[Path, Job]) -> set[Path]:
 def _launch(sweep: Path, executors: set[str], module: str) -> Launch:
     """Where the runs were submitted to before, at the site of the sweep's last submission."""
     if len(executors) > 1:
-        raise ConfigError("some of these ran on this machine, and others on SLURM; name either", place=str(sweep))
+        raise ConfigError("some of these ran on this machine, others on SLURM; name runs of one kind", place=str(sweep))
     if executors == {"slurm"} and not cluster.answers():
         raise ConfigError("these runs were submitted to SLURM, and no cluster answers here (scontrol ping)", place=str(sweep))
     facts = read_sweep(sweep)

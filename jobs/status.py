@@ -31,12 +31,12 @@ from vitssl.words import about, counted, duration, printable
 
 LEAST_ASKED = ("stage", "job", "attempts")  # columns that go first where there is no room
 WHY = {  # what jobs wait for, by SLURM's reasons
-    "Dependency": "for what they start from",
+    "Dependency": "for the runs they start from",
     "Resources": "for free nodes",
     "Priority": "behind other jobs",
-    "JobArrayTaskLimit": "for others of their array, by max_parallel",
-    "PartitionTimeLimit": "for ever: resources.hours is above the partition's limit",
-    "BeginTime": "for their time to begin",
+    "JobArrayTaskLimit": "for other jobs of their array (max_parallel)",
+    "PartitionTimeLimit": "forever: resources.hours exceeds the partition's limit",
+    "BeginTime": "for their start time",
     "ReqNodeNotAvail": "for nodes that are down, reserved or excluded",
 }
 
@@ -46,16 +46,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser = Parser(prog="jobs/status.py", description=__doc__)
     parser.add_argument("sweep", type=sweep_folder, help="the sweep's folder, for example runs/quickstart, or its name in runs/")
     add = parser.add_argument
-    again = "show it again every so many seconds (10 unless it is said) until all has ended"
+    again = "refresh every SECONDS (default: 10) until all runs have ended"
     add("--watch", nargs="?", type=_number, const=10.0, metavar="SECONDS", help=again)
-    add("--log", metavar="RUN", help="the end of a run's newest log instead; its folder, or a part of its name that no other run has")
-    add("--follow", "-f", action="store_true", help="with --log: go on with what the run prints, until it has ended")
-    add("--lines", "-n", type=_number, default=40, help="with --log: how many at first (default: %(default)s)")
+    add(
+        "--log",
+        metavar="RUN",
+        help="show the end of this run's newest log instead; RUN is its folder, or a part of its name that is unique",
+    )
+    add("--follow", "-f", action="store_true", help="with --log: keep printing new lines until the run has ended")
+    add("--lines", "-n", type=_number, default=40, help="with --log: number of lines to show at first (default: %(default)s)")
     options = parser.parse_args(arguments)
     if options.follow and options.log is None:
         parser.error("argument --follow: name a run with --log RUN; --watch follows the sweep")
     if options.watch and options.log is not None:
-        parser.error("argument --watch: it shows the sweep; --log RUN --follow follows a log")
+        parser.error("argument --watch: this is for the whole sweep; to follow a log, use --log RUN --follow")
     return guarded(lambda: _show(options, screen()))
 
 
@@ -187,10 +191,14 @@ def _report(picture: Picture, sweep: Path) -> str:
     if left := len(yet_to_queue(sweep, (sweep / s.name for s in picture.statuses if s.state == "not begun"))):
         more = f"{counted(left, 'run')} {'wait' if left > 1 else 'waits'}"
         if entry is None:
-            return f"{more}: job {job}, which was to queue them, has ended; type the command that submitted the sweep again to go on"
-        return f"{more}: job {job}, {entry.state.lower()}, queues them as room appears"
+            return f"{more}: job {job}, which was to queue them, has ended; to continue, repeat the command that submitted the sweep"
+        return f"{more}: job {job}, {entry.state.lower()}, queues them when there is room"
     if entry is None:
-        return "" if job is None or not ended or _is_reported(sweep) else f"Report: job {job} has ended without it; {here} makes it here"
+        return (
+            ""
+            if job is None or not ended or _is_reported(sweep)
+            else f"Report: job {job} has ended without making it; {here} makes it here"
+        )
     waits = entry.state == "PENDING" and ended
     advice = f" ({entry.reason}); all runs have ended, and {here} makes it here" if waits else ""
     return f"Report: job {job}, {entry.state.lower()}{advice}"
@@ -221,10 +229,12 @@ def time_left(sweep: Path, statuses: list[Status]) -> str:
 def _left_in_words(todo: list[Status], sum_s: float, longest_s: float, here: bool) -> str:
     runs, running = counted(len(todo), "run"), sum(s.state == "running" for s in todo)
     if here or running == len(todo):
-        return f"{about(max(longest_s, sum_s / max(1, running)))} left for the sweep: {runs} to go"
+        return f"{about(max(longest_s, sum_s / max(1, running)))} left for the sweep: {runs} remaining"
     if running or any(s.job_id is not None for s in todo):
-        return f"{about(sum_s)} of computing left in {runs}, {running} of them running; when the others start is up to SLURM"
-    return f"{about(sum_s)} of computing left in {runs}, none of which runs or is queued; type the command that began them again to go on"
+        return f"{about(sum_s)} of computing left in {runs}, {running} of them running; SLURM decides when the others start"
+    return (
+        f"{about(sum_s)} of computing left in {runs}, none of which is running or queued; to continue, repeat the command that started them"
+    )
 
 
 if __name__ == "__main__":

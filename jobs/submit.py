@@ -1,7 +1,7 @@
 """Run a sweep: `python jobs/submit.py sweeps/quickstart.yaml [key=value ...]`.
 
-On a cluster it queues the jobs and returns; elsewhere it runs them here. The same command again keeps what is done and continues
-what is not.
+On a SLURM cluster it queues the jobs and returns; elsewhere it runs them on this machine. Repeating the command keeps finished runs and
+continues the others.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None, module: str = TRAINING) -> int:
     options = _parser().parse_intermixed_args(arguments)
     if options.max_parallel is not None:
         options.overrides.append(f"site.max_parallel={options.max_parallel}")
-    advice = "; name folders that can be written: --runs, data.shards, weights/"
+    advice = "; choose writable folders for --runs, data.shards and weights/"
     return guarded(lambda: _submit(options, module, screen()), advice)
 
 
@@ -70,24 +70,24 @@ def _parser() -> argparse.ArgumentParser:
     add("sweep", type=Path, help="a YAML file, for example sweeps/quickstart.yaml")
     add(
         "overrides", nargs="*", default=[], metavar="key=value",  # without a default, argparse would say that one is required
-        help="optim.lr=1e-3 for all Runs, finetune.optim.lr=1e-3 for a stage, arms.ssat.optim.lr=1e-3 for an arm, "
-        "arms.sslft.finetune.optim.lr=1e-3 for a stage of an arm; axes.seed=[0,1], arms=[ssat], resources.nodes=2, name=X",
+        help="set a field: optim.lr=1e-3 for all Runs, finetune.optim.lr=1e-3 for a stage, arms.ssat.optim.lr=1e-3 for an arm, "
+        "arms.sslft.finetune.optim.lr=1e-3 for a stage of an arm; or axes.seed=[0,1], arms=[ssat], resources.nodes=2, name=X",
     )  # fmt: skip
     add("--dry-run", action="store_true", help="print what would be submitted and what it would cost; submit and train nothing")
-    where = "auto: slurm where a cluster answers, local where there is none"
+    where = "auto: slurm if a cluster answers, otherwise local"
     add("--executor", choices=("auto", "slurm", "local"), default="auto", help=where)
-    green = "on SLURM: begin when site.intensity_csv has the grid greenest, so much later at most"
+    green = "on SLURM: start when the grid is greenest by site.intensity_csv, delayed by at most this long"
     add(greenest.OPTION, type=greenest.seconds, metavar="24h", help=green)
-    add("--wait", action="store_true", help="on SLURM: return when all is done, with the report's table")
-    add("--site", help="profile of the place: a file, or a name in jobs/sites")
-    at_once = "at most so many runs at once; on SLURM jobs of an array, that is of an arm's stage (%%N of sbatch)"
+    add("--wait", action="store_true", help="on SLURM: wait until all runs are done, then print the report's table")
+    add("--site", help="site profile: a file, or a name in jobs/sites")
+    at_once = "run at most N runs at once; on SLURM per job array, which is one stage of an arm (sbatch's %%N)"
     add("--max-parallel", metavar="N", help=at_once)
-    add("--smoke", action="store_true", help="every arm for five steps on tiny data")
-    add("--all", action="store_true", help="the optional arms and axis values too")
-    add("--all-jobs", action="store_true", help="list every run by itself; in a dry run with its fields and its sbatch script")
-    add("--runs", type=Path, default=Path("runs"), help="folder of the run folders (default: runs)")
-    add("--reuse", action="store_true", help="take runs that other sweeps of that folder have trained, instead of training them again")
-    add("--use-current-source", action="store_true", help="runs that have begun go on with today's source instead of their snapshot")
+    add("--smoke", action="store_true", help="train every arm for five steps on tiny data")
+    add("--all", action="store_true", help="include optional arms and axis values")
+    add("--all-jobs", action="store_true", help="list every run separately; in a dry run with its fields and sbatch script")
+    add("--runs", type=Path, default=Path("runs"), help="folder for all sweeps' runs (default: runs)")
+    add("--reuse", action="store_true", help="use runs that other sweeps in that folder have trained, instead of training them again")
+    add("--use-current-source", action="store_true", help="continue started runs with the current source instead of their snapshot")
     return parser
 
 
@@ -100,7 +100,7 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     executor = _executor(options.executor, options.dry_run, site)
     runs = options.runs.resolve()
     if not str(runs).isprintable():  # a line break would begin a line of a batch script
-        raise ConfigError(f"{str(runs)!r} has a line break or another control character; name a folder without", "--runs", CLI)
+        raise ConfigError(f"{str(runs)!r} has a line break or another control character; choose another folder", "--runs", CLI)
     if runs.exists() and not runs.is_dir():
         raise ConfigError("this is a file; name a folder", f"--runs {options.runs}", CLI)
     if options.smoke:
@@ -206,7 +206,7 @@ def _dry_run(
             launcher.show_scripts(linked, launch, console)
     else:
         scripts = " and sbatch scripts" if launch.executor == "slurm" else ""
-        line = f"Costs are of all runs of a line. {show.ALL_JOBS} prints every run, with its fields{scripts}"
+        line = f"Costs are for all runs of a line. {show.ALL_JOBS} prints every run, with its fields{scripts}"
         console.print(line, soft_wrap=True, highlight=False)
     predict.check_budget(spec, linked, predictions, launch.site)
     if launch.executor == "slurm" and cluster.answers():
@@ -239,10 +239,10 @@ def refuse_two_at_once(linked: graph.Graph, launch: folders.Launch) -> None:
     for folder, entry in cluster.queued(folders).items():
         if not entry.is_mine:
             theirs = f"{folder.name} is in SLURM's queue for {entry.user} (job {cluster.job_id(folder)})"
-            raise ConfigError(f"{theirs}; wait for what that submission does, or take a folder of your own: --runs")
+            raise ConfigError(f"{theirs}; wait for it, or use your own folder: --runs")
     if launch.executor == "local" and (there := cluster.settled(folders)):
         queued = f"SLURM's queue holds {counted(len(there), 'run')} of {launch.sweep}"
-        raise ConfigError(f"{queued}; end that first with jobs/cancel.py {launch.sweep}")
+        raise ConfigError(f"{queued}; cancel that first with jobs/cancel.py {launch.sweep}")
 
 
 def _write(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch) -> None:

@@ -41,48 +41,57 @@ EMA = {"--ema": "--weights ema"}
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser("vitssl", description="Train Vision Transformers on scarce data; sweeps are run by jobs/submit.py.")
-    parser.add_argument("--version", action=_Version, nargs=0, help="of this package, and its commit where it is a checkout")
+    parser = Parser("vitssl", description="Train Vision Transformers on scarce data; jobs/submit.py runs sweeps.")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version, and the commit if this is a git checkout")
     parser.elsewhere = ELSEWHERE
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _shards_parser(commands)
     settings = {f"--{f.name}": f"--set {f.name}=VALUE" for kind in KINDS.values() for f in dataclasses.fields(kind)} | EMA
-    what = "what an evaluator finds in a run: its accuracy, or what its features are worth"
+    what = "evaluate a run: the accuracy of its classifier, or of a probe on its features"
     add = command(commands, "evaluate", _evaluate, what, settings)
-    add("folders", nargs="+", metavar="folder", type=Path, help="run folder; of several, a line for each")
+    add("folders", nargs="+", metavar="folder", type=Path, help="run folder; several print one line each")
     add("--type", default="classification", help="classification (the run's classifier), knn or linear (on its features)")
     add("--shards", help="other shards with the same classes")
-    add("--split", default="test", help="train, val (held out) or test as the run's data say, or a split of the shards")
-    add("--weights", default="model", help="model, ema (a run with loop.ema_decay keeps them) or teacher")
-    add("--set", nargs="+", default=[], dest="fields", metavar="field=value", help="fields of the type, for example --type knn --set k=10")
-    add("--checkpoint", default="last.pt", help="a file of the run folder, for example best.pt")
-    add = command(commands, "predict", _predict, "class probabilities of images", dict.fromkeys(("--out", "--output"), "--csv") | EMA)
-    add("folder", type=Path, help="run folder; of several, such as the seeds of an arm, the mean of their probabilities is given")
-    add("images", nargs="+", type=Path, help="image files, or folders of images at any depth")
-    add("--csv", type=Path, metavar="OUT", help="a new file with a row for each image: path, class, probability, and one column per class")
-    add("--weights", default="model", choices=("model", "ema"), help="ema: the averaged weights, which a run with loop.ema_decay keeps")
-    add("--checkpoint", default="last.pt", help="a file of the run folder, for example best.pt")
-    add = command(commands, "cost", _cost, "MACs and parameters of a run, before or after it was trained")
+    add("--split", default="test", help="train, val (held out) or test as defined by the run's data, or a split of the shards")
+    add("--weights", default="model", help="model, ema (averaged weights, if the run has loop.ema_decay) or teacher")
+    add(
+        "--set",
+        nargs="+",
+        default=[],
+        dest="fields",
+        metavar="field=value",
+        help="fields of the evaluator, for example --type knn --set k=10",
+    )
+    add("--checkpoint", default="last.pt", help="checkpoint in the run folder, for example best.pt (default: %(default)s)")
+    add = command(
+        commands, "predict", _predict, "predict class probabilities of images", dict.fromkeys(("--out", "--output"), "--csv") | EMA
+    )
+    add("folder", type=Path, help="run folder; for several, such as the seeds of an arm, probabilities are averaged")
+    add("images", nargs="+", type=Path, help="image files, or folders that are searched for images recursively")
+    add("--csv", type=Path, metavar="OUT", help="file to write, with a row per image: path, class, probability, and a column per class")
+    add("--weights", default="model", choices=("model", "ema"), help="ema: averaged weights, if the run has loop.ema_decay")
+    add("--checkpoint", default="last.pt", help="checkpoint in the run folder, for example best.pt (default: %(default)s)")
+    add = command(commands, "cost", _cost, "show MACs and parameters of a run, trained or not")
     add("runs", nargs="+", type=Path, metavar="run", help="run folder or run.yaml")
-    add("--classes", type=numbers, help="comma-separated numbers of classes, one for each run, where their shards do not exist yet")
-    add("--json", action="store_true", help="one line for each run")
+    add("--classes", type=numbers, help="number of classes per run, comma-separated; needed if the shards do not exist yet")
+    add("--json", action="store_true", help="print one line of JSON per run")
     weights.add_parsers(commands)
-    add = command(commands, "report", _report, "tables, plots and pages of a sweep")
+    add = command(commands, "report", _report, "write tables, plots and pages of a sweep")
     add("folder", type=Path, help="sweep folder, for example runs/quickstart")
-    add("--columns", type=names, help="comma-separated columns of the main table and table.tex, for example accuracy,gmacs,kwh")
+    add("--columns", type=names, help="columns of the main table and table.tex, comma-separated, for example accuracy,gmacs,kwh")
     _analyze_parser(commands)
     add = command(
-        commands, "prune", _prune, "remove what no run needs any more: checkpoints of epochs, what diverged, old sources; it asks"
+        commands, "prune", _prune, "delete what no run needs any more (checkpoints of epochs, diverged attempts, old sources), after asking"
     )
-    add("runs", type=Path, help="the folder of all sweeps, for example runs, or of one; the last and the best checkpoint of a run stay")
-    add("--yes", action="store_true", help="remove without asking")
-    add = command(commands, "fields", _fields, "every field that may be written: type, default, meaning; and what to type for a method")
-    add("pattern", nargs="?", default="", help="a part of the dotted names, such as warmup, a pattern such as 'optim.*', or a method")
-    add = command(commands, "bench", _bench, "speed on this machine, as ratios measured side by side")
+    add("runs", type=Path, help="folder of all sweeps, for example runs, or of one; each run keeps its last and best checkpoints")
+    add("--yes", action="store_true", help="delete without asking")
+    add = command(commands, "fields", _fields, "list all fields with type, default and meaning, and what to type for a method")
+    add("pattern", nargs="?", default="", help="part of a dotted name, such as warmup, a pattern such as 'optim.*', or a method")
+    add = command(commands, "bench", _bench, "measure speed on this machine, as ratios of alternatives timed side by side")
     add("--images", type=Path, help="folder of class folders with images; default: the digits as 32-px JPEG files")
-    add("--only", default="", help="comma-separated names of the comparisons to make; default: all that this machine can")
+    add("--only", default="", help="comparisons to make, comma-separated; default: all that this machine can run")
     add("--repeats", type=positive, default=7, help="measured rounds per comparison")
-    add("--json", type=Path, help="write the figures there too")
+    add("--json", type=Path, help="also write the figures to this file")
     return parser
 
 
@@ -93,25 +102,31 @@ def _shards_parser(commands: argparse._SubParsersAction) -> None:
     sources = "digits, folder:PATH, folder:PATH?test=0.2 (holds out a fifth of each class), torchvision:NAME, "
     add("source", help=f"{sources}list:PATH?train=FILE&test=FILE, cub:PATH, npz:FILE, idx:PATH, csv:FILE or wds:TARS?test=TARS")
     add("out", type=Path, help="the folder to write, for example shards/photos")
-    add("--workers", type=positive, default=None, help="processes; default: one per core")
-    add("--skip-bad", action="store_true", help="leave out images that cannot be read; `shards info` names them")
-    add("--rebuild", action="store_true", help="replace the shards in OUT, which stay until the new ones are whole")
+    add("--workers", type=positive, default=None, help="number of processes; default: one per core")
+    add("--skip-bad", action="store_true", help="skip images that cannot be read; `shards info` lists them")
+    add("--rebuild", action="store_true", help="replace the shards in OUT; the old ones stay until the new ones are complete")
     add = command(actions, "verify", _shards_verify, "read every byte and decode every image")
     add("folder", type=Path)
-    add = command(actions, "info", _shards_info, "counts, classes, statistics")
+    add = command(actions, "info", _shards_info, "show counts, classes and statistics")
     add("folder", type=Path)
 
 
 def _analyze_parser(commands: argparse._SubParsersAction) -> None:
-    add = command(commands, "analyze", _analyze, "a look into trained networks: numbers and a figure, in the run folder and its report")
+    add = command(
+        commands, "analyze", _analyze, "analyse trained networks: writes numbers and a figure to the run folder, shown in its report"
+    )
     add("folders", nargs="+", type=Path, metavar="folder", help="run folder")
-    add("analysis", choices=("selections", "mask-attention"), help="what masked tokens select; how much the class token attends to each")
-    add("--images", type=positive, default=1000, help="how many, drawn by --seed (default: %(default)s)")
-    add("--seed", type=not_negative, default=0, help="of the draw of images")
-    add("--shards", help="other shards than the run's, with any classes")
-    add("--split", help="of the shards, or several joined by + (default: the run's test split)")
+    add(
+        "analysis",
+        choices=("selections", "mask-attention"),
+        help="which patches masked tokens select; how much the class token attends to each masked token",
+    )
+    add("--images", type=positive, default=1000, help="number of images to draw (default: %(default)s)")
+    add("--seed", type=not_negative, default=0, help="random seed of the draw of images (default: %(default)s)")
+    add("--shards", help="shards to use in place of the run's, with any classes")
+    add("--split", help="split of the shards, or several joined by + (default: the run's test split)")
     add("--weights", default="model", choices=("model", "ema", "teacher"))
-    add("--checkpoint", default="last.pt", help="a file of the run folder, for example best.pt")
+    add("--checkpoint", default="last.pt", help="checkpoint in the run folder, for example best.pt (default: %(default)s)")
 
 
 def _shards_build(arguments: argparse.Namespace) -> None:
@@ -124,10 +139,10 @@ def _shards_build(arguments: argparse.Namespace) -> None:
     try:
         index = build(arguments.source, arguments.out, workers=arguments.workers, skip_bad=arguments.skip_bad, progress=True)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("what is written is kept; the same command goes on with it") from None
+        raise KeyboardInterrupt("what is written is kept; the same command continues the build") from None
     print(printable(shards.info(arguments.out)))
     if len(index.classes) == 1:
-        print(f"note: all images are of one class, {index.classes[0]}: there is nothing to classify", file=sys.stderr)
+        print(f"note: all images belong to one class, {index.classes[0]}: there is nothing to classify", file=sys.stderr)
 
 
 def _shards_verify(arguments: argparse.Namespace) -> int:
@@ -138,7 +153,7 @@ def _shards_verify(arguments: argparse.Namespace) -> int:
         print(f"error: {problem}", file=sys.stderr)
     if problems:
         return 2
-    print(f"{arguments.folder}: every shard and image is as it was written")
+    print(f"{arguments.folder}: all shards and images are intact")
     return 0
 
 
@@ -225,7 +240,7 @@ def _prune(arguments: argparse.Namespace) -> None:
     from vitssl import prune
 
     if not (found := prune.find(arguments.runs)):
-        print(f"{arguments.runs}: there is nothing that could go")
+        print(f"{arguments.runs}: nothing to remove")
         return
     print(printable(prune.listing(found)))
     if not arguments.yes and not agreed("Remove all of it?"):

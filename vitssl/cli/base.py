@@ -45,7 +45,7 @@ def agreed(question: str) -> bool:
     from vitssl.config import ConfigError
 
     if not sys.stdin.isatty():
-        raise ConfigError(f"{question} There is no terminal to ask at; --yes answers with yes")
+        raise ConfigError(f"{question} There is no terminal to ask at; add --yes to agree")
     try:
         return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:
@@ -70,4 +70,4 @@ def note_unfinished(folder: Path, checkpoint: str) -> None:
     """That a run is still to be trained."""
     if not (folder / "done.json").exists():
         which = "its newest checkpoint" if checkpoint == "last.pt" else checkpoint
-        print(f"note: {folder} is not finished; these are the weights of {which}", file=sys.stderr)
+        print(f"note: {folder} is not finished; using the weights of {which}", file=sys.stderr)

@@ -15,37 +15,43 @@ def add_parsers(commands: argparse._SubParsersAction) -> None:
     """What comes from other code, and goes to it."""
     add = command(commands, "weights", _weights, "download released weights into a file for init_from")
     add("name", help="timm:NAME, for example timm:deit_tiny_patch16_224.fb_in1k")
-    add("out", type=Path, nargs="?", help="file; without one, only whether there are such weights is said")
-    add = command(commands, "import", _import, "a file of released weights as a run folder: a start, or to be probed and evaluated")
-    add("file", type=Path, help="a checkpoint as the release wrote it, or .safetensors")
+    add("out", type=Path, nargs="?", help="file to write; without it, only check that these weights exist")
+    add = command(commands, "import", _import, "turn a file of released weights into a run folder, to start from, probe or evaluate")
+    add("file", type=Path, help="checkpoint as released, or .safetensors")
     add("--out", type=Path, help="run folder (default: weights/NAME-LAYOUT-HASH)")
-    add("--as", required=True, choices=LAYOUTS, dest="layout", help="whose names and keys the file has")
-    add("--shards", help="images to evaluate it on, which name its classes")
-    add("--backbone", action="store_true", help="without classifiers, decoders and heads: for images of other classes")
+    add("--as", required=True, choices=LAYOUTS, dest="layout", help="code base whose parameter names the file uses")
+    add("--shards", help="images to evaluate it on; they also name its classes")
+    add("--backbone", action="store_true", help="leave out classifiers, decoders and heads, for images of other classes")
     add(
         "--set",
         nargs="+",
         default=[],
         dest="fields",
         metavar="field=value",
-        help="fields that no shape tells, such as backbone.num_heads=3",
+        help="fields that cannot be read off the weights' shapes, such as backbone.num_heads=3",
     )
-    add = command(commands, "export", _export, "a run's network as what other code loads", {"--format": "--to"})
+    add = command(commands, "export", _export, "export a run's network in a format that other code loads", {"--format": "--to"})
     add("folder", type=Path, help="run folder")
-    add("out", type=Path, help="file; for huggingface a folder")
+    add("out", type=Path, help="file to write; for huggingface a folder")
     add("--to", required=True, choices=("timm", "safetensors", "huggingface", "onnx"), help="huggingface: timm's layout, with a model card")
-    add("--weights", default="model", choices=("model", "ema", "teacher"), help="of a teacher there is the backbone alone")
-    add("--checkpoint", default="last.pt", help="a file of the run folder, for example best.pt")
-    add("--backbone", action="store_true", help="without the classifier")
-    add = command(commands, "features", _features, "features of all images of a split, as NumPy arrays in a file")
+    add("--weights", default="model", choices=("model", "ema", "teacher"), help="which weights; a teacher has a backbone only")
+    add("--checkpoint", default="last.pt", help="checkpoint in the run folder, for example best.pt (default: %(default)s)")
+    add("--backbone", action="store_true", help="leave out the classifier")
+    add = command(commands, "features", _features, "write the features of all images of a split to a file of NumPy arrays")
     add("folder", type=Path, help="run folder")
-    add("shards", type=Path, help="shards, with any classes")
-    add("out", type=Path, help="a file, such as features.npz")
+    add("shards", type=Path, help="shards of the images, with any classes")
+    add("out", type=Path, help="file to write, such as features.npz")
     add("--split", default="test", help="a split of the shards, or several joined by + (default: %(default)s)")
     add("--weights", default="model", choices=("model", "ema", "teacher"))
-    add("--checkpoint", default="last.pt", help="a file of the run folder, for example best.pt")
-    add("--blocks", type=int, nargs="+", default=[], help="of these too, before the final norm: 0 is the first, -1 the last")
-    add("--tokens", action="store_true", help="every patch token, besides their mean")
+    add("--checkpoint", default="last.pt", help="checkpoint in the run folder, for example best.pt (default: %(default)s)")
+    add(
+        "--blocks",
+        type=int,
+        nargs="+",
+        default=[],
+        help="also the features of these blocks, before the final norm: 0 is the first, -1 the last",
+    )
+    add("--tokens", action="store_true", help="also every patch token, besides their mean")
 
 
 def _weights(arguments: argparse.Namespace) -> None:
@@ -55,7 +61,7 @@ def _weights(arguments: argparse.Namespace) -> None:
     name = arguments.name.removeprefix(RELEASED)
     if arguments.out is None:
         check_released(name)
-        print(f"timm has {name}; a file after it is what it is downloaded into: vitssl weights {RELEASED}{name} {name}.pt")
+        print(f"timm has {name}; to download it, name a file: vitssl weights {RELEASED}{name} {name}.pt")
         return
     check_new(arguments.out)
     weights = released(name)
