@@ -17,7 +17,7 @@ from vitssl.report.tables import columns, pairs
 
 EQUAL = "'axes.cost={given epochs: {}, equal MACs: {equalize: macs, equal_to: ssat}}' for arms of equal cost"
 SEEDS = {"seed": [0, 1, 2]}
-MORE = "In the sweep's command set 'axes.seed=[0,1,2,3,4]' for more seeds: finished runs are kept."
+MORE = "Add 'axes.seed=[0,1,2,3,4]' for more seeds to the sweep's command: finished runs are kept."
 OPEN = {"scratch": lambda at: 74.0 + 3 * at["seed"], "ssat": lambda at: 82.0 - at["seed"]}  # +8, +4 and 0 points
 
 
@@ -88,7 +88,7 @@ def test_no_seeds_are_asked_for_while_some_are_to_come_or_where_they_are_enough(
     enough = grid({"scratch": lambda at: 80.0 + at["seed"], "ssat": lambda at: 84.1 - at["seed"]}, {"seed": [0, 1, 2, 3, 4]}, name="enough")
     assert next_steps(enough) == (
         "If means and spreads stay as they are, more than 40 seeds, or more test images, would tell ssat and scratch apart. "
-        f"In the sweep's command set {EQUAL}: finished runs are kept."
+        f"Add {EQUAL} to the sweep's command: finished runs are kept."
     )
 
 
@@ -97,10 +97,7 @@ def test_of_few_more_seeds_that_would_decide_it_asks_though_there_are_five(grid)
     gaps = {0: -1.66, 1: 4.0, 2: 4.0, 3: 4.0, 4: 9.66}
     made = grid({"scratch": 70.0, "ssat": lambda at: 70.0 + gaps[at["seed"]]}, {"seed": list(gaps)})
     said = next_steps(made)
-    assert (
-        "7 seeds would tell ssat and scratch apart. In the sweep's command set 'axes.seed=[0,1,2,3,4,5,6]' for more seeds and 'axes.cost="
-        in said
-    )
+    assert "7 seeds would tell ssat and scratch apart. Add 'axes.seed=[0,1,2,3,4,5,6]' for more seeds and 'axes.cost=" in said
 
 
 def test_the_pair_that_decides_is_the_best_mean_and_what_may_be_taken_in_its_place(grid):
@@ -135,7 +132,10 @@ def test_beside_what_an_interval_says_alone_p_is_corrected_for_all_comparisons(g
     assert recommendation(made, None).endswith(" Perhaps worse: scratch.")
     (table,) = pairs(made)
     assert table.best == {(0, 2), (0, 3), (1, 1), (2, 1)}
-    assert " Bold: it leaves out 0. p-values, alone and after Holm's correction for all comparisons, are in diff" in table.caption
+    assert (
+        " Bold: the interval excludes 0. p-values, uncorrected and after Holm's correction for all comparisons, are in diff"
+        in table.caption
+    )
     rows = list(csv.DictReader(spreadsheet.pairs(made).splitlines()))
     assert [row["comparisons"] for row in rows] == ["3"] * 3 and [row["may_be_chance"] for row in rows] == ["False", "False", "True"]
     assert sorted(float(row["p_holm"]) for row in rows) == pytest.approx(sorted(holm([float(row["p"]) for row in rows])))
@@ -193,7 +193,7 @@ def test_arms_without_two_seeds_in_common_have_no_best(sweep):
     make = {("ssat", 1): {"status": "failed"}, ("ssat", 2): {"status": "failed"}, ("scratch", 0): {"status": "failed"}}
     made = lay_out(collect(sweep({"scratch": 60.0, "ssat": 70.0, "sslft": 65.0}, {"seed": [0, 1, 2, 3]}, columns=None, make=make)))
     assert made.ranking(None) == []
-    assert best(made, None) == "No arm is named the best, since the arms have not two seeds in common."
+    assert best(made, None) == "No best arm is named, since the arms have fewer than two seeds in common."
 
 
 def test_an_arm_at_one_column_is_paired_with_itself_at_the_other(sweep):

@@ -47,4 +47,4 @@ def test_an_import_says_what_it_is(run_folder) -> None:
     text = card.text(folder, classifier=True)
     assert "- import: the weights of mae_base.pth (layout mae, sha256 abababababab)" in text and "/x/" not in text
     assert "- import: none; the weights are as they were imported" in text
-    assert "what the weights that it started from had cost is not known here" in text
+    assert "the cost of the weights that it started from is not known here" in text

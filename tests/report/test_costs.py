@@ -55,7 +55,7 @@ def test_of_many_arms_the_lowest_and_the_highest_cost_are_named(sweep):
 
 def test_equal_runs_of_unequal_length_are_not_compared(grid):
     laid_out = grid((2.0, 2.0, 2.7))
-    reason = "since of equal runs of ssat one took 1.4 times as long as another."
+    reason = "since one run of ssat took 1.4 times as long as an equal one."
     assert (
         costs.comparison(laid_out, None)
         == f"Training takes 1.34x (ssat) the multiply-adds of scratch. Energy and hours are not compared, {reason}"
@@ -65,32 +65,30 @@ def test_equal_runs_of_unequal_length_are_not_compared(grid):
 
 def test_a_table_says_that_its_hours_do_not_compare_the_arms_and_a_papers_leaves_them_out(grid):
     believed, doubted = grid((2.0, 2.0, 2.5)), grid((2.0, 2.0, 2.7))
-    warning = "Measured hours and energy do not compare the arms"
+    warning = "Measured hours and energy are not comparable between arms"
     assert main_table.table(doubted).caption.endswith(f"forward and backward. {warning}.")
     assert warning not in main_table.table(doubted, ["accuracy", "training_macs"]).caption
-    assert f"{warning}: of equal runs of ssat one took 1.4 times as long as another." in tables.cost(doubted).caption, (
-        "the reason stands once"
-    )
+    assert f"{warning}: one run of ssat took 1.4 times as long as an equal one." in tables.cost(doubted).caption, "the reason stands once"
     assert f"{warning}." in plots.draw(doubted)["energy_by_component"][0]
     assert "do not compare" not in tables.cost(believed).caption + plots.draw(believed)["energy_by_component"][0]
     assert latex.for_paper(believed)[0].header[-2:] == ["Wh", "g CO2e"] and "compare" not in main_table.table(believed).caption
     paper, caption = latex.for_paper(doubted)
     assert paper.header == ["arm", "top-1 %", "against scratch", "TMACs of training"] and caption.endswith("; costs of training one model.")
     paper, caption = latex.for_paper(doubted, ["accuracy", "kwh"])
-    assert paper.header[-1] == "Wh" and caption.endswith("; measured hours and energy do not compare the arms.")
+    assert paper.header[-1] == "Wh" and caption.endswith("; measured hours and energy are not comparable between arms.")
 
 
 def test_a_cpu_that_worked_on_other_things_is_not_compared(grid):
     cpu = {"gpus": 0, "cores": 4, "other_cpu_time_s": 1800.0}
     assert costs.doubt(grid((1.0, 1.0, 1.0), cpu_time_s=3000.0, **cpu), None) == ""
     busy = grid((1.0, 1.0, 1.0), cpu_time_s=1800.0, **cpu)
-    assert costs.doubt(busy, None) == "while a model of scratch was trained the CPU worked on it for 50% of the time"
+    assert costs.doubt(busy, None) == "the CPU worked on a model of scratch for only 50% of its training time"
 
 
 def test_threads_that_other_work_leaves_no_core_to_are_not_compared(grid):
     """Two spinning threads on one core work all the time: the default is two of them, on a machine of two cores."""
     crowded = grid((1.0, 1.0, 1.0), gpus=0, cores=2, cpu_time_s=3600.0, other_cpu_time_s=3600.0)
-    assert costs.doubt(crowded, None) == "other programs took 50% of the cores that a training of scratch was to have for itself"
+    assert costs.doubt(crowded, None) == "other programs took 50% of the cores meant for training scratch"
 
 
 def test_threads_without_a_core_and_cores_without_a_thread_are_nobodys_work(grid):
@@ -99,13 +97,13 @@ def test_threads_without_a_core_and_cores_without_a_thread_are_nobodys_work(grid
     assert costs.doubt(grid((1.0, 1.0, 1.0), cores=1, other_cpu_time_s=0.0, **alone), None) == ""
     assert costs.doubt(grid((1.0, 1.0, 1.0), cores=4, other_cpu_time_s=7200.0, **alone), None) == ""
     said = costs.doubt(grid((1.0, 1.0, 1.0), cores=4, other_cpu_time_s=10800.0, **alone), None)
-    assert said == "other programs took 50% of the cores that a training of scratch was to have for itself"
+    assert said == "other programs took 50% of the cores meant for training scratch"
 
 
 def test_other_work_leaves_no_less_than_no_core(grid):
     """Two clocks that are read one after the other may find more work than there are cores."""
     crowded = grid((1.0, 1.0, 1.0), gpus=0, cores=2, cpu_time_s=3600.0, other_cpu_time_s=7400.0)
-    assert costs.doubt(crowded, None) == "other programs took 100% of the cores that a training of scratch was to have for itself"
+    assert costs.doubt(crowded, None) == "other programs took 100% of the cores meant for training scratch"
 
 
 def test_the_page_on_costs_names_all_that_speaks_against_a_comparison():
@@ -235,7 +233,7 @@ def test_equal_epochs_and_equal_cost_have_a_table_each(sweep):
 def test_a_sweep_of_equal_cost_says_so(sweep):
     equal = {"all": {"quantity": "kwh", "reference": "ssat"}, "axes": {}}
     laid_out = lay_out(collect(sweep({"scratch": 80.0, "ssat": 90.0}, AXES, columns=None, equal=equal)))
-    assert "Every arm trains for the energy of ssat." in main_table.table(laid_out).caption
+    assert "Every arm trains for the same energy as ssat." in main_table.table(laid_out).caption
 
 
 def test_a_short_stage_that_was_disturbed_costs_its_model_little(grid):

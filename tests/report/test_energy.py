@@ -42,9 +42,9 @@ def test_images_to_test_on_that_are_trained_on_are_warned_of(sweep):
     counts = {"cars": None, "cifar10": 247, "digits": 1, "svhn": 0}
     make = {("scratch", name, 0): {"data": {"near_duplicates": count}} for name, count in counts.items()}
     grid = lay_out(collect(sweep({"scratch": 80.0}, {"data": list(counts), "seed": [0]}, make=make)))
-    alike = "look like near-duplicates of images that are trained on with their labels"
+    alike = "look like near-duplicates of training images used with labels"
     many, one = f"247 of the 10,000 test images of cifar10 {alike}", f"1 of the 10,000 test images of digits {alike}"
-    names = "; `vitssl shards info` names them."
+    names = "; `vitssl shards info` lists them."
     table = details.data(grid)
     assert table is not None and table.caption.endswith(f"its first 12 digits. {many}{names} {one}{names}")
     first = page.html(page.Report(grid, {})).split("<main>")
@@ -62,7 +62,7 @@ def test_trained_runs_without_a_record_of_energy_are_named_beside_the_sums(sweep
     for record in (folder / "scratch-train-0").glob("emissions-*.json"):
         record.unlink()
     (folder / "ssat-train-1" / "cost.json").write_text("{")
-    grid, said = lay_out(collect(folder)), " Not counted: 2 further runs whose record of energy is missing or cannot be read."
+    grid, said = lay_out(collect(folder)), " Not counted: 2 further runs whose energy record is missing or unreadable."
     assert "2 training runs of " in statement(grid.sweep) and said in statement(grid.sweep)
     assert any(sentence.endswith(said) for sentence in sentences(findings(grid)))
 
@@ -76,7 +76,7 @@ def test_what_was_trained_elsewhere_is_named_wherever_a_cost_is(sweep):
         job = json.loads((folder / name / "job.json").read_text())
         (folder / name / "job.json").write_text(json.dumps(job | {"parents": [str(folder / "sslft-pretrain-0")]}))
     grid = lay_out(collect(folder))
-    said = " Not counted is what runs started from and was trained elsewhere: pretrain-s0."
+    said = " Not counted: the cost of weights trained elsewhere that runs started from (pretrain-s0)."
     table = settings.settings(grid)[0]
     assert markdown.markdown(page.Report(grid, {})).count(said) == 3  # in all, below the table, and in the sentence for a paper
     assert said in statement(grid.sweep)
@@ -89,14 +89,14 @@ def test_a_log_that_is_no_log_is_named(sweep):
     folder = sweep({"scratch": 80.0}, {"seed": [0]}, columns=None)
     (folder / "scratch-train-0" / "metrics.jsonl").write_text("garbage")
     (run,) = collect(folder).runs.values()
-    said = "metrics.jsonl: it holds no whole line, and the run is done; put it back as it was"
+    said = "metrics.jsonl: it has no complete line although the run is done; restore it from a backup"
     assert run.status == "unreadable" and run.error.endswith(said)
 
 
 def test_those_without_a_label_are_told_apart(sweep):
     data = {"test_images": 72, "near_duplicates": 0, "near_duplicates_unlabelled": 3}
     grid = lay_out(collect(sweep({"scratch": 80.0}, {"data": ["photos"], "seed": [0]}, make={("scratch", "photos", 0): {"data": data}})))
-    said = "3 of the 72 test images of photos look like near-duplicates of images that are trained on without a label"
+    said = "3 of the 72 test images of photos look like near-duplicates of training images used without labels"
     table = details.data(grid)
     assert table is not None and f"{said};" in table.caption and details.warnings(grid) == [said]
 
@@ -121,15 +121,15 @@ def test_stages_that_see_other_images_have_lines_of_their_own(sweep):
 def test_the_page_says_what_it_is_about_and_what_the_command_line_changed(table_3, tmp_path):
     changed = {"notes": ["All 50,000 images."], "overrides": ["data.shards", "data.workers"]}
     written = report.write(table_3(**changed))
-    left_out = "the notes of sweeps/ssat_vs_sslft.yaml, which are of its own settings, are left out"
+    left_out = "the notes of sweeps/ssat_vs_sslft.yaml are left out, since they apply to its own settings"
     said = f"Set on the command line: data.shards, data.workers; {left_out}."
     for text in (written.read_text().replace("&#x27;", "'"), (written.parent / "report.md").read_text()):
         assert said in text and "All 50,000 images." not in text
         assert "0123456789ab" in text and "px, stored" in text
-        assert "Its images are not those of these runs: the command line set data.shards." in text
+        assert "These runs use other images than the paper: the command line set data.shards." in text
 
 
-LEFT_OUT = "the notes of sweeps/study.yaml, which are of its own settings, are left out"
+LEFT_OUT = "the notes of sweeps/study.yaml are left out, since they apply to its own settings"
 
 
 @pytest.mark.parametrize(

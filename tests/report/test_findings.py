@@ -116,7 +116,7 @@ def test_seeds_that_share_a_draw_of_labels_are_said_to(sweep):
     assert not any("draw" in line for line in sentences(findings(lay_out(collect(folder)))))
     for run in folder.glob("*/run.yaml"):
         rewrite(run.parent, {"data": {"labels": subset}})
-    told = "All seeds train on one draw of labels (data.labels.seed), which the intervals do not cover; "
+    told = "All seeds train on the same draw of labels (data.labels.seed), so the intervals do not cover its effect; "
     assert any(line.startswith(told) for line in sentences(findings(lay_out(collect(folder)))))
     for run in folder.glob("*/run.yaml"):
         rewrite(run.parent, {"data": {"labels": subset | {"redraw": True}}})
@@ -237,11 +237,11 @@ def test_no_value_of_an_unselected_hyper_parameter_is_named_the_best(rates):
     lines = sentences(findings(grid))
     assert not any("the best arm" in line for line in lines)
     (said,) = headlines(grid)["Not selected"]
-    assert said.startswith("Nothing selects over optim.lr, and the test images must not, so that no value is named the best;")
-    assert said.endswith("lets held-out images choose.")
+    assert said.startswith("No best value of optim.lr is named, since choosing it on test images would bias the result;")
+    assert said.endswith("set `select` in the sweep and data.val_fraction.")
     assert main_table.table(grid).best == set()
     caption, figure = plots.draw(grid)["accuracy_vs_macs"]
-    assert caption.endswith("The Pareto front is not marked, since nothing selects over optim.lr.")
+    assert caption.endswith("The Pareto front is not marked, since held-out images do not choose optim.lr.")
     assert not any(line.get_label() == "Pareto front" for line in figure.axes[0].lines)
 
 
@@ -312,7 +312,7 @@ def test_of_columns_that_are_hyper_parameters_none_is_the_best(sweep):
     """Arms are compared at each value."""
     grid = lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.0}, {"loop.epochs": [10, 20], "seed": [0, 1]}, columns="loop.epochs")))
     told = findings(grid)
-    assert told["Not selected"][0].startswith("Nothing selects over loop.epochs")
+    assert told["Not selected"][0].startswith("No best value of loop.epochs is named")
     assert told["Comparison"][0].startswith("epochs 10: 2 seeds are too few to tell ssat and scratch apart in top-1")
 
 
@@ -348,8 +348,8 @@ def schedules(sweep):
 
 def test_arms_that_differ_in_hyper_parameters_are_chosen_by_nothing(schedules):
     grid = lay_out(collect(schedules(SLOWER)))
-    reason = "sslft_short and sslft_long differ in hyper-parameters alone (optim.lr), and nothing selects between them"
-    assert headlines(grid)["Comparison"][0] == f"No arm is named the best, since {reason}: the test images must not."
+    reason = "sslft_short and sslft_long differ only in hyper-parameters (optim.lr), which held-out images do not choose"
+    assert headlines(grid)["Comparison"][0] == f"No best arm is named, since {reason}, and choosing on test images would bias the result."
     assert not any("the best arm" in line for line in sentences(findings(grid))) and main_table.table(grid).best == set()
     caption, figure = plots.draw(grid)["accuracy_vs_macs"]
     assert caption.endswith("no other arm is both cheaper and better by the means.")
@@ -367,7 +367,7 @@ def test_arms_of_other_epochs_are_points_of_cost(schedules):
     caption, figure = plots.draw(grid)["accuracy_vs_macs"]
     assert caption.endswith("by the means.") and any(line.get_label() == "Pareto front" for line in figure.axes[0].lines)
     both = lay_out(collect(schedules(SLOWER | {"loop": {"epochs": 20}})))
-    assert both.unchosen(None).startswith("sslft_short and sslft_long differ in hyper-parameters alone (optim.lr)")
+    assert both.unchosen(None).startswith("sslft_short and sslft_long differ only in hyper-parameters (optim.lr)")
 
 
 @pytest.mark.parametrize(

@@ -55,4 +55,4 @@ def test_a_file_that_is_gone_is_said(sweep):
     folder = waited(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None), hours=3.0)
     (folder / "grid.csv").unlink()
     said = energy.waited(collect(folder))
-    assert said.startswith("What it saved that 1 run waited for a greener grid is not known: ") and "grid.csv" in said
+    assert said.startswith("How much CO2e 1 run saved by waiting for a greener grid is unknown: ") and "grid.csv" in said

@@ -80,7 +80,7 @@ def test_seeds_that_happen_to_agree_make_no_interval_narrow(tmp_path):
     both = by_seed.over_images(found)
     assert by_seed.constant and both.high - both.mean == pytest.approx(NORMAL * np.hypot(found.error, found.of_seeds))
     assert found.of_seeds > 3 and both.open
-    said = "chance in single images, since 3 seeds spread less than that, in quadrature with the error over 60 test images"
+    said = "chance in single images, since 3 seeds vary less than that, combined in quadrature with the error over 60 test images"
     assert both.how == said
 
 
@@ -106,7 +106,7 @@ def test_an_arm_is_the_best_where_images_and_seeds_say_so(sweep, images, better,
     assert f"{100 * better / images:+.2f} [" in sentence
     assert ("Worse: scratch" in advice) is told
     row = grid.rows[[row.arm.name for row in grid.rows].index("ssat")]
-    assert grid.against_baseline(row, None).how == f"{PAIRED}, in quadrature with the error over 50 test images"
+    assert grid.against_baseline(row, None).how == f"{PAIRED}, combined in quadrature with the error over 50 test images"
 
 
 def test_equal_runs_in_two_rows_are_the_same(sweep):
@@ -136,7 +136,7 @@ def test_the_interval_is_as_wide_as_both_say():
     seeds = of_half(10.0, 3.0)
     both = seeds.over_images(OfImages(1200, 4 / NORMAL, 1.0))
     assert (both.low, both.high) == (pytest.approx(5.0), pytest.approx(15.0)) and not both.open
-    assert both.how == f"{PAIRED}, in quadrature with the error over 1,200 test images"
+    assert both.how == f"{PAIRED}, combined in quadrature with the error over 1,200 test images"
     assert of_half(4.5, 3.0).over_images(OfImages(9, 4 / NORMAL, 0.0)).open
     assert seeds.over_images(OfImages(9, 0.0, 0.0)).high == pytest.approx(13.0)
     assert seeds.over_images(OfImages(9, 0.0, 5 / NORMAL)).high == pytest.approx(15.0)
@@ -236,5 +236,5 @@ def test_each_fold_has_images_of_its_own_whatever_their_classes(sweep):
     assert gap.images is None and gap.mean == pytest.approx(np.mean([1, 3, 7]))
     assert gap.high - gap.mean == pytest.approx(scipy.stats.t.ppf(0.975, 2) * np.std([1, 3, 7], ddof=1) * sqrt(1 / 3 + 1 / 2))
     said = " ".join(sentences(findings(grid)))
-    assert "tested on, 3 of 3 so far. Near-duplicates between folds are not looked for." in said
-    assert "on 3 folds of cifar10, of which a seed has one, after" in table(grid).caption
+    assert "tested on (3 of 3 tested so far). Near-duplicates between folds were not searched for." in said
+    assert "on 3 folds of cifar10, one per seed, after" in table(grid).caption

@@ -177,7 +177,7 @@ def test_without_a_terminal_there_are_eighty_columns(table_3, capsys, monkeypatc
 def test_a_caption_says_once_what_cells_would_repeat(sweep):
     folder = sweep({"scratch": 80.0, "ssat": 82.0}, {"seed": [0, 1, 2]}, columns=None)
     text = latex.paper(lay_out(collect(folder)))
-    assert r"\caption{Top-1 \% on the 10,000 test images of cifar10: mean $\pm$ std over 3 seeds; bold: the best mean, and" in text
+    assert r"\caption{Top-1 \% on the 10,000 test images of cifar10: mean $\pm$ std over 3 seeds; bold: the best mean and" in text
     assert r"costs of training one model.}\label{tab:study}" in text
     assert r"ssat & \textbf{82.00 $\pm$ 0.00} & +2.00 in each seed & 323 & 1.00 & 250 & 100 \\" in text
     assert r"CO\textsubscript{2}e" in text and "resizebox" not in text
@@ -189,7 +189,7 @@ def test_bold_are_those_that_the_seeds_tell_from_the_others(sweep):
     grid = lay_out(collect(sweep(top1, {"seed": [0, 1, 2]}, columns=None)))
     assert {row for row, _ in main_table.table(grid).best} == {1, 2}
     caption = latex.for_paper(grid)[1]
-    assert "over 3 seeds, in brackets 95 % intervals (paired over seeds, each comparison alone); bold: " in caption
+    assert "over 3 seeds, in brackets 95 % intervals (paired over seeds, not corrected for multiple comparisons); bold: " in caption
     near = lay_out(collect(sweep({"sslft": 90.0, "ssat": top1["ssat"]}, {"seed": [0, 1, 2]}, columns=None, baseline="sslft", name="near")))
     assert main_table.table(near).best == set()
 
@@ -245,8 +245,8 @@ def test_what_chosen_columns_leave_out_has_tables_of_its_own(sweep, without_plot
     grid = lay_out(collect(folder))
     chosen = ["accuracy", "gmacs", "kwh"]
     caption = main_table.table(grid, chosen).caption
-    assert "Against scratch" not in caption and caption.endswith("Costs are of one model, all its stages.")
-    assert " Bold: the best mean, and" in caption
+    assert "Against scratch" not in caption and caption.endswith("Costs are per model, over all its stages.")
+    assert " Bold: the best mean and" in caption
     assert main_table.table(grid, ["accuracy"]).caption.endswith("Trained by scratch: classify; ssat: classify + mae.")
     assert main_table.differences(grid) is None, "the usual columns say it"
     assert texts(main_table.differences(grid, chosen))["ssat"][0] == "+3.00 [+0.52, +5.48]"

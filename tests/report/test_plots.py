@@ -107,7 +107,7 @@ def test_measured_costs_that_may_not_be_believed_have_no_front(sweep, emissions_
     drawn = plots.draw(lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.0}, {"seed": [0, 1]}, columns=None, make=make))))
     fronts = {name: "Pareto front" in {line.get_label() for line in drawn[name][1].axes[0].lines} for name in pareto.COSTS}
     assert fronts == {"accuracy_vs_macs": True, "accuracy_vs_energy": False, "accuracy_vs_hours": False}
-    assert drawn["accuracy_vs_hours"][0].endswith("not marked, since of equal runs of ssat one took 2.0 times as long as another.")
+    assert drawn["accuracy_vs_hours"][0].endswith("not marked, since one run of ssat took 2.0 times as long as an equal one.")
 
 
 def test_costs_that_span_decades_are_drawn_over_a_logarithm(sweep, emissions_record):

@@ -42,7 +42,7 @@ def test_one_seed_has_no_interval():
     assert (paired.mean, paired.low, paired.how) == (2.0, None, "one seed")
     assert (unpaired.mean, unpaired.low, unpaired.how) == (1.5, None, "one seed in an arm")
     common = difference({0: 3.0}, {0: 1.0, 1: 2.0})
-    assert (common.mean, common.low, common.how) == (2.0, None, "one seed of both")
+    assert (common.mean, common.low, common.how) == (2.0, None, "one seed common to both")
 
 
 def test_nothing_to_compare():
@@ -71,9 +71,9 @@ def test_of_unequal_seeds_those_that_both_have_are_paired():
     """A seed that one of them lacks, however good, says nothing of the difference."""
     whole = difference({0: 11.0, 1: 22.0, 2: 33.0}, {0: 10.0, 1: 20.0, 2: 30.0})
     more = difference({0: 11.0, 1: 22.0, 2: 33.0}, {0: 10.0, 1: 20.0, 2: 30.0, 3: 90.0, 4: 90.0})
-    assert (more.mean, more.low, more.high, more.how) == (whole.mean, whole.low, whole.high, f"{whole.how} of both")
+    assert (more.mean, more.low, more.high, more.how) == (whole.mean, whole.low, whole.high, f"{whole.how} common to both")
     few = difference({0: 1.0, 1: 2.0}, {0: 0.0, 1: 0.0, 2: 0.0})
-    assert (few.low, few.how) == (None, "2 seeds of both are too few for an interval")
+    assert (few.low, few.how) == (None, "2 seeds common to both are too few for an interval")
 
 
 def test_p_is_that_of_the_t_tests():
@@ -152,7 +152,7 @@ def test_of_folds_the_variance_of_the_mean_has_the_training_images_that_they_sha
     arm, other = {0: 11.0, 1: 22.0, 2: 33.0}, {2: 30.0, 1: 20.0, 0: 10.0}
     paired = difference(arm, other, overlap=1 / 4)
     assert paired.high - 2 == pytest.approx(t.ppf(0.975, 2) * sqrt(1 / 3 + 1 / 4))
-    assert paired.how == "Student's t, paired over 3 seeds, wider for folds that share training images"
+    assert paired.how == "Student's t, paired over 3 seeds, widened because folds share training images"
     unpaired = difference({0: 10.0, 1: 12.0, 2: 11.0}, {3: 5.0, 4: 7.0, 5: 6.0}, overlap=1 / 4)
     assert unpaired.high - unpaired.mean == pytest.approx(t.ppf(0.975, 4) * sqrt(2 * (1 / 3 + 1 / 4)))
 

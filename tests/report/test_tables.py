@@ -101,7 +101,7 @@ def test_one_seed_says_so(sweep):
     laid_out = lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.5}, {"data": ["cifar10"], "seed": [0]})))
     assert texts(main_table.table(laid_out))["ssat"][:2] == ["82.50 (1)", "+2.50"] and "(one seed)" in main_table.table(laid_out).caption
     assert main_table.table(laid_out).best == set()
-    unranked = "cifar10: No arm is named the best, since the arms have not two seeds in common."
+    unranked = "cifar10: No best arm is named, since the arms have fewer than two seeds in common."
     assert unranked in sentences(findings(laid_out))
 
 
@@ -109,7 +109,7 @@ def test_an_arm_with_a_single_seed_leaves_the_others_unranked(sweep):
     make = {("ssat", "cifar10", 1): {"status": "waiting"}}
     laid_out = lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.5}, {"data": ["cifar10"], "seed": [0, 1]}, make=make)))
     assert main_table.table(laid_out).best == set()
-    assert "cifar10: No arm is named the best, since the arms have not two seeds in common." in sentences(findings(laid_out))
+    assert "cifar10: No best arm is named, since the arms have fewer than two seeds in common." in sentences(findings(laid_out))
 
 
 def test_a_lead_that_seeds_leave_open_is_called_so(sweep):
@@ -203,7 +203,7 @@ def test_arms_that_cannot_run_keep_their_row(sweep):
     ]
     laid_out = lay_out(collect(sweep({"scratch": 80.0}, {"data": ["cifar10"], "seed": [0]}, arms=arms)))
     assert accuracies(laid_out)["IN-1K"] == ["not runnable", "93.10†"]
-    assert "† the paper only quotes this row" in main_table.table(laid_out).caption
+    assert "† quoted by the paper from elsewhere" in main_table.table(laid_out).caption
 
 
 def test_a_spreadsheet_may_begin_with_an_arm_that_cannot_run(sweep):
@@ -388,7 +388,7 @@ def test_sentences_follow_from_the_numbers(table_3):
     assert lines[2] == ("cifar10: For now take Ours, the best. Worse: (4) SSL+FT, (2) SSL+FT, (1) SSL+FT, (3) SSL+FT, ... (5).")
     exact = "cifar100: Training takes from 0.67x ((1) SSL+FT) to 1.34x (Ours) the multiply-adds of Scratch"
     assert any(line.startswith(exact) for line in lines)
-    assert any(line.startswith("The mean distance from the paper's numbers is 0.90 points") for line in lines)
+    assert any(line.startswith("The mean absolute difference from the paper's numbers is 0.90 points") for line in lines)
     assert lines[-1] == "The whole sweep, each run counted once, took 36.0 GPU-hours, 9.00 kWh and 3.60 kg CO2e, 18.0 EUR."
 
 
@@ -398,7 +398,7 @@ def test_a_grid_that_nobody_chose_is_said(table_3):
         run.site.country = Site.country
     total = next(line for line in sentences(findings(lay_out(sweep))) if line.startswith("The whole sweep"))
     assert (
-        " CO2e (on the grid of the default country, USA; the same command with site.country=DEU takes another and trains nothing), "
+        " CO2e (assuming the grid of the default country, USA; repeating the command with site.country=DEU changes it and trains nothing), "
         in total
     )
 
@@ -417,7 +417,7 @@ def test_a_grid_that_is_named_later_is_that_of_all_runs_that_named_none(table_3)
     assert other.spent["co2e_kg"] == pytest.approx(0.4 * other.spent["energy_kwh"])
     assert all(run.spent["co2e_kg"] == pytest.approx(0.1 * run.spent["energy_kwh"]) for run in runs)
     assert {record["intensity_kg_per_kwh"] for run in runs for record in run.emissions} == {0.1}
-    assert " CO2e (on the grid that the last command names, FRA: 0.1 kg CO2e/kWh), " in next(
+    assert " CO2e (on the grid that the last command named, FRA: 0.1 kg CO2e/kWh), " in next(
         line for line in sentences(findings(lay_out(made))) if "whole sweep" in line
     )
 
@@ -464,7 +464,7 @@ def test_a_paper_has_what_a_table_of_several_columns_has_no_room_for(sweep):
     text = latex.paper(grid)
     assert re.findall(r"\\label\{(.*?)\}", text) == ["tab:study", "tab:study-differences", "tab:study-cost"]
     assert (
-        "difference from scratch, in brackets 95 \\% intervals (paired over seeds, each comparison alone)." in text
+        "difference from scratch, in brackets 95 \\% intervals (paired over seeds, not corrected for multiple comparisons)." in text
         and text.count("ssat & ") == 4
         and "1.34x" in text
     )

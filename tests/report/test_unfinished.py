@@ -37,7 +37,9 @@ CHANCE = [(75, (60.0, 62.0, 64.0)), (100, (66.0, 64.0, 62.0))]
 
 def test_what_still_rose_is_named_with_how_much_over_which_end(ending):
     """4, 2 and 3 points since step 75 of 100."""
-    said = "Top-1 still rose at the end of training: ssat (by 3.00 points over the last 25 %). Longer training may change the order."
+    said = (
+        "Top-1 was still rising at the end of training: ssat (by 3.00 points over the last 25 %). Longer training may change the ranking."
+    )
     grid = ending(scratch=FLAT, ssat=RISES)
     assert sentence(grid) == said and said in sentences(findings(grid))
 
@@ -61,7 +63,7 @@ def test_labels_that_were_not_learned_are_told_from_chance(ending):
             cell.last.events.append(
                 {"event": "train", "step": 100, "time": 2.0, "terms": {"classify": 2.0 if row.arm.name == "ssat" else 0.1}}
             )
-    said = "Classify's loss ended high: ssat (2.00, chance 2.30). Longer training may change the order."
+    said = "The classification loss ended high: ssat (2.00, chance 2.30). Longer training may change the ranking."
     assert sentence(grid) == said
     for cell in grid.rows[1].cells:
         cell.last.run["objectives"]["classify"] = {"extra_heads": [{"pool": "mean"}, {"pool": "cls"}]}
@@ -75,9 +77,9 @@ def test_labels_that_were_not_learned_are_told_from_chance(ending):
 @pytest.mark.parametrize(
     ("predicted", "metric", "said"),
     [
-        ([0] * 7 + [1] * 3, "top1", "Top-1 is not told from chance: scratch (70.00 %, chance 70.00 %)"),
-        ([0] * 7 + [1] * 3, "balanced_accuracy", "Balanced accuracy is not told from chance: scratch (49.00 %, chance 50.00 %)"),
-        ([0, 1] * 5, "auc", "AUC is not told from chance: scratch (49.00 %, chance 50.00 %)"),
+        ([0] * 7 + [1] * 3, "top1", "Top-1 is not significantly above chance: scratch (70.00 %, chance 70.00 %)"),
+        ([0] * 7 + [1] * 3, "balanced_accuracy", "Balanced accuracy is not significantly above chance: scratch (49.00 %, chance 50.00 %)"),
+        ([0, 1] * 5, "auc", "AUC is not significantly above chance: scratch (49.00 %, chance 50.00 %)"),
         ([0, 1] * 5, "top1", ""),
     ],
 )

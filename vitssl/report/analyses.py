@@ -139,11 +139,11 @@ def _selections_caption(run: Analysed) -> str:
     facts, shown = run.facts, _shown(len(run.facts["sizes"]))
     near = ", ".join(f"{facts['locality'][j]:.2f} ({facts['locality_random'][j]:.2f})" for j in shown)
     shared = ", ".join(f"{facts['iou'][i][j]:.2f}" for i, j in itertools.pairwise(shown))
-    drawn = "a random selection, the same for all images" if facts["selection"] == "random" else "the patches of highest score"
+    drawn = "a random selection, the same for all images" if facts["selection"] == "random" else "the highest-scoring patches"
     return (
-        f"{run.label}: {drawn} of each masked token. Below, every patch has the colour of the first token that selects it; on the "
-        f"right, how often each place is selected over {facts['images']} images. The share of a token's patches with a neighbour that it "
-        f"selects too (of random sets): {near}. Intersection over union of a row's set and the next one's: {shared or 'none'}."
+        f"{run.label}: {drawn} of each masked token. Below, each patch has the colour of the first token that selects it; on the "
+        f"right, how often each place is selected over {facts['images']} images. Share of a token's patches with a neighbour that it also "
+        f"selects (for random sets): {near}. Intersection over union of each row's set and the next row's: {shared or 'none'}."
     )
 
 

@@ -47,8 +47,11 @@ def article(grid: Grid, column: Any) -> str:
 
 
 def level(grid: Grid, column: Any) -> list[Row]:
-    """The row of the best mean, and the next ones as long as none is told from one before it: one that the seeds tell from none is not as
-    good as these where its mean is worse than that of one which is told."""
+    """The best row and those not significantly worse; stops at the first that is significantly worse than one of them.
+
+    A row after that one may differ significantly from none (`undecided`), but is not counted among the best: its mean is worse than that
+    of a row which is significantly worse.
+    """
     near: list[Row] = []
     for row in grid.ranking(column):
         if not all(_open(grid, better, row, column) for better in near):
@@ -58,7 +61,7 @@ def level(grid: Grid, column: Any) -> list[Row]:
 
 
 def undecided(grid: Grid, column: Any) -> list[Row]:
-    """The rows behind those that are told from none of them either."""
+    """The rows after `level` that are not significantly worse than any row in it either."""
     near = level(grid, column)
     return [row for row in grid.ranking(column)[len(near) :] if all(_open(grid, better, row, column) for better in near)]
 
@@ -100,8 +103,8 @@ def _unranked(grid: Grid, column: Any) -> str:
     if grid.unselected or sum(bool(grid.scores(row, column)) for row in grid.rows) < 2:
         return ""
     if reason := grid.unchosen(column):
-        return grid.placed(column, f"No arm is named the best, since {reason}: the test images must not.")
-    return grid.placed(column, "No arm is named the best, since the arms have not two seeds in common.")
+        return grid.placed(column, f"No best arm is named, since {reason}, and choosing on test images would bias the result.")
+    return grid.placed(column, "No best arm is named, since the arms have fewer than two seeds in common.")
 
 
 def _winners(grid: Grid) -> str:

@@ -47,7 +47,7 @@ def text(folder: Path, classifier: bool) -> str:
 
 def shrunk(cache_px: int | None) -> str:
     """What a run did to images before the transform that it exports; empty where that is nothing."""
-    return f"images of a short side above {cache_px} px were shrunk to that first (data.cache_px)" if cache_px else ""
+    return f"images with a short side above {cache_px} px were first shrunk to that (data.cache_px)" if cache_px else ""
 
 
 def _cell(sweep: Sweep, folder: Path) -> Cell | None:
@@ -144,7 +144,7 @@ def _cost(stages: list[tuple[str, RunFolder]], sweep: Sweep | None) -> list[str]
         used += f", {quantity(spent['co2e_kg'], 'kg')} CO2e"
         lines.append(f"- training of this model, all stages and attempts: {used}")
     if any(origins(run) for _, run in stages):
-        lines.append("- what the weights that it started from had cost is not known here")
+        lines.append("- the cost of the weights that it started from is not known here")
     return lines + ([f"\n{tracked(sweep)}"] if sweep and tracked(sweep) else [])
 
 

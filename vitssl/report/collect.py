@@ -18,7 +18,7 @@ from vitssl.records import COST, EVALUATED, check_as
 from vitssl.report import kept
 from vitssl.words import printable
 
-SILENT_S = 300.0  # a running attempt writes its energy twice a minute; after this long without a record it counts as interrupted
+SILENT_S = 300.0  # a running attempt writes its energy every 10 s; after this long without a record it counts as interrupted
 SUMMED = (
     "device_hours",
     "gpu_hours",
@@ -217,9 +217,11 @@ def read_folder(path: Path, site: Site) -> RunFolder:
     if run.done and "imported" not in job:
         check_as(COST, run.cost, path / "cost.json")  # an imported network has no speed
         if not run.events and (path / "metrics.jsonl").exists():
-            raise ConfigError("it holds no whole line, and the run is done; put it back as it was", place=str(path / "metrics.jsonl"))
+            raise ConfigError(
+                "it has no complete line although the run is done; restore it from a backup", place=str(path / "metrics.jsonl")
+            )
         if not run.run:
-            raise ConfigError("it is missing, and the run is done; put it back as it was", place=str(path / "run.yaml"))
+            raise ConfigError("it is missing although the run is done; restore it from a backup", place=str(path / "run.yaml"))
     kept.check(path)
     run.status = _status(run)
     return run

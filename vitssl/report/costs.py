@@ -71,14 +71,14 @@ def doubt(grid: Grid, column: Any) -> str:
         done = row.finished(column)
         hours = [hours for cell in done if (hours := cost_of(cell)["device_hours"])]
         if hours and max(hours) > ALIKE * min(hours):
-            return f"of equal runs of {grid.label(row)} one took {max(hours) / min(hours):.1f} times as long as another"
+            return f"one run of {grid.label(row)} took {max(hours) / min(hours):.1f} times as long as an equal one"
         models = [[run for _, run in cell.stages] for cell in done]  # all stages at once: one that is short costs its model little
         shares = [share for runs in models if (share := worked(runs)) is not None]
         if shares and min(shares) < WORKED:
-            return f"while a model of {grid.label(row)} was trained the CPU worked on it for {min(shares):.0%} of the time"
+            return f"the CPU worked on a model of {grid.label(row)} for only {min(shares):.0%} of its training time"
         left = [cores for runs in models if (cores := cores_left(runs)) is not None]
         if left and min(left) < LEFT:
-            return f"other programs took {1 - min(left):.0%} of the cores that a training of {grid.label(row)} was to have for itself"
+            return f"other programs took {1 - min(left):.0%} of the cores meant for training {grid.label(row)}"
     return ""
 
 

@@ -54,7 +54,7 @@ def over_time(grid: Grid) -> Plot | None:
         at = {step: hours * factor for step, hours in _hours(run).items()}
         return at, max(at.values(), default=0.0)
 
-    words = " Wall time is that of the training processes, with evaluations and all attempts; a busy machine stretches it."
+    words = " Wall time is that of the training processes, including evaluations and all attempts; it is longer on a busy machine."
     return _draw(grid, f"{unit} of training", places, words)
 
 

@@ -28,7 +28,7 @@ def data(grid: Grid) -> Table | None:
         "Training images: what is left after data.images, data.val_fraction and, where a stage needs labels, data.labels. "
         "Pixels are height x width as stored, and the side of the square that the model sees. sha256: its first 12 digits."
     )
-    caption = " ".join([caption, *(f"{alike}; `vitssl shards info` names them." for alike in _near_duplicates(grid))])
+    caption = " ".join([caption, *(f"{alike}; `vitssl shards info` lists them." for alike in _near_duplicates(grid))])
     table, (images, labels) = Table("Data", header, rows, caption, left=frozenset({0, 1, 2, len(header) - 1})), (4, 5)
     return table.trimmed().without(*(["labelled"] if all(row[images] == row[labels] for row in rows) else []))
 
@@ -40,10 +40,10 @@ def warnings(grid: Grid) -> list[str]:
 
 def _near_duplicates(grid: Grid) -> dict[str, float]:
     """For each set of which images to test on look like images that are trained on: what is to be said, and which share of them do."""
-    kinds = {"near_duplicates": "with their labels", "near_duplicates_unlabelled": "without a label"}
+    kinds = {"near_duplicates": "used with labels", "near_duplicates_unlabelled": "used without labels"}
     facts = [run.job["data"] for by_column in stages(grid).values() for run in by_column.values() if "data" in run.job]
     found = {(f["name"], f["test_images"], kind, count) for f in facts for kind in kinds if (count := f.get(kind))}
-    alike = "look like near-duplicates of images that are trained on"
+    alike = "look like near-duplicates of training images"
     return {
         f"{count:,} of the {test:,} test images of {name} {alike} {kinds[kind]}": count / test for name, test, kind, count in sorted(found)
     }
@@ -78,8 +78,8 @@ def costs(grid: Grid) -> Table:
     header = ["arm", grid.axis_name, "stage", "multiply-adds by objective", grid.sweep.hours_name, *parts]
     caption = (
         "Cost of one model, mean over its finished seeds; a chain's stages one by one, then together. Multiply-adds are those of one "
-        "image's forward passes in training; an objective that shares another's pass counts by what it adds. What two "
-        "passes have in common, such as the embedding of patches, is in both, and once in the count of the network."
+        "image's forward passes in training; an objective that shares another's pass counts only what it adds. Work that "
+        "two passes share, such as patch embedding, counts in both, but only once in the network's total."
     )
     return fit(Table("Cost in detail", header, rows, caption, left=frozenset(range(4))).trimmed())
 
@@ -111,8 +111,8 @@ def published_costs(grid: Grid) -> Table | None:
     header += ["kg CO2e, paper", "kg CO2e, estimate here", "kg CO2e, tracked here"]
     rows = [_beside_the_paper(grid.called(arm), arm, _tied_to(grid, arm)) for arm in arms]
     caption = (
-        "In italics what the paper prints, on its own hardware; beside it what one model of the same arm took here on the same data, where "
-        "one has finished: GMACs as the paper counts, every pass with its own patch embedding."
+        "Italics: the paper's numbers, on its own hardware; beside them what one model of the same arm took here on the same data, if one "
+        "has finished. GMACs are counted as in the paper, with patch embedding in every pass."
     )
     return Table("The paper's costs", header, rows, caption, left=frozenset({0, 1})).trimmed()
 
@@ -137,7 +137,7 @@ def _beside_the_paper(called: str, arm: Arm, cells: list[Cell]) -> list[Entry]:
 def runs(sweep: Sweep) -> Table:
     """Every run folder once, with how it ended and what all its attempts cost, and where if at several sites."""
     header = ["run", "of", "status", "attempts", "top-1 %", sweep.hours_name, sweep.busy_name, "kWh", "kg CO2e", "site"]
-    rows, caption = [_run(sweep, run) for run in sweep.runs.values()], "Every run folder once, however many arms use it."
+    rows, caption = [_run(sweep, run) for run in sweep.runs.values()], "Each run folder once, even if several arms use it."
     table = Table("Runs", header, rows, caption, left=frozenset({0, 1, 2, 9}))
     return fit(table if energy.sites(sweep) else table.without("site")).trimmed()
 

@@ -94,7 +94,7 @@ def unrecorded(sweep: Sweep) -> str:
     missing = sum(run.status == "unreadable" for run in sweep.runs.values()) + sum(not run.emissions for run in done)
     if not missing:
         return ""
-    return f" Not counted: {counted(missing, 'further run')} whose record of energy is missing or cannot be read."
+    return f" Not counted: {counted(missing, 'further run')} whose energy record is missing or unreadable."
 
 
 # -------------------------------------------------------------------------------------------------------- greener hours
@@ -107,7 +107,7 @@ def waited(sweep: Sweep) -> str:
     try:
         grid = intensity.read(sweep.folder / GRID) if told else None
     except ConfigError as error:
-        return f"What it saved that {counted(len(told), 'run')} waited for a greener grid is not known: {error}."
+        return f"How much CO2e {counted(len(told), 'run')} saved by waiting for a greener grid is unknown: {error}."
     if grid is None:
         return ""
     then, at_once = (sum(_co2e_kg(run, grid, share) for run in told) for share in (0.0, 1.0))

@@ -41,7 +41,7 @@ def table(grid: Grid) -> Table | None:
     header = ["arm", grid.axis_name, "stage", "evaluator", "fields", *(metric.title for metric in METRICS.values())]
     caption = (
         "After the last epoch of each stage, mean ± standard deviation over finished seeds. test, val and test_ema are the run's own "
-        "classifier; knn and linear look at frozen features of the labelled training images, without augmentation. NLL: mean "
+        "classifier; knn and linear are fitted to frozen features of the labelled training images, without augmentation. NLL: mean "
         f"cross-entropy; AUC: one class against the rest, averaged; ECE: 15 bins. {LOWER_IS_BETTER}"
     )
     return Table("Evaluations", header, rows, caption, left=frozenset(range(5))).trimmed()
@@ -58,8 +58,8 @@ def differences(grid: Grid) -> Table | None:
             rows.append([*which(grid, row, column), *(_versus(gaps.get(key)) for key in METRICS)])
     if not any(entry.text != DASH for row in rows for entry in row[2:]):
         return None
-    caption = "With the 95 % confidence interval over seeds and test images where runs kept what single images add to a metric, or over "
-    caption += f"folds, each comparison alone. {LOWER_IS_BETTER}"
+    caption = "With 95 % confidence intervals over seeds and test images where runs kept each image's part in a metric, or over folds; not "
+    caption += f"corrected for multiple comparisons. {LOWER_IS_BETTER}"
     header = ["arm", grid.axis_name, *(metric.title for metric in METRICS.values())]
     return Table(f"Other metrics against {grid.baselines()}", header, rows, caption, left=frozenset({0, 1})).trimmed()
 
@@ -188,8 +188,8 @@ def per_class(grid: Grid) -> Table:
     ]
     header = ["arm", grid.axis_name, "evaluator", "class", "images", "recall %", "precision %", "F1 %"]
     caption = (
-        f"The {LOWEST} classes of lowest recall after the last epoch, pooled over all finished seeds; on the test split, or of the "
-        "evaluator that is named."
+        f"The {LOWEST} classes with the lowest recall after the last epoch, pooled over all finished seeds; on the test split, unless "
+        "another evaluator is named."
     )
     return Table("Classes", header, rows, caption, left=frozenset({0, 1, 2, 3})).trimmed()
 
@@ -206,7 +206,7 @@ def confusion_plot(grid: Grid) -> Plot | None:
     figure, axes = panels(len(matrices), 3.9)
     for axis, m in zip(axes, matrices, strict=True):
         _draw(axis, m.confusion, m.title)
-    return "Confusion: the share of each class's images (row) that is taken for each class (column), mean over seeds, in %.", figure
+    return "Confusion: the share of each class's images (row) that are classified as each class (column), mean over seeds, in %.", figure
 
 
 def _draw(axis: Axes, c: Confusion, title: str) -> None:

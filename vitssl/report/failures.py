@@ -38,7 +38,7 @@ def _by_attempt(run: RunFolder) -> list[dict[str, Any]]:
 def _said(run: RunFolder) -> str:
     """The first error, and the last attempt's where that is another; or which record is damaged."""
     if run.status == "unreadable":
-        return f"{run.error}. What it found and cost is not in this report"
+        return f"{run.error}. Its results and costs are not in this report"
     failures = [failure["message"] for failure in _by_attempt(run)]
     first, last = printable(failures[0]), printable(failures[-1])
     return first if first == last else f"{first}; the last attempt: {last}"

@@ -83,7 +83,7 @@ def _missing(grid: Grid) -> str:
         for column, selection in row.selections.items()
         if selection.missing
     ]
-    return f"Cells to select from are missing, so that the choice may change: {', '.join(lacking)}." if lacking else ""
+    return f"Some cells to select from are missing, so the choice may still change: {', '.join(lacking)}." if lacking else ""
 
 
 def _unselected(grid: Grid) -> str:
@@ -91,23 +91,23 @@ def _unselected(grid: Grid) -> str:
     axes = grid.unselected or [grid.axis] * grid.unselected_columns
     if not axes:
         return ""
-    how = "`select` in the sweep, with data.val_fraction, lets held-out images choose"
-    return f"Nothing selects over {listed(axes)}, and the test images must not, so that no value is named the best; {how}."
+    how = "to choose on held-out images, set `select` in the sweep and data.val_fraction"
+    return f"No best value of {listed(axes)} is named, since choosing it on test images would bias the result; {how}."
 
 
 def _one_draw(grid: Grid) -> str:
     """That all seeds train on one draw of few images or labels, so that a spread over them is of the training alone; or on which folds."""
     if grid.folds:
         tested = {cell.last.run["seed"] % grid.folds for cell in grid.done}
-        trains = f"each seed trains on all folds but the one that it is tested on, {len(tested)} of {grid.folds} so far"
-        return f"Cross-validation: {trains}. Near-duplicates between folds are not looked for."
+        trains = f"each seed trains on all folds but the one it is tested on ({len(tested)} of {grid.folds} tested so far)"
+        return f"Cross-validation: {trains}. Near-duplicates between folds were not searched for."
     runs = [run.run for run in grid.sweep.runs.values() if run.run]
     for name in ("labels", "images"):
         subsets = [run["data"][name] for run in runs if run["data"][name] is not None]
         drawn = [s["seed"] for s in subsets if s["seed"] is not None and s["fraction"] != 1 and not s.get("redraw")]
         if len({cell.axes.get(SEED) for cell in grid.sweep.cells}) > 1 and len(set(drawn)) == 1:
-            covered = f"data.{name}.redraw=true draws others with each, and the intervals cover that too"
-            return f"All seeds train on one draw of {name} (data.{name}.seed), which the intervals do not cover; {covered}."
+            covered = f"data.{name}.redraw=true draws anew for each seed, and the intervals then cover the draw"
+            return f"All seeds train on the same draw of {name} (data.{name}.seed), so the intervals do not cover its effect; {covered}."
     return ""
 
 
@@ -121,7 +121,7 @@ def _against_paper(grid: Grid) -> str:
         return ""
     furthest = max(gaps, key=lambda k: abs(gaps[k]))
     distance = f"{mean(map(abs, gaps.values())):.2f}{grid.points}"
-    return f"The mean distance from the paper's numbers is {distance}; the largest, {furthest}, is {signed(gaps[furthest])}."
+    return f"The mean absolute difference from the paper's numbers is {distance}; the largest, for {furthest}, is {signed(gaps[furthest])}."
 
 
 def _total(sweep: Sweep) -> str:
@@ -130,7 +130,7 @@ def _total(sweep: Sweep) -> str:
         return ""
     wasted = add(run.spent for run in sweep.runs.values() if run.status != "done")["energy_kwh"]
     lost = sum(lost_kwh(run.events, run.emissions) for run in sweep.runs.values() if run.status == "done")
-    parts = {"in runs that are not done": wasted, "in work that was lost when jobs were killed": lost}
+    parts = {"in runs that are not done": wasted, "in work lost when jobs were killed": lost}
     told = [f"{quantity(kwh, 'kWh')} {where}" for where, kwh in parts.items() if kwh > 0.001 * spent["energy_kwh"]]
     rest = f", of which {listed(told)}" if told else ""
     hours, energy, co2e = quantity(spent["device_hours"], "hours", sweep.hours_name), spent["energy_kwh"], spent["co2e_kg"]
@@ -145,7 +145,7 @@ def _left_out(sweep: Sweep) -> str:
     others = {path.parent for path in sweep.folder.glob("*/run.yaml")} - sweep.runs.keys()
     if not others:
         return ""
-    kept = "the command that trained them brings them back, and another name= keeps both reports"
+    kept = "to bring them back, repeat the command that trained them; to keep both reports, set another name="
     return f"Not in this report: {counted(len(others), 'other run')} in its folder, of other arms, values or fields; {kept}."
 
 
@@ -154,7 +154,8 @@ def _assumed_grid(sweep: Sweep) -> str:
     told = [run for run in sweep.runs.values() if run.emissions]
     if any(run.converted for run in told):
         named = next(intensities(run.emissions) for run in told if run.converted)
-        return f" (on the grid that the last command names, {listed(f'{name}: {kg} kg CO2e/kWh' for name, kg in named.items())})"
+        return f" (on the grid that the last command named, {listed(f'{name}: {kg} kg CO2e/kWh' for name, kg in named.items())})"
     if any(names_grid(run.site) for run in told):
         return ""
-    return f" (on the grid of the default country, {Site.country}; the same command with site.country=DEU takes another and trains nothing)"
+    change = "repeating the command with site.country=DEU changes it and trains nothing"
+    return f" (assuming the grid of the default country, {Site.country}; {change})"

@@ -131,7 +131,7 @@ class Grid:
 
     @property
     def unselected_reason(self) -> str:
-        return f"nothing selects over {' and '.join(self.unselected)}" if self.unselected else ""
+        return f"held-out images do not choose {' and '.join(self.unselected)}" if self.unselected else ""
 
     @cached_property
     def unselected_columns(self) -> bool:
@@ -226,7 +226,7 @@ class Grid:
             return ""
         fields = set().union(*(self.apart(rivals[0], row, column) for row in rivals[1:]))
         which = listed(sorted(fields)) if len(fields) <= MOST_FIELDS else f"{len(fields)} fields"
-        return f"{listed(map(self.label, rivals))} differ in hyper-parameters alone ({which}), and nothing selects between them"
+        return f"{listed(map(self.label, rivals))} differ only in hyper-parameters ({which}), which held-out images do not choose"
 
     def baseline_name(self, row: Row) -> str | None:
         """What the arm that a row is compared with is called; None for a baseline."""

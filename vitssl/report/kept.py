@@ -126,7 +126,7 @@ def _arrays(path: Path, names: Iterable[str], further: Iterable[str] = ()) -> li
     try:
         content = read_intact(path)
     except FileNotFoundError:
-        raise ConfigError("it is missing, and the file of JSON beside it is there; put it back as it was", place=str(path)) from None
+        raise ConfigError("it is missing although the JSON file beside it exists; restore it from a backup", place=str(path)) from None
     try:
         with np.load(io.BytesIO(content)) as saved:
             arrays = [saved[name] for name in names] + [saved.get(name) for name in further]

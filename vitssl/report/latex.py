@@ -87,7 +87,7 @@ def for_paper(grid: Grid, names: list[str] | None = None) -> tuple[Table, str]:
         f"bold: {main_table.BOLD}" if made.best else "",
         "italics: printed in the paper" if printed else "",
         "costs of training one model" if main_table.SPENT & set(names) else "",
-        "measured hours and energy do not compare the arms" if doubted & set(names) else "",
+        "measured hours and energy are not comparable between arms" if doubted & set(names) else "",
     ]
     at = f" at {grid.part}" if grid.part else ""
     return made, f"{main_table.title(grid)}{main_table.tested(grid)}{at}: {'; '.join(filter(None, said))}."
@@ -97,7 +97,7 @@ def _intervals(grid: Grid) -> str:
     """In the words of a paper; nothing where there are none."""
     gaps = [gap for row in grid.rows for column in grid.columns if (gap := grid.against_baseline(row, column)) and gap.low is not None]
     over = "seeds and test images" if any(gap.images for gap in gaps) else "seeds"
-    return f", in brackets 95 % intervals (paired over {over}, each comparison alone)" if gaps else ""
+    return f", in brackets 95 % intervals (paired over {over}, not corrected for multiple comparisons)" if gaps else ""
 
 
 def latex(table: Table, caption: str, label: str) -> str:

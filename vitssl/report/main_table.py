@@ -25,8 +25,8 @@ EQUAL = {"macs": "multiply-adds", "gpu_hours": "hours", "kwh": "energy"}
 MEASURED = {"hours", "kwh", "co2e", "co2e_estimate", "money"}
 SPENT = {"training_macs", *MEASURED}
 SIZE = ("params_train", "params", "activations", "gmacs", "gmacs_inference", "images_per_s")
-UNCORRECTED = "Pairing leaves out what a seed does to all arms; each interval is of its comparison alone."
-BOLD = "the best mean, and the next ones as far as they are not told from it; none where no arm is told from another"
+UNCORRECTED = "Pairing by seed removes what affects all arms alike; intervals are not corrected for multiple comparisons."
+BOLD = "the best mean and all arms ranked before the first that is significantly worse than one above it; none if no arm is"
 FEW_COLUMNS = 2  # of the sweep, for which there is room for differences and what training takes
 FEW_KINDS = 6  # of stages, which the caption names
 
@@ -67,8 +67,8 @@ def size(grid: Grid) -> Table:
         [*tables.which(grid, row, column), *(COLUMNS[name].entry(grid, row, column) for name in SIZE)] for row, column, _ in grid.models()
     ]
     caption = (
-        "A chain's stages are joined by +. Activations: the values that matrix products and convolutions put out for one image. Inference: "
-        "by the fastest measurement of equal networks, a median of batches ± half the width of their middle half."
+        "A chain's stages are joined by +. Activations: output values of matrix products and convolutions for one image. Inference: the "
+        "fastest measurement of equal networks, as the median over batches ± half their interquartile range."
     )
     header = ["arm", grid.axis_name, *(COLUMNS[name].header(grid) for name in SIZE)]
     return fit(Table("Size and speed", header, rows, caption, left=frozenset({0, 1})).trimmed())
@@ -117,8 +117,8 @@ def _equal(grid: Grid, name: str) -> bool:
 
 
 def _best(grid: Grid, places: list[tuple[Any, str]]) -> set[tuple[int, int]]:
-    """The places of the best accuracy in every column where arms can be ranked, and of the next ones as far as the seeds tell none apart;
-    none where they tell no arm from another."""
+    """The places of the best accuracy in every column where arms can be ranked, and of the others of its `level`; none where that holds all
+    arms."""
     best = set()
     for c, (column, name) in enumerate(places, start=1):
         near = level(grid, column) if name == "accuracy" else []
@@ -235,17 +235,17 @@ def _caption(grid: Grid, names: set[str], best: set[tuple[int, int]]) -> str:
     first = f"{title(grid)}{tested(grid)} after the last epoch: mean ± standard deviation over the seeds, their number in brackets."
     first += f" {LOWER_IS_BETTER}" if grid.measured.lower_is_better else ""
     first += f" Bold: {BOLD}." if best else ""
-    first += f" Each is of the {listed(sweep.facts['select'])} that held-out images choose." if sweep.facts.get("select") else ""
-    source = f" Numbers in italics are printed in {paper['table']} of “{paper['title']}”, not measured here." if paper else ""
+    first += f" Each uses the {listed(sweep.facts['select'])} chosen on held-out images." if sweep.facts.get("select") else ""
+    source = f" Numbers in italics are from {paper['table']} of “{paper['title']}”, not measured here." if paper else ""
     other = ", ".join(_other_data(sweep))
-    source += f" Its images are not those of these runs: the command line set {other}." if paper and other else ""
-    source += " † the paper only quotes this row." if any(arm.quoted for arm in sweep.arms) else ""
+    source += f" These runs use other images than the paper: the command line set {other}." if paper and other else ""
+    source += " † quoted by the paper from elsewhere." if any(arm.quoted for arm in sweep.arms) else ""
     equal = (sweep.facts.get("equal") or {}).get("all")
     if equal:
         reference = next((grid.called(arm) for arm in sweep.arms if arm.name == equal["reference"]), equal["reference"])
-        first += f" Every arm trains for the {EQUAL[equal['quantity']]} of {reference}."
-    spent = " Costs are of one model, all its stages" if names & SPENT and grid.models() else ""
-    spent += "; training is the multiply-adds of all its steps, forward and backward" if spent and "training_macs" in names else ""
+        first += f" Every arm trains for the same {EQUAL[equal['quantity']]} as {reference}."
+    spent = " Costs are per model, over all its stages" if names & SPENT and grid.models() else ""
+    spent += "; training counts the multiply-adds of all steps, forward and backward" if spent and "training_macs" in names else ""
     doubt = tables.not_compared(grid) if names & MEASURED else ""
     spent = f"{spent}.{outside.not_counted(grid.sweep)}{doubt}" if spent else ""
     return first + _trained_by(grid) + source + (_against(grid) if "baseline" in names else "") + spent
@@ -286,7 +286,7 @@ def tested(grid: Grid) -> str:
     if len(sets) != 1 or grid.metric[0] != "test":
         return ""
     name, count = sets.pop()
-    return f" on the {counted(count, 'test image')} of {name}" if count else f" on {grid.folds} folds of {name}, of which a seed has one,"
+    return f" on the {counted(count, 'test image')} of {name}" if count else f" on {grid.folds} folds of {name}, one per seed,"
 
 
 def title(grid: Grid) -> str:

@@ -32,7 +32,7 @@ def markdown(report: Report) -> str:
             *_part("Energy and CO2e, for a paper", statement(grid.sweep)),
             *(f"## {table.title}\n\n{render.markdown(table)}" for table in given if table is not None and table.rows),
             *(_picture(report, name) for name in report.plots if name not in front),
-            *_part("Settings that do not differ where they are on", _list([f"{name}: {text}" for name, text in settings(grid)[1].items()])),
+            *_part("Settings that are equal wherever they are on", _list([f"{name}: {text}" for name, text in settings(grid)[1].items()])),
             *_part("Provenance", _list([f"{name}: {text}" for name, text in provenance(grid).items()])),
             *_part("Notes", _list(notes(grid))),
         ]

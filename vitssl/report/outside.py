@@ -24,14 +24,14 @@ def origins(run: RunFolder) -> list[str]:
 def not_counted(sweep: Sweep) -> str:
     """A sentence on what runs start from and no cost has; empty where there is nothing."""
     names = dict.fromkeys(origin for run in sweep.runs.values() for origin in origins(run))
-    return f" Not counted is what runs started from and was trained elsewhere: {listed(names)}." if names else ""
+    return f" Not counted: the cost of weights trained elsewhere that runs started from ({listed(names)})." if names else ""
 
 
 def reused(sweep: Sweep) -> str:
     """A sentence on the runs that were trained for other sweeps, whose reports have them too; empty where there are none."""
     origins = [Path(run.job["reused_from"]).parent for run in sweep.runs.values() if "reused_from" in run.job]
     of = Counter(origin.name for origin in origins if origin.name != sweep.folder.absolute().name and origin.exists())
-    return f" {of.total()} of these runs were trained for the sweep {listed(of)}, whose report counts that too." if of else ""
+    return f" {of.total()} of these runs were trained for the sweep {listed(of)}, whose report counts them too." if of else ""
 
 
 def _named(start: Path) -> str:

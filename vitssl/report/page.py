@@ -32,7 +32,7 @@ FILES = {
     "energy.tex": "energy sentence (LaTeX)",
     "report.md": "Markdown",
 }
-RECONSTRUCTED = "Eight test images after the last step: what an objective sees of them, what it gives back, and the images."
+RECONSTRUCTED = "Eight test images after the last step: the objective's input, its reconstruction, and the original images."
 NARROW = ("Data", "Other readings of the same runs")  # sections that may stand side by side
 MOST_BESIDE = 9  # columns of a table that leaves room for a plot beside it
 FURTHER = "Further findings"
@@ -60,7 +60,7 @@ def html(report: Report) -> str:
     """The whole page."""
     grid = report.grid
     paper = grid.sweep.facts.get("paper")
-    source = f' Stands for {escape(paper["table"])} of <a href="{escape(paper["url"])}">{escape(paper["title"])}</a>.' if paper else ""
+    source = f' Reproduces {escape(paper["table"])} of <a href="{escape(paper["url"])}">{escape(paper["title"])}</a>.' if paper else ""
     alike = "".join(f'<p class="warning">Warning: {escape(text)}: <a href="#data">details</a>.</p>\n' for text in details.warnings(grid))
     links = "\n".join(f'<a href="{name}">{words}</a>' for name, words in FILES.items())
     about = f"{escape(compared(grid))}{source} {escape(progress(grid.sweep))}"
@@ -101,7 +101,9 @@ def _overridden(sweep: Sweep) -> str:
     if not (fields := sweep.facts.get("overrides")):
         return ""
     noted = sweep.facts.get("notes") or any(arm.note for arm in sweep.arms)
-    left_out = f"; the notes of {sweep.facts['file']}, which are of its own settings, are left out" if noted and _contradicts(sweep) else ""
+    left_out = (
+        f"; the notes of {sweep.facts['file']} are left out, since they apply to its own settings" if noted and _contradicts(sweep) else ""
+    )
     return f"Set on the command line: {', '.join(fields)}{left_out}."
 
 
@@ -158,5 +160,5 @@ def _settings(grid: Grid) -> str:
     differing, shared = settings(grid)
     if differing is None:
         return ""
-    common = f"<details><summary>Settings that do not differ where they are on ({len(shared)})</summary>\n{definitions(shared)}</details>\n"
+    common = f"<details><summary>Settings that are equal wherever they are on ({len(shared)})</summary>\n{definitions(shared)}</details>\n"
     return render.html(differing) + common

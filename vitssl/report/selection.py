@@ -25,8 +25,8 @@ def table(grid: Grid) -> Table | None:
     on_test = [f"best test {metric}", "mean ± std over the cells"]
     caption = (
         f"Each arm takes the cell of {listed(select)} with the best mean over seeds on held-out images. Selected on test: the "
-        "best mean over seeds on the test images themselves, as the maximum over a grid that papers print; it flatters every arm. "
-        "A cell counts when all of its seeds are done."
+        "best mean over seeds on the test images themselves, like the maximum over a grid that papers report; it flatters every arm. "
+        "A cell counts only when all of its seeds are done."
     )
     return Table(
         "Selection", ["arm", grid.axis_name, *chosen, "paper", *on_test, "cells"], rows, caption, left=frozenset({0, 1}),
@@ -41,7 +41,7 @@ def points(grid: Grid) -> Table | None:
     if not 0 < len(rows) <= MOST_POINTS:
         return None
     header = ["arm", grid.axis_name, *(grid.short(axis) for axis in select), f"held-out {metric}", f"test {metric}"]
-    caption = f"Of each arm at every {listed(select)}: mean ± standard deviation over the seeds, their number in brackets."
+    caption = f"Each arm at every {listed(select)}: mean ± standard deviation over the seeds, their number in brackets."
     return Table("All values of the selection", header, rows, caption, left=frozenset({0, 1})).trimmed()
 
 

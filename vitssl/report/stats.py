@@ -72,8 +72,8 @@ class Difference:
         if both.half() is None:
             return self
         agree = self._over_seeds(LEVEL) < _normal(LEVEL) * found.of_seeds
-        how = f"chance in single images, since {self.seeds} seeds spread less than that" if agree else self.how
-        return replace(both, how=f"{how}, in quadrature with the error over {found.count:,} test images")
+        how = f"chance in single images, since {self.seeds} seeds vary less than that" if agree else self.how
+        return replace(both, how=f"{how}, combined in quadrature with the error over {found.count:,} test images")
 
     def half(self, level: float = LEVEL) -> float | None:
         """How far the interval reaches to either side; None where there is none: of too few seeds, or of no width, which would say that
@@ -164,7 +164,7 @@ def difference(arm: dict[object, float], baseline: dict[object, float], overlap:
     if not arm or not baseline:
         return None
     if common := [seed for seed in arm if seed in baseline]:
-        both = "" if len(common) == len(arm) == len(baseline) else " of both"
+        both = "" if len(common) == len(arm) == len(baseline) else " common to both"
         return _paired([arm[seed] - baseline[seed] for seed in common], both, overlap)
     return _unpaired(list(arm.values()), list(baseline.values()), overlap)
 
@@ -193,5 +193,5 @@ def _spread(centre: float, how: str, seeds: int, error: float, freedom: float, o
     """Without what is left of equal figures that were computed in another order."""
     if error < NOTHING:
         return Difference(0.0 if abs(centre) < NOTHING else centre, how, seeds)
-    how += ", wider for folds that share training images" if overlap and seeds >= LEAST else ""
+    how += ", widened because folds share training images" if overlap and seeds >= LEAST else ""
     return Difference(centre, how, seeds, error, freedom, overlap=overlap)

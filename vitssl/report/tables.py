@@ -64,17 +64,17 @@ def _mean(values: list[float]) -> Entry:
 def not_compared(grid: Grid, why: bool = False) -> str:
     """A sentence that measured hours and energy do not compare the arms, and why; empty where nothing speaks against it."""
     reason = costs.doubted(grid)
-    return f" Measured hours and energy do not compare the arms{f': {reason}' if why else ''}." if reason else ""
+    return f" Measured hours and energy are not comparable between arms{f': {reason}' if why else ''}." if reason else ""
 
 
 def _cost_caption(grid: Grid) -> str:
     sweep = grid.sweep
     said = [
-        "One model: mean ± standard deviation over seeds of the sum over its stages, all attempts included; training is the multiply-adds "
-        f"of all its steps, forward and backward.{not_compared(grid, why=True)}"
+        "Cost of one model: sum over its stages, including all attempts; mean ± standard deviation over seeds. Training counts the "
+        f"multiply-adds of all steps, forward and backward.{not_compared(grid, why=True)}"
     ]
     if select := sweep.facts.get("select"):
-        said.append(f"It is the chosen one; the search over {listed(select)} took all of the runs below.")
+        said.append(f"This is the chosen setting; the search over {listed(select)} took all runs below.")
     if sweep.on_gpu:
         sites = {(run.site.gpu_power_w, run.site.estimate_kg_per_kwh) for run in sweep.runs.values()}
         factors = " or ".join(f"board power ({power_w:g} W) x {intensity:g}" for power_w, intensity in sorted(sites))
@@ -126,12 +126,12 @@ def _pairs(grid: Grid) -> list[Table]:
                 for one in rows
             ]
             title = ", ".join(filter(None, ["Arms against each other", grid.name(column), grid.part]))
-            caption = "The arm of the line minus that of the column."
+            caption = "The row's arm minus the column's arm."
             if intervals := _in_brackets(lines):
                 caption = (
-                    f"{caption[:-1]}{intervals}. Bold: it leaves out 0. p-values, alone and after Holm's correction for all comparisons, "
+                    f"{caption[:-1]}{intervals}. Bold: the interval excludes 0. p-values, uncorrected and after Holm's correction for all "
                 )
-                caption += "are in differences.csv."
+                caption += "comparisons, are in differences.csv."
             told = {
                 (i, j)
                 for i, one in enumerate(rows)
@@ -148,7 +148,7 @@ def columns(grid: Grid) -> Table | None:
     if not 0 < len(others) < MOST_PAIRED or not grid.of_one_set:
         return None
     rows = [[Entry(grid.label(row)), *(versus(grid.gap(row, row, column, first)) for column in others)] for row in grid.rows]
-    caption = f"Every arm minus itself at {grid.name(first)}{_in_brackets(rows)}."
+    caption = f"Each arm minus the same arm at {grid.name(first)}{_in_brackets(rows)}."
     return Table(f"Against {grid.name(first)}", ["arm", *map(grid.name, others)], rows, caption)
 
 
@@ -178,5 +178,7 @@ def readings(grid: Grid) -> Table | None:
         scores = [list(grid.scores(row, column, kind, "top1").values()) for column in grid.columns for kind in kinds]
         rows.append([Entry(grid.label(row)), *(Entry(plus_minus(s) if s else DASH) for s in scores)])
     groups = [("", 1), *((grid.name(c) or "accuracy", len(kinds)) for c in grid.columns)]
-    caption = "“Best on the TEST set” picks the epoch by the test images themselves and flatters every arm; no other number here does that."
+    caption = (
+        "“Best on the TEST set” chooses the epoch on the test images themselves, which flatters every arm; no other number here does so."
+    )
     return Table("Other readings of the same runs", ["arm", *list(kinds.values()) * len(grid.columns)], rows, caption, groups)

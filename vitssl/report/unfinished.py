@@ -24,9 +24,9 @@ UNLEARNED = 0.6  # of the loss by chance; mixed and smoothed labels leave less t
 def sentence(grid: Grid) -> str:
     """What speaks against a comparison; empty where nothing does."""
     checks = {
-        f"{grid.measured.name} is not told from chance": _at_chance,
-        "classify's loss ended high": _unlearned,
-        f"{grid.measured.name} still rose at the end of training": _rise,
+        f"{grid.measured.name} is not significantly above chance": _at_chance,
+        "the classification loss ended high": _unlearned,
+        f"{grid.measured.name} was still rising at the end of training": _rise,
     }
     said = []
     for words, check in checks.items():
@@ -34,7 +34,7 @@ def sentence(grid: Grid) -> str:
         if found:
             said.append(f"{words}: {few([f'{model} ({text})' for model, text in found.items()])}")
     text = "; ".join(said)
-    return f"{text[0].upper()}{text[1:]}. Longer training may change the order." if text else ""
+    return f"{text[0].upper()}{text[1:]}. Longer training may change the ranking." if text else ""
 
 
 def _at_chance(grid: Grid, row: Row, column: Any, done: list[Cell]) -> str:
