@@ -38,7 +38,7 @@ def check_backbones(spec: Spec, made: Iterable[Cell]) -> None:
             prefix = _prefix_of_the_name(spec, arm, stage.name)
             add = shlex.quote(f"{prefix}backbone={flow(reset)}")
             with stage.error_location():
-                reason = f"{backbone.name} would keep the file's {', '.join(reset)}; for its own add {add}, or set those too"
+                reason = f"the file's {', '.join(reset)} would still apply to {backbone.name}; to use its defaults add {add}"
                 raise ConfigError(reason, "backbone.name")
 
 
@@ -64,7 +64,7 @@ def check_objectives(spec: Spec, made: Sequence[Cell]) -> None:
     for setting, key in [*_asked(spec), *_of_axes(spec, of_file)]:
         name = setting.objective
         if name and not any(name in active(stage.run.objectives) for arm, stage in stages if setting.reaches(arm, stage.name)):
-            reason = f"objectives.{name} is on in none of these Runs; {setting.prefix}objectives.{name}={{}} switches it on"
+            reason = f"objectives.{name} is off in all of these Runs; {setting.prefix}objectives.{name}={{}} switches it on"
             raise ConfigError(reason, key, spec.place(key) if key.startswith("axes.") else CLI)
 
 
@@ -130,8 +130,8 @@ def _refuse_several_kinds(setting: Setting, key: str, kinds: dict[Place, list[Ki
         advice = _as_fields(setting)
     else:
         place = min(kinds, key=lambda place: (*_unlikely(kinds[place][0], asked), place[0] == spec.baseline))
-        advice = f"say in which, for example {shlex.quote(_in_place_of(kinds[place][0], typed, _named(spec, place)))}"
-    raise ConfigError(f"it would be on in stages of several kinds ({_shown(kinds, spec)}); {advice}", key, CLI)
+        advice = f"say which is meant, for example {shlex.quote(_in_place_of(kinds[place][0], typed, _named(spec, place)))}"
+    raise ConfigError(f"this would switch it on in different kinds of stage ({_shown(kinds, spec)}); {advice}", key, CLI)
 
 
 def _unlikely(kind: Kind, asked: set[str]) -> tuple[bool, bool]:
@@ -143,7 +143,7 @@ def _as_fields(setting: Setting) -> str:
     """What to type for an objective that some of the Runs have: its fields apply where it is on, and switch it on nowhere."""
     fields = {name: value for name, value in setting.leaves.items() if name.count(".") > 1}
     words = shlex.join(f"{setting.prefix}{name}={flow(value)}" for name, value in fields.items())
-    return f"for those that have it write {words}" if fields else "leave it out: where it is on it changes nothing"
+    return f"to change it where it is on, write {words}" if fields else "leave it out: it has no effect where the objective is on"
 
 
 def _in_place_of(kind: Kind, typed: dict[str, Any], place: str) -> str:
@@ -157,8 +157,8 @@ def _refuse_to_drop_nothing(setting: Setting, key: str, kinds: dict[Place, list[
     """An objective that is switched off is on somewhere: what was meant to be replaced by another would stay beside it."""
     there = {name for of_place in kinds.values() for kind in of_place for name in kind}
     for name in (name for name, value in _objectives(setting).items() if value is None and name not in there | switched_on):
-        on = f"objectives.{name} is on in none of these Runs ({_shown(kinds, spec)})"
-        raise ConfigError(f"{on}, so null drops nothing; name one that is on, or leave it out", key, CLI)
+        on = f"objectives.{name} is off in all of these Runs ({_shown(kinds, spec)})"
+        raise ConfigError(f"{on}, so null has no effect; name one that is on, or leave it out", key, CLI)
 
 
 def _shown(kinds: dict[Place, list[Kind]], spec: Spec) -> str:

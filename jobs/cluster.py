@@ -197,7 +197,7 @@ def submit(script: Path) -> str:
         if job := _taken(script):
             output("scancel", job)
         raise
-    raise Silent(f"{reason}; given up after {time.monotonic() - begun:.0f} s: try again when SLURM answers (scontrol ping)")
+    raise Silent(f"{reason}; gave up after {time.monotonic() - begun:.0f} s: try again when SLURM answers (scontrol ping)")
 
 
 def _taken(script: Path) -> str | None:

@@ -39,7 +39,7 @@ def _advice() -> str:
     if python.exists() and Path(sys.prefix) != ROOT / ".venv":
         return f"type: {again}"
     install = shlex.join([_near(python.with_name("pip")), "install", "-e", _near(ROOT)])
-    return f"activate vitssl's environment, or make it: python3 -m venv {shlex.quote(_near(ROOT / '.venv'))} && {install} && {again}"
+    return f"activate vitssl's environment, or create it: python3 -m venv {shlex.quote(_near(ROOT / '.venv'))} && {install} && {again}"
 
 
 def _near(path: Path) -> str:

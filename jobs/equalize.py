@@ -72,7 +72,7 @@ def _reference(spec: Spec, planned: list[Cell], cell: Cell, rule: Equal) -> Cell
     for other in planned:
         if other.arm == rule.reference and other.axes == cell.axes:
             return other
-    reason = f"{rule.reference}, whose cost the other arms are to have, does not run; choose it too, or another one by equal_to"
+    reason = f"{rule.reference}, whose cost the other arms are to match, is not selected; select it too, or set equal_to to another arm"
     raise ConfigError(reason, "equalize", spec.place("equalize"))
 
 
@@ -89,8 +89,8 @@ def _fit(cell: Cell, rule: Equal, amount: float, costs: _Costs) -> None:
         left -= epochs * of_an_epoch
         _stretch(loop, epochs)
     if abs(left) > TOLERANCE * amount:
-        missed = f"whole epochs miss the {rule.quantity} of {rule.reference} by {abs(left) / amount:.0%}"
-        advice = "with more loop.epochs, or at the cost of a dearer arm (equal_to), rounding matters less"
+        missed = f"rounding to whole epochs leaves the {rule.quantity} {abs(left) / amount:.0%} away from {rule.reference}'s"
+        advice = "rounding matters less with more loop.epochs, or if equal_to names a costlier arm"
         raise ConfigError(f"{missed}; {advice}", "loop.epochs", stage.where)
 
 
@@ -115,8 +115,8 @@ class _Costs:
         pace = self._paces.get(key_of(stage.run, resources_of(self.spec, arm), self.launch))
         of_an_image = pace and (1 / pace.images_per_s if self.quantity == "gpu_hours" else pace.kwh_per_image)
         if of_an_image is None:
-            unknown = f"no finished run of another sweep in {self.launch.sweep.parent} has this architecture and says what it takes"
-            advice = "run it without equalize under another name first (equalize=null name=pace), or take macs"
+            unknown = f"no finished run of another sweep in {self.launch.sweep.parent} has measured the cost of this architecture"
+            advice = "first run it without equalize under another name (equalize=null name=pace), or use macs"
             raise ConfigError(f"{unknown}; {advice}", "equalize", stage.where)
         return of_an_image
 

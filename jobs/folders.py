@@ -40,8 +40,8 @@ def check_trained(jobs: Sequence[Job]) -> None:
         read_json(job.folder / "done.json")
     for job in (job for job in jobs if not is_trained(job)):
         for parent in (parent for parent in job.parents if is_trained(parent) and not (parent.folder / "last.pt").exists()):
-            advice = f"put it back, or remove {parent.folder} to train it again"
-            raise ConfigError(f"{parent.folder / 'last.pt'} has gone, from which {job.name} starts; {advice}")
+            advice = f"restore it, or remove {parent.folder} to train it again"
+            raise ConfigError(f"{parent.folder / 'last.pt'} is missing, but {job.name} starts from it; {advice}")
 
 
 def is_done(job: Job) -> bool:
@@ -67,7 +67,7 @@ def locked(sweep: Path) -> Iterator[None]:
     """
     with held(sweep / SUBMITTING, "--runs") as free:
         if not free:
-            raise Busy(f"{sweep} is being submitted by another process; try again when that has ended")
+            raise Busy(f"{sweep} is being submitted by another process; try again when it has finished")
         yield
 
 

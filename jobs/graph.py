@@ -123,7 +123,7 @@ def cells(spec: Spec) -> list[Cell]:
     """
     count = len(spec.arms) * math.prod(map(len, spec.axes.values()))
     if count > MOST_CELLS:
-        reason = f"{count:,} combinations of arms and values, more than {MOST_CELLS:,}; leave axes or values out"
+        reason = f"{count:,} combinations of arms and values, more than {MOST_CELLS:,}; leave out some axes or values"
         raise ConfigError(reason, "axes", spec.file)
     layers.check_axes(spec)
     points = [dict(zip(spec.axes, values, strict=True)) for values in itertools.product(*spec.axes.values())]
@@ -254,8 +254,8 @@ def _check_shared_labels(job: Job, first: Run, there: bool) -> None:
     if (name := learner(job.run)) is None:
         return
     if any(job.run.data.labels != equal.data.labels for equal in (first, *([config.load(job.folder)] if there else []))):
-        reason = "it learns from the labels that data.labels leaves, and this run reads none, so that it is one for several of these"
-        raise ConfigError(f"{reason}; set it in a stage that starts from it, or give each a sweep (name=)", f"evals.{name}")
+        reason = "it learns from labels, while this pretraining ignores them and is shared by arms with different data.labels"
+        raise ConfigError(f"{reason}; set it in a later stage, or give each arm its own sweep (name=)", f"evals.{name}")
 
 
 def _check_told_apart(job: Job, first: Job) -> None:
@@ -264,8 +264,8 @@ def _check_told_apart(job: Job, first: Job) -> None:
         ours, theirs = getattr(job.run, part), getattr(first.run, part)
         for name in (each.name for each in dataclasses.fields(ours) if not each.metadata.get("identity", True)):
             if f"{part}.{name}" not in PLACES and getattr(ours, name) != getattr(theirs, name):
-                reason = f"it changes no result, and all else is as of {first.name}: one run would stand for both"
-                raise ConfigError(f"{reason}; give each a sweep of its own (name=)", f"{part}.{name}")
+                reason = f"this setting does not affect results, so both would share run {first.name}"
+                raise ConfigError(f"{reason}; give each its own sweep (name=)", f"{part}.{name}")
 
 
 def only_evaluated(resources: Resources) -> Resources:

@@ -32,11 +32,11 @@ class Start:
     def __str__(self) -> str:
         now, begin = datetime.fromtimestamp(self.asked), datetime.fromtimestamp(self.begin)
         if self.begin == self.asked:
-            return f"Now is the greenest time to begin: {1000 * self.at_once:.0f} g CO2e/kWh on average while it runs"
+            return f"Now is the greenest time to start: {1000 * self.at_once:.0f} g CO2e/kWh on average while it runs"
         at = f"{begin:%H:%M}" if begin.date() == now.date() else f"{begin:%Y-%m-%d %H:%M}"
         saved = f"{100 * (1 - self.then / self.at_once):.0f} % less CO2e" if self.at_once else "no less CO2e"
         means = f"{1000 * self.then:.0f} instead of {1000 * self.at_once:.0f} g/kWh on average"
-        return f"Begins at {at}, in {duration(self.begin - self.asked)}, the greenest time to: {means}, {saved} than at once"
+        return f"Starts at {at}, in {duration(self.begin - self.asked)}, when the grid is greenest: {means}, {saved} than starting now"
 
 
 def seconds(text: str) -> float:
@@ -50,11 +50,11 @@ def seconds(text: str) -> float:
 def find(within_s: float, graph: Graph, predictions: list[Prediction], launch: Launch) -> Start:
     """The beginning, not later than in so many seconds, from which the longest chain of runs meets the lowest mean intensity."""
     if launch.executor != "slurm":
-        raise ConfigError("this machine begins at once; SLURM waits (--executor slurm)", OPTION, CLI)
+        raise ConfigError("local runs start at once; only SLURM can wait (--executor slurm)", OPTION, CLI)
     if launch.site.intensity_csv is None:
         raise ConfigError("it needs site.intensity_csv, a file of the grid's intensity by time (jobs/README.md)", OPTION, CLI)
     if "begin" in launch.site.additional:
-        raise ConfigError("site.additional has begin too; keep one of them", OPTION, CLI)
+        raise ConfigError("site.additional sets begin too; keep one of the two", OPTION, CLI)
     grid, now, length_s = intensity.read(launch.site.intensity_csv), time.time(), 3600 * longest_chain_hours(graph, predictions)
     begin = grid.greenest(now, within_s, length_s)
     return Start(now, begin, grid.over(now, now + length_s), grid.over(begin, begin + length_s))

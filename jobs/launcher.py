@@ -48,7 +48,7 @@ def run(graph: Graph, launch: Launch, console: Console) -> None:
     """Queue every job that is neither done nor queued, as many as SLURM takes at once, and what follows them: the rest, or the report.
 
     Raises:
-        ConfigError: SLURM refused a job, and nothing of this submission stays queued.
+        ConfigError: SLURM refused a job, and nothing from this submission remains queued.
     """
     in_queue = cluster.settled(job.folder for job in graph.jobs if not is_done(job))
     _take_out_what_waits_in_vain(graph, in_queue)
@@ -69,9 +69,9 @@ def run(graph: Graph, launch: Launch, console: Console) -> None:
     listed = ", ".join(f"{a.id} ({a.jobs[0].arm} {a.jobs[0].stage} x {len(a.jobs)})" for a in arrays) or "none"
     released = f", of which {len(held)} held: released" if held else ""
     submitted = f"{queued} submitted in {counted(len(arrays), 'array')}: {listed}"
-    console.print(f"{done} done before, {len(in_queue)} in the queue before{released}, {submitted}", highlight=False)
+    console.print(f"{done} already done, {len(in_queue)} already in the queue{released}, {submitted}", highlight=False)
     if left := len(todo) - queued:
-        wait = f"{counted(left, 'run')} {'wait' if left > 1 else 'waits'}: job {last} queues them as room appears"
+        wait = f"{counted(left, 'run')} {'wait' if left > 1 else 'waits'}: job {last} queues them when there is room"
         console.print(f"{wait}; the last such job makes the report", soft_wrap=True, highlight=False)
     by = "" if left else f"job {last}, "
     console.print(f"Report: {by}{launch.sweep / 'report'}", soft_wrap=True, highlight=False)
@@ -235,11 +235,11 @@ def _taken_back(arrays: list[Array]) -> str:
         try:
             cluster.output("scancel", *ids)
         except ConfigError as error:
-            return f"queued already, and not taken back ({error}): end that with scancel {' '.join(ids)}"
+            return f"already queued, and could not be withdrawn ({error}): cancel with scancel {' '.join(ids)}"
     for job in (job for array in arrays for job in array.jobs):
         with suppress(OSError):  # a job that it names has gone
             (job.folder / cluster.JOB_FILE).unlink()
-    return "nothing of this submission stays queued"
+    return "nothing from this submission remains queued"
 
 
 def _submit(array: Array, queued: dict[str, str], launch: Launch) -> None:

@@ -101,7 +101,7 @@ def _refuse_clash(spec: Spec, axis: str, later: str) -> None:
     shared = next((place for point in points for place in point if place in taken), None)
     if shared and len(points) > 1 and any(point in left[:i] for i, point in enumerate(left)):
         one = f"axes.{axis}=[{next(iter(spec.axes[axis]))}]"
-        same = f"axes.{axis} sets {'.'.join(filter(None, shared))} too, and its values would be the same"
+        same = f"axes.{axis} sets {'.'.join(filter(None, shared))} too, which would make its values identical"
         reason = f"{same}; choose one of them with {one}, or leave one of the axes out"
         raise ConfigError(reason, f"axes.{later}", spec.place(f"axes.{later}"))
 
@@ -128,7 +128,7 @@ def _refuse_contradiction(spec: Spec, arm: str) -> None:
             raise ConfigError(f"axes.{axis} sets it; write axes.{axis}=... instead", taken, CLI)
         if taken and any(point in left[:i] for i, point in enumerate(left)):
             names = ", ".join(map(str, values))
-            raise ConfigError(f"axes.{axis} sets it, and {names} would be the same; choose one with axes.{axis}=...", taken, CLI)
+            raise ConfigError(f"your value would make {names} of axes.{axis} identical; choose one with axes.{axis}=...", taken, CLI)
 
 
 def _refuse_no_effect(spec: Spec, axis: str) -> None:

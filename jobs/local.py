@@ -54,7 +54,7 @@ class Stopper:
         self.number = number
         self.ask()
         # os.write, since a handler may interrupt a print; on a terminal below the progress line
-        line = "killing" if self.killed else "stopping: what was trained is saved, which takes some seconds (Ctrl-C again ends it at once)"
+        line = "killing" if self.killed else "stopping: saving takes some seconds (press Ctrl-C again to stop at once without saving)"
         with suppress(OSError):  # the terminal has gone
             os.write(sys.stderr.fileno(), f"{chr(10) if sys.stderr.isatty() else ''}{line}\n".encode())
 
@@ -99,14 +99,14 @@ def run(graph: Graph, launch: Launch, console: Console) -> int:
     again = (launch.command, "bold")
     if stopper.asked:
         how = "Killed; the last checkpoint is kept" if stopper.killed else "Stopped; what was trained is saved"
-        console.print(Text.assemble(f"{how}. To go on: ", again), soft_wrap=True)
+        console.print(Text.assemble(f"{how}. To continue: ", again), soft_wrap=True)
         return 128 + stopper.number
     _refuse_removed(launch)
     reported = subprocess.run(report_command(launch.sweep, launch.of_report), check=False, cwd=launch.source).returncode == 0
     if undone := [job for job in graph.jobs if not is_done(job)]:
         reason = (
             f"{len(undone)} of {counted(len(graph.jobs), 'run')} not done; the reason is printed above and by "
-            f"`{status_command(launch.sweep)}`. Once it is fixed, the same command goes on and keeps what is done: "
+            f"`{status_command(launch.sweep)}`. Once it is fixed, the same command continues and keeps finished runs: "
         )
         console.print(Text.assemble(reason, again), soft_wrap=True)
     return 0 if reported and not undone else 1
@@ -171,7 +171,7 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
     title = place.title
     _refuse_removed(launch)
     if is_done(job):
-        console.print(f"{title}: done before", highlight=False, soft_wrap=True)
+        console.print(f"{title}: already done", highlight=False, soft_wrap=True)
         return
     trained_before = is_trained(job)
     write_run(job, launch)
@@ -183,7 +183,7 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
             reason = f", because {parent.name}, which it starts from, is not done"
             console.print(Text.assemble((f"{title}: not run", "red"), reason), soft_wrap=True)
             return
-    console.print(f"{title}: trained before; evaluating it" if trained_before else title, highlight=False, soft_wrap=True)
+    console.print(f"{title}: already trained; evaluating it" if trained_before else title, highlight=False, soft_wrap=True)
     anew, begun_s = not (job.folder / "last.pt").exists(), time.monotonic()
     stop_file = stopper.file_of(job)
     # in a new session: Ctrl-C in the terminal reaches this process alone, which then asks the run to stop
@@ -200,11 +200,11 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
         return
     _refuse_removed(launch)
     if not job.folder.is_dir():
-        gone = f": its folder has gone; the same command begins it anew ({job.folder})"
+        gone = f": its folder is gone; the same command starts it anew ({job.folder})"
         console.print(Text.assemble((f"{title}: failed", "red"), gone), soft_wrap=True)
     elif not is_done(job) and not stopper.asked:
         if error_of(job.folder) is None and not busy_file(stop_file).exists():
-            killed = "training was killed (signal 9); if for lack of memory, lower loop.micro_batch_size or optim.batch_size"
+            killed = "training was killed (signal 9); if memory ran out, lower loop.micro_batch_size or optim.batch_size"
             fail(job, killed if code == -signal.SIGKILL else f"training ended with exit code {code}")
         console.print(Text.assemble((f"{title}: failed", "red"), f": {error_of(job.folder) or 'see above'}"), soft_wrap=True)
 
@@ -212,7 +212,7 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
 def _refuse_removed(launch: Launch) -> None:
     """Nothing can go on in a sweep's folder that has gone: its source, with which runs train, was in it."""
     if not launch.source.is_dir():
-        raise ConfigError(f"{launch.sweep} was removed while it was trained; the same command begins it anew")
+        raise ConfigError(f"{launch.sweep} was removed during training; the same command starts it anew")
 
 
 @contextmanager
@@ -255,9 +255,9 @@ def refuse_running(sweep: Path) -> None:
     if (pid := running(sweep)) is None:
         return
     if was_asked(sweep):
-        raise ConfigError(f"{sweep}: process {pid} of this machine was asked to stop, and still saves; try again in a few seconds")
-    look = f"python jobs/status.py {sweep} shows how far it is, python jobs/cancel.py {sweep} ends it"
-    raise ConfigError(f"{sweep} is being run by process {pid} of this machine; {look}")
+        raise ConfigError(f"{sweep}: process {pid} on this machine was asked to stop and is still saving; try again in a few seconds")
+    look = f"python jobs/status.py {sweep} shows its progress, python jobs/cancel.py {sweep} stops it"
+    raise ConfigError(f"process {pid} on this machine is running {sweep}; {look}")
 
 
 def running(sweep: Path) -> int | None:

@@ -109,7 +109,7 @@ def _text(content: bytes) -> str:
 
 
 # why jobs ended that left no reason in their run's folder, by what SLURM, the system or a rank said in their logs
-NO_SPACE = "no space is left where it writes: make room (`vitssl prune` lists what no run needs any more)"
+NO_SPACE = "no disk space is left where it writes: free some (`vitssl prune` lists what no run needs any more)"
 READ_ONLY = "where it writes is read-only"
 KILLED = "a task was killed from outside (signal 9), probably for lack of memory"
 CAUSES = {  # in logs, from SLURM 22.05 and torch 2.9 on
@@ -117,7 +117,7 @@ CAUSES = {  # in logs, from SLURM 22.05 and torch 2.9 on
     r"OutOfMemoryError": "the GPU's memory was used up: lower loop.micro_batch_size",
     r"Signal 9 \(SIGKILL\)|exit ?code *:? -9|task \S+: Killed": f"{KILLED}: raise resources.mem_gb, or lower data.workers",
     r"No space left on device|no space for its checkpoints|Disk quota exceeded": NO_SPACE,
-    r"DUE TO TIME LIMIT": "its time was over before it had saved: raise resources.hours",
+    r"DUE TO TIME LIMIT": "its time ran out before it had saved: raise resources.hours",
     r"DUE TO NODE FAILURE": "its node failed",
 }
 # of gloo, NCCL, and the store where processes meet

@@ -48,7 +48,7 @@ def _untested_folds(made: Sequence[Cell]) -> Iterator[str]:
             tested.setdefault(folds, set()).add(seed % folds)
     for folds, parts in tested.items():
         if len(parts) < folds:
-            yield f"of data.folds={folds} the seeds test {len(parts)}; 'axes.seed=[{','.join(map(str, range(folds)))}]' tests all"
+            yield f"the seeds test {len(parts)} of data.folds={folds}; 'axes.seed=[{','.join(map(str, range(folds)))}]' tests all"
 
 
 def _places(made: Iterable[Cell]) -> Iterator[tuple[str, Run]]:
@@ -77,7 +77,7 @@ def _coloured(run: Run) -> bool:
 def _without_bf16(made: Iterable[Cell], site: Site) -> Iterator[str]:
     """Runs in bf16 on a board that computes it by other means."""
     if site.gpu and re.search(WITHOUT_BF16, site.gpu) and any(run.loop.precision == "bf16" for _, run in _places(made)):
-        yield f"a {site.gpu} has no bf16 of its own, which makes it slow; loop.precision=fp16 suits it"
+        yield f"a {site.gpu} has no native bf16, which makes it slow; use loop.precision=fp16"
 
 
 def _large_decoders(made: Iterable[Cell]) -> Iterator[str]:

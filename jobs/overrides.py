@@ -156,7 +156,7 @@ def _refuse_twice(arguments: list[str]) -> None:
     for key, texts in values.items():
         if len(texts) > 1:
             several = "" if key in OTHERS else f"; axes.{key.removeprefix('axes.')}=[A,B] makes a run with each"
-            raise ConfigError(f"it is typed as {listed(sorted(texts))}; leave all but one out, and put braces in quotes{several}", key, CLI)
+            raise ConfigError(f"it is given as {listed(sorted(texts))}; leave out all but one, and put braces in quotes{several}", key, CLI)
 
 
 def _advice(argument: str) -> str:
@@ -206,7 +206,7 @@ def check(asked: Overrides, stages: dict[str, list[str]], chosen: Collection[str
         if arm is not None and arm not in stages:
             raise unknown(arm, stages, f"arms.{arm}", CLI)
         if arm is not None and arm not in chosen:
-            raise ConfigError(f"this arm does not run; choose it with arms=[{arm}], or drop the field", f"arms.{arm}", CLI)
+            raise ConfigError(f"this arm is not selected; add it with arms=[{arm}], or leave out the field", f"arms.{arm}", CLI)
     running = list(dict.fromkeys(stage for arm in chosen for stage in stages[arm]))
     for setting in asked.settings:
         name, known = setting.stage, running if setting.arm is None else stages[setting.arm]
@@ -214,7 +214,7 @@ def check(asked: Overrides, stages: dict[str, list[str]], chosen: Collection[str
             reason = f"{name} is an arm; write arms.{name}.{setting.field or 'FIELD'}=... for this arm alone"
             raise ConfigError(reason, setting.key, CLI)
         if name not in known and setting.arm is None and any(name in names for names in stages.values()):
-            raise ConfigError(f"{name} is a stage of none of the arms that run ({', '.join(chosen)})", setting.key, CLI)
+            raise ConfigError(f"{name} is not a stage of any selected arm ({', '.join(chosen)})", setting.key, CLI)
         setting.check(known, CLI)
 
 
@@ -250,7 +250,7 @@ def added_axes(asked: dict[str, Any], of_file: dict[str, dict], stages: list[str
             axes[name] = axis_values(name, values, CLI)
         elif isinstance(values, dict):
             choice = ", ".join(map(str, of_file[name]))
-            raise ConfigError(f"the file has an axis of this name; choose of {choice}, or give yours another name", f"axes.{name}", CLI)
+            raise ConfigError(f"the file has an axis of this name; choose from {choice}, or rename yours", f"axes.{name}", CLI)
     return axes
 
 

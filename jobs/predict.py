@@ -96,7 +96,7 @@ def _over_budget(name: str, limit: float, graph: Graph, predictions: list[Predic
     if unpredicted := {job.name for job in graph.jobs if not is_trained(job)} - {prediction.name for prediction in predictions}:
         return f"{min(unpredicted)} cannot be predicted before its shards are built (vitssl shards build)"
     if name in ("gpu_hours", "money") and predictions and not any(prediction.gpu_hours for prediction in predictions):
-        return "these runs use no GPU, so it limits nothing; set budget.kwh, or budget.kg_co2e"
+        return "these runs use no GPU, so it has no effect; set budget.kwh or budget.kg_co2e"
     if name == "money" and not site.price_per_gpu_hour:
         return f"the site {site.name} has no price; set site.price_per_gpu_hour"
     units = {"gpu_hours": "GPU-hours", "kwh": "kWh", "kg_co2e": "kg CO2e", "money": site.currency}
@@ -104,7 +104,7 @@ def _over_budget(name: str, limit: float, graph: Graph, predictions: list[Predic
     for prediction in predictions:
         amount = getattr(prediction, {"kwh": "energy_kwh", "kg_co2e": "co2e_kg"}.get(name, name))
         if amount is None:
-            unknown = "the energy of a CPU is not known before a first run of each architecture has measured it"
+            unknown = "CPU energy is unknown until a first run of each architecture has measured it"
             return f"{unknown}; leave budget.{name} out for one: arms=[...] axes.seed=[0]"
         parts[arms[prediction.name]] += amount
     if parts.total() <= limit:

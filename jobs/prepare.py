@@ -90,7 +90,7 @@ def _refuse_other_source(data: Data) -> None:
     try:
         same = _was_built_from(Path(data.shards), data.source)
     except ConfigError as error:
-        raise ConfigError(f"{error}; data.source=null takes the shards as they are", "data.source") from None
+        raise ConfigError(f"{error}; data.source=null uses the shards as they are", "data.source") from None
     if not same:
         named, new = index_of(Path(data.shards)).name, build_command(data.source, data.shards)
         raise ConfigError(
@@ -142,7 +142,7 @@ def _check_gpu(stages: list[Stage]) -> None:
     asked = [stage for stage in stages if stage.run.loop.device == "cuda"]
     if asked and not visible_gpus():
         with asked[0].error_location():
-            raise ConfigError("this machine has no NVIDIA GPU that is visible; write loop.device=auto, or cpu", "loop.device")
+            raise ConfigError("this machine has no visible NVIDIA GPU; set loop.device=auto or cpu", "loop.device")
 
 
 def _check_compiler(stages: list[Stage]) -> None:

@@ -33,7 +33,7 @@ class Found(NamedTuple):
     def told(self, jobs: Collection[Job], how: str) -> str:
         """Such as "6 of 36 runs done in ssat_backbones"."""
         where = listed(self.folders[job.identity].parent.name for job in jobs if job.identity in self.folders) or "another sweep"
-        left = f"; {self.left} more go on here, where they or what they start from have begun" if self.left else ""
+        left = f"; {self.left} more continue here, where they or the runs they start from have begun" if self.left else ""
         return f"{len(self.folders)} of {counted(len(jobs), 'run')} {how} {where}{left}"
 
 
@@ -116,7 +116,7 @@ def take(jobs: Collection[Job], sweep: Path) -> None:
         for job in (job for job in jobs if job.identity in planned):
             if job.identity not in found:
                 gone = f"{job.name} has begun here, or is not in {planned[job.identity].parent} any more"
-                raise ConfigError(f"{gone}; the same command again sees that")
+                raise ConfigError(f"{gone}; repeat the command")
             with _alone(job):
                 _copy(job, found[job.identity], staging / job.name, sweep)
                 job.folder.rename(staging / f"{job.name}.before")  # what a submission wrote whose run never began
@@ -130,7 +130,7 @@ def _alone(job: Job) -> Iterator[None]:
     """Hold the run's lock: a training that has only just started would take what is put there for its own."""
     with held(job.folder / ".lock", str(job.folder)) as free:
         if not free:
-            raise ConfigError("another process trains this run; wait for it", place=str(job.folder))
+            raise ConfigError("another process is training this run; wait for it", place=str(job.folder))
         yield
 
 

@@ -83,7 +83,7 @@ def fingerprint(run: Run) -> str | None:
             if split not in index.splits:
                 raise ConfigError(f"{folder}: {unknown(split, index.splits)}", f"data.{field}")
     if classifies(run) and len(index.classes) == 1:
-        reason = f"{folder} has one class, {index.classes[0]!r}: there is nothing to tell apart; a folder of its own makes a class"
+        reason = f"{folder} has one class, {index.classes[0]!r}: there is nothing to classify; each class needs its own folder"
         raise ConfigError(reason, "data.shards")
     images = num_images(run)
     if run.optim.batch_size > images * run.data.repeats:
@@ -112,7 +112,7 @@ def describe(run: Run) -> str:
     folder, index = run.data.shards, expected_index(run.data)
     how = f"to be made from {run.data.source}" if run.data.source else f"not there yet (`vitssl shards build SOURCE {folder}`)"
     if index is None:
-        return f"{folder}: {how}; what it will hold, and so the cost, is known only then"
+        return f"{folder}: {how}; its contents, and so the cost, are known only then"
     images = {split: sum(shard["images"] for shard in index.shards if shard["split"] == split) for split in index.splits}
     listed = ", ".join(f"{count:,} {split}" for split, count in images.items())
     planned = "" if index.sha256 else f"{how}, which also gives the runs their final names; expected: "

@@ -126,16 +126,14 @@ def basis(words: Sequence[str], graph: Graph, launch: Launch, console: Console) 
     if launch.executor == "slurm":
         console.print(_report(len(graph.jobs), launch.site), soft_wrap=True, highlight=False)
     if words:
-        console.print(f"Set by the command line: {shlex.join(words)}", soft_wrap=True, highlight=False)
+        console.print(f"Set on the command line: {shlex.join(words)}", soft_wrap=True, highlight=False)
 
 
 def _report(runs: int, site: Site) -> str:
     """What the job that makes the report asks for."""
     time = site.report.get("time") or str(sbatch.report_min(runs, limits.report_min(site) if cluster.answers() else None))
     options = "".join(f", {name}={value}" for name, value in site.report.items() if name != "time")
-    return (
-        f"The report is made by a job of 1 CPU and at most {time}{' min' if time.isdecimal() else ''}{options}, when all others have ended"
-    )
+    return f"A job of 1 CPU and at most {time}{' min' if time.isdecimal() else ''}{options} makes the report when all others have ended"
 
 
 def _most(resources: Resources) -> str:
@@ -185,7 +183,7 @@ def _summary(graph: Graph, predicted: list[Prediction], launch: Launch) -> Itera
     begins = f"{launch.sweep.name}: {len(todo)} of {counted(len(graph.jobs), 'run')} to be done"
     begins += f", and {counted(to_evaluate, 'trained one')} to be evaluated (not predicted)" if to_evaluate else ""
     unpredicted = len(todo) - len(predicted)
-    left_out = f"; {unpredicted} cannot be predicted before their shards are built" if unpredicted else ""
+    left_out = f"; {unpredicted} cannot be predicted until their shards are built" if unpredicted else ""
     if not predicted:
         yield begins + left_out
         return
@@ -207,9 +205,9 @@ def _summary(graph: Graph, predicted: list[Prediction], launch: Launch) -> Itera
             f"{intensity_kg_per_kwh(site):.4g} kg CO2e/kWh; {price}; by the site profile {site.name} (--site)"
         )
     elif unknown:
-        yield f"Energy: a CPU's is known once a run of the architecture has measured it, and not yet for {unknown} of {len(predicted)} runs"
+        yield f"Energy: unknown for {unknown} of {len(predicted)} runs until a first run of their architecture has measured it on the CPU"
     else:
-        yield "Energy: what earlier runs of the same architectures measured, by images"
+        yield "Energy: as measured by earlier runs of the same architectures, scaled by images"
 
 
 def _duration(graph: Graph, todo: list[Job], predicted: list[Prediction], launch: Launch) -> str:
@@ -220,7 +218,7 @@ def _duration(graph: Graph, todo: list[Job], predicted: list[Prediction], launch
     gpus, limits = most_gpus(graph), {job.name: job.resources.hours for job in todo}
     longest, chain = (duration(3600 * hours) for hours in (max(p.hours for p in predicted), longest_chain_hours(graph, predicted)))
     late = sum(p.hours > limits[p.name] for p in predicted)
-    requeued = f"; longer than resources.hours for {counted(late, 'run')}, going on after a requeue" if late else ""
+    requeued = f"; longer than resources.hours for {counted(late, 'run')}, which will be requeued and continued" if late else ""
     throttled = f"; {launch.site.max_parallel} jobs of each array at a time" if launch.site.max_parallel else ""
     ends = f"{longest} for the longest run, {chain} for the longest chain of runs{requeued}"
     return f"At most {counted(gpus, 'GPU')} at once{throttled}; {ends}"

@@ -32,13 +32,13 @@ def read(named: str, overrides: dict[str, Any], where: str = CLI) -> Site:
     """A site profile: a file, or a name in jobs/sites, with the command line's fields over it; ``where`` says what named it."""
     path, known = file_of(named), [p.stem for p in sorted(SITES.glob("*.yaml"))]
     if not path.exists() and path.parent != SITES:
-        raise ConfigError(f"there is no file {named}; jobs/sites has {', '.join(known)}, which are given by name", "site", where)
+        raise ConfigError(f"there is no file {named}; jobs/sites has {', '.join(known)}, to be given by name", "site", where)
     if not path.exists():
         raise unknown(named, known, "site", where)
     merge(Site, overrides, where=CLI, field="site")
     content = read_yaml(path)
     if "arms" in content:
-        raise ConfigError(f"{named} is a sweep, and no site profile, which says where jobs run; jobs/sites has examples", "site", where)
+        raise ConfigError(f"{named} is a sweep, not a site profile, which says where jobs run; jobs/sites has examples", "site", where)
     site = merge(Site, {"name": path.stem}, content, overrides, where=str(path))
     site.intensity_csv = site.intensity_csv and str(Path(site.intensity_csv).expanduser().resolve())
     if problem := next(_problems(site), None):
@@ -67,7 +67,7 @@ def _problems(site: Site) -> Iterator[Problem]:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             yield Problem("site.env", f"{name!r} is not the name of a variable; use letters, digits and underscores")
     if site.image is not None and not site.container.split():
-        yield Problem("site.container", "it is empty, and says how to enter site.image; write apptainer exec --nv, for example")
+        yield Problem("site.container", "it is empty; name the command that runs site.image, for example apptainer exec --nv")
     for field, name in [*(("additional", name) for name in site.additional), *(("report", name) for name in site.report)]:
         if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
             yield Problem(f"site.{field}", f"{name!r} is not an option of sbatch; write it as in --mail-type, without the dashes")
@@ -75,14 +75,16 @@ def _problems(site: Site) -> Iterator[Problem]:
         if not re.fullmatch(r"[1-9][0-9]*(_[0-9]+)?", job):
             yield Problem("site.after", f"{job!r} is not an id of a SLURM job, such as 1234 or 1234_5")
     if "?" in site.additional.get("dependency", ""):
-        yield Problem("site.additional", "dependency: sbatch cannot join alternatives (?) with what the runs wait for; separate by commas")
+        yield Problem(
+            "site.additional", "dependency: sbatch cannot combine alternatives (?) with the runs' own dependencies; separate by commas"
+        )
     yield from _of_jobs(site)
     for name, (least, most, unit) in BOUNDS.items():
         value = getattr(site, name)
         if value is not None and not least <= value <= most:
             yield Problem(f"site.{name}", f"{value:g} is not from {least:g} to {most:g} {unit}")
     if site.intensity_csv is not None and site.intensity_kg_per_kwh is not None:
-        yield Problem("site.intensity_csv", "site.intensity_kg_per_kwh is set too; keep one of them")
+        yield Problem("site.intensity_csv", "site.intensity_kg_per_kwh is set too; keep one of the two")
     try:
         intensity_kg_per_kwh(site)
     except ConfigError as error:
@@ -102,17 +104,17 @@ def _of_jobs(site: Site) -> Iterator[Problem]:
     for option in [*options(site), *throttle]:
         if option in site.additional:
             field = "max_parallel" if option == "array" else option.replace("-", "_")
-            yield Problem(f"site.{field}", f"site.additional has {option} too; keep one of them")
+            yield Problem(f"site.{field}", f"site.additional sets {option} too; keep one of the two")
     if site.max_parallel is not None and site.max_parallel < 1:
-        yield Problem("site.max_parallel", f"{site.max_parallel} jobs at once are none; set 1 or more, or leave it out")
+        yield Problem("site.max_parallel", f"{site.max_parallel} would run no jobs; set 1 or more, or leave it out")
     for name in site.mail_type.split(",") if site.mail_type is not None else ():
         if name.upper() not in MAIL_TYPES:
             error = unknown(name, MAIL_TYPES)
             yield Problem("site.mail_type", error.reason)
     if site.mail_user is not None and site.mail_type is None and "mail-type" not in site.additional:
-        yield Problem("site.mail_user", "nothing is mailed without site.mail_type; set that too, such as FAIL")
+        yield Problem("site.mail_user", "SLURM sends no mail without site.mail_type; set it too, such as FAIL")
     if site.nice is not None and abs(site.nice) > MOST_NICE:
         yield Problem("site.nice", f"{site.nice} is not from {-MOST_NICE} to {MOST_NICE}")
     for name in ("mail_user", "exclude", "reservation"):
         if (value := getattr(site, name)) is not None and not re.fullmatch(r"[^\s'\"]+", value):
-            yield Problem(f"site.{name}", f"{value!r} is not a name; several go with commas, without spaces")
+            yield Problem(f"site.{name}", f"{value!r} is not a name; separate several by commas, without spaces")

@@ -42,7 +42,9 @@ def narrow(spec: Spec) -> Spec:
     axes = {name: dict([next(iter(values.items()))]) for name, values in spec.axes.items()}
     resources = Resources(nodes=1, gpus_per_node=min(1, spec.resources.gpus_per_node), cpus_per_gpu=1, hours=0.25)
     arms = {name: dataclasses.replace(arm, resources={}, published=None, published_cost=None) for name, arm in spec.arms.items()}
-    note = "A smoke run: five steps of tiny networks on digits at each axis's first value, to show that it works; its numbers mean nothing."
+    note = (
+        "A smoke run: five steps of tiny networks on digits at each axis's first value, to show that it works; its numbers are meaningless."
+    )
     return dataclasses.replace(spec, notes=[note], name=f"{spec.name}-smoke", axes=axes, resources=resources, arms=arms)
 
 

@@ -135,7 +135,7 @@ def _status(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: 
     if status.error is None and entry is None and job_id is not None and status.state == "not begun":
         status.error = _left_behind(folder, job_id)
     if status.state == "done" and entry is not None and entry.state == "RUNNING" and _hangs(folder):
-        status.error = f"done, but its job does not end: scancel {job_id}"
+        status.error = f"done, but its job is still running: scancel {job_id}"
     events = read_events(folder / "metrics.jsonl")
     at_end = {name: entry["metrics"] for name, entry in read_json(folder / "evals.json").items()}
     status.score = _score([at_end, *(event for event in reversed(events) if event["event"] == "eval")], metric)
@@ -174,7 +174,7 @@ def _left_behind(folder: Path, job_id: str) -> str | None:
     parents = parents_of(folder)
     if not parents or not all((parent / "done.json").exists() for parent in parents):
         return None
-    return f"job {job_id} was cancelled, but what it starts from is done; the command that submitted the sweep queues it again"
+    return f"job {job_id} was cancelled, but the run it starts from is done; repeat the command that submitted the sweep to queue it again"
 
 
 def _is_told(error: str | None) -> bool:

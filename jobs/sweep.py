@@ -125,7 +125,7 @@ def on_this_machine(spec: Spec) -> None:
             resources["gpus_per_node"] = next(count for count in range(most, 0, -1) if asked % count == 0)
             reduced = True
     if any((fields.get("nodes") or 1) > 1 for fields in spec.overrides.resources.values()):
-        print("note: resources.nodes is of a cluster; this machine trains on one node", file=sys.stderr)
+        print("note: resources.nodes applies to clusters; this machine trains on one node", file=sys.stderr)
     if reduced:
         has = counted(gpus, "GPU") if gpus else f"no GPU and {counted(most, 'core')}"
         print(f"note: this machine has {has}: fewer processes than resources.gpus_per_node share each batch", file=sys.stderr)
@@ -148,7 +148,9 @@ def _check_arms(spec: Spec) -> None:
         if not arm.stages and not (arm.quoted or arm.not_runnable):
             raise ConfigError("an arm needs a stage, for example {train: {objectives.classify: {}}}", path, spec.file)
         if arm.stages and arm.not_runnable:
-            raise ConfigError("says why the arm cannot run, which has stages; leave out one", f"arms.{name}.not_runnable", spec.file)
+            raise ConfigError(
+                "it says why the arm cannot run, but the arm has stages; leave out one of the two", f"arms.{name}.not_runnable", spec.file
+            )
         for stage, fields in arm.stages.items():
             _check_name("stage", str(stage), path, spec.file)
             if stage in RUN_FIELDS:
@@ -193,10 +195,10 @@ def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
         if name is not None and name not in known:
             raise unknown(name, known, key, spec.place(key))
     if not 0 < spec.length <= MOST_LENGTH:
-        reason = f"{spec.length:g} is not above 0 and at most {MOST_LENGTH}; 0.5 trains half as long as the file says"
+        reason = f"{spec.length:g} is not above 0 and at most {MOST_LENGTH}; 0.5 trains half as long as in the file"
         raise ConfigError(reason, "length", spec.place("length"))
     if spec.equal_to is not None and not (spec.equalize or any("equalize" in fields for axis in axes.values() for fields in axis.values())):
-        reason = "nothing here is equalized; add equalize=macs (gpu_hours, kwh), or leave it out"
+        reason = "nothing is equalized; add equalize=macs (or gpu_hours, kwh), or leave this out"
         raise ConfigError(reason, "equal_to", spec.place("equal_to"))
     for axis in spec.select:
         if axis in ("seed", spec.columns):
@@ -207,7 +209,7 @@ def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
         if arm.baseline is not None and arm.baseline not in spec.arms:
             raise unknown(arm.baseline, spec.arms, f"arms.{name}.baseline", spec.file)
         if isinstance(arm.published, int | float) and columns and spec.place("columns") != CLI:
-            reason = f"one number for {counted(len(columns), 'column')}; write which it is of: {{{columns[0]}: {arm.published:g}}}"
+            reason = f"one number for {counted(len(columns), 'column')}; say which it is for: {{{columns[0]}: {arm.published:g}}}"
             raise ConfigError(reason, f"arms.{name}.published", spec.file)
         if isinstance(arm.published, dict):
             arm.published = {str(key): value for key, value in arm.published.items()}
@@ -245,7 +247,7 @@ def _equal(spec: SweepFile, fields: dict[str, Any], where: str) -> Equal | None:
         raise ConfigError(f"{quantity!r} is none of {', '.join(get_args(Quantity))}", "equalize", where)
     reference = fields.get("equal_to") or spec.equal_to or spec.baseline
     if reference is None:
-        raise ConfigError("name the arm whose cost the others are to have", "equal_to", where)
+        raise ConfigError("name the arm whose cost the others are to match", "equal_to", where)
     return Equal(quantity, reference)
 
 

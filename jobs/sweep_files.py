@@ -23,7 +23,7 @@ def find(named: str | Path) -> Path:
     path = Path(named)
     if path.is_file():
         if path.suffix not in ("", *ENDINGS):
-            raise ConfigError(f"no sweep file, whose name would end in .yaml; {EXAMPLE}", place=str(path))
+            raise ConfigError(f"not a sweep file, whose name ends in .yaml; {EXAMPLE}", place=str(path))
         return path
     if path.is_dir():
         made_by = read_json(path / "sweep.json").get("file")
@@ -42,7 +42,7 @@ def find(named: str | Path) -> Path:
 def refuse_other_kinds(content: dict[str, Any], file: str) -> None:
     """Other YAML files that people name: an empty one, a run's and a site's."""
     if not content.get("arms"):
-        reason = "it has no arms, so it is no sweep (a site's profile is named by --site); sweeps/README.md has a complete one"
+        reason = "it has no arms, so it is not a sweep (a site profile goes to --site); sweeps/README.md has a complete example"
         raise ConfigError(reason, place=file)
 
 

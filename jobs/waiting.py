@@ -24,7 +24,7 @@ def wait_for(graph: Graph, launch: Launch, console: Console) -> int:
     try:
         _wait(graph, launch.sweep, console)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"the jobs go on; follow them with: {status_command(launch.sweep)}") from None
+        raise KeyboardInterrupt(f"the jobs keep running; follow them with: {status_command(launch.sweep)}") from None
     subprocess.run(report_command(launch.sweep, launch.of_report), check=False, cwd=launch.source)
     return 0 if all(is_done(job) for job in graph.jobs) else 1
 

@@ -57,7 +57,7 @@ def _check(stage: Stage, field: str, path: Path) -> None:
     if path.is_dir():
         theirs, last = load(path), path / "last.pt"
         if not (path / "done.json").exists():  # it would give other weights each time, under the same identity
-            raise ConfigError(f"{path} is not done; let it finish, or name the file of a state of it, such as {last}", field)
+            raise ConfigError(f"{path} is not finished; let it finish, or name one of its checkpoints, such as {last}", field)
         check_fits(stage.run, field, theirs)
 
 

@@ -97,7 +97,7 @@ def test_a_full_disk_is_one_line_whichever_error_says_so(capsys, tmp_path):
 
     for call in (write, save):
         assert guarded(call) == 2
-        said = "error: No space left on device where a file was to be written; make room, or name another place\n"
+        said = "error: No space left on device where a file was to be written; make room, or choose another place\n"
         assert capsys.readouterr().err == said
     with pytest.raises(RuntimeError, match="another"):
         guarded(lambda: (_ for _ in ()).throw(RuntimeError("another")))
@@ -124,7 +124,7 @@ def test_a_python_without_the_packages_says_what_to_type(script, tmp_path) -> No
     again = f".venv/bin/python jobs/{script}.py 'a b.yaml'\n"
     begins = f"error: this Python ({sys.executable}) has no codecarbon, numpy, omegaconf, PIL, psutil, rich, submitit, yaml; "
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr == f"{begins}activate vitssl's environment, or make it: {make}{again}"
+    assert ended.stderr == f"{begins}activate vitssl's environment, or create it: {make}{again}"
     (copy / ".venv" / "bin").mkdir(parents=True)
     (copy / ".venv" / "bin" / "python").touch()
     ended = start(*words, cwd=copy, PYTHONPATH="")

@@ -180,7 +180,7 @@ def test_a_run_is_named_by_the_beginning_of_its_name_where_no_other_has_it(train
 def test_an_unfinished_run_is_said_to_be_one(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = trained / "one.png"
     Image.effect_noise((20, 20), 90).save(file)
-    note = f"note: {trained} is not finished; these are the weights of its newest checkpoint\n"
+    note = f"note: {trained} is not finished; using the weights of its newest checkpoint\n"
     assert cli.main(["predict", str(trained), str(file)]) == 0
     assert capsys.readouterr().err == note
     (trained / "done.json").write_text('{"step": 0, "epochs": 0.0}')
@@ -191,7 +191,9 @@ def test_an_unfinished_run_is_said_to_be_one(trained: Path, capsys: pytest.Captu
 def test_a_teacher_s_backbone_is_not_classified_with_the_student_s_head(trained: Path) -> None:
     run = vitssl.load(trained)
     run.weights = "teacher"
-    with pytest.raises(ConfigError, match=r"the classifier belongs to the student; of a teacher's weights there are features\(\) only"):
+    with pytest.raises(
+        ConfigError, match=r"the classifier belongs to the student; with a teacher's weights only features\(\) is available"
+    ):
         run.predict(Image.effect_noise((20, 20), 90))
 
 

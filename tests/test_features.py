@@ -78,7 +78,7 @@ def test_a_backbone_without_a_class_token_gives_the_mean_alone(untrained_run, di
         (["SHARDS", "."], ". is a folder; name a file, such as features.npz"),
         (["SHARDS", "x.npy"], "x.npy: a .npy file has one array; name an .npz file, such as x.npz"),
         (["SHARDS", "x.npz", "--weights", "teacher"], "holds no teacher"),
-        (["SHARDS", "there.npz"], "there.npz exists; delete it, or name another"),
+        (["SHARDS", "there.npz"], "there.npz exists; delete it, or choose another name"),
         (["SHARDS", "there.npz/x.npz"], "there.npz is not a folder that can be written to; name another place for x.npz"),
         (["SHARDS", "/proc/x.npz"], "/proc is not a folder that can be written to; name another place for x.npz"),
     ],

@@ -67,7 +67,7 @@ def test_mlflow_that_goes_away_ends_no_training(folder, monkeypatch, tmp_path, c
     run, step = folder("mlflow"), train.train_step
     monkeypatch.setattr(train, "train_step", lambda *args: (store.exists() and store.rename(tmp_path / "gone") and None) or step(*args))
     assert train.main([str(run)]) == 0
-    assert "mlflow: not all was delivered, metrics.jsonl has it" in capfd.readouterr().err
+    assert "mlflow: some records were not delivered; metrics.jsonl has them" in capfd.readouterr().err
 
 
 @pytest.mark.release
@@ -100,7 +100,7 @@ def test_wandb_that_is_away_at_a_restart_does_not_end_the_run(tmp_path, monkeypa
     write_json(tmp_path / "loggers.json", {"wandb": "77"})
     (only,) = loggers.start(tmp_path, 0, ["wandb"])
     assert isinstance(only, loggers.TensorBoard)
-    assert "; this attempt goes on without it, metrics.jsonl has what is measured\n" in capsys.readouterr().err
+    assert "; this attempt continues without it; metrics.jsonl has all measurements\n" in capsys.readouterr().err
 
 
 def of_nobody(settings: Any) -> Any:
@@ -126,7 +126,7 @@ def test_mlflow_that_is_away_at_a_restart_does_not_end_the_run(tmp_path, monkeyp
     (only,) = loggers.start(tmp_path, 0, ["mlflow"])
     assert isinstance(only, loggers.TensorBoard)
     assert capsys.readouterr().err == (
-        "mlflow: API request failed: connection refused; this attempt goes on without it, metrics.jsonl has what is measured\n"
+        "mlflow: API request failed: connection refused; this attempt continues without it; metrics.jsonl has all measurements\n"
     )
 
 

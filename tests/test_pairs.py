@@ -91,7 +91,7 @@ def lacking(backbone: str, objective: str) -> str | None:
         return "neighbours"
     hides = "/drop" in objective or "/mask" in objective or "pixel_shuffle" in objective
     if hides and backbone not in DROPPING | MASKING:
-        return "can hide no tokens"
+        return "cannot hide tokens"
     if "/drop" in objective and backbone not in DROPPING:
         return "cannot drop hidden tokens; set objectives."
     if hides and "/drop" not in objective and backbone not in MASKING:

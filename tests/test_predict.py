@@ -137,7 +137,7 @@ def test_a_class_that_is_no_line_is_damage(trained, photos, capsys, name) -> Non
     state.save(trained / state.LAST, content)
     assert cli.main(["predict", str(trained), str(photos)]) == 2
     shown = capsys.readouterr()
-    assert "last.pt: data is not as this version writes it" in shown.err and shown.err.count("\n") == 1 and not shown.out
+    assert "last.pt: data has unexpected content" in shown.err and shown.err.count("\n") == 1 and not shown.out
 
 
 def test_images_are_read_batch_by_batch(trained, photos, monkeypatch) -> None:
@@ -187,7 +187,7 @@ def test_names_that_are_no_text_are_written_as_they_are(trained, photos, tmp_pat
         (["nowhere"], "nowhere does not exist; name images, or folders of images"),
         (["empty"], "empty holds no images: no file ends in .jpg"),
         (["photos", "--csv", "photos"], "photos is a folder; name a file, such as photos/predictions.csv"),
-        (["photos", "--csv", "taken.csv"], "taken.csv exists; delete it, or name another"),
+        (["photos", "--csv", "taken.csv"], "taken.csv exists; delete it, or choose another name"),
         (["photos/notes.txt"], "photos/notes.txt: cannot be decoded as an image"),
     ],
 )
@@ -286,7 +286,7 @@ def test_runs_of_two_kinds_are_averaged_with_a_note(seeds, photos, capsys) -> No
     words = [str(seeds[0]), str(seeds[1]), str(photos / "b.png")]
     assert cli.main(["predict", *words]) == 0 and capsys.readouterr().err == ""
     assert cli.main(["predict", str(seeds[2]), *words]) == 0
-    note = "note: averaged are 3 runs that differ in loop.epochs (1 x 100, 2 x 50); name those of one kind alone\n"
+    note = "note: averaging 3 runs that differ in loop.epochs (1 x 100, 2 x 50); name those of one kind alone\n"
     assert capsys.readouterr().err == note
 
 
@@ -300,5 +300,5 @@ def test_so_are_runs_that_start_from_trainings_of_two_kinds(seeds, photos, tmp_p
             (path / "run.yaml").unlink()
             config.save(run, path)
     assert cli.main(["predict", *map(str, seeds[:2]), str(photos / "b.png")]) == 0
-    note = "note: averaged are 2 runs that differ in init_from.loop.epochs (1 x 10, 1 x 20); name those of one kind alone\n"
+    note = "note: averaging 2 runs that differ in init_from.loop.epochs (1 x 10, 1 x 20); name those of one kind alone\n"
     assert capsys.readouterr().err == note

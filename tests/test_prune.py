@@ -119,13 +119,13 @@ def test_what_is_asked_for_is_removed_and_counted(runs: Path, capsys) -> None:
     gone = before - {path for path in runs.rglob("*") if path.is_file()}
     assert {str(path.relative_to(runs / "one")).removesuffix("/jobs/node.py") for path in gone} == ALL
     assert cli.main(["prune", str(runs / "one")]) == 0
-    assert capsys.readouterr().out == f"{runs / 'one'}: there is nothing that could go\n"
+    assert capsys.readouterr().out == f"{runs / 'one'}: nothing to remove\n"
 
 
 def test_it_asks_and_without_a_terminal_removes_nothing(runs: Path, monkeypatch, capsys) -> None:
     before = sorted(runs.rglob("*"))
     assert cli.main(["prune", str(runs)]) == 2
-    assert capsys.readouterr().err == "error: Remove all of it? There is no terminal to ask at; --yes answers with yes\n"
+    assert capsys.readouterr().err == "error: Remove all of it? There is no terminal to ask at; add --yes to agree\n"
     answers = {"n": "nothing was removed", "": "nothing was removed", "yes": "removed 26 files and snapshots, 30.0 kB"}
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     for answer, said in answers.items():

@@ -66,7 +66,7 @@ def test_the_rest_is_reported_and_the_damaged_field_named(folder, capsys, file, 
     assert shown.err.count("\n") == 1 and shown.err.startswith(f"note: {folder / 'scratch-train-0' / file}: ")
     assert said in shown.err, shown.err
     assert "1 unreadable" in shown.out and "1 failed" in shown.out
-    assert "What it found and cost is not in this report" in (folder / "report" / "report.html").read_text()
+    assert "Its results and costs are not in this report" in (folder / "report" / "report.html").read_text()
 
 
 def test_a_cut_off_run_yaml_and_a_lost_cost_json_are_damages_too(folder, capsys):
@@ -75,7 +75,7 @@ def test_a_cut_off_run_yaml_and_a_lost_cost_json_are_damages_too(folder, capsys)
     assert cli.main(["report", str(folder)]) == 0
     shown = capsys.readouterr()
     assert "ssat-train-0/run.yaml: line 3: not YAML" in shown.err
-    assert "scratch-train-0/cost.json: not as this version writes it (params_train: it is missing)" in shown.err
+    assert "scratch-train-0/cost.json: unexpected content (params_train: it is missing)" in shown.err
     assert "2 unreadable" in shown.out
 
 
@@ -88,7 +88,7 @@ def test_what_figures_are_made_of_is_checked_too(folder, capsys):
     (first / "predictions-test.npz").write_bytes(content[:-30])
     assert cli.main(["report", str(folder)]) == 0
     shown = capsys.readouterr()
-    assert "ssat-train-0/analysis/mask-attention.json: not as this version writes it (blocks: it is missing)" in shown.err
+    assert "ssat-train-0/analysis/mask-attention.json: unexpected content (blocks: it is missing)" in shown.err
     assert "scratch-train-0/predictions-test.npz: damaged, not as it was written" in shown.err and "2 unreadable" in shown.out
 
 
@@ -113,7 +113,7 @@ def test_predictions_of_another_structure_are_damage(folder, capsys, case):
     np.savez_compressed(folder / "scratch-train-0" / "predictions-test.npz", **arrays)
     assert cli.main(["report", str(folder)]) == 0
     shown = capsys.readouterr()
-    assert f"scratch-train-0/predictions-test.npz: not as this version writes it ({said}" in shown.err and "1 unreadable" in shown.out
+    assert f"scratch-train-0/predictions-test.npz: unexpected content ({said}" in shown.err and "1 unreadable" in shown.out
 
 
 def test_a_matrix_of_very_many_classes_is_not_made(folder):
@@ -137,7 +137,7 @@ def test_an_analysis_of_another_structure_is_damage(folder, capsys, blocks, said
     (folder / "scratch-train-0" / "analysis").mkdir()
     (folder / "scratch-train-0" / "analysis" / "mask-attention.json").write_text(json.dumps(facts))
     assert cli.main(["report", str(folder)]) == 0
-    assert f"analysis/mask-attention.json: not as this version writes it ({said}" in capsys.readouterr().err
+    assert f"analysis/mask-attention.json: unexpected content ({said}" in capsys.readouterr().err
 
 
 SELECTIONS = {"images": 9, "weights": "model", "grid": [1, 2], "sizes": [1], "selection": "x"} | {
@@ -149,7 +149,7 @@ SHOWN = {"images": np.zeros((3, 2, 4, 3), np.uint8), "selected": np.zeros((3, 1,
 @pytest.mark.parametrize(
     ("arrays", "said"),
     [
-        ({}, "selections.npz: it is missing, and the file of JSON beside it is there"),
+        ({}, "selections.npz: it is missing although the JSON file beside it exists"),
         (SHOWN | {"images": SHOWN["images"][:, :, :3]}, "images are not RGB images that the patches divide"),
         (SHOWN | {"selected": SHOWN["selected"][:2]}, "selected does not say of each patch"),
         (SHOWN | {"frequency": np.zeros(2)}, "frequency does not say how often"),
@@ -175,7 +175,7 @@ def test_what_is_no_file_is_damage_and_nothing_waits_for_it(folder, capsys, file
     make(path)
     assert cli.main(["report", str(folder)]) == 0
     shown = capsys.readouterr()
-    said = "it is missing, and the run is done" if file == "run.yaml" else "cannot be read ("
+    said = "it is missing although the run is done" if file == "run.yaml" else "cannot be read ("
     assert shown.err.startswith(f"note: {path}: {said}") and "1 unreadable" in shown.out
 
 
@@ -209,7 +209,7 @@ def test_of_a_damaged_sweep_json_nothing_is_reported(folder, capsys, keys, value
     for call in (lambda: cli.main(["report", str(folder)]), lambda: status.main([str(folder)])):
         assert call() == 2
         shown = capsys.readouterr()
-        assert shown.err.startswith(f"error: {folder / 'sweep.json'}: not as this version writes it (") and said in shown.err
+        assert shown.err.startswith(f"error: {folder / 'sweep.json'}: unexpected content (") and said in shown.err
         assert shown.err.count("\n") == 1 and not shown.out
 
 
@@ -263,5 +263,5 @@ def test_a_number_of_many_digits_is_damage(tmp_path):
 def test_every_record_that_training_and_launching_write_has_a_schema():
     wrong = {"evals": {"knn": 1}, "job": {"site": []}}
     for name in ("job", "cost", "done", "evals", "error", "sweep", "slurm", "local", "emissions-0-n1", ".cost/0123"):
-        with pytest.raises(ConfigError, match="not as this version writes it"):
+        with pytest.raises(ConfigError, match="unexpected content"):
             records.check(wrong.get(name, {}), Path(f"{name}.json"))

@@ -40,7 +40,7 @@ def test_two_processes_do_not_train_one_run(folder, monkeypatch, capsys):
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert train.main([str(run)]) == 2
         said = capsys.readouterr().err
-        assert f"{run}: another process trains this run" in said and said.count("waiting up to 0.1 s for its end") == 1
+        assert f"{run}: another process is training this run" in said and said.count("waiting up to 0.1 s for it to end") == 1
         assert not (run / "last.pt").exists() and not (run / "error.json").exists(), "it is not the other's error"
         assert [path.name for path in (run.parent / "scratch").iterdir()] == ["busy"], "its launcher knows, through torchrun too"
     assert train.main([str(run)]) == 0, "the lock went with its holder"
@@ -136,7 +136,7 @@ def _failing_in_place_of(first):
 @pytest.mark.parametrize(
     ("error", "advice"),
     [
-        (torch.OutOfMemoryError("CUDA out of memory"), "; lower loop.micro_batch_size (images per GPU and forward; "),
+        (torch.OutOfMemoryError("CUDA out of memory"), "; lower loop.micro_batch_size (images per GPU and forward pass; "),
         (
             RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
             "; lower loop.micro_batch_size (images per",

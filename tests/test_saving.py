@@ -88,7 +88,7 @@ def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(folder, monke
     (cut / "last.pt").write_bytes(damaged)
     assert train.main([str(cut)]) == 0
     (said,) = [line for line in capfd.readouterr().out.splitlines() if "damaged" in line]
-    assert said.endswith("(kept as damaged.pt): training goes on from the checkpoint before it")
+    assert said.endswith("(kept as damaged.pt): training continues from the checkpoint before it")
     assert same(whole, cut) and (cut / "damaged.pt").read_bytes() == damaged and not (cut / "previous.pt").exists()
 
 

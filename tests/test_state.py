@@ -121,7 +121,7 @@ def test_a_damaged_run_is_to_be_trained_anew(make_run, pretrained):
     folder, _ = pretrained
     os.truncate(folder / "last.pt", 1000)
     ours, run = model.build(make_run(CLASSIFY), 10), make_run(CLASSIFY, {"init_from": str(folder)})
-    anew = f"; delete {folder}, and the same command trains that run anew"
+    anew = f"; delete {folder}, and repeat the command to train that run anew"
     for job, advice in (({}, ""), ({"imported": {"file": "x.pt", "layout": "timm", "sha256": "0"}}, ""), ({"name": "x"}, anew)):
         (folder / "job.json").write_text(json.dumps(job))
         with pytest.raises(ConfigError, match=rf"last\.pt is not a checkpoint that can be read \([^;]*\){advice}$"):

@@ -246,7 +246,9 @@ def test_slices_are_equal_and_no_larger_than_asked(make_run, batch, micro, parts
 
 def test_a_batch_that_only_tiny_slices_divide_is_refused(make_run):
     run = make_run(CLASSIFY, {"optim.batch_size": 254, "loop.micro_batch_size": 64})
-    with pytest.raises(ConfigError, match=r"micro_batch_size: 64: the 127 images .* into 127 equal slices of 1; optim.batch_size=256 fits"):
+    with pytest.raises(
+        ConfigError, match=r"micro_batch_size: 64: the 127 images .* into 127 equal slices of 1; optim.batch_size=256 would fit"
+    ):
         config.check_slices(run, 2)
     mixed = make_run(CLASSIFY, {"optim.batch_size": 8, "loop.micro_batch_size": 1, "data.views.main.mixup_alpha": 0.8})
     with pytest.raises(ConfigError, match=r"loop\.micro_batch_size: mixup and cutmix need another image in each forward pass"):
@@ -301,7 +303,7 @@ def test_a_folder_that_is_removed_is_said_to_be_and_nothing_else(folder, monkeyp
 
     monkeypatch.setattr(train, "train_step", after_which_it_is_gone)
     assert train.main([str(run)]) == 1
-    assert f"error: {run} was removed while it was trained" in capsys.readouterr().err
+    assert f"error: {run} was removed during training" in capsys.readouterr().err
     assert [failure.exc_type for failure in failures] == [KeyError]
 
 

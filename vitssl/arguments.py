@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> Any:
         if message == "unrecognized arguments: --resume":
-            message += " (type the same command again: what is done stays, what was stopped goes on)"
+            message += " (repeat the command to continue: finished runs are kept)"
         elif word := re.match(r"unrecognized arguments: --?(\w[\w.-]*)", message):
             key = word[1].replace("-", "_")
             fields = [f"{name}=VALUE" for name in (self.own_keys.get(key) or meant(key))] if self.takes_fields else []
@@ -61,10 +61,10 @@ class Parser(argparse.ArgumentParser):
             message += " (one run at a time)" if several else " (a name with spaces needs quotes, and a list commas without spaces)"
         elif missing := re.match(r"(the following arguments are required: )(.*)", message):
             message = missing[1] + ", ".join(f"{name}{self._meaning(name)}" for name in missing[2].split(", "))
-            message += ", and a & that is not in quotes ends a command" if any("?" in word for word in self._words) else ""
+            message += "; an unquoted & ends a command" if any("?" in word for word in self._words) else ""
         elif missing := re.match(r"argument (--\w+): expected", message):
             message += self._meaning(missing[1])
-        self.exit(2, f"error: {message}; {self.prog} --help shows what there is\n")
+        self.exit(2, f"error: {message}; see {self.prog} --help\n")
 
     def _meaning(self, name: str) -> str:
         """An argument's choices, or the first words of its help, where it has any."""
@@ -112,4 +112,4 @@ def _of_a_file(error: BaseException | None) -> str | None:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{TEMPORARY.sub(NAMED, str(error.filename2 or error.filename))}: {error.strerror}"
     full = no_room(error)
-    return f"{full.strerror} where a file was to be written; make room, or name another place" if full else None
+    return f"{full.strerror} where a file was to be written; make room, or choose another place" if full else None

@@ -72,10 +72,12 @@ def alone(folder: Path) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > begun + LEAVING_S:
-                    reason = f"another process trains this run; wait for it, or end it (`fuser {lock.name}`)"
+                    reason = f"another process is training this run; wait for it, or stop it (`fuser {lock.name}`)"
                     raise Busy(reason, place=str(folder)) from None
                 if not told:
-                    print(f"{folder.name}: another process trains this run; waiting up to {LEAVING_S:g} s for its end", file=sys.stderr)
+                    print(
+                        f"{folder.name}: another process is training this run; waiting up to {LEAVING_S:g} s for it to end", file=sys.stderr
+                    )
                     told = True
                 time.sleep(0.5)
         yield
@@ -179,7 +181,7 @@ def _advice(error: BaseException) -> str:
     """What to do about a failure that settings, or room, can prevent; empty where nothing is known."""
     # out of memory while a step is recorded, the end of the recording fails in its place
     if isinstance(error.__context__ or error, torch.OutOfMemoryError) or "CUBLAS_STATUS_ALLOC_FAILED" in str(error):
-        return "; lower loop.micro_batch_size (images per GPU and forward; the others of the batch are accumulated)"
+        return "; lower loop.micro_batch_size (images per GPU and forward pass; gradients are accumulated over the batch)"
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
         return "; lower loop.micro_batch_size, or ask for more by resources.mem_gb"
     if "captur" in str(error):

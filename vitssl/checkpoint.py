@@ -16,7 +16,7 @@ from vitssl.config import ConfigError
 from vitssl.state import check_finite, is_state, mismatches, read
 
 SCALER = torch.amp.GradScaler("cpu").state_dict().keys()
-ADVICE = "put it back as it was, or delete it to train anew"
+ADVICE = "restore the file from a backup, or delete it to train anew"
 
 
 @dataclass
@@ -42,7 +42,7 @@ def read_run(path: Path) -> dict[str, Any]:
     content = read(path)
     for name, is_as_written in WRITTEN.items():
         if not is_as_written(content.get(name)):
-            _refuse(path, f"{name} is not as this version writes it")
+            _refuse(path, f"{name} has unexpected content")
     for name in NUMBERS.intersection(content):
         check_finite(content[name], name, path)
     return content
@@ -64,7 +64,7 @@ def fitted(network: nn.Module, state: dict[str, Tensor], path: Path) -> dict[str
         name, what = next(iter(problems.items()))
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         reason = f"{name} {what}{more}: it was written for another network than run.yaml's"
-        raise ConfigError(f"{reason}; put back whichever of them was changed", place=str(path))
+        raise ConfigError(f"{reason}; restore whichever of the two was changed", place=str(path))
     cast = {name: value.to(ours[name].dtype) for name, value in state.items()}
     check_finite(cast, "", path)
     return cast

@@ -118,7 +118,9 @@ class Trained:
             advice = "so it predicts no classes; vitssl.load(RUN).features(images) gives its features"
             raise ConfigError(f"{self.folder}: this run has no classify objective, {advice}")
         if self.weights == "teacher":
-            raise ConfigError(f"{self.folder}: the classifier belongs to the student; of a teacher's weights there are features() only")
+            raise ConfigError(
+                f"{self.folder}: the classifier belongs to the student; with a teacher's weights only features() is available"
+            )
 
     @torch.no_grad()
     def features(self, images: OneImage | Iterable[OneImage], blocks: Sequence[int] = ()) -> Features:
@@ -185,7 +187,7 @@ class Trained:
             ConfigError: they are not there, are not those it was trained on, or have other classes.
         """
         if self.run.data.shards == config.NO_SHARDS:
-            missing = "was imported without training images, which this looks at too"
+            missing = "was imported without training images, which are needed here"
             raise ConfigError(f"{self.folder} {missing}; import it again with --shards SHARDS, into another folder")
         index = load_index(self.run.data.shards)
         if index.classes != self.classes:
@@ -235,7 +237,7 @@ def _checkpoint(folder: Path, name: str) -> Path:
     if (folder / name).exists():
         return folder / name
     there = ", ".join(path.name for path in sorted(folder.glob("*.pt"))) or "none yet"
-    why = "; best.pt is of runs with held-out images (data.val_fraction, data.val_split)" if name == state.BEST else ""
+    why = "; only runs with held-out images have best.pt (data.val_fraction, data.val_split)" if name == state.BEST else ""
     raise ConfigError(f"{folder} has no {name}{why}; its checkpoints: {there}")
 
 

@@ -40,7 +40,7 @@ def check_new(path: Path) -> None:
         ConfigError: naming the file or folder.
     """
     if path.exists():
-        raise ConfigError(f"{path} exists; delete it, or name another")
+        raise ConfigError(f"{path} exists; delete it, or choose another name")
     check_place(path)
 
 
@@ -182,7 +182,7 @@ def read_intact(path: Path) -> bytes:
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError):
         intact = False
     if not intact:
-        raise ConfigError("damaged, not as it was written; put it back as it was, or delete it", place=str(path))
+        raise ConfigError("damaged, not as it was written; restore it from a backup, or delete it", place=str(path))
     return content
 
 
@@ -208,16 +208,16 @@ def _text(path: Path) -> str | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except UnicodeDecodeError:
-        raise ConfigError("damaged, not text; put it back as it was, or delete it", place=str(path)) from None
+        raise ConfigError("damaged, not text; restore it from a backup, or delete it", place=str(path)) from None
 
 
 def _parsed(text: str, path: Path) -> dict[str, Any]:
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError
-        raise ConfigError(f"damaged, not JSON ({error}); put it back as it was, or delete it", place=str(path)) from None
+        raise ConfigError(f"damaged, not JSON ({error}); restore it from a backup, or delete it", place=str(path)) from None
     if not isinstance(record, dict):
-        raise ConfigError("damaged, not a JSON object; put it back as it was, or delete it", place=str(path))
+        raise ConfigError("damaged, not a JSON object; restore it from a backup, or delete it", place=str(path))
     return record
 
 

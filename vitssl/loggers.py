@@ -44,7 +44,7 @@ def _other(name: str, folder: Path) -> Logger | None:
     except Away as error:
         if name not in read_json(folder / KNOWN_AS):
             raise
-        print(f"{error.reason}; this attempt goes on without it, metrics.jsonl has what is measured", file=sys.stderr)
+        print(f"{error.reason}; this attempt continues without it; metrics.jsonl has all measurements", file=sys.stderr)
         return None
 
 
@@ -136,7 +136,7 @@ class MLflow:
                 self._last.wait()
             self._client.set_terminated(self._run)
         except self._error as error:
-            print(f"mlflow: not all was delivered, metrics.jsonl has it ({_first_line(error)})", file=sys.stderr)
+            print(f"mlflow: some records were not delivered; metrics.jsonl has them ({_first_line(error)})", file=sys.stderr)
 
 
 OTHERS = {"wandb": WandB, "mlflow": MLflow}

@@ -49,7 +49,7 @@ def note_of_kinds(runs: Sequence[Trained]) -> str | None:
         return None
     kinds = ", ".join(f"{number} x {value}" for value, number in values[differ[0]].items())
     others = f" and {counted(len(differ) - 1, 'more field')}" if differ[1:] else ""
-    return f"note: averaged are {len(runs)} runs that differ in {differ[0]} ({kinds}){others}; name those of one kind alone"
+    return f"note: averaging {len(runs)} runs that differ in {differ[0]} ({kinds}){others}; name those of one kind alone"
 
 
 def _fields(run: Run) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def find(runs: Path) -> list[Leftover]:
     """
     sweeps = [runs] if (runs / "sweep.json").is_file() else sorted(path.parent for path in runs.glob("*/sweep.json"))
     if not runs.is_dir():
-        raise ConfigError("there is no such folder; name that of the runs, or of one sweep in it", place=str(runs))
+        raise ConfigError("there is no such folder; name the folder of the runs, or of one sweep in it", place=str(runs))
     if not sweeps:
         raise ConfigError("there are no sweeps in it; name the folder of the runs, or of one sweep in it", place=str(runs))
     named = "\n".join(

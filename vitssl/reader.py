@@ -19,7 +19,7 @@ def open_regular(path: str | Path) -> Iterator[BinaryIO]:
     """A regular file, open for reading.
 
     Raises:
-        OSError: there is no such file, it cannot be read, or is none.
+        OSError: there is no such file, it cannot be read, or is not a regular file.
     """
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):

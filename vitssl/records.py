@@ -233,7 +233,7 @@ def check_as(schema: Any, record: Any, path: Path) -> None:
 
 def refuse(path: Path, reason: str) -> NoReturn:
     """Raises a ConfigError about a file that a run or a sweep left."""
-    raise ConfigError(f"not as this version writes it ({reason}); put it back as it was, or delete it", place=str(path))
+    raise ConfigError(f"unexpected content ({reason}): restore the file from a backup, or delete it", place=str(path))
 
 
 def problems(schema: Any, value: Any, field: str = "") -> Iterator[Problem]:

@@ -120,7 +120,7 @@ def newest(folder: Path) -> dict[str, Any] | None:
     if problem := problem or problem_before:
         advice = "" if checkpoint.ADVICE in str(problem) else f"; {checkpoint.ADVICE}"
         raise ConfigError(f"{problem}{advice}")
-    if not _everywhere(content is before is None):
+    if not _everywhere(content is None and before is None):
         raise ConfigError("not all ranks can read it", place=str(last))
     return None
 
@@ -138,7 +138,7 @@ def _put_in_place(last: Path, previous: Path, problem: ConfigError | None) -> No
         last.replace(last.with_name(DAMAGED))
     previous.replace(last)
     why = f"{problem} (kept as {DAMAGED})" if problem else f"{last} was missing"
-    print(f"{why}: training goes on from the checkpoint before it", flush=True)
+    print(f"{why}: training continues from the checkpoint before it", flush=True)
 
 
 def _everywhere(flag: bool) -> bool:

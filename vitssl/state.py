@@ -211,7 +211,7 @@ def _read_to_start(path: Path) -> dict[str, Any]:
     except ConfigError as error:
         job = read_json(path.parent / "job.json") if path.exists() else {}
         anew = job and "imported" not in job
-        raise ConfigError(f"{error}; delete {path.parent}, and the same command trains that run anew" if anew else str(error)) from None
+        raise ConfigError(f"{error}; delete {path.parent}, and repeat the command to train that run anew" if anew else str(error)) from None
 
 
 def init_from(model: nn.Module, backbone: Backbone, run: Run) -> None:
@@ -259,7 +259,7 @@ def load_teachers(model: nn.Module, run: Run, mean: list[float], std: list[float
             raise ConfigError(f"{path} is not a checkpoint of a run", field)
         check_finite(content["model"], "model", path)
         if content["data"]["mean"] != list(mean) or content["data"]["std"] != list(std):
-            raise ConfigError(f"{path} was trained on images of other channel statistics; set data.normalize alike for both Runs", field)
+            raise ConfigError(f"{path} was trained with other channel statistics; set the same data.normalize for both Runs", field)
         teacher: Backbone = model.get_submodule(field)
         trained = {name: value for name, value in content["model"].items() if name.startswith("backbone.") and name not in EXTRAS}
         converted = teacher.convert_state_dict(trained, "backbone.")

@@ -33,8 +33,9 @@ def _is_free(lock_file: str) -> bool:
 class StopRequest:
     """A request that this run stops: the launcher's stop file or death, a signal, or the end of the job's time.
 
-    Signals only set a flag, which is looked at between steps, or between evaluators. A second one ends the process at once. SLURM warns
-    a fixed time before a job's end (jobs/node.py); ``needs`` says where a step and a save take longer than that.
+    Signals only set a flag, which is checked between steps while training, and between evaluators when a finished run is evaluated. A
+    second one ends the process at once. SLURM warns a fixed time before a job's end (jobs/node.py); ``needs`` says where a step and a save
+    take longer than that.
     """
 
     def __init__(self) -> None:

@@ -257,9 +257,9 @@ def _train(folder: Path, run: Run) -> int:
             **machine(train_state.device),
         )  # fmt: skip
         if dist.emulates(train_state.device, run.loop.precision):
-            log.say(f"{folder.name}: this GPU has no bf16 of its own, which makes it slow; loop.precision=fp16 suits it")
+            log.say(f"{folder.name}: this GPU has no native bf16, which makes it slow; use loop.precision=fp16")
         if progress.step:
-            log.say(f"{folder.name}: goes on after step {progress.step} of {train_state.total_steps}")
+            log.say(f"{folder.name}: continues after step {progress.step} of {train_state.total_steps}")
         try:
             with train_state.saver, closing(train_state.batches(progress.step, train_state.total_steps)) as steps:
                 done = fit(train_state, ddp_model, steps, log, stopping)
@@ -315,7 +315,7 @@ def main(argv: list[str] | None = None) -> int:
     except FileNotFoundError:
         if folder.is_dir():
             raise
-        print(f"error: {folder} was removed while it was trained", file=sys.stderr)
+        print(f"error: {folder} was removed during training", file=sys.stderr)
         return 1
     except (OSError, RuntimeError) as error:
         if (full := no_room(error)) is None:

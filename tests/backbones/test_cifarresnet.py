@@ -111,8 +111,8 @@ def test_layer_ids_count_the_blocks():
             {"objectives.classify.pool": "cls"},
             r"objectives\.classify: backbone\.name=resnet8 has no class token; set objectives\.classify\.pool=mean",
         ),
-        ({"objectives.mae": {}}, r"objectives\.mae: backbone\.name=resnet8 can hide no tokens"),
-        ({"backbone.mlp_ratio": 2.0}, r"backbone\.mlp_ratio: resnet8 has no such choice"),
+        ({"objectives.mae": {}}, r"objectives\.mae: backbone\.name=resnet8 cannot hide tokens"),
+        ({"backbone.mlp_ratio": 2.0}, r"backbone\.mlp_ratio: resnet8 does not have this option"),
     ],
 )
 def test_what_it_cannot_do_is_refused(layer, words):

@@ -160,7 +160,7 @@ def test_building_lists_copies_and_changes_nothing_else(make_folder, tmp_path):
     (tmp_path / "out" / "listing.csv.gz").unlink()
     assert shards.load_index(tmp_path / "out").sha256 == index.sha256
     lines = shards.info(tmp_path / "out").splitlines()
-    assert "near-duplicates across splits were not looked for: the shards are of an earlier version" in lines
+    assert "near-duplicates across splits were not searched for: an earlier version built these shards" in lines
     assert not any(line.startswith("warning") for line in lines)
 
 
@@ -207,6 +207,6 @@ def test_findings_that_are_damaged_are_one_line(make_shards, changed):
     (index.folder / findings.FILE).write_text(json.dumps(WHOLE))
     assert len(findings.lines(index)) == 4
     (index.folder / findings.FILE).write_text(json.dumps(WHOLE | changed))
-    with pytest.raises(ConfigError, match=rf"found\.json: {next(iter(changed))} is not as this version writes it; put it back") as error:
+    with pytest.raises(ConfigError, match=rf"found\.json: {next(iter(changed))} has unexpected content: restore the file") as error:
         findings.lines(index)
     assert "\n" not in str(error.value)

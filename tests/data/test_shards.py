@@ -209,12 +209,12 @@ def test_the_command_says_how_an_interrupted_build_goes_on(make_folder, tmp_path
 
     monkeypatch.setattr(shards, "build", stopped)
     assert cli.main(["shards", "build", f"folder:{make_folder()}", str(tmp_path / "out")]) == 130
-    assert capsys.readouterr().err.endswith("interrupted: what is written is kept; the same command goes on with it\n")
+    assert capsys.readouterr().err.endswith("interrupted: what is written is kept; the same command continues the build\n")
 
 
 def test_a_set_of_one_class_has_a_note(make_folder, tmp_path, capsys):
     assert cli.main(["shards", "build", f"folder:{make_folder(train={'cat': 9}, test={'cat': 2})}", str(tmp_path / "out")]) == 0
-    assert capsys.readouterr().err.endswith("note: all images are of one class, cat: there is nothing to classify\n")
+    assert capsys.readouterr().err.endswith("note: all images belong to one class, cat: there is nothing to classify\n")
 
 
 def wait_for_group_to_end(group: int) -> None:

@@ -161,9 +161,9 @@ def test_the_sweeps_folder_says_what_the_command_line_changed(place, word, chang
         ("axes.optim.lr=[1,1]", r"axes.optim.lr: \[1, 1\] names a value twice$"),
         ("axes.size={a: 3}", r"axes.size.a: 3 is not a mapping of names; write {name: value}$"),
         ("axes.size={a: {backbone.dept: 2}}", r"axes.size.a: backbone.dept: 'dept' is not known \(did you mean depth\?\)$"),
-        ("axes.seed={a: {seed: 4}}", "axes.seed: the file has an axis of this name; choose of 0, 1, or give yours another name$"),
+        ("axes.seed={a: {seed: 4}}", "axes.seed: the file has an axis of this name; choose from 0, 1, or rename yours$"),
         ("axes.optim.lr=[1,2] optim.lr=3", r"optim.lr: axes.optim.lr sets it; write axes.optim.lr=\.\.\. instead$"),
-        ("axes.objectives.drloc.weight=[1,2]", "axes.objectives.drloc.weight: objectives.drloc is on in none of these Runs"),
+        ("axes.objectives.drloc.weight=[1,2]", "axes.objectives.drloc.weight: objectives.drloc is off in all of these Runs"),
         ("axes.optim.lr=[-1]", "optim.lr: -1.0 is less than 0"),
     ],
 )

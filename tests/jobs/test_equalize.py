@@ -115,7 +115,7 @@ def test_hours_and_energy_are_what_finished_runs_took(plan, place):
 
     _, cells, *_ = plan("arms=[scratch,joint]")
     with pytest.raises(
-        ConfigError, match=r"^sweep.yaml: arms.\w+.stages.train: equalize: no finished run of another sweep in .* or take macs$"
+        ConfigError, match=r"^sweep.yaml: arms.\w+.stages.train: equalize: no finished run of another sweep in .* or use macs$"
     ):
         plan("arms=[scratch,joint]", "equalize=gpu_hours", "equal_to=joint")
     finished(cells[0].stages[0].run, 200.0, 2.0)
@@ -135,13 +135,13 @@ def test_hours_and_energy_are_what_finished_runs_took(plan, place):
         (["equalize=macs", "equal_to=joined"], r"^command line: equal_to: 'joined' is not known .did you mean joint"),
         (
             ["equalize=macs", "equal_to=joint", "arms=[scratch]"],
-            "^command line: equalize: joint, whose cost the other arms are to have",
+            "^command line: equalize: joint, whose cost the other arms are to match",
         ),
         (["equalize=macs", "loop.max_steps=9"], "^command line: loop.max_steps: it ends a run before the epochs that equalize sets"),
         (
             ["equalize=macs", "arms=[scratch,joint]", "loop.epochs=1", "loop.warmup_epochs=0"],
-            r"^sweep.yaml: arms.joint.stages.train: loop.epochs: whole epochs miss the macs of scratch by 50%; with more loop.epochs, "
-            r"or at the cost of a dearer arm \(equal_to\), rounding matters less$",
+            "^sweep.yaml: arms.joint.stages.train: loop.epochs: rounding to whole epochs leaves the macs 50% away from scratch's; "
+            r"rounding matters less with more loop.epochs, or if equal_to names a costlier arm$",
         ),
         (["data.shards=nowhere", "data.source=torchvision:CIFAR", "equalize=macs"], "equalize needs its number of images; build it first"),
     ],
@@ -177,7 +177,7 @@ def test_what_costs_more_than_its_budget_is_refused_with_its_largest_parts(plan)
 
 
 def test_a_budget_of_what_cannot_be_predicted_is_refused(plan):
-    with pytest.raises(ConfigError, match=r"^command line: budget.kwh: the energy of a CPU is not known before a first run"):
+    with pytest.raises(ConfigError, match=r"^command line: budget.kwh: CPU energy is unknown until a first run"):
         hold(plan, "budget.kwh=100", kwh=None)
     with pytest.raises(ConfigError, match=r"budget.gpu_hours: scratch-s0-\w+ cannot be predicted before its shards are built"):
         hold(plan, "budget.gpu_hours=100", leave_out=1)

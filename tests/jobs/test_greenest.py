@@ -38,18 +38,18 @@ def found(expand, launch: Launch, within: str, hours: float) -> greenest.Start:
             "24h",
             2.0,
             8.0,
-            "Begins at 20:00, in 8.0 h, the greenest time to: 100 instead of 400 g/kWh on average, 75 % less CO2e than at once",
+            "Starts at 20:00, in 8.0 h, when the grid is greenest: 100 instead of 400 g/kWh on average, 75 % less CO2e than starting now",
         ),
         (
             "24h",
             4.0,
             6.0,
-            "Begins at 18:00, in 6.0 h, the greenest time to: 200 instead of 400 g/kWh on average, 50 % less CO2e than at once",
+            "Starts at 18:00, in 6.0 h, when the grid is greenest: 200 instead of 400 g/kWh on average, 50 % less CO2e than starting now",
         ),
-        ("300m", 2.0, 4.0, "Begins at 16:00, in 4.0 h, "),
-        ("0.5d", 2.0, 8.0, "Begins at 20:00"),
-        ("1h", 2.0, 0.0, "Now is the greenest time to begin: 400 g CO2e/kWh on average while it runs"),
-        ("20h", 12.0, 18.0, "Begins at 2026-11-24 06:00, in 18 h, "),  # 2 h of 350, 10 of 200, which is when the forecast ends
+        ("300m", 2.0, 4.0, "Starts at 16:00, in 4.0 h, "),
+        ("0.5d", 2.0, 8.0, "Starts at 20:00"),
+        ("1h", 2.0, 0.0, "Now is the greenest time to start: 400 g CO2e/kWh on average while it runs"),
+        ("20h", 12.0, 18.0, "Starts at 2026-11-24 06:00, in 18 h, "),  # 2 h of 350, 10 of 200, which is when the forecast ends
     ],
 )
 def test_the_runs_begin_when_the_grid_is_greenest(expand, launch, within, hours, begins, said):
@@ -62,7 +62,7 @@ def test_the_runs_begin_when_the_grid_is_greenest(expand, launch, within, hours,
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [({"executor": "local"}, "this machine begins at once; SLURM waits"), ({"site": Site()}, r"it needs site\.intensity_csv")],
+    [({"executor": "local"}, "local runs start at once; only SLURM can wait"), ({"site": Site()}, r"it needs site\.intensity_csv")],
 )
 def test_what_it_cannot_do_is_one_line(expand, launch, change, said):
     for name, value in change.items():
@@ -74,7 +74,7 @@ def test_what_it_cannot_do_is_one_line(expand, launch, change, said):
 
 def test_two_beginnings_are_refused(expand, launch):
     launch.site.additional["begin"] = "now+1hour"
-    with pytest.raises(ConfigError, match=r"site\.additional has begin too"):
+    with pytest.raises(ConfigError, match=r"site\.additional sets begin too"):
         found(expand, launch, "24h", 1.0)
 
 
@@ -93,7 +93,7 @@ def test_a_dry_run_says_it_and_shows_it_in_the_scripts(expand, launch, capsys, m
     words = ["sweep.yaml", "arms=[scratch]", "--dry-run", "--executor", "slurm", "--site", "big.yaml", "--all-jobs"]
     assert submit.main([*words, "--greenest-within", "24h"]) == 0
     shown = capsys.readouterr().out
-    assert "Begins at 20:00, in 8.0 h, the greenest time to: 100 instead of 400 g/kWh" in shown
+    assert "Starts at 20:00, in 8.0 h, when the grid is greenest: 100 instead of 400 g/kWh" in shown
     assert "#SBATCH --begin=2026-11-23T20:00:00" in shown
     assert not Path("runs/example/grid.csv").exists() and read_json(Path("runs/example/sweep.json")) == {}
 

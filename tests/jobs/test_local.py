@@ -69,7 +69,7 @@ def test_a_chain_runs_in_order_and_leaves_folders_and_a_report(local, capfd) -> 
 def test_again_it_keeps_what_is_done(local, capfd) -> None:
     local("arms=[chain_short]")
     assert local("arms=[chain_short]", "axes.seed=[0,1]") == 0
-    assert "done before" in capfd.readouterr().out
+    assert "already done" in capfd.readouterr().out
     starts = [path.read_text().count("\n") for path in Path("runs/example").glob("*/starts.txt")]
     assert starts == [1] * 4
     assert local("arms=[chain_short]", "axes.seed=[0,1]", "--dry-run") == 0
@@ -83,7 +83,7 @@ def test_a_failed_parent_fails_its_children_and_the_report_still_comes(local, ca
     advice = " ".join(shown.split())
     assert "2 of 3 runs not done; the reason is printed above" in advice
     typed = " ".join(shlex.join(sys.orig_argv).split())
-    assert "jobs/status.py" in advice and f"the same command goes on and keeps what is done: {typed}" in advice
+    assert "jobs/status.py" in advice and f"the same command continues and keeps finished runs: {typed}" in advice
     assert "not run, because chain_short-pretrain" in shown
     assert not (folder("finetune") / "starts.txt").exists()
     assert (folder("scratch") / "done.json").exists()
@@ -107,7 +107,7 @@ def test_ctrl_c_saves_says_how_to_go_on_and_the_same_command_does(local, place: 
     assert [s.state for s in status.collect(Path("runs/example"))] == ["waiting"]  # the stand-in writes no metrics
     stop_file = Path(read_json(Path("runs/example/local.json"))["stop_file"])
     stop_file.touch()  # as the signal below does, which ends it too soon to look in between
-    with pytest.raises(config.ConfigError, match=f"process {process.pid} of this machine was asked to stop, and still saves; try again"):
+    with pytest.raises(config.ConfigError, match=f"process {process.pid} on this machine was asked to stop and is still saving; try again"):
         local_executor.refuse_running(Path("runs/example"))
     process.send_signal(signal.SIGINT)
     shown, told = process.communicate(timeout=30)
@@ -152,7 +152,7 @@ def test_a_second_ctrl_c_kills_and_does_not_say_saved(local, place: Path) -> Non
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
     shown, _ = process.communicate(timeout=30)
-    assert process.returncode == 130 and "Killed; the last checkpoint is kept. To go on: " in shown and "saved" not in shown
+    assert process.returncode == 130 and "Killed; the last checkpoint is kept. To continue: " in shown and "saved" not in shown
     assert 0 < int(checkpoint.read_text()) < 50
 
 
@@ -312,7 +312,7 @@ def test_a_damaged_record_is_said_and_the_others_are_shown(local, capsys, file, 
     assert said.err.startswith("note: ") and said.err.count("\n") == 1 and f"{file}: damaged, not JSON" in said.err
     assert "2 of 3 runs are done; 1 unreadable." in said.out
     page = Path("runs/example/report/report.html").read_text()
-    assert f"{file}: damaged, not JSON" in page and "What it found and cost is not in this report" in page
+    assert f"{file}: damaged, not JSON" in page and "Its results and costs are not in this report" in page
 
 
 def test_a_full_disk_is_one_line(local, capsys, monkeypatch) -> None:
@@ -321,7 +321,9 @@ def test_a_full_disk_is_one_line(local, capsys, monkeypatch) -> None:
 
     monkeypatch.setattr(folders, "write_sweep", refuse)
     assert local("arms=[scratch]") == 2
-    assert capsys.readouterr().err.startswith("error: runs/example/sweep.json: No space left on device; name folders that can be written")
+    assert capsys.readouterr().err.startswith(
+        "error: runs/example/sweep.json: No space left on device; choose writable folders for --runs, data.shards"
+    )
 
 
 def test_a_dry_run_shows_every_run_its_script_and_cost_and_writes_no_run(local, capfd) -> None:
@@ -376,7 +378,7 @@ def test_a_launcher_that_saves_is_not_asked_again_which_would_kill(local, place,
     monkeypatch.setattr(cancel.os, "kill", lambda pid, number: sent.append(number))
     capsys.readouterr()
     cancel.cancel(Path("runs/example"))
-    assert capsys.readouterr().out == f"process {os.getpid()} was asked to save and stop before, and still does\n" and not sent
+    assert capsys.readouterr().out == f"process {os.getpid()} has already been asked to save and stop, and is still doing so\n" and not sent
     (place / "stop").unlink()
     cancel.cancel(Path("runs/example"))
     assert sent == [signal.SIGTERM]
@@ -483,10 +485,10 @@ def test_an_evaluator_added_to_a_finished_sweep_is_run_and_nothing_is_trained(tm
     capfd.readouterr()
     assert submit.main(["e.yaml", "evals.knn={type: knn, k: 3}", "--executor", "local"]) == 0
     shown = capfd.readouterr().out
-    assert "trained before; evaluating it" in shown and "knn top-1 %" in shown and "to evaluate" in shown
+    assert "already trained; evaluating it" in shown and "knn top-1 %" in shown and "to evaluate" in shown
     assert (folder / "last.pt").read_bytes() == trained and [path.name for path in Path("runs/e").glob("mae-*")] == [folder.name]
     assert submit.main(["e.yaml", "evals.knn={type: knn, k: 3}", "--executor", "local"]) == 0
-    assert "done before" in capfd.readouterr().out
+    assert "already done" in capfd.readouterr().out
 
 
 def test_a_folder_that_cannot_be_is_said_in_one_line(local, place, capsys):
@@ -505,7 +507,7 @@ def test_a_run_whose_folder_is_removed_while_it_trains_is_said_to_and_begins_ane
     removing.start()
     assert local("arms=[scratch]", "loop.max_steps=40") == 1
     removing.join()
-    assert "failed: its folder has gone; the same command begins it anew (" in capsys.readouterr().out
+    assert "failed: its folder is gone; the same command starts it anew (" in capsys.readouterr().out
     assert local("arms=[scratch]", "loop.max_steps=4") == 0
 
 
@@ -520,5 +522,5 @@ def test_a_sweep_whose_folder_is_removed_while_it_trains_is_said_to_be(local, ca
     assert local("arms=[scratch]", "axes.seed=[0,1]", "loop.max_steps=40") == 2
     removing.join()
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert errors == [f"error: {Path('runs/example').resolve()} was removed while it was trained; the same command begins it anew"]
+    assert errors == [f"error: {Path('runs/example').resolve()} was removed during training; the same command starts it anew"]
     assert local("arms=[scratch]", "loop.max_steps=4") == 0

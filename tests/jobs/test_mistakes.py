@@ -43,7 +43,7 @@ MISTAKES = [
     ("image_size: 16}", "image_size: 16, images: {per_class: 51}}", r"data.images.per_class: 51 is more than these classes have: a \(50\)"),
     ("shards: shards/digits", "shards: shards/digits, train_split: trian", "data.train_split: .*'trian' is not known .did you mean train"),
     ("stages: {train: {objectives.classify: {}}}", "stages: {}", "arms.scratch.stages: an arm needs a stage"),
-    ("stages: {train", "not_runnable: why\n    stages: {train", "not_runnable: says why the arm cannot run, which has stages"),
+    ("stages: {train", "not_runnable: why\n    stages: {train", "not_runnable: it says why the arm cannot run, but the arm has stages"),
     ("stages: {train", "train: {objectives.mae: {}}\n    stages: {train", "arms.scratch.train: .*mean arms.scratch.stages.train"),
     ("arms:\n", "arms:\n  empty:\n", "arms.empty.stages: an arm needs a stage, for example"),
     (
@@ -85,7 +85,7 @@ MISTAKES = [
     (
         "image_size: 16}",
         "image_size: 16, views.main.blur_prob: 0.5}",
-        r"sweep.yaml: defaults: data.views.main.blur_prob: there is no such field any more; write data.views.main.color: \[{blur: {prob",
+        r"sweep.yaml: defaults: data.views.main.blur_prob: this field no longer exists; write data.views.main.color: \[{blur: {prob",
     ),
     (
         "image_size: 16}",
@@ -111,7 +111,7 @@ MISTAKES = [
     (
         "seed: [0, 1]",
         "objectives.gmml.max_side: [0.3, 0.4]",
-        "sweep.yaml: axes.objectives.gmml.max_side: .* none of these Runs",
+        "sweep.yaml: axes.objectives.gmml.max_side: .* off in all of these Runs",
     ),
     (
         "{objectives.classify: {}, init_from: pretrain}",
@@ -150,7 +150,10 @@ def test_a_mistake_in_the_file_is_one_line_that_names_it(expand, before: str, af
         ("resources.nodes=0", "^command line: resources.nodes: 0 is less than 1$"),
         ("arms.scratch.resources.hours=-1", "^command line: arms.scratch.resources.hours: -1 is less than"),
         ("optim.lr=-1", r"^command line: optim.lr: -1.0 is less than 0 .in sweep.yaml: arms.scratch.stages.train.$"),
-        ("arms.scratch.optim.clip_norm=3", r"^command line: optim.clip_norm: 3.0 is read with clip: .* .in sweep.yaml: arms.scratch."),
+        (
+            "arms.scratch.optim.clip_norm=3",
+            r"^command line: optim.clip_norm: 3.0 has an effect only with clip: .* .in sweep.yaml: arms.scratch.",
+        ),
         ("finetune.optim.momentum=-1", r"^command line: optim.momentum: -1.0 .*arms.chain_short.stages.finetune.$"),
         ("resources.gpus_per_node=3", r"optim.batch_size: 16 .* = 3 processes .the command line set resources.gpus_per_node.$"),
         ("optim.batch_size=100000", r"^command line: optim.batch_size: 100000 is more than the 100 images"),
@@ -176,7 +179,7 @@ def test_a_mistake_in_the_file_is_one_line_that_names_it(expand, before: str, af
         ("arms.scrach.optim.lr=1", "command line: arms.scrach: 'scrach' is not known .did you mean scratch"),
         ("arms.scratch.optim.lrr=1", "^command line: arms.scratch.optim.lrr: 'lrr' is not known .did you mean lr"),
         ("arms.scratch.finetune.seed=1", "command line: arms.scratch.finetune.seed: .*'finetune' is not known .there is train"),
-        ("arms.opt_in.optim.lr=1", r"command line: arms.opt_in: this arm does not run; choose it with arms=\[opt_in\]"),
+        ("arms.opt_in.optim.lr=1", r"command line: arms.opt_in: this arm is not selected; add it with arms=\[opt_in\]"),
         ("arms.scratch=1", "command line: arms.scratch: name a field, for example arms.scratch.optim.lr=1e-3"),
         ("data.images=7", "command line: data.images: 7 is not a set of fields; .* data.images.fraction or data.images.per_class"),
         ("arms.scratch.data.images=7", "command line: arms.scratch.data.images: 7 is not a set of fields"),
@@ -192,10 +195,10 @@ def test_a_mistake_in_the_file_is_one_line_that_names_it(expand, before: str, af
         ("optim..lr=1", "^command line: 'optim..lr=1' is not key=value"),
         ("arms=[]", "^command line: arms: there is none to run$"),
         ("loop.epochs=???", "^command line: loop.epochs: not set; give it a value .in sweep.yaml: arms.scratch.stages.train.$"),
-        ("finetune.objectives.mae.weight=1", "^command line: finetune.objectives.mae.weight: objectives.mae is on in none of these Runs"),
+        ("finetune.objectives.mae.weight=1", "^command line: finetune.objectives.mae.weight: objectives.mae is off in all of these Runs"),
         (
             "objectives.drloc.weight=0.5",
-            r"drloc.weight: objectives.drloc is on in none of these Runs; objectives.drloc=\{\} switches it on",
+            r"drloc.weight: objectives.drloc is off in all of these Runs; objectives.drloc=\{\} switches it on",
         ),
         ("objectives.mae=true", "command line: objectives.mae: true is not a set of fields; write {} for its defaults"),
     ],
@@ -208,7 +211,7 @@ def test_a_mistake_on_the_command_line_is_one_line_that_names_it(expand, overrid
 
 
 def test_an_empty_file_is_no_sweep(expand) -> None:
-    with pytest.raises(ConfigError, match=r"it has no arms, so it is no sweep .*; sweeps/README\.md has a complete one"):
+    with pytest.raises(ConfigError, match=r"it has no arms, so it is not a sweep .*; sweeps/README\.md has a complete example"):
         expand(text="# later\n")
 
 
@@ -268,7 +271,7 @@ def test_what_others_need_of_trained_runs_is_looked_at(tmp_path) -> None:
     child.parents.append(parent)
     folders.check_trained([parent, child])
     write_finished(parent.folder, {}, [])
-    with pytest.raises(ConfigError, match=r"pretrain/last.pt has gone, from which finetune starts; put it back, or remove .*pretrain to"):
+    with pytest.raises(ConfigError, match=r"pretrain/last.pt is missing, but finetune starts from it; restore it, or remove .*pretrain to"):
         folders.check_trained([parent, child])
     (parent.folder / "last.pt").touch()
     folders.check_trained([parent, child])

@@ -55,7 +55,7 @@ def test_contrasted_views_of_unchanged_colours_are_told(said) -> None:
 
 
 def test_folds_that_no_seed_tests_are_told(said) -> None:
-    assert "of data.folds=3 the seeds test 1; 'axes.seed=[0,1,2]' tests all" in said("data.folds=3")
+    assert "the seeds test 1 of data.folds=3; 'axes.seed=[0,1,2]' tests all" in said("data.folds=3")
 
 
 def test_stages_that_an_axis_does_not_reach_are_told(said) -> None:
@@ -94,7 +94,7 @@ def test_a_setting_that_reaches_no_stage_is_refused(said, words: tuple[str, ...]
 @pytest.mark.parametrize("gpu", ["V100", "Tesla V100-SXM2-32GB", "T4", "GeForce RTX 2080 Ti", "Quadro RTX 6000"])
 def test_bf16_on_a_board_without_is_told(said, gpu) -> None:
     bf16 = ["arms=[scratch]", "loop.precision=bf16"]
-    assert said(*bf16, gpu=gpu) == [f"a {gpu} has no bf16 of its own, which makes it slow; loop.precision=fp16 suits it"]
+    assert said(*bf16, gpu=gpu) == [f"a {gpu} has no native bf16, which makes it slow; use loop.precision=fp16"]
     assert said(*bf16) == said("arms=[scratch]", "loop.precision=fp16", gpu=gpu) == []
 
 

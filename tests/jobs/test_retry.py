@@ -50,7 +50,7 @@ def test_what_failed_is_tried_again_and_what_waited_for_it(failed: Path, capfd) 
     shutil.rmtree(finetune)
     assert retry.main(["runs/example"], module="standin") == 2
     assert capfd.readouterr().err.endswith(
-        "left to do; the command that submitted the sweep goes on with what was stopped, cancelled or never began: 1 run\n"
+        "left to do; to continue what was stopped, cancelled or never started, repeat the command that submitted the sweep: 1 run\n"
     )
 
 

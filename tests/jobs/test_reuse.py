@@ -66,7 +66,7 @@ def test_what_another_sweep_has_trained_is_taken_and_not_trained_again(run, capf
     capfd.readouterr()
     assert run("name=other", "arms=[chain_short]", "--reuse") == 0
     shown = capfd.readouterr().out
-    assert "2 of 2 runs taken from example" in shown and shown.count("done before") == 2
+    assert "2 of 2 runs taken from example" in shown and shown.count("already done") == 2
     before, taken = folders("example"), folders("other")
     assert {stage: starts(folder) for stage, folder in taken.items()} == {"pretrain": 1, "finetune": 1}
     assert os.path.samefile(before["pretrain"] / "last.pt", taken["pretrain"] / "last.pt")
@@ -137,7 +137,7 @@ def test_a_run_that_has_begun_goes_on_here_and_so_does_what_starts_from_it(run, 
     shutil.rmtree(finetune)
     capfd.readouterr()
     assert run("name=other", "arms=[chain_short]", "--reuse") == 0
-    said = "0 of 2 runs taken from another sweep; 2 more go on here, where they or what they start from have begun\n"
+    said = "0 of 2 runs taken from another sweep; 2 more continue here, where they or the runs they start from have begun\n"
     assert capfd.readouterr().out.startswith(said)
     assert starts(pretrain) == 2 and starts(finetune) == 1 and "reused_from" not in read_json(finetune / "job.json")
 
@@ -151,7 +151,7 @@ def test_it_says_what_goes_on_here_although_it_is_done_elsewhere(run, capfd) -> 
     capfd.readouterr()
     assert run("name=third", "arms=[scratch,chain_short]", "--reuse", "--dry-run") == 0
     shown = capfd.readouterr().out
-    assert shown.startswith("2 of 3 runs taken from example; 1 more go on here, where they or what they start from have begun\n")
+    assert shown.startswith("2 of 3 runs taken from example; 1 more continue here, where they or the runs they start from have begun\n")
 
 
 def test_what_a_submission_left_whose_run_never_began_makes_room(run, tmp_path, monkeypatch) -> None:
@@ -177,7 +177,7 @@ def test_nothing_is_put_where_a_training_has_just_started(run, capfd) -> None:
     with held(folder / ".lock", ""):
         assert run("name=other", "arms=[chain_short]", "--reuse") == 2
         assert [path.name for path in folder.iterdir()] == [".lock"]
-    assert "another process trains this run; wait for it" in capfd.readouterr().err
+    assert "another process is training this run; wait for it" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device", "x")])
@@ -252,6 +252,6 @@ def test_the_report_says_whose_energy_it_counts_too(run) -> None:
         (folder / "emissions-0-n.json").write_text(json.dumps(facts))
     report.write(Path("runs/other"))
     assert (
-        "2 of these runs were trained for the sweep example, whose report counts that too."
+        "2 of these runs were trained for the sweep example, whose report counts them too."
         in Path("runs/other/report/report.html").read_text()
     )

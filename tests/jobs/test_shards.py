@@ -113,7 +113,7 @@ def test_what_is_not_here_goes_by_its_name(place: Path, name: str, source: str, 
 
 def test_a_source_that_cannot_be_listed_says_what_to_do(expand, place: Path) -> None:
     (place / "photos").mkdir()
-    with pytest.raises(ConfigError, match=r"data.source: folder:.*photos.*expected.*; data.source=null takes the shards as they are"):
+    with pytest.raises(ConfigError, match=r"data.source: folder:.*photos.*expected.*; data.source=null uses the shards as they are"):
         expand("data.source=folder:photos")
 
 
@@ -250,5 +250,5 @@ def test_one_class_is_nothing_to_tell_apart(expand, place: Path) -> None:
     content = to_json(index)
     (index.folder / "index.json").write_text(json.dumps(content | {"sha256": fingerprint(content)}))
     shards.index_of.cache_clear()
-    with pytest.raises(ConfigError, match=r"data.shards: .*shards/digits has one class, 'all': there is nothing to tell apart"):
+    with pytest.raises(ConfigError, match=r"data.shards: .*shards/digits has one class, 'all': there is nothing to classify"):
         expand("axes.seed=0")

@@ -60,7 +60,7 @@ def test_why_runs_wait_and_when_they_may_begin(sweep: Path, queue, capsys) -> No
     queue |= {job: cluster.Entry("PENDING", "Priority" if job in starts else "Dependency", start=starts.get(job, "")) for job in "1234"}
     queue["4"].reason = "ReqNodeNotAvail, UnavailableNodes:a1,b1"
     assert shown(sweep, capsys)[-1] == (
-        "Pending: 2 behind other jobs (Priority, from 2026-11-23 18:00:00 on), 1 for what they start from (Dependency), "
+        "Pending: 2 behind other jobs (Priority, from 2026-11-23 18:00:00 on), 1 for the runs they start from (Dependency), "
         "1 for nodes that are down, reserved or excluded (ReqNodeNotAvail, UnavailableNodes:a1,b1)"
     )
     limit = "by your account's or QOS's limit"
@@ -83,7 +83,7 @@ def test_a_report_whose_job_failed_is_told_and_how_to_make_it(sweep: Path, queue
     for folder in sweep.glob("*-*"):
         assert not any(line.startswith("Report") for line in shown(sweep, capsys)), "runs are left"
         finish(folder)
-    told = f"Report: job 5 has ended without it; `vitssl report {sweep}` makes it here"
+    told = f"Report: job 5 has ended without making it; `vitssl report {sweep}` makes it here"
     assert told in shown(sweep, capsys)
     (sweep / "report").mkdir()
     (sweep / "report" / "report.html").touch()
@@ -99,7 +99,7 @@ def test_a_job_that_outlives_its_run_is_named(sweep: Path, queue, capsys) -> Non
     fields = {"data": {"shards": "/shards"}, "objectives": {"classify": {}}}
     save(merge(Run, fields), folder)
     finish(folder)
-    told = "a-pretrain: done, but its job does not end: scancel 1"
+    told = "a-pretrain: done, but its job is still running: scancel 1"
     assert told not in shown(sweep, capsys), "it has a minute to end"
     os.utime(folder / "done.json", (1, 1))
     assert told in shown(sweep, capsys)
@@ -214,9 +214,9 @@ def test_the_end_of_the_newest_log_is_found_by_a_part_of_the_name(sweep: Path, c
         (["--log", "a-pretrain"], "{}/a-pretrain: there is no log: the run is not begun"),
         (
             ["--follow"],
-            "argument --follow: name a run with --log RUN; --watch follows the sweep; jobs/status.py",
+            "argument --follow: name a run with --log RUN; --watch follows the sweep; see jobs/status.py",
         ),
-        (["--watch", "0"], "argument --watch: '0' is not a number of at least 1; name the sweep's folder first; jobs/status.py"),
+        (["--watch", "0"], "argument --watch: '0' is not a number of at least 1; name the sweep's folder first; see jobs/status.py"),
     ],
 )
 def test_what_cannot_be_shown_is_one_line(sweep: Path, queue, capsys, words: list[str], said: str) -> None:
@@ -293,8 +293,8 @@ def ended(sweep: Path, name: str) -> str | None:
     [
         ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=1.0", "the job's memory was used up: raise resources.mem_gb"),
         ("traceback: Signal 9 (SIGKILL) received by PID 7", "a task was killed from outside (signal 9), probably for lack of memory"),
-        ("OSError: [Errno 28] No space left on device: 'x'", "no space is left where it writes: make room"),
-        ("slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2026 DUE TO TIME LIMIT ***", "its time was over before it had saved"),
+        ("OSError: [Errno 28] No space left on device: 'x'", "no disk space is left where it writes: free some"),
+        ("slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2026 DUE TO TIME LIMIT ***", "its time ran out before it had saved"),
         ("slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2026 DUE TO NODE FAILURE ***", "its node failed"),
     ],
 )

@@ -118,7 +118,7 @@ def test_a_parent_whose_end_is_seen_late_is_not_taken_for_one_that_failed(expand
             (job.folder / "done.json").write_text('{"step": 0, "epochs": 0.0}')
 
     monkeypatch.setattr(node.time, "sleep", show)
-    assert "2 done before, 2 in the queue before, 0 submitted" in submit(graph) and not slurm.asked("scancel", "1002_0")
+    assert "2 already done, 2 already in the queue, 0 submitted" in submit(graph) and not slurm.asked("scancel", "1002_0")
     assert not any((job.folder / "error.json").exists() for job in graph.jobs)
 
 
@@ -146,7 +146,7 @@ def test_a_disk_that_is_full_leaves_nothing_queued(expand, submit, slurm: Slurm,
         record(folder, job, **facts)
 
     monkeypatch.setattr(cluster, "record", limited)
-    with pytest.raises(ConfigError, match=r"^/.*/runs/example: Disk quota exceeded; nothing of this submission stays queued$"):
+    with pytest.raises(ConfigError, match=r"^/.*/runs/example: Disk quota exceeded; nothing from this submission remains queued$"):
         submit(graph)
     assert slurm.calls[-1] == ("scancel", *(str(1000 + job) for job in range(1, slurm.submitted + 1)))
     assert not list(place.glob("runs/example/*/slurm.json"))
@@ -161,7 +161,7 @@ def test_a_report_that_is_queued_when_slurm_falls_silent_is_taken_back_too(expan
     monkeypatch.setattr(cluster, "jobs", jobs)
     (place / "runs" / "example").mkdir(parents=True)
     cluster.record(place / "runs" / "example", "7")  # the report of an earlier submission, which is looked for
-    with pytest.raises(cluster.Silent, match=r"; nothing of this submission stays queued$"):
+    with pytest.raises(cluster.Silent, match=r"; nothing from this submission remains queued$"):
         submit(expand(*WORDS))
     assert slurm.calls[-1] == ("scancel", "1001", "1002", "1003")
 
@@ -193,8 +193,8 @@ def test_waiting_goes_on_as_long_as_runs_do_though_the_report_is_gone(expand, su
     with monkeypatch.context() as patched:
         patched.setattr(waiting.cluster, "queued", raising(cluster.Silent("no answer")))
         assert going_on()
-        patched.setattr(waiting.cluster, "queued", raising(ConfigError("not as this version writes it")))
-        with pytest.raises(ConfigError, match="not as this version"):
+        patched.setattr(waiting.cluster, "queued", raising(ConfigError("unexpected content")))
+        with pytest.raises(ConfigError, match="unexpected content"):
             going_on()
     slurm.queue[cluster.job_id(sweep)] = report
     report.state = "RUNNING"

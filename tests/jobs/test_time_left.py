@@ -172,9 +172,9 @@ def last_line(folder: Path, capsys) -> str:
 def test_on_this_machine_the_times_of_the_runs_are_summed(sweep, monkeypatch, capsys) -> None:
     folder = sweep({"done": 600.0}, {"step": 50, "after_s": 300.0}, {}, {})
     monkeypatch.setattr(local, "running", lambda _: 1)
-    assert last_line(folder, capsys) == "about 26 min left for the sweep: 3 runs to go"  # two starts too
+    assert last_line(folder, capsys) == "about 26 min left for the sweep: 3 runs remaining"  # two starts too
     three = [status.Status(name, "train", state) for name, state in (("a", "running"), ("b", "running"), ("c", "not begun"))]
-    assert status._left_in_words(three, 3600.0, 1200.0, here=True) == "about 30 min left for the sweep: 3 runs to go"
+    assert status._left_in_words(three, 3600.0, 1200.0, here=True) == "about 30 min left for the sweep: 3 runs remaining"
     assert status._left_in_words(three, 3600.0, 3000.0, here=True).startswith("about 50 min left")
 
 
@@ -183,16 +183,14 @@ def test_on_slurm_no_more_is_said_than_is_known(sweep, monkeypatch, capsys) -> N
     queue = {job: Entry(state) for job, state in {"7": "RUNNING", "8": "RUNNING", "9": "PENDING"}.items()}
     monkeypatch.setattr(status.cluster, "jobs", lambda _: queue)
     monkeypatch.setattr(status.cluster.shutil, "which", lambda _: "squeue")
-    assert last_line(folder, capsys) == (
-        "about 17 min of computing left in 3 runs, 2 of them running; when the others start is up to SLURM"
-    )
+    assert last_line(folder, capsys) == ("about 17 min of computing left in 3 runs, 2 of them running; SLURM decides when the others start")
     write_json(folder / "run-3" / "done.json", {"step": 100, "epochs": 2.0, "time_s": 500.0})
-    assert last_line(folder, capsys) == "about 5 min left for the sweep: 2 runs to go"
+    assert last_line(folder, capsys) == "about 5 min left for the sweep: 2 runs remaining"
     monkeypatch.setattr(status.cluster, "jobs", lambda _: {})
     for name in ("run-1", "run-2"):
         (folder / name / "slurm.json").unlink()
     assert last_line(folder, capsys) == (
-        "about 7 min of computing left in 2 runs, none of which runs or is queued; type the command that began them again to go on"
+        "about 7 min of computing left in 2 runs, none of which is running or queued; to continue, repeat the command that started them"
     )
 
 
@@ -294,13 +292,13 @@ def test_the_short_plan_says_what_a_job_takes_and_what_was_set(place: Path, monk
 
     def printed(*more: str) -> list[str]:
         assert submit.main(["sweep.yaml", *words, *more, "--dry-run"]) == 0
-        return [line for line in capsys.readouterr().out.splitlines() if line.startswith(("A job takes", "Set by"))]
+        return [line for line in capsys.readouterr().out.splitlines() if line.startswith(("A job takes", "Set on"))]
 
     assert printed("--executor", "slurm") == [
         "A job takes at most 1 hour on 2 GPUs",
-        "Set by the command line: 'axes.data=[plain]' optim.lr=0.001 resources.hours=1",
+        "Set on the command line: 'axes.data=[plain]' optim.lr=0.001 resources.hours=1",
     ]
-    assert printed("--executor", "local") == ["Set by the command line: 'axes.data=[plain]' optim.lr=0.001 resources.hours=1"]
+    assert printed("--executor", "local") == ["Set on the command line: 'axes.data=[plain]' optim.lr=0.001 resources.hours=1"]
     unlike = ["arms.scratch.resources={nodes: 2, hours: 2.5}", "arms.chain_short.resources.gpus_per_node=0"]
     assert printed("--executor", "slurm", *unlike)[0] == (
         "A job takes at most 2.50 hours on 2 nodes of 2 GPUs (scratch); 1 hour on 1 CPU (chain_short); 1 hour on 2 GPUs (chain_long)"
@@ -317,4 +315,4 @@ def test_the_short_plan_says_what_the_report_takes(place: Path, monkeypatch: pyt
     monkeypatch.setattr(show.limits, "report_min", lambda _: limit)
     monkeypatch.setattr(launcher, "check", lambda *_: None)
     assert submit.main(["sweep.yaml", "axes.data=[plain]", "--dry-run", "--executor", "slurm", f"site.report={report}"]) == 0
-    assert f"The report is made by a job of 1 CPU and at most {asks}, when all others have ended\n" in capsys.readouterr().out
+    assert f"A job of 1 CPU and at most {asks} makes the report when all others have ended\n" in capsys.readouterr().out

@@ -49,7 +49,7 @@ def test_before_its_shards_are_built_its_counts_are_unknown(expand, place: Path,
     job = expand(*words).jobs[0]
     assert job.run.data.source == f"wds:{place}/zoo/train-{{0..1}}.tar?test=test-*.tar"
     assert shards.expected_index(job.run.data) is None
-    assert shards.describe(job.run).endswith("; what it will hold, and so the cost, is known only then")
+    assert shards.describe(job.run).endswith("; its contents, and so the cost, are known only then")
     with pytest.raises(ConfigError, match=r"there is no .*/zoo/train-\{0\.\.2\}\.tar to build the shards from"):
         expand("data.source=wds:zoo/train-{0..2}.tar?test=test-*.tar", *words[1:])
 

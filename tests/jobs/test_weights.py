@@ -39,7 +39,7 @@ def test_a_file_that_is_not_there_is_refused_with_its_field(stage):
 
 def test_a_run_that_goes_on_is_no_start(stage, make_run, tmp_path):
     save(make_run({"objectives.classify": {}}), tmp_path / "run")
-    with pytest.raises(ConfigError, match=r"stages\.train: init_from: run is not done; let it finish, or name the file .* run/last\.pt"):
+    with pytest.raises(ConfigError, match=r"stages\.train: init_from: run is not finished; let it finish, or name one .* run/last\.pt"):
         weights.prepare([stage("run")])
     (tmp_path / "run" / "done.json").write_text('{"step": 0, "epochs": 0.0}')
     assert weights.prepare([stage("run")]) == {}
@@ -115,7 +115,7 @@ def test_a_sweep_starts_from_an_import_that_is_made_once(sweep, capfd):
 def test_an_import_of_another_size_is_refused_before_anything_is_queued(sweep, capfd):
     assert sweep("backbone.depth=2") == 2
     error = capfd.readouterr().err
-    assert "init_from: those weights are of a backbone of depths (3,), and this one has (2,)" in error
+    assert "init_from: those weights are from a backbone with depths (3,), but this one has (2,)" in error
     assert not list(Path("runs").glob("imported/*/run.yaml"))
 
 

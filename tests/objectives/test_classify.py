@@ -205,7 +205,7 @@ def test_maes_probe_normalises_features_by_a_batch_norm_without_affine(make_run)
         ({"norm": "fc"}, r"objectives\.classify\.norm: fc comes after the mean"),
         (
             {"extra_heads": [{"activation": "tanh"}]},
-            r"objectives\.classify\.extra_heads\[0\]\.activation: tanh is read with a hidden_dim only",
+            r"objectives\.classify\.extra_heads\[0\]\.activation: tanh has an effect only with a hidden_dim",
         ),
         ({"extra_heads": [{"pool": "reg"}]}, "has no registers"),
     ],

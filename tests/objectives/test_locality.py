@@ -127,7 +127,7 @@ def test_compiled_it_is_one_graph(make_run, precision):
         ({"stages": [1, 2, 3]}, r"locality\.stages: \[1, 2, 3\] are not all in 0 to 2, what resnet8 has"),
         ({"stages": [1, 2]}, r"locality\.stages: \[1, 2\] are not as many as blocks"),
         ({"teacher_px": 6}, r"locality\.teacher_backbone\.name: resnet8 has an output token per 4 px, which does not divide the 6 px"),
-        ({"teacher_backbone.init": "xavier"}, r"locality\.teacher_backbone\.init: resnet8 has no such choice"),
+        ({"teacher_backbone.init": "xavier"}, r"locality\.teacher_backbone\.init: resnet8 does not have this option"),
     ],
 )
 def test_impossible_fields_are_refused(make_run, fields, words):
@@ -239,7 +239,7 @@ def test_a_student_is_loaded_and_evaluated_without_its_teacher(chain):
         ({"data.normalize": "imagenet"}, "trained on images of other channel statistics; set data.normalize alike"),
         (
             {"objectives.locality.teacher_backbone.depths": [1, 2, 1]},
-            r"teacher_backbone\.depths: \[1, 2, 1\] is not the teacher's, whose own Run has null; "
+            r"teacher_backbone\.depths: \[1, 2, 1\] does not match the teacher's Run, which has null; "
             r"set 'objectives\.locality\.teacher_backbone=\{depths: null\}'",
         ),
     ],

@@ -265,7 +265,7 @@ def two_users(trial: Trial) -> None:
     submitted = as_nobody(trial, "jobs.submit", *submit_words(trial))
     assert submitted.returncode == 2 and f"in SLURM's queue for root (job {trial.job})" in submitted.stderr, submitted.stderr
     cancelled = as_nobody(trial, "jobs.cancel", str(trial.sweep))
-    assert f"job {trial.job} ({trial.folder.name}) is not yours but root's, and stays" in cancelled.stderr, cancelled.stderr
+    assert f"job {trial.job} ({trial.folder.name}) belongs to root and keeps running" in cancelled.stderr, cancelled.stderr
 
 
 def as_nobody(trial: Trial, module: str, *words: str) -> subprocess.CompletedProcess[str]:

@@ -46,8 +46,8 @@ def test_why_runs_wait_and_what_they_print(standin: Standin, hold: Path, capfd) 
     wait_for(lambda: any(held(folder) for folder in sweep.glob("chain-pretrain-*")))
     capfd.readouterr()
     status.show(sweep, Console(width=200))
-    throttled = r"1 for others of their array, by max_parallel \(JobArrayTaskLimit(, from .*)?\)"
-    assert re.search(rf"Pending: 2 for what they start from \(Dependency\), {throttled}\n", capfd.readouterr().out)
+    throttled = r"1 for other jobs of their array \(max_parallel\) \(JobArrayTaskLimit(, from .*)?\)"
+    assert re.search(rf"Pending: 2 for the runs they start from \(Dependency\), {throttled}\n", capfd.readouterr().out)
     with ThreadPoolExecutor() as thread:
         following = thread.submit(status.main, [str(sweep), "--log", "chain-finetune-s1", "--follow"])
         hold.unlink()
@@ -64,7 +64,7 @@ def test_cancelling_an_arm_or_a_run_ends_what_waits_for_it_and_nothing_else(stan
     capsys.readouterr()
     assert cancel.main([str(sweep), "chain"]) == 0
     shown = capsys.readouterr()
-    assert shown.err == f"note: {pretrain.name} goes on, which the arm second_chain needs too; name it to end it\n"
+    assert shown.err == f"note: {pretrain.name} keeps running, since arm second_chain needs it too; name it to stop it\n"
     assert shown.out == f"cancelled 1 job: {cluster.job_id(first)}\n"
     assert cancel.main([str(sweep), "chain-pretrain"]) == 0
     assert capsys.readouterr().out == (
@@ -88,7 +88,7 @@ def test_what_failed_is_tried_again_beside_what_is_in_the_queue(standin: Standin
     (sweep / "lucky").touch()
     capsys.readouterr()
     assert retry.main([str(sweep)], module="standin") == 0
-    assert "0 done before, 4 in the queue before, 2 submitted in 2 arrays" in " ".join(capsys.readouterr().out.split())
+    assert "0 already done, 4 already in the queue, 2 submitted in 2 arrays" in " ".join(capsys.readouterr().out.split())
     assert cluster.job_id(sweep) != report and report not in cluster.jobs([cluster.me()])  # there is one report, of all of them
     wait_for(lambda: held(pretrain))
     assert " Nice=5 " in sh("scontrol", "show", "job", cluster.job_id(pretrain)) and not (sweep / "report").exists()

@@ -58,9 +58,9 @@ def test_what_was_cancelled_although_its_parent_is_done_is_queued_again(standin:
     assert state_of(finetune).error is None
     hold.unlink()
     wait_for(lambda: is_done(pretrain))
-    assert state_of(finetune).error.startswith(f"job {job} was cancelled, but what it starts from is done; the command that ")
+    assert state_of(finetune).error.startswith(f"job {job} was cancelled, but the run it starts from is done; repeat the command that ")
     standin("arms=[chain]", "--wait")
-    assert is_done(finetune) and "1 done before, 0 in the queue before, 1 submitted" in " ".join(capsys.readouterr().out.split())
+    assert is_done(finetune) and "1 already done, 0 already in the queue, 1 submitted" in " ".join(capsys.readouterr().out.split())
 
 
 def test_what_waits_for_a_job_that_failed_waits_for_the_next(standin: Standin, hold: Path, capsys) -> None:
@@ -73,7 +73,7 @@ def test_what_waits_for_a_job_that_failed_waits_for_the_next(standin: Standin, h
     (sweep / "lucky").touch()
     hold.unlink()
     standin("arms=[chain]", "axes.seed=[13]", "--wait")
-    assert is_done(finetune) and "0 in the queue before, 2 submitted" in " ".join(capsys.readouterr().out.split())
+    assert is_done(finetune) and "0 already in the queue, 2 submitted" in " ".join(capsys.readouterr().out.split())
     assert cluster.job_id(finetune) != job
 
 
@@ -97,7 +97,7 @@ def test_what_is_being_cancelled_is_waited_for_and_submitted_again(standin: Stan
     hold.unlink()
     standin("arms=[direct]")
     shown = capsys.readouterr()
-    assert "note: waiting for 1 job that SLURM is ending" in shown.err and "0 in the queue before, 1 submitted" in shown.out
+    assert "note: waiting for 1 job that SLURM is ending" in shown.err and "0 already in the queue, 1 submitted" in shown.out
     wait_for(lambda: is_done(folder))
     assert starts(folder) == [0, HELD_AT]
 
@@ -123,7 +123,7 @@ def test_what_another_person_has_in_the_queue_is_neither_submitted_nor_cancelled
         assert capsys.readouterr().err.startswith(f"error: {folder.name} is in SLURM's queue for nobody (job {job}); ")
     assert state_of(folder).state == "held"
     cancel.cancel(folder.parent)
-    assert f"note: job {job} ({folder.name}) is not yours but nobody's, and stays\n" in capsys.readouterr().err
+    assert f"note: job {job} ({folder.name}) belongs to nobody and keeps running\n" in capsys.readouterr().err
     assert sh("squeue", "-h", "-u", "nobody", "-o", "%i %T") == f"{job} PENDING"
     sh("scancel", job)
 
@@ -178,7 +178,7 @@ def test_what_cannot_be_written_is_cancelled_all_the_same(standin: Standin, hold
         wait_for(lambda: not sh("squeue", "-h", "--me"))
     shown = capsys.readouterr()
     assert "cancelled 2 jobs: " in shown.out
-    assert f"note: that {folder.name} was cancelled could not be written in its folder (Read-only file system)" in shown.err
+    assert f"note: could not record in its folder that {folder.name} was cancelled (Read-only file system)" in shown.err
 
 
 def test_a_result_that_an_earlier_attempt_half_wrote_does_not_fail_a_run_that_is_done(standin: Standin, hold: Path) -> None:

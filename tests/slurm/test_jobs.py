@@ -34,12 +34,12 @@ def test_a_submitted_or_finished_run_is_not_submitted_again(standin: Standin, ho
     standin("arms=[direct]", "axes.seed=[0,1]")
     capsys.readouterr()
     sweep = standin("arms=[direct]", "axes.seed=[0,1]")
-    assert "2 in the queue before, 0 submitted" in capsys.readouterr().out
+    assert "2 already in the queue, 0 submitted" in capsys.readouterr().out
     hold.unlink()
     wait_for(lambda: all(is_done(folder) for folder in sweep.glob("direct-*")))
     wait_for(lambda: not sh("squeue", "-h", "--me"))
     standin("arms=[direct]", "axes.seed=[0,1,2]", "--wait")
-    assert "2 done before, 0 in the queue before, 1 submitted" in capsys.readouterr().out.replace("\n", " ")
+    assert "2 already done, 0 already in the queue, 1 submitted" in capsys.readouterr().out.replace("\n", " ")
     assert [starts(folder) for folder in sweep.glob("direct-*")] == [[0]] * 3
 
 
@@ -50,7 +50,7 @@ def test_what_another_sweep_has_trained_is_taken_but_not_in_place_of_a_queued_ru
     capsys.readouterr()
     standin("arms=[direct]", "axes.seed=[0,1]", "--reuse")
     shown = " ".join(capsys.readouterr().out.split())
-    assert "1 of 2 runs taken from first" in shown and "1 done before, 1 in the queue before, 0 submitted" in shown
+    assert "1 of 2 runs taken from first" in shown and "1 already done, 1 already in the queue, 0 submitted" in shown
     hold.unlink()
     wait_for(lambda: all(is_done(folder) for folder in sweep.glob("direct-*")))
     taken = [folder.name for folder in sweep.glob("direct-*") if "reused_from" in read_json(folder / "job.json")]

@@ -141,7 +141,7 @@ def test_a_disk_without_place_is_told_in_time(standin, place: Path, options, sai
 def test_a_sweep_larger_than_the_queue_goes_from_submission_to_report(standin, capsys) -> None:
     sweep = standin("arms=[chain]", SEEDS, SHORT)
     shown = " ".join(capsys.readouterr().out.split())
-    assert re.search(r" \d+ runs wait: job \d+ queues them as room appears; the last such job makes the report Report: /", shown)
+    assert re.search(r" \d+ runs wait: job \d+ queues them when there is room; the last such job makes the report Report: /", shown)
     killed = set()
 
     def the_report_is_there() -> bool:
@@ -168,9 +168,9 @@ def test_what_is_cancelled_is_not_queued_later_and_what_is_retried_keeps_the_res
     wait_for(lambda: held(first))
     capsys.readouterr()
     assert cancel.main([str(sweep), "direct-s20", "chain", "direct-s37"]) == 0
-    assert f"37 runs that job {rest} was to queue later will not be queued\n" in capsys.readouterr().out
+    assert f"37 runs that job {rest} would have queued later will not be queued\n" in capsys.readouterr().out
     assert status.main([str(sweep)]) == 0
-    assert f" wait: job {rest}, pending, queues them as room appears\n" in capsys.readouterr().out
+    assert f" wait: job {rest}, pending, queues them when there is room\n" in capsys.readouterr().out
     wait_for(lambda: not slurm.queued([first]))
     # there is room for one job, which has to queue the rest from now on, once SLURM has forgotten the one that was cancelled
     wait_for(lambda: limits.room(Site()).room > 0)

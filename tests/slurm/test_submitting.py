@@ -56,8 +56,8 @@ def test_an_sbatch_that_hangs_is_given_up_and_what_was_queued_is_taken_back(stan
     sbatch("[ $n = 1 ] || exec sleep 100")
     assert submit.main([SWEEP, "--executor", "slurm", "arms=[chain]"], module="standin") == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith("error: sbatch did not answer in 2 s; given up after ")
-    assert error.endswith("; nothing of this submission stays queued")
+    assert error.startswith("error: sbatch did not answer in 2 s; gave up after ")
+    assert error.endswith("; nothing from this submission remains queued")
     wait_for(lambda: not names())
     assert not list(hold.parent.glob("*/slurm.json"))
 
@@ -98,7 +98,7 @@ def test_ctrl_c_takes_back_what_was_queued(submitting, sbatch, place: Path) -> N
     sbatch('[ $n = 1 ] || { $real "$@"; exec sleep 100; }')
     process = submitting()
     wait_for(lambda: len(names()) == 2)
-    assert interrupted(process) == "interrupted: nothing of this submission stays queued\n"
+    assert interrupted(process) == "interrupted: nothing from this submission remains queued\n"
     wait_for(lambda: not names())
     assert not list(place.glob("runs/standin/*/slurm.json"))
 
@@ -108,5 +108,5 @@ def test_ctrl_c_while_waiting_leaves_the_jobs(submitting) -> None:
     wait_for(lambda: len(names()) == 3)
     wait_for(lambda: sh("squeue", "-h", "--me", "-t", "RUNNING", "-o", "%j"))
     error = interrupted(process)
-    assert error.startswith("interrupted: the jobs go on; follow them with: ") and error.count("\n") == 1
+    assert error.startswith("interrupted: the jobs keep running; follow them with: ") and error.count("\n") == 1
     assert names() == QUEUED

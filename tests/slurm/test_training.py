@@ -56,7 +56,7 @@ def test_an_evaluator_added_to_a_finished_sweep_is_evaluated_on_one_gpu_and_noth
         assert sacct(folder, "State,NNodes") == ["COMPLETED|1"] and "gres/gpu=1," in sacct(folder, "AllocTRES")[0]
     capsys.readouterr()
     assert submit.main(again) == 0
-    assert "2 done before, 0 in the queue before, 0 submitted" in capsys.readouterr().out.replace("\n", " ")
+    assert "2 already done, 0 already in the queue, 0 submitted" in capsys.readouterr().out.replace("\n", " ")
 
 
 def contents(folder: Path) -> dict[str, bytes]:

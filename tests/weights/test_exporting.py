@@ -205,7 +205,10 @@ def test_masked_tokens_are_exported_with_our_names_alone(tmp_path: Path, kind: s
     classifier("masked_tokens", tmp_path / "run")
     words = ["export", str(tmp_path / "run"), str(tmp_path / "out"), "--to"]
     assert cli.main([*words, kind]) == 2
-    assert "run: backbone.masked_tokens: other code has none; export --to safetensors --backbone" in capsys.readouterr().err
+    assert (
+        "run: backbone.masked_tokens: timm and ONNX exports do not support masked tokens; export --to safetensors --backbone"
+        in capsys.readouterr().err
+    )
     assert cli.main([*words, "safetensors", "--backbone"]) == 0
 
 
@@ -225,7 +228,7 @@ def test_the_line_that_loads_it_gives_the_same_probabilities_of_an_image(tmp_pat
 def test_images_that_were_shrunk_before_are_told(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture) -> None:
     saved(tmp_path / "run", {"objectives.classify": {}, "backbone": VIT, "data.cache_px": 48})
     assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "out"), "--to", kind]) == 0
-    told = "  # images of a short side above 48 px were shrunk to that first (data.cache_px)\n"
+    told = "  # images with a short side above 48 px were first shrunk to that (data.cache_px)\n"
     assert capsys.readouterr().err.endswith(told)
     assert kind == "timm" or told in (tmp_path / "out" / "README.md").read_text()
 
@@ -236,7 +239,7 @@ def test_the_command_says_how_to_load_it_and_overwrites_nothing(tmp_path: Path, 
     assert cli.main(words) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'new' / 'vit.pth'}\n"
     assert cli.main(words) == 2
-    assert "vit.pth exists; delete it, or name another" in capsys.readouterr().err
+    assert "vit.pth exists; delete it, or choose another name" in capsys.readouterr().err
     assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "run"), "--to", "huggingface"]) == 2
     assert cli.main(["export", str(tmp_path / "nowhere"), str(tmp_path / "x"), "--to", "timm"]) == 2
     assert f"there is no folder {tmp_path / 'nowhere'}; name a run, such as {tmp_path / 'run'}" in capsys.readouterr().err

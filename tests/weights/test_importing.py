@@ -179,7 +179,7 @@ def test_an_import_is_a_finished_run(tmp_path: Path, digits: Path, capsys: pytes
     assert trained.view is not None and config.load(folder).data.normalize == "half"
     assert cli.main(["cost", str(folder), "--classes", str(CLASSES)]) == 0
     assert cli.main(["evaluate", str(folder)]) == 2
-    assert "was imported without training images, which this looks at too; import it again with --shards SHARDS" in capsys.readouterr().err
+    assert "was imported without training images, which are needed here; import it again with --shards SHARDS" in capsys.readouterr().err
 
 
 @torch.no_grad()
@@ -481,4 +481,4 @@ def test_an_import_without_objectives_cannot_be_trained(tmp_path: Path, capsys: 
     assert train.main([str(trained.folder)]) == 0  # it is done
     (trained.folder / "done.json").unlink()
     assert train.main([str(trained.folder)]) == 2
-    assert "objectives: none is on; set at least one" in capsys.readouterr().err
+    assert "objectives: no objective is on; set at least one" in capsys.readouterr().err

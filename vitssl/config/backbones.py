@@ -183,7 +183,9 @@ def _inactive_problems(backbone: BackboneConfig, path: str) -> Iterator[Problem]
     changed = [f for f in dataclasses.fields(backbone) if f.name in inactive and getattr(backbone, f.name) != f.default]
     unset = " ".join(f"{path}.{f.name}={'null' if f.default is None else f.default}" for f in changed)
     for f in changed:
-        yield Problem(f"{path}.{f.name}", f"{backbone.name} has no such choice; leave it out, or unset what it does not have: {unset}")
+        yield Problem(
+            f"{path}.{f.name}", f"{backbone.name} does not have this option; leave it out, or unset all that it does not have: {unset}"
+        )
 
 
 def _impossible(backbone: BackboneConfig, path: str) -> Iterator[Problem]:

@@ -33,7 +33,7 @@ class Jitter(Operation):
         if len(self.strength) != 4 or not all(0 <= s < math.inf for s in self.strength):
             yield Problem(f"{name}.strength", f"{self.strength} is not [brightness, contrast, saturation, hue], none negative")
         elif self.strength[3] > 0.5:
-            yield Problem(f"{name}.strength", f"a hue of {self.strength[3]} is more than 0.5, all the way round")
+            yield Problem(f"{name}.strength", f"hue {self.strength[3]} is more than 0.5, which already covers all hues")
 
 
 @dataclass

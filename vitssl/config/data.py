@@ -40,7 +40,7 @@ class Subset:
         yield from less_than(1, self, name, "per_class")
         yield from less_than(0, self, name, "seed")
         if self.redraw and self.seed is None:
-            yield Problem(f"{name}.redraw", f"nothing is drawn where {name}.seed is null; leave one of the two out")
+            yield Problem(f"{name}.redraw", f"nothing is drawn if {name}.seed is null; leave out one of the two")
 
 
 @dataclass
@@ -84,7 +84,7 @@ class View:
 
     def problems(self, name: str, size_px: int) -> Iterator[Problem]:
         if self.crop == "pad" and not 0 <= self.pad_px < size_px:
-            yield Problem(f"{name}.pad_px", f"{self.pad_px} pixels cannot be reflected from a view of {size_px} px")
+            yield Problem(f"{name}.pad_px", f"{self.pad_px} pixels of reflection padding do not fit a view of {size_px} px")
         yield from less_than(1, self, name, "count")
         for key, high in (("scale", 1.0), ("ratio", 100.0), ("erasing_scale", 1.0)):
             yield from not_rising(f"{name}.{key}", getattr(self, key), high)
@@ -164,7 +164,7 @@ class Data:
         for name, low in (("mean", 0.0), ("std", LEAST_STD)):
             values = getattr(self, name)
             if values is not None and (len(values) != 3 or not all(low <= v <= 1 for v in values)):
-                yield Problem(f"data.{name}", f"{values} is not three numbers (red, green, blue) between 0 and 1; pixels are 0 to 1 here")
+                yield Problem(f"data.{name}", f"{values} is not three numbers (red, green, blue) between 0 and 1, the range of pixels here")
         if (self.mean is None) != (self.std is None):
             present, lacking = ("mean", "std") if self.std is None else ("std", "mean")
             yield Problem(f"data.{present}", f"set data.{lacking} too, or neither")

@@ -75,7 +75,7 @@ class EvalConfig:
         """``name`` is the path of the field, such as evals.knn."""
         yield from less_than(0, self, name, "every")
         if self.weights == "ema" and run.loop.ema_decay is None:
-            yield Problem(f"{name}.weights", "the Run keeps no averaged weights; set loop.ema_decay")
+            yield Problem(f"{name}.weights", "the Run has no averaged weights; set loop.ema_decay")
         if self.weights == "teacher" and not has_teacher(run):
             yield Problem(f"{name}.weights", "no objective of the Run has a teacher that follows it")
         if self.classifies and not any(objective.classifies for objective in active(run.objectives).values()):
@@ -121,7 +121,9 @@ class FeaturesConfig(EvalConfig):
         yield from less_than(1, self, name, "blocks")
         staged = len(family(run.backbone).widths) > 1
         if self.blocks > (1 if staged else num_intermediates(run.backbone)):
-            yield Problem(f"{name}.blocks", f"{self.blocks} is more than backbone.name={run.backbone.name} has of one width")
+            yield Problem(
+                f"{name}.blocks", f"{self.blocks} is more than the blocks of equal width that backbone.name={run.backbone.name} has"
+            )
         for token in {"cls", "reg"} & set((self.pool or "").split("+")) - capabilities(run.backbone):
             yield Problem(f"{name}.pool", f"backbone.name={run.backbone.name} has no {token} token")
 
@@ -176,7 +178,7 @@ def parse(name: str, fields: dict[str, Any], overrides: Sequence[str] = ()) -> E
     kind = fields.get("type", "classification")
     if "type" not in fields and (other := _other_type(name, {*fields, *(word.partition("=")[0] for word in overrides)})):
         whole = flow({name: {"type": other, **fields}})
-        raise ConfigError(f"the type is not named; write {shlex.quote(f'evals={whole}')}", f"evals.{name}.type")
+        raise ConfigError(f"the type is missing; write {shlex.quote(f'evals={whole}')}", f"evals.{name}.type")
     if not isinstance(kind, str) or kind not in KINDS:
         near = closest(str(kind), list(KINDS))
         meant = f" (did you mean {near[0]}?)" if near else ""
@@ -248,5 +250,5 @@ def problems(run: Run) -> Iterator[Problem]:
         return
     for name, evaluator in evals.items():
         if name in RESERVED or not name.isidentifier():
-            yield Problem(f"evals.{name}", "this name is taken or no plain word; choose another")
+            yield Problem(f"evals.{name}", "this name is reserved or not a plain word; choose another")
         yield from evaluator.problems(f"evals.{name}", run)

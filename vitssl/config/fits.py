@@ -33,17 +33,17 @@ def check_fits(run: Run, field: str, theirs: Run, where: str = "") -> None:
     """
     if field == "init_from":
         if run.init_weights == "ema" and theirs.loop.ema_decay is None:
-            raise ConfigError("that run keeps no averaged weights; it has no loop.ema_decay", "init_weights", where)
+            raise ConfigError("that run has no averaged weights (loop.ema_decay)", "init_weights", where)
         if run.init_weights == "teacher" and not evals.has_teacher(theirs):
             raise ConfigError("that run has no objective whose teacher follows the backbone", "init_weights", where)
         if run.init_weights == "teacher" and run.init_objectives:
-            raise ConfigError("a teacher is a backbone alone; leave it out with init_weights: teacher", "init_objectives", where)
+            raise ConfigError("a teacher has a backbone only; leave this out with init_weights: teacher", "init_objectives", where)
     if field == "init_from" and not run.init_except:
         needed, given = _network(run.backbone), _network(theirs.backbone)
         for name in needed:
             if needed[name] != given[name]:
-                reason = f"those weights are of a backbone of {name} {given[name]}, and this one has {needed[name]}"
-                advice = "; where that is meant, init_except: [^backbone.inserted]" if name == "masked_tokens" else ""
+                reason = f"those weights are from a backbone with {name} {given[name]}, but this one has {needed[name]}"
+                advice = "; if that is intended, set init_except: [^backbone.inserted]" if name == "masked_tokens" else ""
                 raise ConfigError(reason + advice, field, where)
     ours = teachers(run).get(f"{field}_backbone")
     if ours is None:
@@ -51,7 +51,7 @@ def check_fits(run: Run, field: str, theirs: Run, where: str = "") -> None:
     described, trained = dataclasses.asdict(ours), dataclasses.asdict(theirs.backbone)
     if differ := {name: value for name, value in trained.items() if value != described[name] and name not in HOW_TRAINED}:
         name, path = next(iter(differ)), f"{field}_backbone"
-        reason = f"{flow(described[name])} is not the teacher's, whose own Run has {flow(differ[name])}"
+        reason = f"{flow(described[name])} does not match the teacher's Run, which has {flow(differ[name])}"
         raise ConfigError(f"{reason}; set {shlex.quote(f'{path}={flow(differ)}')}", f"{path}.{name}", where)
 
 

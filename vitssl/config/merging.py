@@ -111,7 +111,7 @@ def _filled(schema: type, layer: Any, path: str) -> Any:
     moved = getattr(schema, "NOW_WRITTEN", {})
     for name in layer:
         if name in moved:
-            raise ConfigError(f"there is no such field any more; write {dot}{moved[name]}", f"{dot}{name}")
+            raise ConfigError(f"this field no longer exists; write {dot}{moved[name]}", f"{dot}{name}")
         if name not in hints:
             raise not_a_field(str(name), hints, f"{dot}{name}", schema)
     return schema(**{name: _converted(hints[name], value, f"{dot}{name}") for name, value in layer.items()})
@@ -196,7 +196,7 @@ def load(folder: str | Path) -> Run:
         raise ConfigError(f"{path} does not exist: this is not a run folder")
     content = read_yaml(path, variables=False)
     if "init_from" not in content and (path.parent / "job.json").exists():  # every launcher has written it, at the end
-        raise ConfigError("it is cut short: the fields from init_from on are missing; put it back as it was", place=str(path))
+        raise ConfigError("it is cut short: the fields from init_from on are missing; restore it from a backup", place=str(path))
     run = merge(Run, as_it_was(Run, content), where=str(path))
     run.uncorrected = "decay" not in content.get("optim", {})  # a field that came with the corrections
     _forget_inactive(run)

@@ -51,7 +51,7 @@ def read_yaml(path: str | Path, *, variables: bool = True) -> dict[str, Any]:
         line = f": line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"not YAML: {_problem(error, text)}", place=f"{path}{line}") from None
     except UnicodeDecodeError:
-        raise ConfigError("it is not text in UTF-8; save it as such", place=str(path)) from None
+        raise ConfigError("it is not UTF-8 text; save it as UTF-8", place=str(path)) from None
     except RecursionError:
         raise ConfigError(TOO_DEEP, place=str(path)) from None
     except OSError as error:
@@ -95,7 +95,9 @@ def read_value(text: str, field: str, where: str = "") -> Any:
         unquoted = f"; quote it all, as in '{field}=[0, 1]', or write it without spaces" if re.fullmatch(r"[\[{][^\]}]*,", text) else ""
         raise ConfigError(f"{text[:80]!r} is not a YAML value{unquoted}", field, where) from None
     except OmegaConfBaseException:
-        raise ConfigError(f"{text[:80]!r} names what is not there; variables are written ${{oc.env:HOME}}", field, where) from None
+        raise ConfigError(
+            f"{text[:80]!r} refers to something that does not exist; write variables as ${{oc.env:HOME}}", field, where
+        ) from None
     if bare is not None:
         raise ConfigError(_without_value(bare.value), field, where)
     if twice is not None:
@@ -140,7 +142,7 @@ def _check_variables(value: str, allowed: bool) -> None:
     if not allowed:
         raise ConfigError(f"{value[:80]!r} is looked up nowhere, as the folder may be another's; write the value itself")
     if re.search(r"\$\{(?!oc\.env:)", value):  # they could double one another, and would not follow the command line
-        raise ConfigError("of ${...} there is ${oc.env:NAME} alone; for a value that is used twice write &name and *name")
+        raise ConfigError("only ${oc.env:NAME} is supported; to use a value twice write &name and *name")
 
 
 def _num_values(node: yaml.Node | None, known: dict[int, int]) -> int:

@@ -50,7 +50,9 @@ class Optim:
         yield from less_than(0, self, "optim", "lr", "weight_decay", "weight_decay_end", "min_lr", "warmup_lr")
         peak, low = scaled_lr(self, self.lr), scaled_lr(self, self.min_lr) if self.scale_all_lrs else self.min_lr
         if low > peak:
-            reason = f"{low:g} is above the learning rate, which lr_rule: {self.lr_rule} makes {peak:.3g}, so that it would rise to the end"
+            reason = (
+                f"{low:g} is above the learning rate, which lr_rule: {self.lr_rule} makes {peak:.3g}, so the rate would rise at the end"
+            )
             yield Problem("optim.min_lr", f"{reason}; type optim.min_lr=0")
         if not 0 <= self.momentum < 1:
             yield Problem("optim.momentum", f"{self.momentum} is not in [0, 1)")
@@ -94,12 +96,12 @@ class Loop:
         yield from less_than(0, self, "loop", "checkpoint_minutes", "warmup_epochs", "eval_every", "keep_every")
         yield from less_than(1, self, "loop", "epochs", "threads", "log_every", "max_steps", "micro_batch_size")
         if len(set(self.loggers)) < len(self.loggers):
-            yield Problem("loop.loggers", "one is named twice; name it once")
+            yield Problem("loop.loggers", "a logger is named twice; name it once")
         horizon = self.schedule_epochs or self.epochs
         if horizon < self.epochs:
             yield Problem("loop.schedule_epochs", f"{self.schedule_epochs} is shorter than loop.epochs={self.epochs}")
         if self.warmup_epochs >= horizon:
-            reason = f"{self.warmup_epochs:g} leaves nothing of the {counted(horizon, 'epoch')} to train"
+            reason = f"{self.warmup_epochs:g} leaves none of the {counted(horizon, 'epoch')} after the warm-up"
             yield Problem("loop.warmup_epochs", f"{reason}; type loop.warmup_epochs={min(horizon - 1, max(1, horizon // 10)):g}")
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
             yield Problem("loop.ema_decay", f"{self.ema_decay} is not in (0, 1)")
@@ -223,7 +225,9 @@ def check_slices(run: Run, processes: int) -> None:
     size, field_name = own // count, "optim.batch_size" if largest >= own else "loop.micro_batch_size"
     if count > 1 and 2 * size <= largest:
         whole = max(1, round(own / largest)) * largest * processes
-        reason = f"the {own} images of a step and process only divide into {count} equal slices of {size}; optim.batch_size={whole} fits"
+        reason = (
+            f"a process's {own} images per step can only be split into {count} equal slices of {size}; optim.batch_size={whole} would fit"
+        )
         raise ConfigError(f"{largest}: {reason}", field_name)
     if size == 1 and any(view.mixup_alpha or view.cutmix_alpha for view in active_views(run).values()):
         raise ConfigError("mixup and cutmix need another image in each forward pass; raise it, or set their alphas to 0", field_name)
@@ -271,10 +275,10 @@ def _demands(run: Run, to_train: bool) -> Iterator[Problem]:
     """What the objectives require of the backbone and of the data."""
     objectives, there = active(run.objectives), sorted(run.data.views.enabled())
     if to_train and not objectives:
-        yield Problem("objectives", "none is on; set at least one, for example objectives.classify: {}")
+        yield Problem("objectives", "no objective is on; set at least one, for example objectives.classify: {}")
     if to_train and objectives and not any(objective.weight for objective in objectives.values()):
         name = next(iter(objectives))
-        yield Problem(f"objectives.{name}.weight", "it is 0, and so is that of every other objective: nothing would be trained")
+        yield Problem(f"objectives.{name}.weight", "the weights of all objectives are 0: nothing would be trained")
     for name, objective in objectives.items():
         for lacking in sorted(objective.requires() - capabilities(run.backbone)):
             yield Problem(f"objectives.{name}", lacks(run.backbone, lacking, f"objectives.{name}"))
@@ -312,10 +316,10 @@ def _objective_problems(run: Run) -> Iterator[Problem]:
 def lacks(backbone: BackboneConfig, need: str, path: str) -> str:
     """Why a backbone without a capability cannot serve the objective at ``path``, and what can be done."""
     if backbone.tokenizer == "shifted" and need in ("keep", "mask"):
-        return "backbone.tokenizer=shifted shows every token a part of its neighbours, hidden ones too; set patches"
+        return "backbone.tokenizer=shifted lets every token see part of its neighbours, even hidden ones; set patches"
     if need in ("keep", "mask") and not {"keep", "mask"} & capabilities(backbone):
         return (
-            f"backbone.name={backbone.name} can hide no tokens, neither by dropping them nor behind a mask token; simclr and dino hide none"
+            f"backbone.name={backbone.name} cannot hide tokens, neither by dropping nor by masking; simclr and dino need no hidden tokens"
         )
     return f"backbone.name={backbone.name} {LACKS[need].format(path=path)}"
 

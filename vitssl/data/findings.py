@@ -59,7 +59,7 @@ def read(folder: Path) -> Findings | None:
     record = {"equal": []} | read_json(path)  # an earlier version looked for none
     for name, is_as_written in WRITTEN.items():
         if not is_as_written(record.get(name)):
-            raise ConfigError(f"{name} is not as this version writes it; put it back as it was, or delete it", place=str(path))
+            raise ConfigError(f"{name} has unexpected content: restore the file from a backup, or delete it", place=str(path))
     return Findings(**{name: record[name] for name in WRITTEN})
 
 
@@ -85,7 +85,7 @@ def lines(index: Index) -> list[str]:
     """The findings for people."""
     found = read(index.folder)
     if found is None:
-        return ["near-duplicates across splits were not looked for: the shards are of an earlier version"]
+        return ["near-duplicates across splits were not searched for: an earlier version built these shards"]
     left_out = [f"{name}: {reason}" for _, name, reason in found.left_out]
     images = "image that" if len(left_out) == 1 else "images that"
     return [

@@ -44,7 +44,7 @@ REBUILD = "delete the folder and build the shards again"
 
 @dataclass
 class Index:
-    """What `index.json` says. Arrays have one entry per sample, in the order of the shards."""
+    """The index: `index.json`'s fields and `samples.npy`'s columns. Arrays have one entry per sample, in the order of the shards."""
 
     folder: Path
     name: str

@@ -40,7 +40,7 @@ class _Slice:
 
 
 class TrainLoader:
-    """Endless training batches of one rank.
+    """Training batches of one rank, for any range of steps.
 
     Args:
         split: its ``train`` positions are the data set, its ``labels`` what batches carry.

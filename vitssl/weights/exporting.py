@@ -39,7 +39,11 @@ def export(folder: Path, out: Path, to: str, weights: str = "model", checkpoint:
     trained = load(folder, checkpoint, device="cpu", weights=weights)
     classifier = config.classifies(trained.run) and weights != "teacher" and not backbone
     if trained.run.backbone.masked_tokens is not None and to != "safetensors":
-        raise ConfigError("other code has none; export --to safetensors --backbone, with our names", "backbone.masked_tokens", str(folder))
+        raise ConfigError(
+            "timm and ONNX exports do not support masked tokens; export --to safetensors --backbone (our parameter names)",
+            "backbone.masked_tokens",
+            str(folder),
+        )
     out.parent.mkdir(parents=True, exist_ok=True)
     try:
         return KINDS[to](trained, out, classifier)

@@ -174,12 +174,12 @@ def _run(tensors: Tensors, content: dict[str, Any], layout: Layout, noted: dict[
     set_fields = [word.partition("=")[0] for word in settings]
     if fields.get("backbone.num_heads", 1) is None and "backbone.num_heads" not in set_fields:
         width = tensors.shape("backbone.norm.weight", 1)[0] if "backbone.norm.weight" in tensors else "this"
-        reason = f"a file does not tell the number of heads, and a width of {width} is not a multiple of 64; add --set backbone.num_heads=N"
+        reason = f"the file does not state the number of heads, and width {width} is not a multiple of 64; add --set backbone.num_heads=N"
         raise ConfigError(reason)
     run = config.merge(Run, config.nested(fields), list(settings), where="--set" if settings else "")
     config.check(run, to_train=False)
     if run.data.shards == NO_SHARDS and config.statistics(run.data, [], [])[0] == []:
-        raise ConfigError("dataset needs images; add --shards SHARDS", "data.normalize")
+        raise ConfigError("dataset computes statistics from images; add --shards SHARDS", "data.normalize")
     return run
 
 

@@ -29,7 +29,7 @@ def negatives_problems(name: str, run: Run) -> Iterator[Problem]:
     if run.optim.batch_size < 2:
         yield Problem(name, "a batch of one image has no negatives; set optim.batch_size")
     if run.loop.micro_batch_size is not None and run.loop.micro_batch_size < run.optim.batch_size:
-        yield Problem(name, "loop.micro_batch_size may split the batch, whose images are the negatives; leave it out")
+        yield Problem(name, "loop.micro_batch_size may split the batch, whose other images serve as negatives; leave it out")
 
 
 @dataclass

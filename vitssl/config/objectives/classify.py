@@ -38,7 +38,8 @@ class HeadConfig:
         staged = len(family(run.backbone).widths) > 1
         if staged and (self.blocks > 1 or self.norm == "fc"):
             yield Problem(
-                f"{name}.{'blocks' if self.blocks > 1 else 'norm'}", f"{run.backbone.name} has stages, whose final norm fits the last alone"
+                f"{name}.{'blocks' if self.blocks > 1 else 'norm'}",
+                f"{run.backbone.name} has stages, and its final norm fits only the last",
             )
         elif self.blocks > num_intermediates(run.backbone):
             yield Problem(

@@ -56,4 +56,4 @@ class DinoConfig(ObjectiveConfig):
             if not 0 <= getattr(self, key) <= 1:
                 yield Problem(f"{name}.{key}", f"{getattr(self, key)} is not in [0, 1]")
         if len(set(self.views())) < len(self.views()):
-            yield Problem(name, f"its views must be different ones, not {', '.join(self.views())}")
+            yield Problem(name, f"its views must all be different, not {', '.join(self.views())}")

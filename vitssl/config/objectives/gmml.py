@@ -142,9 +142,9 @@ class GmmlConfig(ObjectiveConfig):
             if not 0 < corruption.share < math.inf:
                 yield Problem(f"{name}.corrupt.{kind}.share", f"{corruption.share} is not positive; null is off")
             elif len(kinds) == 1 and corruption.share != 1:
-                yield Problem(f"{name}.corrupt.{kind}.share", f"{corruption.share} is read with several kinds only; leave it out")
+                yield Problem(f"{name}.corrupt.{kind}.share", f"{corruption.share} has an effect only with several kinds; leave it out")
         if not kinds and self.loss_on == "corrupted":
-            yield Problem(f"{name}.loss_on", "no kind of corruption is on, and no pixel would count; set one, or loss_on: all")
+            yield Problem(f"{name}.loss_on", "no kind of corruption is on, so the loss would count no pixels; set one, or loss_on: all")
         smallest = min(run.optim.batch_size, run.loop.micro_batch_size or run.optim.batch_size)
         if "alien" in kinds and smallest < 2:
             field_name = "loop.micro_batch_size" if run.loop.micro_batch_size == 1 else "optim.batch_size"
@@ -168,6 +168,8 @@ class GmmlConfig(ObjectiveConfig):
         if len(chosen) < len(self.blocks):
             yield Problem(f"{name}.blocks", f"{self.blocks} names a block twice")
         if count - 1 not in chosen:
-            yield Problem(f"{name}.blocks", f"{self.blocks} lacks the last block, and those behind would stay untrained; add -1")
+            yield Problem(
+                f"{name}.blocks", f"{self.blocks} lacks the last block, so the blocks after its largest would stay untrained; add -1"
+            )
         if len(chosen) > 1 and len(family(run.backbone).widths) > 1:
             yield Problem(f"{name}.blocks", f"{run.backbone.name} has stages of several widths; set [-1], its output")

@@ -48,7 +48,7 @@ class LocalityConfig(ObjectiveConfig):
         yield from self.teacher_backbone.problems(f"{name}.teacher_backbone", [(f"{name}.teacher_px", self.teacher_px)])
         blocks = self.student_blocks(run.backbone)
         if len(blocks) != len(self.stages) or not self.stages:
-            yield Problem(f"{name}.stages", f"{self.stages} are not as many as blocks={blocks}")
+            yield Problem(f"{name}.stages", f"{self.stages} does not match the number of blocks={blocks}")
         for key, indices, backbone in (("blocks", blocks, run.backbone), ("stages", self.stages, self.teacher_backbone)):
             count = num_intermediates(backbone)
             if any(not 0 <= index < count for index in indices):

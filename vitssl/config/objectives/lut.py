@@ -67,12 +67,12 @@ class LutConfig(ReconstructionConfig):
 
     def _view_problems(self, name: str, run: Run) -> Iterator[Problem]:
         if self.second == self.view:
-            yield Problem(f"{name}.second", f"it is data.views.{self.view} again, as view; the context is another view's")
+            yield Problem(f"{name}.second", f"it is the same view as `view` (data.views.{self.view}); the context needs another")
         for view in self.views():
             if (count := getattr(run.data.views, view).count) != 1:
                 yield Problem(name, f"data.views.{view}.count is {count}; it must be 1")
         if view_px(run.data, self.second) != view_px(run.data, self.view):
-            yield Problem(name, f"data.views.{self.second} is not as large as data.views.{self.view}; both must have one size")
+            yield Problem(name, f"data.views.{self.second} differs in size from data.views.{self.view}; both must have the same size")
         if self.symmetric and 2 * self.num_kept(run) > self.num_tokens(run):
             reason = (
                 f"{self.mask_ratio} leaves the two views no disjoint sets of tokens; raise it to 0.5 or more, or set {name}.symmetric=false"
@@ -87,7 +87,7 @@ class LutConfig(ReconstructionConfig):
         if not 0 <= self.target_mask_ratio < 1 or int(self.num_tokens(run) * (1 - self.target_mask_ratio)) < 1:
             yield Problem(f"{name}.target_mask_ratio", f"{self.target_mask_ratio} is not in [0, 1), or keeps no token")
         if self.target_mask_ratio and self.level != "pooled":
-            yield Problem(f"{name}.level", "a teacher that does not see all tokens has no target for each; set pooled")
+            yield Problem(f"{name}.level", "a teacher that does not see all tokens has no target for some; set pooled")
         if self.distance == "infonce":
             yield from self._infonce_problems(name, run)
 

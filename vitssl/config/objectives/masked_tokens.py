@@ -40,10 +40,10 @@ class MaskedTokensConfig(ObjectiveConfig):
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
         if len(set(self.views())) < len(self.views()):
-            yield Problem(name, f"its views must be different ones, not {', '.join(self.views())}")
+            yield Problem(name, f"its views must all be different, not {', '.join(self.views())}")
         yield from less_than(0, self, name, "sparse_weight", "contrast_weight")
         if not self.sparse_weight and not self.contrast_weight:
-            yield Problem(name, "both of its terms have a weight of 0; leave it out, or set one")
+            yield Problem(name, "both of its terms have weight 0; leave it out, or set one")
         yield from not_positive(self, name, "temperature")
         if self.contrast_weight:
             yield from self._contrast_problems(name, run)
@@ -51,6 +51,7 @@ class MaskedTokensConfig(ObjectiveConfig):
     def _contrast_problems(self, name: str, run: Run) -> Iterator[Problem]:
         if run.backbone.masked_tokens is not None and run.backbone.masked_tokens.count < 2:
             yield Problem(
-                f"{name}.contrast_weight", "one masked token is like no other of its image; set 0, or backbone.masked_tokens.count"
+                f"{name}.contrast_weight",
+                "a single masked token has no others in its image to differ from; set 0, or raise backbone.masked_tokens.count",
             )
         yield from negatives_problems(name, run)

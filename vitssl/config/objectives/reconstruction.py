@@ -56,7 +56,7 @@ class ReconstructionConfig(ObjectiveConfig):
             yield Problem(f"{name}.mask_ratio", reason)
         if self.decoder == "pixel_shuffle":
             if self.hide == "drop":
-                reason = f"pixel_shuffle decodes every token, and hide=drop drops the hidden ones; set {name}.hide=mask"
+                reason = f"pixel_shuffle decodes every token, but hide=drop removes the hidden ones; set {name}.hide=mask"
                 yield Problem(f"{name}.decoder", reason)
             return
         yield from less_than(1, self, name, "decoder_dim", "decoder_depth", "decoder_heads")

@@ -45,4 +45,4 @@ class SimclrConfig(ObjectiveConfig):
         copies = 2 if self.second == self.view else 1
         for view in self.views():
             if (count := getattr(run.data.views, view).count) != copies:
-                yield Problem(name, f"data.views.{view}.count is {count}; two views are compared, so that it must be {copies}")
+                yield Problem(name, f"data.views.{view}.count is {count}; two views are compared, so it must be {copies}")

@@ -71,9 +71,9 @@ class SitConfig(ObjectiveConfig):
                 )
         yield from not_positive(self, name, "temperature")
         if (count := getattr(run.data.views, self.view).count) != 2:
-            yield Problem(name, f"data.views.{self.view}.count is {count}; two views are compared, so that it must be 2")
+            yield Problem(name, f"data.views.{self.view}.count is {count}; two views are compared, so it must be 2")
         if (px := view_px(run.data, self.view)) <= BLUR_RADIUS_PX:
             yield Problem(name, f"data.views.{self.view} has {px} px, fewer than a blur's {BLUR_RADIUS_PX + 1}")
         if run.backbone.reg_tokens != 1:
-            yield Problem("backbone.reg_tokens", f"{run.backbone.reg_tokens} beside the class token; {name} wants 1")
+            yield Problem("backbone.reg_tokens", f"{run.backbone.reg_tokens} registers beside the class token; {name} needs 1")
         yield from negatives_problems(name, run)
