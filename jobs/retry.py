@@ -69,8 +69,8 @@ def retry(sweep: Path, names: list[str], wait: bool, module: str, console: Conso
         nothing = f"nothing {'of ' + ' '.join(names) if names else 'that failed'} is left to do"
         left = [f for f in asked_for if f not in entries and (f not in jobs or not is_done(jobs[f]))]
         if left and not names:  # not 0, by which a script would take the sweep for done or queued
-            goes_on = "to continue what was stopped, cancelled or never started, repeat the command that submitted the sweep"
-            raise ConfigError(f"{nothing}; {goes_on}: {counted(len(left), 'run')}", place=str(sweep))
+            advice = f"to continue {counted(len(left), 'other run')}, repeat the command that submitted the sweep"
+            raise ConfigError(f"{nothing}; {advice} (stopped, cancelled or never started)", place=str(sweep))
         print(f"{sweep}: {nothing}")
         return 0
     again |= {folder for folder in waiting_for(again, jobs) if not is_trained(jobs[folder])}

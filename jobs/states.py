@@ -135,7 +135,7 @@ def _status(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: 
     if status.error is None and entry is None and job_id is not None and status.state == "not begun":
         status.error = _left_behind(folder, job_id)
     if status.state == "done" and entry is not None and entry.state == "RUNNING" and _hangs(folder):
-        status.error = f"done, but its job is still running: scancel {job_id}"
+        status.error = f"done, but its job has not ended: scancel {job_id}"
     events = read_events(folder / "metrics.jsonl")
     at_end = {name: entry["metrics"] for name, entry in read_json(folder / "evals.json").items()}
     status.score = _score([at_end, *(event for event in reversed(events) if event["event"] == "eval")], metric)

@@ -48,11 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
     add = parser.add_argument
     again = "refresh every SECONDS (default: 10) until all runs have ended"
     add("--watch", nargs="?", type=_number, const=10.0, metavar="SECONDS", help=again)
-    add(
-        "--log",
-        metavar="RUN",
-        help="show the end of this run's newest log instead; RUN is its folder, or a part of its name that is unique",
-    )
+    which = "show the end of this run's newest log instead; RUN is its folder, or a part of its name that is unique"
+    add("--log", metavar="RUN", help=which)
     add("--follow", "-f", action="store_true", help="with --log: keep printing new lines until the run has ended")
     add("--lines", "-n", type=_number, default=40, help="with --log: number of lines to show at first (default: %(default)s)")
     options = parser.parse_args(arguments)
@@ -194,11 +191,8 @@ def _report(picture: Picture, sweep: Path) -> str:
             return f"{more}: job {job}, which was to queue them, has ended; to continue, repeat the command that submitted the sweep"
         return f"{more}: job {job}, {entry.state.lower()}, queues them when there is room"
     if entry is None:
-        return (
-            ""
-            if job is None or not ended or _is_reported(sweep)
-            else f"Report: job {job} has ended without making it; {here} makes it here"
-        )
+        unmade = f"Report: job {job} has ended without making it; {here} makes it here"
+        return "" if job is None or not ended or _is_reported(sweep) else unmade
     waits = entry.state == "PENDING" and ended
     advice = f" ({entry.reason}); all runs have ended, and {here} makes it here" if waits else ""
     return f"Report: job {job}, {entry.state.lower()}{advice}"
@@ -232,9 +226,8 @@ def _left_in_words(todo: list[Status], sum_s: float, longest_s: float, here: boo
         return f"{about(max(longest_s, sum_s / max(1, running)))} left for the sweep: {runs} remaining"
     if running or any(s.job_id is not None for s in todo):
         return f"{about(sum_s)} of computing left in {runs}, {running} of them running; SLURM decides when the others start"
-    return (
-        f"{about(sum_s)} of computing left in {runs}, none of which is running or queued; to continue, repeat the command that started them"
-    )
+    advice = "to continue, repeat the command that started them"
+    return f"{about(sum_s)} of computing left in {runs}, none of which is running or queued; {advice}"
 
 
 if __name__ == "__main__":

@@ -121,7 +121,7 @@ def test_shifted_tokens_cannot_hide_anything(make_run):
     shifted = {"backbone.tokenizer": "shifted", "objectives": {"classify": {}}}
     make_run(shifted)
     for hide in ("drop", "mask"):
-        with pytest.raises(config.ConfigError, match=r"objectives\.mae: backbone\.tokenizer=shifted shows every token"):
+        with pytest.raises(config.ConfigError, match=r"objectives\.mae: backbone\.tokenizer=shifted lets every token see"):
             make_run(shifted, {"objectives.mae": {"hide": hide, "decoder_heads": 2}})
     with pytest.raises(config.ConfigError, match=r"backbone\.patch_size: 1 px cannot be shifted"):
         make_run(shifted, {"backbone.patch_size": 1})

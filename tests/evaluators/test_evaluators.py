@@ -197,7 +197,7 @@ def test_an_impossible_one_is_refused(make_run, fields, message):
 
 
 def test_a_name_that_is_taken_is_refused_and_null_switches_one_off(make_run):
-    with pytest.raises(ConfigError, match=r"evals\.test: this name is taken"):
+    with pytest.raises(ConfigError, match=r"evals\.test: this name is reserved"):
         make_run(MAE, {"evals": {"test": {"type": "knn"}}})
     assert config.evals_of(make_run(MAE, KNN, {"evals.knn": None})) == {}
 

@@ -52,7 +52,9 @@ def test_what_starts_from_a_run_waits_for_it_by_way_of_others_too(sweep: Path) -
     assert names(waiting_for([sweep / "ab-middle"], folders)) == {"ab-finetune"}
 
 
-@pytest.mark.parametrize(("error", "said"), [(PermissionError, "is another person's, and stays"), (ProcessLookupError, "has just ended")])
+@pytest.mark.parametrize(
+    ("error", "said"), [(PermissionError, "belongs to another user and keeps running"), (ProcessLookupError, "has just ended")]
+)
 def test_a_process_that_cannot_be_asked_to_stop_is_told(sweep: Path, monkeypatch, capsys, error, said) -> None:
     def kill(pid: int, number: int) -> None:
         raise error
@@ -67,7 +69,7 @@ def test_a_process_that_cannot_be_asked_to_stop_is_told(sweep: Path, monkeypatch
 def test_single_runs_of_this_machine_cannot_be_ended(sweep: Path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(local, "running", lambda _: 77)
     assert cancel.main([str(sweep), "ab"]) == 2
-    assert capsys.readouterr().err.startswith("error: process 77 of this machine trains ")
+    assert capsys.readouterr().err.startswith("error: process 77 on this machine trains ")
 
 
 DAMAGED = ["a-finetune/slurm.json", "slurm.json", "a-earlier/slurm.json", "a-earlier/job.json", "a-finetune/job.json"]
@@ -120,4 +122,4 @@ def test_what_was_to_be_queued_later_is_cancelled_with_the_sweep(sweep: Path, qu
     assert yet_to_queue(sweep, later) == later
     assert cancel.main([str(sweep)]) == 0
     assert yet_to_queue(sweep, later) == (set() if mine else later)
-    assert ("2 runs that job 12 was to queue later" in capsys.readouterr().out) == mine
+    assert ("2 runs that job 12 would have queued later" in capsys.readouterr().out) == mine

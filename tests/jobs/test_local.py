@@ -102,7 +102,7 @@ def test_ctrl_c_saves_says_how_to_go_on_and_the_same_command_does(local, place: 
     process = subprocess.Popen([sys.executable, "-c", program, *words], env=environment, text=True, **pipes)
     checkpoint = _wait_for(lambda: next(Path("runs").glob("*/scratch-*/last.pt"), None))
     for executor in ("local", "slurm"):  # nobody else takes it up meanwhile
-        with pytest.raises(config.ConfigError, match=f"being run by process {process.pid}"):
+        with pytest.raises(config.ConfigError, match=f"process {process.pid} on this machine is running "):
             submit.refuse_two_at_once(Graph([], []), folders.Launch(Path("runs/example"), executor, config.Site(), Path()))
     assert [s.state for s in status.collect(Path("runs/example"))] == ["waiting"]  # the stand-in writes no metrics
     stop_file = Path(read_json(Path("runs/example/local.json"))["stop_file"])
@@ -111,8 +111,8 @@ def test_ctrl_c_saves_says_how_to_go_on_and_the_same_command_does(local, place: 
         local_executor.refuse_running(Path("runs/example"))
     process.send_signal(signal.SIGINT)
     shown, told = process.communicate(timeout=30)
-    assert process.returncode == 130 and told.count("stopping: what was trained is saved") == 1
-    assert "To go on: " in shown and "loop.max_steps=50" in shown and "'axes.data=[plain]'" in shown  # as a shell wants it
+    assert process.returncode == 130 and told.count("stopping: saving takes some seconds") == 1
+    assert "To continue: " in shown and "loop.max_steps=50" in shown and "'axes.data=[plain]'" in shown  # as a shell wants it
     assert 0 < int(checkpoint.read_text()) < 50
     assert local("arms=[scratch]", "loop.max_steps=50") == 0
     assert checkpoint.read_text() == "50"

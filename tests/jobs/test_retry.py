@@ -50,7 +50,7 @@ def test_what_failed_is_tried_again_and_what_waited_for_it(failed: Path, capfd) 
     shutil.rmtree(finetune)
     assert retry.main(["runs/example"], module="standin") == 2
     assert capfd.readouterr().err.endswith(
-        "left to do; to continue what was stopped, cancelled or never started, repeat the command that submitted the sweep: 1 run\n"
+        "left to do; to continue 1 other run, repeat the command that submitted the sweep (stopped, cancelled or never started)\n"
     )
 
 
@@ -68,7 +68,9 @@ def test_what_was_stopped_goes_on_by_name(failed: Path, capfd) -> None:
     for folder in unlucky(failed):
         (folder / "error.json").unlink()
     assert retry.main(["runs/example"], module="standin") == 2
-    assert capfd.readouterr().err.endswith("goes on with what was stopped, cancelled or never began: 2 runs\n")
+    assert capfd.readouterr().err.endswith(
+        "to continue 2 other runs, repeat the command that submitted the sweep (stopped, cancelled or never started)\n"
+    )
     assert retry.main(["runs/example", "chain_short"], module="standin") == 0
 
 

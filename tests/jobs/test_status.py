@@ -99,7 +99,7 @@ def test_a_job_that_outlives_its_run_is_named(sweep: Path, queue, capsys) -> Non
     fields = {"data": {"shards": "/shards"}, "objectives": {"classify": {}}}
     save(merge(Run, fields), folder)
     finish(folder)
-    told = "a-pretrain: done, but its job is still running: scancel 1"
+    told = "a-pretrain: done, but its job has not ended: scancel 1"
     assert told not in shown(sweep, capsys), "it has a minute to end"
     os.utime(folder / "done.json", (1, 1))
     assert told in shown(sweep, capsys)

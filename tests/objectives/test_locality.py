@@ -125,7 +125,7 @@ def test_compiled_it_is_one_graph(make_run, precision):
         ({"teacher": None}, r"locality\.teacher: name the trained teacher"),
         ({"blocks": [0, 1, 2]}, r"locality\.blocks: \[0, 1, 2\] are not all in 0 to 1, what vit_pico has"),
         ({"stages": [1, 2, 3]}, r"locality\.stages: \[1, 2, 3\] are not all in 0 to 2, what resnet8 has"),
-        ({"stages": [1, 2]}, r"locality\.stages: \[1, 2\] are not as many as blocks"),
+        ({"stages": [1, 2]}, r"locality\.stages: \[1, 2\] does not match the number of blocks"),
         ({"teacher_px": 6}, r"locality\.teacher_backbone\.name: resnet8 has an output token per 4 px, which does not divide the 6 px"),
         ({"teacher_backbone.init": "xavier"}, r"locality\.teacher_backbone\.init: resnet8 does not have this option"),
     ],
@@ -236,7 +236,7 @@ def test_a_student_is_loaded_and_evaluated_without_its_teacher(chain):
 @pytest.mark.parametrize(
     ("layer", "words"),
     [
-        ({"data.normalize": "imagenet"}, "trained on images of other channel statistics; set data.normalize alike"),
+        ({"data.normalize": "imagenet"}, "trained with other channel statistics; set the same data.normalize"),
         (
             {"objectives.locality.teacher_backbone.depths": [1, 2, 1]},
             r"teacher_backbone\.depths: \[1, 2, 1\] does not match the teacher's Run, which has null; "

@@ -292,7 +292,7 @@ def test_scale_of_the_terms(make_run):
     ("layers", "word"),
     [
         ({"data.views.second": None}, "data.views.second"),
-        ({"data.views.second.size": 16}, "one size"),
+        ({"data.views.second.size": 16}, "the same size"),
         ({"data.views.main.count": 2}, "must be 1"),
         (fields(second="main"), "second"),
         (fields(mask_ratio=0.4), "disjoint"),

@@ -241,7 +241,7 @@ def test_masked_tokens_are_those_of_its_corrupted_views(make_run, monkeypatch) -
     [
         ({"data.views.main.count": 1}, r"objectives\.sit: data\.views\.main\.count is 1; two views are compared, so it must be 2"),
         ({"backbone.reg_tokens": 0}, r"has no registers; set backbone\.reg_tokens"),
-        ({"backbone.reg_tokens": 2}, r"backbone\.reg_tokens: 2 registers registers beside the class token; objectives\.sit needs 1"),
+        ({"backbone.reg_tokens": 2}, r"backbone\.reg_tokens: 2 registers beside the class token; objectives\.sit needs 1"),
         ({"objectives.sit.sides": [0.3, 0.1]}, r"objectives\.sit\.sides: \[0\.3, 0\.1\] is not a rising pair"),
         ({"objectives.sit": {"noise_area": 0, "alien_area": 0, "sides": [0.1, 0.2]}}, r"sit\.sides: .* noise_area or alien_area"),
         ({"objectives.sit.sides": [0.01, 0.02]}, r"sit\.sides: rectangles of .* would have to be 5334 to fill 0\.3; at most 960"),
