@@ -263,7 +263,7 @@ def test_the_same_import_twice_is_one(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_a_width_without_usual_heads_asks_for_them(tmp_path: Path) -> None:
     network = releases.vit(embed_dim=48, num_heads=3)
     torch.save(network.state_dict(), tmp_path / "file.pth")
-    with pytest.raises(ConfigError, match=r"a width of 48 is not a multiple of 64; add --set backbone.num_heads=N"):
+    with pytest.raises(ConfigError, match=r"width 48 is not a multiple of 64; add --set backbone.num_heads=N"):
         import_file(tmp_path / "file.pth", "timm", tmp_path / "run")
     trained = vitssl.load(import_file(tmp_path / "file.pth", "timm", tmp_path / "run", ["backbone.num_heads=3"]), device="cpu")
     features = trained.model.backbone(trained.model.backbone.embed(images()))
