@@ -437,7 +437,7 @@ def test_weights_of_another_network_are_refused_unless_that_is_meant(make_run):
     config.check_fits(run, "init_from", random)  # which has none
     for ours, theirs in ((run, masked), (masked, run), (masked, random)):
         with pytest.raises(
-            config.ConfigError, match=r"of masked_tokens .*; if that is intended, set init_except: \[\^backbone\.inserted\]"
+            config.ConfigError, match=r"with masked_tokens .*; if that is intended, set init_except: \[\^backbone\.inserted\]"
         ):
             config.check_fits(ours, "init_from", theirs)
 
