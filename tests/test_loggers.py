@@ -113,8 +113,10 @@ def test_mlflow_that_is_away_at_a_restart_does_not_end_the_run(tmp_path, monkeyp
         pass
 
     class Client:
-        def get_experiment_by_name(self, name: str) -> None:
+        def get_experiment_by_name(self, *asked: Any, **more: Any) -> None:
             raise Gone("API request failed: connection refused\nmore")
+
+        create_run = update_run = get_experiment_by_name
 
     mlflow = SimpleNamespace(MlflowClient=Client, MlflowException=Gone)
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)

@@ -206,7 +206,7 @@ def test_masked_tokens_are_exported_with_our_names_alone(tmp_path: Path, kind: s
     words = ["export", str(tmp_path / "run"), str(tmp_path / "out"), "--to"]
     assert cli.main([*words, kind]) == 2
     assert (
-        "run: backbone.masked_tokens: timm and ONNX exports do not support masked tokens; export --to safetensors --backbone"
+        "run: backbone.masked_tokens: timm, Hugging Face and ONNX exports do not support masked tokens; export --to safetensors --backbone"
         in capsys.readouterr().err
     )
     assert cli.main([*words, "safetensors", "--backbone"]) == 0

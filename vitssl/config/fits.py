@@ -73,4 +73,4 @@ def _queries(backbone: BackboneConfig) -> str | None:
     masked = backbone.masked_tokens
     if masked is None or masked.selection == "random":
         return None
-    return f"with learned queries in the last {counted(masked.blocks, 'block')}"
+    return f"learned in the last {counted(masked.blocks, 'block')}"

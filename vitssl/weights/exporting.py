@@ -40,7 +40,7 @@ def export(folder: Path, out: Path, to: str, weights: str = "model", checkpoint:
     classifier = config.classifies(trained.run) and weights != "teacher" and not backbone
     if trained.run.backbone.masked_tokens is not None and to != "safetensors":
         raise ConfigError(
-            "timm and ONNX exports do not support masked tokens; export --to safetensors --backbone (our parameter names)",
+            "timm, Hugging Face and ONNX exports do not support masked tokens; export --to safetensors --backbone (our parameter names)",
             "backbone.masked_tokens",
             str(folder),
         )
