@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shlex
+import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,21 +26,24 @@ Place = tuple[str, str]  # an arm, and its stage
 Kind = tuple[str, ...]  # the objectives that are on
 
 
-def check_backbones(spec: Spec, made: Iterable[Cell]) -> None:
-    """A backbone that the command line names is that one, and not the file's sizes of another under a new name."""
-    for arm, stage in ((cell.arm, stage) for cell in made for stage in cell.stages):
+def take_named_backbones(made: Iterable[Cell]) -> None:
+    """A backbone that the command line names is that one, and not the file's sizes of another under a new name: these are left out, as
+    are fields of the file that the new one does not read, and that is said."""
+    told = {}
+    for stage in (stage for cell in made for stage in cell.stages):
         of_file, backbone = stage.of_file.get("backbone") or {}, stage.run.backbone
-        if "backbone.name" not in stage.cli_fields or backbone.name == of_file.get("name", USUAL.name):
+        former = of_file.get("name", USUAL.name)
+        if "backbone.name" not in stage.cli_fields or backbone.name == former:
             continue
         foreign = {name: getattr(USUAL, name) for name in backbone.inactive_fields()}
         reset = {name: value for name, value in foreign.items() if value != getattr(backbone, name)}
         reset |= dict.fromkeys(kept_sizes(backbone, of_file))
-        if reset := {name: reset[name] for name in sorted(reset) if f"backbone.{name}" not in stage.cli_fields}:
-            prefix = _prefix_of_the_name(spec, arm, stage.name)
-            add = shlex.quote(f"{prefix}backbone={flow(reset)}")
-            with stage.error_location():
-                reason = f"the file's {', '.join(reset)} would still apply to {backbone.name}; to use its defaults add {add}"
-                raise ConfigError(reason, "backbone.name")
+        for name in sorted(reset):
+            if f"backbone.{name}" not in stage.cli_fields:
+                setattr(backbone, name, reset[name])
+                told.setdefault((backbone.name, former), {})[name] = True
+    for (name, former), fields in told.items():
+        print(f"note: with backbone.name={name} the file's {', '.join(fields)}, which are for {former}, are left out", file=sys.stderr)
 
 
 def kept_sizes(backbone: BackboneConfig, of_file: dict[str, Any]) -> list[str]:
@@ -48,12 +52,6 @@ def kept_sizes(backbone: BackboneConfig, of_file: dict[str, Any]) -> list[str]:
     own["depth"] = own["depths"][0] if len(own["depths"]) == 1 else None
     names = OF_A_SIZE if family(backbone).strides == (1,) else (*OF_A_SIZE, "patch_size")  # a plain one may have any patch
     return [name for name in names if of_file.get(name) not in (None, own[name])]
-
-
-def _prefix_of_the_name(spec: Spec, arm: str, stage: str) -> str:
-    """That with which the command line names this stage's backbone; of several the most particular one."""
-    setters = [s for s in spec.overrides.settings if "backbone.name" in s.leaves and s.reaches(arm, stage)]
-    return max(setters, key=lambda s: s.narrowness).prefix if setters else ""
 
 
 def check_objectives(spec: Spec, made: Sequence[Cell]) -> None:

@@ -131,7 +131,7 @@ def cells(spec: Spec) -> list[Cell]:
     staged = ((arm, labels, stage) for arm, labels in places for stage in spec.arms[arm].stages)
     checks.check_whose(spec, ((arm, stage, layers.of_file(spec, arm, labels, stage)) for arm, labels, stage in staged))
     result = [Cell(arm, labels, [_merged(spec, arm, labels, stage) for stage in spec.arms[arm].stages]) for arm, labels in places]
-    checks.check_backbones(spec, result)
+    checks.take_named_backbones(result)
     for cell in result:
         _check(spec, cell)
     checks.check_objectives(spec, result)
