@@ -161,7 +161,7 @@ def _check(spec: Spec, cell: Cell) -> None:
                 over = f"resources.nodes x gpus_per_node = {world} processes"
                 raise ConfigError(f"{stage.run.optim.batch_size} is global and cannot be split evenly over {over}", "optim.batch_size")
             earlier = {each.name: each.run for each in cell.stages[:i]}
-            stage.pointers = _pointers(stage.run, list(earlier))
+            stage.pointers = _pointers(stage.run, list(earlier), [each.name for each in cell.stages[i:]])
             for pointer, parent in stage.pointers.items():
                 check_fits(stage.run, pointer, earlier[parent])
 
@@ -171,14 +171,17 @@ def resources_of(spec: Spec, arm: str) -> Resources:
     return resources(spec.file, f"arms.{arm}.resources", vars(spec.resources), spec.arms[arm].resources)
 
 
-def _pointers(run: Run, earlier: list[str]) -> dict[str, str]:
-    """{field: stage} of the fields that name an earlier stage; others name released weights or paths, which become absolute."""
+def _pointers(run: Run, earlier: list[str], later: list[str]) -> dict[str, str]:
+    """{field: stage} of the fields that name an earlier stage, and not itself or a ``later`` one; others name released weights or paths,
+    which become absolute."""
     pointers = {}
     for name, value in checkpoints(run).items():
         if value in earlier:
             pointers[name] = value
         elif value.startswith((RELEASED, IMPORT)):
             continue
+        elif value in later and not Path(value).exists():
+            raise ConfigError(f"{value} is not an earlier stage of the arm; write it above the stages that start from it", name)
         elif "/" not in value and not Path(value).exists():  # `weights.prepare` checks that paths exist
             named = unknown(value, earlier).reason if earlier else repr(value)
             raise ConfigError(f"{named}{'; it' if earlier else ''} is not an earlier stage of the arm, nor a file or run folder", name)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from vitssl.config import ConfigError, Run, active, dotted, fill, nested, read_value, reads_labels, unknown
 from vitssl.config.base import closest
 from vitssl.config.merging import UNSET
-from vitssl.config.suggestions import not_a_field
+from vitssl.config.suggestions import meant, not_a_field
 from vitssl.words import listed
 
 RUN_FIELDS = {f.name for f in dataclasses.fields(Run)}
@@ -92,7 +92,8 @@ class Setting(NamedTuple):
             known = [*sorted(RUN_FIELDS), *stages, *(OTHERS if where == CLI else ())]
             is_of_a_stage = self.field.partition(".")[0] in RUN_FIELDS  # what begins it was to be a stage
             near = closest(self.stage, known)
-            error = unknown(self.stage, stages, also=near) if is_of_a_stage else not_a_field(self.stage, known, self.key)
+            of_sweep = bool(near) and near[0] in OTHERS and not self.field and not meant(self.stage)
+            error = unknown(self.stage, stages, also=near) if is_of_a_stage or of_sweep else not_a_field(self.stage, known, self.key)
             raise ConfigError(error.reason, self.key, where)
         fill(Run, {self.field: self.value} if self.field else self.value, where=where, field=self.whose)
 
@@ -204,7 +205,7 @@ def check(asked: Overrides, stages: dict[str, list[str]], chosen: Collection[str
     """Check that every field that the command line sets belongs to a Run of the ``chosen`` arms; ``stages`` are those of every arm."""
     for arm in (*asked.resources, *(setting.arm for setting in asked.settings)):
         if arm is not None and arm not in stages:
-            raise unknown(arm, stages, f"arms.{arm}", CLI)
+            raise ConfigError(f"{unknown(arm, stages).reason}; a new arm is written into the sweep file", f"arms.{arm}", CLI)
         if arm is not None and arm not in chosen:
             raise ConfigError(f"this arm is not selected; add it with arms=[{arm}], or leave out the field", f"arms.{arm}", CLI)
     running = list(dict.fromkeys(stage for arm in chosen for stage in stages[arm]))

@@ -131,7 +131,9 @@ def unread(runs: Iterable[Run]) -> list[str]:
         asked = [split for data in of_folder for split in (data.train_split, None if data.folds else data.test_split, data.val_split)]
         read = set(named("+".join(filter(None, asked)), there))
         if left := [split for split in there if split not in read]:
-            lines.append(f"note: no run reads the images of {listed(left)} in {folder} (data.train_split, data.val_split)")
+            every = "+".join(dict.fromkeys([*of_folder[0].train_split.split("+"), *left]))
+            folds = f"; folds of all images are 'data.train_split={every}'" if of_folder[0].folds else ""
+            lines.append(f"note: no run reads the images of {listed(left)} in {folder} (data.train_split, data.val_split){folds}")
     return lines
 
 

@@ -177,6 +177,8 @@ def test_a_mistake_in_the_file_is_one_line_that_names_it(expand, before: str, af
         ("scratch.optim.lr=1", r"command line: scratch.optim.lr: scratch is an arm; write arms.scratch.optim.lr=\.\.\. for this arm alone"),
         ("optmi.lr=1", "command line: optmi.lr: 'optmi' is not known .did you mean optim"),
         ("arms.scrach.optim.lr=1", "command line: arms.scrach: 'scrach' is not known .did you mean scratch"),
+        ("lenght=0.2", "^command line: lenght: 'lenght' is not known .did you mean length..$"),
+        ("arms.extra={stages: {train: {}}}", "^command line: arms.extra: .*; a new arm is written into the sweep file$"),
         ("arms.scratch.optim.lrr=1", "^command line: arms.scratch.optim.lrr: 'lrr' is not known .did you mean lr"),
         ("arms.scratch.finetune.seed=1", "command line: arms.scratch.finetune.seed: .*'finetune' is not known .there is train"),
         ("arms.opt_in.optim.lr=1", r"command line: arms.opt_in: this arm is not selected; add it with arms=\[opt_in\]"),

@@ -239,7 +239,10 @@ def test_folds_are_of_the_images_to_train_on(expand, place: Path) -> None:
     words = ["data.folds=3", "axes.seed=[0,1,2]", "axes.data=[plain]"]
     runs = [job.run for job in expand(*words).jobs]
     assert {tuple(shards.image_counts(run).values()) for run in runs} == {(67, 67, 0, 33), (66, 66, 0, 34)}
-    assert shards.unread(runs)[0].startswith("note: no run reads the images of test in ")
+    (note,) = shards.unread(runs)
+    assert note.startswith("note: no run reads the images of test in ") and note.endswith(
+        "; folds of all images are 'data.train_split=train+test'"
+    )
     write_index(place / "shards" / "digits", [("train", 100)])
     assert {run.data.folds for run in (job.run for job in expand(*words).jobs)} == {3}
 

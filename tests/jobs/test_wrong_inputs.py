@@ -127,7 +127,6 @@ WRONG = [
     ("submit sweep.yaml arms=[chain_short] finetune.init_from=null", "nothing starts from pretrain; add init_from: pretrain to finetune"),
     ("submit sweep.yaml arms.chain_short.objectives.gmml={}", "for example 'arms.chain_short.pretrain.objectives={mae: null, gmml: {}}'"),
     ("submit sweep.yaml init_from=runs/example/pretrain", "say which stage is meant, arms.chain_short.pretrain.init_from=runs/exampl"),
-    ("submit sized.yaml backbone.name=vit_tiny", "to use its defaults add 'backbone={embed_dim: null}'"),
     ("submit sweep.yaml backbone.name=vit_tiny_patch16_224", "(did you mean vit_tiny?)"),
     ("submit sweep.yaml objectives.gmml.mask=3", "objectives.gmml.mask: 'mask' is not known (there is weight, "),
     ("submit sweep.yaml 'stages={pretrain: {objectives.mae: {}}}'", "stages.pretrain: 'stages' is not known"),
@@ -319,9 +318,6 @@ def somewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "other").mkdir()
     (place / "other" / "sweep.yaml").write_text(EXAMPLE.replace("chain_short", "chain_other"))
     (place / "big.yaml").write_text("name: big\npartition: gpu\n")
-    (place / "sized.yaml").write_text(
-        EXAMPLE.replace("{name: vit_pico,", "{name: vit_pico, embed_dim: 48,").replace("name: example", "name: s")
-    )
     (place / "bare.yaml").write_text("name: bare\narms: {a: {stages: {train: {objectives: {classify}}}}}\n")
     train = "arms: {a: {stages: {train: {\n  objectives.classify: {},\n"
     (place / "twice.yaml").write_text(f"name: twice\n{train}  optim.lr: 1.0e-3,\n  loop.epochs: 2,\n  optim: {{lr: 0.5}}}}}}}}}}\n")

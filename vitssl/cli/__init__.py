@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--json", action="store_true", help="print one line of JSON per run")
     weights.add_parsers(commands)
     add = command(commands, "report", _report, "write tables, plots and pages of a sweep")
-    add("folder", type=Path, help="sweep folder, for example runs/quickstart")
+    add("folder", type=Path, help="sweep folder, for example runs/quickstart, or its name in runs/")
     add("--columns", type=names, help="columns of the main table and table.tex, comma-separated, for example accuracy,gmacs,kwh")
     _analyze_parser(commands)
     add = command(
@@ -216,8 +216,11 @@ def _cost(arguments: argparse.Namespace) -> None:
 def _report(arguments: argparse.Namespace) -> None:
     from vitssl import report
 
-    page = report.write(arguments.folder, arguments.columns)
-    print(report.summary(arguments.folder, columns=arguments.columns))
+    folder = arguments.folder
+    if not folder.exists() and (named := Path("runs") / folder).is_dir():
+        folder = named  # by its name, as jobs/status.py takes it
+    page = report.write(folder, arguments.columns)
+    print(report.summary(folder, columns=arguments.columns))
     print(f"report: {page}")
 
 

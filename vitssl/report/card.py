@@ -40,7 +40,7 @@ def text(folder: Path, classifier: bool) -> str:
         "## Recipe\n\n" + "\n".join(_recipe(name, run) for name, run in stages),
         "## Results\n\n" + "\n".join(_results(stages[-1][1], sweep, cell)),
         "## Cost\n\n" + "\n".join(_cost(stages, sweep)),
-        _usage(folder.resolve().name, stages[-1][1], classifier),
+        _usage(stages[-1][1], classifier),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -148,12 +148,12 @@ def _cost(stages: list[tuple[str, RunFolder]], sweep: Sweep | None) -> list[str]
     return lines + ([f"\n{tracked(sweep)}"] if sweep and tracked(sweep) else [])
 
 
-def _usage(name: str, run: RunFolder, classifier: bool) -> str:
+def _usage(run: RunFolder, classifier: bool) -> str:
     px = run.run["data"]["image_size"]
     gives = "logits (B, K), whose classes are label_names of config.json" if classifier else "features"
     first = shrunk(run.run["data"]["cache_px"])
     code = [
-        "import timm, torch", f"model = timm.create_model('local-dir:{name}', pretrained=True).eval()  # the folder of this card",
+        "import timm, torch", "model = timm.create_model('local-dir:FOLDER', pretrained=True).eval()  # that of this card",
         "data = timm.data.resolve_model_data_config(model)",
         f"transform = timm.data.create_transform(**data, is_training=False){f'  # {first}' if first else ''}",
         f"model(torch.zeros(1, 3, {px}, {px}))  # {gives}",
