@@ -247,7 +247,7 @@ def test_slices_are_equal_and_no_larger_than_asked(make_run, batch, micro, parts
 def test_a_batch_that_only_tiny_slices_divide_is_refused(make_run):
     run = make_run(CLASSIFY, {"optim.batch_size": 254, "loop.micro_batch_size": 64})
     with pytest.raises(
-        ConfigError, match=r"micro_batch_size: 64: the 127 images .* into 127 equal slices of 1; optim.batch_size=256 would fit"
+        ConfigError, match=r"micro_batch_size: 64: a process's 127 images .* into 127 equal slices of 1; optim.batch_size=256 would fit"
     ):
         config.check_slices(run, 2)
     mixed = make_run(CLASSIFY, {"optim.batch_size": 8, "loop.micro_batch_size": 1, "data.views.main.mixup_alpha": 0.8})
