@@ -39,7 +39,7 @@ def take_named_backbones(made: Iterable[Cell]) -> None:
         reset = {name: value for name, value in foreign.items() if value != getattr(backbone, name)}
         reset |= dict.fromkeys(kept_sizes(backbone, of_file))
         for name in sorted(reset):
-            if f"backbone.{name}" not in stage.cli_fields:
+            if not any(typed == f"backbone.{name}" or typed.startswith(f"backbone.{name}.") for typed in stage.cli_fields):
                 setattr(backbone, name, reset[name])
                 told.setdefault((backbone.name, former), {})[name] = True
     for (name, former), fields in told.items():

@@ -155,6 +155,7 @@ def _check(spec: Spec, cell: Cell) -> None:
         with stage.error_location():
             config.check(stage.run)
             config.refuse_inactive_fields(stage.run, stage.cli_fields)
+            config.refuse_rising_lr(stage.run)
             asked = resources_of(spec, cell.arm)
             world = asked.nodes * max(1, asked.gpus_per_node)
             if stage.run.optim.batch_size % world:

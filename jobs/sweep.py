@@ -116,14 +116,15 @@ def resources(where: str, path: str, *layers: dict[str, Any]) -> Resources:
 def on_this_machine(spec: Spec) -> None:
     """Reduce what asks for more to one node, and to a number of processes that this machine has GPUs for, or without GPUs cores."""
     gpus = len(visible_gpus())
-    most, reduced = gpus or len(os.sched_getaffinity(0)), False
+    most = gpus or len(os.sched_getaffinity(0))
+    wanted = [(vars(spec.resources) | arm.resources)["gpus_per_node"] for arm in spec.arms.values()]
+    reduced = any(isinstance(count, int) and count > most for count in wanted)
     for resources in (vars(spec.resources), *(arm.resources for arm in spec.arms.values())):
         if isinstance(nodes := resources.get("nodes"), int):
             resources["nodes"] = min(1, nodes)
         if isinstance(asked := resources.get("gpus_per_node"), int) and asked > most:
             # what batches were made to be divided by is divided by that too
             resources["gpus_per_node"] = next(count for count in range(most, 0, -1) if asked % count == 0)
-            reduced = True
     if any((fields.get("nodes") or 1) > 1 for fields in spec.overrides.resources.values()):
         print("note: resources.nodes applies to clusters; this machine trains on one node", file=sys.stderr)
     if reduced:

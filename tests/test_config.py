@@ -98,7 +98,6 @@ def make(*layers) -> Run:
         (["backbone.patch_size=0"], ["backbone.patch_size"]),
         (["objectives.mae.decoder_heads=0"], ["objectives.mae.decoder_heads"]),
         (["optim.min_lr=-1"], ["optim.min_lr"]),
-        (["optim.lr=1e-5", "optim.batch_size=16"], ["optim.min_lr: 1e-06 is above the learning rate", "6.25e-07", "optim.min_lr=0"]),
         (["backbone.mlp_ratio=-1"], ["backbone.mlp_ratio"]),
         (["data.workers=-1"], ["data.workers"]),
         (["init_except=['(']"], ["init_except", "regular expression"]),
@@ -153,6 +152,15 @@ def test_what_has_no_effect_is_refused_in_a_plan_and_read_in_a_run_folder(make_r
         config.refuse_inactive_fields(run)
     config.save(run, tmp_path)
     assert config.load(tmp_path) == run
+
+
+def test_a_rate_that_would_rise_to_its_end_is_refused_in_a_plan_and_read_in_a_run_folder(make_run, tmp_path):
+    run = make_run({"objectives.classify": {}, "optim": {"lr": 1e-5, "batch_size": 16, "lr_rule": "batch/256"}})
+    with pytest.raises(ConfigError, match=r"^optim\.min_lr: 1e-06 is above the learning rate, .* 6\.25e-07, .*; type optim\.min_lr=0$"):
+        config.refuse_rising_lr(run)
+    config.save(run, tmp_path)
+    assert config.load(tmp_path).optim.min_lr == 1e-6
+    config.refuse_rising_lr(make_run({"objectives.classify": {}, "optim": {"lr": 1e-5, "min_lr": 0.0}}))
 
 
 @pytest.mark.parametrize(

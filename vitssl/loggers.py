@@ -120,6 +120,8 @@ class MLflow:
         _remember(folder, "mlflow", self._run)
 
     def _experiment(self, folder: Path, name: str) -> str:
+        if found := self._client.get_experiment_by_name(name):  # without the lock: a server that is away is asked for minutes
+            return found.experiment_id
         with open_lock(folder.parent / ".mlflow", "loop.loggers") as lock:  # or runs of a sweep that start together would each make one
             flock(lock, fcntl.LOCK_EX)
             found = self._client.get_experiment_by_name(name)

@@ -192,6 +192,12 @@ def test_a_named_backbone_is_no_other_of_its_name(capsys) -> None:
     assert plan("own_images", ["axes.size=[vit_tiny_224px]"]) and plan("quickstart", ["axes.backbone.name=[vit_tiny,vit_small]"])
 
 
+def test_what_the_command_line_sets_of_another_backbone_is_not_left_out() -> None:
+    words = ["arms=[scratch]", "objectives.classify.pool=mean", "backbone.name=resnet8", "backbone.masked_tokens.count=4"]
+    with pytest.raises(ConfigError, match="masked_tokens"):
+        plan("quickstart", words)
+
+
 def test_backbones_of_an_axis_are_those_of_their_names() -> None:
     made = plan("own_images", ["axes.backbone.name=[vit_tiny,vit_small]"])
     assert {size_of(stage.run.backbone).embed_dim for cell in made for stage in cell.stages} == {192, 384}

@@ -44,6 +44,7 @@ from vitssl.config.run import (
     reads_labels,
     recorded,
     refuse_inactive_fields,
+    refuse_rising_lr,
     scaled_lr,
     slices,
 )

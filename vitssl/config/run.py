@@ -48,12 +48,6 @@ class Optim:
     def problems(self) -> Iterator[Problem]:
         yield from less_than(1, self, "optim", "batch_size")
         yield from less_than(0, self, "optim", "lr", "weight_decay", "weight_decay_end", "min_lr", "warmup_lr")
-        peak, low = scaled_lr(self, self.lr), scaled_lr(self, self.min_lr) if self.scale_all_lrs else self.min_lr
-        if low > peak:
-            reason = (
-                f"{low:g} is above the learning rate, which lr_rule: {self.lr_rule} makes {peak:.3g}, so the rate would rise at the end"
-            )
-            yield Problem("optim.min_lr", f"{reason}; type optim.min_lr=0")
         if not 0 <= self.momentum < 1:
             yield Problem("optim.momentum", f"{self.momentum} is not in [0, 1)")
         if self.nesterov and not self.momentum:
@@ -231,6 +225,19 @@ def check_slices(run: Run, processes: int) -> None:
         raise ConfigError(f"{largest}: {reason}", field_name)
     if size == 1 and any(view.mixup_alpha or view.cutmix_alpha for view in active_views(run).values()):
         raise ConfigError("mixup and cutmix need another image in each forward pass; raise it, or set their alphas to 0", field_name)
+
+
+def refuse_rising_lr(run: Run) -> None:
+    """Refuse a final learning rate above the peak, in a Run that is being planned; an existing one is read as it is.
+
+    Raises:
+        ConfigError: with the field to set.
+    """
+    optim = run.optim
+    peak, low = scaled_lr(optim, optim.lr), scaled_lr(optim, optim.min_lr) if optim.scale_all_lrs else optim.min_lr
+    if low > peak:
+        reason = f"{low:g} is above the learning rate, which lr_rule: {optim.lr_rule} makes {peak:.3g}, so the rate would rise at the end"
+        raise ConfigError(f"{reason}; type optim.min_lr=0", "optim.min_lr")
 
 
 def inactive_fields(run: Run) -> dict[str, str]:
