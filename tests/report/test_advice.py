@@ -17,7 +17,7 @@ from vitssl.report.tables import columns, pairs
 
 EQUAL = "'axes.cost={given epochs: {}, equal MACs: {equalize: macs, equal_to: ssat}}' for arms of equal cost"
 SEEDS = {"seed": [0, 1, 2]}
-MORE = "Add 'axes.seed=[0,1,2,3,4]' for more seeds to the sweep's command: finished runs are kept."
+MORE = "To the sweep's command add 'axes.seed=[0,1,2,3,4]' for more seeds. Finished runs are kept."
 OPEN = {"scratch": lambda at: 74.0 + 3 * at["seed"], "ssat": lambda at: 82.0 - at["seed"]}  # +8, +4 and 0 points
 
 
@@ -88,7 +88,7 @@ def test_no_seeds_are_asked_for_while_some_are_to_come_or_where_they_are_enough(
     enough = grid({"scratch": lambda at: 80.0 + at["seed"], "ssat": lambda at: 84.1 - at["seed"]}, {"seed": [0, 1, 2, 3, 4]}, name="enough")
     assert next_steps(enough) == (
         "If means and spreads stay as they are, more than 40 seeds, or more test images, would tell ssat and scratch apart. "
-        f"Add {EQUAL} to the sweep's command: finished runs are kept."
+        f"To the sweep's command add {EQUAL}. Finished runs are kept."
     )
 
 
@@ -97,7 +97,10 @@ def test_of_few_more_seeds_that_would_decide_it_asks_though_there_are_five(grid)
     gaps = {0: -1.66, 1: 4.0, 2: 4.0, 3: 4.0, 4: 9.66}
     made = grid({"scratch": 70.0, "ssat": lambda at: 70.0 + gaps[at["seed"]]}, {"seed": list(gaps)})
     said = next_steps(made)
-    assert "7 seeds would tell ssat and scratch apart. Add 'axes.seed=[0,1,2,3,4,5,6]' for more seeds and 'axes.cost=" in said
+    assert (
+        "7 seeds would tell ssat and scratch apart. To the sweep's command add 'axes.seed=[0,1,2,3,4,5,6]' for more seeds and 'axes.cost="
+        in said
+    )
 
 
 def test_the_pair_that_decides_is_the_best_mean_and_what_may_be_taken_in_its_place(grid):

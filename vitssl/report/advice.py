@@ -72,7 +72,7 @@ def next_steps(grid: Grid) -> str:
     needed = [text for place in places if (text := _needed(*place))]
     ranked = any(recommendation(*place) for place in places)
     added = list(filter(None, [_more_seeds(grid, max(_wanted(*place) for place in places)), _equal_costs(grid) if ranked else ""]))
-    return " ".join([*needed, *([f"Add {listed(added)} to the sweep's command: finished runs are kept."] if added else [])])
+    return " ".join([*needed, *([f"To the sweep's command add {listed(added)}. Finished runs are kept."] if added else [])])
 
 
 def _needed(grid: Grid, column: Any) -> str:
