@@ -106,7 +106,7 @@ def test_selections_are_pictures_of_the_first_seed_of_every_arm(masked):
     drawn = analyses.draw(lay_out(collect(folder)))
     assert list(drawn) == ["selections-1", "selections-2"]
     caption, figure = drawn["selections-2"]
-    assert caption.startswith("ssat, train, y, teacher: ") and "1.00 (0.50)" in caption and "next one's: 0.25" in caption
+    assert caption.startswith("ssat, train, y, teacher: ") and "1.00 (0.50)" in caption and "next row's: 0.25" in caption
     assert len(figure.axes) == (3 + 1) * (4 + 2)
     page = report.write(folder).read_text()
     assert (folder / "report" / "selections-2.png").is_file() and page.count("colour of the first token") == 4  # label and caption
