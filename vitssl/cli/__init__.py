@@ -11,7 +11,7 @@ from pathlib import Path
 from vitssl import version
 from vitssl.arguments import Parser, guarded
 from vitssl.cli import weights
-from vitssl.cli.base import agreed, command, names, not_negative, note_unfinished, numbers, positive, run
+from vitssl.cli.base import add_set, agreed, command, names, not_negative, note_unfinished, numbers, positive, run
 from vitssl.config import ConfigError
 from vitssl.config.evals import KINDS
 from vitssl.files import check_place
@@ -54,14 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--shards", help="other shards with the same classes")
     add("--split", default="test", help="train, val (held out) or test as defined by the run's data, or a split of the shards")
     add("--weights", default="model", help="model, ema (averaged weights, if the run has loop.ema_decay) or teacher")
-    add(
-        "--set",
-        nargs="+",
-        default=[],
-        dest="fields",
-        metavar="field=value",
-        help="fields of the evaluator, for example --type knn --set k=10",
-    )
+    add_set(add, "fields of the evaluator, for example --type knn --set k=10")
     add("--checkpoint", default="last.pt", help="checkpoint in the run folder, for example best.pt (default: %(default)s)")
     add = command(
         commands, "predict", _predict, "predict class probabilities of images", dict.fromkeys(("--out", "--output"), "--csv") | EMA

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -12,6 +13,10 @@ def command(commands: argparse._SubParsersAction, name: str, call: object, help_
     parser.elsewhere = elsewhere or {}
     parser.set_defaults(call=call)
     return parser.add_argument
+
+
+def add_set(add: Callable[..., object], meaning: str) -> None:
+    add("--set", nargs="+", default=[], dest="fields", metavar="field=value", help=meaning)
 
 
 def positive(text: str) -> int:

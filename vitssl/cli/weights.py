@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from vitssl.cli.base import command, note_unfinished, run
+from vitssl.cli.base import add_set, command, note_unfinished, run
 from vitssl.config.weights import LAYOUTS, RELEASED
 from vitssl.files import check_new
 
@@ -22,14 +22,7 @@ def add_parsers(commands: argparse._SubParsersAction) -> None:
     add("--as", required=True, choices=LAYOUTS, dest="layout", help="code base whose parameter names the file uses")
     add("--shards", help="images to evaluate it on; they also name its classes")
     add("--backbone", action="store_true", help="leave out classifiers, decoders and heads, for images of other classes")
-    add(
-        "--set",
-        nargs="+",
-        default=[],
-        dest="fields",
-        metavar="field=value",
-        help="fields that cannot be read off the weights' shapes, such as backbone.num_heads=3",
-    )
+    add_set(add, "fields that cannot be read off the weights' shapes, such as backbone.num_heads=3")
     add = command(commands, "export", _export, "export a run's network in a format that other code loads", {"--format": "--to"})
     add("folder", type=Path, help="run folder")
     add("out", type=Path, help="file to write; for huggingface a folder")

@@ -92,10 +92,10 @@ def _where(index: Index, splits: str, field: str) -> np.ndarray:
         raise ConfigError(str(error), field) from None
 
 
-def _labelled(index: Index, splits: str, field: str) -> np.ndarray:
-    """Those of ``splits``, all of which have a label."""
+def _held_out(index: Index, splits: str, field: str, evaluated: bool) -> np.ndarray:
+    """Those of ``splits``, all of which have a label if the Run is evaluated on them."""
     positions = _where(index, splits, field)
-    if unlabelled := int((index.label[positions] == UNLABELLED).sum()):
+    if evaluated and (unlabelled := int((index.label[positions] == UNLABELLED).sum())):
         raise ConfigError(f"{unlabelled} of the {len(positions)} images of {splits} have no label", field)
     return positions
 
@@ -112,7 +112,7 @@ def _fold(index: Index, images: np.ndarray, folds: int, run_seed: int) -> np.nda
 def _validation(index: Index, images: np.ndarray, data: Data, evaluated: bool) -> np.ndarray:
     """Those of ``data.val_split``, or a stratified share of ``images``, of which at least one of a class stays in training."""
     if data.val_split is not None:
-        return _labelled(index, data.val_split, "data.val_split") if evaluated else _where(index, data.val_split, "data.val_split")
+        return _held_out(index, data.val_split, "data.val_split", evaluated)
     if not data.val_fraction:
         return np.empty(0, dtype=np.int64)
     order = _shuffled(len(index), data.val_seed, "data.val_fraction", images[index.label[images] >= 0])
@@ -128,7 +128,7 @@ def _validation(index: Index, images: np.ndarray, data: Data, evaluated: bool) -
 def _test(index: Index, data: Data, images: np.ndarray, evaluated: bool) -> np.ndarray:
     if not evaluated and data.test_split not in index.splits:
         return np.empty(0, dtype=np.int64)
-    test = _labelled(index, data.test_split, "data.test_split") if evaluated else _where(index, data.test_split, "data.test_split")
+    test = _held_out(index, data.test_split, "data.test_split", evaluated)
     if _among(images, index)[test].any():
         raise ConfigError(f"{data.test_split} shares images with data.train_split={data.train_split}", "data.test_split")
     return test
