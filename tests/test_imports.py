@@ -60,7 +60,7 @@ ALLOWED = {
     "attempt": {"config", "dist", "emissions", "files", "words"},
     "train": CORE | MIDDLE | {"attempt", "finished", "evaluators", "pictures", "train_state", "stopping", "views", "words"},
     "bench": CORE | MIDDLE | {"evaluate", "memory", "evaluators", "passes", "train_state", "train", "views"},
-    "prune": {"config", "files", "words"},
+    "prune": {"checkpoint", "config", "files", "words"},
     "report": {"config", "emissions", "files", "intensity", "lost", "records", "terminal", "words"},
     "cli": None,  # anything, inside the function that needs it
     "__init__": {"evaluate"},

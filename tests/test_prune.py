@@ -6,11 +6,15 @@ import fcntl
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from tests.report.conftest import make_run
-from vitssl import cli, prune
+from vitssl import checkpoint, cli, prune, state
+from vitssl.checkpoint import Progress
 from vitssl.files import write_json
 
 SUPERVISED = {"objectives": {"classify": {}}}
@@ -134,6 +138,51 @@ def test_it_asks_and_without_a_terminal_removes_nothing(runs: Path, monkeypatch,
         assert cli.main(["prune", str(runs)]) == 0
         assert capsys.readouterr().out.splitlines()[-1] == said
     assert not found(runs)
+
+
+def checkpoint_of(folder: Path, step: int = 3) -> dict[str, Any]:
+    """Leave the checkpoint of a small network there, with AdamW's state: 2 moments of 11 weights, and 2 counts, each of 4 bytes."""
+    network = nn.Linear(10, 1)
+    optimizer = torch.optim.AdamW(network.parameters())
+    network(torch.ones(2, 10)).sum().backward()
+    optimizer.step()
+    data = {"classes": ["a", "b"], "mean": [0.5] * 3, "std": [0.2] * 3}
+    content = {"model": network.state_dict(), "ema": network.state_dict(), "data": data, "progress": vars(Progress(step=step)), "schema": 1}
+    state.save(folder / "last.pt", content | {"optimizer": optimizer.state_dict(), "scaler": None, "identity": "0" * 12})
+    return content
+
+
+def test_of_a_run_that_is_done_the_optimizer_goes_and_all_else_of_its_checkpoint_stays(runs: Path, capsys) -> None:
+    sweep = runs / "one"
+    contents = {folder.name: checkpoint_of(folder) for folder in (sweep / "done", sweep / "evaluated", sweep / "running", sweep / "failed")}
+    found_here = [left for left in prune.find(sweep) if left.path.name == "last.pt"]
+    assert [(left.path.parent.name, left.bytes) for left in found_here] == [("done", 4 * (2 * 11 + 2))]
+    assert prune.remove(found_here) == (1, 96) and not [left for left in prune.find(sweep) if left.path.name == "last.pt"]
+    for name, content in contents.items():
+        left = checkpoint.read_run(sweep / name / "last.pt")
+        assert (left["optimizer"] is None) == (name == "done")
+        assert left["progress"] == content["progress"] and left["data"] == content["data"]
+        assert all(torch.equal(left[part][key], content[part][key]) for part in ("model", "ema") for key in content["model"])
+    assert capsys.readouterr().err == ""
+
+
+def test_a_checkpoint_that_is_named_as_a_file_or_is_damaged_stays_as_it_is(runs: Path, capsys) -> None:
+    last = runs / "one" / "done" / "last.pt"
+    checkpoint_of(last.parent)
+    (waiting := runs / "two" / "waiting" / "run.yaml").write_text(
+        f"{(before := waiting.read_text())}\n# init_from: /elsewhere/one/done/last.pt\n"
+    )
+    assert "one/done/last.pt" not in found(runs)  # its hash is part of that run's identity
+    waiting.write_text(before)
+    content = bytearray(last.read_bytes())
+    place = content.index(torch.load(last)["model"]["weight"].numpy().tobytes())
+    content[place] ^= 1
+    last.write_bytes(content)
+    left = [left for left in prune.find(runs) if left.path == last]
+    assert prune.remove(left) == (0, 0) and last.read_bytes() == content
+    assert capsys.readouterr().err.startswith(
+        f"note: {last} stays: it cannot be removed ({last} is not a checkpoint that can be read (damaged"
+    )
 
 
 def test_a_run_or_sweep_that_was_taken_up_meanwhile_stays(runs: Path, capsys) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from vitssl import records
 from vitssl.config import ConfigError
-from vitssl.state import check_finite, is_state, mismatches, read
+from vitssl.state import check_finite, is_state, mismatches, read, save
 
 SCALER = torch.amp.GradScaler("cpu").state_dict().keys()
 ADVICE = "restore the file from a backup, or delete it to train anew"
@@ -82,6 +82,25 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any], path
         for name, value in values.items():
             if isinstance(value, Tensor) and value.dim() and value.shape != parameter.shape:
                 _refuse(path, f"optimizer: {name} has shape {tuple(value.shape)}, its weight {tuple(parameter.shape)}")
+
+
+def optimizer_bytes(path: Path) -> int:
+    """How large the optimizer's state in a checkpoint is; 0 where there is none, or the file cannot be read."""
+    try:
+        optimizer = read(path, mapped=True).get("optimizer")
+    except ConfigError:
+        return 0
+    values = [value for of_weight in optimizer["state"].values() for value in of_weight.values()] if _is_optimizer(optimizer) else []
+    return sum(value.nbytes for value in values if isinstance(value, Tensor))
+
+
+def drop_optimizer(path: Path) -> None:
+    """Write a run's checkpoint without the optimizer's state; nothing can be trained further from it.
+
+    Raises:
+        ConfigError: it is damaged, and stays as it is.
+    """
+    save(path, read_run(path) | {"optimizer": None})
 
 
 def _refuse(path: Path, reason: str) -> NoReturn:

@@ -1,7 +1,7 @@
 """What a folder of runs holds that nothing needs any more: found, shown with its size, and removed.
 
-A run's last checkpoint, the best one and its records stay. What belongs to a run that may still be trained or evaluated is never touched,
-nor a checkpoint whose name stands in another run's `run.yaml`.
+The weights of a run's last checkpoint, the best one and its records stay. What belongs to a run that may still be trained or evaluated is
+never touched, nor a checkpoint whose name stands in another run's `run.yaml`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ KEPT_EPOCH = re.compile(r"epoch-\d+\.pt")
 TEMPORARY = re.compile(r"\..+\.\d+\.tmp|\..+\.pt\.\d+")  # the latter of versions before
 SOURCE, PARTIAL_SOURCE = re.compile(r"[0-9a-f]{12}"), re.compile(r"\.[0-9a-f]{12}\.\d+")
 SUPERSEDED = {"previous.pt": "checkpoint before the last", "damaged.pt": "checkpoint that could not be read"}
+OPTIMIZER = "the optimizer's state in it, of a run that is done; its weights stay"
 HALF_WRITTEN = "half written, by a process that was killed"
 
 
@@ -41,6 +42,24 @@ class Leftover:
     def bytes(self) -> int:
         files = self.path.rglob("*") if _is_folder(self.path) else [self.path]
         return sum(path.lstat().st_size for path in files if not _is_folder(path))
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path) if _is_folder(self.path) else self.path.unlink()
+
+
+class OptimizerState(Leftover):
+    """That in a run's checkpoint, of which the rest stays."""
+
+    @property
+    def bytes(self) -> int:
+        from vitssl import checkpoint
+
+        return checkpoint.optimizer_bytes(self.path)
+
+    def remove(self) -> None:
+        from vitssl import checkpoint
+
+        checkpoint.drop_optimizer(self.path)
 
 
 def _is_folder(path: Path) -> bool:
@@ -76,11 +95,13 @@ def _runs_of(sweep: Path) -> list[Path]:
 
 
 def _of_run(folder: Path) -> Iterator[Leftover]:
-    """Of one that is done the checkpoints of epochs, of one that is done or failed what a crash left."""
+    """Of one that is done the checkpoints of epochs and the optimizer's state, of one that is done or failed what a crash left."""
     done, failed = is_finished(folder), _failed(folder)
     for path in sorted(folder.iterdir()) if done or failed else ():
         if done and KEPT_EPOCH.fullmatch(path.name):
             yield Leftover(path, "checkpoint of an epoch (loop.keep_every) of a run that is done", folder)
+        elif done and path.name == "last.pt" and (state := OptimizerState(path, OPTIMIZER, folder)).bytes:
+            yield state
         elif done and path.name in SUPERSEDED:
             yield Leftover(path, SUPERSEDED[path.name], folder)
         elif path.name == "diverged.pt":
@@ -143,9 +164,10 @@ def remove(leftovers: list[Leftover]) -> tuple[int, int]:
                     continue
                 freed = left.bytes
                 try:
-                    shutil.rmtree(left.path) if _is_folder(left.path) else left.path.unlink()
-                except OSError as error:
-                    print(f"note: {left.path} stays: it cannot be removed ({error.strerror})", file=sys.stderr)
+                    left.remove()
+                except (OSError, ConfigError) as error:
+                    reason = error.strerror if isinstance(error, OSError) else error
+                    print(f"note: {left.path} stays: it cannot be removed ({reason})", file=sys.stderr)
                     continue
                 number, size = number + 1, size + freed
     return number, size

@@ -45,8 +45,9 @@ def save(path: Path, state: dict[str, Any], former: Path | None = None) -> None:
         torch.save(state, stream)
 
 
-def read(path: Path) -> dict[str, Any]:
-    """A checkpoint, on the CPU; tensors and plain values only, so that a foreign file cannot run code.
+def read(path: Path, mapped: bool = False) -> dict[str, Any]:
+    """A checkpoint, on the CPU; tensors and plain values only, so that a foreign file cannot run code. ``mapped``: its tensors are read
+    from disk when they are used, and not compared with its checksums.
 
     Raises:
         ConfigError: no such file, or one that is damaged, cut short, or holds more than tensors and plain values.
@@ -56,9 +57,10 @@ def read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"{path} does not exist; name a file of weights that does")
     try:
-        _check_intact(path)
+        if not mapped:
+            _check_intact(path)
         with torch.serialization.safe_globals(list(ALSO_READ)):
-            content = load_file(path) if is_safetensors(path) else torch.load(path, map_location="cpu", weights_only=True)
+            content = load_file(path) if is_safetensors(path) else torch.load(path, "cpu", weights_only=True, mmap=mapped)
     # a text file is a KeyError or an IndexError of pickle's, a file that was cut short an OSError
     except (pickle.UnpicklingError, EOFError, OSError, RuntimeError, KeyError, IndexError, SafetensorError) as error:
         raise ConfigError(f"{path} is not a checkpoint that can be read ({_why(error)})") from None

@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--columns", type=names, help="columns of the main table and table.tex, comma-separated, for example accuracy,gmacs,kwh")
     _analyze_parser(commands)
     add = command(
-        commands, "prune", _prune, "delete what no run needs any more (checkpoints of epochs, diverged attempts, old sources), after asking"
+        commands, "prune", _prune, "delete what no run needs any more (checkpoints of epochs, optimizer states, old sources), after asking"
     )
     add("runs", type=Path, help="folder of all sweeps, for example runs, or of one; each run keeps its last and best checkpoints")
     add("--yes", action="store_true", help="delete without asking")
