@@ -34,6 +34,22 @@ def test_a_pretraining_has_neither_the_stages_after_it_nor_their_accuracy(sweep)
     assert "30.0 device-minutes" in text
 
 
+def test_a_card_is_written_of_a_setting_that_was_not_chosen_and_of_an_arm_that_an_axis_leaves_alone(sweep) -> None:
+    val = {
+        (("ssat", rate, seed)): {"done": {"val": {"top1": 100 * rate}, "test": {"top1": 100 * rate + seed}}}
+        for rate in (0.1, 0.2)
+        for seed in (0, 1)
+    }
+    folder = sweep({"ssat": 1.0}, {"optim.lr": [0.1, 0.2], "seed": [0, 1]}, columns=None, baseline=None, make=val, select=["optim.lr"])
+    assert "over 2 seeds of the same recipe: top-1 % 10.50 ± 0.71" in card.text(folder / "ssat-train-0.1-0", classifier=True)
+    assert "over 2 seeds of the same recipe: top-1 % 20.50 ± 0.71" in card.text(folder / "ssat-train-0.2-1", classifier=True)
+    facts = json.loads((folder / "sweep.json").read_text())
+    for cell in facts["cells"]:
+        cell["stages"][0]["folder"] = f"ssat-train-0.1-{cell['axes']['seed']}"
+    (folder / "sweep.json").write_text(json.dumps(facts | {"select": []}))
+    assert "over 2 seeds of the same recipe: top-1 % 10.50 ± 0.71" in card.text(folder / "ssat-train-0.1-1", classifier=True)
+
+
 def test_a_run_outside_of_a_sweep_speaks_for_itself(run_folder) -> None:
     text = card.text(run_folder(top1=77.0), classifier=True)
     assert "top-1 77.00 %" in text and "seeds of the same recipe" not in text

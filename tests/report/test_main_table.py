@@ -135,6 +135,14 @@ def test_all_columns_of_one_unit_are_in_the_same():
     assert units.fit(fitted) == fitted
 
 
+def test_a_difference_has_no_unit_of_the_name_of_the_arm_that_it_is_against(sweep) -> None:
+    arms = [{"name": "scratch", "row": "ViT-M"}, {"name": "ssat", "row": "ViT-M + MAE"}]
+    folder = sweep({"scratch": 80.0, "ssat": lambda at: 80.4 + 0.1 * at["seed"]}, {"seed": [0, 1, 2]}, columns=None, arms=arms)
+    table = main_table.table(lay_out(collect(folder)), ["accuracy", "baseline", "params"])
+    assert units.fit(table).header[2] == "against ViT-M" and units.fit(table).rows[1][2] == table.rows[1][2]
+    assert table.rows[1][2].text.startswith("+0.50 ")
+
+
 def test_pages_have_three_digits_and_the_spreadsheet_base_units(sweep, emissions_record, without_plots):
     """A quarter of a minute: 1.04 Wh, 417 mg."""
     make = {("scratch", 0): {"records": [emissions_record(hours=1 / 240)]}}

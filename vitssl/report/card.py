@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from vitssl.config import Optim, Site, scaled_lr
-from vitssl.config.evals import METRICS
+from vitssl.config.evals import METRICS, measured_by, metric_parts
 from vitssl.report.collect import Cell, RunFolder, Sweep, add, collect, read_folder
 from vitssl.report.energy import tracked
 from vitssl.report.evaluations import telling
-from vitssl.report.grid import Grid, lay_out
+from vitssl.report.grid import SEED
 from vitssl.report.outside import origins
-from vitssl.report.rows import Row
+from vitssl.report.rows import without
 from vitssl.report.tables import plus_minus
 from vitssl.report.units import quantity
 from vitssl.words import counted, listed
@@ -120,15 +120,12 @@ def _results(run: RunFolder, sweep: Sweep | None, cell: Cell | None) -> list[str
         shown = ", ".join(f"{METRICS[key].title} {value:.2f}" for key, value in told.items() if key in METRICS)
         lines.append(f"- this model, evaluator {name}: {shown}")
     if sweep and cell and cell.last is run:
-        grid = lay_out(sweep)
-        row, column = _place(grid, cell)
-        if len(scores := list(grid.scores(row, column).values())) > 1:
-            lines.append(f"- over {len(scores)} seeds of the same recipe: {grid.measured.title} {plus_minus(scores)} (mean ± std)")
+        metric = sweep.facts["metric"]
+        same = [c for c in sweep.cells if c.arm == cell.arm and without(c.axes, SEED) == without(cell.axes, SEED)]
+        scores = [score for c in same if (score := c.result(*metric_parts(metric))) is not None]
+        if len(scores) > 1:
+            lines.append(f"- over {len(scores)} seeds of the same recipe: {measured_by(metric).title} {plus_minus(scores)} (mean ± std)")
     return lines or ["Not evaluated."]
-
-
-def _place(grid: Grid, cell: Cell) -> tuple[Row, Any]:
-    return next((row, column) for row in grid.rows for column, cells in row.columns.items() if cell in cells)
 
 
 def _cost(stages: list[tuple[str, RunFolder]], sweep: Sweep | None) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from vitssl.report.table import DASH, Entry, Table, number
+from vitssl.report.table import Entry, Table, figure, number
 
 # by the unit in which something is computed: its other units from the smallest, and what a figure is multiplied by
 SCALES = {
@@ -47,5 +47,6 @@ def fit(table: Table) -> Table:
 
 
 def _computed(rows: list[list[Entry]], column: int) -> bool:
-    """Is every figure of the column one that was computed here? What a paper prints stays in its unit."""
-    return all(row[column].parts or row[column].text == DASH for row in rows)
+    """Is every entry of the column a quantity that was computed here? What a paper prints stays in its unit, and a difference has none of
+    these, whatever the name of the arm in its header."""
+    return all(row[column].text == figure(*row[column].parts, spread=row[column].spread).text for row in rows)
