@@ -24,7 +24,7 @@ def run_folders(sweep: Path) -> dict[str, Path]:
 def identity_of(folder: Path) -> str:
     """The identity of the Run in a folder; its parents count by their identities, not their paths."""
     job = read_json(folder / "job.json")
-    if job.get("schema") == SCHEMA:
+    if job.get("schema") == SCHEMA and "identity" in job:
         return job["identity"]
     run = load(folder)
     for field, value in checkpoints(run).items():

@@ -17,6 +17,7 @@ from vitssl.config import ConfigError
 from vitssl.words import duration
 
 OPTION = "--greenest-within"
+MOST_S = 31 * 86400.0
 UNITS_S = {"m": 60, "h": 3600, "d": 86400}
 
 
@@ -44,7 +45,10 @@ def seconds(text: str) -> float:
     match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([mhd])", text)
     if not match:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a time such as 24h, 90m or 2d")
-    return float(match[1]) * UNITS_S[match[2]]
+    time_s = float(match[1]) * UNITS_S[match[2]]
+    if time_s > MOST_S:
+        raise argparse.ArgumentTypeError(f"{text} is longer than 31d")
+    return time_s
 
 
 def find(within_s: float, graph: Graph, predictions: list[Prediction], launch: Launch) -> Start:

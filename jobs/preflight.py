@@ -14,6 +14,7 @@ from jobs.folders import Launch, is_trained
 from jobs.graph import Job
 from jobs.limits import Nodes, Partition
 from jobs.overrides import CLI
+from jobs.site_profile import is_set
 from jobs.sweep import Spec
 from vitssl.config import ConfigError, Problem, Run, Site
 from vitssl.config.sweep import Resources
@@ -64,7 +65,8 @@ def placed(spec: Spec, site_file: Path) -> Iterator[None]:
         cli = spec.overrides.site if head == "site" else {key for fields in spec.overrides.resources.values() for key in fields}
         if error.place or head not in ("site", "resources"):
             raise
-        raise ConfigError(error.reason, error.field, CLI if name in cli else str(site_file) if head == "site" else spec.file) from None
+        file = str(site_file) if head == "site" else spec.file
+        raise ConfigError(error.reason, error.field, CLI if is_set(name, cli) else file) from None
 
 
 def _problems(todo: list[Job], alike: list[Job], launch: Launch) -> Iterator[Problem]:

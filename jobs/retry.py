@@ -76,7 +76,8 @@ def retry(sweep: Path, names: list[str], wait: bool, module: str, console: Conso
     again |= {folder for folder in waiting_for(again, jobs) if not is_trained(jobs[folder])}
     # one job follows all runs of a sweep, and queues those that SLURM had no room for: a new one is to know of them
     there = entries.keys() | yet_to_queue(sweep, jobs)
-    chosen = [job for folder, job in jobs.items() if folder in _with_parents(again, jobs) | there]
+    wanted = _with_parents(again, jobs) | there
+    chosen = [job for folder, job in jobs.items() if folder in wanted]
     launch = _launch(sweep, {_executor(folder) for folder in again}, module)
     console.print(f"Trying {counted(len(again), 'run')} again: {' '.join(sorted(folder.name for folder in again))}", soft_wrap=True)
     return launch_all(Graph(chosen, []), launch, wait, console, lambda: _take_snapshot(launch))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,13 @@ def read(named: str, overrides: dict[str, Any], where: str = CLI) -> Site:
     site.intensity_csv = site.intensity_csv and str(Path(site.intensity_csv).expanduser().resolve())
     if problem := next(_problems(site), None):
         name = problem.field.removeprefix("site.")
-        raise ConfigError(problem.reason, *((problem.field, CLI) if name in overrides else (name, str(path))))
+        raise ConfigError(problem.reason, *((problem.field, CLI) if is_set(name, overrides) else (name, str(path))))
     return site
+
+
+def is_set(name: str, overrides: Iterable[str]) -> bool:
+    """Do the command line's dotted fields set a field, or a part of it?"""
+    return any(f"{key}.".startswith(f"{name}.") for key in overrides)
 
 
 def add_own(site: Site) -> None:

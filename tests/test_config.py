@@ -459,3 +459,12 @@ def test_a_run_yaml_that_was_cut_short_is_never_read_with_the_defaults_of_what_i
         (tmp_path / "run.yaml").write_text(whole[:length])
         with pytest.raises(ConfigError, match=r"run\.yaml"):
             config.load(tmp_path)
+
+
+@pytest.mark.parametrize("patch_size", [None, 8, 16])
+def test_the_size_of_local_views_that_an_error_names_is_accepted(patch_size):
+    fields = {"data": {"shards": "x", "image_size": 64, "views": {"second": {}, "local": {"size": 96}}}, "objectives.dino": {}}
+    with pytest.raises(ConfigError, match=r"96 is larger than data\.image_size, 64") as error:
+        config.check(config.merge(Run, fields, {"backbone.patch_size": patch_size}))
+    size = int(str(error.value).rpartition("=")[2])
+    config.check(config.merge(Run, fields, {"backbone.patch_size": patch_size, "data.views.local.size": size}))

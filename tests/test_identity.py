@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from jobs.existing import identity_of
 from vitssl import config
 from vitssl.config import Run
 from vitssl.config.evals import KINDS
-from vitssl.files import read_json
+from vitssl.files import read_json, write_json
 
 GOLDEN = Path(__file__).parent / "golden"
 OLD_VIEW = {"auto_augment_interpolation": "bilinear"}  # what runs did before the field came, where they did not say otherwise
@@ -84,6 +85,12 @@ def test_one_of_an_older_version_too(name, tmp_path):
 def test_runs_that_older_versions_computed_otherwise_are_not_taken_for_todays(name, tmp_path):
     """Layer decay of the final norm, DINO's batch norm, the magnitudes of a policy."""
     assert config.identity(old(name, tmp_path, before=True)) != FROZEN[name][1]
+
+
+def test_a_folder_whose_record_has_no_identity_has_that_of_its_run_yaml(tmp_path):
+    config.save(run := make({"objectives.classify": {}}), tmp_path)
+    write_json(tmp_path / "job.json", {"schema": config.SCHEMA})
+    assert identity_of(tmp_path) == config.identity(run)
 
 
 def test_no_default_changes_without_the_schema():

@@ -98,6 +98,13 @@ def test_energy_is_of_the_quarter_of_an_hour_in_which_it_was_drawn():
     assert drawn.kwh == pytest.approx({"2026-11-23T09:45": 0.5, "2026-11-23T10:00": 3.5, "2026-11-23T10:15": 0.0})
 
 
+def test_no_energy_is_lost_when_the_clock_is_set_back():
+    drawn = ByQuarterHour()
+    for total_kwh, now in enumerate((1000.0, 1030.0, 1020.0, 1040.0)):
+        drawn.add(float(total_kwh), now)
+    assert sum(drawn.kwh.values()) == pytest.approx(3.0)
+
+
 def test_emissions_are_energy_times_the_intensity_of_its_time(day):
     start = at("2026-11-23T10:00")
     hours = ByQuarterHour()

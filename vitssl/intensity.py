@@ -146,7 +146,7 @@ class ByQuarterHour:
             end = min(now, (cut // STEP_S + 1) * STEP_S)
             self._put(cut, drawn * (end - cut) / (now - then))
             cut = end
-        if then == now:
+        if now <= then:  # clocks are set back, too
             self._put(now, drawn)
 
     def _put(self, time_s: float, kwh: float) -> None:

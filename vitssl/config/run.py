@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, Literal, Optional
 
 from vitssl.config import bounds, evals
-from vitssl.config.backbones import BackboneConfig, capabilities
+from vitssl.config.backbones import BackboneConfig, capabilities, stride_px
 from vitssl.config.base import ConfigError, Problem, checkpoint, inactive_problems, less_than, runtime_field, teachers
 from vitssl.config.data import Data, View, view_px
 from vitssl.config.objectives import Objectives, active
@@ -291,7 +291,7 @@ def _demands(run: Run, to_train: bool) -> Iterator[Problem]:
             yield Problem(f"objectives.{name}", lacks(run.backbone, lacking, f"objectives.{name}"))
         for view in objective.views():
             if view not in there:
-                add = f"; add 'data.views.{view}={{}}'" if hasattr(run.data.views, view) else ""
+                add = f"; add 'data.views.{view}={{}}'" if view in vars(run.data.views) else ""
                 yield Problem(f"objectives.{name}", f"there is no data.views.{view}; the Run has {', '.join(there)}{add}")
         there = [*there, *objective.makes]
 
@@ -300,8 +300,8 @@ def _local_problems(run: Run) -> Iterator[Problem]:
     """Local views show a part of the image in fewer pixels; the papers' 96 of 224 are no size for small images."""
     size, whole = getattr(active_views(run).get("local"), "size", None), run.data.image_size
     if size is not None and size > whole:
-        patch = run.backbone.patch_size or 1
-        own = max(1, round(3 / 7 * whole / patch)) * patch  # 96 of 224
+        stride = stride_px(run.backbone)
+        own = max(1, round(3 / 7 * whole / stride)) * stride  # 96 of 224
         reason = f"{size} is larger than data.image_size, {whole}, and local views are smaller"
         yield Problem("data.views.local.size", f"{reason}; add data.views.local.size={own}")
 
