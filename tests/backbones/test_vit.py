@@ -264,22 +264,6 @@ def test_a_part_before_a_block_decays_and_is_saved_with_it():
         network.insert(nn.Linear(1, 1), before=12)
 
 
-@pytest.mark.parametrize("fused", [True, False])
-def test_a_token_behind_the_attention_mask_has_no_influence(fused):
-    network = vit(depth=2).eval()
-    layers.set_fused_attention(network, fused)
-    T, hidden = 1 + network.base_grid[0] ** 2, 5
-    mask = torch.zeros(T, T)
-    mask[:hidden, hidden] = mask[hidden + 1 :, hidden] = -torch.inf  # only it itself may look at it
-    embedded = network.embed(torch.randn(2, 3, 32, 32))
-    changed = embedded._replace(tokens=embedded.tokens.clone())
-    changed.tokens[:, hidden - 1] += 1
-    found = [network(e, attn_mask=mask).sequence() for e in (embedded, changed)]
-    differs = (found[0] != found[1]).any(-1).any(0)
-    assert differs.nonzero().flatten().tolist() == [hidden]
-    assert (network(embedded).sequence() != network(changed).sequence()).any(-1).all(), "without it all see it"
-
-
 def test_registers_are_timms():
     theirs = VisionTransformer(img_size=32, patch_size=8, embed_dim=48, depth=2, num_heads=3, reg_tokens=2, num_classes=0)
     ours = vit(patch_size=8, embed_dim=48, depth=2, num_heads=3, reg_tokens=2)

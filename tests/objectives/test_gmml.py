@@ -159,7 +159,7 @@ def test_equal_maps_averaged_are_the_map(make_run):
 
 
 class Unchanged(torch.nn.Module):
-    def forward(self, tokens, attn_mask=None):
+    def forward(self, tokens):
         return tokens
 
 

@@ -137,7 +137,6 @@ class Backbone(nn.Module):
         embedded: Embedded,
         keep_BM: Tensor | None = None,
         mask_BN: Tensor | None = None,
-        attn_mask: Tensor | None = None,
         out_indices: tuple[int, ...] = (),
     ) -> Features:
         """Run the blocks and the final norm.
@@ -146,8 +145,6 @@ class Backbone(nn.Module):
             embedded: what ``embed`` gave.
             keep_BM: int64 indices of the output grid's tokens to keep; the others are dropped. Only where config says "keep".
             mask_BN: bool, True = hidden: what of the output grid is replaced by a learned token. Only where config says "mask".
-            attn_mask: added to the logits of every attention, (T, T) or (B, 1, T, T): minus infinity where the token of the row may not
-                attend to that of the column. Only where config says "attn_mask".
             out_indices: the intermediate places whose features are wanted in ``Features.intermediates``.
         """
         raise NotImplementedError
@@ -177,7 +174,7 @@ class IsotropicTransformer(Backbone):
     """Prefix tokens, patch tokens and blocks of one width; every block is an intermediate place.
 
     Attributes:
-        blocks: of the transformer, called with tokens (B, T, D) and an attention mask.
+        blocks: of the transformer, called with tokens (B, T, D).
         inserted: parts that change the tokens on their way, by the number of the block that they come before.
     """
 
@@ -193,14 +190,14 @@ class IsotropicTransformer(Backbone):
         assert 0 <= before < self.num_layers and str(before) not in self.inserted, f"no place for a part before block {before}"
         self.inserted[str(before)] = part
 
-    def _transform(self, tokens: Features, attn_mask: Tensor | None, out_indices: tuple[int, ...]) -> Features:
+    def _transform(self, tokens: Features, out_indices: tuple[int, ...]) -> Features:
         """Blocks and final norm."""
         intermediates, sequence = {}, tokens.sequence()
         for i, block in enumerate(self.blocks):
             if str(i) in self.inserted:
                 tokens = self.inserted[str(i)](tokens.holding(sequence))
                 sequence = tokens.sequence()
-            sequence = block(sequence, attn_mask=attn_mask)
+            sequence = block(sequence)
             if i in out_indices:
                 intermediates[i] = tokens.holding(sequence)
         features = tokens.holding(self.norm(sequence))

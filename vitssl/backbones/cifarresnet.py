@@ -82,10 +82,9 @@ class CifarResNet(Backbone):
         embedded: Embedded,
         keep_BM: Tensor | None = None,
         mask_BN: Tensor | None = None,
-        attn_mask: Tensor | None = None,
         out_indices: tuple[int, ...] = (),
     ) -> Features:
-        assert keep_BM is None and mask_BN is None and attn_mask is None, "config lets no objective hide tokens of a convolutional network"
+        assert keep_BM is None and mask_BN is None, "config lets no objective hide tokens of a convolutional network"
         map_BDhw, intermediates = embedded.tokens, {}
         for i, stage in enumerate(self.stages):
             map_BDhw = stage(map_BDhw)

@@ -233,11 +233,10 @@ class CvT(Backbone):
         embedded: Embedded,
         keep_BM: Tensor | None = None,
         mask_BN: Tensor | None = None,
-        attn_mask: Tensor | None = None,
         out_indices: tuple[int, ...] = (),
     ) -> Features:
         """The earlier intermediate features are full maps, zero at hidden places."""
-        assert mask_BN is None and attn_mask is None, "config lets no objective put a mask token here"
+        assert mask_BN is None, "config lets no objective put a mask token here"
         map_BCHW, grid = embedded
         if keep_BM is not None:
             pixels = refine(keep_BM, grid, self.stride)

@@ -59,10 +59,9 @@ class ResNet(Backbone):
         embedded: Embedded,
         keep_BM: Tensor | None = None,
         mask_BN: Tensor | None = None,
-        attn_mask: Tensor | None = None,
         out_indices: tuple[int, ...] = (),
     ) -> Features:
-        assert keep_BM is None and mask_BN is None and attn_mask is None, "convolutions need all of the image"
+        assert keep_BM is None and mask_BN is None, "convolutions need all of the image"
         map_BDHW, intermediates = embedded.tokens, {}
         for i in range(len(self.depths)):
             map_BDHW = self.get_submodule(f"layer{i + 1}")(map_BDHW)

@@ -153,10 +153,9 @@ class Swin(Backbone):
         embedded: Embedded,
         keep_BM: Tensor | None = None,
         mask_BN: Tensor | None = None,
-        attn_mask: Tensor | None = None,
         out_indices: tuple[int, ...] = (),
     ) -> Features:
-        assert keep_BM is None and attn_mask is None, "windows need all tokens"
+        assert keep_BM is None, "windows need all tokens"
         tokens_BHWD, grid = embedded
         if mask_BN is not None:
             (rows, columns), side = grid, self.strides[-1] // self.strides[0]  # patches per side of an output token

@@ -143,14 +143,13 @@ class T2T(IsotropicTransformer):
         embedded: Embedded,
         keep_BM: Tensor | None = None,
         mask_BN: Tensor | None = None,
-        attn_mask: Tensor | None = None,
         out_indices: tuple[int, ...] = (),
     ) -> Features:
         """No passes on part of the tokens: overlapping windows carry hidden pixels into their neighbours."""
         assert keep_BM is None and mask_BN is None, "config refuses objectives that need keep or mask"
         tokens, grid = embedded
         cls = (self.cls_token + sinusoid_positions(1, self.embed_dim, tokens.device)).expand(len(tokens), -1, -1)
-        return self._transform(Features(cls, tokens, tokens[:, :0], grid), attn_mask, out_indices)
+        return self._transform(Features(cls, tokens, tokens[:, :0], grid), out_indices)
 
     def convert_state_dict(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
         """Drops the position table of the authors' files, by which they are recognised, if it is the fixed one.

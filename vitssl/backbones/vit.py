@@ -83,7 +83,6 @@ class ViT(IsotropicTransformer):
         embedded: Embedded,
         keep_BM: Tensor | None = None,
         mask_BN: Tensor | None = None,
-        attn_mask: Tensor | None = None,
         out_indices: tuple[int, ...] = (),
     ) -> Features:
         tokens, grid = embedded
@@ -94,7 +93,7 @@ class ViT(IsotropicTransformer):
             tokens = tokens.gather(1, keep_BM[..., None].expand(-1, -1, self.embed_dim))
         prefix = self.cls_token if self.reg_token is None else torch.cat([self.cls_token, self.reg_token], dim=1)
         prefix_BPD = (prefix + self.pos_embed[:, : self.num_prefix_tokens]).expand(len(tokens), -1, -1)
-        return self._transform(Features(prefix_BPD, tokens, tokens[:, :0], grid), attn_mask, out_indices)
+        return self._transform(Features(prefix_BPD, tokens, tokens[:, :0], grid), out_indices)
 
     def convert_state_dict(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
         """Learned positions are resized to this grid; fixed ones are replaced by this model's. Where prefix tokens had none (DeiT III,

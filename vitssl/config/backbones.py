@@ -28,7 +28,7 @@ class Family(NamedTuple):
 
     sizes: dict[str, Size]
     reads: frozenset[str]
-    # cls, reg: a class token, registers; keep: passes on some of the tokens only; mask: passes with replaced tokens; attn_mask
+    # cls, reg: a class token, registers; keep: passes on some of the tokens only; mask: passes with replaced tokens
     capabilities: frozenset[str]
     widths: tuple[int, ...]  # of each stage, in units of embed_dim; a size has as many stages or fewer
     strides: tuple[int, ...]  # pixels per side of a token of each stage, in units of patch_size
@@ -58,7 +58,7 @@ FAMILIES = {
         },
         reads="patch_size positions interpolate_antialias embed_dim depth num_heads mlp_ratio qkv_bias drop_path init cls_token_std"
         " layer_scale reg_tokens tokenizer attention masked_tokens",
-        capabilities="cls keep mask attn_mask",
+        capabilities="cls keep mask",
         smoke={"patch_size": 8, "embed_dim": 48, "depth": 2, "num_heads": 3},
     ),
     "swin": _family(
@@ -80,7 +80,7 @@ FAMILIES = {
     "t2t": _family(
         {"t2t_pico": Size(96, (2,), 3, 3.0, qkv_bias=False), "t2t_vit_14": Size(384, (14,), 6, 3.0, qkv_bias=False)},
         reads="embed_dim depth num_heads mlp_ratio qkv_bias drop_path attention_scale masked_tokens",
-        capabilities="cls attn_mask",
+        capabilities="cls",
         smoke={"name": "t2t_pico", "embed_dim": 48, "depth": 2, "num_heads": 3},
         strides=(16,),
     ),
@@ -252,8 +252,6 @@ def capabilities(backbone: BackboneConfig) -> set[str]:
     extra |= {"reg"} if backbone.reg_tokens else set()
     extra |= {"masked_tokens"} if backbone.masked_tokens is not None else set()
     lost = {"keep", "mask"} if backbone.tokenizer == "shifted" else set()  # a token holds pixels of its neighbours
-    # it has a mask already; one that objectives make covers the patches and prefix tokens only
-    lost |= {"attn_mask"} if backbone.attention == "local" or backbone.masked_tokens is not None else set()
     return (set(family(backbone).capabilities) | extra) - lost
 
 

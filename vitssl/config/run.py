@@ -125,7 +125,6 @@ LACKS = {
     "reg": "has no registers; set backbone.reg_tokens=1",
     "keep": "cannot drop hidden tokens; set {path}.hide=mask",
     "mask": "has no mask token; set {path}.hide=drop",
-    "attn_mask": "takes no attention mask",
     "masked_tokens": "has no masked tokens; set backbone.masked_tokens",
 }
 

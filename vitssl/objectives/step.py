@@ -37,18 +37,15 @@ class Step:
         self._embedded: dict[str, Embedded] = {}
         self._passes: dict[str, Features] = {}
 
-    def encode(
-        self, view: str, *, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None, attn_mask: Tensor | None = None
-    ) -> Features:
+    def encode(self, view: str, *, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None) -> Features:
         """The features of a view.
 
         Args:
             view: its name.
             keep_BM: the tokens to keep, as ``TokenMask.keep_BM``; the others are dropped.
             mask_BN: the tokens to replace by a learned one, as ``TokenMask.mask_BN``.
-            attn_mask: which tokens may attend to which, as `Backbone.forward` describes it.
         """
-        full = keep_BM is None and mask_BN is None and attn_mask is None
+        full = keep_BM is None and mask_BN is None
         if full and view in self._passes:
             return self._passes[view]
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self._frozen):
@@ -56,7 +53,7 @@ class Step:
                 with self._statistics(whole=view in self._given):
                     self._embedded[view] = self._backbone.embed(self._views[view])
             with self._statistics(whole=view in self._given and full):
-                features = self._backbone(self._embedded[view], keep_BM, mask_BN, attn_mask, self._out_indices)
+                features = self._backbone(self._embedded[view], keep_BM, mask_BN, self._out_indices)
         if full:
             self._passes[view] = features
         return features
