@@ -14,7 +14,6 @@ from tests.objectives.conftest import batch_of
 from tests.objectives.test_drloc import JOINT, VARIANTS
 from vitssl import config, cost, model
 from vitssl.backbones.base import Features
-from vitssl.backbones.layers import features_of
 from vitssl.objectives import drloc
 
 
@@ -95,7 +94,7 @@ class StagedFeatures:
 
     def __init__(self, widths):
         maps = [torch.randn(2, width, 16 >> i, 16 >> i, requires_grad=True) for i, width in enumerate(widths)]
-        self.maps, self.stages = maps, {i: features_of(map_BDHW) for i, map_BDHW in enumerate(maps)}
+        self.maps, self.stages = maps, {i: Features.of_map(map_BDHW) for i, map_BDHW in enumerate(maps)}
 
     def encode(self, view):
         last = self.stages[2]

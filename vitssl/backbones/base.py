@@ -7,9 +7,9 @@ as the family, whose ``build(cfg, size_px, requires)`` gives the backbone. The M
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -38,11 +38,16 @@ class Features:
     selection_BJN: Tensor | None = None  # the weights with which the extra tokens were pooled from the patch tokens
 
     @classmethod
-    def split(cls, sequence_BTD: Tensor, num_prefix_tokens: int, num_extra_tokens: int, grid: tuple[int, ...]) -> Features:
-        """The parts of a sequence."""
+    def split(cls, sequence_BTD: Tensor, num_prefix_tokens: int, num_extra_tokens: int, grid: tuple[int, ...], **more: Any) -> Features:
+        """The parts of a sequence; ``more`` gives the fields after these."""
         T = sequence_BTD.shape[1]
         parts = sequence_BTD.tensor_split([num_prefix_tokens, T - num_extra_tokens], dim=1)
-        return cls(*parts, grid)
+        return cls(*parts, grid, **more)
+
+    @classmethod
+    def of_map(cls, map_BDHW: Tensor, **more: Any) -> Features:
+        """A map's places as patch tokens, and no other tokens."""
+        return cls.split(map_BDHW.flatten(2).transpose(1, 2), 0, 0, (int(map_BDHW.shape[2]), int(map_BDHW.shape[3])), **more)
 
     def sequence(self) -> Tensor:
         """All tokens, (B, T, D)."""
@@ -72,11 +77,10 @@ class Features:
         """The same tokens after a norm."""
         return self.holding(norm(self.sequence()))
 
-    def holding(self, sequence_BTD: Tensor) -> Features:
-        """Features of these parts with other values, without intermediates."""
-        features = Features.split(sequence_BTD, self.prefix_BPD.shape[1], self.extra_BJD.shape[1], self.grid)
-        features.selection_BJN = self.selection_BJN
-        return features
+    def holding(self, sequence_BTD: Tensor, **more: Any) -> Features:
+        """Features of these parts with other values, without these intermediates."""
+        parts = (self.prefix_BPD.shape[1], self.extra_BJD.shape[1])
+        return Features.split(sequence_BTD, *parts, self.grid, selection_BJN=self.selection_BJN, **more)
 
     def map(self, index: int | None = None) -> Tensor:
         """The patch tokens on their grid, (B, D, H, W), or with a further axis where the grid has one.
@@ -128,6 +132,10 @@ class Backbone(nn.Module):
         sides_px = (size_px, size_px) if isinstance(size_px, int) else size_px
         return tuple(side // self.strides[index] for side in sides_px)
 
+    def grid_of(self, images_BCHW: Tensor) -> tuple[int, ...]:
+        """The output's grid for these images."""
+        return self.grid(tuple(int(side) for side in images_BCHW.shape[2:]))
+
     def embed(self, images_BCHW: Tensor) -> Embedded:
         """The first step, which passes over the same normalised (B, 3, H, W) images share."""
         raise NotImplementedError
@@ -156,6 +164,53 @@ class Backbone(nn.Module):
     def convert_state_dict(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
         """Fit other weights to this backbone: positions to its image size, names of foreign checkpoints to ours."""
         return state
+
+
+class ConvNet(Backbone):
+    """A stem and stages of convolutions, for images of any size; a token is a place of the last map. An intermediate place is a stage.
+
+    There is no final norm, and no class token.
+
+    Attributes:
+        depths: blocks of each stage.
+        stages: called with a map one after the other.
+    """
+
+    num_prefix_tokens = 0
+    depths: tuple[int, ...]
+    stages: Iterable[nn.Module]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.Identity()
+
+    def stem(self, images_BCHW: Tensor) -> Tensor:
+        """The map that the first stage gets."""
+        raise NotImplementedError
+
+    def embed(self, images_BCHW: Tensor) -> Embedded:
+        return Embedded(self.stem(images_BCHW), self.grid_of(images_BCHW))
+
+    def forward(
+        self,
+        embedded: Embedded,
+        keep_BM: Tensor | None = None,
+        mask_BN: Tensor | None = None,
+        out_indices: tuple[int, ...] = (),
+    ) -> Features:
+        assert keep_BM is None and mask_BN is None, "config lets no objective hide tokens of a convolutional network"
+        map_BDHW, intermediates = embedded.tokens, {}
+        for i, stage in enumerate(self.stages):
+            map_BDHW = stage(map_BDHW)
+            if i in out_indices:
+                intermediates[i] = Features.of_map(map_BDHW)
+        return Features.of_map(map_BDHW, intermediates=intermediates)
+
+    def _init_convolutions(self) -> None:
+        """As timm: He et al.'s normal."""
+        for part in self.modules():
+            if isinstance(part, nn.Conv2d):
+                nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
 
 
 class Part(nn.Module):
@@ -200,9 +255,7 @@ class IsotropicTransformer(Backbone):
             sequence = block(sequence)
             if i in out_indices:
                 intermediates[i] = tokens.holding(sequence)
-        features = tokens.holding(self.norm(sequence))
-        features.intermediates = intermediates
-        return features
+        return tokens.holding(self.norm(sequence), intermediates=intermediates)
 
     def convert_state_dict(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
         for place, part in self.inserted.items():

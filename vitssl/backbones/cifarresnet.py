@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from vitssl import config
 from vitssl.backbones import norms
-from vitssl.backbones.base import Backbone, Embedded, Features
-from vitssl.backbones.layers import features_of
+from vitssl.backbones.base import ConvNet
 
 
 def build(cfg: config.BackboneConfig, size_px: int, requires: Set[str] = frozenset()) -> CifarResNet:
@@ -46,13 +45,8 @@ class Block(nn.Module):
         return F.relu(residual + F.pad(map_BDhw[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.new_channels)))
 
 
-class CifarResNet(Backbone):
-    """A convolution and three stages of blocks; the first block of the second and of the third stage halves the grid.
-
-    The tokens are the last map's pixels. There is no final norm.
-    """
-
-    num_prefix_tokens = 0
+class CifarResNet(ConvNet):
+    """A convolution and three stages of blocks; the first block of the second and of the third stage halves the grid."""
 
     def __init__(self, cfg: config.BackboneConfig):
         super().__init__()
@@ -67,32 +61,10 @@ class CifarResNet(Backbone):
         for (in_dim, dim), (before, after), depth in zip(pairwise(widths), pairwise(strides), size.depths, strict=True):
             first = Block(in_dim, dim, after // before, cfg.shortcut)
             self.stages.append(nn.Sequential(first, *(Block(dim, dim, 1, cfg.shortcut) for _ in range(depth - 1))))
-        self.norm = nn.Identity()
-        for part in self.modules():
-            if isinstance(part, nn.Conv2d):
-                nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
+        self._init_convolutions()
 
-    def embed(self, images_BCHW: Tensor) -> Embedded:
-        """The map before the first stage, and the grid of the last one."""
-        grid = self.grid((int(images_BCHW.shape[-2]), int(images_BCHW.shape[-1])))
-        return Embedded(F.relu(self.bn1(self.conv1(images_BCHW))), grid)
-
-    def forward(
-        self,
-        embedded: Embedded,
-        keep_BM: Tensor | None = None,
-        mask_BN: Tensor | None = None,
-        out_indices: tuple[int, ...] = (),
-    ) -> Features:
-        assert keep_BM is None and mask_BN is None, "config lets no objective hide tokens of a convolutional network"
-        map_BDhw, intermediates = embedded.tokens, {}
-        for i, stage in enumerate(self.stages):
-            map_BDhw = stage(map_BDhw)
-            if i in out_indices:
-                intermediates[i] = features_of(map_BDhw)
-        features = features_of(map_BDhw)
-        features.intermediates = intermediates
-        return features
+    def stem(self, images_BCHW: Tensor) -> Tensor:
+        return F.relu(self.bn1(self.conv1(images_BCHW)))
 
     def layer_id(self, name: str) -> int:
         """0 for the first convolution; then the blocks count."""

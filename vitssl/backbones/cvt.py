@@ -226,7 +226,7 @@ class CvT(Backbone):
 
     def embed(self, images_BCHW: Tensor) -> Embedded:
         """The images: what the first convolution sees depends on which tokens are kept."""
-        return Embedded(images_BCHW, self.grid((int(images_BCHW.shape[-2]), int(images_BCHW.shape[-1]))))
+        return Embedded(images_BCHW, self.grid_of(images_BCHW))
 
     def forward(
         self,
@@ -249,10 +249,8 @@ class CvT(Backbone):
             if factor > 1:
                 map_BCHW = places.put(tokens)
             if i in out_indices:
-                intermediates[i] = layers.features_of(map_BCHW) if factor > 1 else Features.split(tokens, self.num_prefix_tokens, 0, grid)
-        features = Features.split(self.norm(tokens), self.num_prefix_tokens, 0, grid)
-        features.intermediates = intermediates
-        return features
+                intermediates[i] = Features.of_map(map_BCHW) if factor > 1 else Features.split(tokens, self.num_prefix_tokens, 0, grid)
+        return Features.split(self.norm(tokens), self.num_prefix_tokens, 0, grid, intermediates=intermediates)
 
     def layer_id(self, name: str) -> int:
         """Blocks count from 1 through all stages; a stage's embedding and token go with the block before it, the norm with the heads."""

@@ -13,8 +13,6 @@ from timm.layers import trunc_normal_
 from timm.models.vision_transformer import Attention, Block
 from torch import Tensor, nn
 
-from vitssl.backbones.base import Features
-
 
 def upcast(values: Tensor) -> Tensor:
     """At least float32, for what bfloat16 is too coarse for; float64, in which gradients are checked, stays."""
@@ -57,12 +55,6 @@ def resize_positions(positions_ND: Tensor, old: tuple[int, int], new: tuple[int,
     image = upcast(positions_ND).reshape(1, *old, -1).permute(0, 3, 1, 2)
     resized = F.interpolate(image, size=new, mode="bicubic", antialias=antialias, align_corners=False)
     return resized.flatten(2).transpose(1, 2)[0].to(positions_ND.dtype)
-
-
-def features_of(map_BDHW: Tensor) -> Features:
-    """A map as features: patch tokens and nothing else."""
-    tokens_BND = map_BDHW.flatten(2).transpose(1, 2)
-    return Features.split(tokens_BND, 0, 0, (int(map_BDHW.shape[2]), int(map_BDHW.shape[3])))
 
 
 def set_fused_attention(module: nn.Module, fused: bool) -> None:

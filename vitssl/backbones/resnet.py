@@ -11,21 +11,15 @@ from torch import Tensor, nn
 
 from vitssl import config
 from vitssl.backbones import norms
-from vitssl.backbones.base import Backbone, Embedded, Features
-from vitssl.backbones.layers import features_of
+from vitssl.backbones.base import ConvNet
 
 
 def build(cfg: config.BackboneConfig, size_px: int, requires: Set[str] = frozenset()) -> ResNet:
     return ResNet(cfg)
 
 
-class ResNet(Backbone):
-    """Of one to four stages, for images of any size; a token is a place of the last map. An intermediate place is a stage.
-
-    Its batch norms are those of the global batch. There is no final norm, and no class token.
-    """
-
-    num_prefix_tokens = 0
+class ResNet(ConvNet):
+    """Of one to four stages; its batch norms are those of the global batch."""
 
     def __init__(self, cfg: config.BackboneConfig):
         super().__init__()
@@ -41,35 +35,18 @@ class ResNet(Backbone):
         rates = iter([cfg.drop_path * i / max(self.num_layers - 1, 1) for i in range(self.num_layers)])
         for i, (in_dim, dim, depth) in enumerate(zip((size.embed_dim, *self.widths), inner, size.depths, strict=False)):
             self.add_module(f"layer{i + 1}", _stage(in_dim, dim, 1 if i == 0 else 2, [next(rates) for _ in range(depth)]))
-        self.norm = nn.Identity()
-        # as timm: He et al.'s normal, and every block begins as the identity (Goyal et al. 2017)
+        self._init_convolutions()
         for part in self.modules():
-            if isinstance(part, nn.Conv2d):
-                nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
             if isinstance(part, Bottleneck):
-                part.zero_init_last()
+                part.zero_init_last()  # as timm: every block begins as the identity (Goyal et al. 2017)
 
-    def embed(self, images_BCHW: Tensor) -> Embedded:
-        """The map after the stem, (B, embed_dim, H / 4, W / 4)."""
-        grid = self.grid((int(images_BCHW.shape[-2]), int(images_BCHW.shape[-1])))
-        return Embedded(self.maxpool(self.act1(self.bn1(self.conv1(images_BCHW)))), grid)
+    @property
+    def stages(self) -> list[nn.Module]:
+        return [self.get_submodule(f"layer{i + 1}") for i in range(len(self.depths))]
 
-    def forward(
-        self,
-        embedded: Embedded,
-        keep_BM: Tensor | None = None,
-        mask_BN: Tensor | None = None,
-        out_indices: tuple[int, ...] = (),
-    ) -> Features:
-        assert keep_BM is None and mask_BN is None, "convolutions need all of the image"
-        map_BDHW, intermediates = embedded.tokens, {}
-        for i in range(len(self.depths)):
-            map_BDHW = self.get_submodule(f"layer{i + 1}")(map_BDHW)
-            if i in out_indices:
-                intermediates[i] = features_of(map_BDHW)
-        features = features_of(map_BDHW)
-        features.intermediates = intermediates
-        return features
+    def stem(self, images_BCHW: Tensor) -> Tensor:
+        """(B, embed_dim, H / 4, W / 4)."""
+        return self.maxpool(self.act1(self.bn1(self.conv1(images_BCHW))))
 
     def layer_id(self, name: str) -> int:
         """0 for the stem; blocks are counted through the stages."""

@@ -146,7 +146,7 @@ class Swin(Backbone):
 
     def embed(self, images_BCHW: Tensor) -> Embedded:
         """The map of patch embeddings (B, H, W, D) of the first stage."""
-        return Embedded(self.patch_embed(images_BCHW), self.grid((int(images_BCHW.shape[-2]), int(images_BCHW.shape[-1]))))
+        return Embedded(self.patch_embed(images_BCHW), self.grid_of(images_BCHW))
 
     def forward(
         self,
@@ -167,9 +167,7 @@ class Swin(Backbone):
             tokens_BHWD = stage(tokens_BHWD)
             if i in out_indices:
                 intermediates[i] = Features.split(tokens_BHWD.flatten(1, 2), 0, 0, (tokens_BHWD.shape[1], tokens_BHWD.shape[2]))
-        features = Features.split(self.norm(tokens_BHWD.flatten(1, 2)), 0, 0, grid)
-        features.intermediates = intermediates
-        return features
+        return Features.split(self.norm(tokens_BHWD.flatten(1, 2)), 0, 0, grid, intermediates=intermediates)
 
     def layer_id(self, name: str) -> int:
         """0 for patch embedding and mask token; blocks are counted through the stages; as in timm, a patch merging counts

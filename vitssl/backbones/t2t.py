@@ -134,7 +134,7 @@ class T2T(IsotropicTransformer):
 
     def embed(self, images_BCHW: Tensor) -> Embedded:
         """Tokens with their positions."""
-        grid = self.grid((int(images_BCHW.shape[-2]), int(images_BCHW.shape[-1])))
+        grid = self.grid_of(images_BCHW)
         positions = sinusoid_positions(1 + grid[0] * grid[1], self.embed_dim, images_BCHW.device)
         return Embedded(self.tokens_to_token(images_BCHW, grid) + positions[1:], grid)
 

@@ -72,7 +72,7 @@ class ViT(IsotropicTransformer):
 
     def embed(self, images_BCHW: Tensor) -> Embedded:
         """Patch tokens with their positions."""
-        grid = self.grid((int(images_BCHW.shape[-2]), int(images_BCHW.shape[-1])))
+        grid = self.grid_of(images_BCHW)
         return Embedded(self.patch_embed(images_BCHW) + self._positions(grid), grid)
 
     def _positions(self, grid: tuple[int, int]) -> Tensor:

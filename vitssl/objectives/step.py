@@ -71,7 +71,7 @@ class Step:
 
     def grid(self, view: str) -> tuple[int, ...]:
         """Rows and columns of the view's N tokens, before them time where the backbone takes videos."""
-        return self._backbone.grid(tuple(int(side) for side in self._views[view].shape[2:]))
+        return self._backbone.grid_of(self._views[view])
 
     def add(self, view: str, images_BCHW: Tensor) -> None:
         """Register images that an objective makes (corrupted ones, say) as a view of another name."""
