@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from vitssl.words import counted, one_line
 
 FILE = "found.json"
 SHOWN = 3  # images named in a line
+ROWS = {"left_out": [str] * 3, "near_duplicates": [*[str] * 4, float], "equal": [*[str] * 3, bool]}  # what each entry consists of
 
 
 @dataclass
@@ -57,28 +58,20 @@ def read(folder: Path) -> Findings | None:
     if not path.exists():
         return None
     record = {"equal": []} | read_json(path)  # an earlier version looked for none
-    for name, is_as_written in WRITTEN.items():
-        if not is_as_written(record.get(name)):
-            raise ConfigError(f"{name} has unexpected content: restore the file from a backup, or delete it", place=str(path))
-    return Findings(**{name: record[name] for name in WRITTEN})
+    if name := next(_unexpected(record), None):
+        raise ConfigError(f"{name} has unexpected content: restore the file from a backup, or delete it", place=str(path))
+    return Findings(**{name: record[name] for name in ("scaled", *ROWS)})
 
 
-def _rows(*kinds: type) -> Callable[[Any], bool]:
-    """Is it a list of lists, each of one value of each of these kinds?"""
-
-    def is_row(row: Any) -> bool:
-        return isinstance(row, list) and list(map(type, row)) == list(kinds)
-
-    return lambda value: isinstance(value, list) and all(map(is_row, value))
-
-
-# not of `vitssl.records`: names of files, which need not be UTF-8
-WRITTEN: dict[str, Callable[[Any], bool]] = {
-    "scaled": lambda value: isinstance(value, dict) and all(type(count) is int for count in value.values()),
-    "left_out": _rows(str, str, str),
-    "near_duplicates": _rows(str, str, str, str, float),
-    "equal": _rows(str, str, str, bool),
-}
+def _unexpected(record: dict[str, Any]) -> Iterator[str]:
+    """The parts that are not as they were written. Not by `vitssl.records`: names of files need not be UTF-8."""
+    scaled = record.get("scaled")
+    if not isinstance(scaled, dict) or any(type(count) is not int for count in scaled.values()):
+        yield "scaled"
+    for name, kinds in ROWS.items():
+        rows = record.get(name)
+        if not isinstance(rows, list) or any(not isinstance(row, list) or list(map(type, row)) != kinds for row in rows):
+            yield name
 
 
 def lines(index: Index) -> list[str]:
