@@ -138,16 +138,17 @@ def write_index(index: Index) -> None:
 
 def _own_sha256(content: dict[str, Any]) -> str:
     """sha256 over `index.json` itself, which states it."""
-    return _sha256({key: value for key, value in content.items() if key != "index_sha256"})
+    return sha256_of({key: value for key, value in content.items() if key != "index_sha256"})
 
 
 def fingerprint(content: dict[str, Any]) -> str:
     """sha256 over everything in an index (`to_json`) that is content: not the name, nor the listing it was built from."""
     kept = {key: value for key, value in content.items() if key not in ("name", "source", "sha256")}
-    return _sha256(kept)
+    return sha256_of(kept)
 
 
-def _sha256(content: dict[str, Any]) -> str:
+def sha256_of(content: dict[str, Any]) -> str:
+    """Of what becomes JSON, in whichever order its keys stand."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

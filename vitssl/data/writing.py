@@ -21,7 +21,7 @@ from vitssl.atomic import move, write_atomically
 from vitssl.config import ConfigError
 from vitssl.config.data import SHUFFLE_WINDOW
 from vitssl.data import decode, depth, listing
-from vitssl.data.index import COLUMNS, UNFINISHED
+from vitssl.data.index import UNFINISHED, sha256_of
 from vitssl.data.near_duplicates import signatures, thumbnail
 from vitssl.data.samples import InOrder, Sample, Source, Tars
 from vitssl.files import hash_file
@@ -61,7 +61,8 @@ class Job:
             ValueError: the record, or the signatures of its images, are not as they were written.
         """
         record = json.loads(read_whole(self.path))
-        if not _is_record(record) or np.load(self.signatures, mmap_mode="r").shape[:1] != (len(record["rows"]),):
+        intact = isinstance(record, dict) and record.pop("sha256", None) == sha256_of(record)
+        if not intact or np.load(self.signatures, mmap_mode="r").shape[:1] != (len(record["rows"]),):
             raise ValueError("not as it was written")
         return record
 
@@ -79,21 +80,6 @@ class Job:
             return False
         shard = record["shard"]
         return shard is None or (self.tar.exists() and self.tar.stat().st_size == shard["bytes"])
-
-
-def _is_record(value: Any) -> bool:
-    """Is it what `Written.finish` writes?"""
-    if not isinstance(value, dict) or not {"shard", "listing", "rows", "totals", "scaled", "left_out"} <= value.keys():
-        return False
-    shard, rows = value["shard"], value["rows"]
-    if not (shard is None or (isinstance(shard, dict) and shard.keys() == {"name", "split", "images", "bytes", "sha256"})):
-        return False
-    whole = isinstance(rows, list) and all(isinstance(row, list) and list(map(type, row)) == [int] * len(COLUMNS) for row in rows)
-    counted = whole and len(rows) == (shard["images"] if shard else 0)
-    scaled, left_out, totals = value["scaled"], value["left_out"], np.asarray(value["totals"], dtype=object)
-    found = isinstance(scaled, dict) and all(type(count) is int for count in scaled.values())
-    named = isinstance(left_out, list) and all(isinstance(row, list) and list(map(type, row)) == [int, str] for row in left_out)
-    return counted and found and named and totals.shape == (3, 3) and all(type(total) is int for total in totals.flat)
 
 
 def mixed(source: Source, listed: list[listing.Row]) -> tuple[Source, list[listing.Row]]:
@@ -192,7 +178,7 @@ class Written:
             shard = {"name": job.tar.name, "split": job.split, "images": len(self.rows), "bytes": size, "sha256": sha256}
             move(temporary, job.tar)
         record = {"shard": shard, "listing": job.listing} | self._record() | more
-        write_atomically(job.path, json.dumps(record).encode())
+        write_atomically(job.path, json.dumps(record | {"sha256": sha256_of(record)}).encode())
 
     def _record(self) -> dict[str, Any]:
         return {"rows": self.rows, "totals": self.totals.tolist(), "scaled": self.scaled, "left_out": self.left_out}
