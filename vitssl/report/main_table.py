@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from statistics import mean
 from typing import Any
 
@@ -33,7 +34,7 @@ FEW_KINDS = 6  # of stages, which the caption names
 
 @dataclass(frozen=True)
 class Column:
-    header: Callable[[Grid], str]
+    header: str  # what stands in braces depends on the sweep (`_header`)
     entry: Callable[[Grid, Row, Any], Entry]
 
 
@@ -55,7 +56,7 @@ def table(grid: Grid, names: list[str] | None = None) -> Table:
     title = f"Comparison of arms at {grid.part}" if grid.part else "Comparison of arms"
     best = _best(grid, places)
     made = Table(
-        title, ["arm", *(COLUMNS[name].header(grid) for _, name in places)], rows, caption=_caption(grid, set(names), best),
+        title, ["arm", *(_header(grid, name) for _, name in places)], rows, caption=_caption(grid, set(names), best),
         groups=groups if grid.columns != [None] else [], best=best, left=frozenset({0}),
     )  # fmt: skip
     return fit(made.trimmed())
@@ -70,7 +71,7 @@ def size(grid: Grid) -> Table:
         "A chain's stages are joined by +. Activations: output values of matrix products and convolutions for one image. Inference: the "
         "fastest measurement of equal networks, as the median over batches ± half their interquartile range."
     )
-    header = ["arm", grid.axis_name, *(COLUMNS[name].header(grid) for name in SIZE)]
+    header = ["arm", grid.axis_name, *(_header(grid, name) for name in SIZE)]
     return fit(Table("Size and speed", header, rows, caption, left=frozenset({0, 1})).trimmed())
 
 
@@ -176,24 +177,16 @@ def _training(grid: Grid, row: Row, column: Any) -> Entry:
     return Entry() if count is None else figure(count / 1e15)
 
 
-def _spent(name: str) -> Callable[[Grid, Row, Any], Entry]:
+def _spent(grid: Grid, row: Row, column: Any, name: str) -> Entry:
     """What one model cost, mean over its finished seeds; what was not recorded is a dash."""
-
-    def entry(grid: Grid, row: Row, column: Any) -> Entry:
-        return figure((cost_per_model(row.columns[column]) or {}).get(name) or None)
-
-    return entry
+    return figure((cost_per_model(row.columns[column]) or {}).get(name) or None)
 
 
-def _size(name: str, unit: float, training: bool = False) -> Callable[[Grid, Row, Any], Entry]:
+def _size(grid: Grid, row: Row, column: Any, name: str, unit: float, training: bool = False) -> Entry:
     """Of the last stage's network; in training of every stage's."""
-
-    def entry(grid: Grid, row: Row, column: Any) -> Entry:
-        done = row.finished(column)
-        runs = [run for _, run in done[0].stages[0 if training else -1 :]] if done else []
-        return figure(*(run.cost[name] / unit for run in runs))
-
-    return entry
+    done = row.finished(column)
+    runs = [run for _, run in done[0].stages[0 if training else -1 :]] if done else []
+    return figure(*(run.cost[name] / unit for run in runs))
 
 
 def _images_per_s(grid: Grid, row: Row, column: Any) -> Entry:
@@ -204,30 +197,31 @@ def _images_per_s(grid: Grid, row: Row, column: Any) -> Entry:
     return figure(value, spread=None if spread is None else value * spread / 2)
 
 
-def _named(text: str) -> Callable[[Grid], str]:
-    return lambda grid: text
-
-
 COLUMNS = {
-    "accuracy": Column(lambda grid: grid.measured.title, _accuracy),
-    "paper": Column(_named("paper"), _paper),
-    "difference": Column(_named("difference"), _from_paper),
-    "baseline": Column(lambda grid: f"against {grid.baselines()}", _from_baseline),
-    "epochs": Column(_named("epochs"), _epochs),
-    "steps": Column(_named("steps"), _steps),
-    "training_macs": Column(_named("PMACs of training"), _training),
-    "hours": Column(lambda grid: grid.sweep.hours_name, _spent("device_hours")),
-    "kwh": Column(_named("kWh"), _spent("energy_kwh")),
-    "co2e": Column(_named("kg CO2e"), _spent("co2e_kg")),
-    "co2e_estimate": Column(_named("kg CO2e estimate"), _spent("estimate_kg")),
-    "money": Column(lambda grid: currency(grid.sweep), _spent("money")),
-    "params": Column(_named("M parameters, inference"), _size("params_inference", 1e6)),
-    "params_train": Column(_named("M parameters, training"), _size("params_train", 1e6, training=True)),
-    "activations": Column(_named("M activations"), _size("activations_inference", 1e6)),
-    "gmacs": Column(_named("GMACs, training forward"), _size("macs_train_forward", 1e9, training=True)),
-    "gmacs_inference": Column(_named("GMACs, inference"), _size("macs_inference", 1e9)),
-    "images_per_s": Column(_named("images/s, inference"), _images_per_s),
+    "accuracy": Column("{metric}", _accuracy),
+    "paper": Column("paper", _paper),
+    "difference": Column("difference", _from_paper),
+    "baseline": Column("against {baselines}", _from_baseline),
+    "epochs": Column("epochs", _epochs),
+    "steps": Column("steps", _steps),
+    "training_macs": Column("PMACs of training", _training),
+    "hours": Column("{hours}", partial(_spent, name="device_hours")),
+    "kwh": Column("kWh", partial(_spent, name="energy_kwh")),
+    "co2e": Column("kg CO2e", partial(_spent, name="co2e_kg")),
+    "co2e_estimate": Column("kg CO2e estimate", partial(_spent, name="estimate_kg")),
+    "money": Column("{money}", partial(_spent, name="money")),
+    "params": Column("M parameters, inference", partial(_size, name="params_inference", unit=1e6)),
+    "params_train": Column("M parameters, training", partial(_size, name="params_train", unit=1e6, training=True)),
+    "activations": Column("M activations", partial(_size, name="activations_inference", unit=1e6)),
+    "gmacs": Column("GMACs, training forward", partial(_size, name="macs_train_forward", unit=1e9, training=True)),
+    "gmacs_inference": Column("GMACs, inference", partial(_size, name="macs_inference", unit=1e9)),
+    "images_per_s": Column("images/s, inference", _images_per_s),
 }
+
+
+def _header(grid: Grid, name: str) -> str:
+    own = {"metric": grid.measured.title, "baselines": grid.baselines(), "hours": grid.sweep.hours_name, "money": currency(grid.sweep)}
+    return COLUMNS[name].header.format(**own)
 
 
 def _caption(grid: Grid, names: set[str], best: set[tuple[int, int]]) -> str:
