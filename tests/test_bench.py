@@ -34,7 +34,7 @@ def test_steps_as_a_gpu_trains_them_work_without_one(tmp_path, monkeypatch):
     here = Bench(tmp_path, tmp_path, torch.device("cpu"), repeats=1)
     for method, objectives in (("scratch", {"classify"}), ("ssat", {"classify", "mae"})):
         found = sizes.compiled(here, "vit_pico", method, batch_size=2)
-        assert found.name == f"compile_{method}_vit_pico" and found.ours > 0 and "MFU" in found.note
+        assert found.ours > 0 and "MFU" in found.note
         assert len(built) == 1 and set(built.pop().objectives) == objectives
     assert sizes.beside_timm(here, "vit_pico", batch_size=2).ratio > 0 and len(built) == 2
 
@@ -46,7 +46,7 @@ def test_training_from_the_loader_is_measured_as_training_makes_its_views(tmp_pa
     monkeypatch.setitem(pipeline.CHUNK_FLOATS, "cpu", 10**9)
     monkeypatch.setattr(pipeline.TrainViews, "of", lambda self, raws: made.append(len(raws)) or of(self, raws))
     here = Bench(data.digits_as_jpeg(tmp_path / "images"), tmp_path, torch.device("cpu"), repeats=1)
-    found = data.end_to_end(here, "small", "vit_pico", "ssat", batch_size=1, view=data.RAND_AUGMENT)
+    found = data.end_to_end(here, "vit_pico", "ssat", batch_size=1, view=data.RAND_AUGMENT)
     assert found.ours > 0 and found.rival > 0 and set(made) == {4} and "vit_pico ssat bf16, compiled, batch 1" in found.note
 
 

@@ -22,30 +22,28 @@ from vitssl.data.sources import open_source
 STREAMED = {"cache_gb": 0.0, "workers": 0}
 COMPARISONS: dict[str, Callable[[Bench], Comparison]] = {
     "ssat_step": steps.ssat_step,
-    "drloc_step_vit": partial(steps.drloc_step, name="drloc_step_vit", backbone="vit_small", pooling="2x2"),
-    "drloc_step_swin": partial(steps.drloc_step, name="drloc_step_swin", backbone="swin_tiny", pooling="none"),
+    "drloc_step_vit": partial(steps.drloc_step, backbone="vit_small", pooling="2x2"),
+    "drloc_step_swin": partial(steps.drloc_step, backbone="swin_tiny", pooling="none"),
     "timm_step": steps.timm_step,
     **{f"timm_{size}": partial(sizes.beside_timm, name=size) for size in sizes.SIZES},
     **{f"compile_{method}_{size}": partial(sizes.compiled, name=size, method=method) for size in sizes.SIZES for method in sizes.METHODS},
     "gmml_step": steps.gmml_step,
     "gmml_corruption": steps.gmml_corruption,
-    "lut_step": partial(steps.lut_step, name="lut_step", symmetric=True),
-    "lut_step_text": partial(steps.lut_step, name="lut_step_text", symmetric=False),
+    "lut_step": partial(steps.lut_step, symmetric=True),
+    "lut_step_text": partial(steps.lut_step, symmetric=False),
     "mt_dino_step": masked_tokens.mt_dino_step,
-    "mt_inference_4": partial(masked_tokens.mt_inference, name="mt_inference_4", count=4, paper_s=1),
-    "mt_inference_28": partial(masked_tokens.mt_inference, name="mt_inference_28", count=28, paper_s=5),
+    "mt_inference_4": partial(masked_tokens.mt_inference, count=4, paper_s=1),
+    "mt_inference_28": partial(masked_tokens.mt_inference, count=28, paper_s=5),
     "sit_corruption": masked_tokens.sit_corruption,
     "loader": data.loader,
-    "loader_webdataset": partial(streaming.against_webdataset, name="loader_webdataset"),
-    "stream_webdataset": partial(streaming.against_webdataset, name="stream_webdataset", **STREAMED),
-    "stream_image_folder": partial(streaming.against_image_folder, name="stream_image_folder", **STREAMED),
+    "loader_webdataset": streaming.against_webdataset,
+    "stream_webdataset": partial(streaming.against_webdataset, **STREAMED),
+    "stream_image_folder": partial(streaming.against_image_folder, **STREAMED),
     "views": data.views,
     "views_randaugment": data.views_randaugment,
     "views_bicubic": data.views_bicubic,
-    "end_to_end": partial(data.end_to_end, name="end_to_end", network="vit_small", method="scratch", batch_size=256, view={}),
-    "end_to_end_small": partial(
-        data.end_to_end, name="end_to_end_small", network="vit_tiny", method="ssat", batch_size=64, view=data.RAND_AUGMENT
-    ),
+    "end_to_end": partial(data.end_to_end, network="vit_small", method="scratch", batch_size=256, view={}),
+    "end_to_end_small": partial(data.end_to_end, network="vit_tiny", method="ssat", batch_size=64, view=data.RAND_AUGMENT),
 }
 NEED_GPU = {"end_to_end", "end_to_end_small", *(name for name in COMPARISONS if name.startswith(("timm_vit", "compile_")))}
 
@@ -71,10 +69,11 @@ def run(images: Path | None, only: list[str], repeats: int) -> dict[str, Any]:
         comparisons = []
         for name in only or known:
             print(f"measuring {name} ...", file=sys.stderr, flush=True)
-            comparisons.append(known[name](Bench(root, Path(scratch), device, repeats)))
+            comparison = known[name](Bench(root, Path(scratch), device, repeats))
+            comparisons.append({"name": name} | asdict(comparison))
             torch.set_num_threads(threads)
     device_name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {threads} threads"
-    return {"device": device_name, "torch": torch.__version__, "timm": timm.__version__, "comparisons": [asdict(c) for c in comparisons]}
+    return {"device": device_name, "torch": torch.__version__, "timm": timm.__version__, "comparisons": comparisons}
 
 
 def table(figures: dict[str, Any]) -> str:

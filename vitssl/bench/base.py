@@ -16,7 +16,6 @@ import torch
 class Comparison:
     """Medians over the rounds; ``ratio`` is the median of the ratios ours / rival of the rounds."""
 
-    name: str
     unit: str
     ours: float
     rival: float
@@ -34,11 +33,15 @@ class Bench:
     device: torch.device
     repeats: int
 
-    def compare(self, name: str, unit: str, ours: Callable[[], float], rival: Callable[[], float], note: str) -> Comparison:
+    def compare(self, unit: str, ours: Callable[[], float], rival: Callable[[], float], note: str) -> Comparison:
         """Both functions give a figure in ``unit``; one uncounted round first."""
         pairs = [(ours(), rival()) for _ in range(self.repeats + 1)][1:]
         mine, theirs = np.array(pairs).T
-        return Comparison(name, unit, *map(float, (np.median(mine), np.median(theirs), np.median(mine / theirs))), self.repeats, note)
+        return Comparison(unit, *map(float, (np.median(mine), np.median(theirs), np.median(mine / theirs))), self.repeats, note)
+
+    def compare_seconds(self, ours: Callable[[], Any], rival: Callable[[], Any], note: str, times: int = 1) -> Comparison:
+        """Of two pieces of work, each the mean over so many in a row."""
+        return self.compare("s", lambda: self.seconds(ours, times), lambda: self.seconds(rival, times), note)
 
     def seconds(self, work: Callable[[], Any], times: int = 1) -> float:
         self._wait()

@@ -62,7 +62,7 @@ def loader(bench: Bench) -> Comparison:
     def decode() -> float:
         return len(chosen) / bench.seconds(lambda: [folder[i] for i in chosen])
 
-    return bench.compare("loader", "images/s", hand_out, decode, "cached uint8 batches / ImageFolder + PIL decoding, one core each")
+    return bench.compare("images/s", hand_out, decode, "cached uint8 batches / ImageFolder + PIL decoding, one core each")
 
 
 RAND_AUGMENT = {"auto_augment": "rand-m9-mstd0.5-inc1", "erasing_prob": 0.25}
@@ -95,7 +95,7 @@ def _speed(bench: Bench, raw: RawBatch, index: Index, view: dict[str, Any]) -> C
     return lambda: len(raw.index_B) / bench.seconds(work)
 
 
-def _views_against_timm(bench: Bench, name: str, view: dict[str, Any], timm_options: dict[str, Any], what: str) -> Comparison:
+def _views_against_timm(bench: Bench, view: dict[str, Any], timm_options: dict[str, Any], what: str) -> Comparison:
     raw, index = _batch(bench)
     same = {"interpolation": "bicubic", "mean": index.mean, "std": index.std, "color_jitter": None}
     transform = create_transform(224, is_training=True, **same, **timm_options)
@@ -105,22 +105,22 @@ def _views_against_timm(bench: Bench, name: str, view: dict[str, Any], timm_opti
         return len(pictures) / bench.seconds(lambda: torch.stack([transform(p) for p in pictures]))
 
     note = f"{what} to 224 px / timm's PIL pipeline on the same images, one core each"
-    return bench.compare(name, "images/s", _speed(bench, raw, index, view), pil, note)
+    return bench.compare("images/s", _speed(bench, raw, index, view), pil, note)
 
 
 def views(bench: Bench) -> Comparison:
-    return _views_against_timm(bench, "views", {}, {}, "RandomResizedCrop + flip")
+    return _views_against_timm(bench, {}, {}, "RandomResizedCrop + flip")
 
 
 def views_randaugment(bench: Bench) -> Comparison:
     theirs = {"auto_augment": RAND_AUGMENT["auto_augment"], "re_prob": RAND_AUGMENT["erasing_prob"]}
-    return _views_against_timm(bench, "views_randaugment", RAND_AUGMENT, theirs, "the same with RandAugment + erasing")
+    return _views_against_timm(bench, RAND_AUGMENT, theirs, "the same with RandAugment + erasing")
 
 
 def views_bicubic(bench: Bench) -> Comparison:
     raw, index = _batch(bench)
     bicubic, bilinear = (_speed(bench, raw, index, RAND_AUGMENT | {"auto_augment_interpolation": kind}) for kind in ("bicubic", "bilinear"))
-    return bench.compare("views_bicubic", "images/s", bicubic, bilinear, "RandAugment's geometry bicubic / bilinear, both ours, one core")
+    return bench.compare("images/s", bicubic, bilinear, "RandAugment's geometry bicubic / bilinear, both ours, one core")
 
 
 @contextmanager
@@ -135,7 +135,7 @@ def cores(count: int) -> Iterator[None]:
 
 
 @cores(4)
-def end_to_end(bench: Bench, name: str, network: str, method: str, batch_size: int, view: dict[str, Any]) -> Comparison:
+def end_to_end(bench: Bench, network: str, method: str, batch_size: int, view: dict[str, Any]) -> Comparison:
     """In bf16, compiled, with loader, views and all, against the same step on one random batch; MFU of the former."""
     source, index = _loader(bench, bench.device, batch_size)
     step = training_step(bench, network, method, compiled=True, batch_size=batch_size)
@@ -153,7 +153,7 @@ def end_to_end(bench: Bench, name: str, network: str, method: str, batch_size: i
     def synthetic() -> float:
         return batch_size / bench.seconds(step, steps)
 
-    comparison = bench.compare(name, "images/s", real, synthetic, "")
+    comparison = bench.compare("images/s", real, synthetic, "")
     flops = 2 * cost.measure(step.run, 10)["macs_train_step"] * comparison.ours
     speed = f"{flops / 1e12:.1f} TFLOP/s, MFU {flops / peak_flops_s(bench):.1%} of this GPU's best matrix product"
     what = f"{SIZES.get(network, network)} {method} bf16, compiled, batch {batch_size}, with loader and views"

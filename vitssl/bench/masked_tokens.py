@@ -25,10 +25,10 @@ def mt_dino_step(bench: Bench) -> Comparison:
     size, times = (64, 10) if bench.device.type == "cuda" else (4, 1)
     masked, plain = (TrainingStep(bench, vit_run(DINO, layer), size) for layer in (MT_DINO, {}))
     note = f"MT-DINO step (4 masked tokens, both regularisers) / DINO step, ViT-S/16, 2 x 224 and 8 x 96 px, fp32, batch {size}"
-    return bench.compare("mt_dino_step", "s", lambda: bench.seconds(masked, times), lambda: bench.seconds(plain, times), note)
+    return bench.compare_seconds(masked, plain, note, times)
 
 
-def mt_inference(bench: Bench, name: str, count: int, paper_s: int) -> Comparison:
+def mt_inference(bench: Bench, count: int, paper_s: int) -> Comparison:
     """The same images through a network with and one without masked tokens."""
     size, times = (256, 10) if bench.device.type == "cuda" else (32, 1)
     images = torch.randn(size, 3, 224, 224, device=bench.device)
@@ -39,7 +39,7 @@ def mt_inference(bench: Bench, name: str, count: int, paper_s: int) -> Compariso
         return torch.inference_mode()(lambda: network(network.embed(images)))
 
     masked, plain = forward(masked_tokens={"count": count, "blocks": 4}), forward()
-    figures = bench.compare(name, "s", lambda: bench.seconds(masked, times), lambda: bench.seconds(plain, times), "")
+    figures = bench.compare_seconds(masked, plain, "", times)
     more_s = (figures.ours - figures.rival) / size * VALIDATION_IMAGES
     note = f"inference of ViT-S/16 with {count} masked tokens / without, 224 px, fp32, batch {size}"
     return dataclasses.replace(figures, note=f"{note}; {more_s:+.1f} s for 50,000 images (paper: +{paper_s} s on an A100)")
@@ -51,7 +51,4 @@ def sit_corruption(bench: Bench) -> Comparison:
     step = TrainingStep(bench, vit_run(LEARNED, SCRATCH, {"backbone.name": "vit_base"}), 32 // parts)
     images = torch.randn(32, 3, 224, 224, device=bench.device)
     note = "SiT's corruption of 32 views of 224 px / a classification step of ViT-B/16 on as many"
-    return bench.compare(
-        "sit_corruption", "s",
-        lambda: bench.seconds(lambda: corrupt(images, 16, SitConfig()), 3), lambda: parts * bench.seconds(step), note,
-    )  # fmt: skip
+    return bench.compare("s", lambda: bench.seconds(lambda: corrupt(images, 16, SitConfig()), 3), lambda: parts * bench.seconds(step), note)

@@ -31,7 +31,7 @@ def compiled(bench: Bench, name: str, method: str, batch_size: int = BATCH) -> C
         torch.cuda.reset_peak_memory_stats(bench.device)
     steps = [training_step(bench, name, method, how, batch_size) for how in (True, False)]
     ours, rival = (lambda step=step: batch_size / bench.seconds(step, STEPS) for step in steps)
-    comparison = bench.compare(f"compile_{method}_{name}", "images/s", ours, rival, "")
+    comparison = bench.compare("images/s", ours, rival, "")
     image_flops = 2 * cost.measure(steps[0].run, 10)["macs_train_step"]
     shares = [f"{image_flops * speed / peak_flops_s(bench):.1%}" for speed in (comparison.ours, comparison.rival)]
     comparison.note = (
@@ -56,7 +56,7 @@ def beside_timm(bench: Bench, name: str, batch_size: int = BATCH) -> Comparison:
         optimizer.zero_grad(set_to_none=True)
 
     note = f"our {SIZES.get(name, name)} training step / plain timm's at 224 px, bf16, both compiled, batch {batch_size}"
-    return bench.compare(f"timm_{name}", "s", lambda: bench.seconds(ours, STEPS), lambda: bench.seconds(step, STEPS), note)
+    return bench.compare_seconds(ours, step, note, STEPS)
 
 
 class _Classifier(nn.Module):

@@ -64,16 +64,16 @@ def ssat_step(bench: Bench) -> Comparison:
     size, times = _step_batch(bench), 10 if bench.device.type == "cuda" else 1
     ssat, scratch = (TrainingStep(bench, vit_run(layer), size) for layer in (SSAT, SCRATCH))
     note = f"SSAT step / scratch step, ViT-T/16 at 224 px, fp32, batch {size} (MACs: 1.315)"
-    return bench.compare("ssat_step", "s", lambda: bench.seconds(ssat, times), lambda: bench.seconds(scratch, times), note)
+    return bench.compare_seconds(ssat, scratch, note, times)
 
 
-def drloc_step(bench: Bench, name: str, backbone: str, pooling: str) -> Comparison:
+def drloc_step(bench: Bench, backbone: str, pooling: str) -> Comparison:
     size, times = _step_batch(bench), 10 if bench.device.type == "cuda" else 1
     alone = {"backbone": {"name": backbone, "positions": "learned"}, "objectives": {"classify": {"pool": "mean"}}}
     joint = {"objectives.drloc": {"weight": 0.5, "pooling": pooling}}
     drloc, classify = (TrainingStep(bench, vit_run(alone, layer), size) for layer in (joint, {}))
     note = f"classify + drloc (64 pairs) step / classify step, {backbone} at 224 px, fp32, batch {size}"
-    return bench.compare(name, "s", lambda: bench.seconds(drloc, times), lambda: bench.seconds(classify, times), note)
+    return bench.compare_seconds(drloc, classify, note, times)
 
 
 def timm_step(bench: Bench) -> Comparison:
@@ -89,7 +89,7 @@ def timm_step(bench: Bench) -> Comparison:
         optimizer.zero_grad(set_to_none=True)
 
     note = f"our ViT-T/16 training step / plain timm's, fp32, batch {size}"
-    return bench.compare("timm_step", "s", lambda: bench.seconds(ours, times), lambda: bench.seconds(rival, times), note)
+    return bench.compare_seconds(ours, rival, note, times)
 
 
 # blocks whose outputs are fused and the decoder are the same, so that they differ by the corruption and by what the error is taken over
@@ -101,7 +101,7 @@ def gmml_step(bench: Bench) -> Comparison:
     size, times = _step_batch(bench), 10 if bench.device.type == "cuda" else 1
     gmml, plain = (TrainingStep(bench, vit_run(layer), size) for layer in (GMML, AUTOENCODER))
     note = f"GMML step / plain autoencoder's, ViT-T/16 at 224 px, fp32, batch {size}"
-    return bench.compare("gmml_step", "s", lambda: bench.seconds(gmml, times), lambda: bench.seconds(plain, times), note)
+    return bench.compare_seconds(gmml, plain, note, times)
 
 
 def gmml_corruption(bench: Bench) -> Comparison:
@@ -111,13 +111,10 @@ def gmml_corruption(bench: Bench) -> Comparison:
     images = torch.randn(64, 3, 224, 224, device=bench.device)
     objective = model.build(vit_run(GMML), 10).objectives["gmml"].to(bench.device)
     note = "GMML's corruption of 64 images of 224 px / an autoencoder step of ViT-S/16 on as many"
-    return bench.compare(
-        "gmml_corruption", "s",
-        lambda: bench.seconds(lambda: objective.corrupt(images, 64), 3), lambda: parts * bench.seconds(step), note,
-    )  # fmt: skip
+    return bench.compare("s", lambda: bench.seconds(lambda: objective.corrupt(images, 64), 3), lambda: parts * bench.seconds(step), note)
 
 
-def lut_step(bench: Bench, name: str, symmetric: bool) -> Comparison:
+def lut_step(bench: Bench, symmetric: bool) -> Comparison:
     size, times = (64, 10) if bench.device.type == "cuda" else (4, 1)
     base = {"backbone": {"name": "vit_base", "init": "xavier"}, "data.views.second": {}}
     tasks = [{"lut": {"symmetric": symmetric}}, {"mae": {"normalize_targets": True}}]
@@ -127,4 +124,4 @@ def lut_step(bench: Bench, name: str, symmetric: bool) -> Comparison:
     macs = step_macs[0] / step_macs[1]
     form = "code's form: two views through both networks" if symmetric else "text's form: one view for each network"
     note = f"LUT step ({form}) / MAE step, ViT-B/16 at 224 px, fp32, batch {size} (MACs: {macs:.2f}; paper: 1.18 a step, 2.13 an epoch)"
-    return bench.compare(name, "s", lambda: bench.seconds(lut, times), lambda: bench.seconds(mae, times), note)
+    return bench.compare_seconds(lut, mae, note, times)

@@ -86,11 +86,11 @@ def _epoch(loader: TrainLoader) -> int:
     return sum(len(part.index_B) for (part,) in loader.batches(0, loader.num_samples // BATCH))
 
 
-def _against(bench: Bench, name: str, rival: Callable[[], float], tars: list[Path], note: str, **fields: Any) -> Comparison:
+def _against(bench: Bench, rival: Callable[[], float], tars: list[Path], note: str, **fields: Any) -> Comparison:
     loader = _ours(bench, tars, **fields)
     count = loader.num_samples // BATCH * BATCH
     ours = partial(_speed, bench, tars, count, lambda: _epoch(loader))
-    return bench.compare(name, "images/s", ours, rival, note)
+    return bench.compare("images/s", ours, rival, note)
 
 
 def _start(bench: Bench) -> tuple[Files, list[Path]]:
@@ -100,7 +100,7 @@ def _start(bench: Bench) -> tuple[Files, list[Path]]:
 
 
 @cores(1)
-def against_webdataset(bench: Bench, name: str, **fields: Any) -> Comparison:
+def against_webdataset(bench: Bench, **fields: Any) -> Comparison:
     """In one process on one core: an epoch from cold tars to uint8 images, channels first; ours in batches, theirs one by one."""
     tars = _start(bench)[1]
 
@@ -111,11 +111,11 @@ def against_webdataset(bench: Bench, name: str, **fields: Any) -> Comparison:
     loader = _ours(bench, tars, **fields)
     apart = f"neighbours in a tar come {median_apart(loader.order.epoch(0)):,.0f} / {median_apart(theirs):,.0f} images apart"
     note = f"{_way(fields)} / webdataset with a buffer of {BUFFER:,}, the same cold tars of {len(theirs):,} images, one core; {apart}"
-    return _against(bench, name, partial(_speed, bench, tars, len(theirs), decode), tars, note, **fields)
+    return _against(bench, partial(_speed, bench, tars, len(theirs), decode), tars, note, **fields)
 
 
 @cores(1)
-def against_image_folder(bench: Bench, name: str, **fields: Any) -> Comparison:
+def against_image_folder(bench: Bench, **fields: Any) -> Comparison:
     """In one process on one core: an epoch from cold files to uint8 images, files in random order."""
     files, tars = _start(bench)
     paths = [Path(path) for path, _ in files.samples]
@@ -125,7 +125,7 @@ def against_image_folder(bench: Bench, name: str, **fields: Any) -> Comparison:
             files[i]
 
     note = f"{_way(fields)} / ImageFolder, the same {len(files):,} images cold, one core"
-    return _against(bench, name, partial(_speed, bench, paths, len(files), decode), tars, note, **fields)
+    return _against(bench, partial(_speed, bench, paths, len(files), decode), tars, note, **fields)
 
 
 def _way(fields: dict[str, Any]) -> str:
