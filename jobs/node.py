@@ -58,7 +58,7 @@ def container_command(site: Site, python: str, paths: list[Path]) -> list[str]:
 
 def cli_command(site: Site, paths: list[Path], *words: str) -> list[str]:
     """What types `vitssl WORDS` at a site."""
-    return [*container_command(site, sys.executable, paths), "-m", "vitssl.cli", *words]
+    return [*container_command(site, sys.executable, paths), "-m", "vitssl", *words]
 
 
 @dataclass

@@ -82,7 +82,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     dry = 'set -- "$@" --dry-run --executor local'
     planned = f'case "$*" in jobs/submit.py*--dry-run*) ;; jobs/submit.py*) {dry};; esac\n{python}'
     no_cluster = "exit 1"  # one that answers, as that of tests/slurm, is not mysite's and refuses what it has no nodes for
-    for name, script in {"python": planned, "vitssl": f'exec {sys.executable} -m vitssl.cli "$@"', "scontrol": no_cluster}.items():
+    for name, script in {"python": planned, "vitssl": f'exec {sys.executable} -m vitssl "$@"', "scontrol": no_cluster}.items():
         (programs / name).write_text(f"#!/bin/sh\n{script}\n")
         (programs / name).chmod(0o755)
     _train(place)

@@ -327,7 +327,7 @@ def test_a_full_disk_is_one_line(local, capsys, monkeypatch) -> None:
 
 
 def test_a_dry_run_shows_every_run_its_script_and_cost_and_writes_no_run(local, capfd) -> None:
-    build = [sys.executable, "-m", "vitssl.cli", "shards", "build", "digits", "shards/real"]
+    build = [sys.executable, "-m", "vitssl", "shards", "build", "digits", "shards/real"]
     subprocess.run(build, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
     words = ["sweep.yaml", *ONE, "arms=[chain_short]", "data.shards=shards/real", "site.price_per_gpu_hour=2"]
     words += ["--dry-run", "--executor", "slurm"]

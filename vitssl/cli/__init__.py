@@ -261,7 +261,3 @@ def _bench(arguments: argparse.Namespace) -> None:
     print(bench.table(figures))
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
