@@ -182,19 +182,16 @@ class _Parts(Sequence):
     """The samples of one or more torchvision data sets, one after the other."""
 
     def __init__(self, split: str, parts: list):
-        self.split, self.parts = split, parts
+        from torch.utils.data import ConcatDataset
+
+        self.split, self.images = split, ConcatDataset(parts)
 
     def __len__(self) -> int:
-        return sum(len(part) for part in self.parts)
+        return len(self.images)
 
     def __getitem__(self, i):
-        name = f"{self.split} {i}"
-        for part in self.parts:
-            if i < len(part):
-                image, label = part[i]
-                return Sample(name, int(label), image if isinstance(image, str) else np.asarray(image))
-            i -= len(part)
-        raise IndexError(i)
+        image, label = self.images[i]
+        return Sample(f"{self.split} {i}", int(label), image if isinstance(image, str) else np.asarray(image))
 
 
 # kind -> what opens it, and the options that it takes (None: any)
