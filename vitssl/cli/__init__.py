@@ -11,7 +11,7 @@ from pathlib import Path
 from vitssl import version
 from vitssl.arguments import Parser, guarded
 from vitssl.cli import weights
-from vitssl.cli.base import add_set, agreed, command, names, not_negative, note_unfinished, numbers, positive, run
+from vitssl.cli.base import add_set, add_weights, agreed, command, names, not_negative, note_unfinished, numbers, positive, run
 from vitssl.config import ConfigError
 from vitssl.config.evals import KINDS
 from vitssl.files import check_place
@@ -53,17 +53,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--type", default="classification", help="classification (the run's classifier), knn or linear (on its features)")
     add("--shards", help="other shards with the same classes")
     add("--split", default="test", help="train, val (held out) or test as defined by the run's data, or a split of the shards")
-    add("--weights", default="model", help="model, ema (averaged weights, if the run has loop.ema_decay) or teacher")
     add_set(add, "fields of the evaluator, for example --type knn --set k=10")
-    add("--checkpoint", default="last.pt", help="checkpoint in the run folder, for example best.pt (default: %(default)s)")
+    add_weights(add, choices=None)  # the evaluator's fields say which
     add = command(
         commands, "predict", _predict, "predict class probabilities of images", dict.fromkeys(("--out", "--output"), "--csv") | EMA
     )
     add("folder", type=Path, help="run folder; for several, such as the seeds of an arm, probabilities are averaged")
     add("images", nargs="+", type=Path, help="image files, or folders that are searched for images recursively")
     add("--csv", type=Path, metavar="OUT", help="file to write, with a row per image: path, class, probability, and a column per class")
-    add("--weights", default="model", choices=("model", "ema"), help="ema: averaged weights, if the run has loop.ema_decay")
-    add("--checkpoint", default="last.pt", help="checkpoint in the run folder, for example best.pt (default: %(default)s)")
+    add_weights(add, ("model", "ema"), "ema: averaged weights, if the run has loop.ema_decay")
     add = command(commands, "cost", _cost, "show MACs and parameters of a run, trained or not")
     add("runs", nargs="+", type=Path, metavar="run", help="run folder or run.yaml")
     add("--classes", type=numbers, help="number of classes per run, comma-separated; needed if the shards do not exist yet")
@@ -118,8 +116,7 @@ def _analyze_parser(commands: argparse._SubParsersAction) -> None:
     add("--seed", type=not_negative, default=0, help="random seed of the draw of images (default: %(default)s)")
     add("--shards", help="shards to use in place of the run's, with any classes")
     add("--split", help="split of the shards, or several joined by + (default: the run's test split)")
-    add("--weights", default="model", choices=("model", "ema", "teacher"))
-    add("--checkpoint", default="last.pt", help="checkpoint in the run folder, for example best.pt (default: %(default)s)")
+    add_weights(add)
 
 
 def _shards_build(arguments: argparse.Namespace) -> None:

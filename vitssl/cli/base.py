@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+WEIGHTS = "model, ema (averaged weights, if the run has loop.ema_decay) or teacher (a backbone only)"
+
 
 def command(commands: argparse._SubParsersAction, name: str, call: object, help_text: str, elsewhere: dict[str, str] | None = None):
     parser = commands.add_parser(name, help=help_text, description=help_text)
@@ -17,6 +19,11 @@ def command(commands: argparse._SubParsersAction, name: str, call: object, help_
 
 def add_set(add: Callable[..., object], meaning: str) -> None:
     add("--set", nargs="+", default=[], dest="fields", metavar="field=value", help=meaning)
+
+
+def add_weights(add: Callable[..., object], choices: tuple[str, ...] | None = ("model", "ema", "teacher"), meaning: str = WEIGHTS) -> None:
+    add("--weights", default="model", choices=choices, help=meaning)
+    add("--checkpoint", default="last.pt", help="checkpoint in the run folder, for example best.pt (default: %(default)s)")
 
 
 def positive(text: str) -> int:

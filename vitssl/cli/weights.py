@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from vitssl.cli.base import add_set, command, note_unfinished, run
+from vitssl.cli.base import add_set, add_weights, command, note_unfinished, run
 from vitssl.config.weights import LAYOUTS, RELEASED
 from vitssl.files import check_new
 
@@ -27,16 +27,14 @@ def add_parsers(commands: argparse._SubParsersAction) -> None:
     add("folder", type=Path, help="run folder")
     add("out", type=Path, help="file to write; for huggingface a folder")
     add("--to", required=True, choices=("timm", "safetensors", "huggingface", "onnx"), help="huggingface: timm's layout, with a model card")
-    add("--weights", default="model", choices=("model", "ema", "teacher"), help="which weights; a teacher has a backbone only")
-    add("--checkpoint", default="last.pt", help="checkpoint in the run folder, for example best.pt (default: %(default)s)")
+    add_weights(add)
     add("--backbone", action="store_true", help="leave out the classifier")
     add = command(commands, "features", _features, "write the features of all images of a split to a file of NumPy arrays")
     add("folder", type=Path, help="run folder")
     add("shards", type=Path, help="shards of the images, with any classes")
     add("out", type=Path, help="file to write, such as features.npz")
     add("--split", default="test", help="a split of the shards, or several joined by + (default: %(default)s)")
-    add("--weights", default="model", choices=("model", "ema", "teacher"))
-    add("--checkpoint", default="last.pt", help="checkpoint in the run folder, for example best.pt (default: %(default)s)")
+    add_weights(add)
     add(
         "--blocks",
         type=int,
