@@ -16,9 +16,10 @@ from vitssl.backbones.base import Features
 from vitssl.checkpoint import fitted, load_model, read_run
 from vitssl.config import ConfigError
 from vitssl.config.evals import EvalConfig
-from vitssl.data.batch import UNLABELLED, Batch, RawBatch
+from vitssl.data.batch import Batch, RawBatch
 from vitssl.data.decode import decode_file, resize, resized_sizes, upright
 from vitssl.data.index import Index, load_index
+from vitssl.data.samples import UNLABELLED
 from vitssl.data.subset import Split, train_and_heldout
 from vitssl.evaluators.base import EVALUATED_AT_ONCE
 from vitssl.files import read_json

@@ -26,14 +26,14 @@ def listed(names: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def few(names: Sequence[str], most: int = 4) -> str:
+def few(names: Sequence[str]) -> str:
     """The first of many, and how many there are: cat, dog, fox, ... (10)."""
-    return ", ".join([*names[:most], "..."]) + f" ({len(names)})" if len(names) > most else listed(names)
+    return ", ".join([*names[:4], "..."]) + f" ({len(names)})" if len(names) > 4 else listed(names)
 
 
-def first_few(names: Sequence[str]) -> str:
+def first_few(names: Sequence[str], most: int = 3) -> str:
     """cat, dog, fox and 7 more."""
-    return ", ".join(names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
+    return ", ".join(names[:most]) + f" and {len(names) - most:,} more" * (len(names) > most)
 
 
 def duration(time_s: float) -> str:

@@ -19,9 +19,8 @@ from PIL import Image
 
 from vitssl import cli
 from vitssl.config import ConfigError
-from vitssl.data import batch, shards
+from vitssl.data import shards
 from vitssl.data.index import COLUMNS, _own_sha256, fingerprint, load_index, read_index, to_json
-from vitssl.data.samples import UNLABELLED
 from vitssl.data.sources import open_source
 from vitssl.files import hash_file
 
@@ -110,7 +109,6 @@ def test_unlabelled_images_have_label_minus_one(make_folder, tmp_path):
     assert index.label[index.where("unlabeled")].tolist() == [-1, -1]
     with tarfile.open(tmp_path / "out" / "unlabeled-000000.tar") as tar:
         assert tar.extractfile("00000000.cls").read() == b"-1"
-    assert batch.UNLABELLED == UNLABELLED == -1
 
 
 def test_fingerprint_depends_on_content_alone(make_folder, tmp_path):

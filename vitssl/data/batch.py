@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-UNLABELLED = -1
-
 
 @dataclass
 class RawBatch:
@@ -16,7 +14,7 @@ class RawBatch:
 
     pixels: Tensor  # uint8 RGB (B, C, H, W), zero on the right and below where an image is smaller, or flat (`vitssl.data.layout`)
     sizes_B2: Tensor  # int64 (height, width) of each image; on the CPU
-    labels_B: Tensor  # int64, UNLABELLED where there is none
+    labels_B: Tensor  # int64, -1 where there is none
     index_B: Tensor  # int64 position of each image in the shards' index
     step: int  # optimiser step, from 0
     rows: slice  # of the global batch, that this slice holds

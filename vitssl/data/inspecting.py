@@ -13,7 +13,7 @@ from vitssl.data import findings, order, pool
 from vitssl.data.index import INDEX_FILE, REBUILD, Index, fingerprint, load_index, read_image, read_index, size_problems, to_json
 from vitssl.data.paper_counts import comparison
 from vitssl.files import hash_file
-from vitssl.words import counted
+from vitssl.words import counted, first_few
 
 MOST_NAMED = 5  # classes that a warning lists
 
@@ -84,8 +84,7 @@ def _rare_line(index: Index) -> list[str]:
     rare = [f"{name} {count}" for name, count in zip(index.classes, counts, strict=True) if count < 2]
     if not rare or not counts.any():
         return []
-    more = f" and {len(rare) - MOST_NAMED} more" if len(rare) > MOST_NAMED else ""
-    return [f"warning: classes with fewer than two labelled training images: {', '.join(rare[:MOST_NAMED])}{more}"]
+    return [f"warning: classes with fewer than two labelled training images: {first_few(rare, MOST_NAMED)}"]
 
 
 def _order_line(index: Index) -> list[str]:

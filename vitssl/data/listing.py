@@ -21,7 +21,7 @@ from vitssl.data.index import Index
 from vitssl.data.samples import Sample, Source, Tars
 from vitssl.data.sources import open_source
 from vitssl.reader import open_regular
-from vitssl.words import counted
+from vitssl.words import counted, first_few
 
 FILE = "listing.csv.gz"  # beside index.json: what was listed when the shards were built, a line for each image
 SHOWN = 3  # names in a message
@@ -103,10 +103,6 @@ def of_images(folder: Path) -> dict[str, list[tuple[str, str]]]:
     return images
 
 
-def _images(path: Path) -> Images:
-    return {(split, name): (label, size) for split, name, label, size in _read(path)}
-
-
 def _read(path: Path) -> list[list[str]]:
     """What a build listed: split, name, class and size of each image.
 
@@ -135,21 +131,17 @@ def difference(index: Index, listed: list[Row], source: Source) -> str:
     """What is listed that shards were not built from, and the other way round, in words: counts and the first names."""
     what, classes = ("tar", source.classes or index.classes) if isinstance(source, Tars) else ("image", source.classes)
     before = index.classes
-    parts = [_names("classes added", [name for name in classes if name not in before])]
-    parts += [_names("classes gone", [name for name in before if name not in classes])]
+    added, gone = [name for name in classes if name not in before], [name for name in before if name not in classes]
+    parts = [f"classes {how}: {first_few(names)}" for how, names in (("added", added), ("gone", gone)) if names]
     path = index.folder / FILE
     now = {(row.split, row.name): (_class(row, classes), row.size) for row in listed}
-    parts += _files(what, _images(path), now) if path.exists() else _counts(index, listed)
+    parts += _files(what, _read(path), now) if path.exists() else _counts(index, listed)
     same = f"the same {what}s in another order" + " or read with other options" * (what == "tar")
     return "; ".join(filter(None, parts)) or same
 
 
-def _names(what: str, names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
-    return f"{what}: {', '.join(names[:SHOWN])}{more}" if names else ""
-
-
-def _files(what: str, before: Images, now: Images) -> list[str]:
+def _files(what: str, built: list[list[str]], now: Images) -> list[str]:
+    before = {(split, name): (label, size) for split, name, label, size in built}
     added = [name for split, name in now if (split, name) not in before]
     gone = [name for split, name in before if (split, name) not in now]
     moved = set(added) & set(gone)

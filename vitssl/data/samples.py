@@ -10,7 +10,7 @@ import numpy as np
 
 from vitssl.config import ConfigError
 
-UNLABELLED = -1  # as in `vitssl.data.batch`, which needs torch; writing and listing shards does not
+UNLABELLED = -1  # the label of an image without one
 Options = dict[str, list[str]]  # what follows the "?" of a source, by key
 
 

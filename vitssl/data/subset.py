@@ -15,6 +15,7 @@ import numpy as np
 from vitssl.config import ConfigError, Data, Subset
 from vitssl.data.index import Index
 from vitssl.data.samples import UNLABELLED
+from vitssl.words import first_few
 
 
 @dataclass
@@ -81,7 +82,7 @@ def take(index: Index, positions: np.ndarray, subset: Subset, field: str, run_se
         return np.sort(_first(order, labels, counts))
     assert subset.fraction is not None
     if not subset.balanced:
-        return np.sort(order[: _share(subset.fraction, len(order))])
+        return np.sort(order[: _shares(subset.fraction, np.array(len(order)))])
     return np.sort(_first(order, labels, _shares(subset.fraction, _per_class(index, labels))))
 
 
@@ -143,12 +144,8 @@ def _shuffled(total: int, seed: int | None, field: str, positions: np.ndarray) -
     return positions[np.argsort(rank[positions])]
 
 
-def _share(fraction: float, count: int) -> int:
-    return max(1, int(fraction * count + 0.5))
-
-
 def _shares(fraction: float, counts: np.ndarray) -> np.ndarray:
-    """`_share` of each count."""
+    """A fraction of each count, rounded, at least one."""
     return np.maximum(1, (fraction * counts + 0.5).astype(np.int64))
 
 
@@ -175,5 +172,4 @@ def _first(order: np.ndarray, labels: np.ndarray, counts: np.ndarray) -> np.ndar
 def _check_per_class(index: Index, labels: np.ndarray, per_class: int, field: str) -> None:
     counts = np.bincount(labels[labels >= 0], minlength=len(index.classes))
     if short := [f"{name} ({count})" for name, count in zip(index.classes, counts, strict=True) if count < per_class]:
-        more = f" and {len(short) - 5} more" if len(short) > 5 else ""
-        raise ConfigError(f"{per_class} is more than these classes have: {', '.join(short[:5])}{more}", field)
+        raise ConfigError(f"{per_class} is more than these classes have: {first_few(short, 5)}", field)

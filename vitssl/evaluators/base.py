@@ -18,9 +18,10 @@ from vitssl import dist, state
 from vitssl.backbones.base import Features
 from vitssl.config import ConfigError, Run
 from vitssl.config.evals import EvalConfig, FeaturesConfig
-from vitssl.data.batch import UNLABELLED, Batch
+from vitssl.data.batch import Batch
 from vitssl.data.index import Index, load_index
 from vitssl.data.loader import EvalLoader
+from vitssl.data.samples import UNLABELLED
 from vitssl.data.subset import Split
 from vitssl.model import Model
 from vitssl.views import EvalView

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from vitssl.config import Optim, Run, checkpoint_fields, dotted, scaled_lr
@@ -44,13 +45,8 @@ def settings(grid: Grid) -> tuple[Table | None, dict[str, str]]:
     lines = {k: [_by_column({c: _value(f, k, groups) for c, f in flats.items()}) for flats in fields.values()] for k in keys}
     shared = {k: next(iter(values)) for k, line in lines.items() if len(values := _compared(k, line, groups)) == 1 and k not in off}
     shared.pop(grid.axis or "", None)  # which differs between columns
-    shown = {
-        "starts from": [_by_column({c: listed(origins(r)) or DASH for c, r in runs.items()}) for runs in by_stage.values()],
-        "effective batch": [_by_column({c: _batch(r) for c, r in runs.items()}) for runs in by_stage.values()],
-        "learning rate, scaled peak": [_by_column({c: _rate(r.run) for c, r in runs.items()}) for runs in by_stage.values()],
-        "optimiser steps": [_by_column({c: _steps(r) for c, r in runs.items()}) for runs in by_stage.values()],
-        **{k: line for k, line in lines.items() if (k not in shared and k not in off - groups) or k == grid.axis},
-    }
+    shown = {name: [_by_column({c: of(run) for c, run in runs.items()}) for runs in by_stage.values()] for name, of in FIRST.items()}
+    shown |= {k: line for k, line in lines.items() if (k not in shared and k not in off - groups) or k == grid.axis}
     if set(shown["starts from"]) == {DASH}:  # but for a chain's own stages
         del shown["starts from"]
     rows = [[Entry(name), *map(Entry, line)] for name, line in shown.items()]
@@ -115,9 +111,18 @@ def _batch(run: RunFolder) -> str:
     return f"{size} ({spread})"
 
 
-def _rate(run: dict[str, Any]) -> str:
-    optim = Optim(**run["optim"])
+def _rate(run: RunFolder) -> str:
+    optim = Optim(**run.run["optim"])
     return f"{scaled_lr(optim, optim.lr):.3g} ({optim.lr:g}, {optim.lr_rule})"
+
+
+# lines of the table before those of fields
+FIRST: dict[str, Callable[[RunFolder], str]] = {
+    "starts from": lambda run: listed(origins(run)) or DASH,
+    "effective batch": _batch,
+    "learning rate, scaled peak": _rate,
+    "optimiser steps": _steps,
+}
 
 
 def _span(records: list[dict[str, Any]]) -> str:
