@@ -130,7 +130,7 @@ def test_beside_what_an_interval_says_alone_p_is_corrected_for_all_comparisons(g
     first, second = sorted(made.gap(made.rows[i], made.rows[0], None).p for i in (1, 2))
     assert all(0.05 / 3 < p < 0.05 for p in (first, second))
     scratch, _, ssat = made.rows
-    p = corrected(made, None)[frozenset((id(scratch), id(ssat)))]
+    p = corrected(made, None)[frozenset((scratch, ssat))]
     assert p in (pytest.approx(3 * first), pytest.approx(max(3 * first, 2 * second)))
     assert recommendation(made, None).endswith(" Perhaps worse: scratch.")
     (table,) = pairs(made)
@@ -153,7 +153,7 @@ def test_equal_epochs_and_equal_cost_are_two_families_of_comparisons(sweep):
     assert [(row["cost"], row["than_cost"], row["comparisons"]) for row in rows] == [
         (cost, cost, "3") for cost in made.sweep.facts["axes"]["cost"] for _ in range(3)
     ]
-    for part, of_part in zip(made.parts(), (rows[:3], rows[3:]), strict=True):
+    for part, of_part in zip(made.parts, (rows[:3], rows[3:]), strict=True):
         assert sorted(corrected(part, None).values()) == pytest.approx(sorted(float(row["p_holm"]) for row in of_part))
     assert [table.title for table in pairs(made)] == [f"Arms against each other, {cost}" for cost in ("equal epochs", "equal MACs")]
 
@@ -163,7 +163,7 @@ def test_a_best_arm_says_how_sure_it_is_against_all_others(grid):
     made = grid(others | {"ssat": lambda at: (75.0, 81.0, 78.0)[at["seed"]]})
     found, (first, *rest) = corrected(made, None), made.ranking(None)
     assert level(made, None) == [first]
-    most = max(found[frozenset((id(first), id(row)))] for row in rest)
+    most = max(found[frozenset((first, row))] for row in rest)
     said, sure = best(made, None), f"; p {most:.2g} after Holm's correction for 3 comparisons."
     assert said.startswith("Perhaps the best arm by top-1 is ssat: ") and said.endswith(sure)
     assert recommendation(made, None).startswith("For now take ssat, perhaps the best.")

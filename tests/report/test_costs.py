@@ -212,7 +212,7 @@ def test_equal_epochs_and_equal_cost_have_a_table_each(sweep):
     }
     axes = {"cost": ["equal epochs", "equal MACs"], "seed": [0, 1]}
     laid_out = lay_out(collect(sweep(score, axes, columns=None, equal=equal)))
-    parts = laid_out.parts()
+    parts = laid_out.parts
     tables = [main_table.table(part) for part in parts]
     assert [table.title for table in tables] == ["Comparison of arms at equal epochs", "Comparison of arms at equal MACs"]
     assert [[row[0].text for row in table.rows] for table in tables] == [["scratch", "ssat"]] * 2

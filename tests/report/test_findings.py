@@ -324,7 +324,7 @@ def test_epochs_that_equal_costs_ask_for_are_no_choice(sweep):
         rewrite(run, {"loop": {"epochs": 130}})
     grid = lay_out(collect(folder))
     assert grid.unselected == [] and grid.unchosen(None) == ""
-    assert [len(part.ranking(None)) for part in grid.parts()] == [2, 2]
+    assert [len(part.ranking(None)) for part in grid.parts] == [2, 2]
 
 
 SLOWER = {"optim": {"lr": 5.0}}

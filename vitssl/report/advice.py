@@ -23,16 +23,16 @@ def recommendation(grid: Grid, column: Any) -> str:
     hyper-parameters.
     """
     ranked = grid.ranking(column)
-    costs = {id(row): macs(row.finished(column)) for row in ranked}
+    costs = {row: macs(row.finished(column)) for row in ranked}
     seeds = min((len(grid.compared(row, column)) for row in ranked), default=0)
     if seeds < LEAST or None in costs.values():
         return ""
     near = level(grid, column)
-    best, cheapest = near[0], min(near, key=lambda row: costs[id(row)])
-    if costs[id(cheapest)] * UNEQUAL < costs[id(best)]:
+    best, cheapest = near[0], min(near, key=lambda row: costs[row])
+    if costs[cheapest] * UNEQUAL < costs[best]:
         if grid.settings_of(cheapest, column):
             return ""
-        chosen = _either(grid, column, best, cheapest, costs[id(cheapest)] / costs[id(best)])
+        chosen = _either(grid, column, best, cheapest, costs[cheapest] / costs[best])
     else:
         chosen = f"{grid.label(best)}, {'the best mean' if len(near) > 1 else f'{article(grid, column)} best'}"
     take = "For now take" if seeds < ENOUGH or _equal_costs(grid) else "Take"
@@ -68,7 +68,7 @@ def next_steps(grid: Grid) -> str:
     and where runs are to come, which may decide by themselves."""
     if any(run.status != "done" for run in grid.sweep.runs.values()):
         return ""
-    places = [(part, column) for part in grid.parts() for column in part.columns]
+    places = [(part, column) for part in grid.parts for column in part.columns]
     needed = [text for place in places if (text := _needed(*place))]
     ranked = any(recommendation(*place) for place in places)
     added = list(filter(None, [_more_seeds(grid, max(_wanted(*place) for place in places)), _equal_costs(grid) if ranked else ""]))

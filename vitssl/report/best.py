@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import combinations
 from typing import Any
 
@@ -13,7 +14,7 @@ from vitssl.words import counted, few, listed
 
 MOST_COLUMNS, MOST_ROWS = 3, 4  # of which a sentence gives all differences between columns
 LEAST_P = 0.001  # that is shown
-Corrected = dict[frozenset[int], float]  # p-values after Holm's correction, by the identities of two rows
+Corrected = dict[frozenset[Row], float]  # p-values after Holm's correction, of two rows
 
 
 def leading(grid: Grid) -> list[str]:
@@ -91,7 +92,7 @@ def _versus(grid: Grid, first: Row, near: list[Row], column: Any) -> str:
 def _sure(grid: Grid, ranked: list[Row], column: Any) -> str:
     """The largest p-value of the best arm against the others, where there are several comparisons."""
     found = corrected(grid, column)
-    known = [p for row in ranked[1:] if (p := found.get(_pair(ranked[0], row))) is not None]
+    known = [p for row in ranked[1:] if (p := found.get(frozenset((ranked[0], row)))) is not None]
     if len(found) < 2 or not known:
         return ""
     p = f"{max(known):.2g}" if max(known) >= LEAST_P else f"below {LEAST_P}"
@@ -132,19 +133,14 @@ def across(grid: Grid) -> list[str]:
 # ------------------------------------------------------------------------------------------------- several comparisons
 
 
+@cache
 def corrected(grid: Grid, column: Any) -> Corrected:
     """The p-values of every two rows of a column that have an interval, as one family."""
-    if ("corrected", column) not in grid.remembered:
-        gaps = {_pair(one, other): grid.gap(one, other, column) for one, other in combinations(grid.rows, 2)}
-        known = {pair: gap.p for pair, gap in gaps.items() if gap and gap.p is not None}
-        grid.remembered["corrected", column] = dict(zip(known, holm(list(known.values())), strict=True))
-    return grid.remembered["corrected", column]
+    gaps = {frozenset(pair): grid.gap(*pair, column) for pair in combinations(grid.rows, 2)}
+    known = {pair: gap.p for pair, gap in gaps.items() if gap and gap.p is not None}
+    return dict(zip(known, holm(list(known.values())), strict=True))
 
 
 def settled(grid: Grid, column: Any, one: Row, other: Row) -> bool:
     """Does a pair of rows differ after the correction too?"""
-    return corrected(grid, column).get(_pair(one, other), 0.0) <= 1 - LEVEL
-
-
-def _pair(one: Row, other: Row) -> frozenset[int]:
-    return frozenset((id(one), id(other)))
+    return corrected(grid, column).get(frozenset((one, other)), 0.0) <= 1 - LEVEL

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from statistics import mean
 
 from vitssl.config import Site
@@ -22,15 +23,10 @@ CONCLUSIONS, MOST_CONCLUSIONS = ("Comparison", "What to take"), 4  # what a repo
 Findings = dict[str, list[str]]  # sentences by what they are about
 
 
+@cache  # the page, its Markdown and the terminal ask for parts of it
 def findings(grid: Grid) -> Findings:
     """All that is said, the most important first."""
-    if "findings" not in grid.remembered:  # the page, its Markdown and the terminal ask for parts of it
-        grid.remembered["findings"] = _findings(grid)
-    return grid.remembered["findings"]
-
-
-def _findings(grid: Grid) -> Findings:
-    parts = grid.parts()
+    parts = grid.parts
     places = [(part, column) for part in parts for column in part.columns]
     said = {
         "Missing": [_missing(grid)],

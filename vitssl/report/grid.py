@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import mean
@@ -22,7 +22,7 @@ SEED = "seed"
 MOST_FIELDS = 3  # that a sentence names
 
 
-@dataclass
+@dataclass(eq=False)
 class Grid:
     """A sweep laid out: rows against columns."""
 
@@ -31,24 +31,17 @@ class Grid:
     row_axes: list[str]  # axes besides seed, the column axis and those selected over that take several values
     rows: list[Row]
     part: str = ""  # the value of the axis that tells equal epochs from equal cost, where these are its rows alone
-
-    @cached_property
-    def remembered(self) -> dict[Any, Any]:
-        """What was computed of the rows, which sentences and tables ask for again and again; of every two of many that takes long."""
-        return {}
-
-    def parts(self) -> list[Grid]:
-        """The grid by the values of an axis that says what arms cost equally much of; the whole one where there is none."""
-        if "parts" not in self.remembered:
-            self.remembered["parts"] = self._parts()
-        return self.remembered["parts"]
+    # what `gap` found, which sentences and tables ask for again and again; of every two of many rows that takes long
+    gaps: dict[tuple[Row, Row, Any, Any, Reading | None], Difference | None] = field(default_factory=dict, init=False)
 
     @property
     def cost_axis(self) -> str | None:
         """The axis that tells equal epochs from equal cost, where rows differ by it."""
         return next((axis for axis in self.of_equal_cost if axis in self.row_axes), None)
 
-    def _parts(self) -> list[Grid]:
+    @cached_property
+    def parts(self) -> list[Grid]:
+        """The grid by the values of an axis that says what arms cost equally much of; the whole one where there is none."""
         axis = self.cost_axis
         if axis is None:
             return [self]
@@ -263,10 +256,10 @@ class Grid:
     def gap(self, one: Row, other: Row, column: Any, than: Any = None, of: Reading | None = None) -> Difference | None:
         """What a row is better by than another, or than at the column ``than``, by another evaluator and metric than the sweep's if
         ``of`` says so; None where one of them has no figure."""
-        key = (id(one), id(other), column, than, of)
-        if key not in self.remembered:
-            self.remembered[key] = self._gap(one, other, (column, column if than is None else than), of or self.metric)
-        return self.remembered[key]
+        key = (one, other, column, than, of)
+        if key not in self.gaps:
+            self.gaps[key] = self._gap(one, other, (column, column if than is None else than), of or self.metric)
+        return self.gaps[key]
 
     def _gap(self, one: Row, other: Row, columns: tuple[Any, Any], measured: Reading) -> Difference | None:
         scores = [self.scores(row, at, *measured) for row, at in zip((one, other), columns, strict=True)]

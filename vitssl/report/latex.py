@@ -48,7 +48,7 @@ def paper(grid: Grid, names: list[str] | None = None) -> str:
         ConfigError: a column that does not exist.
     """
     label = re.sub(r"[\W_]+", "-", grid.sweep.name)
-    parts = [latex(*for_paper(part, names), f"{label}-{i}" if i else label) for i, part in enumerate(grid.parts())]
+    parts = [latex(*for_paper(part, names), f"{label}-{i}" if i else label) for i, part in enumerate(grid.parts)]
     if len(grid.columns) > 1 and names is None:
         parts += _beside_several_columns(grid, label)
     if (chosen := selection.table(grid)) is not None:

@@ -12,7 +12,7 @@ from vitssl.report.settings import provenance, settings
 def markdown(report: Report) -> str:
     """In the page's order; pictures are links to the plots' files."""
     grid, front = report.grid, {next(iter(names.values())) for names in FIRST.values()}
-    main = [main_table.table(part, report.columns) for part in grid.parts()]
+    main = [main_table.table(part, report.columns) for part in grid.parts]
     given = [
         selection.table(grid), selection.points(grid), main_table.differences(grid, report.columns),
         *tables.pairs(grid), tables.columns(grid),

@@ -115,7 +115,7 @@ def _contradicts(sweep: Sweep) -> bool:
 def _first(report: Report) -> str:
     """What was found, the main table, and accuracy against what is exact of its cost: side by side where there is room."""
     grid = report.grid
-    made = [main_table.table(part, report.columns) for part in grid.parts()]
+    made = [main_table.table(part, report.columns) for part in grid.parts]
     shown = {words: switch(f"front-{i}", names, report.plots) for i, (words, names) in enumerate(FIRST.items())}
     plots = "".join(f'<div class="block"><h2>{words}</h2>\n{body}</div>\n' for words, body in shown.items() if body)
     beside = plots and len(grid.columns) == 1 and len(made[0].header) <= MOST_BESIDE

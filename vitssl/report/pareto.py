@@ -78,8 +78,8 @@ def against(grid: Grid, name: str) -> Plot | None:
             _limit_x(axis, [each * factor for each in here])
         if len(models) > 1 and not _unmarked(grid, column, name):
             _draw_front(axis, [(x * factor, y) for x, y in front([m.centre for m in models], grid.measured.lower_is_better)])
-    shown = {id(model.row) for models in drawn.values() for model in models}
-    add_legend(figure, grid, [row for row in grid.rows if id(row) in shown])
+    shown = {model.row for models in drawn.values() for model in models}
+    add_legend(figure, grid, [row for row in grid.rows if row in shown])
     return _caption(grid, label, name, list(drawn)), figure
 
 

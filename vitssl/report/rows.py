@@ -37,7 +37,7 @@ class Selection:
         return pick(means, key=means.__getitem__, default=None)
 
 
-@dataclass
+@dataclass(eq=False)
 class Row:
     """One arm at one value of every row axis that changes it; its cells by column."""
 

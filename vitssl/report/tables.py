@@ -113,7 +113,7 @@ def _in_brackets(rows: list[list[Entry]]) -> str:
 def pairs(grid: Grid) -> list[Table]:
     """Every arm minus every other, a table for each of few columns, and for equal epochs and equal cost; none where the differences from
     the baseline are all, or very many."""
-    return [table for part in grid.parts() for table in _pairs(part)]
+    return [table for part in grid.parts for table in _pairs(part)]
 
 
 def _pairs(grid: Grid) -> list[Table]:
