@@ -1,4 +1,4 @@
-"""A Run's identity: finished runs are found again, whatever version wrote them; what changes the result changes it, and nothing else."""
+"""A Run's identity: finished runs are found again; what changes the result changes it, and nothing else."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import pytest
 
 from jobs.existing import identity_of
 from vitssl import config
-from vitssl.config import Run
+from vitssl.config import ConfigError, Run
 from vitssl.config.evals import KINDS
 from vitssl.files import read_json, write_json
 
 GOLDEN = Path(__file__).parent / "golden"
-OLD_VIEW = {"auto_augment_interpolation": "bilinear"}  # what runs did before the field came, where they did not say otherwise
+BILINEAR = {"auto_augment_interpolation": "bilinear"}
 GLOBAL = [
     {"jitter": {"strength": [0.4, 0.4, 0.2, 0.1], "prob": 0.8}}, {"gray": {"prob": 0.2}}, {"blur": {"prob": 0.1}},
     {"solarize": {"prob": 0.2}},
 ]  # fmt: skip
-# tests/golden/runs holds their run.yaml as the version of 2026-11-22 wrote it: the fields as a sweep says them now, and their identity
+# the fields of Runs as a sweep says them, and their identity; tests/golden/runs holds the run.yaml of some
 FROZEN: dict[str, tuple[dict[str, Any], str]] = {
     "classify": ({"objectives.classify": {}}, "66c4b984dcdc"),
     "mae": ({"objectives.mae": {}, "backbone.positions": "sincos"}, "3b82389e481f"),
@@ -35,7 +35,7 @@ FROZEN: dict[str, tuple[dict[str, Any], str]] = {
     "drloc": ({"objectives": {"classify.pool": "mean", "drloc": {}}, "backbone": {"name": "cvt_13", "variant": "drloc"}}, "6ba1e0d9d770"),
     "locality": ({"objectives.classify": {}, "objectives.locality": {"teacher": "x"}}, "7efd88b49a30"),
     "augmented": (
-        {"objectives.classify": {}, "data.views.main": OLD_VIEW | {"auto_augment": "rand-m9-mstd0.5-inc1", "erasing_prob": 0.25}},
+        {"objectives.classify": {}, "data.views.main": BILINEAR | {"auto_augment": "rand-m9-mstd0.5-inc1", "erasing_prob": 0.25}},
         "ac4210590da3",
     ),
     "sgd": ({"objectives.classify.pool": "mean", "optim.name": "sgd", "backbone.name": "resnet56"}, "74d2ebc6c540"),
@@ -46,45 +46,34 @@ FROZEN: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "cifar10": ({"objectives.classify": {}, "data.views.main.auto_augment": "cifar10"}, "43dd7de031f5"),
 }  # fmt: skip
-# fields that this version had and those before it had not: theirs were computed as these defaults say, but for the last three of FROZEN
-CAME_LAST = {
-    "optim": ["nesterov", "decay"], "data": ["mean", "std"],
-    "backbone": ["interpolate_antialias", "cls_token_std", "shortcut", "batch_norm"],
-}  # fmt: skip
 
 
 def make(*layers: dict[str, Any]) -> Run:
     return config.merge(Run, {"data.shards": "x"}, *layers)
 
 
-def old(name: str, tmp_path: Path, *, before: bool = False) -> Run:
-    """The Run of a folder of the version of 2026-11-22, or of one before it."""
-    content = config.read_yaml(GOLDEN / "runs" / f"{name}.yaml")
-    for part, fields in CAME_LAST.items() if before else ():
-        for field in fields:
-            del content[part][field]
-    (tmp_path / "run.yaml").write_text(json.dumps(content))
-    return config.load(tmp_path)
-
-
 @pytest.mark.parametrize("name", FROZEN)
-def test_a_finished_run_is_found_again_by_what_its_run_yaml_says(name, tmp_path):
+def test_a_runs_identity_stays_as_it_is(name, tmp_path):
     fields, expected = FROZEN[name]
     run = make(fields)
-    assert config.identity(run) == expected == config.identity(old(name, tmp_path))
-    config.save(run, tmp_path / "new")
-    assert config.load(tmp_path / "new") == run and config.identity(config.load(tmp_path / "new")) == expected
+    assert config.identity(run) == expected
+    config.save(run, tmp_path)
+    assert config.load(tmp_path) == run and config.identity(config.load(tmp_path)) == expected
 
 
-@pytest.mark.parametrize("name", [*list(FROZEN)[:3], "drloc", "sgd"])
-def test_one_of_an_older_version_too(name, tmp_path):
-    assert config.identity(old(name, tmp_path, before=True)) == FROZEN[name][1]
+@pytest.mark.parametrize("name", sorted(path.stem for path in (GOLDEN / "runs").iterdir()))
+def test_a_finished_run_is_found_again_by_what_its_run_yaml_says(name, tmp_path):
+    """The file as 0.1.0 writes it; fields that come later are not in it, and have their default."""
+    (tmp_path / "run.yaml").write_bytes((GOLDEN / "runs" / f"{name}.yaml").read_bytes())
+    assert config.identity(config.load(tmp_path)) == FROZEN[name][1]
 
 
-@pytest.mark.parametrize("name", ["layer_decay", "dino_batch_norm", "cifar10"])
-def test_runs_that_older_versions_computed_otherwise_are_not_taken_for_todays(name, tmp_path):
-    """Layer decay of the final norm, DINO's batch norm, the magnitudes of a policy."""
-    assert config.identity(old(name, tmp_path, before=True)) != FROZEN[name][1]
+def test_a_field_of_a_run_yaml_that_no_longer_exists_is_one_line(tmp_path):
+    config.save(make(), tmp_path)
+    path = tmp_path / "run.yaml"
+    path.write_text(path.read_text().replace("hflip:", "mirror:"))
+    with pytest.raises(ConfigError, match=r"^\S+run.yaml: data.views.main.mirror: 'mirror' is not known \(there is [^\n]*\)$"):
+        config.load(tmp_path)
 
 
 def test_a_folder_whose_record_has_no_identity_has_that_of_its_run_yaml(tmp_path):
@@ -148,7 +137,7 @@ def test_a_field_without_effect_has_no_part_in_it(fields):
 @pytest.mark.parametrize("without", ["auto_augment", "erasing_prob"])
 def test_a_field_counts_where_it_is_read(without):
     view = {"auto_augment": "cifar10", "erasing_prob": 0.25}
-    changed = {"auto_augment": OLD_VIEW, "erasing_prob": {"erasing_mode": "const", "erasing_scale": [0.02, 0.4]}}
+    changed = {"auto_augment": BILINEAR, "erasing_prob": {"erasing_mode": "const", "erasing_scale": [0.02, 0.4]}}
     del view[without]
     plain = make({"objectives.classify": {}, "data.views.main": view})
     for owner, fields in changed.items():

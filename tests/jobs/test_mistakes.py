@@ -85,7 +85,7 @@ MISTAKES = [
     (
         "image_size: 16}",
         "image_size: 16, views.main.blur_prob: 0.5}",
-        r"sweep.yaml: defaults: data.views.main.blur_prob: this field no longer exists; write data.views.main.color: \[{blur: {prob",
+        "sweep.yaml: defaults: data.views.main.blur_prob: 'blur_prob' is not known .did you mean data.views.main.color",
     ),
     (
         "image_size: 16}",

@@ -358,19 +358,13 @@ def test_a_setting_that_is_empty_says_so(sweep):
     assert texts(settings(lay_out(collect(folder)))[0])["data.views.main.auto_augment"] == ["none", "rand-m9"]
 
 
-def test_settings_of_an_older_version_are_shown_as_todays(sweep):
-    steps = [{"gray.prob": 0.2}]
-    stages = {name: [("train", {"objectives.classify": {}, "data.views.main.color": steps})] for name in ("scratch", "ssat")}
-    folder = sweep({"scratch": 80.0, "ssat": 90.0}, {"seed": [0]}, stages=stages, columns=None)
+def test_a_field_that_a_run_yaml_lacks_is_shown_at_its_default(sweep):
+    folder = sweep({"scratch": 80.0, "ssat": 90.0}, {"seed": [0]}, columns=None)
     path = folder / "ssat-train-0" / "run.yaml"
     run = json.loads(path.read_text())
-    view = run["data"]["views"]["main"]
-    del view["color"], view["erasing_mode"]
-    view |= {"color_jitter": [], "color_jitter_prob": 1.0, "grayscale_prob": 0.2, "blur_prob": 0.0, "blur_sigma": [0.1, 2.0]}
+    del run["data"]["views"]["main"]["erasing_mode"]
     path.write_text(json.dumps(run))
-    table, shared = settings(lay_out(collect(folder)))
-    assert shared["data.views.main.color"] == "gray (p 0.2)" and shared["data.views.main.erasing_mode"] == "pixel"
-    assert not any("grayscale" in name or "blur" in name for name in (*texts(table), *shared))
+    assert settings(lay_out(collect(folder)))[1]["data.views.main.erasing_mode"] == "pixel"
 
 
 def test_provenance_names_what_was_used(table_3):

@@ -12,7 +12,6 @@ from vitssl.config.backbones import FAMILIES, SIZES, BackboneConfig, capabilitie
 from vitssl.config.base import (
     ConfigError,
     Problem,
-    as_it_was,
     assign,
     checkpoint_fields,
     checkpoints,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Optional
 
-from vitssl.config.base import Problem, later, less_than, runtime_field
+from vitssl.config.base import Problem, less_than, runtime_field
 from vitssl.config.masked_tokens import MaskedTokens
 
 
@@ -115,8 +115,7 @@ class BackboneConfig:
     ] = "vit_tiny"  # fmt: skip
     patch_size: Optional[int] = None  # pixels per side of a patch; null, here and below: as in the named size
     positions: Literal["learned", "sincos"] = "learned"  # position embeddings: learned, or fixed sines and cosines (MAE)
-    # antialias when positions are interpolated to another grid (timm: true; DINO, DeiT, MAE: false)
-    interpolate_antialias: bool = later(False, before=True)
+    interpolate_antialias: bool = False  # antialias when positions are interpolated to another grid (timm: true; DINO, DeiT, MAE: false)
     embed_dim: Optional[int] = None  # width of a token; in staged families that of the first stage, with which the others scale
     depth: Optional[int] = None  # number of blocks, in families without stages
     depths: Optional[list[int]] = None  # number of blocks of each stage, in staged families

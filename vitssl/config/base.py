@@ -68,28 +68,6 @@ def runtime_field(default: Any) -> Any:
     return field(default=default, metadata={"identity": False})
 
 
-def later(default: Any, before: Any) -> Any:
-    """A field that was added after runs had been trained, whose default is not what those did: they are read with ``before``."""
-    return field(default=default, metadata={"before": before})
-
-
-def as_it_was(kind: type, content: dict[str, Any]) -> dict[str, Any]:
-    """What an older version wrote, every field of it; those that were added later have their default, or ``before``.
-
-    A dataclass whose fields were others has an ``as_now_written``: from such content to today's.
-
-    Args:
-        kind: the dataclass that it wrote.
-        content: its fields, as read from YAML.
-    """
-    parts, content = parts_of(kind), kind.as_now_written(content) if hasattr(kind, "as_now_written") else content
-    defaults = kind()
-    filled = {
-        f.name: f.metadata.get("before", getattr(defaults, f.name)) for f in dataclasses.fields(kind) if f.name not in parts
-    } | content
-    return {name: as_it_was(parts[name], value) if name in parts and isinstance(value, dict) else value for name, value in filled.items()}
-
-
 def checkpoint() -> Any:
     """A field that names trained weights: a run folder, a checkpoint file, or (in a sweep) an earlier stage of the arm."""
     return field(default=None, metadata={"checkpoint": True})

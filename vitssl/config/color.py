@@ -1,4 +1,4 @@
-"""The steps of a view's ``color``, and the fields that a view had before there were steps."""
+"""The steps of a view's ``color``."""
 
 from __future__ import annotations
 
@@ -98,37 +98,3 @@ class ColorStep(ColorOp):
         yield from super().problems(name)
         if not self.choices():
             yield Problem(f"{name}.one_of", "there is nothing to choose from")
-
-
-# ------------------------------------------------------------------------------------------------ before there were steps
-
-# the fields in their place -> how a Run says it now
-BEFORE = {
-    "color_jitter": "color: [{jitter: {strength: [0.4, 0.4, 0.2, 0.1]}}]",
-    "color_jitter_prob": "color: [{jitter: {strength: [0.4, 0.4, 0.2, 0.1], prob: 0.8}}]",
-    "grayscale_prob": "color: [{gray: {prob: 0.2}}]",
-    "blur_prob": "color: [{blur: {prob: 0.5}}]",
-    "blur_sigma": "color: [{blur: {sigma: [0.1, 2.0], prob: 0.5}}]",
-    "solarize_prob": "color: [{solarize: {prob: 0.2}}]",
-}
-
-
-OFF = {
-    "color_jitter": [], "color_jitter_prob": 1.0, "grayscale_prob": 0.0, "blur_prob": 0.0, "blur_sigma": [0.1, 2.0], "solarize_prob": 0.0,
-}  # fmt: skip
-
-
-def with_steps(view: dict[str, Any]) -> dict[str, Any]:
-    """A view's fields as an older version wrote them, with steps in place of those that it had before, in the order that these had."""
-    if not view.keys() & BEFORE.keys():
-        return view
-    old, steps = OFF | view, []
-    if old["color_jitter"]:
-        steps.append({"jitter": {"prob": old["color_jitter_prob"], "strength": old["color_jitter"]}})
-    if old["grayscale_prob"]:
-        steps.append({"gray": {"prob": old["grayscale_prob"]}})
-    if old["blur_prob"]:
-        steps.append({"blur": {"prob": old["blur_prob"], "sigma": old["blur_sigma"]}})
-    if old["solarize_prob"]:
-        steps.append({"solarize": {"prob": old["solarize_prob"]}})
-    return {name: value for name, value in view.items() if name not in BEFORE} | {"color": steps}

@@ -6,10 +6,10 @@ import dataclasses
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Optional
+from typing import Literal, Optional
 
-from vitssl.config.base import Problem, if_percent, later, less_than, not_a_probability, not_rising, runtime_field
-from vitssl.config.color import BEFORE, ColorStep, with_steps
+from vitssl.config.base import Problem, if_percent, less_than, not_a_probability, not_rising, runtime_field
+from vitssl.config.color import ColorStep
 
 LEAST_STD = 1e-6  # of a channel that anything is to be seen in
 # of channels, in [0, 1] units: (mean, std)
@@ -47,8 +47,6 @@ class Subset:
 class View:
     """One named augmentation of the batch, computed on the device. Magnitudes follow timm and torchvision."""
 
-    NOW_WRITTEN: ClassVar[dict[str, str]] = BEFORE  # fields that it had -> what says the same now
-    as_now_written = staticmethod(with_steps)  # what an older version wrote -> today's fields
     count: int = 1  # independent copies of this view per image (stacked crop-major)
     size: Optional[int] = None  # pixels per side; null: data.image_size
     # random_resized: a random part of the image, resized; pad: a random crop after padding; resize: the whole image
@@ -59,8 +57,7 @@ class View:
     interpolation: Literal["bilinear", "bicubic"] = "bicubic"  # how the crop is resized
     hflip: float = 0.5  # probability of a horizontal flip
     auto_augment: str = ""  # a policy by its timm name: rand-m9-mstd0.5-inc1, original (AutoAugment for ImageNet); also cifar10; empty: off
-    # for auto_augment's geometric operations
-    auto_augment_interpolation: Literal["bilinear", "bicubic"] = later("bicubic", before="bilinear")
+    auto_augment_interpolation: Literal["bilinear", "bicubic"] = "bicubic"  # for auto_augment's geometric operations
     # colour operations, in this order; a bare name stands for the operation with its defaults, as in
     # [{jitter: {strength: [0.4, 0.4, 0.2, 0.1], prob: 0.8}}, {one_of: [gray, blur]}]
     color: list[ColorStep] = field(default_factory=list)

@@ -26,21 +26,9 @@ def identity(run: Run) -> str:
     left_out |= {f"objectives.{name}.{field}" for name, objective in active(run.objectives).items() for field in objective.written_out()}
     left_out |= set() if reads_labels(run) else {"data.labels"}
     content = {"schema": SCHEMA, "run": _differing(run, Run(), left_out)}
-    if run.uncorrected and (affected := [name for name, applies in _corrections(run).items() if applies]):
-        content["before"] = affected
     if run.backbone.batch_norm == "per_gpu" and run.loop.micro_batch_size is not None:
         content["micro_batch_size"] = run.loop.micro_batch_size  # the images of a batch norm
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def _corrections(run: Run) -> dict[str, bool]:
-    """What versions before the autumn of 2026 computed differently from the same fields, and whether that affects this Run."""
-    dino = run.objectives.dino
-    return {
-        "layer decay leaves the final norm alone": run.optim.layer_decay != 1,
-        "DINO's batch norm sees all crops": dino is not None and dino.batch_norm,
-        "magnitudes of AutoAugment for CIFAR": any(view.auto_augment == "cifar10" for view in active_views(run).values()),
-    }
 
 
 def _differing(part: Any, default: Any, left_out: Collection[str] = (), prefix: str = "") -> dict[str, Any]:

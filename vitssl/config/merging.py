@@ -6,17 +6,16 @@ import contextlib
 import dataclasses
 import json
 import re
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from omegaconf import BooleanNode, FloatNode, IntegerNode, OmegaConf, StringNode, ValidationError
 
 from vitssl.atomic import replacing
-from vitssl.config.base import ConfigError, as_it_was, closest, hints_of, options_of
+from vitssl.config.base import ConfigError, closest, hints_of, options_of
 from vitssl.config.methods import method
 from vitssl.config.reading import read_value, read_yaml
-from vitssl.config.run import Run, check, inactive_fields
+from vitssl.config.run import Run, check
 from vitssl.config.suggestions import VALUES_ALSO_CALLED, not_a_field
 
 UNSET = "???"  # OmegaConf's mark for a value that another layer has to give
@@ -108,10 +107,7 @@ def _filled(schema: type, layer: Any, path: str) -> Any:
         names = [f"{dot}{name}" for name in hints]
         advice = "write {} for its defaults, null for off" if layer is True else f"set one of them, such as {' or '.join(names[:2])}"
         raise ConfigError(f"{_shown(layer)} is not a set of fields; {advice}", path)
-    moved = getattr(schema, "NOW_WRITTEN", {})
     for name in layer:
-        if name in moved:
-            raise ConfigError(f"this field no longer exists; write {dot}{moved[name]}", f"{dot}{name}")
         if name not in hints:
             raise not_a_field(str(name), hints, f"{dot}{name}", schema)
     return schema(**{name: _converted(hints[name], value, f"{dot}{name}") for name, value in layer.items()})
@@ -190,28 +186,16 @@ def _shown(value: Any) -> str:
 
 
 def load(folder: str | Path) -> Run:
-    """The Run of a run folder (its ``run.yaml``), checked; one of an older version as it was trained, one that was imported as it is."""
+    """The Run of a run folder (its ``run.yaml``), checked; a field that it lacks has its default."""
     path = Path(folder) / "run.yaml"
     if not path.is_file():
         raise ConfigError(f"{path} does not exist: this is not a run folder")
     content = read_yaml(path, variables=False)
     if "init_from" not in content and (path.parent / "job.json").exists():  # every launcher has written it, at the end
         raise ConfigError("it is cut short: the fields from init_from on are missing; restore it from a backup", place=str(path))
-    run = merge(Run, as_it_was(Run, content), where=str(path))
-    run.uncorrected = "decay" not in content.get("optim", {})  # a field that came with the corrections
-    _forget_inactive(run)
+    run = merge(Run, content, where=str(path))
     check(run, where=str(path), to_train=False)
     return run
-
-
-def _forget_inactive(run: Run) -> None:
-    """Fields that were added later and have no effect in this Run are at their defaults: they were not set."""
-    for path in inactive_fields(run):
-        *parents, name = path.split(".")
-        part = attrgetter(".".join(parents))(run) if parents else run
-        f = type(part).__dataclass_fields__[name]
-        if "before" in f.metadata:
-            setattr(part, name, f.default)
 
 
 def save(run: Run, folder: str | Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import attrgetter
-from typing import Any, ClassVar, Literal, Optional
+from typing import Any, Literal, Optional
 
 from vitssl.config import bounds, evals
 from vitssl.config.backbones import BackboneConfig, capabilities, stride_px
@@ -103,7 +103,6 @@ class Loop:
 
 @dataclass
 class Run:
-    uncorrected: ClassVar[bool] = False  # read from a folder of a version that computed some of it differently (`identity`)
     seed: int = 0  # random seed of the weights, image order, crops, masks and everything else drawn in training
     data: Data = field(default_factory=Data)  # which images, how many of them, and their augmented views
     backbone: BackboneConfig = field(default_factory=BackboneConfig)  # the network

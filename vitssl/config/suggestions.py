@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from vitssl.config.base import ConfigError, closest, unknown
+from vitssl.config.data import View
 from vitssl.config.fields import fields_of
 from vitssl.config.methods import method
 from vitssl.config.run import Run
@@ -41,6 +42,10 @@ ALSO_CALLED = {
     "data.views.main.mixup_alpha": ("mixup",),
     "data.views.main.cutmix_alpha": ("cutmix",),
     "data.views.main.auto_augment": ("aa", "randaugment", "rand_augment", "autoaugment"),
+    "data.views.main.color": (
+        "color_jitter", "color_jitter_prob", "colorjitter", "grayscale", "grayscale_prob", "gaussian_blur", "blur_prob", "blur_sigma",
+        "solarize_prob",
+    ),
     "init_from": ("pretrained", "weights", "checkpoint", "resume", "finetune_from"),
     "resources.gpus_per_node": ("gpus", "num_gpus", "ngpus", "n_gpus", "devices"),
     "resources.nodes": ("num_nodes", "nnodes"),
@@ -51,7 +56,7 @@ ALSO_CALLED = {
     "axes.seed": ("seeds",),
     "arms": ("arm", "methods"),
     "equalize": ("cost", "equal_cost"),  # as an axis of some sweeps is called
-}
+}  # fmt: skip
 WHOLE = (SweepFile, Arm, Run, Resources, Site)
 MOST = 3  # that are named
 # what other programs call the value of a field
@@ -84,7 +89,9 @@ def not_a_field(name: str, known: Iterable[str], field: str, schema: type | None
         near = [one for one in near if name in one and not any(place.endswith(f".{one}") for place in places)]
     elif not near and schema in (None, *WHOLE):  # of a part of one, all the names that are there say more
         places = meant_roughly(name)
-    if schema is SweepFile:
+    if schema is View:  # which may be another than the main one
+        places = [place.replace("data.views.main.", field.removesuffix(name)) for place in places]
+    elif schema is SweepFile:
         of_file = {field.name for field in dataclasses.fields(SweepFile)}
         places = [place if place.split(".")[0] in of_file else f"defaults.{place}" for place in places]
     elif schema is Arm:

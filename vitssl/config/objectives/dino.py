@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional
 
-from vitssl.config.base import Problem, later, less_than, not_positive
+from vitssl.config.base import Problem, less_than, not_positive
 from vitssl.config.objectives.base import ObjectiveConfig, Pool, of_pool
 
 if TYPE_CHECKING:
@@ -27,8 +27,7 @@ class DinoConfig(ObjectiveConfig):
     out_dim: int = 65536  # number of prototypes
     layers: int = 3  # linear layers of the head, up to the bottleneck
     batch_norm: bool = False  # batch norms in the head, over all crops together
-    # statistics that the teacher's batch norms use (DINO's code: batch)
-    teacher_batch_norm: Literal["batch", "running"] = later("batch", before="running")
+    teacher_batch_norm: Literal["batch", "running"] = "batch"  # statistics that the teacher's batch norms use (DINO's code: batch)
     norm_last_layer: bool = True  # fix the norms of the prototypes
     freeze_last_layer_epochs: float = 1.0  # epochs at the start in which the prototypes are not trained
     student_temperature: float = 0.1  # what the student's scores are divided by
