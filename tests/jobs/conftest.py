@@ -13,7 +13,8 @@ import pytest
 from jobs import overrides, prepare, shards, sweep
 from jobs.graph import Graph, cells, link
 from tests.jobs.standin import COST
-from vitssl.data.index import COLUMNS, Index, fingerprint, to_json
+from vitssl.data import index as data_index
+from vitssl.data.index import COLUMNS, Index
 
 EXAMPLE = Path(__file__).with_name("sweep.yaml").read_text()
 
@@ -42,8 +43,8 @@ def write_index(folder: Path, parts: list[tuple[str, int]], name: str = "digits"
     count = sum(n for _, n in parts)
     columns = {name: np.ones(count, np.int64) for name in COLUMNS} | {"label": np.arange(count) % 2, "offset": np.zeros(count, np.int64)}
     index = Index(folder, name, "", "", ["a", "b"], [0.5] * 3, [0.5] * 3, listed, **columns)
-    content = to_json(index)
-    (folder / "index.json").write_text(json.dumps(content | {"sha256": fingerprint(content)}))
+    index.sha256 = data_index.fingerprint(index)
+    data_index.write_index(index)
     shards.index_of.cache_clear()
     prepare._was_built_from.cache_clear()
     shards._COUNTED.clear()

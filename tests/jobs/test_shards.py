@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -14,7 +13,8 @@ from tests.jobs.conftest import EXAMPLE, write_index
 from vitssl.config import ConfigError, Data, Objectives, Run, Subset
 from vitssl.config.objectives.mae import MaeConfig
 from vitssl.data import findings
-from vitssl.data.index import fingerprint, read_index, to_json
+from vitssl.data import index as data_index
+from vitssl.data.index import read_index
 from vitssl.data.shards import build
 
 WITH_SOURCE = EXAMPLE.replace("data: {shards: shards/digits", "data: {source: digits, shards: shards/digits")
@@ -250,8 +250,7 @@ def test_folds_are_of_the_images_to_train_on(expand, place: Path) -> None:
 def test_one_class_is_nothing_to_tell_apart(expand, place: Path) -> None:
     index = read_index(place / "shards" / "digits")
     index.classes, index.label = ["all"], 0 * index.label
-    content = to_json(index)
-    (index.folder / "index.json").write_text(json.dumps(content | {"sha256": fingerprint(content)}))
+    data_index.write_index(index)
     shards.index_of.cache_clear()
     with pytest.raises(ConfigError, match=r"data.shards: .*shards/digits has one class, 'all': there is nothing to classify"):
         expand("axes.seed=0")

@@ -11,7 +11,7 @@ import numpy as np
 
 from vitssl.config import ConfigError
 from vitssl.data import findings, near_duplicates, pool
-from vitssl.data.index import COLUMNS, Index, fingerprint, to_json
+from vitssl.data.index import COLUMNS, Index, fingerprint
 from vitssl.data.samples import UNLABELLED, Sample, Source
 from vitssl.data.writing import Job
 
@@ -59,7 +59,7 @@ def index_of(source: Source, listed: str, out: Path, records: Records) -> Index:
         if max(std) < FLAT:
             found = f"all pixels are nearly equal (mean {sum(mean) / 3:.4f}, standard deviation {max(std):.4f} on a scale of 0 to 1)"
             raise ConfigError(f"{source.name}: there is nothing to see in the images of {split}, {found}; look at some, or save them anew")
-    index.sha256 = fingerprint(to_json(index))
+    index.sha256 = fingerprint(index)
     return index
 
 

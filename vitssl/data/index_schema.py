@@ -17,15 +17,15 @@ LINES = {"name": str, "source": str, "sha256": str, "classes": [str]}  # each in
 COLUMNS = ("offset", "size", "label", "height", "width", "crc32")
 
 
-def columns_of(content: dict[str, Any], samples: Any) -> dict[str, np.ndarray]:
-    """The samples' columns, int64 (N,), after a check of everything in the index; ``samples`` are to be {name: column}.
+def columns_of(content: dict[str, Any], samples: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The samples' columns, int64 (N,), after a check of everything in the index; ``samples`` are {name: column} of any kind.
 
     Raises:
         ConfigError: saying what is wrong, without the file.
     """
     for problem in _field_problems(content):
         raise ConfigError(problem)
-    if not isinstance(samples, dict) or not samples.keys() >= set(COLUMNS):
+    if not samples.keys() >= set(COLUMNS):
         raise ConfigError(f"samples lacks one of {', '.join(COLUMNS)}")
     columns = {name: _column(name, samples[name]) for name in COLUMNS}
     for problem in _column_problems(content, columns):
@@ -57,14 +57,10 @@ def _are(kind: Any, values: Any) -> bool:
     return isinstance(values, list) and all(isinstance(value, kind) for value in values)
 
 
-def _column(name: str, values: Any) -> np.ndarray:
-    try:
-        column = np.asarray(values) if len(values) else np.empty(0, np.int64)
-    except (ValueError, TypeError, OverflowError):  # lists in lists of several lengths, or no list at all
-        column = np.empty((0, 0))
-    if column.ndim != 1 or column.dtype.kind != "i":
+def _column(name: str, values: np.ndarray) -> np.ndarray:
+    if values.ndim != 1 or values.dtype.kind != "i":
         raise ConfigError(f"samples.{name} is not a list of whole numbers")
-    return column.astype(np.int64, copy=False)
+    return np.asarray(values).astype(np.int64, copy=False)
 
 
 def _column_problems(content: dict[str, Any], columns: dict[str, np.ndarray]) -> Iterator[str]:

@@ -10,7 +10,7 @@ import numpy as np
 from vitssl.config import ConfigError
 from vitssl.config.data import SHUFFLE_WINDOW
 from vitssl.data import findings, order, pool
-from vitssl.data.index import INDEX_FILE, REBUILD, Index, fingerprint, load_index, read_image, read_index, size_problems, to_json
+from vitssl.data.index import INDEX_FILE, REBUILD, Index, fingerprint, load_index, read_image, read_index, size_problems
 from vitssl.data.paper_counts import comparison
 from vitssl.files import hash_file
 from vitssl.words import counted, first_few
@@ -26,7 +26,7 @@ def verify(folder: str | Path, *, workers: int | None = None, progress: bool = T
     """
     index = read_index(folder)
     problems = list(size_problems(index))
-    if fingerprint(to_json(index)) != index.sha256:
+    if fingerprint(index) != index.sha256:
         problems.append(f"{index.folder / INDEX_FILE}: altered, its content does not have the sha256 that it states; {REBUILD}")
     with pool.progress_bar(f"verifying {index.name}", len(index.shards), progress) as advance:
 
