@@ -81,7 +81,7 @@ LABEL = (str, bool, FINITE, None)  # a value of an axis, or an evaluator's field
 METRICS = {...: METRIC}
 FAILURE = {"message": ANY_TEXT, "attempt?": COUNT, "rank?": COUNT, "time?": TIME, "details?": ANY_TEXT}
 MEASURED = {
-    "params_train": COUNT, "params_inference": COUNT, "macs_train_forward": COUNT, "macs_train_step?": COUNT,
+    "params_train": COUNT, "params_inference": COUNT, "macs_train_forward": COUNT, "macs_train_step": COUNT,
     "macs_passes": {...: COUNT}, "macs_inference": COUNT, "activations_inference": COUNT, "precision": str,
 }  # fmt: skip
 SPEED = {"inference_images_per_s": AMOUNT, "inference_spread?": AMOUNT, "inference_device": str, "inference_batch_size": POSITIVE_COUNT}

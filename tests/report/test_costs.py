@@ -16,7 +16,6 @@ from vitssl.report.advice import recommendation
 from vitssl.report.collect import collect
 from vitssl.report.findings import findings, headlines, sentences
 from vitssl.report.grid import lay_out
-from vitssl.report.table import DASH
 
 AXES = {"seed": [0, 1, 2]}
 
@@ -156,28 +155,6 @@ def test_of_arms_that_cost_the_same_none_is_for_those_who_save(grid):
     assert all(low + 0.2 * (high - low) < x < high - 0.2 * (high - low) for x in spent), "in the middle, and not at the edge"
 
 
-def test_what_an_earlier_version_did_not_count_is_left_out(grid):
-    """Of one seed the mean is that of the others; of all of an arm there is no ratio, no point of the plot and nothing to take."""
-    close = grid(top1={"scratch": noisy(89.8, -1.0), "ssat": noisy(90.0, 1.0)})
-    folder = close.sweep.folder
-    uncounted(folder / "ssat-train-0")
-    one = lay_out(collect(folder))
-    assert costs.comparison(one, None).startswith("Training takes 1.34x (ssat)") and recommendation(one, None)
-    _, figure = pareto.against(one, "accuracy_vs_macs")
-    assert len(figure.axes[0].containers) == 2
-    uncounted(folder / "ssat-train-1", folder / "ssat-train-2")
-    arm = lay_out(collect(folder))
-    assert costs.comparison(arm, None) == recommendation(arm, None) == ""
-    scratch, ssat = (row.columns[None] for row in arm.rows)
-    assert costs.macs(scratch) == 3 * 1_258_219_584 * 64_000 and costs.macs(ssat) is None
-    _, figure = pareto.against(arm, "accuracy_vs_macs")
-    assert len(figure.axes[0].containers) == 1 and pareto.against(arm, "accuracy_vs_hours")[1].axes[0].containers[1:]
-    for table in (main_table.table(arm), tables.cost(arm)):
-        macs = next(c for c, name in enumerate(table.header) if name.endswith("of training"))
-        assert table.rows[0][macs].text != DASH == table.rows[1][macs].text
-    assert [line["training_macs"] for line in csv.DictReader(spreadsheet.numbers(arm).splitlines())] == [str(costs.macs(scratch)), ""]
-
-
 def test_a_cheaper_arm_that_the_test_images_would_choose_is_not_recommended(sweep):
     """Of two settings of scratch, neither of which leads."""
     scores = {"scratch": noisy(89.8, -1.0), "scratch_slow": noisy(89.7, -1.0), "ssat": noisy(90.0, 1.0)}
@@ -188,15 +165,6 @@ def test_a_cheaper_arm_that_the_test_images_would_choose_is_not_recommended(swee
         (run / "run.yaml").write_text(json.dumps(content))
     laid_out = lay_out(collect(folder))
     assert [row.arm.name for row in laid_out.ranking(None)][:1] == ["ssat"] and recommendation(laid_out, None) == ""
-
-
-def uncounted(*runs: Path) -> None:
-    """As a version left them that counted no backward passes."""
-    for run in runs:
-        path = run / "cost.json"
-        counted = json.loads(path.read_text())
-        del counted["macs_train_step"]
-        path.write_text(json.dumps(counted))
 
 
 def test_two_seeds_recommend_nothing(sweep):

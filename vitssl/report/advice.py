@@ -19,13 +19,12 @@ MANY = 10  # seeds that are worth to be asked for
 def recommendation(grid: Grid, column: Any) -> str:
     """The arm of the best mean, beside one that costs less and is not told from it; of few seeds for the time being.
 
-    Empty where too few could tell, where multiply-adds are not known of every arm, or where the test images would choose that arm's
-    hyper-parameters.
+    Empty where too few could tell, or where the test images would choose that arm's hyper-parameters.
     """
     ranked = grid.ranking(column)
     costs = {row: macs(row.finished(column)) for row in ranked}
     seeds = min((len(grid.compared(row, column)) for row in ranked), default=0)
-    if seeds < LEAST or None in costs.values():
+    if seeds < LEAST:
         return ""
     near = level(grid, column)
     best, cheapest = near[0], min(near, key=lambda row: costs[row])

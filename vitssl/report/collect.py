@@ -14,7 +14,7 @@ from typing import Any
 from vitssl.config import ConfigError, Site, fill, load
 from vitssl.emissions import grid_of, intensity_kg_per_kwh, names_grid
 from vitssl.files import read_events, read_json, read_sweep
-from vitssl.records import COST, EVALUATED, check_as
+from vitssl.records import COST, EVALUATED, MEASURED, check_as
 from vitssl.report import kept
 from vitssl.words import printable
 
@@ -57,7 +57,7 @@ class RunFolder:
     error: str = ""  # why it failed, or which record is damaged
     run: dict[str, Any] = field(default_factory=dict)  # run.yaml, every default explicit; empty where there is none
     job: dict[str, Any] = field(default_factory=dict)
-    cost: dict[str, Any] = field(default_factory=dict)  # cost.json; without macs_train_step where an earlier version wrote it
+    cost: dict[str, Any] = field(default_factory=dict)  # cost.json
     done: dict[str, Any] = field(default_factory=dict)
     evals: dict[str, Any] = field(default_factory=dict)  # of the configured evaluators: their config, epoch and metrics, by name
     events: list[dict[str, Any]] = field(default_factory=list)
@@ -214,8 +214,9 @@ def read_folder(path: Path, site: Site) -> RunFolder:
         events=read_events(path / "metrics.jsonl"), emissions=emissions, spent=spent(emissions, site), site=site,
         failures=[*read_events(path / "errors.jsonl"), *([failure] if failure else [])],
     )  # fmt: skip
+    if run.done:  # an imported network has no speed
+        check_as(MEASURED if "imported" in job else COST, run.cost, path / "cost.json")
     if run.done and "imported" not in job:
-        check_as(COST, run.cost, path / "cost.json")  # an imported network has no speed
         if not run.events and (path / "metrics.jsonl").exists():
             raise ConfigError(
                 "it has no complete line although the run is done; restore it from a backup", place=str(path / "metrics.jsonl")

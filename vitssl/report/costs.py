@@ -33,13 +33,12 @@ class Ratio:
 
 
 def macs(cells: list[Cell]) -> float | None:
-    """Multiply-adds of a model's training, all stages, mean over those finished seeds of which they are known; None where there is none."""
-    known = [count for cell in cells if (count := training_macs(cell)) is not None]
-    return mean(known) if known else None
+    """Multiply-adds of a model's training, all stages, mean over its finished seeds; None without any."""
+    return mean(map(training_macs, cells)) if cells else None
 
 
 def macs_ratio(grid: Grid, row: Row, column: Any) -> Ratio | None:
-    """Multiply-adds of training relative to the baseline's; None without a finished model of each, of which they are known."""
+    """Multiply-adds of training relative to the baseline's; None without a finished model of each."""
     own, base = map(macs, _pair(grid, row, column))
     return Ratio(own / base) if own is not None and base else None
 

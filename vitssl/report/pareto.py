@@ -26,16 +26,12 @@ class Cost:
 
     base: str
     label: str
-    of: Callable[[Cell], float | None]  # None where it is not known
-
-
-def _pmacs(cell: Cell) -> float | None:
-    return None if (count := training_macs(cell)) is None else count / 1e15
+    of: Callable[[Cell], float]
 
 
 EXACT = "accuracy_vs_macs"
 COSTS = {
-    EXACT: Cost("PMACs", "PMACs of training", _pmacs),
+    EXACT: Cost("PMACs", "PMACs of training", lambda cell: training_macs(cell) / 1e15),
     "accuracy_vs_energy": Cost("kWh", "kWh per model, tracked", lambda cell: cost_of(cell)["energy_kwh"]),
     "accuracy_vs_hours": Cost("hours", "{hours} per model", lambda cell: cost_of(cell)["device_hours"]),
 }
@@ -100,14 +96,14 @@ def front(centres: list[tuple[float, float]], lower_is_better: bool = False) -> 
     return chosen
 
 
-def _models(grid: Grid, column: Any, cost: Callable[[Cell], float | None]) -> list[Model]:
-    """Of the seeds that have both."""
+def _models(grid: Grid, column: Any, cost: Callable[[Cell], float]) -> list[Model]:
+    """Of the seeds that have a score."""
     models = []
     for row in grid.rows:
         scores = grid.scores(row, column)
         cells = [cell for cell in row.columns[column] if cell.axes.get(SEED) in scores]
-        if both := [(spent, scores[cell.axes.get(SEED)]) for cell in cells if (spent := cost(cell)) is not None]:
-            models.append(Model(row, [spent for spent, _ in both], [score for _, score in both]))
+        if cells:
+            models.append(Model(row, [cost(cell) for cell in cells], [scores[cell.axes.get(SEED)] for cell in cells]))
     return models
 
 

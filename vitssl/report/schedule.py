@@ -16,11 +16,8 @@ EQUAL = 1.005  # times as much: equal but for what whole epochs leave
 CLASSIFY = "classify"
 
 
-def training_macs(cell: Cell) -> float | None:
-    """The multiply-adds of all training steps of a finished model, of all its stages, forward and backward: an exact count. None where
-    they are not known of a stage, since an earlier version counted no backward passes."""
-    if not all("macs_train_step" in run.cost for _, run in cell.stages):
-        return None
+def training_macs(cell: Cell) -> float:
+    """The multiply-adds of all training steps of a finished model, of all its stages, forward and backward: an exact count."""
     return sum(run.cost["macs_train_step"] * run.done["step"] * run.run["optim"]["batch_size"] for _, run in cell.stages)
 
 
