@@ -132,7 +132,7 @@ def _launch(sweep: Path, executors: set[str], module: str) -> Launch:
     if executors == {"slurm"} and not cluster.answers():
         raise ConfigError("these runs were submitted to SLURM, and no cluster answers here (scontrol ping)", place=str(sweep))
     facts = read_sweep(sweep)
-    site, start = merge(Site, facts.get("site") or {}, where=str(sweep / "sweep.json")), facts.get("start")
+    site, start = merge(Site, facts["site"], where=str(sweep / "sweep.json")), facts.get("start")
     if start is not None and start["begin"] < time.time():  # what was tried at the greenest time is tried again now
         site.additional.pop("begin", None)
         start = None

@@ -52,6 +52,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="what only a release needs; pytest -m release runs it"))
 
 
+def sweep_facts(arms: Iterable[dict[str, Any] | str] = (), cells: Iterable[dict[str, Any]] = (), **facts: Any) -> dict[str, Any]:
+    """What `jobs.folders.write_sweep` writes of a sweep, with what a test is not about left empty; arms by their names, or as they are."""
+    blank = {"row": "", "published": None, "published_cost": None, "quoted": False, "not_runnable": None, "note": None, "baseline": None}
+    listed = [{**blank, **({"name": arm} if isinstance(arm, str) else arm)} for arm in arms]
+    return {
+        "name": "x", "file": "x.yaml", "paper": None, "notes": [], "overrides": [], "columns": None, "baseline": None, "metric": "top1",
+        "select": [], "equal": {"all": None, "axes": {}}, "axes": {}, "arms": listed, "cells": list(cells), "work": {}, "resources": {},
+        "site": {}, "command": "", "commit": None, "dirty": False, "created": "", **facts,
+    }  # fmt: skip
+
+
 def but_for_a_release(values: Iterable[Any], kept: Container[Any]) -> list[Any]:
     """The values of a parametrised test; those that are not kept are a release's."""
     return [value if value in kept else _released(value) for value in values]

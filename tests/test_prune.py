@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.conftest import sweep_facts
 from tests.report.conftest import make_run
 from vitssl import checkpoint, cli, prune, state
 from vitssl.checkpoint import Progress
@@ -46,7 +47,7 @@ def runs(tmp_path: Path) -> Path:
         for source in (OLD, "0123456789ab", f".{OLD}.5"):
             (sweep / "source" / source / "jobs").mkdir(parents=True)
             (sweep / "source" / source / "jobs" / "node.py").write_bytes(bytes(2500))
-        write_json(sweep / "sweep.json", {"name": sweep.name, "arms": [], "cells": []})
+        write_json(sweep / "sweep.json", sweep_facts(name=sweep.name))
         (sweep / ".sweep.json.7.tmp").touch()
     return tmp_path / "runs"
 

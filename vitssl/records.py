@@ -3,7 +3,7 @@
 A schema is one of: a type; a `Number`; a `Text`; a set of the values that there are; a tuple of schemas, one of which holds; ``[schema]``,
 a list, which ``[schema, ...]`` says is not empty; a dataclass, of which a record has fields; or a mapping of names to schemas. In a mapping
 ``name?`` may be missing, and ``...`` stands for all names that are not there. What a mapping does not name is not read, and may be
-anything: earlier and later versions write more.
+anything: later versions write more.
 """
 
 from __future__ import annotations
@@ -121,18 +121,17 @@ EVENTS = {  # by kind
 PUBLISHED: dict[Any, Any] = {}
 PUBLISHED[...] = (NUMBER, None, PUBLISHED)  # by the labels of one axis, or of several
 ARM = {
-    "name": str, "row?": str, "published?": PUBLISHED[...], "published_cost?": ({...: (str, NUMBER, None)}, None), "quoted?": bool,
-    "not_runnable?": (LINES, None), "note?": (LINES, None), "baseline?": (str, None),
+    "name": str, "row": str, "published": PUBLISHED[...], "published_cost": ({...: (str, NUMBER, None)}, None), "quoted": bool,
+    "not_runnable": (LINES, None), "note": (LINES, None), "baseline": (str, None),
 }  # fmt: skip
 STAGE = {"stage": str, "folder": str}
 EQUAL = {"quantity": {*get_args(Quantity)}, "reference": str}
 SWEEP = {
     "name": str, "arms": [ARM], "cells": [{"arm": str, "axes": {...: LABEL}, "stages": [STAGE, ...]}],
-    "axes?": ({...: [LABEL]}, None), "columns?": (str, None), "baseline?": (str, None), "metric?": str, "select?": ([str], None),
-    "paper?": ({"title": str, "table": str, "url": LINK}, None), "notes?": [LINES], "overrides?": ([str], None),
-    "equal?": ({"all": (EQUAL, None), "axes": {...: {...: (EQUAL, None)}}}, None), "work?": {...: {"images": AMOUNT, "architecture": str}},
-    "site?": (Site, None), "file?": (str, None), "command?": (LINES, None), "commit?": (str, None), "dirty?": bool, "created?": str,
-    "start?": START,
+    "axes": {...: [LABEL]}, "columns": (str, None), "baseline": (str, None), "metric": str, "select": [str],
+    "paper": ({"title": str, "table": str, "url": LINK}, None), "notes": [LINES], "overrides": [str],
+    "equal": {"all": (EQUAL, None), "axes": {...: {...: (EQUAL, None)}}}, "work": {...: {"images": AMOUNT, "architecture": str}},
+    "site": Site, "file": str, "command": LINES, "commit": (str, None), "dirty": bool, "created": str, "start?": START,
 }  # fmt: skip
 ANALYSED = {"images": COUNT, "weights": str}
 SELECTIONS = ANALYSED | {
@@ -172,8 +171,8 @@ def check_sweep(facts: dict[str, Any], path: Path) -> None:
     Raises:
         ConfigError: naming the file and the field.
     """
-    for axis in facts.get("select") or []:
-        if any(axis not in axes for axes in (facts.get("axes") or {}, *(cell["axes"] for cell in facts["cells"]))):
+    for axis in facts["select"]:
+        if any(axis not in axes for axes in (facts["axes"], *(cell["axes"] for cell in facts["cells"]))):
             refuse(path, f"select: {_shown(axis)} is not an axis of all cells")
 
 

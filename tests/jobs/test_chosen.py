@@ -8,6 +8,7 @@ import pytest
 
 from jobs import cancel, cluster, local, status
 from jobs.chosen import named, shared, waiting_for, yet_to_queue
+from tests.conftest import sweep_facts
 from vitssl.config import ConfigError
 from vitssl.files import write_json
 
@@ -19,7 +20,7 @@ def sweep(tmp_path: Path) -> Path:
     cells = [
         {"arm": arm, "axes": {}, "stages": [{"stage": run.split("-")[1], "folder": run} for run in runs]} for arm, runs in RUNS.items()
     ]
-    write_json(tmp_path / "sweep.json", {"name": "x", "arms": [{"name": arm} for arm in RUNS], "cells": cells})
+    write_json(tmp_path / "sweep.json", sweep_facts(RUNS, cells))
     for runs in RUNS.values():
         for parent, run in zip([None, *runs], runs, strict=False):
             (tmp_path / run).mkdir(exist_ok=True)

@@ -25,7 +25,7 @@ from rich.console import Console
 from jobs import cancel, folders, node, status, submit
 from jobs import local as local_executor
 from jobs.graph import Graph
-from tests.conftest import TINY
+from tests.conftest import TINY, sweep_facts
 from tests.jobs.conftest import EXAMPLE, over
 from vitssl import cli, config, version
 from vitssl.config import nested
@@ -60,7 +60,8 @@ def test_a_chain_runs_in_order_and_leaves_folders_and_a_report(local, capfd) -> 
     job = json.loads((child / "job.json").read_text())
     assert job["parents"] == [str(parent.resolve())] and job["executor"] == "local" and job["arm"] == "chain_short"
     assert (parent / "done.json").stat().st_mtime <= (child / "starts.txt").stat().st_mtime
-    sweep = json.loads(Path("runs/example/sweep.json").read_text())
+    sweep, whole = json.loads(Path("runs/example/sweep.json").read_text()), sweep_facts(["scratch"])
+    assert sweep.keys() == whole.keys() and all(arm.keys() == whole["arms"][0].keys() for arm in sweep["arms"])
     assert sweep["cells"][0]["stages"] == [{"stage": "pretrain", "folder": parent.name}, {"stage": "finetune", "folder": child.name}]
     assert Path("runs/example/report/report.html").exists()
     assert "report.html" in capfd.readouterr().out.strip().split("\n")[-1]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobs import retry, submit
+from tests.conftest import sweep_facts
 from tests.jobs.conftest import EXAMPLE
 from vitssl.config import load
 from vitssl.files import read_json, write_json
@@ -99,7 +100,7 @@ def test_the_greenest_time_is_kept_with_its_reason_while_it_is_to_come(tmp_path:
     monkeypatch.setattr(retry.cluster, "answers", lambda: True)
     start = {"asked": time.time() - 7200, "begin": time.time() + in_s, "at_once": 0.4, "then": 0.1}
     site = {"nice": 5, "additional": {"begin": "2026-11-24T20:00:00", "exclusive": "true"}}
-    write_json(tmp_path / "sweep.json", {"name": "x", "arms": [{"name": "a"}], "cells": [], "site": site, "start": start})
+    write_json(tmp_path / "sweep.json", sweep_facts(["a"], site=site, start=start))
     launch = retry._launch(tmp_path, {"slurm"}, "standin")
     assert ("begin" in launch.site.additional, launch.start) == (kept, start if kept else None)
     assert launch.site.additional["exclusive"] == "true"

@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 
 from jobs import cluster, local, logs, states, status
+from tests.conftest import sweep_facts
 from vitssl.config import Run, merge, save
 from vitssl.files import write_json
 
@@ -27,7 +28,7 @@ STAGES = ("pretrain", "finetune")
 def sweep(tmp_path: Path) -> Path:
     """Two chains of two runs, `a` and `b`, that were submitted as the jobs 1 to 4, and have not begun."""
     cells = [{"arm": arm, "axes": {}, "stages": [{"stage": stage, "folder": f"{arm}-{stage}"} for stage in STAGES]} for arm in "ab"]
-    write_json(tmp_path / "sweep.json", {"name": "x", "arms": [{"name": "a"}, {"name": "b"}], "cells": cells})
+    write_json(tmp_path / "sweep.json", sweep_facts("ab", cells))
     for number, (arm, stage) in enumerate(((arm, stage) for arm in "ab" for stage in STAGES), start=1):
         folder = tmp_path / f"{arm}-{stage}"
         folder.mkdir()
@@ -114,7 +115,7 @@ def test_names_lose_their_hashes_before_a_table_loses_the_time_left(tmp_path: Pa
     if hashes == "aa":
         names[1] = names[0].replace("-aa", "-bb")
     cells = [{"arm": "x", "axes": {}, "stages": [{"stage": "train", "folder": name}]} for name in names]
-    write_json(tmp_path / "sweep.json", {"name": "x", "arms": [{"name": "x"}], "cells": cells})
+    write_json(tmp_path / "sweep.json", sweep_facts("x", cells))
     for name in names:
         save(merge(Run, {"data.shards": "gone", "objectives.classify": {}, "loop.epochs": 2}), tmp_path / name)
         write_json(tmp_path / name / "job.json", {"arm": "x", "stage": "train", "parents": [], "executor": "local"})

@@ -17,6 +17,7 @@ from jobs.predict import START_S
 from jobs.slots import Slot
 from jobs.sweep import read
 from jobs.time_left import Seen, Work, remaining, seen_of, work
+from tests.conftest import sweep_facts
 from tests.jobs.conftest import EXAMPLE
 from vitssl.config import Site
 from vitssl.files import write_json
@@ -146,7 +147,7 @@ def sweep(tmp_path: Path):
         stages = [{"stage": "train", "folder": name} for name in names]
         works = {name: {"images": 1000.0, "architecture": "a"} for name in names}
         cells = [{"arm": "x", "axes": {}, "stages": stages}]
-        write_json(tmp_path / "sweep.json", {"name": "x", "arms": [{"name": "x"}], "cells": cells, "work": works})
+        write_json(tmp_path / "sweep.json", sweep_facts("x", cells, work=works))
         for name, run in zip(names, runs, strict=True):
             folder = tmp_path / name
             folder.mkdir()

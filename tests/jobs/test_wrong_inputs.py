@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -12,6 +13,7 @@ import pytest
 from PIL import Image
 
 from jobs import cancel, prepare, status, submit
+from tests.conftest import sweep_facts
 from tests.jobs.conftest import EXAMPLE
 from tests.test_evaluate import save_run
 from vitssl import cli
@@ -347,7 +349,7 @@ def somewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for figures in ("plots", "strips"):
         (sweep / "report" / figures).mkdir(parents=True)
         Image.new("L", (9, 9)).save(sweep / "report" / figures / "one.png")
-    (sweep / "sweep.json").write_text('{"name": "example", "file": "sweep.yaml", "arms": [], "cells": []}')
+    (sweep / "sweep.json").write_text(json.dumps(sweep_facts(name="example", file="sweep.yaml")))
     return place
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import sweep_facts
 from vitssl import config
 from vitssl.config import Run, Site
 from vitssl.report import style
@@ -160,14 +161,11 @@ def make_sweep(
             if not skip:
                 make_run(folder / place, layer, at.get("seed", 0), top1=score, shards=f"shards/{at.get('data', 'cifar10')}", **kwargs)
         cells.append({"arm": arm, "axes": at, "stages": listed})
-    blank = {"row": "", "published": None, "published_cost": None, "quoted": False, "not_runnable": None, "note": None}
-    given = [{**blank, **arm} for arm in (arms or [{"name": name} for name in top1])]
-    _write(folder / "sweep.json", {
-        "name": folder.name, "file": f"sweeps/{folder.name}.yaml", "paper": None, "notes": [], "columns": columns, "baseline": baseline,
-        "metric": "top1", "axes": axes, "arms": given, "cells": cells, "site": SITE, "resources": {},
-        "command": f"python jobs/submit.py sweeps/{folder.name}.yaml", "commit": "0123456789abcdef", "dirty": False,
-        "created": "2026-11-21T06:00:00+00:00", **facts,
-    })  # fmt: skip
+    about = {
+        "name": folder.name, "file": f"sweeps/{folder.name}.yaml", "columns": columns, "baseline": baseline, "axes": axes, "site": SITE,
+        "command": f"python jobs/submit.py sweeps/{folder.name}.yaml", "commit": "0123456789abcdef", "created": "2026-11-21T06:00:00+00:00",
+    }  # fmt: skip
+    _write(folder / "sweep.json", sweep_facts(arms or top1, cells, **about | facts))
     return folder
 
 

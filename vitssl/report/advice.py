@@ -114,7 +114,7 @@ def _wanted(grid: Grid, column: Any) -> int:
 
 def _more_seeds(grid: Grid, wanted: int) -> str:
     """What makes them so many; empty where seeds are no axis of the sweep, or already as many."""
-    seeds = (grid.sweep.facts.get("axes") or {}).get(SEED) or []
+    seeds = grid.sweep.facts["axes"].get(SEED, [])
     if not 0 < len(seeds) < wanted:
         return ""
     others = (seed for seed in count() if seed not in seeds)
@@ -125,18 +125,18 @@ def _more_seeds(grid: Grid, wanted: int) -> str:
 def _equal_costs(grid: Grid) -> str:
     """What to type for arms of equal cost beside those that there are; empty where there are some, where all cost about the same, and where
     steps rather than epochs end a run. It is the dearest arm's, which whole epochs of the others miss least."""
-    equal, axes = grid.sweep.facts.get("equal") or {}, grid.sweep.facts.get("axes") or {}
+    equal, axes = grid.sweep.facts["equal"], grid.sweep.facts["axes"]
     by_column: dict[Any, dict[str, float]] = {}
     for row, column, done in grid.models():
         if spent := macs(done):
             by_column.setdefault(column, {})[row.arm.name] = spent
     spread = [costs for costs in by_column.values() if max(costs.values()) > UNEQUAL * min(costs.values())]
     by_steps = any(run.run.get("loop", {}).get("max_steps") is not None for run in grid.sweep.runs.values())
-    if equal.get("all") or not spread or by_steps:
+    if equal["all"] or not spread or by_steps:
         return ""
     same = f"{{equalize: macs, equal_to: {max(spread[0], key=spread[0].__getitem__)}}}"
     added = f"'axes.cost={{given epochs: {{}}, equal MACs: {same}}}'"
-    for axis, values in (equal.get("axes") or {}).items():
+    for axis, values in equal["axes"].items():
         chosen = [str(value) for value in axes.get(axis, [])]
         others = [value for value, rule in values.items() if rule and value not in chosen]
         if not others:

@@ -39,13 +39,13 @@ class Arm:
     """One row of the sweep file, with what the paper prints for it."""
 
     name: str
-    row: str = ""  # of the paper's table
-    published: Any = None  # a number, or numbers by axis value
-    published_cost: dict[str, Any] | None = None
-    quoted: bool = False  # the paper only quotes this row from elsewhere
-    not_runnable: str | None = None  # why
-    note: str | None = None
-    baseline: str | None = None  # the arm that it is compared with, where that is not the sweep's
+    row: str  # of the paper's table
+    published: Any  # a number, or numbers by axis value
+    published_cost: dict[str, Any] | None
+    quoted: bool  # the paper only quotes this row from elsewhere
+    not_runnable: str | None  # why
+    note: str | None
+    baseline: str | None  # the arm that it is compared with, where that is not the sweep's
 
 
 @dataclass
@@ -153,7 +153,7 @@ def collect(folder: str | Path) -> Sweep:
     """
     folder = Path(folder)
     facts = read_sweep(folder)
-    site = fill(Site, facts.get("site") or {})
+    site = fill(Site, facts["site"])
     runs: dict[Path, RunFolder] = {}
     cells = []
     for cell in facts["cells"]:
@@ -165,7 +165,7 @@ def collect(folder: str | Path) -> Sweep:
             stages.append((stage["stage"], runs[place]))
         cells.append(Cell(cell["arm"], cell["axes"], stages))
     _convert([run for run in runs.values() if run.emissions and run.site.name == site.name], site)
-    arms = [Arm(**{f.name: arm[f.name] for f in fields(Arm) if f.name in arm}) for arm in facts["arms"]]
+    arms = [Arm(**{f.name: arm[f.name] for f in fields(Arm)}) for arm in facts["arms"]]
     sweep = Sweep(folder, facts, arms, cells, runs)
     if sweep.currency is None:
         for run in runs.values():

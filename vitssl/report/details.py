@@ -106,7 +106,7 @@ def published_costs(grid: Grid) -> Table | None:
     arms = [arm for arm in grid.sweep.arms if arm.published_cost]
     if not arms:
         return None
-    header = ["arm", grid.sweep.facts.get("columns") or ""]
+    header = ["arm", grid.sweep.facts["columns"] or ""]
     header += ["GMACs, paper", "GMACs, here", "GPU-hours, paper", "GPU-hours, here"]
     header += ["kg CO2e, paper", "kg CO2e, estimate here", "kg CO2e, tracked here"]
     rows = [_beside_the_paper(grid.called(arm), arm, _tied_to(grid, arm)) for arm in arms]

@@ -103,7 +103,7 @@ class Grid:
     def short(self, axis: str) -> str:
         """The last part of a field's name, where that tells the axes apart."""
         last = axis.rsplit(".", 1)[-1]
-        return last if [other.rsplit(".", 1)[-1] for other in self.sweep.facts.get("axes") or {}].count(last) == 1 else axis
+        return last if [other.rsplit(".", 1)[-1] for other in self.sweep.facts["axes"]].count(last) == 1 else axis
 
     def name(self, column: Any) -> str:
         """A column's name; a bare number says what it is."""
@@ -114,7 +114,7 @@ class Grid:
     @property
     def of_equal_cost(self) -> list[str]:
         """The axes whose values say what arms cost equally much of: the epochs that follow are no choice."""
-        return list((self.sweep.facts.get("equal") or {}).get("axes", {}))
+        return list(self.sweep.facts["equal"]["axes"])
 
     @cached_property
     def unselected(self) -> list[str]:
@@ -139,12 +139,12 @@ class Grid:
     @property
     def metric(self) -> tuple[str, str]:
         """The evaluator that the sweep's accuracies are of, and its metric's key."""
-        return metric_parts(self.sweep.facts.get("metric", "top1"))
+        return metric_parts(self.sweep.facts["metric"])
 
     @property
     def measured(self) -> Metric:
         """The sweep's metric, named after its evaluator too where that is not the accuracy on the test split."""
-        return measured_by(self.sweep.facts.get("metric", "top1"))
+        return measured_by(self.sweep.facts["metric"])
 
     @property
     def points(self) -> str:
@@ -170,9 +170,9 @@ class Grid:
 
     def published(self, row: Row, column: Any) -> float | None:
         """The paper's number for this cell: keyed by the column axis first, then by every other axis that takes several values."""
-        value, axes = row.arm.published, self.sweep.facts.get("axes") or {}
+        value, axes = row.arm.published, self.sweep.facts["axes"]
         single = {axis: values[0] for axis, values in axes.items() if axis != SEED and len(values) == 1}
-        named = {axis: column for axis in [self.sweep.facts.get("columns")] if axis} | row.values | single
+        named = {axis: column for axis in [self.sweep.facts["columns"]] if axis} | row.values | single
         left = [(str(label), axis not in single) for axis, label in named.items()]  # the column axis comes first
         while isinstance(value, dict):
             found = next((part for part in left if part[0] in value), None)
@@ -229,7 +229,7 @@ class Grid:
         return self.called(arm) if arm else None
 
     def _baseline(self, row: Row) -> str | None:
-        name = row.arm.baseline or self.sweep.facts.get("baseline")
+        name = row.arm.baseline or self.sweep.facts["baseline"]
         return None if name == row.arm.name else name
 
     def baselines(self) -> str:
@@ -300,7 +300,7 @@ def lay_out(sweep: Sweep) -> Grid:
 
     Over the axes of the sweep's `select` held-out images choose one point for each row and column.
     """
-    axis, axes, select = sweep.facts.get("columns"), sweep.facts.get("axes") or {}, sweep.facts.get("select") or []
+    axis, axes, select = sweep.facts["columns"], sweep.facts["axes"], sweep.facts["select"]
     row_axes = [name for name, values in axes.items() if name not in (SEED, axis, *select) and len(values) > 1]
     columns = list(axes.get(axis) or dict.fromkeys(c.axes.get(axis) for c in sweep.cells)) if axis else [None]
     rows, laid_out = [], Grid(sweep, columns, row_axes, [])

@@ -225,16 +225,16 @@ def _header(grid: Grid, name: str) -> str:
 
 
 def _caption(grid: Grid, names: set[str], best: set[tuple[int, int]]) -> str:
-    sweep, paper = grid.sweep, grid.sweep.facts.get("paper")
+    sweep, paper = grid.sweep, grid.sweep.facts["paper"]
     first = f"{title(grid)}{tested(grid)} after the last epoch: mean ± standard deviation over the seeds, their number in brackets."
     first += f" {LOWER_IS_BETTER}" if grid.measured.lower_is_better else ""
     first += f" Bold: {BOLD}." if best else ""
-    first += f" Each uses the {listed(sweep.facts['select'])} chosen on held-out images." if sweep.facts.get("select") else ""
+    first += f" Each uses the {listed(sweep.facts['select'])} chosen on held-out images." if sweep.facts["select"] else ""
     source = f" Numbers in italics are from {paper['table']} of “{paper['title']}”, not measured here." if paper else ""
     other = ", ".join(_other_data(sweep))
     source += f" These runs use other images than the paper: the command line set {other}." if paper and other else ""
     source += " † quoted by the paper from elsewhere." if any(arm.quoted for arm in sweep.arms) else ""
-    equal = (sweep.facts.get("equal") or {}).get("all")
+    equal = sweep.facts["equal"]["all"]
     if equal:
         reference = next((grid.called(arm) for arm in sweep.arms if arm.name == equal["reference"]), equal["reference"])
         first += f" Every arm trains for the same {EQUAL[equal['quantity']]} as {reference}."
@@ -247,7 +247,7 @@ def _caption(grid: Grid, names: set[str], best: set[tuple[int, int]]) -> str:
 
 def _other_data(sweep: Sweep) -> list[str]:
     """The fields set on the command line that change which images are seen."""
-    return [key for key in sweep.facts.get("overrides") or [] if re.search(r"(^|\.)data(\.(shards|source|images|labels|\w+_split)|$)", key)]
+    return [key for key in sweep.facts["overrides"] if re.search(r"(^|\.)data(\.(shards|source|images|labels|\w+_split)|$)", key)]
 
 
 def _trained_by(grid: Grid) -> str:

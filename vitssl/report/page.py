@@ -59,7 +59,7 @@ def title(grid: Grid) -> str:
 def html(report: Report) -> str:
     """The whole page."""
     grid = report.grid
-    paper = grid.sweep.facts.get("paper")
+    paper = grid.sweep.facts["paper"]
     source = f' Reproduces {escape(paper["table"])} of <a href="{escape(paper["url"])}">{escape(paper["title"])}</a>.' if paper else ""
     alike = "".join(f'<p class="warning">Warning: {escape(text)}: <a href="#data">details</a>.</p>\n' for text in details.warnings(grid))
     links = "\n".join(f'<a href="{name}">{words}</a>' for name, words in FILES.items())
@@ -79,7 +79,7 @@ def html(report: Report) -> str:
 
 def compared(grid: Grid) -> str:
     """What the sweep compares, in one sentence; an axis of a single value says nothing of that."""
-    axes = {axis: values for axis, values in (grid.sweep.facts.get("axes") or {}).items() if len(values) > 1}
+    axes = {axis: values for axis, values in grid.sweep.facts["axes"].items() if len(values) > 1}
     over = "; ".join(f"{'seeds' if axis == SEED else grid.short(axis)} {', '.join(map(str, values))}" for axis, values in axes.items())
     arms = ", ".join(grid.called(arm) for arm in grid.sweep.arms)
     return f"{counted(len(grid.sweep.arms), 'arm')} ({arms})" + (f" over {over}." if over else ".")
@@ -89,7 +89,7 @@ def notes(grid: Grid) -> list[str]:
     """The sweep's notes and those of its arms, as far as the command line cannot contradict them, and what that changed."""
     arms, valid = grid.sweep.arms, not _contradicts(grid.sweep)
     return [
-        *(grid.sweep.facts.get("notes", []) if valid else []),
+        *(grid.sweep.facts["notes"] if valid else []),
         *(f"{grid.called(arm)}: not runnable: {arm.not_runnable}" for arm in arms if arm.not_runnable),
         *(f"{grid.called(arm)}: {arm.note}" for arm in arms if arm.note and valid),
         *filter(None, [_overridden(grid.sweep)]),
@@ -98,9 +98,9 @@ def notes(grid: Grid) -> list[str]:
 
 def _overridden(sweep: Sweep) -> str:
     """What the command line changed; empty where nothing was changed."""
-    if not (fields := sweep.facts.get("overrides")):
+    if not (fields := sweep.facts["overrides"]):
         return ""
-    noted = sweep.facts.get("notes") or any(arm.note for arm in sweep.arms)
+    noted = sweep.facts["notes"] or any(arm.note for arm in sweep.arms)
     left_out = (
         f"; the notes of {sweep.facts['file']} are left out, since they apply to its own settings" if noted and _contradicts(sweep) else ""
     )
@@ -109,7 +109,7 @@ def _overridden(sweep: Sweep) -> str:
 
 def _contradicts(sweep: Sweep) -> bool:
     """Did the command line set a field that results follow from? What the sweep file's notes say of its settings may then be wrong."""
-    return not all(map(without_influence, sweep.facts.get("overrides") or []))
+    return not all(map(without_influence, sweep.facts["overrides"]))
 
 
 def _first(report: Report) -> str:
@@ -132,7 +132,7 @@ def _more(report: Report) -> dict[str, str]:
     grid, plots = report.grid, report.plots
     return {
         "What failed": failures.html(grid.sweep),
-        "Chosen and compared" if grid.sweep.facts.get("select") else "Compared": row(
+        "Chosen and compared" if grid.sweep.facts["select"] else "Compared": row(
             *titled(selection.table(grid), selection.points(grid), main_table.differences(grid, report.columns)),
             *titled(*tables.pairs(grid), tables.columns(grid)),
         ),

@@ -48,7 +48,7 @@ def draw(grid: Grid) -> dict[str, Plot]:
 
 def _by_axis(grid: Grid) -> Plot | None:
     """A line per arm over a numeric axis, which may be the columns or the rows."""
-    name = grid.sweep.facts.get("columns")
+    name = grid.sweep.facts["columns"]
     if name and _numeric(grid.columns):
         lines = {grid.label(row): ([(c, grid.scores(row, c)) for c in grid.columns], look(grid, row)) for row in grid.rows}
         drawn = {"": lines}

@@ -36,7 +36,7 @@ def table(grid: Grid) -> Table | None:
 
 def points(grid: Grid) -> Table | None:
     """Every value that was selected from: the means of an ablation, by row and column; None where they are too many to read."""
-    select, metric = grid.sweep.facts.get("select") or [], grid.measured.title
+    select, metric = grid.sweep.facts["select"], grid.measured.title
     rows = [line for column in grid.columns for row in grid.rows if row.selections for line in _points(grid, row, column)]
     if not 0 < len(rows) <= MOST_POINTS:
         return None

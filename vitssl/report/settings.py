@@ -142,13 +142,13 @@ def provenance(grid: Grid) -> dict[str, str]:
     records = [record for run in runs for record in run.emissions]
     costs = [run.cost for run in runs if run.cost]
     versions = [" · ".join(f"{k} {v}" for k, v in e["versions"].items()) for e in starts]
-    dirty = " with uncommitted changes" if facts.get("dirty") else ""
+    dirty = " with uncommitted changes" if facts["dirty"] else ""
     entries = {
-        "command": [facts.get("command")],
-        "sweep file": [facts.get("file")],
-        "commit": [f"{facts['commit']}{dirty}" if facts.get("commit") else "not a git checkout"],
+        "command": [facts["command"]],
+        "sweep file": [facts["file"]],
+        "commit": [f"{facts['commit']}{dirty}" if facts["commit"] else "not a git checkout"],
         "trained": [_span(records)],
-        "last submitted": [facts.get("created")],
+        "last submitted": [facts["created"]],
         "source snapshot": [run.job.get("source") for run in runs],
         "hardware": [f"{e['device']}, {_processes(e['world_size'])}" for e in starts],
         "inference speed": [f"on {c['inference_device']}, batch {c['inference_batch_size']}, {c['precision']}" for c in costs],
@@ -157,7 +157,7 @@ def provenance(grid: Grid) -> dict[str, str]:
         "grid": [f"{country}, {kg} kg CO2e/kWh" for country, kg in intensities(records).items()],
         "CPU power": [f"{CPU_POWER[r['cpu_power_source']]} (codecarbon {r['codecarbon']})" for r in records],
         "share of the node": [f"{r['node_share']:.0%} of its CPU and RAM energy" for r in records],
-        "axes": [f"{axis}: {', '.join(map(str, values))}" for axis, values in (facts.get("axes") or {}).items()],
+        "axes": [f"{axis}: {', '.join(map(str, values))}" for axis, values in facts["axes"].items()],
         "seeds": [", ".join(str(s) for s in dict.fromkeys(c.axes.get(SEED) for c in sweep.cells) if s is not None)],
         "run folders": [str(sweep.folder.resolve())],
     }

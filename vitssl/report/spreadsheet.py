@@ -71,7 +71,7 @@ def _csv(lines: list[dict[str, object]]) -> str:
 
 def _named(grid: Grid, row: Row, column: object) -> dict[str, object]:
     """The row and its place."""
-    return {"arm": row.arm.name, **row.values, **({grid.sweep.facts["columns"]: column} if grid.sweep.facts.get("columns") else {})}
+    return {"arm": row.arm.name, **row.values, **({grid.sweep.facts["columns"]: column} if grid.sweep.facts["columns"] else {})}
 
 
 def _model(grid: Grid, row: Row, column: object, cell: Cell) -> dict[str, object]:

@@ -73,7 +73,7 @@ def _cost_caption(grid: Grid) -> str:
         "Cost of one model: sum over its stages, including all attempts; mean ± standard deviation over seeds. Training counts the "
         f"multiply-adds of all steps, forward and backward.{not_compared(grid, why=True)}"
     ]
-    if select := sweep.facts.get("select"):
+    if select := sweep.facts["select"]:
         said.append(f"This is the chosen setting; the search over {listed(select)} took all runs below.")
     if sweep.on_gpu:
         sites = {(run.site.gpu_power_w, run.site.estimate_kg_per_kwh) for run in sweep.runs.values()}
