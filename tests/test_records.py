@@ -17,6 +17,9 @@ from vitssl import cli, records, report
 from vitssl.config import ConfigError
 from vitssl.files import read_events, read_json
 
+CLASSES, TWO = np.array(["a", "b"]), np.arange(2)
+REST = {"confidence": np.ones(2, np.float32), "top5": np.ones(2, bool), "loss": np.zeros(2, np.float32)}
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -83,7 +86,7 @@ def test_what_figures_are_made_of_is_checked_too(folder, capsys):
     first, second = folder / "scratch-train-0", folder / "ssat-train-0"
     (second / "analysis").mkdir()
     (second / "analysis" / "mask-attention.json").write_text('{"images": 9, "weights": "model", "masked_tokens": 2, "tokens": 5}')
-    np.savez_compressed(first / "predictions-test.npz", classes=np.array(["a", "b"]), labels=np.arange(2), predicted=np.arange(2))
+    np.savez_compressed(first / "predictions-test.npz", classes=CLASSES, labels=TWO, predicted=TWO, **REST)
     content = (first / "predictions-test.npz").read_bytes()
     (first / "predictions-test.npz").write_bytes(content[:-30])
     assert cli.main(["report", str(folder)]) == 0
@@ -92,7 +95,6 @@ def test_what_figures_are_made_of_is_checked_too(folder, capsys):
     assert "scratch-train-0/predictions-test.npz: damaged, not as it was written" in shown.err and "2 unreadable" in shown.out
 
 
-CLASSES, TWO = np.array(["a", "b"]), np.arange(2)
 PREDICTIONS = {
     "no predictions": ({"classes": CLASSES, "labels": TWO}, "predicted is not a file in the archive"),
     "labels beyond": ({"classes": CLASSES, "labels": TWO + 6, "predicted": TWO}, "labels has numbers of which 2 classes have none"),
@@ -103,6 +105,10 @@ PREDICTIONS = {
         "predicted is not a list of whole numbers",
     ),
     "objects": ({"classes": np.array(["a", None]), "labels": TWO, "predicted": TWO}, "Object arrays cannot be loaded"),
+    "top five": (
+        {"classes": CLASSES, "labels": TWO, "predicted": TWO, "top5": TWO},
+        "top5 is not a list of truths, one for each image",
+    ),
     "one name": ({"classes": np.array("a"), "labels": TWO, "predicted": TWO}, "classes is not a list of names"),
 }
 
@@ -110,7 +116,7 @@ PREDICTIONS = {
 @pytest.mark.parametrize("case", PREDICTIONS)
 def test_predictions_of_another_structure_are_damage(folder, capsys, case):
     arrays, said = PREDICTIONS[case]
-    np.savez_compressed(folder / "scratch-train-0" / "predictions-test.npz", **arrays)
+    np.savez_compressed(folder / "scratch-train-0" / "predictions-test.npz", **REST | arrays)
     assert cli.main(["report", str(folder)]) == 0
     shown = capsys.readouterr()
     assert f"scratch-train-0/predictions-test.npz: unexpected content ({said}" in shown.err and "1 unreadable" in shown.out
@@ -118,7 +124,7 @@ def test_predictions_of_another_structure_are_damage(folder, capsys, case):
 
 def test_a_matrix_of_very_many_classes_is_not_made(folder):
     classes = np.arange(300_000).astype(str)
-    np.savez_compressed(folder / "scratch-train-0" / "predictions-test.npz", classes=classes, labels=TWO, predicted=TWO)
+    np.savez_compressed(folder / "scratch-train-0" / "predictions-test.npz", classes=classes, labels=TWO, predicted=TWO, **REST)
     report.write(folder)
     assert "unreadable" not in report.summary(folder)
 

@@ -22,7 +22,9 @@ KNN = {"type": "knn", "shards": None, "split": "test", "weights": "teacher", "po
 
 
 def predictions(folder, labels, predicted, classes=("cat", "dog"), **further) -> None:
-    arrays = {"labels": np.array(labels), "predicted": np.array(predicted), "confidence": np.ones(len(labels), dtype=np.float32)} | further
+    N = len(labels)
+    arrays = {"labels": np.array(labels), "predicted": np.array(predicted), "confidence": np.ones(N, np.float32)}
+    arrays |= {"top5": np.ones(N, bool), "loss": np.zeros(N, np.float32)} | further
     np.savez_compressed(folder / "predictions-test.npz", classes=np.array(classes), **arrays)
 
 

@@ -218,9 +218,10 @@ def test_its_spread_is_that_of_the_metric_over_other_draws_of_the_images(name, d
 
 def test_what_another_draw_of_images_does_not_change_has_no_interval():
     """Always right of one class and never of the other: whatever their shares are in a draw, the mean of the recalls is a half."""
-    saved = Predictions(["often", "rare"], np.arange(100) // 90, np.zeros(100, dtype=int))
+    sure, right = np.ones(100, np.float32), np.arange(100) < 90
+    saved = Predictions(["often", "rare"], np.arange(100) // 90, np.zeros(100, dtype=int), sure, right, 1 - right.astype(np.float32))
     assert PARTS["balanced_accuracy"](saved) == pytest.approx(np.full(100, 50.0))
-    assert PARTS["ece"](saved) is None and PARTS["loss"](saved) is None and PARTS["top5"](saved) is None
+    assert PARTS["auc"](saved) is None
 
 
 def test_each_fold_has_images_of_its_own_whatever_their_classes(sweep):

@@ -74,12 +74,12 @@ def _top1(saved: Predictions) -> np.ndarray:
     return 100.0 * (saved.predicted_N == saved.labels_N)
 
 
-def _top5(saved: Predictions) -> np.ndarray | None:
-    return None if saved.top5_N is None else 100.0 * saved.top5_N
+def _top5(saved: Predictions) -> np.ndarray:
+    return 100.0 * saved.top5_N
 
 
-def _loss(saved: Predictions) -> np.ndarray | None:
-    return saved.loss_N if saved.loss_N is None else saved.loss_N.astype(float)
+def _loss(saved: Predictions) -> np.ndarray:
+    return saved.loss_N.astype(float)
 
 
 def _balanced_accuracy(saved: Predictions) -> np.ndarray:
@@ -106,10 +106,8 @@ def _auc(saved: Predictions) -> np.ndarray | None:
     return None if saved.auc_N is None else 100 * saved.auc_N.astype(float)
 
 
-def _ece(saved: Predictions) -> np.ndarray | None:
+def _ece(saved: Predictions) -> np.ndarray:
     """The sum over bins of |hits - confidences|, so that an image adds its own difference with the sign of its bin's."""
-    if saved.confidence_N is None:
-        return None
     bin_N = np.clip(np.ceil(saved.confidence_N * BINS).astype(int) - 1, 0, BINS - 1)
     gap_N = (saved.predicted_N == saved.labels_N) - saved.confidence_N.astype(float)
     sign_B = np.sign(np.bincount(bin_N, weights=gap_N, minlength=BINS))

@@ -21,7 +21,7 @@ from vitssl.config import ConfigError
 from vitssl.files import read_file, read_intact, read_json
 from vitssl.records import refuse
 
-FURTHER = {"confidence": "f", "top5": "b", "loss": "f", "auc": "f"}  # of predictions, which earlier versions kept not all, and their kinds
+KINDS = {"confidence": "f", "top5": "b", "loss": "f", "auc": "f"}  # of what predictions say of each image besides classes
 
 
 @dataclass(frozen=True)
@@ -35,16 +35,15 @@ class Predictions:
         confidence_N: the probability of that class.
         top5_N: is its class among the first five?
         loss_N: its cross-entropy.
-        auc_N: what it adds to the area under the ROC curve. Earlier versions kept not all of these, and where a class has no image there is
-            none.
+        auc_N: what it adds to the area under the ROC curve; None where a class has no image.
     """
 
     classes: list[str]
     labels_N: np.ndarray
     predicted_N: np.ndarray
-    confidence_N: np.ndarray | None = None
-    top5_N: np.ndarray | None = None
-    loss_N: np.ndarray | None = None
+    confidence_N: np.ndarray
+    top5_N: np.ndarray
+    loss_N: np.ndarray
     auc_N: np.ndarray | None = None
 
 
@@ -80,7 +79,7 @@ def predictions(path: Path) -> Predictions:
 @cache
 def _predictions(path: Path, changed_ns: int) -> Predictions:
     """Once for all parts of a report, as long as the file is not written anew."""
-    classes, labels_N, predicted_N, *further = _arrays(path, ("classes", "labels", "predicted"), tuple(FURTHER))
+    classes, labels_N, predicted_N, *of_images = _arrays(path, ("classes", "labels", "predicted", "confidence", "top5", "loss"), "auc")
     if classes.ndim != 1 or classes.dtype.kind != "U":
         refuse(path, "classes is not a list of names")
     for name, values_N in (("labels", labels_N), ("predicted", predicted_N)):
@@ -88,10 +87,10 @@ def _predictions(path: Path, changed_ns: int) -> Predictions:
             refuse(path, f"{name} is not a list of whole numbers, one for each image")
         if values_N.size and not 0 <= int(values_N.min()) <= int(values_N.max()) < len(classes):
             refuse(path, f"{name} has numbers of which {len(classes):,} classes have none")
-    for (name, kind), values_N in zip(FURTHER.items(), further, strict=True):
+    for (name, kind), values_N in zip(KINDS.items(), of_images, strict=True):
         if values_N is not None and (values_N.shape != labels_N.shape or values_N.dtype.kind != kind):
             refuse(path, f"{name} is not a list of {'truths' if kind == 'b' else 'numbers'}, one for each image")
-    return Predictions(classes.tolist(), labels_N, predicted_N, *further)
+    return Predictions(classes.tolist(), labels_N, predicted_N, *of_images)
 
 
 def _check_attention(facts: dict[str, Any], path: Path) -> None:
@@ -121,15 +120,15 @@ def _check_selections(facts: dict[str, Any], path: Path) -> None:
         refuse(beside, "frequency does not say how often a masked token selects each patch")
 
 
-def _arrays(path: Path, names: Iterable[str], further: Iterable[str] = ()) -> list[Any]:
-    """The arrays of these names; of the ``further`` ones None for one that is not there."""
+def _arrays(path: Path, names: Iterable[str], *optional: str) -> list[Any]:
+    """The arrays of these names; of the ``optional`` ones None for one that is not there."""
     try:
         content = read_intact(path)
     except FileNotFoundError:
         raise ConfigError("it is missing although the JSON file beside it exists; restore it from a backup", place=str(path)) from None
     try:
         with np.load(io.BytesIO(content)) as saved:
-            arrays = [saved[name] for name in names] + [saved.get(name) for name in further]
+            arrays = [saved[name] for name in names] + [saved.get(name) for name in optional]
     except KeyError as error:
         refuse(path, str(error.args[0]))
     except (ValueError, MemoryError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:  # a shape beyond what follows it, objects
