@@ -23,7 +23,7 @@ from vitssl.files import SUBMITTING, held, read_file, read_json
 from vitssl.words import counted
 
 KEPT_EPOCH = re.compile(r"epoch-\d+\.pt")
-TEMPORARY = re.compile(r"\..+\.\d+\.tmp|\..+\.pt\.\d+")  # the latter of versions before
+TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 SOURCE, PARTIAL_SOURCE = re.compile(r"[0-9a-f]{12}"), re.compile(r"\.[0-9a-f]{12}\.\d+")
 SUPERSEDED = {"previous.pt": "checkpoint before the last", "damaged.pt": "checkpoint that could not be read"}
 OPTIMIZER = "the optimizer's state in it, of a run that is done; its weights stay"
