@@ -28,7 +28,6 @@ def records(*kwh: float) -> list[dict]:
         (starts((0, 0), (30, 10)), 8 * 10 / 40),
         (starts((0, 0), (0, 20)), 8.0),  # before its first checkpoint
         (starts((0, 0), (30, 10), (40, 40)), 8 * 10 / 40 + 4 * 40 / 50),
-        ([{"event": "start", "attempt": i, "step": 10 * i} for i in range(2)], 0.0),  # of an earlier version
     ],
 )
 def test_an_attempt_s_energy_is_lost_as_far_as_its_steps_are(events, lost) -> None:

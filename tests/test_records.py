@@ -245,7 +245,8 @@ def test_records_of_other_versions_may_hold_more(tmp_path):
 
 def test_the_quick_test_of_lines_finds_nothing_right_that_is_not():
     lines = [
-        {"event": "start", "step": 0, "time": 1.0, "attempt": 0, "world_size": 1, "steps": 9, "device": "d", "host": "h", "versions": {}},
+        {"event": "start", "step": 0, "time": 1.0, "attempt": 0, "world_size": 1, "steps": 9, "device": "d", "host": "h", "versions": {}}
+        | {"lost_steps": 0},
         {"event": "train", "step": 1, "time": 2.0, "epoch": 0.5, "terms": {"mae": 0.5}, "images_per_s": 9.0},
         {"event": "eval", "step": 1, "time": 2.0, "epoch": 1, "test": {"top1": 5.0, "loss": 1}},
     ]  # fmt: skip

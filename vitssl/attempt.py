@@ -102,7 +102,7 @@ def number(folder: Path) -> int:
 def _next(folder: Path) -> int:
     """One more than the last that left an energy record or a failure."""
     recorded = [int(found[1]) for path in folder.glob("emissions-*.json") if (found := re.match(r"emissions-(\d{1,9})-", path.name))]
-    failed = [failure.get("attempt", -1) for failure in read_events(folder / "errors.jsonl")]  # older versions wrote none
+    failed = [failure["attempt"] for failure in read_events(folder / "errors.jsonl")]
     return max([*recorded, *failed], default=-1) + 1
 
 

@@ -19,9 +19,9 @@ def lost_kwh(events: Sequence[dict[str, Any]], emissions: Sequence[dict[str, Any
 
 
 def _shares(starts: list[dict[str, Any]]) -> dict[int, float]:
-    """By attempt; runs of earlier versions recorded no lost steps."""
+    """By attempt."""
     shares = {}
     for this, following in pairwise(starts):
-        kept, lost = following["step"] - this["step"], following.get("lost_steps", 0)
+        kept, lost = following["step"] - this["step"], following["lost_steps"]
         shares[this["attempt"]] = lost / (kept + lost) if lost else 0.0
     return shares

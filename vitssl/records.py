@@ -112,7 +112,7 @@ EVENTS = {  # by kind
     "start": EVENT | {
         "attempt": COUNT, "world_size": POSITIVE_COUNT, "steps": POSITIVE_COUNT, "device": str, "host": str, "versions": {...: str},
         "accumulate?": POSITIVE_COUNT, "batch_size?": POSITIVE_COUNT, "steps_per_epoch?": Number(low=1e-9), "epochs?": AMOUNT,
-        "lost_steps?": COUNT,
+        "lost_steps": COUNT,
     },
     "train": EVENT | {"epoch": AMOUNT, "terms": {...: METRIC}, "images_per_s?": AMOUNT},
     "eval": {**EVENT, "epoch": AMOUNT, ...: METRICS},
@@ -184,7 +184,7 @@ def check_lines(lines: list[dict[str, Any]], path: Path) -> None:
     """
     if path.name == "errors.jsonl":
         for line in lines:
-            check_as(FAILURE, line, path)
+            check_as(FAILURE | {"attempt": COUNT}, line, path)
         return
     quick = {kind: _surely(schema) for kind, schema in EVENTS.items()}
     for line in lines:

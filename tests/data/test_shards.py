@@ -399,7 +399,7 @@ def test_a_folder_whose_name_is_no_line_is_called_as_it_is_written(make_folder, 
 def test_what_findings_name_does_nothing_to_a_terminal(make_shards, capsys):
     folder = make_shards().folder
     (folder / "found.json").write_text(
-        json.dumps({"scaled": {"\x1b[2J": 1}, "left_out": [["train", "a\nb", "\x1b]0;x\x07"]], "near_duplicates": []})
+        json.dumps({"scaled": {"\x1b[2J": 1}, "left_out": [["train", "a\nb", "\x1b]0;x\x07"]], "near_duplicates": [], "equal": []})
     )
     assert cli.main(["shards", "info", str(folder)]) == 0
     shown = capsys.readouterr().out

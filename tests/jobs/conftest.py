@@ -68,7 +68,7 @@ def expand(place: Path) -> Callable[..., Graph]:
 def write_finished(folder: Path, job: dict[str, Any], speeds: Sequence[float], *, device: str = "CPU", ranks: int = 1) -> None:
     """The records of a run that trained 50 batches of 20 on this device, at those images/s one after the other."""
     folder.mkdir(parents=True)
-    start = {"event": "start", "step": 0, "time": 0.0, "attempt": 0, "steps": 50, "batch_size": 20, "world_size": ranks}
+    start = {"event": "start", "step": 0, "time": 0.0, "attempt": 0, "steps": 50, "batch_size": 20, "world_size": ranks, "lost_steps": 0}
     train = {"event": "train", "step": 50, "time": 1.0, "epoch": 1.0, "terms": {}}
     events = [start | {"device": device, "host": "n1", "versions": {}}, *(train | {"images_per_s": speed} for speed in speeds)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))

@@ -130,6 +130,7 @@ def test_names_lose_their_hashes_before_a_table_loses_the_time_left(tmp_path: Pa
             "attempt": 0,
             "world_size": 1,
             "accumulate": 1,
+            "lost_steps": 0,
         }
         start |= {"device": "CPU", "host": "n1", "versions": {}}
         (tmp_path / name / "metrics.jsonl").write_text(json.dumps(start) + "\n")

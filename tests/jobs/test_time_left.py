@@ -81,7 +81,8 @@ def test_what_runs_beside_a_run_have_done_is_not_left(expand) -> None:
     assert remaining(second) == whole
     second.folder.mkdir()
     events = [
-        {"event": "start", "attempt": 0, "steps": 40, "step": 0, "time": 0.0, "world_size": 1} | {"device": "", "host": "", "versions": {}},
+        {"event": "start", "attempt": 0, "steps": 40, "step": 0, "time": 0.0, "world_size": 1}
+        | {"device": "", "host": "", "versions": {}, "lost_steps": 0},
         {"event": "train", "step": 10, "time": 1.0, "epoch": 1.0, "terms": {}},
     ]
     (second.folder / "metrics.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in events))
@@ -155,7 +156,7 @@ def sweep(tmp_path: Path):
                 write_json(folder / "done.json", {"step": 100, "epochs": 2.0, "time_s": run["done"]})
             if "step" in run:
                 start = {"event": "start", "step": 0, "time": 0.0, "steps": 100, "steps_per_epoch": 42.0, "epochs": 2}
-                start |= {"attempt": 0, "world_size": 1, "device": "CPU", "host": "n1", "versions": {}}
+                start |= {"attempt": 0, "lost_steps": 0, "world_size": 1, "device": "CPU", "host": "n1", "versions": {}}
                 now = {"event": "train", "step": run["step"], "time": run["after_s"], "epoch": 1.0, "terms": {}}
                 (folder / "metrics.jsonl").write_text(f"{json.dumps(start)}\n{json.dumps(now)}\n")
             if "job" in run:

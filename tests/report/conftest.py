@@ -74,6 +74,7 @@ def _events(run: Run, top1: float | None, attempts: int, ended: bool) -> list[di
     start = {
         "event": "start", "time": 0.0, "world_size": 1, "accumulate": 1, "device": "NVIDIA RTX A5000", "host": "n1", "versions": versions,
         "steps": 10 * run.loop.epochs, "lr": config.scaled_lr(run.optim, run.optim.lr), "batch_size": run.optim.batch_size,
+        "lost_steps": 0,
     }  # fmt: skip
     events = [{**start, "attempt": a, "step": 0} for a in range(attempts)]
     for epoch in range(1, epochs + 1):

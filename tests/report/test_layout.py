@@ -178,6 +178,7 @@ def test_where_nothing_failed_nothing_is_said_of_it(three):
 def test_of_several_attempts_the_first_error_is_shown_and_the_last_where_it_differs(sweep):
     folder = sweep({"ssat": 80.0}, {"seed": [0]}, columns=None, baseline=None, make={("ssat", 0): {"status": "failed"}})
     history = [{"message": "disk is full", "details": "File a.py"}, {"message": "loss is not finite at step 70 (optim.lr)"}]
+    history = [failure | {"attempt": attempt} for attempt, failure in enumerate(history)]
     (folder / "ssat-train-0" / "errors.jsonl").write_text("".join(json.dumps(failure) + "\n" for failure in history))
     said = "ssat-train-0: disk is full; the last attempt: loss is not finite at step 70 (optim.lr)"
     assert failures.lines(collect(folder)) == [said]

@@ -49,7 +49,7 @@ def write(folder: Path, found: Findings) -> None:
 
 
 def read(folder: Path) -> Findings | None:
-    """The findings of a folder of shards; None where an earlier version wrote them, which looked for nothing.
+    """The findings of a folder of shards; None where the file is not there, as where it was damaged and deleted.
 
     Raises:
         ConfigError: the file is damaged.
@@ -57,7 +57,7 @@ def read(folder: Path) -> Findings | None:
     path = folder / FILE
     if not path.exists():
         return None
-    record = {"equal": []} | read_json(path)  # an earlier version looked for none
+    record = read_json(path)
     if name := next(_unexpected(record), None):
         raise ConfigError(f"{name} has unexpected content: restore the file from a backup, or delete it", place=str(path))
     return Findings(**{name: record[name] for name in ("scaled", *ROWS)})
@@ -78,7 +78,7 @@ def lines(index: Index) -> list[str]:
     """The findings for people."""
     found = read(index.folder)
     if found is None:
-        return ["near-duplicates across splits were not searched for: an earlier version built these shards"]
+        return [f"near-duplicates across splits are not known: {index.folder / FILE} is missing"]
     left_out = [f"{name}: {reason}" for _, name, reason in found.left_out]
     images = "image that" if len(left_out) == 1 else "images that"
     return [

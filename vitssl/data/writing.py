@@ -68,7 +68,7 @@ class Job:
 
     def finished(self, skip_bad: bool) -> bool:
         """Whether it was written from what is listed now, with every image unless bad ones may be left out."""
-        if not (self.path.exists() and self.signatures.exists()):  # an earlier version wrote no signatures
+        if not (self.path.exists() and self.signatures.exists()):
             return False
         try:
             record = self.record()

@@ -27,8 +27,8 @@ def _html(sweep: Sweep, run: RunFolder) -> str:
 
 
 def _by_attempt(run: RunFolder) -> list[dict[str, Any]]:
-    """The first failure of each attempt, of which other ranks may have failed after; runs of older versions numbered no attempts, or kept
-    the last failure alone, as a full disk does."""
+    """The first failure of each attempt, of which other ranks may have failed after; what a launcher left has no attempt, and on a full
+    disk the last failure alone was kept."""
     found: dict[Any, dict[str, Any]] = {}
     for line, failure in enumerate(run.failures):
         found.setdefault(failure.get("attempt", f"line {line}"), failure)
