@@ -103,8 +103,8 @@ DONE = {"step": COUNT, "epochs": AMOUNT, "time_s?": AMOUNT, **{f"{name}?": ({"to
 EMISSIONS = {
     "attempt": COUNT, "node": str, "start": TIME, "end": TIME, "duration_s": AMOUNT, "gpus": COUNT, "gpu_kwh": AMOUNT, "cpu_kwh": AMOUNT,
     "ram_kwh": AMOUNT, "energy_kwh": AMOUNT, "co2e_kg": AMOUNT, "node_share": SHARE, "intensity_kg_per_kwh": AMOUNT, "country": str,
-    "cpu_power_source": {"rapl", "tdp"}, "codecarbon": str, "gpu_busy_s?": AMOUNT, "cpu_time_s?": AMOUNT, "other_cpu_time_s?": AMOUNT,
-    "cores?": POSITIVE_COUNT, "kwh_by_quarter_hour?": {...: AMOUNT},
+    "cpu_power_source": {"rapl", "tdp"}, "codecarbon": str, "gpu_busy_s": AMOUNT, "cpu_time_s": AMOUNT, "other_cpu_time_s": AMOUNT,
+    "cores": POSITIVE_COUNT, "kwh_by_quarter_hour": {...: AMOUNT},
 }  # fmt: skip
 EVALS = {...: {"config": {"type": {*KINDS}, ...: LABEL}, "epoch": AMOUNT, "metrics": METRICS}}
 EVENT = {"event": str, "step": COUNT, "time": TIME}

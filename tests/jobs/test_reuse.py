@@ -246,6 +246,11 @@ def test_the_report_says_whose_energy_it_counts_too(run) -> None:
             "gpu_kwh": 0.0,
             "cpu_kwh": 1.0,
             "ram_kwh": 0.0,
+            "gpu_busy_s": 0.0,
+            "cpu_time_s": 9.0,
+            "other_cpu_time_s": 0.0,
+            "cores": 2,
+            "kwh_by_quarter_hour": {},
         }
         facts |= {"energy_kwh": 1.0, "co2e_kg": 0.4, "node_share": 1.0, "intensity_kg_per_kwh": 0.4, "country": "USA"}
         facts |= {"cpu_power_source": "tdp", "codecarbon": "3"}

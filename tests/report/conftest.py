@@ -57,6 +57,7 @@ def record(attempt: int = 0, hours: float = 1.0, gpus: int = 1, node: str = "n1"
         "cpu_model": "EPYC", "gpu_kwh": gpu, "cpu_kwh": cpu, "ram_kwh": ram, "node_cpu_kwh": 2 * cpu, "node_ram_kwh": 2 * ram,
         "node_share": 0.5,
         "intensity_kg_per_kwh": 0.4, "country": "DEU", "cpu_power_source": "tdp", "codecarbon": "3.3.2",
+        "gpu_busy_s": 0.0, "cpu_time_s": 3600 * hours, "other_cpu_time_s": 0.0, "cores": 4, "kwh_by_quarter_hour": {},
     } | values  # fmt: skip
     energy = entry["gpu_kwh"] + entry["cpu_kwh"] + entry["ram_kwh"]
     return {"energy_kwh": energy, "co2e_kg": energy * entry["intensity_kg_per_kwh"], **entry}

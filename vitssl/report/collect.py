@@ -252,8 +252,8 @@ def spent(emissions: Iterable[dict[str, Any]], site: Site) -> dict[str, float]:
         hours = record["duration_s"] / 3600
         sums["device_hours"] += hours * max(1, record["gpus"])
         sums["gpu_hours"] += hours * record["gpus"]
-        sums["gpu_busy_hours"] += record.get("gpu_busy_s", 0.0) / 3600  # not recorded by older versions, as the next
-        sums["cpu_hours"] += record.get("cpu_time_s", 0.0) / 3600
+        sums["gpu_busy_hours"] += record["gpu_busy_s"] / 3600
+        sums["cpu_hours"] += record["cpu_time_s"] / 3600
         for name in ("gpu_kwh", "cpu_kwh", "ram_kwh", "energy_kwh", "co2e_kg"):
             sums[name] += record[name]
     sums["estimate_kg"] = site.estimate_kg(sums["gpu_hours"])

@@ -88,18 +88,18 @@ def doubted(grid: Grid) -> str:
 
 def worked(runs: Iterable[RunFolder]) -> float | None:
     """The CPU time of the runs' processes relative to their duration, on CPUs; None on GPUs, which do not need one all the time."""
-    records = [record for run in runs for record in run.emissions if "cpu_time_s" in record and not record["gpus"]]
+    records = [record for run in runs for record in run.emissions if not record["gpus"]]
     duration_s = sum(record["duration_s"] for record in records)
     return sum(record["cpu_time_s"] for record in records) / duration_s if duration_s else None
 
 
 def cores_left(runs: Iterable[RunFolder]) -> float | None:
-    """What other work left to runs on CPUs of the cores that they have threads for and may use; None on GPUs, or where not recorded."""
+    """What other work left to runs on CPUs of the cores that they have threads for and may use; None on GPUs."""
     left_s = wanted_s = 0.0
     for run in runs:
         threads = run.run["loop"]["threads"] * max(1, run.job.get("gpus_per_node", 1))  # of all processes of a node
         # of all attempts: one that was stopped at once says little
-        for r in (r for r in run.emissions if r.keys() >= {"other_cpu_time_s", "cores"} and not r["gpus"]):
+        for r in (r for r in run.emissions if not r["gpus"]):
             left_s += r["cores"] * r["duration_s"] - r["other_cpu_time_s"]
             wanted_s += min(r["cores"], threads) * r["duration_s"]
     # what is left of a busy machine by the clocks of two counters may be a little below nothing

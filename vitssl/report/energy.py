@@ -101,20 +101,19 @@ def unrecorded(sweep: Sweep) -> str:
 
 
 def waited(sweep: Sweep) -> str:
-    """Both amounts; empty where no run was made to wait, or nothing says what had been earlier."""
+    """Both amounts; empty where no run was made to wait."""
     waited = [run for run in sweep.runs.values() if _waited_s(run) > 0 and run.emissions]
-    told = [run for run in waited if all("kwh_by_quarter_hour" in record for record in run.emissions)]
-    try:
-        grid = intensity.read(sweep.folder / GRID) if told else None
-    except ConfigError as error:
-        return f"How much CO2e {counted(len(told), 'run')} saved by waiting for a greener grid is unknown: {error}."
-    if grid is None:
+    if not waited:
         return ""
-    then, at_once = (sum(_co2e_kg(run, grid, share) for run in told) for share in (0.0, 1.0))
+    try:
+        grid = intensity.read(sweep.folder / GRID)
+    except ConfigError as error:
+        return f"How much CO2e {counted(len(waited), 'run')} saved by waiting for a greener grid is unknown: {error}."
+    then, at_once = (sum(_co2e_kg(run, grid, share) for run in waited) for share in (0.0, 1.0))
     share = f", {abs(1 - then / at_once):.0%} {'less' if then <= at_once else 'more'}" if at_once else ""
-    longest = duration(max(map(_waited_s, told)))
+    longest = duration(max(map(_waited_s, waited)))
     return (
-        f"{counted(len(told), 'run')} waited up to {longest} for a greener grid and caused {quantity(then, 'kg')} of CO2e instead of "
+        f"{counted(len(waited), 'run')} waited up to {longest} for a greener grid and caused {quantity(then, 'kg')} of CO2e instead of "
         f"{quantity(at_once, 'kg')} had they begun at once{share}."
     )
 
