@@ -27,28 +27,17 @@ class Family(NamedTuple):
     """A file of `vitssl/backbones/`: its sizes, the fields that it reads, what it can do, the widths and strides of its stages."""
 
     sizes: dict[str, Size]
-    reads: frozenset[str]
+    reads: str  # names with spaces between, as are the capabilities
     # cls, reg: a class token, registers; keep: passes on some of the tokens only; mask: passes with replaced tokens
-    capabilities: frozenset[str]
-    widths: tuple[int, ...]  # of each stage, in units of embed_dim; a size has as many stages or fewer
-    strides: tuple[int, ...]  # pixels per side of a token of each stage, in units of patch_size
+    capabilities: str
     smoke: dict[str, Any]  # fields of its tiny form, which `jobs/submit.py --smoke` trains
-
-
-def _family(
-    sizes: dict[str, Size],
-    reads: str,
-    capabilities: str,
-    smoke: dict[str, Any],
-    widths: tuple[int, ...] = (1,),
-    strides: tuple[int, ...] = (1,),
-) -> Family:
-    return Family(sizes, frozenset(reads.split()), frozenset(capabilities.split()), widths, strides, smoke)
+    widths: tuple[int, ...] = (1,)  # of each stage, in units of embed_dim; a size has as many stages or fewer
+    strides: tuple[int, ...] = (1,)  # pixels per side of a token of each stage, in units of patch_size
 
 
 # pico sizes are ours, for demonstrations and tests
 FAMILIES = {
-    "vit": _family(
+    "vit": Family(
         {
             "vit_pico": Size(96, (4,), 3, patch_size=16),
             "vit_tiny": Size(192, (12,), 3, patch_size=16),
@@ -61,7 +50,7 @@ FAMILIES = {
         capabilities="cls keep mask",
         smoke={"patch_size": 8, "embed_dim": 48, "depth": 2, "num_heads": 3},
     ),
-    "swin": _family(
+    "swin": Family(
         {"swin_pico": Size(24, (1, 1, 2, 1), 1, patch_size=4), "swin_tiny": Size(96, (2, 2, 6, 2), 3, patch_size=4)},
         reads="patch_size embed_dim depths num_heads mlp_ratio qkv_bias drop_path window_size relative_positions interpolate_antialias",
         capabilities="mask",
@@ -69,7 +58,7 @@ FAMILIES = {
         widths=(1, 2, 4, 8),
         strides=(1, 2, 4, 8),
     ),
-    "cvt": _family(
+    "cvt": Family(
         {"cvt_pico": Size(16, (1, 1, 2), 1), "cvt_13": Size(64, (1, 2, 10), 1)},
         reads="embed_dim depths num_heads mlp_ratio drop_path variant batch_norm",
         capabilities="keep",
@@ -77,14 +66,14 @@ FAMILIES = {
         widths=(1, 3, 6),
         strides=(4, 8, 16),
     ),
-    "t2t": _family(
+    "t2t": Family(
         {"t2t_pico": Size(96, (2,), 3, 3.0, qkv_bias=False), "t2t_vit_14": Size(384, (14,), 6, 3.0, qkv_bias=False)},
         reads="embed_dim depth num_heads mlp_ratio qkv_bias drop_path attention_scale masked_tokens",
         capabilities="cls",
         smoke={"name": "t2t_pico", "embed_dim": 48, "depth": 2, "num_heads": 3},
         strides=(16,),
     ),
-    "resnet": _family(
+    "resnet": Family(
         {"resnet_pico": Size(8, (1, 1, 1, 1)), "resnet50": Size(64, (3, 4, 6, 3))},
         reads="embed_dim depths drop_path batch_norm",
         capabilities="",
@@ -92,7 +81,7 @@ FAMILIES = {
         widths=(4, 8, 16, 32),
         strides=(4, 8, 16, 32),
     ),
-    "cifarresnet": _family(
+    "cifarresnet": Family(
         {"resnet8": Size(16, (1, 1, 1)), "resnet56": Size(16, (9, 9, 9))},
         reads="embed_dim depths shortcut batch_norm",
         capabilities="",
@@ -147,7 +136,7 @@ class BackboneConfig:
 
     def inactive_fields(self) -> dict[str, str]:
         """{field that the family does not read: what it belongs to}."""
-        reads = family(self).reads | {"name", "frozen", "fused_attention"}
+        reads = {*family(self).reads.split(), "name", "frozen", "fused_attention"}
         return {f.name: "a backbone that has such a choice" for f in dataclasses.fields(self) if f.name not in reads}
 
     def problems(self, name: str, sizes_px: Iterable[tuple[str, int]]) -> Iterator[Problem]:
@@ -251,7 +240,7 @@ def capabilities(backbone: BackboneConfig) -> set[str]:
     extra |= {"reg"} if backbone.reg_tokens else set()
     extra |= {"masked_tokens"} if backbone.masked_tokens is not None else set()
     lost = {"keep", "mask"} if backbone.tokenizer == "shifted" else set()  # a token holds pixels of its neighbours
-    return (set(family(backbone).capabilities) | extra) - lost
+    return (set(family(backbone).capabilities.split()) | extra) - lost
 
 
 def num_intermediates(backbone: BackboneConfig) -> int:
