@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Optional
 
-from vitssl.config.base import Problem, less_than, runtime_field
+from vitssl.config.base import Problem, inactive_problems, less_than, runtime_field
 from vitssl.config.masked_tokens import MaskedTokens
 
 
@@ -137,11 +137,11 @@ class BackboneConfig:
     def inactive_fields(self) -> dict[str, str]:
         """{field that the family does not read: what it belongs to}."""
         reads = {*family(self).reads.split(), "name", "frozen", "fused_attention"}
-        return {f.name: "a backbone that has such a choice" for f in dataclasses.fields(self) if f.name not in reads}
+        return {f.name: f"another backbone: {self.name} does not have this option" for f in dataclasses.fields(self) if f.name not in reads}
 
     def problems(self, name: str, sizes_px: Iterable[tuple[str, int]]) -> Iterator[Problem]:
         """``name`` is the path of the field, such as backbone; ``sizes_px``: (field, side in pixels) of all images that it sees."""
-        yield from _inactive_problems(self, name)
+        yield from inactive_problems(self, name, self.inactive_fields())
         yield from _impossible(self, name)
         yield from less_than(0, self, name, "cls_token_std", "reg_tokens")
         if self.masked_tokens is not None:
@@ -163,17 +163,6 @@ class BackboneConfig:
 def _divisor(size_px: int, patch_px: int) -> int:
     """The side of a patch that is nearest to one that does not divide the image's."""
     return min((side for side in range(1, size_px + 1) if size_px % side == 0), key=lambda side: abs(side - patch_px))
-
-
-def _inactive_problems(backbone: BackboneConfig, path: str) -> Iterator[Problem]:
-    """The fields that are set to other than their default and that the family does not read; each says how to unset all of them."""
-    inactive = backbone.inactive_fields()
-    changed = [f for f in dataclasses.fields(backbone) if f.name in inactive and getattr(backbone, f.name) != f.default]
-    unset = " ".join(f"{path}.{f.name}={'null' if f.default is None else f.default}" for f in changed)
-    for f in changed:
-        yield Problem(
-            f"{path}.{f.name}", f"{backbone.name} does not have this option; leave it out, or unset all that it does not have: {unset}"
-        )
 
 
 def _impossible(backbone: BackboneConfig, path: str) -> Iterator[Problem]:

@@ -192,6 +192,6 @@ def inactive_problems(part: Any, prefix: str, owners: dict[str, str]) -> Iterato
     changed = [name for name in owners if getattr(part, name) != getattr(defaults, name)]
     unset = shlex.join(f"{dotted}{name}={flow(getattr(defaults, name))}" for name in changed)
     for name in changed:
-        yield Problem(
-            f"{dotted}{name}", f"{getattr(part, name)} has an effect only with {owners[name]}; leave it out, or unset it: {unset}"
-        )
+        value = getattr(part, name)
+        shown = "this" if dataclasses.is_dataclass(value) else value
+        yield Problem(f"{dotted}{name}", f"{shown} has an effect only with {owners[name]}; leave it out, or unset it: {unset}")

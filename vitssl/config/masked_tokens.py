@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from vitssl.config.base import Problem, less_than, not_positive
+from vitssl.config.base import Problem, inactive_problems, less_than, not_positive
 from vitssl.words import counted
 
 
@@ -35,9 +35,7 @@ class MaskedTokens:
         yield from not_positive(self, path, "temperature")
         if not 0 <= self.mix <= 1:
             yield Problem(f"{path}.mix", f"{self.mix} is not in [0, 1]")
-        for name, needed in self.inactive_fields().items():
-            if getattr(self, name) != getattr(type(self), name):
-                yield Problem(f"{path}.{name}", f"only {needed} reads it; leave it out")
+        yield from inactive_problems(self, path, self.inactive_fields())
 
     def inactive_fields(self) -> dict[str, str]:
         """{field that does nothing with the others as they are: what it belongs to}."""
