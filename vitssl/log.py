@@ -21,6 +21,7 @@ from torch import Tensor
 
 from vitssl import __version__, dist, loggers
 from vitssl.atomic import write_atomically
+from vitssl.config import dotted
 from vitssl.files import read_events
 from vitssl.terminal import console
 from vitssl.words import about, counted, duration
@@ -70,7 +71,7 @@ class Log:
             return
         self._file.write(json.dumps({"event": kind, "step": step, "time": time.time(), **values}) + "\n")
         if kind in ("train", "eval"):
-            scalars = _scalars(values, f"{kind}/")
+            scalars = {f"{kind}/{name.replace('.', '/')}": value for name, value in dotted(values).items() if isinstance(value, float)}
             for logger in self._loggers:
                 logger.scalars(step, scalars)
 
@@ -123,14 +124,6 @@ class Log:
             self._file.close()
             for logger in self._loggers:
                 logger.close()
-
-
-def _scalars(values: dict[str, Any], prefix: str) -> dict[str, float]:
-    """Every number, by the path to it."""
-    found = {f"{prefix}{name}": value for name, value in values.items() if isinstance(value, float)}
-    for name, part in values.items():
-        found |= _scalars(part, f"{prefix}{name}/") if isinstance(part, dict) else {}
-    return found
 
 
 def _progress_bar(alone: bool) -> Progress:

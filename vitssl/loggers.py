@@ -9,12 +9,11 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch.utils.tensorboard import SummaryWriter
 
-from vitssl.config import ConfigError
-from vitssl.config.reading import read_yaml
+from vitssl.config import ConfigError, dotted, read_yaml
 from vitssl.files import flock, open_lock, read_json, write_json
 
 KNOWN_AS = "loggers.json"  # under which names a run is continued elsewhere
@@ -112,8 +111,9 @@ class MLflow:
             self._client = MlflowClient()
             self._run = known or self._client.create_run(self._experiment(folder, name), run_name=folder.name).info.run_id
             if known is None:
-                fields = _flat(read_yaml(folder / "run.yaml", variables=False))
-                self._client.log_batch(self._run, params=[Param(field, str(value)) for field, value in fields.items()])
+                fields = dotted(read_yaml(folder / "run.yaml", variables=False))
+                params = [Param(field, str(value)) for field, value in fields.items() if value not in (None, {})]  # without what is off
+                self._client.log_batch(self._run, params=params)
             self._client.update_run(self._run, status="RUNNING")
         except MlflowException as error:
             raise Away(f"mlflow: {_first_line(error)}", "loop.loggers") from None
@@ -147,14 +147,6 @@ OTHERS = {"wandb": WandB, "mlflow": MLflow}
 def _remember(folder: Path, logger: str, known_as: str) -> None:
     """All later attempts at a run go by the same name."""
     write_json(folder / KNOWN_AS, read_json(folder / KNOWN_AS) | {logger: known_as})
-
-
-def _flat(fields: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """By dotted names, without what is off."""
-    flat: dict[str, Any] = {}
-    for name, value in fields.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {} if value is None else {f"{prefix}{name}": value}
-    return flat
 
 
 def _first_line(error: Exception) -> str:
