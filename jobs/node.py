@@ -27,10 +27,10 @@ from jobs import cluster
 from jobs.logs import end_of
 from vitssl.config import Site, merge
 from vitssl.files import busy_file, read_json, write_json
+from vitssl.stopping import STOPPED
 
 TRAINING = "vitssl.train"
 CACHE = "VITSSL_CACHE_DIR"
-STOPPED = 75  # the exit code of a task that was asked to stop; not 0, or the job's children would start
 # of a task that knows why its run failed: `batch.sh` does not start that again, though NFS may show the first node what another one wrote
 # a minute late. Above STOPPED, since srun's code is the highest of its tasks'
 FAILED = 100

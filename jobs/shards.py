@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vitssl.config import ConfigError, Data, Run, classifies, needs_labels, unknown
+from vitssl.config import ConfigError, Data, Run, classifies, needs_labels, total_steps, unknown
 from vitssl.config.evals import FeaturesConfig, evals_of
 from vitssl.data import findings, paper_counts, webdatasets
 from vitssl.data.index import Index, load_index, named, unwritten
@@ -172,12 +172,7 @@ def num_images(run: Run) -> int:
 
 def images_trained(run: Run) -> int:
     """How many images a Run trains on, over all epochs: its last batch is a whole one."""
-    return _steps(run) * run.optim.batch_size
-
-
-def _steps(run: Run) -> int:
-    steps = math.ceil(round(run.loop.epochs * num_images(run) / run.optim.batch_size, 6))
-    return min(steps, run.loop.max_steps or steps)
+    return total_steps(run, num_images(run)) * run.optim.batch_size
 
 
 def images_evaluated(run: Run) -> float:
@@ -185,8 +180,9 @@ def images_evaluated(run: Run) -> float:
     if not classifies(run):
         return 0.0
     counts = image_counts(run)
-    epochs = min(run.loop.epochs, images_trained(run) / counts["train_images"])  # the last batch may begin one more
-    times = min(_steps(run), math.ceil(epochs / run.loop.eval_every)) if run.loop.eval_every else 1  # a step may end several epochs
+    steps = total_steps(run, counts["train_images"])
+    epochs = min(run.loop.epochs, steps * run.optim.batch_size / counts["train_images"])  # the last batch may begin one more
+    times = min(steps, math.ceil(epochs / run.loop.eval_every)) if run.loop.eval_every else 1  # a step may end several epochs
     return times * (counts["val_images"] + counts["test_images"] * (1 if run.loop.ema_decay is None else 2))
 
 

@@ -79,7 +79,7 @@ class Schedule:
         self.min_lr, self.warmup_lr = scale(optim.min_lr), scale(optim.warmup_lr)
         self.warmup_steps = loop.warmup_epochs * steps_per_epoch
         self.cosine_start = self.warmup_steps if loop.warmup_prefix else 0.0
-        self.horizon_steps = (loop.schedule_epochs or loop.epochs) * steps_per_epoch
+        self.horizon_steps = loop.horizon * steps_per_epoch
         self.decay_start = optim.weight_decay
         self.decay_end = optim.weight_decay if optim.weight_decay_end is None else optim.weight_decay_end
 

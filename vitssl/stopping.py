@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+STOPPED = 75  # EX_TEMPFAIL, the exit code of what was asked to stop and is to be continued; not 0, or the job's children would start
 SLACK_S = 90  # SLURM looks at the clock once a minute, and to ask it for another start takes time too
 
 

@@ -26,11 +26,10 @@ from vitssl.data.batch import Batch
 from vitssl.files import no_room, read_json, write_json
 from vitssl.finished import EVALS, evaluate_finished, write_results
 from vitssl.log import Log, Meter, machine
-from vitssl.stopping import StopRequest
+from vitssl.stopping import STOPPED, StopRequest
 from vitssl.train_state import TrainState, forward_backward, save, set_numerics, start
 from vitssl.words import counted, duration
 
-STOPPED = 75  # EX_TEMPFAIL: to be continued
 UNSAVED_S = 60.0  # of training, at most, that a kill during an evaluation loses
 
 # ---------------------------------------------------------------------------------------------------------------- step

@@ -9,7 +9,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -58,7 +57,7 @@ class TrainState:
             num_classes=len(self.index.classes), seed=run.seed, device=self.device,
         )  # fmt: skip
         self.schedule = optim.Schedule(run, self.loader.steps_per_epoch)
-        self.total_steps = total_steps(run, self.loader.steps_per_epoch)
+        self.total_steps = config.total_steps(run, self.loader.num_samples)
         self.model = model.build(run, len(self.index.classes))
         self.parameters = list(self.model.parameters())  # to walk through the network for them takes a CPU half a millisecond
         self.progress = Progress()
@@ -118,12 +117,6 @@ class TrainState:
     def data_facts(self) -> dict[str, Any]:
         """What a checkpoint holds about its data, for predictions without the shards."""
         return {"classes": self.index.classes, "mean": list(self.mean), "std": list(self.std)}
-
-
-def total_steps(run: Run, steps_per_epoch: float) -> int:
-    """Optimiser steps of a run: enough to train on every image ``epochs`` times."""
-    steps = int(np.ceil(round(run.loop.epochs * steps_per_epoch, 6)))
-    return steps if run.loop.max_steps is None else min(steps, run.loop.max_steps)
 
 
 def set_numerics(run: Run) -> None:

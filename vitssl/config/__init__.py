@@ -28,7 +28,7 @@ from vitssl.config.fits import check_fits
 from vitssl.config.identity import SCHEMA, identity
 from vitssl.config.masked_tokens import MaskedTokens
 from vitssl.config.merging import dotted, fill, load, merge, nested, save
-from vitssl.config.objectives import ObjectiveConfig, Objectives, active, horizon_epochs
+from vitssl.config.objectives import ObjectiveConfig, Objectives, active
 from vitssl.config.reading import read_value, read_yaml
 from vitssl.config.run import (
     Loop,
@@ -46,6 +46,7 @@ from vitssl.config.run import (
     refuse_rising_lr,
     scaled_lr,
     slices,
+    total_steps,
 )
 from vitssl.config.site import Site
 from vitssl.config.weights import NO_SHARDS

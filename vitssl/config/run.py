@@ -86,17 +86,21 @@ class Loop:
     checkpoint_minutes: float = runtime_field(5.0)  # minutes between checkpoints; a killed run loses about this much
     keep_every: int = runtime_field(0)  # epochs between checkpoints that are kept; 0: only the last is kept
 
+    @property
+    def horizon(self) -> int:
+        """Epochs over which schedules extend."""
+        return self.schedule_epochs or self.epochs
+
     def problems(self) -> Iterator[Problem]:
         yield from less_than(0, self, "loop", "checkpoint_minutes", "warmup_epochs", "eval_every", "keep_every")
         yield from less_than(1, self, "loop", "epochs", "threads", "log_every", "max_steps", "micro_batch_size")
         if len(set(self.loggers)) < len(self.loggers):
             yield Problem("loop.loggers", "a logger is named twice; name it once")
-        horizon = self.schedule_epochs or self.epochs
-        if horizon < self.epochs:
+        if self.horizon < self.epochs:
             yield Problem("loop.schedule_epochs", f"{self.schedule_epochs} is shorter than loop.epochs={self.epochs}")
-        if self.warmup_epochs >= horizon:
-            reason = f"{self.warmup_epochs:g} leaves none of the {counted(horizon, 'epoch')} after the warm-up"
-            yield Problem("loop.warmup_epochs", f"{reason}; type loop.warmup_epochs={min(horizon - 1, max(1, horizon // 10)):g}")
+        if self.warmup_epochs >= self.horizon:
+            reason = f"{self.warmup_epochs:g} leaves none of the {counted(self.horizon, 'epoch')} after the warm-up"
+            yield Problem("loop.warmup_epochs", f"{reason}; type loop.warmup_epochs={min(self.horizon - 1, max(1, self.horizon // 10)):g}")
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
             yield Problem("loop.ema_decay", f"{self.ema_decay} is not in (0, 1)")
 
@@ -192,6 +196,12 @@ def check(run: Run, where: str = "", to_train: bool = True) -> None:
     )
     for problem in chain(seeds, _pattern_problems(run), *parts):
         raise ConfigError(problem.reason, problem.field, where)
+
+
+def total_steps(run: Run, images: int) -> int:
+    """Optimiser steps of a run: enough to train on every one of its images ``epochs`` times."""
+    steps = math.ceil(round(run.loop.epochs * images / run.optim.batch_size, 6))
+    return min(steps, run.loop.max_steps or steps)
 
 
 def slices(run: Run, processes: int) -> int:

@@ -40,7 +40,7 @@ class Dino(Objective):
 
     def __init__(self, cfg: DinoConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
-        self.cfg, self.epochs = cfg, config.horizon_epochs(run)
+        self.cfg, self.epochs = cfg, run.loop.horizon
         self.teacher_is_loaded = "dino" in run.init_objectives
         self.head = Head(cfg, backbone.embed_dim)
         batch_statistics = ("head",) if cfg.teacher_batch_norm == "batch" else ()

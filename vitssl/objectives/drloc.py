@@ -129,7 +129,7 @@ class Drloc(Objective):
 
     def __init__(self, cfg: DrlocConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
-        self.cfg, self.horizon_epochs = cfg, config.horizon_epochs(run)
+        self.cfg, self.horizon_epochs = cfg, run.loop.horizon
         last = len(backbone.widths) - 1
         self.terms = {f"drloc_stage{i}": i for i in range(last + 1)} if cfg.multi_scale else {"drloc": last}  # name -> intermediate place
         self.out_indices = tuple(self.terms.values()) if cfg.features == "raw" else ()

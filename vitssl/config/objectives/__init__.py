@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Optional
 
-from vitssl.config.objectives.base import ObjectiveConfig, horizon_epochs
+from vitssl.config.objectives.base import ObjectiveConfig
 from vitssl.config.objectives.classify import ClassifyConfig
 from vitssl.config.objectives.dino import DinoConfig
 from vitssl.config.objectives.drloc import DrlocConfig
@@ -22,7 +22,7 @@ from vitssl.config.objectives.masked_tokens import MaskedTokensConfig
 from vitssl.config.objectives.simclr import SimclrConfig
 from vitssl.config.objectives.sit import SitConfig
 
-__all__ = ["ObjectiveConfig", "Objectives", "active", "horizon_epochs"]
+__all__ = ["ObjectiveConfig", "Objectives", "active"]
 
 
 @dataclass

@@ -19,11 +19,6 @@ def of_pool(pool: str) -> set[str]:
     return {"cls"} if pool == "cls" else set()
 
 
-def horizon_epochs(run: Run) -> int:
-    """Epochs over which schedules extend."""
-    return run.loop.schedule_epochs or run.loop.epochs
-
-
 def negatives_problems(name: str, run: Run) -> Iterator[Problem]:
     """Of a loss that tells images of the batch apart."""
     if run.optim.batch_size < 2:
