@@ -87,6 +87,11 @@ def parents_of(folder: Path) -> list[Path]:
     return [folder.parent / Path(parent).name for parent in _told(folder).get("parents", ())]
 
 
+def line_of(folder: Path) -> set[Path]:
+    """A run, and what it starts from, directly or by way of others."""
+    return {folder}.union(*map(line_of, parents_of(folder)))
+
+
 def waiting_for(folders: Iterable[Path], among: Iterable[Path]) -> set[Path]:
     """What starts from these runs, directly or by way of others."""
     parents = {folder: parents_of(folder) for folder in among}

@@ -22,7 +22,7 @@ if __name__ == "__main__":
 from rich.console import Console
 
 from jobs import cluster, folders, local
-from jobs.chosen import named, parents_of, runs_of, sweep_folder, waiting_for, yet_to_queue
+from jobs.chosen import line_of, named, parents_of, runs_of, sweep_folder, waiting_for, yet_to_queue
 from jobs.existing import identity_of
 from jobs.folders import Launch, error_of, is_done, is_trained
 from jobs.graph import Graph, Job, only_evaluated
@@ -75,8 +75,7 @@ def retry(sweep: Path, names: list[str], wait: bool, module: str, console: Conso
         return 0
     again |= {folder for folder in waiting_for(again, jobs) if not is_trained(jobs[folder])}
     # one job follows all runs of a sweep, and queues those that SLURM had no room for: a new one is to know of them
-    there = entries.keys() | yet_to_queue(sweep, jobs)
-    wanted = _with_parents(again, jobs) | there
+    wanted = entries.keys() | yet_to_queue(sweep, jobs) | set().union(*map(line_of, again))
     chosen = [job for folder, job in jobs.items() if folder in wanted]
     launch = _launch(sweep, {_executor(folder) for folder in again}, module)
     console.print(f"Trying {counted(len(again), 'run')} again: {' '.join(sorted(folder.name for folder in again))}", soft_wrap=True)
@@ -117,12 +116,6 @@ def _job(folder: Path, parents: list[Job]) -> Job:
     for field, value in checkpoints(run).items():  # the sweep's folder may have been moved, or be a copy
         assign(run, field, str(here.get(Path(value).name, value)))
     return Job(identity_of(folder), run, folder, arm, stage, axes, resources, parents)
-
-
-def _with_parents(chosen: set[Path], jobs: dict[Path, Job]) -> set[Path]:
-    """These and what they start from, directly or by way of others."""
-    parents = {parent.folder for folder in chosen for parent in jobs[folder].parents}
-    return chosen | parents if parents <= chosen else _with_parents(chosen | parents, jobs)
 
 
 def _launch(sweep: Path, executors: set[str], module: str) -> Launch:

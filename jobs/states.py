@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs import cluster, local
-from jobs.chosen import parents_of, runs_of
+from jobs.chosen import line_of, parents_of, runs_of
 from jobs.folders import error_of
 from jobs.logs import cause
 from vitssl.config import ConfigError, load
@@ -71,7 +71,7 @@ def look(sweep: Path, only: Path | None = None) -> Picture:
         ConfigError: the folder is not a sweep's.
     """
     asked_for, before = runs_of(sweep)
-    looked_at = {*asked_for, *before, sweep} if only is None else _line_of(only)
+    looked_at = {*asked_for, *before, sweep} if only is None else line_of(only)
     known = [folder for folder in (*asked_for, *before, sweep) if folder in looked_at]
     picture = Picture(damaged=cluster.damaged(known))
     folders = [folder for folder in known if folder not in picture.damaged]
@@ -88,11 +88,6 @@ def look(sweep: Path, only: Path | None = None) -> Picture:
     picture.statuses = [_readable(folder, stage, picture.queue, here, metric) for folder, stage in shown.items() if folder in looked_at]
     _cancelled_with_parents(sweep, picture.statuses)
     return picture
-
-
-def _line_of(folder: Path) -> set[Path]:
-    """A run, and what it starts from, directly or by way of others."""
-    return {folder}.union(*map(_line_of, parents_of(folder)))
 
 
 def is_over(picture: Picture, folder: Path) -> bool:
