@@ -149,6 +149,11 @@ def all_max(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def anywhere(*flags: bool) -> list[bool]:
+    """Each flag is true where it is on any rank, so that all act at the same step."""
+    return [bool(flag) for flag in all_max(torch.tensor(flags, dtype=torch.int32)).tolist()]
+
+
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:

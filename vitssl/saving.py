@@ -9,7 +9,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from vitssl import checkpoint, dist, state
@@ -111,17 +110,17 @@ def newest(folder: Path) -> dict[str, Any] | None:
     """
     last, previous = folder / state.LAST, folder / PREVIOUS
     content, problem = _read(last)
-    if _everywhere(content is not None):
+    if not dist.anywhere(content is None)[0]:
         return content
     before, problem_before = _read(previous)
-    if _everywhere(before is not None):
+    if not dist.anywhere(before is None)[0]:
         if dist.is_main():
             _put_in_place(last, previous, problem)
         return before
     if problem := problem or problem_before:
         advice = "" if checkpoint.ADVICE in str(problem) else f"; {checkpoint.ADVICE}"
         raise ConfigError(f"{problem}{advice}")
-    if not _everywhere(content is None and before is None):
+    if dist.anywhere(content is not None or before is not None)[0]:
         raise ConfigError("not all ranks can read it", place=str(last))
     return None
 
@@ -140,7 +139,3 @@ def _put_in_place(last: Path, previous: Path, problem: ConfigError | None) -> No
     previous.replace(last)
     why = f"{problem} (kept as {DAMAGED})" if problem else f"{last} was missing"
     print(f"{why}: training continues from the checkpoint before it", flush=True)
-
-
-def _everywhere(flag: bool) -> bool:
-    return not bool(dist.all_max(torch.tensor([not flag], dtype=torch.int32))[0])

@@ -89,7 +89,7 @@ def fit(train_state: TrainState, ddp_model: nn.Module, steps: Iterator[Iterator[
     for micro_batches in steps:
         train_state.saver.check()
         period_over = dist.is_main() and time.time() - saved_at > 60 * run.loop.checkpoint_minutes
-        stop, checkpoint, diverged = _agree(bool(stopping), period_over, not meter.finite())
+        stop, checkpoint, diverged = dist.anywhere(bool(stopping), period_over, not meter.finite())
         if diverged:
             _give_up(train_state, log)
         if stop or checkpoint:
@@ -131,14 +131,9 @@ def _save_before_evaluation(train_state: TrainState) -> None:
     train_state.progress.to_evaluate = False
 
 
-def _agree(*wants: bool) -> list[bool]:
-    """Each flag is true where it is on any rank, so that all act at the same step."""
-    return [bool(flag) for flag in dist.all_max(torch.tensor(wants, dtype=torch.int32)).tolist()]
-
-
 def _settle(train_state: TrainState, meter: Meter, log: Log) -> None:
     """Nothing is saved or evaluated before the newest loss is known to be finite, on all ranks."""
-    if _agree(not meter.finite(newest=True))[0]:
+    if dist.anywhere(not meter.finite(newest=True))[0]:
         _give_up(train_state, log)
 
 
