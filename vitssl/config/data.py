@@ -85,11 +85,9 @@ class View:
         yield from less_than(1, self, name, "count")
         for key, high in (("scale", 1.0), ("ratio", 100.0), ("erasing_scale", 1.0)):
             yield from not_rising(f"{name}.{key}", getattr(self, key), high)
-        for f in dataclasses.fields(self):
-            if f.name.endswith("_prob") or f.name == "hflip":
-                yield from not_a_probability(f"{name}.{f.name}", getattr(self, f.name))
-            if f.name.endswith("_alpha"):
-                yield from less_than(0, self, name, f.name)
+        for key in ("hflip", "erasing_prob", "mix_prob", "switch_prob"):
+            yield from not_a_probability(f"{name}.{key}", getattr(self, key))
+        yield from less_than(0, self, name, "mixup_alpha", "cutmix_alpha")
         for i, step in enumerate(self.color):
             yield from step.problems(f"{name}.color[{i}]")
         if self.auto_augment and not re.fullmatch(r"rand(-(m|mstd|inc|n|p)\d+\.?\d*)*|original|cifar10", self.auto_augment):
